@@ -1,6 +1,7 @@
 //! Prints the columns of compressed files: number, class, form, bytes and CRC-32C of each, one per line.
 //!
-//! `cargo run --example columns FILE...`. The independent decoder in `tests/format/decode.py` prints the same.
+//! `cargo run --example columns FILE...`. The independent decoder in `tests/format/decode.py` prints the
+//! same.
 
 use std::io::Cursor;
 
@@ -9,7 +10,7 @@ use walden_codec::container::{ReadLimits, Reader};
 use walden_codec::measure::ColumnDecoder;
 use walden_format::crc::crc32c_append;
 
-#[allow(dead_code)] // The test that compares both takes the rest.
+#[allow(dead_code)] // The comparing test uses only the other functions.
 fn main() {
     for path in std::env::args().skip(1) {
         let bytes = std::fs::read(&path).expect("readable");
@@ -19,7 +20,7 @@ fn main() {
     }
 }
 
-/// What is printed of a file.
+/// Returns the lines to print for a file.
 pub fn lines_of(file: &[u8]) -> Result<Vec<String>, Box<dyn std::error::Error>> {
     let mut reader = Reader::open(Cursor::new(file), ReadLimits::default())?;
     let mut columns = ColumnDecoder::default();

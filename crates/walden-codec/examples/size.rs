@@ -1,9 +1,10 @@
-//! How small files become, and how fast: for those who work on the codec.
+//! Measures compressed size and speed, for developers of the codec.
 //!
-//! `LEVEL` is from 0 to 9; records are coded at level 0, too, which a container codes as bytes. `PACK` lets files follow each
-//! other; `SIZES` shows what became of classes. `ENCODES` and `DECODES` are how many times each file is coded and decoded, of
-//! which the fastest counts; with `PACK` files are coded once, and all are decoded so many times, a line each. `MEMORY` is MB for
-//! pages (64). Seconds are the processor's, where Linux reports it.
+//! `LEVEL` is from 0 to 9. Unlike in a container, records are coded at level 0 as well. With `PACK`, files
+//! follow each other. `SIZES` prints the sizes of classes. `ENCODES` and `DECODES` set how many times each
+//! file is coded and decoded; the fastest run counts. With `PACK`, files are coded once, and each decoding of
+//! all files prints a line. `MEMORY` is the memory for pages in MB (64). Times are processor seconds, if
+//! Linux reports them.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -77,7 +78,7 @@ fn number(name: &str) -> Option<u32> {
     std::env::var(name).ok()?.parse().ok()
 }
 
-/// The last result of so many, and the seconds of the fastest.
+/// Runs a function `times` times. Returns the last result and the seconds of the fastest run.
 fn fastest<T>(times: u32, mut run: impl FnMut() -> T) -> (T, f64) {
     let mut timed = || {
         let (wall, before) = (Instant::now(), on_processor());
@@ -93,7 +94,7 @@ fn fastest<T>(times: u32, mut run: impl FnMut() -> T) -> (T, f64) {
     last
 }
 
-/// Seconds that the first thread had a processor.
+/// Returns the processor time of the first thread in seconds.
 fn on_processor() -> Option<f64> {
     let text = std::fs::read_to_string("/proc/self/schedstat").ok()?;
     Some(text.split(' ').next()?.parse::<f64>().ok()? / 1e9)

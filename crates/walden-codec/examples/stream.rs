@@ -1,6 +1,6 @@
 //! Compresses or decompresses standard input to standard output.
 //!
-//! `cargo run --release --example stream < SEGMENT > SEGMENT.wlz`, and with `-d` the way back.
+//! `cargo run --release --example stream < SEGMENT > SEGMENT.wlz` compresses. With `-d`, it decompresses.
 
 use std::io::{self, BufWriter};
 

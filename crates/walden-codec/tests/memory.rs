@@ -1,4 +1,5 @@
-//! Decoding stays within the memory that a file's header states, whatever is in the file. All allocations are counted.
+//! Decoding stays within the memory that a file's header states, for any content. All allocations are
+//! counted.
 #![allow(unsafe_code)]
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -10,24 +11,24 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use walden_codec::container::{Error, FileForm, Meta, Needs, ReadLimits, Reader, WriteOptions, Writer, walk};
 use walden_format::crc::crc32c_append;
 
-/// The system's allocator, counted.
+/// The system allocator with counters.
 struct Counting;
 
 static HELD: AtomicUsize = AtomicUsize::new(0);
 static MOST_HELD: AtomicUsize = AtomicUsize::new(0);
 
-// SAFETY: everything is passed on to the system's allocator as it came.
+// SAFETY: all calls are forwarded unchanged to the system allocator.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let held = HELD.fetch_add(layout.size(), Ordering::Relaxed) + layout.size();
         MOST_HELD.fetch_max(held, Ordering::Relaxed);
-        // SAFETY: as the caller's.
+        // SAFETY: the caller's contract is that of the system allocator.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
         HELD.fetch_sub(layout.size(), Ordering::Relaxed);
-        // SAFETY: as the caller's.
+        // SAFETY: the caller's contract is that of the system allocator.
         unsafe { System.dealloc(pointer, layout) }
     }
 }
@@ -35,14 +36,14 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// One test at a time counts.
+/// Allows only one test at a time to count.
 static COUNTS: Mutex<()> = Mutex::new(());
 
 const HEADER: usize = 40;
 const FRAME: usize = 40;
 const MIB: usize = 1 << 20;
 
-/// Bytes that were held at one time at most while something is done, beyond those before.
+/// Returns the peak of the bytes allocated by a function, beyond those allocated before.
 fn most_held<T>(act: impl FnOnce() -> T) -> (usize, T) {
     let before = HELD.load(Ordering::Relaxed);
     MOST_HELD.store(before, Ordering::Relaxed);
@@ -50,14 +51,14 @@ fn most_held<T>(act: impl FnOnce() -> T) -> (usize, T) {
     (MOST_HELD.load(Ordering::Relaxed) - before, done)
 }
 
-/// Decodes all there is of a file.
+/// Decodes all members of a file.
 fn decode_all(file: &[u8], limits: ReadLimits) -> Result<Vec<Error>, Error> {
     let walked =
         walk(Cursor::new(file), limits, &mut |reader, head| reader.decode(head, &mut std::io::sink()));
     walked.map(|walk| walk.damage)
 }
 
-/// What the file's header states.
+/// Returns the memory that the file header states.
 fn stated(file: &[u8]) -> Option<u64> {
     let reader = Reader::open(Cursor::new(file), ReadLimits::default()).ok()?;
     reader.header().map(|header| header.needs.memory())
@@ -91,7 +92,7 @@ fn seal(bytes: &mut [u8]) {
     bytes[at..].copy_from_slice(&checksum.to_le_bytes());
 }
 
-/// Rights the checksums of frames and of the parts in them.
+/// Recomputes the checksums of frames and of the parts in them.
 fn mend(file: &mut [u8]) {
     seal(&mut file[..HEADER]);
     let mut at = HEADER;
@@ -108,7 +109,7 @@ fn mend(file: &mut [u8]) {
     }
 }
 
-/// A LEB128 number at a place, and the place after it.
+/// Returns the LEB128 number at an offset, and the offset after it.
 fn number_at(bytes: &[u8], mut at: usize) -> Option<(usize, usize)> {
     let (mut number, mut shift) = (0_usize, 0);
     loop {
@@ -132,7 +133,7 @@ fn mend_parts(mut parts: &mut [u8]) {
     }
 }
 
-/// Where pieces are in a file.
+/// Returns the ranges of pieces in a file.
 fn pieces(file: &[u8]) -> Vec<std::ops::Range<usize>> {
     let (mut found, mut at) = (Vec::new(), HEADER);
     while let Some(frame) = file.get(at..at + FRAME) {
@@ -161,13 +162,13 @@ fn changed_files_take_no_more_than_they_state() {
     let mut numbers = Numbers(0x9E37_79B9_7F4A_7C15);
     for (name, original) in golden() {
         let Some(pieces) = Some(pieces(&original)).filter(|pieces| !pieces.is_empty()) else { continue };
-        // A model takes a while where nothing is optimised.
+        // Context mixing is slow in unoptimized builds.
         let rounds = if original[13] >= 7 { 4 } else { 60 };
         for round in 0..rounds {
             let mut file = original.clone();
             for _ in 0..=numbers.next(4) {
                 let piece = &pieces[numbers.next(pieces.len())];
-                // The upper half of changes near the start, where lengths are.
+                // Half of the changes are near the start, where the lengths are.
                 let span = if round % 2 == 0 { piece.len() } else { piece.len().min(64) };
                 let at = piece.start + 8 + numbers.next(span.saturating_sub(8));
                 file[at.min(original.len() - 1)] ^= 1 << numbers.next(8);
@@ -188,7 +189,7 @@ fn put_number(out: &mut Vec<u8>, mut number: u64) {
     out.push(number as u8);
 }
 
-/// A part of zstd.
+/// Returns a zstd part.
 fn part(content: &[u8], claimed: u64) -> Vec<u8> {
     let stored = zstd::bulk::compress(content, 19).unwrap();
     let mut out = vec![1];
@@ -199,7 +200,7 @@ fn part(content: &[u8], claimed: u64) -> Vec<u8> {
     out
 }
 
-/// A file of one segment of 1 GiB with such a chunk of columns, which states so many MiB.
+/// Returns a file of one segment of 1 GiB with a chunk of columns. Its header states `memory_mib`.
 fn file_of(chunk: &[u8], memory_mib: u32) -> Vec<u8> {
     let frame = |number: u64, kind: u8, content: &[u8]| {
         let mut frame = vec![0; FRAME];
@@ -224,7 +225,7 @@ fn file_of(chunk: &[u8], memory_mib: u32) -> Vec<u8> {
     [&header[..], &frame(0, 1, &head), &frame(1, 2, &piece), &frame(2, 3, &[0; 72])].concat()
 }
 
-/// Each is a few kB that would take gigabytes if they were believed.
+/// Each file has a few kB and would take gigabytes if its lengths were trusted.
 #[test]
 fn bombs_take_no_more_than_they_state() {
     let _counts = COUNTS.lock();
@@ -257,13 +258,13 @@ fn bombs_take_no_more_than_they_state() {
             assert!(most < STATED as usize * MIB, "{which}: {} MiB", most / MIB);
         }
     }
-    // What a file states is compared with what is allowed before anything else.
+    // The stated needs are compared with the limits before anything else.
     let file = file_of(&part(&zeros, 64 << 20), 1 << 20);
     let (most, refused) = most_held(|| decode_all(&file, ReadLimits::default()));
     assert!(matches!(refused, Err(Error::Needs(_))) && most < MIB, "{refused:?}, {most} bytes");
 }
 
-/// What a writer states is what a reader needs, and no member that needs more is written in its form.
+/// A reader needs as much as a writer states, and a member that needs more is coded as bytes.
 #[test]
 fn a_writer_keeps_within_what_it_states() {
     let _counts = COUNTS.lock();

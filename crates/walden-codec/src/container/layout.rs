@@ -355,7 +355,7 @@ impl Head {
 /// ```text
 ///  0  8  length of the original in bytes
 ///  8 32  BLAKE3 of the original
-/// 40 32  binding: BLAKE3 of the previous member's binding, the length of the head, the head, and bytes 0 to 39
+/// 40 32  binding: BLAKE3 of the previous member's binding, the head's length, the head, and bytes 0 to 39
 /// 72     fields of later versions
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

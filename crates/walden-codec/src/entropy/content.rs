@@ -1,17 +1,17 @@
-//! The bytes of a column that is to be compressed.
+//! Bytes of a column that is to be compressed.
 
 use crate::column_kind::{Class, Form};
 
-/// A column being filled.
+/// A column that is being filled.
 ///
-/// It grows by pieces, so that bytes are not moved and the heap is not fragmented.
+/// It grows in pieces, so that bytes are not moved and the heap is not fragmented.
 #[derive(Debug)]
 pub struct Content {
-    /// The class in which it is compressed.
+    /// Class in which it is compressed.
     pub class: Class,
-    /// The layout of its bytes.
+    /// Layout of its bytes.
     pub form: Form,
-    /// The column's number, in the order of creation.
+    /// Number of the column, in the order of creation.
     pub number: u32,
     full: Vec<Vec<u8>>,
     last: Vec<u8>,
@@ -19,16 +19,16 @@ pub struct Content {
 }
 
 impl Content {
-    /// Bytes of a piece at most, unless a single value has more.
+    /// Maximum length of a piece, unless a single value is longer.
     pub const PIECE: usize = 64 << 10;
 
-    /// An empty column.
+    /// Creates an empty column.
     pub fn new(class: Class, form: Form, number: usize) -> Content {
         let (full, last, bytes) = (Vec::new(), Vec::new(), 0);
         Content { class, form, number: number as u32, full, last, bytes }
     }
 
-    /// A buffer with capacity for `bytes` more bytes.
+    /// Returns a buffer with capacity for `bytes` more bytes.
     #[inline]
     pub fn space(&mut self, bytes: usize) -> &mut Vec<u8> {
         if self.last.len() + bytes > Content::PIECE {
@@ -44,17 +44,17 @@ impl Content {
         self.full.push(full);
     }
 
-    /// Its length in bytes.
+    /// Returns the length in bytes.
     pub fn len(&self) -> usize {
         self.bytes + self.last.len()
     }
 
-    /// Its bytes, one piece after another.
+    /// Returns the bytes in pieces.
     pub fn pieces(&self) -> impl Iterator<Item = &[u8]> {
         self.full.iter().chain([&self.last]).map(Vec::as_slice)
     }
 
-    /// All its bytes; copied to `joined` if they are in several pieces.
+    /// Returns all bytes. They are copied to `joined` if there are several pieces.
     pub fn joined<'a>(&'a self, joined: &'a mut Vec<u8>) -> &'a [u8] {
         if self.full.is_empty() {
             return &self.last;
@@ -65,12 +65,12 @@ impl Content {
         joined
     }
 
-    /// Removes its bytes and frees their memory.
+    /// Removes all bytes and frees their memory.
     pub fn clear(&mut self) {
         (self.full, self.last, self.bytes) = (Vec::new(), Vec::new(), 0);
     }
 
-    /// A column with these bytes.
+    /// Creates a column with these bytes.
     #[cfg(test)]
     pub fn of(class: Class, form: Form, bytes: &[u8]) -> Content {
         let mut content = Content::new(class, form, 0);

@@ -1,14 +1,14 @@
-//! Dictionary coding of text: frequent words as numbers, before a general compressor.
+//! Dictionary coding of text: replaces frequent words by numbers, ahead of a general compressor.
 //!
-//! Words in random order are expensive for an LZ compressor, which codes each one's distance from the last. Their numbers take
-//! a byte and a little.
+//! Words in random order are expensive for an LZ compressor, which codes the distance from the last
+//! occurrence of each word. A number takes slightly more than one byte.
 //!
 //! ```text
 //! length      LEB128: bytes of the text
-//! words       LEB128: how many; 1 byte each: length; then their bytes
-//! escape      1 byte: the next byte stands for itself
-//! leads       1 byte per 256 words: the next number is of one of these words
-//! skeleton    LEB128: bytes that follow: of the text, escape bytes and lead bytes
+//! words       LEB128: number of words; 1 byte each: length; then their bytes
+//! escape      1 byte: escape byte; the byte after it is a literal
+//! leads       1 byte per 256 words: lead byte; the next number refers to these words
+//! skeleton    LEB128: bytes that follow: literals, escape bytes and lead bytes
 //! numbers     1 byte for each lead byte in the skeleton
 //! ```
 
@@ -18,29 +18,30 @@ use super::headed::WithHeader;
 use crate::leb128::{MAX_LEB128_BYTES, get_leb128, put_leb128};
 use crate::{Corrupt, corrupt};
 
-/// The fewest letters of a word, its space not counted.
+/// Minimum number of letters of a word, without its space.
 const MIN_LETTERS: usize = 3;
-/// The most bytes of a word, its space included.
+/// Maximum length of a word, including its space.
 const MAX_WORD_BYTES: usize = 40;
-/// A less frequent word is not worth a number.
+/// Minimum number of occurrences of a word.
 const MIN_COUNT: u32 = 4;
-/// Bytes between words that are searched, or copied, in one step.
+/// Number of bytes between words that are searched or copied in one step.
 const FEW: usize = 16;
-/// Words of fewer bytes are copied in one step: a table has them padded, with their length at the end.
+/// Size of a table entry: a word that is copied in one step, padded, with its length in the last byte.
 const STEP: usize = 16;
 const LEN_AT: usize = STEP - 1;
 const MAX_SHORT_BYTES: u8 = LEN_AT as u8;
-/// Bytes of the skeleton that are decoded into a buffer at a time.
+/// Number of skeleton bytes that are decoded into a buffer in one go.
 const DECODED_AT_ONCE: usize = 256;
-/// In the place of a piece's number: an escape.
+/// Marks an escape instead of a piece's number.
 const ESCAPE: u16 = u16::MAX;
-/// The most lead bytes, and the words of each.
+/// Maximum number of lead bytes, and number of words per lead byte.
 const MAX_LEADS: usize = 48;
 const NUMBERS: usize = 256;
-/// Bytes of a text that are sampled for frequent words and rare bytes, about, and of each piece of the sample.
+/// Approximate number of bytes sampled for frequent words and rare bytes, and size of each piece of the
+/// sample.
 const MAX_SAMPLED: usize = 768 << 10;
 const PIECE: usize = 64 << 10;
-/// Texts shorter than this are not worth a list of words.
+/// Minimum length of a text for which a list of words pays.
 const MIN_TEXT_BYTES: usize = 16 << 10;
 
 fn is_letter(byte: u8) -> bool {
@@ -50,7 +51,7 @@ fn is_letter(byte: u8) -> bool {
 /// The highest bit of each byte.
 const HIGHEST: u64 = u64::from_le_bytes([0x80; 8]);
 
-/// Which of eight bytes are letters, by their highest bits.
+/// Returns which of eight bytes are letters, by their highest bits.
 #[inline]
 fn letters(bytes: u64) -> u64 {
     let all = |byte: u8| u64::from_le_bytes([byte; 8]);
@@ -59,7 +60,7 @@ fn letters(bytes: u64) -> u64 {
     (from_a & !after_z | bytes) & HIGHEST
 }
 
-/// How many letters a text begins with, or how many other bytes.
+/// Returns the number of letters at the start of a text, or of other bytes.
 #[inline]
 fn run_len(text: &[u8], are_letters: bool) -> usize {
     let expected = if are_letters { HIGHEST } else { 0 };
@@ -73,17 +74,17 @@ fn run_len(text: &[u8], are_letters: bool) -> usize {
     text.len() - rest.len() + rest.iter().take_while(|byte| is_letter(**byte) == are_letters).count()
 }
 
-/// Codes a text; `None` if that would not make much of it shorter.
+/// Codes a text; `None` if that would hardly make it shorter.
 pub fn encode(text: &[u8]) -> Option<WithHeader> {
     if text.len() < MIN_TEXT_BYTES {
         return None;
     }
-    // Words that are frequent are so in a part of the text, too.
+    // Words that are frequent in the text are frequent in a part of it.
     let every = text.len() / MAX_SAMPLED + 1;
     let pieces = || text.chunks(PIECE).step_by(every);
     let words = frequent_words(pieces());
     let saved: usize = words.iter().map(|(word, count)| (word.len() - 2) * *count as usize).sum();
-    // Fewer words than this would cost more in other places than they save.
+    // Fewer savings would be lost to the zstd compression of the result.
     if saved < pieces().map(<[u8]>::len).sum::<usize>() / 8 {
         return None;
     }
@@ -95,7 +96,7 @@ pub fn encode(text: &[u8]) -> Option<WithHeader> {
     header.extend(words.iter().map(|(word, _)| word.len() as u8));
     words.iter().for_each(|(word, _)| header.extend_from_slice(word));
     header.extend_from_slice(&special);
-    // The header ends with the length of the skeleton that follows it.
+    // The header ends with the length of the skeleton after it.
     let skeleton_at = header.len() + MAX_LEB128_BYTES;
     let mut skeleton = Vec::with_capacity(skeleton_at + text.len());
     skeleton.resize(skeleton_at, 0);
@@ -104,16 +105,16 @@ pub fn encode(text: &[u8]) -> Option<WithHeader> {
     put_leb128(&mut header, (skeleton.len() - skeleton_at) as u64);
     skeleton.extend_from_slice(&numbers);
     let coded = WithHeader::new(&header, skeleton, skeleton_at);
-    // Words are chosen by what they save; where all bytes are as frequent as others, escaping costs more than that. Decoders refuse a part
-    // that is longer than its columns.
+    // Words are chosen by their savings. If all bytes occur equally often, escaping costs more than that.
+    // Decoders reject a part that is longer than its columns.
     (coded.len() <= text.len()).then_some(coded)
 }
 
-/// The offsets at which a text has one of these bytes.
+/// Returns the offsets of these bytes in a text.
 fn offsets_of<'t>(special: &[u8], text: &'t [u8]) -> impl Iterator<Item = usize> + use<'t> {
     let mut is_special = [false; 256];
     special.iter().for_each(|&byte| is_special[usize::from(byte)] = true);
-    // Most texts have none of the rarest bytes, or hardly any.
+    // Most texts have few or no occurrences of the rarest bytes.
     let has_any = move |(_, few): &(usize, &[u8])| {
         few.iter().fold(false, |any, byte| any | is_special[usize::from(*byte)])
     };
@@ -124,8 +125,8 @@ fn offsets_of<'t>(special: &[u8], text: &'t [u8]) -> impl Iterator<Item = usize>
     text.chunks(FEW).enumerate().filter(has_any).flat_map(offsets)
 }
 
-/// Appends the text with lead bytes instead of words, and escape bytes before bytes that are lead or escape bytes (`special`:
-/// the escape byte, then the lead bytes); the words' numbers.
+/// Appends the text with lead bytes for words, and with escape bytes before literals that equal a lead or
+/// escape byte (`special`: the escape byte, then the lead bytes). Returns the numbers of the words.
 fn put_skeleton(text: &[u8], index: &Index<'_>, special: &[u8], skeleton: &mut Vec<u8>) -> Option<Vec<u8>> {
     let (&escape, lead_bytes) = special.split_first()?;
     let mut numbers = Vec::new();
@@ -140,12 +141,12 @@ fn put_skeleton(text: &[u8], index: &Index<'_>, special: &[u8], skeleton: &mut V
             rest = &rest[len..];
             continue;
         }
-        // Up to where the next word may begin.
+        // Up to the next possible start of a word.
         let (mut these, others) = rest.split_at(run_len(rest, is_letter));
         rest = others;
         let end = text.len() - rest.len();
         while next_special < end {
-            // Within words they are not copied.
+            // Special bytes within words are not copied.
             if let Some(before) = next_special.checked_sub(end - these.len()) {
                 let (before, from) = these.split_at(before);
                 skeleton.extend_from_slice(before);
@@ -155,7 +156,7 @@ fn put_skeleton(text: &[u8], index: &Index<'_>, special: &[u8], skeleton: &mut V
             next_special = special_offsets.next().unwrap_or(text.len());
         }
         match text[end - these.len()..].first_chunk::<FEW>() {
-            // A fixed number is copied, which takes one instruction, and the surplus truncated.
+            // A fixed number of bytes is copied, which takes one instruction, and the surplus truncated.
             Some(few) if these.len() <= FEW => {
                 let end = skeleton.len() + these.len();
                 skeleton.extend_from_slice(few);
@@ -167,7 +168,7 @@ fn put_skeleton(text: &[u8], index: &Index<'_>, special: &[u8], skeleton: &mut V
     Some(numbers)
 }
 
-/// The words worth a number, the most frequent first.
+/// Returns the words that get a number, most frequent first.
 fn frequent_words<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> Vec<(&'a [u8], u32)> {
     let mut counts: FxHashMap<&[u8], u32> = FxHashMap::default();
     pieces.for_each(|piece| count_words(piece, &mut counts));
@@ -181,7 +182,7 @@ fn frequent_words<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> Vec<(&'a [u8], 
     words
 }
 
-/// Counts a text's words.
+/// Counts the words of a text.
 fn count_words<'a>(text: &'a [u8], counts: &mut FxHashMap<&'a [u8], u32>) {
     let mut at = 0;
     loop {
@@ -197,7 +198,7 @@ fn count_words<'a>(text: &'a [u8], counts: &mut FxHashMap<&'a [u8], u32>) {
     }
 }
 
-/// So many of the rarest bytes of a text.
+/// Returns the `count` rarest bytes of a text.
 fn rarest_bytes<'a>(pieces: impl Iterator<Item = &'a [u8]>, count: usize) -> Vec<u8> {
     let mut counts = [0_u64; 256];
     pieces.flatten().for_each(|&byte| counts[usize::from(byte)] += 1);
@@ -207,15 +208,15 @@ fn rarest_bytes<'a>(pieces: impl Iterator<Item = &'a [u8]>, count: usize) -> Vec
     bytes
 }
 
-/// Words by their first bytes: the longer ones by four, which leaves few to compare, and those of three.
+/// Words by their first bytes: longer words by four bytes, which leaves few to compare, and words of three.
 struct Index<'a> {
-    /// The hashes of words' first three bytes: in most cases, this alone says that there is no word.
+    /// Bitmap of the hashes of words' first three bytes. It usually suffices to find that there is no word.
     known: Vec<u64>,
     longer: Table<'a>,
     shortest: Table<'a>,
 }
 
-/// Bits of a hash.
+/// Number of bits of a hash.
 const HASH: u32 = 15;
 
 #[inline]
@@ -223,7 +224,7 @@ fn hash(first: u64) -> usize {
     ((first as u32).wrapping_mul(0x9E37_79B1) >> (32 - HASH)) as usize
 }
 
-/// The mask of so many first bytes.
+/// Returns the mask of the first `bytes` bytes.
 fn mask_of(bytes: usize) -> u64 {
     u64::MAX >> (64 - 8 * bytes.clamp(1, 8))
 }
@@ -242,7 +243,7 @@ impl<'a> Index<'a> {
         Index { known, longer: Table::new(longer, 4), shortest: Table::new(shortest, MIN_LETTERS) }
     }
 
-    /// The longest word that the text begins with, and its length.
+    /// Returns the number and length of the longest word that the text starts with.
     #[inline]
     fn longest(&self, text: &[u8]) -> Option<(usize, usize)> {
         let first = match text.first_chunk() {
@@ -257,23 +258,23 @@ impl<'a> Index<'a> {
     }
 }
 
-/// The first eight bytes, or zeros after those that there are.
+/// Returns the first eight bytes, padded with zeros.
 fn first_of(bytes: &[u8]) -> u64 {
     bytes.iter().take(8).rev().fold(0, |all, &byte| all << 8 | u64::from(byte))
 }
 
 /// Words by their first bytes.
 struct Table<'a> {
-    /// Selects the first bytes that are hashed.
+    /// Mask of the bytes that are hashed.
     mask: u64,
-    /// Where the words with a hash begin in `sorted`; one more than there are hashes.
+    /// First index in `sorted` of each hash, and the end.
     starts: Vec<u32>,
-    /// Words, the longest first among those with one hash.
+    /// Words by hash, longest first.
     sorted: Vec<Indexed<'a>>,
 }
 
 struct Indexed<'a> {
-    /// Its first eight bytes, and a mask for those that it has.
+    /// The first eight bytes, and a mask of those that belong to the word.
     first: u64,
     mask: u64,
     word: &'a [u8],
@@ -302,7 +303,8 @@ impl<'a> Table<'a> {
         Table { mask, starts, sorted }
     }
 
-    /// `first` is what the text begins with.
+    /// Returns the number and length of the longest word that the text starts with. `first` has the text's
+    /// first bytes.
     #[inline]
     fn longest(&self, first: u64, text: &[u8]) -> Option<(usize, usize)> {
         let hash = hash(first & self.mask);
@@ -317,7 +319,7 @@ impl<'a> Table<'a> {
     }
 }
 
-/// Appends the text that `stored` codes, of at most `max` bytes.
+/// Decodes a text of at most `max` bytes and appends it.
 pub fn decode(stored: &[u8], max: usize, text: &mut Vec<u8>) -> Result<(), Corrupt> {
     let coded = Coded::read(stored, max)?;
     let pieces = coded.pieces();
@@ -342,7 +344,7 @@ pub fn decode(stored: &[u8], max: usize, text: &mut Vec<u8>) -> Result<(), Corru
         let Some((&byte, after)) = skeleton.split_first().filter(|_| read < DECODED_AT_ONCE) else {
             continue;
         };
-        // A long word, or an escape.
+        // A long word or an escape.
         let (first, bits) = meaning[usize::from(byte)];
         skeleton = after;
         if first == ESCAPE {
@@ -367,7 +369,7 @@ fn cut_short() -> Corrupt {
     corrupt("cannot decode words: the text is cut short")
 }
 
-/// A coded text.
+/// The parts of a coded text.
 struct Coded<'s> {
     text_bytes: usize,
     words: Vec<&'s [u8]>,
@@ -405,10 +407,10 @@ impl<'s> Coded<'s> {
         Ok(Coded { text_bytes, words, special, skeleton, numbers })
     }
 
-    /// What bytes of the skeleton stand for: each byte, then each word, up to a length that is the same for all, and the length.
+    /// Returns a table of all bytes and then all words, each up to a fixed length, with its length.
     ///
-    /// Whether a byte stands for itself or a word is unpredictable, so nothing branches on it: both are copied from one table,
-    /// with what is after them.
+    /// Whether a byte is a literal or a lead byte is unpredictable, so the decoder does not branch on it: it
+    /// copies both from one table, including the surplus.
     fn pieces(&self) -> Vec<[u8; STEP]> {
         let bytes: Vec<u8> = (0..=255).collect();
         let padded = |piece: &[u8]| {
@@ -421,7 +423,8 @@ impl<'s> Coded<'s> {
         bytes.chunks(1).chain(self.words.iter().copied()).map(padded).collect()
     }
 
-    /// For each byte of the skeleton its first piece, and which bits of the next number select one after it.
+    /// Returns for each byte of the skeleton its first piece, and a mask for the bits of the next number that
+    /// select a later piece.
     fn meaning(&self) -> [(u16, u8); 256] {
         let mut meaning: [(u16, u8); 256] = std::array::from_fn(|byte| (byte as u16, 0));
         for (lead, &byte) in self.special[1..].iter().enumerate() {
@@ -432,8 +435,9 @@ impl<'s> Coded<'s> {
     }
 }
 
-/// Decodes the beginning of the skeleton, up to what is no short piece: how many of its bytes and of the numbers that took, and
-/// how many bytes it made. Not inlined, as it needs all of the processor's registers.
+/// Decodes the start of the skeleton, up to a byte that is not a short piece. Returns the number of skeleton
+/// bytes and of numbers that were used, and the number of decoded bytes. Not inlined, because it needs all
+/// registers of the processor.
 #[inline(never)]
 fn short_pieces(
     skeleton: &[u8],
@@ -462,7 +466,7 @@ mod tests {
     use super::*;
 
     fn text() -> Vec<u8> {
-        // Some are as long as what is copied in one step, with or without their space, or longer.
+        // Some words are as long as one copy step, with or without their space, or longer.
         let (long, longer) = ("internationally", ["incomprehensible", "counterrevolutionary"]);
         let words =
             ["harbour", "paper", "Ancient", "über", "of", "the", "tornadic", long, longer[0], longer[1]];
@@ -479,7 +483,8 @@ mod tests {
         text
     }
 
-    /// Blocks of 16 random bytes, each a hundred times: any letters beside each other are frequent words, and all bytes are as frequent.
+    /// Blocks of 16 random bytes, each repeated a hundred times: any adjacent letters form a frequent word,
+    /// and all bytes occur equally often.
     #[test]
     fn no_text_is_coded_to_more_bytes() {
         let mut state = 88_172_645_463_325_252_u64;

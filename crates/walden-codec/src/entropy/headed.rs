@@ -1,13 +1,14 @@
-//! Content with a header that is known only after it.
+//! Content with a header that is only known afterwards.
 
-/// Bytes with a header before them, without moving them.
+/// Content with a header that was written before it without moving it.
 pub struct WithHeader {
     bytes: Vec<u8>,
     start: usize,
 }
 
 impl WithHeader {
-    /// `bytes` from `body_at` on, after `header`, which must fit before that.
+    /// Creates the content of `bytes` from `body_at` on, with `header` before it. The header must fit before
+    /// `body_at`.
     pub fn new(header: &[u8], mut bytes: Vec<u8>, body_at: usize) -> WithHeader {
         let start = body_at - header.len();
         bytes[start..body_at].copy_from_slice(header);

@@ -1,11 +1,11 @@
-//! The columns of a class as one content for a general compressor: rows as they are, or transposed into planes, and planes as
-//! they are, as deltas, or constant:
+//! Lays out the columns of a class as one content for a general compressor. Rows are stored as they are or
+//! transposed into planes, and planes as they are, as deltas, or as a constant:
 //!
 //! ```text
 //! forms       LEB128: bytes of forms that follow
-//!             per column of rows: 1 byte: 0 as they are, 1 transposed into planes
-//!             per plane: 1 byte: 0 as it is, 1 each byte less the one before it, 2 one byte for all
-//! columns     one after another: bytes as they are, or planes
+//!             per column of rows: 1 byte: 0 as rows, 1 transposed into planes
+//!             per plane: 1 byte: 0 plain, 1 deltas between consecutive bytes, 2 one byte for all rows
+//! columns     in order: bytes as they are, or planes
 //! ```
 
 use super::content::Content;
@@ -24,7 +24,7 @@ const PLANE_PLAIN: u8 = 0;
 const PLANE_DELTA: u8 = 1;
 const PLANE_CONSTANT: u8 = 2;
 
-/// With fewer rows, planes are too short to be worth their forms.
+/// Minimum number of rows for which planes pay.
 const MIN_ROWS: usize = 4;
 
 /// Lays columns out.
@@ -32,7 +32,7 @@ const MIN_ROWS: usize = 4;
 pub struct Layout {
     cases: Cases,
     forms: Vec<u8>,
-    /// After as many bytes as forms may take, the columns.
+    /// Space for the forms, then the columns.
     body: Vec<u8>,
     body_at: usize,
     /// Buffers.
@@ -44,7 +44,7 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// A layout without columns, with memory for columns of these forms and lengths.
+    /// Creates a layout without columns, with memory for columns of these forms and lengths.
     pub fn new(columns: impl Iterator<Item = (Form, usize)> + Clone, cases: Cases) -> Layout {
         let body_at = max_header(columns.clone());
         let mut body = Vec::with_capacity(body_at + columns.map(|(_, bytes)| bytes).sum::<usize>());
@@ -52,7 +52,7 @@ impl Layout {
         Layout { cases, body, body_at, ..Layout::default() }
     }
 
-    /// Appends a column: rows as planes, unless they are few.
+    /// Appends a column: rows as planes, unless there are few.
     pub fn push(&mut self, column: &Content) {
         match column.form {
             Form::Rows(width) => {
@@ -111,7 +111,7 @@ impl Layout {
         }
     }
 
-    /// The content with all columns.
+    /// Returns the content with all columns.
     pub fn finish(self) -> WithHeader {
         let Layout { forms, body, body_at, .. } = self;
         let mut head = Vec::with_capacity(forms.len() + MAX_LEB128_BYTES);
@@ -121,7 +121,7 @@ impl Layout {
     }
 }
 
-/// The most bytes that the forms of columns take, with their number.
+/// Returns the maximum number of bytes for the forms of columns and their length.
 fn max_header(columns: impl Iterator<Item = (Form, usize)>) -> usize {
     let bytes = columns.map(|(form, _)| match form {
         Form::Rows(width) => usize::from(width) + 1,
@@ -130,12 +130,12 @@ fn max_header(columns: impl Iterator<Item = (Form, usize)>) -> usize {
     bytes.sum::<usize>() + MAX_LEB128_BYTES
 }
 
-/// The most bytes that columns take when laid out.
+/// Returns the maximum number of bytes for columns when laid out.
 pub fn max_bytes(columns: impl Iterator<Item = (Form, usize)> + Clone) -> usize {
     max_header(columns.clone()) + columns.map(|(_, bytes)| bytes).sum::<usize>()
 }
 
-/// Reads the columns that a [`Layout`] laid out.
+/// Reads columns from the output of a [`Layout`].
 pub struct Columns<'a> {
     forms: &'a [u8],
     body: &'a [u8],
@@ -151,7 +151,7 @@ impl<'a> Columns<'a> {
         Ok(Columns { forms, body })
     }
 
-    /// Reads the next column, of so many bytes.
+    /// Reads the next column, of `bytes` bytes.
     pub fn next(&mut self, form: Form, bytes: usize) -> Result<LaidOut<'a>, Corrupt> {
         let Form::Rows(width) = form else { return Ok(LaidOut::Bytes(self.body(bytes)?)) };
         let width = usize::from(width);
@@ -165,7 +165,7 @@ impl<'a> Columns<'a> {
         Ok(LaidOut::Planes(Planes { planes, width }))
     }
 
-    /// The bytes of those columns that are transposed.
+    /// Returns the total length of the transposed columns.
     pub fn transposed_bytes(&self, columns: impl Iterator<Item = (Form, usize)>) -> usize {
         let mut forms = self.forms.iter();
         let in_planes = |(form, bytes): (Form, usize)| {
@@ -190,12 +190,12 @@ impl<'a> Columns<'a> {
         })
     }
 
-    /// Bytes of the columns that were not read.
+    /// Returns the number of column bytes that were not read yet.
     pub fn bytes_left(&self) -> usize {
         self.body.len()
     }
 
-    /// Checks that all is read.
+    /// Checks that everything was read.
     pub fn finish(&self) -> Result<(), Corrupt> {
         let empty = self.forms.is_empty() && self.body.is_empty();
         if empty { Ok(()) } else { Err(corrupt("cannot read columns: expected no bytes after the last")) }
@@ -218,7 +218,7 @@ impl<'a> Columns<'a> {
     }
 }
 
-/// A column as it is laid out.
+/// A column in the layout.
 pub enum LaidOut<'a> {
     /// Its bytes.
     Bytes(&'a [u8]),
@@ -277,7 +277,7 @@ mod tests {
 
     #[test]
     fn constant_planes_take_a_byte() {
-        // Forms: their number, the layout, three planes.
+        // Forms: their length, the layout, three planes.
         assert_eq!(laid_out(&[(Form::Rows(3), [7, 8, 9].repeat(1000))]).len(), 1 + 1 + 3 + 3);
     }
 

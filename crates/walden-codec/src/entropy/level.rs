@@ -1,4 +1,4 @@
-//! What each compression level does.
+//! Parameters of each compression level.
 
 use std::ops::RangeInclusive;
 
@@ -10,21 +10,21 @@ use crate::column_kind::Class;
 /// A method of compression.
 #[derive(Clone, Copy)]
 pub enum Method {
-    /// zstd at a level of its own.
+    /// zstd at a zstd level.
     Zstd(i32),
-    /// Context mixing with an effort, or zstd where that is smaller.
+    /// Context mixing with an effort, or zstd if that is smaller.
     Mixing(u8),
 }
 
 impl Method {
-    /// The method of a level, 0 to 9.
+    /// Returns the method of a level, 0 to 9.
     pub fn of_level(level: u8) -> Method {
         LEVELS[usize::from(level.min(9))]
     }
 }
 
 const LEVELS: [Method; 10] = [
-    // Of bytes only: four fifths of the time of zstd's level 1, for 10 to 30 % more bytes.
+    // For bytes only: takes four fifths of the time of zstd's level 1, for 10 to 30 % more bytes.
     Method::Zstd(-1),
     Method::Zstd(1),
     Method::Zstd(2),
@@ -37,44 +37,45 @@ const LEVELS: [Method; 10] = [
     Method::Mixing(2),
 ];
 
-/// zstd's level beside context mixing, where it is kept only if it is smaller; and for contents so small that time does not
-/// matter.
+/// zstd's level as an alternative to context mixing, where it is used only if it is smaller; and for contents
+/// so small that time does not matter.
 pub const SECOND_LEVEL: i32 = 5;
 pub const SMALL_LEVEL: i32 = 9;
 pub const SMALL: usize = 64 << 10;
 
-/// The highest of zstd's levels that are used, for text and for anything else: text would take three times as long at the
-/// latter, for 2 %.
+/// The highest zstd level used for text, and for other contents. At the latter, text would take three times
+/// as long, for a gain of 2 %.
 const HIGHEST: i32 = 12;
 const HIGHEST_OF_NUMBERS: i32 = 16;
 
-/// Up to this level, only text is searched for words.
+/// Up to this zstd level, only text is searched for words.
 const FAST: i32 = 3;
-/// Classes that are searched for words: those first that are text.
+/// Classes that are searched for words, those of text first.
 const WITH_WORDS: [Class; 4] = [Class::Text, Class::Expanded, Class::Payload, Class::ImageBytes];
 const TEXT_CLASSES: usize = 2;
 
-/// Classes whose contents have next to nothing in common with earlier ones.
+/// Classes whose contents have almost nothing in common with earlier ones.
 const WITHOUT_PREFIX: [Class; 2] = [Class::Fixed, Class::TupleHeaders];
-/// Bytes of the prefix that zstd is given: it reads them again each time, and what is alike is near. Never many more than a
-/// content has itself, as reading the prefix would take most of the time.
+/// Size of the prefix for zstd, which reads it again each time. Similar bytes are usually near. The prefix is
+/// hardly longer than the content, otherwise reading it would take most of the time.
 const PREFIX_BYTES: RangeInclusive<usize> = 64 << 10..=1 << 20;
 
-/// Whether a class is searched for words.
+/// Returns whether a class is searched for words.
 pub fn has_words(class: usize, level: i32, cases: Cases) -> bool {
     let is_text_only = level <= FAST || !cases.has(Case::WordsInData);
     let classes = if is_text_only { &WITH_WORDS[..TEXT_CLASSES] } else { &WITH_WORDS };
     cases.has(Case::Words) && is_among(class, classes)
 }
 
-/// Levels of zstd for which a sample of text is also compressed at a lower level.
+/// zstd levels at which a sample of text is also compressed at a lower level.
 const WITH_ALTERNATIVE: RangeInclusive<i32> = 3..=5;
 const ALTERNATIVE: i32 = 2;
-/// Bytes of the sample. A content of fewer samples is not sampled: that takes too much of the time.
+/// Size of the sample, and minimum number of samples in a content. Sampling smaller contents would take too
+/// much time.
 const SAMPLE_BYTES: usize = 128 << 10;
 const MIN_SAMPLES: usize = 8;
 
-/// A sample of a content, and the lower level that may be better for it.
+/// Returns a sample of a content, and the lower level that may be better for it.
 pub fn alternative(class: usize, level: i32, content: &[u8]) -> Option<(&[u8], i32)> {
     let may_be_better = WITH_ALTERNATIVE.contains(&level)
         && is_among(class, &WITH_WORDS)
@@ -83,18 +84,18 @@ pub fn alternative(class: usize, level: i32, content: &[u8]) -> Option<(&[u8], i
     may_be_better.then(|| (&content[start..start + SAMPLE_BYTES], ALTERNATIVE))
 }
 
-/// Whether the contents of a class are compressed after earlier ones.
+/// Returns whether the contents of a class are compressed with earlier ones as a prefix.
 pub fn has_prefix(class: usize) -> bool {
     !is_among(class, &WITHOUT_PREFIX)
 }
 
-/// The part of the earlier contents that a content is compressed after.
+/// Returns the part of the earlier contents that serves as a prefix.
 pub fn prefix_for(content: usize, before: &[u8]) -> &[u8] {
     let len = content.clamp(*PREFIX_BYTES.start(), *PREFIX_BYTES.end());
     &before[before.len().saturating_sub(len)..]
 }
 
-/// zstd's effort for a class at a level.
+/// Returns zstd's parameters for a class at a level.
 pub fn effort_of(class: usize, level: i32) -> Effort {
     let is_text = class == FORM_BYTES || is_among(class, &WITH_WORDS[..TEXT_CLASSES]);
     let level = if level == HIGHEST && !is_text { HIGHEST_OF_NUMBERS } else { level };

@@ -20,13 +20,13 @@ use crate::leb128::put_leb128;
 pub struct Statistics {
     /// The class.
     pub class: Class,
-    /// Bytes of its columns.
+    /// Bytes of the columns.
     pub bytes: u64,
-    /// Bytes of its parts.
+    /// Bytes of the parts.
     pub stored: u64,
 }
 
-/// Compresses columns; keeps, from chunk to chunk, what helps with the next.
+/// Compresses columns. Keeps state between chunks that improves the next one.
 pub struct Packer {
     method: Method,
     cases: Cases,
@@ -38,7 +38,7 @@ pub struct Packer {
 /// A column to code by context mixing: its number, form and bytes.
 type MixedColumn<'c> = (u32, Form, &'c mut Vec<u8>);
 
-/// A content that zstd compressed.
+/// Content compressed by zstd.
 struct Compressed {
     coder: u8,
     raw: usize,
@@ -46,7 +46,7 @@ struct Compressed {
 }
 
 impl Compressed {
-    /// Whether it is so small that context mixing would take time and gain nothing worth it.
+    /// Returns whether the content is so small that context mixing would only cost time.
     fn is_tiny(&self) -> bool {
         self.stored.len() * 400 < self.raw
     }
@@ -60,8 +60,8 @@ impl Compressed {
 }
 
 impl Packer {
-    /// A packer of a level from 1 to 9, or 0 for bytes without columns; `goes_on` if another chunk may follow, or another part in a
-    /// class.
+    /// Creates a packer of a level from 1 to 9, or 0 for bytes without columns. `goes_on` is whether another
+    /// chunk, or another part of a class, may follow.
     pub fn new(level: u8, goes_on: bool) -> Packer {
         Packer {
             method: Method::of_level(level),
@@ -72,13 +72,13 @@ impl Packer {
         }
     }
 
-    /// Leaves out the cases that are not in the set.
+    /// Disables the cases that are not in the set.
     pub fn with_cases(mut self, cases: Cases) -> Packer {
         self.state.set_cases(cases);
         Packer { cases, ..self }
     }
 
-    /// Sizes of classes so far.
+    /// Returns the sizes of classes so far.
     pub fn statistics(&self) -> &[Statistics] {
         &self.statistics
     }
@@ -100,7 +100,7 @@ impl Packer {
         let laid_out = self.lay_out(columns);
         match self.method {
             Method::Zstd(_) => {
-                // Compression needs their memory.
+                // Compression needs the memory of the columns.
                 columns.iter_mut().for_each(|column| column.clear());
                 self.compress(class as usize, &laid_out).put(&mut self.state, class as usize, &laid_out, out);
             }
@@ -127,7 +127,7 @@ impl Packer {
         layout.finish()
     }
 
-    /// Context mixing of all text as one: what is alike in it is not of one column.
+    /// Codes all text as one content by context mixing: similar text is spread over columns.
     fn text(&mut self, effort: u8, content: &[u8], out: &mut Vec<u8>) {
         let class = Class::Text as usize;
         let compressed = self.compress(class, content);
@@ -154,7 +154,7 @@ impl Packer {
         }
     }
 
-    /// Appends the content of a class by zstd, or its columns by context mixing, whichever is smaller.
+    /// Appends the content of a class by zstd, or its columns by context mixing: the smaller of both.
     fn smaller(
         &mut self,
         effort: u8,
@@ -189,7 +189,7 @@ impl Packer {
         }
     }
 
-    /// The stored bytes of a part that context mixing learns without having coded it.
+    /// Returns the stored bytes of a zstd part that context mixing learns afterwards.
     pub(super) fn learned(&mut self, chosen: &[u8], zstd: &[u8]) -> Option<Vec<u8>> {
         let stored = match chosen {
             [] => Vec::new(),
@@ -203,7 +203,7 @@ impl Packer {
         Some(learned)
     }
 
-    /// Codes columns by context mixing; their bytes, and the choices that were made.
+    /// Codes columns by context mixing. Returns the coded bytes and the encoder's choices.
     pub(super) fn mix(
         &mut self,
         effort: u8,
@@ -221,8 +221,8 @@ impl Packer {
         (encoder.finish(raw.div_ceil(MAX_MIXING_RATIO)), chosen)
     }
 
-    /// zstd's level for a content: a lower one if that makes a sample smaller. In random text, more effort finds short
-    /// matches, which cost more than they save.
+    /// Returns zstd's level for a content: a lower one if that makes a sample smaller. In random text, more
+    /// effort finds short matches that cost more than they save.
     fn level_for(&mut self, class: usize, level: i32, content: &[u8]) -> i32 {
         let Some((sample, lower)) = level::alternative(class, level, content) else { return level };
         let mut len =

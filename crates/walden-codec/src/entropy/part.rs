@@ -1,9 +1,9 @@
-//! A part as it is stored:
+//! Layout of a stored part:
 //!
 //! ```text
-//! coder       1 byte: 0 stored, 1 zstd, 2 zstd after a prefix, 3 zstd of dictionary-coded text; and with an effort from 0 to
-//!             2: from 4 on zstd of what context mixing learns as well, from 8 on context mixing column by column, from 16 on
-//!             of one content, from 24 on of one dictionary-coded text
+//! coder       1 byte: 0 stored, 1 zstd, 2 zstd with a prefix, 3 zstd of dictionary-coded text.
+//!             Plus an effort from 0 to 2: 4 zstd of a content that context mixing also learns, 8 context mixing
+//!             column by column, 16 context mixing of one content, 24 context mixing of dictionary-coded text
 //! raw         LEB128: bytes after decompression
 //! stored      LEB128: bytes that follow the checksum
 //! checksum    4 bytes: CRC-32C of the stored bytes
@@ -16,27 +16,27 @@ use super::zstd_coder;
 use crate::leb128::{get_leb128, put_leb128};
 use crate::{Corrupt, corrupt};
 
-/// Coder of a part that is stored without compression.
+/// Coder: stored without compression.
 pub const CODER_STORED: u8 = 0;
-/// Coder of a part that is one zstd frame.
+/// Coder: one zstd frame.
 pub const CODER_ZSTD: u8 = 1;
-/// zstd with earlier contents of the class as prefix.
+/// Coder: zstd with earlier contents of the class as a prefix.
 pub const CODER_ZSTD_PREFIX: u8 = 2;
-/// zstd of dictionary-coded text.
+/// Coder: zstd of dictionary-coded text.
 pub const CODER_DICTIONARY: u8 = 3;
-/// zstd of what context mixing learns as well; plus the effort.
+/// Coder: zstd of a content that context mixing also learns; plus the effort.
 pub const CODER_LEARNED: u8 = 4;
-/// Context mixing of each column; plus the effort.
+/// Coder: context mixing of each column; plus the effort.
 pub const CODER_MIXED_COLUMNS: u8 = 8;
-/// Context mixing of one content; plus the effort.
+/// Coder: context mixing of one content; plus the effort.
 pub const CODER_MIXED: u8 = 16;
-/// Context mixing of dictionary-coded text; plus the effort.
+/// Coder: context mixing of dictionary-coded text; plus the effort.
 pub const CODER_MIXED_DICTIONARY: u8 = 24;
 
-/// Most bytes of a content for each stored byte, if a part is decoded or learned by context mixing. One byte of content takes that some
-/// hundred nanoseconds, so this bounds the processor time of a small file.
+/// Maximum number of content bytes per stored byte, if context mixing decodes or learns the part. It takes a
+/// few hundred nanoseconds per byte of content, so this bounds the processor time for a small file.
 pub const MAX_MIXING_RATIO: usize = 1024;
-/// The same for zstd: its most compact block has 4 bytes, for 128 KiB.
+/// The same for zstd. Its most compact block has 4 bytes for 128 KiB.
 const MAX_ZSTD_RATIO: usize = 1 << 15;
 
 /// Appends a part with its header.
@@ -54,7 +54,7 @@ pub struct Part<'a> {
     pub coder: u8,
     /// Length in bytes after decompression.
     pub raw: usize,
-    /// The compressed bytes.
+    /// Compressed bytes.
     pub stored: &'a [u8],
 }
 
@@ -88,24 +88,24 @@ impl<'a> Part<'a> {
         Ok(Part { coder, raw, stored })
     }
 
-    /// Whether the content is part of the prefix of later ones.
+    /// Returns whether the content becomes part of the prefix of later ones.
     pub fn is_prefix(&self) -> bool {
         matches!(self.coder, CODER_STORED | CODER_ZSTD | CODER_ZSTD_PREFIX)
     }
 
-    /// The effort of the context mixing that learns the content without having coded it.
+    /// Returns the effort of context mixing that learns the content without coding it.
     pub fn learned_effort(&self) -> Option<u8> {
         (CODER_LEARNED..CODER_MIXED_COLUMNS).contains(&self.coder).then(|| self.coder - CODER_LEARNED)
     }
 
-    /// The content of a learned part, and the choices of the encoder's context mixing.
+    /// Returns the content of a learned part, and the choices of the encoder's context mixing.
     pub fn with_choices(&self, zstd: &mut zstd_coder::Decompressor) -> Result<(Vec<u8>, Vec<u8>), Corrupt> {
         let mut input = self.stored;
         let count = usize::try_from(get_leb128(&mut input)?).unwrap_or(usize::MAX);
         let stored = usize::try_from(get_leb128(&mut input)?).unwrap_or(usize::MAX);
         let (stored, content) =
             input.split_at_checked(stored).ok_or_else(|| corrupt("cannot read a part: it is cut short"))?;
-        // Each choice is made for some bytes.
+        // Each choice applies to at least one byte.
         if count > self.raw {
             return Err(corrupt("cannot read a part: expected fewer choices than bytes"));
         }

@@ -1,12 +1,14 @@
-//! Which form of a plane compresses better.
+//! Estimates which form of a plane compresses better.
 
-/// Estimates the bits of planes under an order-0 coder, in 1/16. Only encoding needs it, so it may differ between machines.
+/// Estimates the cost of planes under an order-0 coder, in sixteenths of a bit. Only encoding uses it, so
+/// results may differ between machines.
 pub struct Costs {
-    /// Bytes of each plane.
+    /// Length of each plane.
     total: usize,
-    /// The cost of all bytes of one value, by their number, once it is known.
+    /// Total cost of the bytes with one value, by their count, once computed.
     by_count: Vec<u64>,
-    /// Counts of bytes, in two tables, as the same byte often comes twice in a row. Zeros between planes.
+    /// Counts of byte values. Two tables are used because the same byte often occurs twice in a row. All zero
+    /// between planes.
     counts: [[u32; 256]; 2],
 }
 
@@ -17,13 +19,13 @@ impl Default for Costs {
 }
 
 impl Costs {
-    /// Costs of more frequent bytes are not kept: these are few.
+    /// Costs of more frequent values are not cached, because there are few.
     const KNOWN: usize = 1024;
     const UNKNOWN: u64 = u64::MAX;
-    /// For planes up to this length, the bytes of the plane are summed up, instead of all 256 values.
+    /// Maximum length of planes for which the bytes of the plane are summed up, rather than all 256 values.
     const SHORT: usize = 192;
 
-    /// Prepares for planes of so many bytes.
+    /// Prepares for planes of `total` bytes.
     pub fn start(&mut self, total: usize) {
         if total != self.total {
             self.total = total;
@@ -32,7 +34,7 @@ impl Costs {
         }
     }
 
-    /// The cost of a plane.
+    /// Returns the cost of a plane.
     pub fn of(&mut self, plane: &[u8]) -> u64 {
         let (pairs, last) = plane.as_chunks::<2>();
         for [first, second] in pairs {
@@ -51,7 +53,7 @@ impl Costs {
         sum
     }
 
-    /// The cost of all bytes of a value, whose counts become 0.
+    /// Returns the total cost of the bytes with one value, and resets their counts.
     #[inline]
     fn of_byte(&mut self, byte: u8) -> u64 {
         let [first, second] = &mut self.counts;

@@ -1,42 +1,42 @@
-//! What encoder and decoder remember from part to part since the keyframe.
+//! State that encoder and decoder keep between parts since the keyframe.
 
 use super::mixing::ContextMixer;
 use crate::cases::{Case, Cases};
 use crate::{Corrupt, corrupt};
 
-/// Bytes of earlier contents of a class that are a prefix.
+/// Maximum number of bytes of earlier contents of a class to keep as a prefix.
 const MAX_PREFIX: usize = 4 << 20;
 
 /// Statistics and prefixes.
 pub struct State {
-    /// Whether another part may follow in a class.
+    /// Whether another part of a class may follow.
     goes_on: bool,
-    /// Whether parts may be coded by context mixing, which takes more memory.
+    /// Whether parts may use context mixing, which takes more memory.
     may_mix: bool,
     cases: Cases,
     mixer: Option<ContextMixer>,
-    /// Earlier contents, by class.
+    /// Earlier contents by class.
     before: Vec<Vec<u8>>,
 }
 
 impl State {
-    /// The state of a keyframe.
+    /// Creates the state of a keyframe.
     pub fn new(goes_on: bool) -> State {
         State { goes_on, may_mix: true, cases: Cases::ALL, mixer: None, before: Vec::new() }
     }
 
-    /// Leaves out the cases that are not in the set.
+    /// Disables the cases that are not in the set.
     pub fn set_cases(&mut self, cases: Cases) {
         self.cases = cases;
         self.goes_on &= cases.has(Case::Prefixes);
     }
 
-    /// Refuses context mixing, unless it is allowed.
+    /// Sets whether context mixing is accepted.
     pub fn allow_mixing(&mut self, is_allowed: bool) {
         self.may_mix = is_allowed;
     }
 
-    /// The context mixing of an effort, which is the same for all parts since the keyframe.
+    /// Returns the context mixer of an effort. All parts since the keyframe must have the same effort.
     pub fn mixer(&mut self, effort: u8) -> Result<&mut ContextMixer, Corrupt> {
         if !self.may_mix {
             return Err(corrupt("cannot decompress a part: expected no context mixing below level 7"));
@@ -55,7 +55,7 @@ impl State {
         }
     }
 
-    /// The earlier contents of a class.
+    /// Returns the earlier contents of a class.
     pub fn before(&mut self, class: usize) -> &mut Vec<u8> {
         if self.before.len() <= class {
             self.before.resize(class + 1, Vec::new());
@@ -63,7 +63,7 @@ impl State {
         &mut self.before[class]
     }
 
-    /// Appends a content to those of its class.
+    /// Appends a content to the earlier ones of its class.
     pub fn remember(&mut self, class: usize, content: &[u8]) {
         if !self.goes_on {
             return;

@@ -29,7 +29,7 @@ const KINDS: [Kind; 8] = [
     Kind::Bytes(Class::Raw),
 ];
 
-/// Bytes for a column: of any length, among them none, and more or less like real ones.
+/// Returns bytes for a column: of any length, including none, and more or less like real ones.
 fn content(kind: Kind, numbers: &mut Numbers) -> Vec<u8> {
     let rows = [0, 1, 3, 40, 700][numbers.below(5) as usize];
     let mut bytes = Vec::new();
@@ -59,7 +59,7 @@ fn content(kind: Kind, numbers: &mut Numbers) -> Vec<u8> {
     bytes
 }
 
-/// Chunks at a level, and what their columns had.
+/// Returns chunks at a level, and the content of their columns.
 fn chunks(level: u8, seed: u64, count: usize) -> Vec<(Vec<u8>, Vec<Vec<u8>>)> {
     let mut numbers = Numbers(seed);
     let (mut encoder, mut packer) = (Encoder::default(), Packer::new(level, true));
@@ -112,11 +112,11 @@ fn columns_of_incomplete_rows_are_decoded() {
     }
 }
 
-/// What context mixing has not coded, it has learned, on both sides.
+/// Both directions learn contents that context mixing did not code.
 #[test]
 fn contents_that_zstd_compresses_better_are_coded_by_it() {
     let noise: Vec<u8> = (0..3000_u32).map(|at| (at.wrapping_mul(0x9E37_79B9) >> 11) as u8).collect();
-    // Repeated from far back, which the fast effort has forgotten.
+    // Repeated from far back, beyond the memory of the fast effort.
     let bytes = [noise.clone(), vec![0; 40], noise].concat();
     for level in [7, 8, 9] {
         let (mut packer, mut unpacker, mut out) = (Packer::new(level, true), Unpacker::new(true), Vec::new());
@@ -230,7 +230,7 @@ fn no_stored_bytes_make_decoding_panic() {
     let bytes = content(Kind::Rows(Class::Fixed, 24), &mut Numbers(1)).repeat(3);
     let plain = [(CODER_STORED, 20), (CODER_ZSTD, 200), (CODER_ZSTD_PREFIX, 200), (CODER_DICTIONARY, 20)];
     let mixed = [CODER_LEARNED, CODER_MIXED_COLUMNS, CODER_MIXED, CODER_MIXED_DICTIONARY];
-    // Of three efforts each, and one that there is not.
+    // Three efforts of each, and an unknown one.
     let mixed = mixed
         .into_iter()
         .flat_map(|first| [(0, 5), (1, 3), (2, 1), (3, 1)].map(|(effort, tries)| (first + effort, tries)));
@@ -249,7 +249,7 @@ fn no_stored_bytes_make_decoding_panic() {
             packed.truncate(numbers.below(packed.len() as u64 + 1) as usize);
             let mut out = Vec::new();
             put_part(coder, part.raw, &packed, &mut out);
-            // An error, or other bytes.
+            // An error or other bytes.
             let entry = ColumnEntry { number: 0, form: Form::Rows(24), bytes: bytes.len() };
             let _ =
                 Unpacker::new(true).class(Class::Fixed, &[entry], &mut &out[..], &mut Vec::new(), |_, _| ());

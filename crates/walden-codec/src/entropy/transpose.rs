@@ -1,26 +1,26 @@
-//! Rows to planes (all first bytes of the rows, all second ones, ...) and back.
+//! Transposes rows into planes (all first bytes of the rows, all second bytes, ...) and back.
 
-/// Bytes of rows that are transposed at a time: they stay in the fastest cache.
+/// Bytes of rows that are transposed in one go, so that they stay in the fastest cache.
 const BLOCK_BYTES: usize = 16 << 10;
 
-/// The transposition of rows: one plane for each byte position.
+/// Transposed rows: one plane for each byte position.
 pub struct Planes<'a> {
     /// The planes, one for each byte position of a row.
     pub planes: Vec<Plane<'a>>,
-    /// Bytes of a row.
+    /// Width of a row in bytes.
     pub width: usize,
 }
 
 impl Planes<'_> {
-    /// Writes the rows to `rows`: the inverse of the transposition.
+    /// Writes the rows to `rows`: reverses the transposition.
     pub fn transpose_back(self, rows: &mut [u8]) {
         transpose_back(self.planes, self.width, rows);
     }
 }
 
-/// Finds the positions that are not the same in all rows: `varying` is not 0 for these.
+/// Finds the positions whose byte differs between rows: `varying` is not 0 for these.
 pub fn find_varying(bytes: &[u8], width: usize, varying: &mut Vec<u8>) {
-    // Narrow rows are compared several at a time.
+    // Several narrow rows are compared in one go.
     let firsts = bytes[..width].repeat((64 / width).max(1));
     let mut differing = vec![0_u8; firsts.len()];
     for rows in bytes.chunks(firsts.len()) {
@@ -35,7 +35,7 @@ pub fn find_varying(bytes: &[u8], width: usize, varying: &mut Vec<u8>) {
     }
 }
 
-/// Transposes the positions that vary into planes, one after another.
+/// Transposes the positions that vary into consecutive planes.
 pub fn transpose(bytes: &[u8], width: usize, varying: &[u8], planes: &mut Vec<u8>) {
     let rows = bytes.len() / width;
     let positions: Vec<usize> = varying
@@ -54,18 +54,18 @@ pub fn transpose(bytes: &[u8], width: usize, varying: &[u8], planes: &mut Vec<u8
     }
 }
 
-/// A plane as it is read while rows are transposed back.
+/// A plane that is read while rows are transposed back.
 pub enum Plane<'a> {
     /// Bytes as they are.
     Plain(&'a [u8]),
-    /// Differences, and the byte before the first of them.
+    /// Differences, and the byte before the first.
     Delta(&'a [u8], u8),
     /// One byte for all rows.
     Constant(u8),
 }
 
 impl Plane<'_> {
-    /// The byte that it has in all rows.
+    /// Returns the byte of all rows, if the plane is constant.
     fn constant(&self) -> Option<u8> {
         if let Plane::Constant(byte) = self { Some(*byte) } else { None }
     }
@@ -89,9 +89,9 @@ impl Plane<'_> {
     }
 }
 
-/// Replaces each byte by the sum of those up to it and of `sum`: eight at a time.
+/// Replaces each byte by the sum of `sum` and all bytes up to it, eight bytes per step.
 fn add_up(bytes: &mut [u8], sum: &mut u8) {
-    /// One in each 16 bits: times this, each of four numbers becomes the sum of those up to it.
+    /// One in each 16 bits. Multiplying by it replaces each of four numbers by the sum of those up to it.
     const EACH: u64 = 0x0001_0001_0001_0001;
     const EVEN: u64 = 0xFF * EACH;
     let (eights, rest) = bytes.as_chunks_mut::<8>();
@@ -109,20 +109,21 @@ fn add_up(bytes: &mut [u8], sum: &mut u8) {
     }
 }
 
-/// Rows and positions that are transposed at once.
+/// Number of rows and positions that are transposed in one go.
 const LANES: usize = 8;
-/// Rows of which the planes are buffered.
+/// Number of rows whose planes are buffered.
 const BUFFERED_ROWS: usize = 64;
 
-/// Writes the rows of planes over `rows`.
+/// Writes the rows of planes to `rows`.
 fn transpose_back(mut planes: Vec<Plane<'_>>, width: usize, rows: &mut [u8]) {
-    /// Up to so many planes that vary, of those that are transposed at once, are faster written one by one.
+    /// Maximum number of varying planes in a group for which writing them one by one is faster.
     const FEW: usize = 3;
     let mut lanes = [[0; BUFFERED_ROWS]; LANES];
     let all = rows.len() / width;
     for first in (0..all).step_by(BUFFERED_ROWS) {
         let count = BUFFERED_ROWS.min(all - first);
-        // The last planes of a row first: bytes that are written beyond it are overwritten by the next row's first planes.
+        // Starts with the last planes of a row: bytes written beyond the row are overwritten by the first
+        // planes of the next one.
         for (number, planes) in planes.chunks_mut(LANES).enumerate().rev() {
             planes.iter_mut().zip(&mut lanes).for_each(|(plane, lane)| plane.next(&mut lane[..count]));
             let rows = &mut rows[first * width + number * LANES..];
@@ -151,10 +152,10 @@ fn transpose_back(mut planes: Vec<Plane<'_>>, width: usize, rows: &mut [u8]) {
     }
 }
 
-/// Transposes eight rows of eight bytes, the first byte the lowest.
+/// Transposes eight rows of eight bytes, lowest byte first.
 #[inline]
 fn transpose_8x8([mut a, mut b, mut c, mut d, mut e, mut f, mut g, mut h]: [u64; LANES]) -> [u64; LANES] {
-    // Swaps quarters of the matrix across the diagonal, then quarters of these.
+    // Swaps quarters of the matrix across the diagonal, then quarters of the quarters.
     let swap = |upper: &mut u64, lower: &mut u64, bits: u32, mask: u64| {
         let differing = (*upper >> bits ^ *lower) & mask;
         *upper ^= differing << bits;
@@ -178,7 +179,7 @@ fn transpose_8x8([mut a, mut b, mut c, mut d, mut e, mut f, mut g, mut h]: [u64;
     [a, b, c, d, e, f, g, h]
 }
 
-/// Writes the `count` lowest bytes, and the others after them if there is space: that takes no branch.
+/// Writes the `count` lowest bytes. If there is space, writes all eight, which needs no branch.
 #[inline]
 fn put(transposed: u64, place: &mut [u8], count: usize) {
     match place.first_chunk_mut() {

@@ -14,36 +14,36 @@ use crate::{Corrupt, corrupt};
 
 const OTHER_LENGTH: Corrupt = Corrupt("cannot decompress a part: expected the length that it states");
 
-/// Decompresses what a [`Packer`](super::Packer) wrote.
+/// Decompresses the output of a [`Packer`](super::Packer).
 pub struct Unpacker {
     state: State,
     zstd: zstd_coder::Decompressor,
 }
 
-/// A column in the directory of a chunk, which is to be decompressed.
+/// A column to decompress, from the directory of a chunk.
 #[derive(Clone, Copy, Debug)]
 pub struct ColumnEntry {
-    /// In the order in which columns are created.
+    /// Number of the column, in the order of creation.
     pub number: u32,
-    /// The form of its bytes.
+    /// Layout of its bytes.
     pub form: Form,
-    /// Its length in bytes.
+    /// Length in bytes.
     pub bytes: usize,
 }
 
 impl Unpacker {
-    /// `goes_on` as in [`Packer::new`](super::Packer::new), or if in doubt.
+    /// Creates an unpacker. `goes_on` is as in [`Packer::new`](super::Packer::new); true is always correct.
     pub fn new(goes_on: bool) -> Unpacker {
         Unpacker { state: State::new(goes_on), zstd: zstd_coder::Decompressor::default() }
     }
 
-    /// As in [`Packer::with_cases`](super::Packer::with_cases).
+    /// As [`Packer::with_cases`](super::Packer::with_cases).
     pub fn with_cases(mut self, cases: Cases) -> Unpacker {
         self.state.set_cases(cases);
         self
     }
 
-    /// Refuses parts of context mixing, unless they are allowed.
+    /// Sets whether parts coded by context mixing are accepted.
     pub fn allow_mixing(mut self, is_allowed: bool) -> Unpacker {
         self.state.allow_mixing(is_allowed);
         self
@@ -59,8 +59,8 @@ impl Unpacker {
         self.whole(FORM_BYTES, input, max)
     }
 
-    /// Decompresses the columns of a class, each of its stated length, and advances the input. They are in what is appended to
-    /// `out`; `place` gets the offset of each, in their order.
+    /// Decompresses the columns of a class, each with its stated length, and advances the input. Appends the
+    /// columns to `out` and calls `place` with the offset of each, in order.
     pub fn class(
         &mut self,
         class: Class,
@@ -107,7 +107,7 @@ impl Unpacker {
         find_columns(start, columns, out, place)
     }
 
-    /// Codes columns, one after the other, by context mixing.
+    /// Codes columns in sequence by context mixing.
     fn mix(
         &mut self,
         effort: u8,
@@ -181,7 +181,7 @@ impl Unpacker {
         Ok(())
     }
 
-    /// The content of a part that context mixing coded as one column.
+    /// Returns the content of a part that context mixing coded as one column.
     fn mixed_content(&mut self, class: usize, part: &Part<'_>) -> Result<Vec<u8>, Corrupt> {
         let first = match part.coder {
             CODER_MIXED_COLUMNS..CODER_MIXED => CODER_MIXED_COLUMNS,
@@ -201,8 +201,8 @@ impl Unpacker {
     }
 }
 
-/// Finds the columns of a class in its content, which starts at `start`: they are where they are in it, or appended if they
-/// are transposed.
+/// Finds the columns of a class in its content, which starts at `start`. Columns that are not transposed stay
+/// in place. Transposed ones are appended as rows.
 fn find_columns(
     start: usize,
     columns: &[ColumnEntry],

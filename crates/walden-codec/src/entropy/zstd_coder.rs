@@ -7,31 +7,32 @@ use zstd::zstd_safe::{CCtx, CParameter, DCtx, DParameter, ErrorCode, ResetDirect
 
 use crate::Corrupt;
 
-/// The window with a prefix, as a power of 2: it covers the prefix and a part of usual length.
+/// Window size with a prefix, as a power of 2. It covers the prefix and a part of ordinary length.
 const WINDOW: u32 = 24;
 
-/// The most entries of the tables of high levels, as a power of 2: larger ones take more time to clear than they save in the
-/// columns of a class.
+/// Maximum table size at high levels, in entries, as a power of 2. Clearing larger tables takes more time
+/// than they save in the columns of a class.
 const MAX_ENTRIES: u32 = 21;
-/// From this level on, they would have more.
+/// Lowest zstd level whose tables would be larger.
 const LARGE_TABLES: i32 = 10;
 
-/// At this level, tables are smaller than zstd's, so that they fit a processor core's own cache.
+/// zstd level at which tables are smaller than zstd's defaults, so that they fit in the private cache of a
+/// processor core.
 const SMALL_TABLES: i32 = 3;
 
-/// zstd's tables at that level.
+/// Sizes of zstd's tables.
 struct Tables {
     /// Entries of the tables of long and of short strings, as a power of 2.
     long: u32,
     short: u32,
-    /// Bytes of a short string.
+    /// Length of a short string in bytes.
     min_match: u32,
 }
 
-/// Half of what the level has: it takes a fifth less time, for 0.7 % more bytes.
+/// Half the size of zstd's default: takes a fifth less time, for 0.7 % more bytes.
 const TEXT_TABLES: Tables = Tables { long: 16, short: 15, min_match: 5 };
-/// Half of that again: what numbers have in common is near, and longer than by chance. Up to half of the time, and 2 % fewer to
-/// 1 % more bytes.
+/// A quarter of zstd's default: repetitions in numbers are near, and longer than chance ones. Saves up to
+/// half of the time, for 2 % fewer to 1 % more bytes.
 const NUMBER_TABLES: Tables = Tables { long: 15, short: 14, min_match: 6 };
 
 /// Parameters of zstd for a level.
@@ -43,12 +44,12 @@ pub struct Effort {
     pub is_text: bool,
 }
 
-/// Compresses, and keeps its memory for the next part.
+/// Compressor that keeps its memory for the next part.
 #[derive(Default)]
 pub struct Compressor(Option<CCtx<'static>>);
 
 impl Compressor {
-    /// Compresses with a prefix that may be empty; `None` if that fails.
+    /// Compresses with a prefix, which may be empty; `None` on failure.
     pub fn compress(&mut self, content: &[u8], prefix: &[u8], effort: Effort) -> Option<Vec<u8>> {
         let mut compressed = Vec::with_capacity(zstd::zstd_safe::compress_bound(content.len()));
         if !prefix.is_empty() {
@@ -88,12 +89,12 @@ fn set_effort(context: &mut CCtx<'_>, Effort { level, is_text }: Effort) -> Opti
     Some(())
 }
 
-/// Decompresses, and keeps its memory for the next part.
+/// Decompressor that keeps its memory for the next part.
 #[derive(Default)]
 pub struct Decompressor(Option<DCtx<'static>>);
 
 impl Decompressor {
-    /// Appends up to `raw` bytes that were compressed with this prefix.
+    /// Decompresses with a prefix and appends up to `raw` bytes.
     pub fn decompress(
         &mut self,
         compressed: &[u8],
@@ -126,7 +127,7 @@ fn new_context<'a>() -> Result<DCtx<'a>, Corrupt> {
     Ok(context)
 }
 
-/// A lack of memory says nothing about the frame.
+/// Converts an error of zstd. A lack of memory does not mean that the frame is damaged.
 fn of_zstd(error: ErrorCode) -> Corrupt {
     const NO_MEMORY: ErrorCode = (ZSTD_ErrorCode::ZSTD_error_memory_allocation as ErrorCode).wrapping_neg();
     match error {

@@ -1,5 +1,5 @@
-//! Files of a later version that this one reads: whatever `docs/format.md` leaves to additions is left out, and is in the
-//! bindings as the text says.
+//! Reads files of a later version. Additions that `docs/format.md` allows are ignored, and are covered by
+//! bindings as it specifies.
 
 use std::io::Cursor;
 
@@ -10,18 +10,18 @@ use walden_codec::container::{
 use crate::frames::{Assembly, END, FOOTER, Frames, HEAD, HEADER, INDEX, frames, mended};
 use crate::material::{File, consecutive, limits, meta, mixture, options, read, write};
 
-/// A place that `docs/format.md` leaves to later versions.
+/// A part of a file that `docs/format.md` reserves for later versions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Addition {
-    /// A higher version of the format, with the same least reader.
+    /// A higher version of the format, with the same oldest reader version.
     Version,
-    /// Reserved bytes of the file's header.
+    /// Reserved bytes of the file header.
     HeaderBytes,
     /// Reserved bytes of each frame.
     FrameBytes,
     /// Frames of kinds from 128 on, before each other frame, and at the end of a file in segment form.
     Frames,
-    /// The upper flags of heads.
+    /// Upper flags of heads.
     HeadFlags,
     /// Reserved bytes of heads.
     HeadBytes,
@@ -44,8 +44,8 @@ impl Addition {
     ];
 }
 
-/// A file as a writer of a later version may make it that adds something in these places: with bindings, index and footer of
-/// what is there then.
+/// Returns a file as the writer of a later version may create it with these additions. Bindings, index and
+/// footer cover them.
 pub fn with_additions(file: &[u8], additions: &[Addition]) -> Vec<u8> {
     let has = |addition| additions.contains(&addition);
     let mut header = file[..HEADER].to_vec();
@@ -64,7 +64,7 @@ pub fn with_additions(file: &[u8], additions: &[Addition]) -> Vec<u8> {
     let mut add_extra = |made: &mut Assembly| {
         if has(Addition::Frames) {
             let kind = extra_kinds.next().unwrap();
-            // Also an empty one.
+            // One of them is empty.
             let content = if kind == 200 { &b""[..] } else { b"what a later version adds" };
             made.add(kind, content);
         }
@@ -126,7 +126,7 @@ pub fn with_additions(file: &[u8], additions: &[Addition]) -> Vec<u8> {
     made.file
 }
 
-/// Files in both forms, of records and of bytes, and what is in them.
+/// Returns files in both forms, of records and of bytes, and their members.
 fn material() -> Vec<(Vec<u8>, Vec<File>)> {
     let [first, ..] = consecutive();
     let single = |file: &File| {
@@ -140,7 +140,7 @@ fn material() -> Vec<(Vec<u8>, Vec<File>)> {
     ]
 }
 
-/// Each way to read a file gives these members.
+/// Checks that each way to read a file returns these members.
 fn check(file: &[u8], expected: &[File], what: &str) {
     let back = read(file);
     assert!(
@@ -187,7 +187,7 @@ fn what_later_versions_add_is_left_out() {
     }
 }
 
-/// Past damage, too: an addition that is damaged costs nothing else.
+/// Salvage: a damaged addition costs no member.
 #[test]
 fn members_behind_a_damaged_addition_come_out() {
     let files = mixture();
@@ -201,7 +201,7 @@ fn members_behind_a_damaged_addition_come_out() {
     assert!(walk.members.iter().all(|(_, member)| member.binding == Binding::Verified));
 }
 
-/// Whoever changes an addition and mends all checksums is found out where the addition is in the binding.
+/// Where the binding covers an addition, a change to it is found, even if all checksums were recomputed.
 #[test]
 fn additions_are_in_the_binding_where_the_specification_says_so() {
     let (file, _) = write(options(FileForm::Segment, 1), &[("text", "text")]);
@@ -212,7 +212,7 @@ fn additions_are_in_the_binding_where_the_specification_says_so() {
     let is_good = |header: &[u8], frames: &Frames| {
         decompress(&mended(header, frames)[..], std::io::sink(), ReadLimits::default()).map(drop)
     };
-    // `mended` writes zeros into the reserved bytes of frames, which are in no binding.
+    // `mended` writes zeros to the reserved bytes of frames, which no binding covers.
     is_good(&file, &all).unwrap();
     let is_refused = |header: &[u8], frames: &Frames, what: &str| {
         let error = is_good(header, frames).expect_err(what).to_string();

@@ -1,5 +1,6 @@
-//! Members are bound to their names, to each other and to the index: what is spliced, reordered, renamed, shortened or extended is
-//! found, also if whoever did it has mended all numbers and checksums; and every member still comes out.
+//! Members are bound to their names, to each other and to the index. Splicing, reordering, renaming,
+//! shortening and extending are detected, even if all numbers and checksums were recomputed. All members are
+//! still extracted.
 
 use std::io::Cursor;
 
@@ -9,7 +10,7 @@ use walden_format::crc::crc32c_append;
 use crate::frames::{FOOTER, Frames, HEAD, INDEX, PIECE, frames, mended};
 use crate::material::{File, limits, mixture, options, read, segment, write};
 
-/// The frames of each member of a pack, and those after the last.
+/// Returns the frames of each member of a pack, and those after the last member.
 fn members(pack: &[u8]) -> (Vec<Frames>, Frames) {
     let mut members: Vec<Frames> = Vec::new();
     let mut after = Vec::new();
@@ -23,7 +24,7 @@ fn members(pack: &[u8]) -> (Vec<Frames>, Frames) {
     (members, after)
 }
 
-/// The file is refused by who reads it in order or by its index, and found wrong by who looks at all of it.
+/// Checks that readers in order and by index reject the file, and that a walk reports damage.
 fn refused(file: &[u8], what: &str) -> Walk {
     let in_order = || {
         let mut reader = Reader::open(Cursor::new(file), limits())?;
@@ -52,7 +53,7 @@ fn refused(file: &[u8], what: &str) -> Walk {
     walked
 }
 
-/// Members that need none before them.
+/// Writes a pack in which every member is a keyframe.
 fn pack(files: &[File]) -> Vec<u8> {
     write(WriteOptions { keyframe: 1, ..options(FileForm::Pack, 1) }, files).0
 }
@@ -104,7 +105,7 @@ fn members_in_another_order_or_number_are_found() {
             refused(&mended(&pack, &[swapped.concat(), after.clone()].concat()), "another order");
         }
     }
-    // What is shorter with an index of its own is another pack, but for its bindings.
+    // A shorter pack with an index of its own differs from a valid one only in its bindings.
     let shorter = all[..all.len() - 1].concat();
     refused(&mended(&pack, &[shorter, after].concat()), "shortened");
 }
@@ -120,7 +121,7 @@ fn a_member_behind_the_index_is_found() {
     refused(&mended(&pack, &[all.concat(), index.clone(), index, footer].concat()), "two indexes");
 }
 
-/// An error of reading a file in order.
+/// Returns the error of reading a file in order.
 fn fault(file: &[u8]) -> String {
     let mut reader = Reader::open(Cursor::new(file), limits()).unwrap();
     loop {
@@ -147,7 +148,7 @@ fn files_of_other_frames_than_their_form_has_are_found() {
     let one = write(options(FileForm::Segment, 1), &[("one", b"some bytes".to_vec())]).0;
     let (_, after) = members(&pack(&mixture()));
     let fault_of = |frames: &Frames| fault(&mended(&one, frames));
-    // An empty pack behind the header of the other form.
+    // An empty pack with the header of the other form.
     let nothing = vec![(INDEX, vec![0; 8]), after[1].clone()];
     assert!(fault_of(&nothing).contains("expected a member, found a frame of kind 4"));
     let mut longer = frames(&one);
@@ -169,7 +170,7 @@ fn an_index_that_has_members_elsewhere_is_found() {
     let pack = pack(&mixture());
     let all = frames(&pack);
     let index = all.len() - 2;
-    // The first entry's offset, and how many bytes its member has, with the right hash in the footer.
+    // The offset of the first entry, and the length of its member, with a correct hash in the footer.
     for (at, bits, expected) in
         [(8, 0x04, "member 2 between offsets"), (24 + 6, 0x7F, "member 1 between"), (24, 1, "")]
     {
@@ -224,7 +225,7 @@ fn a_name_of_another_member_is_found() {
 #[test]
 fn the_header_is_bound_to_what_follows() {
     let mut file = pack(&mixture());
-    // The level, and what the file needs.
+    // The level and the needs of the file.
     for (at, bits) in [(13, 3), (24, 1), (30, 0x0C)] {
         let was = file[at];
         file[at] ^= bits;
@@ -258,7 +259,7 @@ fn an_index_of_other_places_or_a_footer_of_another_index_is_found() {
     }
 }
 
-/// What comes out behind damage is known to be right by the index; and without one, it is said that it is not known.
+/// The index verifies members extracted after damage. Without an index, they are reported as unverified.
 #[test]
 fn behind_damage_the_index_says_what_belongs_there() {
     let files = mixture();
@@ -269,7 +270,7 @@ fn behind_damage_the_index_says_what_belongs_there() {
     assert_eq!(names(&walk, Binding::Verified).len(), files.len() - 1);
     file.truncate(file.len() - 1);
     let walk = refused(&file, "a flipped bit and no footer");
-    // The first one after the damage; the others are bound to it.
+    // The first member after the damage. The others are bound to it.
     assert_eq!(names(&walk, Binding::Unknown), [files[2].0]);
     assert_eq!(names(&walk, Binding::Verified).len(), files.len() - 2);
 }

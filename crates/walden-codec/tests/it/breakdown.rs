@@ -1,4 +1,4 @@
-//! Counts of where a file's bytes are: nothing is counted twice or left out, and relations are those of the log.
+//! Byte counts by class and relation: every byte is counted once, and relations are those of the WAL.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Cursor;
@@ -12,7 +12,7 @@ use walden_format::stream::{Decoder, StreamInfo, Visitor};
 
 use crate::material::{File, consecutive, limits, mixture, options, segment, write};
 
-/// The members' bytes, and where they are.
+/// Returns the length of the members' frames, and the byte counts.
 fn count(file: &[u8]) -> (u64, Breakdown) {
     let mut reader = Reader::open(Cursor::new(file), limits()).unwrap();
     reader.count_bytes();
@@ -31,7 +31,7 @@ fn sum(bytes: impl Iterator<Item = Bytes>) -> Bytes {
     })
 }
 
-/// Bytes of the records of a segment by the relation of their first block.
+/// Bytes of a segment's records by the relation of their first block, and all relations.
 #[derive(Default)]
 struct ByRelation(BTreeMap<RelFileLocator, u64>, BTreeSet<RelFileLocator>);
 
@@ -51,7 +51,7 @@ fn relations_of(segments: &[File]) -> ByRelation {
         let info = StreamInfo::of_segment(segment[..40].try_into().unwrap()).unwrap();
         let start = Lsn(u64::from_le_bytes(segment[8..16].try_into().unwrap()));
         let mut decoder = Decoder::new(info, start, start.plus(segment.len() as u64));
-        // Where the log ends, so do the records.
+        // The stream ends with an error at the end of the WAL.
         let _ = decoder.push(segment, &mut relations);
     }
     relations
@@ -73,7 +73,7 @@ fn every_byte_is_counted_once_by_class_and_once_by_relation() {
         assert_eq!(classes, relations);
         let total = sum([classes, breakdown.directory(), breakdown.bytes()].into_iter());
         assert_eq!(total, breakdown.total());
-        // Of each member, its frames' headers, its name, times and hashes are not in there.
+        // Frame headers, names, times and hashes of members are not counted.
         let overhead = stored - total.stored;
         let members = files.len() as u64;
         assert!((100 * members..500 * members).contains(&overhead), "{overhead} bytes for {members} members");

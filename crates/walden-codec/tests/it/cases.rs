@@ -1,4 +1,4 @@
-//! Cases that are left out: the same set decodes what a set encoded, and each case changes something.
+//! Disabled cases: decoding with the same set restores the original, and each case changes the output.
 
 use std::collections::HashSet;
 
@@ -7,7 +7,7 @@ use walden_codec::measure::{Case, Cases};
 
 use crate::material::{consecutive, first_pages, segment};
 
-/// Segments and levels that have material for most cases.
+/// Returns segments and levels with material for most cases.
 fn series() -> Vec<(Vec<Vec<u8>>, u8)> {
     let of = |version, name, pages| first_pages(&segment(version, name), pages);
     let [first, second, third] = consecutive().map(|file| file.1);
@@ -20,7 +20,7 @@ fn series() -> Vec<(Vec<Vec<u8>>, u8)> {
     ]
 }
 
-/// Encodes segments without the cases that are not in the set, decodes them with the same set, and compares.
+/// Encodes segments with a set of cases, decodes them with the same set, and compares.
 fn round_trip(segments: &[Vec<u8>], level: u8, cases: Cases) -> Vec<Encoded> {
     let encoder = Encoder::new(level, Limits::default()).with_cases(cases);
     let decoder = Decoder::new(Limits::default()).with_cases(cases);
@@ -42,7 +42,8 @@ fn round_trip(segments: &[Vec<u8>], level: u8, cases: Cases) -> Vec<Encoded> {
 
 #[test]
 fn what_is_encoded_without_a_case_is_decoded_without_it() {
-    // Two change the time alone; of the others, no golden segment has any, and their own tests judge them.
+    // Two of these change only the time. The others do not occur in any golden segment, and have tests of
+    // their own.
     const SAME: [Case; 12] = [
         Case::QuietPieces,
         Case::PostingPages,
@@ -73,14 +74,14 @@ fn what_is_encoded_without_a_case_is_decoded_without_it() {
     assert_eq!(unchanged, SAME);
 }
 
-/// The compressed size of a segment at level 3.
+/// Returns the compressed size of a segment at level 3.
 fn size_of(segment: &[u8], cases: Cases) -> usize {
     let encoded = round_trip(&[segment.to_vec()], 3, cases);
     assert!(encoded.iter().all(|encoded| encoded.form == Form::Records));
     encoded[0].content.len()
 }
 
-/// Copies make the log of an index that moves bytes smaller; without them, readers of version 1 decode it.
+/// Copies reduce the size of WAL of an index that moves bytes.
 #[test]
 fn moved_bytes_are_copied_from_pages_and_from_earlier_fragments() {
     let segment = segment("15.20-rum", "000000010000000000000011");

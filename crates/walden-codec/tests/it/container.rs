@@ -1,4 +1,4 @@
-//! What goes in comes out, in both forms, in any order.
+//! Round trips of files, in both forms, in any order.
 
 use std::io::{self, Cursor, Read, Seek, SeekFrom};
 use std::process::Command;
@@ -14,7 +14,7 @@ use crate::material::{
 #[test]
 fn every_member_comes_back_at_every_level() {
     let files = mixture();
-    // The highest take long where nothing is optimised.
+    // The highest levels are slow in unoptimized builds.
     for level in [1, 5, 7, 9] {
         let (pack, _) = write(options(FileForm::Pack, level), &files);
         let back = read(&pack);
@@ -31,8 +31,8 @@ fn every_member_comes_back_at_every_level() {
     }
 }
 
-/// What a server compressed with pglz, lz4 or zstd, in images, rows and TOAST, takes no more space than if it had not: here
-/// less than xz makes of it, which can do nothing about it. The last one is transactions with thousands of subtransactions.
+/// Images, tuples and TOAST values that a server compressed with pglz, lz4 or zstd take no more space than
+/// uncompressed ones. The reference is xz, which cannot compress them again.
 #[test]
 fn what_a_server_compressed_gets_smaller() {
     let files = [
@@ -94,7 +94,7 @@ fn a_segment_that_was_checked_is_written_as_any_other_and_compared_with_what_com
     assert!(compare(&bytes, &[7; 32]).is_err(), "another hash");
 }
 
-/// A file that becomes another one when it has been placed so many times.
+/// A file whose content changes after a number of seeks.
 struct Changing {
     now: Cursor<Vec<u8>>,
     then: Option<Vec<u8>>,
@@ -121,7 +121,7 @@ impl Seek for Changing {
     }
 }
 
-/// A segment is read twice. What is stored is what was there at one time, whole, and with the right hash.
+/// A segment is read twice. The stored file is one of the two versions, complete, and with the correct hash.
 #[test]
 fn a_file_that_changes_while_it_is_read_is_stored_as_it_was_or_as_it_is() {
     let [_, (name, now), _] = consecutive();
@@ -165,7 +165,7 @@ fn keyframes_are_where_nothing_before_is_needed() {
 #[test]
 fn a_gap_another_timeline_and_a_distance_make_keyframes() {
     let [first, second, third] = consecutive();
-    // Bytes of the log, in segments of 1 MB.
+    // Bytes of WAL, in segments of 1 MB.
     let keyframes = |files: &[(&str, Vec<u8>)], segments: u64| {
         let keyframe = segments << 20;
         let (_, entries) = write(WriteOptions { keyframe, ..options(FileForm::Pack, 1) }, files);
@@ -176,7 +176,7 @@ fn a_gap_another_timeline_and_a_distance_make_keyframes() {
     assert_eq!(keyframes(&all, 2), [true, false, true]);
     assert_eq!(keyframes(&all, 1), [true, true, true]);
     assert_eq!(keyframes(&[first.clone(), third], 100), [true, true]);
-    // The timeline is in each page's header; of this segment, one page is more than zeros.
+    // The timeline is in each page's header. Only one page of this segment is not zero.
     let mut promoted = second.1;
     promoted[4] = 2;
     assert_eq!(keyframes(&[first, (second.0, promoted)], 100), [true, true]);
@@ -201,7 +201,7 @@ fn a_member_of_a_pack_is_decoded_from_its_keyframe_on() {
         reader.decode(&head, &mut original).unwrap();
         assert!(original == *bytes, "{}", files[at].0);
     }
-    // Without the one before it, it is refused, not decoded wrongly.
+    // Without the member before it, decoding fails rather than returning wrong bytes.
     let mut reader = Reader::open(Cursor::new(&pack), limits()).unwrap();
     let head = reader.seek(&index[1]).unwrap();
     assert!(matches!(reader.decode(&head, &mut std::io::sink()), Err(Error::NeedsKeyframe(_))));
@@ -225,7 +225,7 @@ fn the_same_input_gives_the_same_file() {
 
 #[test]
 fn large_files_are_coded_in_pieces() {
-    // Two pieces and a byte of a third.
+    // Two pieces and one byte of a third.
     let zeros = vec![0; (32 << 20) + 1];
     let (bytes, entries) = write(options(FileForm::Segment, 1), &[("zeros", &zeros)]);
     assert!(bytes.len() < 10_000 && entries[0].head.form == Form::Bytes);
@@ -241,7 +241,7 @@ fn a_segment_that_is_kept_from_being_understood_comes_back() {
     assert!(read(&writer.finish().unwrap())[0].1 == segment);
 }
 
-/// By then, the parts of the segment that are in columns are gone from memory: it is read again.
+/// The segment is read again, because its pieces were released as they were added to columns.
 #[test]
 fn anything_comes_back_within_the_least_memory() {
     const MIB: u64 = 1 << 20;
@@ -289,7 +289,7 @@ fn a_segment_whose_pages_cannot_be_kept_comes_back() {
     let back = read(&writer.finish().unwrap());
     assert!(back.iter().zip(&files).all(|(back, file)| back.1 == file.1) && back.len() == 2);
     if !without_folder {
-        // The environment tells where that folder is, so the rest of the test is in another process.
+        // The folder is set in the environment, so the remaining test runs in another process.
         let mut again = Command::new(std::env::current_exe().unwrap());
         again.args(["--exact", NAME]).env(WITHOUT_FOLDER, "1").env("TMPDIR", "/nonexistent");
         let output = again.output().unwrap();
@@ -310,7 +310,7 @@ fn segments_cut_anywhere_come_back() {
     }
 }
 
-/// A log that ends anywhere, also where a page's header does, and has other bytes than zeros after it.
+/// WAL that ends anywhere, including within a page header, followed by bytes other than zeros.
 #[test]
 fn a_torn_end_comes_back() {
     let whole = segment("15.18", "000000010000000000000009");
@@ -335,7 +335,7 @@ proptest! {
         prop_assert_eq!(index, entries);
     }
 
-    /// A segment in which any bytes are others.
+    /// A segment with any bytes changed.
     #[test]
     fn a_changed_segment_comes_back(changes in prop::collection::vec((0_usize..40_000, any::<u8>()), 1..8)) {
         let mut bytes = first_pages(&segment("17.11", "000000010000000000000009"), 5);

@@ -1,5 +1,5 @@
-//! Cut at every byte, bits flipped, bytes taken out: never a panic, never wrong bytes taken for right, and everything that
-//! is not damaged comes out.
+//! Truncation at every byte, flipped bits, removed bytes: the reader never panics, never accepts wrong bytes,
+//! and extracts all members that are not damaged.
 
 use std::collections::BTreeSet;
 use std::io::Cursor;
@@ -11,7 +11,8 @@ use walden_codec::container::{Error, FileForm, Loss, ReadLimits, Reader, Walk, W
 use crate::frames::{frames, mended};
 use crate::material::{File, PAGE, consecutive, limits, mixture, options, read, salvage, segment, write};
 
-/// What came out is right, and what did not is said to be lost. Returns the numbers of members that came out.
+/// Checks that extracted members are correct and all others are reported as lost. Returns the numbers of the
+/// extracted members.
 fn check(files: &[File], damaged: &[u8], what: &str) -> (BTreeSet<u64>, Option<Walk>) {
     let (out, walk) = salvage(damaged);
     for (number, bytes) in &out {
@@ -72,7 +73,7 @@ fn bytes_taken_out_are_noticed() {
     let files = mixture();
     let (pack, entries) = write(options(FileForm::Pack, 3), &files);
     let starts: Vec<usize> = entries.iter().map(|entry| entry.offset as usize).collect();
-    // Whole members: everything that is left has right checksums.
+    // Whole members: all remaining bytes have correct checksums.
     for from in 0..starts.len() {
         for to in from + 1..starts.len() {
             let without = [&pack[..starts[from]], &pack[starts[to]..]].concat();
@@ -89,7 +90,7 @@ fn bytes_taken_out_are_noticed() {
 
 #[test]
 fn a_damaged_file_in_segment_form_gives_nothing() {
-    // There was no more in it than one.
+    // The file had only one member.
     let is_one = |lost: &[Loss]| matches!(lost, [Loss { number: 0, members: Some(1), .. }]);
     for file in mixture() {
         let files = [file];
@@ -110,7 +111,7 @@ fn a_damaged_file_in_segment_form_gives_nothing() {
     }
 }
 
-/// A pack within a pack, stored as it is: its members are not taken for the outer one's.
+/// A pack within a pack, stored uncompressed. Its members are not mistaken for those of the outer pack.
 #[test]
 fn frames_of_a_file_inside_are_not_the_files_own() {
     let (inner, _) = write(options(FileForm::Pack, 1), &[("inner", crate::material::noise(2000))]);
@@ -144,7 +145,7 @@ fn errors_say_where_and_what() {
     );
 }
 
-/// Content that its frame's checksum is right for, and that nothing decodes to.
+/// Content with a correct frame checksum that cannot be decoded.
 #[test]
 fn errors_of_content_say_which_and_why() {
     let [records, ..] = consecutive();
@@ -182,14 +183,14 @@ fn other_files_are_told_apart() {
     ));
     let (mut file, _) = write(options(FileForm::Segment, 1), &[("a", b"a")]);
     assert!(matches!(open(&file[..20]), Error::Damage(_)));
-    // A later version, with a header that is right.
+    // A later version, with a valid header.
     file[10] = 9;
     let checksum = walden_format::crc::crc32c_append(0, &file[..36]);
     file[36..40].copy_from_slice(&checksum.to_le_bytes());
     assert!(matches!(open(&file), Error::Newer(9)));
 }
 
-/// Lengths that can't be, in frames whose checksums are right.
+/// Impossible lengths, in frames with correct checksums.
 #[test]
 fn lengths_are_not_believed() {
     let (file, entries) = write(options(FileForm::Segment, 1), &[("a", b"a")]);
@@ -229,12 +230,13 @@ fn lengths_are_not_believed() {
     assert!(text.contains("expected member 1"), "{text}");
 }
 
-/// Where pages beyond the memory's bound can't be kept, what would need them is coded as bytes; and decoding says so.
+/// If pages beyond the memory limit cannot be stored, segments that need them are coded as bytes, and
+/// decoding reports the error.
 #[test]
 fn pages_that_find_no_room_on_disk() {
     const CHILD: &str = "WALDEN_TEST_WITHOUT_TEMPORARY_FILES";
     if std::env::var_os(CHILD).is_none() {
-        // Where temporary files go is a matter of the process.
+        // The folder for temporary files is a setting of the process.
         let child = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "damage::pages_that_find_no_room_on_disk"])
             .env(CHILD, "yes")
@@ -267,7 +269,7 @@ fn pages_that_find_no_room_on_disk() {
         Err(Error::Temporary(why)) => assert!(why.contains("/nowhere"), "{why}"),
         other => panic!("{other:?}"),
     }
-    // Nothing is wrong with the file.
+    // The file itself is valid.
     let mut reader = with(many);
     let head = reader.next().unwrap().unwrap();
     let mut original = Vec::new();

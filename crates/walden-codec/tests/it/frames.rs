@@ -1,4 +1,4 @@
-//! Files taken apart into frames, and put together again: for files that this version's writer does not write.
+//! Splits files into frames and assembles frames to files that this version's writer does not write.
 
 use walden_format::crc::crc32c_append;
 
@@ -10,7 +10,7 @@ pub const END: u8 = 3;
 pub const INDEX: u8 = 4;
 pub const FOOTER: u8 = 5;
 
-/// The frames of a file: kind and content.
+/// Frames of a file: kind and content.
 pub type Frames = Vec<(u8, Vec<u8>)>;
 
 pub fn frames(file: &[u8]) -> Frames {
@@ -24,17 +24,17 @@ pub fn frames(file: &[u8]) -> Frames {
     frames
 }
 
-/// A file that is put together, with right numbers and checksums.
+/// A file assembled from frames, with correct numbers and checksums.
 pub struct Assembly {
     pub file: Vec<u8>,
-    /// How many frames there are.
+    /// Number of frames.
     pub frames: u64,
-    /// The reserved bytes of the frames that follow.
+    /// Reserved bytes of the next frames.
     pub reserved: [u8; 3],
 }
 
 impl Assembly {
-    /// A file that starts with a header, to which its checksum is added.
+    /// Starts a file with a header, and computes its checksum.
     pub fn new(header: &[u8]) -> Assembly {
         let mut file = header[..HEADER].to_vec();
         seal(&mut file);
@@ -57,7 +57,8 @@ impl Assembly {
     }
 }
 
-/// A file of frames after the header of another, with right numbers and checksums. Bindings stay as they are.
+/// Assembles frames after the header of another file, with correct numbers and checksums. Bindings are
+/// unchanged.
 pub fn mended(header: &[u8], frames: &Frames) -> Vec<u8> {
     let mut assembly = Assembly::new(header);
     let (mut member, mut index_at) = (0_u64, 0);
@@ -78,7 +79,7 @@ pub fn mended(header: &[u8], frames: &Frames) -> Vec<u8> {
     assembly.file
 }
 
-/// Puts the checksum of what is before into the last four bytes.
+/// Stores the checksum of the preceding bytes in the last four bytes.
 fn seal(bytes: &mut [u8]) {
     let at = bytes.len() - 4;
     let checksum = crc32c_append(0, &bytes[..at]);

@@ -1,8 +1,9 @@
-//! Files that a version wrote, one per feature of the format: every later version reads them, to the same bytes.
+//! Golden files, one per feature of the format. Every later version reads them to the same bytes.
 //!
-//! `tests/golden/vN/` holds those that need a reader of version *N* of the format; their originals come from `testdata/golden/`. Version 1 is
-//! frozen, as archives may hold it: no file is ever made again, changed or removed. For what a file is to show beside them, add a
-//! row here; `WALDEN_ADD_GOLDEN=1 cargo test -p walden-codec --test it golden` writes the files that are not there yet.
+//! `tests/golden/vN/` holds the files that require a reader of version *N* of the format. Their originals
+//! come from `testdata/golden/`. Version 1 is frozen, because archives may contain it: its files are never
+//! regenerated, changed or removed. To add a file for another feature, add a row here and run
+//! `WALDEN_ADD_GOLDEN=1 cargo test -p walden-codec --test it golden`, which writes the missing files.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -16,7 +17,8 @@ use crate::material::{
     File, consecutive, crashed, first_pages, forms, mixture, noise, options, promoted, read, segment, write,
 };
 
-/// A file: its name, how it is written, what is in it. Those named after records must not hold bytes.
+/// Name of a file, options to write it, and its members. A file named after records must not hold members
+/// coded as bytes.
 type Golden = (String, WriteOptions, Vec<File>);
 
 fn all() -> Vec<Golden> {
@@ -70,7 +72,7 @@ fn all() -> Vec<Golden> {
 
 const SEGMENT: &str = "000000010000000000000009";
 
-/// The files of version 2.
+/// Files that require version 2.
 const GENERIC: &str = "records-generic.wlz";
 const POINTS: &str = "records-points.wlz";
 
@@ -87,7 +89,7 @@ fn every_version_reads_what_was_written() {
         let path = folder(version).join(&name);
         if is_adding && !path.exists() {
             let written = write(options, &files).0;
-            // Those are as a later version may write them.
+            // Written as a later version may write them.
             let additions = if name.starts_with("additions.") { &Addition::ALL[..] } else { &[] };
             fs::write(&path, with_additions(&written, additions)).unwrap();
         }
@@ -107,7 +109,7 @@ fn every_version_reads_what_was_written() {
     assert_eq!(found, expected, "each file is read, and none is missing");
 }
 
-/// The names of the files of a version.
+/// Returns the names of the files of a version.
 fn files_of(version: u16) -> BTreeSet<String> {
     let entries = fs::read_dir(folder(version)).unwrap();
     entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
@@ -126,7 +128,7 @@ fn the_specification_lists_each_file() {
     }
 }
 
-/// The names in a cell of the table: "`a.wlz`, `b.wlz`", or "`a-1.wlz` to `a-3.wlz`".
+/// Returns the names in a table cell: "`a.wlz`, `b.wlz`", or "`a-1.wlz` to `a-3.wlz`".
 fn names_in(cell: &str) -> Vec<String> {
     let quoted: Vec<&str> = cell.split('`').skip(1).step_by(2).collect();
     let [first, last] = quoted[..] else { return quoted.into_iter().map(str::to_owned).collect() };

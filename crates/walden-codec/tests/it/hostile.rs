@@ -1,4 +1,4 @@
-//! Small files that state large contents: they are refused before any time is spent on them.
+//! Small files that state large contents are rejected before any time is spent on them.
 
 use std::io::Cursor;
 use std::time::{Duration, Instant};
@@ -9,7 +9,7 @@ use walden_format::crc::crc32c_append;
 use crate::frames::{Frames, HEAD, PIECE, frames, mended};
 use crate::material::{limits, options, write};
 
-/// A piece of form bytes: its original's length, and one part.
+/// Returns a piece of form bytes: the length of its original, and one part.
 fn piece(original: u64, coder: u8, raw: u64, stored: &[u8]) -> Vec<u8> {
     let mut piece = original.to_le_bytes().to_vec();
     piece.push(coder);
@@ -26,7 +26,7 @@ fn piece(original: u64, coder: u8, raw: u64, stored: &[u8]) -> Vec<u8> {
     piece
 }
 
-/// Decodes a file of one member that has these pieces; the error, with its cause.
+/// Decodes a file of one member with these pieces. Returns the error and its cause.
 fn decode(pieces: &[Vec<u8>]) -> Result<(), String> {
     let (file, _) = write(options(FileForm::Segment, 9), &[("a", b"a")]);
     let mut all: Frames = frames(&file);
@@ -40,7 +40,7 @@ fn decode(pieces: &[Vec<u8>]) -> Result<(), String> {
     })
 }
 
-/// Bytes of pieces of the largest size that [`limits`] and the header of a small file allow.
+/// Size of the largest pieces that [`limits`] and the header of a small file allow.
 const LARGE: u64 = 64 << 10;
 
 #[test]
@@ -54,7 +54,7 @@ fn contents_out_of_proportion_to_their_stored_bytes_are_refused() {
         let error = decode(&[piece(LARGE, coder, LARGE, &[0x7F])]).unwrap_err();
         assert!(error.contains("expected more stored bytes for the length"), "coder {coder}: {error}");
     }
-    // The bytes are enough, but the content would be all that comes after them.
+    // There are enough stored bytes, but the content continues past them.
     let error = decode(&[piece(LARGE, 18, LARGE, &[0x7F; 64])]).unwrap_err();
     assert!(error.contains("expected more stored bytes"), "{error}");
     assert!(start.elapsed() < Duration::from_secs(60), "{:?}", start.elapsed());
@@ -68,7 +68,7 @@ fn pieces_without_content_are_refused() {
     let small = piece(LARGE - 1, 0, LARGE - 1, &vec![5; LARGE as usize - 1]);
     let error = decode(&[small.clone(), small.clone()]).unwrap_err();
     assert!(error.contains("after a piece of fewer than 65536 bytes, found another piece"), "{error}");
-    // Pieces of that size may follow each other: then only the member's length is wrong.
+    // Pieces of that size may follow each other: only the member's length is wrong.
     let large = piece(LARGE, 0, LARGE, &vec![5; LARGE as usize]);
     let error = decode(&[large, small]).unwrap_err();
     assert!(error.contains("the pieces"), "{error}");

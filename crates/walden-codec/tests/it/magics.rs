@@ -1,4 +1,4 @@
-//! Which versions of PostgreSQL each version of the format codes as records.
+//! PostgreSQL versions that each version of the format codes as records.
 
 use std::path::Path;
 
@@ -6,7 +6,8 @@ use walden_codec::coder::least_reader;
 use walden_codec::container::{FORMAT_VERSION, MIN_READER};
 use walden_format::version::Major;
 
-/// The rows of a table in a page of the documentation that start with a version and its page magic: all cells.
+/// Returns the table rows of a documentation page that start with a version and its page magic, with all
+/// cells.
 fn rows(page: &str) -> Vec<Vec<String>> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs").join(page);
     let text = std::fs::read_to_string(&path).unwrap();
@@ -41,7 +42,7 @@ fn page_magics_are_those_of_the_specification() {
     assert_eq!(found, model, "docs/format-model.md describes redo of other page magics");
 }
 
-/// Version 1 is frozen: a later version of PostgreSQL belongs to a later version of the format.
+/// Version 1 is frozen: a later version of PostgreSQL requires a later version of the format.
 #[test]
 fn version_1_codes_the_versions_up_to_19() {
     let coded: Vec<Major> = Major::all().filter(|version| least_reader(*version) == Some(1)).collect();

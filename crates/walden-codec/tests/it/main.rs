@@ -1,4 +1,4 @@
-//! The container: what comes back, what damage does, and files that earlier versions wrote.
+//! Tests of the container: round trips, damage, and files written by earlier versions.
 
 mod additions;
 mod binding;

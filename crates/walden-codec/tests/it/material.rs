@@ -1,4 +1,4 @@
-//! What the tests share: segments of known content, and reading and writing in memory.
+//! Shared test material: segments of known content, and reading and writing in memory.
 
 use std::io::{Cursor, Read};
 use std::ops::ControlFlow;
@@ -13,15 +13,15 @@ use walden_format::stream::{Decoder, StreamInfo, Visitor};
 
 pub const PAGE: usize = 8192;
 
-/// A file: its name and bytes.
+/// Name and bytes of a file.
 pub type File = (&'static str, Vec<u8>);
 
-/// The folder with the segments that each version of PostgreSQL wrote.
+/// Returns the folder with the segments written by a version of PostgreSQL.
 fn segments_of(version: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/golden").join(version)
 }
 
-/// One of those segments.
+/// Returns a segment written by a version of PostgreSQL.
 pub fn segment(version: &str, name: &str) -> Vec<u8> {
     let path = segments_of(version).join(format!("{name}.xz"));
     let file = std::fs::File::open(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
@@ -30,22 +30,22 @@ pub fn segment(version: &str, name: &str) -> Vec<u8> {
     bytes
 }
 
-/// The first pages of a segment and zeros after them: what a log looks like that ends there.
+/// Returns the first pages of a segment followed by zeros, as at the end of the WAL.
 pub fn first_pages(segment: &[u8], pages: usize) -> Vec<u8> {
     let mut bytes = segment[..pages * PAGE].to_vec();
     bytes.resize(segment.len(), 0);
     bytes
 }
 
-/// A segment of which the pages from one on belong to the next timeline: what is written at a promotion.
+/// Returns a segment whose pages from one on belong to the next timeline, as written at a promotion.
 pub fn promoted(mut segment: Vec<u8>, from: usize) -> Vec<u8> {
-    // xlp_tli, which no checksum covers.
+    // `xlp_tli`, which no checksum covers.
     segment.chunks_mut(PAGE).skip(from).filter(|page| page[0] != 0).for_each(|page| page[4] += 1);
     segment
 }
 
-/// The beginning of a segment in which a crash cut a record off: it ends with the first page from `from` on that another
-/// record goes on in, and that recovery wrote anew.
+/// Returns the start of a segment in which a crash cut off a record. It ends with the first page from `from`
+/// on where another record continued, which recovery overwrote.
 pub fn crashed(segment: &[u8], from: usize) -> Vec<u8> {
     struct Ignore;
     impl Visitor for Ignore {
@@ -83,14 +83,14 @@ pub fn crashed(segment: &[u8], from: usize) -> Vec<u8> {
     bytes
 }
 
-/// Three segments that follow each other; the first and the last have few records.
+/// Returns three consecutive segments. The first and the last have few records.
 pub fn consecutive() -> [File; 3] {
     let names = ["00000001000000000000000A", "00000001000000000000000B", "00000001000000000000000C"];
     let [first, second, third] = names.map(|name| segment("18.6", name));
     [(names[0], first_pages(&first, 3)), (names[1], second), (names[2], first_pages(&third, 3))]
 }
 
-/// A pack with everything in it: segments that share, files that are none, a segment after those.
+/// Returns files of all kinds for a pack: segments that share pages, other files, and a segment after those.
 pub fn mixture() -> Vec<File> {
     let [first, second, third] = consecutive();
     let other = ("000000010000000000000009", first_pages(&segment("17.11", "000000010000000000000009"), 2));
@@ -105,7 +105,7 @@ pub fn mixture() -> Vec<File> {
     ]
 }
 
-/// Bytes that do not compress.
+/// Returns bytes that do not compress.
 pub fn noise(bytes: usize) -> Vec<u8> {
     let mut state = 0x9E37_79B9_7F4A_7C15_u64;
     let mut next = || {
@@ -129,7 +129,7 @@ pub fn meta(name: &str) -> Meta {
     Meta { name: name.into(), modified: Some((1_700_000_000, 5)), mode: Some(0o640) }
 }
 
-/// Writes a container; the index is as the writer tells of it.
+/// Writes a container. Returns it with the entries that the writer reported.
 pub fn write<N: AsRef<str>, B: AsRef<[u8]>>(
     options: WriteOptions,
     files: &[(N, B)],
@@ -142,7 +142,7 @@ pub fn write<N: AsRef<str>, B: AsRef<[u8]>>(
     (writer.finish().unwrap(), entries)
 }
 
-/// Reads all members, all of which must be good.
+/// Reads all members, which must be valid.
 pub fn read(bytes: &[u8]) -> Vec<(String, Vec<u8>)> {
     let mut reader = Reader::open(Cursor::new(bytes), limits()).unwrap();
     let mut files = Vec::new();
@@ -156,14 +156,14 @@ pub fn read(bytes: &[u8]) -> Vec<(String, Vec<u8>)> {
     files
 }
 
-/// How each member is coded.
+/// Returns the form of each member.
 pub fn forms(bytes: &[u8]) -> Vec<Form> {
     let (entries, fault) = Reader::open(Cursor::new(bytes), limits()).unwrap().entries();
     assert!(fault.is_none(), "{fault:?}");
     entries.iter().map(|entry| entry.head.form).collect()
 }
 
-/// Goes through a damaged file; what came out, beside the verdict.
+/// Reads a damaged file. Returns the extracted members and the report.
 pub fn salvage(bytes: &[u8]) -> (Vec<(u64, Vec<u8>)>, Option<Walk>) {
     let mut out = Vec::new();
     let walk = walk(Cursor::new(bytes), limits(), &mut |reader, head| {

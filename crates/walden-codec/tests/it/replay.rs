@@ -1,4 +1,5 @@
-//! Version 1 of the format predicts bytes from replayed pages, so what replay does to them is part of the format.
+//! Version 1 of the format predicts bytes from replayed pages, so the behaviour of replay is part of the
+//! format.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -12,7 +13,7 @@ use walden_redo::{BlockKey, Page, PageStore, Replay, State};
 
 use crate::material::segment;
 
-/// Hashes of the pages after each record of a log.
+/// Hashes of the pages after each record of the WAL.
 struct Hashes {
     replay: Replay,
     records: u64,
@@ -33,7 +34,7 @@ impl Visitor for Hashes {
 }
 
 impl Hashes {
-    /// Adds the page as it is now to the running hash.
+    /// Adds the current page to the running hash.
     fn hash_page(&mut self, key: BlockKey) {
         let store = &mut self.replay.store;
         let is_exact = match store.find(key) {
@@ -47,12 +48,12 @@ impl Hashes {
     }
 }
 
-/// The first 16 digits of a hash.
+/// Returns the first 16 digits of a hash.
 fn digits(hash: blake3::Hash) -> String {
     hash.to_hex()[..16].to_owned()
 }
 
-/// The segments of each version of PostgreSQL.
+/// Returns the segments of each version of PostgreSQL.
 fn segments() -> BTreeMap<String, Vec<String>> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/golden");
     let names = |path: &Path| {
@@ -69,7 +70,8 @@ fn segments() -> BTreeMap<String, Vec<String>> {
     folders.map(|entry| (entry.file_name().into_string().unwrap(), names(&entry.path()))).collect()
 }
 
-/// One line for each segment, with a hash over all pages after each record, and one for each page after the last record.
+/// Returns a line for each segment, with a hash over the pages after each record, and a line for each page
+/// after the last record.
 fn lines() -> String {
     let mut lines = String::new();
     for (version, names) in segments() {
@@ -83,7 +85,7 @@ fn lines() -> String {
                 running: blake3::Hasher::new(),
                 page: Page::default(),
             };
-            // The end of the log is no fault of the segment.
+            // The end of the WAL is not an error of the segment.
             let _ = Decoder::new(info, start, Lsn(u64::MAX)).push(&bytes, &mut hashes);
             assert!(hashes.records > 0, "{version}/{name}");
             let (records, running) = (hashes.records, digits(hashes.running.finalize()));
@@ -103,9 +105,10 @@ fn lines() -> String {
     lines
 }
 
-/// Hashes of the segments in `testdata/golden`. Lines are only added, together with a segment.
+/// Returns the hashes of the segments in `testdata/golden`. Lines are only added, together with a segment.
 ///
-/// To write the lines of new segments: `WALDEN_WRITE_HASHES=FILE cargo test -p walden-codec --test it replay`.
+/// To write the lines of new segments: `WALDEN_WRITE_HASHES=FILE cargo test -p walden-codec --test it
+/// replay`.
 fn frozen() -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/replay/v1.txt");
     std::fs::read_to_string(path).unwrap()

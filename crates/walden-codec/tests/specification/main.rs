@@ -1,5 +1,5 @@
-//! The specification against the library: a decoder that was written from `docs/format.md` alone gets the same columns out of
-//! the golden files.
+//! Compares the library with the specification: a decoder written only from `docs/format.md` decodes the same
+//! columns from the golden files.
 
 use std::fs;
 use std::path::{Path, PathBuf};

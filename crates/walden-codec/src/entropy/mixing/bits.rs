@@ -1,4 +1,4 @@
-//! A byte that is no candidate: its bits or nibbles, by the counters of its contexts.
+//! Codes a byte that no candidate predicts: its bits or nibbles, by the counters of its contexts.
 
 use super::components::{Counter, Tables};
 use super::contexts::Contexts;
@@ -7,20 +7,20 @@ use super::prefetch::prefetch;
 use super::range_coder::BinaryCoder;
 use super::{Model, hash};
 
-/// Mixer sets by how many candidates agree on a bit.
+/// Number of mixer sets for the agreement of candidates on a bit.
 pub(super) const AGREEMENTS: usize = 20;
 
-/// The bits of a slot's first number that identify its context, by a part of the context's hash. The others are a count in slots of
-/// nibbles, and unused in slots of bits.
+/// Mask of the bits in a slot's first number that identify its context, by a part of the context's hash. The
+/// other bits are a count in slots of nibbles, and unused in slots of bits.
 const CHECK: u16 = 0xFFF0;
 
-/// A counter of 16 bits: the probability in the upper 12, a count in the lower 4.
+/// Initial 16-bit counter: the probability in the upper 12 bits, a count in the lower 4.
 const NEW_COUNTER: u16 = 1 << 15;
 
 impl<const C: usize, const K: usize, const A: usize, const N: usize> Model<C, K, A, N> {
-    /// The index in a slot of the number whose lowest four bits count what the slot has seen.
+    /// Index of the number in a slot whose lowest four bits count its observations.
     const COUNT: usize = if Self::BY_NIBBLES { 0 } else { 1 };
-    /// A slot that has seen nothing.
+    /// Slot without observations.
     pub(super) const NEW_SLOT: Slot = if Self::BY_NIBBLES { nibbles::NEW } else { [NEW_COUNTER; 16] };
 
     /// Codes the nibbles of a byte.
@@ -90,7 +90,7 @@ impl<const C: usize, const K: usize, const A: usize, const N: usize> Model<C, K,
             } else if pair[1][0] & CHECK == check {
                 1
             } else {
-                // The one that has seen less is replaced.
+                // Replaces the slot with fewer observations.
                 let less = usize::from(pair[1][Self::COUNT] & !CHECK < pair[0][Self::COUNT] & !CHECK);
                 pair[less] = Self::NEW_SLOT;
                 pair[less][0] = check;
@@ -151,7 +151,8 @@ impl<const C: usize, const K: usize, const A: usize, const N: usize> Model<C, K,
         coded_bit
     }
 
-    /// The inputs of counter contexts, two for each: its counter, and what its map makes of that. The counters.
+    /// Computes two inputs for each counter context: its counter, and the probability that its map assigns to
+    /// the counter. Returns the counters.
     #[inline(always)]
     fn counter_inputs(&mut self, inputs: &mut [i16; N], node: usize) -> [u16; C] {
         let mut counters = [0_u16; C];
@@ -169,7 +170,8 @@ impl<const C: usize, const K: usize, const A: usize, const N: usize> Model<C, K,
         counters
     }
 
-    /// The inputs of the candidates whose upper bits were coded; the mixer set by how many agree.
+    /// Computes the inputs of the candidates that match the bits coded so far. Returns the mixer set for
+    /// their agreement.
     #[inline(always)]
     fn candidate_inputs(&mut self, inputs: &mut [i16; N], coded: u32, bit: u32) -> usize {
         let mut agree = 0;
@@ -191,7 +193,8 @@ impl<const C: usize, const K: usize, const A: usize, const N: usize> Model<C, K,
     }
 }
 
-/// The number of a bit's counter in the slot of its nibble: a 1 and the nibble's bits before it.
+/// Returns the index of a bit's counter in the slot of its nibble: a 1 followed by the nibble's previous
+/// bits.
 #[inline(always)]
 fn node_of(coded: u32, bit: u32) -> usize {
     let node = if bit >= 4 { coded } else { 1 << (3 - bit) | coded & ((1 << (3 - bit)) - 1) };
@@ -200,7 +203,7 @@ fn node_of(coded: u32, bit: u32) -> usize {
 
 #[inline]
 fn updated_counter(counter: u16, bit: u32) -> u16 {
-    /// The part of an error that is learned, in 1/65536, by how much has been seen.
+    /// Learning rate by the number of observations, in 1/65536 of the error.
     const RATE: [i32; 16] = [
         43690, 26214, 18724, 14563, 11915, 10082, 8738, 7710, 6898, 6241, 5698, 5242, 4854, 4519, 4228, 3971,
     ];
@@ -210,7 +213,7 @@ fn updated_counter(counter: u16, bit: u32) -> u16 {
     (p as u16) << 4 | (seen + 1).min(15)
 }
 
-/// The first counter of a map for a quantized stretch: the probability of that stretch.
+/// Returns the initial counter of a map for a quantized stretch: the probability of that stretch.
 pub(super) fn new_map_counter(tables: &Tables, quantized: usize) -> Counter {
     let stretch = quantized as i32 * 64 - 2048 + 32;
     Counter(tables.squash(stretch) << 16 | 20)

@@ -1,5 +1,5 @@
-//! Candidates for the next byte: from run models (the byte that came last in a context), the match model, and extrapolation
-//! of rows. A first bit says whether the best one is right.
+//! Candidates for the next byte: from run models (the byte that was last seen in a context), the match model,
+//! and extrapolation of rows. A first bit codes whether the best one is right.
 
 use super::contexts::Contexts;
 use super::prefetch::prefetch;
@@ -7,14 +7,15 @@ use super::range_coder::BinaryCoder;
 use super::{Model, hash};
 use crate::cases::Case;
 
-/// Bytes that must be equal for a match, and those that are compared.
+/// Minimum number of equal bytes for a match, and number of compared bytes.
 const MIN_MATCH: u32 = 6;
 const COMPARED: usize = 31;
 
-/// Counters of a candidate: for each of 64 forms (how well it predicted so far), one for each bit and one for the test.
+/// Number of counters of a candidate: for each of 64 forms (how well it predicted so far), one per bit and
+/// one for the test.
 pub(super) const FORM_COUNTERS: usize = 64 * COUNTERS;
 const COUNTERS: usize = 16;
-/// Which of them is for the test.
+/// Index of the counter for the test.
 const TEST: usize = 8;
 
 /// A line of the processor's cache.
@@ -22,7 +23,7 @@ const TEST: usize = 8;
 #[repr(align(64))]
 pub(super) struct Line(pub [u32; 16]);
 
-/// The byte that came last in a run context: check (16 bits), byte (8), misses (3) and run length (5).
+/// The byte last seen in a run context: check (16 bits), byte (8), misses (3) and run length (5).
 #[derive(Clone, Copy)]
 struct RunEntry(u32);
 
@@ -39,7 +40,7 @@ impl RunEntry {
         self.0 & 31
     }
 
-    /// How well it predicted so far, 0 to 63.
+    /// Returns how well the entry predicted so far, from 0 to 63.
     fn form(self) -> usize {
         let run = match self.run() {
             run @ 0..=3 => run,
@@ -81,7 +82,7 @@ impl<const C: usize, const K: usize, const A: usize, const N: usize> Model<C, K,
             } else if entries[1] >> 16 == check {
                 1
             } else {
-                // The one with the shorter run is replaced.
+                // Replaces the entry with the shorter run.
                 let shorter = usize::from(RunEntry(entries[1]).run() < RunEntry(entries[0]).run());
                 self.run_table[line].0[at ^ shorter] = check << 16;
                 self.run_at[context] = (line, at ^ shorter);
@@ -112,7 +113,7 @@ impl<const C: usize, const K: usize, const A: usize, const N: usize> Model<C, K,
         contexts.key as usize & (self.extrapolation_history.len() - 1)
     }
 
-    /// The best candidate and its probability in 1/65536; 0 if there is none.
+    /// Returns the best candidate and its probability in 1/65536; 0 without a candidate.
     #[inline]
     fn best_candidate(&self, p: &mut [u32; K]) -> (u32, u32) {
         let (mut best, mut best_p) = (0, 0);
@@ -127,7 +128,7 @@ impl<const C: usize, const K: usize, const A: usize, const N: usize> Model<C, K,
         (best, best_p)
     }
 
-    /// Codes whether the byte is the best candidate; the byte if it is.
+    /// Codes whether the byte is the best candidate. Returns the byte if it is.
     #[inline]
     pub(super) fn test_best_candidate<B: BinaryCoder>(
         &mut self,
@@ -172,7 +173,8 @@ impl<const C: usize, const K: usize, const A: usize, const N: usize> Model<C, K,
     fn learn_test(&mut self, best: u32, hit: u32) {
         for k in 0..K {
             let candidate = self.candidates[k];
-            // Whether a candidate was right is known if it was tested, or if another one was right.
+            // The outcome is known for a tested candidate, and for all candidates if the tested one was
+            // right.
             if candidate == best || candidate != 0 && hit != 0 {
                 let is_right = u32::from(candidate == best) & hit;
                 self.candidate_counters[self.candidate_at[k] + TEST].learn(self.tables, is_right, 1000);
@@ -183,7 +185,7 @@ impl<const C: usize, const K: usize, const A: usize, const N: usize> Model<C, K,
         }
     }
 
-    /// Updates what predicts candidates.
+    /// Updates the predictors of candidates.
     #[inline]
     pub(super) fn update(&mut self, byte: u8, contexts: &Contexts<C, K>) {
         if contexts.extrapolated != 0 {
@@ -199,7 +201,7 @@ impl<const C: usize, const K: usize, const A: usize, const N: usize> Model<C, K,
         self.update_match(byte);
     }
 
-    /// Appends a byte to the history; goes on with the match, or looks for one.
+    /// Appends a byte to the history. Continues the match, or searches for one.
     #[inline]
     fn update_match(&mut self, byte: u8) {
         let mask = self.history.len() - 1;
@@ -209,7 +211,8 @@ impl<const C: usize, const K: usize, const A: usize, const N: usize> Model<C, K,
         self.left = self.left << 8 | u64::from(byte);
         let (line, hashed) = (self.match_line, hash(u64::from(byte), 0x77) as u32);
         let (at, check) = (hashed as usize >> 8 & 15, hashed & 0xFF);
-        // The line of the next entry does not depend on the next byte: it is prefetched long before it is needed.
+        // The line of the next entry does not depend on the next byte, so it is prefetched long before it is
+        // needed.
         self.match_line = hash(self.left & 0xFF_FFFF_FFFF, 0x77) as usize & (self.match_table.len() - 1);
         prefetch(&self.match_table, self.match_line);
         if goes_on {
@@ -226,7 +229,7 @@ impl<const C: usize, const K: usize, const A: usize, const N: usize> Model<C, K,
         self.match_table[line].0[at] = (self.written as u32) << 8 | check;
     }
 
-    /// Starts a match if enough bytes before are equal.
+    /// Starts a match if enough preceding bytes are equal.
     fn start_match(&mut self, distance: usize) {
         let mask = self.history.len() - 1;
         let at = self.written - distance;
@@ -241,7 +244,7 @@ impl<const C: usize, const K: usize, const A: usize, const N: usize> Model<C, K,
         }
     }
 
-    /// The counter of a candidate for a bit.
+    /// Returns the index of a candidate's counter for a bit.
     #[inline]
     pub(super) fn candidate_counter(&self, k: usize, bit: u32) -> usize {
         self.candidate_at[k] + bit as usize
@@ -259,7 +262,7 @@ impl<const C: usize, const K: usize, const A: usize, const N: usize> Model<C, K,
     }
 }
 
-/// The form of a match of a length, 0 to 63.
+/// Returns the form of a match length, from 0 to 63.
 fn match_form(len: u32) -> usize {
     match len {
         0..=31 => len as usize,

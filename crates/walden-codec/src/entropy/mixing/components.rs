@@ -1,25 +1,26 @@
-//! Counters, mixers and adaptive probability maps, in integer arithmetic: encoder and decoder must compute the same.
+//! Counters, mixers and adaptive probability maps, in integer arithmetic: encoder and decoder must compute
+//! the same results.
 //!
-//! A probability p is mixed as its *stretch*, ln(p / (1 - p)), in 1/256; *squash* is the inverse.
+//! A probability p is mixed as its *stretch*, ln(p / (1 - p)), in 1/256. *Squash* is the inverse.
 
 use std::sync::LazyLock;
 
-/// The largest stretch that is squashed.
+/// Maximum stretch.
 const MAX_STRETCH: i32 = 2815;
 
 /// Tables of stretch and squash, and of learning rates.
 pub struct Tables {
-    /// The stretch of a probability in 1/4096.
+    /// Stretch of a probability in 1/4096.
     stretch: Vec<i16>,
-    /// The probability in 1/65536 of a stretch, from -[`MAX_STRETCH`] on.
+    /// Probability in 1/65536 of a stretch, from -[`MAX_STRETCH`] on.
     squash: Vec<u16>,
-    /// The part of an error that a counter learns which has seen so many bits, in 1/65536.
+    /// Learning rate of a counter by the number of bits seen, in 1/65536 of the error.
     rate: Vec<u32>,
 }
 
 /// The tables, computed once.
 pub static TABLES: LazyLock<Tables> = LazyLock::new(|| {
-    // e to the 1/256, in 2 to the -50.
+    // e to the power of 1/256, in units of 2^-50.
     const ONE: u128 = 1 << 50;
     const STEP: u128 = 1_130_306_554_484_061;
     let mut power = ONE;
@@ -27,7 +28,7 @@ pub static TABLES: LazyLock<Tables> = LazyLock::new(|| {
     for _ in 0..=MAX_STRETCH {
         // 1 / (1 + 1 / power)
         half.push((power * 65536 / (power + ONE)) as u32);
-        // Shifted first, so that the product does not overflow: it comes to 2 to the 72.
+        // Shifted first, so that the product does not overflow: it reaches 2^72.
         power = (power >> 12) * STEP / (ONE >> 12);
     }
     let squash: Vec<u16> = (-MAX_STRETCH..=MAX_STRETCH)
@@ -39,7 +40,7 @@ pub static TABLES: LazyLock<Tables> = LazyLock::new(|| {
     let mut stretch = Vec::new();
     let mut at = 0;
     for p in 0..4096_u32 {
-        // The middle of what this probability stands for.
+        // The middle of the interval that this probability represents.
         while at + 1 < squash.len() && u32::from(squash[at]) < p * 16 + 8 {
             at += 1;
         }
@@ -50,28 +51,28 @@ pub static TABLES: LazyLock<Tables> = LazyLock::new(|| {
 });
 
 impl Tables {
-    /// The stretch of a probability in 1/65536.
+    /// Returns the stretch of a probability in 1/65536.
     #[inline]
     pub fn stretch(&self, p: u32) -> i16 {
         self.stretch[(p >> 4) as usize & 0xFFF]
     }
 
-    /// The probability in 1/65536 of a stretch.
+    /// Returns the probability in 1/65536 of a stretch.
     #[inline]
     pub fn squash(&self, stretch: i32) -> u32 {
         self.squash[(stretch.clamp(-MAX_STRETCH, MAX_STRETCH) + MAX_STRETCH) as usize].into()
     }
 }
 
-/// An adaptive probability: 22 bits, and in the lower 10 how many bits it has seen.
+/// An adaptive probability of 22 bits. The lower 10 bits count the bits seen.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Counter(pub u32);
 
 impl Counter {
-    /// A counter that has seen nothing.
+    /// A counter without observations.
     pub const NEW: Counter = Counter(1 << 31);
 
-    /// The probability of a 1, in 1/65536.
+    /// Returns the probability of a 1, in 1/65536.
     #[inline]
     pub fn p(self) -> u32 {
         self.0 >> 16
@@ -82,7 +83,7 @@ impl Counter {
         self.0 & 0x3FF
     }
 
-    /// Learns a bit; having seen more than `limit` bits counts as having seen `limit`.
+    /// Learns a bit. The count of bits seen is capped at `limit`.
     #[inline]
     pub fn learn(&mut self, tables: &Tables, bit: u32, limit: u32) {
         let (p, seen) = (i64::from(self.0 >> 10), self.seen());
@@ -94,7 +95,8 @@ impl Counter {
 
 /// A logistic mixer of `N` predictions, with a set of weights for each context.
 ///
-/// Weights and inputs have 16 bits, and `N` is a multiple of 8, so that mixing takes a few vector instructions.
+/// Weights and inputs have 16 bits, and `N` is a multiple of 8, so that mixing takes a few vector
+/// instructions.
 pub struct Mixer<const N: usize> {
     weights: Vec<[i16; N]>,
     at: usize,
@@ -106,12 +108,12 @@ pub struct Mixer<const N: usize> {
 pub const WEIGHT: i16 = 1 << 13;
 
 impl<const N: usize> Mixer<N> {
-    /// A mixer with so many sets of weights, all of which start as `weight`.
+    /// Creates a mixer with `sets` sets of weights, which all start as `weight`.
     pub fn new(sets: usize, weight: i16, rate: i32) -> Mixer<N> {
         Mixer { weights: vec![[weight; N]; sets], at: 0, p: 0, rate }
     }
 
-    /// The stretch of the mixed inputs, with the weights of a set.
+    /// Returns the stretch of the mixed inputs, with the weights of a set.
     #[inline]
     pub fn mix(&mut self, tables: &Tables, inputs: &[i16; N], set: usize) -> i32 {
         self.at = set;
@@ -128,17 +130,17 @@ impl<const N: usize> Mixer<N> {
     pub fn learn(&mut self, inputs: &[i16; N], bit: u32) {
         let error = ((((bit << 16) as i32 - self.p as i32) * self.rate) >> 8) as i16;
         for (weight, &input) in self.weights[self.at].iter_mut().zip(inputs) {
-            // Half of it, rounded, saturating.
+            // Half of the product, rounded, saturating.
             let twice = ((i32::from(input) * i32::from(error)) >> 16) as i16;
             *weight = weight.saturating_add((twice + 1) >> 1);
         }
     }
 }
 
-/// An adaptive probability map (secondary symbol estimation): refines a probability by the bits that followed similar ones
-/// in a context.
+/// An adaptive probability map (secondary symbol estimation). It refines a probability by the bits that
+/// followed similar ones in a context.
 pub struct Apm {
-    /// For each context, the probabilities at 33 stretches, in 1/65536.
+    /// Probabilities at 33 stretches for each context, in 1/65536.
     table: Vec<u16>,
     at: usize,
 }
@@ -146,13 +148,13 @@ pub struct Apm {
 impl Apm {
     const STEPS: usize = 33;
 
-    /// A map that changes nothing yet.
+    /// Creates a map that initially changes nothing.
     pub fn new(tables: &Tables, contexts: usize) -> Apm {
         let row = (0..Self::STEPS as i32).map(|step| tables.squash((step - 16) * 128) as u16);
         Apm { table: row.collect::<Vec<u16>>().repeat(contexts), at: 0 }
     }
 
-    /// The refined probability of a stretch, in 1/65536.
+    /// Returns the refined probability of a stretch, in 1/65536.
     #[inline]
     pub fn refine(&mut self, stretch: i32, context: usize) -> u32 {
         let place = (stretch.clamp(-2047, 2047) + 2048) as usize;
@@ -176,7 +178,7 @@ impl Apm {
 mod tests {
     use super::*;
 
-    /// Encoder and decoder must compute the same, on any machine.
+    /// Encoder and decoder must compute the same results, on any machine.
     #[test]
     fn tables_are_pinned() {
         let tables = &*TABLES;

@@ -5,45 +5,47 @@ use super::row_modes::{self, Mode};
 use super::{ColumnKeys, Model, POSITIONS, hash};
 use crate::cases::Case;
 
-/// Rows wider than this are coded as text, unless a flag says that they are rows.
+/// Maximum width of rows that are always coded as rows. Wider ones are coded as text, unless a flag is set.
 const MAX_ROW_WIDTH: usize = 256;
 
-/// The contexts of a byte, and what else its prediction depends on.
+/// Contexts of a byte, and other inputs of its prediction.
 pub(super) struct Contexts<const C: usize, const K: usize> {
     pub class: usize,
     pub position: usize,
-    /// A hash of the column and the position in it.
+    /// Hash of the column and the position in it.
     pub key: u64,
-    /// The byte that the rows above lead to if their last step is repeated: 0 for none, otherwise 0x100 and the byte.
+    /// Byte predicted by repeating the last step between the rows above: 0 for none, otherwise 0x100 and the
+    /// byte.
     pub extrapolated: u32,
     /// Counter contexts.
     pub counter: [u64; C],
-    /// Run contexts without the last byte, which select a line of the table: it is prefetched while that byte is coded.
+    /// Run contexts without the last byte. They select a line of the table, which is prefetched while that
+    /// byte is coded.
     pub lines: [u64; K],
-    /// The last byte, if it belongs to the run context.
+    /// The last byte, if it is part of the run context.
     pub last: [u64; K],
 }
 
 impl<const C: usize, const K: usize> Contexts<C, K> {
-    /// The mixer set by class and position.
+    /// Returns the mixer set by class and position.
     pub fn set(&self) -> usize {
         self.class * POSITIONS + self.position.min(POSITIONS - 1)
     }
 }
 
-/// A row in its column, and the rows above.
+/// A row of a column, with the rows above it.
 #[derive(Clone, Copy)]
 struct Row<'r> {
     keys: ColumnKeys,
     width: usize,
-    /// The column.
+    /// Bytes of the column.
     bytes: &'r [u8],
     /// Offset of the row's first byte.
     start: usize,
 }
 
 impl Row<'_> {
-    /// The byte so many rows above a position, or 0.
+    /// Returns the byte `rows` rows above a position, or 0.
     #[inline(always)]
     fn above(&self, position: usize, rows: usize) -> u64 {
         match (self.start + position).checked_sub(rows * self.width) {
@@ -52,7 +54,7 @@ impl Row<'_> {
         }
     }
 
-    /// The byte at a position if the step between the two rows above is repeated.
+    /// Returns the byte at a position if the step between the two rows above is repeated.
     #[inline(always)]
     fn extrapolated(&self, position: usize) -> u64 {
         (2 * self.above(position, 1)).wrapping_sub(self.above(position, 2)) & 0xFF
@@ -74,8 +76,8 @@ impl Row<'_> {
         })
     }
 
-    /// The lines of run contexts: `prefix` is a hash of the row's bytes, `left` and `changes` have the last ones, each without
-    /// the byte before the position.
+    /// Returns the lines of run contexts. `prefix` is a hash of the row's bytes, `left` and `changes` have
+    /// the last ones, each without the byte before the position.
     #[inline(always)]
     fn lines<const K: usize>(&self, position: usize, prefix: u64, left: u64, changes: u64) -> [u64; K] {
         let [up, up2, up3] = [1, 2, 3].map(|rows| self.above(position, rows));
@@ -99,7 +101,8 @@ impl Row<'_> {
 }
 
 impl<const C: usize, const K: usize, const A: usize, const N: usize> Model<C, K, A, N> {
-    /// Whether a column of rows is coded as such: most wide ones have no structure, and are coded as text.
+    /// Returns whether a column of rows is coded as rows. Most wide ones have no structure, and are coded as
+    /// text.
     pub(super) fn is_coded_as_rows<B: BinaryCoder>(
         &mut self,
         coder: &mut B,
@@ -120,7 +123,7 @@ impl<const C: usize, const K: usize, const A: usize, const N: usize> Model<C, K,
         self.flag(coder, hash(keys.column_key, 0x52), u32::from(given) & 1) != 0
     }
 
-    /// Rows: the bytes above are as good a context as those to the left.
+    /// Codes rows. The bytes above are as good a context as those to the left.
     pub(super) fn rows<B: BinaryCoder>(
         &mut self,
         coder: &mut B,
@@ -156,7 +159,7 @@ impl<const C: usize, const K: usize, const A: usize, const N: usize> Model<C, K,
         row_modes::from_differences(bytes, &modes);
     }
 
-    /// How a position of rows is coded.
+    /// Codes the mode of a row position.
     fn mode<B: BinaryCoder>(&mut self, coder: &mut B, key: u64, given: Mode) -> Mode {
         let mut coded = 1;
         for bit in (0..Mode::BITS).rev() {
@@ -178,9 +181,9 @@ impl<const C: usize, const K: usize, const A: usize, const N: usize> Model<C, K,
     ) {
         let width = modes.len();
         let is_extrapolated = start >= 2 * width && self.cases.has(Case::Extrapolation);
-        // The differences of the last bytes from those above them.
+        // Differences of the last bytes from those above them.
         let mut changes = 0_u64;
-        // A hash of the row's mixed bytes but the last, and that.
+        // Hash of the row's mixed bytes except the last, and the last one.
         let (mut prefix, mut last) = (keys.column_key, None);
         for (index, &position) in positions.iter().enumerate() {
             let key = hash(keys.column_key, position as u64);
@@ -235,7 +238,7 @@ impl<const C: usize, const K: usize, const A: usize, const N: usize> Model<C, K,
         coded as u8
     }
 
-    /// Symbols: which numbers follow each other.
+    /// Codes symbols: sequences of numbers.
     pub(super) fn symbols<B: BinaryCoder>(&mut self, coder: &mut B, keys: ColumnKeys, bytes: &mut [u8]) {
         let mut within = 0;
         let mut lines = symbol_lines(keys, 0, 0);
@@ -271,7 +274,7 @@ impl<const C: usize, const K: usize, const A: usize, const N: usize> Model<C, K,
         }
     }
 
-    /// Bytes without a form: as text is predicted, and data with words of some bytes.
+    /// Codes bytes without a form: predicts text, and data in words of a few bytes.
     pub(super) fn bytes<B: BinaryCoder>(&mut self, coder: &mut B, keys: ColumnKeys, bytes: &mut [u8]) {
         let class_key = keys.class_key;
         let (mut word, mut word_before) = (0, 0);
@@ -312,7 +315,7 @@ impl<const C: usize, const K: usize, const A: usize, const N: usize> Model<C, K,
     }
 }
 
-/// The lines of run contexts in symbols, from what is known before the last byte.
+/// Returns the lines of run contexts in symbols, without the last byte.
 #[inline(always)]
 fn symbol_lines<const K: usize>(keys: ColumnKeys, within: u64, left: u64) -> [u64; K] {
     let (column, place) = (hash(keys.column_key, within), hash(keys.class_key, within));
@@ -330,7 +333,8 @@ fn symbol_lines<const K: usize>(keys: ColumnKeys, within: u64, left: u64) -> [u6
     })
 }
 
-/// The lines of run contexts in bytes, from what is known before the last byte; `at` is the byte's offset in the column.
+/// Returns the lines of run contexts in bytes, without the last byte. `at` is the byte's offset in the
+/// column.
 #[inline(always)]
 fn text_lines<const K: usize>(keys: ColumnKeys, words: [u64; 2], left: u64, at: usize) -> [u64; K] {
     let ColumnKeys { class_key, column_key, .. } = keys;

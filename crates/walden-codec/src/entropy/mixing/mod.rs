@@ -1,12 +1,15 @@
-//! Context mixing: each byte of a column is predicted from several contexts, and the predictions are mixed. The smallest
-//! form, and the slowest.
+//! Context mixing: predicts each byte of a column from several contexts and mixes the predictions. This is
+//! the slowest coder with the smallest output.
 //!
-//! - [`contexts`]: the contexts of a byte in rows, symbols and text (the bytes left of it, those above it, and so on).
-//! - [`candidates`]: run models and the match model predict whole bytes, and a first bit says whether the best one is right.
-//! - [`bits`], [`nibbles`]: otherwise, counters of the contexts predict its bits or nibbles, which [`components`] mix.
+//! - [`contexts`]: the contexts of a byte in rows, symbols and text (the bytes to its left, those above it,
+//!   and so on).
+//! - [`candidates`]: run models and the match model predict whole bytes. A first bit codes whether the best
+//!   one is right.
+//! - [`bits`], [`nibbles`]: otherwise, counters of the contexts predict its bits or nibbles, and
+//!   [`components`] mix them.
 //! - [`range_coder`]: turns probabilities and bits into bytes.
 //!
-//! Encoding and decoding are the same function, over a [`BinaryCoder`]. All statistics are kept for the columns that follow.
+//! One function encodes and decodes, over a [`BinaryCoder`]. All statistics are kept for the next columns.
 
 mod bits;
 mod candidates;
@@ -25,9 +28,9 @@ use self::range_coder::BinaryCoder;
 use crate::cases::Cases;
 use crate::column_kind::Form;
 
-/// A context-mixing coder of one effort, and its statistics.
+/// A context-mixing coder of one effort, with its statistics.
 pub enum ContextMixer {
-    /// Few contexts, little memory; nibbles instead of bits.
+    /// Few contexts, little memory, and nibbles rather than bits.
     Fast(Box<Model<3, 5, 8, 8>>),
     /// Some contexts.
     Medium(Box<Model<4, 8, 16, 16>>),
@@ -36,7 +39,8 @@ pub enum ContextMixer {
 }
 
 impl ContextMixer {
-    /// A coder without statistics, of an effort by its number in the format; `None` if there is no such effort.
+    /// Creates a coder without statistics, given the effort's number in the format; `None` for an unknown
+    /// effort.
     pub fn new(effort: u8, cases: Cases) -> Option<ContextMixer> {
         Some(match effort {
             0 => ContextMixer::Fast(Box::new(Model::new(
@@ -55,7 +59,7 @@ impl ContextMixer {
         })
     }
 
-    /// The number of its effort.
+    /// Returns the number of the effort.
     pub fn effort(&self) -> u8 {
         match self {
             ContextMixer::Fast(_) => 0,
@@ -64,7 +68,7 @@ impl ContextMixer {
         }
     }
 
-    /// Codes a column: encoding reads `bytes` (and may leave anything there), decoding writes them.
+    /// Codes a column. Encoding reads `bytes` and may overwrite them. Decoding writes them.
     pub fn column<B: BinaryCoder>(
         &mut self,
         coder: &mut B,
@@ -81,7 +85,7 @@ impl ContextMixer {
     }
 }
 
-/// Sizes of tables, as powers of 2.
+/// Table sizes, as powers of 2.
 struct Sizes {
     /// Slots of counter contexts.
     slots: u32,
@@ -93,62 +97,62 @@ struct Sizes {
     matches: u32,
 }
 
-/// The statistics of `C` counter contexts and `K` *candidates*: the bytes predicted by `K` - 2 run contexts, by the match
-/// model, and by extrapolation of the rows above. `A` is the number of inputs of the mixer for the test whether the best
-/// candidate is right, `N` that of the mixers for a bit.
+/// Statistics of `C` counter contexts and `K` *candidates*: the bytes predicted by `K` - 2 run contexts, by
+/// the match model, and by extrapolation of the rows above. `A` is the number of inputs of the mixer that
+/// tests whether the best candidate is right, `N` that of the mixers for a bit.
 pub struct Model<const C: usize, const K: usize, const A: usize, const N: usize> {
-    /// The cases that are not left out, in both directions.
+    /// The enabled cases, in both directions.
     cases: Cases,
     tables: &'static Tables,
     /// Counters of nibbles in contexts.
     buckets: Vec<Bucket>,
-    /// For the current nibble, the bucket and the slot of each counter context.
+    /// Bucket and slot of each counter context for the current nibble.
     slot_at: [(usize, usize); C],
-    /// Of each counter context, probabilities by the count and the stretch of its counter: 1024 for each.
+    /// Probabilities by the count and the stretch of a counter: 1024 for each counter context.
     counter_maps: Vec<Counter>,
     map_at: [usize; C],
     /// Entries of run contexts.
     run_table: Vec<Line>,
-    /// For the current byte, the line and the entry of each run context.
+    /// Line and entry of each run context for the current byte.
     run_at: [(usize, usize); K],
-    /// The candidates for the current byte: 0 for none, otherwise 0x100 and the byte.
+    /// Candidates for the current byte: 0 for none, otherwise 0x100 and the byte.
     candidates: [u32; K],
-    /// The first of the counters of each one's form.
+    /// Index of the first counter for each candidate's form.
     candidate_at: [usize; K],
     candidate_counters: Vec<Counter>,
-    /// By key, whether extrapolation was right the last six times.
+    /// By key: whether each of the last six extrapolations was right.
     extrapolation_history: Vec<u8>,
-    /// For a bit: one with sets by agreement of candidates, one with sets by class and position.
+    /// Mixers for a bit: one with sets by agreement of candidates, one with sets by class and position.
     mixers: [Mixer<N>; 2],
     /// By class, half of the byte, and counts of the slots.
     nibble_mixers: Vec<NibbleMixer<C>>,
     apms: [Apm; 2],
     test_mixer: Mixer<A>,
     test_counters: Vec<Counter>,
-    /// Flags of columns and modes of their positions.
+    /// Flags of columns, and modes of their positions.
     flags: Vec<Counter>,
-    /// Counters of positions of order 0.
+    /// Order-0 counters of positions.
     order0: Vec<[Counter; 256]>,
-    /// Ring of bytes for the match model.
+    /// Ring buffer of the match model.
     history: Vec<u8>,
-    /// Bytes written to the history.
+    /// Number of bytes written to the history.
     written: usize,
     match_table: Vec<Line>,
-    /// Where the match goes on in the history, and its length; 0 if there is none.
+    /// Position in the history where the match continues, and its length; 0 without a match.
     match_at: usize,
     match_len: u32,
-    /// The line of `match_table` for the next byte.
+    /// Line of `match_table` for the next byte.
     match_line: usize,
-    /// The last bytes, the latest lowest.
+    /// The last bytes, latest in the lowest position.
     left: u64,
 }
 
-/// Two slots of counter contexts in one line of the processor's cache.
+/// Two slots of counter contexts in one cache line.
 #[derive(Clone)]
 #[repr(align(64))]
 struct Bucket([Slot; 2]);
 
-/// Where a column's contexts are apart from those of others.
+/// Keys that separate a column's contexts from those of other columns.
 #[derive(Clone, Copy)]
 struct ColumnKeys {
     class: usize,
@@ -156,15 +160,16 @@ struct ColumnKeys {
     column_key: u64,
 }
 
-/// Classes that have mixer sets of their own.
+/// Number of classes with separate mixer sets.
 const CLASS_SETS: usize = 32;
-/// Positions of rows that have mixer sets of their own.
+/// Number of row positions with separate mixer sets.
 const POSITIONS: usize = 64;
 
 impl<const C: usize, const K: usize, const A: usize, const N: usize> Model<C, K, A, N> {
-    /// Whether a byte that is no candidate is coded by its nibbles, in two steps, or by its bits, in eight.
+    /// Whether a byte that no candidate predicts is coded by its nibbles, in two steps, or by its bits, in
+    /// eight.
     const BY_NIBBLES: bool = N <= 8;
-    /// First weights of the mixers: the more inputs, the less.
+    /// Initial weights of the mixers: the more inputs, the lower.
     const BIT_WEIGHT: i16 = WEIGHT / N as i16 * 4;
     const TEST_WEIGHT: i16 = WEIGHT * 2 / (K + 3) as i16;
 
@@ -228,7 +233,7 @@ impl<const C: usize, const K: usize, const A: usize, const N: usize> Model<C, K,
         }
     }
 
-    /// Codes a flag of a column, or a bit of the mode of one of its positions, with an adaptive counter.
+    /// Codes a flag of a column, or a bit of a position's mode, with an adaptive counter.
     fn flag<B: BinaryCoder>(&mut self, coder: &mut B, key: u64, given: u32) -> u32 {
         let at = key as usize & (self.flags.len() - 1);
         let counter = &mut self.flags[at];

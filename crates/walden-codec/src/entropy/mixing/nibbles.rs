@@ -1,14 +1,14 @@
-//! Nibbles predicted by their frequencies in a few contexts: two steps for a byte, where bits take eight.
+//! Predicts nibbles by their frequencies in a few contexts. A byte takes two steps, where bits take eight.
 //!
-//! All of it is arithmetic on sixteen numbers of 16 bits, which takes a few vector instructions.
+//! All arithmetic is on sixteen 16-bit numbers, which takes a few vector instructions.
 
 use super::range_coder::ONE;
 
-/// The distribution of a nibble in a context: in the lower four bits of the first number how many were seen, in each other
-/// number the probability of all nibbles below it, in 1/32768.
+/// Distribution of a nibble in a context. The lower four bits of the first number count the nibbles seen.
+/// Each other number is the total probability of all nibbles below it, in 1/32768.
 pub type Slot = [u16; 16];
 
-/// Nothing seen: all nibbles are equally probable.
+/// Initial slot: all nibbles are equally probable.
 pub const NEW: Slot = {
     let mut slot = [0; 16];
     let mut at = 1;
@@ -19,14 +19,14 @@ pub const NEW: Slot = {
     slot
 };
 
-/// The least probability of a nibble, in 1/32768.
+/// Minimum probability of a nibble, in 1/32768.
 const MIN_PROBABILITY: u16 = 4;
 
-/// The part of an error that a slot learns which has seen so many nibbles, in 1/65536.
+/// Learning rate by the number of nibbles seen, in 1/65536 of the error.
 const RATES: [i16; 16] =
     [29000, 21000, 16000, 12500, 10500, 9000, 7800, 6900, 6200, 5600, 5100, 4700, 4300, 3900, 3500, 3000];
 
-/// How many nibbles a slot has seen, in four classes.
+/// Returns the number of nibbles that a slot has seen, in four classes.
 #[inline]
 pub fn count_class(slot: &Slot) -> usize {
     match slot[0] & 15 {
@@ -37,7 +37,7 @@ pub fn count_class(slot: &Slot) -> usize {
     }
 }
 
-/// Learns a nibble.
+/// Updates a slot with a nibble.
 #[inline]
 pub fn learn(slot: &mut Slot, value: u32) {
     let first = slot[0];
@@ -50,25 +50,25 @@ pub fn learn(slot: &mut Slot, value: u32) {
     slot[0] = if first & 15 < 15 { first + 1 } else { first };
 }
 
-/// Mixes the distributions of `C` contexts with weights in 1/65536, the sum of which is never more than 1.
+/// Mixes the distributions of `C` contexts with weights in 1/65536, whose sum never exceeds 1.
 #[derive(Clone)]
 pub struct NibbleMixer<const C: usize>([u16; C]);
 
 const ALL: u32 = 65535;
-/// The least weight of a context.
+/// Minimum weight of a context.
 const MIN_WEIGHT: u32 = 400;
-/// The learning rate, as a negative power of 2.
+/// Learning rate, as a negative power of 2.
 const RATE_SHIFT: u32 = 5;
 
 impl<const C: usize> NibbleMixer<C> {
-    /// Equal weights.
+    /// Creates a mixer with equal weights.
     pub fn new() -> NibbleMixer<C> {
         NibbleMixer([(ALL / C as u32) as u16; C])
     }
 
-    /// The mixed distribution. Every nibble has a probability above 0: numbers of slots ascend and are below [`ONE`], so mixed ones do,
-    /// too, and the multiple of `MIN_PROBABILITY` makes each larger than the one before. It stays below [`ONE`] as 1/512 is
-    /// subtracted first.
+    /// Returns the mixed distribution. Every nibble has a probability above 0: the numbers of slots ascend
+    /// and are below [`ONE`], so mixed ones do as well, and the multiple of `MIN_PROBABILITY` makes each
+    /// larger than the previous one. The result stays below [`ONE`] because 1/512 is subtracted first.
     #[inline]
     pub fn mix(&self, slots: &[Slot; C]) -> Slot {
         let mut mixed = [0_u16; 16];
@@ -84,7 +84,7 @@ impl<const C: usize> NibbleMixer<C> {
         mixed
     }
 
-    /// Learns which contexts predicted a nibble well: a step towards the posterior weights by Bayes' rule.
+    /// Learns which contexts predicted a nibble well, by a step towards the posterior weights of Bayes' rule.
     #[inline]
     pub fn learn(&mut self, slots: &[Slot; C], value: u32) {
         let at = value as usize & 15;
@@ -104,7 +104,7 @@ impl<const C: usize> NibbleMixer<C> {
         let mut largest = 0;
         for (context, &predicted) in predicted.iter().enumerate() {
             let weight = u32::from(self.0[context]);
-            // In 1/4096, 16 at most.
+            // In 1/4096, at most 16.
             let ratio = ((u64::from(predicted) * u64::from(inverse)) >> 15).min(0xFFFF) as u32;
             let weight = weight - (weight >> RATE_SHIFT) + ((weight * ratio) >> (12 + RATE_SHIFT));
             self.0[context] = weight.clamp(MIN_WEIGHT, ALL - MIN_WEIGHT) as u16;
@@ -113,7 +113,7 @@ impl<const C: usize> NibbleMixer<C> {
                 largest = context;
             }
         }
-        // The largest weight is larger than what is missing or too much.
+        // The largest weight is greater than the correction.
         self.0[largest] = (i32::from(self.0[largest]) + left) as u16;
     }
 }

@@ -1,6 +1,6 @@
-//! Prefetching into the processor's cache. No result depends on it.
+//! Prefetches into the processor's cache. Results do not depend on it.
 
-/// Prefetches an element, if there is such a one.
+/// Prefetches an element, if the index is valid.
 #[cfg(target_arch = "x86_64")]
 #[allow(unsafe_code)]
 #[inline(always)]
@@ -8,12 +8,12 @@ pub fn prefetch<T>(of: &[T], at: usize) {
     use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
 
     if let Some(element) = of.get(at) {
-        // SAFETY: every x86-64 processor has the instruction, which changes nothing and faults nowhere.
+        // SAFETY: every x86-64 processor has the instruction. It changes no state and cannot fault.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(element).cast()) }
     }
 }
 
-/// Other architectures do without.
+/// Does nothing on other architectures.
 #[cfg(not(target_arch = "x86_64"))]
 #[inline(always)]
 pub fn prefetch<T>(_: &[T], _: usize) {}

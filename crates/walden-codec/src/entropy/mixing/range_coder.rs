@@ -1,38 +1,40 @@
 //! A binary range coder with carry propagation.
 //!
-//! One function codes in both directions: encoding writes the bit it is given, decoding ignores that and returns the one that
-//! was written. So a model is written once.
+//! One function codes in both directions: encoding writes the given bit, decoding ignores it and returns the
+//! bit that was written. A model is therefore written once.
 
 use crate::{Corrupt, corrupt};
 
-/// One of the two directions.
+/// A direction of coding.
 pub trait BinaryCoder {
-    /// Whether the bits that are given are the ones that are coded.
+    /// Whether the given bits are those that are coded.
     const ENCODES: bool;
 
-    /// Codes a bit that is 1 with the probability `one` in 1/65536, from 1 to 65535.
+    /// Codes a bit that is 1 with probability `one` in 1/65536, from 1 to 65535.
     fn code_bit(&mut self, bit: u32, one: u32) -> u32;
 
-    /// Codes one of 16 values. `below` has for each the probability of all below it, in 1/[`ONE`].
+    /// Codes one of 16 values. `below` has for each value the total probability of all smaller ones, in
+    /// 1/[`ONE`].
     ///
-    /// The probabilities must ascend strictly, and the last must be below [`ONE`]: a value without a part of the range would make the
-    /// range 0, and normalization would never end.
+    /// The probabilities must ascend strictly, and the last must be below [`ONE`]. A value of probability 0
+    /// would reduce the range to 0, and normalization would never terminate.
     fn code_nibble(&mut self, value: u32, below: &[u16; 16]) -> u32;
 
-    /// Makes `count` choices that only an encoder can make; the model then codes each. A decoder gets zeros.
+    /// Makes `count` choices that only an encoder can make. The model then codes each of them. A decoder
+    /// receives zeros.
     fn choices(&mut self, count: usize, choose: impl FnOnce() -> Vec<u8>) -> Vec<u8>;
 }
 
-/// The sum of the probabilities of nibbles.
+/// Sum of the probabilities of nibbles.
 pub const ONE: u16 = 1 << 15;
 
-/// Zeros at the end of the output that are not stored, at most.
+/// Maximum number of zeros at the end of the output that are not stored.
 const MAX_OMITTED_ZEROS: usize = 4;
 
-/// The range is normalized when it gets below this.
+/// The range is normalized when it falls below this.
 const MIN_RANGE: u32 = 1 << 24;
 
-/// Start and length of a nibble's part of the range. The last nibble has what remains.
+/// Returns the start and length of a nibble's part of the range. The last nibble gets the remainder.
 #[inline]
 fn part(range: u32, value: usize, below: &[u16; 16]) -> (u32, u32) {
     let step = range >> 15;
@@ -45,7 +47,7 @@ fn part(range: u32, value: usize, below: &[u16; 16]) -> (u32, u32) {
 pub struct Encoder {
     low: u64,
     range: u32,
-    /// The last byte, which a carry may still change, and how many bytes of 0xFF follow it.
+    /// The last byte, which a carry may still change, and the number of 0xFF bytes after it.
     held: Option<u8>,
     pending_ff: u64,
     out: Vec<u8>,
@@ -54,12 +56,12 @@ pub struct Encoder {
 }
 
 impl Encoder {
-    /// An encoder without output.
+    /// Creates an encoder without output.
     pub fn new() -> Encoder {
         Encoder { low: 0, range: u32::MAX, held: None, pending_ff: 0, out: Vec::new(), chosen: Vec::new() }
     }
 
-    /// Flushes the encoder; its output, extended by zeros to `min_bytes`.
+    /// Flushes the encoder and returns its output, extended with zeros to `min_bytes`.
     pub fn finish(mut self, min_bytes: usize) -> Vec<u8> {
         for _ in 0..5 {
             self.shift();
@@ -132,9 +134,9 @@ impl BinaryCoder for Encoder {
     }
 }
 
-/// Codes nowhere: a model learns what was coded otherwise, with the choices that the encoder made.
+/// Does not code: a model learns content that was coded otherwise, using the encoder's choices.
 pub struct Learner<'a> {
-    /// Choices that are left.
+    /// Remaining choices.
     pub chosen: &'a [u8],
 }
 
@@ -160,17 +162,18 @@ impl BinaryCoder for Learner<'_> {
     }
 }
 
-/// Decodes bits. After the last byte, it reads zeros; [`Decoder::finish`] returns an error if it read too many.
+/// Decodes bits. After the last byte it reads zeros, and [`Decoder::finish`] returns an error if it read too
+/// many.
 pub struct Decoder<'a> {
     code: u32,
     range: u32,
     rest: &'a [u8],
-    /// Zeros that were read after the last byte.
+    /// Number of zeros read after the last byte.
     omitted_zeros: usize,
 }
 
 impl<'a> Decoder<'a> {
-    /// Decodes the output of an [`Encoder`].
+    /// Creates a decoder for the output of an [`Encoder`].
     pub fn new(bytes: &'a [u8]) -> Decoder<'a> {
         let mut decoder = Decoder { code: 0, range: u32::MAX, rest: bytes, omitted_zeros: 0 };
         for _ in 0..4 {
@@ -248,7 +251,7 @@ impl BinaryCoder for Decoder<'_> {
 mod tests {
     use super::*;
 
-    /// Bits and probabilities that follow from a number.
+    /// Returns pseudo-random bits and probabilities.
     fn bits(count: u32) -> impl Iterator<Item = (u32, u32)> {
         let mut state = 0x2545_F491_4F6C_DD1D_u64;
         (0..count).map(move |at| {
@@ -268,7 +271,7 @@ mod tests {
         bits(100_000).for_each(|(bit, one)| {
             encoder.code_bit(bit, one);
         });
-        // And against all odds, which makes for carries.
+        // Improbable bits, which cause carries.
         bits(2_000).for_each(|(bit, one)| {
             encoder.code_bit(1 - bit, one);
         });

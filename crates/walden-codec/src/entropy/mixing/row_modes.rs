@@ -1,31 +1,32 @@
-//! How the positions of rows are coded: constant, as the difference from the row above, by order 0, or mixed as they are.
+//! Modes of row positions: constant, difference from the row above, order 0, or mixed.
 
 use crate::cases::{Case, Cases};
 
-/// How a position of rows is coded.
+/// Mode of a position in rows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Mode(pub u8);
 
 impl Mode {
-    /// Coded by mixing, as it is.
+    /// Coded by context mixing, unchanged.
     pub const MIXED: Mode = Mode(0);
     /// All rows have the first row's byte.
     const CONSTANT: u8 = 1;
-    /// A byte of a little-endian number of which the difference from the row above is coded: its first byte, or another.
+    /// Byte of a little-endian number that is coded as the difference from the row above: its first byte, or
+    /// a later one.
     const DIFFERENCE: u8 = 2;
     const CONTINUED: u8 = 4;
     /// Coded by the frequencies of bytes alone.
     const ORDER0: u8 = 8;
 
-    /// Bits of a mode.
+    /// Number of bits of a mode.
     pub const BITS: u32 = 4;
 
-    /// Whether all rows have the same byte.
+    /// Returns whether all rows have the same byte.
     pub fn is_constant(self) -> bool {
         self.0 & Mode::CONSTANT != 0
     }
 
-    /// Whether the position is coded by the frequencies of bytes alone.
+    /// Returns whether the position is coded by the frequencies of bytes alone.
     pub fn is_order0(self) -> bool {
         self.0 & Mode::ORDER0 != 0 && !self.is_constant()
     }
@@ -39,10 +40,10 @@ impl Mode {
     }
 }
 
-/// With fewer rows, all positions are mixed.
+/// Minimum number of rows for modes. With fewer, all positions are mixed.
 pub const MIN_ROWS: usize = 8;
 
-/// Replaces rows by their differences from the row above, from the last to the first.
+/// Replaces rows by their differences from the row above, from the last row to the first.
 pub fn to_differences(bytes: &mut [u8], modes: &[Mode]) {
     let width = modes.len();
     if !modes.iter().any(|mode| mode.is_difference()) {
@@ -66,7 +67,7 @@ pub fn to_differences(bytes: &mut [u8], modes: &[Mode]) {
     }
 }
 
-/// The inverse of [`to_differences`].
+/// Reverses [`to_differences`].
 pub fn from_differences(bytes: &mut [u8], modes: &[Mode]) {
     let width = modes.len();
     if !modes.iter().any(|mode| mode.is_difference()) {
@@ -90,7 +91,7 @@ pub fn from_differences(bytes: &mut [u8], modes: &[Mode]) {
     }
 }
 
-/// Whether bytes are more alike by position than in any order. Only encoding decides.
+/// Returns whether bytes are more similar by position than regardless of it. Used only by encoding.
 pub fn have_structure(bytes: &[u8], width: usize) -> bool {
     let sample = &bytes[..bytes.len().min(SAMPLED_BYTES) / width * width];
     let mut counts = [0_u32; 256];
@@ -104,7 +105,7 @@ pub fn have_structure(bytes: &[u8], width: usize) -> bool {
 
 const SAMPLED_BYTES: usize = 1 << 20;
 
-/// The modes with the smallest estimated size, and the least work. Only encoding decides.
+/// Chooses the modes with the smallest estimated size and the least work. Used only by encoding.
 pub fn choose(bytes: &[u8], width: usize, cases: Cases) -> Vec<Mode> {
     let rows = bytes.len() / width;
     if rows < MIN_ROWS || !cases.has(Case::RowModes) {
@@ -121,7 +122,8 @@ pub fn choose(bytes: &[u8], width: usize, cases: Cases) -> Vec<Mode> {
         } else {
             modes.push(Mode::MIXED);
         }
-        // Dynamic programming: the cost of all positions up to here, if this one is none or is a difference.
+        // Dynamic programming: the cost of all positions up to here, if this one is not a difference or is
+        // one.
         let mixed = state[0].min(state[1]) + costs.mixed;
         let new = state[0].min(state[1]) + costs.difference;
         let on = state[1] + costs.continued;
@@ -153,10 +155,10 @@ pub fn choose(bytes: &[u8], width: usize, cases: Cases) -> Vec<Mode> {
     modes
 }
 
-/// With fewer rows, noise cannot be recognized.
+/// Minimum number of rows to recognize noise.
 const MIN_FOR_ORDER0: usize = 2000;
 
-/// Whether a position has many different bytes, and contexts predict them only by chance.
+/// Returns whether a position has many different bytes that contexts predict only by chance.
 fn is_noise(bytes: &[u8], width: usize, position: usize) -> bool {
     let rows = bytes.len() / width;
     let mut counts = [0_u32; 256];
@@ -184,7 +186,7 @@ fn is_noise(bytes: &[u8], width: usize, position: usize) -> bool {
 const CHANCE: (f64, f64) = (1.05, 0.003);
 const ORDER0_BITS: f64 = 2.5;
 
-/// Rows that are sampled.
+/// Number of sampled rows.
 const SAMPLED: usize = 16 << 10;
 
 /// Estimated bits of a position in each mode.
@@ -210,7 +212,7 @@ fn costs(bytes: &[u8], width: usize, position: usize) -> Costs {
         above = Some(row);
     }
     let [mixed, difference, continued] = counts.map(|counts| bits(&counts));
-    // A difference must be clearly better: mixing also predicts a byte from the one above.
+    // A difference must be clearly better, because mixing also predicts a byte from the one above.
     let (difference, continued) = (difference * 1.05 + 64.0, continued * 1.05 + 64.0);
     Costs { mixed, difference, continued }
 }
@@ -226,7 +228,7 @@ fn bits(counts: &[u32; 256]) -> f64 {
 mod tests {
     use super::*;
 
-    /// A number that goes on by an uneven step, noise, a constant, and two of a few values.
+    /// Returns rows of a number that grows in uneven steps, noise, a constant, and a byte with few values.
     fn rows() -> Vec<u8> {
         let mut state = 1_u64;
         let mut noise = move || {
