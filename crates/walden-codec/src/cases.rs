@@ -126,7 +126,7 @@ impl Cases {
         Cases(self.0 & !(1 << case as u32))
     }
 
-    /// Whether a case is in the set.
+    /// Returns whether a case is in the set.
     #[inline]
     pub fn has(self, case: Case) -> bool {
         self.0 & 1 << case as u32 != 0

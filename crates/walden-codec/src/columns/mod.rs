@@ -43,7 +43,7 @@ pub trait Coder {
     /// that was written.
     fn symbol(&mut self, column: Column, value: u64) -> Result<u64, Corrupt>;
 
-    /// Codes a number; only encoding calls `value`.
+    /// Codes a number. Only encoding calls `value`.
     fn symbol_with(&mut self, column: Column, value: impl FnOnce() -> u64) -> Result<u64, Corrupt>;
 
     /// Codes bytes. Encoding writes `source`, of length `len`. Decoding reads `len` bytes. Both append them

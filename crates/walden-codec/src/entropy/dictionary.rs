@@ -84,7 +84,7 @@ pub fn encode(text: &[u8]) -> Option<WithHeader> {
     let pieces = || text.chunks(PIECE).step_by(every);
     let words = frequent_words(pieces());
     let saved: usize = words.iter().map(|(word, count)| (word.len() - 2) * *count as usize).sum();
-    // Fewer savings would be lost to the zstd compression of the result.
+    // Smaller savings are outweighed by costs elsewhere.
     if saved < pieces().map(<[u8]>::len).sum::<usize>() / 8 {
         return None;
     }

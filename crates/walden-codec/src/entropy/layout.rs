@@ -220,9 +220,7 @@ impl<'a> Columns<'a> {
 
 /// A column in the layout.
 pub enum LaidOut<'a> {
-    /// Its bytes.
     Bytes(&'a [u8]),
-    /// Its planes.
     Planes(Planes<'a>),
 }
 

@@ -2,8 +2,9 @@
 //!
 //! ```text
 //! coder       1 byte: 0 stored, 1 zstd, 2 zstd with a prefix, 3 zstd of dictionary-coded text.
-//!             Plus an effort from 0 to 2: 4 zstd of a content that context mixing also learns, 8 context mixing
-//!             column by column, 16 context mixing of one content, 24 context mixing of dictionary-coded text
+//!             Plus an effort from 0 to 2: 4 zstd of a content that context mixing also learns, 8 context
+//!             mixing of each column, 16 context mixing of one content, 24 context mixing of
+//!             dictionary-coded text
 //! raw         LEB128: bytes after decompression
 //! stored      LEB128: bytes that follow the checksum
 //! checksum    4 bytes: CRC-32C of the stored bytes

@@ -81,7 +81,6 @@ impl PageSink for StreamingSink<'_> {
 
 /// Compares pages with those of the original.
 pub struct ComparingSink<'i> {
-    /// The original.
     pub original: Original<'i>,
     len: usize,
     is_same: bool,

@@ -49,7 +49,7 @@ impl PageKind {
         }
         let (mut heap_tuples, mut index_tuples, mut others) = (0, 0, 0);
         // A sample of the items decides. The line pointer of an item of another kind is coded as
-        // [`super::PointerForm::Any`].
+        // `PointerForm::Any`.
         let each = page.items() / MAX_SAMPLES + 1;
         for number in (1..=page.items()).step_by(each.into()) {
             if let Some(item) = item(page, number) {

@@ -113,7 +113,6 @@ impl LinePointerColumns {
         (self.pointers, PointerForm::Next as u8)
     }
 
-    /// Codes a form.
     pub fn form<S: Coder>(self, coder: &mut S, form: PointerForm) -> Result<PointerForm, Corrupt> {
         PointerForm::from_code(coder.symbol(self.pointers, form as u64)?)
     }

@@ -15,11 +15,8 @@ pub struct Relation {
 /// Address of a page.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct BlockAddress {
-    /// The relation.
     pub relation: Relation,
-    /// The fork.
     pub fork: u8,
-    /// The block.
     pub block: u32,
 }
 

@@ -44,7 +44,6 @@ pub struct TupleKind<'a> {
     pub relation: RelFileLocator,
     /// Number of attributes and other header fields that the layout depends on.
     pub layout: u32,
-    /// The null bitmap.
     pub bitmap: &'a [u8],
 }
 

@@ -104,8 +104,8 @@ impl Model {
         }
     }
 
-    /// When encoding: returns the form added by version 2 in which the block's data is smaller than as bytes,
-    /// if any.
+    /// When encoding: returns the form added by version 2 that suits the block's data better than bytes, if
+    /// any.
     fn added_form<'d>(&mut self, fields: Fields<'_>, source: &DataSource<'d>) -> Option<AddedForm<'d>> {
         let data = source.bytes?;
         let &Shape { rmid, info, .. } = self.shapes.get(fields.shape);

@@ -61,7 +61,7 @@ impl Model {
         }
     }
 
-    /// When encoding: returns the form for leaf tuples that is smaller than bytes, if there is one.
+    /// When encoding: returns the form for leaf tuples, if the main data has them and they can be predicted.
     fn leaf_form(&mut self, record: &Record<'_>) -> Option<MainForm> {
         let kind = (record.header.rmid, record.header.info);
         let cases = self.predictors.cases;

@@ -116,7 +116,7 @@ struct Current<'a, S> {
     coder: &'a mut S,
     columns: RecordColumns,
     cases: Cases,
-    /// The record, when encoding.
+    /// When encoding: the record.
     source: Option<&'a Record<'a>>,
     /// LSN of the record.
     lsn: Lsn,

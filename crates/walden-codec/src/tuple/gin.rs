@@ -116,7 +116,6 @@ pub struct Key {
 
 /// A GIN entry: a key and its TIDs.
 pub struct Entry<'a> {
-    /// The key.
     pub key: Key,
     /// TIDs; `None` if they are in a posting tree.
     pub tids: Option<Vec<Tid>>,

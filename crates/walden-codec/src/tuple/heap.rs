@@ -32,7 +32,6 @@ pub struct HeapTuple<'a> {
     pub header: &'a HeapHeader,
     /// Null bitmap with the padding after it.
     pub bitmap: &'a [u8],
-    /// Attributes.
     pub attributes: &'a [u8],
 }
 
@@ -103,7 +102,6 @@ pub fn layout(header: &HeapHeader) -> u64 {
 pub struct MultiInsertTuple<'a> {
     /// Padding byte before this tuple.
     pub gap: u8,
-    /// Its header.
     pub header: &'a HeapHeader,
     /// Bitmap and attributes.
     pub body: &'a [u8],

@@ -25,7 +25,6 @@ pub struct IndexTuple<'a> {
     pub info: u16,
     /// Null bitmap with the padding after it; empty without nulls.
     pub bitmap: &'a [u8],
-    /// The key.
     pub key: &'a [u8],
     /// TIDs of a posting list; empty for other tuples.
     pub list: &'a [u8],

@@ -51,7 +51,7 @@ fn relations_of(segments: &[File]) -> ByRelation {
         let info = StreamInfo::of_segment(segment[..40].try_into().unwrap()).unwrap();
         let start = Lsn(u64::from_le_bytes(segment[8..16].try_into().unwrap()));
         let mut decoder = Decoder::new(info, start, start.plus(segment.len() as u64));
-        // The stream ends with an error at the end of the WAL.
+        // Whatever the result, the records end with the WAL.
         let _ = decoder.push(segment, &mut relations);
     }
     relations

@@ -65,7 +65,7 @@ pub struct Reader<R> {
     is_salvaging: bool,
     /// Bytes of frame contents read. Contents that were read twice count twice.
     content_bytes: u64,
-    /// Number of the only member that the decoder's state allows to decode, unless it is a keyframe.
+    /// Number of the member after the last decoded one. Any other member needs a keyframe to be decoded.
     ready_for: Option<u64>,
     ended: bool,
 }

@@ -107,7 +107,6 @@ impl RepeatCounter {
 
 /// Schema of a layout, with the columns of its fields.
 pub struct Schema {
-    /// The fields.
     pub fields: Vec<Field>,
     /// Columns of each field.
     pub columns: Vec<FieldColumns>,

@@ -8,7 +8,6 @@ use crate::{Corrupt, corrupt};
 
 /// A key and its heap tuple.
 pub struct Sample {
-    /// The key.
     pub key: Vec<u8>,
     /// Attributes of the heap tuple.
     pub tuple: Vec<u8>,
