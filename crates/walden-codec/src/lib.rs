@@ -44,7 +44,7 @@
 //! field by field (`predict/run.rs`).
 //!
 //! **Full-page images** (`record/images.rs`). An image replaces the data of its block. Encoding predicts that
-//! data from the previous page and the image, so both directions replay the record without images.
+//! data from the page before the record and the image, so both directions replay the record without images.
 //! `page/delta.rs` codes the *delta* of the image against the replayed page. If the page cannot be
 //! replayed, the base is the page before the record, compared byte by byte or item by item
 //! (`page/against_base.rs`). Without any base, the image's page is coded item by item (`page/mod.rs`).

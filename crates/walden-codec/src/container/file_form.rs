@@ -11,8 +11,8 @@ pub enum FileForm {
 }
 
 impl FileForm {
-    /// Returns the default level. Segments favour speed, because a server waits for each to be archived.
-    /// Packs favour size.
+    /// Returns the default level. Segments favor speed, because a server waits for each to be archived.
+    /// Packs favor size.
     pub const fn default_level(self) -> u8 {
         match self {
             FileForm::Segment => 3,

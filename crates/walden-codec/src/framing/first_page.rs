@@ -25,7 +25,7 @@ impl FirstPage {
     /// Decodes the header.
     ///
     /// # Errors
-    /// Returns the first field with a value that PostgreSQL does not write.
+    /// Returns an error if a field has a value that PostgreSQL does not write.
     pub fn parse(bytes: &[u8; LONG_HEADER]) -> Result<FirstPage, FaultKind> {
         let info = StreamInfo::of_segment(bytes)?;
         let header = PageHeader::parse(bytes).map_err(FaultKind::PageHeader)?;

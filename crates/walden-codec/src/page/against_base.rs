@@ -1,4 +1,4 @@
-//! Codes a page's items against the items of the previous page with the same offset numbers.
+//! Codes a page's items against the items that had the same offset numbers on the page before the record.
 //!
 //! Used for pages whose changes the record does not contain, mostly VACUUM and splits of GIN pages. Items
 //! that change in length move all items that were added after them, so a bytewise delta would comprise nearly
@@ -30,8 +30,8 @@ fn is_better_by_item(page: &Page, base: &Page, fork: u8) -> bool {
 }
 
 impl<S: Coder> TupleCoder<'_, S> {
-    /// Codes a page's items against those of the previous page. `page` is the previous page, and the
-    /// reconstructed page afterwards. Returns false if the page is not coded in this way.
+    /// Codes a page's items against those of the page before the record. `page` initially holds that page,
+    /// and the reconstructed page afterwards. Returns false if the page is not coded in this way.
     pub fn page_against_base(
         &mut self,
         address: BlockAddress,

@@ -33,7 +33,7 @@ impl<S: Coder> TupleCoder<'_, S> {
     /// Codes a page without a base by its items. Afterwards, `target` is the page reconstructed from them,
     /// which may differ from the source.
     ///
-    /// For [`PageKind::Bytes`], `target` is empty.
+    /// For [`PageKind::Bytes`], `target` is all zeros.
     pub fn page(
         &mut self,
         address: BlockAddress,

@@ -214,7 +214,7 @@ impl Model {
             return Ok(());
         }
         let (keyed_columns, coder) = (&mut self.predictors.keyed_columns, &mut *current.coder);
-        // A separate column per length only for short data: long data is rare.
+        // Data of one length is coded as rows. Long data of equal length is too rare for that.
         let column = if len <= MAX_ROW_BYTES {
             let key = [relation, shape << 8 | source.index as u32, len.into()];
             keyed_columns.column(coder, Topic::Data, key, Kind::Rows(Class::Payload, len))?

@@ -1,8 +1,8 @@
 //! Codes the blocks of a record: their addresses, data and images.
 //!
 //! A full-page image replaces the data of its block, so the change itself is not in the WAL. Encoding
-//! predicts the data from the previous page and the image, and codes it as if there were no image. Both
-//! directions then replay the record without images on the known pages. The delta of the image has the
+//! predicts the data from the page before the record and the image, and codes it as if there were no image.
+//! Both directions then replay the record without images on the known pages. The delta of the image has the
 //! remaining differences, mostly hint bits.
 
 use walden_format::assemble::{self, push_long_main_data_header, push_short_main_data_header};
@@ -248,7 +248,7 @@ enum Images {
     Without,
 }
 
-/// Returns the data that images replaced, predicted from the previous pages and the images.
+/// Returns the data that images replaced, predicted from the pages before the record and the images.
 fn displaced_data(record: &Record<'_>, blocks: &mut [Block]) -> Vec<Option<Vec<u8>>> {
     let mut pages: Vec<_> =
         blocks.iter_mut().map(|block| (block.rehearsal_base.take(), block.page.take())).collect();

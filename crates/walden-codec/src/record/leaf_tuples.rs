@@ -1,5 +1,5 @@
 //! Codes main data that has leaf tuples of SP-GiST indexes, predicted from heap tuples or copied from the
-//! previous page.
+//! page before the record.
 //!
 //! It is coded after the block numbers, because it depends on the index and its page.
 

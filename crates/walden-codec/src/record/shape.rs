@@ -186,7 +186,7 @@ fn put_key(record: &Record<'_>, prev: Lsn, key: &mut Vec<u8>) -> bool {
     key.extend([record.header.info, record.header.rmid, main, extra]);
     let mut last = None;
     for block in record.blocks {
-        // The flag records whether a repeated relation is stored again. It must be set correctly.
+        // The flag distinguishes both ways to store a repeated relation, so it must be correct.
         if block.flags & SAME_REL != 0 && last != Some(block.relation) {
             return false;
         }

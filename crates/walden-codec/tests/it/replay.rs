@@ -1,4 +1,4 @@
-//! Version 1 of the format predicts bytes from replayed pages, so the behaviour of replay is part of the
+//! Version 1 of the format predicts bytes from replayed pages, so the behavior of replay is part of the
 //! format.
 
 use std::collections::BTreeMap;
