@@ -166,7 +166,7 @@ impl Model {
 
     /// Makes encoding skip transforms whose decoding time outweighs their gain: values that the server
     /// compressed are coded as they are, unless a sample shows that this takes much more space, and index
-    /// tuples are not predicted from heap tuples if there is another prediction.
+    /// tuples are not predicted from heap tuples where their neighbors predict them.
     pub fn set_fast_mode(&mut self) {
         self.predictors.layouts.recompressor.decompress_where_it_pays();
         self.predictors.keys.is_fast = true;
