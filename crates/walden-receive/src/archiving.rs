@@ -1,5 +1,5 @@
-//! The thread that archives what is complete, by the same path as `walden archive push`: whole files, which leave the spool afterwards. Parts of
-//! the segment that is being written are archived by `uploading`.
+//! The thread that archives complete files by the same path as `walden archive push` and then removes them
+//! from the spool. `uploading` archives parts of the segment that is being received.
 
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,13 +16,14 @@ use crate::backoff::Backoff;
 use crate::spool::{Spool, SpoolError};
 use crate::status;
 
-/// How long nothing is archived after a failure.
+/// Wait after a failure.
 const BACKOFF: Backoff = Backoff { first: Duration::from_secs(1), max: Duration::from_secs(60) };
 
-/// What became of a file, for logs.
+/// Called with each file's name, its result, and the number of files that waited to be archived, including
+/// this one.
 pub(crate) type Report<'r> = &'r (dyn Fn(&str, &Result<Pushed, PushError>, usize) + Sync);
 
-/// From the spool into the archive: the files that are complete, in order.
+/// Archives the complete files of the spool, in order.
 pub(crate) struct Archiving<'s> {
     pub archive: &'s Archive,
     pub spool: &'s Spool<'s>,
@@ -30,20 +31,21 @@ pub(crate) struct Archiving<'s> {
     pub options: &'s PushOptions,
     pub status: &'s status::Shared,
     pub report: Report<'s>,
-    /// Is told of each file that was archived, before it leaves the spool.
+    /// Called with each archived file before it leaves the spool.
     pub archived: &'s (dyn Fn(ArchivedFile) + Sync),
-    /// Set when there is something to archive.
+    /// Set when a file waits to be archived.
     pub is_due: Mutex<bool>,
     pub due: Condvar,
     pub is_over: AtomicBool,
 }
 
 impl Archiving<'_> {
-    /// Archives until it is told to stop; after that, the spool keeps what is left.
+    /// Archives files until [`Archiving::stop`] is called. The spool keeps the remaining files.
     pub fn run(&self) {
         let mut pause = BACKOFF.first;
         while !self.is_over.load(Ordering::SeqCst) {
-            // Where it does not work, receiving makes the file itself, and says why it cannot.
+            // Errors are ignored: the receiving thread then creates the file itself and reports why that
+            // fails.
             let _ = self.spool.prepare();
             match self.archive_waiting() {
                 Ok(0) => {
@@ -61,13 +63,13 @@ impl Archiving<'_> {
         }
     }
 
-    /// Has it look at the spool now.
+    /// Makes the thread read the spool now.
     pub fn notify(&self) {
         *self.is_due.lock().unwrap_or_else(PoisonError::into_inner) = true;
         self.due.notify_one();
     }
 
-    /// Has it end when the file that is worked on is done.
+    /// Makes the thread end after the current file.
     pub fn stop(&self) {
         self.is_over.store(true, Ordering::SeqCst);
         self.notify();
@@ -81,13 +83,14 @@ impl Archiving<'_> {
         *is_due = false;
     }
 
-    /// Archives what waits, and says how many files that were; an error if one of them could not be.
+    /// Archives the waiting files and returns how many. Returns an error if one of them could not be
+    /// archived.
     fn archive_waiting(&self) -> Result<usize, String> {
         let spool = |error: SpoolError| error_text(&error);
         let waiting = self.spool.waiting().map_err(spool)?;
         self.status.lock().status.waiting_files = waiting.len() as u64;
         let (mut done, mut problem) = (0, None);
-        // It may have been unmounted since the last time.
+        // The archive may have been unmounted since the last time.
         let archive = self.archive.afresh();
         push_all(&archive, &self.spool.folder(), &waiting, self.options, give_way, |file, result| {
             (self.report)(&file.to_string(), &result, waiting.len() - done);
@@ -101,7 +104,8 @@ impl Archiving<'_> {
                 Err(error) => Err(error_text(&error)),
             };
             problem = outcome.err();
-            // In order: the archive has no holes, and one file that is refused is seen.
+            // Stops at the first failure: the archive gets no holes, and the file that was refused is
+            // reported.
             match problem.is_some() || self.is_over.load(Ordering::SeqCst) {
                 true => ControlFlow::Break(()),
                 false => ControlFlow::Continue(()),
@@ -121,8 +125,9 @@ impl Archiving<'_> {
     }
 }
 
-/// Commits wait for the threads that receive and synchronise, and nobody for those that archive. On Linux, the priority is the calling
-/// thread's; elsewhere the process's, which does no harm either.
+/// Lowers the priority: commits wait for the threads that receive and synchronise, but not for the ones that
+/// archive. On Linux, the priority belongs to the calling thread. Elsewhere it belongs to the process, which
+/// does no harm either.
 fn give_way() {
     const NICE: i32 = 10;
     let _ = rustix::process::setpriority_process(None, NICE);

@@ -1,18 +1,18 @@
-//! How long it is waited between attempts.
+//! Waiting times between attempts.
 
 use std::time::Duration;
 
-/// How long it is waited before something that failed is tried again.
+/// How long to wait before an operation that failed is tried again.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Backoff {
-    /// After the first failure.
+    /// Wait after the first failure.
     pub first: Duration,
-    /// After many failures.
+    /// Longest wait after repeated failures.
     pub max: Duration,
 }
 
 impl Backoff {
-    /// How long it is waited after the failure that follows a wait of `pause`.
+    /// Returns the wait after another failure, given that the previous wait was `pause`.
     pub fn after(&self, pause: Duration) -> Duration {
         (2 * pause).min(self.max)
     }

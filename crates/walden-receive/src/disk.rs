@@ -1,4 +1,4 @@
-//! What the spool asks of a file system: few calls, so that tests can let each of them fail.
+//! The file system calls of the spool. There are few of them, so that tests can make each of them fail.
 
 use std::fs::{self, File, TryLockError};
 use std::io::{self, ErrorKind, Write};
@@ -7,15 +7,15 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// A folder with files of WAL.
+/// A folder with WAL files.
 pub trait Disk: Send + Sync {
-    /// The names of the files in it.
+    /// Lists the names of its files.
     ///
     /// # Errors
-    /// The file system's, as of all calls.
+    /// The file system's, as for all calls.
     fn list(&self) -> io::Result<Vec<String>>;
-    /// Makes a file of so many zero bytes, which are durable; its name is only after [`Disk::sync_names`]. What has the name is
-    /// replaced.
+    /// Creates a file of `bytes` zeros, which are durable; its name is durable only after
+    /// [`Disk::sync_names`]. Replaces a file of this name.
     ///
     /// # Errors
     /// As [`Disk::list`].
@@ -25,7 +25,7 @@ pub trait Disk: Send + Sync {
     /// # Errors
     /// As [`Disk::list`].
     fn open(&self, name: &str) -> io::Result<Arc<dyn DiskFile>>;
-    /// Gives a file another name; a file that has it is replaced. Durable after [`Disk::sync_names`].
+    /// Renames a file, and replaces a file of the new name. Durable after [`Disk::sync_names`].
     ///
     /// # Errors
     /// As [`Disk::list`].
@@ -40,7 +40,7 @@ pub trait Disk: Send + Sync {
     /// # Errors
     /// As [`Disk::list`].
     fn sync_names(&self) -> io::Result<()>;
-    /// Where a file is.
+    /// Returns the path of a file.
     fn path(&self, name: &str) -> PathBuf;
 }
 
@@ -51,43 +51,43 @@ pub trait DiskFile: Send + Sync {
     /// # Errors
     /// The file system's.
     fn write_all_at(&self, bytes: &[u8], offset: u64) -> io::Result<()>;
-    /// Reads bytes at an offset, all that the buffer takes.
+    /// Fills the buffer with bytes at an offset.
     ///
     /// # Errors
-    /// The file system's, and [`ErrorKind::UnexpectedEof`] if the file ends before.
+    /// The file system's, and [`ErrorKind::UnexpectedEof`] if the file ends first.
     fn read_exact_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()>;
-    /// Makes what was written durable.
+    /// Makes written bytes durable.
     ///
     /// # Errors
-    /// The file system's. What was written may be lost then, even if a later call succeeds.
+    /// The file system's. Written bytes may then be lost, even if a later call succeeds.
     fn sync(&self) -> io::Result<()>;
 }
 
 /// A folder of the file system, locked for this process.
 pub struct Folder {
     path: PathBuf,
-    /// Locked as long as it is open.
+    /// Holds the lock while it is open.
     _lock: File,
 }
 
-/// The file that is locked by the process that receives.
+/// The file that the receiving process locks.
 const LOCK: &str = "lock";
-/// Bytes that are written at a time to fill a file.
+/// Bytes written at a time to fill a file.
 static ZEROS: [u8; 128 << 10] = [0; 128 << 10];
 
-/// For how long a folder's lock is tried: [`is_in_use`] of another process holds it for a moment.
+/// How long to try to lock the folder: [`is_in_use`] of another process holds the lock for a moment.
 const LOCK_WITHIN: Duration = Duration::from_secs(1);
-/// How often it is tried.
+/// How often to try.
 const LOCK_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Whether a process receives into a folder, as far as the user may find that out.
+/// Returns whether a process receives into a folder. False if the lock file cannot be opened.
 pub fn is_in_use(folder: &Path) -> bool {
     let lock = File::open(folder.join(LOCK));
     lock.is_ok_and(|lock| matches!(lock.try_lock_shared(), Err(TryLockError::WouldBlock)))
 }
 
 impl Folder {
-    /// Uses a folder, which is made if it is not there.
+    /// Opens a folder, and creates it if it does not exist.
     ///
     /// # Errors
     /// The file system's, and [`ErrorKind::ResourceBusy`] if another process receives into it.
@@ -112,7 +112,7 @@ impl Disk for Folder {
     fn list(&self) -> io::Result<Vec<String>> {
         let names = fs::read_dir(&self.path)?.map(|entry| entry.map(|entry| entry.file_name().into_string()));
         let names: io::Result<Vec<_>> = names.collect();
-        // Names that are not Unicode are not ours.
+        // A name that is not Unicode does not belong to the spool.
         Ok(names?.into_iter().flatten().collect())
     }
 
@@ -174,7 +174,7 @@ mod tests {
     fn a_folder_is_opened_although_somebody_looks_whether_it_is_in_use() {
         let folder = tempfile::tempdir().unwrap();
         drop(Folder::open(folder.path()).unwrap());
-        // What `is_in_use` does, slowly.
+        // As `is_in_use` does, but slowly.
         let look = File::open(folder.path().join(LOCK)).unwrap();
         look.try_lock_shared().unwrap();
         std::thread::scope(|scope| {

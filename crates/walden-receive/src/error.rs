@@ -1,4 +1,4 @@
-//! Why no log is received, and what is done about it.
+//! Errors of receiving WAL, and their remedies.
 
 use std::io::{self, ErrorKind};
 
@@ -11,34 +11,34 @@ use walden_postgres::replication::ReplicationError;
 
 use crate::spool::SpoolError;
 
-/// The cause in a word if the server has removed WAL that is missing here.
+/// The cause as one word if the server has removed WAL that was not received yet.
 pub(crate) const WAL_REMOVED: &str = "wal_removed";
 
-/// Why no log is received.
+/// Why no WAL is received.
 #[derive(Debug, thiserror::Error)]
 pub enum ReceiveError {
     /// The server or the connection.
     #[error(transparent)]
     Server(#[from] ReplicationError),
-    /// The server does not let the user receive, and has never done so in this process.
+    /// The server refuses the user, and has started no stream for this process before.
     #[error(transparent)]
     NotAllowed(ReplicationError),
-    /// The server still has the slot in use, with which this process received before.
+    /// The slot that this process used before is still in use on the server.
     #[error(transparent)]
     StillInUse(ReplicationError),
-    /// The server has removed WAL, although there is a slot.
+    /// The server has removed WAL although a slot is used.
     #[error(transparent)]
     RemovedDespiteSlot(ReplicationError),
     /// The spool.
     #[error(transparent)]
     Spool(#[from] SpoolError),
-    /// A partial segment, before a gap that is accepted.
+    /// A partial segment before an accepted gap.
     #[error("cannot archive a partial segment before the gap")]
     Partial(#[source] PushError),
     /// The archive.
     #[error("cannot use the archive")]
     Archive(#[from] ArchiveError),
-    /// The server is another cluster's.
+    /// The server belongs to another cluster.
     #[error("the server is another cluster's: expected system identifier {expected}, found {found}")]
     OtherCluster {
         /// The archive's system identifier.
@@ -46,7 +46,7 @@ pub enum ReceiveError {
         /// The server's.
         found: String,
     },
-    /// The server has segments of another size than the archive.
+    /// The server's segment size differs from the archive's.
     #[error("the archive has segments of {}, found a server with segments of {}", mb(*expected), mb(*found))]
     OtherSegmentSize {
         /// Bytes of the archive's segments.
@@ -54,7 +54,7 @@ pub enum ReceiveError {
         /// Bytes of the server's.
         found: u64,
     },
-    /// The server's log left ours before the end of what was received.
+    /// The server's history forked from the received WAL before the end of that WAL.
     #[error(
         "the server's log is not a continuation of ours: expected timeline {timeline} or one that descends from it, found timeline {found}"
     )]
@@ -64,15 +64,15 @@ pub enum ReceiveError {
         /// The server's.
         found: Timeline,
     },
-    /// The server's log ends before what was received.
+    /// The server's WAL ends before the received WAL.
     #[error("the server's log ends at {server}: expected at least {received}, which was received before")]
     Behind {
-        /// The end of the server's log.
+        /// The end of the server's WAL.
         server: Lsn,
-        /// The end of what is here, as far as it is asked for again.
+        /// The end of the received WAL, as far as it is requested again.
         received: Lsn,
     },
-    /// The log is of a version of PostgreSQL that is not read here.
+    /// The WAL is of a PostgreSQL version that Walden does not read.
     #[error("cannot receive the server's log: its page at {at} (magic {magic:04X}) was {reason}")]
     UnknownVersion {
         /// The start of the page.
@@ -82,35 +82,36 @@ pub enum ReceiveError {
         /// The version that writes it.
         reason: UnreadableMagic,
     },
-    /// What has come is damaged.
+    /// The received WAL is damaged.
     #[error("what has come is damaged at {}: expected {}, found {}", .0.at, .0.expected(), .0.found())]
     Damaged(Fault),
-    /// The slot is not there.
+    /// The slot does not exist.
     #[error("the replication slot \"{0}\" does not exist")]
     NoSlot(String),
-    /// The server has said nothing for too long.
+    /// The server has sent nothing for too long.
     #[error("the server has said nothing for {0} s")]
     Silent(u64),
-    /// The system's.
+    /// The operating system's.
     #[error("cannot start synchronising the spool")]
     System(#[from] io::Error),
 }
 
-/// A size of segments, which is a multiple of 1 MB, as people write it.
+/// Formats a segment size, which is a multiple of 1 MB.
 fn mb(bytes: u64) -> String {
     format!("{} MB", bytes >> 20)
 }
 
-/// What is done about an error.
+/// How to handle an error.
 struct Remedy {
     cause: &'static str,
     hint: Option<&'static str>,
-    /// To try again could not help, or could do harm.
+    /// Another attempt cannot help, or could do harm.
     is_final: bool,
 }
 
 impl ReceiveError {
-    /// Converts a fault of the received log. After a page of a known version, a page of another version is damage.
+    /// Converts a fault in received WAL. After a page of a known version, a page of another version is
+    /// damage.
     pub(crate) fn of_fault(fault: Fault, is_version_known: bool) -> ReceiveError {
         match fault.kind.unknown_version().filter(|_| !is_version_known) {
             Some((magic, reason)) => ReceiveError::UnknownVersion { at: fault.at, magic, reason },
@@ -118,7 +119,8 @@ impl ReceiveError {
         }
     }
 
-    /// A server's error by what it means here: whether a slot is used, and whether the log has come before in this process.
+    /// Classifies a server's error by its context: whether a slot is used, and whether this process has
+    /// received WAL before.
     pub(crate) fn in_context(self, has_slot: bool, has_streamed: bool) -> ReceiveError {
         let ReceiveError::Server(error) = self else { return self };
         match error.server_error().map(|error| error.code.as_str()) {
@@ -132,22 +134,22 @@ impl ReceiveError {
         }
     }
 
-    /// Whether nothing could be received from the beginning, as of wrong settings.
+    /// Returns whether receiving could not start at all, for example because of wrong settings.
     pub fn is_of_beginning(&self) -> bool {
         matches!(self, ReceiveError::NotAllowed(_))
     }
 
-    /// The cause in a word, for logs and metrics.
+    /// Returns the cause as one word, for logs and metrics.
     pub fn cause(&self) -> &'static str {
         self.remedy().cause
     }
 
-    /// What the user can do about it.
+    /// Returns how the user can solve the problem.
     pub fn hint(&self) -> Option<&'static str> {
         self.remedy().hint
     }
 
-    /// Whether to try again could not help, or could do harm.
+    /// Returns whether another attempt cannot help, or could do harm.
     pub fn is_final(&self) -> bool {
         self.remedy().is_final
     }
@@ -220,23 +222,23 @@ impl ReceiveError {
 }
 
 impl Remedy {
-    /// To try again may help.
+    /// Another attempt may help.
     fn retry(cause: &'static str, hint: &'static str) -> Remedy {
         Remedy { cause, hint: Some(hint), is_final: false }
     }
 
-    /// To try again may help, and there is nothing else to do.
+    /// Another attempt may help, and the user cannot do anything else.
     fn wait(cause: &'static str) -> Remedy {
         Remedy { cause, hint: None, is_final: false }
     }
 
-    /// To try again could not help, or could do harm.
+    /// Another attempt cannot help, or could do harm.
     fn stop(cause: &'static str, hint: &'static str) -> Remedy {
         Remedy { cause, hint: Some(hint), is_final: true }
     }
 }
 
-/// What is done about what the server says, by its SQLSTATE, or about a connection on which it says nothing.
+/// Returns the remedy for a server's error by its SQLSTATE, or for an error of the connection.
 fn remedy_of_server(error: &ReplicationError) -> Remedy {
     match error.server_error().map(|error| error.code.as_str()) {
         // undefined_file
@@ -309,7 +311,7 @@ mod tests {
         assert!(!hint(of("58P01", true, true)).contains("--slot"));
         let refused = of("42501", true, false);
         assert!(refused.is_final() && refused.is_of_beginning());
-        // Somebody has taken the attribute away, and may give it back.
+        // An administrator has revoked the attribute, and may grant it again.
         let revoked = of("42501", true, true);
         assert!(!revoked.is_final() && !revoked.is_of_beginning());
     }
@@ -329,7 +331,8 @@ mod tests {
             let text = error.to_string();
             assert!(text.contains("page at 0/00100000") && text.contains(expected), "{text}");
             assert!(error.is_final() && error.cause() == "unknown_version", "{text}");
-            // Between pages of a known version it is damage, which may come right when it is asked for again.
+            // After a page of a known version it is damage, which may be gone when the WAL is requested
+            // again.
             let later = ReceiveError::of_fault(fault, true);
             assert!(!later.is_final() && later.cause() == "damaged", "{later}");
         }

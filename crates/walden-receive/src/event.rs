@@ -1,4 +1,4 @@
-//! What happens while a log is received, for logs.
+//! Events of a receiver, for messages and logs.
 
 use std::time::Duration;
 
@@ -10,66 +10,67 @@ use crate::error::ReceiveError;
 use crate::spool::Position;
 use crate::uploading::UploadError;
 
-/// What happened, for logs.
+/// An event, for messages and logs.
 #[derive(Debug)]
 pub enum Event<'e> {
-    /// The log comes from this position.
+    /// The server has started to send WAL from this position.
     Streaming {
         /// The server.
         server: &'e str,
-        /// Its version.
+        /// The server's version.
         version: &'e str,
-        /// From where.
+        /// The first position that it sends.
         position: Position,
-        /// The connection is encrypted.
+        /// Whether the connection is encrypted.
         is_encrypted: bool,
     },
-    /// It could not be found out from where on the server keeps its log for the slot: it is received from the server's position on, and
-    /// what is before is missing.
+    /// The slot's restart position could not be read. Receiving starts at the server's current position, and
+    /// any WAL before it is missing.
     SlotUnread {
         /// The slot.
         slot: &'e str,
         /// Why.
         error: &'e SlotError,
     },
-    /// The timeline ended, and another one goes on.
+    /// The timeline ended, and receiving continues on another one.
     Switched {
         /// The timeline that ended.
         from: Timeline,
-        /// From where the other one is received.
+        /// Where receiving continues on the other timeline.
         position: Position,
     },
-    /// The server had removed WAL, and the log continues after the gap, which the archive records.
+    /// The server had removed WAL. Receiving continues after the gap, which the archive records.
     Skipped {
-        /// The first position that is missing.
+        /// The first missing position.
         from: Lsn,
-        /// Where the log continues.
+        /// Where receiving continues.
         position: Position,
     },
-    /// Nothing comes; it is tried again after this time.
+    /// Receiving is interrupted and is tried again after the pause.
     Interrupted {
         /// Why.
         error: &'e ReceiveError,
-        /// After which time.
+        /// Time until the next attempt.
         pause: Duration,
     },
-    /// The log could not be archived as it came, so that nothing is acknowledged; it is tried again after this time.
+    /// Received WAL could not be archived in parts, so nothing more is acknowledged. Archiving is tried again
+    /// after the pause.
     NotStored {
         /// Why.
         error: &'e UploadError,
-        /// After which time.
+        /// Time until the next attempt.
         pause: Duration,
     },
-    /// A file was archived or not.
+    /// A file was archived, or archiving it failed.
     Archived {
         /// Its name.
         name: &'e str,
-        /// What became of it.
+        /// The result of archiving it.
         result: &'e Result<Pushed, PushError>,
-        /// Files that waited.
+        /// Number of files that waited to be archived, including this one.
         waiting: usize,
     },
 }
 
-/// Takes what happened.
+/// A function that receives the events.
 pub type Observer<'o> = &'o (dyn Fn(Event<'_>) + Sync);

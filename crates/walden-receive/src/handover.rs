@@ -1,7 +1,9 @@
-//! Files of a spool for recovery, checked as they are before they are archived: nothing wrong is handed over.
+//! Copies files of a spool for recovery, after the same checks as before archiving, so that recovery never
+//! gets damaged WAL.
 //!
-//! PostgreSQL takes a damaged record for the end of the log. Without these checks, one flipped bit in the middle of what was received
-//! would end recovery there, and the server would go on without what follows, and say nothing.
+//! PostgreSQL treats a damaged record as the end of WAL. Without these checks, one flipped bit in the middle
+//! of the received WAL would end recovery there, and the server would silently start without the WAL after
+//! it.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -22,23 +24,23 @@ use walden_format::record::{MAX_RECORD_BYTES, RECORD_HEADER};
 use walden_format::stream::StreamInfo;
 use walden_source::regular_file;
 
-/// Largest file that is read, in bytes: no segment is larger.
+/// Largest file that is read, in bytes; no segment is larger.
 const MAX_BYTES: u64 = 1 << 30;
-/// How often a segment that is being received is read, if each time another place in it looks damaged.
+/// How often a segment that is being received is read while each attempt finds damage at a different place.
 const MAX_READS: usize = 100;
-/// Until it is read again.
+/// Wait before the next attempt.
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// Which cluster recovery is of, as far as that is known.
+/// The cluster of the recovering server, as far as it is known.
 #[derive(Clone, Default, Debug)]
 pub struct Known {
-    /// System identifiers, each with what says it: a file has to be of all of them.
+    /// System identifiers, each with its origin. A file has to match all of them.
     pub system_ids: Vec<(u64, String)>,
-    /// Bytes of the cluster's segments.
+    /// Segment size of the cluster, in bytes.
     pub segment_bytes: Option<u64>,
 }
 
-/// Why a file of a spool is not handed over.
+/// Why a file of a spool is not copied.
 #[derive(Debug, thiserror::Error)]
 pub enum CopyError {
     /// It cannot be read.
@@ -50,7 +52,7 @@ pub enum CopyError {
         #[source]
         source: io::Error,
     },
-    /// It is damaged, or not what its name says.
+    /// It is damaged, or does not match its name.
     #[error("cannot use {}", path.display())]
     Refused {
         /// The file.
@@ -59,7 +61,7 @@ pub enum CopyError {
         #[source]
         source: Refusal,
     },
-    /// The records end before what was received does.
+    /// The complete records end before the received WAL does.
     #[error(
         "cannot use {}: damaged at {at} (offset {offset}): expected a whole record with the right checksum, or nothing behind one that is cut off, found other bytes up to offset {end}",
         path.display()
@@ -67,31 +69,31 @@ pub enum CopyError {
     Behind {
         /// The file.
         path: PathBuf,
-        /// Where the records end.
+        /// The end of the records.
         at: Lsn,
-        /// Where in the file.
+        /// The same place as an offset in the file.
         offset: u64,
-        /// Behind the last byte that was received.
+        /// Offset after the last received byte.
         end: u64,
     },
-    /// It is another cluster's.
+    /// It belongs to another cluster.
     #[error(
         "cannot use {}: expected system identifier {expected}, as in {says}, found {found}", path.display()
     )]
     OtherCluster {
         /// The file.
         path: PathBuf,
-        /// What says which cluster recovery is of.
+        /// Where the expected system identifier comes from.
         says: String,
-        /// Its system identifier.
+        /// The expected system identifier.
         expected: u64,
         /// The file's.
         found: u64,
     },
-    /// The histories of the archive, which say how far timelines go, cannot be read.
+    /// The archive's timeline histories, which limit how far timelines go, cannot be read.
     #[error("cannot read the archive's timeline histories")]
     Histories(#[source] io::Error),
-    /// The file that recovery asks for cannot be written.
+    /// The file for recovery cannot be written.
     #[error("cannot write {}", path.display())]
     Write {
         /// The file.
@@ -103,7 +105,7 @@ pub enum CopyError {
 }
 
 impl CopyError {
-    /// The cause in a word, for logs and metrics.
+    /// Returns the cause as one word, for logs and metrics.
     pub fn cause(&self) -> &'static str {
         match self {
             CopyError::Read { .. } | CopyError::Histories(_) => "unreadable",
@@ -113,7 +115,7 @@ impl CopyError {
         }
     }
 
-    /// What the user can do about it.
+    /// Returns how the user can solve the problem.
     pub fn hint(&self) -> Option<&'static str> {
         match self {
             CopyError::Read { .. } => Some(
@@ -129,7 +131,7 @@ impl CopyError {
         }
     }
 
-    /// Where in the file; its start where the file as a whole is wrong.
+    /// The offset of the damage; 0 if the file as a whole is wrong.
     fn offset(&self) -> u64 {
         match self {
             CopyError::Behind { offset, .. }
@@ -139,15 +141,16 @@ impl CopyError {
     }
 }
 
-/// Copies a file out of a spool for recovery: of a segment that is not complete, what was received, up to where its timeline was left
-/// by a history that is `archived` or in the spool. Gives back whether the spool has it. Nothing is changed there, so a process that
-/// receives may go on.
+/// Copies a file from a spool for recovery, and returns whether the spool has it. The copy of an incomplete
+/// segment has the received WAL up to the place where a history that is `archived` or in the spool leaves its
+/// timeline. The spool is not changed, so a receiving process may continue.
 ///
-/// What is complete is checked as [`walden_archive::push()`] checks it, what is not up to the end of what was received.
+/// A complete file is checked as [`walden_archive::push()`] checks it, an incomplete one up to the end of the
+/// received WAL.
 ///
 /// # Errors
-/// The file system's, those of `archived`, and a file that is damaged, of another name, or of another cluster than the one that is
-/// known.
+/// The file system's, those of `archived`, and an error for a file that is damaged, does not match its name,
+/// or belongs to another cluster than `known`.
 pub fn copy_out(
     spool: &Path,
     file: ArchivedFile,
@@ -159,7 +162,7 @@ pub fn copy_out(
         ArchivedFile::Segment(name) => Some(ArchivedFile::Partial(name)),
         _ => None,
     };
-    // A partial segment may get its name between two looks.
+    // A partial segment may be renamed between two attempts, so the full name is tried twice.
     for candidate in [Some(file), partial, Some(file)].into_iter().flatten() {
         let path = spool.join(candidate.to_string());
         let mut input = match regular_file::open(&path) {
@@ -179,7 +182,7 @@ pub fn copy_out(
             }
             ArchivedFile::Segment(_) | ArchivedFile::Backup(..) => {
                 let content = received.read(&mut input)?;
-                // Histories that cannot be read say nothing: without them, no more is accepted.
+                // Unreadable histories count as none: fewer files are accepted without them.
                 let histories = || with_histories_of(spool, archived().unwrap_or_default());
                 received.check_whole(candidate, &content, histories)?;
                 Some(content)
@@ -193,7 +196,7 @@ pub fn copy_out(
         written.map_err(|source| CopyError::Write { path: target.to_owned(), source })?;
         return Ok(true);
     }
-    // A folder that is not there, such as on a file system that is not mounted, has nothing to say.
+    // A missing folder, for example on an unmounted file system, does not mean that the file is missing.
     match std::fs::read_dir(spool) {
         Ok(_) => Ok(false),
         Err(source) => Err(CopyError::Read { path: spool.to_owned(), source }),
@@ -218,7 +221,7 @@ impl Received<'_> {
         CopyError::Refused { path: self.path.to_owned(), source }
     }
 
-    /// The size of a segment, which a file of the spool has from its beginning on.
+    /// Returns the segment size. Every segment file of the spool has its full size from the start.
     fn expect_size(&self, content: &[u8]) -> Result<SegmentSize, CopyError> {
         let bytes = content.len() as u64;
         let size =
@@ -248,7 +251,7 @@ impl Received<'_> {
         }
     }
 
-    /// Nothing in a history says whose it is: the segments beside it do.
+    /// A history does not contain a system identifier, so that of a segment in the same spool is checked.
     fn expect_spool_of_cluster(&self, spool: &Path) -> Result<(), CopyError> {
         let entries = std::fs::read_dir(spool).into_iter().flatten().flatten();
         let found = entries.map(|entry| entry.path()).find_map(|path| {
@@ -263,7 +266,7 @@ impl Received<'_> {
         found.map_or(Ok(()), |found| self.expect_cluster(found))
     }
 
-    /// Checks a file as before it is archived.
+    /// Checks a complete file as before archiving.
     fn check_whole(
         &self,
         file: ArchivedFile,
@@ -277,7 +280,7 @@ impl Received<'_> {
             }
         }
         let checked = match check::check_held(file, content, rules_for(&[])) {
-            // A history may say that a timeline begins or ends in the segment.
+            // According to a history, a timeline may start or end in the segment.
             Err(Refusal::Timeline { .. } | Refusal::Damaged { .. } | Refusal::Incomplete { .. }) => {
                 let histories: Vec<History> = histories().unwrap_or_default().into_values().collect();
                 check::check_held(file, content, rules_for(&histories))
@@ -287,10 +290,12 @@ impl Received<'_> {
         checked.map(drop).map_err(|refusal| self.refused(refusal))
     }
 
-    /// Reads what was received of a segment, zeros behind it; nothing if nothing was, or nothing of what recovery may get.
+    /// Reads the received WAL of a segment, with zeros after it. Returns `None` if nothing was received, or
+    /// none of it may be recovered.
     ///
-    /// A process that receives may write at the same time, one byte after the other: of a page and the next one, the later one may be
-    /// read as it is after that, and the earlier one as it was before. At the next look, that place is written. Damage stays.
+    /// A receiving process may write at the same time. Of two adjacent pages, this may read the second one
+    /// after it was written and the first one before that. The next attempt then reads the first page as
+    /// written, whereas real damage stays.
     fn read_partial(
         &self,
         input: &mut File,
@@ -319,8 +324,8 @@ impl Received<'_> {
         }
     }
 
-    /// Checks a segment that was received in part: records with the right checksums, up to one that is cut off, and nothing behind that.
-    /// Gives back whether anything was received.
+    /// Checks an incomplete segment: records with the right checksums up to one that is cut off, and only
+    /// zeros after it. Returns whether anything was received.
     fn check_received(
         &self,
         name: SegmentName,
@@ -329,7 +334,7 @@ impl Received<'_> {
         histories: &[History],
     ) -> Result<bool, CopyError> {
         let written = content.iter().rposition(|&byte| byte != 0).map_or(0, |last| last as u64 + 1);
-        // Not more than the first page's header.
+        // No more than the first page's header.
         if written <= LONG_HEADER as u64 {
             return Ok(false);
         }
@@ -343,7 +348,8 @@ impl Received<'_> {
                 let end = checked.contents.and_then(|contents| contents.end.parse::<Lsn>().ok());
                 (end, None)
             }
-            // Of a record that crosses pages and is cut off in its last one, the pages before are there, and its start is what is at fault.
+            // If a record crosses pages and is cut off in its last one, the earlier pages are complete and
+            // the fault is at its start.
             Err(refusal) => match refusal {
                 Refusal::Damaged { fault, .. }
                     if matches!(fault.kind, FaultKind::Checksum { .. } | FaultKind::PreviousLink { .. }) =>
@@ -369,13 +375,13 @@ impl Received<'_> {
     }
 }
 
-/// The receiver accepts a version that Walden does not read only if the user wants that.
+/// The receiver accepts WAL of an unknown version only if the user allows it, so it is accepted here.
 fn rules_for(histories: &[History]) -> Rules<'_> {
     Rules { accept_damaged: false, accept_unknown_versions: true, histories }
 }
 
-/// Whether what was written of a segment that begins at `start` ends where its whole records do, at `end`, or within the record that
-/// follows.
+/// Returns whether the received bytes of a segment starting at `start` end at `end`, the end of its complete
+/// records, or within the record that follows.
 fn is_cut_off_at(info: &StreamInfo, content: &[u8], (start, end): (Lsn, Lsn), written: u64) -> bool {
     let geometry = info.geometry();
     let (mut at, mut length) = (end, None);
@@ -387,7 +393,7 @@ fn is_cut_off_at(info: &StreamInfo, content: &[u8], (start, end): (Lsn, Lsn), wr
         }
         let page = content.get(at.bytes_since(start) as usize..).unwrap_or_default();
         let Ok(header) = PageHeader::parse(page) else { return false };
-        // The rest of a record that an earlier page or segment begins.
+        // The rest of a record that starts on an earlier page or in an earlier segment.
         length = (header.remaining > 0).then_some(header.remaining);
         at = at.plus(header_bytes);
     }

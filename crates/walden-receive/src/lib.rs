@@ -1,9 +1,9 @@
 #![doc = include_str!("../README.md")]
 #![forbid(unsafe_code)]
 
-// Three threads beside the one that receives (`session`), each for a step of the log's way: `syncing` has what was received durable on this
-// machine's disk, `archiving` takes complete segments from there into the archive, and `uploading`, with `--ack-after archive`, parts of the
-// segment that is not complete yet.
+// Besides the thread that receives (`session`), three threads run, one for each step on the WAL's way to the
+// archive: `syncing` makes received WAL durable on this machine's disk, `archiving` archives complete
+// segments, and `uploading`, with `--ack-after archive`, archives parts of the incomplete segment.
 mod archiving;
 mod backoff;
 pub mod disk;

@@ -1,37 +1,38 @@
-//! How a log is received.
+//! Options of a receiver.
 
 use std::time::Duration;
 
 use walden_archive::push::PushOptions;
 
-/// How a log is received.
+/// How WAL is received.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The replication slot, so that the server keeps what is not received yet.
+    /// Replication slot, so that the server keeps WAL until it is received.
     pub slot: Option<String>,
-    /// Make the slot if it is not there.
+    /// Create the slot if it does not exist.
     pub is_slot_created: bool,
-    /// Synchronise as soon as something has come, and say so at once: commits wait for it.
+    /// Synchronise received WAL immediately and acknowledge it immediately, because commits wait for it.
     pub is_synchronous: bool,
-    /// Where the log must be durable before it is acknowledged.
+    /// Where WAL must be durable before it is acknowledged.
     pub ack_after: AckAfter,
-    /// How often the server is told how far we are, at least.
+    /// Longest time between two status messages to the server.
     pub status_interval: Duration,
-    /// A server that says nothing for so long is gone.
+    /// A server that has sent nothing for this time is considered gone.
     pub server_timeout: Duration,
-    /// Continue with the oldest WAL that the server has, if it has removed the next WAL. The archive records the gap.
+    /// If the server has removed the next WAL, continue with the oldest WAL that it has. The archive records
+    /// the gap.
     pub is_gap_accepted: bool,
     /// How files are archived.
     pub push: PushOptions,
 }
 
-/// Where the log must be durable before it is acknowledged.
+/// Where WAL must be durable before it is acknowledged.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub enum AckAfter {
     /// In the spool.
     #[default]
     Spool,
-    /// In the archive as well: the segment that is being written, in parts.
+    /// Also in the archive: the segment that is being received is archived in parts.
     Archive,
 }
 

@@ -1,4 +1,4 @@
-//! A server's log into an archive, for as long as both are there.
+//! Receives a server's WAL into an archive until it is stopped.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Condvar, Mutex};
@@ -21,18 +21,20 @@ use crate::spool::{Spool, SpoolError};
 use crate::status::{self, State, Status};
 use crate::uploading::{UploadError, Uploading};
 
-/// How long it is waited after an interruption.
+/// Wait after an interruption.
 const BACKOFF: Backoff = Backoff { first: Duration::from_millis(100), max: Duration::from_secs(10) };
-/// While the server has not got what is missing, its log need not say so every ten seconds: somebody has to import it.
+/// Waits while the server lacks the next WAL. A user has to import it, so the server's log need not report
+/// that every ten seconds.
 const SLOW_BACKOFF: Backoff = Backoff { first: Duration::from_millis(100), max: Duration::from_secs(60) };
-/// After so many connections in a row whose log is not the one received before, it is another history.
+/// After this number of consecutive connections whose WAL differs from the received WAL, the server has
+/// another history.
 const MAX_DIFFERENCES: u32 = 3;
-/// For how long the thread that receives may do nothing.
+/// How long the receiving thread may make no progress.
 const MAX_IDLE: Duration = Duration::from_secs(180);
-/// After a connection that was kept for longer, the next attempts begin with the shortest wait again.
+/// After a connection that lasted longer than this, waiting starts again with the shortest time.
 const STABLE_CONNECTION: Duration = Duration::from_secs(10);
 
-/// A server's log into an archive.
+/// Receives a server's WAL into an archive.
 pub struct Receiver<'a> {
     archive: &'a Archive,
     disk: &'a dyn Disk,
@@ -42,7 +44,7 @@ pub struct Receiver<'a> {
 }
 
 impl<'a> Receiver<'a> {
-    /// Prepares to receive; nothing is connected to yet.
+    /// Creates a receiver without connecting.
     pub fn new(
         archive: &'a Archive,
         disk: &'a dyn Disk,
@@ -54,14 +56,15 @@ impl<'a> Receiver<'a> {
         Receiver { archive, disk, parameters, options, status }
     }
 
-    /// How it is doing.
+    /// Returns the current status.
     pub fn status(&self) -> Status {
         self.status.now()
     }
 
-    /// Whether the thread that receives gets on: connects, receives, or waits, to try again or for the disk. It does not get on while a
-    /// call of the operating system does not return for three minutes, or a request to the archive. Of several hosts, each has these three
-    /// minutes for itself: `connect_timeout` (10 seconds if nothing is said) has to be a good deal shorter.
+    /// Returns whether the receiving thread makes progress: it connects, receives, or waits for the next
+    /// attempt or for the disk. It makes none while a system call or a request to the archive does not return
+    /// for three minutes. Each of several hosts has three minutes of its own, so `connect_timeout` (10
+    /// seconds by default) has to be considerably shorter.
     pub fn is_alive(&self) -> bool {
         self.status.idle() < MAX_IDLE
     }
@@ -69,12 +72,13 @@ impl<'a> Receiver<'a> {
     /// Receives and archives until `stop` is set, which takes effect within a fraction of a second.
     ///
     /// # Errors
-    /// What to try again could not mend. Other errors interrupt, and are seen in [`Receiver::status`].
+    /// Errors that another attempt cannot solve. Other errors interrupt receiving and appear in
+    /// [`Receiver::status`].
     pub fn run(&self, stop: &AtomicBool) -> Result<(), ReceiveError> {
         self.run_observed(stop, &|_| {})
     }
 
-    /// Receives and archives as [`Receiver::run`] does, and tells `observer` everything that happens.
+    /// Receives and archives as [`Receiver::run`] does, and reports every event to `observer`.
     ///
     /// # Errors
     /// As [`Receiver::run`].
@@ -125,7 +129,8 @@ impl<'a> Receiver<'a> {
         self.ended(result).map(drop)
     }
 
-    /// Tries until it is done or must stop; nothing if it was to stop before.
+    /// Repeats an attempt until it succeeds, fails finally, or `stop` is set. Returns `None` if `stop` was
+    /// set first.
     fn retry<T>(
         &self,
         stop: &AtomicBool,
@@ -143,13 +148,14 @@ impl<'a> Receiver<'a> {
                     error.in_context(self.options.slot.is_some(), has_streamed)
                 }
             };
-            // A flipped bit of the network looks like another history once.
+            // A single flipped bit on the network looks like another history.
             let is_different = matches!(error, ReceiveError::Spool(SpoolError::Different { .. }));
             differences = if is_different { differences + 1 } else { 0 };
             if error.is_final() || differences == MAX_DIFFERENCES {
                 return Err(error);
             }
-            // Commits may wait for what is left of the log, so a connection that got on is made again at once.
+            // Commits may wait for the remaining WAL, so a connection that made progress is made again
+            // immediately.
             let flushed = self.status.lock().flushed;
             if began.elapsed() > STABLE_CONNECTION || flushed > furthest {
                 pause = BACKOFF.first;
@@ -168,9 +174,9 @@ impl<'a> Receiver<'a> {
         Ok(None)
     }
 
-    /// Connects, and makes sure that it is the archive's cluster.
+    /// Connects, and checks that the server belongs to the archive's cluster.
     fn connect(&self) -> Result<(Replication, System, SegmentSize), ReceiveError> {
-        // Each of several hosts has its own time, and none of them is a standstill.
+        // Each of several hosts has a time limit of its own, so trying the next one counts as progress.
         let note_alive = &mut || self.status.lock().note_alive();
         let mut replication = Replication::connect_observed(&self.parameters, note_alive)?;
         let system = replication.identify()?;
@@ -183,11 +189,12 @@ impl<'a> Receiver<'a> {
             Err(ArchiveError::OtherSegmentSize { expected, found, .. }) => {
                 return Err(ReceiveError::OtherSegmentSize { expected, found });
             }
-            // What is received goes into the spool meanwhile; the archive checks it once it answers.
+            // Meanwhile, received WAL goes into the spool. The archive checks the cluster when it is
+            // reachable again.
             Err(error) => self.status.lock().status.archive_problem = Some(error_text(&error)),
         }
         if let Some(slot) = self.options.slot.as_ref().filter(|_| self.options.is_slot_created) {
-            // An attempt to make it once more would leave an error in the server's log at each start.
+            // Trying to create an existing slot would leave an error in the server's log at each start.
             let is_there = replication.can_read_slots() && replication.read_slot(slot)?.is_some();
             if !is_there {
                 match replication.create_slot(slot) {
@@ -213,7 +220,8 @@ impl<'a> Receiver<'a> {
     fn set(&self, state: State, error: Option<&ReceiveError>) {
         let mut inner = self.status.lock();
         inner.set(state);
-        // Only log that comes ends a trouble: until then it is said, also of a process that was stopped meanwhile.
+        // Only a started stream clears the problem (`Session::note_streaming`). Until then the status keeps
+        // it, even after the process has stopped.
         if let Some(error) = error {
             inner.status.problem = Some(error_text(error));
             inner.status.cause = Some(error.cause().to_owned());
@@ -257,7 +265,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let archive = Archive::new(Box::new(store::Folder::new(folder.path().join("repo"))));
         let disk = Folder::open(&folder.path().join("spool")).unwrap();
-        // They let everybody connect, and say nothing.
+        // Both accept connections and send nothing.
         let hosts = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
         let [first, second] = [0, 1].map(|at: usize| hosts[at].local_addr().unwrap().port());
         let dsn = format!(

@@ -1,4 +1,4 @@
-//! One connection: where it begins, and what comes over it.
+//! One connection to the server: where it starts, and how its messages are handled.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -25,21 +25,23 @@ use crate::syncing::Syncing;
 use crate::uploading::Uploading;
 use crate::verifier::Verifier;
 
-/// How long the server is waited for at a time: a request to stop is noticed only afterwards.
+/// Longest wait for the server at a time. A request to stop is noticed only afterwards.
 const MAX_WAIT: Duration = Duration::from_millis(200);
-/// How often a process that is not synchronous makes durable what has come.
+/// How often an asynchronous receiver makes WAL durable.
 const SYNC_INTERVAL: Duration = Duration::from_secs(1);
-/// Where commits wait for it, more than so many bytes are made durable while more comes. Else [`SYNC_INTERVAL`] decides.
+/// If commits wait for the receiver, more unsynchronised bytes than this are synchronised while more WAL is
+/// received. Otherwise, [`SYNC_INTERVAL`] decides.
 const MAX_UNSYNCED: u64 = 512 << 10;
-/// How long the disk is waited for at the end of a timeline or of the process.
+/// How long to wait for the disk at the end of a timeline or of the process.
 const FINAL_SYNC_TIMEOUT: Duration = Duration::from_secs(30);
-/// And the archive, where that is to have all: what it does not get now, it gets after the next start.
+/// How long to wait for the archive with `--ack-after archive`. It gets the remaining WAL after the next start.
 const FINAL_UPLOAD_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// A server that begins to send the log says within so long that it cannot, as it has removed it.
+/// Time in which a server reports, after it has accepted START_REPLICATION, that it has removed the requested
+/// WAL.
 const MAX_REFUSAL: Duration = Duration::from_secs(1);
 
-/// Why the archive has the gap that a receiver has skipped.
+/// The reason that the archive records for a skipped gap.
 const GAP_REASON: &str = "the server had removed this WAL before it was received";
 
 pub(crate) struct Session<'s> {
@@ -50,13 +52,13 @@ pub(crate) struct Session<'s> {
     pub options: &'s Options,
     pub status: &'s status::Shared,
     pub archiving: &'s Archiving<'s>,
-    /// If the log is acknowledged only once it is in the archive.
+    /// Set if WAL is acknowledged only once it is in the archive.
     pub uploading: Option<&'s Uploading<'s>>,
     pub observer: Observer<'s>,
 }
 
 impl Session<'_> {
-    /// Receives until it is to stop.
+    /// Receives until `stop` is set.
     pub fn run(
         &self,
         replication: &mut Replication,
@@ -73,11 +75,11 @@ impl Session<'_> {
             syncing.stop();
             result
         });
-        // What has come is worth keeping, however the connection ended, unless it is damaged.
+        // Received WAL is kept, however the connection ended, unless it is damaged or of an unknown version.
         let is_unusable =
             matches!(result, Err(ReceiveError::Damaged(_) | ReceiveError::UnknownVersion { .. }));
         let is_kept = !is_unusable && self.spool.sync().is_ok();
-        // Files that could not be written or synchronised, or that differ, are not trusted any more.
+        // Files that could not be written or synchronised, or whose bytes differ, are not trusted any more.
         if !is_kept || matches!(result, Err(ReceiveError::Spool(_))) {
             self.spool.forget_open_files();
         }
@@ -86,7 +88,7 @@ impl Session<'_> {
         result
     }
 
-    /// Follows the log from timeline to timeline.
+    /// Follows the WAL from timeline to timeline.
     fn follow(
         &self,
         replication: &mut Replication,
@@ -96,20 +98,21 @@ impl Session<'_> {
     ) -> Result<(), ReceiveError> {
         let mut position = self.first_position(replication, system)?;
         position = self.skip_to_server(replication, system, position)?;
-        // The last attempt has shown that the server does not have the next WAL any more.
+        // The previous attempt found that the server no longer has the next WAL.
         let is_removed = self.status.lock().status.cause.as_deref() == Some(WAL_REMOVED);
         if self.options.is_gap_accepted && is_removed {
             position = self.skip_removed(replication, system, position)?;
         }
         self.keep_histories(replication, system.timeline)?;
         loop {
-            // It may refuse to send any of the log that is missing here. Of a later timeline it has said nothing yet.
+            // The server may refuse to send the missing WAL. It has not reported a position on a later
+            // timeline.
             let server_end = match position.timeline <= system.timeline {
                 true => system.flushed.max(position.start),
                 false => position.start,
             };
             let mut inner = self.status.lock();
-            // Whether the archive has what lies here is found out later.
+            // Only `uploading` finds out, later, whether the archive has the WAL of the spool.
             let flushed = if self.uploading.is_some() { inner.flushed } else { position.start };
             inner.note(position.start, flushed, server_end);
             drop(inner);
@@ -135,14 +138,15 @@ impl Session<'_> {
         }
     }
 
-    /// Where to begin. The first of these that there is:
+    /// Returns the first position to receive. Uses the first of these that exists:
     ///
-    /// 1. The spool's position, or the end of the segments and parts that others have archived from there on.
-    /// 2. The end of the newest segment in the archive, and of the parts that follow it: the spool is new.
-    /// 3. From where on the server keeps its log for the slot.
-    /// 4. The end of the server's log.
+    /// 1. The spool's position, or the end of the segments and parts that other processes have archived from
+    ///    there on.
+    /// 2. The end of the newest segment in the archive, and of the parts that follow it, if the spool is new.
+    /// 3. The position from which the server keeps WAL for the slot.
+    /// 4. The end of the server's WAL.
     ///
-    /// Both positions of the server's are taken back to the start of their segment.
+    /// The last two are rounded down to the start of their segment.
     fn first_position(
         &self,
         replication: &mut Replication,
@@ -163,7 +167,7 @@ impl Session<'_> {
         Ok(Position { timeline, start: self.size.start_of(self.size.segment_of(start)), info: None })
     }
 
-    /// From where on the server keeps its log for a slot; nothing if that is not known.
+    /// Returns the position from which the server keeps WAL for a slot, or `None` if it is unknown.
     fn slot_restart(
         &self,
         replication: &mut Replication,
@@ -174,11 +178,11 @@ impl Session<'_> {
             let found = replication.read_slot(slot)?.ok_or_else(|| ReceiveError::NoSlot(slot.to_owned()))?;
             return Ok(found.restart);
         }
-        // It connects to the hosts once more.
+        // This connects to the hosts again.
         self.status.lock().note_alive();
         let start = match replication::slot_restart_by_sql(self.parameters, slot) {
             Ok(Some(start)) => start,
-            // The server itself says if the slot is not there.
+            // The server itself reports a missing slot.
             Ok(None) => return Ok(None),
             Err(error) => {
                 (self.observer)(Event::SlotUnread { slot, error: &error });
@@ -192,15 +196,16 @@ impl Session<'_> {
         Ok(Some((start, history.timeline_at(start))))
     }
 
-    /// Goes on behind the segments that follow in the archive without a gap, which came from another spool or by `archive_command`: the
-    /// server may have removed them. Of a partial segment, what was received is compared with what is archived.
+    /// Moves the position past the segments that follow in the archive without a gap, which came from another
+    /// spool or from `archive_command`: the server may have removed them. A partial segment in the spool is
+    /// compared with the archived segment.
     ///
-    /// Where that differs or cannot be read, such as without a private key or while the archive does not answer, the spool's position
-    /// stays: the server's log is compared with it.
+    /// If they differ or the archived one cannot be read, for example without a private key or while the
+    /// archive is unreachable, the position stays. The server's WAL is then compared with the spool.
     fn skip_archived(&self, mut position: Position) -> Result<Position, ReceiveError> {
         let mut log: Option<(SegmentName, LogListing)> = None;
         loop {
-            // There may be many, each of which is read.
+            // Many segments may have to be read.
             self.status.lock().note_alive();
             let name = SegmentName::new(position.timeline, self.size.segment_of(position.start), self.size);
             if log.as_ref().is_none_or(|(first, _)| first.log != name.log) {
@@ -221,11 +226,12 @@ impl Session<'_> {
         }
     }
 
-    /// Restores the following segments to the spool from their parts in the archive, and returns the position after them. The server may
-    /// have removed these segments, because their parts were acknowledged, while the spool that had them was lost.
+    /// Restores the following segments to the spool from their parts in the archive, and returns the position
+    /// after them. The server may have removed these segments, because their parts were acknowledged, while
+    /// the spool that had them was lost.
     ///
-    /// Complete segments of earlier timelines are restored too: nothing else archives them. Where parts are damaged, differ from the
-    /// spool, or cannot be read, the position stays.
+    /// Complete segments of earlier timelines are restored too: nothing else archives them. If parts are
+    /// damaged, differ from the spool, or cannot be read, the position stays.
     fn restore_parts(&self, position: Position) -> Result<Position, ReceiveError> {
         let Ok(extents) = parts::extents(self.archive) else { return Ok(position) };
         let mut restored = position;
@@ -261,7 +267,8 @@ impl Session<'_> {
         Ok(restored)
     }
 
-    /// An archived segment, which is durable: whoever archived it may have been interrupted before it was.
+    /// Reads an archived segment after making it durable: the process that archived it may have been
+    /// interrupted before that.
     fn read_archived(&self, name: SegmentName, object: Object) -> Result<Option<Vec<u8>>, ArchiveError> {
         self.archive.store().make_durable(&object.key())?;
         let file = ArchivedFile::Segment(name);
@@ -272,7 +279,8 @@ impl Session<'_> {
         })
     }
 
-    /// A server on a later timeline may have left ours before the end of what we have: then we go on there.
+    /// Handles a server on a later timeline that forked before the end of the received WAL: returns the
+    /// position of the fork.
     fn skip_to_server(
         &self,
         replication: &mut Replication,
@@ -293,7 +301,7 @@ impl Session<'_> {
         let (history, _) = history(replication, system.timeline)?;
         let Some(end) = history.end_of(timeline) else { return Err(other_history) };
         if start <= end {
-            // The server itself says at the end of the timeline which one goes on.
+            // At the end of the timeline, the server itself names the next one.
             return Ok(position);
         }
         let later =
@@ -304,8 +312,9 @@ impl Session<'_> {
         Ok(position)
     }
 
-    /// Continues with the oldest WAL that the server has, and records the gap before it in the archive. The received part of
-    /// the segment in which the gap starts is archived under the name `.partial`, which recovery does not read.
+    /// Continues with the oldest WAL that the server has, and records the gap before it in the archive. The
+    /// received part of the segment in which the gap starts is archived under the name `.partial`, which
+    /// recovery does not read.
     fn skip_removed(
         &self,
         replication: &mut Replication,
@@ -326,7 +335,7 @@ impl Session<'_> {
         }
         self.status.lock().note_alive();
         self.archive_partials(start)?;
-        // A segment is missing on the timeline that the server has it on.
+        // A missing segment is recorded on the timeline to which it belongs in the server's history.
         let mut first = self.size.segment_of(from);
         while first < oldest {
             let timeline = timeline_at(self.size.start_of(first)).max(position.timeline);
@@ -349,11 +358,12 @@ impl Session<'_> {
         Ok(position)
     }
 
-    /// The number of the first segment from which the server has all up to its current one, as far as an ordinary connection shows it.
-    /// Otherwise the segment from which it keeps WAL for the slot, or its current one.
+    /// Returns the number of the first segment from which the server has all segments up to its current one,
+    /// read over an ordinary connection. If that fails, returns the segment from which the server keeps WAL
+    /// for the slot, or else its current one.
     fn oldest_on_server(&self, system: System, timeline_at: &dyn Fn(Lsn) -> Timeline) -> u64 {
         let current = self.size.segment_of(system.flushed);
-        // It connects to the hosts once more.
+        // This connects to the hosts again.
         self.status.lock().note_alive();
         let Ok(names) = replication::wal_files_by_sql(self.parameters) else {
             let slot = self.options.slot.as_deref();
@@ -369,14 +379,15 @@ impl Session<'_> {
         (0..current).rev().take_while(has).last().unwrap_or(current)
     }
 
-    /// Archives the partial segments before a position, which no WAL completes any more, and removes them from the spool.
+    /// Archives the partial segments before a position and removes them from the spool. No more WAL completes
+    /// them.
     fn archive_partials(&self, end: Lsn) -> Result<(), ReceiveError> {
         for file in self.spool.partials()? {
             let ArchivedFile::Partial(name) = file else { continue };
             if name.start(self.size).is_none_or(|start| start >= end) {
                 continue;
             }
-            // One without a complete record has nothing to keep.
+            // A segment without a complete record has no WAL to keep.
             if name
                 .start(self.size)
                 .is_some_and(|start| self.spool.partial_end(name).is_ok_and(|end| end > start))
@@ -390,8 +401,9 @@ impl Session<'_> {
         Ok(())
     }
 
-    /// Keeps the histories of a timeline and of those that it descends from, unless they are kept already. The server need not have the
-    /// latter: restored from a backup without `pg_wal`, it has that of the timeline that it recovered to, which names all others.
+    /// Writes the histories of a timeline and of its ancestors to the spool, unless they are archived or
+    /// there already. The server may not have the ancestors' histories: if it was restored from a backup
+    /// without `pg_wal`, it has only that of the timeline to which it recovered, which names all others.
     fn keep_histories(&self, replication: &mut Replication, timeline: Timeline) -> Result<(), ReceiveError> {
         if timeline <= 1 {
             return Ok(());
@@ -403,7 +415,7 @@ impl Session<'_> {
         for timeline in std::iter::once(timeline).chain(ancestors) {
             let content = own.take();
             let file = ArchivedFile::History(timeline);
-            // An archive that does not answer now gets it later.
+            // If the archive is unreachable, it gets the history later.
             let is_archived = matches!(self.archive.find(file), Ok(Some(_)));
             if !is_archived && !waiting.contains(&file) {
                 match content.map_or_else(|| replication.timeline_history(timeline), Ok) {
@@ -438,7 +450,7 @@ impl Session<'_> {
         });
     }
 
-    /// Receives the log of one timeline, to its end or until it is to stop.
+    /// Receives the WAL of one timeline, until the timeline ends or `stop` is set.
     fn stream(
         &self,
         replication: &mut Replication,
@@ -478,7 +490,8 @@ impl Session<'_> {
                     let is_segment_done = self.size.segment_of(start) != self.size.segment_of(end);
                     state.progress.received = end;
                     state.asked = None;
-                    // While more comes; what is left once nothing does is made durable below.
+                    // This synchronises while more WAL arrives. The rest is synchronised below once no more
+                    // does.
                     let is_much = end.bytes_since(state.wanted) > MAX_UNSYNCED;
                     if is_segment_done || is_much && self.options.is_synchronous {
                         syncing.want(end);
@@ -488,20 +501,21 @@ impl Session<'_> {
                 Received::Keepalive { server_end, wants_reply } => {
                     state.server_end = state.server_end.max(server_end);
                     if wants_reply {
-                        // At its shutdown, a server waits until everything is durable.
+                        // At shutdown, a server waits until all its WAL is durable.
                         syncing.want(state.progress.received);
                         state.must_report = true;
                     }
                     state.asked = None;
                 }
                 Received::EndOfTimeline(next) => {
-                    // Whatever time the disk takes: positions of the next timeline begin below the end of this one.
+                    // Without a time limit: positions of the next timeline start below the end of this one.
                     while !self.finish_timeline(syncing, state)? {
                         if stop.load(Ordering::SeqCst) {
                             return Ok(None);
                         }
                     }
-                    // A segment may have been verified after it was synchronised: it gets its name before its timeline is left.
+                    // A segment may have been verified after it was synchronised. It has to be renamed before
+                    // its timeline is left.
                     self.spool.sync()?;
                     return Ok(Some(next));
                 }
@@ -524,8 +538,9 @@ impl Session<'_> {
         }
     }
 
-    /// Asks a server that has said nothing for half the timeout for a sign of life. It is gone if it gives none within the other half:
-    /// while the disk is slow, what the server says waits to be read.
+    /// Asks a server that has sent nothing for half the timeout for a reply, and fails if none arrives within
+    /// the other half. While the disk is slow, the server's messages wait to be read, so silence alone is not
+    /// enough.
     fn check_silence(
         &self,
         replication: &mut Replication,
@@ -549,7 +564,7 @@ impl Session<'_> {
         Ok(())
     }
 
-    /// Tells the server how far we are, if there is news or it is time.
+    /// Reports the receiver's positions to the server if there is news or the status interval has passed.
     fn report_progress(
         &self,
         replication: &mut Replication,
@@ -561,7 +576,7 @@ impl Session<'_> {
             state.synced = Instant::now();
             syncing.want(state.progress.received);
         }
-        // What lies here from before says nothing to this server until it has come from it as well.
+        // WAL that was in the spool before does not count for this server until the server has sent it too.
         let here = durable.min(state.verified);
         if self.size.segment_of(here) != self.size.segment_of(state.here) {
             self.archiving.notify();
@@ -582,7 +597,7 @@ impl Session<'_> {
         Ok(())
     }
 
-    /// Makes durable what has come and tells the server.
+    /// Makes received WAL durable and reports that to the server.
     fn finish(
         &self,
         replication: &mut Replication,
@@ -601,7 +616,7 @@ impl Session<'_> {
         self.report_progress(replication, syncing, state)
     }
 
-    /// Makes durable what has come; false if the disk takes too long.
+    /// Makes received WAL durable. Returns false if the disk takes too long.
     fn finish_timeline(&self, syncing: &Syncing<'_>, state: &mut StreamState) -> Result<bool, ReceiveError> {
         syncing.want(state.progress.received);
         let until = Instant::now() + FINAL_SYNC_TIMEOUT;
@@ -616,7 +631,8 @@ impl Session<'_> {
     }
 }
 
-/// Where an archive's log continues: after the newest segment, or at the first parts of a newer timeline.
+/// Returns where an archive's WAL continues: after the newest segment, or at the first parts of a newer
+/// timeline.
 ///
 /// # Errors
 /// The archive's.
@@ -637,7 +653,7 @@ fn position_of(archive: &Archive, size: SegmentSize) -> Result<Option<Position>,
     })
 }
 
-/// The history of a timeline, and its file's content.
+/// Returns the history of a timeline and the content of its file.
 fn history(replication: &mut Replication, timeline: Timeline) -> Result<(History, Vec<u8>), ReceiveError> {
     let content = replication.timeline_history(timeline)?;
     let history = History::parse(timeline, &content).map_err(|error| ReplicationError::Protocol {
@@ -647,29 +663,29 @@ fn history(replication: &mut Replication, timeline: Timeline) -> Result<(History
     Ok((history, content))
 }
 
-/// How far a stream of one timeline's log has got.
+/// The progress of a stream of one timeline's WAL.
 struct StreamState {
-    /// The end of the records that have come with the right checksums.
+    /// End of the records that were received with the right checksums.
     verified: Lsn,
     progress: Progress,
-    /// The end of what is durable and verified on this machine.
+    /// End of the WAL that is durable and verified on this machine.
     here: Lsn,
-    /// The end of what was to be made durable.
+    /// End of the WAL that should become durable.
     wanted: Lsn,
-    /// The end of the server's log.
+    /// The server's WAL position.
     server_end: Lsn,
-    /// When the server was told how far we are.
+    /// When the receiver's positions were last reported to the server.
     reported: Instant,
-    /// When what has come was last wanted durable, by the clock.
+    /// When synchronising was last requested by [`SYNC_INTERVAL`].
     synced: Instant,
     must_report: bool,
-    /// When the server began to send.
+    /// When the stream started.
     began: Instant,
-    /// Something has come from it.
+    /// Whether the server has sent anything.
     has_come: bool,
-    /// It was noted that the log comes.
+    /// Whether the stream was reported to the observer.
     is_noted: bool,
-    /// When the server was asked for a sign of life, if it has said nothing since.
+    /// When the server was asked for a reply, if it has sent nothing since.
     asked: Option<Instant>,
 }
 
@@ -691,7 +707,7 @@ impl StreamState {
         }
     }
 
-    /// How long the server may be waited for before it is told how far we are.
+    /// Returns how long to wait for the server before the next status message is due.
     fn max_wait(&self, options: &Options) -> Duration {
         let until_report = options.status_interval.saturating_sub(self.reported.elapsed());
         MAX_WAIT.min(until_report.max(Duration::from_millis(1)))
@@ -709,7 +725,7 @@ mod tests {
     use super::*;
     use crate::disk::Folder;
 
-    /// Runs a test with a session over an empty spool and an empty archive.
+    /// Runs a test with a session that has an empty spool and an empty archive.
     fn with_session(options: &Options, test: impl FnOnce(&Session<'_>)) {
         let folder = tempfile::tempdir().unwrap();
         let archive = Archive::new(Box::new(store::Folder::new(folder.path().join("repo"))));
@@ -743,13 +759,13 @@ mod tests {
         });
     }
 
-    /// A message of a server.
+    /// Encodes a message of a server.
     fn message(kind: u8, content: &[u8]) -> Vec<u8> {
         let length = (content.len() as u32 + 4).to_be_bytes();
         [&[kind][..], &length, content].concat()
     }
 
-    /// A connection to a server that gives these answers to commands, and says nothing more after the last one.
+    /// Connects to a server that answers the commands with these messages and then stays silent.
     fn connect(answers: Vec<Vec<u8>>) -> Replication {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
@@ -768,7 +784,7 @@ mod tests {
         Replication::connect(&Parameters::parse(&dsn).unwrap()).unwrap()
     }
 
-    /// As after `pgbackrest restore`, which brings back no files of `pg_wal`.
+    /// As after `pgbackrest restore`, which does not restore files of `pg_wal`.
     #[test]
     fn a_server_without_the_histories_of_earlier_timelines_is_received() {
         let value = |text: &str| [&(text.len() as u32).to_be_bytes()[..], text.as_bytes()].concat();
@@ -788,7 +804,7 @@ mod tests {
         let options = Options { server_timeout: Duration::from_millis(100), ..Options::default() };
         with_session(&options, |session| {
             let (mut replication, mut state) = (connect(Vec::new()), StreamState::new(Lsn(0), Lsn(0)));
-            // As long as a slow disk may take, while nothing is read of what the server says.
+            // As long as a slow disk may take, while the server's messages are not read.
             std::thread::sleep(Duration::from_millis(150));
             session.check_silence(&mut replication, &mut state).unwrap();
             assert!(state.asked.is_some());
@@ -812,7 +828,7 @@ mod tests {
             let idle = session.status.idle();
             std::thread::scope(|scope| {
                 let waiting = scope.spawn(|| session.finish_timeline(&syncing, &mut state));
-                // Nothing is synchronised yet.
+                // Synchronising has not started yet.
                 let began = Instant::now();
                 let mut is_noted = false;
                 while !is_noted && began.elapsed() < Duration::from_secs(20) {

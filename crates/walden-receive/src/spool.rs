@@ -1,16 +1,18 @@
-//! The log on this machine's disk, from its receipt to its archiving.
+//! The received WAL on this machine's disk, until it is archived.
 //!
 //! ```text
-//! 000000010000000000000007           a segment that is complete and waits to be archived
-//! 000000010000000000000008.partial   the segment that is received, zeros behind what has come
-//! 00000002.history                   a timeline's history that waits to be archived
+//! 000000010000000000000007           a complete segment that waits to be archived
+//! 000000010000000000000008.partial   the segment that is being received, with zeros after the received bytes
+//! 00000002.history                   a timeline history that waits to be archived
 //! ```
 //!
-//! A partial segment of an earlier timeline than the newest is one that its timeline ended in; it is archived under its name.
+//! A partial segment of an earlier timeline than the newest is the one in which its timeline ended. It is
+//! archived as a partial segment.
 //!
-//! A position counts as durable once the file that holds it was synchronised, and its name before that. What failed to be
-//! synchronised once is never trusted again: the operating system may hold bytes that it will not write, and give them back when they
-//! are read. So after any error, and in a new process, a partial segment is copied to a new file, which then takes its name.
+//! A position counts as durable once the file that holds it and, before that, the file's name were
+//! synchronised. A file whose synchronisation failed is never trusted again: the operating system may return
+//! bytes from memory that it will not write. So after any error, and in a new process, a partial segment is
+//! copied to a new file, which then takes its name.
 
 use std::io;
 use std::ops::{ControlFlow, Range};
@@ -25,26 +27,26 @@ use walden_format::stream::{Decoder, Progress, StreamInfo, Visitor};
 
 use crate::disk::{Disk, DiskFile};
 
-/// What the name of a file ends with that is not finished.
+/// Suffix of the names of unfinished files.
 const UNFINISHED: &str = ".new";
-/// The file that is made ahead for the segment that comes next.
+/// The file prepared for the next segment.
 const SPARE: &str = "spare.new";
 
-/// Why the log cannot be kept.
+/// Why received WAL cannot be kept.
 #[derive(Debug, thiserror::Error)]
 pub enum SpoolError {
     /// The disk's.
     #[error("cannot {action} {}", path.display())]
     Disk {
-        /// What was tried.
+        /// The failed operation.
         action: &'static str,
-        /// With which file.
+        /// Its file.
         path: PathBuf,
         /// Why it failed.
         #[source]
         source: io::Error,
     },
-    /// The server sends another log than before.
+    /// The server sends other WAL than before.
     #[error(
         "the server's log is not the one received before: at {at} in {name}, expected the bytes in {}, found others",
         path.display()
@@ -54,69 +56,71 @@ pub enum SpoolError {
         at: Lsn,
         /// The segment.
         name: SegmentName,
-        /// Where its content lies.
+        /// The file with the received bytes.
         path: PathBuf,
     },
-    /// The server does not go on where it was.
+    /// The server does not continue where the received WAL ends.
     #[error("expected the log from {expected} on, found {found}")]
     Order {
-        /// The end of what was received.
+        /// The end of the received WAL.
         expected: Lsn,
-        /// Where the server goes on.
+        /// Where the server continues.
         found: Lsn,
     },
 }
 
-/// The log that was received, up to the segments that are archived.
+/// The received WAL, except for archived segments.
 pub struct Spool<'d> {
     disk: &'d dyn Disk,
     size: SegmentSize,
-    /// What the thread that receives and the one that synchronises share.
+    /// State shared by the threads that receive and synchronise.
     shared: Mutex<Shared>,
-    /// Held while a file is made: two threads that fill one each would take the room from each other where there is room for one.
+    /// Held while a file is created. If two threads filled a file at the same time on a disk with room for
+    /// one, both would fail.
     making: Mutex<()>,
-    /// The last file that was to be made found no room: until one does, none is made ahead.
+    /// The last file that was created found no room. No file is prepared until another one finds room.
     lacks_room: AtomicBool,
 }
 
 #[derive(Default)]
 struct Shared {
-    /// Segments that have come as a whole and are not synchronised yet, the oldest first.
+    /// Segments that are received completely and are not synchronised or not verified yet, oldest first.
     complete: Vec<Open>,
     current: Option<Open>,
-    /// The segment that was received over the last connection, whose file is trusted.
+    /// The segment that was being received when the last connection ended. Its file is trusted.
     last: Option<Open>,
-    /// The end of what is durable.
+    /// End of the durable WAL.
     durable: Lsn,
-    /// The end of the records that have come with the right checksums.
+    /// End of the records that were received with the right checksums.
     verified: Lsn,
-    /// Something could not be made durable: until the files are forgotten, nothing is synchronised again.
+    /// Synchronising has failed: nothing is synchronised again until the files are forgotten.
     has_sync_failed: bool,
 }
 
-/// A segment that is received.
+/// A segment that is being received.
 #[derive(Clone)]
 struct Open {
     name: SegmentName,
     file: Arc<dyn DiskFile>,
-    /// Where there are records that were received before: they are compared with what comes.
+    /// Range of records received over an earlier connection, with which new bytes are compared.
     known: Range<Lsn>,
-    /// The end of what was written.
+    /// End of the written bytes.
     end: Lsn,
 }
 
-/// Where to go on.
+/// Where to continue receiving.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Position {
     /// The timeline.
     pub timeline: Timeline,
-    /// The first byte that is wanted, at the start of a page.
+    /// The first wanted byte, at the start of a page.
     pub start: Lsn,
-    /// What the start of the segment says, if that lies before.
+    /// Information from the start of the segment, if `start` is not its first byte.
     pub info: Option<StreamInfo>,
 }
 
-/// Complete records of a segment: where the first and the last one start, and where that ends.
+/// The complete records of a segment: the starts of the first and of the last one, and the end of the last
+/// one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Records {
     first: Lsn,
@@ -126,10 +130,10 @@ struct Records {
 }
 
 impl<'d> Spool<'d> {
-    /// Uses what is on a disk.
+    /// Opens the spool on a disk, and removes unfinished files.
     ///
     /// # Errors
-    /// The disk's, as of all functions here.
+    /// The disk's, as for all functions of this type.
     pub fn open(disk: &'d dyn Disk, size: SegmentSize) -> Result<Spool<'d>, SpoolError> {
         let (shared, making) = (Mutex::default(), Mutex::default());
         let spool = Spool { disk, size, shared, making, lacks_room: AtomicBool::new(false) };
@@ -141,8 +145,9 @@ impl<'d> Spool<'d> {
         Ok(spool)
     }
 
-    /// Where to go on: in the first partial segment of the newest timeline, at the page with the last complete record, else behind the
-    /// last complete segment. There are several partial ones if a process was killed before it synchronised the first.
+    /// Returns where to continue: in the first partial segment of the newest timeline, at the page with its
+    /// last complete record. If there is no partial segment, after the last complete segment. There are
+    /// several partial segments if a process was killed before it synchronised the first of them.
     ///
     /// # Errors
     /// As [`Spool::open`].
@@ -176,13 +181,13 @@ impl<'d> Spool<'d> {
         Ok(Some(position.filter(|it| it.start > start).unwrap_or(Position { timeline, start, info: None })))
     }
 
-    /// The files that wait to be archived, histories first.
+    /// Returns the files that wait to be archived, histories first.
     ///
     /// # Errors
     /// As [`Spool::open`].
     pub fn waiting(&self) -> Result<Vec<ArchivedFile>, SpoolError> {
-        // A segment with which its timeline ended is no partial one: it gets its name by the next `sync`, which may be at it now, so this
-        // is asked before the names are.
+        // A complete segment at the end of a timeline is not a partial segment: the next `sync` renames it.
+        // `sync` may be running now, so `complete` is read before the names.
         let complete: Vec<SegmentName> = self.shared().complete.iter().map(|open| open.name).collect();
         let files = self.files()?;
         let segments = |file: &&ArchivedFile| !matches!(file, ArchivedFile::History(_));
@@ -196,7 +201,7 @@ impl<'d> Spool<'d> {
         Ok(waiting)
     }
 
-    /// The partial segments.
+    /// Returns the partial segments.
     ///
     /// # Errors
     /// As [`Spool::open`].
@@ -206,12 +211,12 @@ impl<'d> Spool<'d> {
         Ok(files)
     }
 
-    /// Where the files lie.
+    /// Returns the folder of the files.
     pub fn folder(&self) -> PathBuf {
         self.disk.path("")
     }
 
-    /// Removes a file that is archived.
+    /// Removes an archived file.
     ///
     /// # Errors
     /// As [`Spool::open`].
@@ -220,7 +225,7 @@ impl<'d> Spool<'d> {
         self.disk.remove(&name).map_err(|source| self.failed("remove", &name, source))
     }
 
-    /// Whether a partial segment is here.
+    /// Returns whether a partial segment exists.
     ///
     /// # Errors
     /// As [`Spool::open`].
@@ -228,21 +233,23 @@ impl<'d> Spool<'d> {
         Ok(self.names()?.contains(&ArchivedFile::Partial(name).to_string()))
     }
 
-    /// Removes a partial segment whose whole segment is archived, if that has the same records; whether it has.
+    /// Removes a partial segment whose complete segment is archived, if that has the same records. Returns
+    /// whether it has.
     ///
     /// # Errors
     /// As [`Spool::open`].
     pub fn remove_archived_partial(&self, name: SegmentName, archived: &[u8]) -> Result<bool, SpoolError> {
         let is_same = self.has_records_of_partial(name, archived)?;
         if is_same {
-            // Nothing is written to it any more.
+            // No more WAL is written to this file.
             self.shared().last = None;
             self.remove(ArchivedFile::Partial(name))?;
         }
         Ok(is_same)
     }
 
-    /// Whether these first bytes of a segment contain all complete records of its partial segment.
+    /// Returns whether the first bytes of an archived segment contain all complete records of its partial
+    /// segment.
     ///
     /// # Errors
     /// As [`Spool::open`].
@@ -260,7 +267,8 @@ impl<'d> Spool<'d> {
         Ok(archived.get(start..).is_some_and(|archived| archived.starts_with(&received)))
     }
 
-    /// The end of the complete records in a partial segment; its start if the file is missing or has no complete record.
+    /// Returns the end of the complete records in a partial segment, or the segment's start if the file is
+    /// missing or has none.
     ///
     /// # Errors
     /// As [`Spool::open`].
@@ -275,8 +283,8 @@ impl<'d> Spool<'d> {
         Ok(records.map_or(start, |records| records.end))
     }
 
-    /// Writes the first bytes of a segment to a durable file: a complete segment, or a partial one with zeros after the bytes. Replaces a
-    /// partial segment.
+    /// Writes the first bytes of a segment to a durable file: a complete segment, or a partial one with zeros
+    /// after the bytes. Replaces a partial segment.
     ///
     /// # Errors
     /// As [`Spool::open`].
@@ -301,7 +309,7 @@ impl<'d> Spool<'d> {
         written.map_err(|source| self.failed("write", &target, source))
     }
 
-    /// Keeps a timeline's history, durable.
+    /// Writes a timeline history durably.
     ///
     /// # Errors
     /// As [`Spool::open`].
@@ -319,42 +327,44 @@ impl<'d> Spool<'d> {
         written.map_err(|source| self.failed("write", &name, source))
     }
 
-    /// The end of what is durable.
+    /// Returns the end of the durable WAL.
     pub fn durable(&self) -> Lsn {
         self.shared().durable
     }
 
-    /// The timeline ended at `end`, where another one begins: what was written is no longer gone on with. What was received behind
-    /// the end, from a server that has failed since, is kept, and says nothing about the other timeline.
+    /// Ends the current timeline at `end`, where another one starts: no more WAL is written to its files. WAL
+    /// that was received after `end`, from a server that has failed since, is kept. It does not affect the
+    /// other timeline.
     pub fn leave(&self, end: Lsn) {
         let mut shared = self.shared();
         (shared.current, shared.last) = (None, None);
-        // Segments behind the end stay partial: the other timeline's records say nothing about the last one of theirs.
+        // Segments after `end` stay partial: verified records of the other timeline do not verify their last
+        // records.
         shared.complete.retain(|open| open.end <= end);
         shared.durable = shared.durable.min(end);
         shared.verified = shared.verified.min(end);
     }
 
-    /// Notes that a connection has ended: what comes over the next one is compared with the records that are there. What follows them
-    /// is written once more, so it is durable only once it is synchronised again.
+    /// Records that a connection has ended. WAL from the next one is compared with the complete records that
+    /// are present. WAL after them is written again, so it is durable only once it is synchronised again.
     pub fn end_connection(&self) {
         let mut shared = self.shared();
         shared.durable = shared.durable.min(shared.verified);
         if !shared.complete.is_empty() {
-            // Their last record has not come as a whole: from the first of them on, all is asked for again.
+            // Their last record is incomplete, so WAL is requested again from the first of them on.
             *shared = Shared { durable: shared.durable, ..Shared::default() };
         } else if let Some(current) = shared.current.take() {
             shared.last = Some(current);
         }
     }
 
-    /// Forgets which files are open, as after an error: what they hold may not be what reading them gives.
+    /// Forgets the open files after an error: they may hold other bytes than reading returns.
     pub fn forget_open_files(&self) {
         *self.shared() = Shared::default();
     }
 
-    /// Writes the next bytes of a timeline's log, which go on where the last ones ended or begin a segment. Bytes that were received
-    /// before are compared.
+    /// Writes the next bytes of a timeline's WAL, which continue the previous bytes or start a segment.
+    /// Compares them with bytes that were received before.
     ///
     /// # Errors
     /// As [`Spool::open`], [`SpoolError::Different`] and [`SpoolError::Order`].
@@ -385,16 +395,17 @@ impl<'d> Spool<'d> {
         Ok(())
     }
 
-    /// All records up to here have come with the right checksums.
+    /// Records that all records up to `verified` were received with the right checksums.
     pub fn note_verified(&self, verified: Lsn) {
         self.shared().verified = verified;
     }
 
-    /// Makes all that was written durable, and gives complete segments their names as soon as their last record is verified, which may
-    /// end in the next one; gives back the end of what is durable.
+    /// Makes all written WAL durable and returns its end. Renames each complete segment once its last record,
+    /// which may end in the next segment, is verified.
     ///
     /// # Errors
-    /// As [`Spool::open`]. What was written is not to be trusted then, and each call fails until [`Spool::forget_open_files`].
+    /// As [`Spool::open`]. The written WAL is then not trusted, and each call fails until
+    /// [`Spool::forget_open_files`].
     pub fn sync(&self) -> Result<Lsn, SpoolError> {
         if self.shared().has_sync_failed {
             return Err(self.failed("synchronise", "", io::Error::other("an earlier attempt failed")));
@@ -425,10 +436,11 @@ impl<'d> Spool<'d> {
         Ok(self.durable())
     }
 
-    /// Makes a file for the segment that comes next, unless there is one.
+    /// Creates the file for the next segment, unless it exists.
     ///
     /// # Errors
-    /// As [`Spool::open`], and [`io::ErrorKind::StorageFull`] where what is received has found no room since.
+    /// As [`Spool::open`], and [`io::ErrorKind::StorageFull`] if a file for received WAL has found no room
+    /// since.
     pub fn prepare(&self) -> Result<(), SpoolError> {
         let _making = self.making();
         if self.names()?.iter().any(|name| name == SPARE) {
@@ -437,7 +449,7 @@ impl<'d> Spool<'d> {
         if self.lacks_room.load(Ordering::SeqCst) {
             return Err(self.failed("create", SPARE, io::ErrorKind::StorageFull.into()));
         }
-        // Under another name as long as it is filled: what has this one is whole.
+        // Has another name while it is filled: a file named [`SPARE`] is complete.
         let filling = format!("filling{UNFINISHED}");
         let prepared = self.or_remove(&filling, || {
             self.disk.create(&filling, self.size.bytes())?;
@@ -446,7 +458,7 @@ impl<'d> Spool<'d> {
         prepared.map_err(|source| self.failed("create", SPARE, source))
     }
 
-    /// The segment that is received, at a position.
+    /// Opens the segment at a position for writing.
     fn open_at(&self, timeline: Timeline, at: Lsn) -> Result<Open, SpoolError> {
         let number = self.size.segment_of(at);
         let (name, start) = (SegmentName::new(timeline, number, self.size), self.size.start_of(number));
@@ -482,7 +494,7 @@ impl<'d> Spool<'d> {
         Ok(Open { name, file, known, end: at })
     }
 
-    /// A file of zeros under a durable name.
+    /// Creates a file of zeros with a durable name.
     fn create_partial(&self, partial: &str) -> io::Result<Arc<dyn DiskFile>> {
         let unfinished = format!("{partial}{UNFINISHED}");
         let _making = self.making();
@@ -494,7 +506,7 @@ impl<'d> Spool<'d> {
         })
     }
 
-    /// Copies a partial segment to a new file that takes its name. Gives back which records it has.
+    /// Copies a partial segment to a new file that takes its name. Returns the file and its complete records.
     fn renew(&self, name: SegmentName, partial: &str) -> io::Result<(Arc<dyn DiskFile>, Option<Records>)> {
         let unfinished = format!("{partial}{UNFINISHED}");
         let _making = self.making();
@@ -516,7 +528,7 @@ impl<'d> Spool<'d> {
         Ok((to, records))
     }
 
-    /// A segment's file of zeros: the one that was made ahead, for which there need be no room, else a new one.
+    /// Returns a segment's file of zeros: the prepared one, which needs no more room, or a new one.
     fn take_spare(&self, unfinished: &str) -> io::Result<Arc<dyn DiskFile>> {
         match self.disk.rename(SPARE, unfinished) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -526,8 +538,9 @@ impl<'d> Spool<'d> {
         }
     }
 
-    /// Writes a file that gets its name at the end. Where that fails, it is removed: what is left of it on a full disk would keep the
-    /// next attempt from finding room, as would the file that was made ahead.
+    /// Writes a file that gets its final name at the end. If that fails, removes the file, because on a full
+    /// disk the remaining bytes would keep the next attempt from finding room. On a full disk, also removes
+    /// the prepared file.
     fn or_remove<T>(&self, unfinished: &str, write: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
         let written = write();
         let is_full = written.as_ref().is_err_and(|error| {
@@ -547,13 +560,13 @@ impl<'d> Spool<'d> {
         self.making.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Reads bytes of a segment that were received; nothing if it is archived and gone.
+    /// Reads received bytes of a segment. Returns `None` if the segment is archived and removed.
     ///
     /// # Errors
     /// As [`Spool::open`].
     pub fn read(&self, name: SegmentName, range: Range<u64>) -> Result<Option<Vec<u8>>, SpoolError> {
         let (segment, partial) = (name.to_string(), ArchivedFile::Partial(name).to_string());
-        // A partial segment may get its name between two looks.
+        // A partial segment may be renamed between two attempts, so the full name is tried twice.
         for candidate in [&segment, &partial, &segment] {
             let mut bytes = vec![0; (range.end - range.start) as usize];
             let read = self.disk.open(candidate).and_then(|file| file.read_exact_at(&mut bytes, range.start));
@@ -566,7 +579,7 @@ impl<'d> Spool<'d> {
         Ok(None)
     }
 
-    /// Compares records that were received before with what comes.
+    /// Compares records that were received before with new bytes.
     fn compare(&self, open: &Open, at: Lsn, bytes: &[u8]) -> Result<(), SpoolError> {
         let (start, end) = (open.known.start.max(at), open.known.end.min(at.plus(bytes.len() as u64)));
         if start >= end {
@@ -604,7 +617,7 @@ impl<'d> Spool<'d> {
     }
 }
 
-/// Bytes of a segment that are read at a time: whole pages of any size.
+/// Bytes of a segment that are read at a time: a multiple of every page size.
 const PART: u64 = 1 << 20;
 
 fn read_part(file: &dyn DiskFile, offset: u64, size: SegmentSize) -> io::Result<Vec<u8>> {
@@ -613,13 +626,13 @@ fn read_part(file: &dyn DiskFile, offset: u64, size: SegmentSize) -> io::Result<
     Ok(part)
 }
 
-/// The complete records with the right checksums that a partial segment begins with. The end of a record that an earlier segment
-/// begins has no checksum of its own, so it is not among them.
+/// Returns the complete records with the right checksums at the start of a partial segment. The rest of a
+/// record that started in an earlier segment is not one of them: it has no checksum of its own.
 fn find_records(name: SegmentName, size: SegmentSize, file: &dyn DiskFile) -> io::Result<Option<Records>> {
     #[derive(Default)]
     struct Last {
         start: Lsn,
-        /// The end of a switch, behind which nothing is WAL: servers may send other bytes there.
+        /// The end of a switch record. The bytes after it are not WAL, and servers may send different ones.
         switch_end: Option<Lsn>,
     }
     impl Visitor for Last {
@@ -636,7 +649,7 @@ fn find_records(name: SegmentName, size: SegmentSize, file: &dyn DiskFile) -> io
     let info = StreamInfo { timeline: name.timeline, ..info };
     let mut decoder = Decoder::new(info, start, start.plus(size.bytes())).with_checked_padding();
     let (mut last, mut offset) = (Last::default(), 0);
-    // Where the log ends is what is asked, so why it does is not.
+    // The end of the records is wanted, not the reason for it.
     while let Ok(Progress::More) = decoder.push(&part, &mut last) {
         offset += part.len() as u64;
         if offset == size.bytes() {
@@ -649,7 +662,7 @@ fn find_records(name: SegmentName, size: SegmentSize, file: &dyn DiskFile) -> io
     Ok(decoder.first().map(records))
 }
 
-/// The complete segments in a spool, which wait to be archived.
+/// Returns the complete segments in a spool, which wait to be archived.
 ///
 /// # Errors
 /// The file system's.

@@ -1,4 +1,4 @@
-//! How receiving is doing, for people and programs.
+//! The state of a receiver, for users and programs.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -9,36 +9,37 @@ use walden_format::lsn::{Lsn, Timeline};
 /// The file in the spool that has the status as JSON.
 pub const FILE: &str = "status.json";
 
-/// What a receiver is doing.
+/// The state of a receiver.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum State {
-    /// It connects to the server.
+    /// Connecting to the server.
     #[default]
     Connecting,
-    /// The log comes.
+    /// Receiving WAL.
     Streaming,
-    /// It tries again later, for the reason given.
+    /// Waiting to try again, for the reason given.
     Waiting,
-    /// It has ended.
+    /// Ended.
     Stopped,
 }
 
-/// How receiving is doing; the content of [`FILE`].
+/// The status of a receiver; the content of [`FILE`].
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct Status {
-    /// What it is doing.
+    /// The receiver's state.
     pub state: State,
-    /// Why it waits or has stopped; where it was asked to stop while nothing came, why nothing came.
+    /// Why it waits or has stopped. If it was stopped during an interruption, the reason for the
+    /// interruption.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
-    /// The problem in a word, for metrics.
+    /// The problem as one word, for metrics.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cause: Option<String>,
-    /// What the user can do about it.
+    /// How the user can solve it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hint: Option<String>,
-    /// Why archiving waits, although receiving goes on.
+    /// Why archiving waits, although receiving continues.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub archive_problem: Option<String>,
     /// The server: host and port, or the folder of its socket.
@@ -51,25 +52,26 @@ pub struct Status {
     pub slot: Option<String>,
     /// The timeline that is received.
     pub timeline: Timeline,
-    /// The end of what was received.
+    /// End of the received WAL.
     pub received_lsn: String,
-    /// The end of what is durable: on this machine, and in the archive if that is waited for.
+    /// End of the durable WAL: on this machine, and in the archive if acknowledgement waits for that.
     pub flushed_lsn: String,
-    /// The end of the segments that are archived; nothing before the first one.
+    /// End of the archived segments; null before the first one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub archived_lsn: Option<String>,
-    /// The end of the server's log when it was last heard of.
+    /// The server's WAL position, as last reported.
     pub server_lsn: String,
-    /// When that was, in microseconds since 1970; nothing before the first connection, or from an earlier version.
+    /// When the server last sent anything, in microseconds since 1970; missing before the first connection,
+    /// and in files of an earlier version.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub heard_time: Option<i64>,
-    /// Bytes of the server's log that are not durable yet.
+    /// Bytes of the server's WAL that are not durable yet.
     pub lag_bytes: u64,
-    /// For how long there have been such bytes.
+    /// How long there have been such bytes, in seconds.
     pub lag_seconds: f64,
-    /// Files that wait to be archived.
+    /// Number of files that wait to be archived.
     pub waiting_files: u64,
-    /// Connections that were lost or could not be made since the process started.
+    /// Number of connections that were lost or failed since the process started.
     pub interruptions: u64,
     /// When this was written, in microseconds since 1970.
     pub time: i64,
@@ -87,41 +89,42 @@ pub(crate) struct Inner {
     pub received: Lsn,
     pub flushed: Lsn,
     pub server_end: Lsn,
-    /// When the server was last heard of.
+    /// When the server last sent anything.
     pub heard: Option<Instant>,
-    /// The server has begun to send the log, at some time.
+    /// Whether the server has accepted START_REPLICATION since the process started.
     pub has_streamed: bool,
-    /// Why the log cannot be archived as it comes.
+    /// Why parts of the incomplete segment cannot be archived.
     pub upload_problem: Option<String>,
-    /// Since when something is missing.
+    /// Since when some of the server's WAL is not durable.
     behind_since: Option<Instant>,
-    /// When the thread that receives last got on.
+    /// When the receiving thread last made progress.
     got_on: Option<Instant>,
 }
 
 impl Inner {
-    /// The thread that receives gets on, with something new.
+    /// Records a new state, which is progress of the receiving thread.
     pub fn set(&mut self, state: State) {
         self.status.state = state;
         self.note_alive();
     }
 
-    /// The thread that receives gets on, or waits and knows for what.
+    /// Records that the receiving thread makes progress, or waits with a time limit.
     pub fn note_alive(&mut self) {
         self.got_on = Some(Instant::now());
     }
 
-    /// Notes how far a server says it is that was connected to: what is said of its log is right also if none of it comes.
+    /// Records the position of a server after connecting, so that the status is right even if the server then
+    /// sends no WAL.
     pub fn note_server(&mut self, server_end: Lsn, heard: Instant) {
         self.heard = Some(heard);
         self.note(self.received, self.flushed, server_end);
     }
 
-    /// Notes how far the server and we are.
+    /// Records the positions of the server and the receiver.
     pub fn note(&mut self, received: Lsn, flushed: Lsn, server_end: Lsn) {
         self.note_alive();
         (self.received, self.flushed, self.server_end) = (received, flushed, server_end);
-        // Before anything is known of what is here, nothing is known to be missing.
+        // Before the local position is known, nothing counts as missing.
         match flushed != Lsn::INVALID && flushed < server_end {
             true => drop(self.behind_since.get_or_insert_with(Instant::now)),
             false => self.behind_since = None,
@@ -134,12 +137,12 @@ impl Shared {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// For how long the thread that receives has not got on.
+    /// Returns how long the receiving thread has made no progress.
     pub fn idle(&self) -> Duration {
         self.lock().got_on.map_or(Duration::ZERO, |got_on| got_on.elapsed())
     }
 
-    /// The status as it is now.
+    /// Returns the current status.
     pub fn now(&self) -> Status {
         let inner = self.lock();
         let mut status = inner.status.clone();
@@ -187,7 +190,7 @@ mod tests {
         let status = shared.now();
         let heard = status.heard_time.unwrap();
         assert!((status.time - 60_000_000..=status.time).contains(&heard), "{status:?}");
-        // As an earlier version left it.
+        // As written by an earlier version.
         let mut json = serde_json::to_value(&status).unwrap();
         json.as_object_mut().unwrap().remove("heard_time");
         let read: Status = serde_json::from_value(json).unwrap();

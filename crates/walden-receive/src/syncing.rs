@@ -1,4 +1,4 @@
-//! The thread that makes the log durable in the spool while more of it is received. It knows nothing of the archive.
+//! The thread that makes WAL durable in the spool while more WAL is received. It does not use the archive.
 
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -9,26 +9,26 @@ use walden_format::lsn::Lsn;
 
 use crate::spool::{Spool, SpoolError};
 
-/// From memory to the spool's disk: up to where the log is to be durable there, and up to where it is.
+/// Synchronises the spool: tracks up to which position WAL is wanted durable, and up to which it is.
 pub(crate) struct Syncing<'s> {
     spool: &'s Spool<'s>,
     state: Mutex<State>,
     changed: Condvar,
-    /// Gets a byte whenever more is durable or the disk has failed.
+    /// Gets a byte whenever more WAL is durable or the disk has failed.
     news_writer: UnixStream,
-    /// Gives it to the thread that waits for the server.
+    /// The other end, which the thread that waits for the server polls.
     news_reader: UnixStream,
 }
 
-/// What the threads that receive and synchronise tell each other.
+/// State shared by the threads that receive and synchronise.
 #[derive(Default)]
 struct State {
-    /// The end of what is to be made durable.
+    /// End of the WAL that should become durable.
     wanted: Lsn,
-    /// The end of what is.
+    /// End of the durable WAL.
     durable: Lsn,
     error: Option<SpoolError>,
-    /// One of the two threads is at it.
+    /// One of the two threads is synchronising.
     is_busy: bool,
     is_over: bool,
 }
@@ -43,13 +43,13 @@ impl<'s> Syncing<'s> {
         Ok(Syncing { spool, state: Mutex::default(), changed: Condvar::new(), news_writer, news_reader })
     }
 
-    /// Works until it is told to stop.
+    /// Synchronises until [`Syncing::stop`] is called.
     pub fn run(&self) {
         let mut state = self.state();
         loop {
             if state.durable < state.wanted && state.error.is_none() && !state.is_busy {
                 state = self.sync(state);
-                // A byte that is there already wakes as well.
+                // If the write would block, unread bytes wake the reader already.
                 let _ = (&self.news_writer).write(&[1]);
             } else if state.is_over {
                 return;
@@ -59,8 +59,9 @@ impl<'s> Syncing<'s> {
         }
     }
 
-    /// Synchronises on the caller's thread, which has nothing else to do: to wake another one, and be woken by it, would take longer
-    /// than many a disk. If the thread is at it, it goes on with what is wanted now.
+    /// Synchronises on the caller's thread, which has nothing else to do. Waking another thread and being
+    /// woken by it would take longer than the disk often does. If the other thread is synchronising, it
+    /// continues with the WAL wanted now.
     pub fn sync_here(&self, wanted: Lsn) {
         let mut state = self.state();
         if state.is_busy {
@@ -69,7 +70,7 @@ impl<'s> Syncing<'s> {
         } else if state.durable < wanted && state.error.is_none() {
             state.wanted = state.wanted.max(wanted);
             let _state = self.sync(state);
-            // Stopping waits for the one that is busy.
+            // The other thread may be waiting for this one to finish before it stops.
             self.changed.notify_one();
         }
     }
@@ -87,7 +88,7 @@ impl<'s> Syncing<'s> {
         state
     }
 
-    /// Wants everything up to here durable.
+    /// Requests that everything up to `wanted` becomes durable.
     pub fn want(&self, wanted: Lsn) {
         let mut state = self.state();
         if state.wanted < wanted {
@@ -96,16 +97,16 @@ impl<'s> Syncing<'s> {
         }
     }
 
-    /// Begins again at another position, with all that was wanted done.
+    /// Restarts at another position, with nothing left to synchronise.
     pub fn restart(&self, at: Lsn) {
         let mut state = self.state();
         (state.wanted, state.durable) = (at, at);
     }
 
-    /// The end of what is durable.
+    /// Returns the end of the durable WAL.
     ///
     /// # Errors
-    /// The disk's, once.
+    /// The disk's error, reported once.
     pub fn durable(&self) -> Result<Lsn, SpoolError> {
         let mut state = self.state();
         match state.error.take() {
@@ -114,13 +115,13 @@ impl<'s> Syncing<'s> {
         }
     }
 
-    /// Has the thread end once all is done that was wanted.
+    /// Makes the thread end once everything requested is durable.
     pub fn stop(&self) {
         self.state().is_over = true;
         self.changed.notify_one();
     }
 
-    /// To write a byte to when there is news of another kind.
+    /// Returns a stream that wakes the thread that waits for the server when a byte is written to it.
     ///
     /// # Errors
     /// The system's, if there are no more file descriptors.
@@ -128,12 +129,12 @@ impl<'s> Syncing<'s> {
         self.news_writer.try_clone()
     }
 
-    /// What is readable when there is news.
+    /// Returns the descriptor that is readable when there is news.
     pub fn news(&self) -> BorrowedFd<'_> {
         self.news_reader.as_fd()
     }
 
-    /// Takes note of the news.
+    /// Reads and discards the bytes that signalled news.
     pub fn take_news(&self) {
         let mut bytes = [0; 64];
         while matches!((&self.news_reader).read(&mut bytes), Ok(1..)) {}

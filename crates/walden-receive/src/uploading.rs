@@ -1,7 +1,9 @@
-//! The thread that archives the segment that is being written, part by part, where the log is acknowledged only once it is in the archive.
-//! Once the segment is complete, `archiving` archives it as a whole, and its parts are removed here.
+//! The thread that archives the segment that is being received in parts, if WAL is acknowledged only once it
+//! is in the archive. Once the segment is complete, `archiving` archives it as a whole, and this thread
+//! removes its parts.
 //!
-//! One part is stored at a time; what comes meanwhile makes the next one, so that many commits wait for one request.
+//! Parts are stored one at a time. WAL that arrives meanwhile becomes the next part, so many commits wait for
+//! one request.
 
 use std::io::Write;
 use std::os::unix::net::UnixStream;
@@ -24,19 +26,19 @@ const BACKOFF: Backoff = Backoff { first: Duration::from_millis(200), max: Durat
 /// The default of [`Uploading::max_part_bytes`].
 const MAX_PART_BYTES: u64 = 16 << 20;
 
-/// Why the log is not archived as it comes.
+/// Why WAL is not archived in parts.
 #[derive(Debug, thiserror::Error)]
 pub enum UploadError {
-    /// The archive's.
+    /// The archive's error.
     #[error("cannot archive the segment that is being written")]
     Archive(#[from] ArchiveError),
-    /// The spool's.
+    /// The spool's error.
     #[error(transparent)]
     Spool(#[from] SpoolError),
-    /// Somebody has removed what was received.
+    /// Another process has removed received WAL.
     #[error("expected {0} in the spool until it is archived, found no such file")]
     Gone(SegmentName),
-    /// The archive has parts of another log.
+    /// The archive has parts of other WAL.
     #[error(
         "the archive has parts of another log: at {at} in {segment}, expected the bytes in {folder}, received others"
     )]
@@ -45,13 +47,13 @@ pub enum UploadError {
         at: Lsn,
         /// The segment.
         segment: SegmentName,
-        /// Where its parts are.
+        /// The folder of its parts.
         folder: String,
     },
 }
 
 impl UploadError {
-    /// What the user can do about it.
+    /// Returns how the user can solve the problem.
     pub fn hint(&self) -> Option<&'static str> {
         match self {
             UploadError::Archive(error) => error.hint(),
@@ -64,43 +66,44 @@ impl UploadError {
     }
 }
 
-/// Told of each failure, and after which time it is tried again.
+/// Called with each failure and the time until the next attempt.
 type Report<'s> = Box<dyn Fn(&UploadError, Duration) + Sync + Send + 's>;
 
-/// From the spool into the archive, before a segment is complete: up to where parts are to be stored, and up to where they are.
+/// Archives parts of incomplete segments: tracks up to which position WAL is wanted in the archive, and up to
+/// which it is there.
 pub(crate) struct Uploading<'s> {
     archive: &'s Archive,
     spool: &'s Spool<'s>,
     size: SegmentSize,
     status: &'s status::Shared,
     report: Report<'s>,
-    /// How long nothing is stored after a failure.
+    /// Wait after a failure.
     backoff: Backoff,
-    /// Bytes of a part at most: it is held in memory.
+    /// Most bytes of a part, which is held in memory.
     max_part_bytes: u64,
     state: Mutex<State>,
     changed: Condvar,
 }
 
-/// What the threads that receive, archive and store parts tell each other.
+/// State shared by the threads that receive, archive and store parts.
 #[derive(Default)]
 struct State {
-    /// The timeline that is received.
+    /// The timeline that is being received.
     timeline: Timeline,
-    /// The end of what is in the archive.
+    /// End of the WAL in the archive.
     stored: Lsn,
-    /// The end of what is to be there.
+    /// End of the WAL that should be in the archive.
     wanted: Lsn,
-    /// Counts the times that it began again.
+    /// Number of restarts.
     restarts: u64,
-    /// Segments that are archived, and may have parts.
+    /// Archived segments, which may have parts.
     archived: Vec<SegmentName>,
-    /// Told by a byte when more is stored.
+    /// Gets a byte when more WAL is stored.
     waker: Option<UnixStream>,
     is_over: bool,
 }
 
-/// What of a segment was in the archive when the thread came to it.
+/// The bytes of a segment that were in the archive when the thread started with it.
 struct Begun {
     segment: SegmentName,
     restarts: u64,
@@ -129,7 +132,7 @@ impl<'s> Uploading<'s> {
         }
     }
 
-    /// Works until it is told to stop; the spool keeps what is left.
+    /// Stores parts until [`Uploading::stop`] is called. The spool keeps the remaining WAL.
     pub fn run(&self) {
         let (mut pause, mut begun, mut is_tidy) = (self.backoff.first, None, false);
         loop {
@@ -156,7 +159,7 @@ impl<'s> Uploading<'s> {
         }
     }
 
-    /// Stores the next part, and removes those that are not needed any more.
+    /// Stores the next part, and removes parts that are no longer needed.
     fn step(&self, begun: &mut Option<Begun>, is_tidy: &mut bool) -> Result<(), UploadError> {
         self.store_next(begun)?;
         if !*is_tidy {
@@ -186,7 +189,7 @@ impl<'s> Uploading<'s> {
             Some(known) if known.segment == segment && known.restarts == restarts => known,
             _ => {
                 let bytes = match parts::assemble(self.archive, segment) {
-                    // Without the private key nobody knows what is there: it is stored once more.
+                    // Without the private key, the stored parts cannot be read. Their WAL is stored again.
                     Err(error) if error.cause() == Cause::Locked.word() => Vec::new(),
                     other => other?.unwrap_or_default(),
                 };
@@ -194,20 +197,21 @@ impl<'s> Uploading<'s> {
             }
         };
         let from = stored.bytes_since(start);
-        // Gone from the spool: it is archived as a whole, which was noted.
+        // The segment is not in the spool: it was archived as a whole, which [`Uploading::note_archived`]
+        // records.
         let Some(bytes) = self.spool.read(segment, from..until.bytes_since(start))? else {
             self.sleep(self.backoff.first);
             let state = self.state();
             let is_noted = state.stored > stored || state.restarts != restarts || state.is_over;
             return if is_noted { Ok(()) } else { Err(UploadError::Gone(segment)) };
         };
-        // An earlier process may have stored them.
+        // An earlier process may have stored these bytes.
         let before = known.bytes.get(from as usize..).unwrap_or_default();
         let both = before.len().min(bytes.len());
         if let Some(offset) = before.iter().zip(&bytes).position(|(before, now)| before != now) {
             let at = stored.plus(offset as u64);
             let same = known.bytes.get(..from as usize + offset).unwrap_or_default();
-            // What lies behind a switch is no WAL, and may be anything.
+            // The bytes after a switch record are not WAL, and may differ.
             if same_log::switch_end(segment, same).is_none_or(|end| at < end) {
                 let folder = parts::folder_of(segment);
                 return Err(UploadError::Different { at, segment, folder });
@@ -225,7 +229,8 @@ impl<'s> Uploading<'s> {
         Ok(())
     }
 
-    /// Begins at the segment of a position, of which it looks first what the archive has.
+    /// Restarts at the start of the segment of a position. The thread first reads the segment's parts in the
+    /// archive.
     pub fn restart(&self, timeline: Timeline, at: Lsn) {
         let mut state = self.state();
         let start = self.size.start_of(self.size.segment_of(at));
@@ -233,7 +238,7 @@ impl<'s> Uploading<'s> {
         state.restarts += 1;
     }
 
-    /// Wants everything up to here in the archive, and says how much is.
+    /// Requests that everything up to `wanted` is stored, and returns the end of the stored WAL.
     pub fn store_to(&self, wanted: Lsn) -> Lsn {
         let mut state = self.state();
         if state.wanted < wanted {
@@ -243,7 +248,7 @@ impl<'s> Uploading<'s> {
         state.stored.min(wanted)
     }
 
-    /// A file was archived: it needs no parts.
+    /// Records that a file was archived, so that its parts are removed.
     pub fn note_archived(&self, file: ArchivedFile) {
         let (ArchivedFile::Segment(name) | ArchivedFile::Partial(name)) = file else { return };
         let mut state = self.state();
@@ -251,7 +256,7 @@ impl<'s> Uploading<'s> {
             && name.timeline == state.timeline
             && let Some(start) = name.start(self.size)
         {
-            // In order, so all before it is archived too.
+            // Segments are archived in order, so everything before it is archived too.
             state.stored = state.stored.max(start.plus(self.size.bytes()));
             wake(&state);
         }
@@ -259,12 +264,12 @@ impl<'s> Uploading<'s> {
         self.changed.notify_one();
     }
 
-    /// Whom to tell when more is stored.
+    /// Sets the stream that gets a byte when more WAL is stored.
     pub fn wake_by(&self, waker: UnixStream) {
         self.state().waker = Some(waker);
     }
 
-    /// Has the thread end when the part that it stores is stored.
+    /// Makes the thread end after the current part.
     pub fn stop(&self) {
         self.state().is_over = true;
         self.changed.notify_one();
@@ -285,7 +290,7 @@ impl<'s> Uploading<'s> {
 }
 
 fn wake(state: &State) {
-    // A byte that is there already wakes as well.
+    // If the write would block, unread bytes wake the reader already.
     let _ = state.waker.as_ref().map(|mut waker| waker.write(&[1]));
 }
 
@@ -302,7 +307,7 @@ mod tests {
     use super::*;
     use crate::disk::{Disk, Folder};
 
-    /// A folder of which some calls fail: each of so many.
+    /// A folder in which every `every`-th call fails.
     struct Failing {
         folder: store::Folder,
         every: u32,
@@ -329,7 +334,7 @@ mod tests {
 
     impl Store for Failing {
         fn create(&self, key: &str, content: &[u8]) -> Result<Created, StoreError> {
-            // In turns before and after the object is there.
+            // Fails alternately before and after the object exists.
             self.call(|folder| folder.create(key, content)).and_then(|created| self.call(|_| Ok(created)))
         }
 
@@ -376,8 +381,8 @@ mod tests {
         range.map(|at| (at ^ at >> 7) as u8).collect()
     }
 
-    /// Receives two segments in parts while calls of the store fail, and looks each time that it was told a position whether all before
-    /// it is in the archive.
+    /// Receives two segments in parts while calls of the store fail. Whenever a position is reported, all WAL
+    /// before it must be in the archive.
     #[test]
     fn what_is_said_to_be_stored_is() {
         for every in [9, 11, 13, u32::MAX] {
@@ -424,7 +429,7 @@ mod tests {
                 }
                 uploading.stop();
             });
-            // Another process goes on, with what the archive has.
+            // Another process continues with the parts in the archive.
             spool.end_connection();
             let again = Uploading::new(&sound, &spool, size, &status, |_, _| {});
             again.restart(1, Lsn(4 * MB));
@@ -517,7 +522,7 @@ mod tests {
         let error = uploading.store_next(&mut None).unwrap_err();
         assert!(error.to_string().contains("at 0/00300000 in 000000010000000000000003"), "{error}");
         assert_eq!(uploading.store_to(Lsn(3 * MB + 500)), Lsn(3 * MB));
-        // What was received is gone, although it is not archived.
+        // The received WAL is gone although it is not archived.
         disk.remove("000000010000000000000003.partial").unwrap();
         assert!(matches!(uploading.store_next(&mut None), Err(UploadError::Gone(_))));
     }

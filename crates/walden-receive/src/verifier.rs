@@ -1,7 +1,7 @@
-//! The log is decoded as it comes: what is acknowledged has the right checksums.
+//! Decodes WAL while it is received: acknowledged WAL has the right checksums.
 //!
-//! A network, a proxy or memory that flips bits would otherwise be noticed when a segment is archived, after clients were told that
-//! their commits are safe.
+//! Otherwise, bits flipped by the network, a proxy or memory would be noticed only when a segment is
+//! archived, after the server has reported to clients that their commits are safe.
 
 use std::ops::ControlFlow;
 
@@ -13,41 +13,42 @@ use walden_format::record::Record;
 use walden_format::stream::{Decoder, StreamInfo, Visitor};
 use walden_format::version::UnreadableMagic;
 
-/// Decodes a timeline's log in parts of any size.
+/// Decodes the WAL of a timeline in pieces of any size.
 pub(crate) struct Verifier {
     timeline: Timeline,
     size: SegmentSize,
     info: Option<StreamInfo>,
-    /// The log from the start of the page on in which the last record that is verified starts: a decoder begins with a page.
+    /// The WAL from the start of the page in which the last verified record starts: a decoder starts with a
+    /// page.
     tail: Vec<u8>,
     tail_start: Lsn,
     verified: Lsn,
-    /// The end of the record that has come in part, unless a crash cut it off.
+    /// The end of the incomplete record, unless a crash cut it off.
     pending_until: Lsn,
-    /// The record that has come in part, if it is too long to be held.
+    /// The incomplete record, if it is too long to be held.
     long_record: Option<LongRecord>,
-    /// Bytes of the log that are held at most, beyond those of the last [`Verifier::push`].
+    /// Most bytes of WAL that are held, beyond those of the last [`Verifier::push`].
     max_held_bytes: usize,
-    /// What follows a switch of segments, to the end of the segment, is no record.
+    /// The bytes between a switch record and this position, the end of the segment, are not records.
     unused_until: Lsn,
-    /// Verify the log of a version that is not read by its page headers.
+    /// Verify WAL of an unknown version by its page headers.
     accept_unknown_versions: bool,
-    /// The magic of the pages and their size, if their version is not read.
+    /// The magic and the size of the pages, if their version is unknown.
     unread: Option<(u16, u32)>,
 }
 
-/// Bytes of the log that are held at most.
+/// The default of [`Verifier::max_held_bytes`].
 const MAX_HELD_BYTES: usize = 64 << 20;
 
-/// A record that is too long to be held: its checksum is computed as it comes.
+/// A record that is too long to be held: its checksum is computed while it is received.
 struct LongRecord {
     start: Lsn,
     end: Lsn,
-    /// It gets whole pages, of which the next one is the first in [`Verifier::tail`].
+    /// Gets complete pages. The next one is the first in [`Verifier::tail`].
     decoder: Decoder,
 }
 
-/// The last record.
+/// Visits records to find the last one.
 #[derive(Default)]
 struct Last {
     start: Lsn,
@@ -63,8 +64,8 @@ impl Visitor for Last {
 }
 
 impl Verifier {
-    /// Begins at the start of a segment or, where `info` is known from there, of a page. The end of a record that began before is
-    /// taken as it is.
+    /// Creates a verifier that starts at a segment or, if `info` is known, at a page. The rest of a record
+    /// that started earlier is not verified.
     pub fn new(
         timeline: Timeline,
         size: SegmentSize,
@@ -88,15 +89,15 @@ impl Verifier {
         }
     }
 
-    /// Whether a page of a version that is read has come, or was here before.
+    /// Returns whether a page has been received, or was in the spool, so that the version is known.
     pub fn is_version_known(&self) -> bool {
         self.info.is_some() || self.unread.is_some()
     }
 
-    /// Decodes what comes next, and gives back up to where all is right: at the end of a record.
+    /// Decodes the next bytes, and returns the verified position: the end of a record.
     ///
     /// # Errors
-    /// Where it is not.
+    /// The fault, if the WAL is damaged.
     pub fn push(&mut self, mut at: Lsn, mut bytes: &[u8]) -> Result<Lsn, Fault> {
         if at < self.unused_until {
             let unused = self.unused_until.bytes_since(at).min(bytes.len() as u64) as usize;
@@ -119,7 +120,7 @@ impl Verifier {
         }
         let info = match self.info {
             Some(info) => info,
-            // Not even the first header.
+            // The first page header is incomplete.
             None if self.tail.len() < LONG_HEADER => return Ok(self.verified),
             None => {
                 let fault = |kind| Fault { lsn: self.tail_start, at: self.tail_start, kind };
@@ -146,7 +147,7 @@ impl Verifier {
         }
         if last.start == Lsn::INVALID {
             if decoder.unfinished().is_none() {
-                // All of it is the end of a record that began before.
+                // All of it belongs to a record that started earlier.
                 let pages = self.tail.len() - self.tail.len() % page_bytes;
                 self.drain(pages);
             }
@@ -168,8 +169,8 @@ impl Verifier {
         Ok(self.verified)
     }
 
-    /// Checks the headers of received pages of a version that Walden does not read. Returns the end of the received log, excluding an
-    /// incomplete header.
+    /// Checks the headers of received pages of a version that Walden does not read. Returns the end of the
+    /// received WAL, excluding an incomplete header.
     fn push_unread(&mut self) -> Result<Lsn, Fault> {
         while let Some(header) = self.tail.get(..SHORT_HEADER) {
             let Some((magic, page_bytes)) = self.unread else { break };
@@ -177,7 +178,7 @@ impl Verifier {
             if is_first && self.tail.len() < LONG_HEADER {
                 break;
             }
-            // Pages after a switch of segments are zeros.
+            // Pages after a switch record are zeros.
             if header.iter().any(|&byte| byte != 0) {
                 self.expect_unread_page(magic, page_bytes)?;
             }
@@ -191,7 +192,7 @@ impl Verifier {
         Ok(self.verified)
     }
 
-    /// Checks the header of the page that the tail starts with.
+    /// Checks the header of the first page in [`Verifier::tail`].
     fn expect_unread_page(&self, magic: u16, page_bytes: u32) -> Result<(), Fault> {
         let at = self.tail_start;
         let fault = |kind| Fault { lsn: at, at, kind };
@@ -218,7 +219,7 @@ impl Verifier {
         }
     }
 
-    /// Begins to decode the record that has come in part as it comes: it is too long to be held.
+    /// Starts decoding an incomplete record while it is received, because it is too long to be held.
     fn begin_long_record(&mut self) -> Result<(), Fault> {
         let Some(info) = self.info else { return Ok(()) };
         let pages = self.tail.len() - self.tail.len() % info.page_bytes as usize;
@@ -236,8 +237,8 @@ impl Verifier {
         Ok(())
     }
 
-    /// Decodes what has come of a record that is too long to be held. True once it has ended: the page that it ends in is then the
-    /// first of [`Verifier::tail`].
+    /// Decodes the next bytes of a record that is too long to be held. Returns true once it has ended: the
+    /// page in which it ends is then the first in [`Verifier::tail`].
     fn push_long_record(&mut self, end: Lsn) -> Result<bool, Fault> {
         let (Some(info), Some(long)) = (self.info, &mut self.long_record) else { return Ok(true) };
         let page_bytes = info.page_bytes as usize;
@@ -247,7 +248,7 @@ impl Verifier {
             let rest = &self.tail[decoded..];
             let page = match rest.get(..page_bytes) {
                 Some(page) => page,
-                // The page that it ends in need not have come as a whole.
+                // The page in which it ends may be incomplete.
                 None if long.end <= decodable => rest,
                 None => break,
             };
@@ -267,7 +268,7 @@ impl Verifier {
         Ok(is_ended)
     }
 
-    /// Forgets bytes at the start of what is held: whole pages.
+    /// Drops complete pages from the start of the held bytes.
     fn drain(&mut self, bytes: usize) {
         self.tail.drain(..bytes);
         self.tail_start = self.tail_start.plus(bytes as u64);
@@ -285,7 +286,8 @@ mod tests {
     const SEGMENT: u64 = 1 << 20;
     const START: Lsn = Lsn(3 * SEGMENT);
 
-    /// A log with records of all sizes, some across segments, and a switch; and where its records end.
+    /// Returns WAL with records of all sizes, some across segments, and a switch, and the ends of its
+    /// records.
     fn log() -> (Vec<u8>, Vec<Lsn>) {
         let mut writer = LogWriter::new(Major::V18);
         (writer.info.timeline, writer.start, writer.previous) = (1, START, Lsn(START.0 - 32));
@@ -293,7 +295,7 @@ mod tests {
         for number in 0_usize.. {
             let text = format!("record {number} ").repeat(1 + (number * 37) % 1900);
             writer.main_data(rmid::XLOG, info::xlog::NOOP, text.as_bytes());
-            // Now and then, a record that ends in the first bytes of a page.
+            // Occasionally, a record that ends in the first bytes of a page.
             let left = 8192 - writer.bytes.len() % 8192;
             if number % 10 == 5 && left > 200 {
                 writer.main_data(rmid::XLOG, info::xlog::NOOP, &vec![7; left - 29 + 1 + number % 30]);
@@ -341,7 +343,7 @@ mod tests {
             let verified = push_all(&log, sizes).unwrap();
             assert_eq!(verified.last(), ends.last(), "{sizes:?}");
             assert!(verified.is_sorted());
-            // Nothing is verified that has not come, and all records that have come are.
+            // Only received WAL is verified, and every completely received record is.
             let mut came = 0;
             for (verified, size) in verified.iter().zip(sizes.iter().cycle()) {
                 came = (came + size).min(log.len());
@@ -353,7 +355,7 @@ mod tests {
     #[test]
     fn a_record_is_verified_with_its_last_byte() {
         let (log, ends) = log();
-        // All of some, and each that ends right behind the header of a page.
+        // Some of the records, and each one that ends just after a page header.
         let is_behind_header = |end: &Lsn| (24..64).contains(&(end.0 % 8192));
         let some = ends.iter().take(25).skip(3).chain(ends.iter().filter(|end| is_behind_header(end)));
         let mut behind_header = 0;
@@ -393,7 +395,7 @@ mod tests {
         }
     }
 
-    /// The log with the page magic of a newer version.
+    /// Returns WAL with the page magic of a newer version.
     fn newer_log() -> Vec<u8> {
         let (mut log, _) = log();
         for page in log.chunks_mut(8192) {
@@ -437,7 +439,7 @@ mod tests {
     fn a_flipped_bit_in_padding_is_refused() {
         let (log, ends) = log();
         let mut tested = 0;
-        // Padding after each record, and that of a page header.
+        // The padding after each record, and that of a page header.
         let mut positions: Vec<usize> = ends.iter().map(|end| end.bytes_since(START) as usize - 1).collect();
         positions.extend([8192 * 3 + 20, 8192 * 3 + 23, 20]);
         for at in positions.into_iter().filter(|&at| log[at] == 0) {
@@ -447,7 +449,7 @@ mod tests {
                 let verifiers = [verifier(), Verifier { max_held_bytes: 10_000, ..verifier() }];
                 for verifier in verifiers {
                     let Err((verified, fault)) = push_all_to(verifier, &damaged, sizes) else {
-                        // Nothing after a switch of segments is WAL.
+                        // The bytes after a switch record are not WAL.
                         assert_eq!(at % SEGMENT as usize, SEGMENT as usize - 1, "flipped at {at}, not found");
                         continue;
                     };
@@ -471,7 +473,7 @@ mod tests {
             damaged[at] ^= 4;
             match push_all(&damaged, &[50_000]) {
                 Err((verified, _)) => assert!(verified <= START.plus(at as u64), "flipped at {at}"),
-                // Unused bytes behind a switch; the archive compares them with what it expects there.
+                // An unused byte after a switch record. The archive compares these with the expected ones.
                 Ok(_) => assert!(log[at] == 0, "flipped at {at}, not found"),
             }
         }

@@ -1,4 +1,4 @@
-//! A disk in memory that knows what is durable.
+//! A disk in memory that knows which bytes are durable.
 
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind};
@@ -7,12 +7,12 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use walden_receive::disk::{Disk, DiskFile};
 
-/// What happens at the call that is to fail.
+/// How the selected call fails.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Failure {
-    /// It fails; later calls do not.
+    /// Only this call fails.
     Error,
-    /// So does each later one, as the power is gone.
+    /// This call and all later ones fail, because the power is off.
     Power,
 }
 
@@ -27,7 +27,7 @@ struct State {
     durable_names: BTreeMap<String, usize>,
     calls: u64,
     fails_at: Option<(u64, Failure)>,
-    /// The bytes of all files at most, if there is a limit.
+    /// Limit for the bytes of all files, if any.
     capacity: Option<usize>,
     is_off: bool,
 }
@@ -36,20 +36,20 @@ struct State {
 #[derive(Clone, Default)]
 struct Content {
     durable: Vec<u8>,
-    /// As it is read.
+    /// The bytes that reading returns.
     seen: Vec<u8>,
-    /// What was written since it was synchronised: offset and bytes.
+    /// Writes since the last synchronisation: offset and bytes.
     dirty: Vec<(usize, Vec<u8>)>,
 }
 
 impl Memory {
-    /// Has a call fail, counted from 1 on.
+    /// Makes a call fail, counted from 1.
     pub fn fail_at(&self, call: u64, failure: Failure) {
         let mut state = self.state();
         (state.calls, state.fails_at) = (0, Some((call, failure)));
     }
 
-    /// Has room for so many bytes in all.
+    /// Limits the bytes of all files.
     pub fn set_capacity(&self, bytes: usize) {
         self.state().capacity = Some(bytes);
     }
@@ -58,13 +58,14 @@ impl Memory {
         self.state().calls
     }
 
-    /// The disk after the power was gone: with what is durable and, if `is_lucky`, with all that was written.
+    /// Returns the disk after a power loss: with all durable bytes and, if `is_lucky`, with all but the first
+    /// of the other writes of each file.
     pub fn after_power_loss(&self, is_lucky: bool) -> Memory {
         let state = self.state();
         let mut files = state.files.clone();
         for file in &mut files {
             if is_lucky {
-                // The later of two parts, and not the first: writing back has no order.
+                // The later writes without the first one: the system writes back in any order.
                 for (offset, bytes) in file.dirty.iter().skip(1) {
                     file.durable[*offset..][..bytes.len()].copy_from_slice(bytes);
                 }
@@ -76,7 +77,7 @@ impl Memory {
         Memory(Arc::new(Mutex::new(State { files, names, durable_names, ..State::default() })))
     }
 
-    /// A file as it is read.
+    /// Returns the bytes of a file as reading returns them.
     pub fn content(&self, name: &str) -> Option<Vec<u8>> {
         let state = self.state();
         state.names.get(name).map(|&file| state.files[file].seen.clone())
@@ -86,7 +87,7 @@ impl Memory {
         self.0.lock().unwrap()
     }
 
-    /// Counts a call; whether it fails.
+    /// Counts a call, and fails if it should.
     fn call(&self) -> io::Result<MutexGuard<'_, State>> {
         let mut state = self.state();
         state.calls += 1;
@@ -114,7 +115,7 @@ impl Disk for Memory {
         state.files.push(Content { durable: zeros.clone(), seen: zeros, dirty: Vec::new() });
         let file = state.files.len() - 1;
         state.names.insert(name.to_owned(), file);
-        // What has found room stays, as on any file system.
+        // The bytes that found room stay, as on any file system.
         if is_full {
             return Err(ErrorKind::StorageFull.into());
         }
@@ -173,7 +174,8 @@ impl DiskFile for MemoryFile {
         let mut state = self.disk.state();
         let content = &mut state.files[self.file];
         let dirty = std::mem::take(&mut content.dirty);
-        // After a failure, Linux takes what was not written for written: a second attempt succeeds and writes nothing.
+        // After a failure, Linux marks unwritten pages as clean: a second attempt succeeds and writes
+        // nothing.
         result?;
         for (offset, bytes) in dirty {
             content.durable[offset..][..bytes.len()].copy_from_slice(&bytes);

@@ -1,4 +1,4 @@
-//! The spool on a disk that fails, lies and loses power at every call.
+//! Tests the spool on a disk that fails, lies and loses power at every call.
 
 mod disk;
 mod spool;

@@ -1,4 +1,4 @@
-//! What was acknowledged is there, whatever fails and whenever.
+//! Acknowledged WAL is kept, whichever call fails.
 
 use std::io;
 use std::path::PathBuf;
@@ -19,14 +19,14 @@ use walden_testing::writer::LogWriter;
 use crate::disk::{Failure, Memory};
 
 const SEGMENT: u64 = 1 << 20;
-/// The first segment of the log.
+/// The first segment of the WAL.
 const FIRST: u64 = 3;
 
 fn size() -> SegmentSize {
     SegmentSize::new(SEGMENT).unwrap()
 }
 
-/// Two segments and a half of a timeline's log, records all over, and some across the segments' ends.
+/// Returns two and a half segments of WAL, full of records, some across segment boundaries.
 fn log() -> Vec<u8> {
     let mut writer = LogWriter::new(Major::V18);
     writer.info.timeline = 1;
@@ -41,7 +41,7 @@ fn log() -> Vec<u8> {
     writer.bytes.clone()
 }
 
-/// What a server sends: parts of any size.
+/// Returns the parts in which the server sends the WAL, of any size.
 fn parts(log: &[u8], from: Lsn) -> impl Iterator<Item = (Lsn, &[u8])> {
     let sizes = [50_000_usize, 7, 131_072, 8192, 300_000, 1];
     let mut at = from.bytes_since(Lsn(FIRST * SEGMENT)) as usize;
@@ -54,27 +54,28 @@ fn parts(log: &[u8], from: Lsn) -> impl Iterator<Item = (Lsn, &[u8])> {
     })
 }
 
-/// Receives the log from where the spool goes on, and synchronises after each part; `acknowledged` is what a server was told.
+/// Receives the WAL from the spool's position on, and synchronises after each part. `acknowledged` is the
+/// position reported to the server.
 fn receive(disk: &Memory, log: &[u8], acknowledged: &mut Lsn) -> Result<(), SpoolError> {
     let spool = Spool::open(disk, size())?;
     spool.prepare()?;
     connect(&spool, log, acknowledged)
 }
 
-/// The same over one of several connections of a process.
+/// Receives over one of several connections of a process.
 fn connect(spool: &Spool<'_>, log: &[u8], acknowledged: &mut Lsn) -> Result<(), SpoolError> {
     let position =
         spool.position()?.unwrap_or(Position { timeline: 1, start: Lsn(FIRST * SEGMENT), info: None });
     for (start, bytes) in parts(log, position.start) {
         spool.write(1, start, bytes)?;
-        // As if all records up to here were right: how that is found out is tested elsewhere.
+        // As if all records up to here were right. Verification is tested elsewhere.
         spool.note_verified(start.plus(bytes.len() as u64));
         *acknowledged = (*acknowledged).max(spool.sync()?);
     }
     Ok(())
 }
 
-/// What the spool's files hold of the log up to here.
+/// Asserts that the spool's files have the WAL up to a position.
 fn assert_holds(disk: &Memory, log: &[u8], until: Lsn, what: &str) {
     for number in FIRST..=size().segment_of(until) {
         let start = size().start_of(number);
@@ -109,8 +110,8 @@ fn the_log_is_kept_as_it_came() {
     assert!(position.start.0.is_multiple_of(8192) && position.info.is_some(), "{position:?}");
 }
 
-/// For every call: the power is gone at it, with nothing or with all of what was not synchronised on the disk; or it fails once, and
-/// the process goes on. What was acknowledged is there, and receiving once more gives the whole log.
+/// For every call: the power fails at it, with none or some of the unsynchronised writes on the disk; or the
+/// call fails once, and the process continues. Acknowledged WAL is kept, and receiving again yields all WAL.
 #[test]
 fn nothing_acknowledged_is_lost_whichever_call_fails() {
     let log = log();
@@ -137,7 +138,7 @@ fn nothing_acknowledged_is_lost_whichever_call_fails() {
                 assert_holds(&disk.after_power_loss(false), &log, whole, &what);
             }
             if failure == Failure::Error {
-                // The same process, or another one, on a machine that goes on.
+                // The same process, or another one, on a machine that keeps running.
                 let what = format!("call {call} failed once");
                 receive(&disk, &log, &mut acknowledged).unwrap_or_else(|error| panic!("{what}: {error}"));
                 assert_eq!(acknowledged, whole);
@@ -168,14 +169,15 @@ fn a_process_goes_on_once_a_full_disk_has_room_again() {
     disk.remove("foreign").unwrap();
     connect(&spool, &log, &mut acknowledged).unwrap();
     assert_holds(&disk.after_power_loss(false), &log, Lsn(FIRST * SEGMENT + log.len() as u64), "room again");
-    // A copy takes the place of the file that was made ahead.
+    // A copy uses the prepared file.
     disk.set_capacity(4 * segment);
     spool.prepare().unwrap();
     spool.forget_open_files();
     connect(&spool, &log, &mut acknowledged).unwrap();
 }
 
-/// The file that is made ahead does not keep what is received from finding room, and is not made again before that has found it.
+/// The prepared file does not keep received WAL from finding room, and is not created again before that has
+/// found room.
 #[test]
 fn the_file_that_was_made_ahead_gives_way_on_a_full_disk() {
     let disk = Memory::default();
@@ -192,7 +194,7 @@ fn the_file_that_was_made_ahead_gives_way_on_a_full_disk() {
     spool.prepare().unwrap();
 }
 
-/// A disk on which it takes long to fill a file with zeros.
+/// A disk that is slow to fill a file with zeros.
 struct SlowToFill(Memory);
 
 impl Disk for SlowToFill {
@@ -227,7 +229,7 @@ impl Disk for SlowToFill {
     }
 }
 
-/// Where there is room for one file, the one that is being made ahead is waited for and used.
+/// If there is room for one file, the receiver waits for the prepared one and uses it.
 #[test]
 fn two_files_are_not_made_at_a_time() {
     let (disk, log) = (SlowToFill(Memory::default()), log());
@@ -256,7 +258,7 @@ fn a_partial_segment_goes_only_if_the_archived_one_has_its_records() {
     assert!(!spool.remove_archived_partial(name, &other).unwrap());
     assert!(!spool.remove_archived_partial(name, &archived[..SEGMENT as usize / 4]).unwrap());
     assert!(spool.has_partial(name).unwrap());
-    // What follows what was received may differ.
+    // Bytes after the received ones may differ.
     other.copy_from_slice(archived);
     other[SEGMENT as usize - 1] ^= 1;
     assert!(spool.remove_archived_partial(name, &other).unwrap());
@@ -270,7 +272,7 @@ fn another_history_is_refused_and_nothing_is_overwritten() {
     receive(&disk, &log, &mut acknowledged).unwrap();
     let before = disk.content("000000010000000000000005.partial").unwrap();
     let mut other = log.clone();
-    // In what is sent once more: the page of the last record.
+    // In the page of the last record, which is sent again.
     let flipped = log.len() - 20;
     other[flipped] ^= 1;
     let error = receive(&disk, &other, &mut acknowledged).unwrap_err();
@@ -289,7 +291,7 @@ fn a_segment_is_complete_once_its_last_record_is() {
     let spool = Spool::open(&disk, size()).unwrap();
     let start = Lsn(FIRST * SEGMENT);
     spool.write(1, start, &log[..SEGMENT as usize + 100]).unwrap();
-    // A record that goes on in the next segment.
+    // A record that continues in the next segment.
     spool.note_verified(start.plus(SEGMENT - 64));
     assert_eq!(spool.sync().unwrap(), start.plus(SEGMENT + 100));
     assert_eq!(spool.waiting().unwrap(), []);
@@ -315,13 +317,13 @@ fn what_comes_once_more_is_durable_once_it_is_synchronised_again() {
     spool.write(1, from, first).unwrap();
     let durable = spool.sync().unwrap();
     assert!(durable < end, "{durable}");
-    // The end of the last record may be other bytes than before, such as where the network had flipped one of them.
+    // The end of the last record may differ from before, for example because the network had flipped a bit.
     spool.write(1, from.plus(first.len() as u64), second).unwrap();
     assert_eq!(spool.durable(), durable);
     assert_eq!(spool.sync().unwrap(), end);
 }
 
-/// As the system says of the second attempt that it succeeded.
+/// As the operating system reports success for the second attempt.
 #[test]
 fn what_failed_to_be_synchronised_is_not_synchronised_again() {
     let (disk, log) = (Memory::default(), log());
@@ -341,7 +343,7 @@ fn what_failed_to_be_synchronised_is_not_synchronised_again() {
     assert_holds(&disk.after_power_loss(false), &log, acknowledged, "once more");
 }
 
-/// A standby sends what its file had before; the primary sends zeros.
+/// A standby sends the previous bytes of its file; the primary sends zeros.
 #[test]
 fn what_follows_a_switch_may_be_anything() {
     let mut writer = LogWriter::new(Major::V18);
@@ -362,7 +364,7 @@ fn what_follows_a_switch_may_be_anything() {
     spool.write(1, start, &zeros[..zeros.len() - 8192]).unwrap();
     spool.sync().unwrap();
     let name = SegmentName::new(1, FIRST, size());
-    // Of a record behind the page on which the next connection begins.
+    // In a record after the page at which the next connection starts.
     let mut different = recycled.clone();
     different[used - 30] ^= 1;
     for (sent, is_same) in [(&different, false), (&recycled, true)] {
@@ -412,8 +414,8 @@ fn a_timeline_that_ended_is_archived_as_partial_and_says_nothing_of_the_next() {
     assert_eq!(spool.position().unwrap().map(|position| position.timeline), Some(2));
 }
 
-/// PostgreSQL archives no `.partial` either of a timeline that ended with a segment, as after `pg_switch_wal`: the next one needs it as a
-/// whole.
+/// If a timeline ends with a segment, as after `pg_switch_wal`, PostgreSQL does not archive it as `.partial`
+/// either: the next timeline needs the complete segment.
 #[test]
 fn a_segment_that_ends_with_its_timeline_is_never_partial() {
     for is_verified_before in [true, false] {
@@ -430,7 +432,7 @@ fn a_segment_that_ends_with_its_timeline_is_never_partial() {
         spool.leave(end);
         let segment = "000000010000000000000003";
         let expected: &[&str] = if is_verified_before { &[segment] } else { &[] };
-        // The archiving thread looks at any moment.
+        // The archiving thread may read the list at any moment.
         assert_eq!(waiting(), expected);
         spool.write(2, end, &log[..40_000]).unwrap();
         assert_eq!(waiting(), expected);
@@ -447,7 +449,7 @@ fn a_whole_segment_behind_the_end_of_its_timeline_stays_partial() {
     let spool = Spool::open(&disk, size()).unwrap();
     let start = Lsn(FIRST * SEGMENT);
     spool.write(1, start, &log[..SEGMENT as usize + 100]).unwrap();
-    // The last record of the first segment has not come as a whole.
+    // The last record of the first segment is incomplete.
     spool.note_verified(start.plus(SEGMENT - 64));
     spool.sync().unwrap();
     spool.leave(start);
@@ -460,7 +462,8 @@ fn a_whole_segment_behind_the_end_of_its_timeline_stays_partial() {
     assert_eq!(waiting, expected);
 }
 
-/// What a primary wrote after its standby was promoted is not the new timeline's, although recovery asks for the segment by its name.
+/// WAL that a primary wrote after its standby was promoted does not belong to the new timeline, although
+/// recovery requests the segment by its name.
 #[test]
 fn recovery_gets_no_more_than_the_timelines_have_in_common() {
     let (folder, log) = (tempfile::tempdir().unwrap(), log());
@@ -469,7 +472,7 @@ fn recovery_gets_no_more_than_the_timelines_have_in_common() {
     let partial = folder.path().join(ArchivedFile::Partial(name).to_string());
     std::fs::write(&partial, segment).unwrap();
     let target = folder.path().join("RECOVERYXLOG");
-    // How many bytes come from the file; nothing if recovery gets none at all.
+    // Returns how many bytes of the file recovery gets, or `None` if it gets no file.
     let known = |archived: &[(u32, &str)]| -> Result<Option<usize>, CopyError> {
         let parsed =
             archived.iter().map(|&(of, text)| (of, History::parse(of, text.as_bytes()).unwrap())).collect();
@@ -482,7 +485,7 @@ fn recovery_gets_no_more_than_the_timelines_have_in_common() {
         assert!(given.len() as u64 == SEGMENT && given[same..].iter().all(|byte| *byte == 0));
         Ok(Some(same))
     };
-    // Zeros of the log itself may follow the place.
+    // Zeros of the WAL itself may follow the fork.
     let up_to = |bytes: usize| {
         let zeros = segment[bytes..].iter().take_while(|byte| **byte == 0).count();
         Some(bytes + zeros)
@@ -492,7 +495,7 @@ fn recovery_gets_no_more_than_the_timelines_have_in_common() {
     assert_eq!(known(&[(2, "1\t0/500090\tx\n")]).unwrap(), Some(SEGMENT as usize));
     assert_eq!(known(&[(2, "1\t0/400000\tx\n")]).unwrap(), None);
     assert_eq!(known(&[(2, "1\t0/3000B0\tx\n")]).unwrap(), None);
-    // A history in the spool counts as well, and one that is none is nothing to go by.
+    // A history in the spool counts as well. An invalid one is an error.
     let history = folder.path().join("00000002.history");
     std::fs::write(&history, "1\t0/440000\tx\n").unwrap();
     assert_eq!(known(&[]).unwrap(), up_to(0x40000));
@@ -505,7 +508,7 @@ fn recovery_gets_no_more_than_the_timelines_have_in_common() {
     assert!(copied.is_err());
 }
 
-/// Whatever the place at which the log that was received ends, recovery gets it; a bit that flips before the last record is noticed.
+/// Wherever the received WAL ends, recovery gets it. A bit flipped before the last record is noticed.
 #[test]
 fn what_was_received_is_handed_over_and_damage_is_not() {
     let (folder, log) = (tempfile::tempdir().unwrap(), log());
@@ -530,16 +533,16 @@ fn what_was_received_is_handed_over_and_damage_is_not() {
         let error = get(&damaged, &Known::default()).expect_err("damage");
         assert!(matches!(error, CopyError::Refused { .. }), "{offset}: {error:?}");
     }
-    // In the last page, the record behind the damage shows it.
+    // In the last page, the record after the damage reveals it.
     let mut short = vec![0; SEGMENT as usize];
     let one_page = 8000;
     short[..one_page].copy_from_slice(&log[..one_page]);
     short[100] ^= 0x10;
     let error = get(&short, &Known::default()).expect_err("damage");
     assert!(matches!(error, CopyError::Behind { .. }), "{error:?}");
-    // Nothing has come.
+    // Nothing was received.
     assert!(matches!(get(&vec![0; SEGMENT as usize], &Known::default()), Ok(false)));
-    // A file that is not whole, and another cluster's.
+    // A file that is not complete, and a file of another cluster.
     let other = |cluster| Known {
         system_ids: vec![(cluster, "pg_control".to_owned())],
         segment_bytes: Some(SEGMENT),
