@@ -1,4 +1,4 @@
-//! Names from a running server's catalogs.
+//! Reads names from a running server's catalogs.
 
 use std::path::Path;
 
@@ -13,7 +13,8 @@ use walden_source::names::{
 
 use crate::connection::{Client, ConnectionError, Parameters};
 
-/// The settings that decide how much log there is, and how the server's own log is read. A server does not list those that it lacks.
+/// The settings that decide how much WAL there is, and how the server's log is parsed. A server does not list
+/// unknown settings.
 const SETTINGS: [&str; 13] = [
     "archive_timeout",
     "checkpoint_completion_target",
@@ -30,7 +31,8 @@ const SETTINGS: [&str; 13] = [
     "wal_segment_size",
 ];
 
-/// The settings by which `walden rows` prints values. From 12 on, all `extra_float_digits` above 0 mean the shortest exact form.
+/// The settings with which `walden rows` prints values. From 12 on, every `extra_float_digits` above 0
+/// selects the shortest exact format.
 const PRINTED: &str =
     "SET LOCAL datestyle = 'ISO, YMD'; SET LOCAL timezone = 'UTC'; SET LOCAL intervalstyle = 'postgres';
     SET LOCAL extra_float_digits = 3; SET LOCAL bytea_output = 'hex'; SET LOCAL lc_monetary = 'C';";
@@ -49,7 +51,7 @@ pub enum NamesError {
     Saved(#[from] saved::NamesError),
 }
 
-/// Reads names from where `source` says: a server, if it is a URL or has `key=value`, otherwise a saved file.
+/// Reads names from a server if `source` is a URL or contains `key=value`, otherwise from a saved file.
 ///
 /// # Errors
 /// Those of [`from_server`] and [`Names::load`].
@@ -62,11 +64,11 @@ pub fn read(source: &str) -> Result<Names, NamesError> {
     }
 }
 
-/// Reads the catalogs of all databases of a running server, 9.5 or newer; a standby serves as well.
+/// Reads the catalogs of all databases of a running server or standby, 9.5 or newer.
 ///
-/// `conninfo` is a URL or a list of `key=value`, as for psql; other parameters come from the places that libpq reads
-/// ([`crate::connection`]). Connects once per database; databases that refuse connections are named in [`Names::notes`]. Needs no
-/// privileges.
+/// `conninfo` is a URL or a list of `key=value`, as for psql; other parameters come from the same places as
+/// in libpq ([`crate::connection`]). Connects once per database; databases that refuse connections are listed
+/// in [`Names::notes`]. Needs no privileges.
 ///
 /// # Errors
 /// The server cannot be reached, refuses the connection, or is older than 9.5.
@@ -101,7 +103,7 @@ pub fn from_server(conninfo: &str) -> Result<Names, NamesError> {
         names.add_database(oid, Database { name: name.clone(), tablespace, encoding, statistics_reset });
         match text(&row, 4) {
             "t" => open_to_connections.push((oid, name)),
-            // Nobody can have changed it: its catalogs have their built-in names.
+            // Users cannot have changed it, so its catalogs have their built-in names.
             _ if name == "template0" => {}
             _ => names.notes.push(format!("database {}: it allows no connections", Identifier(&name))),
         }
@@ -145,7 +147,7 @@ fn origin(client: &mut Client, notes: &mut Vec<String>) -> Result<Origin, NamesE
     origin.lsn = one(client, &format!("SELECT {position}"), notes).and_then(|lsn| lsn.parse().ok());
     if version >= 90_600 {
         let id = one(client, "SELECT system_identifier FROM pg_control_system()", notes);
-        // SQL has no unsigned numbers, so a large one comes back as a negative one.
+        // SQL has no unsigned integers, so a large identifier is negative.
         origin.system_id = id.and_then(|id| id.parse::<i64>().ok()).map(i64::cast_unsigned);
     }
     Ok(origin)
@@ -157,7 +159,7 @@ fn relations(client: &mut Client, database: u32, version: u32, names: &mut Names
     } else {
         "NULL::oid"
     };
-    // A TOAST table's index belongs to the table that the TOAST table belongs to.
+    // A TOAST table's index belongs to the table that owns the TOAST table.
     let query = format!(
         "SELECT c.oid, n.nspname, c.relname, c.relkind, c.relpersistence, c.relisshared, c.reltablespace,
                 pg_relation_filenode(c.oid), a.amname, COALESCE(it.oid, i.indrelid, t.oid), {partition},
@@ -206,11 +208,11 @@ fn relations(client: &mut Client, database: u32, version: u32, names: &mut Names
     types(client, database, version, names)
 }
 
-/// The columns of tables that users made, and of composite types.
+/// Adds the columns of user tables and composite types.
 fn columns(client: &mut Client, database: u32, version: u32, names: &mut Names) -> Result<(), NamesError> {
     let since = |first: u32, column: &str| if version >= first { column.to_owned() } else { "''".to_owned() };
-    // An array of one element, of any type: the function gives its text without quotes. The settings are those of
-    // the database or the role otherwise; `SET LOCAL` holds for the statements of one message.
+    // `attmissingval` is an array of one element of any type; the function returns its text without quotes.
+    // Databases and roles may have other settings; `SET LOCAL` holds for the statements of one message.
     let (settings, missing) = match version >= 110_000 {
         true => (PRINTED, "CASE WHEN a.atthasmissing THEN array_to_string(a.attmissingval, '') END"),
         false => ("", "NULL"),
@@ -261,7 +263,7 @@ fn column(row: &SimpleQueryRow) -> Column {
     }
 }
 
-/// The types that users made.
+/// Adds the user-defined types.
 fn types(client: &mut Client, database: u32, version: u32, names: &mut Names) -> Result<(), NamesError> {
     let multirange = if version >= 140_000 {
         "(SELECT r.rngsubtype FROM pg_range r WHERE r.rngmultitypid = t.oid)"
@@ -278,7 +280,7 @@ fn types(client: &mut Client, database: u32, version: u32, names: &mut Names) ->
     for row in rows(client, &query)? {
         let letter = |at| text(&row, at).chars().next().unwrap_or(' ');
         let relation = number(&row, 10);
-        // The columns of a table are with the table.
+        // A table's columns are stored with the table.
         let is_alone = names.by_oid(database, relation).is_none();
         let columns = names.columns(database, relation).filter(|_| is_alone).unwrap_or(&[]).to_vec();
         let added = Type {
@@ -306,7 +308,7 @@ fn types(client: &mut Client, database: u32, version: u32, names: &mut Names) ->
     Ok(())
 }
 
-/// Plain queries without parameters, and text back: that works through every connection pooler.
+/// Runs a simple query and returns text, which works through every connection pooler.
 fn rows(client: &mut Client, query: &str) -> Result<Vec<SimpleQueryRow>, NamesError> {
     let messages = client.simple_query(query).map_err(|error| NamesError::Server(error_text(&error)))?;
     let row = |message| match message {
@@ -316,7 +318,7 @@ fn rows(client: &mut Client, query: &str) -> Result<Vec<SimpleQueryRow>, NamesEr
     Ok(messages.into_iter().filter_map(row).collect())
 }
 
-/// A value that names can do without.
+/// Returns an optional value; notes an error instead of failing.
 fn one(client: &mut Client, query: &str, notes: &mut Vec<String>) -> Option<String> {
     match rows(client, query) {
         Ok(rows) => rows.first().and_then(|row| row.get(0)).map(str::to_owned),
@@ -327,7 +329,8 @@ fn one(client: &mut Client, query: &str, notes: &mut Vec<String>) -> Option<Stri
     }
 }
 
-/// A setting and its unit, such as `300 s`. Nothing of the setting is cut off: a `log_line_prefix` usually ends in a space.
+/// Formats a setting with its unit, such as `300 s`. Spaces are kept: a `log_line_prefix` usually ends with
+/// one.
 fn with_unit(setting: &str, unit: &str) -> String {
     if unit.is_empty() { setting.to_owned() } else { format!("{setting} {unit}") }
 }

@@ -34,7 +34,8 @@ const SYNC_INTERVAL: Duration = Duration::from_secs(1);
 const MAX_UNSYNCED: u64 = 512 << 10;
 /// How long to wait for the disk at the end of a timeline or of the process.
 const FINAL_SYNC_TIMEOUT: Duration = Duration::from_secs(30);
-/// How long to wait for the archive with `--ack-after archive`. It gets the remaining WAL after the next start.
+/// How long to wait for the archive with `--ack-after archive`. It gets any remaining WAL after the next
+/// start.
 const FINAL_UPLOAD_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Time in which a server reports, after it has accepted START_REPLICATION, that it has removed the requested

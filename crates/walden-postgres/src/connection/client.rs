@@ -1,7 +1,7 @@
-//! A connection whose every step has a time limit.
+//! A connection in which every step has a time limit.
 //!
-//! The crate `postgres` waits for an answer without a limit, also when a connection is closed. The same protocol in `tokio-postgres`
-//! can be given up at any time.
+//! The crate `postgres` waits for an answer without a limit, even while closing a connection. With
+//! `tokio-postgres`, which has the same protocol, waiting can stop at any time.
 
 use std::fmt;
 use std::future::Future;
@@ -22,9 +22,9 @@ use tokio_postgres_rustls::MakeRustlsConnect;
 
 use super::TlsMode;
 
-/// How long a server may be silent while it answers a query. A query waits for other sessions' locks meanwhile.
+/// Longest time without an answer to a query. The query may be waiting for locks of other sessions.
 const ANSWER_WITHIN: Duration = Duration::from_secs(60);
-/// How long closing a connection may take.
+/// Longest time for closing a connection.
 const CLOSE_WITHIN: Duration = Duration::from_secs(1);
 
 /// Why a query has no result.
@@ -33,7 +33,7 @@ pub enum QueryError {
     /// The server does not answer.
     #[error("expected an answer from the server within {seconds} s, found none")]
     Silent {
-        /// How long Walden waited.
+        /// The time limit.
         seconds: u64,
     },
     /// The answer has another number of rows.
@@ -48,7 +48,7 @@ pub enum QueryError {
 }
 
 impl QueryError {
-    /// The `SQLSTATE` that the server reports.
+    /// Returns the SQLSTATE that the server reports.
     pub fn code(&self) -> Option<&SqlState> {
         match self {
             QueryError::Server(error) => error.code(),
@@ -59,7 +59,7 @@ impl QueryError {
 
 /// A connection to a server.
 pub struct Client {
-    // The first field is dropped first, and the session ends when its client is dropped.
+    // The first field is dropped first, and dropping the client ends the session.
     client: tokio_postgres::Client,
     session: Session,
     limit: Duration,
@@ -72,7 +72,8 @@ impl fmt::Debug for Client {
 }
 
 impl Client {
-    /// Connects with as much TLS as is wanted. `Ok(None)` if this takes longer than the configuration's limit.
+    /// Connects with the wanted TLS mode. Returns `Ok(None)` if this takes longer than the configuration's
+    /// limit.
     pub(super) fn connect(
         runtime: Runtime,
         config: &Config,
@@ -140,7 +141,7 @@ impl Client {
         }
     }
 
-    /// Replaces the report of a closed connection with the reason for which it was closed.
+    /// Replaces the error of a closed connection with the reason for closing it.
     fn with_cause<T>(&mut self, result: Option<Result<T, QueryError>>) -> Result<T, QueryError> {
         let result = result.unwrap_or(Err(QueryError::Silent { seconds: self.limit.as_secs() }));
         let is_closed = matches!(&result, Err(QueryError::Server(error)) if error.is_closed());
@@ -159,7 +160,7 @@ impl Client {
 
 /// The part of a connection that sends and receives.
 struct Session {
-    /// `None` only while it is dropped.
+    /// `None` only while the session is dropped.
     runtime: Option<Runtime>,
     task: Option<Task>,
 }
@@ -174,18 +175,18 @@ impl Session {
 }
 
 impl Drop for Session {
-    /// Ends the session on the server; does not wait for a name server or a network that does not answer.
+    /// Ends the session on the server. Does not wait for a name server or a network that does not answer.
     fn drop(&mut self) {
         let Some(runtime) = self.runtime.take() else { return };
         if let Some(task) = self.task.take() {
-            // Nothing depends on whether the server takes it.
+            // It does not matter whether the server receives it.
             let _ = runtime.block_on(async { timeout(CLOSE_WITHIN, task).await });
         }
         runtime.shutdown_background();
     }
 }
 
-/// As libpq does, tries the other way where the server refuses the first one.
+/// Connects as libpq does: if the server refuses one of TLS and plain text, tries the other.
 async fn attempt(
     config: &Config,
     mode: TlsMode,
@@ -217,12 +218,12 @@ where
     Ok((client, tokio::spawn(connection)))
 }
 
-/// Whether `pg_hba.conf` has no line for such a connection: it may have one for the other kind.
+/// Returns whether `pg_hba.conf` has no line for this kind of connection. It may have one for the other kind.
 fn is_refused(error: &Error) -> bool {
     error.code() == Some(&SqlState::INVALID_AUTHORIZATION_SPECIFICATION)
 }
 
-/// Runs a step; `None` if it takes longer than the limit.
+/// Runs a step. Returns `None` if it takes longer than the limit.
 async fn within<T>(limit: Option<Duration>, step: impl Future<Output = T>) -> Option<T> {
     match limit {
         Some(limit) => timeout(limit, step).await.ok(),
@@ -230,7 +231,7 @@ async fn within<T>(limit: Option<Duration>, step: impl Future<Output = T>) -> Op
     }
 }
 
-/// Reads the whole answer; the limit is for the time until the first part and between two parts.
+/// Reads the whole answer. The limit applies to the time until the first part and between two parts.
 async fn collect<S, T>(
     limit: Duration,
     answer: impl Future<Output = Result<S, Error>>,
@@ -256,10 +257,10 @@ mod tests {
     use super::super::{ConnectionError, connect};
     use super::*;
 
-    /// The server has completed the login and waits for a query.
+    /// ReadyForQuery: the server has completed the login and waits for a query.
     const READY: &[u8] = b"Z\0\0\0\x05I";
 
-    /// Connects to a server that treats its first connection in this way.
+    /// Connects to a server that handles its first connection with `serve`.
     fn connect_to(serve: fn(TcpStream) -> io::Result<()>) -> Result<Client, ConnectionError> {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();

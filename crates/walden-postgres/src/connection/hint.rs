@@ -1,4 +1,4 @@
-//! The next step after a connection that failed.
+//! Hints for the user after a connection failed.
 
 use std::error::Error;
 use std::io::{self, ErrorKind};
@@ -6,7 +6,7 @@ use std::iter;
 
 use super::ConnectionError;
 
-/// The server compares the operating system user with the requested role.
+/// `peer` authentication: the server compares the operating system user with the requested role.
 const PEER: &str = "over its socket this server accepts an operating system user only under the role of the same name (peer in pg_hba.conf): \
      run the command as that user (sudo -u postgres walden ..., or as root: runuser -u postgres -- walden ...), or connect to \
      host=localhost with a password";
@@ -15,7 +15,7 @@ pub(crate) const PASSWORD: &str = "put the password into a password file (~/.pgp
 pub(crate) const TLS: &str = "sslmode and sslrootcert decide which certificates are accepted: see \"Connections to servers\" in docs/archive.md";
 
 impl ConnectionError {
-    /// The next step for the user.
+    /// Returns the next step for the user.
     pub fn hint(&self) -> &'static str {
         match self {
             ConnectionError::Parameter { .. } => {
@@ -42,7 +42,7 @@ fn hint_of_server(error: &postgres::Error) -> &'static str {
     if super::is_of_tls(error) {
         return TLS;
     }
-    // The client library has no other way to say it.
+    // The client library has no error code for this.
     if error.to_string().contains("password missing") {
         return PASSWORD;
     }
@@ -51,7 +51,7 @@ fn hint_of_server(error: &postgres::Error) -> &'static str {
     )
 }
 
-/// The next step after an error of the operating system while connecting.
+/// Returns the next step after an error of the operating system while connecting.
 pub(crate) fn hint_of_io(error: Option<&io::Error>) -> &'static str {
     match error.map(io::Error::kind) {
         Some(ErrorKind::PermissionDenied) => {
@@ -65,7 +65,8 @@ pub(crate) fn hint_of_io(error: Option<&io::Error>) -> &'static str {
     }
 }
 
-/// The next step after an error that a server reports before a session starts. The messages may be translated; words of `pg_hba.conf` are not.
+/// Returns the next step after an error that a server reports before a session starts. Messages may be
+/// translated; the words of `pg_hba.conf` are not.
 pub(crate) fn hint_of_sqlstate(code: &str, message: &str) -> Option<&'static str> {
     let is_peer = message.to_ascii_lowercase().contains("peer");
     Some(match code {

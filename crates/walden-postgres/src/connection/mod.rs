@@ -1,7 +1,8 @@
-//! Connections to PostgreSQL servers, as libpq makes them: the same connection strings and URLs, environment variables, service and
-//! password files, and TLS with the same `sslmode`s.
+//! Connects to PostgreSQL servers as libpq does: the same connection strings and URLs, environment variables,
+//! service and password files, and TLS with the same `sslmode` values.
 //!
-//! Documentation: "Database Connection Control Functions" and "SSL Support" in PostgreSQL's chapter on libpq; `fe-connect.c` decides.
+//! Documentation: "Database Connection Control Functions" and "SSL Support" in PostgreSQL's chapter on libpq.
+//! The reference is `fe-connect.c`.
 
 mod client;
 pub(crate) mod hint;
@@ -21,15 +22,15 @@ pub use client::{Client, QueryError};
 pub use parameters::{Endpoint, Parameters};
 pub use tls::TlsMode;
 
-/// Why there is no connection.
+/// Why connecting failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectionError {
     /// The connection string, a service file or a variable cannot be used.
     #[error("cannot use {place}: {problem}")]
     Parameter {
-        /// Where it is written.
+        /// The string, file or variable.
         place: String,
-        /// What is wrong with it.
+        /// The problem with it.
         problem: String,
     },
     /// A file of certificates or keys cannot be used.
@@ -37,20 +38,20 @@ pub enum ConnectionError {
     File {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The problem with it.
         problem: String,
     },
-    /// The operating system has nothing to connect with.
+    /// The operating system lacks a resource for the connection.
     #[error("cannot prepare a connection: {0}")]
     Runtime(#[source] std::io::Error),
-    /// The server accepts the connection, and does not let us in within the time limit.
+    /// The server accepts the connection, but does not complete the login within the time limit.
     #[error(
         "cannot connect to {place}: expected a PostgreSQL server to complete the login within {seconds} s (connect_timeout), found none"
     )]
     Silent {
         /// Host and port, or the folder of the socket.
         place: String,
-        /// How long it was waited for.
+        /// The time limit.
         seconds: u64,
     },
     /// The server cannot be reached or refuses the connection.
@@ -58,7 +59,7 @@ pub enum ConnectionError {
     Server {
         /// Host and port, or the folder of the socket.
         place: String,
-        /// What else the user should know, in parentheses.
+        /// Further information for the user, in parentheses.
         notes: String,
         /// Why.
         #[source]
@@ -67,7 +68,7 @@ pub enum ConnectionError {
 }
 
 impl ConnectionError {
-    /// For errors of servers that want a password.
+    /// Formats the note that the password file was not used, for errors of servers that want a password.
     pub(crate) fn unused_password_file(file: &Path) -> String {
         format!(
             " ({} was not used, as others may access it: its permissions should be u=rw (0600) or less)",
@@ -76,15 +77,16 @@ impl ConnectionError {
     }
 }
 
-/// Connects to a server; what `conninfo` leaves out comes from where libpq takes it, and without a database's name any will do.
+/// Connects to a server. Parameters missing in `conninfo` come from the same places as in libpq. Without a
+/// database name, connects to `postgres` or `template1`.
 ///
 /// # Errors
-/// Parameters and files that cannot be used, and a server that does not let us in.
+/// Invalid parameters and files, and a server that is unreachable or refuses the connection.
 pub fn connect(conninfo: &str) -> Result<Client, ConnectionError> {
     Parameters::parse(conninfo)?.connect_anywhere()
 }
 
-/// Whether a connection string itself has a password, which every user of the machine can see in the
+/// Returns whether the connection string contains a password, which every user of the machine can see in the
 /// arguments of a process.
 pub fn has_password(conninfo: &str) -> bool {
     let parameters = text::parse(conninfo).unwrap_or_default();
@@ -92,7 +94,7 @@ pub fn has_password(conninfo: &str) -> bool {
 }
 
 impl Parameters {
-    /// Connects to the database that is named, else to `postgres` or `template1`.
+    /// Connects to the named database, or to `postgres` or `template1` if there is none.
     ///
     /// # Errors
     /// As [`connect`].
@@ -110,10 +112,11 @@ impl Parameters {
         }
     }
 
-    /// Connects to the first of the hosts that lets us in. Names in queries are those of the system catalogs.
+    /// Connects to the first host that accepts the connection. Names in queries are resolved in `pg_catalog`
+    /// only.
     ///
     /// # Errors
-    /// As [`connect`]; of several hosts, the last one's.
+    /// As [`connect`]; with several hosts, the error of the last one.
     pub fn connect(&self) -> Result<Client, ConnectionError> {
         let endpoints = self.endpoints()?;
         let mut last = None;
@@ -151,7 +154,7 @@ impl Parameters {
         }
     }
 
-    /// What was demanded of TLS, and what was not used.
+    /// Describes the demanded TLS mode and an unused password file.
     fn notes(&self, endpoint: &Endpoint, mode: TlsMode, error: &postgres::Error) -> String {
         let mut notes = match is_of_tls(error) {
             true => self.describe_tls(mode),
@@ -165,6 +168,6 @@ impl Parameters {
 }
 
 fn is_of_tls(error: &postgres::Error) -> bool {
-    // The client library has no other way to say it.
+    // The client library has no error code for this.
     error.to_string().starts_with("error performing TLS handshake")
 }

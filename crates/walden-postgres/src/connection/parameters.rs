@@ -1,4 +1,5 @@
-//! What a connection is made with: from the connection string, a service file, the environment, and defaults, in this order.
+//! The parameters of a connection: from the connection string, a service file, the environment, and defaults,
+//! in this order.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,15 +10,15 @@ use tokio_postgres::Config;
 use super::passwords::{self, Found, Wanted};
 use super::{ConnectionError, text};
 
-/// What becomes of a parameter.
+/// How a parameter is used.
 enum Use {
-    /// The client library takes it, under this name.
+    /// Passed to the client library under this name.
     Client(&'static str),
-    /// Read in this module or in that of TLS.
+    /// Read in this module or in the module of TLS.
     Here,
-    /// Of no consequence here.
+    /// Has no effect here.
     Ignored,
-    /// It cannot be kept, unless it has one of these values.
+    /// Not supported, except for these values.
     Refused(&'static [&'static str]),
 }
 
@@ -82,15 +83,16 @@ const PARAMETERS: &[Known] = &[
     known("load_balance_hosts", "PGLOADBALANCEHOSTS", Use::Refused(&["disable"])),
 ];
 
-/// Folders of the service file of all users, where `PGSYSCONFDIR` names none: what packages of PostgreSQL are built with.
+/// Folders of the system-wide service file if `PGSYSCONFDIR` is not set: the defaults of PostgreSQL's
+/// packages.
 const SYSTEM_FOLDERS: [&str; 3] = ["/etc/postgresql-common", "/etc/sysconfig/pgsql", "/usr/local/pgsql/etc"];
 /// Folders of Unix sockets.
 const SOCKET_FOLDERS: [&str; 2] = ["/var/run/postgresql", "/tmp"];
 const DEFAULT_PORT: &str = "5432";
-/// Seconds within which a server has to accept a login, by default. Unlike libpq, no command waits forever.
+/// Default time limit for a login, in seconds. Unlike libpq, no command waits forever.
 const CONNECT_TIMEOUT: u32 = 10;
 
-/// The parameters of a connection, complete but for what the server knows better.
+/// The parameters of a connection.
 #[derive(Clone)]
 pub struct Parameters {
     values: BTreeMap<String, String>,
@@ -98,7 +100,7 @@ pub struct Parameters {
 }
 
 impl fmt::Debug for Parameters {
-    /// Without the password.
+    /// Omits the password.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let shown = self.values.iter().filter(|(name, _)| *name != "password");
         f.debug_map().entries(shown).finish()
@@ -110,14 +112,14 @@ impl fmt::Debug for Parameters {
 pub struct Endpoint {
     /// Its name or address, or the folder of its Unix socket.
     pub host: String,
-    /// Its address, if it was given beside or in place of the name.
+    /// Its address, if it is given in addition to the name or instead of it.
     pub address: Option<String>,
     /// Its port.
     pub port: u16,
 }
 
 impl Endpoint {
-    /// Whether it is the folder of a Unix socket, over which there is no TLS.
+    /// Returns whether it is the folder of a Unix socket, which does not use TLS.
     pub fn is_socket(&self) -> bool {
         self.host.starts_with('/')
     }
@@ -133,10 +135,11 @@ impl fmt::Display for Endpoint {
 }
 
 impl Parameters {
-    /// Reads a connection string or URL; what it leaves out comes from the service file, the environment and libpq's defaults.
+    /// Parses a connection string or URL. Missing parameters come from the service file, the environment and
+    /// libpq's defaults.
     ///
     /// # Errors
-    /// What cannot be understood, and parameters that cannot be kept here.
+    /// A malformed string, and parameters that are unknown or not supported.
     pub fn parse(conninfo: &str) -> Result<Parameters, ConnectionError> {
         let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
         let home = variable("HOME").map(PathBuf::from).or_else(std::env::home_dir);
@@ -170,12 +173,12 @@ impl Parameters {
         Ok(parameters)
     }
 
-    /// A parameter by libpq's name; nothing if it is empty or not given.
+    /// Returns a parameter by libpq's name, or `None` if it is empty or missing.
     pub fn get(&self, name: &str) -> Option<&str> {
         self.values.get(name).map(String::as_str)
     }
 
-    /// The same but for one parameter.
+    /// Returns a copy in which one parameter is set to another value.
     #[must_use]
     pub fn with(&self, name: &str, value: &str) -> Parameters {
         let mut changed = self.clone();
@@ -183,10 +186,10 @@ impl Parameters {
         changed
     }
 
-    /// The servers to try, in their order.
+    /// Returns the servers to try, in their order.
     ///
     /// # Errors
-    /// Hosts, addresses and ports that do not belong together.
+    /// Numbers of hosts, addresses and ports that do not match, and invalid ports.
     pub fn endpoints(&self) -> Result<Vec<Endpoint>, ConnectionError> {
         let failed =
             |problem| ConnectionError::Parameter { place: "host, hostaddr and port".to_owned(), problem };
@@ -224,17 +227,17 @@ impl Parameters {
         (0..count).map(endpoint).collect()
     }
 
-    /// The password for a server: the one that was given, else the one in the password file.
+    /// Returns the password for a server: the given one, or else the one in the password file.
     pub fn password(&self, endpoint: &Endpoint) -> Option<String> {
         self.look_up_password(endpoint).ok().flatten()
     }
 
-    /// The password file, if it was left alone as others may read it.
+    /// Returns the password file if it is not used because others may read it.
     pub(crate) fn unused_password_file(&self, endpoint: &Endpoint) -> Option<PathBuf> {
         self.look_up_password(endpoint).err()
     }
 
-    /// An error, the password file, if others may read it.
+    /// Returns the password; as the error, a password file that others may read.
     fn look_up_password(&self, endpoint: &Endpoint) -> Result<Option<String>, PathBuf> {
         if let Some(password) = self.get("password") {
             return Ok(Some(password.to_owned()));
@@ -256,7 +259,7 @@ impl Parameters {
         }
     }
 
-    /// What the client library connects to one server with.
+    /// Returns the configuration with which the client library connects to one server.
     pub(crate) fn config(&self, endpoint: &Endpoint) -> Result<Config, ConnectionError> {
         let mut conninfo = String::new();
         let mut add = |name: &str, value: &str| {
@@ -277,7 +280,7 @@ impl Parameters {
         }
         add("port", &endpoint.port.to_string());
         match self.seconds("connect_timeout")? {
-            // Without a limit, as libpq has it.
+            // Without a limit, as in libpq.
             Some(..=0) => {}
             given => add("connect_timeout", &given.unwrap_or(CONNECT_TIMEOUT.into()).max(2).to_string()),
         }
@@ -301,14 +304,14 @@ impl Parameters {
         })
     }
 
-    /// A file that is named, else one in `~/.postgresql` if it is there.
+    /// Returns the named file, or else a default one in `~/.postgresql` if it exists.
     pub(super) fn file(&self, parameter: &str, default: &str) -> Option<PathBuf> {
         let in_home =
             || Some(self.home.as_ref()?.join(".postgresql").join(default)).filter(|path| path.exists());
         self.get(parameter).map(PathBuf::from).or_else(in_home)
     }
 
-    /// Adds what the service file says of a service, where nothing is said yet.
+    /// Adds the service file's parameters of a service, except for those that are already set.
     fn add_service(&mut self, variable: &dyn Fn(&str) -> Option<String>) -> Result<(), ConnectionError> {
         let Some(service) = self.get("service").map(str::to_owned).or_else(|| variable("PGSERVICE")) else {
             return Ok(());
@@ -357,7 +360,7 @@ impl Parameters {
     }
 }
 
-/// The parameters of a service in a service file (`parseServiceFile`).
+/// Returns the parameters of a service in a service file (`parseServiceFile`).
 fn section(text: &str, service: &str) -> Result<Option<Vec<(String, String)>>, String> {
     let mut found: Option<Vec<(String, String)>> = None;
     for (line, number) in text.lines().map(str::trim).zip(1..) {
@@ -383,7 +386,7 @@ fn section(text: &str, service: &str) -> Result<Option<Vec<(String, String)>>, S
     Ok(found)
 }
 
-/// Whether a parameter is one of libpq's and can be kept.
+/// Checks that a parameter is one of libpq's and is supported.
 fn check(name: &str, value: &str) -> Result<(), String> {
     let known = PARAMETERS.iter().find(|known| known.name == name);
     match known.map(|known| &known.use_) {
@@ -395,13 +398,13 @@ fn check(name: &str, value: &str) -> Result<(), String> {
     }
 }
 
-/// The folder of a server's socket on this machine, else its loopback interface.
+/// Returns the folder of a server's socket on this machine, or else the loopback interface.
 fn default_host(port: u16) -> String {
     let is_there = |folder: &&str| Path::new(folder).join(format!(".s.PGSQL.{port}")).exists();
     SOCKET_FOLDERS.into_iter().find(is_there).unwrap_or("localhost").to_owned()
 }
 
-/// The name of the user that runs this program, as the client library finds it.
+/// Returns the name of the user that runs this program, as the client library finds it.
 fn user_name() -> String {
     Config::new().get_user().map_or_else(|| std::env::var("USER").unwrap_or_default(), str::to_owned)
 }
@@ -467,7 +470,7 @@ mod tests {
         let given = found.with("password", "it's \\ mine");
         assert_eq!(given.config(&endpoints[1]).unwrap().get_password(), Some(&b"it's \\ mine"[..]));
         std::fs::set_permissions(&file, PermissionsExt::from_mode(0o640)).unwrap();
-        // As libpq does, it goes on without it.
+        // As in libpq, connecting continues without it.
         assert_eq!(found.password(&endpoints[0]), None);
         assert_eq!(found.unused_password_file(&endpoints[0]), Some(file));
         assert!(!format!("{given:?}").contains("mine"), "{given:?}");

@@ -1,13 +1,14 @@
-//! The password file (`passwordFromFile` in `fe-connect.c`): `host:port:database:user:password`, the first line that fits.
+//! Reads the password file (`passwordFromFile` in `fe-connect.c`): the first matching line
+//! `host:port:database:user:password`.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-/// More than any password file has.
+/// Largest password file that is read, in bytes.
 const MAX_BYTES: u64 = 16 << 20;
 
-/// What a password is for.
+/// The connection for which a password is wanted.
 pub(super) struct Wanted<'a> {
     pub host: &'a str,
     pub port: &'a str,
@@ -15,16 +16,16 @@ pub(super) struct Wanted<'a> {
     pub user: &'a str,
 }
 
-/// What a password file has to say.
+/// The result of a search in a password file.
 pub(super) enum Found {
     Password(String),
-    /// No line fits, or there is no file.
+    /// No line matches, or there is no file.
     Nothing,
-    /// Others may read the file: as libpq does, it is left alone.
+    /// Others may read the file, so it is not used, as in libpq.
     ReadableByOthers,
 }
 
-/// Looks a password up.
+/// Searches for the password of a connection.
 pub(super) fn look_up(path: &Path, wanted: &Wanted<'_>) -> Found {
     let Ok(metadata) = fs::metadata(path) else { return Found::Nothing };
     if !metadata.is_file() || metadata.len() > MAX_BYTES {
@@ -47,7 +48,7 @@ fn find(text: &str, wanted: &Wanted<'_>) -> Option<String> {
     })
 }
 
-/// The fields of a line, and whether each is an asterisk, which fits everything.
+/// Splits a line into its fields. The flag is set for an asterisk, which matches everything.
 fn split(line: &str) -> Vec<(String, bool)> {
     let mut fields = Vec::new();
     let (mut field, mut is_any) = (String::new(), line.starts_with("*:"));
@@ -78,7 +79,7 @@ mod tests {
         assert_eq!(of("localhost", "5432").as_deref(), Some("two:\\three"));
         assert_eq!(of("elsewhere", "5432").as_deref(), Some("any:thing"));
         assert_eq!(find("a:1:d:me:x", &Wanted { host: "b", port: "1", database: "d", user: "me" }), None);
-        // An escaped asterisk is one.
+        // An escaped asterisk matches only itself.
         assert_eq!(find("\\*:1:d:me:x", &Wanted { host: "b", port: "1", database: "d", user: "me" }), None);
     }
 }

@@ -1,6 +1,6 @@
-//! Connection strings and URLs as text (`conninfo_parse` and `conninfo_uri_parse_options` in `fe-connect.c`).
+//! Parses connection strings and URLs (`conninfo_parse` and `conninfo_uri_parse_options` in `fe-connect.c`).
 
-/// The parameters of a connection string or URL, in their order.
+/// Returns the parameters of a connection string or URL, in their order.
 pub(super) fn parse(conninfo: &str) -> Result<Vec<(String, String)>, String> {
     match conninfo.strip_prefix("postgresql://").or_else(|| conninfo.strip_prefix("postgres://")) {
         Some(rest) => parse_url(rest),
@@ -8,7 +8,8 @@ pub(super) fn parse(conninfo: &str) -> Result<Vec<(String, String)>, String> {
     }
 }
 
-/// `name=value` separated by blanks; values may be in single quotes, and a backslash takes the next character as it is.
+/// Parses `name=value` pairs separated by blanks. A value may be in single quotes, and a backslash escapes
+/// the next character.
 fn parse_pairs(text: &str) -> Result<Vec<(String, String)>, String> {
     let mut pairs = Vec::new();
     let mut rest = text.trim_start();
@@ -27,7 +28,7 @@ fn parse_pairs(text: &str) -> Result<Vec<(String, String)>, String> {
     Ok(pairs)
 }
 
-/// A value, and what follows it.
+/// Returns a value and the text after it.
 fn parse_value(text: &str) -> Result<(String, &str), String> {
     let is_quoted = text.starts_with('\'');
     let text = text.strip_prefix('\'').unwrap_or(text);
@@ -46,7 +47,7 @@ fn parse_value(text: &str) -> Result<(String, &str), String> {
     }
 }
 
-/// `user:password@host:port,host:port/dbname?name=value&...`
+/// Parses `user:password@host:port,host:port/dbname?name=value&...`.
 fn parse_url(text: &str) -> Result<Vec<(String, String)>, String> {
     let mut pairs = Vec::new();
     let mut add = |name: &str, value: &str| -> Result<(), String> {
@@ -90,7 +91,7 @@ fn parse_url(text: &str) -> Result<Vec<(String, String)>, String> {
     Ok(pairs)
 }
 
-/// Host and port; an IPv6 address is in brackets.
+/// Splits host and port; an IPv6 address is in brackets.
 fn split_host(text: &str) -> Result<(&str, &str), String> {
     if let Some(rest) = text.strip_prefix('[') {
         let (host, after) = rest

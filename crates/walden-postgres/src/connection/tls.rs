@@ -1,4 +1,5 @@
-//! TLS as libpq has it: which certificates are trusted, and whose name they must have (`fe-secure-openssl.c`, `fe-secure-common.c`).
+//! TLS as in libpq: which certificates are trusted, and which names they must have (`fe-secure-openssl.c`,
+//! `fe-secure-common.c`).
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -22,20 +23,20 @@ use x509_cert::ext::pkix::name::GeneralName;
 
 use super::{ConnectionError, Endpoint, Parameters};
 
-/// How much TLS is wanted: libpq's `sslmode`.
+/// TLS mode: libpq's `sslmode`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum TlsMode {
-    /// None.
+    /// No TLS.
     Disable,
-    /// Only if the server refuses connections without it.
+    /// TLS only if the server refuses connections without it.
     Allow,
-    /// If the server has it.
+    /// TLS if the server supports it.
     Prefer,
-    /// Always; whose certificate it is does not matter unless there is a root certificate.
+    /// Always TLS; the certificate is verified only if there is a root certificate.
     Require,
-    /// With a certificate that a root certificate vouches for.
+    /// TLS with a certificate signed by a trusted root certificate.
     VerifyCa,
-    /// And that has the server's name.
+    /// As `VerifyCa`, and the certificate must have the server's name.
     VerifyFull,
 }
 
@@ -48,14 +49,14 @@ const MODES: [(&str, TlsMode); 6] = [
     ("verify-full", TlsMode::VerifyFull),
 ];
 
-/// The value of `sslrootcert` for the certificates that the system trusts.
+/// The value of `sslrootcert` for the certificates that the operating system trusts.
 const SYSTEM_ROOTS: &str = "system";
 
 impl Parameters {
-    /// What `sslmode` says.
+    /// Returns the TLS mode by `sslmode`.
     ///
     /// # Errors
-    /// A mode that there is not, and a weak one where the system's certificates are to be trusted.
+    /// An unknown mode, and any mode weaker than `verify-full` with the system's certificates.
     pub fn tls_mode(&self) -> Result<TlsMode, ConnectionError> {
         let failed = |problem| ConnectionError::Parameter { place: "sslmode".to_owned(), problem };
         let is_system = self.get("sslrootcert") == Some(SYSTEM_ROOTS);
@@ -71,7 +72,7 @@ impl Parameters {
         }
     }
 
-    /// What it says for one server: there is no TLS over Unix sockets.
+    /// Returns the TLS mode for one server. Unix sockets do not use TLS.
     pub(crate) fn tls_mode_of(&self, endpoint: &Endpoint) -> Result<TlsMode, ConnectionError> {
         let mode = self.tls_mode()?;
         let has_name = self.get("host").is_some() || endpoint.address.is_none();
@@ -84,7 +85,7 @@ impl Parameters {
         Ok(if endpoint.is_socket() { TlsMode::Disable } else { mode })
     }
 
-    /// For errors of TLS.
+    /// Describes the TLS parameters for error messages.
     pub(crate) fn describe_tls(&self, mode: TlsMode) -> String {
         let name = MODES.iter().find(|(_, known)| *known == mode).map_or("", |(name, _)| name);
         match self.root_file().filter(|_| mode >= TlsMode::Require) {
@@ -97,10 +98,10 @@ impl Parameters {
         self.file("sslrootcert", "root.crt")
     }
 
-    /// What the TLS library connects with.
+    /// Returns the configuration of the TLS library.
     ///
     /// # Errors
-    /// Files that cannot be used.
+    /// Files and parameters that cannot be used.
     pub fn tls_config(&self) -> Result<ClientConfig, ConnectionError> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let library = |error: Error| ConnectionError::Parameter {
@@ -138,7 +139,7 @@ impl Parameters {
             return Ok(Verifier { chain: None, trusted: Vec::new(), has_name: false, signatures });
         };
         let (mut roots, trusted) = (RootCertStore::empty(), self.trusted(&file)?);
-        // One that cannot vouch for others may still be the server's own.
+        // A certificate that is not a certificate authority's may still be the server's own.
         roots.add_parsable_certificates(trusted.iter().cloned());
         let mut lists = Vec::new();
         if let Some(file) = self.file("sslcrl", "root.crl").filter(|file| file.exists()) {
@@ -162,7 +163,8 @@ impl Parameters {
         certificates(file)
     }
 
-    /// The certificate and key that a server asks for: named, or in `~/.postgresql`.
+    /// Returns the certificate and key for a server that asks for them: the named ones, or those in
+    /// `~/.postgresql`.
     #[allow(clippy::type_complexity)]
     fn own_certificate(
         &self,
@@ -186,7 +188,7 @@ impl Parameters {
             )
         })?;
         let metadata = std::fs::metadata(&key).map_err(|error| unusable(&key, error))?;
-        // The group may read the key of a file that is root's.
+        // The group may read a key that root owns (`initialize_SSL`).
         let forbidden = if metadata.uid() == 0 { 0o037 } else { 0o077 };
         if metadata.mode() & forbidden != 0 {
             return Err(unusable(
@@ -200,13 +202,13 @@ impl Parameters {
         Ok(Some((certificates(&certificate)?, private)))
     }
 
-    /// The versions between `ssl_min_protocol_version` and `ssl_max_protocol_version`.
+    /// Returns the versions from `ssl_min_protocol_version` to `ssl_max_protocol_version`.
     fn protocol_versions(&self) -> Result<Vec<&'static SupportedProtocolVersion>, ConnectionError> {
         const VERSIONS: [(&str, &SupportedProtocolVersion); 2] =
             [("TLSv1.2", &rustls::version::TLS12), ("TLSv1.3", &rustls::version::TLS13)];
         let position = |name: &str, default: usize| match self.get(name) {
             None => Ok(default),
-            // Older ones are not spoken here.
+            // Older versions are not supported here.
             Some("TLSv1" | "TLSv1.1") if default == 0 => Ok(0),
             Some(given) => VERSIONS.iter().position(|(known, _)| *known == given).ok_or_else(|| {
                 ConnectionError::Parameter {
@@ -236,14 +238,15 @@ fn unusable(file: &Path, problem: impl ToString) -> ConnectionError {
     ConnectionError::File { path: file.to_owned(), problem: problem.to_string() }
 }
 
-/// Verifies a server's certificate as far as is wanted. That the server has the certificate's key is verified always.
+/// Verifies a server's certificate as far as the mode demands. Always verifies that the server has the
+/// certificate's key.
 #[derive(Debug)]
 struct Verifier {
-    /// Nothing if any certificate will do.
+    /// `None` if every certificate is accepted.
     chain: Option<Arc<WebPkiServerVerifier>>,
-    /// The root certificates, one of which may be the server's own.
+    /// The root certificates. One of them may be the certificate of the server itself.
     trusted: Vec<CertificateDer<'static>>,
-    /// Whether it must have the server's name.
+    /// Whether the certificate must have the server's name.
     has_name: bool,
     signatures: rustls::crypto::WebPkiSupportedAlgorithms,
 }
@@ -259,11 +262,12 @@ impl ServerCertVerifier for Verifier {
     ) -> Result<ServerCertVerified, Error> {
         let Some(chain) = &self.chain else { return Ok(ServerCertVerified::assertion()) };
         if self.trusted.iter().any(|trusted| trusted.as_ref() == certificate.as_ref()) {
-            // A self-signed certificate that was copied to the client, which is no certificate authority's.
+            // A self-signed certificate of the server, copied to the client; it is not a certificate
+            // authority's.
             verify_dates(certificate, now)?;
         } else {
             match chain.verify_server_cert(certificate, intermediates, name, ocsp_response, now) {
-                // The name is looked at last, and here.
+                // The name is checked last, and below.
                 Err(Error::InvalidCertificate(
                     CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
                 )) => {}
@@ -316,7 +320,8 @@ fn verify_dates(certificate: &CertificateDer<'_>, now: UnixTime) -> Result<(), E
     }
 }
 
-/// The names in the certificate's extension decide; in one that has none, the common name (`pq_verify_peer_name_matches_certificate`).
+/// Verifies the name. The names in the certificate's extension decide; if it has none, the common name does
+/// (`pq_verify_peer_name_matches_certificate`).
 fn verify_name(certificate: &CertificateDer<'_>, name: &ServerName<'_>) -> Result<(), Error> {
     let by_extension = rustls::client::verify_server_name(&ParsedCertificate::try_from(certificate)?, name);
     let Err(error) = by_extension else { return Ok(()) };
@@ -343,7 +348,8 @@ fn common_name(attribute: &x509_cert::attr::AttributeTypeAndValue) -> Option<Str
     text.or_else(|| Ia5StringRef::try_from(value).ok().map(|text| text.to_string()))
 }
 
-/// Whether a common name is a host's; an asterisk in place of its first label fits one label (`wildcard_certificate_match`).
+/// Returns whether a common name matches a host. An asterisk as its first label matches one label
+/// (`wildcard_certificate_match`).
 fn fits_name(found: &str, host: &str) -> bool {
     if found.eq_ignore_ascii_case(host) {
         return true;

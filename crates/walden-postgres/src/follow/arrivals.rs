@@ -1,23 +1,24 @@
-//! Opens segments as soon as they are there, so that those which are removed before somebody looks can be read nevertheless.
+//! Opens new segments immediately, so that segments that are removed before the next poll can still be read.
 //!
-//! A thread waits for the kernel to say that a file came. Where it cannot (other systems than Linux, some network file systems, or no
-//! more watches), nothing comes of it, and segments are found when the folder is looked at.
+//! A thread waits for inotify events of new files. If that is not possible (other systems than Linux, some
+//! network file systems, or no more watches), no segments are opened here, and [`super::FolderFollower`]
+//! finds them when it lists the folder.
 
 use std::fs::File;
 use std::path::Path;
 
 use walden_format::lsn::SegmentName;
 
-/// Segments that wait to be taken at most; each keeps its file's space while it does.
+/// Most opened segments that wait to be taken; each keeps its file's space allocated.
 #[cfg(target_os = "linux")]
 const MAX_WAITING: usize = 64;
 
-/// Segments of a folder that came since they were taken last.
+/// New segments of a folder since the last call of `take`.
 #[derive(Debug)]
 pub(super) struct Arrivals {
     #[cfg(target_os = "linux")]
     opened: std::sync::mpsc::Receiver<(SegmentName, File)>,
-    /// Its end ends the thread.
+    /// Dropping this end of the pipe ends the thread.
     #[cfg(target_os = "linux")]
     _stop: std::io::PipeWriter,
 }
@@ -49,11 +50,11 @@ mod linux {
     use walden_source::regular_file;
 
     impl Arrivals {
-        /// Watches a folder from now on; `None` if it cannot be watched.
+        /// Watches a folder from now on. Returns `None` if it cannot be watched.
         pub(in super::super) fn watch(folder: &Path) -> Option<Arrivals> {
             let (stop, stopped) = io::pipe().ok().map(|(reader, writer)| (writer, reader))?;
             let watched = inotify::init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC).ok()?;
-            // Segments are made under another name, then linked (before PostgreSQL 15) or renamed.
+            // Segments are created under another name, then linked (before PostgreSQL 15) or renamed.
             inotify::add_watch(&watched, folder, WatchFlags::CREATE | WatchFlags::MOVED_TO).ok()?;
             let (sender, opened) = sync_channel(MAX_WAITING);
             let folder = folder.to_owned();
@@ -62,7 +63,7 @@ mod linux {
             Some(Arrivals { opened, _stop: stop })
         }
 
-        /// Those that came since the last call, in the order in which they came.
+        /// Returns the segments that arrived since the last call, in the order of their arrival.
         pub(in super::super) fn take(&self) -> impl Iterator<Item = (SegmentName, File)> {
             self.opened.try_iter()
         }
@@ -90,11 +91,12 @@ mod linux {
                     Err(_) => return,
                 };
                 let name = event.file_name().and_then(|name| name.to_str().ok()).and_then(SegmentName::parse);
-                // What is gone again, or cannot be opened, is missed here; whoever looks at the folder says why.
+                // A file that is gone again or cannot be opened is skipped. The follower reports the reason
+                // when it reads the folder.
                 if let Some(name) = name
                     && let Ok(file) = regular_file::open(&folder.join(name.to_string()))
                 {
-                    // Where many wait, somebody has stopped looking.
+                    // A full queue means that the follower has stopped reading.
                     let _ = sender.try_send((name, file));
                 }
             }

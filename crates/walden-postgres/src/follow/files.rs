@@ -1,9 +1,10 @@
 //! Follows the files of a running server.
 //!
-//! PostgreSQL writes whole pages in the order of the log, the last one again whenever more records are in it; segments of later
-//! positions may be there already, as recycled files with old pages. So the log ends at the first page or record that is not valid,
-//! and the next call goes on there. A page's address and timeline and a record's checksum and link to the one before tell what is written
-//! from what is old or half-written: after a promotion, recycled files may have pages of the timeline before at the same addresses.
+//! PostgreSQL writes complete pages in the order of the WAL, and writes the last one again whenever it has
+//! more records. Files of later segments may exist already: recycled ones with old pages. So WAL ends at the
+//! first invalid page or record, and the next call continues there. A page's address and timeline and a
+//! record's checksum and link to the previous record distinguish new WAL from old or half-written WAL: after
+//! a promotion, recycled files may have pages of the previous timeline at the same addresses.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -28,27 +29,28 @@ use walden_source::regular_file;
 use walden_source::scan::Nothing;
 use walden_source::timelines::{Stretch, timeline_of};
 
-/// The largest history of a timeline that is read; one has a line for each of its ancestors.
+/// Largest timeline history that is read, in bytes; it has a line for each ancestor.
 const MAX_HISTORY: u64 = 16 << 20;
-/// Bytes read at first: mostly enough for what was written since.
+/// Bytes of the first read of a call: usually enough for the new WAL.
 const FIRST_WINDOW: usize = 32 << 10;
-/// Bytes read at a time.
+/// Bytes of each further read.
 const WINDOW: usize = 256 << 10;
-/// Pages before the end of the log in which the last record is looked for at first.
+/// Pages before the end of WAL in which the last record is searched for first.
 const PAGES_BACK: u64 = 16;
-/// Segments before the end of the log in which a record is looked for at most: records have at most 1 GB.
+/// Most segments before the end of WAL in which a record is searched for: records have at most 1 GB.
 const SEGMENTS_BACK: usize = 80;
-/// How long a place that cannot be decoded must stay like that, with log behind it, before it is taken for damaged.
+/// How long a position must stay undecodable, with WAL after it, before it counts as damaged.
 const DAMAGED_AFTER: Duration = Duration::from_secs(3);
-/// Segments that are held open from the one that is read on: where a checkpoint recycles or removes them before they are read, their
-/// content can still be read.
+/// Segments that are held open, starting with the current one: they can still be read after a checkpoint
+/// recycles or removes them.
 const HELD_AHEAD: usize = 32;
-/// Bytes before the position in which a checkpoint in progress is looked for at most: a fraction of a second.
+/// Most bytes before the position in which a checkpoint in progress is searched for; reading them takes a
+/// fraction of a second.
 const MAX_SEARCH_BYTES: u64 = 128 << 20;
-/// How often the folder is listed at most while nothing comes: more and more seldom.
+/// Shortest and longest time between two listings of the folder while no WAL arrives; the time grows.
 const LIST_EVERY: [Duration; 2] = [Duration::from_millis(500), Duration::from_secs(10)];
 
-/// Follows the log in a folder: `pg_wal` of a primary or a standby.
+/// Follows the WAL in a folder: `pg_wal` of a primary or a standby.
 #[derive(Debug)]
 pub struct FolderFollower {
     folder: PathBuf,
@@ -58,23 +60,23 @@ pub struct FolderFollower {
     page_timeline: Timeline,
     buffer: Vec<u8>,
     held: Held,
-    /// Since when nothing came, and when the folder was listed last.
+    /// Since when no WAL arrived, and when the folder was last listed.
     idle: Option<Idle>,
 }
 
 /// Whether a checkpoint was in progress at a position.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CheckpointSearch {
-    /// One had begun, and its record is not there.
+    /// A checkpoint had started and was not complete.
     Begun {
         /// Its redo pointer.
         redo: Lsn,
         /// The time of the last transaction that ended before it, in seconds since 1970-01-01 UTC.
         time: Option<i64>,
     },
-    /// None was.
+    /// No checkpoint was in progress.
     None,
-    /// The log was not searched to its end, or not from the last checkpoint on.
+    /// The WAL was not searched completely from the last checkpoint to the position.
     Unknown,
 }
 
@@ -82,12 +84,12 @@ pub enum CheckpointSearch {
 #[derive(Debug, Default)]
 struct Held {
     files: BTreeMap<SegmentName, File>,
-    /// Those that came since.
+    /// Newly arrived segments.
     arrivals: Option<Arrivals>,
 }
 
 impl Held {
-    /// Holds the segment with the position and those after it, as far as they are there, and no others.
+    /// Holds the segment with the position and the existing ones after it, and closes all others.
     fn advance(&mut self, folder: &Path, info: StreamInfo, position: Lsn) -> Result<(), FollowError> {
         let size = info.segment_size;
         let first = size.segment_of(position);
@@ -98,12 +100,12 @@ impl Held {
         self.hold_from(folder, info, position)
     }
 
-    /// Holds the segment with a position and those after it, as far as they are there, beside those that are held.
+    /// Additionally holds the segment with a position and the existing ones after it.
     fn hold_from(&mut self, folder: &Path, info: StreamInfo, position: Lsn) -> Result<(), FollowError> {
         let size = info.segment_size;
         let first = size.segment_of(position);
         let near = first..first + HELD_AHEAD as u64;
-        // Which of them are near the position, `advance` says: others read elsewhere.
+        // Arrived segments far from the position are closed by `advance`.
         self.files.extend(self.arrivals.iter().flat_map(Arrivals::take));
         for name in near.map(|number| SegmentName::new(info.timeline, number, size)) {
             if self.files.contains_key(&name) {
@@ -115,7 +117,8 @@ impl Held {
         Ok(())
     }
 
-    /// The file of a segment; one that is held only if none of its name is there any more. Then it is complete.
+    /// Opens the file of a segment. If the file is gone, returns the held one, with a flag that means that it
+    /// is complete.
     fn open(&self, folder: &Path, name: SegmentName) -> Result<Option<(File, bool)>, FollowError> {
         if let Some(file) = open(folder, name)? {
             return Ok(Some((file, false)));
@@ -134,7 +137,7 @@ struct Idle {
 }
 
 impl FolderFollower {
-    /// Begins at the present end of the log in a `pg_wal` folder.
+    /// Starts at the present end of WAL in a `pg_wal` folder.
     ///
     /// # Errors
     /// The folder cannot be read, or has no segment with valid WAL.
@@ -179,13 +182,13 @@ impl FolderFollower {
         }
     }
 
-    /// The folder.
+    /// Returns the folder.
     pub fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// Looks for a checkpoint that is in progress at the position, behind the redo pointer of the last one that was finished. Before
-    /// PostgreSQL 17, the log does not say that one has begun.
+    /// Searches for a checkpoint that is in progress at the position, after `since`, the redo pointer of the
+    /// last complete one. Before PostgreSQL 17, WAL does not show the start of a checkpoint.
     ///
     /// # Errors
     /// A segment cannot be read.
@@ -204,7 +207,7 @@ impl FolderFollower {
         })
     }
 
-    /// Looks for what else may be the case where nothing comes: another timeline, removed segments, damage.
+    /// Searches for the reason why no WAL arrives: another timeline, removed segments, damage.
     fn news(&mut self, fault: Option<Fault>, idle: Duration) -> Result<Option<News>, FollowError> {
         if let Some(news) = self.other_timeline()? {
             return Ok(Some(news));
@@ -226,7 +229,7 @@ impl FolderFollower {
             let mut decoder = Decoder::new(info, start, Lsn(u64::MAX));
             read_records(&self.folder, &mut self.held, &mut decoder, start, &mut self.buffer, &mut first)?;
             let Some((to, previous)) = first.found else { continue };
-            // A record that is being written crosses into a segment that is there.
+            // A record that is being written may cross into a segment that exists.
             if previous == self.place.position && fault.is_none() {
                 continue;
             }
@@ -241,7 +244,7 @@ impl FolderFollower {
         Ok(None)
     }
 
-    /// Goes on along the newest timeline that descends from the present one, once all of this one is read.
+    /// Continues on the newest timeline that descends from the current one, once that is read completely.
     fn other_timeline(&mut self) -> Result<Option<News>, FollowError> {
         let (present, size) = (self.info.timeline, self.info.segment_size);
         let Some(history) = newest_descendant(&self.folder, present)? else { return Ok(None) };
@@ -263,7 +266,7 @@ impl FolderFollower {
             return Ok(None);
         }
         self.info.timeline = timeline;
-        // Where bytes are discarded, the page may be of an earlier timeline than the last one that was read.
+        // If bytes are discarded, the page may be of an earlier timeline than the last page that was read.
         self.page_timeline = 0;
         if start < position {
             self.place = Place { position: start, previous: None, is_switched: false };
@@ -283,7 +286,8 @@ impl Follower for FolderFollower {
 
     fn poll(&mut self, visitor: &mut impl Visitor, _: Duration) -> Result<Polled, FollowError> {
         let page = Lsn(self.place.position.0 - self.place.position.0 % u64::from(self.info.page_bytes));
-        // Within a page, its own header says it; pages that were read ahead of the position may be of a later timeline.
+        // Within a page, its own header has the timeline. Pages that were read ahead of the position may be
+        // of a later timeline.
         let timeline = if page == self.place.position { self.page_timeline } else { 0 };
         let decoder = Decoder::resume_at(self.info, self.place, Lsn(u64::MAX));
         let mut decoder = decoder.after_page_of(timeline);
@@ -320,13 +324,13 @@ impl Follower for FolderFollower {
 enum Ended {
     /// No more segments.
     NoFile,
-    /// At a page or record that is not valid, or not yet.
+    /// At a page or record that is not valid, or not valid yet.
     Fault(Fault),
-    /// So many bytes were read as wanted, or the visitor stopped.
+    /// The limit of bytes was reached, or the visitor stopped.
     Bytes,
 }
 
-/// Pushes what is written from `page` on, until the log ends or [`MAX_POLL_BYTES`] were read.
+/// Decodes WAL from `page` on, until it ends or [`MAX_POLL_BYTES`] were read.
 fn read_records(
     folder: &Path,
     held: &mut Held,
@@ -343,7 +347,7 @@ fn read_records(
     loop {
         let name = SegmentName::new(info.timeline, size.segment_of(page), size);
         let Some((file, mut is_complete)) = held.open(folder, name)? else { return Ok(Ended::NoFile) };
-        // While it is read, others may come, and be removed before this call ends.
+        // During the read, further segments may arrive and be removed again.
         held.hold_from(folder, info, page)?;
         let segment_end = size.start_of(size.segment_of(page) + 1);
         while page < segment_end {
@@ -358,11 +362,12 @@ fn read_records(
                 return Ok(Ended::NoFile);
             }
             for bytes in buffer[..got].chunks_exact(page_bytes) {
-                // Nobody checks the pages behind a switch, so they must be known to be written.
+                // The decoder does not check the pages after a switch, so make sure that they are written.
                 let is_switched = decoder.place().is_some_and(|place| place.is_switched);
                 let is_here = || is_here(bytes, page, decoder.page_timeline());
                 if is_switched && !is_complete && !is_here() {
-                    // Once the next segment is begun, it stays so: of thousands of unused pages, the first asks.
+                    // Once the next segment has WAL, the answer stays the same, so only the first of
+                    // thousands of unused pages asks.
                     is_complete = next_begins(folder, info, page)?;
                     if !is_complete {
                         return Ok(Ended::NoFile);
@@ -380,30 +385,32 @@ fn read_records(
     }
 }
 
-/// Whether a record is not complete: then the sums end before it, and reading goes on.
+/// Returns whether a record is incomplete. The place is then before it, and reading continues.
 fn is_within(decoder: &Decoder, place: Place) -> bool {
     decoder.unfinished().is_some_and(|unfinished| unfinished.lsn == place.position)
 }
 
-/// Whether a page has its address, and is not left from an earlier timeline than `timeline`, that of a page before.
+/// Returns whether a page has its address, and is not a remainder of a timeline before `timeline`, that of an
+/// earlier page.
 fn is_here(page: &[u8], address: Lsn, timeline: Timeline) -> bool {
     PageHeader::parse(page)
         .is_ok_and(|header| header.address == address && !is_earlier(header.timeline, timeline))
 }
 
-/// Whether a page's timeline is an earlier one; none has the number 0.
+/// Returns whether a page's timeline is an earlier one. Timelines start at 1.
 fn is_earlier(of_page: Timeline, timeline: Timeline) -> bool {
     (1..timeline).contains(&of_page)
 }
 
-/// Whether the segment behind the one with this page is begun: then the one before is all written.
+/// Returns whether the segment after the one with this page has WAL, which means that the earlier one is
+/// written completely.
 fn next_begins(folder: &Path, info: StreamInfo, page: Lsn) -> Result<bool, FollowError> {
     let size = info.segment_size;
     let next = SegmentName::new(info.timeline, size.segment_of(page) + 1, size);
     Ok(read_later_info(folder, next)?.is_some())
 }
 
-/// The first record from a position on, and the one before it.
+/// Finds the first record at or after a position, and the previous record.
 struct First {
     from: Lsn,
     found: Option<(Lsn, Lsn)>,
@@ -419,12 +426,12 @@ impl Visitor for First {
     }
 }
 
-/// The last checkpoint that has begun behind a position and has no record yet.
+/// Finds the last checkpoint that started after a position and is not complete.
 struct BegunCheckpoint {
     since: Lsn,
     /// When the last transaction ended.
     last_end: Option<i64>,
-    /// Its redo pointer, and about when it began.
+    /// Its redo pointer, and about when it started.
     found: Option<(Lsn, Option<i64>)>,
 }
 
@@ -447,14 +454,14 @@ impl Visitor for BegunCheckpoint {
     }
 }
 
-/// The end of the log, from a page on; `None` if no record ends between.
+/// Returns the end of WAL, searched from a page on, or `None` if no record ends after that page.
 fn locate(folder: &Path, info: StreamInfo, from: Lsn) -> Result<Option<Place>, FollowError> {
     let mut decoder = Decoder::new(info, from, Lsn(u64::MAX));
     read_records(folder, &mut Held::default(), &mut decoder, from, &mut vec![0; WINDOW], &mut Nothing)?;
     Ok(decoder.place().filter(|place| place.previous.is_some()))
 }
 
-/// The segments of a folder in the order of timelines and positions.
+/// Returns the segments of a folder, ordered by timeline and position.
 fn segments_in(folder: &Path) -> Result<Vec<SegmentName>, FollowError> {
     let failed = |error| FollowError::Io { path: folder.into(), error };
     let mut names = Vec::new();
@@ -462,24 +469,25 @@ fn segments_in(folder: &Path) -> Result<Vec<SegmentName>, FollowError> {
         let name = entry.map_err(failed)?.file_name();
         names.extend(name.to_str().and_then(SegmentName::parse));
     }
-    // Names sort as numbers.
+    // Names sort like numbers.
     names.sort_by_cached_key(ToString::to_string);
     Ok(names)
 }
 
-/// Version, timeline and sizes of a segment; `None` if the file has no WAL of its name, or is gone.
+/// Returns version, timeline and sizes of a segment, or `None` if the file is gone or has no WAL for its
+/// name.
 fn read_info(folder: &Path, name: SegmentName) -> Result<Option<StreamInfo>, FollowError> {
     Ok(read_first_page(folder, name)?.map(|found| StreamInfo { timeline: name.timeline, ..found }))
 }
 
-/// The same of a segment that is not the first one of its timeline, which alone begins with a page of an earlier timeline. A later one
-/// that does is a recycled file.
+/// As [`read_info`], for a segment that is not the first one of its timeline. Only the first one starts with
+/// a page of an earlier timeline; otherwise, the file is a recycled one.
 fn read_later_info(folder: &Path, name: SegmentName) -> Result<Option<StreamInfo>, FollowError> {
     let found = read_first_page(folder, name)?.filter(|found| !is_earlier(found.timeline, name.timeline));
     Ok(found.map(|found| StreamInfo { timeline: name.timeline, ..found }))
 }
 
-/// Why Walden cannot read a segment in a folder: all may be of a version of PostgreSQL that it does not know.
+/// Returns why no segment of a folder can be read: they may be of an unknown PostgreSQL version.
 fn without_wal(folder: &Path, segments: &[SegmentName]) -> FollowError {
     let unknown = segments.iter().rev().find_map(|&name| {
         let mut start = [0; LONG_HEADER];
@@ -491,7 +499,8 @@ fn without_wal(folder: &Path, segments: &[SegmentName]) -> FollowError {
     unknown.unwrap_or_else(|| FollowError::NoWal { path: folder.into() })
 }
 
-/// What the first page of a segment says, with the timeline of that page; `None` if the file has no WAL of its name, or is gone.
+/// Returns the information in a segment's first page, including that page's timeline, or `None` if the file
+/// is gone or has no WAL for its name.
 fn read_first_page(folder: &Path, name: SegmentName) -> Result<Option<StreamInfo>, FollowError> {
     let Some(file) = open(folder, name)? else { return Ok(None) };
     let mut start = [0; LONG_HEADER];
@@ -502,7 +511,8 @@ fn read_first_page(folder: &Path, name: SegmentName) -> Result<Option<StreamInfo
     Ok(is_its_own.then_some(info))
 }
 
-/// The address of the last page of a segment that has WAL: pages are written in their order. `info` is what the first one says.
+/// Returns the address of a segment's last page with WAL, by binary search: pages are written in order.
+/// `info` is from the first page.
 fn last_valid_page(folder: &Path, name: SegmentName, info: StreamInfo) -> Result<Lsn, FollowError> {
     let start = name.start(info.segment_size).unwrap_or_default();
     let Some(file) = open(folder, name)? else { return Ok(start) };
@@ -525,7 +535,7 @@ fn open(folder: &Path, name: SegmentName) -> Result<Option<File>, FollowError> {
     let path = folder.join(name.to_string());
     match regular_file::open(&path) {
         Ok(file) => Ok(Some(file)),
-        // What is no regular file is no segment, whatever its name.
+        // A file that is not a regular file is not a segment, whatever its name.
         Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::InvalidInput) => {
             Ok(None)
         }
@@ -546,7 +556,7 @@ fn read_at(file: &File, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
     Ok(filled)
 }
 
-/// The history of the newest timeline that descends from one.
+/// Returns the history of the newest timeline that descends from a timeline.
 fn newest_descendant(folder: &Path, of: Timeline) -> Result<Option<History>, FollowError> {
     let failed = |error| FollowError::Io { path: folder.into(), error };
     let mut newest: Option<History> = None;
@@ -558,7 +568,7 @@ fn newest_descendant(folder: &Path, of: Timeline) -> Result<Option<History>, Fol
         if timeline <= of || newest.as_ref().is_some_and(|newest| newest.timeline > timeline) {
             continue;
         }
-        // One that is half-written is read again.
+        // A half-written history is read again later.
         let Ok(content) = regular_file::read(&path, MAX_HISTORY) else { continue };
         newest = match History::parse(timeline, &content) {
             Ok(history) if history.end_of(of).is_some() => Some(history),

@@ -1,8 +1,9 @@
-//! A log that is still being written, record by record: from the folder of a running server, or over a replication connection.
+//! Follows WAL while it is written, record by record: from the folder of a running server, or over a
+//! replication connection.
 //!
-//! A [`Follower`] decodes each record once, as soon as it is whole. What it reports to the [`Visitor`] adds up to the bytes from where
-//! it began to [`Follower::position`], across segments, restarts and timelines, except where it says that bytes are missing
-//! ([`News::Gap`]).
+//! A [`Follower`] decodes each record once, as soon as it is complete. The records that it reports to the
+//! [`Visitor`] cover all bytes from its first position to [`Follower::position`], across segments, restarts
+//! and timelines, except for reported gaps ([`News::Gap`]).
 
 mod arrivals;
 mod files;
@@ -21,73 +22,75 @@ pub use self::files::{CheckpointSearch, FolderFollower};
 pub use self::stream::ConnectionFollower;
 use crate::replication::ReplicationError;
 
-/// Bytes that one call decodes at most, so that sums of 32 bits do not overflow and a caller that fell behind can look up.
+/// Most bytes that one call decodes, so that 32-bit sums do not overflow and a lagging caller gets control
+/// regularly.
 pub(crate) const MAX_POLL_BYTES: u64 = 256 << 20;
 
-/// What follows a log.
+/// Follows WAL.
 pub trait Follower {
-    /// Version, timeline and sizes of the log at the position.
+    /// Returns version, timeline and sizes of the WAL at the position.
     fn info(&self) -> StreamInfo;
 
-    /// The end of what was decoded.
+    /// Returns the end of the decoded WAL.
     fn position(&self) -> Lsn;
 
-    /// Decodes what was written since the last call, at most a few hundred MB. Of a connection, waits for at most `patience`.
+    /// Decodes WAL written since the last call, at most a few hundred MB. On a connection, waits for at most
+    /// `patience`.
     ///
     /// # Errors
-    /// The folder or the connection cannot be read. Calling again tries again.
+    /// The folder or the connection cannot be read. The next call tries again.
     fn poll(&mut self, visitor: &mut impl Visitor, patience: Duration) -> Result<Polled, FollowError>;
 }
 
-/// What a call of [`Follower::poll`] found.
+/// The result of [`Follower::poll`].
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Polled {
-    /// Whether more is there already.
+    /// Whether more WAL is available already.
     pub has_more: bool,
-    /// Whether a connection that was lost is still being made again, so that what was wrong still is.
+    /// Whether a lost connection is still being restored, so that the last error still applies.
     pub is_connecting: bool,
-    /// What happened at the position, behind all that was reported.
+    /// An event at the position, after all reported records.
     pub news: Option<News>,
 }
 
-/// A place where the log does not simply go on.
+/// A discontinuity in the WAL: another timeline, or a gap.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum News {
-    /// Another timeline goes on here. `discarded` bytes that were reported before are not part of it: the server that wrote them
-    /// was ahead when another one was promoted.
+    /// Another timeline continues here. `discarded` bytes of the reported WAL are not part of it: the server
+    /// that wrote them was ahead of the server that was promoted.
     Timeline {
-        /// The timeline that goes on.
+        /// The timeline that continues.
         timeline: Timeline,
-        /// Where.
+        /// Its first position.
         start: Lsn,
-        /// Bytes behind `start` that were reported.
+        /// Reported bytes after `start`.
         discarded: u64,
     },
-    /// The log from `from` to `to` was not decoded.
+    /// The WAL from `from` to `to` was not decoded.
     Gap {
-        /// The end of what was decoded.
+        /// The end of the decoded WAL.
         from: Lsn,
-        /// The first record behind the gap.
+        /// The first record after the gap.
         to: Lsn,
         /// Why.
         reason: GapReason,
     },
 }
 
-/// Why a part of the log was not decoded.
+/// Why some WAL was not decoded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum GapReason {
-    /// The server has removed or recycled it: the follower was too slow, or stopped.
+    /// The server has removed or recycled it: the follower was too slow, or was stopped.
     Removed,
-    /// It cannot be decoded, and the log goes on behind it.
+    /// It cannot be decoded, and valid WAL follows.
     Damaged(Fault),
-    /// The connection was lost, and the server does not have it any more.
+    /// The connection was lost, and the server does not have this WAL any more.
     Reconnected,
-    /// It is the end of a record that began before the log was followed.
+    /// It is the rest of a record that started before the first position.
     Begun,
 }
 
-/// Why a log cannot be followed.
+/// Why WAL cannot be followed.
 #[derive(Debug, thiserror::Error)]
 pub enum FollowError {
     /// A folder without a valid segment.
@@ -96,7 +99,7 @@ pub enum FollowError {
         /// The folder.
         path: PathBuf,
     },
-    /// The log is of a version of PostgreSQL that is not read here.
+    /// The WAL is of a PostgreSQL version that Walden does not read.
     #[error("cannot read {page} (magic {magic:04X}): it was {reason}")]
     UnknownVersion {
         /// The page: its file and offset, or its position.
@@ -118,15 +121,15 @@ pub enum FollowError {
     /// The connection.
     #[error(transparent)]
     Replication(#[from] ReplicationError),
-    /// What the server sends is not valid.
+    /// The server sends invalid WAL.
     #[error("what the server sends is no valid WAL")]
     Stream(#[source] Fault),
-    /// A server that is not the one of before.
+    /// The server belongs to another cluster than before.
     #[error("expected the cluster with the system identifier {expected}, found {found}")]
     OtherCluster {
-        /// Of the cluster that was followed so far.
+        /// System identifier of the cluster that was followed.
         expected: u64,
-        /// Of the server that answers.
+        /// System identifier of the server.
         found: u64,
     },
 }

@@ -1,6 +1,6 @@
-//! Follows a server's log over a replication connection, without a slot: nothing is kept on the server for it.
+//! Follows a server's WAL over a replication connection without a slot: the server keeps nothing for it.
 //!
-//! The server is never told that anything is durable here, so the connection cannot be taken for a synchronous standby.
+//! The follower never reports WAL as durable, so the server does not treat it as a synchronous standby.
 
 use std::fmt;
 use std::os::fd::AsFd;
@@ -23,40 +23,42 @@ use crate::replication::{
 };
 use walden_source::scan::Nothing;
 
-/// Log before the present end in which the last record is looked for.
+/// Bytes before the present end of WAL in which the last record is searched for.
 const BYTES_BACK: u64 = 1 << 20;
-/// Bytes that are decoded in one go.
+/// Bytes that are decoded at a time.
 const BATCH: usize = 4 << 20;
-/// A longer record is not kept here while it comes: the decoder keeps what it needs of it.
+/// The bytes of a longer record are not held until it is complete: the decoder keeps the necessary ones.
 const LONG_RECORD: usize = 8 << 20;
-/// How often the server hears of us.
+/// How often the follower reports to the server.
 const REPORT_EVERY: Duration = Duration::from_secs(5);
-/// How long a server may take to send the log up to its present end.
+/// How long a server may take to send the WAL up to its present end.
 const FIRST_BYTES_WITHIN: Duration = Duration::from_secs(60);
-/// Times that the log is asked for again from a place where what came was not valid. Then the server's own files are damaged there.
+/// How often WAL is requested again from a position after invalid WAL. After that, the server's own files
+/// count as damaged.
 const MAX_FAULTS: u32 = 3;
-/// SQLSTATE of a segment that the server does not have any more: `undefined_file`. The stream begins first (`WalSndSegmentOpen` and
-/// `CheckXLogRemoved` in `walsender.c` and `xlog.c`).
+/// SQLSTATE `undefined_file`: the server does not have a segment any more. It reports this after the stream
+/// has started (`WalSndSegmentOpen` and `CheckXLogRemoved` in `walsender.c` and `xlog.c`).
 const NO_SEGMENT: &str = "58P01";
-/// Class of the SQLSTATEs of a server that is stopped or started: it may have the log later.
+/// Class of the SQLSTATEs of a server that is starting or stopping: it may have the WAL later.
 const OPERATOR_INTERVENTION: &str = "57";
 
-/// Follows the log of a server, from its present end on.
+/// Follows the WAL of a server from its present end.
 pub struct ConnectionFollower {
     parameters: Parameters,
-    /// None after an error, until it is connected again.
+    /// `None` after an error, until the connection is restored.
     replication: Option<Replication>,
-    /// The result of connecting again, while a thread does so: it may take minutes, and whoever follows looks up meanwhile.
+    /// The result of reconnecting, while a thread does that: it may take minutes, and `poll` returns
+    /// meanwhile.
     connecting: Option<Receiver<Result<Resumed, FollowError>>>,
     log: Log,
-    /// Where another timeline goes on, once all that came before is decoded.
+    /// The next timeline, used once all earlier WAL is decoded.
     next: Option<NextTimeline>,
-    /// Why the log cannot be followed from the position on, so that the next connection begins at the present end.
+    /// Why WAL cannot be followed from the position, so that the next connection starts at the present end.
     gap: Option<GapReason>,
-    /// The position where what came was not valid, and how often.
+    /// The position of invalid WAL, and how often it was received.
     faults: (Lsn, u32),
     reported: Instant,
-    /// Never readable, so that nothing but the server ends a wait.
+    /// Never readable, so that only the server ends a wait.
     idle: (UnixStream, UnixStream),
 }
 
@@ -66,28 +68,29 @@ impl fmt::Debug for ConnectionFollower {
     }
 }
 
-/// What came and is not decoded yet.
+/// Received WAL that is not decoded yet.
 #[derive(Debug)]
 struct Log {
     info: StreamInfo,
     place: Place,
-    /// Whether a record ends or begins at the place, and not only a segment: the end of a record may follow that began before.
+    /// Whether a record is known to end or start at the place. If not, it may be the start of a segment in
+    /// the middle of a record.
     is_located: bool,
-    /// The log from the page with the position on, or from where `long` is.
+    /// The WAL from the page of the position, or from the position up to which `long` has decoded it.
     tail: Vec<u8>,
     tail_start: Lsn,
-    /// The decoder within a long record.
+    /// The decoder inside a long record.
     long: Option<Decoder>,
 }
 
-/// What it takes to connect again where the last connection ended.
+/// The state needed to reconnect where the last connection ended.
 struct Resume {
     parameters: Parameters,
     log: Log,
     gap: Option<GapReason>,
 }
 
-/// A new connection, and what happened meanwhile.
+/// A new connection, and any event meanwhile.
 struct Resumed {
     replication: Replication,
     log: Log,
@@ -109,7 +112,7 @@ impl Resume {
         let news = match started {
             Ok(Started::Streaming) => None,
             Ok(Started::Ended(next)) => Some(self.log.turn_to(&mut replication, next)?),
-            // What is missing was removed, or the server has lost it.
+            // The missing WAL was removed, or the server has lost it.
             Err(ReplicationError::Server(error)) if !error.code.starts_with(OPERATOR_INTERVENTION) => {
                 replication = Replication::connect(&self.parameters)?;
                 return self.begin_anew(replication, system, GapReason::Reconnected);
@@ -119,7 +122,7 @@ impl Resume {
         Ok(Resumed { replication, log: self.log, news })
     }
 
-    /// Goes on at the present end, behind a gap.
+    /// Continues at the present end, after a gap.
     fn begin_anew(
         self,
         replication: Replication,
@@ -134,10 +137,10 @@ impl Resume {
 }
 
 impl ConnectionFollower {
-    /// Connects, and begins at the present end of the log.
+    /// Connects, and starts at the present end of WAL.
     ///
     /// # Errors
-    /// The server cannot be reached, does not let us replicate, or sends no valid log.
+    /// The server cannot be reached, refuses replication, or sends invalid WAL.
     pub fn connect(parameters: &Parameters) -> Result<ConnectionFollower, FollowError> {
         let parameters = match parameters.get("application_name") {
             Some(_) => parameters.clone(),
@@ -160,7 +163,8 @@ impl ConnectionFollower {
         })
     }
 
-    /// Connects again where the last connection ended; nothing if that takes longer than `patience`.
+    /// Reconnects where the last connection ended. Returns `None` once connected, unless there is an event to
+    /// report.
     fn reconnect(&mut self, patience: Duration) -> Result<Option<Polled>, FollowError> {
         let connecting = self.connecting.take().unwrap_or_else(|| {
             let Log { info, place, is_located, .. } = self.log;
@@ -168,7 +172,7 @@ impl ConnectionFollower {
             (log.place, log.is_located) = (place, is_located);
             let resume = Resume { parameters: self.parameters.clone(), log, gap: self.gap };
             let (sender, receiver) = sync_channel(1);
-            // Nobody waits any more if sending fails.
+            // Sending fails only if the follower was dropped.
             thread::spawn(move || drop(sender.send(resume.connect())));
             receiver
         });
@@ -202,15 +206,15 @@ impl ConnectionFollower {
         }
         let received = self.receive(patience);
         if let Some(gap) = self.log.locate_begin().map_err(FollowError::Stream)? {
-            // An error comes again: the connection is over.
+            // Any error of `receive` occurs again on the next call, because the connection is broken.
             return Ok(of_news(gap));
         }
-        // What came before an error counts.
+        // WAL received before an error is decoded first.
         self.log.decode(visitor).map_err(FollowError::Stream)?;
         Ok(Polled { has_more: received?, ..Polled::default() })
     }
 
-    /// Notes where to go on after an error: where it was, or behind a gap.
+    /// Records where to continue after an error: at the same position, or after a gap.
     fn note_error(&mut self, error: &FollowError) {
         match error {
             FollowError::Replication(ReplicationError::Server(ServerError { code, .. }))
@@ -230,7 +234,7 @@ impl ConnectionFollower {
         }
     }
 
-    /// Receives what is there; whether there is more.
+    /// Receives the available WAL. Returns whether there is more.
     fn receive(&mut self, patience: Duration) -> Result<bool, FollowError> {
         let Some(replication) = &mut self.replication else { return Ok(false) };
         let log = &mut self.log;
@@ -278,7 +282,7 @@ impl Follower for ConnectionFollower {
     fn poll(&mut self, visitor: &mut impl Visitor, patience: Duration) -> Result<Polled, FollowError> {
         let result = self.receive_and_decode(visitor, patience);
         if let Err(error) = &result {
-            // What is not decoded is asked for again.
+            // WAL that is not decoded is requested again.
             (self.replication, self.next) = (None, None);
             self.note_error(error);
         }
@@ -286,7 +290,7 @@ impl Follower for ConnectionFollower {
     }
 }
 
-/// Why the log cannot be followed from a page on, by its header.
+/// Returns why WAL cannot be followed from a page, by its header.
 fn unusable(page: Lsn, kind: FaultKind) -> FollowError {
     match kind.unknown_version() {
         Some((magic, reason)) => FollowError::UnknownVersion {
@@ -299,18 +303,18 @@ fn unusable(page: Lsn, kind: FaultKind) -> FollowError {
 }
 
 impl Log {
-    /// Starts to stream a little before the server's present end, and finds the last record before it.
+    /// Starts streaming a little before the server's present end, and finds the last record before that.
     fn at_end(
         parameters: &Parameters,
         mut replication: Replication,
         system: System,
     ) -> Result<(Replication, Log), FollowError> {
         let size = replication.segment_size()?;
-        // A server may have removed the segment before.
+        // The server may have removed the previous segment.
         let segment = size.start_of(size.segment_of(system.flushed));
         let near = page_of(Lsn(system.flushed.0.saturating_sub(BYTES_BACK))).max(segment);
         match Log::ending_behind(&mut replication, system, size, near) {
-            // Behind a switch record are pages that only a decoder from before it can read.
+            // Only a decoder that starts before a switch record can read the pages after it.
             Err(FollowError::Stream(_)) if near > segment => {
                 let mut replication = Replication::connect(parameters)?;
                 let log = Log::ending_behind(&mut replication, system, size, segment)?;
@@ -320,7 +324,7 @@ impl Log {
         }
     }
 
-    /// Starts to stream at a page, and finds the last record before the server's present end.
+    /// Starts streaming at a page, and finds the last record before the server's present end.
     fn ending_behind(
         replication: &mut Replication,
         system: System,
@@ -343,7 +347,7 @@ impl Log {
         let major = replication.major();
         let version = Major::all().find(|version| Some(version.number()) == major);
         if let Some(version) = version.filter(|_| start >= system.flushed) {
-            // After a switch, the server sends nothing of the new segment until something is written.
+            // After a switch, the server sends nothing of the new segment before WAL is written to it.
             return Ok(Log::new(info_of(version), start, Vec::new()));
         }
         let (mut head, mut log) = (Vec::new(), None::<Log>);
@@ -376,32 +380,33 @@ impl Log {
         }
     }
 
-    /// The log from a position on, of which this has come from the page with the position on. Whether a record begins there is not
-    /// known.
+    /// Creates a log at a position. `tail` is the received WAL from the start of its page. It is not known
+    /// whether a record starts at the position.
     fn new(info: StreamInfo, position: Lsn, tail: Vec<u8>) -> Log {
         let place = Place { position, previous: None, is_switched: false };
         Log { info, place, is_located: false, tail, tail_start: page_of(position), long: None }
     }
 
-    /// Goes to the end of what has come; whether a record ends or begins there, or in it.
+    /// Moves to the end of the received WAL. Returns whether a record ends or starts before it.
     fn locate_end(&mut self) -> Result<bool, Fault> {
         let mut decoder = Decoder::new(self.info, self.tail_start, Lsn(u64::MAX));
         decoder.push(&self.tail[..self.decodable()], &mut Nothing)?;
         let Some(place) = decoder.place() else { return Ok(false) };
         (self.place, self.is_located) = (place, true);
-        // Where the last record fills its page, the position is in the next one.
+        // If the last record fills its page, the position is on the next one.
         self.trim();
         Ok(true)
     }
 
-    /// Finds the first record of a segment, if that is not known yet. The end of a record that began before is no part of the sums.
+    /// Finds the first record of a segment, if it is not known yet. The rest of a record that started before
+    /// is reported as a gap.
     fn locate_begin(&mut self) -> Result<Option<News>, Fault> {
         let decodable = self.decodable();
         if self.is_located || decodable == 0 {
             return Ok(None);
         }
         let from = self.place.position;
-        // At the first record behind the page's start, the decoder is done.
+        // The decoder is done at the first record after the page's start.
         let mut decoder = Decoder::new(self.info, self.tail_start, self.tail_start.plus(1));
         if decoder.push(&self.tail[..decodable], &mut Nothing)? != walden_format::stream::Progress::Done {
             return Ok(None);
@@ -416,7 +421,8 @@ impl Log {
         Ok(Some(News::Gap { from, to, reason: GapReason::Begun }))
     }
 
-    /// Bytes of what has come that can be decoded: records and headers of pages are aligned to 8 bytes, and headers whole.
+    /// Returns the number of received bytes that can be decoded: records and page headers are aligned to 8
+    /// bytes, and headers must be complete.
     fn decodable(&self) -> usize {
         let end = self.tail_start.plus(self.tail.len() as u64 & !7);
         self.info.geometry().decodable_end(end).bytes_since(self.tail_start) as usize
@@ -435,7 +441,8 @@ impl Log {
         Ok(())
     }
 
-    /// Forgets what is not decoded, and says from where it has to be sent again: a page's start.
+    /// Drops the received WAL that is not decoded, and returns where it has to be requested again: the start
+    /// of a page.
     fn restart(&mut self) -> Lsn {
         let position = self.place.position;
         self.tail.clear();
@@ -444,7 +451,7 @@ impl Log {
         self.tail_start
     }
 
-    /// Goes on with another timeline.
+    /// Continues on another timeline.
     fn turn_to(&mut self, replication: &mut Replication, next: NextTimeline) -> Result<News, FollowError> {
         let (mut next, position) = (next, self.place.position);
         let start = position.min(next.start);
@@ -453,7 +460,7 @@ impl Log {
         }
         self.info.timeline = next.timeline;
         if start < position {
-            // No record crosses the end of a timeline.
+            // Records do not cross the end of a timeline.
             self.place = Place { position: start, previous: None, is_switched: false };
             self.is_located = true;
         }
@@ -461,7 +468,7 @@ impl Log {
         Ok(News::Timeline { timeline: next.timeline, start, discarded: position.0 - start.0 })
     }
 
-    /// Decodes what has come, once it is known where a record begins.
+    /// Decodes the received WAL, once the start of a record is known.
     fn decode(&mut self, visitor: &mut impl Visitor) -> Result<(), Fault> {
         if !self.is_located {
             return Ok(());
@@ -493,7 +500,7 @@ impl Log {
         if decoder.unfinished().is_some() && self.tail.len() > LONG_RECORD {
             let whole = self.tail.len() - self.tail.len() % page_bytes;
             let mut decoder = Decoder::resume_at(self.info, self.place, Lsn(u64::MAX));
-            // The record is not complete, so nothing is reported.
+            // The record is incomplete, so nothing is reported.
             decoder.push(&self.tail[..whole], &mut Nothing)?;
             self.tail.drain(..whole);
             self.tail_start = self.tail_start.plus(whole as u64);
@@ -511,7 +518,7 @@ impl Log {
     }
 }
 
-/// The page with a position. A server with pages of another size sends nothing that is taken for valid.
+/// Returns the page of a position. If a server has another page size, its WAL is never valid here.
 fn page_of(lsn: Lsn) -> Lsn {
     Lsn(lsn.0 - lsn.0 % u64::from(Geometry::DEFAULT_PAGE_BYTES))
 }

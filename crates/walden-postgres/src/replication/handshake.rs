@@ -1,4 +1,4 @@
-//! From a socket to a server that takes commands: TLS, the first message, the password.
+//! From an open socket to a server that accepts commands: TLS, the startup message, the password.
 
 use std::io::{self, ErrorKind};
 use std::time::{Duration, Instant};
@@ -13,14 +13,15 @@ use super::transport::{Keepalive, Transport};
 use super::{Replication, ReplicationError, protocol};
 use crate::connection::{ConnectionError, Endpoint, Parameters, TlsMode};
 
-/// Asks for TLS: a length, and a number in place of a version of the protocol (`NEGOTIATE_SSL_CODE` in `pqcomm.h`).
+/// SSLRequest: a length, and a number instead of a protocol version (`NEGOTIATE_SSL_CODE` in `pqcomm.h`).
 const TLS_REQUEST: [u8; 8] = [0, 0, 0, 8, 4, 210, 22, 47];
 /// Version 3.0 of the protocol.
 const PROTOCOL_VERSION: u32 = 3 << 16;
-/// SQLSTATE if `pg_hba.conf` has no line for such a connection: it may have one for the other kind.
+/// SQLSTATE if `pg_hba.conf` has no line for this kind of connection. It may have one for the other kind.
 const NOT_ADMITTED: &str = "28000";
 
-/// Connects with as much TLS as is wanted. As libpq does, the other way is tried where the server refuses the first one.
+/// Connects with the wanted TLS mode as libpq does: if the server refuses one of TLS and plain text, tries
+/// the other.
 pub(super) fn connect(parameters: &Parameters, endpoint: &Endpoint) -> Result<Replication, ReplicationError> {
     let mode = parameters.tls_mode_of(endpoint)?;
     let attempt = |mode| Attempt { parameters, endpoint, mode }.connect();
@@ -33,7 +34,7 @@ pub(super) fn connect(parameters: &Parameters, endpoint: &Endpoint) -> Result<Re
         },
         TlsMode::Prefer => match attempt(TlsMode::Prefer) {
             Err(error) if is_refused(&error) || matches!(error, ReplicationError::Tls { .. }) => {
-                // The first error says more: without TLS, a server may have no line at all for us.
+                // The first error is more helpful: without TLS, the server may have no matching line at all.
                 attempt(TlsMode::Disable).map_err(|_| error)
             }
             other => other,
@@ -100,7 +101,7 @@ impl Attempt<'_> {
             let message = replication.wait_for_message()?;
             match message.kind {
                 b'R' => {}
-                // The key to cancel queries with; options of the protocol that the server does not know.
+                // The key for cancelling queries; protocol options that the server does not know.
                 b'K' | b'v' => continue,
                 b'Z' => break,
                 _ => return Err(protocol("a request to log in", &message)),
@@ -168,7 +169,8 @@ impl Attempt<'_> {
                 Err(self
                     .refused(format!("expected SCRAM with channel binding, found {}", mechanisms.join(", "))))
             }
-            // A server that has it is told that we could, so that nobody in between can hide it.
+            // Reports to the server that the client supports channel binding, so that an attacker in between
+            // cannot hide the server's.
             hash if has(sasl::SCRAM_SHA_256) => Ok(match hash {
                 Some(_) => (sasl::SCRAM_SHA_256, ChannelBinding::unrequested()),
                 None => (sasl::SCRAM_SHA_256, ChannelBinding::unsupported()),
@@ -204,12 +206,12 @@ impl Attempt<'_> {
     }
 }
 
-/// The message that asks for a connection for replication.
+/// Returns the startup message of a replication connection.
 fn startup_message(user: &str, config: &Config) -> Vec<u8> {
     let mut first = Vec::new();
     let parameters = [
         ("user", Some(user)),
-        // No database of this name is opened; it is what lines of password files for replication have.
+        // No database of this name is opened. Password files have it in their lines for replication.
         ("database", Some("replication")),
         ("replication", Some("true")),
         ("application_name", config.get_application_name()),
@@ -237,7 +239,7 @@ fn zero_ended(bytes: &[u8]) -> Vec<u8> {
     [bytes, &[0]].concat()
 }
 
-/// Whether the server has TLS. Nothing else may have come with the answer: it would not be protected.
+/// Asks whether the server supports TLS. Reads only the answer: further bytes would be unprotected.
 fn ask_for_tls(transport: &mut Transport) -> io::Result<bool> {
     transport.write_all(&TLS_REQUEST)?;
     let mut answer = [0];

@@ -1,6 +1,7 @@
-//! What a server says over a replication connection: messages, and those inside the stream of copied data.
+//! Parses the messages of a server on a replication connection, and the messages inside its CopyData stream.
 //!
-//! Documentation: "Message Formats" and "Streaming Replication Protocol" in PostgreSQL's chapter on the frontend/backend protocol.
+//! Documentation: "Message Formats" and "Streaming Replication Protocol" in PostgreSQL's chapter on the
+//! frontend/backend protocol.
 
 use walden_format::lsn::{Lsn, Timeline};
 
@@ -8,10 +9,11 @@ use super::ServerError;
 
 /// Bytes of a message's type and length.
 pub(super) const HEADER_BYTES: usize = 5;
-/// More than any message of a server has: the stream's have at most 128 kB and a header (`MAX_SEND_SIZE` in `walsender.c`).
+/// Limit for messages; those of the stream have at most 128 kB and a header (`MAX_SEND_SIZE` in
+/// `walsender.c`).
 const MAX_MESSAGE_BYTES: usize = 64 << 20;
 
-/// A message by its type, with its content.
+/// A message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Message<'b> {
     /// The type: a letter.
@@ -19,23 +21,23 @@ pub(super) struct Message<'b> {
     pub content: &'b [u8],
 }
 
-/// What the bytes received so far begin with.
+/// The first message in the received bytes.
 #[derive(PartialEq, Eq, Debug)]
 pub(super) enum Begin {
-    /// A message of so many bytes, header included.
+    /// A complete message of this number of bytes, including its header.
     Whole(usize),
-    /// A message that needs so many bytes in all.
+    /// An incomplete message that needs this number of bytes in total.
     Part(usize),
 }
 
 /// Finds the end of the first message.
 ///
 /// # Errors
-/// A length that no message has.
+/// A length that is too small or too large.
 pub(super) fn begin(bytes: &[u8]) -> Result<Begin, String> {
     let Some(header) = bytes.first_chunk::<HEADER_BYTES>() else { return Ok(Begin::Part(HEADER_BYTES)) };
     let [_, length @ ..] = *header;
-    // The length counts itself, and not the type.
+    // The length includes itself, but not the type.
     let bytes_in_all = u32::from_be_bytes(length) as usize + 1;
     match bytes_in_all {
         HEADER_BYTES..=MAX_MESSAGE_BYTES if bytes_in_all <= bytes.len() => Ok(Begin::Whole(bytes_in_all)),
@@ -45,19 +47,19 @@ pub(super) fn begin(bytes: &[u8]) -> Result<Begin, String> {
 }
 
 impl<'b> Message<'b> {
-    /// The message in all of `bytes`, which [`begin`] has measured.
+    /// Returns the message that consists of all `bytes`, measured by [`begin`].
     pub fn whole(bytes: &'b [u8]) -> Message<'b> {
         let (header, content) = bytes.split_at(HEADER_BYTES.min(bytes.len()));
         Message { kind: header.first().copied().unwrap_or_default(), content }
     }
 
-    /// For errors: the type, and how long the content is.
+    /// Describes the message for errors: its type, and the length of its content.
     pub fn describe(&self) -> String {
         format!("message '{}' of {} bytes", self.kind.escape_ascii(), self.content.len())
     }
 }
 
-/// What the server wants to know of who connects.
+/// An authentication request.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Authentication {
     Ok,
@@ -67,7 +69,7 @@ pub(super) enum Authentication {
     Sasl(Vec<String>),
     SaslContinue(Vec<u8>),
     SaslFinal(Vec<u8>),
-    /// A method that is not implemented here, by its number.
+    /// The number of a method that is not implemented here.
     Other(u32),
 }
 
@@ -86,12 +88,12 @@ impl Authentication {
     }
 }
 
-/// Strings that each end with a zero byte.
+/// Splits zero-terminated strings.
 pub(super) fn strings(bytes: &[u8]) -> impl Iterator<Item = String> {
     bytes.split(|&byte| byte == 0).map(|text| String::from_utf8_lossy(text).into_owned())
 }
 
-/// The fields of an error or a notice; each has a letter.
+/// Parses the fields of an error or a notice, each of which starts with a letter.
 pub(super) fn parse_error(content: &[u8]) -> ServerError {
     let mut error = ServerError::default();
     for field in content.split(|&byte| byte == 0) {
@@ -109,7 +111,7 @@ pub(super) fn parse_error(content: &[u8]) -> ServerError {
     error
 }
 
-/// The values of a row, each as text or nothing.
+/// Parses the values of a row; `None` for a null value.
 pub(super) fn parse_row(content: &[u8]) -> Option<Vec<Option<Vec<u8>>>> {
     let (count, mut left) = content.split_first_chunk::<2>()?;
     let mut values = Vec::new();
@@ -132,17 +134,17 @@ pub(super) fn parse_row(content: &[u8]) -> Option<Vec<Option<Vec<u8>>>> {
 /// A message inside the stream.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Streamed<'b> {
-    /// Part of the log.
+    /// Part of the WAL.
     Wal {
         start: Lsn,
-        /// Where the server's log ends.
+        /// The end of the server's WAL.
         end: Lsn,
         bytes: &'b [u8],
     },
-    /// A sign of life.
+    /// A keepalive message.
     Keepalive {
         end: Lsn,
-        /// The server wants an answer now.
+        /// The server requests an immediate reply.
         wants_reply: bool,
     },
 }
@@ -156,7 +158,7 @@ impl<'b> Streamed<'b> {
                 let (end, left) = left.split_first_chunk::<8>()?;
                 let (_clock, bytes) = left.split_first_chunk::<8>()?;
                 let (start, end) = (Lsn(u64::from_be_bytes(*start)), Lsn(u64::from_be_bytes(*end)));
-                // A log has no position behind the last one.
+                // No WAL position follows the last one.
                 start.0.checked_add(bytes.len() as u64)?;
                 Some(Streamed::Wal { start, end, bytes })
             }
@@ -172,16 +174,17 @@ impl<'b> Streamed<'b> {
     }
 }
 
-/// How far the log was received, as the server is told.
+/// The receiver's positions that are reported to the server.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Progress {
-    /// The end of what was received.
+    /// The end of the received WAL.
     pub received: Lsn,
-    /// The end of what is durable. A server takes commits before this for safe.
+    /// The end of the durable WAL. The server considers commits before it safe.
     pub flushed: Lsn,
 }
 
-/// A status update as a whole message. Nothing is ever said to be applied: nothing is.
+/// Encodes a complete status update. The position of applied WAL is always invalid, because the receiver does
+/// not apply WAL.
 pub(super) fn status_update(progress: Progress, micros_since_2000: i64, wants_reply: bool) -> Vec<u8> {
     const CONTENT_BYTES: u32 = 1 + 4 * 8 + 1;
     let mut message = vec![b'd'];
@@ -195,7 +198,7 @@ pub(super) fn status_update(progress: Progress, micros_since_2000: i64, wants_re
     message
 }
 
-/// Where a timeline was left for another.
+/// The switch from one timeline to another.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NextTimeline {
     /// The other timeline.
@@ -204,10 +207,10 @@ pub struct NextTimeline {
     pub start: Lsn,
 }
 
-/// Reads messages as a client does, and gives back how many there were: for fuzzing.
+/// Reads messages as a client does and returns their number; for fuzzing.
 ///
 /// # Errors
-/// A message that is not one.
+/// An invalid message.
 pub fn read_messages(mut bytes: &[u8]) -> Result<usize, String> {
     let mut count = 0;
     loop {

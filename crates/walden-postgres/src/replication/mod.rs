@@ -1,11 +1,12 @@
-//! A server's log as it is written: the client of physical streaming replication.
+//! A client of physical streaming replication, which receives a server's WAL while it is written.
 //!
-//! [`Replication::connect`] takes the parameters of libpq ([`crate::connection`]). The connection's commands are those of
-//! `walsender`; after [`Replication::start`], [`Replication::receive`] gives the log and [`Replication::report`] says what is durable.
+//! [`Replication::connect`] takes the parameters of libpq ([`crate::connection`]). The commands are those of
+//! `walsender`. After [`Replication::start`], [`Replication::receive`] returns WAL and
+//! [`Replication::report`] reports the durable position.
 //!
-//! Threads of their own wait for servers here, and no asynchronous runtime: there is one connection for each server, and it waits for
-//! the disk as often as for the network. Published clients have no copying in both directions (`tokio-postgres`) or acknowledge by
-//! themselves, and to acknowledge is the caller's decision alone.
+//! The client uses threads rather than an asynchronous runtime: there is one connection per server, and it
+//! waits for the disk as often as for the network. Published clients lack copying in both directions
+//! (`tokio-postgres`) or acknowledge WAL on their own, but only the caller may decide to acknowledge.
 
 mod handshake;
 mod message;
@@ -25,25 +26,25 @@ use crate::connection::{ConnectionError, Parameters, QueryError, hint};
 
 pub use message::{NextTimeline, Progress, read_messages};
 
-/// How long a server may take for an answer to a command.
+/// Longest time for the answer to a command.
 const ANSWER_WITHIN: Duration = Duration::from_secs(60);
-/// Bytes that are read at a time at most, at least.
+/// Least free space in the buffer before a read.
 const READ_BYTES: usize = 128 << 10;
-/// Bytes of the buffer, of which the rest is moved to the start when less than [`READ_BYTES`] are left.
+/// Initial size of the buffer. Its unused bytes move to the start when less than [`READ_BYTES`] are free.
 const BUFFER_BYTES: usize = 1 << 20;
 
-/// An error that a server reports.
+/// An error reported by a server.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct ServerError {
     /// `ERROR`, `FATAL` or `PANIC`, in the server's language.
     pub severity: String,
-    /// The SQLSTATE, of five characters.
+    /// The SQLSTATE, five characters.
     pub code: String,
-    /// What is wrong, in the server's words.
+    /// The primary message, in the server's words.
     pub message: String,
-    /// More of it, if there is more.
+    /// Further details, possibly empty.
     pub detail: String,
-    /// What the server would do.
+    /// The server's hint, possibly empty.
     pub hint: String,
 }
 
@@ -63,10 +64,10 @@ impl fmt::Display for ServerError {
 
 impl std::error::Error for ServerError {}
 
-/// Why there is no log.
+/// Why WAL cannot be received.
 #[derive(Debug, thiserror::Error)]
 pub enum ReplicationError {
-    /// Parameters and files that cannot be used.
+    /// Invalid parameters or files.
     #[error(transparent)]
     Parameters(#[from] ConnectionError),
     /// The server cannot be reached.
@@ -74,53 +75,53 @@ pub enum ReplicationError {
     Connect {
         /// Host and port, or the folder of the socket.
         place: String,
-        /// What else the user should know, in parentheses.
+        /// Further information for the user, in parentheses.
         notes: String,
         /// Why.
         #[source]
         source: io::Error,
     },
-    /// There is no TLS with the server, or its certificate is not trusted.
+    /// The server does not support TLS, or its certificate is not trusted.
     #[error("cannot connect to {place} with TLS: {problem}{notes}")]
     Tls {
         /// Host and port, or the folder of the socket.
         place: String,
-        /// What was expected and what was found.
+        /// The expected and the found value.
         problem: String,
-        /// What was demanded, in parentheses.
+        /// The demanded TLS parameters, in parentheses.
         notes: String,
     },
-    /// The server does not let us in, or we do not trust it.
+    /// The server refuses the login, or is not trusted.
     #[error("cannot log in to {place}: {problem}{notes}")]
     Authentication {
         /// Host and port, or the folder of the socket.
         place: String,
-        /// What was expected and what was found.
+        /// The expected and the found value.
         problem: String,
-        /// What else the user should know, in parentheses.
+        /// Further information for the user, in parentheses.
         notes: String,
     },
     /// The server reports an error.
     #[error("the server reports {0}")]
     Server(ServerError),
-    /// The server says what no server says here.
+    /// The server sends an unexpected message.
     #[error("the server's answer: expected {expected}, found {found}")]
     Protocol {
-        /// What was expected.
+        /// The expected message.
         expected: &'static str,
-        /// What was found.
+        /// The message found.
         found: String,
     },
     /// The connection is lost.
     #[error("the connection to the server is lost")]
     Lost(#[source] io::Error),
-    /// The server has ended the connection in good order, as at its shutdown.
+    /// The server has ended the connection properly, for example at its shutdown.
     #[error("the server has closed the connection")]
     Closed,
 }
 
 impl ReplicationError {
-    /// The next step for the user if no connection was made; `None` if one was lost.
+    /// Returns the next step for the user if connecting failed, or `None` if a connection was lost.
     pub fn hint(&self) -> Option<&'static str> {
         match self {
             ReplicationError::Parameters(error) => Some(error.hint()),
@@ -135,7 +136,7 @@ impl ReplicationError {
         }
     }
 
-    /// What the server reports, if that is what it is.
+    /// Returns the error that the server reports, if it is one.
     pub fn server_error(&self) -> Option<&ServerError> {
         match self {
             ReplicationError::Server(error) => Some(error),
@@ -144,40 +145,42 @@ impl ReplicationError {
     }
 }
 
-/// Which server it is and how far its log goes (`IDENTIFY_SYSTEM`).
+/// A server's identity and WAL position (`IDENTIFY_SYSTEM`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct System {
     /// The system identifier.
     pub system_id: u64,
     /// The timeline that the server writes or, as a standby, replays.
     pub timeline: Timeline,
-    /// The end of what is durable there.
+    /// The end of the server's durable WAL.
     pub flushed: Lsn,
 }
 
-/// A replication slot, as far as `READ_REPLICATION_SLOT` says.
+/// The fields of `READ_REPLICATION_SLOT` for a replication slot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Slot {
-    /// The oldest position that the server keeps for it, and its timeline; nothing if it was never used.
+    /// The oldest position that the server keeps for the slot, and its timeline; `None` if the slot was never
+    /// used.
     pub restart: Option<(Lsn, Timeline)>,
 }
 
-/// Why it cannot be found out by SQL from where on a server keeps its log for a slot.
+/// Why a position cannot be read by SQL.
 #[derive(Debug, thiserror::Error)]
 pub enum SlotError {
     /// There is no ordinary connection.
     #[error(transparent)]
     Connection(#[from] ConnectionError),
-    /// The server does not say it.
+    /// The query fails.
     #[error("cannot read pg_replication_slots")]
     Query(#[from] QueryError),
 }
 
-/// The oldest position that a server keeps for a slot; nothing if the slot was never used, or is not there. The server is asked over an
-/// ordinary connection: before PostgreSQL 15, connections for replication have no command for it.
+/// Returns the oldest position that a server keeps for a slot, or `None` if the slot was never used or does
+/// not exist. Uses an ordinary connection, because replication connections have no command for it before
+/// PostgreSQL 15.
 ///
 /// # Errors
-/// No ordinary connection, and what the server reports.
+/// Errors of the ordinary connection and of the server.
 pub fn slot_restart_by_sql(parameters: &Parameters, name: &str) -> Result<Option<Lsn>, SlotError> {
     let query = "SELECT restart_lsn::text FROM pg_replication_slots WHERE slot_name = $1";
     let mut client = parameters.connect_anywhere()?;
@@ -186,54 +189,56 @@ pub fn slot_restart_by_sql(parameters: &Parameters, name: &str) -> Result<Option
     Ok(restart.and_then(|lsn| lsn.parse().ok()))
 }
 
-/// The names of the files in a server's `pg_wal`, over an ordinary connection.
+/// Returns the names of the files in a server's `pg_wal`, over an ordinary connection.
 ///
 /// # Errors
-/// No ordinary connection, a user without the rights of `pg_monitor`, and errors of the server.
+/// Errors of the ordinary connection and of the server, for example for a user without the privileges of
+/// `pg_monitor`.
 pub fn wal_files_by_sql(parameters: &Parameters) -> Result<Vec<String>, SlotError> {
     let mut client = parameters.connect_anywhere()?;
     let rows = client.query("SELECT name FROM pg_ls_waldir()", &[])?;
     rows.iter().map(|row| Ok(row.try_get(0).map_err(QueryError::from)?)).collect()
 }
 
-/// What becomes of the wish for the log from a position on.
+/// The result of requesting WAL from a position.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Started {
-    /// It comes.
+    /// The server streams WAL.
     Streaming,
-    /// The timeline ends at this position.
+    /// The timeline has ended.
     Ended(NextTimeline),
 }
 
-/// What came.
+/// A received message.
 #[derive(PartialEq, Eq, Debug)]
 pub enum Received<'b> {
-    /// Part of the log.
+    /// Part of the WAL.
     Wal {
-        /// Where in the log it begins.
+        /// The position of its first byte.
         start: Lsn,
-        /// Where the server's log ends.
+        /// The end of the server's WAL.
         server_end: Lsn,
-        /// The log's bytes.
+        /// The bytes.
         bytes: &'b [u8],
     },
-    /// A sign of life.
+    /// A keepalive message.
     Keepalive {
-        /// Where the server's log ends.
+        /// The end of the server's WAL.
         server_end: Lsn,
-        /// The server wants to know now how far we are.
+        /// The server requests an immediate report.
         wants_reply: bool,
     },
-    /// The timeline has ended; nothing more comes on this connection until the next [`Replication::start`].
+    /// The timeline has ended. The server sends no more WAL on this connection until the next
+    /// [`Replication::start`].
     EndOfTimeline(NextTimeline),
-    /// Nothing yet.
+    /// Nothing is available yet.
     Nothing,
 }
 
-/// A connection for replication.
+/// A replication connection.
 pub struct Replication {
     transport: Transport,
-    /// Bytes received; those from `taken` to `filled` are not used yet.
+    /// Received bytes; those from `taken` to `filled` are not used yet.
     buffer: Vec<u8>,
     taken: usize,
     filled: usize,
@@ -244,16 +249,16 @@ pub struct Replication {
 }
 
 impl Replication {
-    /// Connects to the first of the hosts that lets us in.
+    /// Connects to the first host that accepts the connection.
     ///
     /// # Errors
-    /// Parameters that cannot be used, and why no server lets us in; of several, the last one's.
+    /// Invalid parameters, or the reason why connecting failed; with several hosts, that of the last one.
     pub fn connect(parameters: &Parameters) -> Result<Replication, ReplicationError> {
         Replication::connect_observed(parameters, &mut || {})
     }
 
-    /// As [`Replication::connect`], and calls `before_each` before a host is tried: each has its own time, and all of them together may
-    /// take long.
+    /// As [`Replication::connect`], and calls `before_each` before each host: each has its own time limit,
+    /// and all together may take long.
     ///
     /// # Errors
     /// As [`Replication::connect`].
@@ -278,35 +283,35 @@ impl Replication {
         Replication { transport, buffer: vec![0; BUFFER_BYTES], taken: 0, filled: 0, version, place, heard }
     }
 
-    /// Host and port, or the folder of the socket.
+    /// Returns host and port, or the folder of the socket.
     pub fn place(&self) -> &str {
         &self.place
     }
 
-    /// The server's version, such as `15.18 (Debian 15.18-1)`.
+    /// Returns the server's version, such as `15.18 (Debian 15.18-1)`.
     pub fn version(&self) -> &str {
         &self.version
     }
 
-    /// The server's major version; nothing if it says none that can be read.
+    /// Returns the server's major version, or `None` if it cannot be parsed.
     pub fn major(&self) -> Option<u32> {
         major_of(&self.version)
     }
 
-    /// Whether the connection is encrypted.
+    /// Returns whether the connection is encrypted.
     pub fn is_encrypted(&self) -> bool {
         self.transport.is_encrypted()
     }
 
-    /// When the server was last heard of.
+    /// Returns when the server last sent anything.
     pub fn heard(&self) -> Instant {
         self.heard
     }
 
-    /// Asks which server it is.
+    /// Reads the server's identity and WAL position.
     ///
     /// # Errors
-    /// As all commands: what the server reports, an answer that is none, a lost connection.
+    /// As for all commands: an error that the server reports, an invalid answer, a lost connection.
     pub fn identify(&mut self) -> Result<System, ReplicationError> {
         let row = self.one_row("IDENTIFY_SYSTEM")?;
         let text = |at: usize| row.get(at).and_then(Option::as_deref).map(String::from_utf8_lossy);
@@ -318,7 +323,7 @@ impl Replication {
         system().ok_or_else(|| unexpected("a system identifier, a timeline and a position", &row))
     }
 
-    /// The size of the server's segments.
+    /// Returns the server's segment size.
     ///
     /// # Errors
     /// As [`Replication::identify`].
@@ -330,12 +335,13 @@ impl Replication {
             .ok_or_else(|| unexpected("the size of segments, such as 16MB", &row))
     }
 
-    /// Whether the server has the command of [`Replication::read_slot`], as from PostgreSQL 15 on.
+    /// Returns whether the server supports [`Replication::read_slot`], which needs PostgreSQL 15 or newer.
     pub fn can_read_slots(&self) -> bool {
         self.major() >= Some(15)
     }
 
-    /// Asks for a slot, of a server that [can say it](Replication::can_read_slots); nothing if there is none of this name.
+    /// Reads a slot of a server that [supports it](Replication::can_read_slots). Returns `None` if there is
+    /// none of this name.
     ///
     /// # Errors
     /// As [`Replication::identify`].
@@ -349,16 +355,16 @@ impl Replication {
         Ok(Some(Slot { restart: restart() }))
     }
 
-    /// Makes a physical slot from which the server keeps the log from now on.
+    /// Creates a physical slot, for which the server keeps WAL from now on.
     ///
     /// # Errors
-    /// As [`Replication::identify`]; SQLSTATE 42710 if there is one of this name.
+    /// As [`Replication::identify`]; SQLSTATE 42710 if a slot of this name exists.
     pub fn create_slot(&mut self, name: &str) -> Result<(), ReplicationError> {
         let command = format!("CREATE_REPLICATION_SLOT {} PHYSICAL RESERVE_WAL", quote(name));
         self.one_row(&command).map(drop)
     }
 
-    /// The history file of a timeline.
+    /// Returns the history file of a timeline.
     ///
     /// # Errors
     /// As [`Replication::identify`].
@@ -368,7 +374,7 @@ impl Replication {
         content.ok_or_else(|| unexpected("a timeline's history", &row))
     }
 
-    /// Asks for the log of a timeline from a position on.
+    /// Requests the WAL of a timeline from a position on.
     ///
     /// # Errors
     /// As [`Replication::identify`].
@@ -393,10 +399,10 @@ impl Replication {
         }
     }
 
-    /// Gives what has come, without waiting.
+    /// Returns the next message if one is available, without waiting.
     ///
     /// # Errors
-    /// A connection that is lost or closed, and what the server reports.
+    /// A lost or closed connection, and an error that the server reports.
     pub fn receive(&mut self) -> Result<Received<'_>, ReplicationError> {
         loop {
             if let Some(length) = self.whole_message()? {
@@ -421,15 +427,17 @@ impl Replication {
         }
     }
 
-    /// Waits until more may have come, or `wake` is readable, at most for this time. Only of use once there was nothing to receive.
+    /// Waits until more may have arrived, or `wake` is readable, at most for this time. Useful only after
+    /// [`Received::Nothing`].
     ///
     /// # Errors
-    /// The system's.
+    /// The operating system's.
     pub fn wait(&self, time: Duration, wake: BorrowedFd<'_>) -> Result<(), ReplicationError> {
         self.transport.wait(time, wake).map_err(ReplicationError::Lost)
     }
 
-    /// Says how far the log was received and is durable; the server is asked for an answer if `wants_reply`.
+    /// Reports the received and the durable position. Requests an answer from the server if `wants_reply` is
+    /// set.
     ///
     /// # Errors
     /// A lost connection.
@@ -438,7 +446,7 @@ impl Replication {
         self.transport.write_all(&message).map_err(ReplicationError::Lost)
     }
 
-    /// Whether a message of the stream has no meaning here: the server may say something at any time.
+    /// Returns whether a message has no meaning here: the server may send notices and parameters at any time.
     fn is_skipped(&self, from: usize, to: usize) -> bool {
         matches!(self.buffer[from..to].first(), Some(b'N' | b'S'))
     }
@@ -450,13 +458,13 @@ impl Replication {
         let message = self.wait_for_message()?;
         match message.kind {
             b'T' => self.next_timeline(),
-            // The end of the stream without a timeline that follows: the server shuts down.
+            // The stream ends without a next timeline: the server shuts down.
             b'C' => Err(ReplicationError::Closed),
             _ => Err(protocol("the timeline that follows", &message)),
         }
     }
 
-    /// Reads the result that says which timeline follows, whose description has come.
+    /// Reads the result with the next timeline, after its row description.
     fn next_timeline(&mut self) -> Result<NextTimeline, ReplicationError> {
         let rows = self.rows()?;
         let row = rows.into_iter().next().unwrap_or_default();
@@ -482,13 +490,13 @@ impl Replication {
         self.transport.write_all(&message).map_err(ReplicationError::Lost)
     }
 
-    /// The rows of all results of a command, to its end.
+    /// Returns the rows of all results of a command, up to its end.
     fn rows(&mut self) -> Result<Vec<Vec<Option<Vec<u8>>>>, ReplicationError> {
         let (mut rows, mut failure) = (Vec::new(), None);
         self.transport.deadline = Some(Instant::now() + ANSWER_WITHIN);
         loop {
             let message = match self.wait_for_message() {
-                // Until the server is ready again: the connection may serve for something else.
+                // Reads on until the server is ready again, so that the connection remains usable.
                 Err(ReplicationError::Server(error)) => {
                     failure.get_or_insert(error);
                     continue;
@@ -512,7 +520,7 @@ impl Replication {
         }
     }
 
-    /// The next message but for notices, until the deadline.
+    /// Returns the next message except for notices and parameters, until the deadline.
     fn wait_for_message(&mut self) -> Result<Message<'_>, ReplicationError> {
         loop {
             if let Some(length) = self.whole_message()? {
@@ -537,7 +545,7 @@ impl Replication {
         }
     }
 
-    /// Of what the server says of itself, its version is kept.
+    /// Keeps the server's version from a ParameterStatus message.
     fn keep_parameter(&mut self, from: usize, to: usize) {
         let message = Message::whole(&self.buffer[from..to]);
         let mut texts = message::strings(message.content);
@@ -546,7 +554,7 @@ impl Replication {
         }
     }
 
-    /// The length of the message that the buffer begins with, if it is there as a whole.
+    /// Returns the length of the first message in the buffer, if it is complete.
     fn whole_message(&mut self) -> Result<Option<usize>, ReplicationError> {
         let received = self.buffer.get(self.taken..self.filled).unwrap_or_default();
         let begin = message::begin(received)
@@ -564,7 +572,8 @@ impl Replication {
             self.buffer.copy_within(self.taken..self.filled, 0);
             (self.taken, self.filled) = (0, self.filled - self.taken);
             if self.buffer.len() - self.filled < READ_BYTES {
-                // Twice as long once it is full: by what has come, and not by what a message says of its length.
+                // Doubles a full buffer: it grows with the received bytes, not with the length that a message
+                // claims.
                 self.buffer.resize(2 * self.buffer.len(), 0);
             }
         }
@@ -591,7 +600,7 @@ fn streamed<'b>(message: &Message<'b>) -> Result<Received<'b>, ReplicationError>
             None => Err(protocol("a part of the log", message)),
         },
         b'E' => Err(ReplicationError::Server(message::parse_error(message.content))),
-        // The server's farewell.
+        // CommandComplete: the server has ended the stream.
         b'C' => Err(ReplicationError::Closed),
         _ => Err(protocol("a part of the log", message)),
     }
@@ -610,18 +619,18 @@ fn unexpected(expected: &'static str, row: &[Option<Vec<u8>>]) -> ReplicationErr
     ReplicationError::Protocol { expected, found }
 }
 
-/// The major version in a server's version, which of a release to come is `19beta1` or `20devel`.
+/// Returns the major version of a server's version string, which may be `19beta1` or `20devel`.
 fn major_of(version: &str) -> Option<u32> {
     let is_behind = |letter: char| !letter.is_ascii_digit();
     version.split(is_behind).next()?.parse().ok()
 }
 
-/// A name in quotes.
+/// Quotes a name.
 fn quote(name: &str) -> String {
     format!("\"{}\"", name.replace('"', "\"\""))
 }
 
-/// A size as the server prints it.
+/// Parses a size as the server prints it.
 fn parse_size(text: &[u8]) -> Option<u64> {
     let text = std::str::from_utf8(text).ok()?;
     let digits = text.trim_end_matches(|letter: char| letter.is_ascii_alphabetic());
@@ -634,7 +643,7 @@ fn parse_size(text: &[u8]) -> Option<u64> {
     digits.parse::<u64>().ok()?.checked_mul(factor)
 }
 
-/// Microseconds since 2000.
+/// Returns the current time in microseconds since 2000-01-01.
 fn now() -> i64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     Timestamp::from_unix_micros(i64::try_from(since.as_micros()).unwrap_or(i64::MAX)).0

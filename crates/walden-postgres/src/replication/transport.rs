@@ -1,6 +1,7 @@
-//! Bytes to a server and from it, over TCP or a Unix socket, with TLS or without.
+//! Sends and receives bytes, over TCP or a Unix socket, with or without TLS.
 //!
-//! Sockets do not block: a client waits for the server and for its own disk at the same time ([`Transport::wait`]).
+//! Sockets do not block: a client waits for the server and for its own disk at the same time
+//! ([`Transport::wait`]).
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
@@ -20,11 +21,11 @@ use x509_cert::der::Decode as _;
 
 use crate::connection::Endpoint;
 
-/// A connection as bytes.
+/// A connection as a stream of bytes.
 pub(super) struct Transport {
     socket: Socket,
     tls: Option<Box<ClientConnection>>,
-    /// Ends an exchange that takes longer, until it is taken away.
+    /// Time limit of the current exchange, until it is reset.
     pub deadline: Option<Instant>,
 }
 
@@ -33,7 +34,7 @@ enum Socket {
     Unix(UnixStream),
 }
 
-/// How long connections without traffic are kept without asking whether the server is still there.
+/// TCP keepalive settings: when and how often to check an idle connection.
 pub(super) struct Keepalive {
     pub idle: Duration,
     pub interval: Option<Duration>,
@@ -41,7 +42,7 @@ pub(super) struct Keepalive {
 }
 
 impl Transport {
-    /// Connects to the first address of a server that answers.
+    /// Connects to the first of a server's addresses that answers.
     pub fn connect(
         endpoint: &Endpoint,
         limit: Option<Duration>,
@@ -68,7 +69,7 @@ impl Transport {
         Ok(Transport { socket, tls: None, deadline })
     }
 
-    /// Goes on with TLS, once the server has agreed.
+    /// Starts TLS, once the server has agreed.
     pub fn start_tls(&mut self, config: ClientConfig, host: &str) -> io::Result<()> {
         let name = ServerName::try_from(host.to_owned())
             .map_err(|_| io::Error::new(ErrorKind::InvalidInput, format!("\"{host}\" is no name for TLS")))?;
@@ -92,7 +93,7 @@ impl Transport {
         self.tls.is_some()
     }
 
-    /// The hash of the server's certificate that authentication is bound to: `tls-server-end-point` of RFC 5929.
+    /// Returns the hash of the server's certificate for channel binding: `tls-server-end-point` of RFC 5929.
     pub fn certificate_hash(&self) -> Option<Vec<u8>> {
         let certificate = self.tls.as_ref()?.peer_certificates()?.first()?;
         let algorithm = Certificate::from_der(certificate).ok()?.signature_algorithm.oid.to_string();
@@ -104,7 +105,8 @@ impl Transport {
         })
     }
 
-    /// Reads what is there: [`ErrorKind::WouldBlock`] if there is nothing, 0 bytes at the end of the connection.
+    /// Reads available bytes: [`ErrorKind::WouldBlock`] if there are none, 0 bytes at the end of the
+    /// connection.
     pub fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         loop {
             let Some(tls) = &mut self.tls else { return self.socket.read(buffer) };
@@ -113,16 +115,16 @@ impl Transport {
                 other => return other,
             }
             if tls.read_tls(&mut self.socket)? == 0 {
-                // Without the farewell that TLS demands.
+                // The server has closed the connection without the close_notify alert that TLS demands.
                 return Ok(0);
             }
             tls.process_new_packets().map_err(io::Error::other)?;
-            // Such as new keys.
+            // For example new keys.
             self.flush()?;
         }
     }
 
-    /// Writes all bytes; waits for the server to take them until the deadline.
+    /// Writes all bytes. Waits until the deadline for the server to accept them.
     pub fn write_all(&mut self, mut bytes: &[u8]) -> io::Result<()> {
         while !bytes.is_empty() {
             let result = match &mut self.tls {
@@ -153,13 +155,13 @@ impl Transport {
         Ok(())
     }
 
-    /// Waits until there is something to read or `wake` is readable, at most for this time.
+    /// Waits until there are bytes to read or `wake` is readable, at most for this time.
     pub fn wait(&self, time: Duration, wake: BorrowedFd<'_>) -> io::Result<()> {
         let wait_for = |socket| PollFd::from_borrowed_fd(socket, PollFlags::IN);
         poll_for(&mut [wait_for(self.socket.as_fd()), wait_for(wake)], time).map(drop)
     }
 
-    /// Waits until the socket can go on.
+    /// Waits until the socket is ready.
     pub fn wait_until_deadline(&self, is_for_writing: bool) -> io::Result<()> {
         let flags = if is_for_writing { PollFlags::OUT } else { PollFlags::IN };
         let time = match self.deadline {
@@ -175,7 +177,7 @@ impl Transport {
     }
 }
 
-/// A server that takes nothing for so long is gone.
+/// A server that accepts no bytes for this time is considered gone.
 const MAX_WRITE: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Copy)]
@@ -185,8 +187,8 @@ enum Hash {
     Sha512,
 }
 
-/// With which hash a certificate is named, by the algorithm of its signature; MD5 and SHA-1 give way to SHA-256. Signatures without
-/// a hash of their own, such as Ed25519, have none.
+/// The hash for a certificate, by the algorithm of its signature; SHA-256 replaces MD5 and SHA-1. Signature
+/// algorithms without a hash of their own, such as Ed25519, are not in the table.
 const HASHES: [(&str, Hash); 9] = [
     ("1.2.840.113549.1.1.4", Hash::Sha256),
     ("1.2.840.113549.1.1.5", Hash::Sha256),
@@ -202,7 +204,7 @@ const HASHES: [(&str, Hash); 9] = [
 fn poll_for(polled: &mut [PollFd<'_>], time: Duration) -> io::Result<usize> {
     let until = Timespec::try_from(time).ok();
     match poll(polled, until.as_ref()) {
-        // As if the time were over: callers look at what they wait for again.
+        // As after the time limit: callers check their condition again.
         Err(rustix::io::Errno::INTR) => Ok(0),
         other => Ok(other?),
     }

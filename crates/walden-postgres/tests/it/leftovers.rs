@@ -1,5 +1,5 @@
-//! Files that a server has used before or uses again: those of the timeline before, which a server that was promoted has recycled, have
-//! pages with the very addresses that belong there.
+//! Files that a server has used before or uses again. After a promotion, recycled files of the previous
+//! timeline have pages with exactly the addresses that belong there.
 
 use std::fs;
 use std::ops::ControlFlow;
@@ -17,7 +17,7 @@ use walden_source::scan::{ScanOptions, SegmentEnd, scan, scan_in_order};
 use walden_testing::writer::{LogWriter, PAGE};
 
 const SIZE: usize = 1 << 20;
-/// `LogWriter` starts with segment 5; there are three.
+/// `LogWriter` starts with segment 5. There are three segments.
 const FIRST: u64 = 5;
 const SEGMENTS: usize = 3;
 
@@ -31,7 +31,7 @@ impl Visitor for Count {
     }
 }
 
-/// All segments as the server that was left wrote them.
+/// Returns all segments as the server on the parent timeline wrote them.
 fn parent() -> Vec<u8> {
     let mut log = LogWriter::new(Major::V15);
     log.info.timeline = 1;
@@ -42,7 +42,7 @@ fn parent() -> Vec<u8> {
     log.bytes
 }
 
-/// Timeline 2, which begins in the first segment, up to so many bytes at least.
+/// Returns WAL of timeline 2, which starts in the first segment, with at least this number of bytes.
 fn child(bytes: usize) -> LogWriter {
     let mut log = LogWriter::new(Major::V15);
     log.info.timeline = 1;
@@ -63,7 +63,7 @@ fn name(timeline: u32, index: usize) -> SegmentName {
     SegmentName::new(timeline, FIRST + index as u64, size)
 }
 
-/// Writes the log's pages over those of the parent, as segments of timeline 2.
+/// Writes the pages of the WAL over those of the parent, as segments of timeline 2.
 fn save(folder: &Path, log: &LogWriter) {
     let mut bytes = log.bytes.clone();
     bytes.resize(bytes.len().next_multiple_of(PAGE), 0);
@@ -84,7 +84,7 @@ fn options(threads: usize) -> ScanOptions {
     ScanOptions { threads, from: None, to: None }
 }
 
-/// Asserts that the log of a folder ends there, in pages of the parent, for all that read it.
+/// Asserts that all readers find the end of WAL in a folder at this position, in pages of the parent.
 fn expect_end(folder: &Path, end: Lsn, segments: usize) {
     let inventory = Inventory::of(&[folder]).unwrap();
     assert_eq!((inventory.runs.len(), inventory.runs[0].segments.len()), (1, segments));
@@ -113,7 +113,7 @@ fn expect_end(folder: &Path, end: Lsn, segments: usize) {
 
 #[test]
 fn pages_of_an_earlier_timeline_behind_the_end_are_no_log() {
-    // Not in the segment of the switch: of that one, PostgreSQL fills the rest with zeros (`XLogFileCopy`).
+    // Not in the segment of the switch: PostgreSQL fills the rest of that one with zeros (`XLogFileCopy`).
     for bytes in [SIZE + 300, SIZE + 9_000, SIZE + 47_000, SIZE + 400_000, 2 * SIZE + 70_000] {
         let log = child(bytes);
         expect_end(saved(&log).path(), log.position(), bytes / SIZE + 1);
@@ -140,7 +140,7 @@ fn zeros_before_pages_of_the_same_timeline_are_damage() {
     assert!(reached <= log.start.plus(hole as u64));
 }
 
-/// A file that is held open is written to once a server needs it under the name that it gave it meanwhile.
+/// A server may recycle a file that is held open, and write to it under its new name.
 #[test]
 fn pages_of_a_later_segment_are_no_end_of_the_log() {
     let original = &parent()[..SIZE];

@@ -1,4 +1,4 @@
-//! The crate against real servers: their names of relations.
+//! Tests of the names of relations against real servers.
 
 mod names;
 

@@ -1,4 +1,4 @@
-//! Names that a server gives.
+//! Names read from a server.
 
 use std::fs::File;
 
@@ -13,7 +13,7 @@ walden_testing::tests! {
     a_servers_names_are_those_of_its_files on ALL_SERVERS,
 }
 
-/// On a server of its own, and on those in `WALDEN_TEST_DSN` (separated by `;`; databases are created there).
+/// Uses a server of its own, and those in `WALDEN_TEST_DSN` (separated by `;`; databases are created there).
 fn a_servers_names_are_those_of_its_files(major: u32) -> Outcome {
     let cluster = ClusterBuilder::new(postgres(major)?).wal_segsize_mb(1).start().unwrap();
     check_server(
@@ -122,7 +122,7 @@ fn check_server(dsn: &str, of_database: &dyn Fn(&str) -> String, system_id: Opti
     assert_eq!(saved.origin, names.origin);
     assert_eq!(saved.relations().count(), names.relations().count());
 
-    // Rewritten since it was saved: both files have the name.
+    // Rewritten after it was saved: both files resolve to the name.
     let path_of = "SELECT pg_relation_filepath('sales.orders')";
     let old: String = shop.query_one(path_of, &[]).unwrap().get(0);
     shop.batch_execute("VACUUM FULL sales.orders").unwrap();
@@ -139,7 +139,7 @@ fn check_server(dsn: &str, of_database: &dyn Fn(&str) -> String, system_id: Opti
     client.batch_execute("DROP DATABASE \"Shop\"").unwrap();
 }
 
-/// `catalogs.txt` against the server. A version newer than it is may have more catalogs.
+/// Compares `catalogs.txt` with the server. A newer version may have more catalogs.
 fn check_builtin_names(client: &mut postgres::Client, version: i32) {
     let major = Major::all().find(|major| major.number() / 10_000 == version as u32 / 10_000);
     let query = "SELECT c.oid, c.relname::text, c.relkind::text, c.relisshared, pg_relation_filenode(c.oid)
@@ -153,7 +153,7 @@ fn check_builtin_names(client: &mut postgres::Client, version: i32) {
         };
         assert_eq!(builtin.name, name, "{oid}");
         assert_eq!(builtin.kind.letter().to_string(), row.get::<_, String>(2), "{name}");
-        // Of what nobody rewrote, which here are those that all databases share.
+        // Relations that have not been rewritten; here, those that all databases share.
         if !shared {
             assert_eq!(row.get::<_, u32>(4), oid, "the file of {name}");
         }
