@@ -1,7 +1,7 @@
-//! Files that `walden compress` wrote, as sources of segments: one in segment form (`.wlz`), many in a pack (`.wpk`).
+//! Files of `walden compress` as sources of segments: one in segment form (`.wlz`), many in a pack (`.wpk`).
 //!
-//! A member of a pack is decoded from the last keyframe before it. [`Members`] keeps a pack open and the last members decoded,
-//! so that reading members in order decodes each of them once.
+//! A member of a pack is decoded from the last keyframe before it. [`Members`] keeps a pack open and keeps
+//! the last decoded members, so that reading members in order decodes each of them once.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -14,8 +14,8 @@ use crate::segment_file::SegmentFile;
 use crate::store::{SegmentContents, SharedStore};
 use walden_codec::container::{Entry, Error, Excess, FileForm, Head, Place, ReadLimits, Reader};
 
-/// Bytes of decoded members that are kept, at least two of them: the one being read, the next one for the end of its last
-/// record, and what a thread reads ahead.
+/// Bytes of decoded members that are kept, but at least two members: the current one, and the next one for
+/// the end of the last record. The members that a thread reads ahead are kept here too.
 const KEPT_BYTES: usize = 8 << 20;
 
 /// A member of a file, as far as its head describes it.
@@ -33,7 +33,7 @@ pub(crate) struct Member {
     pub is_keyframe: bool,
 }
 
-/// The members of a compressed file; `None` if `walden compress` did not write it.
+/// Returns the members of a compressed file, or `None` if `walden compress` did not write it.
 pub(crate) fn members(path: &Path) -> io::Result<Option<Vec<Member>>> {
     let mut pack = match Pack::open(path) {
         Ok(pack) => pack,
@@ -86,7 +86,7 @@ impl Members {
         if let Some(content) = self.find(path, number) {
             return Ok(content);
         }
-        // A pack whose decoding failed is opened again, as its reader is in no defined position.
+        // A pack whose decoding failed is opened again, because its reader has no defined position.
         let mut pack = match self.pack.take().filter(|(of, _)| of == path) {
             Some((_, pack)) => pack,
             None => Pack::open(path).map_err(|error| named(path, error))?,
@@ -98,7 +98,7 @@ impl Members {
         Ok(content)
     }
 
-    /// The content of a member, if it is among those decoded last.
+    /// Returns the content of a member, if it is among the most recently decoded ones.
     pub fn find(&self, path: &Path, number: u64) -> Option<Arc<Vec<u8>>> {
         let is_wanted = |one: &&(PathBuf, u64, Arc<Vec<u8>>)| one.1 == number && one.0 == path;
         self.decoded.iter().find(is_wanted).map(|(_, _, content)| Arc::clone(content))
@@ -109,12 +109,12 @@ impl Members {
         self.keep_last(2);
     }
 
-    /// Before a member is decoded: of those that are kept, the last one may be needed beside it.
+    /// Makes room before a member is decoded. The last kept member may be needed at the same time.
     fn make_room(&mut self) {
         self.keep_last(1);
     }
 
-    /// Drops those that were decoded first, while more than so many take too much memory.
+    /// Drops the oldest decoded members while there are more than `count` and they take too much memory.
     fn keep_last(&mut self, count: usize) {
         let bytes = |all: &VecDeque<(PathBuf, u64, Arc<Vec<u8>>)>| -> usize {
             all.iter().map(|(_, _, content)| content.len()).sum()
@@ -125,7 +125,8 @@ impl Members {
     }
 }
 
-/// The limits for decoding a file of this size: enough for what `walden compress` writes if no other limit is given to it.
+/// Returns the limits for decoding a file of this size: enough for all files that `walden compress` writes
+/// with its default limits.
 fn limits(file_bytes: u64) -> ReadLimits {
     ReadLimits { page_memory: page_memory(), ..ReadLimits::of_file(file_bytes) }
 }
@@ -133,7 +134,7 @@ fn limits(file_bytes: u64) -> ReadLimits {
 /// A compressed file that is open.
 struct Pack {
     reader: Reader<BufReader<File>>,
-    /// Of the members; empty in segment form.
+    /// The entries of the members; empty in segment form.
     entries: Vec<Entry>,
     /// The member that can be decoded next without a keyframe.
     next: Option<u64>,
@@ -149,7 +150,7 @@ impl Pack {
         Ok(Pack { reader, entries, next: None })
     }
 
-    /// Decodes a member, with those before it since the last keyframe if the reader is not right before it.
+    /// Decodes a member. Unless the reader is just before it, decodes it from the last keyframe on.
     fn decode(&mut self, number: u64) -> Result<Vec<u8>, Error> {
         let Some(until) = self.entries.iter().position(|entry| entry.head.number == number) else {
             return self.decode_segment_form();
@@ -180,7 +181,7 @@ impl Pack {
     }
 }
 
-/// The start of a member's content: up to `bytes` of it.
+/// Returns the start of a member's content, up to `bytes` of it.
 pub(crate) fn start(path: &Path, number: u64, bytes: usize) -> io::Result<Vec<u8>> {
     let mut pack = Pack::open(path).map_err(|error| named(path, error))?;
     let is_keyframe = |entry: &&Entry| entry.head.number == number && entry.head.keyframe;
@@ -210,7 +211,7 @@ impl Pack {
     }
 }
 
-/// Takes bytes until there are enough, and then ends the decoding by an error.
+/// Accepts a number of bytes and then ends decoding with an error.
 struct Start {
     content: Vec<u8>,
     bytes: usize,
@@ -228,7 +229,7 @@ impl Write for Start {
     }
 }
 
-/// An error with the file's name. What needs too much can be decompressed by a command that allows more.
+/// Adds the file's name to an error. If decoding needs too much, adds the command that allows more.
 fn named(path: &Path, error: Error) -> io::Error {
     let by_decompress = |option, bytes: u64| {
         format!("; decompress it first, with walden decompress {option} {}MB", bytes.div_ceil(1 << 20))

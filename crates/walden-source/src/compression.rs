@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// The compression formats that are read.
+/// The supported compression formats.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[allow(missing_docs)]
 pub enum Compression {
@@ -15,7 +15,7 @@ pub enum Compression {
     Lzma,
     Bzip2,
     Brotli,
-    /// By `walden compress`, alone or in a pack.
+    /// Compressed by `walden compress`, alone or in a pack.
     Walden,
 }
 

@@ -1,6 +1,6 @@
-//! Numbers of things in texts.
+//! Formats numbers of things.
 
-/// A number and what is counted, in the plural where it is not one: `2 pages`.
+/// Formats a number and the counted noun, in the plural unless the number is one: `2 pages`.
 pub fn counted(number: u64, what: &str) -> String {
     let ending = if number == 1 { "" } else { "s" };
     format!("{number} {what}{ending}")

@@ -1,10 +1,10 @@
-//! The files of a stopped server or of a plain base backup: what `pg_control` says of it, and its relations' pages.
+//! The files of a stopped server or of a plain base backup: its `pg_control`, and the pages of its relations.
 //!
 //! ```text
-//! global/REL              relations that all databases share (tablespace 1664)
+//! global/REL              shared relations (tablespace 1664)
 //! base/DB/REL             the default tablespace (1663)
 //! pg_tblspc/SPC/PG_<version>_<catalog version>/DB/REL
-//!     REL, REL_fsm, REL_vm, REL_init   the forks, each followed by .1, .2 ... where it is longer than a segment
+//!     REL, REL_fsm, REL_vm, REL_init   the forks; files after the first one of a fork end with .1, .2 ...
 //! ```
 
 use std::fmt;
@@ -24,13 +24,13 @@ use walden_redo::{PAGE_BYTES, Page};
 use crate::names::{DEFAULT_TABLESPACE, GLOBAL_TABLESPACE};
 use crate::regular_file;
 
-/// Files that are held open at most.
+/// Most files that are held open.
 const MAX_OPEN_FILES: usize = 64;
 /// A data directory that no server is writing to, or a base backup in plain format.
 #[derive(Debug)]
 pub struct DataDir {
     path: PathBuf,
-    /// The major version, as the file `PG_VERSION` has it.
+    /// The major version in the file `PG_VERSION`.
     version: String,
     control: ControlFile,
     backup_start: Option<Lsn>,
@@ -41,12 +41,12 @@ pub struct DataDir {
 /// Why a folder cannot be read as a data directory.
 #[derive(Debug, thiserror::Error)]
 pub enum DataDirError {
-    /// It is none.
+    /// It is not a data directory.
     #[error("{}: not a data directory: {missing} is not there", path.display())]
     NotOne {
         /// The folder.
         path: PathBuf,
-        /// What a data directory has.
+        /// The missing file.
         missing: &'static str,
     },
     /// A file cannot be read.
@@ -54,7 +54,7 @@ pub enum DataDirError {
     Io {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the operating system.
         error: io::Error,
     },
     /// Its `pg_control` cannot be used.
@@ -62,7 +62,7 @@ pub enum DataDirError {
     Control {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The problem with it.
         error: ControlError,
     },
     /// Its `backup_label` cannot be used.
@@ -70,7 +70,7 @@ pub enum DataDirError {
     Label {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The problem with it.
         what: &'static str,
     },
     /// A server may be writing to it.
@@ -82,13 +82,13 @@ pub enum DataDirError {
     Running {
         /// The folder.
         path: PathBuf,
-        /// What its server was doing.
+        /// The state of the server.
         state: DatabaseState,
     },
 }
 
 impl DataDirError {
-    /// The next step for the user; `None` if the error of the file system decides it.
+    /// Returns the next step for the user, or `None` if it depends on the error of the file system.
     pub fn hint(&self) -> Option<&'static str> {
         Some(match self {
             DataDirError::NotOne { .. } => {
@@ -113,10 +113,10 @@ impl DataDirError {
 }
 
 impl DataDir {
-    /// Looks at a folder.
+    /// Reads the control file and the backup label of a folder.
     ///
     /// # Errors
-    /// It is not a data directory, one of a version that is not known here, or one whose pages don't have 8 kB.
+    /// It is not a data directory, is of an unknown version, or has pages of another size than 8 kB.
     pub fn open(path: &Path) -> Result<DataDir, DataDirError> {
         let read = |name: &'static str| {
             let file = path.join(name);
@@ -142,10 +142,10 @@ impl DataDir {
         Ok(DataDir { path: path.into(), version, control, backup_start, open, clock: 0 })
     }
 
-    /// Opens a base backup, or the data directory of a server that was stopped.
+    /// Opens a base backup, or the data directory of a stopped server.
     ///
     /// # Errors
-    /// As [`DataDir::open`], and if its pages may be half written.
+    /// As [`DataDir::open`], and [`DataDirError::Running`] if its pages may be half written.
     pub fn open_at_rest(path: &Path) -> Result<DataDir, DataDirError> {
         let data = DataDir::open(path)?;
         let state = data.control.state;
@@ -155,28 +155,29 @@ impl DataDir {
         }
     }
 
-    /// The path of the data directory.
+    /// Returns the path of the data directory.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The content of its `pg_control`.
+    /// Returns the content of its `pg_control`.
     pub fn control(&self) -> &ControlFile {
         &self.control
     }
 
-    /// The position from which the log has to be replayed to bring the pages up to date: the backup's start, or the last
-    /// checkpoint's redo pointer.
+    /// Returns the position from which WAL has to be replayed to bring the pages up to date: the backup's
+    /// start, or the last checkpoint's redo pointer.
     pub fn redo_from(&self) -> Lsn {
         self.backup_start.unwrap_or(self.control.redo)
     }
 
-    /// Whether the files are a backup's, which replay of the log from [`DataDir::redo_from`] on makes whole.
+    /// Returns whether the files are a backup, whose pages become consistent by replaying WAL from
+    /// [`DataDir::redo_from`] on.
     pub fn is_backup(&self) -> bool {
         self.backup_start.is_some()
     }
 
-    /// Reads a page; whether there is one. None is there past the end of the file.
+    /// Reads a page. Returns false if the page does not exist, because the file is missing or ends before it.
     ///
     /// # Errors
     /// The file cannot be read.
@@ -203,7 +204,7 @@ impl DataDir {
         Ok(true)
     }
 
-    /// How many whole pages a fork has; 0 if it is not there.
+    /// Returns the number of complete pages of a fork; 0 if the fork does not exist.
     ///
     /// # Errors
     /// A file's length cannot be read.
@@ -221,12 +222,13 @@ impl DataDir {
         Ok(u32::MAX)
     }
 
-    /// Whether a page's checksum is right, or does not matter: without checksums, and for pages never initialized.
+    /// Returns whether a page's checksum is right. Always true without checksums, and for pages that were
+    /// never initialized.
     pub fn checksum_holds(&self, block: u32, page: &Page) -> bool {
         self.control.data_checksum_version == 0 || checksum::is_sound(page, block)
     }
 
-    /// The file that holds a segment of a fork, opened now or before; nothing if it is not there.
+    /// Returns the file of a segment of a fork, and opens it if necessary; `None` if it does not exist.
     fn file(&mut self, key: FileKey) -> io::Result<Option<&File>> {
         self.clock += 1;
         let open = match self.open.remove(&key) {
@@ -237,7 +239,7 @@ impl DataDir {
         Ok(open.file.as_ref())
     }
 
-    /// Opens a file, and closes the one not used for longest if there are too many.
+    /// Opens a file. Closes the least recently used one if there are too many.
     fn open_file(&mut self, key: FileKey) -> io::Result<OpenFile> {
         let file = match File::open(self.file_path(key)) {
             Ok(file) => Some(file),
@@ -266,7 +268,7 @@ impl DataDir {
             Fork::FREE_SPACE_MAP => "_fsm",
             Fork::VISIBILITY_MAP => "_vm",
             Fork::INIT => "_init",
-            // No file of PostgreSQL's is called so.
+            // PostgreSQL has no file of this name.
             _ => "_unknown",
         };
         match key.segment {
@@ -280,8 +282,8 @@ impl DataDir {
     }
 }
 
-/// A page whose checksum is wrong counts as missing: a base backup may have caught it half written, and then the log has
-/// an image of it before anything that needs it.
+/// A page with a wrong checksum counts as missing: a base backup may have copied it half written, and then
+/// the WAL has a full-page image of it before any record that needs it.
 impl BasePages for DataDir {
     fn read(&mut self, key: BlockKey, page: &mut Page) -> io::Result<bool> {
         if !self.read_page(key.relation, key.fork, key.block, &mut page.0)? {
@@ -304,12 +306,12 @@ struct FileKey {
 
 #[derive(Debug)]
 struct OpenFile {
-    /// Nothing if there is no such file.
+    /// `None` if the file does not exist.
     file: Option<File>,
     used: u64,
 }
 
-/// Where a backup starts, as `backup_label` says (`build_backup_content`).
+/// Returns where a backup starts according to `backup_label` (`build_backup_content`).
 fn start_of_backup(label: &[u8]) -> Result<Lsn, &'static str> {
     let label = String::from_utf8_lossy(label);
     if label.lines().any(|line| line.starts_with("INCREMENTAL FROM")) {
@@ -322,34 +324,34 @@ fn start_of_backup(label: &[u8]) -> Result<Lsn, &'static str> {
     start.ok_or("it does not say where the backup starts")
 }
 
-/// What `pg_control` says of a data directory, as far as it matters here.
+/// The relevant fields of a `pg_control`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ControlFile {
-    /// The number that names the cluster in every segment's first page header.
+    /// The system identifier, which is also in the first page header of each segment.
     pub system_identifier: u64,
-    /// The catalog's version: part of the name of a tablespace's folder.
+    /// The catalog version: part of the name of a tablespace's folder.
     pub catalog_version: u32,
     /// `ControlFileData.state`: whether the server was shut down, in recovery or running.
     pub state: DatabaseState,
     /// `checkPoint`: LSN of the last checkpoint record.
     pub checkpoint: Lsn,
-    /// From where the log must be replayed after it.
+    /// The checkpoint's redo pointer, from which WAL must be replayed.
     pub redo: Lsn,
-    /// The timeline that the checkpoint is on.
+    /// The timeline of the checkpoint.
     pub timeline: u32,
-    /// When the checkpoint began, in seconds since 1970-01-01 UTC.
+    /// When the checkpoint started, in seconds since 1970-01-01 UTC.
     pub checkpoint_time: i64,
-    /// Pages of a file before the next one is begun.
+    /// Most pages of a file of a relation; further pages are in the next file.
     pub blocks_per_segment: u32,
     /// `data_checksum_version`: 0 if pages have no checksums.
     pub data_checksum_version: u32,
-    /// `wal_log_hints` as the server had it.
+    /// The server's setting of `wal_log_hints`.
     pub wal_log_hints: bool,
-    /// Settings that a server which recovers needs to be at least as large.
+    /// Settings that must be at least as large on a server that recovers.
     pub sizes: SharedSizes,
 }
 
-/// Settings by which a server's shared memory was sized (`ControlFileData` has them for standbys).
+/// Settings that determine the size of a server's shared memory (`ControlFileData` has them for standbys).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(missing_docs, reason = "the names of the server's settings")]
 pub struct SharedSizes {
@@ -360,26 +362,26 @@ pub struct SharedSizes {
     pub max_locks_per_transaction: u32,
 }
 
-/// What a server was doing when it last wrote `pg_control` (`DBState`).
+/// The state of a server when it last wrote `pg_control` (`DBState`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DatabaseState {
-    /// It was stopped, and the files have all that it did.
+    /// It was stopped, and the files are up to date.
     ShutDown,
-    /// It was a standby and was stopped.
+    /// It was stopped as a standby.
     ShutDownInRecovery,
-    /// Anything else; the number in the file.
+    /// Any other state, by its number.
     Other(u32),
 }
 
 const DB_IN_ARCHIVE_RECOVERY: u32 = 5;
 
 impl DatabaseState {
-    /// Whether no server writes the files.
+    /// Returns whether no server writes the files.
     pub fn is_shut_down(self) -> bool {
         matches!(self, DatabaseState::ShutDown | DatabaseState::ShutDownInRecovery)
     }
 
-    /// Whether the server was a standby, or recovered from an archive.
+    /// Returns whether the server was a standby, or recovered from an archive.
     pub fn is_standby(self) -> bool {
         matches!(self, DatabaseState::ShutDownInRecovery | DatabaseState::Other(DB_IN_ARCHIVE_RECOVERY))
     }
@@ -422,7 +424,7 @@ pub enum ControlError {
     SegmentSize(u32),
 }
 
-/// Where a version of the format has what differs between them (`ControlFileData` in `pg_control.h`).
+/// The fields whose offsets differ between versions of the format (`ControlFileData` in `pg_control.h`).
 struct ControlLayout {
     /// `PG_CONTROL_VERSION`
     version: u32,
@@ -446,7 +448,7 @@ const CONTROL_LAYOUTS: [ControlLayout; 4] = [
         data_checksum_version: 252,
         crc: 288,
     },
-    // 17: wal_level in what was padding of a checkpoint
+    // 17: `wal_level` in former padding of a checkpoint
     ControlLayout {
         version: 1700,
         checkpoint_time: 104,
@@ -466,7 +468,8 @@ const CONTROL_LAYOUTS: [ControlLayout; 4] = [
         data_checksum_version: 252,
         crc: 292,
     },
-    // 19: a checkpoint of 96 bytes, slru_pages_per_segment, data_checksum_version_init before data_checksum_version
+    // 19: a checkpoint of 96 bytes, `slru_pages_per_segment`, `data_checksum_version_init` before
+    // `data_checksum_version`
     ControlLayout {
         version: 1905,
         checkpoint_time: 112,
@@ -485,8 +488,8 @@ fn unknown_format(version: u32) -> ControlError {
     }
 }
 
-/// `maxAlign`, to which a server aligns, wherever a layout has it: before `floatFormat`, which is always
-/// `FLOATFORMAT_VALUE` (`pg_control.h`).
+/// Returns the server's alignment, `maxAlign`, in any layout. It is just before `floatFormat`, which is
+/// always `FLOATFORMAT_VALUE` (`pg_control.h`).
 fn max_align(bytes: &[u8]) -> Option<u32> {
     const FLOATFORMAT_VALUE: f64 = 1_234_567.0;
     let fields = bytes.windows(12).step_by(4);
@@ -495,20 +498,20 @@ fn max_align(bytes: &[u8]) -> Option<u32> {
 }
 
 impl ControlFile {
-    /// Where it is in a data directory.
+    /// The path of the file in a data directory.
     pub const PATH: &str = "global/pg_control";
 
-    /// That of a data directory, if it can be read.
+    /// Reads that of a data directory. Returns `None` if it cannot be read.
     pub fn of_data_directory(data: &Path) -> Option<ControlFile> {
         /// Many times its size in every version.
         const MAX_BYTES: u64 = 1 << 20;
         ControlFile::parse(&regular_file::read(&data.join(ControlFile::PATH), MAX_BYTES).ok()?).ok()
     }
 
-    /// Reads a `pg_control`.
+    /// Parses a `pg_control`.
     ///
     /// # Errors
-    /// Its format is not known, or its checksum is wrong.
+    /// Its format is unknown, its checksum is wrong, or its pages have another size.
     pub fn parse(bytes: &[u8]) -> Result<ControlFile, ControlError> {
         let short = || ControlError::Short(bytes.len());
         let u32_at = |at: usize| {
@@ -551,7 +554,7 @@ impl ControlFile {
             blocks_per_segment,
             data_checksum_version: u32_at(layout.data_checksum_version)?,
             wal_log_hints: bytes[layout.wal_log_hints] != 0,
-            // The fields behind it, in this order in every version.
+            // The following fields, in this order in every version.
             sizes: SharedSizes {
                 max_connections: u32_at(layout.wal_log_hints + 4)?,
                 max_worker_processes: u32_at(layout.wal_log_hints + 8)?,
@@ -562,7 +565,8 @@ impl ControlFile {
         })
     }
 
-    /// What decides whether a change of hints alone is logged if it is a page's first after a checkpoint (`XLogHintBitIsNeeded`).
+    /// Returns the settings that decide whether the first change of a page after a checkpoint is logged if it
+    /// only changes hint bits (`XLogHintBitIsNeeded`).
     pub fn hint_settings(&self) -> HintSettings {
         HintSettings { data_checksums: self.data_checksum_version != 0, wal_log_hints: self.wal_log_hints }
     }
@@ -572,7 +576,7 @@ impl ControlFile {
 mod tests {
     use super::*;
 
-    /// A `pg_control` of a version, sound but for what the caller changes in it.
+    /// Returns a valid `pg_control` of a version.
     fn control(version: u32) -> Vec<u8> {
         let layout = CONTROL_LAYOUTS.iter().find(|layout| layout.version == version).unwrap();
         let mut bytes = vec![0; 8192];
@@ -659,7 +663,7 @@ mod tests {
         let mut big = control(1800);
         big[8..12].copy_from_slice(&1800_u32.to_be_bytes());
         assert_eq!(ControlFile::parse(&big), Err(ControlError::BigEndian));
-        // On 32-bit x86, the fields before it are shorter.
+        // On 32-bit x86, the preceding fields are shorter.
         for (version, at) in [(1300, 184), (1700, 188)] {
             let mut bytes = control(version);
             bytes[at..at + 4].copy_from_slice(&4_u32.to_le_bytes());
@@ -717,7 +721,7 @@ mod tests {
             ("pg_tblspc/16401/PG_18_202107181/5/7_vm.1", at(16401, 5), Fork::VISIBILITY_MAP, 2..4),
         ];
         for (index, (file, _, _, blocks)) in places.iter().enumerate() {
-            // Half a page at the end is none.
+            // Half a page at the end does not count.
             let mut content = vec![0x40 + index as u8; PAGE_BYTES * blocks.len()];
             content.extend([0xFF; 100]);
             fs::write(root.join(file), content).unwrap();

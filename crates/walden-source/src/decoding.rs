@@ -1,21 +1,21 @@
-//! How many segments are decoded at the same time.
+//! Limits how many segments are decoded at the same time.
 //!
-//! Most compressed segments are read in windows. Those of `walden compress` and of archives are decoded as a whole, and a thread has two
-//! of them: the one that it reads, and the next one for the end of its last record.
+//! Most compressed segments are read in windows. Segments of `walden compress` and of archives are decoded as
+//! a whole, and a thread holds two of them: the current one, and the next one for the end of its last record.
 
 use crate::compression::Compression;
 use crate::inventory::Run;
 use crate::machine::memory_bytes;
 use crate::segment_file::SegmentFile;
 
-/// Decoded segments that a thread has at most.
+/// Most decoded segments that a thread holds.
 const MAX_DECODED: u64 = 2;
-/// The share of the machine's memory that they may take.
+/// Divisor of the machine's memory: decoded segments may use a quarter of it.
 const MEMORY_SHARE: u64 = 4;
 
 impl Run {
-    /// Number of threads, of so many at most, that may read segments of the run at the same time: at least one, and no more than what
-    /// they decode has room for in a quarter of the machine's memory.
+    /// Returns how many threads, at least one and at most `threads`, may read segments of the run at the same
+    /// time, so that their decoded segments fit into a quarter of the machine's memory.
     pub fn decoding_threads(&self, threads: usize) -> usize {
         if threads < 2 || !self.segments.iter().any(is_decoded_whole) {
             return threads;

@@ -1,8 +1,8 @@
-//! Errors with their causes as one text.
+//! Formats errors with their causes.
 
 use std::error::Error;
 
-/// An error with its causes, on one line. A cause whose text its error ends with already is left out.
+/// Formats an error with its causes on one line. Omits a cause whose text ends the error's text already.
 pub fn error_text(error: &dyn Error) -> String {
     let mut text = error.to_string();
     for cause in std::iter::successors(error.source(), |&cause| cause.source()) {

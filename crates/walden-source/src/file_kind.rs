@@ -9,28 +9,29 @@ pub enum FileKind {
     Segment {
         /// The segment.
         name: SegmentName,
-        /// With `.partial` in the file's name.
+        /// Whether the file's name contains `.partial`.
         partial: bool,
     },
-    /// A timeline's history, `00000002.history`.
+    /// A timeline history, `00000002.history`.
     History,
-    /// A backup's label, `000000010000000000000002.00000028.backup`.
+    /// A backup label, `000000010000000000000002.00000028.backup`.
     BackupLabel,
     /// A pack of `walden compress --pack`, `*.wpk`.
     Pack,
     /// The WAL of a base backup in tar format, `pg_wal.tar` or compressed, also as `pg_wal.tgz`.
     WalTar,
-    /// The data directory of a base backup in tar format, `base.tar` or compressed; has the WAL if it was fetched.
+    /// The data directory of a base backup in tar format, `base.tar` or compressed; contains the WAL if that
+    /// was fetched.
     BaseTar,
-    /// Anything else.
+    /// Any other file.
     Other,
 }
 
 impl FileKind {
-    /// Reads a file's name, without its folder.
+    /// Determines the kind of a file by its name without folder.
     ///
-    /// A segment's name may be followed by `.partial`, by pgBackRest's `-` and SHA-1, and by the endings of compression
-    /// and encryption programs. An ending is not trusted to say how the file is compressed.
+    /// A segment's name may be followed by `.partial`, by pgBackRest's `-` and SHA-1, and by the endings of
+    /// compression and encryption programs. The ending does not determine how the file is compressed.
     pub fn of(file_name: &str) -> FileKind {
         if let Some(name) = file_name.get(..24).and_then(SegmentName::parse) {
             let rest = &file_name[24..];
@@ -63,7 +64,8 @@ const ENDINGS: &[&str] = &[
     "z", "gpg", "pgp", "age", "aes", "enc", "wlz",
 ];
 
-/// Whether the suffix of a segment's name contains `.partial`; `None` if it is that of another kind of file.
+/// Returns whether the suffix of a segment's name contains `.partial`, or `None` if it is the suffix of
+/// another kind of file.
 fn segment_suffix(mut rest: &str) -> Option<bool> {
     let mut partial = false;
     while !rest.is_empty() {
@@ -80,7 +82,8 @@ fn segment_suffix(mut rest: &str) -> Option<bool> {
     Some(partial)
 }
 
-/// The same of the part of a tar file's name that begins with `tar`, or with an ending that stands for it and a compression.
+/// As [`segment_suffix`], for the part of a tar file's name that starts with `tar`, or with an ending for tar
+/// and a compression.
 fn tar_suffix(rest: &str) -> Option<bool> {
     const ENDINGS: &[&str] = &["tar", "tgz", "tbz2", "tbz", "txz", "tlz4", "tzst"];
     let (ending, behind) = rest.split_at(rest.find('.').unwrap_or(rest.len()));

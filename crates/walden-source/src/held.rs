@@ -1,8 +1,8 @@
-//! Segments that are held open, so that a running server cannot take them away while they are read.
+//! Holds segments open, so that a running server cannot remove them while they are read.
 //!
-//! At the end of each checkpoint, a server renames or removes the segments that it no longer needs. A file that is open stays
-//! readable: one that was removed for as long as it is open, one that was renamed until the server writes to it as the segment of
-//! its new name, which is after all files that it has in advance.
+//! At the end of each checkpoint, a server renames or removes the segments that it no longer needs. An open
+//! file stays readable: a removed one until it is closed, a renamed one until the server writes the segment
+//! of its new name, which comes after all other files that the server has prepared.
 
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -12,16 +12,18 @@ use crate::compression::Compression;
 use crate::segment_file::SegmentFile;
 use crate::store::{FileRange, SegmentContents, SegmentStore, SharedStore};
 
-/// Files that a process may have open, if the system does not say.
+/// Number of files that a process may have open if the system does not report a limit.
 const USUAL_LIMIT: u64 = 1024;
-/// The share of these that segments may have, without so many others: for temporary files, connections, and what threads read.
+/// Divisor of this limit for segments. `OTHERS` is then subtracted, for temporary files, connections, and the
+/// files that threads read.
 const SHARE: u64 = 2;
 const OTHERS: u64 = 64;
 
-/// Opens the plain segments of runs in WAL order, as the oldest are what a server takes away; as many as may be open.
+/// Opens the plain segments of runs in WAL order, because the server removes the oldest first; at most as
+/// many as may be open.
 ///
-/// A server takes segments away in the order of its folder, not of the log: of a run from which one is gone already, what is before
-/// that is left out.
+/// The server processes its folder in any order. If a segment of a run is gone already, the earlier ones of
+/// the run are left out too.
 pub fn hold<'a>(runs: impl Iterator<Item = &'a mut Vec<SegmentFile>>) {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
     let share = (limit.unwrap_or(USUAL_LIMIT) / SHARE).saturating_sub(OTHERS);
@@ -41,12 +43,12 @@ fn hold_at_most<'a>(runs: impl Iterator<Item = &'a mut Vec<SegmentFile>>, mut le
                 Ok(None) | Err(_) => {}
             }
         }
-        // One stays, so that a run is never empty; reading it says what is wrong.
+        // One segment stays, so that a run is never empty. Reading it reports the error.
         run.drain(..first.min(run.len().saturating_sub(1)));
     }
 }
 
-/// One plain segment, as a store of a single one.
+/// A store with one plain segment.
 #[derive(Clone, Debug)]
 struct HeldFile {
     file: Arc<File>,
@@ -54,14 +56,14 @@ struct HeldFile {
 }
 
 impl HeldFile {
-    /// Opens a segment; nothing if it is compressed or already in a store.
+    /// Opens a segment. Returns `None` if it is compressed or already in a store.
     fn of(segment: &SegmentFile) -> io::Result<Option<HeldFile>> {
         if segment.member.is_some() || segment.store.is_some() || segment.compression != Compression::None {
             return Ok(None);
         }
         let file = File::open(&segment.path)?;
         #[cfg(target_os = "linux")]
-        // Only advice: a file system without it reads as well.
+        // Only advice: reading also works on a file system without it.
         let _ = rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::Sequential);
         Ok(Some(HeldFile { file: Arc::new(file), bytes: segment.segment_size.bytes() }))
     }
@@ -101,7 +103,7 @@ mod tests {
     use super::*;
     use crate::open;
 
-    /// A run of segments of 1 MB in a folder, each of which starts with its number.
+    /// Returns a run of 1 MB segments in a folder, each of which starts with its number.
     fn run(folder: &Path, numbers: std::ops::Range<u64>) -> Vec<SegmentFile> {
         let size = SegmentSize::new(1 << 20).unwrap();
         let segment = |number: u64| {
@@ -125,7 +127,7 @@ mod tests {
     fn segments_that_a_server_takes_away_are_read_to_their_end() {
         let folder = tempfile::tempdir().unwrap();
         let mut runs = [run(folder.path(), 4..9)];
-        // Gone since they were listed.
+        // Removed since they were listed.
         fs::remove_file(&runs[0][1].path).unwrap();
         hold(runs.iter_mut());
         let segments = &runs[0];

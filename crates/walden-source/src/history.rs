@@ -1,11 +1,12 @@
-//! Timeline history files: from which timelines a timeline descends, and where each was left.
+//! Timeline history files: the ancestors of a timeline, and where each was left.
 //!
-//! A line for each ancestor, the oldest first: timeline, the LSN at which it was left, and a reason for people
-//! (`writeTimeLineHistory` in `timeline.c`). Empty lines and comments (`#`) say nothing.
+//! There is a line for each ancestor, the oldest first: timeline, the LSN at which it was left, and a reason
+//! for the user (`writeTimeLineHistory` in `timeline.c`). Empty lines and comments (`#`) are skipped.
 //!
-//! Positions may descend: recovery along timeline 2 to a moment before 2 was begun makes a timeline 3 that descends from 2 by its file,
-//! and from 1 by its log. Recovery looks for each segment on the newest timeline first (`XLogFileReadAnyTLI` in `xlogrecovery.c`), so that
-//! such a file is read as that of the log.
+//! Positions may descend. Recovery along timeline 2 to a moment before the start of 2 creates a timeline 3
+//! whose file names 2 as an ancestor although its WAL continues that of 1. Recovery searches for each segment
+//! on the newest timeline first (`XLogFileReadAnyTLI` in `xlogrecovery.c`), so this module reads such a file
+//! according to the WAL.
 
 use walden_format::lsn::{Lsn, Timeline};
 
@@ -14,24 +15,24 @@ use walden_format::lsn::{Lsn, Timeline};
 pub struct History {
     /// The timeline whose history this is.
     pub timeline: Timeline,
-    /// Its ancestors, the oldest first, each with some of the log.
+    /// Its ancestors that have some of its WAL, the oldest first.
     pub ancestors: Vec<Ancestor>,
-    /// Ancestors by the file of which the log has nothing.
+    /// Ancestors in the file that have none of its WAL.
     pub without_log: Vec<Timeline>,
 }
 
-/// A timeline that was left for another.
+/// A timeline that was left for another one.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Ancestor {
     /// The timeline.
     pub timeline: Timeline,
-    /// Where it was left: the first byte that belongs to the next one.
+    /// The position at which it was left: the first byte of the next one.
     pub end: Lsn,
-    /// Why, in the server's words.
+    /// The reason, in the server's words.
     pub reason: String,
 }
 
-/// Why a file is no timeline history.
+/// Why a file is not a timeline history.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("line {line}: expected {expected}, found \"{found}\"")]
 pub struct HistoryError {
@@ -39,15 +40,15 @@ pub struct HistoryError {
     pub line: usize,
     /// What was expected.
     pub expected: &'static str,
-    /// The line as it is, shortened.
+    /// The line, shortened.
     pub found: String,
 }
 
 impl History {
-    /// Reads the history file of a timeline.
+    /// Parses the history file of a timeline.
     ///
     /// # Errors
-    /// A line that is not a timeline and a position, ancestors that do not ascend, or none at all.
+    /// A line that is not a timeline and a position, ancestors that do not ascend, or no ancestors at all.
     pub fn parse(timeline: Timeline, content: &[u8]) -> Result<History, HistoryError> {
         let text = String::from_utf8_lossy(content);
         let mut ancestors: Vec<Ancestor> = Vec::new();
@@ -78,25 +79,26 @@ impl History {
         Ok(History { timeline, ancestors, without_log })
     }
 
-    /// Where an ancestor was left, if the timeline is one.
+    /// Returns where an ancestor was left, or `None` if the timeline is not an ancestor.
     pub fn end_of(&self, timeline: Timeline) -> Option<Lsn> {
         self.ancestors.iter().find(|ancestor| ancestor.timeline == timeline).map(|ancestor| ancestor.end)
     }
 
-    /// The timeline whose log has a position, on the way to this one (`tliOfPointInHistory` in `timeline.c`).
+    /// Returns the timeline that has a position, on the way to this one (`tliOfPointInHistory` in
+    /// `timeline.c`).
     pub fn timeline_at(&self, lsn: Lsn) -> Timeline {
         let ancestor = self.ancestors.iter().find(|ancestor| lsn < ancestor.end);
         ancestor.map_or(self.timeline, |ancestor| ancestor.timeline)
     }
 
-    /// The timeline that this one descends from directly.
+    /// Returns the direct parent.
     pub fn parent(&self) -> Option<&Ancestor> {
         self.ancestors.last()
     }
 }
 
-/// Ends each ancestor where the first of its descendants begins, and takes out those that would begin behind that. The first one stays, as
-/// there is always one.
+/// Ends each ancestor at the earliest start of its descendants, and removes ancestors that would then be
+/// empty. The first one always stays.
 fn separate_without_log(ancestors: &mut Vec<Ancestor>) -> Vec<Timeline> {
     let mut end = Lsn(u64::MAX);
     for ancestor in ancestors.iter_mut().rev() {
@@ -133,7 +135,7 @@ mod tests {
         }
     }
 
-    /// As written by PostgreSQL 15 after recovery along timeline 2 to a moment before that was begun.
+    /// As written by PostgreSQL 15 after recovery along timeline 2 to a moment before its start.
     #[test]
     fn recovery_to_before_a_promotion_leaves_the_timeline_before_it() {
         let text =

@@ -1,6 +1,6 @@
-//! How much memory the machine has.
+//! The machine's memory.
 
-/// Bytes of memory that the machine has, or that the process's control group is allowed.
+/// Returns the machine's memory in bytes, or the limit of the process's control group if that is lower.
 pub fn memory_bytes() -> u64 {
     const UNTOLD: u64 = 4 << 30;
     let read = |path: &str| std::fs::read_to_string(path).ok();
@@ -13,9 +13,9 @@ pub fn memory_bytes() -> u64 {
     allowed.unwrap_or(total).min(total)
 }
 
-/// Bytes of memory for the pages of one log that is compressed or decompressed: what does not fit goes to a temporary file, which takes
-/// up to a third of the time of a pack. A thirty-second of the machine's memory, from 64 to 256 MB; what a pack has from one keyframe
-/// to the next is seldom more.
+/// Returns how many bytes of memory to use for the pages of one WAL stream that is compressed or
+/// decompressed: a thirty-second of the machine's memory, from 64 to 256 MB. Further pages go to a temporary
+/// file, which takes up to a third of the time of a pack. A pack seldom needs more between two keyframes.
 pub fn page_memory() -> u64 {
     (memory_bytes() / 32).clamp(64 << 20, 256 << 20)
 }

@@ -1,7 +1,7 @@
-//! Reads segment files, decompressing any known format.
+//! Reads segment files, and decompresses every known format.
 //!
-//! The content decides, never the name: archivers store compressed segments under plain names (Barman) and change
-//! their codec over the years. Memory stays bounded whatever a file claims about itself.
+//! The content decides, never the name: archivers store compressed segments under plain names (Barman) and
+//! change their codec over the years. Memory stays bounded whatever a file claims about itself.
 
 mod lz4;
 
@@ -28,7 +28,8 @@ use crate::store::FileRange;
 
 /// Opens a segment for reading from its first byte, decompressed.
 ///
-/// A segment in a pack is decoded as a whole, from the last keyframe before it on; a scan of a run decodes each member once.
+/// A segment in a pack is decoded as a whole, from the last keyframe before it. A scan of a run decodes each
+/// member once.
 ///
 /// # Errors
 /// The file system's, with the file's name.
@@ -36,7 +37,7 @@ pub fn open(file: &SegmentFile) -> io::Result<SegmentReader> {
     open_with(file, &mut Members::default())
 }
 
-/// Opens a segment; `members` keeps what the next member of the same pack needs.
+/// Opens a segment. `members` keeps the decoder for the next member of the same pack.
 pub(crate) fn open_with(file: &SegmentFile, members: &mut Members) -> io::Result<SegmentReader> {
     let Some(member) = file.member else { return open_path(&file.path, file.compression) };
     if let Some(range) = file.store.as_ref().and_then(|store| store.range(member)) {
@@ -65,7 +66,7 @@ pub fn open_path(path: &Path, compression: Compression) -> io::Result<SegmentRea
     let named = |error| explain(path, compression, error);
     let file = File::open(path).map_err(named)?;
     #[cfg(target_os = "linux")]
-    // Only advice: a file system without it reads as well.
+    // Only advice: reading also works on a file system without it.
     let _ = rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::Sequential);
     if compression == Compression::Walden {
         let content = Members::default().read(path, 0)?;
@@ -79,18 +80,19 @@ pub fn open_path(path: &Path, compression: Compression) -> io::Result<SegmentRea
     Ok(SegmentReader { path: path.to_owned(), compression, state: State::Reading(source) })
 }
 
-/// Finds out how a file is compressed.
+/// Determines how a file is compressed.
 ///
-/// Nothing if its content is neither log nor something whose decompressed content starts like a segment, and is not
-/// recognised by a signature either. The error of another known format (encrypted, snappy, ...) names it.
+/// Returns `None` if the content is neither WAL nor compressed in a known format. A format without a
+/// signature is recognised if its decompressed content starts like a segment. [`identify`] also returns other
+/// formats (encrypted, snappy, ...).
 ///
 /// # Errors
-/// Those of the file system, damaged compressed data, and a format that cannot be read; each with the file's name.
+/// Those of the file system, and damaged compressed data; each with the file's name.
 pub fn detect(path: &Path) -> io::Result<Option<Compression>> {
     Ok(peek(path)?.content.ok().map(|(compression, _)| compression))
 }
 
-/// Finds out how a file is compressed, or what it is instead: of a file that need not be a segment.
+/// Determines how a file, which need not be a segment, is compressed, or what else it is.
 ///
 /// # Errors
 /// Those of the file system, and damaged compressed data; each with the file's name.
@@ -98,7 +100,7 @@ pub fn identify(path: &Path) -> io::Result<Result<Compression, Foreign>> {
     Ok(peek(path)?.content.map(|(compression, _)| compression))
 }
 
-/// Opens a file that is no segment, decompressed if it is compressed in a way that its first bytes show.
+/// Opens a file that is not a segment, decompressed if its first bytes are those of a compression format.
 ///
 /// # Errors
 /// The file system's, with the file's name; anything but a regular file.
@@ -113,7 +115,8 @@ pub(crate) fn open_text(path: &Path) -> io::Result<Box<dyn Read + Send>> {
     }
 }
 
-/// Fills `buffer` as far as the reader goes; an error comes back beside what was read before it.
+/// Fills `buffer` as far as the reader goes. Returns any error together with the number of bytes read before
+/// it.
 pub(crate) fn fill(reader: &mut impl Read, buffer: &mut [u8]) -> (usize, Option<io::Error>) {
     let mut got = 0;
     while got < buffer.len() {
@@ -129,12 +132,13 @@ pub(crate) fn fill(reader: &mut impl Read, buffer: &mut [u8]) -> (usize, Option<
 
 /// A segment's bytes, decompressed while reading.
 ///
-/// `Ok(0)` is the clean end: of a compressed file, the end that its format marks and checks. A compressed file that
-/// was cut off is an error of kind [`io::ErrorKind::UnexpectedEof`]. An error stays: further reads repeat it. Every error
-/// names the file and what to do.
+/// `Ok(0)` is the proper end: for a compressed file, the end that its format marks and checks. A compressed
+/// file that was cut off is an error of kind [`io::ErrorKind::UnexpectedEof`]. Further reads repeat an error.
+/// Every error contains the file's name and a remedy.
 ///
-/// An uncompressed file reads straight into the caller's buffer, so use a large one. Decompression holds at most 128 MB
-/// beside it (zstd and xz with the largest window that is accepted; as archivers write them, below 10 MB).
+/// An uncompressed file is read directly into the caller's buffer, so use a large one. Decompression holds at
+/// most 128 MB in addition (zstd and xz with the largest accepted window; below 10 MB for files of
+/// archivers).
 pub struct SegmentReader {
     path: PathBuf,
     compression: Compression,
@@ -152,7 +156,7 @@ enum Source {
     /// A file in a tar file.
     Range(FileRange),
     Compressed(Box<dyn Read + Send>),
-    /// A member of a file that `walden compress` wrote, and how much of it has been read.
+    /// A member of a file that `walden compress` wrote, and the number of bytes already read.
     Decoded {
         content: Arc<Vec<u8>>,
         at: usize,
@@ -160,12 +164,12 @@ enum Source {
 }
 
 impl SegmentReader {
-    /// The file that is read.
+    /// Returns the file's path.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// How the file is compressed.
+    /// Returns the file's compression.
     pub fn compression(&self) -> Compression {
         self.compression
     }
@@ -218,13 +222,13 @@ impl Read for SegmentReader {
 
 /// Bytes of a compressed file read at a time.
 const COMPRESSED_READ: usize = 256 << 10;
-/// The same when only the beginning is of interest.
+/// As [`COMPRESSED_READ`], if only the start is needed.
 const COMPRESSED_PEEK: usize = 16 << 10;
-/// Decompressed bytes that a look into a file yields: a page of the log.
+/// Decompressed bytes that [`peek`] returns: a WAL page.
 const PEEK: usize = 8 << 10;
-/// The largest zstd window, as a power of two: 128 MB, what `zstd -d` accepts by default.
+/// The largest zstd window, as a power of two: 128 MB, the default limit of `zstd -d`.
 const ZSTD_WINDOW_LOG: u32 = 27;
-/// The most memory for xz: a dictionary of 128 MB and what the decoder needs beside it. `xz -9` needs 65 MB.
+/// Most memory for xz: a dictionary of 128 MB and the decoder's own memory. `xz -9` needs 65 MB.
 const XZ_MEMORY: u64 = 132 << 20;
 
 fn decoder(
@@ -253,7 +257,7 @@ fn decoder(
     Ok(decoder)
 }
 
-/// Brotli's decoder, with the difference between a cut file and a damaged one.
+/// Brotli's decoder, which distinguishes a cut file from a damaged one.
 struct BrotliReader<R: BufRead>(brotli_decompressor::Decompressor<EndNoticing<R>>);
 
 struct EndNoticing<R> {
@@ -272,7 +276,7 @@ impl<R: Read> Read for EndNoticing<R> {
 impl<R: BufRead> BrotliReader<R> {
     fn new(input: R, buffer: usize) -> BrotliReader<R> {
         let mut decoder = brotli_decompressor::Decompressor::new(EndNoticing { input, ended: false }, buffer);
-        // Windows of up to 1 GB are an extension that no archiver uses; 16 MB is the most without it.
+        // Windows of up to 1 GB are an extension that no archiver uses; without it, the limit is 16 MB.
         decoder.set_parameter(BROTLI_DECODER_PARAM_LARGE_WINDOW, 0);
         BrotliReader(decoder)
     }
@@ -281,7 +285,7 @@ impl<R: BufRead> BrotliReader<R> {
 impl<R: BufRead> Read for BrotliReader<R> {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         let result = match self.0.read(buf) {
-            // Only a read after the end looks for bytes that follow it.
+            // Only a read after the end checks for bytes that follow it.
             Ok(0) => self.0.read(buf),
             other => other,
         };
@@ -292,7 +296,7 @@ impl<R: BufRead> Read for BrotliReader<R> {
     }
 }
 
-/// Says which file and what can be done.
+/// Adds the file's name and a remedy to an error.
 fn explain(path: &Path, compression: Compression, error: io::Error) -> io::Error {
     let file = path.display();
     if error.raw_os_error() == Some(Errno::MFILE.raw_os_error()) {
@@ -333,26 +337,26 @@ fn explain(path: &Path, compression: Compression, error: io::Error) -> io::Error
     io::Error::new(kind, text)
 }
 
-/// The beginning of a file.
+/// The start of a file.
 pub(crate) struct Peek {
     /// Bytes on disk.
     pub size: u64,
-    /// The first [`PEEK`] bytes decompressed, fewer if there are no more; or what the file is instead.
+    /// The first [`PEEK`] bytes decompressed, or fewer if there are no more; or the other kind of content.
     pub content: Result<(Compression, Vec<u8>), Foreign>,
 }
 
-/// Content that is neither WAL nor compressed in a known way.
+/// Content that is neither WAL nor compressed in a known format.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Foreign {
-    /// Encrypted, by what.
+    /// Encrypted; the text describes how.
     Encrypted(&'static str),
-    /// Compressed in another way.
+    /// Compressed in another format.
     Format(&'static str),
-    /// No idea: damaged, encrypted, or not from PostgreSQL. Its first bytes as they are.
+    /// Unknown: damaged, encrypted, or not from PostgreSQL. The first bytes of the file.
     Unknown([u8; 2]),
 }
 
-/// Looks into a file; reads no more of it than that takes.
+/// Determines a file's content, and reads only as much of it as necessary.
 pub(crate) fn peek(path: &Path) -> io::Result<Peek> {
     let plain = |error| explain(path, Compression::None, error);
     let file = File::open(path).map_err(plain)?;
@@ -371,12 +375,12 @@ pub(crate) fn peek(path: &Path) -> io::Result<Peek> {
     Ok(Peek { size, content })
 }
 
-/// Whether the first bytes of a file as it is are what `is` looks for.
+/// Returns whether `is` accepts the first bytes of a file, without decompression.
 pub(crate) fn start_is(path: &Path, is: impl Fn(&[u8]) -> bool) -> bool {
     first_bytes(path).is_ok_and(|start| is(&start))
 }
 
-/// The first bytes of a file as it is, at most a page of the log.
+/// Returns the first bytes of a file, without decompression, at most a WAL page.
 pub(crate) fn first_bytes(path: &Path) -> io::Result<Vec<u8>> {
     let start = File::open(path).and_then(|file| read_start(&mut &file, PEEK));
     start.map_err(|error| explain(path, Compression::None, error))
@@ -412,7 +416,7 @@ fn signature(file: &File, raw: &[u8]) -> io::Result<Option<Signature>> {
     if PageHeader::parse(raw).is_ok() || raw.iter().all(|byte| *byte == 0) {
         return Ok(Some(Signature::Plain));
     }
-    // Both zstd and lz4 have frames to skip; what follows says which of them it is.
+    // Both zstd and lz4 have frames to skip. The frame that follows identifies the format.
     let mut at = 0;
     let mut start: [u8; 16] = [0; 16];
     for _ in 0..16 {
@@ -433,7 +437,7 @@ fn signature(file: &File, raw: &[u8]) -> io::Result<Option<Signature>> {
     Ok(None)
 }
 
-/// Formats that don't say what they are: taken for what they are not until a segment comes out of them.
+/// Tries the formats without a signature. The content has one of them if it decompresses to a segment.
 fn without_signature(path: &Path, raw: &[u8]) -> Result<(Compression, Vec<u8>), Foreign> {
     for compression in [Compression::Lzma, Compression::Brotli] {
         if compression == Compression::Lzma && !could_be_lzma(raw) {
@@ -450,7 +454,7 @@ fn without_signature(path: &Path, raw: &[u8]) -> Result<(Compression, Vec<u8>), 
     Err(Foreign::Unknown([raw.first().copied().unwrap_or(0), raw.get(1).copied().unwrap_or(0)]))
 }
 
-/// `xz` has the same rules (`lzma_alone_decoder`): properties, and a dictionary of 2^n or 2^n + 2^(n-1) bytes.
+/// As `lzma_alone_decoder` of xz: properties, and a dictionary of 2^n or 2^n + 2^(n-1) bytes.
 fn could_be_lzma(raw: &[u8]) -> bool {
     let Some(&[properties, a, b, c, d]) = raw.first_chunk() else { return false };
     let dictionary = u32::from_le_bytes([a, b, c, d]);
@@ -459,8 +463,8 @@ fn could_be_lzma(raw: &[u8]) -> bool {
     properties < 9 * 5 * 5 && (rest == 0 || rest == highest >> 1 || dictionary == u32::MAX)
 }
 
-/// The packet that an encrypted OpenPGP message starts with: a session key (RFC 9580, section 5.1 and 5.3), of its
-/// version 3 to 6. One file in some thousand of random bytes looks so too.
+/// Returns whether a file starts like an encrypted OpenPGP message: with the packet of a session key (RFC
+/// 9580, sections 5.1 and 5.3) of version 3 to 6. One in several thousand files of random bytes does too.
 fn could_be_openpgp(raw: &[u8]) -> bool {
     let &[tag, ..] = raw else { return false };
     let body = match tag {
@@ -475,12 +479,13 @@ fn could_be_openpgp(raw: &[u8]) -> bool {
     raw.get(body).is_some_and(|version| (3..=6).contains(version))
 }
 
-/// What decompresses of a file's beginning; an error only if not even the header of a segment does.
+/// Decompresses the start of a file. Fails only if not even the header of a segment can be decompressed.
 fn decompressed_start(path: &Path, compression: Compression) -> io::Result<Vec<u8>> {
     start_of(decoder(File::open(path)?, compression, COMPRESSED_PEEK)?)
 }
 
-/// The start of what a file in a store holds, and its compression. `raw` is the start of the file itself.
+/// Returns the compression and the decompressed start of a file in a store. `raw` is the start of the file
+/// itself.
 pub(crate) fn peek_range(range: FileRange, raw: &[u8]) -> io::Result<(Compression, Vec<u8>)> {
     let known = SIGNATURES.iter().find(|(bytes, _)| raw.starts_with(bytes));
     match known {

@@ -1,6 +1,6 @@
-//! Files that must be regular ones.
+//! Opens files that must be regular files.
 //!
-//! To open a FIFO waits until somebody writes into it, and a device such as `/dev/zero` has no end.
+//! Opening a FIFO waits for a writer, and a device such as `/dev/zero` has no end.
 
 use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, Read};
@@ -9,7 +9,7 @@ use std::path::Path;
 
 use rustix::fs::OFlags;
 
-/// Opens a regular file for reading, without waiting for anybody.
+/// Opens a regular file for reading, without waiting for a writer.
 ///
 /// # Errors
 /// The file system's, and [`io::ErrorKind::InvalidInput`] for anything but a regular file.
@@ -17,7 +17,7 @@ pub fn open(path: &Path) -> io::Result<File> {
     // The flag changes nothing for a regular file.
     let flags = OFlags::NONBLOCK.bits().cast_signed();
     let opened = OpenOptions::new().read(true).custom_flags(flags).open(path);
-    // A socket cannot be opened.
+    // Opening a socket fails, so its type is read with `stat`.
     let file =
         opened.map_err(|error| std::fs::metadata(path).and_then(|it| expect(&it)).err().unwrap_or(error))?;
     expect(&file.metadata()?)?;

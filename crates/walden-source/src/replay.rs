@@ -1,4 +1,4 @@
-//! A run replayed into pages, one record after the other.
+//! Replays a run into pages, one record after another.
 
 use std::ops::ControlFlow;
 
@@ -11,42 +11,43 @@ use crate::datadir::DataDir;
 use crate::inventory::Run;
 use crate::scan::{Damage, ScanOptions, SegmentEnd, scan_in_order};
 
-/// How a run is replayed.
+/// Options of a replay.
 #[derive(Debug)]
 pub struct ReplayOptions {
-    /// The base backup or stopped data directory whose pages the log goes on from.
+    /// The base backup or stopped data directory with the pages from which replay continues.
     pub base: Option<DataDir>,
-    /// The settings of hints of a server whose log it is, for a run without a base.
+    /// For a run without a base: the settings of the server that wrote the WAL, as far as they concern hint
+    /// bits.
     pub hints: Option<HintSettings>,
     /// The last record to replay.
     pub last: Option<Lsn>,
-    /// Records before this LSN are replayed, but the observer does not see them.
+    /// Records before this LSN are replayed, but not reported to the observer.
     pub observed_from: Lsn,
-    /// Bytes of memory for pages; more go to a temporary file.
+    /// Bytes of memory for pages; further pages go to a temporary file.
     pub memory_bytes: usize,
-    /// Threads; with more than one, another one reads and decodes ahead.
+    /// Number of threads; with more than one, another one reads and decodes ahead.
     pub threads: usize,
 }
 
-/// A run that was replayed.
+/// The result of a replay.
 #[derive(Debug)]
 pub struct Replayed {
-    /// The pages. If it has failed ([`PageStore::failure`]), replay ended there.
+    /// The pages. If the store has failed ([`PageStore::failure`]), replay ended there.
     pub store: PageStore,
-    /// Where replay began.
+    /// Where replay started.
     pub from: Lsn,
-    /// How far it got.
+    /// The position that replay reached.
     pub reached: Lsn,
-    /// [`ReplayOptions::last`] was replayed.
+    /// Whether [`ReplayOptions::last`] was replayed.
     pub has_last: bool,
-    /// Damage that ended it.
+    /// Damage that ended the replay.
     pub damage: Option<Damage>,
 }
 
-/// Replays a run. `done` gets the bytes of each segment that was read.
+/// Replays a run. Calls `done` with the bytes of each segment that was read.
 ///
-/// A run starts behind a gap, or where the log of its ancestors is not at hand ([`crate::timelines::lineages`]): what was known
-/// of the pages before does not hold there.
+/// A run starts after a gap, or where the WAL of its ancestors is missing ([`crate::timelines::lineages`]):
+/// earlier information about pages is not valid there.
 pub fn replay_run<O: Observer>(
     run: &Run,
     options: ReplayOptions,
@@ -55,7 +56,7 @@ pub fn replay_run<O: Observer>(
 ) -> Replayed {
     let ReplayOptions { base, hints, last, observed_from, memory_bytes, threads } = options;
     let hints = base.as_ref().map(|data| data.control().hint_settings()).or(hints);
-    // What the base's files already have is not replayed a second time.
+    // WAL that the base's files already contain is not replayed again.
     let from = base.as_ref().map(DataDir::redo_from);
     let base = base.map(|data| Box::new(data) as Box<dyn BasePages>);
     let mut store = PageStore::new(StoreOptions { memory_bytes, base, ..StoreOptions::default() });

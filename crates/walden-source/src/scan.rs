@@ -1,8 +1,9 @@
-//! Scans a run of segments in parallel: one thread decodes a segment, and the outcomes are merged in WAL order.
+//! Scans a run of segments in parallel: each segment is decoded by one thread, and the outcomes are merged in
+//! WAL order.
 //!
-//! A thread decodes the records that start in its segment, and reads the next ones only for the end of the last record. So its
-//! outcome depends on the segment alone, never on the number of threads. Threads do not get further ahead of the merge than a few
-//! segments, so memory does not grow with the run.
+//! A thread decodes the records that start in its segment, and reads later segments only for the end of the
+//! last record. So an outcome depends only on the segment, never on the number of threads. Threads stay at
+//! most a few segments ahead of the merge, so memory does not grow with the run.
 
 use std::fmt;
 use std::io;
@@ -27,21 +28,21 @@ const SPILL_WINDOW: usize = 64 << 10;
 /// Options of a scan.
 #[derive(Clone, Copy, Debug)]
 pub struct ScanOptions {
-    /// Maximum number of threads, the calling one among them; 0 counts as 1.
+    /// Maximum number of threads, including the calling one; 0 counts as 1.
     pub threads: usize,
     /// Start of the range. Segments that end before it are not opened.
     pub from: Option<Lsn>,
-    /// End of the range: records that start before it.
+    /// End of the range: only records that start before it are decoded.
     pub to: Option<Lsn>,
 }
 
-/// What a thread found in one segment.
+/// The result of decoding one segment.
 #[derive(Debug)]
 pub struct SegmentOutcome<V> {
     /// Index of the segment in the run.
     pub index: usize,
-    /// The visitor. What it has seen adds up to the bytes from the segment's start to `position`, without the page headers of
-    /// later segments, and without what belongs to a record that begins in an earlier one and ends behind this one.
+    /// The visitor. It has seen all bytes from the segment's start to `position`, except for the page headers
+    /// of later segments, and for a record that starts in an earlier segment and ends after this one.
     pub visitor: V,
     /// Start of the segment.
     pub start: Lsn,
@@ -49,14 +50,14 @@ pub struct SegmentOutcome<V> {
     pub position: Lsn,
     /// Why decoding ended there.
     pub end: SegmentEnd,
-    /// At the end of the WAL: whether `position` is behind the end of the record that began in an earlier segment, if there is one, and
-    /// that is valid.
+    /// At the end of WAL: whether `position` is after the end of a record that started in an earlier segment,
+    /// if there is one, and that record is valid.
     pub is_behind_continuation: bool,
     first: Option<(Lsn, Lsn)>,
     last: Option<Lsn>,
 }
 
-/// A visitor that looks at nothing.
+/// A visitor that ignores all records.
 pub struct Nothing;
 
 impl Visitor for Nothing {
@@ -74,33 +75,33 @@ pub enum SegmentEnd {
     Limit,
     /// At the end of the WAL, in this segment.
     EndOfLog(Tail),
-    /// At damage behind `position`.
+    /// At damage after `position`.
     Damaged(Damage),
 }
 
-/// The bytes between the last record and the end of the segment that the WAL ends in, by kind.
+/// The bytes between the last record and the end of the segment in which the WAL ends, by kind.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Tail {
     /// Start of a record that continues in a segment that is not in the run.
     pub cut_record: u64,
-    /// Zeros: never written.
+    /// Zeros, which were never written.
     pub zero: u64,
     /// Pages of an earlier segment, or of an earlier timeline, in a recycled file.
     pub recycled: u64,
-    /// Anything else: a record that was partly written when the server stopped.
+    /// Other bytes: a record that was partly written when the server stopped.
     pub torn: u64,
     /// The fault at the end of the WAL; `None` for `cut_record`.
     pub fault: Option<Fault>,
 }
 
 impl Tail {
-    /// All of its bytes.
+    /// Returns the sum of all kinds.
     pub fn bytes(&self) -> u64 {
         self.cut_record + self.zero + self.recycled + self.torn
     }
 }
 
-/// Damage: a place that cannot be decoded although the WAL continues behind it.
+/// Damage: a place that cannot be decoded although the WAL continues after it.
 #[derive(Debug)]
 pub struct Damage {
     /// Path of the file.
@@ -115,19 +116,19 @@ pub struct Damage {
     pub kind: DamageKind,
 }
 
-/// Why a segment cannot be read any further.
+/// Why the rest of a segment cannot be read.
 #[derive(Debug)]
 pub enum DamageKind {
     /// The content is not valid WAL.
     Fault(Fault),
-    /// It is shorter than a segment.
+    /// The file is shorter than a segment.
     Truncated {
         /// Bytes of a complete segment.
         expected: u64,
         /// Bytes found.
         found: u64,
     },
-    /// It could not be read or decompressed.
+    /// The file could not be read or decompressed.
     Io(io::Error),
 }
 
@@ -148,7 +149,7 @@ impl fmt::Display for Damage {
 impl std::error::Error for Damage {}
 
 impl Damage {
-    /// What the user can do about it.
+    /// Returns how the user can solve the problem.
     pub fn hint(&self) -> &'static str {
         match self.kind {
             DamageKind::Fault(Fault { ref kind, .. }) if is_page_of_later_segment(kind) => {
@@ -174,7 +175,7 @@ impl Damage {
     }
 }
 
-/// Whether a page has the address of the same page in a later segment, of whatever size.
+/// Returns whether a page has the address of the same page in a later segment, for any segment size.
 fn is_page_of_later_segment(kind: &FaultKind) -> bool {
     match *kind {
         FaultKind::PageAddress { expected, found } => {
@@ -184,11 +185,12 @@ fn is_page_of_later_segment(kind: &FaultKind) -> bool {
     }
 }
 
-/// Scans a run: `make` creates a visitor for each segment, `merge` gets the outcomes in WAL order, on the calling thread.
+/// Scans a run. `make` creates a visitor for each segment, and `merge` gets the outcomes in WAL order, on the
+/// calling thread.
 ///
 /// Starts at most `options.threads - 1` threads, fewer for large segments that are decoded as a whole
-/// ([`Run::decoding_threads`]), which have ended when it returns. The first damage ends the scan: `merge` gets it
-/// with its segment.
+/// ([`Run::decoding_threads`]). They have ended when this function returns. The first damage ends the scan:
+/// `merge` gets it with its segment.
 pub fn scan<V: Visitor + Send>(
     run: &Run,
     options: ScanOptions,
@@ -226,8 +228,8 @@ pub fn scan<V: Visitor + Send>(
     );
 }
 
-/// What one worker reads in one go: a segment, or the members of a pack from one keyframe to the next, which would otherwise be
-/// decoded by several workers.
+/// Returns the groups of segments that one worker reads: a single segment, or the members of a pack from one
+/// keyframe to the next, which several workers would otherwise decode repeatedly.
 fn groups(run: &Run, wanted: Range<usize>) -> Vec<Range<usize>> {
     let mut groups: Vec<Range<usize>> = Vec::new();
     for index in wanted {
@@ -240,7 +242,7 @@ fn groups(run: &Run, wanted: Range<usize>) -> Vec<Range<usize>> {
 }
 
 impl SegmentEnd {
-    /// Whether nothing is read behind it.
+    /// Returns whether reading ends here.
     fn is_last(&self) -> bool {
         !matches!(self, SegmentEnd::Complete)
     }
@@ -248,8 +250,8 @@ impl SegmentEnd {
 
 /// Scans a run in WAL order with one visitor.
 ///
-/// If `options` allow more than one thread, a second one reads ahead and decompresses. `done` gets the bytes of each segment that
-/// was read. Returns the position reached, and how the scan ended.
+/// If `options` allow more than one thread, a second one reads ahead and decompresses. Calls `done` with the
+/// bytes of each segment that was read. Returns the position reached, and how the scan ended.
 pub fn scan_in_order<V: Visitor>(
     run: &Run,
     options: ScanOptions,
@@ -259,7 +261,8 @@ pub fn scan_in_order<V: Visitor>(
     scan_again(run, options, Lsn(0), visitor, done)
 }
 
-/// Like [`scan_in_order`], without verifying the checksums of records before `checked`, which an earlier scan has verified.
+/// As [`scan_in_order`], without verifying the checksums of records before `checked`, which an earlier scan
+/// has verified.
 pub fn scan_again<V: Visitor>(
     run: &Run,
     options: ScanOptions,
@@ -301,7 +304,7 @@ fn in_order<V: Visitor>(
     (reached, SegmentEnd::Complete)
 }
 
-/// The parameters for decoding a segment.
+/// Returns the parameters for decoding a segment.
 pub fn stream_info(segment: &SegmentFile) -> StreamInfo {
     StreamInfo {
         version: segment.version,
@@ -323,7 +326,8 @@ fn wanted_segments(run: &Run, options: ScanOptions) -> Range<usize> {
     first..last.max(first)
 }
 
-/// Checks that the first record of a segment links back to the last one of the segment before, and that the position never goes back.
+/// Checks that the first record of a segment links back to the last one of the previous segment, and that the
+/// position never decreases.
 #[derive(Default)]
 struct Link {
     previous: Option<Lsn>,
@@ -332,12 +336,12 @@ struct Link {
 
 impl Link {
     fn check<V>(&mut self, outcome: &mut SegmentOutcome<V>, run: &Run) {
-        // A record that begins before a segment and ends behind it was read from where it begins.
+        // A record that starts before a segment and ends after it was read from its start.
         outcome.position = outcome.position.max(self.reached);
         self.reached = outcome.position;
         let begins_here = self.previous.is_none() && outcome.first.is_none();
         if begins_here && outcome.is_behind_continuation && matches!(outcome.end, SegmentEnd::EndOfLog(_)) {
-            // All of the record is there, but it was not verified from here.
+            // The continuation is complete, but was not verified: the record starts before the scanned range.
             outcome.is_behind_continuation = !log_ends_before(run, outcome.index);
         }
         if let (Some((lsn, prev)), Some(previous)) = (outcome.first, self.previous)
@@ -351,14 +355,14 @@ impl Link {
     }
 }
 
-/// Whether the log ends in a record that begins before a segment: what is left of the log, to the end of the run, is the tail of the
-/// segment in which it begins.
+/// Returns whether WAL ends in a record that starts before a segment. The remaining bytes of the run then
+/// belong to the tail of the segment in which that record starts.
 pub fn log_ends_before(run: &Run, segment: usize) -> bool {
     let options = ScanOptions { threads: 1, from: None, to: None };
     for index in (0..segment).rev() {
         let outcome = read_segment(run, index, options, Lsn(0), Nothing, &mut Direct::new());
         let is_end = matches!(outcome.end, SegmentEnd::EndOfLog(_));
-        // Where nothing begins, the record began earlier still.
+        // If no record starts in this segment, the record started in an earlier one.
         if is_end || outcome.first.is_some() {
             return is_end;
         }
@@ -366,10 +370,10 @@ pub fn log_ends_before(run: &Run, segment: usize) -> bool {
     false
 }
 
-/// Whether the record that continues at a segment's start began before the run.
+/// Returns whether the record that continues at a segment's start started before the run.
 pub fn is_begun_before(run: &Run, segment: usize) -> bool {
     let (first, start) = (&run.segments[0], run.segments[segment].start);
-    // With the headers of its pages, no record takes twice its bytes.
+    // Including page headers, no record takes more than twice its length.
     if start.bytes_since(first.start) > 2 * u64::from(MAX_RECORD_BYTES) {
         return false;
     }
@@ -387,7 +391,7 @@ pub fn is_begun_before(run: &Run, segment: usize) -> bool {
 fn damage_at(run: &Run, at: Lsn, lsn: Lsn, kind: DamageKind) -> Damage {
     let number = run.segment_size.segment_of(at);
     let place = run.segments.iter().find(|s| run.segment_size.segment_of(s.start) == number);
-    // The end of the last segment counts as being in it.
+    // The end of the last segment counts as part of it.
     let file = place.or(run.segments.last());
     Damage {
         path: file.map(|file| file.path.clone()).unwrap_or_default(),
@@ -398,10 +402,11 @@ fn damage_at(run: &Run, at: Lsn, lsn: Lsn, kind: DamageKind) -> Damage {
     }
 }
 
-/// Reads a segment, again if a running server may have written to it meanwhile.
+/// Reads a segment, and repeats this if a running server may have written to it meanwhile.
 ///
-/// If a server writes pages between two reads, the earlier one found the end of the WAL where the later one finds more, which
-/// looks like damage. Damage is at the same place when read again; a server gets further.
+/// If a server writes pages between two reads, the first read finds the end of WAL and the second one finds
+/// more WAL after it, which looks like damage. Real damage stays at the same place when it is read again; a
+/// server gets further.
 fn read_settled<V: Visitor>(
     run: &Run,
     index: usize,
@@ -496,7 +501,7 @@ fn feed_segment<V: Visitor>(
     Ok(SegmentEnd::Complete)
 }
 
-/// Reads the segments behind `index` for the end of its last record.
+/// Reads the segments after `index` for the end of its last record.
 fn finish_in_next<V: Visitor>(
     run: &Run,
     index: usize,
@@ -507,7 +512,7 @@ fn finish_in_next<V: Visitor>(
     let mut windows = Direct::of_starts(members, SPILL_WINDOW);
     let mut next_start = run.segments[index].start.plus(run.segment_size.bytes());
     for segment in &run.segments[index + 1..] {
-        // The decoder is at the record, which begins in an earlier segment.
+        // The decoder's position is the record, which starts in an earlier segment.
         let damaged = |offset: u64, kind| {
             let at = segment.start.plus(offset);
             Ok(SegmentEnd::Damaged(damage_at(run, at, at, kind)))
@@ -523,7 +528,7 @@ fn finish_in_next<V: Visitor>(
                 Ok(Progress::Done) => return Ok(SegmentEnd::Complete),
                 Ok(Progress::More) => {}
                 Err(fault) => {
-                    // The end of the log in a record that crosses into the last segment.
+                    // The end of WAL in a record that crosses into the last segment.
                     let is_last = std::ptr::eq(segment, &run.segments[run.segments.len() - 1]);
                     let size = run.segment_size.bytes();
                     let place = FaultPlace { segment, offset, window: window.to_vec(), size, is_last };
@@ -550,7 +555,7 @@ fn finish_in_next<V: Visitor>(
     Ok(SegmentEnd::EndOfLog(Tail { cut_record, ..Tail::default() }))
 }
 
-/// A fault, with what is needed to distinguish the end of the WAL from damage.
+/// A fault, with the information to distinguish the end of WAL from damage.
 struct FaultPlace<'a> {
     segment: &'a SegmentFile,
     /// Bytes of the segment before `window`.
@@ -561,8 +566,7 @@ struct FaultPlace<'a> {
 }
 
 impl FaultPlace<'_> {
-    /// Decides whether a fault is damage, behind which there are valid pages or records, or the end of the WAL, behind which there
-    /// are none.
+    /// Decides whether a fault is damage or the end of WAL: only damage has valid pages or records after it.
     fn judge(
         &self,
         fault: Fault,
@@ -582,8 +586,8 @@ impl FaultPlace<'_> {
         let page = &page[..page.len().min(page_bytes)];
         let timeline = decoder.page_timeline();
         let is_of_earlier_timeline = is_of_earlier_timeline(page, timeline);
-        // A file is recycled with the pages of an earlier segment. Pages of a later one are written when the file is in use as that
-        // one: the log went on here, and what it was is gone.
+        // A recycled file has pages of an earlier segment. Pages of a later segment mean that the file has
+        // been reused for that one: the WAL continued here, and has been overwritten.
         if !is_of_earlier_timeline && is_page_of_later_segment(&fault.kind) {
             return damaged();
         }
@@ -593,7 +597,7 @@ impl FaultPlace<'_> {
         let mut tail = Tail { fault: Some(fault), ..Tail::default() };
         let position = decoder.position().0;
         let here = self.segment.start.0 + self.offset + start as u64;
-        // Pages before the fault that have the start of the record.
+        // Pages before the fault that contain the start of the record.
         tail.torn += here.saturating_sub(position);
         let from = (position.saturating_sub(here) as usize).min(page.len());
         if is_zero_or_foreign(page, here, self.segment, timeline) == Some(PageLeft::Recycled) && from == 0 {
@@ -641,7 +645,7 @@ enum PageLeft {
     Recycled,
 }
 
-/// What a page behind the end of the log is; `timeline` is that of the last valid page before it.
+/// Classifies a page after the end of WAL. `timeline` is that of the last valid page before it.
 fn is_zero_or_foreign(page: &[u8], lsn: u64, segment: &SegmentFile, timeline: Timeline) -> Option<PageLeft> {
     match PageHeader::parse(page) {
         Ok(_) if is_of_earlier_timeline(page, timeline) => Some(PageLeft::Recycled),
@@ -651,21 +655,21 @@ fn is_zero_or_foreign(page: &[u8], lsn: u64, segment: &SegmentFile, timeline: Ti
     }
 }
 
-/// Whether a page is of an earlier timeline than the last valid page. Such a page is left from before a promotion, even with the
-/// address that belongs there: files that were restored, or written by the server that was left, are recycled with their content.
-/// No timeline has the number 0.
+/// Returns whether a page is of an earlier timeline than the last valid page. Such a page is from before a
+/// promotion, even if it has the address that belongs there: files that were restored, or written on the
+/// previous timeline, are recycled with their content. Timelines start at 1.
 fn is_of_earlier_timeline(page: &[u8], timeline: Timeline) -> bool {
     PageHeader::parse(page).is_ok_and(|header| (1..timeline).contains(&header.timeline))
 }
 
-/// Compares 64 bytes at a time: the end of the WAL may be 16 MB of zeros.
+/// Compares 64 bytes at a time: the end of WAL may be 16 MB of zeros.
 fn is_zero(page: &[u8]) -> bool {
     let (words, rest) = page.as_chunks::<64>();
     let zero = |bytes: &[u8]| bytes.iter().fold(0, |all, byte| all | byte) == 0;
     words.iter().all(|word| zero(word)) && zero(rest)
 }
 
-/// Whether a complete record that links back to the fault or behind it follows in the same page.
+/// Returns whether the page has a complete record that links back to the fault or to a position after it.
 fn goes_on_in_page(page: &[u8], fault: Fault, address: u64) -> bool {
     let first = (fault.lsn.0.saturating_sub(address) as usize + 8) & !7;
     (first..page.len().saturating_sub(RECORD_HEADER)).step_by(8).any(|at| {

@@ -1,4 +1,4 @@
-//! A file that holds a segment: where it is and what its first page says.
+//! A file with a segment: its place and the information of its first page.
 
 use std::path::PathBuf;
 
@@ -8,7 +8,7 @@ use walden_format::version::Major;
 use crate::compression::Compression;
 use crate::store::SharedStore;
 
-/// A file that holds a segment.
+/// A file with a segment.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SegmentFile {
     /// Path of the file.
@@ -19,11 +19,11 @@ pub struct SegmentFile {
     pub partial: bool,
     /// Compression of the file, found by its content.
     pub compression: Compression,
-    /// The number of the member that holds the segment, in a file of `walden compress` or in `store`.
+    /// Number of the segment's member in a file of `walden compress` or in `store`.
     pub member: Option<u64>,
-    /// Where the segment is read from, if not from a file that is opened by `path`, which is then for messages.
+    /// The store from which the segment is read. `path` is then only for messages.
     pub store: Option<SharedStore>,
-    /// Whether the segment is decoded as a difference from the one before it in the same pack.
+    /// Whether the segment is decoded as a delta against the previous one in the same pack.
     pub needs_previous: bool,
     /// Bytes that the segment takes on disk.
     pub size_on_disk: u64,
@@ -33,17 +33,17 @@ pub struct SegmentFile {
     pub version: Major,
     /// The cluster's system identifier.
     pub system_id: u64,
-    /// Size of the cluster's segments.
+    /// The cluster's segment size.
     pub segment_size: SegmentSize,
-    /// Size of the log's pages (`XLOG_BLCKSZ`), in bytes.
+    /// Size of WAL pages (`XLOG_BLCKSZ`), in bytes.
     pub page_bytes: u32,
 }
 
-/// What all segments of a run have in common; runs are sorted by it.
+/// The properties that all segments of a run have in common, by which runs are sorted.
 pub(crate) type Key = (u64, Timeline, Major, SegmentSize, u32);
 
 impl SegmentFile {
-    /// An uncompressed one in a folder.
+    /// Returns an uncompressed segment file in a folder.
     #[cfg(test)]
     pub(crate) fn plain(
         folder: &std::path::Path,

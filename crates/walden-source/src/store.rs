@@ -1,4 +1,5 @@
-//! Segments that are not opened by the name of a file: in an archive in an object store, in a tar file, or held open.
+//! Segments that are not opened by the name of a file: in an archive in an object store, in a tar file, or
+//! held open.
 
 use std::fmt;
 use std::fs::File;
@@ -6,18 +7,19 @@ use std::io::{self, Read};
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
-/// A place that hands out whole segments by number.
+/// A store that returns complete segments by number.
 pub trait SegmentStore: fmt::Debug + Send + Sync {
-    /// A reader for one thread, which reads segments in ascending order as far as possible.
+    /// Returns a reader for one thread, which should read segments in ascending order.
     fn reader(&self) -> Box<dyn SegmentContents>;
 
-    /// Where the stored bytes of the segment with a number lie in a file, if they do: it is then read from there, in windows.
+    /// Returns the range of a file that has the stored bytes of a segment, if there is one. The segment is
+    /// then read from there in windows.
     fn range(&self, _number: u64) -> Option<FileRange> {
         None
     }
 }
 
-/// Bytes of a file, read from their start. Reading does not move the file's own position.
+/// A range of a file, read from its start. Reading does not move the file's own position.
 #[derive(Clone, Debug)]
 pub struct FileRange {
     file: Arc<File>,
@@ -26,7 +28,7 @@ pub struct FileRange {
 }
 
 impl FileRange {
-    /// `bytes` bytes of a file from `start` on.
+    /// Creates a range of `bytes` bytes from `start` on.
     pub fn new(file: Arc<File>, start: u64, bytes: u64) -> FileRange {
         FileRange { file, at: start, left: bytes }
     }
@@ -42,9 +44,9 @@ impl Read for FileRange {
     }
 }
 
-/// Reads segments of a store, one after the other.
+/// Reads segments of a store one after another.
 pub trait SegmentContents: Send {
-    /// The decoded content of the segment with a number, which [`SegmentFile::member`] has.
+    /// Returns the decoded content of the segment with a number, which is [`SegmentFile::member`].
     ///
     /// # Errors
     /// The store's, with the segment's place in its text.
@@ -53,7 +55,7 @@ pub trait SegmentContents: Send {
     fn read(&mut self, number: u64) -> io::Result<Arc<Vec<u8>>>;
 }
 
-/// A store that segments share. Two are equal if they are the same one.
+/// A store shared by segments. Two are equal if they are the same store.
 #[derive(Clone, Debug)]
 pub struct SharedStore(Arc<dyn SegmentStore>);
 

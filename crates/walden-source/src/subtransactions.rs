@@ -1,22 +1,23 @@
-//! Of which transactions subtransactions are, where the log says so before these end.
+//! Assigns subtransactions to top-level transactions, as far as the WAL names these before they end.
 //!
-//! A commit names the subtransactions that it commits. Those that were rolled back alone it does not name: `wal_level=logical` names the
-//! top-level transaction in the first record of each, and `ASSIGNMENT` records name 64 at a time (`AssignTransactionId` in `xact.c`),
-//! also such as were rolled back before. So what a rollback ended may turn out to be a subtransaction as long as an older transaction
-//! runs.
+//! A commit names the subtransactions that it commits, but not those that were rolled back earlier. With
+//! `wal_level=logical`, the first record of each subtransaction names the top-level transaction. `ASSIGNMENT`
+//! records name 64 subtransactions at a time (`AssignTransactionId` in `xact.c`), including ones that were
+//! rolled back before. So a transaction that was rolled back may turn out to be a subtransaction while an
+//! older transaction runs.
 
 use rustc_hash::FxHashMap;
 use walden_format::transam::RunningTransactions;
 
-/// Maximum number of rollbacks that are held back. Beyond it, the older half counts as transactions.
+/// Most rollbacks that are held back. Beyond it, the older half counts as transactions.
 const MAX_UNDECIDED: usize = 1 << 17;
 
-/// The known subtransactions of transactions in progress, and rollbacks of what may turn out to be one, with what is kept of each.
-/// As many as these have, like their sums.
+/// The known subtransactions of transactions in progress, and the held rollbacks of transactions that may
+/// turn out to be subtransactions. `R` is the caller's information about a rollback.
 #[derive(Clone, Debug)]
 pub struct Subtransactions<R> {
     tops: FxHashMap<u32, u32>,
-    /// All of `tops` by top-level transaction; some may be gone from there.
+    /// All of `tops` by top-level transaction; some of these may have been removed from `tops`.
     of_top: FxHashMap<u32, Vec<u32>>,
     undecided: FxHashMap<u32, Held<R>>,
     /// The number of the next rollback that is held back.
@@ -37,7 +38,8 @@ impl<R> Default for Subtransactions<R> {
 }
 
 impl<R> Subtransactions<R> {
-    /// Learns of which transaction a subtransaction is. If it was rolled back before, its bytes belong there now.
+    /// Assigns a subtransaction to its top-level transaction. Returns its rollback if that is held back: it
+    /// belongs to `top`.
     pub fn assign(&mut self, subxid: u32, top: u32) -> Option<R> {
         if subxid == top {
             return None;
@@ -49,13 +51,14 @@ impl<R> Subtransactions<R> {
         held.map(|held| held.rollback)
     }
 
-    /// The top-level transaction as far as the log has named it.
+    /// Returns the top-level transaction as far as the WAL has named it, or else `xid`.
     pub fn top_of(&self, xid: u32) -> u32 {
         if self.tops.is_empty() { xid } else { self.tops.get(&xid).copied().unwrap_or(xid) }
     }
 
-    /// Ends a subtransaction that is rolled back, with those within it, and returns its top-level transaction; `None` if the log has
-    /// named none. One that wrote nothing itself is named by those within it alone.
+    /// Ends a subtransaction that is rolled back, including those within it, and returns its top-level
+    /// transaction, or `None` if the WAL has named none. If a subtransaction has written nothing itself, only
+    /// those within it were named.
     pub fn roll_back(&mut self, xid: u32, subxids: &[u32]) -> Option<u32> {
         if self.tops.is_empty() {
             return None;
@@ -69,17 +72,17 @@ impl<R> Subtransactions<R> {
         Some(top)
     }
 
-    /// Whether subtransactions of it are known.
+    /// Returns whether subtransactions of a transaction are known.
     pub fn is_top(&self, xid: u32) -> bool {
         self.of_top.contains_key(&xid)
     }
 
-    /// What is known of its subtransactions, some of which may have ended.
+    /// Returns the known subtransactions of a transaction; some may have ended.
     pub fn of(&self, top: u32) -> &[u32] {
         self.of_top.get(&top).map_or(&[], Vec::as_slice)
     }
 
-    /// Ends a transaction, and returns what is known of its subtransactions, some of which may have ended before.
+    /// Ends a transaction, and returns its known subtransactions; some may have ended before.
     pub fn end(&mut self, xid: u32) -> Vec<u32> {
         if self.of_top.is_empty() {
             return Vec::new();
@@ -91,7 +94,8 @@ impl<R> Subtransactions<R> {
         subxids
     }
 
-    /// Holds a rollback back, and returns those that now count as transactions, as there are too many; in the order in which they came.
+    /// Holds a rollback back. If there are too many, returns the older half, which now count as transactions,
+    /// in their order.
     pub fn hold(&mut self, xid: u32, rollback: R) -> Vec<R> {
         let over = match self.undecided.len() {
             MAX_UNDECIDED.. => {
@@ -107,18 +111,18 @@ impl<R> Subtransactions<R> {
         over
     }
 
-    /// Whether its rollback is held back.
+    /// Returns whether a transaction's rollback is held back.
     pub fn is_undecided(&self, xid: u32) -> bool {
         self.undecided.contains_key(&xid)
     }
 
-    /// The rollbacks of what is a transaction for sure, in the order in which they came: a top-level one is older than its
-    /// subtransactions, and no older one runs.
+    /// Returns the rollbacks that certainly belong to transactions, in their order: a top-level transaction
+    /// is older than its subtransactions, and no older one is running.
     pub fn take_decided(&mut self, running: &RunningTransactions) -> Vec<R> {
         self.take(|xid, _| running.is_oldest_after(xid))
     }
 
-    /// All rollbacks that are held back, where the log ends, in the order in which they came.
+    /// Returns all held rollbacks at the end of the WAL, in their order.
     pub fn take_all(&mut self) -> Vec<R> {
         self.take(|_, _| true)
     }
@@ -130,7 +134,7 @@ impl<R> Subtransactions<R> {
         over.into_iter().map(|held| held.rollback).collect()
     }
 
-    /// Forgets the subtransactions of what a crash ended.
+    /// Drops the subtransactions of transactions that a crash ended.
     pub fn forget(&mut self, has_ended: impl Fn(u32) -> bool) {
         let tops = &mut self.tops;
         self.of_top.retain(|top, subxids| {
@@ -154,7 +158,7 @@ mod tests {
         let mut known: Subtransactions<&str> = Subtransactions::default();
         assert_eq!(known.assign(11, 10), None);
         assert_eq!((known.top_of(11), known.top_of(10), known.is_top(10)), (10, 10, true));
-        // The outer one wrote nothing itself.
+        // The outer subtransaction wrote nothing itself.
         assert_eq!(known.roll_back(9, &[11]), Some(10));
         assert_eq!(known.roll_back(12, &[]), None);
         assert!(known.hold(12, "twelve").is_empty() && known.is_undecided(12));

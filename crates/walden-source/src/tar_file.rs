@@ -1,8 +1,10 @@
-//! Tar files as sources of segments: `pg_wal.tar` and `base.tar`, as `pg_basebackup --format=tar` makes them, plain or compressed.
+//! Tar files as sources of segments: `pg_wal.tar` and `base.tar` of `pg_basebackup --format=tar`, plain or
+//! compressed.
 //!
-//! The segments of a plain tar file are read where they lie. A compressed one is decompressed once, when it is opened, and its
-//! segments are kept in a temporary file without a name, which the system removes when the process ends: segments are read more
-//! than once, by several threads and in any order. Neither holds a segment in memory.
+//! The segments of a plain tar file are read directly from it. A compressed one is decompressed once when it
+//! is opened, and its segments are kept in an unnamed temporary file, which the system removes when the
+//! process ends. This is because segments are read more than once, by several threads and in any order. In
+//! both cases, segments are not held in memory.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -17,9 +19,9 @@ use crate::file_kind::FileKind;
 use crate::open::{self, fill};
 use crate::store::{FileRange, SegmentContents, SegmentStore, SharedStore};
 
-/// A tar file that was searched.
+/// A searched tar file.
 pub(crate) struct TarFile {
-    /// Where its segments are read from, by their number in `members`.
+    /// The store from which its segments are read by their number in `members`.
     pub store: SharedStore,
     /// The files in it that are named like segments.
     pub members: Vec<TarMember>,
@@ -37,24 +39,24 @@ pub(crate) struct TarMember {
     pub path: String,
     /// Bytes of its content.
     pub bytes: u64,
-    /// The beginning of its content.
+    /// The start of its content.
     pub start: Vec<u8>,
-    /// Whether it cannot be read: it is a sparse entry.
+    /// Whether it is a sparse entry, which cannot be read.
     pub is_sparse: bool,
 }
 
-/// Bytes of a member's content that are looked at.
+/// Bytes of a member's content that are read to determine its kind.
 const START: usize = 8 << 10;
-/// Largest content of an entry that is no segment and is read: long names, histories.
+/// Largest content of another entry that is read: long names, histories.
 const MAX_SMALL: u64 = 64 << 10;
 /// Largest segment that PostgreSQL can have.
 const MAX_SEGMENT: u64 = 1 << 30;
 /// Bytes copied at a time.
 const COPIED: usize = 128 << 10;
-/// Most files named like segments in one tar file: with the smallest segments, 1 TB.
+/// Most files named like segments in one tar file; with the smallest segments, 1 TB.
 const MAX_MEMBERS: usize = 1 << 20;
 
-/// Whether a file's content begins like a tar file: with the header of an entry, whose checksum is right.
+/// Returns whether a content starts like a tar file: with the header of an entry that has the right checksum.
 pub(crate) fn is_tar(start: &[u8]) -> bool {
     let Some(block) = start.first_chunk::<512>() else { return false };
     let header = tar::Header::from_byte_slice(block);
@@ -72,7 +74,7 @@ pub(crate) fn is_tar(start: &[u8]) -> bool {
 /// Searches a tar file for segments, and keeps those of a compressed one in a temporary file.
 ///
 /// # Errors
-/// Those of the file system, with the file's name. What is wrong with the tar file itself is [`TarFile::fault`].
+/// Those of the file system, with the file's name. A fault of the tar file itself is in [`TarFile::fault`].
 pub(crate) fn search(path: &Path, compression: Compression) -> io::Result<TarFile> {
     let named = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
     let mut found = Found::default();
@@ -102,7 +104,7 @@ pub(crate) fn search(path: &Path, compression: Compression) -> io::Result<TarFil
             (kept.file, fault.err())
         }
     };
-    // Decompression names the file itself.
+    // Decompression errors contain the file's name already.
     let fault = fault.map(|error| match error.to_string().starts_with(&*path.to_string_lossy()) {
         true => error,
         false => named(error),
@@ -120,7 +122,8 @@ struct Found {
     histories: Vec<(String, Vec<u8>)>,
 }
 
-/// Says where in a file the content of an entry is, whose beginning was read.
+/// Returns the offset of an entry's content in a file. The second argument is the start of the content,
+/// already read.
 type Place<'f, R> = dyn FnMut(&mut Entry<'_, R>, &[u8]) -> io::Result<u64> + 'f;
 
 impl Found {
@@ -194,7 +197,7 @@ impl Found {
     }
 }
 
-/// The content of an entry that must be small.
+/// Returns the content of an entry that must be small.
 fn small<R: Read>(entry: &mut Entry<'_, R>) -> io::Result<Vec<u8>> {
     if entry.size() > MAX_SMALL {
         let text = format!("a name or history of {} bytes, at most {MAX_SMALL} are read", entry.size());
@@ -205,7 +208,8 @@ fn small<R: Read>(entry: &mut Entry<'_, R>) -> io::Result<Vec<u8>> {
     Ok(content)
 }
 
-/// The path in a pax header, if it has one. A size there says that the entry's header has another one, which is not supported.
+/// Returns the path in a pax header, if it has one. A size in it means that the entry's header has another
+/// size, which is not supported.
 fn pax_path(content: &[u8]) -> io::Result<Option<Vec<u8>>> {
     let mut path = None;
     for extension in tar::PaxExtensions::new(content) {
@@ -237,14 +241,14 @@ fn no_space(error: io::Error) -> io::Error {
     io::Error::new(error.kind(), text)
 }
 
-/// The temporary file that segments are copied to.
+/// The temporary file that receives copies of segments.
 struct Kept {
     file: File,
     end: u64,
 }
 
 impl Kept {
-    /// Copies the content of an entry whose beginning has been read. Zeros become holes.
+    /// Copies the content of an entry whose start has been read already. Zeros become holes.
     fn add(&mut self, entry: &mut Entry<'_, impl Read>, start: &[u8]) -> io::Result<u64> {
         let (first, bytes) = (self.end, entry.size());
         let mut at = self.write(start, first)?;
@@ -334,7 +338,8 @@ mod tests {
 
     #[test]
     fn hostile_tar_files_are_faults_and_cost_no_memory() {
-        // A member that claims more than there is, more than a segment has, a long name of 1 GB, and a size of 2^63.
+        // A member that claims more than the file has or a segment may have, a long name of 1 GB, and a size
+        // of 2^63.
         let claims = |name: &str, bytes| {
             let mut content = header(name, bytes).as_bytes().to_vec();
             content.extend([7; 1024]);

@@ -1,7 +1,8 @@
-//! One log along a timeline and its ancestors.
+//! One WAL stream along a timeline and its ancestors.
 //!
-//! A promotion begins a timeline in the middle of a segment: the new timeline's first segment repeats the old one's records up to
-//! the switch. Recovery reads that segment on the new timeline (`XLogFileReadAnyTLI`), and so does a log that follows timelines.
+//! A promotion starts a timeline in the middle of a segment: the new timeline's first segment repeats the old
+//! one's records up to the switch. Recovery reads that segment on the new timeline (`XLogFileReadAnyTLI`),
+//! and so does this module.
 
 use std::ops::ControlFlow;
 
@@ -15,25 +16,26 @@ use crate::inventory::{Ignored, IgnoredReason, Inventory, Run};
 use crate::scan::{ScanOptions, scan_in_order};
 use crate::segment_file::SegmentFile;
 
-/// A timeline as far as a log follows it.
+/// The part of a timeline that belongs to a WAL stream.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Stretch {
     /// The timeline.
     pub timeline: Timeline,
-    /// Where it was left for the next one; nothing for the last.
+    /// Where it was left for the next one; `None` for the last one.
     pub end: Option<Lsn>,
 }
 
-/// The timeline on which a log that follows `stretches` reads the segment with a number; the stretches are in the log's order.
+/// Returns the timeline on which the segment with a number is read along `stretches`, which are in WAL order.
 pub fn timeline_of(stretches: &[Stretch], number: u64, size: SegmentSize) -> Option<Timeline> {
     let has_it = |stretch: &&Stretch| stretch.end.is_none_or(|end| number < size.segment_of(end));
     stretches.iter().find(has_it).map(|stretch| stretch.timeline)
 }
 
 impl Inventory {
-    /// Leaves of one cluster only the segments that the log along `stretches` has, and joins them across changes of timelines.
+    /// Keeps only those segments of a cluster that belong to the WAL along `stretches`, and joins them across
+    /// timeline switches.
     ///
-    /// What is left out is in [`Inventory::ignored`]. Nothing may be left.
+    /// The other segments are added to [`Inventory::ignored`]. No segment may remain.
     pub fn follow(&mut self, system_id: u64, stretches: &[Stretch]) {
         let size = self.runs.iter().find(|run| run.system_id == system_id).map(|run| run.segment_size);
         let Some(size) = size else { return };
@@ -69,10 +71,10 @@ impl Inventory {
 }
 
 impl Run {
-    /// Whether the log goes on here from a position on a timeline, the state at which is known by other means.
+    /// Returns whether this WAL continues from a position on a timeline at which the state is known.
     ///
-    /// The segment of a switch is on the new timeline, with what it has of the old one. A position on the old timeline that is in a later
-    /// segment is of a log that this one has left.
+    /// The segment of a switch is on the new timeline, and repeats the old one's records. If the position is
+    /// on the old timeline but in a later segment, it belongs to WAL that this run does not follow.
     pub fn goes_on_from(&self, position: Lsn, timeline: Timeline) -> bool {
         let size = self.segment_size.bytes();
         let has_it = |segment: &SegmentFile| segment.start <= position && position < segment.start.plus(size);
@@ -84,19 +86,21 @@ impl Run {
     }
 }
 
-/// The log of a timeline from as far back as its ancestors' segments are at hand.
+/// The WAL of a timeline, with the available segments of its ancestors.
 #[derive(Debug)]
 pub struct Lineage {
     /// The segments of the ancestors, then those of the timeline itself.
     pub run: Run,
-    /// Where the records start that no lineage before has; nothing if all are new.
+    /// Where the records start that no earlier lineage contains; `None` if all are new.
     pub new_from: Option<Lsn>,
 }
 
-/// Joins runs with those of their ancestors, as far as the log has no gap there: what is known of a page holds across a switch.
+/// Joins runs with those of their ancestors if there is no gap between them, because the state of pages
+/// remains known across a switch.
 ///
-/// A timeline that was left where the next one starts becomes part of it. One that was written to after that, as by a primary
-/// that was not stopped before its standby was promoted, is a lineage of its own, too, and comes first.
+/// A timeline that ends where the next one starts is joined to that one. A timeline with later records, for
+/// example of a primary that was not stopped before its standby was promoted, is also a lineage of its own,
+/// and comes first.
 pub fn lineages(mut runs: Vec<Run>) -> Vec<Lineage> {
     runs.sort_by_key(|run| (run.system_id, run.version, run.timeline, run.start()));
     let mut lineages: Vec<Lineage> = Vec::with_capacity(runs.len());
@@ -122,17 +126,18 @@ pub fn lineages(mut runs: Vec<Run>) -> Vec<Lineage> {
     lineages
 }
 
-/// Where a timeline starts, by the record that says so.
+/// The start of a timeline, from the record that contains it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Switch {
     /// LSN of that record, the first one of the timeline that changes anything.
     lsn: Lsn,
-    /// The timeline before.
+    /// The previous timeline.
     previous: Timeline,
 }
 
 impl Switch {
-    /// Reads the first segment of a run, in which the switch is if the run has its timeline from the start.
+    /// Searches the first segment of a run, which contains the switch if the run has the start of its
+    /// timeline.
     fn of(run: &Run) -> Option<Switch> {
         let first = run.segments.first()?;
         if first.name.timeline < 2 {
@@ -144,8 +149,8 @@ impl Switch {
         search.found
     }
 
-    /// Whether the log of `ancestor` goes on in `run` without a gap: it has the segment before, of the timeline that was left or
-    /// of one that leads to it.
+    /// Returns whether `run` continues `ancestor` without a gap: `ancestor` has the previous segment, on the
+    /// timeline that was left or on one of its ancestors.
     fn is_from(&self, ancestor: &Run, run: &Run) -> bool {
         let is_same = (ancestor.system_id, ancestor.version, ancestor.segment_size)
             == (run.system_id, run.version, run.segment_size);
@@ -181,7 +186,7 @@ impl Visitor for SwitchSearch {
     }
 }
 
-/// Whether a run has a record that ends behind `switch`; it is read from `from` on.
+/// Returns whether a run has a record that ends after `switch`; reads it from `from` on.
 fn goes_beyond(run: &Run, from: Lsn, switch: Lsn) -> bool {
     struct Beyond {
         switch: Lsn,
@@ -234,7 +239,7 @@ mod tests {
         let mut inventory = Inventory { runs, ..Inventory::default() };
         let stretches = [
             Stretch { timeline: 1, end: Some(Lsn(3 * SIZE + 100)) },
-            // At a segment's start: that segment is the next timeline's.
+            // At a segment's start: that segment belongs to the next timeline.
             Stretch { timeline: 2, end: Some(Lsn(4 * SIZE)) },
             Stretch { timeline: 3, end: None },
         ];
@@ -252,12 +257,12 @@ mod tests {
         let mut log = run(1, 2..4);
         log.segments.extend([segment(2, 4), segment(2, 5), segment(3, 6)]);
         let goes_on = |timeline, number| log.goes_on_from(Lsn(number * SIZE + 40), timeline);
-        // The last one of each is the segment of a switch, which has something of the timeline before.
+        // The last number of each timeline is the segment of a switch, which contains some of that timeline.
         for (timeline, numbers) in [(1, [2, 3, 4]), (2, [4, 5, 6])] {
             assert!(numbers.iter().all(|&number| goes_on(timeline, number)), "{timeline}");
         }
         assert!(goes_on(3, 6));
-        // Left before, not begun yet, and not there.
+        // Left before, not started yet, and missing.
         for (timeline, number) in [(1, 5), (2, 3), (3, 5), (1, 1), (3, 7)] {
             assert!(!goes_on(timeline, number), "{timeline} {number}");
         }

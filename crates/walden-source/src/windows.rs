@@ -11,10 +11,10 @@ use crate::segment_file::SegmentFile;
 
 /// Bytes read at a time: large enough to make system calls cheap, small enough for a core's cache.
 const WINDOW: usize = 128 << 10;
-/// Bytes that a thread reads ahead at a time: handing them over may wake a sleeping core, which takes as long as reading some
-/// hundred kB.
+/// Bytes that a thread reads ahead at a time: passing them to another thread may wake a sleeping core, which
+/// takes as long as reading some hundred kB.
 const WINDOW_AHEAD: usize = 1 << 20;
-/// Maximum number of windows read ahead, in addition to the ones being filled and used.
+/// Most windows read ahead, in addition to the ones being filled and used.
 const MAX_AHEAD: usize = 3;
 
 /// The reading thread ends early only if it panics.
@@ -25,13 +25,14 @@ pub(crate) type SharedMembers = Arc<Mutex<Members>>;
 
 /// A source of windows of a segment.
 pub(crate) trait Windows {
-    /// The members of packs that were decoded last, to be shared with other readers of the same run.
+    /// Returns the most recently decoded members of packs, which other readers of the same run share.
     fn members(&self) -> SharedMembers;
 
     /// Opens a segment at its start.
     fn open(&mut self, segment: &SegmentFile) -> io::Result<()>;
 
-    /// The next window: whole pages, except at the end; empty behind it. An error is returned with the bytes read before it.
+    /// Returns the next window: complete pages, except at the end; empty after the end. An error is returned
+    /// with the bytes read before it.
     fn next(&mut self) -> (&[u8], Option<io::Error>);
 }
 
@@ -40,12 +41,12 @@ pub(crate) struct Direct {
     members: SharedMembers,
     window: Vec<u8>,
     segment: Option<Segment>,
-    /// Whether segments that are decoded as a whole begin with [`Started`].
+    /// Whether segments that are decoded as a whole start as [`Started`].
     wants_starts: bool,
     started: Option<Started>,
 }
 
-/// A segment of which no more than the first window was decoded.
+/// A segment whose first window was decoded, but not the rest.
 struct Started {
     file: SegmentFile,
     bytes: usize,
@@ -64,13 +65,15 @@ impl Direct {
         }
     }
 
-    /// With shared members and windows of so many bytes, for the starts of segments: of those that are decoded as a whole, the first
-    /// window is decoded, and the rest if more is read.
+    /// Creates a reader of the starts of segments, with shared members and windows of this number of bytes.
+    /// For segments that are decoded as a whole, it decodes the first window, and the rest only if more is
+    /// read.
     pub fn of_starts(members: SharedMembers, bytes: usize) -> Direct {
         Direct { members, window: vec![0; bytes], segment: None, wants_starts: true, started: None }
     }
 
-    /// The number of a member whose start can be decoded alone, and which nobody has decoded yet.
+    /// Returns the number of a member whose start can be decoded without other members, unless it is decoded
+    /// already.
     fn member_to_start(&self, file: &SegmentFile) -> Option<u64> {
         let is_alone =
             file.compression == Compression::Walden && file.store.is_none() && !file.needs_previous;
@@ -146,7 +149,7 @@ impl Segment {
     }
 }
 
-/// Reads segments in order by another thread.
+/// Reads segments in order on another thread.
 pub(crate) struct Ahead {
     members: SharedMembers,
     pieces: Receiver<Piece>,
@@ -160,7 +163,7 @@ pub(crate) struct Ahead {
 enum Piece {
     /// A segment starts.
     Opened(io::Result<()>),
-    /// Bytes of it. An empty piece is its end.
+    /// Bytes of the segment. An empty piece is its end.
     Bytes(Vec<u8>, usize, Option<io::Error>),
 }
 
@@ -182,7 +185,7 @@ impl Ahead {
     }
 }
 
-/// Reads a segment; `None` if the receiver is closed.
+/// Reads a segment. Returns `None` if the receiver is closed.
 fn read_ahead(
     segment: &SegmentFile,
     members: &SharedMembers,
@@ -219,7 +222,7 @@ impl Windows for Ahead {
                     self.ended = opened.is_err();
                     return opened;
                 }
-                // Windows of the segment before that were not used.
+                // Unused windows of the previous segment.
                 Ok(Piece::Bytes(..)) => {}
                 Err(_) => return Err(io::Error::other(GONE)),
             }
@@ -232,7 +235,7 @@ impl Windows for Ahead {
         }
         let used = std::mem::take(&mut self.window);
         if !used.is_empty() {
-            // Fails if the thread has ended, which does not matter.
+            // Sending fails if the thread has ended, which does not matter.
             let _ = self.used.send(used);
         }
         let (window, got, stopped) = match self.pieces.recv() {

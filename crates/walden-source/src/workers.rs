@@ -1,15 +1,15 @@
-//! Distributes work over threads and hands the results back in order.
+//! Distributes work over threads and returns the results in order.
 
 use std::collections::BTreeMap;
 use std::ops::{ControlFlow, Range};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-/// Calls `work` for each index of a range on up to `threads` threads, and `consume` with the results in order of the index,
-/// on the calling thread, until it breaks.
+/// Calls `work` for each index of a range on up to `threads` threads, and `consume` with the results in order
+/// of the index, on the calling thread, until it breaks.
 ///
-/// The calling thread is one of the workers: with one thread, no other is started. `start` creates the state of a worker. Workers
-/// do not get further ahead of `consume` than `2 * threads + 1` indexes, so memory does not grow with the range. All threads have
-/// ended when this returns; a panic in one of them is passed on.
+/// The calling thread is one of the workers: with one thread, no other is started. `start` creates the state
+/// of a worker. Workers stay at most `2 * threads + 1` indexes ahead of `consume`, so memory does not grow
+/// with the range. All threads have ended when this function returns. A panic in one of them is propagated.
 pub fn run_in_order<S, T: Send>(
     range: Range<usize>,
     threads: usize,
@@ -20,7 +20,7 @@ pub fn run_in_order<S, T: Send>(
     let threads = threads.clamp(1, range.len().max(1));
     let queue = Queue::new(range, 2 * threads + 1);
     std::thread::scope(|scope| {
-        // On every way out, also by a panic: the workers must not wait forever.
+        // Stops the workers on every way out, including a panic, so that they do not wait forever.
         let _stop = Stop(&queue, true);
         for _ in 1..threads {
             scope.spawn(|| {
@@ -46,7 +46,8 @@ pub fn run_in_order<S, T: Send>(
     });
 }
 
-/// Calls `work` for each item on up to `threads` threads, the calling one among them; the results in the items' order.
+/// Calls `work` for each item on up to `threads` threads, including the calling one. Returns the results in
+/// the order of the items.
 pub fn map_in_order<T: Sync, R: Send>(items: &[T], threads: usize, work: impl Fn(&T) -> R + Sync) -> Vec<R> {
     let mut results = Vec::with_capacity(items.len());
     run_in_order(
@@ -62,7 +63,7 @@ pub fn map_in_order<T: Sync, R: Send>(items: &[T], threads: usize, work: impl Fn
     results
 }
 
-/// Hands out indexes in order and takes results back in order, with a bound on the distance between the two.
+/// Hands out indexes in order and returns results in order, with a limit on the distance between the two.
 struct Queue<T> {
     state: Mutex<State<T>>,
     changed: Condvar,
@@ -77,7 +78,7 @@ struct State<T> {
     results: BTreeMap<usize, T>,
 }
 
-/// What the calling thread does next.
+/// The next step of the calling thread.
 enum Step<T> {
     Work(usize),
     Consume(T),
@@ -148,7 +149,7 @@ impl<T> State<T> {
     }
 }
 
-/// Stops the queue when dropped: always, or in a panic only.
+/// Stops the queue when dropped: always, or only in a panic.
 struct Stop<'a, T>(&'a Queue<T>, bool);
 
 impl<T> Drop for Stop<'_, T> {

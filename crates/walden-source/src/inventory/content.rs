@@ -1,4 +1,4 @@
-//! What a file's first bytes say of it.
+//! Determines the kind of a file by its first bytes.
 
 use std::io;
 use std::path::Path;
@@ -18,14 +18,14 @@ use crate::open::{self, Foreign};
 use crate::segment_file::SegmentFile;
 use crate::tar_file::{self, TarMember};
 
-/// A file that holds a segment, or seems to.
+/// A file that has a segment, or seems to.
 pub struct Found {
     pub file: SegmentFile,
-    /// The timeline of the first page; of a segment whose start was not decoded, that of the name.
+    /// The timeline of the first page; if the segment's start was not decoded, that of the name.
     pub first_page: Timeline,
 }
 
-/// What a file is.
+/// The content of a file.
 pub enum Look {
     Segment(Found),
     Spare(Spare),
@@ -35,9 +35,9 @@ pub enum Look {
     Tar(TarContent),
 }
 
-/// What is in a tar file.
+/// The content of a tar file.
 pub struct TarContent {
-    /// Its segments, and files named like segments that are none.
+    /// Its segments, and files named like segments that are not segments.
     pub looks: Vec<Result<Look, Unreadable>>,
     /// Timeline histories: name and content.
     pub histories: Vec<(String, Vec<u8>)>,
@@ -45,7 +45,7 @@ pub struct TarContent {
     pub fault: Option<UnreadableReason>,
 }
 
-/// Looks into a file.
+/// Reads the start of a file and determines its content.
 pub fn look_into(candidate: &Candidate) -> Result<Look, UnreadableReason> {
     let peek = open::peek(&candidate.path).map_err(UnreadableReason::Io)?;
     if peek.size == 0 {
@@ -67,7 +67,7 @@ pub fn look_into(candidate: &Candidate) -> Result<Look, UnreadableReason> {
             if Major::from_magic(magic).is_err() {
                 return Err(of_magic(magic));
             }
-            // The magic is right; what else of the header is wrong is found below.
+            // The magic is right; any other fault of the header is found below.
             (Compression::None, open::first_bytes(&candidate.path).map_err(UnreadableReason::Io)?)
         }
     };
@@ -109,10 +109,12 @@ fn look_into_tar(candidate: &Candidate, compression: Compression) -> Result<Look
     Ok(Look::Tar(TarContent { looks, histories: tar.histories, fault }))
 }
 
-/// A member as a segment; `None` if it is not named like one. `before` is the segment found before it.
+/// Returns a member as a segment, or `None` if it is not named like one. `before` is the segment found before
+/// it.
 ///
-/// The position of a member coded as records is in its head, but the version and the cluster are not. They are those of the
-/// segment before if the two are consecutive; else the start of the content is decoded. Reading checks them in every page.
+/// The head of a member coded as records has the position, but not the version and the cluster. If the
+/// previous segment is its predecessor, they are copied from that one, otherwise the start of the content is
+/// decoded. Reading checks them on every page.
 pub fn look_into_member(
     candidate: &Candidate,
     member: &Member,
@@ -159,10 +161,10 @@ pub fn look_into_member(
     look_into_content(file, name, &start).map(Some)
 }
 
-/// Bytes of a member's content that are decoded to look into it.
+/// Bytes of a member's content that are decoded to determine its kind.
 const PAGE_BYTES: usize = 8 << 10;
 
-/// Where content is from.
+/// The file or member of a content.
 struct Content<'a> {
     path: &'a Path,
     compression: Compression,
@@ -170,7 +172,7 @@ struct Content<'a> {
     size_on_disk: u64,
 }
 
-/// Looks into the start of a segment's content.
+/// Determines the kind of a segment's content by its start.
 fn look_into_content(
     file: Content<'_>,
     name: Option<(SegmentName, bool)>,
@@ -197,7 +199,7 @@ fn look_into_content(
     let holds = SegmentName::new(info.timeline, size.segment_of(address), size);
     let (name, partial) = name.unwrap_or((holds, false));
     match name.start(size) {
-        // The first segment of a timeline begins with pages of the one before.
+        // The first segment of a timeline starts with pages of the previous timeline.
         Some(start) if start == address && info.timeline <= name.timeline => {}
         Some(start) if start > address => {
             let (system_id, kind) = (Some(info.system_id), SpareKind::Recycled(holds));
@@ -227,7 +229,7 @@ fn of_magic(magic: u16) -> UnreadableReason {
     match Major::from_magic(magic) {
         Err(UnreadableMagic::NotWal) => UnreadableReason::NotWal,
         Err(what) => UnreadableReason::Magic(magic, what),
-        // The magic is right and what follows is not.
+        // The magic is right, but the rest of the header is not.
         Ok(_) => UnreadableReason::Header(FaultKind::PageHeader(PageHeaderError::Short)),
     }
 }

@@ -1,4 +1,4 @@
-//! Which files have later segments beside them, and so are not kept for future ones.
+//! Finds files that have later segments in the same folder, and so are not kept for future segments.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -10,8 +10,9 @@ use crate::segment_file::SegmentFile;
 
 /// The last segment of each timeline and cluster in each folder.
 ///
-/// PostgreSQL recycles and preallocates files for segments behind all that it has written (`InstallXLogFileSegment` and
-/// `PreallocXlogFiles` in `xlog.c`). A file without WAL of its name is none of these if a later segment beside it has WAL.
+/// PostgreSQL recycles and preallocates files for segments after all WAL that it has written
+/// (`InstallXLogFileSegment` and `PreallocXlogFiles` in `xlog.c`). So if a later segment in the same folder
+/// has WAL, a file without WAL for its name is not such a file.
 pub struct LastSegments<'a>(BTreeMap<(PathBuf, Timeline, u64), &'a SegmentFile>);
 
 impl<'a> LastSegments<'a> {
@@ -27,7 +28,8 @@ impl<'a> LastSegments<'a> {
         LastSegments(lasts)
     }
 
-    /// A segment with WAL behind the one that a file is named after, in the same folder and of the same timeline and cluster.
+    /// Returns a segment with WAL after the one that a file is named after, in the same folder and of the
+    /// same timeline and cluster.
     pub fn behind(&self, spare: &Spare) -> Option<&'a SegmentFile> {
         // `pg_receivewal` creates these before it has received anything.
         if spare.partial {
@@ -36,7 +38,7 @@ impl<'a> LastSegments<'a> {
         let folder = folder_of(&spare.path, spare.name);
         let key = |system_id| (folder.clone(), spare.name.timeline, system_id);
         let same = spare.system_id.and_then(|system_id| self.0.get(&key(system_id)).copied());
-        // Zeros may be of any cluster that has segments there.
+        // A file of zeros may belong to any cluster that has segments in the folder.
         let of_any = || {
             let lasts = self.0.range(key(u64::MIN)..=key(u64::MAX)).map(|(_, last)| *last);
             lasts.min_by_key(|last| last.name)
@@ -46,8 +48,8 @@ impl<'a> LastSegments<'a> {
     }
 }
 
-/// The folder with a timeline's segments. pgBackRest and Barman have one for each 4 GB of the log within it, named by the digits
-/// that these segments' names have in common.
+/// Returns the folder with a timeline's segments. pgBackRest and Barman have a subfolder for every 4 GB of
+/// WAL, named by the digits that the segments' names have in common.
 fn folder_of(path: &Path, name: SegmentName) -> PathBuf {
     let folder = path.parent().unwrap_or(Path::new(""));
     let common = &name.to_string()[..16];

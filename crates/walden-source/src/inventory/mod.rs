@@ -1,9 +1,9 @@
 //! Finds segments in files and folders, and sorts them into runs without gaps.
 //!
-//! Folders of PostgreSQL itself and of the archivers are understood: a data directory, `pg_wal`, plain archives,
+//! The folders of PostgreSQL and of the archivers are supported: a data directory, `pg_wal`, plain archives,
 //! pgBackRest (`archive/STANZA/15-1/0000000100000000/NAME-sha1.zst`), WAL-G (`wal_005/NAME.lz4`), Barman
-//! (`wals/0000000100000000/NAME`), pgmoneta, pg_receivewal, and the tar files of pg_basebackup. In folders a file's name says whether it is a segment; its
-//! content says everything else.
+//! (`wals/0000000100000000/NAME`), pgmoneta, pg_receivewal, and the tar files of pg_basebackup. In a folder,
+//! a file's name decides whether it is a segment; everything else depends on its content.
 
 mod content;
 mod later;
@@ -39,15 +39,15 @@ pub struct Inventory {
     pub runs: Vec<Run>,
     /// Files recycled or preallocated for future segments.
     pub spares: Vec<Spare>,
-    /// Segments that were found twice; one file of each is in a run.
+    /// Segments that were found twice. One file of each is in a run.
     pub duplicates: Vec<Duplicate>,
     /// Files named like segments that cannot be read.
     pub unreadable: Vec<Unreadable>,
     /// Other files and folders that were skipped.
     pub ignored: Vec<Ignored>,
-    /// Timeline histories in tar files, by their path there, with their content.
+    /// Timeline histories in tar files: their paths there and their contents.
     pub histories: Vec<(PathBuf, Vec<u8>)>,
-    /// The runs are one log along a timeline and its ancestors; see [`Inventory::follow`].
+    /// Whether the runs are one WAL stream along a timeline and its ancestors; see [`Inventory::follow`].
     pub is_one_log: bool,
 }
 
@@ -83,21 +83,22 @@ pub struct Spare {
     pub kind: SpareKind,
 }
 
-/// Why a segment file holds no WAL of its name yet.
+/// Why a segment file has no WAL for its name yet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SpareKind {
-    /// An earlier segment, or one of an earlier timeline, with this name: PostgreSQL renames files that it no longer needs.
+    /// An earlier segment, or one of an earlier timeline, under this name: PostgreSQL renames files that it
+    /// no longer needs.
     Recycled(SegmentName),
     /// Zeros.
     Preallocated,
 }
 
-/// A segment that more than one file holds.
+/// A segment that is in more than one file.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Duplicate {
     /// The file in the run.
     pub kept: SegmentFile,
-    /// The file left out.
+    /// The file that is not in a run.
     pub dropped: SegmentFile,
 }
 
@@ -106,11 +107,11 @@ pub struct Duplicate {
 pub struct Gap {
     /// The cluster's system identifier.
     pub system_id: u64,
-    /// The first segment that is missing.
+    /// The first missing segment.
     pub first: SegmentName,
-    /// The last segment that is missing.
+    /// The last missing segment.
     pub last: SegmentName,
-    /// How many are missing.
+    /// Number of missing segments.
     pub segments: u64,
 }
 
@@ -123,17 +124,18 @@ impl Inventory {
         Inventory::with_threads(paths, 1)
     }
 
-    /// Finds the segments in files and folders; folders are searched recursively. Reads the first bytes of each file, on up to
-    /// `threads` threads: opening files is waiting as much as work, so more threads than cores make sense.
+    /// Finds the segments in files and folders; folders are searched recursively. Reads the first bytes of
+    /// each file on up to `threads` threads. Opening files is mostly waiting, so it can be faster with more
+    /// threads than cores.
     ///
     /// # Errors
-    /// A path that cannot be read, a file in `paths` that is not a segment, or no segment at all. Files within folders that cannot
-    /// be read are in [`Inventory::unreadable`] instead.
+    /// A path that cannot be read, a file in `paths` that is not a segment, or no segment at all. Files
+    /// within folders that cannot be read are in [`Inventory::unreadable`] instead.
     pub fn with_threads<P: AsRef<Path>>(paths: &[P], threads: usize) -> Result<Inventory, InventoryError> {
         Inventory::with_segments(paths, Vec::new(), threads)
     }
 
-    /// The same, with `segments` that are not in `paths`: those of a store.
+    /// As [`Inventory::with_threads`], with additional `segments` from a store, which are not in `paths`.
     ///
     /// # Errors
     /// As [`Inventory::with_threads`].
@@ -170,7 +172,7 @@ impl Inventory {
             }
         }
         inventory.add_spares(spares, &mut segments);
-        // What is before a segment that a server has taken away goes next.
+        // A server removes the older segments soon after one that is gone.
         segments.retain(|found| !gone.iter().any(|gone| is_older(&found.file, gone)));
         if segments.is_empty() {
             let paths = paths.iter().map(|path| path.as_ref().to_owned()).collect();
@@ -184,10 +186,10 @@ impl Inventory {
         Ok(inventory)
     }
 
-    /// Adds files that held no WAL of their name when they were looked into.
+    /// Adds files that had no WAL for their name when they were first read.
     ///
-    /// A running server goes on meanwhile: what was kept for a future segment may hold WAL before a later segment does that was
-    /// looked into after it.
+    /// A running server may meanwhile write WAL to a file that was kept for a future segment, and then to a
+    /// later segment, which is read after the file.
     fn add_spares(&mut self, spares: Vec<(&Candidate, Spare)>, segments: &mut Vec<Found>) {
         if spares.is_empty() {
             return;
@@ -199,15 +201,15 @@ impl Inventory {
         for (candidate, spare) in again {
             match look_into(candidate) {
                 Ok(Look::Segment(segment)) => segments.push(segment),
-                // The server has taken it away.
+                // The server has removed the file.
                 Err(UnreadableReason::Io(error)) if error.kind() == io::ErrorKind::NotFound => {}
                 _ => self.spares.push(spare),
             }
         }
     }
 
-    /// Reports files that should hold WAL of their name, as later segments beside them do. A segment of which there is another file is
-    /// not lost.
+    /// Reports files without WAL for their name if later segments in their folder have WAL. A segment that is
+    /// also in another file is not lost.
     fn find_lost(&mut self) {
         if self.spares.is_empty() {
             return;
@@ -261,7 +263,7 @@ impl Inventory {
         Ok(())
     }
 
-    /// Adds the segments in a tar file. One that is cut off counts as far as it goes.
+    /// Adds the segments in a tar file. If the file is cut off, adds those before the cut.
     fn add_tar(
         &mut self,
         candidate: &Candidate,
@@ -289,26 +291,26 @@ impl Inventory {
         Ok(())
     }
 
-    /// All segments of all runs.
+    /// Returns all segments of all runs.
     pub fn segments(&self) -> impl Iterator<Item = &SegmentFile> {
         self.runs.iter().flat_map(|run| &run.segments)
     }
 
-    /// Uncompressed files that have more bytes than their segment: what is behind it is not read.
+    /// Returns uncompressed files that are longer than their segment. The additional bytes are not read.
     pub fn longer(&self) -> impl Iterator<Item = &SegmentFile> {
         self.segments().filter(|file| {
             file.compression == Compression::None && file.size_on_disk > file.segment_size.bytes()
         })
     }
 
-    /// Number and bytes on disk of the files that hold nothing yet.
+    /// Returns number and bytes on disk of the files that have no WAL yet.
     pub fn spare_bytes(&self) -> (usize, u64) {
         (self.spares.len(), self.spares.iter().map(|spare| spare.size_on_disk).sum())
     }
 
-    /// The gaps between runs of the same timeline.
+    /// Returns the gaps between runs of the same timeline.
     ///
-    /// A timeline that continues another one has no gap to it: the segment of the switch is on both.
+    /// There is no gap between a timeline and its parent: both have the segment of the switch.
     pub fn gaps(&self) -> Vec<Gap> {
         let gap = |pair: &[Run]| {
             let (Some(left), Some(right)) = (pair.first(), pair.get(1)) else { return None };
@@ -320,7 +322,7 @@ impl Inventory {
             let first = size.segment_of(left.end());
             let segments =
                 size.segment_of(right.start()).checked_sub(first).filter(|missing| *missing > 0)?;
-            // With a change of timeline in the gap, the last one that is missing is on the later one.
+            // If the timeline changes in the gap, the last missing segment is on the later one.
             let later = right.segments.first().map_or(right.timeline, |segment| segment.name.timeline);
             Some(Gap {
                 system_id: left.system_id,
@@ -340,8 +342,9 @@ impl Inventory {
         });
         let mut first: Option<(Option<Key>, Lsn)> = None;
         for Found { file: segment, first_page } in segments {
-            // Only the first segment of a timeline begins with a page of an earlier one. Any other that does is a file of the earlier
-            // timeline that a server which was promoted has recycled, and may even have the address that its new name says.
+            // Only the first segment of a timeline starts with a page of an earlier one. Any other such file
+            // is one of the earlier timeline that a promoted server has recycled. It may even have the
+            // address that belongs to its new name.
             let is_first = match first {
                 Some((key, start)) if key == segment.key() => start == segment.start,
                 _ => true,
@@ -378,7 +381,7 @@ impl Inventory {
     }
 }
 
-/// Whether a segment is of the same folder and timeline as one that is gone, and before it.
+/// Returns whether a segment precedes a removed one of the same folder and timeline.
 fn is_older(segment: &SegmentFile, gone: &Path) -> bool {
     let name_of = |path: &Path| match FileKind::of(path.file_name()?.to_str()?) {
         FileKind::Segment { name, .. } => Some(name),
@@ -389,17 +392,17 @@ fn is_older(segment: &SegmentFile, gone: &Path) -> bool {
 }
 
 impl Run {
-    /// Where the first segment starts.
+    /// Returns where the first segment starts.
     pub fn start(&self) -> Lsn {
         self.segments.first().map_or(Lsn::INVALID, |segment| segment.start)
     }
 
-    /// Where the last segment ends; that of a running server is not full.
+    /// Returns where the last segment ends. The last segment of a running server is not full.
     pub fn end(&self) -> Lsn {
         self.segments.last().map_or(Lsn::INVALID, |segment| segment.start.plus(segment.segment_size.bytes()))
     }
 
-    /// Where page headers and records are in the segments.
+    /// Returns the geometry of the segments, which locates page headers and records.
     pub fn geometry(&self) -> Geometry {
         let first = self.segments.first();
         let page_bytes = first.map_or(Geometry::DEFAULT_PAGE_BYTES, |segment| segment.page_bytes);
@@ -407,7 +410,7 @@ impl Run {
         Geometry::new(self.segment_size, page_bytes).unwrap_or(default)
     }
 
-    /// Bytes of the segments' files.
+    /// Returns the total size of the segments' files in bytes.
     pub fn size_on_disk(&self) -> u64 {
         self.segments.iter().map(|segment| segment.size_on_disk).sum()
     }
@@ -418,7 +421,8 @@ impl Run {
 }
 
 impl Duplicate {
-    /// Whether the decompressed contents of both files agree; a `.partial` one as far as it goes.
+    /// Returns whether the decompressed contents of both files agree; a `.partial` file only has to agree up
+    /// to its end.
     ///
     /// # Errors
     /// A file cannot be read.

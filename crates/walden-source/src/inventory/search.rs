@@ -1,4 +1,4 @@
-//! The search for files that may be segments.
+//! Searches for files that may be segments.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fs;
@@ -14,22 +14,22 @@ use crate::file_kind::FileKind;
 /// A file that may be a segment.
 pub struct Candidate {
     pub path: PathBuf,
-    /// Device and inode: the same file may be reached in two ways.
+    /// Device and inode, because a file may be found under several paths.
     pub file: (u64, u64),
     pub name: Option<(SegmentName, bool)>,
-    /// Whether the caller named this file itself.
+    /// Whether the caller named this file.
     pub explicit: bool,
 }
 
-/// What was found in paths.
+/// The files found in a set of paths.
 pub struct Candidates {
     /// Files that may be segments, each once.
     pub files: Vec<Candidate>,
-    /// Segments that were removed or renamed since their folder was read.
+    /// Segments that were removed or renamed after their folder was read.
     pub gone: Vec<PathBuf>,
 }
 
-/// The files in paths that may be segments; what is none is added to the inventory.
+/// Returns the files in paths that may be segments, and adds other files to the inventory.
 ///
 /// # Errors
 /// A path that cannot be read.
@@ -42,7 +42,7 @@ pub fn candidates_in<P: AsRef<Path>>(
         search.path(path.as_ref())?;
     }
     let (mut candidates, gone) = (search.candidates, search.gone);
-    // The same file may be named and be in a folder that is named too.
+    // A file may be named and also be in a named folder.
     let mut seen = HashSet::new();
     candidates.sort_by_key(|candidate| !candidate.explicit);
     candidates.retain(|candidate| seen.insert(candidate.file));
@@ -57,12 +57,12 @@ struct Search<'a> {
     folders: HashSet<(u64, u64)>,
 }
 
-/// Folders that PostgreSQL keeps beside segments.
+/// Folders that PostgreSQL keeps in a folder of segments.
 const BESIDE_SEGMENTS: &[&str] = &["archive_status", "summaries"];
-/// Folders that hold all the segments of the folder that they are in, as rows of alternatives.
+/// Folders that contain all segments of their parent folder; rows of alternatives.
 #[rustfmt::skip]
 const ONLY: &[(&[&str], &[&str])] = &[
-    // A data directory, also before 10.
+    // A data directory, also before version 10.
     (&["PG_VERSION", "pg_wal"],  &["pg_wal"]),
     (&["PG_VERSION", "pg_xlog"], &["pg_xlog"]),
     // WAL-G, Barman.
@@ -110,7 +110,7 @@ impl Search<'_> {
                 names.insert(name, entry.file_type()?);
             }
         }
-        // PostgreSQL's, and those of pgBackRest and Barman.
+        // Files of PostgreSQL, pgBackRest and Barman.
         let marks = ["backup_label", "backup_manifest", "backup.manifest", "backup.info"];
         if !asked_for && marks.iter().any(|mark| names.contains_key(*mark)) {
             self.ignore(path, IgnoredReason::BaseBackup);

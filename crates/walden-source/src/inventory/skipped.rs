@@ -1,4 +1,4 @@
-//! Files that are no segments, or cannot be read as such, and errors.
+//! Files that are not segments or cannot be read as segments, and errors.
 
 use std::fmt;
 use std::io;
@@ -22,17 +22,17 @@ pub struct Ignored {
 /// Why a file was skipped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum IgnoredReason {
-    /// A timeline's history.
+    /// A timeline history.
     History,
-    /// A backup's label (`.backup`).
+    /// A backup label (`.backup`).
     BackupLabel,
     /// It is not named like a segment.
     OtherName,
-    /// A folder of a base backup, which has its own copy of some segments.
+    /// A folder of a base backup, which contains copies of some segments.
     BaseBackup,
-    /// A folder that leads back to one that was already searched.
+    /// A folder that was already searched.
     Loop,
-    /// A segment of a timeline, or of a part of it, that the log does not follow.
+    /// A segment of a timeline, or of a part of it, that does not belong to the followed WAL.
     OtherTimeline,
 }
 
@@ -41,7 +41,7 @@ pub enum IgnoredReason {
 pub struct Unreadable {
     /// The file.
     pub path: PathBuf,
-    /// Why not.
+    /// Why it cannot be read.
     pub reason: UnreadableReason,
 }
 
@@ -52,32 +52,33 @@ pub enum UnreadableReason {
     Io(io::Error),
     /// A pipe or a device: segments are read more than once.
     NoFile,
-    /// No bytes.
+    /// The file is empty.
     Empty,
-    /// Encrypted, by what.
+    /// Encrypted; the text describes how.
     Encrypted(&'static str),
-    /// In a format that is not supported.
+    /// In an unsupported format.
     Format(&'static str),
-    /// The first page's magic, and what it says.
+    /// The first page's magic is not readable; the magic and its meaning.
     Magic(u16, UnreadableMagic),
-    /// Not a segment, for another reason than its magic.
+    /// The first page's header is invalid for another reason than its magic.
     Header(FaultKind),
     /// The file's content starts within a segment, at this position.
     MidSegment(Lsn),
-    /// The file's name is not the one of the segment in it, which is this one.
+    /// The file has the name of another segment than the one it contains, which is this one.
     Misnamed(SegmentName),
-    /// No WAL of its name, although a later segment beside it has WAL. PostgreSQL keeps such files for future segments alone.
+    /// It has no WAL for its name, although a later segment in the same folder has. PostgreSQL keeps such
+    /// files only for future segments.
     Lost {
-        /// The segment that should be there.
+        /// The expected segment.
         name: SegmentName,
         /// LSN of its start.
         start: Lsn,
-        /// What is there.
+        /// The content that was found.
         found: SpareKind,
-        /// The last segment beside it.
+        /// The last segment in the folder.
         later: SegmentName,
     },
-    /// Neither a segment nor compressed in a known way.
+    /// Neither a segment nor compressed in a known format.
     NotWal,
 }
 
@@ -104,16 +105,17 @@ pub enum InventoryError {
     NoSegments {
         /// The paths given.
         paths: Vec<PathBuf>,
-        /// What was found instead.
+        /// The other files that were found.
         inventory: Box<Inventory>,
-        /// The first of the files that look like segments but cannot be read; the others are in `inventory`.
+        /// The first of the files that are named like segments but cannot be read; the others are in
+        /// `inventory`.
         #[source]
         first_unreadable: Option<Unreadable>,
     },
 }
 
 impl InventoryError {
-    /// The next step for the user; `None` if the error of the file system decides it.
+    /// Returns the next step for the user, or `None` if it depends on the error of the file system.
     pub fn hint(&self) -> Option<&'static str> {
         Some(match self {
             InventoryError::NotFound(_) => {

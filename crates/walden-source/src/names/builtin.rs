@@ -1,5 +1,5 @@
-//! The names of the system catalogs, which the log's file numbers give away without a server: on a fresh cluster a
-//! catalog's file number is its OID, and that is fixed in PostgreSQL's sources.
+//! The names of the system catalogs, which are known without a server: on a new cluster, a catalog's file
+//! number is its OID, and OIDs are fixed in PostgreSQL's sources.
 
 use std::sync::LazyLock;
 
@@ -9,14 +9,15 @@ use walden_format::version::Major;
 
 use super::{Persistence, Relation, RelationKind};
 
-/// The catalog whose first file this is. `VACUUM FULL` and its like give a catalog a new file, which is not found here.
+/// Returns the catalog whose first file this is. `VACUUM FULL` and similar commands create a new file, which
+/// is not found here.
 ///
-/// Which version wrote the log matters little: two of 290 have changed their name since 10.
+/// The version matters little: two of 290 catalogs have changed their name since 10.
 pub fn by_file(locator: RelFileLocator, version: Option<Major>) -> Option<&'static Relation> {
     by_oid(locator.database, locator.relation, version)
 }
 
-/// The catalog with this OID, in a database or, with the database 0, of those that all share.
+/// Returns the catalog with this OID in a database. With the database 0, returns a shared catalog.
 pub fn by_oid(database: u32, oid: u32, version: Option<Major>) -> Option<&'static Relation> {
     let number = version.map_or(NEWEST, |version| version.number() / 10_000).clamp(OLDEST, NEWEST);
     let candidates = CATALOGS.get(&oid)?;
@@ -25,7 +26,7 @@ pub fn by_oid(database: u32, oid: u32, version: Option<Major>) -> Option<&'stati
     (is_shared == (database == 0)).then_some(&row.relation)
 }
 
-/// All of them, of all versions.
+/// Returns all catalogs of all versions.
 pub fn all() -> impl Iterator<Item = &'static Relation> {
     CATALOGS.values().flatten().map(|row| &row.relation)
 }

@@ -1,54 +1,57 @@
-//! Columns of tables and types of users: what it takes to read a row's bytes.
+//! Columns and user-defined types, as needed to decode a tuple.
 
 use std::fmt;
 
 use super::Identifier;
 
-/// A column, as `pg_attribute` has it.
+/// A column, as in `pg_attribute`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Column {
     /// `attnum`, from 1.
     pub number: i16,
-    /// `attname`; of a dropped column what PostgreSQL calls it then.
+    /// `attname`; for a dropped column, PostgreSQL's placeholder.
     pub name: String,
-    /// `atttypid`; 0 if it was dropped.
+    /// `atttypid`; 0 if the column was dropped.
     pub type_oid: u32,
     /// `atttypmod`: the length of a `varchar`, for example.
     pub typmod: i32,
-    /// `attlen`: bytes; -1 with a header of its length, -2 a text that ends with a zero.
+    /// `attlen`: bytes; -1 for a varlena, -2 for a zero-terminated string.
     pub length: i16,
     /// `attalign`: `c`, `s`, `i` or `d`.
     pub align: char,
     /// `attstorage`: `p`, `e`, `m` or `x`.
     pub storage: char,
-    /// Whether it was dropped: its bytes stay in the rows.
+    /// Whether it was dropped. Its bytes stay in the tuples.
     pub is_dropped: bool,
-    /// Whether it is computed from the others (`attgenerated`).
+    /// Whether it is computed from other columns (`attgenerated`).
     pub is_generated: bool,
-    /// Whether it is computed when it is read, so that rows do not have it (`attgenerated` is `v`; since 18).
+    /// Whether it is computed when it is read, so that tuples do not contain it (`attgenerated` is `v`; since
+    /// 18).
     pub is_virtual: bool,
-    /// Whether it is `GENERATED ALWAYS AS IDENTITY`, which an `INSERT` sets with `OVERRIDING SYSTEM VALUE` alone.
+    /// Whether it is `GENERATED ALWAYS AS IDENTITY`, so that an `INSERT` can set it only with `OVERRIDING
+    /// SYSTEM VALUE`.
     pub is_identity_always: bool,
     /// Whether it is part of the primary key.
     pub is_key: bool,
-    /// The value in rows from before the column was added (`attmissingval`).
+    /// The value in tuples from before the column was added (`attmissingval`).
     pub missing: Missing,
 }
 
-/// The value of a column in rows that are older than the column.
+/// The value of a column in tuples that are older than the column.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub enum Missing {
     /// Null.
     #[default]
     Null,
-    /// In its printed form.
+    /// Its text representation.
     Text(String),
-    /// As a tuple has it, without the header of its length.
+    /// Its bytes in a tuple, without the varlena header.
     Bytes(Vec<u8>),
 }
 
 impl Column {
-    /// A column that was not dropped, is not generated, no key, and stored as it is: `attnum`, name, `atttypid`, `attlen` and `attalign`.
+    /// Returns an ordinary column, given `attnum`, name, `atttypid`, `attlen` and `attalign`: not dropped,
+    /// not generated, not part of a key, and stored inline.
     pub fn plain(number: i16, name: &str, type_oid: u32, length: i16, align: char) -> Column {
         Column {
             number,
@@ -68,7 +71,7 @@ impl Column {
     }
 }
 
-/// A type that a user made, as `pg_type` and the catalogs beside it have it.
+/// A user-defined type, as in `pg_type` and related catalogs.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Type {
     /// `pg_type.oid`
@@ -83,25 +86,25 @@ pub struct Type {
     pub length: i16,
     /// `typalign`
     pub align: char,
-    /// `typelem`: of an array the type of its elements.
+    /// `typelem`: for an array, the type of its elements.
     pub element: u32,
     /// Whether it is the array of another type (`typcategory` is `A`).
     pub is_array: bool,
-    /// `typbasetype`: of a domain.
+    /// `typbasetype`: for a domain, its base type.
     pub base: u32,
-    /// `typtypmod`: of a domain over a type with a modifier, such as `numeric(12,2)`.
+    /// `typtypmod`: for a domain over a type with a modifier, such as `numeric(12,2)`.
     pub typmod: Option<i32>,
-    /// `typrelid`: of a composite type, the relation that has its columns.
+    /// `typrelid`: for a composite type, the relation with its columns.
     pub relation: u32,
-    /// Type of a range's or multirange's bounds.
+    /// For a range or multirange, the type of its bounds.
     pub subtype: u32,
-    /// OIDs and labels of an enum's values.
+    /// For an enum, the OIDs and labels of its values.
     pub labels: Vec<(u32, String)>,
-    /// Columns of a composite type; none of a table's rows, where the table has them.
+    /// For a composite type, its columns; empty for a table's row type, because the table has them.
     pub columns: Vec<Column>,
 }
 
-/// The name as SQL has it.
+/// Formats the name as SQL does.
 impl fmt::Display for Type {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // The arrays of user types have names of their own.

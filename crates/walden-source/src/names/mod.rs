@@ -1,8 +1,9 @@
-//! Who is who: the names of databases, tablespaces and relations behind the numbers in the log.
+//! Names of databases, tablespaces and relations for the numbers in the WAL.
 //!
-//! The log knows a relation by the number of its file, which changes when the relation is rewritten (`VACUUM FULL`,
-//! `CLUSTER`, `REINDEX`, `TRUNCATE`, many an `ALTER TABLE`). So names come from a server's catalogs, from a file saved
-//! earlier, from both, and from rewrites seen in the log. System catalogs have names without any of these.
+//! The WAL identifies a relation by its file number, which changes when the relation is rewritten (`VACUUM
+//! FULL`, `CLUSTER`, `REINDEX`, `TRUNCATE`, many `ALTER TABLE` commands). So names come from a server's
+//! catalogs, from a file saved earlier, from both, and from rewrites seen in the WAL. System catalogs have
+//! names without any of these.
 
 pub mod builtin;
 mod column;
@@ -21,19 +22,19 @@ use walden_format::version::Major;
 pub use self::column::{Column, Missing, Type};
 pub use self::relation::{FIRST_USER_OID, Identifier, Persistence, Relation, RelationKind};
 
-/// The tablespace `pg_default`, where a database is unless it was put elsewhere.
+/// The tablespace `pg_default`, which databases use by default.
 pub const DEFAULT_TABLESPACE: u32 = 1663;
-/// The tablespace `pg_global`, where the relations are that all databases share.
+/// The tablespace `pg_global` of the shared relations.
 pub const GLOBAL_TABLESPACE: u32 = 1664;
 
-/// The names of a cluster; what is not in it comes back as unresolved.
+/// The names of a cluster. Unknown objects are unresolved.
 #[derive(Clone, Debug, Default)]
 pub struct Names {
-    /// The server or file that the names were read from.
+    /// The server or file from which the names were read.
     pub origin: Origin,
-    /// What could not be read, for people.
+    /// Problems while reading the names, for the user.
     pub notes: Vec<String>,
-    /// The server's settings that have to do with the log, in the units of `pg_settings`, such as `300 s`.
+    /// The server's settings that concern the WAL, in the units of `pg_settings`, such as `300 s`.
     pub settings: BTreeMap<String, String>,
     version: Option<Major>,
     databases: FxHashMap<u32, Database>,
@@ -43,23 +44,24 @@ pub struct Names {
     files: FxHashMap<RelFileLocator, NamedFile>,
     /// Columns of tables, by database and OID.
     columns: FxHashMap<(u32, u32), Vec<Column>>,
-    /// Types of users, by database and OID.
+    /// User-defined types, by database and OID.
     types: FxHashMap<(u32, u32), Type>,
-    /// The tables that inherit from others, with those, by database; partitions included. Names that were saved before have none.
+    /// Pairs of a table and a table that it inherits from, by database; partitions included. Files of earlier
+    /// versions have none.
     inherits: FxHashMap<u32, Vec<(u32, u32)>>,
-    /// From the file before a rewrite to the one after it, and back.
+    /// From the file before a rewrite to the file after it, and back.
     successors: FxHashMap<RelFileLocator, RelFileLocator>,
     predecessors: FxHashMap<RelFileLocator, RelFileLocator>,
 }
 
-/// Where names come from.
+/// The source of names.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Origin {
-    /// The server's version in its own words, such as `18.6`.
+    /// The server's version string, such as `18.6`.
     pub server_version: Option<String>,
-    /// The same as a number, such as 180006.
+    /// The version as a number, such as 180006.
     pub server_version_num: Option<u32>,
-    /// The cluster's system identifier; servers tell it since 9.6.
+    /// The cluster's system identifier; servers report it since 9.6.
     pub system_id: Option<u64>,
     /// When the catalogs were read, in UTC as `2026-01-31T12:00:00Z`.
     pub read_at: Option<String>,
@@ -67,29 +69,30 @@ pub struct Origin {
     pub lsn: Option<Lsn>,
 }
 
-/// A database by its OID.
+/// A database.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Database {
     /// Its name.
     pub name: String,
-    /// The tablespace of its relations that are in no other one.
+    /// The tablespace of its relations without a tablespace of their own.
     pub tablespace: u32,
-    /// What its text is encoded in, such as `UTF8` (`pg_encoding_to_char`).
+    /// Its encoding, such as `UTF8` (`pg_encoding_to_char`).
     pub encoding: Option<String>,
     /// When its statistics were reset, in UTC (`pg_stat_database.stats_reset`).
     pub statistics_reset: Option<String>,
 }
 
-/// What is known of a file number.
+/// The relation of a file number, if it is known.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Resolved<'a> {
-    /// The file of a relation, as the newest source of names has it.
+    /// The current file of a relation, according to the newest source of names.
     Current(&'a Relation),
-    /// A file that the relation had at another time: it was rewritten between.
+    /// An earlier or later file of a relation that was rewritten.
     Rewritten(&'a Relation),
-    /// A system catalog, by its number alone.
+    /// A system catalog, found by its number only.
     BuiltIn(&'static Relation),
-    /// Nothing: dropped or rewritten before the names were read, created after, or of a database that was not read.
+    /// Unknown: dropped or rewritten before the names were read, created later, or in a database that was not
+    /// read.
     Unresolved,
 }
 
@@ -105,26 +108,26 @@ pub enum NamesError {
         #[source]
         error: std::io::Error,
     },
-    /// The file is not one of names.
+    /// The file is not a file of names.
     #[error("cannot read names from {}: expected a file saved by --save-names, found {what}", .path.display())]
     Format {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The content that was found.
         what: String,
     },
-    /// Names of two clusters.
+    /// The names belong to two clusters.
     #[error("cannot add names of another cluster: expected system identifier {expected}, found {found}")]
     OtherCluster {
-        /// Of the names so far.
+        /// System identifier of the existing names.
         expected: u64,
-        /// Of those to add.
+        /// System identifier of the names to add.
         found: u64,
     },
 }
 
 impl NamesError {
-    /// The next step for the user; `None` if the error of the file system decides it.
+    /// Returns the next step for the user, or `None` if it depends on the error of the file system.
     pub fn hint(&self) -> Option<&'static str> {
         match self {
             NamesError::File { .. } => None,
@@ -142,16 +145,16 @@ struct NamedFile {
     current: bool,
 }
 
-/// Maximum number of consecutive rewrites that are followed; reused numbers may form a cycle.
+/// Most consecutive rewrites that are followed; reused numbers may form a cycle.
 const MAX_CHAIN: usize = 10_000;
 
 impl Names {
-    /// The names of the system catalogs alone, as this version has them.
+    /// Returns only the names of the system catalogs, for a version.
     pub fn builtin(version: Option<Major>) -> Names {
         Names { version, ..Names::default() }
     }
 
-    /// Reads names from a file that [`Names::write`] wrote.
+    /// Reads names from a file written by [`Names::write`].
     ///
     /// # Errors
     /// The file cannot be read, or is not a file of names.
@@ -159,7 +162,7 @@ impl Names {
         saved::load(path)
     }
 
-    /// Whether a file is one of names, of whatever version of the form.
+    /// Returns whether a file is a file of names, in any version of the format.
     ///
     /// # Errors
     /// The file cannot be read.
@@ -169,16 +172,20 @@ impl Names {
 
     /// Writes all names as JSON.
     ///
-    /// One object with `walden_names` (the form's version, 1), `server_version`, `server_version_num`,
-    /// `system_identifier` (a string: JSON's numbers are too short for some), `read_at` and `lsn` (each may be null),
-    /// `settings` (an object of text), and
-    /// five arrays: `databases` (`oid`, `name`, `tablespace`, `encoding`, `statistics_reset`), `tablespaces`
-    /// (`oid`, `name`), `types` and `relations`
-    /// (`database`, `oid`, `schema`, `name`, `kind`, `persistence`, `access_method`, `table`, `partition_of`, `scans`,
-    /// `files`, `columns`), and `inherits` (`database`, `pairs` of `inhrelid` and `inhparent`; files saved before lack it). A file is
-    /// `[tablespace, database, number]`; the first one is current, or null if none is known to be.
-    /// `kind` and `persistence` are the letters of `pg_class`. Columns have the names of `pg_attribute`; `types` are those that
-    /// users made. What a reader does not know it passes over.
+    /// The file is one object. Its members are `walden_names` (the version of the format, 1),
+    /// `server_version`, `server_version_num`, `system_identifier` (a string: JSON's numbers are not exact
+    /// for some), `read_at` and `lsn` (each may be null), `settings` (an object of strings), and five arrays:
+    ///
+    /// - `databases`: `oid`, `name`, `tablespace`, `encoding`, `statistics_reset`.
+    /// - `tablespaces`: `oid`, `name`.
+    /// - `types`: the user-defined types.
+    /// - `relations`: `database`, `oid`, `schema`, `name`, `kind`, `persistence`, `access_method`, `table`,
+    ///   `partition_of`, `scans`, `files`, `columns`.
+    /// - `inherits`: `database`, `pairs` of `inhrelid` and `inhparent`. Files of earlier versions lack it.
+    ///
+    /// A file of a relation is `[tablespace, database, number]`; the first one is current, or null if none is
+    /// known to be. `kind` and `persistence` are the letters of `pg_class`. Columns have the names of
+    /// `pg_attribute`. Readers ignore unknown members.
     ///
     /// # Errors
     /// Those of `out`.
@@ -186,15 +193,15 @@ impl Names {
         saved::write(self, out)
     }
 
-    /// The version that wrote the log, for the names of system catalogs.
+    /// Sets the version that wrote the WAL, for the names of system catalogs.
     pub fn set_version(&mut self, version: Major) {
         self.version = Some(version);
     }
 
-    /// Adds names that were read later: these take precedence; old files and dropped relations are kept.
+    /// Adds names that were read later. These take precedence; old files and dropped relations are kept.
     ///
     /// # Errors
-    /// Both have a system identifier and they differ. Nothing is changed then.
+    /// Both have a system identifier and they differ. Nothing is changed in that case.
     pub fn merge(&mut self, newer: Names) -> Result<(), NamesError> {
         if let (Some(expected), Some(found)) = (self.origin.system_id, newer.origin.system_id)
             && expected != found
@@ -202,7 +209,8 @@ impl Names {
             return Err(NamesError::OtherCluster { expected, found });
         }
         for file in self.files.values_mut() {
-            // A relation that was not read this time (its database did not let us in) keeps its file.
+            // A relation that was not read this time, because its database refused the connection, keeps its
+            // file.
             let relation = &self.relations[file.relation];
             file.current &= !newer.by_oid.contains_key(&(relation.database, relation.oid));
         }
@@ -246,27 +254,28 @@ impl Names {
         Ok(())
     }
 
-    /// The tables of a database that inherit from others: pairs of `inhrelid` and `inhparent`. `None` if it is not known which do.
+    /// Returns the inheritance pairs of a database, `inhrelid` and `inhparent`, or `None` if they are not
+    /// known.
     pub fn inherits(&self, database: u32) -> Option<&[(u32, u32)]> {
         self.inherits.get(&database).map(Vec::as_slice)
     }
 
-    /// Says which tables of a database inherit from which: pairs of `inhrelid` and `inhparent`.
+    /// Sets the inheritance pairs of a database, `inhrelid` and `inhparent`.
     pub fn set_inherits(&mut self, database: u32, pairs: Vec<(u32, u32)>) {
         self.inherits.insert(database, pairs);
     }
 
-    /// Names a database.
+    /// Adds a database.
     pub fn add_database(&mut self, oid: u32, database: Database) {
         self.databases.insert(oid, database);
     }
 
-    /// Names a tablespace.
+    /// Adds a tablespace.
     pub fn add_tablespace(&mut self, oid: u32, name: &str) {
         self.tablespaces.insert(oid, name.to_owned());
     }
 
-    /// Names a relation, and its file if it has one.
+    /// Adds a relation, and its file if it has one.
     pub fn add(&mut self, relation: Relation, file: Option<RelFileLocator>) {
         let relation = self.add_relation(relation);
         if let Some(file) = file {
@@ -274,22 +283,23 @@ impl Names {
         }
     }
 
-    /// Says which columns a table has.
+    /// Sets the columns of a table.
     pub fn set_columns(&mut self, database: u32, table: u32, columns: Vec<Column>) {
         self.columns.insert((database, table), columns);
     }
 
-    /// The columns of a table, dropped ones included, in their order; `None` if they are not known.
+    /// Returns the columns of a table in their order, including dropped ones, or `None` if they are not
+    /// known.
     pub fn columns(&self, database: u32, table: u32) -> Option<&[Column]> {
         self.columns.get(&(database, table)).map(Vec::as_slice)
     }
 
-    /// Whether the columns of a database's tables are known.
+    /// Returns whether the columns of a database's tables are known.
     pub fn has_columns(&self, database: u32) -> bool {
         self.columns.keys().any(|(of, _)| *of == database)
     }
 
-    /// Adds a type of a user.
+    /// Adds a user-defined type.
     pub fn add_type(&mut self, database: u32, added: Type) {
         self.types.insert((database, added.oid), added);
     }
@@ -301,12 +311,13 @@ impl Names {
         }
     }
 
-    /// The types that users made in a database.
+    /// Returns the user-defined types in a database.
     pub fn types(&self, database: u32) -> impl Iterator<Item = &Type> {
         self.types.iter().filter(move |((of, _), _)| *of == database).map(|(_, found)| found)
     }
 
-    /// Adds a rewrite: the relation with the file `old` has the file `new` after it. A name for one of them then applies to both.
+    /// Adds a rewrite of a relation from the file `old` to the file `new`. A name of either file then applies
+    /// to both.
     pub fn learn_rewrite(&mut self, old: RelFileLocator, new: RelFileLocator) {
         if old != new {
             self.successors.insert(old, new);
@@ -314,7 +325,7 @@ impl Names {
         }
     }
 
-    /// The relation that a file belongs to.
+    /// Returns the relation of a file.
     pub fn resolve(&self, file: RelFileLocator) -> Resolved<'_> {
         let direct = self.resolve_directly(file);
         if direct != Resolved::Unresolved {
@@ -344,9 +355,10 @@ impl Names {
         builtin::by_file(file, self.version).map_or(Resolved::Unresolved, Resolved::BuiltIn)
     }
 
-    /// The files of the relations that a name may mean, each with whether it is the relation's current one.
+    /// Returns the files of the relations with a name. The flag is set for the current file of a relation.
     ///
-    /// `name` is `NAME`, `SCHEMA.NAME` or `DATABASE.SCHEMA.NAME`, in quotes where SQL needs them. Sorted by file.
+    /// `name` is `NAME`, `SCHEMA.NAME` or `DATABASE.SCHEMA.NAME`, in quotes where SQL needs them. Sorted by
+    /// file.
     pub fn files_of(&self, name: &str) -> Vec<(RelFileLocator, &Relation, bool)> {
         let parts = split_name(name);
         let Some((last, above)) = parts.split_last() else { return Vec::new() };
@@ -364,12 +376,12 @@ impl Names {
         found
     }
 
-    /// Every file and the relation that it is or was of.
+    /// Returns every file with the relation to which it belongs or belonged.
     pub fn files(&self) -> impl Iterator<Item = (RelFileLocator, &Relation)> {
         self.files.iter().map(|(file, named)| (*file, &self.relations[named.relation]))
     }
 
-    /// The relation with this OID in a database; one that all databases share is found with any.
+    /// Returns the relation with this OID in a database; a shared relation is found with any database.
     pub fn by_oid(&self, database: u32, oid: u32) -> Option<&Relation> {
         let known = self.by_oid.get(&(database, oid)).or_else(|| self.by_oid.get(&(0, oid)));
         let builtin = || {
@@ -379,19 +391,19 @@ impl Names {
         known.map(|index| &self.relations[*index]).or_else(builtin)
     }
 
-    /// The table that a relation belongs to: of an index, a TOAST table or its index that table, otherwise itself.
+    /// Returns the table that owns a relation (an index, a TOAST table or its index), or the relation itself.
     ///
-    /// `database` is the one in the log; built-in names are those of every database.
+    /// `database` is the one in the WAL; built-in names exist in every database.
     pub fn table_of<'a>(&'a self, database: u32, relation: &'a Relation) -> &'a Relation {
         relation.table.and_then(|table| self.by_oid(database, table)).unwrap_or(relation)
     }
 
-    /// A database's name and place.
+    /// Returns a database.
     pub fn database(&self, oid: u32) -> Option<&Database> {
         self.databases.get(&oid)
     }
 
-    /// A tablespace's name.
+    /// Returns a tablespace's name.
     pub fn tablespace(&self, oid: u32) -> Option<&str> {
         let builtin = || match oid {
             DEFAULT_TABLESPACE => Some("pg_default"),
@@ -401,7 +413,7 @@ impl Names {
         self.tablespaces.get(&oid).map(String::as_str).or_else(builtin)
     }
 
-    /// All relations that a server or a file named, in no order.
+    /// Returns all relations from servers or files, in no order.
     pub fn relations(&self) -> impl Iterator<Item = &Relation> {
         self.by_oid.values().map(|index| &self.relations[*index])
     }
@@ -413,7 +425,7 @@ impl Names {
                 self.relations[*index] = relation;
                 *index
             }
-            // The OID of something dropped was used again; the old files keep the old name.
+            // The OID of a dropped relation was reused. The old files keep the old name.
             _ => {
                 let index = self.relations.len();
                 self.relations.push(relation);
@@ -424,7 +436,7 @@ impl Names {
     }
 }
 
-/// A qualified name's parts; in quotes, dots don't part it and two quotes stand for one.
+/// Splits a qualified name. In quotes, dots are ordinary characters and a doubled quote is one quote.
 pub fn split_name(name: &str) -> Vec<String> {
     let mut parts = vec![String::new()];
     let mut is_quoted = false;
@@ -442,7 +454,7 @@ pub fn split_name(name: &str) -> Vec<String> {
 }
 
 impl<'a> Resolved<'a> {
-    /// The relation, if there is one.
+    /// Returns the relation, if there is one.
     pub fn relation(self) -> Option<&'a Relation> {
         match self {
             Resolved::Current(relation) | Resolved::Rewritten(relation) | Resolved::BuiltIn(relation) => {

@@ -1,20 +1,20 @@
-//! A relation: its name, kind and persistence, as `pg_class` has them.
+//! A relation: its name, kind and persistence, as in `pg_class`.
 
 use std::fmt;
 
 use walden_format::transam::FIRST_NORMAL_OID;
 
-/// OIDs below this one belong to what initdb makes (`FirstNormalObjectId`).
+/// OIDs below this one belong to objects that initdb creates (`FirstNormalObjectId`).
 pub const FIRST_USER_OID: u32 = FIRST_NORMAL_OID;
 
-/// Something with a file: a table, an index, a sequence; and partitioned ones, which have none.
+/// A relation with a file (a table, an index, a sequence), or a partitioned one without a file.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Relation {
-    /// OID of its database; 0 for one that all databases share, and for built-in names.
+    /// OID of its database; 0 for a shared relation, and for built-in names.
     pub database: u32,
     /// Whether it is a shared catalog (`pg_class.relisshared`).
     pub shared: bool,
-    /// Its OID, which stays the same for its whole life.
+    /// Its OID, which never changes.
     pub oid: u32,
     /// Name of its schema.
     pub schema: String,
@@ -24,29 +24,30 @@ pub struct Relation {
     pub kind: RelationKind,
     /// `pg_class.relpersistence`: whether it is logged.
     pub persistence: Persistence,
-    /// `heap`, `btree`, `gin`, ...; nothing for those without one.
+    /// `heap`, `btree`, `gin`, ...; `None` for relations without one.
     pub access_method: Option<String>,
-    /// OID of the table that it belongs to: of an index, a TOAST table, a TOAST table's index. Nothing for a table.
+    /// OID of the table that owns it, for an index, a TOAST table, or a TOAST table's index. `None` for a
+    /// table.
     pub table: Option<u32>,
-    /// OID of the partitioned table or index that it is a partition of.
+    /// OID of the partitioned table or index to which it belongs as a partition.
     pub partition_of: Option<u32>,
-    /// Of an index: how often it was scanned since the server's statistics were reset.
+    /// For an index: how often it was scanned since the server's statistics were reset.
     pub scans: Option<u64>,
-    /// Of an index: whether it enforces a constraint or identifies rows for replication (primary key, unique, exclusion, replica
-    /// identity), so that it is needed even if no query uses it.
+    /// For an index: whether it enforces a constraint or identifies rows for replication (primary key,
+    /// unique, exclusion, replica identity), so that it is needed even if no query uses it.
     pub is_required: Option<bool>,
 }
 
 impl Relation {
-    /// Part of what initdb makes: a system catalog, or a table of the information schema.
+    /// Returns whether initdb created it: a system catalog, or a table of the information schema.
     pub fn is_catalog(&self) -> bool {
         self.oid < FIRST_USER_OID
     }
 }
 
 impl fmt::Display for Relation {
-    /// As one would write it in SQL: with its schema, unless that is `public` or one of the catalogs'; quoted where
-    /// needed. Whatever the name holds, it is printable.
+    /// Formats the name as SQL does: with its schema, unless that is `public` or a catalog schema, and quoted
+    /// where needed. The result is always printable.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if !matches!(self.schema.as_str(), "public" | "pg_catalog" | "pg_toast") {
             write!(f, "{}.", Identifier(&self.schema))?;
@@ -55,7 +56,7 @@ impl fmt::Display for Relation {
     }
 }
 
-/// What a relation is, by `pg_class.relkind`.
+/// The kind of a relation (`pg_class.relkind`).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[allow(missing_docs)]
 pub enum RelationKind {
@@ -66,12 +67,12 @@ pub enum RelationKind {
     MaterializedView,
     PartitionedTable,
     PartitionedIndex,
-    /// A kind that this program does not know.
+    /// A kind that Walden does not know.
     Other(char),
 }
 
 impl RelationKind {
-    /// The kind that a letter of `pg_class.relkind` stands for.
+    /// Returns the kind for a letter of `pg_class.relkind`.
     pub fn from_letter(letter: char) -> RelationKind {
         match letter {
             'r' => RelationKind::Table,
@@ -85,7 +86,7 @@ impl RelationKind {
         }
     }
 
-    /// Its letter in `pg_class.relkind`.
+    /// Returns the letter in `pg_class.relkind`.
     pub fn letter(self) -> char {
         match self {
             RelationKind::Table => 'r',
@@ -115,19 +116,19 @@ impl fmt::Display for RelationKind {
     }
 }
 
-/// How a relation is logged, by `pg_class.relpersistence`.
+/// The persistence of a relation (`pg_class.relpersistence`).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Persistence {
-    /// In full.
+    /// Logged completely.
     Permanent,
-    /// Only that it exists.
+    /// Only its creation is logged.
     Unlogged,
-    /// Not at all.
+    /// Not logged.
     Temporary,
 }
 
 impl Persistence {
-    /// The persistence that a letter of `pg_class.relpersistence` denotes.
+    /// Returns the persistence for a letter of `pg_class.relpersistence`.
     pub fn from_letter(letter: char) -> Persistence {
         match letter {
             'u' => Persistence::Unlogged,

@@ -1,4 +1,4 @@
-//! Names in a file; [`Names::write`] describes its form.
+//! Reads and writes names as a file; [`Names::write`] describes the format.
 
 use std::collections::BTreeMap;
 use std::io::{self, BufReader, Write};
@@ -43,7 +43,7 @@ struct Saved {
     relations: Vec<RelationRow>,
 }
 
-/// A database of which it is known which tables inherit from others, perhaps none.
+/// The inheritance pairs of a database in which they are known, perhaps none.
 #[derive(Serialize, Deserialize)]
 struct InheritsRow {
     database: u32,
@@ -91,7 +91,7 @@ struct RelationRow {
     columns: Vec<ColumnRow>,
 }
 
-/// Fields have the names of `pg_attribute`; what most columns have is left out.
+/// The fields have the names of `pg_attribute`. Common values are omitted.
 #[derive(Serialize, Deserialize)]
 struct ColumnRow {
     attnum: i16,
@@ -361,7 +361,7 @@ pub(super) fn write(names: &Names, mut out: impl Write) -> io::Result<()> {
         let row = (locator.tablespace, locator.database, locator.relation);
         files[file.relation].push((!file.current, Some(row)));
     }
-    // Whatever lost its OID to another relation comes first, so that reading in this order gives the same.
+    // Relations whose OID was reused come first, so that reading in this order yields the same names.
     let mut order: Vec<_> = (0..names.relations.len()).collect();
     order.sort_by_key(|index| (names.relations[*index].database, names.relations[*index].oid, *index));
     let rows = order.into_iter().map(|index| {
@@ -397,7 +397,7 @@ fn field(out: &mut impl Write, name: &str, value: &impl Serialize) -> io::Result
     writeln!(out, "\"{name}\": {},", serde_json::to_string(value)?)
 }
 
-/// One line per element: such a file can be searched and compared by line.
+/// Writes one line per element, so that files can be searched and compared by line.
 fn array<T: Serialize>(
     out: &mut impl Write,
     name: &str,

@@ -1,7 +1,7 @@
-//! LZ4 frames, one after the other, as `lz4`, WAL-G, pgBackRest and pg_receivewal write them.
+//! LZ4 frames, one after another, as `lz4`, WAL-G, pgBackRest and pg_receivewal write them.
 //!
-//! Only blocks come from the `lz4_flex` crate: its frame reader takes a file that was cut between two blocks for a
-//! complete one. The layout is that of `lz4_Frame_format.md` of the LZ4 project:
+//! Only the block format comes from the `lz4_flex` crate, because its frame reader treats a file that was cut
+//! between two blocks as complete. The layout is that of `lz4_Frame_format.md` of the LZ4 project:
 //!
 //! ```text
 //! width
@@ -24,25 +24,25 @@ use twox_hash::XxHash32;
 
 /// First bytes of a frame.
 pub(super) const MAGIC: u32 = 0x184D_2204;
-/// First bytes of a frame of the oldest format, which has nothing but blocks.
+/// First bytes of a frame of the legacy format, which consists of blocks only.
 pub(super) const LEGACY_MAGIC: u32 = 0x184C_2102;
-/// A frame to skip; its lowest 4 bits are free.
+/// First bytes of a frame to skip; its lowest 4 bits are arbitrary.
 pub(super) const SKIPPABLE_MAGIC: u32 = 0x184D_2A50;
 
-/// How far back a block may refer to the ones before it.
+/// Most bytes before a block to which it may refer.
 const HISTORY: usize = 64 << 10;
 const LEGACY_BLOCK: usize = 8 << 20;
-/// Set in a block's length: its bytes are stored as they are.
+/// Flag in a block's length: its bytes are not compressed.
 const STORED: u32 = 1 << 31;
 
-/// Decompresses all frames of a reader. Holds two blocks of the size that the frame asks for: at most 16 MB.
+/// Decompresses all frames of a reader. Holds two blocks of the size that the frame demands: at most 16 MB.
 pub(super) struct Lz4Reader<R> {
     input: R,
     frame: Option<Frame>,
-    /// The frame that starts with the bytes that ended a frame of the oldest format.
+    /// The first bytes of the next frame, which have ended a frame of the legacy format.
     pending_magic: Option<u32>,
     compressed: Vec<u8>,
-    /// [`HISTORY`] bytes that blocks may refer to, then the block.
+    /// [`HISTORY`] bytes to which blocks may refer, then the block.
     plain: Vec<u8>,
     history: usize,
     /// The part of `plain` that has not been read yet.
@@ -72,7 +72,7 @@ impl<R: BufRead> Lz4Reader<R> {
         }
     }
 
-    /// Reads blocks until one has content; `false` at the clean end of the last frame.
+    /// Reads blocks until one has content. Returns `false` at the proper end of the last frame.
     fn fill(&mut self) -> io::Result<bool> {
         while self.unread.is_empty() {
             if self.frame.is_none() && !self.next_frame()? {
@@ -166,12 +166,12 @@ impl<R: BufRead> Lz4Reader<R> {
         }
         let (stored, len) =
             if legacy { (false, word as usize) } else { (word & STORED != 0, (word & !STORED) as usize) };
-        // The oldest format does not store blocks as they are, so a block may have become a little longer.
+        // The legacy format has no uncompressed blocks, so a block may be a little longer than its content.
         if len > if legacy { largest + largest / 255 + 16 } else { largest } {
             return Err(invalid("a block that is longer than the frame allows"));
         }
         self.compressed.clear();
-        // Grows with what is really there, not with what the length claims.
+        // Memory grows with the bytes read, not with the claimed length.
         (&mut self.input).take(len as u64).read_to_end(&mut self.compressed)?;
         if self.compressed.len() < len {
             return Err(io::ErrorKind::UnexpectedEof.into());
@@ -220,7 +220,7 @@ impl<R: BufRead> Lz4Reader<R> {
         }
     }
 
-    /// Moves the end of the block that was read to where the next one finds it.
+    /// Moves the end of the previous block to the place where the next block refers to it.
     fn keep_history(&mut self) {
         if self.frame.as_ref().is_some_and(|frame| frame.linked) {
             let end = self.unread.end;

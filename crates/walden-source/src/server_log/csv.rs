@@ -1,4 +1,4 @@
-//! `csvlog`: one record per entry, with messages of several lines in quotes.
+//! `csvlog`: one record per entry; messages of several lines are in quotes.
 
 use std::io::{self, BufRead};
 
@@ -6,12 +6,12 @@ use csv_core::{ReadFieldResult, Reader};
 
 use super::{Entry, MAX_FIELD, parse_time, without_port};
 
-/// Columns since 9.0; later versions have more behind.
+/// Number of columns since 9.0. Later versions have more at the end.
 const MIN_COLUMNS: usize = 23;
-/// Columns that are kept.
+/// Most columns that are kept.
 const MAX_COLUMNS: usize = 32;
 
-/// Whether a file begins like a csvlog: with a time and several columns, the third of which is in quotes or empty.
+/// Returns whether the start of a file is like a csvlog: a time and at least ten more columns.
 pub fn looks_like(start: &[u8]) -> bool {
     let line = start.split(|byte| *byte == b'\n').next().unwrap_or_default();
     let mut columns = line.split(|byte| *byte == b',');
@@ -19,7 +19,7 @@ pub fn looks_like(start: &[u8]) -> bool {
     parse_time(&time).is_some() && columns.count() >= 10
 }
 
-/// Reads all entries. Records that do not have the columns are skipped.
+/// Reads all entries. Skips records with too few columns.
 pub fn read(input: &mut impl BufRead, each: &mut dyn FnMut(Entry)) -> io::Result<()> {
     let mut reader = Reader::new();
     let mut fields: Vec<Vec<u8>> = Vec::new();
@@ -90,7 +90,7 @@ mod tests {
         assert_eq!(one.message, "statement: INSERT INTO t\n VALUES ('a \"b\", c')");
         assert_eq!((one.virtual_xid.as_str(), one.application.as_str()), ("3/42", "psql, my"));
         assert_eq!((one.session.as_str(), one.statement.as_str()), ("655f.4d", "SELECT 1"));
-        // A quote that does not end costs no more than a field.
+        // An unclosed quote loses no more than one field.
         let open = format!("{line}2026-11-20 22:00:00.125 UTC,\"{}", "x".repeat(1 << 20));
         assert_eq!(entries(|input, each| read(input, each), &open).len(), 1);
         assert!(!looks_like(b"2026-11-20 22:00:00.125 UTC [77] LOG:  a, b"));

@@ -1,6 +1,7 @@
-//! The server's own log, as `log_destination` writes it: csvlog, jsonlog, and stderr with a `log_line_prefix`; plain or compressed.
+//! Reads the server's log in the formats of `log_destination`: csvlog, jsonlog, and stderr with a
+//! `log_line_prefix`; plain or compressed.
 //!
-//! Files are read as streams. Of a field, at most [`MAX_FIELD`] bytes are kept.
+//! Files are read as streams. At most [`MAX_FIELD`] bytes of each field are kept.
 
 mod csv;
 mod json;
@@ -12,15 +13,15 @@ use std::path::{Path, PathBuf};
 pub use self::stderr::Prefix;
 use crate::open;
 
-/// Bytes of a field or a message that are kept.
+/// Most bytes of a field or a message that are kept.
 pub const MAX_FIELD: usize = 64 << 10;
 
-/// An entry of the log: what it says of its session and transaction, and its text.
+/// An entry of the server's log: its session and transaction, and its text.
 #[derive(Clone, Default, PartialEq, Eq, Debug)]
 pub struct Entry {
-    /// When it was written, in microseconds since 1970-01-01 UTC. A zone that only the server knows counts as UTC.
+    /// When it was written, in microseconds since 1970-01-01 UTC. A time zone abbreviation counts as UTC.
     pub time: Option<i64>,
-    /// The session: its identifier, or else the process id.
+    /// The session: its identifier, or else the process ID.
     pub session: String,
     /// The virtual transaction, `3/42`, if it is logged.
     pub virtual_xid: String,
@@ -38,11 +39,11 @@ pub struct Entry {
     pub severity: String,
     /// The message.
     pub message: String,
-    /// The statement that caused it (`STATEMENT`), and details that may have one.
+    /// The statement that caused it (`STATEMENT`).
     pub statement: String,
 }
 
-/// Which fields a log has, as far as they matter.
+/// The relevant fields that a server's log has.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Fields {
     /// Transactions.
@@ -64,13 +65,13 @@ impl Fields {
         Fields { xid: true, virtual_xid: true, session: true, user: true, application: true, client: true };
 }
 
-/// Why a log cannot be read.
+/// Why a server's log cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum LogError {
-    /// The file system, or compressed data; the text names the file.
+    /// An error of the file system, or damaged compressed data; the text names the file.
     #[error("cannot read the server's log: {0}")]
     Io(#[source] io::Error),
-    /// A log in text form whose prefix is not known.
+    /// A log in text format whose prefix is not known.
     #[error(
         "cannot read the server's log {}: expected csvlog, jsonlog or lines with a known log_line_prefix, found \"{found}\"; \
          give the server's setting as --log-line-prefix", .path.display()
@@ -78,10 +79,10 @@ pub enum LogError {
     Unknown {
         /// The file.
         path: PathBuf,
-        /// The beginning of its first line.
+        /// The start of its first line.
         found: String,
     },
-    /// The prefix has no transaction.
+    /// The prefix does not contain the transaction.
     #[error("cannot join the server's log {}: log_line_prefix \"{prefix}\" has no %x, the transaction; log_line_prefix = '%m [%p] %q%u@%d %a %h %v %x ' has all that is used", .path.display())]
     NoTransaction {
         /// The file.
@@ -91,10 +92,11 @@ pub enum LogError {
     },
 }
 
-/// Reads a log file, and hands each entry to `each`. `prefix` is `log_line_prefix`, for a log in text form.
+/// Reads a log file and calls `each` with every entry. `prefix` is `log_line_prefix`, for a log in text
+/// format.
 ///
 /// # Errors
-/// See [`LogError`]. Lines that are no entries are skipped.
+/// See [`LogError`]. Lines that are not entries are skipped.
 pub fn read(path: &Path, prefix: Option<&Prefix>, each: &mut dyn FnMut(Entry)) -> Result<Fields, LogError> {
     read_from(
         BufReader::with_capacity(256 << 10, open::open_text(path).map_err(LogError::Io)?),
@@ -141,7 +143,7 @@ fn read_from(
     Ok(known.fields)
 }
 
-/// When the first entry of a log file was written, in microseconds since 1970-01-01 UTC.
+/// Returns when the first entry of a log file was written, in microseconds since 1970-01-01 UTC.
 ///
 /// # Errors
 /// As [`read`].
@@ -154,10 +156,10 @@ pub fn first_time(path: &Path, prefix: Option<&Prefix>) -> Result<Option<i64>, L
     Ok(first)
 }
 
-/// Bytes of a file among which its first entry is.
+/// Bytes at the start of a file in which the first entry is searched for.
 const FIRST_BYTES: u64 = 256 << 10;
 
-/// Reads a line without its end, at most [`MAX_FIELD`] bytes of it; false at the end of the input.
+/// Reads a line without its end, at most [`MAX_FIELD`] bytes of it. Returns false at the end of the input.
 fn read_line(input: &mut impl BufRead, line: &mut Vec<u8>) -> io::Result<bool> {
     line.clear();
     let mut has_any = false;
@@ -181,7 +183,7 @@ fn read_line(input: &mut impl BufRead, line: &mut Vec<u8>) -> io::Result<bool> {
     }
 }
 
-/// The time of an entry, such as `2026-11-20 22:00:00.123 UTC`.
+/// Parses the time of an entry, such as `2026-11-20 22:00:00.123 UTC`.
 fn parse_time(text: &str) -> Option<i64> {
     let mut words = text.split(' ');
     let (date, clock) = (words.next()?, words.next()?);
@@ -198,7 +200,7 @@ fn parse_time(text: &str) -> Option<i64> {
     utc.checked_sub(i64::from(seconds) * 1_000_000)
 }
 
-/// A client without its port: `10.0.0.1:5432`, `10.0.0.1(5432)`, `[local]`.
+/// Removes the port from a client's address: `10.0.0.1:5432`, `10.0.0.1(5432)`, `[local]`.
 fn without_port(client: &str) -> &str {
     if let Some(end) = client.find('(') {
         return &client[..end];
@@ -213,7 +215,7 @@ fn without_port(client: &str) -> &str {
     }
 }
 
-/// A reader of any file, for tests.
+/// Returns the entries of a text, read through a very small buffer.
 #[cfg(test)]
 fn entries(
     read: impl FnOnce(&mut BufReader<&[u8]>, &mut dyn FnMut(Entry)) -> io::Result<()>,

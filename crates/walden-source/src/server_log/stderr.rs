@@ -1,4 +1,5 @@
-//! The log in text form: each line begins with what `log_line_prefix` says, and continues on lines that begin with a tab.
+//! The log in text format: each entry starts with `log_line_prefix`, and continues on lines that start with a
+//! tab.
 
 use std::io::{self, BufRead};
 
@@ -6,7 +7,7 @@ use regex::{Regex, RegexBuilder};
 
 use super::{Entry, Fields, MAX_FIELD, parse_time, read_line, without_port};
 
-/// A `log_line_prefix`, ready to read lines.
+/// A parsed `log_line_prefix`, which matches lines.
 #[derive(Clone, Debug)]
 pub struct Prefix {
     /// The setting.
@@ -15,7 +16,8 @@ pub struct Prefix {
     line: Regex,
 }
 
-/// Prefixes that are tried where none is given: Debian's and PostgreSQL's defaults, and common ones with the transaction.
+/// Prefixes to try if none is given: Debian's and PostgreSQL's defaults, and common ones with the
+/// transaction.
 const USUAL: [&str; 8] = [
     "%m [%p] %q%u@%d %a %h %v %x ",
     "%m [%p] %v %x %q%u@%d/%a ",
@@ -27,10 +29,10 @@ const USUAL: [&str; 8] = [
     "%m [%p] ",
 ];
 
-/// What ends the prefix: error levels as the server writes them.
+/// The severities that follow the prefix, as the server writes them.
 const LEVELS: &str = "DEBUG[1-5]?|LOG|INFO|NOTICE|WARNING|ERROR|FATAL|PANIC|STATEMENT|DETAIL|HINT|CONTEXT|QUERY|LOCATION|BACKTRACE";
 
-/// One row per escape: its letter, what it looks like, and the name of its group, if it is used.
+/// One row per escape: its letter, its pattern, and the name of its group, if it is used.
 #[rustfmt::skip]
 const ESCAPES: [(char, &str, &str); 20] = [
     ('a', r".*?",                                              "application"),
@@ -56,10 +58,11 @@ const ESCAPES: [(char, &str, &str); 20] = [
 ];
 
 impl Prefix {
-    /// Reads the setting; an error is about the one thing in it that is not known.
+    /// Parses the setting.
     ///
     /// # Errors
-    /// An escape that no version of PostgreSQL has, or a prefix that is too long.
+    /// The text names the problem: an escape that no version of PostgreSQL has, a `%` at the end, or a prefix
+    /// that is too long.
     pub fn new(text: &str) -> Result<Prefix, String> {
         let mut pattern = String::from("^");
         let mut fields = Fields::default();
@@ -80,7 +83,7 @@ impl Prefix {
             let padding = if is_padded { " *" } else { "" };
             match chars.next() {
                 Some('%') => pattern.push('%'),
-                // Processes without a session end the prefix here.
+                // The prefix of a process without a session ends here.
                 Some('q') => {
                     pattern.push_str("(?:");
                     open += 1;
@@ -102,8 +105,9 @@ impl Prefix {
             }
         }
         pattern.push_str(&")?".repeat(open));
-        // Names that were saved without the spaces at a setting's end still fit: the server writes none between the prefix and
-        // the level, so that these are the prefix's, and no escape has another value with them.
+        // Saved settings without their trailing spaces still match: the server writes no spaces between the
+        // prefix and the severity, so these belong to the prefix, and they do not change the value of any
+        // escape.
         pattern.push_str(" *");
         pattern.push_str(&format!("(?P<level>{LEVELS}):  ?(?P<text>.*)$"));
         let has = |name: &str| used.contains(&name);
@@ -118,7 +122,7 @@ impl Prefix {
         Ok(Prefix { text: text.to_owned(), fields, line })
     }
 
-    /// The usual prefix that the first lines of a log have.
+    /// Returns the common prefix that matches the first lines of a log best.
     pub(super) fn usual(start: &[u8]) -> Option<Prefix> {
         let text = String::from_utf8_lossy(start);
         let lines: Vec<&str> = text.lines().filter(|line| !line.starts_with('\t')).take(2000).collect();
@@ -127,7 +131,8 @@ impl Prefix {
             let found = lines.iter().filter_map(|line| prefix.line.captures(line));
             found.fold((0, 0), |sum, one| (sum.0 + 1, sum.1 + one.iter().flatten().count()))
         };
-        // Of those that fit most lines, that which finds most in them; of these, the shortest.
+        // Prefers the prefix that matches most lines, then the one with most fields, then the last one in the
+        // table.
         let mut best: Option<((usize, usize), Prefix)> = None;
         for prefix in known {
             let found = fits(&prefix);
@@ -139,7 +144,7 @@ impl Prefix {
     }
 }
 
-/// What a line that begins with a tab continues.
+/// The part of an entry that the next line with a tab continues.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Continued {
     Message,
@@ -147,11 +152,11 @@ enum Continued {
     Other,
 }
 
-/// Reads all entries. `STATEMENT` and the like belong to the entry before.
+/// Reads all entries. `STATEMENT` and similar lines belong to the previous entry.
 pub fn read(input: &mut impl BufRead, prefix: &Prefix, each: &mut dyn FnMut(Entry)) -> io::Result<()> {
     let mut raw = Vec::new();
     let mut current: Option<Entry> = None;
-    // What lines that begin with a tab continue: the message, the statement, or something that is not kept.
+    // The part that lines with a tab continue: the message, the statement, or a part that is not kept.
     let mut continued = Continued::Message;
     while read_line(input, &mut raw)? {
         let line = String::from_utf8_lossy(&raw);
@@ -181,7 +186,8 @@ pub fn read(input: &mut impl BufRead, prefix: &Prefix, each: &mut dyn FnMut(Entr
         };
         if is_part {
             if let Some(entry) = &mut current {
-                // The others say nothing of who wrote what; DETAIL has the parameters, for example.
+                // The other parts do not identify the author of a change. DETAIL, for example, has the
+                // parameters.
                 if level == "STATEMENT" {
                     entry.statement = text.to_owned();
                 }

@@ -1,4 +1,4 @@
-//! Files found and put in order.
+//! Finding and sorting files.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -140,7 +140,7 @@ fn a_data_directory_has_its_log_in_pg_wal() {
     let data = folder.path();
     write(data, "PG_VERSION", b"18");
     write(data, "base/5/1259", b"");
-    // pg_wal is often on a disk of its own.
+    // `pg_wal` is often on a separate disk.
     symlink(elsewhere.path(), data.join("pg_wal")).unwrap();
     let wal = data.join("pg_wal");
     let (one, two) = (Segment::new(1, 1), Segment::new(1, 2));
@@ -161,7 +161,7 @@ fn a_data_directory_has_its_log_in_pg_wal() {
     assert_eq!(inventory.spare_bytes(), (2, 2 * u64::from(SIZE)));
     assert_eq!(inventory.ignored.len(), 1);
     assert_eq!(inventory.ignored[0].reason, IgnoredReason::History);
-    // The same from one folder up, and a link that leads back changes nothing.
+    // Searching the parent folder yields the same; a link that leads back changes nothing.
     symlink(folder.path(), elsewhere.path().join("back")).unwrap();
     assert_eq!(names(&of(folder.path())), names(&inventory));
 }
@@ -180,7 +180,7 @@ fn a_file_with_later_segments_beside_it_is_not_kept_for_later() {
             segment(number).write(folder.path(), &segment(number).name());
         }
         let path = write(folder.path(), &segment(2).name(), content);
-        // Behind the last segment, a server keeps them.
+        // A server keeps them after the last segment.
         write(folder.path(), &segment(5).name(), content);
         write(folder.path(), &segment(6).name(), &zeros);
         let inventory = of(folder.path());
@@ -233,7 +233,7 @@ fn segments_elsewhere_or_of_another_log_do_not_count_as_later_ones() {
 #[test]
 fn a_lost_segment_is_found_across_the_folders_of_archivers_and_timelines() {
     let folder = tempfile::tempdir().unwrap();
-    // Of 1 MB, 4096 segments have 16 digits of their names in common.
+    // With 1 MB segments, 4096 of them have 16 digits of their names in common.
     let segments = [4094, 4095, 4096].map(|number| Segment::new(1, number));
     for segment in &segments {
         let name = segment.name();
@@ -243,7 +243,7 @@ fn a_lost_segment_is_found_across_the_folders_of_archivers_and_timelines() {
     write(folder.path(), &format!("main/18-1/{}/{lost}", &lost[..16]), &vec![0; SIZE as usize]);
     assert_eq!(of(folder.path()).unreadable.len(), 1);
 
-    // A page of the timeline before with the right address, but not in the new timeline's first segment.
+    // A page of the previous timeline with the right address, but not in the new timeline's first segment.
     let folder = tempfile::tempdir().unwrap();
     for (holds, number) in [(1, 2), (1, 3), (2, 4)] {
         Segment::new(holds, number).write(folder.path(), &Segment::new(2, number).name());
@@ -283,7 +283,7 @@ fn timelines_clusters_and_versions_are_runs_of_their_own() {
     let new_timeline = segment(2, 2);
     segment(1, 1).write(folder.path(), "a/000000010000000000000001");
     segment(1, 2).write(folder.path(), "a/000000010000000000000002");
-    // The first segment of a timeline begins with a page of the one before.
+    // The first segment of a timeline starts with a page of the previous one.
     segment(1, 2).write(folder.path(), &format!("a/{}", new_timeline.name()));
     segment(2, 3).write(folder.path(), "a/000000020000000000000003");
     Segment { system_id: 7, ..segment(1, 3) }.write(folder.path(), "b/000000010000000000000003");
@@ -316,7 +316,7 @@ fn a_segment_that_is_there_twice_is_taken_once() {
     assert!(!inventory.runs[0].segments[0].partial);
     let agree: Vec<_> = inventory.duplicates.iter().map(|twice| twice.agrees().unwrap()).collect();
     assert_eq!(agree, [true, false]);
-    // The same file named twice is no duplicate.
+    // The same file named twice is not a duplicate.
     let path = folder.path().join(two.name());
     let inventory = Inventory::of(&[path.as_path(), folder.path(), path.as_path()]).unwrap();
     assert_eq!(inventory.duplicates.len(), 2);
@@ -341,7 +341,7 @@ fn every_size_of_segments_is_recognised() {
     let folder = tempfile::tempdir().unwrap();
     for shift in 20..=30 {
         let segment = Segment { bytes: 1 << shift, ..Segment::new(1, 3) };
-        // The beginning is enough; the scan finds out that the rest is missing.
+        // The start is enough; the scan finds out that the rest is missing.
         let content = Segment { bytes: SIZE, ..segment }.content();
         let mut content = content[..8192].to_vec();
         content[32..36].copy_from_slice(&(1u32 << shift).to_le_bytes());

@@ -1,4 +1,4 @@
-//! Tests of the crate through its public face, without a server.
+//! Tests of the public interface without a server.
 
 mod inventory;
 mod material;

@@ -1,4 +1,4 @@
-//! Segments made by hand, and every way to compress them.
+//! Synthetic segments, and every way to compress them.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use walden_source::open::Compression;
 pub const SIZE: u32 = 1 << 20;
 const PAGE: usize = 8192;
 
-/// What a segment's pages say; the rest of it is no log but compresses about as well.
+/// The fields of a segment's page headers. The rest of the segment is not WAL, but compresses about as well.
 #[derive(Clone, Copy)]
 pub struct Segment {
     pub magic: u16,
@@ -54,7 +54,7 @@ impl Segment {
         content
     }
 
-    /// Writes it under a name of its own or another one.
+    /// Writes the segment under a name, which need not be its own.
     pub fn write(&self, folder: &Path, name: &str) -> PathBuf {
         write(folder, name, &self.content())
     }

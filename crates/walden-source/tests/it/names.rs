@@ -76,7 +76,7 @@ fn rewrites_are_followed_both_ways() {
         );
     }
     assert_eq!(name(&names, 16700).as_deref(), Some("pg_attribute"));
-    // Numbers that are used again can make a circle.
+    // Reused numbers can form a cycle.
     names.learn_rewrite(file(17000), file(17001));
     names.learn_rewrite(file(17001), file(17000));
     assert_eq!(names.resolve(file(17000)), Resolved::Unresolved);
@@ -111,7 +111,7 @@ fn merging_keeps_old_files_and_takes_new_names() {
     assert_eq!(name(&old, 16502).as_deref(), Some("now_an_index"));
     assert_eq!(old.by_oid(5, 16402).unwrap().name, "now_an_index");
 
-    // What was merged survives being saved.
+    // Merged names survive being saved.
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("names.json");
     old.write(File::create(&path).unwrap()).unwrap();
@@ -144,7 +144,7 @@ fn a_saved_file_is_what_its_description_says() {
     assert_eq!(json["relations"][0]["files"], serde_json::json!([[1663, 5, 16500]]));
     assert_eq!(Names::load(&path).unwrap().origin, names.origin);
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "no temporary file is left");
-    // Anything cut or foreign is refused, not half read.
+    // A cut or foreign file is refused, not half read.
     for len in [0, 1, text.len() / 2, text.len() - 2] {
         std::fs::write(&path, &text[..len]).unwrap();
         assert!(matches!(Names::load(&path), Err(NamesError::Format { .. })), "{len}");

@@ -1,4 +1,4 @@
-//! Records that go on in the next segment, of which a reader needs no more than their end.
+//! Records that continue in the next segment, of which a reader needs only their end.
 
 use std::fs;
 use std::io::Cursor;
@@ -29,7 +29,7 @@ impl Visitor for Records {
     }
 }
 
-/// Three segments. A record of so many bytes goes on in the second one.
+/// Returns three segments. A record with this number of bytes continues in the second one.
 fn segments(bytes: usize) -> Vec<(String, Vec<u8>)> {
     let mut log = LogWriter::new(Major::V15);
     let fill = |log: &mut LogWriter, until: usize| {
@@ -60,7 +60,7 @@ fn options(threads: usize) -> ScanOptions {
     ScanOptions { threads, from: None, to: None }
 }
 
-/// The damage of all ways to read.
+/// Returns the damage that each way of reading finds.
 fn damages(run: &Run) -> Vec<Damage> {
     let mut found = Vec::new();
     for threads in [1, 3] {
@@ -114,7 +114,8 @@ fn damage_where_a_record_goes_on_is_of_that_segment() {
     }
 }
 
-/// As `walden compress` writes them: of the next one, the start is decoded alone, which is enough or not.
+/// As `walden compress` writes them: only the start of the next one is decoded, which may or may not be
+/// enough.
 #[test]
 fn records_that_go_on_in_compressed_segments_are_read() {
     for bytes in [1000, 300_000] {
@@ -133,7 +134,7 @@ fn records_that_go_on_in_compressed_segments_are_read() {
     }
 }
 
-/// All records as all ways to read find them, which are the same.
+/// Returns all records, which are the same for all ways of reading.
 fn read(folder: &Path) -> Vec<Lsn> {
     let inventory = Inventory::of(&[folder]).unwrap();
     assert_eq!((inventory.runs.len(), inventory.runs[0].segments.len()), (1, 3));

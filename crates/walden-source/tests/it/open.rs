@@ -1,4 +1,4 @@
-//! Compressed segments: read exactly, and never believed.
+//! Compressed segments: read exactly, and never trusted.
 
 use std::io::{self, Read, Write};
 use std::path::Path;
@@ -20,7 +20,7 @@ fn every_compression_is_recognised_by_content_and_read_back() {
     let folder = tempfile::tempdir().unwrap();
     let content = Segment::new(1, 1).content();
     for compression in COMPRESSIONS.into_iter().chain([Compression::None]) {
-        // The name lies.
+        // The name is wrong.
         let path = write(folder.path(), "000000010000000000000001.gz", &compress(&content, compression));
         assert_eq!(detect(&path).unwrap(), Some(compression));
         assert_eq!(read(&path, compression).unwrap(), content, "{compression}");
@@ -60,7 +60,7 @@ fn lz4_frames_of_every_form() {
             }
         }
     }
-    // Frames to skip between them, and the oldest format.
+    // Frames to skip between them, and the legacy format.
     let skip = [&[0x53, 0x2A, 0x4D, 0x18, 5, 0, 0, 0], b"hello".as_slice()].concat();
     let legacy_block = lz4_flex::block::compress(&content);
     let mut legacy = vec![0x02, 0x21, 0x4C, 0x18];
@@ -108,7 +108,7 @@ fn a_file_cut_anywhere_ends_early_and_says_so() {
             );
         }
     }
-    // Between two blocks of a frame, where nothing but the missing end shows it.
+    // Between two blocks of a frame, where only the missing end reveals it.
     let blocks =
         lz4(content, FrameInfo::new().block_size(BlockSize::Max64KB).block_mode(BlockMode::Independent));
     let first = 7 + 4 + u32::from_le_bytes(blocks[7..11].try_into().unwrap()) as usize;
@@ -162,7 +162,7 @@ fn bytes_after_the_end_are_an_error() {
     let content = Segment::new(1, 1).content();
     for compression in COMPRESSIONS {
         if compression == Compression::Lzma {
-            continue; // It has no end that could be told from what follows.
+            continue; // It has no end that could be distinguished from the following bytes.
         }
         let bytes = [compress(&content, compression), b"what is this doing here?".to_vec()].concat();
         let path = write(folder.path(), "more", &bytes);
@@ -194,7 +194,7 @@ proptest! {
             bytes[at] = with;
         }
         let path = write(folder.path(), "damaged", &bytes);
-        // No panic, no hang, and no more than a hundred kilobytes can honestly become.
+        // No panic, no hang, and at most as many bytes as a hundred kilobytes can decompress to.
         let mut reader = open_path(&path, COMPRESSIONS[which]).unwrap().take(1 << 30);
         if let Err(error) = io::copy(&mut reader, &mut io::sink()) {
             prop_assert!(error.to_string().contains("damaged: "), "{}", error);

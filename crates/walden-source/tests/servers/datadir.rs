@@ -1,4 +1,4 @@
-//! Data directories that a server made.
+//! Data directories of servers.
 
 use walden_format::record::{Fork, RelFileLocator};
 use walden_lab::{ClusterBuilder, StopMode};
@@ -10,7 +10,7 @@ walden_testing::tests! {
     a_servers_pages_have_their_checksums on ALL_SERVERS,
 }
 
-/// Every page that a server wrote is found, and has the checksum that is computed here.
+/// Every page that a server wrote is found, and has the computed checksum.
 fn a_servers_pages_have_their_checksums(major: u32) -> Outcome {
     let cluster = ClusterBuilder::new(postgres(major)?).checksums(true).start().unwrap();
     let folder = cluster.make_folder("elsewhere").unwrap();

@@ -1,4 +1,4 @@
-//! The crate against real servers: what they say and write.
+//! Tests of data directories against real servers.
 
 mod datadir;
 
