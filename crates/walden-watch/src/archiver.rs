@@ -1,4 +1,4 @@
-//! The archiver as its marks in `archive_status` show it.
+//! The archiver's backlog, according to `archive_status`.
 
 use std::fs;
 use std::path::Path;
@@ -9,15 +9,15 @@ use serde::Serialize;
 /// Files that wait to be archived.
 #[derive(Clone, Copy, PartialEq, Debug, Default, Serialize)]
 pub struct Archiver {
-    /// Files that are ready to be archived.
+    /// Number of files that are ready to be archived.
     pub ready_files: u64,
-    /// Their bytes.
+    /// Their size in bytes.
     pub ready_bytes: u64,
     /// Seconds that the oldest of them has waited.
     pub oldest_seconds: f64,
 }
 
-/// Looks at the marks in a `pg_wal` folder; `None` if it has no `archive_status`.
+/// Reads the files in `archive_status` of a `pg_wal` folder. Returns `None` if it does not exist.
 pub fn archiver_of(wal: &Path) -> Option<Archiver> {
     let mut archiver = Archiver::default();
     let now = SystemTime::now();

@@ -1,4 +1,5 @@
-//! A window of the log with names: a line of `walden watch --format json`, and what its tables and views show.
+//! A window of WAL sums with names: a line of `walden watch --format json`, and the content of its tables and
+//! views.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -23,10 +24,10 @@ use crate::server::Slot;
 use crate::watch::{CAUSES, Note, Watch};
 use crate::windows::Window;
 
-/// Version of the JSON format: a change that is not an addition raises it.
+/// Version of the JSON format. Any change other than an addition increments it.
 pub const FORMAT_VERSION: u32 = 1;
 
-/// A window of the log.
+/// A window of WAL sums.
 #[derive(Clone, Debug, Serialize)]
 #[allow(missing_docs)]
 pub struct WatchDocument {
@@ -37,7 +38,7 @@ pub struct WatchDocument {
     pub postgresql: String,
     pub system_identifier: String,
     pub timeline: u32,
-    /// The end of what was counted.
+    /// The end of the counted WAL.
     pub lsn: String,
     /// Length of the window.
     pub window_seconds: f64,
@@ -45,9 +46,9 @@ pub struct WatchDocument {
     pub sum: RateDocument,
     pub committed: u64,
     pub aborted: u64,
-    /// Bytes by bucket, as `walden explain` has them.
+    /// Bytes by bucket, as in `walden explain`.
     pub buckets: Map<String, Value>,
-    /// Full-page images by cause, as the `images` of `walden explain`.
+    /// Full-page images by cause, as `images` of `walden explain`.
     pub images_by_cause: Map<String, Value>,
     /// Relations, largest first, each with all its forks.
     pub relations: Vec<GroupDocument>,
@@ -55,7 +56,7 @@ pub struct WatchDocument {
     pub record_kinds: Vec<GroupDocument>,
     /// Databases, largest first.
     pub databases: Vec<GroupDocument>,
-    /// Other groups that were asked for.
+    /// Other requested groups.
     pub groups: Vec<GroupsDocument>,
     pub bytes_per_second_1m: f64,
     pub bytes_per_second_5m: f64,
@@ -64,14 +65,14 @@ pub struct WatchDocument {
     pub checkpoint: Option<CheckpointDocument>,
     pub archiver: Option<Archiver>,
     pub slots: Vec<SlotDocument>,
-    /// Bytes that could not be counted since the beginning.
+    /// Bytes that could not be counted since the start.
     pub missed_bytes: u64,
     pub notes: Vec<NoteDocument>,
-    /// Why the log cannot be read at present.
+    /// Why the WAL cannot be read at present.
     pub problem: Option<String>,
 }
 
-/// The sums of a group, and per second.
+/// The sums of a group, with the rate per second.
 #[derive(Clone, Debug, Default, Serialize)]
 #[allow(missing_docs)]
 pub struct RateDocument {
@@ -82,7 +83,7 @@ pub struct RateDocument {
     pub image_bytes: u64,
 }
 
-/// A group with its rate.
+/// A group with its sums and its share.
 #[derive(Clone, Debug, Serialize)]
 #[allow(missing_docs)]
 pub struct GroupDocument {
@@ -91,7 +92,7 @@ pub struct GroupDocument {
     pub sum: RateDocument,
     /// Share of all bytes of the window, from 0 to 1.
     pub share: f64,
-    /// Bytes of images by cause, without empty ones.
+    /// Bytes of images by cause, without causes that have none.
     pub image_bytes_by_cause: Map<String, Value>,
 }
 
@@ -105,26 +106,26 @@ pub struct GroupsDocument {
     pub rows: Vec<GroupDocument>,
 }
 
-/// Groups that names of relations make.
+/// Groupings by names of relations.
 #[derive(Clone, Debug)]
 pub enum Grouping {
-    /// By schema; TOAST tables are with their table.
+    /// By schema; a TOAST table belongs to its table's schema.
     Schema,
-    /// By partitioned table with all its partitions; other tables by themselves.
+    /// By partitioned table including all its partitions; each other table is a group of its own.
     Partition,
     /// By tablespace.
     Tablespace,
-    /// By what a pattern finds in a relation's name.
+    /// By the match of a pattern in a relation's name.
     Pattern(Box<Regex>),
 }
 
 impl Grouping {
-    /// Its name as of a dimension of `walden explain`.
+    /// Returns its name as a dimension of `walden explain`.
     pub fn name(&self) -> &'static str {
         self.dimension().name()
     }
 
-    /// What it is called above a list.
+    /// Returns its heading above a list.
     pub fn title(&self) -> &'static str {
         match self {
             Grouping::Schema => "Schemas",
@@ -144,39 +145,40 @@ impl Grouping {
     }
 }
 
-/// The present checkpoint cycle.
+/// The current checkpoint cycle.
 #[derive(Clone, Debug, Serialize)]
 #[allow(missing_docs)]
 pub struct CheckpointDocument {
     pub redo: String,
     #[serde(flatten)]
     pub next: Forecast,
-    /// Whether one is seen to be in progress (PostgreSQL 17 and later).
+    /// Whether a checkpoint in progress was seen (PostgreSQL 17 and later).
     pub is_running: bool,
-    /// Whether one may be in progress that began before the watch did (17 and later).
+    /// Whether a checkpoint may be in progress that started before the watch (17 and later).
     pub may_be_running: bool,
-    /// The server does not run, as far as its files say ([`WatchDocument::server_state`]): no next checkpoint is predicted.
+    /// Whether the server does not run, according to its files ([`WatchDocument::server_state`]). No
+    /// checkpoint is then predicted.
     pub is_server_stopped: bool,
-    /// Why it is taken for one that does not run, for people.
+    /// Why the server counts as not running, for the user.
     #[serde(skip)]
     pub stopped_text: Option<String>,
     pub max_wal_size: Option<u64>,
     pub checkpoint_timeout_seconds: Option<i64>,
-    /// Checkpoints seen since the beginning, by cause.
+    /// Checkpoints seen since the start, by cause.
     pub seen: BTreeMap<&'static str, u64>,
 }
 
-/// A slot, and how far it is behind.
+/// A slot and its lag.
 #[derive(Clone, Debug, Serialize)]
 #[allow(missing_docs)]
 pub struct SlotDocument {
     #[serde(flatten)]
     pub slot: Slot,
-    /// Bytes from its restart position to the end of the log.
+    /// Bytes from its restart position to the end of WAL.
     pub lag_bytes: Option<u64>,
 }
 
-/// Something that happened.
+/// An event.
 #[derive(Clone, Debug, Serialize)]
 #[allow(missing_docs)]
 pub struct NoteDocument {
@@ -185,7 +187,7 @@ pub struct NoteDocument {
 }
 
 impl WatchDocument {
-    /// The document of a window, with at most `top` groups per list.
+    /// Returns the document of a window, with at most `top` groups per list.
     pub fn new(watch: &Watch, window: &Window, groupings: &[Grouping], top: usize) -> WatchDocument {
         let info = watch.info();
         let total = window.sums.total();
@@ -238,7 +240,7 @@ impl WatchDocument {
 }
 
 impl CheckpointDocument {
-    /// The present cycle, if one is known.
+    /// Returns the current cycle, if it is known.
     pub fn new(watch: &Watch) -> Option<CheckpointDocument> {
         let settings = watch.checkpoint_settings();
         let seen = CAUSES.map(|cause| (cause.name(), watch.totals().checkpoints(cause)));
@@ -262,7 +264,7 @@ impl NoteDocument {
     }
 }
 
-/// Groups of a window with names.
+/// The groups of a window, with names.
 pub struct Views<'a> {
     window: &'a Window,
     labels: Labels<'a>,
@@ -271,9 +273,9 @@ pub struct Views<'a> {
 }
 
 impl<'a> Views<'a> {
-    /// The groups of a window.
+    /// Groups the sums of a window.
     pub fn new(watch: &'a Watch, window: &'a Window) -> Views<'a> {
-        // Of all that was seen, so that a relation has the same text in each window.
+        // Uses all databases seen so far, so that a relation has the same text in each window.
         let databases = watch.totals().databases.keys().flatten().filter(|database| **database != 0).count();
         Views {
             window,
@@ -283,23 +285,23 @@ impl<'a> Views<'a> {
         }
     }
 
-    /// By relation, each with all its forks; those of no relation and page headers too.
+    /// Groups by relation, each with all its forks; includes records without a relation, and page headers.
     pub fn relations(&self, top: usize) -> Vec<GroupDocument> {
-        // A relation that was rewritten has several files.
+        // A rewritten relation has several files.
         self.groups(|cell| main_of(cell.owner), |owner| self.labels.owner(*owner), top, "relation")
     }
 
-    /// By table with its indexes, TOAST table and maps.
+    /// Groups by table with its indexes, TOAST table and maps.
     pub fn tables(&self, top: usize) -> Vec<GroupDocument> {
         self.groups(|cell| cell.owner, |owner| self.labels.table_of(*owner), top, "table")
     }
 
-    /// By kind of record.
+    /// Groups by kind of record.
     pub fn record_kinds(&self, top: usize) -> Vec<GroupDocument> {
         self.groups(|cell| cell.kind, |kind| kind_label(self.version, *kind), top, "kind")
     }
 
-    /// By database.
+    /// Groups by database.
     pub fn databases(&self, top: usize) -> Vec<GroupDocument> {
         let database = |cell: &Cell| match cell.owner {
             Owner::Relation(relation, _) => Some(relation.database),
@@ -308,7 +310,7 @@ impl<'a> Views<'a> {
         self.groups(database, |database| self.labels.database(*database), top, "database")
     }
 
-    /// By another grouping.
+    /// Groups by another grouping.
     pub fn by(&self, grouping: &Grouping, top: usize) -> Vec<GroupDocument> {
         let label = |owner: &Owner| match grouping {
             Grouping::Schema => self.labels.schema(*owner),
@@ -319,7 +321,7 @@ impl<'a> Views<'a> {
         self.groups(|cell| main_of(cell.owner), label, top, grouping.name())
     }
 
-    /// Kinds of records of the relations with a label's text.
+    /// Groups the relations with a label's text by fork and kind of record.
     pub fn kinds_of(&self, text: &str) -> Vec<GroupDocument> {
         let is_of = |cell: &Cell| {
             self.labels.owner(main_of(cell.owner)).text == text
@@ -356,7 +358,7 @@ impl<'a> Views<'a> {
         self.sorted(groups, top, what)
     }
 
-    /// Largest first, those of one text as one, and the rest as one.
+    /// Merges groups of the same text, sorts them by size, and combines all after the first `top` into one.
     fn sorted(&self, groups: Vec<(Label, Tally)>, top: usize, what: &str) -> Vec<GroupDocument> {
         let mut by_text: BTreeMap<String, (Label, Tally)> = BTreeMap::new();
         for (label, tally) in groups {
@@ -388,7 +390,7 @@ impl<'a> Views<'a> {
     }
 }
 
-/// The name of a database in metrics.
+/// Returns the name of a database for metrics.
 pub fn database_label(watch: &Watch, database: Option<u32>) -> String {
     match database {
         None => String::new(),
@@ -396,7 +398,7 @@ pub fn database_label(watch: &Watch, database: Option<u32>) -> String {
     }
 }
 
-/// The name of a kind of record.
+/// Returns the name of a kind of record.
 pub fn kind_text(watch: &Watch, kind: Option<u16>) -> String {
     kind_label(watch.info().version, kind).text
 }
@@ -427,7 +429,7 @@ fn rate(tally: &Tally, window: &Window) -> RateDocument {
     }
 }
 
-/// RFC 3339 in UTC.
+/// Formats a time as RFC 3339 in UTC.
 pub fn time_text(time: SystemTime) -> String {
     jiff::Timestamp::try_from(time).map_or_else(|_| "unknown".into(), |time| format!("{time:.3}"))
 }

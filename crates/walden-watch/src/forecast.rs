@@ -1,20 +1,21 @@
-//! When the next checkpoint comes, and why.
+//! Predicts when the next checkpoint starts, and why.
 //!
-//! One is requested when a segment is finished that is `CheckPointSegments - 1` or more behind the one with the redo pointer
-//! (`XLogCheckpointNeeded`; [`CheckpointSettings::segments`] has the number, as explanations and predictions do), and one begins
-//! `checkpoint_timeout` after the last one began (`CheckpointerMain`), except where nothing important was written since: an idle server
-//! skips it (`CreateCheckPoint`).
+//! A checkpoint is requested when a segment is completed that is at least `CheckPointSegments - 1` segments
+//! after the one with the redo pointer (`XLogCheckpointNeeded`; [`CheckpointSettings::segments`] computes the
+//! number, also for explanations and predictions). A checkpoint also starts `checkpoint_timeout` after the
+//! start of the last one (`CheckpointerMain`), unless nothing important was written since then: an idle
+//! server skips it (`CreateCheckPoint`).
 
 use serde::Serialize;
 use walden_explain::checkpoints::{Cause, CheckpointSettings};
 use walden_format::lsn::{Lsn, SegmentSize};
 
-/// The present checkpoint cycle.
+/// The current checkpoint cycle.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Cycle {
-    /// The redo pointer that it began with.
+    /// The redo pointer at its start.
     pub redo: Lsn,
-    /// When its checkpoint began, in seconds since 1970-01-01 UTC; `None` if that is not known.
+    /// When its checkpoint started, in seconds since 1970-01-01 UTC; `None` if that is not known.
     pub began: Option<f64>,
 }
 
@@ -23,20 +24,22 @@ pub struct Cycle {
 pub struct Forecast {
     /// Bytes since the redo pointer of the last checkpoint.
     pub bytes_since: u64,
-    /// Seconds since it began.
+    /// Seconds since that checkpoint started.
     pub seconds_since: Option<f64>,
-    /// Bytes until `max_wal_size` requests one.
+    /// Bytes until `max_wal_size` requests a checkpoint.
     pub bytes_left: Option<u64>,
-    /// Seconds until then at the present rate, 0 once it is reached; `None` at a standstill before that.
+    /// Seconds until then at the current rate; 0 once `max_wal_size` is reached, `None` if it is not reached
+    /// and no WAL is written.
     pub seconds_left_by_volume: Option<f64>,
     /// Seconds until `checkpoint_timeout`; `None` once it has passed.
     pub seconds_left_by_time: Option<f64>,
-    /// Whether `checkpoint_timeout` has passed without a checkpoint in the log: an idle server skips it and does not say when it
-    /// looks again, and before PostgreSQL 17 one in progress is not seen.
+    /// Whether `checkpoint_timeout` has passed without a checkpoint in the WAL. An idle server skips the
+    /// checkpoint and does not report when it checks again, and before PostgreSQL 17, WAL does not show a
+    /// checkpoint in progress.
     pub is_timeout_passed: bool,
-    /// Seconds until the first of both; `None` if that is not known.
+    /// Seconds until the earlier of both; `None` if that is not known.
     pub seconds_left: Option<f64>,
-    /// Which one: `volume` or `time`; `None` if that is not known.
+    /// Which of both is earlier: `volume` or `time`; `None` if that is not known.
     pub cause: Option<&'static str>,
 }
 
@@ -53,7 +56,7 @@ pub fn forecast(
     let at = settings
         .map(|settings| size.start_of(size.segment_of(cycle.redo).saturating_add(settings.segments(size))));
     let bytes_left = at.map(|at| at.0.saturating_sub(position.0));
-    // Once `max_wal_size` is reached, one is due, or in progress, whatever is written now.
+    // Once `max_wal_size` is reached, a checkpoint is due or in progress, at any rate.
     let by_volume = bytes_left.and_then(|bytes| match bytes {
         0 => Some(0.0),
         _ => (rate > 0.0).then(|| bytes as f64 / rate),
@@ -62,7 +65,7 @@ pub fn forecast(
     let is_timeout_passed = until_timeout.is_some_and(|seconds| seconds <= 0.0);
     let by_time = until_timeout.filter(|_| !is_timeout_passed);
     let first = match (by_volume, by_time) {
-        // It comes at any time, unless `max_wal_size` is reached already.
+        // A checkpoint may start at any time, unless `max_wal_size` is reached already.
         (volume, None) if is_timeout_passed => {
             volume.filter(|volume| *volume <= 0.0).map(|volume| (volume, Cause::Volume))
         }
@@ -98,7 +101,7 @@ mod tests {
         let size = SegmentSize::DEFAULT;
         let segment = size.bytes();
         let cycle = Cycle { redo: Lsn(5 * segment + 100), began: Some(1000.0) };
-        // 33 segments: the checkpoint is requested when segment 37 is finished.
+        // 33 segments: the checkpoint is requested when segment 37 is completed.
         let next = |position, rate, now| forecast(cycle, Lsn(position), size, Some(settings), rate, now);
         let fast = next(20 * segment, segment as f64, 1010.0);
         assert_eq!((fast.bytes_left, fast.cause), (Some(18 * segment), Some("volume")));
@@ -117,7 +120,7 @@ mod tests {
         assert!(!idle.is_timeout_passed);
         let due = next(50 * segment, 1.0, 9999.0);
         assert_eq!((due.bytes_left, due.seconds_left, due.cause), (Some(0), Some(0.0), Some("volume")));
-        // What wrote so much has ended meanwhile.
+        // The load that has written this WAL has ended meanwhile.
         let ended = next(50 * segment, 0.0, 1010.0);
         assert_eq!((ended.seconds_left, ended.cause), (Some(0.0), Some("volume")));
         let unknown = forecast(cycle, Lsn(6 * segment), size, None, 1.0, 1010.0);

@@ -1,4 +1,4 @@
-//! Whether a server runs on a data directory, by its files and the processes of this machine.
+//! Determines whether a server runs on a data directory, by its files and the processes of this machine.
 
 use std::fs;
 use std::io::{self, ErrorKind};
@@ -9,7 +9,7 @@ use rustix::process::{Pid, test_kill_process};
 use walden_source::datadir::ControlFile;
 use walden_source::regular_file;
 
-/// What a server that runs has in its data directory (`CreateDataDirLockFile`).
+/// The file that a running server keeps in its data directory (`CreateDataDirLockFile`).
 const PID_FILE: &str = "postmaster.pid";
 /// Many times the size of a `postmaster.pid`.
 const MAX_BYTES: u64 = 1 << 16;
@@ -17,21 +17,23 @@ const MAX_BYTES: u64 = 1 << 16;
 /// Whether a server runs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum ServerProcess {
-    /// It is not known, as without the data directory.
+    /// Not known, for example without the data directory.
     #[default]
     Unknown,
     /// It runs.
     Running,
-    /// It was stopped, as `pg_control` says.
+    /// It was stopped, according to `pg_control`.
     ShutDown,
-    /// It does not run, as there is no `postmaster.pid`, and `pg_control` does not say that it was stopped.
+    /// It does not run, because there is no `postmaster.pid`, but according to `pg_control` it was not
+    /// stopped.
     Crashed,
-    /// The process with this ID, which `postmaster.pid` names, is not here. The server crashed, or runs in another PID namespace.
+    /// The process with this ID, from `postmaster.pid`, does not exist here. The server crashed, or runs in
+    /// another PID namespace.
     NotHere(u32),
 }
 
 impl ServerProcess {
-    /// Looks at a data directory. Also gives its `pg_control`, if that can be read.
+    /// Reads the state of a data directory, and its `pg_control` if possible.
     pub fn of_data_directory(data: &Path) -> (ServerProcess, Option<ControlFile>) {
         // In this order: a server that is stopped writes `pg_control` before it removes `postmaster.pid`.
         let before = PidFile::of_data_directory(data);
@@ -40,7 +42,7 @@ impl ServerProcess {
             (Some(control), _) if control.state.is_shut_down() => ServerProcess::ShutDown,
             (_, PidFile::Running) => ServerProcess::Running,
             (_, PidFile::NotHere(pid)) => ServerProcess::NotHere(pid),
-            // It may have been started between the two.
+            // The server may have been started between the two reads.
             (Some(_), PidFile::Absent) if PidFile::of_data_directory(data) == PidFile::Absent => {
                 ServerProcess::Crashed
             }
@@ -49,7 +51,7 @@ impl ServerProcess {
         (process, control)
     }
 
-    /// Whether no server runs here, as far as can be seen.
+    /// Returns whether no server runs here, as far as this can be determined.
     pub fn is_stopped(self) -> bool {
         match self {
             ServerProcess::Unknown | ServerProcess::Running => false,
@@ -57,7 +59,7 @@ impl ServerProcess {
         }
     }
 
-    /// Its name in JSON; `None` if it is not known.
+    /// Returns its name in JSON, or `None` if the state is not known.
     pub fn name(self) -> Option<&'static str> {
         match self {
             ServerProcess::Unknown => None,
@@ -68,7 +70,7 @@ impl ServerProcess {
         }
     }
 
-    /// Why it is taken for one that does not run, for people; `None` where it is not.
+    /// Describes for the user why the server counts as not running, or returns `None` if it does not.
     pub fn stopped_text(self) -> Option<String> {
         match self {
             ServerProcess::Unknown | ServerProcess::Running => None,
@@ -83,11 +85,11 @@ impl ServerProcess {
     }
 }
 
-/// What a `postmaster.pid` says.
+/// The state of a `postmaster.pid`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum PidFile {
     Absent,
-    /// There is one that cannot be read or used.
+    /// The file exists but cannot be read or used.
     Unknown,
     Running,
     NotHere(u32),
@@ -106,13 +108,14 @@ impl PidFile {
     }
 }
 
-/// The process ID in a `postmaster.pid`; `None` if it has none yet.
+/// Returns the process ID in a `postmaster.pid`, or `None` if it has none yet.
 fn read_pid(data: &Path) -> io::Result<Option<Pid>> {
     let pid = PostmasterFile::read(data)?.pid.and_then(|pid| i32::try_from(pid).ok());
     Ok(pid.and_then(Pid::from_raw))
 }
 
-/// The content of a `postmaster.pid`; lines that the server has not written yet are `None` (`pidfile.h` has the lines).
+/// The content of a `postmaster.pid`; lines that the server has not written yet are `None` (`pidfile.h`
+/// defines the lines).
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct PostmasterFile {
     /// The ID of the server's first process, in the PID namespace of the server.
@@ -135,7 +138,7 @@ impl PostmasterFile {
         let text = String::from_utf8_lossy(&content);
         let lines: Vec<&str> = text.lines().map(str::trim).collect();
         let line = |number: usize| lines.get(number - 1).copied().filter(|line| !line.is_empty());
-        // That of a server in single-user mode is negative.
+        // The number is negative for a server in single-user mode.
         let pid = line(1).and_then(|line| line.parse::<i32>().ok()).map(i32::unsigned_abs);
         Ok(PostmasterFile {
             pid: pid.filter(|pid| *pid != 0),
@@ -146,16 +149,18 @@ impl PostmasterFile {
     }
 }
 
-/// The archiver process of a server, by its title (`pgarch_ArchiverCopyLoop` and `pgarch_archiveXlog` in `pgarch.c`).
+/// The state of a server's archiver process, according to its title (`pgarch_ArchiverCopyLoop` and
+/// `pgarch_archiveXlog` in `pgarch.c`).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum ArchiverProcess {
-    /// The server does not run, or its processes cannot be seen.
+    /// The server does not run, or its processes are not visible.
     Unknown,
-    /// The server runs without an archiver. A command that cannot be run ends the archiver (`pgarch_archiveXlog`, exit statuses over 125).
+    /// The server runs without an archiver. A command that cannot be executed ends the archiver
+    /// (`pgarch_archiveXlog`, exit statuses over 125).
     Missing,
     /// The archiver runs.
     Running,
-    /// Its last attempt failed, with this file.
+    /// The last attempt failed, for this file.
     Failed(String),
 }
 
@@ -175,10 +180,10 @@ impl ArchiverProcess {
     }
 }
 
-/// The titles of the processes that the postmaster of a data directory started.
+/// Returns the titles of the processes that the postmaster of a data directory started.
 fn titles_of_children(data: &Path) -> Option<Vec<String>> {
     let postmaster = read_pid(data).ok()??.as_raw_nonzero().to_string();
-    // The server of a container has process IDs that can be another server's here.
+    // The process ID of a server in a container may belong to another server here.
     if let Ok(folder) = fs::read_link(format!("/proc/{postmaster}/cwd"))
         && folder != fs::canonicalize(data).ok()?
     {
@@ -197,22 +202,23 @@ fn titles_of_children(data: &Path) -> Option<Vec<String>> {
 /// The start of the titles of a server's processes.
 const TITLE: &str = "postgres: ";
 
-/// The file in the title of an archiver whose last attempt failed.
+/// Returns the file in the title of an archiver whose last attempt failed.
 fn failed_file_in_title(title: &str) -> Option<&str> {
     let (_, activity) = title.strip_prefix(TITLE)?.split_once("archiver ")?;
-    // Up to version 10, "archiver process" comes before.
+    // Up to version 10, the title has "archiver process" before this.
     let (_, file) = activity.split_once("failed on ")?;
     let file = file.split(['\0', ' ']).next()?;
     (!file.is_empty()).then_some(file)
 }
 
-/// Whether a process runs, in the PID namespace of this one.
+/// Returns whether a process exists in the PID namespace of this process.
 fn is_there(pid: Pid) -> bool {
-    // A process of another user may not be signalled, and is there.
+    // The signal is not permitted for a process of another user, but that process exists.
     if matches!(test_kill_process(pid), Err(Errno::SRCH)) {
         return false;
     }
-    // One that was killed can be signalled until its parent has asked for its status, which in many containers nobody does.
+    // A killed process can be signalled until its parent reads its status, which never happens in many
+    // containers.
     let stat = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).unwrap_or_default();
     let state = stat.rsplit_once(')').and_then(|(_, rest)| rest.trim_start().chars().next());
     !matches!(state, Some('Z' | 'X'))
@@ -249,7 +255,7 @@ mod tests {
         PidFile::of_data_directory(folder.path())
     }
 
-    /// A process that has ended, and keeps its ID until it is waited for.
+    /// Returns a process that has ended and keeps its ID until its parent waits for it.
     fn ended() -> Child {
         let child = Command::new("true").spawn().unwrap();
         let pid = rustix::process::WaitId::Pid(Pid::from_child(&child));

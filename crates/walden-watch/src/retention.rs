@@ -1,8 +1,9 @@
-//! What keeps the files in `pg_wal`: each byte has one holder.
+//! Determines the holders of the files in `pg_wal`: each byte has one holder.
 //!
-//! A checkpoint removes or recycles the segments before the one with its redo pointer, except those that `KeepLogSeg` keeps for slots
-//! and `wal_keep_size`, and those that are not archived yet (`RemoveOldXlogFiles`, `XLogArchiveCheckDone`). A segment that several
-//! keep belongs to the first of: recovery, slots (the one furthest behind first), the archiver, `wal_keep_size`.
+//! A checkpoint removes or recycles the segments before the one with its redo pointer, except those that
+//! `KeepLogSeg` keeps for slots and `wal_keep_size`, and those that are not archived yet
+//! (`RemoveOldXlogFiles`, `XLogArchiveCheckDone`). If several holders keep a segment, it belongs to the first
+//! of: recovery, slots (the one furthest behind first), the archiver, the WAL summarizer, `wal_keep_size`.
 
 mod recycling;
 mod remedies;
@@ -20,36 +21,36 @@ use walden_postgres::connection::Client;
 use crate::process::ServerProcess;
 use crate::server::{QueryError, ServerState, Slot, rows};
 
-/// Segments whose times show how fast the log grows, at most this old.
+/// Maximum age of segments whose times show how fast WAL grows.
 const RATE_SPAN: Duration = Duration::from_secs(600);
-/// An archiver, or a summarizer, that gets on is done with a segment after so long.
+/// An archiver or a summarizer that makes progress is done with a segment after this time.
 const MAX_AGE: Duration = Duration::from_secs(300);
 /// A healthy client reports its position within this many seconds: `wal_receiver_status_interval` is 10 s by
 /// default.
 const MAX_SILENCE_SECONDS: u64 = 15;
-/// A logical slot may wait for a transaction that has been open for this many seconds. Shorter ones belong to
-/// ordinary work.
+/// A logical slot may wait for a transaction that has been open for this many seconds. Shorter ones are
+/// ordinary.
 const MIN_OPEN_SECONDS: u64 = 10;
 
-/// A file in `pg_wal` or below it.
+/// A file in `pg_wal` or one of its subfolders.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct WalFile {
-    /// Its path below `pg_wal`.
+    /// Its path relative to `pg_wal`.
     pub name: String,
     /// Its size in bytes.
     pub bytes: u64,
-    /// When it was written last.
+    /// When it was last written.
     pub modified: Option<SystemTime>,
 }
 
 /// The files of `pg_wal`.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Listing {
-    /// All regular files, those in folders below included.
+    /// All regular files, including those in subfolders.
     pub files: Vec<WalFile>,
     /// Names of files that wait to be archived.
     pub ready: HashSet<String>,
-    /// Up to where the log is summarised (17 and later), if that can be seen: at its beginning where nothing is.
+    /// The end of the summarised WAL (17 and later): 0 if there are no summaries, `None` if it is not known.
     pub summarised: Option<Lsn>,
 }
 
@@ -85,10 +86,10 @@ impl Listing {
         Ok(listing)
     }
 
-    /// Asks a server for the files of its `pg_wal`, which needs `pg_monitor`.
+    /// Queries the files of a server's `pg_wal`, which needs `pg_monitor`.
     ///
     /// # Errors
-    /// What the server reports.
+    /// Errors that the server reports.
     pub fn by_sql(client: &mut Client) -> Result<Listing, QueryError> {
         let mut listing = Listing::default();
         let marks = "SELECT 'archive_status/' || name, size, extract(epoch FROM modification)::bigint FROM pg_ls_archive_statusdir()";
@@ -102,7 +103,7 @@ impl Listing {
             listing.ready.extend(marked.map(str::to_owned));
             listing.files.push(WalFile { name, bytes: bytes.unwrap_or_default(), modified });
         }
-        // Servers before 17 do not know it.
+        // Servers before 17 do not have this function.
         if let Ok(rows) = rows(client, "SELECT summarized_lsn FROM pg_get_wal_summarizer_state()") {
             listing.summarised = rows.first().and_then(|row| row.get(0)?.parse().ok());
         }
@@ -110,7 +111,7 @@ impl Listing {
     }
 }
 
-/// The last failure of the archiver, of `pg_stat_archiver`.
+/// The last failure of the archiver, from `pg_stat_archiver`.
 #[derive(Clone, PartialEq, Debug, Default, Serialize)]
 #[allow(missing_docs)]
 pub struct ArchiverFailures {
@@ -124,7 +125,7 @@ pub struct ArchiverFailures {
 }
 
 impl ArchiverFailures {
-    /// Asks a server.
+    /// Queries a server.
     pub fn by_sql(client: &mut Client) -> Option<ArchiverFailures> {
         let query = "SELECT failed_count, last_failed_wal, extract(epoch FROM now() - last_failed_time), last_archived_wal, \
                      extract(epoch FROM now() - last_archived_time), \
@@ -144,43 +145,43 @@ impl ArchiverFailures {
     }
 }
 
-/// What is known of the log and of the server.
+/// The known state of the WAL and of the server.
 #[derive(Clone, Debug)]
 pub struct Situation {
-    /// The end of the log.
+    /// The end of WAL.
     pub end: Lsn,
     /// `wal_segment_size`
     pub segment_size: SegmentSize,
     /// The server's state: checkpoint, slots, settings.
     pub server: ServerState,
-    /// What `pg_stat_archiver` says, if the server was asked.
+    /// The content of `pg_stat_archiver`, if the server was queried.
     pub failures: Option<ArchiverFailures>,
-    /// Free and all bytes of the disk, if it is this machine's.
+    /// Free and total bytes of the disk, if it belongs to this machine.
     pub disk: Option<(u64, u64)>,
-    /// The transaction that has been open for longest, if the server was asked.
+    /// The transaction that has been open for longest, if the server was queried.
     pub oldest_transaction: Option<OpenTransaction>,
 }
 
-/// A transaction with an ID that has not ended. Logical decoding keeps the log from its start.
+/// An unfinished transaction that has an ID. Logical decoding keeps the WAL from its start.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct OpenTransaction {
-    /// Who can end it.
+    /// The session or prepared transaction that holds it open.
     pub owner: TransactionOwner,
     /// Seconds since it started or was prepared.
     pub seconds: u64,
 }
 
-/// Who can end a transaction.
+/// The owner of a transaction, which can end it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum TransactionOwner {
-    /// It is prepared, under this identifier.
+    /// It is prepared under this identifier.
     Prepared(String),
     /// The session of the process with this ID.
     Session(u32),
 }
 
 impl OpenTransaction {
-    /// Asks a server for the one that has been open for longest.
+    /// Queries the transaction that has been open for longest.
     pub fn by_sql(client: &mut Client) -> Option<OpenTransaction> {
         let query = "SELECT gid, NULL, extract(epoch FROM now() - prepared)::bigint AS age FROM pg_prepared_xacts UNION ALL \
                      SELECT NULL, pid::text, extract(epoch FROM now() - xact_start)::bigint FROM pg_stat_activity \
@@ -195,49 +196,49 @@ impl OpenTransaction {
     }
 }
 
-/// What keeps files.
+/// The kind of a holder.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 #[allow(missing_docs)]
 pub enum HolderKind {
-    /// From the redo pointer of the last checkpoint to the end: what crash recovery needs.
+    /// WAL from the redo pointer of the last checkpoint to the end, which crash recovery needs.
     Recovery,
     Slot,
     Archiver,
-    /// What `summarize_wal` has not summarised yet (17 and later).
+    /// WAL that `summarize_wal` has not summarised yet (17 and later).
     Summarizer,
     WalKeepSize,
-    /// Nothing: the next checkpoint removes or recycles them.
+    /// No holder: the next checkpoint removes or recycles them.
     Removable,
-    /// Files for segments to come.
+    /// Files for future segments.
     Recycled,
     /// `.partial`, `.history`, `.backup`, `archive_status` and others.
     Other,
 }
 
-/// A holder and what it holds.
+/// A holder and the files that it holds.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Holder {
-    /// What it is.
+    /// Its kind.
     pub kind: HolderKind,
-    /// The slot's name, or what other files are.
+    /// The slot's name, or the kind of other files.
     pub name: String,
-    /// Files that are its own.
+    /// Number of files that belong to it.
     pub files: u64,
-    /// Their bytes; over all holders they add up to those of the folder.
+    /// Their bytes. The sum over all holders is the size of the folder.
     pub bytes: u64,
-    /// All that it keeps, with what others keep as well.
+    /// Bytes of all files that it keeps, including those that other holders keep too.
     pub holds_bytes: u64,
-    /// Bytes that a checkpoint now could remove or recycle without this holder; for recovery, those that it
-    /// could in any case.
+    /// Bytes that a checkpoint now could remove or recycle without this holder. For recovery, the bytes that
+    /// it could in any case.
     pub releases_bytes: u64,
     /// Seconds since its oldest segment was written.
     pub oldest_seconds: Option<f64>,
     /// The slot.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub slot: Option<Slot>,
-    /// How many more bytes may be written before the server gives the slot up; from 0 down, the next checkpoint does. `None` if
-    /// `max_slot_wal_keep_size` does not limit it.
+    /// How many more bytes may be written before the server invalidates the slot; if it is 0 or negative, the
+    /// next checkpoint does. `None` if `max_slot_wal_keep_size` does not limit it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub safe_wal_size: Option<i64>,
     /// `idle_replication_slot_timeout` in seconds (18 and later): a checkpoint invalidates a slot that had no
@@ -246,7 +247,7 @@ pub struct Holder {
     pub idle_timeout_seconds: Option<u64>,
 }
 
-/// What keeps `pg_wal` as large as it is.
+/// The holders of `pg_wal`, and remedies.
 #[derive(Clone, Debug, Serialize)]
 #[allow(missing_docs)]
 pub struct Retention {
@@ -259,83 +260,86 @@ pub struct Retention {
     pub redo_lsn: Option<String>,
     /// Whether the server runs ([`ServerProcess::name`]); `None` if that is not known.
     pub server_state: Option<&'static str>,
-    /// What the user should know before anything else: that the server does not run.
+    /// The most important information for the user, for example that the server does not run.
     pub warnings: Vec<String>,
     pub holders: Vec<Holder>,
     pub archiver: Option<ArchiverFailures>,
-    /// Bytes of log written per second in the last minutes; `None` if no segment of the folder was finished in them, which is
-    /// so of an idle server, of one that has written less than a segment, and where checkpoints recycle finished segments at once.
+    /// Bytes of WAL written per second in the last minutes. `None` if the folder has no segment that was
+    /// completed in that time: on an idle server, on one that has written less than a segment, and if
+    /// checkpoints recycle completed segments immediately.
     pub bytes_per_second: Option<f64>,
-    /// Whether the folder grows by all that is written, as a slot or the archiver does not get on. A slot that the server gives up
-    /// before the disk is full does not count.
+    /// Whether the folder grows by all new WAL, because a slot or the archiver makes no progress. A slot that
+    /// the server invalidates before the disk is full does not count.
     pub is_growing: bool,
-    /// The file system has no room for another segment.
+    /// Whether the file system has no room for another segment.
     pub disk_is_full: bool,
     pub disk_free_bytes: Option<u64>,
     pub disk_bytes: Option<u64>,
-    /// Seconds until the disk is full if that goes on.
+    /// Seconds until the disk is full at the current rate.
     pub disk_full_seconds: Option<f64>,
-    /// What may be done: first about what nothing holds, then about the holders, the one furthest behind first.
+    /// Possible remedies: first for files without holder, then for the holders, the one furthest behind
+    /// first.
     pub remedies: Vec<Remedy>,
     /// How checkpoints recycle files.
     pub recycling: Recycling,
-    /// Of logical slots, whose log it is that they hold.
+    /// For each logical slot, the WAL that it holds by database.
     pub backlogs: Vec<Backlog>,
 }
 
-/// How checkpoints recycle files: they rename old segments to segments to come (`XLOGfileslop` and
+/// How checkpoints recycle files: they rename old segments to future ones (`XLOGfileslop` and
 /// `RemoveXlogFile` in `xlog.c`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
 pub struct Recycling {
     /// `wal_recycle`
     pub is_on: bool,
-    /// `min_wal_size`, up to which it always keeps them; `None` if it is not known.
+    /// `min_wal_size`, up to which files are always kept; `None` if it is not known.
     pub min_bytes: Option<u64>,
-    /// `max_wal_size`, up to which it keeps them if recent checkpoints were that far apart; `None` if it is
+    /// `max_wal_size`, up to which files are kept if recent checkpoints were that far apart; `None` if it is
     /// not known.
     pub max_bytes: Option<u64>,
-    /// How many bytes of released files the next checkpoint may recycle at most.
+    /// Most bytes of released files that the next checkpoint may recycle.
     pub room_bytes: u64,
 }
 
-/// Something to do.
+/// A remedy.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 #[allow(missing_docs)]
 pub struct Remedy {
-    /// If nothing else were done but a checkpoint.
+    /// Bytes that it releases if only a checkpoint follows.
     pub releases_bytes: u64,
-    /// With all remedies before it: where several hold the same files, the last of them releases these.
+    /// Bytes that it releases together with all remedies before it. If several holders keep the same files,
+    /// the last remedy releases them.
     pub releases_with_previous_bytes: u64,
     pub text: String,
 }
 
-/// The log that a logical slot holds, by whether its database can need it.
+/// The WAL that a logical slot holds, divided by whether its database can need it.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 #[allow(missing_docs)]
 pub struct Backlog {
     pub slot: String,
-    /// From its restart position to the end.
+    /// Bytes from its restart position to the end.
     pub bytes: u64,
-    /// Relations of its own database.
+    /// Bytes of relations of its own database.
     pub own_database_bytes: u64,
     pub other_databases_bytes: u64,
-    /// Commits, checkpoints, page headers, and relations that all databases share.
+    /// Bytes of commits, checkpoints, page headers, and shared relations.
     pub shared_bytes: u64,
-    /// Of its own database: of tables in no publication, where the server was asked.
+    /// Bytes of tables of its own database that are in no publication, if the server was queried.
     pub unpublished_bytes: Option<u64>,
 }
 
-/// One that may keep a segment.
+/// A possible holder of segments.
 struct Claim {
     kind: HolderKind,
     name: String,
     slot: Option<Slot>,
-    /// Segments from this number on; `None` for the archiver, which keeps what is not archived.
+    /// Keeps segments from this number on; `None` for the archiver, which keeps files that are not archived.
     from: Option<u64>,
 }
 
 impl Retention {
-    /// Assigns each file to what holds it.
+    /// Assigns each file to its holder.
     pub fn new(listing: &Listing, situation: &Situation) -> Retention {
         let size = situation.segment_size;
         let current = size.segment_of(Lsn(situation.end.0.saturating_sub(1)));
@@ -380,12 +384,12 @@ impl Retention {
 }
 
 impl Situation {
-    /// Whether the file system has no room for another segment.
+    /// Returns whether the file system has no room for another segment.
     fn has_full_disk(&self) -> bool {
         self.disk.is_some_and(|(free, _)| free < self.segment_size.bytes())
     }
 
-    /// Whether the client of a slot is connected, behind, and does not report its position.
+    /// Returns whether the client of a slot is connected, behind, and does not report its position.
     fn is_silent(&self, slot: &Slot) -> bool {
         let segment = |lsn| self.segment_size.segment_of(lsn);
         let is_behind = slot.restart_lsn.is_some_and(|restart| segment(restart) < segment(self.end));
@@ -393,16 +397,16 @@ impl Situation {
         is_behind && is_late && slot.active == Some(true)
     }
 
-    /// The transaction that a logical slot waits for: its client has confirmed later segments than the one
-    /// that it still needs.
+    /// Returns the transaction for which a logical slot waits: its client has confirmed later segments than
+    /// the one that it still needs.
     fn transaction_of(&self, slot: &Slot) -> Option<&OpenTransaction> {
         let segment = |lsn: Option<Lsn>| lsn.map(|lsn| self.segment_size.segment_of(lsn));
         let is_held_back = slot.is_logical && segment(slot.restart_lsn)? < segment(slot.confirmed_flush_lsn)?;
         self.oldest_transaction.as_ref().filter(|open| is_held_back && open.seconds >= MIN_OPEN_SECONDS)
     }
 
-    /// Whether files wait for an archiver that has no command: the server never tries, and so counts no
-    /// failure.
+    /// Returns whether no archive command is set, so that files wait although the server never tries to
+    /// archive them and counts no failure.
     fn is_archiving_unset(&self) -> bool {
         let is_empty = |name: &str| {
             self.server.settings.get(name).is_some_and(|value| matches!(value, "" | "(disabled)"))
@@ -410,7 +414,7 @@ impl Situation {
         is_empty("archive_command") && is_empty("archive_library")
     }
 
-    /// Whether the archiver fails, or does not end; `is_old`: a segment has waited for long.
+    /// Returns whether the archiver fails or hangs. `is_old` is set if a segment has waited for long.
     fn is_archiver_stuck(&self, is_old: bool) -> bool {
         let Some(failures) = &self.failures else { return is_old };
         let has_just_archived =
@@ -418,8 +422,8 @@ impl Situation {
         failures.is_failing || (is_old && !has_just_archived)
     }
 
-    /// Whether a file that is not archived stays: not where `archive_mode` is off, nor, unless it is
-    /// `always`, on a standby (`XLogArchiveCheckDone` in `xlogarchive.c`).
+    /// Returns whether a file that is not archived is kept: not if `archive_mode` is off, nor on a standby
+    /// unless it is `always` (`XLogArchiveCheckDone` in `xlogarchive.c`).
     fn is_archiving(&self) -> bool {
         match self.server.settings.get("archive_mode") {
             None | Some("always") => true,
@@ -429,7 +433,7 @@ impl Situation {
     }
 }
 
-/// What comes before all remedies on a full disk: a server that does not run cannot start there.
+/// Returns the warning before all remedies on a full disk: a stopped server cannot start there.
 fn full_disk_text(situation: &Situation) -> Option<String> {
     let (free, _) = situation.disk.filter(|_| situation.has_full_disk())?;
     let effect = match situation.server.process {
@@ -444,14 +448,15 @@ fn full_disk_text(situation: &Situation) -> Option<String> {
     ))
 }
 
-/// What is free once a holder and those before it in the list are gone.
+/// The bytes that become free once a holder and those before it in the list are removed.
 struct Release {
     kind: HolderKind,
     name: String,
     bytes: u64,
 }
 
-/// What keeps the files, each with its own ones; and what is free as one after the other is dealt with.
+/// Returns the holders with their files, and the bytes that become free as they are removed one after
+/// another.
 fn holders(
     listing: &Listing,
     situation: &Situation,
@@ -479,7 +484,7 @@ fn holders(
             holders[*first].own(file, now);
             rest.iter().for_each(|index| holders[*index].holds_bytes += file.bytes);
             let is_of_recovery = claims[*first].kind == HolderKind::Recovery;
-            // A checkpoint now moves the redo pointer to the current segment; on a standby, it cannot.
+            // A checkpoint now moves the redo pointer to the current segment. On a standby, it cannot.
             let can_go = !is_of_recovery || (segment < Some(current) && !situation.server.is_standby);
             let keepers = if is_of_recovery { rest } else { holding.as_slice() };
             match (segment.filter(|_| can_go), keepers) {
@@ -509,15 +514,16 @@ fn holders(
     (holders, releases(&claims, &held))
 }
 
-/// A segment that recovery does not need after a checkpoint now, and which of the claims keep it.
+/// A segment that recovery does not need after a checkpoint now, and the claims that keep it.
 struct HeldFile {
     number: u64,
     bytes: u64,
     holders: Vec<usize>,
 }
 
-/// What is free as the holders are dealt with one after the other, the one furthest behind first: in that order each step counts, while
-/// any other one begins with holders behind which an older one still keeps everything.
+/// Returns the bytes that become free as the holders are removed one after another, starting with the one
+/// furthest behind. In any other order, the first steps free nothing, because an older holder still keeps all
+/// files.
 fn releases(claims: &[Claim], held: &[HeldFile]) -> Vec<Release> {
     let mut oldest: BTreeMap<usize, u64> = BTreeMap::new();
     for file in held {
@@ -538,8 +544,9 @@ fn releases(claims: &[Claim], held: &[HeldFile]) -> Vec<Release> {
     order.into_iter().map(step).collect()
 }
 
-/// How much more may be written before the server gives a slot up, as `pg_get_replication_slots` computes `safe_wal_size`; from 0 down,
-/// the next checkpoint does it. `None` if nothing limits what the slot keeps.
+/// Returns how many more bytes may be written before the server invalidates a slot, as
+/// `pg_get_replication_slots` computes `safe_wal_size`. If it is 0 or negative, the next checkpoint does.
+/// `None` if the slot's WAL is not limited.
 fn safe_wal_size(slot: &Slot, situation: &Situation) -> Option<i64> {
     let (size, settings) = (situation.segment_size, &situation.server.settings);
     let segments = |name| settings.bytes(name).map(|bytes| bytes / size.bytes());
@@ -550,14 +557,14 @@ fn safe_wal_size(slot: &Slot, situation: &Situation) -> Option<i64> {
 }
 
 impl Holder {
-    /// Whether it is a slot that the server gives up before it fills the disk.
+    /// Returns whether it is a slot that the server invalidates before it fills the disk.
     pub fn is_limited(&self, disk_free: Option<u64>) -> bool {
-        // From 0 down nothing more is kept than what is written until the next checkpoint.
+        // If it is 0 or negative, only the WAL until the next checkpoint is still kept.
         let left = self.safe_wal_size.map(|left| u64::try_from(left).unwrap_or(0));
         left.is_some_and(|left| disk_free.is_none_or(|free| left < free))
     }
 
-    /// Whether what it keeps grows with the log: a slot that nobody reads, an archiver that fails, a summarizer that is stuck.
+    /// Returns whether its files grow with the WAL: an unused slot, a failing archiver, a stuck summarizer.
     fn is_growing(&self, situation: &Situation) -> bool {
         let is_old = self.oldest_seconds.is_some_and(|age| age > MAX_AGE.as_secs_f64());
         match (self.kind, &self.slot) {
@@ -617,7 +624,7 @@ impl Holder {
     }
 }
 
-/// Those that keep segments, the one that a shared segment belongs to first.
+/// Returns the possible holders of segments. A segment with several holders belongs to the first one.
 fn claims(listing: &Listing, situation: &Situation, current: u64) -> Vec<Claim> {
     let size = situation.segment_size;
     let settings = &situation.server.settings;
@@ -626,7 +633,7 @@ fn claims(listing: &Listing, situation: &Situation, current: u64) -> Vec<Claim> 
     let mut claims = vec![claim(HolderKind::Recovery, Some(redo.min(current)))];
     let mut slots: Vec<&Slot> = situation.server.slots.iter().collect();
     slots.sort_by_key(|slot| slot.restart_lsn.map_or(u64::MAX, |lsn| lsn.0));
-    // `max_slot_wal_keep_size` limits what slots keep, in whole segments.
+    // `max_slot_wal_keep_size` limits the WAL of slots, in whole segments.
     let max = settings.bytes("max_slot_wal_keep_size").map(|bytes| bytes / size.bytes());
     let limit = max.map_or(0, |segments| current.saturating_sub(segments));
     for slot in slots {
@@ -643,7 +650,8 @@ fn claims(listing: &Listing, situation: &Situation, current: u64) -> Vec<Claim> 
     }
     let is_summarised =
         settings.get("summarize_wal").is_some_and(|value| matches!(value, "on" | "true" | "yes" | "1"));
-    // A summary ends at a redo pointer: at the last one, the summarizer has read all that it can, and keeps what recovery does.
+    // A summary ends at a redo pointer. At the last one, the summarizer has read all that it can, and keeps
+    // only what recovery keeps.
     let summarised = listing.summarised.map(|end| size.segment_of(end)).filter(|from| *from < redo);
     if let Some(from) = summarised.filter(|_| is_summarised) {
         claims.push(claim(HolderKind::Summarizer, Some(from)));
@@ -655,14 +663,15 @@ fn claims(listing: &Listing, situation: &Situation, current: u64) -> Vec<Claim> 
     claims
 }
 
-/// The end of the log that a summary is of, by its name: timeline, start and end (`GetWalSummaries`).
+/// Returns the end of a summary's WAL from its name, which consists of timeline, start and end
+/// (`GetWalSummaries`).
 fn end_of_summary(name: &str) -> Option<Lsn> {
     let digits = name.strip_prefix("summaries/")?.strip_suffix(".summary")?;
     let is_whole = digits.len() == 40 && digits.bytes().all(|byte| byte.is_ascii_hexdigit());
     if is_whole { u64::from_str_radix(&digits[24..], 16).ok().map(Lsn) } else { None }
 }
 
-/// What a file that is no segment is.
+/// Returns the kind of a file that is not a segment.
 fn other_name(name: &str) -> &'static str {
     match name {
         _ if name.starts_with("archive_status/") => "archive_status",
@@ -670,15 +679,16 @@ fn other_name(name: &str) -> &'static str {
         _ if name.ends_with(".history") => "timeline histories",
         _ if name.ends_with(".backup") => "backup histories",
         _ if name.ends_with(".partial") => "partial segments",
-        // XLogFileInitInternal and RestoreArchivedFile make these, and give them their names when they are whole.
+        // `XLogFileInitInternal` and `RestoreArchivedFile` create these, and rename them when they are
+        // complete.
         _ if name.starts_with("xlogtemp.") => "segments that are being created",
         "RECOVERYXLOG" | "RECOVERYHISTORY" => "files that are being restored",
         _ => "files that are not PostgreSQL's",
     }
 }
 
-/// How fast the log grows, by when its last segments were finished. That of the current one is no measure: its time is that of its
-/// last write, and nothing says when it was begun.
+/// Returns how fast WAL grows, from the times at which the last segments were completed. The current segment
+/// does not count: its time is that of its last write, and the time at which it was started is not known.
 fn rate(listing: &Listing, situation: &Situation, current: u64, now: SystemTime) -> Option<f64> {
     let size = situation.segment_size;
     let age = |file: &WalFile| now.duration_since(file.modified?).ok();
@@ -691,7 +701,7 @@ fn rate(listing: &Listing, situation: &Situation, current: u64, now: SystemTime)
     Some(bytes as f64 / age.as_secs_f64().max(1.0))
 }
 
-/// Free and all bytes of the disk that a folder lies on.
+/// Returns free and total bytes of the disk of a folder.
 pub fn disk_of(folder: &Path) -> Option<(u64, u64)> {
     let stat = rustix::fs::statvfs(folder).ok()?;
     Some((stat.f_bavail.checked_mul(stat.f_frsize)?, stat.f_blocks.checked_mul(stat.f_frsize)?))
@@ -735,7 +745,7 @@ mod tests {
         Situation { end, segment_size, server, failures: None, disk: None, oldest_transaction: None }
     }
 
-    /// Segments 1 to 9, each written so many seconds before the next one.
+    /// Segments 1 to 9, each written this many seconds before the next one.
     fn segments(seconds: u64) -> Vec<WalFile> {
         let file = |number| WalFile {
             name: SegmentName::new(1, number, SegmentSize::DEFAULT).to_string(),
@@ -745,7 +755,7 @@ mod tests {
         (1..10).map(file).collect()
     }
 
-    /// Segments 1 to 9, where recovery needs the last two; each was written 50 s before the next one.
+    /// Segments 1 to 9, where recovery needs the last two. Each was written 50 s before the next one.
     fn retention(settings: &[(&str, &str)], ready: &[&str], summarised: Option<Lsn>) -> Retention {
         let size = SegmentSize::DEFAULT;
         let at = |number: u64| Lsn(number * size.bytes());
@@ -757,7 +767,7 @@ mod tests {
         Retention::new(&Listing { files, ready, summarised }, &situation)
     }
 
-    /// As [`retention`], with inactive slots at the starts of segments and a disk with so many free bytes.
+    /// As [`retention`], with inactive slots at the starts of segments and a disk with `free` bytes.
     fn with_slots(settings: &[(&str, &str)], slots: &[(&str, u64)], free: u64) -> Retention {
         let size = SegmentSize::DEFAULT;
         let at = |number: u64| Lsn(number * size.bytes());
@@ -785,11 +795,11 @@ mod tests {
         let unlimited = with_slots(&[], &[("a", 6)], 1 << 30);
         assert!(unlimited.is_growing && unlimited.disk_full_seconds.is_some());
         assert_eq!(slot(&unlimited), None);
-        // Segment 6 is lost once 11 is begun, and the log ends where 10 begins.
+        // Segment 6 is lost once segment 11 is started, and WAL ends where segment 10 starts.
         let limited = with_slots(&[("max_slot_wal_keep_size", "64MB")], &[("a", 6)], 1 << 30);
         assert_eq!((limited.is_growing, limited.disk_full_seconds), (false, None));
         assert_eq!(slot(&limited), Some(segment as i64));
-        // What it may keep does not fit.
+        // The WAL that it may keep does not fit.
         let on_a_small_disk = with_slots(&[("max_slot_wal_keep_size", "64MB")], &[("a", 6)], segment / 2);
         assert!(on_a_small_disk.is_growing);
         let unreserved = with_slots(&[("max_slot_wal_keep_size", "32MB")], &[("a", 6)], 1 << 30);
@@ -818,8 +828,8 @@ mod tests {
         // Segments 1 and 2 are removable, both slots hold 3 to 8, and `wal_keep_size` 6 to 8 as well.
         assert_eq!(found.remedies.iter().map(of).collect::<Vec<_>>(), [(2, 2), (0, 2), (0, 5), (0, 8)]);
         assert!(found.remedies[3].text.contains("wal_keep_size"), "{:?}", found.remedies);
-        // It holds nothing yet but the current segment. A checkpoint now releases segment 8, which recovery
-        // needs until then.
+        // So far it holds only the current segment. A checkpoint now releases segment 8, which recovery needs
+        // until then.
         let young = with_slots(&[], &[("a", 9)], 1 << 30);
         assert_eq!(young.remedies.iter().map(of).collect::<Vec<_>>(), [(8, 8), (0, 8)]);
         assert!(young.is_growing);
@@ -910,7 +920,7 @@ mod tests {
         let unset = retention(&settings, &ready, None);
         assert!(unset.is_growing);
         assert!(unset.remedies.iter().any(|remedy| remedy.text.contains("both are empty")));
-        // Its marks keep nothing.
+        // Its `.ready` files keep nothing.
         let off = retention(&[("archive_mode", "off")], &ready, None);
         assert_eq!((segments_of(&off, HolderKind::Archiver), off.is_growing), (0, false));
     }
@@ -961,7 +971,7 @@ mod tests {
         assert!(stuck.is_growing && segments_of(&stuck, HolderKind::Removable) == 0);
         assert!(stuck.remedies[0].text.contains("summarizer"), "{:?}", stuck.remedies);
         assert!(stuck.remedies[0].text.contains("summarize_wal = off"), "{:?}", stuck.remedies);
-        // It can be no further than the last redo pointer, and is blamed for nothing there.
+        // It cannot be further than the last redo pointer, and is not a holder there.
         let redo = Some(Lsn(8 * SegmentSize::DEFAULT.bytes()));
         let done = retention(&[("summarize_wal", "on")], &[], redo);
         assert_eq!(segments_of(&done, HolderKind::Removable), 7);

@@ -1,4 +1,4 @@
-//! The PostgreSQL servers that run on this machine, by its processes.
+//! Finds the PostgreSQL servers that run on this machine by their processes.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -12,19 +12,20 @@ use crate::process::PostmasterFile;
 /// A server that runs on this machine.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RunningServer {
-    /// Its data directory, as this process reaches it.
+    /// Its data directory, as this process can access it.
     pub data: PathBuf,
-    /// The user that it runs as: the name, or the number of one without a name here.
+    /// The user as which it runs: the name, or the number if the user has no name here.
     pub owner: String,
     /// The number of that user.
     pub uid: u32,
-    /// Its major version; `None` if this user may not read it.
+    /// Its major version; `None` if it cannot be read.
     pub version: Option<String>,
-    /// The content of its `postmaster.pid`, if this user may read it.
+    /// The content of its `postmaster.pid`, if it can be read.
     pub file: Option<PostmasterFile>,
 }
 
-/// Finds the servers whose processes this process sees, in the order of their data directories. Empty where there is no `/proc`.
+/// Finds the servers whose processes are visible, in the order of their data directories. Empty on systems
+/// without `/proc`.
 pub fn servers() -> Vec<RunningServer> {
     let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
     let is_process = |path: &PathBuf| {
@@ -38,7 +39,7 @@ pub fn servers() -> Vec<RunningServer> {
     found
 }
 
-/// The server whose postmaster is the process with this folder in `/proc`.
+/// Returns the server whose postmaster is the process with this folder in `/proc`.
 fn server_of(process: &Path) -> Option<RunningServer> {
     let program = fs::read_to_string(process.join("comm")).ok()?;
     if !matches!(program.trim_end(), "postgres" | "postmaster") {
@@ -52,7 +53,7 @@ fn server_of(process: &Path) -> Option<RunningServer> {
         return data_directory_argument(process).map(|data| server(data, None, None));
     };
     let file = PostmasterFile::read(&folder).ok()?;
-    // The file of a container has the process ID there.
+    // In a container, the file has the process ID of the container's namespace.
     if file.pid? != innermost_pid(process)? {
         return None;
     }
@@ -63,14 +64,15 @@ fn server_of(process: &Path) -> Option<RunningServer> {
     Some(server(data, version, Some(file)))
 }
 
-/// The process's ID in the innermost PID namespace that it is in.
+/// Returns the process's ID in its innermost PID namespace.
 fn innermost_pid(process: &Path) -> Option<u32> {
     let status = fs::read_to_string(process.join("status")).ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("NSpid:"))?;
     line.split_whitespace().last()?.parse().ok()
 }
 
-/// The absolute path after `-D`. Only the postmaster has its arguments; the title of other processes replaces theirs.
+/// Returns the absolute path after `-D`. Only the postmaster keeps its arguments; other processes overwrite
+/// them with their title.
 fn data_directory_argument(process: &Path) -> Option<PathBuf> {
     let arguments = fs::read(process.join("cmdline")).ok()?;
     let text = String::from_utf8_lossy(&arguments);
@@ -85,7 +87,7 @@ fn is_same_folder(one: &Path, other: &Path) -> bool {
     identity(one).is_some_and(|found| Some(found) == identity(other))
 }
 
-/// The user's name by the program `id`, which also knows users that are not in `/etc/passwd`.
+/// Returns the user's name by the program `id`, which also knows users that are not in `/etc/passwd`.
 fn name_of(uid: u32) -> String {
     let output = Command::new("id")
         .args(["-nu", &uid.to_string()])

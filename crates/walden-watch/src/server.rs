@@ -1,4 +1,4 @@
-//! A server's state beside its log: its checkpoints, archiver and slots, from its files or by SQL.
+//! A server's state apart from its WAL: its checkpoints, archiver and slots, from its files or by SQL.
 
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
@@ -19,14 +19,15 @@ use crate::slots::slots_in;
 /// The folders of a server.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Folders {
-    /// The data directory; `None` if only the log's folder is at hand.
+    /// The data directory; `None` if only the WAL folder is available.
     pub data: Option<PathBuf>,
     /// `pg_wal`.
     pub wal: PathBuf,
 }
 
 impl Folders {
-    /// The folders of a data directory or a `pg_wal` folder, which may be a symbolic link's target.
+    /// Returns the folders of a data directory or of a `pg_wal` folder, which may be the target of a symbolic
+    /// link.
     pub fn of(path: &Path) -> Folders {
         let is_data = |folder: &Path| folder.join(ControlFile::PATH).is_file();
         if is_data(path) {
@@ -39,41 +40,41 @@ impl Folders {
     }
 }
 
-/// What keeps a slot's log, and who reads it.
+/// The state of a slot and its client.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
 pub struct Slot {
     /// Its name.
     pub name: String,
     /// Whether it is a logical one.
     pub is_logical: bool,
-    /// The database of a logical slot, by name where SQL says it, else by OID.
+    /// The database of a logical slot: its name by SQL, or else its OID.
     pub database: Option<String>,
     /// The OID of that database.
     pub database_oid: Option<u32>,
     /// The output plugin of a logical slot.
     pub plugin: Option<String>,
-    /// Whether a client uses it now; files do not say it.
+    /// Whether a client is connected; files do not have this.
     pub active: Option<bool>,
-    /// Who uses it: `application_name` and address.
+    /// The client: `application_name` and address.
     pub client: Option<String>,
-    /// Seconds since it was used last, as far as the server (17 and later) or the time of its file says.
+    /// Seconds since it was last used, according to the server (17 and later) or the time of its file.
     pub idle_seconds: Option<u64>,
     /// The oldest position that it needs.
     #[serde(serialize_with = "as_text")]
     pub restart_lsn: Option<Lsn>,
-    /// What the client of a logical slot has confirmed.
+    /// The position that the client of a logical slot has confirmed.
     #[serde(serialize_with = "as_text")]
     pub confirmed_flush_lsn: Option<Lsn>,
-    /// `lost`, as the server has given it up.
+    /// Whether the slot is `lost`, because the server has invalidated it.
     pub is_lost: bool,
-    /// Why the server has given it up, as `invalidation_reason` of `pg_replication_slots` (17 and later, or
-    /// by its file) names it.
+    /// Why the server has invalidated it, in the words of `invalidation_reason` of `pg_replication_slots` (17
+    /// and later, or by its file).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub invalidation_reason: Option<String>,
-    /// Seconds since its client has reported a position, as far as the server says.
+    /// Seconds since its client last reported a position, if the server reports it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub silent_seconds: Option<u64>,
-    /// What is wrong with its file.
+    /// The problem with its file.
     pub problem: Option<String>,
 }
 
@@ -84,20 +85,20 @@ pub(crate) fn as_text<S: serde::Serializer>(lsn: &Option<Lsn>, serializer: S) ->
     }
 }
 
-/// What a server says of itself.
+/// The state of a server.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct ServerState {
-    /// Settings, in the form of `pg_settings`.
+    /// Settings, in the format of `pg_settings`.
     pub settings: Settings,
-    /// Redo pointer of the last checkpoint, and when it began in seconds since 1970-01-01 UTC.
+    /// Redo pointer of the last checkpoint, and when it started in seconds since 1970-01-01 UTC.
     pub checkpoint: Option<(Lsn, i64)>,
-    /// Whether it runs, by its files or as it answers.
+    /// Whether it runs, according to its files or its answer.
     pub process: ServerProcess,
     /// Files that wait to be archived; `None` if it is not known.
     pub archiver: Option<Archiver>,
     /// Replication slots.
     pub slots: Vec<Slot>,
-    /// Whether it follows another server.
+    /// Whether it is a standby.
     pub is_standby: bool,
 }
 
@@ -133,20 +134,20 @@ pub fn from_files(folders: &Folders) -> ServerState {
     state
 }
 
-/// Why a server does not answer a query.
+/// Why a query fails.
 #[derive(Debug, thiserror::Error)]
 #[error("{}", error_text(.0))]
 pub struct QueryError(#[from] connection::QueryError);
 
 impl QueryError {
-    /// What the user can do about it.
+    /// Returns how the user can solve the problem.
     pub fn hint(&self) -> Option<&'static str> {
         let is_refused = self.0.code() == Some(&SqlState::INSUFFICIENT_PRIVILEGE);
         is_refused.then_some("the user needs pg_monitor: GRANT pg_monitor TO ...")
     }
 }
 
-/// Asks a server for its state. What it does not let us see is left out.
+/// Queries a server's state. Omits parts that the user may not see.
 ///
 /// # Errors
 /// The connection is lost.
@@ -179,7 +180,7 @@ pub fn by_sql(client: &mut Client, settings: &Settings) -> Result<ServerState, Q
     Ok(state)
 }
 
-/// The slots of a server.
+/// Queries the slots of a server.
 ///
 /// # Errors
 /// The connection is lost.
@@ -193,7 +194,7 @@ pub fn slots_by_sql(client: &mut Client) -> Result<Vec<Slot>, QueryError> {
         )
     };
     let idle = "extract(epoch FROM now() - s.inactive_since)::bigint";
-    // To try what a server may not have would be an error in its log, each time.
+    // Querying columns that a server may lack would leave an error in its log each time.
     let version = rows(client, "SHOW server_version_num")?;
     let version = version.first().and_then(|row| row.get(0)?.parse().ok()).unwrap_or(0);
     let silent = "extract(epoch FROM now() - r.reply_time)::bigint";
@@ -229,7 +230,7 @@ pub fn slots_by_sql(client: &mut Client) -> Result<Vec<Slot>, QueryError> {
     Ok(found.iter().map(slot).collect())
 }
 
-/// Plain queries, and text back: that works through every connection pooler.
+/// Runs a simple query and returns text, which works through every connection pooler.
 pub(crate) fn rows(client: &mut Client, query: &str) -> Result<Vec<SimpleQueryRow>, QueryError> {
     let messages = client.simple_query(query)?;
     let row = |message| match message {

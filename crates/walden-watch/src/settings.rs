@@ -1,18 +1,18 @@
-//! A server's settings from its files: `postgresql.conf` with what it includes, `postgresql.auto.conf`, and the command line in
-//! `postmaster.opts`.
+//! Reads a server's settings from its files: `postgresql.conf` and the files that it includes,
+//! `postgresql.auto.conf`, and the command line in `postmaster.opts`.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Files that are included at most, one in the other.
+/// Maximum depth of nested includes.
 const MAX_DEPTH: u32 = 10;
 
-/// Settings by name, in the units of `pg_settings` where Walden needs them: `300 s`, `1024 MB`.
+/// Settings by name, in the units of `pg_settings` as far as Walden needs them: `300 s`, `1024 MB`.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Settings(BTreeMap<String, String>);
 
-/// A setting whose unit matters, with the unit of `pg_settings` and the value where the files have none.
+/// A setting that Walden uses, with the unit of `pg_settings` and the default value.
 struct Known {
     name: &'static str,
     unit: Unit,
@@ -48,7 +48,8 @@ const KNOWN: [Known; 15] = [
 ];
 
 impl Settings {
-    /// Reads the settings of a data directory, where the defaults are those of its version. A file that cannot be read has none.
+    /// Reads the settings of a data directory, with the defaults of its version. An unreadable file sets
+    /// nothing.
     pub fn of_data_directory(data: &Path) -> Settings {
         let found = values_in_files(data);
         let version = version_of(data);
@@ -62,35 +63,36 @@ impl Settings {
         Settings(settings)
     }
 
-    /// Settings as `pg_settings` has them.
+    /// Returns settings in the format of `pg_settings`.
     pub fn of_server(settings: &BTreeMap<String, String>) -> Settings {
         Settings(settings.clone())
     }
 
-    /// Sets one, as in `postgresql.conf`; whether it could be read.
+    /// Sets a setting, as in `postgresql.conf`. Returns whether the value is valid.
     pub fn set(&mut self, name: &str, value: &str) -> bool {
         let known = KNOWN.iter().find(|known| known.name == name);
         let value = known.and_then(|known| normalised(value, known.unit));
         value.map(|value| self.0.insert(name.to_owned(), value)).is_some()
     }
 
-    /// Sets one as `pg_settings` has it: a number and, apart from it, its unit, which may have a number too (`64` of `16MB`).
+    /// Sets a setting in the format of `pg_settings`: a number and a separate unit, which may start with a
+    /// number (`64` of `16MB`).
     pub fn set_of_server(&mut self, name: &str, value: &str, unit: &str) {
         let value = if unit.is_empty() { value.to_owned() } else { format!("{value} {unit}") };
         self.0.insert(name.to_owned(), value);
     }
 
-    /// All of them.
+    /// Returns all settings.
     pub fn all(&self) -> &BTreeMap<String, String> {
         &self.0
     }
 
-    /// The text of one.
+    /// Returns the text of a setting.
     pub fn get(&self, name: &str) -> Option<&str> {
         self.0.get(name).map(String::as_str)
     }
 
-    /// Seconds of a setting of time; `None` if it is not known or negative.
+    /// Returns a time setting in seconds, or `None` if it is not known or negative.
     pub fn seconds(&self, name: &str) -> Option<u64> {
         let (number, unit) = self.get(name)?.split_once(' ')?;
         let number: u64 = number.parse().ok()?;
@@ -101,11 +103,11 @@ impl Settings {
         }
     }
 
-    /// Bytes of a setting in megabytes; `None` if it is not known or negative.
+    /// Returns a size setting in bytes, or `None` if it is not known or negative.
     pub fn bytes(&self, name: &str) -> Option<u64> {
         let (number, unit) = self.get(name)?.split_once(' ')?;
         let number: u64 = number.parse().ok()?;
-        // Before 10, `max_wal_size` had segments as its unit, as in `64 16MB`.
+        // Before 10, the unit of `max_wal_size` was a segment, as in `64 16MB`.
         let digits = unit.find(|c: char| !c.is_ascii_digit())?;
         let scale = if digits == 0 { 1 } else { unit[..digits].parse().ok()? };
         let factor: u64 = match &unit[digits..] {
@@ -118,12 +120,13 @@ impl Settings {
     }
 }
 
-/// A setting of a data directory or a base backup as its files have it; `None` if they do not set it, or set it to nothing.
+/// Returns a setting of a data directory or a base backup from its files, or `None` if they do not set it or
+/// set it to an empty string.
 pub fn value_in_files(data: &Path, name: &str) -> Option<String> {
     values_in_files(data).remove(name).filter(|value| !value.is_empty())
 }
 
-/// The values in a data directory's files, the last one of each setting.
+/// Returns the last value of each setting in a data directory's files.
 fn values_in_files(data: &Path) -> BTreeMap<String, String> {
     let mut found = BTreeMap::new();
     let options = command_line(&fs::read_to_string(data.join("postmaster.opts")).unwrap_or_default());
@@ -134,13 +137,13 @@ fn values_in_files(data: &Path) -> BTreeMap<String, String> {
     found
 }
 
-/// The major version of a data directory; 9 for all versions of 9.
+/// Returns the major version of a data directory; 9 for all versions of 9.
 fn version_of(data: &Path) -> Option<u32> {
     let text = fs::read_to_string(data.join("PG_VERSION")).ok()?;
     text.trim().split('.').next()?.parse().ok()
 }
 
-/// Options `-c NAME=VALUE` and `--NAME=VALUE` of the server's command line.
+/// Parses the options `-c NAME=VALUE` and `--NAME=VALUE` of the server's command line.
 fn command_line(text: &str) -> BTreeMap<String, String> {
     let mut words: Vec<String> = Vec::new();
     // The file quotes each argument.
@@ -191,7 +194,7 @@ fn read_file(path: &Path, depth: u32, found: &mut BTreeMap<String, String>) {
     }
 }
 
-/// `name = value`, `name value`, `name = 'it''s'`, each perhaps with a comment (`guc-file.l`).
+/// Parses `name = value`, `name value` or `name = 'it''s'`, each optionally with a comment (`guc-file.l`).
 fn parse_line(line: &str) -> Option<(String, String)> {
     let line = line.trim_start();
     let end = line.find(|c: char| !(c.is_ascii_alphanumeric() || "_.".contains(c))).unwrap_or(line.len());
@@ -220,7 +223,7 @@ fn parse_line(line: &str) -> Option<(String, String)> {
     Some((name.to_ascii_lowercase(), value))
 }
 
-/// A value in the unit of `pg_settings`; `None` if it is none.
+/// Converts a value to the unit of `pg_settings`, or returns `None` if it is invalid.
 fn normalised(value: &str, unit: Unit) -> Option<String> {
     let value = value.trim();
     if unit == Unit::None {
@@ -338,7 +341,7 @@ mod tests {
     #[test]
     fn units_of_a_server_may_have_numbers() {
         let mut settings = Settings::default();
-        // As 9.5 and 9.6 have them, whose unit is a segment, and later versions.
+        // As in 9.5 and 9.6, where the unit is a segment, and as in later versions.
         settings.set_of_server("max_wal_size", "64", "16MB");
         settings.set_of_server("min_wal_size", "80", "MB");
         settings.set_of_server("archive_mode", "on", "");

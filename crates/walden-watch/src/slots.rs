@@ -1,4 +1,4 @@
-//! Replication slots as a server keeps them in `pg_replslot/NAME/state`.
+//! Reads the replication slots of a server from `pg_replslot/NAME/state`.
 //!
 //! ```text
 //! magic 4, CRC-32C 4, version 4, length 4,
@@ -6,8 +6,9 @@
 //! invalidated_at 8 (version 2, PostgreSQL 13 to 15) or cause 4 and padding 4 (later), confirmed_flush 8,
 //! two_phase_at 8 and two_phase 1 (since 14), plugin 64, synced 1 and failover 1 (version 5, since 17)
 //! ```
-//! (`ReplicationSlotOnDisk` in `slot.c` and `slot.h`). A running server writes it at checkpoints and when the client of a logical slot
-//! has confirmed something, so positions are those of then; whether a client is connected is only in its memory.
+//! (`ReplicationSlotOnDisk` in `slot.c` and `slot.h`). A running server writes the file at checkpoints and
+//! when the client of a logical slot has confirmed a position, so the positions may be outdated. Only the
+//! server's memory has whether a client is connected.
 
 use std::fs;
 use std::path::Path;
@@ -18,13 +19,14 @@ use walden_format::lsn::Lsn;
 
 const MAGIC: u32 = 0x0105_1CA1;
 const HEADER: usize = 16;
-/// The CRC covers everything from here.
+/// The CRC covers everything from this offset.
 const CHECKED_FROM: usize = 8;
 const NAME_BYTES: usize = 64;
-/// `RS_PERSISTENT` of `ReplicationSlotPersistency` (`slot.h`); ephemeral and temporary slots have other numbers.
+/// `RS_PERSISTENT` of `ReplicationSlotPersistency` (`slot.h`); ephemeral and temporary slots have other
+/// numbers.
 const PERSISTENT: u32 = 0;
 
-/// What a slot's file says.
+/// The content of a slot's file.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SlotState {
     /// The slot's name.
@@ -33,19 +35,20 @@ pub struct SlotState {
     pub database: u32,
     /// Whether it survives a restart.
     pub is_persistent: bool,
-    /// The oldest position that it needs; `None` if it reserves nothing.
+    /// The oldest position that it needs; `None` if it reserves no WAL.
     pub restart_lsn: Option<Lsn>,
-    /// What its client has confirmed, of a logical slot.
+    /// The position that the client of a logical slot has confirmed.
     pub confirmed_flush: Option<Lsn>,
-    /// Whether the server has given it up, as it was too far behind or for another cause: it holds nothing.
+    /// Whether the server has invalidated it, for example because it was too far behind. It then holds no
+    /// WAL.
     pub is_invalidated: bool,
-    /// For which cause, in the words of `pg_replication_slots`, where the file says it (16 and later).
+    /// The cause, in the words of `pg_replication_slots`, if the file has it (16 and later).
     pub invalidation_reason: Option<&'static str>,
     /// The output plugin of a logical slot.
     pub plugin: String,
 }
 
-/// Why a file is no slot's state.
+/// Why a file is not the state of a slot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[allow(missing_docs)]
 pub enum SlotError {
@@ -62,10 +65,10 @@ pub enum SlotError {
 }
 
 impl SlotState {
-    /// Reads a slot's file.
+    /// Parses a slot's file.
     ///
     /// # Errors
-    /// It is none, of a version that is not known here, or damaged.
+    /// It is not such a file, is of an unknown version, or is damaged.
     pub fn parse(bytes: &[u8]) -> Result<SlotState, SlotError> {
         let short = || SlotError::Short(bytes.len());
         let take =
@@ -86,7 +89,8 @@ impl SlotState {
         if !matches!(version, 2 | 3 | 5) {
             return Err(SlotError::Version(version));
         }
-        // Of 13 without, of 14 and later with two_phase; anything else has another layout.
+        // The length is without `two_phase` in 13 and with it since 14. Any other length means another
+        // layout.
         let (with_two_phase, end) = match (version, length) {
             (2, 168) => (false, HEADER + 168),
             (_, 184) => (true, HEADER + 184),
@@ -134,7 +138,7 @@ impl SlotState {
 /// A slot in a data directory.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SlotFile {
-    /// The name of its folder, which is the slot's.
+    /// The name of its folder, which is the slot's name.
     pub name: String,
     /// Its state.
     pub state: Result<SlotState, SlotError>,
@@ -142,7 +146,7 @@ pub struct SlotFile {
     pub written: Option<SystemTime>,
 }
 
-/// The slots of a data directory, by name.
+/// Returns the slots of a data directory, sorted by name.
 pub fn slots_in(data: &Path) -> Vec<SlotFile> {
     let mut slots = Vec::new();
     for entry in fs::read_dir(data.join("pg_replslot")).into_iter().flatten().flatten() {

@@ -1,4 +1,4 @@
-//! Sums since the beginning, with a bounded number of keys: what counters are made of.
+//! Sums since the start, with a bounded number of keys; the source of counters in metrics.
 
 use std::collections::BTreeMap;
 
@@ -9,52 +9,54 @@ use walden_explain::live::Piece;
 use walden_explain::tally::Tally;
 use walden_format::record::RelFileLocator;
 
-/// Databases that are counted apart.
+/// Most databases with a sum of their own.
 const MAX_DATABASES: usize = 100;
-/// A relation that wrote nothing for so long gives its place to another one, in seconds.
+/// After this time without WAL, in seconds, a relation may lose its place to another one.
 const IDLE_AFTER: f64 = 900.0;
-/// Relations that are counted apart at most, for each of those that are among the largest: one that no longer is goes on to be
-/// counted apart, so that no sum ends while it grows.
+/// Most relations with a sum of their own, per relation among the largest. A relation that is no longer among
+/// the largest keeps its sum, so that no sum ends while it grows.
 const MAX_SHARE: usize = 10;
 
-/// Sums since the beginning. Each only grows; one of a relation may end once it is idle, and begin again from 0.
+/// Sums since the start. Each sum only grows. The sum of a relation may end once the relation is idle, and
+/// start again from 0.
 #[derive(Debug, Default)]
 pub struct Totals {
     /// Everything.
     pub all: Tally,
-    /// By kind of record; `None` for framing.
+    /// By kind of record; `None` for page headers and padding.
     pub kinds: BTreeMap<Option<u16>, Tally>,
-    /// By database; `None` for bytes of none.
+    /// By database; `None` for bytes without a database.
     pub databases: BTreeMap<Option<u32>, Tally>,
-    /// Of databases beyond the limit.
+    /// Sum of the databases beyond the limit.
     pub other_databases: Tally,
-    /// By relation, of those that are counted apart.
+    /// By relation, for relations with a sum of their own.
     pub relations: FxHashMap<RelFileLocator, RelationTotal>,
-    /// Of the other relations.
+    /// Sum of the other relations.
     pub other_relations: Tally,
-    /// Of relations that were counted apart until they were idle.
+    /// Sum of the relations whose own sum has ended.
     pub left_relations: Tally,
-    /// Relations that are no longer counted apart, and are not yet in `left_relations` or in the sum of another file of theirs.
+    /// Ended sums of relations that are not yet added to `left_relations` or to another file of the same
+    /// relation.
     pub(crate) ended: Vec<(RelFileLocator, Tally)>,
-    /// Records and framing of no relation.
+    /// Records and framing without a relation.
     pub no_relation: Tally,
-    /// Relations among the largest; up to `MAX_SHARE` times as many are counted apart.
+    /// Number of the largest relations; up to `MAX_SHARE` times as many have a sum of their own.
     pub max_relations: usize,
     /// Committed transactions.
     pub committed: u64,
     /// Transactions that were rolled back.
     pub aborted: u64,
-    /// Bytes of log that were not counted, as they could not be read.
+    /// Bytes of WAL that were not counted because they could not be read.
     pub missed_bytes: u64,
     pub(crate) checkpoints: BTreeMap<&'static str, u64>,
 }
 
-/// A relation that is counted apart.
+/// The sum of a relation.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RelationTotal {
-    /// Since it is.
+    /// Sum since the relation has a sum of its own.
     pub tally: Tally,
-    /// When it last wrote.
+    /// When the relation last wrote WAL.
     pub last: f64,
     /// Whether it is among the largest.
     pub is_large: bool,
@@ -101,7 +103,8 @@ impl Totals {
         let large = || self.relations.iter().filter(|(_, total)| total.is_large);
         if large().count() >= self.max_relations {
             let idlest = large().min_by(|one, other| one.1.last.total_cmp(&other.1.last));
-            // An idle one leaves; so does a small one for one that writes as much at once as the other ever has.
+            // An idle relation loses its place, and so does a small one to a relation that now writes more at
+            // once than it ever has.
             let smallest = || large().min_by_key(|(key, total)| (total.tally.bytes(), **key));
             let leaves = match idlest {
                 Some((key, total)) if now - total.last > IDLE_AFTER => Some(*key),
@@ -118,7 +121,7 @@ impl Totals {
         self.relations.insert(relation, RelationTotal { tally: *tally, last: now, is_large: true });
     }
 
-    /// The relation that has been idle for the longest time, if it may end.
+    /// Returns the relation that has been idle for the longest time, if its sum may end.
     fn idle_relation(&self, now: f64) -> Option<RelFileLocator> {
         let idle = self.relations.iter().filter(|(_, total)| now - total.last > IDLE_AFTER);
         idle.min_by(|one, other| one.1.last.total_cmp(&other.1.last)).map(|(key, _)| *key)
@@ -128,7 +131,7 @@ impl Totals {
         self.relations.len() >= self.max_relations.saturating_mul(MAX_SHARE)
     }
 
-    /// Whether one more can be counted apart.
+    /// Returns whether another relation can get a sum of its own.
     fn has_room(&self, now: f64) -> bool {
         !self.is_full() || self.idle_relation(now).is_some()
     }
@@ -146,7 +149,7 @@ impl Totals {
         *self.checkpoints.entry(cause.name()).or_default() += 1;
     }
 
-    /// Checkpoints whose record was seen, by cause.
+    /// Returns the number of checkpoints with this cause whose record was seen.
     pub fn checkpoints(&self, cause: Cause) -> u64 {
         self.checkpoints.get(cause.name()).copied().unwrap_or_default()
     }
@@ -171,7 +174,7 @@ mod tests {
         let mut totals = Totals { max_relations: 5, ..Totals::default() };
         let mut sum = 0;
         for number in 0..1000_u32 {
-            // Each is idle long before the last one comes.
+            // Each relation has been idle for long before the last one is added.
             totals.add(&piece(number, u64::from(number % 7) * 100), 20.0 * f64::from(number));
             sum += u64::from(number % 7) * 100;
             let apart: u64 = totals.relations.values().map(|total| total.tally.bytes()).sum();
@@ -207,7 +210,7 @@ mod tests {
         totals.add(&piece(2, 10), 1.0);
         assert!(is_apart(&totals, 1) && !is_apart(&totals, 2));
         totals.add(&piece(2, 10), IDLE_AFTER + 1.0);
-        // Its sum goes on, as long as there is room.
+        // Its sum continues while there is room.
         assert!(is_apart(&totals, 1) && is_apart(&totals, 2));
         assert!(!totals.relations.values().any(|total| total.is_large && total.tally.bytes() > 10));
     }

@@ -1,4 +1,4 @@
-//! What a log's follower finds, summed up: in total, over the last minutes, by checkpoint.
+//! Follows WAL and computes sums: in total, over the last minutes, and by checkpoint.
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -22,16 +22,16 @@ use crate::server::ServerState;
 use crate::totals::Totals;
 use crate::windows::{Sums, Window, Windows};
 
-/// Checkpoints that are remembered.
+/// Most checkpoints that are kept.
 const MAX_CHECKPOINTS: usize = 100;
 /// The window whose rate predicts the next checkpoint, in seconds.
 const RATE_WINDOW: f64 = 60.0;
-/// The first major version whose log says that a checkpoint has begun (`CHECKPOINT_REDO`).
+/// The first major version whose WAL shows the start of a checkpoint (`CHECKPOINT_REDO`).
 const CHECKPOINT_REDO_SINCE: u32 = 17;
-/// How long one call goes on while more is there.
+/// How long one call continues while more WAL is available.
 const MAX_CATCH_UP: Duration = Duration::from_millis(500);
 
-/// A log that is followed: a folder or a connection.
+/// The source of followed WAL: a folder or a connection.
 #[derive(Debug)]
 #[allow(missing_docs)]
 pub enum Source {
@@ -62,7 +62,7 @@ impl Follower for Source {
     }
 }
 
-/// Follows a log and sums up.
+/// Follows WAL and computes sums.
 pub struct Watch {
     source: Source,
     live: Live,
@@ -75,37 +75,37 @@ pub struct Watch {
     known_rewrites: usize,
     wants_names: bool,
     server: ServerState,
-    /// Where the log ended once all of it was read after the process of `postmaster.pid` was found missing. What comes behind it, a
-    /// server wrote that runs elsewhere.
+    /// The end of WAL, read completely after the process in `postmaster.pid` was found missing. If more WAL
+    /// follows, the server runs elsewhere.
     end_without_process: Option<Lsn>,
-    /// What was noted last of whether the server runs.
+    /// The state of the server in the last note about it.
     noted_process: ServerProcess,
     checkpoint_settings: Option<CheckpointSettings>,
     checkpoints: Vec<Checkpoint>,
     /// The redo pointer of a checkpoint in progress, and when it was seen.
     running: Option<Cycle>,
-    /// Whether a checkpoint may have begun before the first record that was seen, and not be finished.
+    /// Whether a checkpoint may be in progress that started before the first record that was seen.
     may_be_running: bool,
     last_record: Option<SystemTime>,
     notes: Vec<Note>,
     problem: Option<String>,
 }
 
-/// Something that happened, for people.
+/// An event, described for the user.
 #[derive(Clone, Debug)]
 pub struct Note {
-    /// When.
+    /// Time of the event.
     pub time: SystemTime,
-    /// What.
+    /// Its description.
     pub text: String,
 }
 
-/// Notes that are kept.
+/// Most notes that are kept.
 const MAX_NOTES: usize = 20;
 
 impl Watch {
-    /// Begins where the follower is. Totals have the `max_relations` largest relations apart, those that were among them once, and the
-    /// others as one.
+    /// Starts at the follower's position. Totals have separate sums for the `max_relations` largest relations
+    /// and for relations that were among them before, and one sum for all others.
     pub fn new(source: Source, names: Names, max_relations: usize) -> Watch {
         let (info, position) = (source.info(), source.position());
         let mut names = names;
@@ -134,10 +134,11 @@ impl Watch {
         }
     }
 
-    /// Counts what was written since the last call; of a connection, waits for at most `patience`. Returns whether there is more.
+    /// Counts WAL written since the last call. On a connection, waits for at most `patience`. Returns whether
+    /// there is more.
     ///
     /// # Errors
-    /// The folder or the connection cannot be read; the next call tries again.
+    /// The folder or the connection cannot be read. The next call tries again.
     pub fn follow(&mut self, patience: Duration) -> Result<bool, FollowError> {
         let began = Instant::now();
         let mut patience = patience;
@@ -150,7 +151,7 @@ impl Watch {
                     self.live.begin(&info, position);
                     self.note_news(news);
                 }
-                // Also what came before an error.
+                // Also counts WAL that was decoded before an error.
                 _ => {
                     let piece = self.live.settle(&info, position);
                     if position > before {
@@ -201,15 +202,15 @@ impl Watch {
         }
     }
 
-    /// The names of a relation in metrics: its database's and its own.
+    /// Returns the names of a relation in metrics: its database's and its own.
     pub fn relation_labels(&self, relation: RelFileLocator) -> (String, String) {
         let labels = Labels::of_names(self.names(), false);
         let label = labels.owner(Owner::Relation(relation, Fork::MAIN));
         (label.database.unwrap_or_default(), label.name.unwrap_or(label.text))
     }
 
-    /// Of a relation that was rewritten, the sum of the file that ended goes on in that of another one: they have one name, and sums by
-    /// name do not fall.
+    /// Adds ended sums of rewritten relations to the sum of another file of the same relation: both have the
+    /// same name, and sums by name must not decrease.
     fn end_relations(&mut self) {
         for (relation, tally) in std::mem::take(&mut self.totals.ended) {
             let labels = self.relation_labels(relation);
@@ -224,7 +225,7 @@ impl Watch {
 
     fn add_checkpoint(&mut self, record: CheckpointRecord) {
         let last = self.checkpoints.last().map(|checkpoint| checkpoint.record);
-        // Before the first one that was seen, that of pg_control.
+        // The checkpoint of `pg_control` precedes the first one that was seen.
         let last = last.or_else(|| {
             let (redo, time) = self.server.checkpoint.filter(|(redo, _)| *redo < record.redo)?;
             let begin = Begin::Unmarked;
@@ -243,7 +244,7 @@ impl Watch {
         self.finish_checkpoint(record.redo);
     }
 
-    /// Notes that the checkpoint with this redo pointer is finished: there is one at a time.
+    /// Records that the checkpoint with this redo pointer is complete. There is only one at a time.
     fn finish_checkpoint(&mut self, redo: Lsn) {
         if self.running.is_some_and(|running| running.redo <= redo) {
             self.running = None;
@@ -251,8 +252,8 @@ impl Watch {
         self.may_be_running = false;
     }
 
-    /// Looks for a checkpoint that had begun when this did, and is in progress: `pg_control` has the last one that was finished. Of a
-    /// connection, the log before is not read.
+    /// Searches for a checkpoint that was in progress when the watch started; `pg_control` has the last
+    /// complete one. On a connection, earlier WAL is not read.
     pub fn search_checkpoint(&mut self) {
         let Source::Folder(follower) = &mut self.source else { return };
         let Some((redo, _)) = self.server.checkpoint.filter(|_| self.may_be_running) else { return };
@@ -262,7 +263,7 @@ impl Watch {
                 self.may_be_running = false;
             }
             Ok(CheckpointSearch::None) => self.may_be_running = false,
-            // It is said that there may be one.
+            // The document reports that there may be one.
             Ok(CheckpointSearch::Unknown) | Err(_) => {}
         }
     }
@@ -289,7 +290,7 @@ impl Watch {
         self.note(text);
     }
 
-    /// Keeps a note for people.
+    /// Keeps a note for the user.
     pub fn note(&mut self, text: String) {
         self.notes.push(Note { time: SystemTime::now(), text });
         if self.notes.len() > MAX_NOTES {
@@ -297,7 +298,7 @@ impl Watch {
         }
     }
 
-    /// Takes over what the server says of itself, with settings that a user gave over its own.
+    /// Sets the server's state. `overrides` are settings that the user has given, which take precedence.
     pub fn set_server(&mut self, server: ServerState, overrides: &[(String, String)]) {
         let before = std::mem::replace(&mut self.server, server);
         self.note_process(before.process);
@@ -313,8 +314,8 @@ impl Watch {
         self.checkpoint_settings = CheckpointSettings::from_settings(self.server.settings.all(), version);
     }
 
-    /// Notes that the server does not run although nobody stopped it, or that it does again, once two readings in a row agree: the first
-    /// one is from the files alone also where the server is asked afterwards.
+    /// Notes that the server does not run although it was not stopped, or that it runs again. Two consecutive
+    /// readings must agree: the first one uses only the files, even if the server is queried afterwards.
     fn note_process(&mut self, before: ServerProcess) {
         if self.server.process != before {
             self.end_without_process = None;
@@ -335,7 +336,7 @@ impl Watch {
         }
     }
 
-    /// Takes over names that were read anew.
+    /// Sets names that were read again.
     pub fn set_names(&mut self, names: Names) {
         self.names = names;
         self.names.set_version(self.source.info().version);
@@ -344,22 +345,23 @@ impl Watch {
         }
     }
 
-    /// Whether files of relations were created or dropped since the last call, so that names may have changed.
+    /// Returns whether files of relations were created or dropped since the last call, so that names may have
+    /// changed.
     pub fn takes_names(&mut self) -> bool {
         std::mem::take(&mut self.wants_names)
     }
 
-    /// Seconds since it began.
+    /// Returns the seconds since the start.
     pub fn now(&self) -> f64 {
         self.began.elapsed().as_secs_f64()
     }
 
-    /// The sums of the last seconds.
+    /// Returns the sums of the last seconds.
     pub fn window(&self, seconds: f64) -> Window {
         self.windows.last(self.now(), seconds)
     }
 
-    /// Begins an interval of its own, and returns the one before.
+    /// Starts a new interval, and returns the previous one.
     pub fn take_interval(&mut self) -> Window {
         let now = self.now();
         match self.interval.replace((now, Sums::default())) {
@@ -368,7 +370,8 @@ impl Watch {
         }
     }
 
-    /// The present checkpoint cycle: of the one in progress, of the last one in the log, or of the last one in `pg_control`.
+    /// Returns the current checkpoint cycle: that of a checkpoint in progress, of the last one in the WAL, or
+    /// of the last one in `pg_control`.
     pub fn cycle(&self) -> Option<Cycle> {
         let seen = self
             .checkpoints
@@ -380,7 +383,8 @@ impl Watch {
         all.max_by_key(|cycle| cycle.redo).filter(|cycle| cycle.redo <= self.position())
     }
 
-    /// The next checkpoint, at the rate of the last minute; of a server that does not run, what there is since the last one.
+    /// Predicts the next checkpoint at the rate of the last minute. For a stopped server, returns only the
+    /// WAL since the last one.
     pub fn forecast(&self) -> Option<Forecast> {
         let window = self.window(RATE_WINDOW);
         let rate = window.per_second(window.sums.total().bytes());
@@ -390,42 +394,43 @@ impl Watch {
         Some(forecast(cycle, self.position(), size, settings, rate, unix_now()))
     }
 
-    /// The end of what was counted.
+    /// Returns the end of the counted WAL.
     pub fn position(&self) -> Lsn {
         self.source.position()
     }
 
-    /// Where counting began.
+    /// Returns where counting started.
     pub fn started_at(&self) -> Lsn {
         self.started_at
     }
 
-    /// What is followed.
+    /// Returns version, timeline and sizes of the followed WAL.
     pub fn info(&self) -> StreamInfo {
         self.source.info()
     }
 
-    /// The sums since it began.
+    /// Returns the sums since the start.
     pub fn totals(&self) -> &Totals {
         &self.totals
     }
 
-    /// The server's state, as it was read last.
+    /// Returns the server's state, as last read.
     pub fn server(&self) -> &ServerState {
         &self.server
     }
 
-    /// The settings that trigger checkpoints, if they are known.
+    /// Returns the settings that trigger checkpoints, if they are known.
     pub fn checkpoint_settings(&self) -> Option<CheckpointSettings> {
         self.checkpoint_settings
     }
 
-    /// The checkpoints seen, the last one last.
+    /// Returns the checkpoints seen, the last one last.
     pub fn checkpoints(&self) -> &[Checkpoint] {
         &self.checkpoints
     }
 
-    /// Whether the server runs. Where the process of `postmaster.pid` is not here, log that comes shows that it runs elsewhere.
+    /// Returns whether the server runs. If the process in `postmaster.pid` does not exist here, new WAL shows
+    /// that the server runs elsewhere.
     pub fn server_process(&self) -> ServerProcess {
         let has_log_come = self.end_without_process.is_some_and(|end| self.position() > end);
         match self.server.process {
@@ -434,43 +439,43 @@ impl Watch {
         }
     }
 
-    /// Whether a checkpoint is seen to be in progress (17 and later).
+    /// Returns whether a checkpoint in progress was seen (17 and later).
     pub fn is_checkpoint_running(&self) -> bool {
         self.running.is_some() && !self.server_process().is_stopped()
     }
 
-    /// Whether a checkpoint may be in progress that began before this did (17 and later).
+    /// Returns whether a checkpoint may be in progress that started before the watch (17 and later).
     pub fn may_checkpoint_be_running(&self) -> bool {
         self.may_be_running && !self.server_process().is_stopped()
     }
 
-    /// The names of relations.
+    /// Returns the names of relations.
     pub fn names(&self) -> &Names {
         &self.names
     }
 
-    /// What happened.
+    /// Returns the events.
     pub fn notes(&self) -> &[Note] {
         &self.notes
     }
 
-    /// Why the log cannot be read at present.
+    /// Returns why the WAL cannot be read at present.
     pub fn problem(&self) -> Option<&str> {
         self.problem.as_deref()
     }
 
-    /// When something was counted last.
+    /// Returns when WAL was last counted.
     pub fn last_record(&self) -> Option<SystemTime> {
         self.last_record
     }
 
-    /// The sums since it began as `walden explain` has them.
+    /// Returns the sums since the start in the form of `walden explain`.
     pub fn explanation(&self) -> Explanation {
         self.live.explanation()
     }
 }
 
-/// Every cause of a checkpoint that can be told apart while the log is followed.
+/// Every cause of a checkpoint that can be distinguished while WAL is followed.
 pub const CAUSES: [Cause; 5] = Cause::ALL;
 
 pub(crate) fn unix_now() -> f64 {

@@ -1,4 +1,5 @@
-//! Sums over the last seconds and minutes. Memory is bounded: there are so many slots of time, and so many cells in each.
+//! Sums over the last seconds and minutes. The numbers of time slots and of cells in each slot are limited,
+//! so memory is bounded.
 
 use std::cmp::Reverse;
 use std::collections::VecDeque;
@@ -10,11 +11,11 @@ use walden_explain::tally::{ImageTable, Tally};
 
 /// The longest window, in seconds.
 pub const MAX_WINDOW: f64 = 300.0;
-/// Cells of a slot; beyond twice as many, the smaller ones are summed up as others.
+/// Cells of a slot; if there are more than twice as many, the smaller ones are combined into the others.
 const SLOT_CELLS: usize = 1500;
-/// Cells of sums that a caller asked for.
+/// Cells of the sums of an interval.
 const MAX_CELLS: usize = 20_000;
-/// Width of slots in seconds, and windows up to how many seconds they serve.
+/// Width of the slots of each ring, and the longest window that it serves, both in seconds.
 const RINGS: [(f64, f64); 2] = [(0.5, 10.0), (5.0, MAX_WINDOW)];
 
 /// Sums over a span of time.
@@ -22,7 +23,7 @@ const RINGS: [(f64, f64); 2] = [(0.5, 10.0), (5.0, MAX_WINDOW)];
 pub struct Sums {
     /// By relation fork and kind of record.
     pub cells: FxHashMap<Cell, Tally>,
-    /// Cells that are too small to be kept apart.
+    /// Sum of cells that are too small to be kept separately.
     pub others: Tally,
     /// Full-page images by cause and compression.
     pub images: ImageTable,
@@ -33,7 +34,7 @@ pub struct Sums {
 }
 
 impl Sums {
-    /// Adds a part of the log.
+    /// Adds the sums of a part of the WAL.
     pub fn add(&mut self, piece: &Piece) {
         self.add_limited(piece, MAX_CELLS);
     }
@@ -70,7 +71,7 @@ impl Sums {
         self.cells.extend(all);
     }
 
-    /// The sum of everything.
+    /// Returns the sum of all cells and the others.
     pub fn total(&self) -> Tally {
         let mut total = self.others;
         self.cells.values().for_each(|tally| total.merge(tally));
@@ -78,23 +79,23 @@ impl Sums {
     }
 }
 
-/// Sums over a window, and how long it is.
+/// Sums over a window, and its length.
 #[derive(Clone, Debug, Default)]
 pub struct Window {
-    /// Seconds that it covers: less than asked for if counting began later.
+    /// Length in seconds; shorter than requested if counting started later.
     pub seconds: f64,
     /// The sums.
     pub sums: Sums,
 }
 
 impl Window {
-    /// Something per second.
+    /// Converts a sum of the window to a rate per second.
     pub fn per_second(&self, bytes: u64) -> f64 {
         if self.seconds > 0.0 { bytes as f64 / self.seconds } else { 0.0 }
     }
 }
 
-/// The sums of the last minutes, in slots of time.
+/// The sums of the last minutes, in time slots.
 #[derive(Debug)]
 pub struct Windows {
     began: f64,
@@ -109,20 +110,20 @@ struct Ring {
 }
 
 impl Windows {
-    /// Begins to count. Times are seconds by any clock that does not go back.
+    /// Starts counting. Times are in seconds by any monotonic clock.
     pub fn new(now: f64) -> Windows {
         let ring = |(width, max_seconds)| Ring { width, max_seconds, slots: VecDeque::new() };
         Windows { began: now, rings: RINGS.map(ring) }
     }
 
-    /// Counts a part of the log that was written just before.
+    /// Adds the sums of a part of the WAL that was just written.
     pub fn add(&mut self, now: f64, piece: &Piece) {
         for ring in &mut self.rings {
             ring.slot(now).add_limited(piece, SLOT_CELLS);
         }
     }
 
-    /// The sums of the last seconds, at most of [`MAX_WINDOW`].
+    /// Returns the sums of the last `seconds`, at most [`MAX_WINDOW`].
     pub fn last(&self, now: f64, seconds: f64) -> Window {
         let ring = self.rings.iter().find(|ring| seconds <= ring.max_seconds).unwrap_or(&self.rings[1]);
         let first = ((now - seconds.min(ring.max_seconds)) / ring.width).floor() as i64;
@@ -177,7 +178,7 @@ mod tests {
             assert!((rate - 1000.0).abs() < 1000.0 / seconds, "{seconds}: {rate}");
         }
         assert_eq!(windows.last(2000.0, 300.0).sums.total().bytes(), 0);
-        // Counting began later than the window.
+        // Counting started later than the window.
         let mut young = Windows::new(7.0);
         young.add(8.0, &piece(1, 100));
         assert_eq!(young.last(9.0, 300.0).seconds, 2.0);

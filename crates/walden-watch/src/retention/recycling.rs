@@ -1,15 +1,14 @@
-//! How many of the files that nothing holds a checkpoint keeps for segments to come.
+//! Estimates how many unheld files a checkpoint recycles for future segments.
 
 use walden_format::lsn::SegmentName;
 
 use super::{Listing, Recycling, Situation};
 
-/// The settings for recycling, and the bytes that a checkpoint at the present end of the log may still
+/// Returns the settings for recycling, and the bytes that a checkpoint at the current end of WAL may still
 /// recycle.
 ///
-/// The server keeps the files of the WAL that it expects until the end of the next checkpoint
-/// (`XLOGfileslop`). Its estimate of that is not shown anywhere, except that `min_wal_size` and
-/// `max_wal_size` limit it.
+/// The server keeps files for the WAL that it expects until the end of the next checkpoint (`XLOGfileslop`).
+/// It does not show its estimate, but `min_wal_size` and `max_wal_size` limit it.
 pub(super) fn of(listing: &Listing, situation: &Situation, current: u64) -> Recycling {
     let (size, settings) = (situation.segment_size, &situation.server.settings);
     let is_on =

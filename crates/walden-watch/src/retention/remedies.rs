@@ -5,7 +5,7 @@ use crate::server::Slot;
 
 use super::{Holder, HolderKind, OpenTransaction, Release, Remedy, Situation, TransactionOwner};
 
-/// Lists the remedies in the order to do them in.
+/// Lists the remedies in the order in which to apply them.
 pub(super) fn list(holders: &[Holder], releases: &[Release], situation: &Situation) -> Vec<Remedy> {
     let of_kind = |kind| holders.iter().find(|holder| holder.kind == kind);
     let at_once = [HolderKind::Removable, HolderKind::Recovery]
@@ -29,7 +29,7 @@ pub(super) fn list(holders: &[Holder], releases: &[Release], situation: &Situati
             text,
         });
     }
-    // Those that hold nothing yet but the current segment, and from now on everything.
+    // Holders that so far hold only the current segment, but will hold everything after it.
     let holds_later = |holder: &&Holder| {
         let is_listed = releases.iter().any(|one| one.kind == holder.kind && one.name == holder.name);
         !is_listed && holder.is_growing(situation)
@@ -45,7 +45,7 @@ pub(super) fn list(holders: &[Holder], releases: &[Release], situation: &Situati
     remedies
 }
 
-/// The remedy for files that nothing holds.
+/// Returns the remedy for files that have no holder.
 ///
 /// A server computes the oldest position of its slots again only if the `catalog_xmin` of a logical slot
 /// advances (`LogicalConfirmReceivedLocation` in `logical.c`), so checkpoints may keep files that the slot
@@ -62,8 +62,8 @@ fn checkpoint_text(situation: &Situation) -> String {
     }
 }
 
-/// The remedy for files that wait for new WAL. The server does not remove them: it writes into them, and
-/// checkpoints remove or rename them again afterwards. Files up to `min_wal_size` are no reason for a remedy.
+/// Returns the remedy for files that wait for new WAL. The server does not remove them: it writes to them,
+/// and checkpoints remove or rename them again afterwards. Files up to `min_wal_size` need no remedy.
 fn recycled(holders: &[Holder], released: u64, situation: &Situation) -> Option<Remedy> {
     let recycled = holders.iter().find(|holder| holder.kind == HolderKind::Recycled)?;
     let kept = situation.server.settings.bytes("min_wal_size").unwrap_or(0);
@@ -100,7 +100,7 @@ fn after_start(what: &str, process: ServerProcess) -> String {
     }
 }
 
-/// The remedy for a holder.
+/// Returns the remedy for a holder.
 fn holder_text(holder: &Holder, situation: &Situation) -> Option<String> {
     let process = situation.server.process;
     let is_down = matches!(process, ServerProcess::ShutDown | ServerProcess::Crashed);
@@ -115,7 +115,7 @@ fn holder_text(holder: &Holder, situation: &Situation) -> Option<String> {
         (HolderKind::Summarizer, _) => {
             "wait until the WAL summarizer reaches the last checkpoint, and run CHECKPOINT".to_owned()
         }
-        // A setting can be changed before.
+        // The setting can be changed while the server is down.
         (HolderKind::WalKeepSize, _) if is_down => {
             let text = "lower wal_keep_size and start the server: the first checkpoint after its start removes or recycles them";
             return Some(text.to_owned());
@@ -149,7 +149,7 @@ fn slot_text(slot: &Slot, situation: &Situation, is_down: bool) -> String {
     }
 }
 
-/// How to end a transaction for which a slot waits.
+/// Describes how to end a transaction for which a slot waits.
 fn end_text(transaction: &OpenTransaction) -> String {
     match &transaction.owner {
         TransactionOwner::Prepared(prepared) => {
