@@ -7,18 +7,19 @@ use std::sync::OnceLock;
 
 use anyhow::{Context, Result, anyhow};
 
-/// A user to run PostgreSQL's programs as, when this process is root.
+/// The user to run PostgreSQL's programs as if this process is root.
 #[derive(Debug, Clone)]
 pub struct Account {
     /// Its name.
     pub name: &'static str,
-    /// Its user id.
+    /// Its user ID.
     pub uid: u32,
-    /// Its group.
+    /// Its group ID.
     pub gid: u32,
 }
 
-/// The unprivileged user to switch to, or `None` when this process is not root and needs no other.
+/// Returns the unprivileged user to switch to, or `None` if this process is not root and can run the programs
+/// as it is.
 ///
 /// # Errors
 /// This process is root, and there is no such user.
@@ -38,19 +39,20 @@ pub fn server_account() -> Result<Option<&'static Account>> {
         .map_err(|message| anyhow!("{message}"))
 }
 
-/// Whether this process is root, as whom PostgreSQL does not run.
+/// Returns whether this process is root. PostgreSQL refuses to run as root.
 pub fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// A command that runs as the server's user, in `directory`, without any PG* variable of the caller.
+/// Creates a command that runs as the server's user, in `directory`, without the caller's PG* variables.
 ///
 /// # Errors
 /// As [`server_account`].
 pub fn command(program: &Path, directory: &Path) -> Result<Command> {
     let mut command = Command::new(program);
     clean_environment(&mut command);
-    // The caller's own working directory may be closed to the server's user; initdb and postgres want to know theirs.
+    // The caller's working directory may be closed to the server's user, and initdb and postgres read their
+    // own.
     command.current_dir(directory).stdin(Stdio::null());
     if let Some(account) = server_account()? {
         // As root, std also drops the supplementary groups when a uid is set.
@@ -59,8 +61,8 @@ pub fn command(program: &Path, directory: &Path) -> Result<Command> {
     Ok(command)
 }
 
-/// Removes `PG*`, `LC_*` and `LANG` from a command's environment: they would change where PostgreSQL's programs connect, and
-/// the language of their output.
+/// Removes `PG*`, `LC_*` and `LANG` from a command's environment, because they change where PostgreSQL's
+/// programs connect and the language of their output.
 pub fn clean_environment(command: &mut Command) {
     for (name, _) in std::env::vars_os() {
         if name
@@ -73,7 +75,8 @@ pub fn clean_environment(command: &mut Command) {
     command.env("LC_ALL", "C").env("TZ", "UTC");
 }
 
-/// Changes a path's owner to the server's user, of a symbolic link itself; does nothing when not root.
+/// Changes a path's owner to the server's user, or that of a symbolic link itself. Does nothing if this
+/// process is not root.
 ///
 /// # Errors
 /// The file system's.
@@ -85,7 +88,8 @@ pub fn chown(path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Changes the owner of a folder and everything in it to the server's user; does nothing when not root.
+/// Changes the owner of a folder and its content to the server's user. Does nothing if this process is not
+/// root.
 ///
 /// # Errors
 /// The file system's.
@@ -102,7 +106,7 @@ pub fn chown_all(folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Finds uid and gid by the `id` program, which also knows users that are not in /etc/passwd.
+/// Finds uid and gid with the program `id`, which also knows users that are not in /etc/passwd.
 fn find_account(name: &'static str) -> Option<Account> {
     let number = |flag: &str| -> Option<u32> {
         let output = Command::new("id").args([flag, name]).stdin(Stdio::null()).output().ok()?;

@@ -1,4 +1,4 @@
-//! Folders of servers: temporary ones, copies, and the ends of logs in them.
+//! Folders of servers: temporary ones, copies, and the last lines of log files.
 
 use std::env;
 use std::ffi::OsString;
@@ -11,16 +11,18 @@ use anyhow::{Context, Result, bail};
 
 use crate::account;
 
-/// The port number in a socket's name. It is the same for all servers, as each has its own socket folder.
+/// The port number in a socket's name. It is the same for all servers, because each has its own socket
+/// folder.
 pub const PORT: u16 = 5432;
 
 /// Longest path of a Unix socket in bytes: `sun_path` of `struct sockaddr_un` without its terminating zero.
 const MAX_SOCKET_PATH_BYTES: usize = 107;
 
-/// Creates a folder that only the server's user and root can enter, with a path short enough for a Unix socket in its folder `s`.
+/// Creates a folder that only the server's user and root can enter, with a path short enough for a Unix
+/// socket in its subfolder `s`.
 ///
 /// # Errors
-/// There is no place for one.
+/// No folder can be created in any of the usual places.
 pub fn temporary_folder() -> Result<PathBuf> {
     let mut candidates = vec![env::temp_dir()];
     candidates.extend(["/tmp", "/var/tmp"].map(PathBuf::from));
@@ -34,7 +36,7 @@ pub fn temporary_folder() -> Result<PathBuf> {
     bail!("cannot create a folder for a temporary cluster (name one by TMPDIR): {}", problems.join("; "))
 }
 
-/// Creates such a folder in another one.
+/// Creates such a folder in another folder.
 ///
 /// # Errors
 /// Its path is too long, or the server's user cannot enter it.
@@ -78,7 +80,7 @@ pub fn copy_folder(from: &Path, to: &Path, wanted: &dyn Fn(&Path) -> bool) -> Re
     Ok(())
 }
 
-/// The last lines of a file; at most 16 kB.
+/// Returns the last lines of a file, read from its last 16 kB.
 pub fn tail(path: &Path, lines: usize) -> String {
     let read = || -> std::io::Result<String> {
         let mut file = File::open(path)?;

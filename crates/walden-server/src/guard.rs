@@ -1,5 +1,5 @@
-//! Stops every program that was started in a temporary folder: when its owner is dropped, by the signal handler ([`signals`]), or,
-//! if this process is killed, by a watchdog process.
+//! Stops every program that was started in a temporary folder: when its guard is dropped, by the signal
+//! handler ([`signals`]), or, if this process is killed, by a watchdog process.
 
 use std::fs;
 use std::io::{self, Write};
@@ -16,7 +16,7 @@ use wait4::{ResUse, Wait4};
 
 use crate::signals::{self, Stage, wait_for_exit_if_interrupted};
 
-/// A temporary folder and the one program running in it (initdb, then postgres).
+/// A temporary folder and the program running in it (initdb, then postgres).
 pub struct Guard {
     dir: PathBuf,
     /// Never locked while waiting for the program, so that the signal handler can always lock it.
@@ -30,7 +30,7 @@ impl Guard {
     /// Takes ownership of `dir`, which is removed when the guard is dropped, by a signal, or by the watchdog.
     ///
     /// # Errors
-    /// The watchdog or the signal handler cannot be started; the folder is removed.
+    /// The watchdog or the signal handler cannot be started; the folder is then removed.
     pub fn new(dir: PathBuf) -> Result<Arc<Guard>> {
         stop_on_signals()?;
         let watchdog = Watchdog::start(&dir);
@@ -44,15 +44,15 @@ impl Guard {
         Ok(guard)
     }
 
-    /// The folder.
+    /// Returns the folder.
     pub fn dir(&self) -> &Path {
         &self.dir
     }
 
-    /// Starts a program in a process group of its own, so that Ctrl-C in a terminal reaches only this process.
+    /// Starts a program in a separate process group, so that Ctrl-C in a terminal reaches only this process.
     ///
     /// # Errors
-    /// It cannot be started, or another one is running.
+    /// The program cannot be started, or another one is running.
     pub fn spawn(&self, command: &mut Command) -> Result<()> {
         let mut child = lock(&self.child);
         if signals::interrupted() {
@@ -73,10 +73,10 @@ impl Guard {
         Ok(())
     }
 
-    /// The program's exit status, or `None` while it runs.
+    /// Returns the program's exit status, or `None` while it runs.
     ///
     /// # Errors
-    /// None was started.
+    /// No program was started.
     pub fn poll(&self) -> Result<Option<ExitStatus>> {
         let mut slot = lock(&self.child);
         let Some(child) = slot.as_mut() else {
@@ -90,7 +90,7 @@ impl Guard {
         Ok(status)
     }
 
-    /// Waits until the program has ended; `None` after `timeout`.
+    /// Waits until the program has ended. Returns `None` after `timeout`.
     ///
     /// # Errors
     /// As [`Guard::poll`].
@@ -107,7 +107,7 @@ impl Guard {
         }
     }
 
-    /// Runs a program to its end.
+    /// Runs a program until it ends.
     ///
     /// # Errors
     /// As [`Guard::spawn`].
@@ -115,8 +115,8 @@ impl Guard {
         self.spawn(command)?;
         let pid = lock(&self.child).as_ref().map(Pid::from_child);
         if let Some(pid) = pid {
-            // NOWAIT leaves the process a zombie until it is reaped under the lock. Until then its pid cannot be reused, so the
-            // signal handler never kills an unrelated process.
+            // NOWAIT leaves the process a zombie until it is reaped under the lock. Until then its pid cannot
+            // be reused, so the signal handler never kills an unrelated process.
             let ended = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
             while let Err(rustix::io::Errno::INTR) = waitid(WaitId::Pid(pid), ended) {}
         }
@@ -127,7 +127,7 @@ impl Guard {
         used.context("cannot wait for the program's end")
     }
 
-    /// The process id of the program that runs.
+    /// Returns the process ID of the running program.
     pub fn pid(&self) -> Option<u32> {
         lock(&self.child).as_ref().map(Child::id)
     }
@@ -135,7 +135,7 @@ impl Guard {
     /// Sends a signal to the program, if one runs.
     pub fn signal(&self, signal: Signal) {
         if let Some(child) = lock(&self.child).as_ref() {
-            // It fails only if the program has just ended.
+            // This fails only if the program has just ended.
             let _ = kill_process(Pid::from_child(child), signal);
         }
     }
@@ -167,7 +167,7 @@ fn remove_folder(folder: &Path) {
     }
 }
 
-/// An action that restores a former state, run once: when dropped, or when a signal asks this process to end.
+/// An action that restores an earlier state. It runs once: when dropped, or when a signal ends this process.
 pub struct Undo(Arc<UndoOnce>);
 
 type UndoOnce = Mutex<Option<Box<dyn FnOnce() + Send>>>;
@@ -175,7 +175,7 @@ type UndoOnce = Mutex<Option<Box<dyn FnOnce() + Send>>>;
 static UNDOS: Mutex<Vec<Weak<UndoOnce>>> = Mutex::new(Vec::new());
 
 impl Undo {
-    /// `what` restores it.
+    /// Creates an undo that runs `what`.
     pub fn new(what: impl FnOnce() + Send + 'static) -> Undo {
         let undo: Arc<UndoOnce> = Arc::new(Mutex::new(Some(Box::new(what))));
         let mut undos = lock(&UNDOS);
@@ -186,7 +186,7 @@ impl Undo {
         Undo(undo)
     }
 
-    /// Removes a folder with its content.
+    /// Creates an undo that removes a folder with its content.
     pub fn by_removing(folder: PathBuf) -> Undo {
         Undo::new(move || remove_folder(&folder))
     }
@@ -233,18 +233,18 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A shell that reads from a pipe. If this process ends without having dismissed it (by SIGKILL, say), it reads the end of
-/// the pipe, stops the server and removes the folder.
+/// A shell that reads from a pipe. If this process ends without dismissing it (for example by SIGKILL), the
+/// shell reads the end of the pipe, stops the server and removes the folder.
 struct Watchdog {
     shell: Child,
     /// Closed by the kernel when this process ends; std opens it close-on-exec, so no child keeps it open.
     pipe: Option<ChildStdin>,
 }
 
-/// `$1` is the folder. Lines read: `starting`, `pid N`, `none`, `done`.
+/// The script of the watchdog. `$1` is the folder. It reads the lines `starting`, `pid N`, `none` and `done`.
 ///
-/// If this process dies between `starting` and `pid N`, the pid is in postmaster.pid.
-/// A process that ended but that nobody reaps (state Z) counts as gone.
+/// If this process dies between `starting` and `pid N`, the pid is in postmaster.pid. A process that has
+/// ended but is not reaped (state Z) counts as gone.
 const WATCHDOG: &str = r#"
 trap '' INT TERM HUP QUIT
 pid= starting=

@@ -1,4 +1,4 @@
-//! Programs of this machine: where they are, and versions of PostgreSQL's.
+//! Finds programs on this machine, and the versions of PostgreSQL's programs.
 
 use std::env;
 use std::fmt;
@@ -13,7 +13,7 @@ use serde::{Serialize, Serializer};
 
 use crate::account;
 
-/// A PostgreSQL version from 10 on, as `18.6`.
+/// A PostgreSQL version from 10 on, such as `18.6`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Version {
     /// The major version, `18`.
@@ -53,12 +53,12 @@ pub fn find_in_path(name: &str) -> Option<PathBuf> {
     find(name, folders_in("PATH"))
 }
 
-/// Finds a server's program in `PATH`, and in the folders of such programs that not every user's `PATH` has.
+/// Finds a server's program in `PATH`, or in folders of such programs that may be missing in a user's `PATH`.
 pub fn find_server_in_path(name: &str) -> Option<PathBuf> {
     find(name, folders_in("PATH").into_iter().chain(["/usr/sbin", "/usr/local/sbin"].map(PathBuf::from)))
 }
 
-/// The folders that an environment variable lists.
+/// Returns the folders in an environment variable.
 fn folders_in(variable: &str) -> Vec<PathBuf> {
     env::var_os(variable).map(|value| env::split_paths(&value).collect()).unwrap_or_default()
 }
@@ -70,11 +70,13 @@ fn find(name: &str, folders: impl IntoIterator<Item = PathBuf>) -> Option<PathBu
     folders.into_iter().map(|folder| folder.join(name)).find(is_executable)
 }
 
-/// Folders that may hold an installation of this machine, with symbolic links resolved and without duplicates.
+/// Returns folders that may contain an installation on this machine, with symbolic links resolved and without
+/// duplicates.
 pub fn installed_bin_dirs() -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut add = |bin_dir: PathBuf| {
-        // A PATH entry may hold only a link to `postgres`; the link's target is in the folder with all programs.
+        // A folder in PATH may contain only a link to `postgres`; the link's target is in the folder with all
+        // programs.
         let real =
             bin_dir.join("postgres").canonicalize().ok().and_then(|path| Some(path.parent()?.to_owned()));
         let real = real.or_else(|| bin_dir.canonicalize().ok());
@@ -100,10 +102,10 @@ pub fn installed_bin_dirs() -> Vec<PathBuf> {
     found
 }
 
-/// Reads a program's version by `--version`, run as the server's user, who must be able to run it.
+/// Reads a program's version with `--version`, run as the server's user, who must be able to run it.
 ///
 /// # Errors
-/// It does not run, or prints something else.
+/// It cannot be run, or prints something else.
 pub fn program_version(program: &Path) -> Result<Version> {
     let mut command = account::command(program, Path::new("/"))?;
     let output = command.arg("--version").stderr(Stdio::piped()).output().with_context(|| {
@@ -126,7 +128,7 @@ pub fn program_version(program: &Path) -> Result<Version> {
         .with_context(|| format!("{} --version printed \"{}\"", program.display(), stdout.trim()))
 }
 
-/// `postgres (PostgreSQL) 15.18 (Debian 15.18-0+deb12u1)`, `... 19beta1`, `... 19devel`.
+/// Parses `postgres (PostgreSQL) 15.18 (Debian 15.18-0+deb12u1)`, `... 19beta1`, `... 19devel`.
 fn parse_version_line(line: &str) -> Option<Version> {
     let (_, rest) = line.split_once("(PostgreSQL) ")?;
     let number = rest.split_whitespace().next()?;

@@ -1,8 +1,9 @@
-//! Signals that ask a process to end: its one handler, and what is done before they end it.
+//! Handles the signals that ask a process to end: its single handler, and the actions before the end.
 //!
-//! The handler is a thread that waits for these signals. A process that ends by itself ([`stop_on`]) has a flag set by the first one.
-//! Any other, and that process at the second one, is ended by the handler: it runs the actions of each [`Stage`], and exits with the
-//! status that shells give a process ended by that signal.
+//! The handler is a thread that waits for these signals. In a process that ends on its own ([`stop_on`]), the
+//! first signal sets a flag. Otherwise, and at the second signal, the handler ends the process: it runs the
+//! actions of each [`Stage`], and exits with the status that shells report for a process ended by that
+//! signal.
 
 use std::ffi::c_int;
 use std::io;
@@ -18,23 +19,23 @@ use signal_hook::consts::{
 };
 pub use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 
-/// When an action runs, in this order.
+/// The stages in which actions run, in this order.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Stage {
-    /// Former states are restored, and programs that this process started are stopped.
+    /// Restores earlier states, and stops programs that this process started.
     Programs,
-    /// Unfinished files are removed, which is fast and may block all that creates files.
+    /// Removes unfinished files, which is fast and may block all creation of files.
     Files,
 }
 
-/// The handler, once there is one, and what it does.
+/// The handler, once it is installed, and its actions.
 struct Handler {
     handle: Option<Handle>,
     stop: Option<Stop>,
     actions: Vec<(Stage, fn())>,
 }
 
-/// How the process ends by itself.
+/// How a process ends on its own.
 struct Stop {
     signals: Vec<c_int>,
     flag: Arc<AtomicBool>,
@@ -43,11 +44,11 @@ struct Stop {
 static HANDLER: Mutex<Handler> = Mutex::new(Handler { handle: None, stop: None, actions: Vec::new() });
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
-/// Has an action run when a signal asks this process to end. Installs the handler with the first action; an action that is there
-/// already is not added.
+/// Registers an action that runs when a signal asks this process to end. Installs the handler with the first
+/// action. An action that is registered already is not added again.
 ///
 /// # Errors
-/// The system's, if the handler cannot be installed. Nothing is added then.
+/// The operating system's, if the handler cannot be installed. No action is added in that case.
 pub fn before_exit(stage: Stage, action: fn()) -> io::Result<()> {
     let mut handler = handler();
     handler.catch(&[SIGINT, SIGTERM, SIGHUP])?;
@@ -58,11 +59,11 @@ pub fn before_exit(stage: Stage, action: fn()) -> io::Result<()> {
     Ok(())
 }
 
-/// The flag by which a process ends by itself: the first of these signals sets it. The next one ends the process as any signal does,
-/// for a process that does not get to its end.
+/// Returns a flag that the first of these signals sets, so that the process can end on its own. The next
+/// signal ends the process in any case.
 ///
 /// # Errors
-/// The system's, if the handler cannot be installed.
+/// The operating system's, if the handler cannot be installed.
 pub fn stop_on(signals: &[c_int]) -> io::Result<Arc<AtomicBool>> {
     let mut handler = handler();
     handler.catch(signals)?;
@@ -71,20 +72,21 @@ pub fn stop_on(signals: &[c_int]) -> io::Result<Arc<AtomicBool>> {
     Ok(flag)
 }
 
-/// A flag that each such signal sets, and that nothing else follows from.
+/// Returns a flag that each such signal sets. The signal has no other effect.
 ///
 /// # Errors
-/// The system's, if the signal cannot be caught.
+/// The operating system's, if the signal cannot be caught.
 pub fn flag_on(signal: c_int) -> io::Result<Arc<AtomicBool>> {
     let flag = Arc::new(AtomicBool::new(false));
     signal_hook::flag::register(signal, flag.clone())?;
     Ok(flag)
 }
 
-/// Has each signal that can be caught end the process at once with a status: signals that ask it to end with the one, those that failures
-/// send with the other. An abort is also how an allocation ends that fails, and a stack that overflows.
+/// Makes each signal that can be caught end the process immediately with a status: `asked` for signals that
+/// ask it to end, `failed` for signals of failures. A failed allocation and a stack overflow abort, and so
+/// exit with `failed`.
 ///
-/// A signal that cannot be caught here does what it did.
+/// A signal that cannot be caught here keeps its effect.
 pub fn exit_with(asked: u8, failed: u8) {
     let always = Arc::new(AtomicBool::new(true));
     let ask = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGALRM, SIGVTALRM, SIGPROF, SIGIO];
@@ -100,7 +102,8 @@ fn handler() -> MutexGuard<'static, Handler> {
 }
 
 impl Handler {
-    /// Has the handler take these signals too. Others keep what the process was started with, such as that nohup ignores SIGHUP.
+    /// Adds signals to the handler. Other signals keep their initial disposition; for example, nohup ignores
+    /// SIGHUP.
     fn catch(&mut self, signals: &[c_int]) -> io::Result<()> {
         if let Some(handle) = &self.handle {
             return signals.iter().try_for_each(|&signal| handle.add_signal(signal));
@@ -121,25 +124,25 @@ fn take(signal: c_int) {
     }
     INTERRUPTED.store(true, Ordering::SeqCst);
     let actions = handler.actions.clone();
-    // Actions may add others.
+    // Actions may register further actions.
     drop(handler);
     actions.into_iter().for_each(|(_, action)| action());
     std::process::exit(128 + signal);
 }
 
-/// True once a signal ends this process: servers are being stopped and the process exits soon.
+/// Returns whether a signal is ending this process: servers are being stopped, and the process exits soon.
 pub fn interrupted() -> bool {
     INTERRUPTED.load(Ordering::SeqCst)
 }
 
-/// If a signal has been received, lets its handler finish and end the process with the right exit status.
+/// If a signal has been received, waits for its handler, which ends the process with the right exit status.
 pub fn wait_for_exit_if_interrupted() {
     if interrupted() {
         wait_for_exit();
     }
 }
 
-/// Lets the handler end the process.
+/// Waits for the handler, which ends the process.
 pub fn wait_for_exit() -> ! {
     loop {
         thread::park();
