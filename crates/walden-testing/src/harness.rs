@@ -1,4 +1,4 @@
-//! A test harness like the standard one, whose tests may find out that they cannot run here.
+//! A test harness like the standard one, whose tests can report that they cannot run here.
 
 use std::num::NonZero;
 use std::path::{Path, PathBuf};
@@ -10,13 +10,13 @@ use libtest_mimic::{Arguments, Completion, Failed, Trial};
 
 use crate::need::{Missing, unknown_requirement};
 
-/// What a test ends in. It panics to fail, as any test does.
+/// The result of a test. A test panics to fail, as usual.
 pub type Outcome = Result<(), Missing>;
 
 /// A test of the harness: name and function.
 #[derive(Clone, Copy)]
 pub struct Test {
-    /// Module and function; the first part, which is the binary's name, is left out when tests are listed.
+    /// Module and function. The first part, which is the binary's name, is omitted when tests are listed.
     pub name: &'static str,
     /// The test's function.
     pub body: Body,
@@ -27,13 +27,13 @@ pub struct Test {
 pub enum Body {
     /// One function.
     Once(fn() -> Outcome),
-    /// A function that is a test of its own for each of these major versions of PostgreSQL.
+    /// A function that is a separate test for each of these major versions of PostgreSQL.
     OnServers(&'static [u32], fn(u32) -> Outcome),
 }
 
-/// What tests return: most nothing, those that may be skipped an [`Outcome`].
+/// The return value of tests: `()`, or an [`Outcome`] for tests that may be skipped.
 pub trait IntoOutcome {
-    /// The same as an outcome.
+    /// Converts the value to an outcome.
     fn into_outcome(self) -> Outcome;
 }
 
@@ -49,10 +49,11 @@ impl IntoOutcome for Outcome {
     }
 }
 
-/// A module's tests, as the constant `TESTS`. The compiler warns of a function that is in no list, as it is unused.
+/// Registers a module's tests as the constant `TESTS`. For a function that is in no list, the compiler warns
+/// that it is unused.
 ///
-/// `name on ALL_SERVERS` and `name on [15, 18]` run a function for each of these major versions of PostgreSQL, as tests `name::on_15`
-/// and so on.
+/// `name on ALL_SERVERS` and `name on [15, 18]` run a function for each of these major versions of
+/// PostgreSQL, as tests `name::on_15` and so on.
 #[macro_export]
 macro_rules! tests {
     (@body $test:ident) => {
@@ -70,11 +71,11 @@ macro_rules! tests {
     };
 }
 
-/// Runs tests as the command line says, and gives the process's exit status. With `WALDEN_TEST_TIMES` set, says how long each
-/// that succeeded or was skipped took.
+/// Runs tests according to the command line, and returns the process's exit status. If `WALDEN_TEST_TIMES` is
+/// set, prints the time of each test that succeeded or was skipped.
 ///
-/// The attribute `#[test]` means nothing to this harness, and a test with it would silently be none. So the files in `folder`
-/// (that of the binary's `main.rs`) must not have it.
+/// This harness ignores the attribute `#[test]`, so a function with it would silently not be a test. The
+/// files in `folder` (that of the binary's `main.rs`) must not contain it.
 pub fn run(folder: &str, modules: &[&[Test]]) -> ExitCode {
     if let Some(error) = unknown_requirement() {
         eprintln!("error: {error}");
@@ -82,7 +83,7 @@ pub fn run(folder: &str, modules: &[&[Test]]) -> ExitCode {
     }
     let (options, filters) = split(env::args().collect());
     let mut arguments = Arguments::from_iter(options);
-    // Most of the time tests wait for servers, which wait for the disk.
+    // Tests mostly wait for servers, which wait for the disk.
     let cores = thread::available_parallelism().map_or(1, NonZero::get);
     arguments.test_threads.get_or_insert(2 * cores);
     let folder = PathBuf::from(folder);
@@ -95,7 +96,8 @@ pub fn run(folder: &str, modules: &[&[Test]]) -> ExitCode {
     libtest_mimic::run(&arguments, trials).exit_code()
 }
 
-/// Options, and names that select tests: the standard harness takes several, and libtest-mimic one.
+/// Splits options from the names that select tests: the standard harness accepts several names, libtest-mimic
+/// only one.
 fn split(arguments: Vec<String>) -> (Vec<String>, Vec<String>) {
     const WITH_VALUE: [&str; 6] = ["--test-threads", "--skip", "--logfile", "--color", "--format", "-Z"];
     let (mut options, mut filters) = (Vec::new(), Vec::new());

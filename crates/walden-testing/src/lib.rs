@@ -1,10 +1,11 @@
-//! Tests that need programs which not every machine has: PostgreSQL of other versions, a browser, sshd and so on.
+//! Tests that need programs that not every machine has: PostgreSQL of other versions, a browser, sshd and so
+//! on.
 //!
-//! [`Need`] is the table of these programs. A test asks for one by [`Need::find`] or `postgres` and hands the error on;
-//! [`run`], a harness with the arguments and the output of the standard one, then shows the test as ignored and counts it so
-//! in its closing line. Where the environment variable `WALDEN_REQUIRE` names the program, the test fails instead.
+//! [`Need`] is the table of these programs. A test requests one with [`Need::find`] or `postgres` and returns
+//! the error. [`run`], a harness with the arguments and the output of the standard one, then reports the test
+//! as ignored. If the environment variable `WALDEN_REQUIRE` names the program, the test fails instead.
 //!
-//! [`writer`] writes logs by hand, for the tests of all crates that read them.
+//! [`writer`] writes synthetic WAL for the tests of all crates that read WAL.
 
 #![forbid(unsafe_code)]
 
@@ -22,10 +23,10 @@ pub use need::{ALL_SERVERS, Missing, Need};
 #[cfg(feature = "servers")]
 pub use servers::{pg_waldump, postgres, server_headers};
 
-/// Makes a named pipe, which no reader of files may wait for.
+/// Creates a named pipe. Readers of files must not wait for it.
 ///
 /// # Panics
-/// If it cannot be made.
+/// If it cannot be created.
 pub fn make_fifo(path: &Path) {
     let made = Command::new("mkfifo").arg(path).status().expect("mkfifo");
     assert!(made.success(), "{}", path.display());

