@@ -1,5 +1,6 @@
-//! Charts as data, independent of how they are drawn. An HTML page ([`crate::html`]) draws all of them; [`crate::svg`] draws a
-//! [`Scatter`] or a [`Curve`] into a file of its own, [`crate::plot`] a [`Curve`] in a terminal.
+//! Charts as data, independent of how they are drawn. An HTML page ([`crate::html`]) draws all of them.
+//! [`crate::svg`] draws a [`Scatter`] or a [`Curve`] to a separate file, [`crate::plot`] a [`Curve`] in a
+//! terminal.
 //!
 //! Values are plain numbers in the unit of their axis. Values that are not finite are not drawn.
 
@@ -20,7 +21,7 @@ pub enum Chart {
 }
 
 impl Chart {
-    /// The chart's title.
+    /// Returns the chart's title.
     pub fn title(&self) -> &str {
         match self {
             Chart::StackedOverTime(chart) => &chart.title,
@@ -45,13 +46,13 @@ macro_rules! chart_from {
 }
 chart_from!(StackedOverTime, CheckpointTimeline, Treemap, Bars, PredictedAgainstMeasured, Curve, Scatter);
 
-/// The unit of a chart's numbers, which decides their format.
+/// The unit of a chart's numbers, which determines their format.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Unit {
     /// Bytes, in decimal units.
     Bytes,
-    /// Bytes as PostgreSQL's settings write them, in powers of 1024: `64MB`, `1GB`.
+    /// Bytes in powers of 1024, as in PostgreSQL's settings: `64MB`, `1GB`.
     SettingBytes,
     /// Bytes per second.
     BytesPerSecond,
@@ -78,7 +79,7 @@ pub struct Axis {
 }
 
 impl Axis {
-    /// An axis with a linear scale.
+    /// Creates an axis with a linear scale.
     pub fn new(name: &str, unit: Unit) -> Axis {
         Axis { name: name.to_owned(), unit, log: false }
     }
@@ -96,9 +97,9 @@ pub enum Tone {
     /// The next unused colour of the palette.
     #[default]
     Next,
-    /// Images of first touches after a checkpoint.
+    /// Images of first changes after a checkpoint.
     ImageCheckpoint,
-    /// Images that the writer asked for.
+    /// Images that the writer has requested.
     ImageForced,
     /// Images for hint bits.
     ImageHint,
@@ -129,7 +130,7 @@ pub struct Layer {
     pub name: String,
     /// Its colour.
     pub tone: Tone,
-    /// One per span or category of the chart; `None` where the value is not known.
+    /// One value per span or category of the chart; `None` if it is not known.
     pub values: Vec<Option<f64>>,
 }
 
@@ -140,7 +141,7 @@ pub struct StackedOverTime {
     pub title: String,
     /// The axis of the stacked volume.
     pub y: Axis,
-    /// Where the spans begin, in milliseconds since 1970-01-01 UTC; ascending.
+    /// Where the spans start, in milliseconds since 1970-01-01 UTC; ascending.
     pub starts: Vec<i64>,
     /// Width of each span, in milliseconds.
     pub width: i64,
@@ -159,12 +160,12 @@ pub struct Mark {
     pub name: String,
 }
 
-/// How the share of images falls along each checkpoint cycle, by position in the log.
+/// How the share of images decreases during each checkpoint cycle, by position in the WAL.
 #[derive(Clone, Debug, Serialize)]
 pub struct CheckpointTimeline {
     /// The title above the chart.
     pub title: String,
-    /// The cycles in the log's order.
+    /// The cycles in WAL order.
     pub cycles: Vec<Cycle>,
 }
 
@@ -173,13 +174,13 @@ pub struct CheckpointTimeline {
 pub struct Cycle {
     /// Time and LSN of its start.
     pub label: String,
-    /// The cause of the checkpoint at its start; `None` if the log has none.
+    /// The cause of the checkpoint at its start; `None` if the WAL does not contain it.
     pub cause: Option<String>,
     /// Bytes of WAL in the cycle.
     pub bytes: u64,
     /// Bytes of full-page images in the cycle.
     pub image_bytes: u64,
-    /// Share of images in each of several parts of equal width; `None` for a part that the log does not have.
+    /// Share of images in each of several parts of equal width; `None` for a part that is not in the WAL.
     pub shares: Vec<Option<f64>>,
 }
 
@@ -201,11 +202,11 @@ pub struct Treemap {
 pub struct Node {
     /// Its name.
     pub name: String,
-    /// Its size, with that of its parts.
+    /// Its size, including that of its parts.
     pub value: f64,
     /// Its colour, if it has no parts.
     pub tone: Tone,
-    /// Names and values that its tooltip shows.
+    /// Names and values in its tooltip.
     pub facts: Vec<(String, String)>,
     /// The rectangles within it.
     pub parts: Vec<Node>,
@@ -224,8 +225,8 @@ pub struct Bars {
     pub layers: Vec<Layer>,
     /// Whether the series are stacked into one bar per row, instead of one below the other.
     pub stacked: bool,
-    /// The error of each row's bar in both directions, empty or one per category. Without stacking it is the error of the
-    /// first series.
+    /// The error of each row's bar in both directions, empty or one per category. Without stacking it is the
+    /// error of the first series.
     pub errors: Vec<Option<f64>>,
 }
 
@@ -236,7 +237,7 @@ pub struct PredictedAgainstMeasured {
     pub title: String,
     /// The quantity, for both axes.
     pub axis: Axis,
-    /// Draws lines beside the diagonal at this error, as a share of the measured value.
+    /// The error, as a share of the measured value, at which lines parallel to the diagonal are drawn.
     pub tolerance: Option<f64>,
     /// The points, in any order.
     pub points: Vec<Prediction>,
@@ -247,7 +248,7 @@ pub struct PredictedAgainstMeasured {
 pub struct Prediction {
     /// The point's label.
     pub name: String,
-    /// Predictions of one series have one colour.
+    /// Its series; predictions of one series have the same colour.
     pub series: String,
     /// The predicted value.
     pub predicted: f64,
@@ -268,11 +269,11 @@ pub struct Curve {
     pub right: Option<Axis>,
     /// Lines and their points.
     pub lines: Vec<CurveLine>,
-    /// Values of the setting that are marked, such as the present one.
+    /// Values of the setting that are marked, such as the current one.
     pub marks: Vec<Mark>,
 }
 
-/// A line of a [`Curve`] with the points that were measured.
+/// A line of a [`Curve`] with its measured points.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct CurveLine {
     /// Its name in the legend.
@@ -283,7 +284,7 @@ pub struct CurveLine {
     pub right: bool,
     /// The line: pairs of setting and predicted value, ascending by the setting.
     pub predicted: Vec<(f64, f64)>,
-    /// Whether the line is of measured values, too.
+    /// Whether the line consists of measured values, too.
     pub is_measured: bool,
     /// The error of each predicted value in both directions; empty or one per value.
     pub errors: Vec<f64>,
@@ -328,7 +329,8 @@ pub struct Point {
     pub y: f64,
 }
 
-/// For each point `(x, y)`, whether it is on the Pareto front: no other point is at most as large in both and smaller in one.
+/// Returns for each point `(x, y)` whether it is on the Pareto front: no other point is at most as large in
+/// both and smaller in one.
 pub fn front(points: &[(f64, f64)]) -> Vec<bool> {
     let beats = |one: &(f64, f64), other: &(f64, f64)| {
         one.0 <= other.0 && one.1 <= other.1 && (one.0 < other.0 || one.1 < other.1)

@@ -1,9 +1,9 @@
-//! A view as CSV: one line per group, with its dimensions, then its sums by bucket.
+//! Renders a view as CSV: one line per group, with its dimensions, then its sums by bucket.
 
 use walden_explain::document::{Document, GroupDocument, TallyDocument};
 use walden_explain::tally::Bucket;
 
-/// The first view of the document, or else the relations. The lines add up to the bytes explained.
+/// Renders the first view of the document, or else the relations. The lines add up to the explained bytes.
 ///
 /// # Errors
 /// Writing to memory fails, which does not happen in practice.

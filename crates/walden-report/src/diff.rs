@@ -1,11 +1,12 @@
-//! What changed between two ranges, for a terminal.
+//! Renders a comparison of two ranges for a terminal.
 
 use walden_explain::diff::{Change, Diff, Per, SideDocument, Status};
 
 use crate::table::{Look, Row, harmless, table, wrap};
 use crate::units;
 
-/// The whole report, ending in a line break. Of each list, `top` lines are shown, and the rest in one.
+/// Renders the complete report, ending with a line break. Shows `top` lines of each list, and combines the
+/// rest in one line.
 pub fn diff(diff: &Diff, top: usize, look: Look) -> String {
     let mut sections = vec![header(diff, look), findings(diff, top, look)];
     if diff.views.is_empty() {
@@ -46,7 +47,7 @@ fn header(diff: &Diff, look: Look) -> String {
     text
 }
 
-/// A range in words.
+/// Describes a range.
 pub(crate) fn side_text(side: &SideDocument) -> String {
     let whole = |time: &str| {
         time.split_once('.').map_or_else(|| time.to_owned(), |(seconds, _)| format!("{seconds}Z"))
@@ -65,7 +66,7 @@ pub(crate) fn side_text(side: &SideDocument) -> String {
     text + &format!(", {} transactions", units::count(side.transactions))
 }
 
-/// A change over the length of B, in the unit of the comparison, with its sign.
+/// Formats a change over the length of B, in the unit of the comparison, with its sign.
 pub fn amount(diff: &Diff, change: i64) -> String {
     let (by, unit) = match diff.per {
         Per::Second => (diff.b.seconds, "/s"),
@@ -76,7 +77,7 @@ pub fn amount(diff: &Diff, change: i64) -> String {
     format!("{}{bytes}{unit}", if change < 0 { '-' } else { '+' })
 }
 
-/// Bytes of A or B in the unit of the comparison.
+/// Formats the bytes of A or B in the unit of the comparison.
 fn rate(diff: &Diff, side: &SideDocument, bytes: u64) -> String {
     let by = match diff.per {
         Per::Second => side.seconds,
@@ -86,7 +87,7 @@ fn rate(diff: &Diff, side: &SideDocument, bytes: u64) -> String {
     units::bytes((bytes as f64 / by.max(1e-6)).round() as u64)
 }
 
-/// The name of the unit in heads of tables.
+/// Returns the name of the unit for table headings.
 pub fn unit(diff: &Diff) -> &'static str {
     match diff.per {
         Per::Second => "per second",
@@ -99,7 +100,8 @@ fn share_text(share: Option<f64>) -> String {
     share_of_change(share).unwrap_or_else(|| "-".to_owned())
 }
 
-/// A part of the whole change with its sign; nothing where parts that are many times the whole cancel each other out.
+/// Formats a part of the total change with its sign, or returns `None` if parts that are many times the total
+/// cancel each other out.
 pub(crate) fn share_of_change(share: Option<f64>) -> Option<String> {
     const MAX: f64 = 3.0;
     let text = |share: f64| match share < 0.0 {
@@ -109,7 +111,7 @@ pub(crate) fn share_of_change(share: Option<f64>) -> Option<String> {
     share.filter(|share| share.abs() <= MAX).map(text)
 }
 
-/// What a table says of a row beside its numbers.
+/// Returns the mark of a row of a table.
 pub(crate) fn mark(change: &Change) -> &'static str {
     match (change.status, change.beyond_noise) {
         (Status::New, _) => "new",

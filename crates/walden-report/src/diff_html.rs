@@ -1,4 +1,4 @@
-//! What changed between two ranges as a page with charts: both rates over time, and what changed most.
+//! Renders a comparison of two ranges as a page with charts: both rates over time, and the largest changes.
 
 use walden_explain::diff::{Change, Diff, DiffFinding, Per};
 
@@ -7,12 +7,12 @@ use crate::diff::{amount, mark, share_of_change, side_text, unit};
 use crate::html::{Cell, Page, Section, Table};
 use crate::units;
 
-/// Rows of a table by default: more make a page slow.
+/// Default number of rows of a table: more rows make a page slow.
 const ROWS: usize = 200;
 /// Rows of a chart.
 const BARS: usize = 15;
 
-/// The page.
+/// Renders the page.
 pub fn page(diff: &Diff) -> Page {
     let mut page = Page::new(&format!("WAL {} and {}", diff.a.name, diff.b.name));
     for side in [&diff.a, &diff.b] {

@@ -1,4 +1,4 @@
-//! An explanation for a terminal.
+//! Renders an explanation for a terminal.
 
 use walden_explain::document::{Document, GroupDocument, TallyDocument, ViewDocument};
 use walden_explain::tally::{Bucket, ImageCause};
@@ -7,7 +7,7 @@ use walden_explain::{Finding, FindingKind};
 use crate::table::{Look, Row, harmless, shorten, table, titled_table, wrap};
 use crate::units;
 
-/// The whole report, ending in a line break.
+/// Renders the complete report, ending with a line break.
 pub fn explain(document: &Document, look: Look) -> String {
     let mut sections = vec![header(document, look), buckets(document, look), images(document, look)];
     if document.views.is_empty() {
@@ -25,7 +25,8 @@ pub fn explain(document: &Document, look: Look) -> String {
     sections.join("\n")
 }
 
-/// The report for one screen: buckets, the largest relations, and the findings that fit into `lines` lines; at least one finding.
+/// Renders the report for one screen: buckets, the largest relations, and the findings that fit into `lines`
+/// lines, but at least one.
 pub fn brief(document: &Document, look: Look, lines: usize) -> String {
     let mut sections = vec![brief_header(document, look), largest_buckets(document, look)];
     sections.push(largest_relations(document, look));
@@ -102,7 +103,8 @@ fn largest_relations(document: &Document, look: Look) -> String {
     titled_table(look, ("Relations, with indexes and TOAST", SUMS), &rows)
 }
 
-/// The findings with the highest priority, as many as fit into `room` lines, and the number of the others.
+/// Renders the findings with the highest priority that fit into `room` lines. Returns them and the number of
+/// the others.
 fn brief_findings(document: &Document, look: Look, room: usize) -> (String, usize) {
     let mut findings: Vec<&Finding> = document.findings.iter().collect();
     findings.sort_by_key(|one| std::cmp::Reverse(one.priority_bytes()));
@@ -122,7 +124,7 @@ fn brief_findings(document: &Document, look: Look, room: usize) -> (String, usiz
     (text, findings.len() - shown)
 }
 
-/// A finding without the line of its object, which the text or the remedy names.
+/// Renders a finding without the line of its object, which the text or the remedy names.
 fn brief_finding(finding: &Finding, number: usize, document: &Document, look: Look) -> String {
     let width = look.width.saturating_sub(5);
     let text = wrap(&harmless(&finding.text), width, 5);
@@ -161,7 +163,7 @@ fn header(document: &Document, look: Look) -> String {
     text
 }
 
-/// When transactions ended.
+/// Describes when transactions ended.
 fn times(document: &Document, look: Look) -> String {
     let mut text = String::new();
     if let Some(time) = &document.time {
@@ -173,7 +175,7 @@ fn times(document: &Document, look: Look) -> String {
     text
 }
 
-/// A time without the fraction of the second.
+/// Formats a time without the fraction of the second.
 fn short_time(time: &str) -> String {
     match time.split_once('.') {
         Some((seconds, _)) => format!("{seconds}Z"),
@@ -274,7 +276,7 @@ fn view_table(view: &ViewDocument, look: Look) -> String {
     table(look, &format!("By {}", view.by.join(", ")), (&view.by.join(", "), SUMS), &rows)
 }
 
-/// How far the server's log could be joined.
+/// Describes how far the server's log could be joined.
 fn log(document: &Document, look: Look) -> String {
     let Some(log) = &document.log else { return String::new() };
     let counts = &log.counts;
@@ -398,7 +400,7 @@ fn checkpoints(document: &Document, look: Look) -> String {
     let count = format!("{} checkpoint{}", checkpoints.count, if checkpoints.count == 1 { "" } else { "s" });
     let mut line = match are_known {
         true => format!("  {count}: {}{unfinished}{origin}", causes.join(", ")),
-        // Without one before it, the first has nothing to infer a cause from.
+        // Without a preceding checkpoint, the cause of the first one cannot be inferred.
         false => format!("  {count}, cause unknown{unfinished}"),
     };
     if let (Some(distance), Some(interval)) = (checkpoints.mean_distance, checkpoints.mean_interval_seconds) {
@@ -434,7 +436,7 @@ fn findings(document: &Document, look: Look) -> String {
     text
 }
 
-/// A finding with its number in the list.
+/// Renders a finding with its number in the list.
 fn finding_text(finding: &Finding, number: usize, document: &Document, look: Look) -> String {
     let width = look.width.saturating_sub(5);
     format!(
@@ -446,7 +448,7 @@ fn finding_text(finding: &Finding, number: usize, document: &Document, look: Loo
     )
 }
 
-/// The remedy of a finding, and what it saves.
+/// Describes the remedy of a finding, and the bytes that it saves.
 fn advice(finding: &Finding, document: &Document) -> String {
     harmless(&format!("{}{}", finding.remedy, saves_text(finding, document.wal_bytes))).into_owned()
 }
@@ -457,14 +459,14 @@ pub(crate) const FINDING_LISTS: [(FindingKind, &str); 2] = [
     (FindingKind::Setting, "Findings: what settings add"),
 ];
 
-/// What a remedy saves, in words.
+/// Describes the bytes that a remedy saves.
 pub(crate) fn saves_text(finding: &Finding, wal_bytes: u64) -> String {
     let Some(saves) = finding.saves_bytes.filter(|bytes| *bytes > 0) else { return String::new() };
     let share = |bytes: u64| 100.0 * bytes as f64 / wal_bytes.max(1) as f64;
     let error = finding.saves_error_bytes.unwrap_or(0);
     let [least, most] = [saves.saturating_sub(error), (saves + error).min(wal_bytes)]
         .map(|bytes| format!("{:.0}", share(bytes)));
-    // Ends that print alike are one number.
+    // Bounds that are printed alike are shown as one number.
     let range = match error * 50 > saves && least != most {
         true => format!("{least} to {most} %"),
         false => format!("{:.1} %", share(saves)),

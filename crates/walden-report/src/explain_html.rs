@@ -1,5 +1,5 @@
-//! An explanation as a page with charts: findings, then the bytes over time, by checkpoint, by relation, by kind of record,
-//! by transaction.
+//! Renders an explanation as a page with charts: findings, then the bytes over time, by checkpoint, by
+//! relation, by kind of record, and by transaction.
 
 use std::cmp::Reverse;
 
@@ -19,15 +19,15 @@ use crate::explain::saves_text;
 use crate::html::{Cell, Page, Row, Section, Table, Weight};
 use crate::units;
 
-/// Rows of a table by default: more make a page slow.
+/// Default number of rows of a table: more rows make a page slow.
 pub const ROWS: usize = 200;
 
-/// The views that a page needs, beside those that the user asks for.
+/// Returns the views that a page needs in addition to those that the user requests.
 pub fn views() -> [ViewSpec; 2] {
     [Dimension::Time, Dimension::Checkpoint].map(|dimension| ViewSpec { dimensions: vec![dimension] })
 }
 
-/// The page of an explanation that has the [`views`]; its other views become tables at the end.
+/// Renders an explanation that has the [`views`] as a page; its other views become tables at the end.
 pub fn page(document: &Document) -> Page {
     let mut page = Page::new(&format!(
         "{} of WAL of PostgreSQL {}",
@@ -129,7 +129,7 @@ fn findings(document: &Document) -> Section {
     if document.findings.is_empty() {
         return section.text("Nothing stands out.");
     }
-    // One list: the largest finding is first, whether work or a setting causes it.
+    // A single list: the largest finding comes first, whether its cause is the workload or a setting.
     let mut findings: Vec<&Finding> = document.findings.iter().collect();
     findings.sort_by_key(|one| Reverse(one.priority_bytes()));
     section.findings(findings.into_iter().map(|one| {
@@ -139,7 +139,7 @@ fn findings(document: &Document) -> Section {
     }))
 }
 
-// ---- Over time ---------------------------------------------------------------------------------------------------------
+// ---- Over time --------------------------------------------------------------------------------------------
 
 /// The stacked series: name, colour, and buckets.
 const CAUSES: [(&str, Tone, &[Bucket]); 7] = [
@@ -172,7 +172,7 @@ const CAUSES: [(&str, Tone, &[Bucket]); 7] = [
     ),
 ];
 
-/// The series that are not zero everywhere.
+/// Returns the series that are not zero everywhere.
 fn layers<'a>(sums: impl Iterator<Item = Option<&'a TallyDocument>> + Clone) -> Vec<Layer> {
     let of = |sum: &TallyDocument, buckets: &[Bucket]| {
         buckets.iter().map(|bucket| sum.buckets.get(bucket.name()).and_then(Value::as_u64).unwrap_or(0)).sum()
@@ -272,7 +272,7 @@ fn buckets(document: &Document) -> Section {
     if images.is_empty() { section } else { section.table(images) }
 }
 
-// ---- Checkpoints -------------------------------------------------------------------------------------------------------
+// ---- Checkpoints ------------------------------------------------------------------------------------------
 
 /// Most cycles drawn.
 const MAX_CYCLES: usize = 200;
@@ -340,7 +340,7 @@ fn cycle(cycle: &CycleDocument) -> Cycle {
     }
 }
 
-// ---- Groups ------------------------------------------------------------------------------------------------------------
+// ---- Groups -----------------------------------------------------------------------------------------------
 
 const SUMS: [&str; 5] = ["bytes", "share", "images", "bytes of images", "records"];
 
@@ -573,14 +573,14 @@ fn glossary() -> Section {
     ])
 }
 
-// ---- Times -------------------------------------------------------------------------------------------------------------
+// ---- Times ------------------------------------------------------------------------------------------------
 
-/// Seconds since 1970-01-01 UTC of a time in the document.
+/// Parses a time in the document to seconds since 1970-01-01 UTC.
 fn second(text: &str) -> Option<i64> {
     text.parse::<Timestamp>().ok().map(Timestamp::as_second)
 }
 
-/// Without the fraction of the second.
+/// Formats a time without the fraction of the second.
 fn whole_seconds(time: &str) -> String {
     time.split_once('.').map_or_else(|| time.to_owned(), |(seconds, _)| format!("{seconds}Z"))
 }

@@ -1,8 +1,8 @@
-//! Self-contained HTML pages: styles, script, figures and charts are in one file, and a content security policy in its head
-//! forbids the browser to fetch anything.
+//! Self-contained HTML pages: styles, script, figures and charts are in one file, and its content security
+//! policy prevents the browser from fetching anything.
 //!
-//! Names from a log or a server are untrusted. They get into a page as text only: escaped in the markup, or as JSON in an
-//! element that is not executed, from which the script inserts them as text nodes.
+//! Names from WAL or a server are untrusted. They are added to a page only as text: escaped in the markup, or
+//! as JSON in an element that is not executed, from which the script inserts them as text nodes.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
@@ -46,7 +46,7 @@ enum Block {
 }
 
 impl Page {
-    /// A page with its title as the first heading.
+    /// Creates a page with its title as the first heading.
     pub fn new(title: &str) -> Page {
         Page { title: title.to_owned(), ..Page::default() }
     }
@@ -69,7 +69,7 @@ impl Page {
         self
     }
 
-    /// Inserts a section at an index among those that are there, or appends it if there are fewer.
+    /// Inserts a section at an index among the existing ones, or appends it if there are fewer.
     pub fn insert(&mut self, index: usize, section: Section) -> &mut Page {
         self.sections.insert(index.min(self.sections.len()), section);
         self
@@ -82,12 +82,12 @@ impl Page {
 }
 
 impl Section {
-    /// An empty section.
+    /// Creates an empty section.
     pub fn new(heading: &str) -> Section {
         Section { heading: heading.to_owned(), blocks: Vec::new() }
     }
 
-    /// Whether the section has nothing below its heading.
+    /// Returns whether the section has no content below its heading.
     pub fn is_empty(&self) -> bool {
         self.blocks.is_empty()
     }
@@ -104,7 +104,7 @@ impl Section {
         self
     }
 
-    /// Appends findings: pairs of a sentence and the setting or object that it points at.
+    /// Appends findings: pairs of a sentence and the setting or object to which it points.
     pub fn findings(mut self, findings: impl IntoIterator<Item = (String, String)>) -> Section {
         self.blocks.push(Block::Findings(findings.into_iter().collect()));
         self
@@ -148,7 +148,7 @@ pub struct Table {
 }
 
 impl Table {
-    /// A table with these columns. The first one has the rows' labels.
+    /// Creates a table with these columns. The first one has the rows' labels.
     pub fn new<S: AsRef<str>>(head: &[S]) -> Table {
         let head = head.iter().map(|name| name.as_ref().to_owned()).collect();
         Table { head, ..Table::default() }
@@ -165,7 +165,7 @@ impl Table {
         self.rows.push(row.into());
     }
 
-    /// Whether the table has no rows.
+    /// Returns whether the table has no rows.
     pub fn is_empty(&self) -> bool {
         self.rows.is_empty()
     }
@@ -194,7 +194,7 @@ pub enum Weight {
 }
 
 impl Row {
-    /// A row without emphasis.
+    /// Creates a row without emphasis.
     pub fn new(cells: Vec<Cell>) -> Row {
         Row { cells, ..Row::default() }
     }
@@ -227,43 +227,43 @@ pub struct Cell {
 }
 
 impl Cell {
-    /// A text, sorted as text.
+    /// Creates a text cell, sorted as text.
     pub fn text(text: &str) -> Cell {
         Cell { text: text.to_owned(), ..Cell::default() }
     }
 
-    /// A text of several words, broken into lines where it is long.
+    /// Creates a cell with a text of several words, wrapped if it is long.
     pub fn sentence(text: &str) -> Cell {
         Cell { is_sentence: true, ..Cell::text(text) }
     }
 
-    /// A text that is sorted by `number`.
+    /// Creates a text cell that is sorted by `number`.
     pub fn number(text: &str, number: f64) -> Cell {
         Cell { text: text.to_owned(), sort: Some(number), ..Cell::default() }
     }
 
-    /// Bytes in a suitable unit; the tooltip has all digits.
+    /// Creates a cell with bytes in a suitable unit; the tooltip has all digits.
     pub fn bytes(bytes: u64) -> Cell {
         let exact = (bytes >= 1000).then(|| format!("{} bytes", units::count(bytes)));
         Cell { exact, ..Cell::number(&units::bytes(bytes), bytes as f64) }
     }
 
-    /// A count, with groups of three digits.
+    /// Creates a cell with a count in groups of three digits.
     pub fn count(count: u64) -> Cell {
         Cell::number(&units::count(count), count as f64)
     }
 
-    /// A share from 0 to 1, with a bar.
+    /// Creates a cell with a share from 0 to 1 and a bar.
     pub fn share(share: f64) -> Cell {
         Cell { share: Some(share), ..Cell::number(&units::percent(share), share) }
     }
 
-    /// A duration in seconds.
+    /// Creates a cell with a duration in seconds.
     pub fn seconds(seconds: f64) -> Cell {
         Cell { exact: Some(format!("{seconds} s")), ..Cell::number(&units::seconds(seconds), seconds) }
     }
 
-    /// An empty cell, sorted after all others.
+    /// Creates an empty cell, sorted after all others.
     pub fn none() -> Cell {
         Cell::default()
     }
@@ -459,7 +459,7 @@ fn escape(text: &str) -> String {
     escaped
 }
 
-/// JSON for a script element: `<` is escaped, so that no string in it can end the element.
+/// Formats JSON for a script element. `<` is escaped, so that no string in it can end the element.
 fn json(charts: &[&Chart]) -> String {
     let text = serde_json::to_string(charts).expect("charts are made of text and numbers");
     text.replace('&', "\\u0026").replace('<', "\\u003c").replace('>', "\\u003e")
@@ -508,7 +508,7 @@ mod tests {
         for markup in ["alert(1)</script>", "<img", "<!--", "\"\"&", "\0"] {
             assert!(!text.replace(ECHARTS, "").contains(markup), "{markup}");
         }
-        // The data, the library, and the page's own.
+        // The data, the library, and the page's own script.
         assert_eq!(text.matches("</script>").count(), 3);
         let data =
             text.split("id=\"charts\">").nth(1).and_then(|rest| rest.split("</script>").next()).unwrap();

@@ -1,4 +1,4 @@
-//! Results as people read them: tables for a terminal, CSV for a spreadsheet, charts and HTML documents.
+//! Renders results for the user: tables for a terminal, CSV for a spreadsheet, charts and HTML documents.
 #![forbid(unsafe_code)]
 
 pub mod chart;

@@ -1,4 +1,4 @@
-//! A block's history, what is on a page, and what changed on it, for a terminal.
+//! Renders a block's history, the content of a page, and changes of a page for a terminal.
 
 use unicode_width::UnicodeWidthStr;
 use walden_format::record::Compression;
@@ -15,7 +15,7 @@ enum Side {
     Right,
 }
 
-/// The records that touched a block.
+/// Renders the records that touched a block.
 pub fn history(look: Look, title: &str, entries: &[Entry]) -> String {
     use Side::{Left, Right};
     let head = [
@@ -82,7 +82,7 @@ fn history_row(entry: &Entry) -> Vec<String> {
     ]
 }
 
-/// The state of the page after a record, in a word.
+/// Returns the state of the page after a record as one word.
 fn state_word(entry: &Entry) -> &'static str {
     match entry.state {
         _ if entry.ahead => "in backup",
@@ -93,7 +93,7 @@ fn state_word(entry: &Entry) -> &'static str {
     }
 }
 
-/// The content of a page.
+/// Renders the content of a page.
 pub fn description(look: Look, title: &str, page: &Description) -> String {
     let mut text = format!("{}\n", look.heading(title));
     for (name, fields) in [("Header", &page.header), ("Special", &page.special), ("Content", &page.content)] {
@@ -107,7 +107,7 @@ pub fn description(look: Look, title: &str, page: &Description) -> String {
     text
 }
 
-/// `name value` pairs, wrapped to the width.
+/// Renders `name value` pairs, wrapped to the width.
 fn pairs(look: Look, fields: &Fields) -> String {
     let mut text = String::new();
     let mut line = String::new();
@@ -128,7 +128,7 @@ fn pairs(look: Look, fields: &Fields) -> String {
     text + &format!("{}\n", wrap(&format!("  {line}"), look.width, 6))
 }
 
-/// Short values in columns; lists and data in lines of their own below.
+/// Renders short values in columns, and lists and data in separate lines below.
 fn items(look: Look, items: &[Item]) -> String {
     let mut names: Vec<&'static str> = Vec::new();
     for field in items.iter().flat_map(|item| &item.fields.0) {
@@ -177,12 +177,12 @@ fn is_long(value: &Value) -> bool {
     matches!(value, Value::List(_) | Value::Bytes(_))
 }
 
-/// Printable ASCII as it is, other bytes as dots.
+/// Renders printable ASCII as it is, and other bytes as dots.
 fn readable(bytes: &[u8]) -> String {
     bytes.iter().map(|&byte| if matches!(byte, b' '..=b'~') { char::from(byte) } else { '.' }).collect()
 }
 
-/// What changed on a page.
+/// Renders the changes of a page.
 pub fn changes(look: Look, title: &str, changes: &[Change]) -> String {
     let mut text = format!("{}\n", look.heading(title));
     if changes.is_empty() {
@@ -213,7 +213,7 @@ pub fn changes(look: Look, title: &str, changes: &[Change]) -> String {
     text
 }
 
-/// Whether `next` is the same change of the next item, so that both are shown in one line.
+/// Returns whether `next` is the same change of the next item, so that both are shown in one line.
 fn is_same_next(one: &Change, next: &Change) -> bool {
     match (one.place, next.place) {
         (Place::Item(number), Place::Item(following)) if following == number + 1 => {
@@ -224,7 +224,7 @@ fn is_same_next(one: &Change, next: &Change) -> bool {
     }
 }
 
-/// Aligned columns, the head first; the last column is shortened if a line is too wide.
+/// Aligns columns, the head first. Shortens the last column if a line is too wide.
 fn grid(look: Look, head: &[(&str, Side)], rows: &[Vec<String>]) -> Vec<String> {
     let width = |index: usize| {
         let cells = rows.iter().filter_map(|row| row.get(index)).map(|cell| cell.width());

@@ -1,4 +1,4 @@
-//! Curves in a terminal: lines of Braille dots, a sign for each point.
+//! Renders curves in a terminal: lines of Braille dots, and a sign for each point.
 
 use anstyle::AnsiColor;
 use unicode_width::UnicodeWidthStr;
@@ -19,7 +19,8 @@ const COLOURS: [AnsiColor; 6] = [
     AnsiColor::Red,
 ];
 
-/// The curve with its scales and a legend; empty if the terminal is too narrow or there is nothing to draw.
+/// Renders the curve with its scales and a legend. Empty if the terminal is too narrow or there is nothing to
+/// draw.
 pub fn curve(chart: &Curve, look: Look) -> String {
     let values = |right: bool| {
         let lines = chart.lines.iter().filter(move |line| is_right(chart, line) == right);
@@ -80,7 +81,7 @@ fn is_right(chart: &Curve, line: &CurveLine) -> bool {
     line.right && chart.right.is_some()
 }
 
-/// The labels of the scale by row.
+/// Returns the labels of the scale by row.
 fn figures(scale: &Scale) -> Vec<Option<String>> {
     let mut rows = vec![None; ROWS];
     for tick in scale.ticks(6) {
@@ -92,7 +93,7 @@ fn figures(scale: &Scale) -> Vec<Option<String>> {
     rows
 }
 
-/// The lower edge with its figures and the setting's name.
+/// Renders the lower edge with its figures and the setting's name.
 fn below(x: &Scale, chart: &Curve, look: Look, before: usize, columns: usize) -> String {
     let mut edge: Vec<char> = vec!['─'; columns];
     let mut figures: Vec<char> = vec![' '; columns + 12];
@@ -148,7 +149,7 @@ fn legend(chart: &Curve, look: Look) -> String {
     format!("{text}  {}\n", line.trim_end())
 }
 
-/// Columns of text without its colours.
+/// Returns the width of text without its colours, in columns.
 fn columns_of(text: &str) -> usize {
     let mut width = 0;
     for (index, part) in text.split('\u{1b}').enumerate() {
@@ -172,7 +173,7 @@ impl Canvas {
         Canvas { columns, dots: vec![0; cells], points: vec![None; cells], owners: vec![usize::MAX; cells] }
     }
 
-    /// The cell of a position from 0 to 1 in both directions, the second one upwards.
+    /// Returns the cell of a position from 0 to 1 in both directions; the vertical one points upwards.
     fn cell(&self, (x, y): (f64, f64)) -> usize {
         let column = (x * (self.columns as f64 - 0.01)) as usize;
         let row = ((1.0 - y) * (ROWS as f64 - 0.01)) as usize;
@@ -195,7 +196,7 @@ impl Canvas {
     }
 
     fn line(&mut self, from: (f64, f64), to: (f64, f64), owner: usize) {
-        // Bits of Braille's dots, by row and column.
+        // Bits of the Braille dots, by row and column.
         const BITS: [[u8; 2]; 4] = [[0x01, 0x08], [0x02, 0x10], [0x04, 0x20], [0x40, 0x80]];
         let (width, height) = (self.columns * 2, ROWS * 4);
         let steps = 2 * (width + height);

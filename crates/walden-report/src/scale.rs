@@ -3,7 +3,7 @@
 use crate::chart::{Axis, Unit};
 use crate::units;
 
-/// An axis with its bounds.
+/// The scale of an axis, with its bounds.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Scale {
     unit: Unit,
@@ -13,7 +13,8 @@ pub struct Scale {
 }
 
 impl Scale {
-    /// A scale that includes the values. A linear scale begins at zero; a logarithmic one ignores values of at most zero.
+    /// Returns a scale that includes the values. A linear scale starts at zero; a logarithmic one ignores
+    /// values of at most zero.
     pub fn of(axis: &Axis, values: impl IntoIterator<Item = f64>) -> Scale {
         let usable = |value: &f64| value.is_finite() && (!axis.log || (1e-15..1e18).contains(value));
         let (mut least, mut most) = (f64::INFINITY, f64::NEG_INFINITY);
@@ -33,12 +34,12 @@ impl Scale {
         Scale { unit: axis.unit, log: axis.log, least, most }
     }
 
-    /// The smallest and the largest value on the scale.
+    /// Returns the smallest and the largest value on the scale.
     pub fn bounds(&self) -> (f64, f64) {
         (self.least, self.most)
     }
 
-    /// A value's position from 0 to 1; `None` outside of the bounds.
+    /// Returns a value's position from 0 to 1, or `None` outside of the bounds.
     pub fn at(&self, value: f64) -> Option<f64> {
         let place = match self.log {
             true => (value / self.least).ln() / (self.most / self.least).ln(),
@@ -47,7 +48,7 @@ impl Scale {
         (place.is_finite() && (-1e-9..=1.0 + 1e-9).contains(&place)).then(|| place.clamp(0.0, 1.0))
     }
 
-    /// Round values within the bounds to label the scale with, at most `most`.
+    /// Returns round values within the bounds that label the scale, at most `most`.
     pub fn ticks(&self, most: usize) -> Vec<f64> {
         let most = most.max(2);
         let mut ticks = match (self.log, self.unit) {
@@ -64,7 +65,7 @@ impl Scale {
         ticks
     }
 
-    /// The label of a value.
+    /// Returns the label of a value.
     pub fn text(&self, value: f64) -> String {
         text(self.unit, value)
     }
@@ -111,7 +112,7 @@ impl Scale {
     }
 }
 
-/// A short label of a value in its unit: `100 MB`, `64MB` for settings, `0.05`, `12 s`.
+/// Returns a short label of a value in its unit: `100 MB`, `64MB` for settings, `0.05`, `12 s`.
 pub fn text(unit: Unit, value: f64) -> String {
     match unit {
         Unit::Bytes => bytes(value),

@@ -1,4 +1,4 @@
-//! Charts as SVG files, for documents.
+//! Draws charts as SVG files, for documents.
 
 use std::error::Error;
 
@@ -14,7 +14,7 @@ const FONT: &str = "sans-serif";
 const LABEL: u32 = 13;
 const TICKS: usize = 12;
 
-/// Distinct on white; black is kept for what is emphasised.
+/// Colours that are distinct on white; black is reserved for emphasis.
 const COLOURS: [RGBColor; 12] = [
     RGBColor(31, 119, 180),
     RGBColor(214, 120, 10),
@@ -116,7 +116,7 @@ fn draw_grid(
     Ok(())
 }
 
-/// The points of the Pareto front, from left to right.
+/// Returns the points of the Pareto front, from left to right.
 fn front_in_order(points: &[(f64, f64)]) -> Vec<(f64, f64)> {
     let mut steps: Vec<(f64, f64)> =
         points.iter().zip(front(points)).filter(|(_, best)| *best).map(|(point, _)| *point).collect();
@@ -124,9 +124,9 @@ fn front_in_order(points: &[(f64, f64)]) -> Vec<(f64, f64)> {
     steps
 }
 
-/// The label of a point, before it has a place.
+/// The label of a point, before it has a position.
 struct PointLabel {
-    /// Whether it may be left out for lack of space.
+    /// Whether it may be omitted for lack of space.
     is_optional: bool,
     is_emphasised: bool,
     /// The point, in pixels.
@@ -135,7 +135,8 @@ struct PointLabel {
     colour: RGBColor,
 }
 
-/// Draws the labels that find a place. Those of the front get theirs first, as the others may not fit.
+/// Draws the labels for which there is room. Those of the front are placed first, because the others may not
+/// fit.
 fn draw_labels(
     canvas: &Canvas<'_>,
     labels: &mut Labels,
@@ -183,7 +184,7 @@ pub fn curve(chart: &Curve) -> Result<String, Box<dyn Error>> {
 
 type Canvas<'s> = DrawingArea<SVGBackend<'s>, Shift>;
 
-/// Writes a text whose edge or middle is at a place.
+/// Writes a text whose edge or middle is at a position.
 fn write(
     canvas: &Canvas<'_>,
     text: &str,
@@ -197,7 +198,7 @@ fn write(
     Ok(())
 }
 
-/// The part of a drawing that has the curves: its edges in pixels, and the scales along them.
+/// The part of a drawing with the curves: its edges in pixels, and the scales along them.
 struct Plot {
     first: i32,
     last: i32,
@@ -314,7 +315,7 @@ fn line_width(line: &CurveLine) -> u32 {
     if line.right { 1 } else { 2 }
 }
 
-/// The lower end of an error bar; not below zero for a value that is not.
+/// Returns the lower end of an error bar, which is not below zero unless the value is.
 fn least_of(value: f64, error: f64) -> f64 {
     (value - error).max(value.min(0.0))
 }
@@ -343,9 +344,10 @@ struct Labels {
 }
 
 impl Labels {
-    /// Finds a free position beside a point: the text's anchor and which end it is; `None` if all are taken.
+    /// Finds a free position next to a point. Returns the text's anchor and alignment, or `None` if every
+    /// position is taken.
     fn place(&mut self, (x, y): (i32, i32), label: &str, optional: bool) -> Option<((i32, i32), HPos)> {
-        // Without a font to measure, seven pixels are taken as the width of a letter.
+        // Without a font to measure, a letter counts as seven pixels wide.
         let width = i32::try_from(label.chars().count()).unwrap_or(0) * 7;
         let half = i32::try_from(LABEL).unwrap_or(0) / 2;
         let rows = [0, -12, 12, -24, 24];
@@ -426,7 +428,7 @@ mod tests {
         ] {
             assert!(svg.contains(text), "{text} is not in {svg}");
         }
-        // Six dots with those of the legend, two points.
+        // Six dots including those of the legend, two points.
         assert_eq!(svg.matches("<circle").count(), 8);
         chart.lines[0].predicted = vec![(f64::NAN, 1.0), (1e300, f64::INFINITY)];
         chart.lines[1].predicted.clear();

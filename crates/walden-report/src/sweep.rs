@@ -22,7 +22,8 @@ pub struct Sweep {
 }
 
 impl Sweep {
-    /// Whether these values of all settings but the first are those that the trace was written under.
+    /// Returns whether these values of all settings but the first are those under which the trace was
+    /// written.
     fn is_of_trace(&self, others: &[String]) -> bool {
         let traced = self.traced.iter().skip(1);
         self.common.is_empty()
@@ -79,7 +80,7 @@ impl Sweep {
         }
     }
 
-    /// A prediction's label: its values of the settings that differ.
+    /// Returns a prediction's label: its values of the settings that differ.
     pub fn label(&self, document: &Document, index: usize) -> String {
         match self.values.get(index).filter(|values| !values.is_empty()) {
             Some(values) => values.join(", "),
@@ -87,7 +88,7 @@ impl Sweep {
         }
     }
 
-    /// The setting along which curves are drawn, and the unit of its values.
+    /// Returns the setting along which curves are drawn, and the unit of its values.
     fn along(&self) -> Option<(&str, Unit)> {
         let name = self.names.first()?;
         let mut quantities = self.values.iter().filter_map(|values| quantity(values.first()?));
@@ -96,7 +97,7 @@ impl Sweep {
     }
 }
 
-/// The number in a setting's value, in bytes or seconds where it has a unit of these.
+/// Parses the number in a setting's value, in bytes or seconds if it has a unit of these.
 pub fn quantity(value: &str) -> Option<(f64, Unit)> {
     if let Ok(number) = value.parse::<f64>() {
         return number.is_finite().then_some((number, Unit::Plain));
@@ -110,8 +111,8 @@ pub fn quantity(value: &str) -> Option<(f64, Unit)> {
 /// Values of the other settings, and the predictions for each value of the swept one.
 type Group<'a> = (&'a [String], Vec<(f64, &'a Predicted)>);
 
-/// Curves of WAL and recovery time along the swept setting, with a line for each combination of the others: one chart for one
-/// line, else two. Empty if the swept setting is not numeric.
+/// Returns curves of WAL and recovery time along the swept setting, with a line for each combination of the
+/// others: one chart if there is one line, otherwise two. Empty if the swept setting is not numeric.
 pub fn curves(document: &Document) -> Vec<Curve> {
     let sweep = Sweep::of(document);
     let Some((name, unit)) = sweep.along() else { return Vec::new() };
@@ -178,7 +179,7 @@ pub fn curves(document: &Document) -> Vec<Curve> {
     ]
 }
 
-/// The predictions by the values of the other settings, each along the swept one.
+/// Groups the predictions by the values of the other settings. Each group is ordered along the swept setting.
 fn groups<'a>(sweep: &'a Sweep, document: &'a Document) -> Vec<Group<'a>> {
     let mut groups: Vec<Group<'a>> = Vec::new();
     for (values, one) in sweep.values.iter().zip(&document.predictions) {

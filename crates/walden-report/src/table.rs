@@ -8,42 +8,42 @@ use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 /// Width and colours of terminal output.
 #[derive(Clone, Copy, Debug)]
 pub struct Look {
-    /// Columns that text is wrapped to.
+    /// Width in columns to which text is wrapped.
     pub width: usize,
-    /// Columns beyond which a table's names are shortened: those of the terminal. `usize::MAX` for a file or a pipe, which has whole
-    /// names, as programs search it for them.
+    /// Width in columns beyond which names in a table are shortened: that of the terminal. `usize::MAX` for a
+    /// file or a pipe, so that programs can search it for complete names.
     pub table_width: usize,
-    /// Colours and bold; the output stream removes them where they cannot be shown.
+    /// Whether to use colours and bold. The output stream removes them if they cannot be shown.
     pub colour: bool,
 }
 
 impl Look {
-    /// A heading.
+    /// Formats a heading.
     pub fn heading(self, text: &str) -> String {
         self.paint(Style::new().bold(), text)
     }
 
-    /// Text of less importance.
+    /// Formats text of less importance.
     pub fn faint(self, text: &str) -> String {
         self.paint(Style::new().dimmed(), text)
     }
 
-    /// A bar.
+    /// Formats a bar.
     pub fn bar(self, text: &str) -> String {
         self.paint(AnsiColor::Cyan.on_default(), text)
     }
 
-    /// One of several series, distinguished by color.
+    /// Formats one of several series, distinguished by colour.
     pub fn colour(self, colour: AnsiColor, text: &str) -> String {
         self.paint(colour.on_default(), text)
     }
 
-    /// Text that points at a setting or object.
+    /// Formats text that points at a setting or object.
     pub fn pointer(self, text: &str) -> String {
         self.paint(AnsiColor::Yellow.on_default(), text)
     }
 
-    /// A warning or error.
+    /// Formats a warning or error.
     pub fn alarm(self, text: &str) -> String {
         self.paint(AnsiColor::Red.on_default().bold(), text)
     }
@@ -53,7 +53,8 @@ impl Look {
     }
 }
 
-/// Escapes the control characters, except line breaks, of text from a file or a server, so that it cannot control the terminal.
+/// Escapes the control characters of text from a file or a server, except line breaks, so that it cannot
+/// control the terminal.
 pub fn harmless(text: &str) -> Cow<'_, str> {
     let is_harmful = |char: char| char.is_control() && char != '\n';
     if !text.contains(is_harmful) {
@@ -79,23 +80,25 @@ pub struct Row {
     pub share: Option<f64>,
 }
 
-/// Columns that labels keep before a bar is drawn beside them.
+/// Minimum width of labels; a bar is drawn only if they keep it.
 const MIN_LABEL: usize = 24;
 const MAX_BAR: usize = 20;
-/// Columns of labels up to which numbers are aligned: longer ones, such as whole statements, move those of their own row.
+/// Widest labels to which numbers are aligned. Longer labels, such as complete statements, shift only the
+/// numbers of their own row.
 const MAX_ALIGNED: usize = 200;
 
-/// A table with a heading and named columns, the first for labels, and bars at the right if the width allows them.
+/// Formats a table with a heading and named columns, the first one for labels, and bars at the right if the
+/// width allows them.
 pub fn table(look: Look, title: &str, head: (&str, &[&str]), rows: &[Row]) -> String {
     format!("{}\n{}", look.heading(title), aligned(look, (2, head.0, head.1), rows, |head| look.faint(head)))
 }
 
-/// A table whose heading is in the line of the columns' names.
+/// Formats a table whose heading is in the line of the column names.
 pub fn titled_table(look: Look, head: (&str, &[&str]), rows: &[Row]) -> String {
     aligned(look, (0, head.0, head.1), rows, |head| look.heading(head))
 }
 
-/// The lines of a table. The head has the indentation of its first name, and the names.
+/// Formats the lines of a table. `head` has the indentation of its first name, and the names.
 fn aligned(
     look: Look,
     head: (usize, &str, &[&str]),
@@ -153,7 +156,7 @@ fn aligned(
     text
 }
 
-/// A bar of eighths of characters.
+/// Formats a bar with a resolution of eighths of characters.
 fn bar_of(share: f64, width: usize) -> String {
     const EIGHTHS: [&str; 8] = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"];
     let eighths = (share.clamp(0.0, 1.0) * (width * 8) as f64).round() as usize;
@@ -189,7 +192,7 @@ fn take_columns(chars: impl Iterator<Item = char>, width: usize) -> String {
         .collect()
 }
 
-/// Breaks text into lines of at most `width` columns; lines after the first are indented by `indent` blanks.
+/// Wraps text into lines of at most `width` columns. Indents lines after the first by `indent` blanks.
 pub fn wrap(text: &str, width: usize, indent: usize) -> String {
     let begins = text.len() - text.trim_start_matches(' ').len();
     let mut lines: Vec<String> = vec![" ".repeat(begins)];
@@ -253,7 +256,7 @@ mod tests {
         };
         assert_eq!(lines(usize::MAX), format!("    {label}  12.3 MB"));
         assert!(lines(60).contains('…') && lines(60).width() == 60, "{}", lines(60));
-        // A terminal may be wider than text is wrapped to.
+        // A terminal may be wider than the width to which text is wrapped.
         assert!(lines(100).contains('…') && lines(100).width() == 100, "{}", lines(100));
         assert_eq!(lines(200), lines(usize::MAX));
     }

@@ -1,6 +1,6 @@
-//! Formats numbers for people.
+//! Formats numbers for the user.
 
-/// Bytes in decimal units with three or four digits: `352.3 MB`.
+/// Formats bytes in decimal units with three or four digits: `352.3 MB`.
 pub fn bytes(bytes: u64) -> String {
     const UNITS: [&str; 5] = ["B", "kB", "MB", "GB", "TB"];
     if bytes < 1000 {
@@ -15,12 +15,12 @@ pub fn bytes(bytes: u64) -> String {
     format!("{value:.1} {}", UNITS[unit])
 }
 
-/// A share from 0 to 1 in per cent: `59.7 %`; `<0.1 %` for smaller shares above 0.
+/// Formats a share from 0 to 1 in per cent: `59.7 %`; `<0.1 %` for smaller shares above 0.
 pub fn percent(share: f64) -> String {
     if share > 0.0 && share < 0.0005 { "<0.1 %".into() } else { format!("{:.1} %", share * 100.0) }
 }
 
-/// A count with thin groups of three digits: `1 234 567`.
+/// Formats a count with thin groups of three digits: `1 234 567`.
 pub fn count(count: u64) -> String {
     let digits = count.to_string();
     let mut text = String::with_capacity(digits.len() + digits.len() / 3);
@@ -33,7 +33,7 @@ pub fn count(count: u64) -> String {
     text
 }
 
-/// Seconds: `12.3 s`, `3 min 20 s`, `2 h 5 min`.
+/// Formats seconds: `12.3 s`, `3 min 20 s`, `2 h 5 min`.
 pub fn seconds(seconds: f64) -> String {
     let whole = seconds.max(0.0) as u64;
     match whole {

@@ -1,4 +1,4 @@
-//! A forecast as terminal tables.
+//! Renders a prediction as terminal tables.
 
 use walden_whatif::Bucket;
 use walden_whatif::advise::Advice;
@@ -10,7 +10,7 @@ use crate::sweep::{self, Sweep};
 use crate::table::{Look, Row, table, wrap};
 use crate::{plot, units};
 
-/// The whole document.
+/// Renders the complete document.
 pub fn tables(document: &Document, look: Look) -> String {
     let mut parts = vec![head(document, look), settings(document, look), predictions(document, look)];
     parts.extend(
@@ -122,7 +122,8 @@ fn predictions(document: &Document, look: Look) -> String {
     text
 }
 
-/// What changes without the unused ends of switched segments, where these change the whole visibly.
+/// Describes the change without the unused ends of switched segments, if these affect the total change
+/// visibly.
 pub(crate) fn of_unused_ends(document: &Document, sweep: &Sweep) -> Option<String> {
     let ends = |buckets: &[BucketBytes]| {
         let found = buckets.iter().find(|one| one.name == Bucket::Switches.name());
@@ -149,11 +150,11 @@ pub(crate) fn of_unused_ends(document: &Document, sweep: &Sweep) -> Option<Strin
     ))
 }
 
-/// The change of the log without unused ends of segments, given the whole and these ends before and after; `None` if they are hardly
-/// a part of the whole's change.
+/// Returns the change of the WAL without unused ends of segments, given the total and these ends before and
+/// after, or `None` if the ends hardly affect the total change.
 fn change_without_ends((before, ends_before): (u64, u64), (after, ends_after): (u64, u64)) -> Option<f64> {
     let of_ends = ends_after.abs_diff(ends_before) as f64;
-    // Of the whole, what rounding to a tenth of a per cent hides does not matter.
+    // A difference that disappears by rounding the total to a tenth of a per cent does not matter.
     let least = (after.abs_diff(before) as f64 / 10.0).max(before as f64 / 2000.0);
     let rest_before = before.saturating_sub(ends_before);
     let rest_after = after.saturating_sub(ends_after);
@@ -241,7 +242,7 @@ fn objects(only: &Predicted, look: Look) -> String {
     text
 }
 
-/// A change in bytes, with its sign.
+/// Formats a change in bytes, with its sign.
 pub(crate) fn signed_bytes(bytes: i64) -> String {
     let sign = if bytes < 0 { "-" } else { "+" };
     format!("{sign}{}", units::bytes(bytes.unsigned_abs()))
@@ -283,7 +284,7 @@ fn notes(document: &Document, look: Look) -> String {
     format!("{}\n{}", look.heading("What it rests on"), lines.concat())
 }
 
-/// Checkpoints by cause, in words.
+/// Describes checkpoints by cause.
 pub(crate) fn causes(causes: &Causes) -> String {
     let parts = [(causes.volume, "volume"), (causes.time, "time"), (causes.requested, "requested")];
     let parts = parts.iter().filter(|(count, _)| *count > 0).map(|(count, name)| format!("{count} {name}"));
@@ -291,7 +292,7 @@ pub(crate) fn causes(causes: &Causes) -> String {
     if parts.is_empty() { "none".into() } else { parts.join(", ") }
 }
 
-/// A fraction in per cent, with its sign.
+/// Formats a fraction in per cent, with its sign.
 pub(crate) fn signed(fraction: f64, digits: usize) -> String {
     format!("{:+.digits$} %", 100.0 * fraction)
 }
@@ -303,11 +304,11 @@ mod tests {
     #[test]
     fn unused_ends_are_told_of_where_they_hide_or_make_a_change() {
         const GB: u64 = 1 << 30;
-        // Images shrink, and the last segment's end grows by as much.
+        // Images shrink, and the end of the last segment grows by the same amount.
         let hidden = change_without_ends((3 * GB, GB), (3 * GB, 2 * GB)).unwrap();
         assert!((hidden + 0.5).abs() < 1e-9, "{hidden}");
         assert_eq!(signed(hidden, 1), "-50.0 %");
-        // A twentieth of the change; none; and one that no figure shows.
+        // A twentieth of the change; no change; and a change that no figure shows.
         assert_eq!(change_without_ends((3 * GB, GB), (2 * GB, GB - GB / 20)), None);
         assert_eq!(change_without_ends((3 * GB, GB), (2 * GB, GB)), None);
         assert_eq!(change_without_ends((3 * GB, GB), (3 * GB, GB + 1)), None);

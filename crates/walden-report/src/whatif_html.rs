@@ -1,5 +1,5 @@
-//! A forecast as a page with charts: WAL under other settings, its bytes by kind, checkpoints, how exact it is, and its
-//! assumptions.
+//! Renders a prediction as a page with charts: WAL under other settings, its bytes by kind, checkpoints,
+//! accuracy, and assumptions.
 
 use walden_whatif::Bucket;
 use walden_whatif::archive::ArchiveSize;
@@ -12,14 +12,14 @@ use crate::sweep::{self, MAX_LINES, Sweep};
 use crate::units;
 use crate::whatif::{causes, of_unused_ends, signed, signed_bytes};
 
-/// Most bars in a chart; the tables have all.
+/// Most bars in a chart; the tables contain all.
 const MAX_BARS: usize = 40;
 /// Most checkpoints listed.
 const MAX_CHECKPOINTS: usize = 200;
 /// Most vertical lines in a chart.
 const MAX_MARKS: usize = 100;
 
-/// The page of a forecast.
+/// Renders the page of a prediction.
 pub fn page(document: &Document) -> Page {
     let sweep = Sweep::of(document);
     let mut page = Page::new(&title(document, &sweep));
@@ -101,13 +101,13 @@ fn facts(page: &mut Page, document: &Document, sweep: &Sweep) {
     page.fact("rule for images right", &exact_percent(share), &times);
 }
 
-/// How often the rule for images agreed with the trace.
+/// Returns how often the rule for images agreed with the trace.
 fn right(document: &Document) -> u64 {
     let diagnostics = &document.self_check.diagnostics;
     diagnostics.decisions.saturating_sub(diagnostics.missing_images + diagnostics.unexpected_images)
 }
 
-/// Per cent, rounded down so that 100 means all.
+/// Formats per cent, rounded down so that 100 means all.
 fn exact_percent(share: f64) -> String {
     if share < 1.0 { format!("{:.2} %", (share * 1e4).floor() / 100.0) } else { "100 %".into() }
 }
@@ -141,7 +141,7 @@ fn advice(document: &Document) -> Section {
     section.table(table)
 }
 
-// ---- Predictions -------------------------------------------------------------------------------------------------------
+// ---- Predictions ------------------------------------------------------------------------------------------
 
 fn predictions(document: &Document, sweep: &Sweep) -> Section {
     let mut section = Section::new("Predicted");
@@ -230,12 +230,12 @@ fn table(document: &Document, sweep: &Sweep) -> Table {
     table
 }
 
-/// A setting's value, sorted by its size if it has one.
+/// Creates a cell with a setting's value, sorted by its size if it has one.
 fn value_cell(text: &str, value: &str) -> Cell {
     sweep::quantity(value).map_or_else(|| Cell::text(text), |(number, _)| Cell::number(text, number))
 }
 
-// ---- Where the bytes are -----------------------------------------------------------------------------------------------
+// ---- Where the bytes are ----------------------------------------------------------------------------------
 
 /// The stacked series: name, colour, and buckets.
 const LAYERS: [(&str, Tone, &[Bucket]); 7] = [
@@ -248,7 +248,7 @@ const LAYERS: [(&str, Tone, &[Bucket]); 7] = [
     ("unused ends of segments", Tone::Framing, &[Bucket::Switches]),
 ];
 
-/// The trace and the predictions that are drawn, by their names.
+/// Returns the names of the trace and of the predictions that are drawn.
 fn categories(document: &Document, sweep: &Sweep) -> Vec<String> {
     let drawn = document.predictions.len().min(MAX_BARS);
     let labels = (0..drawn).map(|index| sweep.label(document, index));
@@ -311,7 +311,7 @@ fn buckets(document: &Document, sweep: &Sweep) -> Section {
     section
 }
 
-// ---- Checkpoints -------------------------------------------------------------------------------------------------------
+// ---- Checkpoints ------------------------------------------------------------------------------------------
 
 fn checkpoints(document: &Document, sweep: &Sweep) -> Section {
     let drawn = || document.predictions.iter().take(MAX_BARS).map(|one| one.checkpoints);
@@ -368,13 +368,13 @@ fn checkpoints(document: &Document, sweep: &Sweep) -> Section {
     section
 }
 
-/// A time, if there is one.
+/// Creates a cell with a time, or an empty one.
 fn clock(seconds: f64) -> Cell {
     let time = jiff::Timestamp::from_millisecond((seconds * 1000.0) as i64).ok().filter(|_| seconds > 0.0);
     time.map_or_else(Cell::none, |time| Cell::number(&format!("{time:.1}"), seconds))
 }
 
-/// The log's position over time.
+/// Returns the WAL position over time as a curve.
 fn growth(document: &Document, sweep: &Sweep) -> Option<Curve> {
     let times = document.predictions.iter().flat_map(|one| one.growth.first()).map(|(time, _)| *time);
     let start = times.fold(f64::INFINITY, f64::min);
@@ -413,7 +413,7 @@ fn growth(document: &Document, sweep: &Sweep) -> Option<Curve> {
     })
 }
 
-/// Thins points out to about 120, and keeps the last one.
+/// Reduces points to about 120, including the last one.
 fn thin(points: &[(f64, u64)]) -> impl Iterator<Item = (f64, u64)> {
     const ENOUGH: usize = 120;
     let every = points.len().div_ceil(ENOUGH).max(1);
@@ -425,7 +425,7 @@ fn thin(points: &[(f64, u64)]) -> impl Iterator<Item = (f64, u64)> {
         .map(|(_, point)| *point)
 }
 
-// ---- Archives and objects ----------------------------------------------------------------------------------------------
+// ---- Archives and objects ---------------------------------------------------------------------------------
 
 fn archive(document: &Document, sweep: &Sweep) -> Section {
     let section = Section::new("In an archive");
@@ -491,7 +491,7 @@ fn objects(document: &Document) -> Section {
     if table.is_empty() { section } else { section.text("On top of what is predicted.").table(table) }
 }
 
-// ---- How sure ----------------------------------------------------------------------------------------------------------
+// ---- How sure ---------------------------------------------------------------------------------------------
 
 const SHARES: [(&str, &str); 4] = [
     ("exact", "taken unchanged from the WAL"),
