@@ -29,7 +29,7 @@ pub enum Event<'e> {
     SlotUnread {
         /// The slot.
         slot: &'e str,
-        /// Why.
+        /// The cause.
         error: &'e SlotError,
     },
     /// The timeline ended, and receiving continues on another one.
@@ -48,7 +48,7 @@ pub enum Event<'e> {
     },
     /// Receiving is interrupted and is tried again after the pause.
     Interrupted {
-        /// Why.
+        /// The cause.
         error: &'e ReceiveError,
         /// Time until the next attempt.
         pause: Duration,
@@ -56,7 +56,7 @@ pub enum Event<'e> {
     /// Received WAL could not be archived in parts, so nothing more is acknowledged. Archiving is tried again
     /// after the pause.
     NotStored {
-        /// Why.
+        /// The cause.
         error: &'e UploadError,
         /// Time until the next attempt.
         pause: Duration,

@@ -48,7 +48,7 @@ pub enum CopyError {
     Read {
         /// The file, or the spool.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         #[source]
         source: io::Error,
     },
@@ -57,7 +57,7 @@ pub enum CopyError {
     Refused {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The problem.
         #[source]
         source: Refusal,
     },
@@ -98,7 +98,7 @@ pub enum CopyError {
     Write {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         #[source]
         source: io::Error,
     },

@@ -42,7 +42,7 @@ pub enum SpoolError {
         action: &'static str,
         /// Its file.
         path: PathBuf,
-        /// Why it failed.
+        /// The cause.
         #[source]
         source: io::Error,
     },

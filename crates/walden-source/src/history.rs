@@ -38,7 +38,7 @@ pub struct Ancestor {
 pub struct HistoryError {
     /// The line, counted from 1.
     pub line: usize,
-    /// What was expected.
+    /// The expected content.
     pub expected: &'static str,
     /// The line, shortened.
     pub found: String,

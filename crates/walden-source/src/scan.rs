@@ -112,7 +112,7 @@ pub struct Damage {
     pub offset: u64,
     /// LSN of the page or record.
     pub lsn: Lsn,
-    /// What is wrong.
+    /// The problem.
     pub kind: DamageKind,
 }
 

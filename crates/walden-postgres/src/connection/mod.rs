@@ -61,7 +61,7 @@ pub enum ConnectionError {
         place: String,
         /// Further information for the user, in parentheses.
         notes: String,
-        /// Why.
+        /// The cause.
         #[source]
         source: postgres::Error,
     },

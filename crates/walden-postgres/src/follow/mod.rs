@@ -72,7 +72,7 @@ pub enum News {
         from: Lsn,
         /// The first record after the gap.
         to: Lsn,
-        /// Why.
+        /// The cause.
         reason: GapReason,
     },
 }
@@ -114,7 +114,7 @@ pub enum FollowError {
     Io {
         /// The file or folder.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         #[source]
         error: io::Error,
     },

@@ -380,14 +380,14 @@ impl Log {
         }
     }
 
-    /// Creates a log at a position. `tail` is the received WAL from the start of its page. It is not known
+    /// Creates the buffer at a position. `tail` is the received WAL from the start of its page. It is not known
     /// whether a record starts at the position.
     fn new(info: StreamInfo, position: Lsn, tail: Vec<u8>) -> Log {
         let place = Place { position, previous: None, is_switched: false };
         Log { info, place, is_located: false, tail, tail_start: page_of(position), long: None }
     }
 
-    /// Moves to the end of the received WAL. Returns whether a record ends or starts before it.
+    /// Moves to the end of the received WAL. Returns false if no record starts or ends in that WAL.
     fn locate_end(&mut self) -> Result<bool, Fault> {
         let mut decoder = Decoder::new(self.info, self.tail_start, Lsn(u64::MAX));
         decoder.push(&self.tail[..self.decodable()], &mut Nothing)?;

@@ -77,7 +77,7 @@ pub enum ReplicationError {
         place: String,
         /// Further information for the user, in parentheses.
         notes: String,
-        /// Why.
+        /// The cause.
         #[source]
         source: io::Error,
     },
