@@ -380,8 +380,8 @@ impl Log {
         }
     }
 
-    /// Creates the buffer at a position. `tail` is the received WAL from the start of its page. It is not known
-    /// whether a record starts at the position.
+    /// Creates the buffer at a position. `tail` is the received WAL from the start of its page. It is not
+    /// known whether a record starts at the position.
     fn new(info: StreamInfo, position: Lsn, tail: Vec<u8>) -> Log {
         let place = Place { position, previous: None, is_switched: false };
         Log { info, place, is_located: false, tail, tail_start: page_of(position), long: None }
