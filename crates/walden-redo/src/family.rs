@@ -1,4 +1,4 @@
-//! Which access method a page belongs to, by its content: records of the log's own resource manager do not say.
+//! Determines which access method a page belongs to from its content, because XLOG records do not contain it.
 
 use walden_format::record::Fork;
 use walden_format::rmgr::{Kind, rmid};
@@ -28,16 +28,16 @@ pub enum Family {
     SpGist,
     Brin,
     Sequence,
-    /// None of PostgreSQL's own.
+    /// Not a page of PostgreSQL's own access methods.
     Other,
 }
 
 impl Family {
-    /// The family of a page by its content.
+    /// Returns the family of a page by its content.
     ///
-    /// The last two bytes are page ids of index access methods, which are there for this. GIN has none, so pages with a
-    /// special area of its size and no other flags than GIN's at its end are taken for GIN's. Those of extensions, such as
-    /// bloom (`BLOOM_PAGE_ID`), have other bits there.
+    /// Most index access methods have a page id in the last two bytes for this purpose. GIN has none: a page
+    /// whose special area has GIN's size, and no other flags than GIN's at its end, counts as GIN. Pages of
+    /// extensions, such as bloom (`BLOOM_PAGE_ID`), have other bits there.
     pub fn of(page: &Page, fork: Fork) -> Family {
         match fork {
             Fork::FREE_SPACE_MAP => return Family::FreeSpaceMap,
@@ -63,14 +63,14 @@ impl Family {
         }
     }
 
-    /// The family of a page by its content and the last record that changed it: a page that an extension changes by
-    /// Generic records is none of PostgreSQL's own, whatever it looks like.
+    /// Returns the family of a page by its content and the last record that changed it. A page that an
+    /// extension changes by Generic records is [`Family::Other`], regardless of its content.
     pub fn after(page: &Page, fork: Fork, last: Option<Kind>) -> Family {
         let is_generic = last.is_some_and(|kind| kind.rmid() == rmid::GENERIC);
         if is_generic { Family::Other } else { Family::of(page, fork) }
     }
 
-    /// The resource manager whose records change such pages.
+    /// Returns the resource manager whose records change such pages.
     pub fn manager(self) -> Option<u8> {
         Some(match self {
             Family::Heap | Family::VisibilityMap => rmid::HEAP,
@@ -85,7 +85,7 @@ impl Family {
         })
     }
 
-    /// Its name in output.
+    /// Returns the name in output.
     pub fn name(self) -> &'static str {
         match self {
             Family::New => "new",

@@ -6,13 +6,13 @@ use crate::compress::{DecompressError, Method};
 use crate::page::{Misfit, PAGE_BYTES, Page};
 use crate::pool::PageBox;
 
-/// An image that may be good, but memory is lacking: a failure of the store that restores it.
+/// Memory is lacking, so the image may be valid: a failure of the store that restores it.
 pub(crate) const NO_MEMORY: Misfit = Misfit("memory is lacking to decompress the image");
 const CORRUPT: Misfit = Misfit("the image's bytes cannot be restored");
 
 /// Restores an image into `page`; the hole becomes zeros (`RestoreBlockImage`).
 ///
-/// `stored` are the image's bytes as the record has them. Whatever they are, nothing but the page is written.
+/// `stored` are the image's bytes in the record. Invalid bytes never write outside the page.
 pub fn restore_image(image: &Image, stored: &[u8], page: &mut Page) -> Result<(), Misfit> {
     let parts = Parts::of(image, stored)?;
     let (hole, hole_end) = (parts.hole_offset, parts.hole_offset + parts.hole_len);
@@ -35,8 +35,8 @@ pub fn restore_image(image: &Image, stored: &[u8], page: &mut Page) -> Result<()
     Ok(())
 }
 
-/// Restores an image into `spare`, whatever it has, or else into a new page, the memory of which is not cleared first: most
-/// images are not compressed.
+/// Restores an image into `spare`, which may have any content, or into a new page. The memory of a new page
+/// is not cleared first, because most images are not compressed.
 pub(crate) fn restore_page(image: &Image, stored: &[u8], spare: Option<PageBox>) -> Result<PageBox, Misfit> {
     let mut page = match spare {
         Some(spare) => spare,
@@ -49,7 +49,7 @@ pub(crate) fn restore_page(image: &Image, stored: &[u8], spare: Option<PageBox>)
     Ok(page)
 }
 
-/// Where an image has its hole.
+/// The position of an image's hole.
 #[derive(Clone, Copy)]
 struct Parts {
     hole_offset: usize,
@@ -57,7 +57,7 @@ struct Parts {
 }
 
 impl Parts {
-    /// The hole of an image, which lies within a page.
+    /// Returns the position of the hole, which must be within a page.
     fn of(image: &Image, stored: &[u8]) -> Result<Parts, Misfit> {
         let (hole_offset, hole_len) = (usize::from(image.hole_offset), usize::from(image.hole_len));
         if hole_offset + hole_len > PAGE_BYTES {
@@ -69,7 +69,8 @@ impl Parts {
         Ok(Parts { hole_offset, hole_len })
     }
 
-    /// What is before and behind the hole, if the image is not compressed and has a page's bytes.
+    /// Returns the parts before and after the hole, if the image is not compressed and has the correct
+    /// length.
     fn uncompressed<'s>(self, image: &Image, stored: &'s [u8]) -> Option<(&'s [u8], &'s [u8])> {
         let is_whole = image.compression == Compression::None && stored.len() + self.hole_len == PAGE_BYTES;
         is_whole.then(|| stored.split_at(self.hole_offset))

@@ -1,11 +1,12 @@
-//! Replays PostgreSQL's write-ahead log into data pages: what each page is after each record.
+//! Replays PostgreSQL's write-ahead log into data pages.
 //!
-//! [`Replay`] is handed the records in the log's order. For each block that a record refers to it takes the page out of the
-//! [`PageStore`], restores the record's full-page image or lets the record's resource manager change the page, and puts it
-//! back. A page is *exact*, *unknown* (no image of it so far, or a record did not fit it) or *untracked* (a record changed
-//! it that cannot be replayed); nothing is guessed.
+//! [`Replay`] receives the records in the order of the WAL. For each block that a record refers to, it takes
+//! the page out of the [`PageStore`], restores the record's full-page image or lets the record's resource
+//! manager change the page, and puts it back. A page is *exact*, *unknown* (no image of it so far, or a
+//! record did not fit it) or *untracked* (changed by a record that cannot be replayed). Replay never guesses.
 //!
-//! Replay mirrors PostgreSQL's redo routines, and is verified by its full-page images: see [`check`].
+//! Replay mirrors PostgreSQL's redo routines, and is verified against PostgreSQL's full-page images: see
+//! [`check`].
 #![forbid(unsafe_code)]
 
 pub mod check;

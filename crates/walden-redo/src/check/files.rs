@@ -12,12 +12,13 @@ use crate::page::sequence::values;
 use crate::pool::PageBox;
 use crate::store::{BlockKey, PageStore, State};
 
-/// Compares each exact page that a record of the log touched with the page in the files, which `read` gets.
+/// Compares each exact page that a WAL record changed with the page that `read` returns from the data files.
 ///
-/// Free space maps are left out: they are hardly logged. A page that is not in the files is a difference too.
+/// Skips free space maps, which are hardly ever WAL-logged. A page that is missing from the files counts as a
+/// difference.
 ///
 /// # Errors
-/// Those of `read`.
+/// Returns the errors of `read`.
 pub fn compare(
     store: &mut PageStore,
     version: Major,
@@ -49,8 +50,8 @@ pub fn compare(
     Ok(())
 }
 
-/// A server logs a sequence's values ahead of those that it gives out, once for many (`SEQ_LOG_VALS`). Whether that
-/// made a difference.
+/// Copies the expected sequence values into the replayed page, and returns whether they differed. A server
+/// logs values in advance, `SEQ_LOG_VALS` at a time, so a replayed sequence may be ahead of the data file.
 fn mask_sequence(expected: &Page, found: &mut Page) -> bool {
     if let (Some(expected), Ok(found)) = (expected.item(1), found.normal_item_mut(1))
         && let (Some(expected), Some(found)) = (expected.get(values::START..), found.get_mut(values::START..))

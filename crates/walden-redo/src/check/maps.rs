@@ -1,13 +1,14 @@
-//! Visibility maps that differ from the replayed ones because PostgreSQL itself does not replay them as they were.
+//! Explains visibility maps that differ from the replayed ones because PostgreSQL's own redo differs, too.
 //!
 //! Two differences are PostgreSQL's own, and neither endangers a table:
 //!
 //! - `CREATE DATABASE` with the strategy `wal_log` logs a map's pages as if they had line pointers and items
-//!   (`RelationCopyStorageUsingBuffer`). By its header all of such a page is unused, so that its image has no bits, and redo
-//!   starts with an empty map. Bits are missing from there on, and none is too many.
-//! - Releases whose records do not refer to the map clear a bit before they write the record that says so (`heap_delete` and
-//!   others, until 17.10 and 18.5). A record of another transaction in between logs the map without the bit. The table's
-//!   block is locked exclusively meanwhile: the next record of the block is the one that clears the bit.
+//!   (`RelationCopyStorageUsingBuffer`). The header declares the whole page unused, so the image has no bits,
+//!   and redo starts with an empty map. From there on bits may be missing, but there are never surplus bits.
+//! - Releases whose records do not refer to the map clear a bit before they write the corresponding record
+//!   (`heap_delete` and others, until 17.10 and 18.5). A record of another transaction in between logs the
+//!   map without the bit. The table's block is locked exclusively in the meantime, so its next record is the
+//!   one that clears the bit.
 
 use walden_format::record::{Fork, Record};
 
@@ -19,12 +20,13 @@ use crate::page::{PAGE_CONTENTS, PAGE_HEADER_BYTES, Page};
 use crate::pool::PageBox;
 use crate::replay::Replay;
 
-/// Blocks of a table whose bits may be cleared early at one time: each by a process of its own.
+/// Maximum number of a table's blocks whose bits may be cleared early at the same time, each by its own
+/// process.
 const MAX_CLEARED: usize = 256;
-/// Pages that wait for their records at one time, at most.
+/// Maximum number of pages that wait for their records at the same time.
 const MAX_WAITING: usize = 256;
 
-/// How a map's page differs from the replayed one, if nothing but its bits does.
+/// The difference between a map's page and the replayed one, if only bits differ.
 #[derive(PartialEq, Eq, Debug, Default)]
 pub(super) struct MapDifference {
     /// PostgreSQL's page has bits that the replayed page lacks.
@@ -34,7 +36,8 @@ pub(super) struct MapDifference {
 }
 
 impl MapDifference {
-    /// Compares the pages; `None` if they differ in more than bits, or in more bits than can be cleared at one time.
+    /// Compares the pages. Returns `None` if they differ in more than bits, or in more than [`MAX_CLEARED`]
+    /// blocks' bits.
     pub(super) fn of(expected: &Page, found: &Page, map_block: u32) -> Option<MapDifference> {
         // The LSN and the checksum come before the flags.
         let header = 10..PAGE_HEADER_BYTES;
@@ -61,51 +64,51 @@ impl MapDifference {
         Some(difference)
     }
 
-    /// Whether replay lacks bits and has none too many.
+    /// Returns whether replay lacks bits and has no surplus bits.
     pub(super) fn only_lacks(&self) -> bool {
         self.surplus.is_empty()
     }
 
-    /// Whether replay has bits too many and lacks none, unless it may.
+    /// Returns whether replay has surplus bits and lacks none, or `may_lack`.
     pub(super) fn may_be_early(&self, may_lack: bool) -> bool {
         !self.surplus.is_empty() && (may_lack || !self.has_missing)
     }
 }
 
-/// A map's page that waits for the records that clear the bits that it lacks.
+/// A map's page that lacks bits and waits for the records that clear them.
 #[derive(Debug)]
 struct Waiting {
     place: Place,
     difference: Difference,
     /// The bits that the next record of each of the table's blocks must clear.
     awaited: Vec<(u32, u8)>,
-    /// Replays these records on the map as it was with the bits.
+    /// Replays these records on the replayed page, which still has the bits.
     replay: Replay,
 }
 
-/// What became of a page that waited.
+/// The outcome for a page that waited.
 #[derive(Debug)]
 pub(super) enum Resolved {
     /// The next record of each block cleared its bits.
     ClearedEarly(Place, crate::Family),
-    /// The next record of a block did not, or there was none.
+    /// The next record of a block did not clear its bits, or there was no such record.
     Different(Place, Difference),
 }
 
-/// Pages that wait for the records that clear the bits that they lack.
+/// The pages that lack bits and wait for the records that clear them.
 #[derive(Debug, Default)]
 pub(super) struct EarlyClears {
     waiting: Vec<Waiting>,
 }
 
 impl EarlyClears {
-    /// Whether no page waits.
+    /// Returns whether no page waits.
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
         self.waiting.is_empty()
     }
 
-    /// Lets a page wait. Returns the difference if too many wait already.
+    /// Adds a page. Returns the difference if too many pages wait already.
     pub(super) fn wait(
         &mut self,
         place: Place,
@@ -123,7 +126,8 @@ impl EarlyClears {
         Ok(())
     }
 
-    /// Looks whether a record clears bits that are waited for. Returns the pages that wait no longer.
+    /// Checks whether a record clears bits that a page waits for. Returns the pages whose outcome is now
+    /// known.
     pub(super) fn observe(&mut self, record: &Record<'_>) -> Vec<Resolved> {
         let mut resolved = Vec::new();
         self.waiting.retain_mut(|waiting| {
@@ -138,7 +142,7 @@ impl EarlyClears {
         resolved
     }
 
-    /// The log has ended: returns the pages whose bits no record has cleared.
+    /// Ends the WAL. Returns the pages whose bits no record has cleared.
     pub(super) fn finish(&mut self) -> Vec<Resolved> {
         let waiting = std::mem::take(&mut self.waiting).into_iter();
         waiting.map(|waiting| Resolved::Different(waiting.place, waiting.difference)).collect()
@@ -146,7 +150,7 @@ impl EarlyClears {
 }
 
 impl Waiting {
-    /// Whether all bits were cleared as expected, once that is known.
+    /// Returns whether all bits were cleared as expected, or `None` if that is not known yet.
     fn observe(&mut self, record: &Record<'_>) -> Option<bool> {
         let relation = self.place.key.relation;
         let changes =
@@ -155,7 +159,7 @@ impl Waiting {
         if !self.awaited.iter().any(|&(block, _)| is_changed(block)) {
             return None;
         }
-        // A record that refers to the map holds it locked: no bit is cleared before the record is written.
+        // A record that refers to the map keeps it locked: no bit is cleared before the record is written.
         if changes(Fork::VISIBILITY_MAP).next().is_some() {
             return Some(false);
         }
@@ -172,7 +176,7 @@ impl Waiting {
     }
 }
 
-/// The bits of a block of the table on its page of the map.
+/// Returns the bits of a table's block on its page of the map.
 fn bits_of(page: &Page, block: u32) -> u8 {
     let of_page = block % HEAP_BLOCKS_PER_PAGE;
     let byte = page.0[PAGE_CONTENTS + (of_page / HEAP_BLOCKS_PER_BYTE) as usize];

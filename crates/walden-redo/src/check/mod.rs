@@ -1,8 +1,9 @@
 //! Compares replayed pages with PostgreSQL's full-page images.
 //!
-//! An image shows the page as PostgreSQL had it after the record. Where the page before is known, the record without its
-//! images is replayed on it (see [`crate::reconstruct`]), and the outcome must be the image, under the masks that
-//! `wal_consistency_checking` has for what is never logged. With that setting on, every record has such an image.
+//! An image shows the page as PostgreSQL had it after the record. If the page before the record is known, the
+//! check replays the record without its images (see [`crate::reconstruct`]) and compares the result with the
+//! image. Both pages are masked as by `wal_consistency_checking`, which excludes changes that are never
+//! logged. If that setting was on, every record has such an image.
 
 pub mod files;
 mod maps;
@@ -27,41 +28,43 @@ use crate::replay::{Observer, rehearse};
 use crate::step::{Role, Touched};
 use crate::store::{BlockKey, LastRecord, State, Unknown};
 
-/// Differences that are kept; all are counted.
+/// Maximum number of differences kept; all are counted.
 const MAX_DIFFERENCES: usize = 1000;
 
-/// How many images of a kind were compared with replay, and the outcome.
+/// The number of compared images of a kind of record, by outcome.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, serde::Serialize)]
 pub struct Counts {
-    /// Replay gave the same bytes (LSN, checksum and the unused middle of the page aside).
+    /// Replay produced the same bytes (ignoring LSN, checksum and the unused space of the page).
     pub exact: u64,
-    /// The same but for what PostgreSQL changes without logging it.
+    /// Equal except for changes that PostgreSQL does not log.
     pub masked: u64,
-    /// Visibility maps that lack no bit but have some that replay lacks, because `CREATE DATABASE` logged them without:
-    /// PostgreSQL's own redo lacks them, too.
+    /// Visibility maps that have bits that replay lacks, and no missing bits, because `CREATE DATABASE`
+    /// logged them without bits. PostgreSQL's own redo lacks them, too.
     pub copied_maps: u64,
-    /// Visibility maps that lack bits that the next record of the table's block clears: PostgreSQL cleared them before it
-    /// wrote that record.
+    /// Visibility maps without bits that the next record of the table's block clears: PostgreSQL cleared them
+    /// before it wrote that record.
     pub cleared_early: u64,
-    /// Compared with another outcome than replay: a bug, or damage.
+    /// Compared, and replay differs: a bug, or damage.
     pub different: u64,
-    /// Not compared: the page before was not known.
+    /// Not compared: the page before the record is unknown.
     pub unknown_before: u64,
-    /// Not compared: the page before had been changed by a record that cannot be replayed, or its own record cannot.
+    /// Not compared: a record that cannot be replayed changed the page before, or the image's own record
+    /// cannot be replayed.
     pub untracked: u64,
     /// Not compared: the record's data cannot be reconstructed from the image.
     pub unpredicted: u64,
-    /// Nothing to compare: the image is the change itself, not the outcome of one.
+    /// Nothing to compare: the image is the change itself.
     pub whole_pages: u64,
 }
 
 impl Counts {
-    /// Images that were compared.
+    /// Returns the number of images compared.
     pub fn compared(&self) -> u64 {
         self.exact + self.masked + self.explained() + self.different
     }
 
-    /// Images that differ from the replayed page as they do from PostgreSQL's own redo.
+    /// Returns the number of images that differ from the replayed page in the same way as from PostgreSQL's
+    /// own redo.
     pub fn explained(&self) -> u64 {
         self.copied_maps + self.cleared_early
     }
@@ -76,7 +79,7 @@ impl Counts {
         }
     }
 
-    /// Adds another's counts.
+    /// Adds the counts of `other`.
     pub fn merge(&mut self, other: &Counts) {
         self.exact += other.exact;
         self.masked += other.masked;
@@ -97,35 +100,35 @@ pub struct Difference {
     pub key: BlockKey,
     /// The kind of relation that the page belongs to.
     pub family: Family,
-    /// Where the record starts that the page was compared after.
+    /// LSN of the start of the record after which the page was compared.
     pub lsn: Lsn,
     /// Resource manager and kind of that record.
     pub kind: Kind,
-    /// PostgreSQL's major version that wrote the log.
+    /// PostgreSQL's major version that wrote the WAL.
     pub version: Major,
-    /// The first byte that differs, counted from the page's start.
+    /// Offset of the first byte that differs from the start of the page.
     pub offset: usize,
     /// Name of the page field at `offset`.
     pub field: String,
-    /// PostgreSQL's bytes from there on, at most 8.
+    /// PostgreSQL's bytes from `offset` on, at most 8.
     pub expected: Vec<u8>,
-    /// The bytes of the replayed page.
+    /// The replayed page's bytes there.
     pub found: Vec<u8>,
 }
 
 /// An [`Observer`] that compares each full-page image with the replayed page.
 #[derive(Debug, Default)]
 pub struct Check {
-    /// By kind of record and family of page.
+    /// Counts by kind of record and family of page.
     pub counts: BTreeMap<(Kind, Family), Counts>,
     /// Number of replayed records.
     pub records: u64,
     /// The first differences found.
     pub differences: Vec<Difference>,
-    /// Where a record has both an image and data, how often the reconstructed data was exact, different and unknown
-    /// ([`reconstruct::Match`]).
+    /// How often the reconstructed data of a block was exact, different and unknown ([`reconstruct::Match`]),
+    /// for records that have both an image and data.
     pub reconstructed: BTreeMap<Kind, [u64; 3]>,
-    /// Pages that became unknown because a record did not fit: what was wrong, and how often.
+    /// Pages that became unknown because a record did not fit, as the number of occurrences of each reason.
     pub misfits: BTreeMap<(Kind, &'static str), u64>,
     early_clears: EarlyClears,
 }
@@ -133,28 +136,28 @@ pub struct Check {
 /// The result of comparing two pages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Verdict {
-    /// Equal bytes, LSN, checksum and hole aside.
+    /// Equal bytes, ignoring LSN, checksum and hole.
     Exact,
     /// Equal under the mask.
     Masked,
     /// A visibility map whose replayed page lacks bits that were not logged ([`Counts::copied_maps`]).
     CopiedMap,
-    /// A visibility map that lacks bits that a later record clears, if that record comes ([`Counts::cleared_early`]): counted
-    /// when it is known.
+    /// A visibility map without bits that a later record should clear ([`Counts::cleared_early`]). It is
+    /// counted when that record is found or missing.
     ClearedEarly,
     /// Different.
     Different,
 }
 
 impl Check {
-    /// The sum of all counts.
+    /// Returns the sum of all counts.
     pub fn total(&self) -> Counts {
         let mut total = Counts::default();
         self.counts.values().for_each(|counts| total.merge(counts));
         total
     }
 
-    /// Compares PostgreSQL's page with replay's, and notes the outcome.
+    /// Compares PostgreSQL's page with the replayed one, and counts the outcome.
     pub fn judge(&mut self, place: &Place, expected: &Page, found: &Page, rmid: Option<u8>) -> Verdict {
         let family = place.family_of(expected);
         let (verdict, at) = compare(expected, found, place, rmid.or(family.manager()));
@@ -177,7 +180,8 @@ impl Check {
         self.judge_map(place, (expected, found), difference)
     }
 
-    /// Whether a page that differs is that of a visibility map and differs as from PostgreSQL's own redo ([`maps`]).
+    /// Checks whether a differing page is a visibility map that differs in the same way from PostgreSQL's own
+    /// redo ([`maps`]).
     fn judge_map(
         &mut self,
         place: &Place,
@@ -204,7 +208,7 @@ impl Check {
         Verdict::Different
     }
 
-    /// Ends the comparison: no record of the log is left that could explain a difference.
+    /// Ends the comparison: no later record can explain a difference.
     pub fn finish(&mut self) {
         let resolved = self.early_clears.finish();
         self.resolve(resolved);
@@ -226,7 +230,8 @@ impl Check {
         self.counts.entry((place.last.kind, family)).or_default().add(verdict);
     }
 
-    /// Compares a page of a data file, of which `is_masked` says whether something was made equal before.
+    /// Compares a page of a data file. `is_masked` is whether the replayed page was changed to match
+    /// beforehand.
     pub(crate) fn judge_file(&mut self, place: &Place, expected: &Page, found: &Page, is_masked: bool) {
         if self.judge(place, expected, found, None) == Verdict::Exact && is_masked {
             let counts = self.counts.entry((place.last.kind, place.family_of(expected))).or_default();
@@ -245,7 +250,7 @@ impl Check {
         *field(self.counts.entry((place.last.kind, family)).or_default()) += 1;
     }
 
-    /// The images that a record had instead of data.
+    /// Checks the images that a record has instead of data.
     fn check_restored(&mut self, record: &Record<'_>, touched: &[Touched]) {
         let restored = |touched: &Touched| touched.role == Role::Restored && touched.image.is_some();
         if !touched.iter().any(restored) {
@@ -290,8 +295,8 @@ impl Check {
         }
     }
 
-    /// Counts how the data reconstructed from images compares with the record's, where `wal_consistency_checking` put images
-    /// beside the data.
+    /// Counts how the data reconstructed from images compares with the record's data. Only
+    /// `wal_consistency_checking` writes images in addition to data.
     fn check_reconstructed(&mut self, record: &Record<'_>, touched: &[Touched]) {
         for index in 0..touched.len() {
             let Some(outcome) = reconstruct::compare(record, touched, index) else { continue };
@@ -300,7 +305,7 @@ impl Check {
         }
     }
 
-    /// The images that `wal_consistency_checking` put beside the data.
+    /// Checks the images that `wal_consistency_checking` adds to the data.
     fn check_beside(&mut self, record: &Record<'_>, touched: &mut [Touched]) {
         for (block, touched) in record.blocks.iter().zip(touched) {
             let beside = block.image.is_some_and(|image| !image.apply);

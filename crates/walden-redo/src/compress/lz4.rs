@@ -1,10 +1,11 @@
-//! LZ4 blocks, byte for byte as `LZ4_compress_default` of liblz4 compresses them, which servers use for full-page images and
-//! values.
+//! Compresses LZ4 blocks byte for byte as `LZ4_compress_default` of liblz4, which servers use for full-page
+//! images and values.
 //!
-//! A block is a list of sequences: literals, then a match at an offset of up to 65,535 bytes; the last one has only literals.
-//! The choice of matches is liblz4's: a hash table has the latest position of each hash of the next bytes. The first match
-//! that it gives is taken, extended in both directions. After many positions without a match, the step grows. This has not
-//! changed since liblz4 1.7. Compressed files depend on it and every later version of Walden must decode them, so it is
+//! A block is a list of sequences: literals, then a match at an offset of up to 65,535 bytes; the last
+//! sequence has only literals. The choice of matches is liblz4's. A hash table has the latest position of
+//! each hash of the next bytes. The compressor takes the first match that the table yields, and extends it in
+//! both directions. After many positions without a match, the step grows. This has not changed since liblz4
+//! 1.7. Compressed files depend on it and every later version of Walden must decode them, so it is
 //! implemented here, and tests compare it with the library.
 
 use crate::compress::pglz::same_start;
@@ -13,11 +14,11 @@ use crate::compress::pglz::same_start;
 const MIN_MATCH: usize = 4;
 /// The last bytes of a block are always literals (`LASTLITERALS`).
 const LAST_LITERALS: usize = 5;
-/// No match begins within this many bytes of the end (`MFLIMIT`).
+/// No match starts within this many bytes of the end (`MFLIMIT`).
 const MATCH_END_MARGIN: usize = 12;
 /// Largest offset of a match (`LZ4_DISTANCE_MAX`).
 const MAX_OFFSET: usize = 65_535;
-/// Shorter inputs use a table of 16-bit positions, which has twice as many (`LZ4_64Klimit`).
+/// Shorter inputs use a table of 16-bit positions, which has twice as many entries (`LZ4_64Klimit`).
 const SMALL_INPUT: usize = 65_536 + MATCH_END_MARGIN - 1;
 const SMALL_BITS: u32 = 13;
 const LARGE_BITS: u32 = 12;
@@ -54,7 +55,7 @@ impl Lz4 {
         target.extend_from_slice(literals);
     }
 
-    /// Appends all sequences but the last. Returns the position where the last one's literals begin.
+    /// Appends all sequences except the last. Returns the start of the last sequence's literals.
     fn sequences(
         &mut self,
         source: &[u8],
@@ -145,7 +146,7 @@ mod tests {
     use super::*;
     use crate::testing::numbers;
 
-    /// What the library makes of it, and what it makes of ours.
+    /// Compares our block with the library's, and decompresses it with the library.
     fn judge(source: &[u8]) {
         let mut ours = Vec::new();
         Lz4::default().compress(source, &mut ours);
@@ -164,7 +165,7 @@ mod tests {
             judge(&random);
             judge(&random.iter().map(|byte| byte & 1).collect::<Vec<_>>());
             judge(&vec![b'x'; len]);
-            // Words of a text, and pieces from far before.
+            // Words of a text, and copies of earlier pieces.
             let mut text = Vec::new();
             while text.len() < len {
                 let word = number(500);

@@ -27,9 +27,9 @@ thread_local! {
 /// Why bytes cannot be decompressed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DecompressError {
-    /// They are not what the method writes, or do not fit.
+    /// The bytes are not valid output of the method, or do not fit.
     Corrupt,
-    /// Memory is lacking, which says nothing of the bytes.
+    /// Memory is lacking; the bytes may be valid.
     NoMemory,
 }
 
@@ -45,7 +45,7 @@ pub enum Method {
 }
 
 impl Method {
-    /// The method of a full-page image; `None` if it is not compressed.
+    /// Returns the method of a full-page image; `None` if it is not compressed.
     pub fn of(compression: Compression) -> Option<Method> {
         match compression {
             Compression::None => None,
@@ -61,7 +61,7 @@ impl Method {
         self.try_decompress(stored, raw).ok()
     }
 
-    /// The same, with the reason.
+    /// Decompresses like [`Method::decompress`], but returns the reason of a failure.
     ///
     /// # Errors
     /// `stored` is corrupt, or memory is lacking.
@@ -103,7 +103,7 @@ impl Default for Recompressor {
 }
 
 impl Recompressor {
-    /// A recompressor; its tables are reused from call to call.
+    /// Creates a recompressor; its tables are reused from call to call.
     pub fn new() -> Recompressor {
         let zstd = ::zstd::bulk::Compressor::new(::zstd::DEFAULT_COMPRESSION_LEVEL).ok();
         Recompressor { pglz: Pglz::new(), zstd }
@@ -132,7 +132,7 @@ impl Recompressor {
 mod tests {
     use super::*;
 
-    /// A value of a row of `pg_statistic` as a server stored it, behind its header and raw size.
+    /// A value from a row of `pg_statistic` as a server stored it, without its header and raw size.
     const VALUE: [u8; 24] = [
         0x04, 0x01, 0x00, 0x03, 0x01, 0xBC, 0x02, 0x00, 0x00, 0x0D, 0x08, 0x00, 0x00, 0x00, 0x01, 0x10, 0x6F,
         0x12, 0x83, 0x3A, 0x01, 0x0F, 0x04, 0x1E,

@@ -56,7 +56,7 @@ pub struct Strategy {
     min_input_bytes: usize,
     /// By how many per cent the result must be smaller (`min_comp_rate`).
     min_saved_percent: usize,
-    /// Bytes of output without a match after which it gives up (`first_success_by`).
+    /// Bytes of output without a match after which the compressor gives up (`first_success_by`).
     first_match_by: usize,
     /// Length of a match that ends the search, by the number of steps made (`match_size_good`, `match_size_drop`).
     good_match: [u16; STEPS],
@@ -71,7 +71,7 @@ impl Strategy {
         good_match: good_match(10),
     };
 
-    /// The size in bytes that the result must stay below (`result_max`).
+    /// Returns the size in bytes that the result must stay below (`result_max`).
     fn limit(&self, source_bytes: usize) -> usize {
         let percent = 100 - self.min_saved_percent;
         // As the server does it, to avoid an overflow.
@@ -96,10 +96,10 @@ pub enum Chars {
 pub struct Pglz {
     strategy: Strategy,
     chars: Chars,
-    /// The position of the next input's first byte. Positions continue from one input to the next, modulo 2^16, so that the
-    /// tables need no clearing: entries of earlier inputs lie before the input's start. After a wraparound such an entry may
-    /// seem to lie within the input; but then the input does not have the entry's four bytes there, as it would have replaced
-    /// the entry.
+    /// The position of the next input's first byte. Positions continue from one input to the next, modulo
+    /// 2^16, so that the tables need no clearing: entries of earlier inputs precede the input's start. After
+    /// a wraparound such an entry may seem to be within the input; but then the input does not have the
+    /// entry's four bytes there, because it would have replaced the entry.
     next: u16,
     /// The newest position by a hash of four bytes.
     newest: Box<[u16; BUCKETS]>,
@@ -144,12 +144,12 @@ impl Default for Pglz {
 }
 
 impl Pglz {
-    /// A compressor with the default strategy of a server on x86.
+    /// Creates a compressor with the default strategy of a server on x86.
     pub fn new() -> Pglz {
         Pglz::with(Strategy::DEFAULT, Chars::Signed)
     }
 
-    /// A compressor with another strategy, or for another machine's `char`.
+    /// Creates a compressor with another strategy, or for another machine's `char`.
     pub fn with(strategy: Strategy, chars: Chars) -> Pglz {
         Pglz {
             strategy,
@@ -241,7 +241,8 @@ impl Pglz {
         (written < limit).then_some(written)
     }
 
-    /// The length and offset of the match that the server chooses at a position before the last three.
+    /// Returns the length and offset of the match that the server chooses at a position before the last
+    /// three.
     fn find(&self, source: &[u8], at: usize, list: usize) -> Option<(usize, usize)> {
         let longest = (source.len() - at).min(MAX_MATCH);
         let entered = self.entered[list];
@@ -268,8 +269,9 @@ impl Pglz {
         (best_len > 0).then_some((best_len, best_distance))
     }
 
-    /// The match at the last position but two. The server searches the list that the first byte alone selects, where only
-    /// positions with the same three bytes and the one fourth byte of this list can match.
+    /// Returns the match at the last position but two. The server searches the list that the first byte alone
+    /// selects, where only positions with the same three bytes and the one fourth byte of this list can
+    /// match.
     fn find_last<const SIGNED: bool>(&self, source: &[u8], at: usize, mask: usize) -> Option<(usize, usize)> {
         let [first, second, third] = *source[at..].first_chunk()?;
         let list = if SIGNED { first as i8 as usize } else { usize::from(first) } & mask;
@@ -282,7 +284,8 @@ impl Pglz {
         self.same(source, at, bytes).next().map(|(distance, _)| (MIN_MATCH, distance))
     }
 
-    /// The earlier positions with the four bytes `bytes`, newest first: distance from `at`, and entry.
+    /// Iterates over the earlier positions with the four bytes `bytes`, newest first, as the distance from
+    /// `at` and the entry.
     #[inline(always)]
     fn same(&self, source: &[u8], at: usize, bytes: u32) -> impl Iterator<Item = (usize, Entry)> {
         let position = self.next.wrapping_add(at as u16);
@@ -333,7 +336,7 @@ fn bucket_of(bytes: u32) -> usize {
     (bytes.wrapping_mul(0x9E37_79B1) >> 19) as usize
 }
 
-/// Length of the common prefix in bytes.
+/// Returns the length of the common prefix in bytes.
 pub fn same_start(one: &[u8], other: &[u8]) -> usize {
     let mut same = 0;
     while let (Some(a), Some(b)) = (one[same..].first_chunk(), other[same..].first_chunk()) {
@@ -353,7 +356,7 @@ mod tests {
 
     use super::*;
 
-    /// Anything that gets smaller by a byte (`PGLZ_strategy_always`).
+    /// Accepts any result that is at least a byte smaller (`PGLZ_strategy_always`).
     const ALWAYS: Strategy = Strategy {
         min_input_bytes: 0,
         min_saved_percent: 0,
@@ -361,7 +364,8 @@ mod tests {
         good_match: good_match(6),
     };
 
-    /// Values as a server stored them, after their headers, and what they are.
+    /// Values as a server stored them, without their headers: stored bytes in hexadecimal, text, repetitions
+    /// of the text.
     #[rustfmt::skip]
     const STORED: [(&str, &str, usize); 5] = [
         ("00496e207468652062006567696e6e696e67102077617302126c6f67602c20616e64050d021977086974680211736572762c65720f21\
@@ -387,7 +391,7 @@ mod tests {
         let (mut pglz, mut target) = (Pglz::new(), Vec::new());
         for (stored, text, times) in STORED {
             let raw = text.repeat(times);
-            // The same again finds tables that are in use.
+            // The second round uses tables that already have entries.
             for _ in 0..2 {
                 assert!(pglz.compress(raw.as_bytes(), &mut target), "{text}");
                 assert_eq!(target, bytes_of(stored), "{text}");
@@ -411,7 +415,7 @@ mod tests {
         assert!(!always.compress(b"", &mut target) && !always.compress(b"abc", &mut target));
     }
 
-    /// The server's walk as it is: every position of the same list, newest first.
+    /// The server's search unchanged: it tries every position of the same list, newest first.
     fn plain_match<const SIGNED: bool>(
         source: &[u8],
         at: usize,
@@ -438,7 +442,7 @@ mod tests {
         (best.0 >= MIN_MATCH).then_some(best)
     }
 
-    /// What the whole walk makes of `source`.
+    /// Compresses `source` with the server's unchanged search.
     fn plain_compress<const SIGNED: bool>(source: &[u8], strategy: &Strategy) -> Vec<u8> {
         let mask = [(128, 511), (256, 1023), (512, 2047), (1024, 4095), (usize::MAX, 8191)]
             .into_iter()
@@ -468,7 +472,7 @@ mod tests {
         target
     }
 
-    /// Bytes with much that comes again, near and far.
+    /// Generates bytes with many repetitions, near and far.
     fn any_source() -> impl proptest::strategy::Strategy<Value = Vec<u8>> {
         let piece = prop_oneof![
             prop::collection::vec(any::<u8>(), 1..12),

@@ -1,4 +1,4 @@
-//! What is different between two descriptions of a page.
+//! Compares two descriptions of a page.
 
 use serde::Serialize;
 
@@ -11,14 +11,14 @@ const NUMBERED: [Family; 4] = [Family::Heap, Family::Sequence, Family::SpGist, F
 /// A difference between two versions of a page.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Change {
-    /// Where: `header`, `special`, `content`, or the line pointer's number. Of an item that stayed under another number,
-    /// the new number.
+    /// The part of the page: `header`, `special`, `content`, or the line pointer's number. For an item that
+    /// moved to another line pointer, the new number.
     pub place: Place,
-    /// The field; nothing for an item that came or went as a whole.
+    /// The field; `None` if a whole item was added or removed.
     pub field: Option<&'static str>,
-    /// Before; nothing if it was not there.
+    /// The value before; `None` if the field or item did not exist.
     pub before: Option<Value>,
-    /// After; nothing if it is not there any more.
+    /// The value after; `None` if the field or item no longer exists.
     pub after: Option<Value>,
 }
 
@@ -26,13 +26,13 @@ pub struct Change {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Place {
-    /// The kind of page.
+    /// The page's kind.
     Page,
-    /// Its header.
+    /// The page header.
     Header,
-    /// The access method's own part.
+    /// The special area of the access method.
     Special,
-    /// What is in no item.
+    /// Content that does not belong to an item.
     Content,
     /// A line pointer or its item.
     Item(u16),
@@ -50,11 +50,11 @@ impl std::fmt::Display for Place {
     }
 }
 
-/// What changed from `before` to `after`.
+/// Returns the changes from `before` to `after`.
 ///
-/// Line pointers of tables keep their numbers, and are compared number by number. Entries of most indexes are kept in order
-/// and change their numbers when others are put before them, so those that are the same are matched first. Where on the page
-/// an item is does not count.
+/// Line pointers of tables keep their numbers and are compared by number. Most indexes keep their entries in
+/// order, so that an insertion changes the numbers of later entries; equal entries are matched first. An
+/// item's position on the page is not compared.
 pub fn diff(before: &Description, after: &Description) -> Vec<Change> {
     let mut changes = Vec::new();
     if before.kind != after.kind {
@@ -142,7 +142,9 @@ fn in_order(before: &[Item], after: &[Item], changes: &mut Vec<Change>) {
     }
 }
 
-/// Items between two that stayed: the same key at the same place is one that changed.
+/// Compares the items between two unchanged ones. Items with the same key count as changed. If both sides
+/// have the same number of items, the others are paired by position; otherwise they count as removed or
+/// added.
 fn between(before: &[Item], after: &[Item], changes: &mut Vec<Change>) {
     let mut rest = after.iter().peekable();
     for old in before {
@@ -158,7 +160,7 @@ fn between(before: &[Item], after: &[Item], changes: &mut Vec<Change>) {
     changes.extend(rest.map(new));
 }
 
-/// The longest common subsequence, as pairs of indexes.
+/// Returns the longest common subsequence, as pairs of indexes.
 fn matches(before: &[Item], after: &[Item]) -> Vec<(usize, usize)> {
     let width = after.len() + 1;
     // A page has at most 2042 line pointers, so this is at most 8 MB.
@@ -202,10 +204,10 @@ fn new(item: &Item) -> Change {
     Change { place: Place::Item(item.number), field: None, before: None, after: Some(whole(item)) }
 }
 
-/// Bytes of data that are shown of an item as a whole; a description has them all.
+/// Maximum number of data bytes shown for an added or removed item; a description has all of them.
 const MAX_DATA: usize = 32;
 
-/// An item in one line.
+/// Formats an item in one line.
 fn whole(item: &Item) -> Value {
     let mut text = item.state.to_owned();
     if item.state == "redirect" {

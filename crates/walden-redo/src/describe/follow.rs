@@ -1,8 +1,9 @@
-//! Follows one block through the log: each record that changed it, and its page at given LSNs.
+//! Follows one block through the WAL: each record that changed it, and its page at given LSNs.
 //!
-//! Only this block's page is kept. PostgreSQL's redo routines change a page by the record and the page alone, so that no other
-//! page has to be known. Records that do not refer to the block are skipped, except for those that create, truncate or drop
-//! its file, and those of a table that clear bits of its visibility map without a reference to the map's block.
+//! Only this block's page is kept. PostgreSQL's redo routines compute a page from the record and that page
+//! alone, so that no other page is needed. Records that do not refer to the block are skipped, except for two
+//! kinds: those that create, truncate or drop its file, and those of a table that clear bits of its
+//! visibility map without a reference to the map's block.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -21,7 +22,8 @@ use crate::replay::{Observer, Replay};
 use crate::step::{Role, Touched};
 use crate::store::{BlockKey, HintSettings, LastRecord, State, Unknown};
 
-/// Most block numbers that [`Follow::blocks`] remembers, for the error message if the block does not occur.
+/// Maximum number of block numbers that [`Follow::blocks`] keeps, for the error message if the block does not
+/// occur.
 const MAX_BLOCKS: usize = 100_000;
 
 /// Replays the records of one block.
@@ -32,9 +34,9 @@ pub struct Follow {
     base: Option<Base>,
     /// The LSNs of later snapshots, the next one last.
     moments: Vec<Lsn>,
-    /// The pages at the requested LSNs, as far as the log was read.
+    /// The pages at the requested LSNs, as far as the WAL was read.
     pub snapshots: Vec<Snapshot>,
-    /// The records that changed the block, in the log's order.
+    /// The records that changed the block, in the order of the WAL.
     pub history: Vec<Entry>,
     with_history: bool,
     unfinished: HashMap<u32, Vec<usize>>,
@@ -52,7 +54,7 @@ pub struct Follow {
 /// A block's page in a base backup.
 #[derive(Debug)]
 pub struct Base {
-    /// The redo pointer of the backup's checkpoint, from which the log must be replayed.
+    /// The redo pointer of the backup's checkpoint, from which the WAL must be replayed.
     pub redo: Lsn,
     /// The page as the backup has it.
     pub page: PageBox,
@@ -71,9 +73,9 @@ pub enum PageState {
     Gone,
     /// Unknown: segments are missing.
     Gap {
-        /// End of the log before the gap.
+        /// End of the WAL before the gap.
         from: Lsn,
-        /// Start of the log after the gap.
+        /// Start of the WAL after the gap.
         to: Lsn,
     },
     /// Unknown: the base backup's page has this LSN, which is later than the requested one.
@@ -93,9 +95,9 @@ pub struct Snapshot {
     pub state: PageState,
     /// The last record that changed the page before `at`.
     pub last: Option<LastRecord>,
-    /// LSN up to which the log was read.
+    /// LSN up to which the WAL was read.
     pub reached: Lsn,
-    /// Whether the log ends before `at`.
+    /// Whether the WAL ends before `at`.
     pub is_beyond: bool,
 }
 
@@ -112,7 +114,7 @@ pub struct Entry {
     pub kind: Kind,
     /// `xl_xid`: the transaction, or 0.
     pub xid: u32,
-    /// The end of the transaction, if the log has it.
+    /// The end of the transaction, if the WAL contains it.
     pub ended: Option<Ended>,
     /// `xl_tot_len`: bytes of the whole record.
     pub record_bytes: u32,
@@ -122,7 +124,7 @@ pub struct Entry {
     pub image: Option<Image>,
     /// Whether the record initializes the page (`BKPBLOCK_WILL_INIT`).
     pub init: bool,
-    /// Whether the page of the base backup has the change already.
+    /// Whether the page of the base backup already has the change.
     pub ahead: bool,
     /// Whether the page is known after the record.
     pub state: PageState,
@@ -168,32 +170,34 @@ impl Follow {
         }
     }
 
-    /// Uses the page of a base backup from the backup's redo pointer on, unless the log has made the page known by then.
+    /// Uses the page of a base backup from the backup's redo pointer on, unless the WAL has made the page
+    /// known by then.
     pub fn with_base(&mut self, base: Base) {
         self.base = Some(base);
     }
 
-    /// States the settings that decide whether hint bits are logged.
+    /// Sets the settings that decide whether hint bits are logged.
     pub fn with_hint_settings(&mut self, settings: HintSettings) {
         self.replay.store.hint_logging().note_settings(settings);
     }
 
-    /// The block that is followed.
+    /// Returns the block that is followed.
     pub fn key(&self) -> BlockKey {
         self.key
     }
 
-    /// PostgreSQL's major version that wrote the last record.
+    /// Returns PostgreSQL's major version that wrote the last record.
     pub fn version(&self) -> Major {
         self.version
     }
 
-    /// Whether all snapshots are taken and no history is wanted, so that no more records are needed.
+    /// Returns whether all snapshots are taken and no history is requested, so that no more records are
+    /// needed.
     pub fn is_done(&self) -> bool {
         !self.with_history && self.moments.is_empty()
     }
 
-    /// Replays the next record of the log.
+    /// Replays the next record.
     pub fn record(&mut self, record: &Record<'_>) {
         self.from.get_or_insert(record.lsn);
         self.version = record.version;
@@ -212,13 +216,13 @@ impl Follow {
         self.end = record.end;
     }
 
-    /// States that the log between two LSNs is missing, which makes the page unknown.
+    /// Reports that the WAL between two LSNs is missing, which makes the page unknown.
     pub fn gap(&mut self, from: Lsn, to: Lsn) {
         if self.from.is_none() {
             return;
         }
         self.take_base(from);
-        // The log that the backup needs begins in the gap.
+        // The WAL that the backup needs starts in the gap.
         self.base = self.base.take().filter(|base| base.redo >= to);
         let hints = *self.replay.store.hint_logging();
         self.replay = Replay::default();
@@ -228,7 +232,7 @@ impl Follow {
         }
     }
 
-    /// States the end of the log, which was read up to `reached`, and takes the remaining snapshots.
+    /// Ends the WAL, which was read up to `reached`, and takes the remaining snapshots.
     pub fn finish(&mut self, reached: Lsn) {
         self.end = self.end.max(reached);
         while let Some(&at) = self.moments.last() {
@@ -252,8 +256,8 @@ impl Follow {
         self.replay.store.page(slot)
     }
 
-    /// Uses the page of the backup once the log has reached its redo pointer. If the log starts later, it may lack changes of the
-    /// page, and the backup's page is not used.
+    /// Uses the page of the backup once the WAL has reached its redo pointer. If the WAL starts later, it may
+    /// lack changes of the page, and the backup's page is not used.
     fn take_base(&mut self, position: Lsn) {
         let Some(base) = self.base.take_if(|base| base.redo <= position) else { return };
         let is_complete = self.from.is_some_and(|from| from <= base.redo);
@@ -317,7 +321,7 @@ impl Follow {
         let mut only = KeepOnly { key: self.key, role: None };
         self.replay.apply(record, &mut only);
         let state = match (self.stored_state(), self.state) {
-            // A page that became unknown by a gap keeps that reason.
+            // A page that became unknown because of a gap keeps that reason.
             (PageState::Unknown(Unknown::NotSeen), gap @ PageState::Gap { .. }) => gap,
             (state, _) => state,
         };
@@ -334,8 +338,8 @@ impl Follow {
         }
     }
 
-    /// Whether a table's record may clear bits of its visibility map on the wanted page, without referring to the map
-    /// (`visibilitymap_clear` called by `heap_redo`).
+    /// Returns whether a table's record may clear bits of its visibility map on the followed page, without a
+    /// reference to the map (`visibilitymap_clear` called by `heap_redo`).
     fn may_clear_bits(&self, record: &Record<'_>) -> bool {
         self.key.fork == Fork::VISIBILITY_MAP
             && matches!(record.header.rmid, rmid::HEAP | rmid::HEAP2)
@@ -393,8 +397,8 @@ impl Follow {
     }
 }
 
-/// Whether a record shows that hint bits are logged (checksums or `wal_log_hints`), so that setting a page's all-visible bit
-/// changes its LSN.
+/// Returns whether a record shows that hint bits are logged (checksums or `wal_log_hints`), so that setting a
+/// page's all-visible bit changes its LSN.
 fn shows_logged_hints(record: &Record<'_>) -> bool {
     match (record.header.rmid, record.rmgr_info()) {
         (rmid::XLOG, info::xlog::FPI_FOR_HINT) => true,
@@ -403,7 +407,8 @@ fn shows_logged_hints(record: &Record<'_>) -> bool {
     }
 }
 
-/// The end of a transaction in a commit or abort record, with the record's fields if it has more than the time.
+/// Returns the end of a transaction from a commit or abort record, and the record's fields if it has more
+/// than the time.
 fn transaction_end<'a>(record: &Record<'a>) -> Option<(Ended, Option<TransactionEnd<'a>>)> {
     if let Some((committed, time)) = plain_end(record) {
         return Some((Ended { time, committed }, None));

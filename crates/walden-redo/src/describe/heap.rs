@@ -1,6 +1,6 @@
-//! Heap tuples: those of tables, and the one of a sequence.
+//! Describes heap tuples of tables and of sequences.
 //!
-//! The names of the header's bits are those that pageinspect's `heap_tuple_infomask_flags` prints.
+//! The bits of the header have the names that pageinspect's `heap_tuple_infomask_flags` prints.
 
 use super::{At, Bits, Bytes, Description, Fields, items};
 use crate::page::heap_tuple::{HEAP_TUPLE_HEADER_BYTES, HeapTupleHeader, infomask, infomask2};

@@ -1,4 +1,4 @@
-//! The visibility map and the free space map: what they say of their table's blocks.
+//! Describes the visibility map and the free space map, by block of the table.
 
 use super::Description;
 use crate::page::maps::{
@@ -7,7 +7,7 @@ use crate::page::maps::{
 };
 use crate::page::{PAGE_CONTENTS, Page};
 
-/// A run of consecutive numbers with the same property, as `3-7` or `3`.
+/// Formats runs of consecutive numbers as `3-7` or `3`.
 fn ranges(numbers: impl Iterator<Item = u64>) -> Vec<String> {
     let mut runs: Vec<(u64, u64)> = Vec::new();
     for number in numbers {
@@ -38,11 +38,12 @@ pub(super) fn visibility(page: &Page, block: u32, description: &mut Description)
     description.content.list("all_frozen", with(VISIBILITYMAP_ALL_FROZEN).iter());
 }
 
-/// The map is a tree of pages, each a tree of nodes; a leaf's byte is a block's free space in 32nds of a kilobyte.
+/// Describes a page of the free space map. The map is a tree of pages, each a tree of nodes; a leaf's byte is
+/// a block's free space in 32nds of a kilobyte.
 pub(super) fn free_space(page: &Page, block: u32, description: &mut Description) {
     let content = page.contents();
     let slots = u64::from(FSM_LEAF_NODES);
-    // In the file: the root, then each page of the middle level with the leaves below it.
+    // The file has the root first, then each page of the middle level followed by its leaves.
     let (level, first) = match u64::from(block) {
         0 => (2, 0),
         block => {
@@ -70,7 +71,7 @@ pub(super) fn free_space(page: &Page, block: u32, description: &mut Description)
     description.content.list(name, classes.iter());
 }
 
-/// What a class of free space stands for at least (`fsm_space_cat_to_avail`).
+/// Returns the minimum number of free bytes of a free space category (`fsm_space_cat_to_avail`).
 fn free_bytes(class: u8) -> u32 {
     const MAX_FREE_BYTES: u32 = 8160;
     if class == u8::MAX { MAX_FREE_BYTES } else { u32::from(class) * 32 }

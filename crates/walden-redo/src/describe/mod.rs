@@ -1,7 +1,9 @@
-//! What is on a page, in PostgreSQL's own terms: header, line pointers, items, and what the access method keeps beside them.
+//! Describes pages in PostgreSQL's own terms: header, line pointers, items, and the data of the access
+//! method.
 //!
-//! A [`Description`] is names and values, so that it can be printed, written as JSON, and compared with another one
-//! ([`diff`]). Pages may hold anything: what does not make sense is shown as bytes.
+//! A [`Description`] consists of names and values, so that it can be printed, written as JSON, and compared
+//! with another one ([`diff`]). Pages may have any content: bytes that cannot be interpreted are shown as
+//! such.
 
 pub mod diff;
 pub mod follow;
@@ -22,15 +24,15 @@ use crate::page::{ItemState, PAGE_BYTES, PAGE_CONTENTS, Page, Tid, flags};
 /// The content of a page in readable form.
 #[derive(Clone, PartialEq, Debug, Default, Serialize)]
 pub struct Description {
-    /// Whose page it is: [`Family::name`], with what the access method uses it for.
+    /// The kind of page: [`Family::name`], and how the access method uses the page.
     pub kind: String,
     /// The page's header.
     pub header: Fields,
     /// Fields of the special area (`PageGetSpecialPointer`); empty if the access method has none.
     pub special: Fields,
-    /// What is on the page but in no item.
+    /// Content that does not belong to an item.
     pub content: Fields,
-    /// The line pointers and what they point to, in the order of their numbers.
+    /// The line pointers and their items, by number.
     pub items: Vec<Item>,
 }
 
@@ -41,7 +43,7 @@ pub struct Item {
     pub number: u16,
     /// `unused`, `normal`, `redirect` or `dead`.
     pub state: &'static str,
-    /// Where the item starts on the page; of a redirection, the other line pointer's number.
+    /// Offset of the item on the page; for a redirection, the number of the other line pointer.
     pub offset: u16,
     /// Bytes of the item.
     pub length: u16,
@@ -60,7 +62,7 @@ const PAGE_FLAGS: Bits = &[
     (flags::PD_ALL_VISIBLE, "PD_ALL_VISIBLE"),
 ];
 
-/// Describes the page that is the block `block` of its fork. `last` is the kind of the record that changed it last, if that is
+/// Describes the page of block `block` of its fork. `last` is the kind of the last record that changed it, if
 /// known: pages that extensions change by Generic records are shown as bytes.
 pub fn describe(page: &Page, fork: Fork, block: u32, last: Option<Kind>) -> Description {
     let mut description = Description { header: header(page), ..Description::default() };
@@ -97,16 +99,16 @@ fn header(page: &Page) -> Fields {
     fields
 }
 
-/// A page of unknown kind: all bytes behind the header that are not zero.
+/// Describes a page of unknown kind: all bytes after the header, without trailing zeros.
 fn raw(page: &Page, description: &mut Description) {
     let used = page.0.iter().rposition(|&byte| byte != 0).map_or(PAGE_CONTENTS, |last| last + 1);
     description.content.bytes("bytes", page.0.get(PAGE_CONTENTS..used).unwrap_or(&[]));
 }
 
-/// The line pointers; `fill` reads a normal item's bytes.
+/// Describes the line pointers; `fill` reads a normal item's bytes.
 ///
-/// Line pointers of a damaged page may all refer to the same bytes. Items are read as long as they have no more bytes together than a
-/// page, as those of every sound page.
+/// Line pointers of a damaged page may all refer to the same bytes. Items are read until they exceed a page's
+/// size in total, which valid pages never do.
 fn items(page: &Page, mut fill: impl FnMut(u16, &[u8]) -> (Fields, Bytes)) -> Vec<Item> {
     let mut left = PAGE_BYTES;
     let describe = |number| {
@@ -129,7 +131,7 @@ fn items(page: &Page, mut fill: impl FnMut(u16, &[u8]) -> (Fields, Bytes)) -> Ve
     (1..=page.items()).filter_map(describe).collect()
 }
 
-/// Numbers at places that may not be there.
+/// Reads numbers at offsets that may be out of range.
 pub(crate) trait At {
     fn u16_in(&self, at: usize) -> Option<u16>;
     fn u32_in(&self, at: usize) -> Option<u32>;
@@ -163,7 +165,8 @@ mod tests {
     use crate::page::header;
 
     proptest! {
-        /// A page may hold anything; what marks whose page it is is put there, so that each describer sees damage.
+        /// A page of any content, marked as each access method's page in turn, so that each describer reads
+        /// damaged pages.
         #[test]
         fn no_page_is_too_strange(
             seed in proptest::collection::vec(any::<u8>(), 512),

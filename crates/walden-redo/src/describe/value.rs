@@ -11,46 +11,46 @@ use super::Bits;
 #[derive(Clone, PartialEq, Debug, Serialize)]
 #[serde(untagged)]
 pub enum Value {
-    /// A truth.
+    /// A Boolean.
     Bool(bool),
     /// A number.
     Number(u64),
-    /// A number that may be negative.
+    /// A signed number.
     Signed(i64),
-    /// A fraction.
+    /// A floating-point number.
     Float(f64),
-    /// A text.
+    /// Text.
     Text(String),
-    /// Several.
+    /// A list.
     List(Vec<Value>),
     /// Bytes that are not interpreted.
     Bytes(Bytes),
 }
 
-/// Bytes; hexadecimal in text.
+/// Bytes; formatted as hexadecimal text.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Bytes(pub Vec<u8>);
 
 /// A named value.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Field {
-    /// PostgreSQL's name of it.
+    /// PostgreSQL's name of the field.
     pub name: &'static str,
     /// The field's value.
     pub value: Value,
 }
 
-/// Fields in the order of their places; JSON has them as one object.
+/// Fields in the order of their positions; a single object in JSON.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Fields(pub Vec<Field>);
 
 impl Fields {
-    /// The value of a field.
+    /// Returns the value of a field.
     pub fn get(&self, name: &str) -> Option<&Value> {
         self.0.iter().find(|field| field.name == name).map(|field| &field.value)
     }
 
-    /// Whether there is none.
+    /// Returns whether there are no fields.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -63,7 +63,7 @@ impl Fields {
         self.push(name, Value::Number(value.into()));
     }
 
-    /// Nothing if there is no such place.
+    /// Adds a field if it has a value.
     pub(crate) fn maybe(&mut self, name: &'static str, value: Option<impl Into<u64>>) {
         if let Some(value) = value {
             self.number(name, value);
@@ -108,7 +108,7 @@ impl Fields {
         self.push(name, Value::List(values.map(|value| Value::Number(value.into())).collect()));
     }
 
-    /// The names of the bits that are set, what has no name as a number.
+    /// Adds the names of the bits that are set; unnamed bits are added as a number.
     pub(crate) fn bits(&mut self, name: &'static str, value: u16, names: Bits) {
         let mut left = value;
         let mut list = Vec::new();

@@ -1,7 +1,7 @@
 //! BRIN: the resource manager BRIN.
 //!
-//! Regular pages hold one tuple per range of the table's blocks; revmap pages say where each range's tuple is.
-//! `brin_xlog.c` decides.
+//! Regular pages hold one tuple per range of the table's blocks; revmap pages have the TID of each range's
+//! tuple. Mirrors `brin_xlog.c`.
 
 use walden_format::payload::brin::{
     XlBrinCreateIndex, XlBrinDesummarize, XlBrinInsert, XlBrinRevmapExtend, XlBrinSamepageUpdate,
@@ -73,7 +73,7 @@ fn update(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
     insert(step, XlBrinInsert { heap_block, pages_per_range, offset })
 }
 
-/// Puts a tuple on a page and its place into the revmap.
+/// Puts a tuple on a page and its TID into the revmap.
 fn insert(step: &mut Step<'_, '_>, insertion: XlBrinInsert) -> Result<(), Misfit> {
     let tuple = step.data(0);
     let block = step.block(0).ok_or(Misfit("the record does not say where the tuple is"))?;
@@ -117,7 +117,7 @@ fn mask_page(page: &mut Page, _: Major, _: Fork) {
     match special.page_type {
         BRIN_PAGETYPE_REGULAR => mask::unused_space(page),
         BRIN_PAGETYPE_META if page.lower() > PAGE_HEADER_BYTES => mask::unused_space(page),
-        // A revmap page keeps its content where other pages have a hole.
+        // A revmap page has its content where other pages have a hole.
         _ => {}
     }
     BrinSpecialSpace { flags: special.flags & !BRIN_EVACUATE_PAGE, ..special }.write(page);
@@ -134,7 +134,7 @@ fn block_data(around: &PagesAround<'_>, block: &BlockRef) -> Option<Vec<u8>> {
     around.after(0)?.normal_item(number).ok().map(<[u8]>::to_vec)
 }
 
-/// Where the revmap keeps the place of a block's tuple.
+/// The place of a tuple's TID in the revmap.
 struct RevmapPlace {
     block: u32,
     pages_per_range: u32,
@@ -153,7 +153,7 @@ impl RevmapPlace {
     }
 }
 
-/// Makes a page an empty one (`brin_page_init`).
+/// Initializes an empty page (`brin_page_init`).
 fn init(page: &mut Page, kind: u16) {
     BrinSpecialSpace { flags: 0, page_type: kind }.init(page);
 }

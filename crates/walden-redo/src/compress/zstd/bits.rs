@@ -1,4 +1,5 @@
-//! Writes a bit stream into bytes, from the lowest bit of the first byte on. Decoders read it backwards from its end.
+//! Writes a bit stream into bytes, starting at the lowest bit of the first byte. Decoders read it backwards
+//! from its end.
 
 /// Appends bits to bytes.
 pub(super) struct BitWriter<'a> {
@@ -19,7 +20,7 @@ impl<'a> BitWriter<'a> {
         self.add_clean(value & mask(bits), bits);
     }
 
-    /// As [`BitWriter::add`], for a value below 2^`bits`.
+    /// Appends bits like [`BitWriter::add`], for a value below 2^`bits`.
     #[inline]
     pub(super) fn add_clean(&mut self, value: u32, bits: u32) {
         debug_assert!(self.held + bits <= 64 && value & !mask(bits) == 0);

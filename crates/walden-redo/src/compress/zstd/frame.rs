@@ -23,12 +23,13 @@ pub struct Frames {
 
 /// Differences between the releases of libzstd.
 impl Release {
-    /// Whether the Huffman stage sorts bytes by an unstable quicksort.
+    /// Returns whether the Huffman stage sorts bytes by an unstable quicksort.
     pub(super) fn sorts_quickly(self) -> bool {
         !matches!(self, Release::V1_4_7 | Release::V1_4_4)
     }
 
-    /// Whether, for `total` symbols, normalized counts of less than one state are coded as -1 instead of 1.
+    /// Returns whether, for `total` symbols, normalized counts of less than one state are coded as -1 instead
+    /// of 1.
     pub(super) fn less_than_one(self, total: u32) -> bool {
         total >= 2048 || self == Release::V1_4_4
     }
@@ -118,16 +119,16 @@ mod tests {
     use crate::compress::zstd::vectors::vectors;
     use crate::testing::numbers;
 
-    /// What the library makes of it.
+    /// Compresses with the linked library.
     fn theirs(source: &[u8]) -> Vec<u8> {
         ::zstd::bulk::compress(source, ::zstd::DEFAULT_COMPRESSION_LEVEL).unwrap()
     }
 
-    /// Whether the library compressed the block; if so, ours has to be the same.
+    /// Returns whether the library compressed the block. If it did, our frame must be the same.
     fn judge(frames: &mut Frames, source: &[u8]) -> bool {
         let theirs = theirs(source);
         let sequences = parse::sequences(&theirs);
-        // Of a block as it is nobody knows the sequences, but that none make it shorter.
+        // The sequences of a raw block are unknown, except that they save nothing.
         let compressed = sequences.is_some();
         let mut ours = Vec::new();
         frames.frame(Release::V1_5_7, source, &sequences.unwrap_or_default(), &mut ours);
@@ -137,7 +138,7 @@ mod tests {
         compressed
     }
 
-    /// Words, and pieces from before.
+    /// Generates words, and copies of earlier pieces.
     fn text(number: &mut impl FnMut(u64) -> u64, len: usize) -> Vec<u8> {
         let mut text = Vec::new();
         while text.len() < len {
@@ -185,7 +186,7 @@ mod tests {
             for each in [32_768 / values, 163, 164, 165, 166, 255, 256] {
                 let mut source = even(&mut number, values, each.min(32_768 / values));
                 judge(&mut frames, &source);
-                // One that is more frequent makes the others' codes longer.
+                // One more frequent byte makes the codes of the others longer.
                 source.extend(std::iter::repeat_n(200, 4000));
                 source.truncate(MAX_SOURCE_BYTES);
                 judge(&mut frames, &source);
@@ -229,8 +230,8 @@ mod tests {
         assert!(Release::ALL.iter().all(|release| releases.contains(release)), "{releases:?}");
     }
 
-    /// Decoders up to 1.3.4 take a table of two bytes for damaged if there is but one byte after it. The match finder of
-    /// this level does not make such sequences.
+    /// Decoders up to 1.3.4 reject a table of two bytes as damaged if only one byte follows it. The match
+    /// finder of this level never makes such sequences.
     #[test]
     fn a_short_end_is_not_compressed() {
         let judge = |odd: Option<usize>| {
@@ -248,14 +249,14 @@ mod tests {
             assert!(::zstd::bulk::decompress(&frame, 1 << 20).unwrap() == source);
             frame.len()
         };
-        // One code for all needs no table.
+        // If all codes are the same, there is no table.
         assert!(judge(None) < 100);
         assert_eq!(judge(Some(31)), 7 + 3 + 32 * 22);
     }
 
     proptest! {
-        /// Whatever the sequences and the release, the library reads the source out of the frame; and the sequences come
-        /// back, too.
+        /// For any sequences and any release, the library decompresses the frame to the source, and the
+        /// parsed frame has the same sequences.
         #[test]
         fn frames_say_what_they_were_made_of(
             pieces in prop::collection::vec((0_usize..40, 0_usize..5000, 3_usize..60, any::<u64>()), 0..600),
@@ -296,7 +297,7 @@ mod tests {
             }
         }
 
-        /// A source that the library made sequences of comes back whatever it is.
+        /// For any source, the frame of the sequences that the library finds is the library's frame.
         #[test]
         fn what_the_library_makes_of_anything(
             words in prop::collection::vec(prop::collection::vec(any::<u8>(), 1..20), 1..50),

@@ -48,7 +48,7 @@ impl Table {
         table
     }
 
-    /// As [`Table::of`], reusing the table's memory.
+    /// Builds the table like [`Table::of`], reusing the table's memory.
     pub(super) fn fill(&mut self, shares: &[i16], log: u32) {
         let states = 1_usize << log;
         // Index of each symbol's first state in `next`.
@@ -117,7 +117,7 @@ impl Table {
         *state = self.follow(*state >> count, step);
     }
 
-    /// Writes the final state, with which the decoder begins.
+    /// Writes the final state, with which the decoder starts.
     pub(super) fn end(&self, state: u32, bits: &mut BitWriter) {
         bits.add(state, self.log);
     }
@@ -128,8 +128,9 @@ impl Table {
     }
 }
 
-/// The table log for `total` symbols from 0 to `highest` (`FSE_optimalTableLog`): `spare` bits fewer than `total` has, within
-/// bounds. If there are fewer bits, the library's unsigned subtraction wraps around, and the result is `most`.
+/// Returns the table log for `total` symbols from 0 to `highest` (`FSE_optimalTableLog`): `spare` bits fewer
+/// than `total` has, within bounds. If that is negative, the library's unsigned subtraction wraps around, and
+/// the result is `most`.
 pub(super) fn best_log(most: u32, total: u32, highest: usize, spare: u32) -> u32 {
     let fewest = (total.ilog2() + 1).min((highest as u32).max(1).ilog2() + 2);
     (total - 1).max(1).ilog2().wrapping_sub(spare).min(most).max(fewest).max(MIN_LOG)
@@ -169,7 +170,7 @@ pub(super) fn normalize(counts: &[u32], total: u32, log: u32, less_than_one: boo
         *target = share;
         left -= i32::from(share);
     }
-    // The most frequent symbol gets or gives up the difference, unless that would take too much from it.
+    // The most frequent symbol absorbs the difference, unless it would lose too many states.
     if -left < i32::from(shares[largest] >> 1) {
         shares[largest] += left as i16;
         return Some(shares);
@@ -180,8 +181,8 @@ pub(super) fn normalize(counts: &[u32], total: u32, log: u32, less_than_one: boo
 /// The normalized count of a symbol that has no states yet.
 const OPEN: i16 = -2;
 
-/// The second method (`FSE_normalizeM2`), if rounding took too much from the most frequent symbol: rare symbols get one state
-/// first, the others share the remaining states in proportion.
+/// Normalizes with the second method (`FSE_normalizeM2`), if rounding took too much from the most frequent
+/// symbol: rare symbols get one state first, the others share the remaining states in proportion.
 fn normalize_poor(counts: &[u32], mut total: u32, log: u32, rare: i16) -> Option<Shares> {
     let mut shares = [0_i16; MAX_SYMBOLS];
     let low = total >> log;
@@ -215,7 +216,7 @@ fn normalize_poor(counts: &[u32], mut total: u32, log: u32, rare: i16) -> Option
         left = (1_u32 << log).checked_sub(given)?;
     }
     if given as usize == counts.len() {
-        // All are rare: the first of the most frequent symbols gets the remaining states.
+        // All symbols are rare: the first of the most frequent ones gets the remaining states.
         let most = counts.iter().max()?;
         let first = counts.iter().position(|count| count == most)?;
         shares[first] += left as i16;
@@ -260,7 +261,8 @@ fn share_in_proportion(counts: &[u32], shares: &mut Shares, total: u32, left: u3
     Some(())
 }
 
-/// Appends the normalized counts (`FSE_writeNCount`), each in as many bits as the number of remaining states needs.
+/// Appends the normalized counts (`FSE_writeNCount`), each in only as many bits as the remaining states
+/// require.
 pub(super) fn describe(shares: &[i16], log: u32, target: &mut Vec<u8>) {
     let mut bits = BitWriter::new(target);
     bits.add(log - MIN_LOG, 4);

@@ -292,8 +292,8 @@ fn sort_quickly(mut leaves: &mut [Leaf]) {
     }
 }
 
-/// Builds the Huffman tree and sets the depth of each leaf. Of equally rare nodes, inner nodes are joined first, then leaves from
-/// the end.
+/// Builds the Huffman tree and sets the depth of each leaf. Among equally rare nodes, inner nodes are joined
+/// first, then leaves from the end.
 fn grow(leaves: &mut [Leaf]) {
     let joins = leaves.len() - 1;
     let mut counts = [0_u32; 256];
@@ -359,7 +359,8 @@ fn flatten(leaves: &mut [Leaf], limit: u32) -> u32 {
         }
     }
     while debt > 0 {
-        // Lengthens a leaf that frees the needed amount, or two that free half of it each if they are rarer.
+        // Lengthens a leaf that frees the needed amount, or two leaves that free half of it each if they are
+        // rarer.
         let mut shorter = debt.ilog2() as usize + 1;
         while shorter > 1 {
             let (one, two) = (last[shorter], last[shorter - 1]);
@@ -382,7 +383,7 @@ fn flatten(leaves: &mut [Leaf], limit: u32) -> u32 {
             before.filter(|&at| usize::from(limit_bits - leaves[at].bits) == shorter).unwrap_or(NONE);
     }
     while debt < 0 {
-        // Too much was freed: the most frequent bytes with the longest codes get shorter ones.
+        // If too much was freed, the most frequent bytes with the longest codes get shorter ones.
         if last[1] == NONE {
             while leaves[at].bits == limit_bits {
                 at -= 1;

@@ -5,7 +5,7 @@ use super::{Release, min_gain};
 
 /// Fewer literals are never compressed.
 const MIN_TO_COMPRESS: usize = 64;
-/// From this many literals on there are four streams.
+/// From this many literals on, there are four streams.
 const MIN_FOR_FOUR: usize = 256;
 
 const RAW: u32 = 0;

@@ -1,14 +1,15 @@
 //! The match finder of libzstd at its default level (`ZSTD_compressBlock_doubleFast`), for sources of a page's size.
 //!
-//! Two hash tables have the latest position of each hash: of eight bytes, and of four bytes (five in large pages). At each
-//! position these are tried in order, and the first match is taken: a match at the last offset, which may begin one byte
-//! later; a match of at least eight bytes; a shorter one, unless the next position has a long one. A match from a table is
-//! extended in both directions. After many positions without a match, the step grows.
+//! Two hash tables have the latest position of each hash: of eight bytes, and of four bytes (five in large
+//! pages). At each position the search tries these in order, and takes the first match: a match at the last
+//! offset, which may start one byte later; a match of at least eight bytes; a shorter one, unless the next
+//! position has a long one. A match from a table is extended in both directions. After many positions without
+//! a match, the step grows.
 
 use super::{MAX_SOURCE_BYTES, Release, Sequence};
 use crate::compress::pglz::same_start;
 
-/// No match begins where fewer bytes remain (`HASH_READ_SIZE`).
+/// No match starts where fewer bytes remain (`HASH_READ_SIZE`).
 const MIN_REMAINING: usize = 8;
 /// The step grows by one after 2^SKIP_LOG positions without a match (`kSearchStrength`).
 const SKIP_LOG: u32 = 8;
@@ -90,9 +91,9 @@ struct Search<'a, const SHORT: u32> {
     out: &'a mut Vec<Sequence>,
 }
 
-/// A match that is taken.
+/// A match chosen by the search.
 struct Match {
-    /// The position at which the search was; the match may begin before or after it.
+    /// The position of the search; the match may start before or after it.
     searched: usize,
     at: usize,
     copied: usize,
@@ -129,7 +130,8 @@ impl<const SHORT: u32> Search<'_, SHORT> {
             self.put_long(at - 2);
             self.put_short(found.searched + 2);
             self.put_short(at - 1);
-            // Directly after a match the last offset cannot match again; without literals, code 1 stands for the second one.
+            // Directly after a match the last offset cannot match again; without literals, code 1 denotes the
+            // second one.
             while at <= self.last && self.repeats(at, self.offsets[1]) {
                 self.offsets.swap(0, 1);
                 self.put_long(at);
@@ -140,8 +142,9 @@ impl<const SHORT: u32> Search<'_, SHORT> {
         }
     }
 
-    /// Since 1.5.1: two positions at a time, whose distance grows by one after each 256 bytes without a match. Since 1.5.7
-    /// (`LONGER`), a long match one step later is preferred only if it is longer than the short one here.
+    /// Searches as since 1.5.1: two positions at a time, whose distance grows by one after each 256 bytes
+    /// without a match. Since 1.5.7 (`LONGER`), a long match one step later is preferred only if it is longer
+    /// than the short one here.
     #[inline(always)]
     fn find<const LONGER: bool>(&mut self, start: usize) -> Option<Match> {
         let mut at = start;
@@ -186,7 +189,7 @@ impl<const SHORT: u32> Search<'_, SHORT> {
                 }
             };
             if found.is_some() {
-                // Only if the match is sure to reach beyond it.
+                // Only if the match certainly extends beyond that position.
                 if step < 4 {
                     self.long[next_place] = next as u16;
                 }
@@ -204,7 +207,8 @@ impl<const SHORT: u32> Search<'_, SHORT> {
         }
     }
 
-    /// Before 1.5.1: one position at a time, with steps that grow by one after each 256 bytes since the last match.
+    /// Searches as before 1.5.1: one position at a time, with steps that grow by one after each 256 bytes
+    /// since the last match.
     #[inline(always)]
     fn find_singly(&mut self, start: usize) -> Option<Match> {
         let mut at = start;
@@ -235,23 +239,23 @@ impl<const SHORT: u32> Search<'_, SHORT> {
         None
     }
 
-    /// Whether the four bytes at `at` equal those at `at - offset`; false for offset 0.
+    /// Returns whether the four bytes at `at` equal those at `at - offset`; false for offset 0.
     fn repeats(&self, at: usize, offset: usize) -> bool {
         offset > 0 && four(self.source, at - offset) == four(self.source, at)
     }
 
-    /// A match at the last offset, one byte after the searched position.
+    /// Returns a match at the last offset, one byte after the searched position.
     fn repeated(&self, searched: usize) -> Match {
         let at = searched + 1;
         Match { searched, at, copied: self.longer(at - self.offsets[0], at, 4), offset: None }
     }
 
-    /// The number of equal bytes at `from` and `at`, of which `known` are known to be equal.
+    /// Returns the number of equal bytes at `from` and `at`, the first `known` of which need no comparison.
     fn longer(&self, from: usize, at: usize, known: usize) -> usize {
         known + same_start(&self.source[from + known..], &self.source[at + known..])
     }
 
-    /// The match, extended backwards.
+    /// Returns the match, extended backwards.
     fn lengthened(&self, searched: usize, from: usize, at: usize, copied: usize) -> Match {
         let free = &self.source[self.anchor..at];
         let before =
@@ -322,7 +326,7 @@ mod tests {
         }
     }
 
-    /// What the format says that the sequences and the literals make.
+    /// Decodes sequences and literals as the format specifies.
     fn replayed(source: &[u8], sequences: &[Sequence]) -> Vec<u8> {
         let mut made = Vec::new();
         let mut offsets = [1, 4, 8];
@@ -372,7 +376,8 @@ mod tests {
                 out.clone()
             };
             let one = |copied| vec![Sequence { literals: 2, offset: 1, copied }];
-            // Position 1 is the first that is searched for, and a copy from one before may begin right after it.
+            // Position 1 is the first that is searched, and a copy from one byte before may start right after
+            // it.
             assert_eq!(counted(MAX_SOURCE_BYTES), one(MAX_SOURCE_BYTES as u32 - 2));
             assert_eq!(counted(8192), one(8190));
             assert_eq!(counted(MAX_SOURCE_BYTES + 1), []);
@@ -381,7 +386,7 @@ mod tests {
         }
     }
 
-    /// Pieces again and again, some with another byte.
+    /// Generates repeated pieces, some with one byte changed.
     fn any_source() -> impl Strategy<Value = Vec<u8>> {
         let piece = prop_oneof![
             prop::collection::vec(any::<u8>(), 1..20),

@@ -23,37 +23,38 @@ mod vectors;
 use self::frame::Frames;
 use self::matches::Matches;
 
-/// libzstd's releases, as far as they compress pages differently.
+/// Releases of libzstd, grouped by how they compress pages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Release {
-    /// From 1.5.7 on: a long copy that begins later has to be longer than the short one that begins here.
+    /// Since 1.5.7: a long match at a later position must be longer than the short one at this position.
     V1_5_7,
-    /// From 1.5.1 to 1.5.6: positions are searched two at a time; bytes that are often and equally often literals come in
+    /// From 1.5.1 to 1.5.6: positions are searched two at a time; frequent literals of equal frequency have
     /// another order.
     V1_5_1,
-    /// From 1.4.7 to 1.5.0: tables of few codes do not mark those that are rarer than one state.
+    /// From 1.4.7 to 1.5.0: tables of few codes do not mark symbols with less than one state.
     V1_4_7,
-    /// 1.4.4 and 1.4.5. What those before made, of which servers need 1.4.0 or later, is not here.
+    /// 1.4.4 and 1.4.5. Earlier releases are not reproduced, although servers require only 1.4.0.
     V1_4_4,
 }
 
 impl Release {
-    /// The newest first.
+    /// All releases, the newest first.
     pub const ALL: [Release; 4] = [Release::V1_5_7, Release::V1_5_1, Release::V1_4_7, Release::V1_4_4];
 }
 
-/// PostgreSQL's largest page, and the longest source here: positions are of 16 bits, and for longer ones libzstd has more rules.
+/// PostgreSQL's largest page, and the longest source: positions have 16 bits, and libzstd has more rules for
+/// longer ones.
 const MAX_SOURCE_BYTES: usize = 32_768;
 
-/// Literals, then a copy.
+/// Literals, then a match.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 struct Sequence {
-    /// Bytes that come as they are before the copy.
+    /// Literal bytes before the match.
     literals: u32,
-    /// 1 to 3: a repeated offset by its number as the format counts it (with literals == 0 the meaning shifts as the format
-    /// says); from 4 on the offset + 3.
+    /// The offset code. From 4 on, it is the offset + 3; 1 to 3 select a repeated offset, by the number in
+    /// the format (whose meaning shifts if there are no literals).
     offset: u32,
-    /// Bytes copied, 3 or more.
+    /// Bytes of the match, 3 or more.
     copied: u32,
 }
 
@@ -71,8 +72,8 @@ pub struct Zstd {
 }
 
 impl Zstd {
-    /// Replaces what is in `target` by the frame that a release makes of `source` at level 3, which is its default; no if that
-    /// is longer than PostgreSQL's largest page.
+    /// Replaces the content of `target` by the frame that a release writes for `source` at its default level,
+    /// 3. Returns false if `source` is longer than PostgreSQL's largest page.
     pub fn compress(&mut self, release: Release, source: &[u8], target: &mut Vec<u8>) -> bool {
         target.clear();
         if source.len() > MAX_SOURCE_BYTES {
@@ -90,7 +91,7 @@ mod tests {
 
     use super::*;
 
-    /// What the library that is linked makes of it, and ours.
+    /// Returns the linked library's frame, and ours.
     fn both(zstd: &mut Zstd, source: &[u8]) -> (Vec<u8>, Vec<u8>) {
         let theirs = ::zstd::bulk::compress(source, ::zstd::DEFAULT_COMPRESSION_LEVEL).unwrap();
         let mut ours = vec![1, 2, 3];
@@ -107,7 +108,7 @@ mod tests {
         }
     }
 
-    /// Rows of a page: counting numbers, a few words, random bytes, zeros.
+    /// Generates rows of a page: ascending numbers, a few words, random bytes, zeros.
     fn any_page() -> impl Strategy<Value = Vec<u8>> {
         let row = (any::<u32>(), 0..40_usize, prop::collection::vec(any::<u8>(), 0..60), 0..30_usize);
         (prop::collection::vec(row, 1..120), 0..400_usize).prop_map(|(rows, pointers)| {

@@ -1,6 +1,6 @@
-//! Numbers for tests.
+//! Reproducible numbers for tests.
 
-/// Numbers that look random and are the same each time.
+/// Returns a generator of pseudorandom numbers below a limit, the same for each run.
 pub fn numbers(mut seed: u64) -> impl FnMut(u64) -> u64 {
     move |below| {
         seed ^= seed << 13;

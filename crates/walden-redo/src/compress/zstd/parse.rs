@@ -1,8 +1,8 @@
-//! Frames read back into their sequences, to judge what writes them. Frames of the library alone: it trusts them.
+//! Decodes frames into their sequences, for tests. Only frames of the library itself: the input is trusted.
 
 use super::Sequence;
 
-/// The sequences of a frame of one block, if that is compressed.
+/// Returns the sequences of a frame of one block; `None` if the block is not compressed.
 pub(super) fn sequences(frame: &[u8]) -> Option<Vec<Sequence>> {
     assert_eq!(frame[..4], [0x28, 0xB5, 0x2F, 0xFD]);
     let header = [6, 7][usize::from(frame[4] >> 6)];
@@ -19,7 +19,7 @@ pub(super) fn sequences(frame: &[u8]) -> Option<Vec<Sequence>> {
     }
 }
 
-/// The length of the section of literals.
+/// Returns the length of the literals section.
 fn literals(block: &[u8]) -> usize {
     let mut word = [0; 8];
     let len = block.len().min(8);
@@ -109,7 +109,7 @@ fn section(section: &[u8]) -> Vec<Sequence> {
     sequences
 }
 
-/// The bits that codes leave open: how many codes have so many.
+/// Numbers of extra bits of consecutive codes: number of codes, extra bits of each.
 const LITERALS_OPEN: [(usize, u32); 16] = [
     (16, 0),
     (4, 1),
@@ -147,7 +147,7 @@ const COPIED_OPEN: [(usize, u32); 16] = [
     (1, 16),
 ];
 
-/// The least value of a code, and its open bits.
+/// Returns the lowest value of a code, and the number of its extra bits.
 fn value(open: &[(usize, u32)], mut least: usize, code: u8) -> (usize, u32) {
     let mut bits = open.iter().flat_map(|&(codes, bits)| std::iter::repeat_n(bits, codes));
     for bits in bits.by_ref().take(usize::from(code)) {
@@ -163,7 +163,7 @@ struct State {
     next: usize,
 }
 
-/// The decoder's table.
+/// Builds the decoder's table.
 fn table(shares: &[i16], log: u32) -> (u32, Vec<State>) {
     let len = 1_usize << log;
     let mut states = vec![State::default(); len];
@@ -192,7 +192,7 @@ fn table(shares: &[i16], log: u32) -> (u32, Vec<State>) {
     (log, states)
 }
 
-/// The shares of a table, the logarithm of its states, and the length of its description.
+/// Reads the normalized counts of a table. Returns them, the table log, and the length of the description.
 fn shares(bytes: &[u8]) -> (Vec<i16>, u32, usize) {
     let mut at = 0;
     let bits = |at: usize, count: u32| {
@@ -234,7 +234,7 @@ fn shares(bytes: &[u8]) -> (Vec<i16>, u32, usize) {
     (shares, log, at.div_ceil(8))
 }
 
-/// Bits from the end of a stream.
+/// Reads bits from the end of a stream.
 struct BackwardBits<'a> {
     bytes: &'a [u8],
     left: usize,

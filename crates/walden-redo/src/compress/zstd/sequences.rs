@@ -49,7 +49,7 @@ const KINDS: [Kind; 3] = [
     },
 ];
 
-/// Extra bits of literals length codes from code 16 on; below, the code is the value.
+/// Extra bits of literals length codes from code 16 on; lower codes are the value itself.
 const LITERALS_OPEN: [u8; 20] = [1, 1, 1, 1, 2, 2, 3, 3, 4, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16];
 /// Extra bits of match length codes from code 32 on.
 const COPIED_OPEN: [u8; 21] = [1, 1, 1, 1, 2, 2, 3, 3, 4, 4, 5, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16];

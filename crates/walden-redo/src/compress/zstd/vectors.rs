@@ -1,20 +1,20 @@
-//! What libzstd's releases made of [`sources`](super::sources), printed by `tests/zstd-vectors/run`.
+//! Results of libzstd's releases for [`sources`](super::sources), printed by `tests/zstd-vectors/run`.
 
 use super::Release;
 
-/// What a release made.
+/// The results of one release.
 pub struct Vector {
     /// The release of libzstd.
     pub version: &'static str,
-    /// The one here that is to make the same.
+    /// The [`Release`] that must produce the same.
     pub release: Release,
-    /// The sum of the sequences that it found in all sources.
+    /// The checksum of the sequences that it found in all sources.
     pub found: u64,
-    /// Fingerprints of its frames of the judged sources.
+    /// Hashes of its frames of the judged sources.
     pub frames: [u64; 2],
 }
 
-/// One for each release that the generator builds.
+/// Returns the results of each release that the generator builds.
 pub fn vectors() -> Vec<Vector> {
     include_str!("vectors.txt").lines().map(vector).collect()
 }
@@ -26,7 +26,7 @@ fn vector(line: &'static str) -> Vector {
     Vector { version, release: release_of(version), found: next(), frames: [next(), next()] }
 }
 
-/// The release here of a release of libzstd, as [`Release`] says.
+/// Returns the [`Release`] that reproduces a release of libzstd.
 fn release_of(version: &str) -> Release {
     let numbers: Vec<u32> = version.split('.').map(|number| number.parse().expect("a number")).collect();
     match numbers[..] {

@@ -113,7 +113,7 @@ mod tests {
 
     #[test]
     fn a_posting_list_is_rows() {
-        // A key of 8 bytes, two rows, the whole 32 bytes with padding.
+        // A key of 8 bytes and two TIDs, 32 bytes with padding.
         let mut bytes = vec![0; 32];
         bytes[0..8].copy_from_slice(&[0, 0, 16, 0, 2, 0x20, 32, 0x20]);
         bytes[8] = 42;

@@ -1,4 +1,4 @@
-//! GIN indexes (`ginblock.h`): an entry tree of keys, posting trees of rows, a list of pending entries.
+//! GIN indexes (`ginblock.h`): an entry tree of keys, posting trees of TIDs, a list of pending entries.
 
 use super::super::{At, Bits, Bytes, Description, Fields, items};
 use super::{Entry, link, maybe_link, no_entry};
@@ -19,7 +19,7 @@ const FLAGS: Bits = &[
     (flags::GIN_INCOMPLETE_SPLIT, "GIN_INCOMPLETE_SPLIT"),
     (flags::GIN_COMPRESSED, "GIN_COMPRESSED"),
 ];
-/// More rows than a page can hold.
+/// Maximum number of TIDs listed; more than a page can hold.
 const MAX_ROWS: usize = 1 << 16;
 
 pub(in super::super) fn describe(page: &Page, description: &mut Description) {
@@ -111,7 +111,7 @@ fn entry(bytes: &[u8], is_list: bool, is_leaf: bool) -> (Fields, Bytes) {
     (fields, entry.key(at))
 }
 
-/// The rows of a list's segments.
+/// Returns the TIDs of a list's segments.
 fn rows(mut data: &[u8]) -> Vec<Tid> {
     let mut rows = Vec::new();
     while let Some(segment) = PostingSegment::read(data) {
@@ -135,7 +135,7 @@ mod tests {
 
     #[test]
     fn packed_rows_are_unpacked() {
-        // (1,2), then 3 further, then a block further.
+        // (1,2), then an offset number 3 higher, then the next block.
         let data = [0, 0, 1, 0, 2, 0, 3, 0, 3, 0x80, 0x10, 0, 0, 0, 9, 0, 9, 0, 0, 0];
         let text: Vec<String> = rows(&data).iter().map(Tid::to_string).collect();
         assert_eq!(text, ["(1,2)", "(1,5)", "(2,5)", "(9,9)"]);

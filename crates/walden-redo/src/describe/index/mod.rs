@@ -1,4 +1,5 @@
-//! Pages of indexes. What all access methods but SP-GiST and BRIN share is the entry's header (`itup.h`).
+//! Describes pages of indexes. The header of an index tuple (`itup.h`) is common to all access methods except
+//! SP-GiST and BRIN.
 
 use super::{Bytes, Fields};
 use crate::page::index_tuple::IndexTuple;
@@ -11,7 +12,7 @@ pub(super) mod gist;
 pub(super) mod hash;
 pub(super) mod spgist;
 
-/// An index tuple, as [`IndexTuple`] has it, in fields.
+/// An index tuple, to be described as fields.
 struct Entry<'a>(IndexTuple<'a>);
 
 impl<'a> std::ops::Deref for Entry<'a> {
@@ -27,12 +28,12 @@ impl<'a> Entry<'a> {
         IndexTuple::read(bytes).map(Entry)
     }
 
-    /// The key's bytes, which end at `end` at the latest.
+    /// Returns the key's bytes, up to `end` at most.
     fn key(&self, end: usize) -> Bytes {
         Bytes(self.bytes.get(self.data_offset()..end.min(self.size())).unwrap_or(&[]).to_vec())
     }
 
-    /// The fields that each tuple has, as pageinspect names them.
+    /// Returns the fields that all index tuples have, under pageinspect's names.
     fn fields(&self) -> Fields {
         let mut fields = Fields::default();
         fields.text("ctid", self.tid);
@@ -46,12 +47,12 @@ impl<'a> Entry<'a> {
     }
 }
 
-/// What is too short for a header.
+/// Describes bytes that are too short for a header.
 fn no_entry(bytes: &[u8]) -> (Fields, Bytes) {
     (Fields::default(), Bytes(bytes.to_vec()))
 }
 
-/// A link to another page.
+/// Adds a link to another page.
 fn link(fields: &mut Fields, name: &'static str, block: u32) {
     match block {
         INVALID_BLOCK => fields.text(name, "none"),
@@ -59,7 +60,7 @@ fn link(fields: &mut Fields, name: &'static str, block: u32) {
     }
 }
 
-/// A link to another page, if it is there.
+/// Adds a link to another page, if the link exists.
 fn maybe_link(fields: &mut Fields, name: &'static str, block: Option<u32>) {
     if let Some(block) = block {
         link(fields, name, block);

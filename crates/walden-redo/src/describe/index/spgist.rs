@@ -18,7 +18,7 @@ const FLAGS: Bits = &[
     (SPGIST_LEAF, "SPGIST_LEAF"),
     (SPGIST_NULLS, "SPGIST_NULLS"),
 ];
-/// Names of the states, by their numbers.
+/// Names of the tuple states, by number.
 const STATES: [&str; 4] = ["live", "redirect", "dead", "placeholder"];
 
 pub(in super::super) fn describe(page: &Page, description: &mut Description) {
@@ -56,7 +56,7 @@ fn tuple(bytes: &[u8], is_leaf: bool) -> (Fields, Bytes) {
             let info = bytes.u16_in(LEAF_NEXT).unwrap_or(0);
             fields.number("next", info & LEAF_NEXT_MASK);
             fields.maybe_text("ctid", bytes.tid_in(LEAF_HEAP_TID));
-            // The bitmap of nulls is as long as that of any index entry.
+            // The null bitmap has the same length as in other index tuples.
             let nulls = if info & LEAF_HAS_NULLS != 0 { INDEX_NULL_BITMAP_BYTES } else { 0 };
             bytes.get(max_align(LEAF_TUPLE_HEADER_BYTES + nulls)..)
         }

@@ -1,7 +1,7 @@
 //! Reconstructs the data of blocks that have an image in a B-tree's records.
 //!
-//! Pages that a record initializes (right halves, roots, metapages, deleted pages) never have images; their data is always
-//! there. The special areas of other pages are changed without data.
+//! Pages that a record initializes (right halves, roots, metapages, deleted pages) never have images, so
+//! their data is always present. The special areas of other pages are changed without data.
 
 use walden_format::payload::btree::{BtreePostingOffset, BtreeSplit, DedupInterval, XlBtreeUpdate};
 use walden_format::payload::{self, Payload, push_offset_numbers};
@@ -40,9 +40,10 @@ pub(super) fn block_data(around: &PagesAround<'_>, block: &BlockRef) -> Option<V
     }
 }
 
-/// Where the posting list was split, and the new tuple before it got the list's last TID.
+/// Reconstructs the position at which the posting list was split, and the new tuple with the TID inserted
+/// into the list.
 ///
-/// The list before is needed: from the list with the new TID in it alone, any of its TIDs could be the new one.
+/// The list before the record is required: in the resulting list, any TID could be the inserted one.
 fn posting_insert(before: &Page, after: &Page, number: u16) -> Option<Vec<u8>> {
     let posting = number.checked_sub(1)?;
     let (posting_offset, tid) =
@@ -53,18 +54,18 @@ fn posting_insert(before: &Page, after: &Page, number: u16) -> Option<Vec<u8>> {
     Some(data)
 }
 
-/// The left page's new tuple, if the record has to have it, and its high key.
+/// Reconstructs the left page's new tuple, if the record must have it, and its high key.
 fn left_page(around: &PagesAround<'_>, after: &Page, split: &BtreeSplit) -> Option<Vec<u8>> {
     let mut data = Vec::new();
-    // The page before was the last of its level unless block 2 is a sibling that gets a new neighbour. It gets a high
-    // key now, which such a page has not.
+    // The page was the rightmost of its level unless block 2 is a sibling that gets a new left link. A
+    // rightmost page has no high key, and gets one now.
     let was_last = around.record.block(2).is_none();
     let number = split.new_item_offset.checked_add(was_last.into())?;
     let posting = split.posting_offset.unwrap_or(0);
     if around.record.rmgr_info() == kind::SPLIT_L {
         data.extend_from_slice(item(after, number).ok()?);
     } else if posting != 0 {
-        // The new tuple is the right page's first; the posting list is the left page's last item.
+        // The new tuple is the right page's first one; the posting list is the left page's last item.
         let first = if was_last { 0 } else { 1 };
         let right = around.record.block(1)?;
         data.extend_from_slice(tuple_from_end(around.record.block_data(right), first)?);
@@ -78,7 +79,7 @@ fn left_page(around: &PagesAround<'_>, after: &Page, split: &BtreeSplit) -> Opti
     Some(data)
 }
 
-/// One of the tuples that stand one behind the other in a page's data, counted from the last.
+/// Returns one of the consecutive tuples in a page's data, counted from the last.
 fn tuple_from_end(mut tuples: &[u8], number: usize) -> Option<&[u8]> {
     let mut all = Vec::new();
     while !tuples.is_empty() {
@@ -89,7 +90,7 @@ fn tuple_from_end(mut tuples: &[u8], number: usize) -> Option<&[u8]> {
     all.iter().rev().nth(number).copied()
 }
 
-/// Which tuples were merged.
+/// Reconstructs which tuples were merged.
 fn intervals(before: &Page, after: &Page, around: &PagesAround<'_>) -> Option<Vec<u8>> {
     let mut data = Vec::new();
     let first = BTPageOpaqueData::of(before).ok()?.first_data_item();
@@ -113,7 +114,7 @@ fn intervals(before: &Page, after: &Page, around: &PagesAround<'_>) -> Option<Ve
     (data.len() == usize::from(dedup.count) * 4).then_some(data)
 }
 
-/// Which items are gone, and which TIDs of the posting lists that stayed.
+/// Reconstructs which items were removed, and which TIDs of the remaining posting lists.
 fn removed(before: &Page, after: &Page, around: &PagesAround<'_>) -> Option<Vec<u8>> {
     let expected = match payload::parse(around.record) {
         Ok(Payload::BtreeDelete(delete)) => (delete.deleted, delete.updated),
@@ -150,7 +151,7 @@ fn removed(before: &Page, after: &Page, around: &PagesAround<'_>) -> Option<Vec<
     Some(data)
 }
 
-/// Which TIDs a posting list lost, counted from 0, if `new` is what is left of it.
+/// Returns which TIDs a posting list lost, counted from 0; `None` if `new` is not a part of it.
 fn missing_tids(old: &[u8], new: &[u8]) -> Option<Vec<u16>> {
     let list = posting_list(old)?;
     let mut left = tuple::tids(heap_tids(new)?).peekable();

@@ -1,6 +1,6 @@
 //! B-tree indexes: the resource manager Btree.
 //!
-//! `nbtxlog.c` decides; what it does to posting lists is in `nbtdedup.c`.
+//! Mirrors `nbtxlog.c`, and `nbtdedup.c` for posting lists.
 
 mod block_data;
 #[cfg(test)]
@@ -51,13 +51,13 @@ fn redo(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
         kind::UNLINK_PAGE | kind::UNLINK_PAGE_META => unlink_page(step),
         kind::NEWROOT => new_root(step),
         kind::META_CLEANUP => restore_meta(step, 0),
-        // It is there for standbys' queries alone.
+        // Only for queries on standbys.
         kind::REUSE_PAGE => Ok(()),
         _ => Err(Misfit("no such kind of record")),
     }
 }
 
-/// `btree_mask`
+/// Mirrors `btree_mask`.
 fn mask_page(page: &mut Page, _: Major, _: Fork) {
     mask::hint_bits(page);
     mask::unused_space(page);
@@ -65,12 +65,12 @@ fn mask_page(page: &mut Page, _: Major, _: Fork) {
     if opaque.flags & flags::BTP_LEAF != 0 {
         mask::line_pointer_states(page);
     }
-    // Replay of a split knows neither the vacuum cycle nor what follows from it.
+    // Replay of a split knows neither the vacuum cycle nor the flag derived from it.
     let flags = opaque.flags & !(flags::BTP_HAS_GARBAGE | flags::BTP_SPLIT_END);
     BTPageOpaqueData { flags, cycle_id: 0, ..opaque }.write(page);
 }
 
-/// The only field of the `INSERT` kinds' main data.
+/// Reads the only field of the `INSERT` kinds' main data.
 #[inline]
 fn item_number(main: &[u8]) -> Result<u16, Misfit> {
     let insert = XlBtreeInsert::read(main).ok_or(Misfit("the record's fields cannot be read"))?;
@@ -87,8 +87,8 @@ fn insert(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
     page.insert_item(item, number)
 }
 
-/// The new tuple's TID belongs among those of the posting list before it: the list takes the TID in, and the new tuple gets
-/// the list's last.
+/// Replays an insertion whose TID belongs among those of the preceding posting list: the list gets the new
+/// TID, and the new tuple gets the list's last one.
 fn insert_and_split_posting(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
     let number = item_number(step.main())?;
     let data = step.data(0);
@@ -106,7 +106,7 @@ fn insert_and_split_posting(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
     Ok(())
 }
 
-/// Where an item is, dead or not.
+/// Returns the byte range of an item, dead or not.
 fn item_range(page: &Page, number: u16) -> Result<std::ops::Range<usize>, Misfit> {
     let pointer = page.expect_line_pointer(number)?;
     let start = usize::from(pointer.offset());
@@ -121,12 +121,13 @@ fn item(page: &Page, number: u16) -> Result<&[u8], Misfit> {
     item_range(page, number).map(|range| &page.0[range])
 }
 
-/// Puts an item behind all others.
+/// Appends an item after all others.
 fn append(page: &mut Page, item: &[u8]) -> Result<(), Misfit> {
     page.insert_item(item, page.items() + 1)
 }
 
-/// The parent of the two halves of a split page has the new one's tuple now (`_bt_clear_incomplete_split`).
+/// Marks a split as complete, because the parent now has a downlink to the right half
+/// (`_bt_clear_incomplete_split`).
 fn finish_split(step: &mut Step<'_, '_>, left: u8) -> Result<(), Misfit> {
     let Some(page) = step.page(left) else { return Ok(()) };
     BTPageOpaqueData::change(page, |opaque| opaque.flags &= !flags::BTP_INCOMPLETE_SPLIT)
@@ -168,14 +169,14 @@ fn split(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
 
 const UNREADABLE: Misfit = Misfit("the record's fields cannot be read");
 
-/// What becomes of the page that was split.
+/// The changes of the page that was split.
 struct LeftSplit {
-    /// The first item that goes to the right page.
+    /// The first item that moves to the right page.
     first_right: u16,
     /// The new tuple's line pointer on the page before the split.
     new_item: u16,
     new_item_on_left: bool,
-    /// Where the posting list before the new tuple is split, or 0.
+    /// The position at which the preceding posting list is split, or 0.
     posting: u16,
 }
 
@@ -194,7 +195,7 @@ impl LeftSplit {
             let posting = item_range(&old, self.new_item.wrapping_sub(1))?;
             *tid = tuple::swap_posting(&mut old.0[posting], *tid, self.posting)?;
         }
-        // Item by item, as on the primary: that gives them the same places.
+        // The primary adds item by item, too, so that the offsets are the same.
         opaque.init(page);
         append(page, high_key)?;
         for number in opaque.first_data_item()..=self.first_right {
@@ -213,8 +214,8 @@ impl LeftSplit {
     }
 }
 
-/// Puts the items of another page onto an empty one: `items` is that page from `pd_upper` to `pd_special`, where the last
-/// item comes first (`_bt_restore_page`).
+/// Copies the items of another page to an empty one: `items` is that page from `pd_upper` to `pd_special`,
+/// where the last item comes first (`_bt_restore_page`).
 fn restore_items(page: &mut Page, items: &[u8]) -> Result<(), Misfit> {
     let mut count = 0;
     let mut rest = items;
@@ -285,14 +286,14 @@ fn vacuum(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
     let data = step.data(0);
     let Some(page) = step.page(0) else { return Ok(()) };
     remove(page, deleted.into(), updated, data)?;
-    // Vacuum is through with the page. Replay forgets the cycle only since 18, but primaries always did.
+    // The page has been vacuumed. Redo clears the cycle id only since 18, but primaries always did.
     BTPageOpaqueData::change(page, |opaque| {
         *opaque = BTPageOpaqueData { flags: opaque.flags & !flags::BTP_HAS_GARBAGE, cycle_id: 0, ..*opaque }
     })
 }
 
-/// Takes TIDs out of posting lists, then items off the page. `data` are the items' line pointers, those of the posting
-/// lists, and for each of these an [`XlBtreeUpdate`] and which of its TIDs go.
+/// Removes TIDs from posting lists, then items from the page. `data` has the items' line pointers, those of
+/// the posting lists, and for each of these an [`XlBtreeUpdate`] and the positions of its deleted TIDs.
 fn remove(page: &mut Page, deleted: u32, updated: u16, data: &[u8]) -> Result<(), Misfit> {
     let mut reader = Reader::new(data);
     let deleted = usize::try_from(deleted).ok().and_then(|deleted| numbers(&mut reader, deleted));
@@ -324,7 +325,7 @@ fn remove(page: &mut Page, deleted: u32, updated: u16, data: &[u8]) -> Result<()
     Ok(())
 }
 
-/// As many 16-bit numbers as are said to be there, if they are.
+/// Reads `count` 16-bit numbers, if there are that many.
 fn numbers<'a>(
     reader: &mut Reader<'a>,
     count: usize,
@@ -335,7 +336,8 @@ fn numbers<'a>(
 fn mark_page_half_dead(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
     let Payload::BtreeMarkPageHalfDead(marked) = step.payload()? else { return Err(UNREADABLE) };
     if let Some(page) = step.page(1) {
-        // The right sibling takes over the key space: the deleted page's tuple points to it, and its own goes.
+        // The right sibling takes over the key space: the deleted page's downlink now points to it, and its
+        // own downlink is removed.
         let number = marked.parent_offset;
         let behind = number.checked_add(1).ok_or(UNREADABLE)?;
         let child: [u8; 4] = *item(page, behind)?.first_chunk().ok_or(UNREADABLE)?;
@@ -349,7 +351,8 @@ fn mark_page_half_dead(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
     Ok(())
 }
 
-/// A leaf without tuples, whose high key points to the topmost page that is to be deleted with it.
+/// Initializes a leaf without tuples, whose high key points to the topmost page that is to be deleted with
+/// it.
 fn init_half_dead(page: &mut Page, previous: u32, next: u32, top_parent: u32) -> Result<(), Misfit> {
     BTPageOpaqueData { previous, next, level: 0, flags: flags::BTP_HALF_DEAD | flags::BTP_LEAF, cycle_id: 0 }
         .init(page);
@@ -367,7 +370,7 @@ fn unlink_page(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
         let leaf = if level == 0 { flags::BTP_LEAF } else { 0 };
         let flags = flags::BTP_DELETED | flags::BTP_HAS_FULLXID | leaf;
         BTPageOpaqueData { previous, next, level, flags, cycle_id: 0 }.init(page);
-        // `BTPageSetDeleted`
+        // Mirrors `BTPageSetDeleted`.
         page.0[DELETED_SAFE_XID..DELETED_SAFE_XID + DELETED_BYTES]
             .copy_from_slice(&unlinked.safe_xid.to_le_bytes());
         page.set_lower(DELETED_SAFE_XID + DELETED_BYTES);
@@ -428,7 +431,7 @@ fn write_meta(page: &mut Page, fields: &BtreeMeta) {
     for (at, value) in numbers {
         page.put_u32(PAGE_CONTENTS + at, value);
     }
-    // The number of heap tuples, which is not kept since 14.
+    // The number of heap tuples, which is unused since 14.
     let at = PAGE_CONTENTS + meta::LAST_CLEANUP_HEAP_TUPLES;
     page.0[at..at + 8].copy_from_slice(&(-1f64).to_le_bytes());
     page.set_lower(PAGE_CONTENTS + BTREE_META_BYTES);
