@@ -1,6 +1,6 @@
-//! What may differ between a page and its replay: changes that PostgreSQL makes without writing them to the log.
+//! Masks the parts of a page that PostgreSQL changes without logging them.
 //!
-//! The masks are those of `wal_consistency_checking` (`bufmask.c`); each access method adds its own to them.
+//! The masks are those of `wal_consistency_checking` (`bufmask.c`); each access method adds its own.
 
 use crate::page::{ItemState, PAGE_BYTES, PAGE_HEADER_BYTES, Page, flags, header};
 

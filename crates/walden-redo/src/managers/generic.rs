@@ -1,6 +1,5 @@
-//! Extensions' pages: the resource manager Generic. A block's data is fragments, which say which bytes of the page are what.
-//!
-//! `generic_xlog.c` decides.
+//! Pages of extensions: the resource manager Generic. A block's data consists of fragments: ranges of the
+//! page with their new bytes. Mirrors `generic_xlog.c`.
 
 use walden_format::payload::generic::GenericFragment;
 use walden_format::record::{BlockRef, Fork};
@@ -13,7 +12,7 @@ use crate::step::Step;
 
 pub(crate) static GENERIC: Manager = Manager { redo, mask: mask_page, block_data };
 
-/// More equal bytes than a fragment's header takes end a fragment (`MATCH_THRESHOLD`).
+/// A run of equal bytes longer than a fragment's header ends a fragment (`MATCH_THRESHOLD`).
 const MATCH_THRESHOLD: usize = GenericFragment::WIDTH;
 
 fn redo(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
@@ -26,7 +25,7 @@ fn redo(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
     Ok(())
 }
 
-/// `applyPageRedo`, and the unused middle, of which the fragments say nothing.
+/// Mirrors `applyPageRedo`, and zeroes the unused space, which no fragment covers.
 pub(crate) fn apply(page: &mut Page, data: &[u8]) -> Result<(), Misfit> {
     const BEYOND: Misfit = Misfit("the record changes bytes beyond the page");
     let mut data = data;
@@ -41,19 +40,20 @@ pub(crate) fn apply(page: &mut Page, data: &[u8]) -> Result<(), Misfit> {
     Ok(())
 }
 
-/// `generic_mask`
+/// Mirrors `generic_mask`.
 fn mask_page(page: &mut Page, _: Major, _: Fork) {
     mask::unused_space(page);
 }
 
-/// The fragments from the page before to the image (`computeDelta`).
+/// Returns the fragments that change the page before into the image (`computeDelta`).
 ///
-/// A page that an extension wants logged whole has none; what replays it without the image are these all the same.
+/// PostgreSQL writes none for a page that an extension logs as a whole, but these replay it all the same.
 fn block_data(around: &PagesAround<'_>, block: &BlockRef) -> Option<Vec<u8>> {
     fragments(around.before(block.id)?, around.after(block.id)?)
 }
 
-/// The fragments from one page to another; nothing if one of them has its middle out of order.
+/// Returns the fragments that change one page into another; `None` if `pd_lower` and `pd_upper` of one of
+/// them are invalid.
 pub(crate) fn fragments(before: &Page, after: &Page) -> Option<Vec<u8>> {
     let in_order = |page: &Page| page.lower() <= page.upper() && page.upper() <= PAGE_BYTES;
     if !in_order(before) || !in_order(after) {
@@ -65,7 +65,7 @@ pub(crate) fn fragments(before: &Page, after: &Page) -> Option<Vec<u8>> {
     Some(data)
 }
 
-/// The fragments of a region of the page; what is not within `valid` was not there before (`computeRegionDelta`).
+/// Appends the fragments of a region of the page. Bytes outside `valid` are new (`computeRegionDelta`).
 fn push_fragments(
     data: &mut Vec<u8>,
     before: &Page,
@@ -78,7 +78,7 @@ fn push_fragments(
         data.extend(fragment.to_bytes());
         data.extend(&after.0[from..to]);
     };
-    // The fragment that is open, and where it ends if equal bytes follow to the end.
+    // The start of the open fragment, and its end if equal bytes follow up to the end.
     let (mut begin, mut end) = (None, None);
     let mut at = region.start;
     if valid.start > region.start {

@@ -1,6 +1,4 @@
-//! GiST indexes.
-//!
-//! `gistxlog.c` decides.
+//! GiST: the resource manager Gist. Mirrors `gistxlog.c`.
 
 use walden_format::lsn::Lsn;
 use walden_format::payload::gist::{XlGistDelete, XlGistPageDelete, XlGistPageSplit, XlGistPageUpdate};
@@ -32,7 +30,7 @@ fn redo(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
     }
 }
 
-/// Whether one item takes the place of another, instead of items being taken off and others put behind the rest.
+/// Returns whether one item overwrites another. Otherwise items are deleted, and others appended.
 fn overwrites(update: &XlGistPageUpdate) -> bool {
     update.deleted == 1 && update.inserted == 1
 }
@@ -60,12 +58,13 @@ fn page_update(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
     clear_follow_right(step, 1)
 }
 
-/// The flag that redo sets on a page from which it deletes tuples. 19 dropped it, as nothing reads it.
+/// Returns the flag that redo sets on a page from which it deletes tuples. 19 dropped the flag, as nothing
+/// reads it.
 fn deletion_mark(version: Major) -> u16 {
     if version < Major::V19 { F_TUPLES_DELETED } else { 0 }
 }
 
-/// Puts tuples behind all others.
+/// Appends tuples after all others.
 fn append(page: &mut Page, data: &mut Reader<'_>, count: usize) -> Result<(), Misfit> {
     for _ in 0..count {
         page.insert_item(read_index_tuple(data)?, page.items() + 1)?;
@@ -73,9 +72,10 @@ fn append(page: &mut Page, data: &mut Reader<'_>, count: usize) -> Result<(), Mi
     Ok(())
 }
 
-/// The left half of a split, once its parent points to the right half: scans need not follow its link any more.
+/// Updates the left half of a split after the downlink of the right half was inserted: scans no longer need
+/// to follow its right link.
 ///
-/// That happens after the record is written, so an image of the page does not have it.
+/// PostgreSQL does this after it writes the record, so an image of the page lacks the change.
 fn clear_follow_right(step: &mut Step<'_, '_>, id: u8) -> Result<(), Misfit> {
     let end = step.record.end;
     if let Some(page) = step.page_or_image(id) {
@@ -159,9 +159,10 @@ fn change_flags(page: &mut Page, set: u16, clear: u16) -> Result<(), Misfit> {
     GistPageOpaqueData::change(page, |opaque| opaque.flags = opaque.flags & !clear | set)
 }
 
-/// `gist_mask`, and the mark of deleted tuples: `gistprunepage` does not set it, but the redo of its record does.
+/// Mirrors `gist_mask`, and masks the flag for deleted tuples: `gistprunepage` does not set it, but the redo
+/// of its record does.
 ///
-/// PostgreSQL's own `wal_consistency_checking` calls such a page inconsistent. Nothing reads the mark.
+/// PostgreSQL's own `wal_consistency_checking` reports such a page as inconsistent. Nothing reads the flag.
 fn mask_page(page: &mut Page, _: Major, _: Fork) {
     mask::hint_bits(page);
     mask::unused_space(page);
@@ -173,7 +174,7 @@ fn mask_page(page: &mut Page, _: Major, _: Fork) {
     }
 }
 
-/// Only the updated page has data, and only where the record does not initialize it.
+/// Only the updated page has data, unless the record initializes it.
 fn block_data(around: &PagesAround<'_>, block: &BlockRef) -> Option<Vec<u8>> {
     if around.record.rmgr_info() != PAGE_UPDATE || block.id != 0 {
         return Some(Vec::new());

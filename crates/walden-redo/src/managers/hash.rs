@@ -1,6 +1,4 @@
-//! Hash indexes.
-//!
-//! `hash_xlog.c` decides.
+//! Hash indexes: the resource manager Hash. Mirrors `hash_xlog.c`.
 
 use walden_format::payload::hash::{
     HashBitmapBit, HashFirstFree, HashSplitMasks, HashSplitPoint, XlHashAddOvflPage, XlHashDelete,
@@ -67,7 +65,7 @@ fn init_bitmap_page(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
     }
     if let Some(page) = step.page(1) {
         metapage::check(page)?;
-        // The buckets' first pages are blocks 1 and up; the first bitmap is behind them.
+        // The primary pages of the buckets are blocks 1 and up; the first bitmap follows them.
         let block = page.u32_at(at(meta::MAX_BUCKET)).wrapping_add(2);
         metapage::add_bitmap(page, block)?;
     }
@@ -156,7 +154,7 @@ fn split_allocate_page(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
     Ok(())
 }
 
-/// A page that a split filled is always an image.
+/// A page that a split filled always has an image.
 fn split_page(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
     match step.page(0) {
         Some(_) => Err(Misfit("the record lacks the page's image")),
@@ -186,7 +184,7 @@ fn move_page_contents(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
     Ok(())
 }
 
-/// Puts tuples from another page of the bucket on a page.
+/// Adds tuples from another page of the bucket.
 fn add_moved(page: &mut Page, data: &[u8], count: u16) -> Result<(), Misfit> {
     if count == 0 {
         return Ok(());
@@ -198,7 +196,7 @@ fn add_moved(page: &mut Page, data: &[u8], count: u16) -> Result<(), Misfit> {
     if data.left() == 0 { Ok(()) } else { Err(Misfit("the record has more tuples than it says")) }
 }
 
-/// Takes the items that the block's data lists off its page, if that is to be changed.
+/// Deletes the items that the block's data lists from its page. Returns the page, if it is to be changed.
 fn delete_from<'s>(step: &'s mut Step<'_, '_>, id: u8) -> Result<Option<&'s mut Page>, Misfit> {
     let data = step.data(id);
     let Some(page) = step.page(id) else { return Ok(None) };
@@ -210,7 +208,7 @@ fn delete_from<'s>(step: &'s mut Step<'_, '_>, id: u8) -> Result<Option<&'s mut 
 fn squeeze_page(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
     let squeeze = field(XlHashSqueezePage::read(step.main()))?;
     let data = step.data(1);
-    // Until 16 the page gets the record's LSN even if the bucket's first page is there only to be locked.
+    // Until 16, this page gets the record's LSN even if the record refers to it only for its lock.
     let written = squeeze.tuples > 0 || squeeze.is_onto_previous_page || step.version() < Major::V17;
     if written && let Some(page) = step.page(1) {
         HashPageOpaqueData::of(page)?;
@@ -286,18 +284,18 @@ fn vacuum_one_page(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
     Ok(())
 }
 
-/// The metapage.
+/// The metapage's fields.
 mod metapage {
     use super::*;
 
     const MAX_FIRST_BUCKETS: u32 = 0x4000_0000;
 
-    /// Where a field of the metapage is on the page.
+    /// Returns the offset of a field on the page.
     pub const fn at(field: usize) -> usize {
         PAGE_CONTENTS + field
     }
 
-    /// Whether the page is a hash index's metapage.
+    /// Checks that the page is the metapage of a hash index.
     pub fn check(page: &Page) -> Result<(), Misfit> {
         if HashPageOpaqueData::of(page)?.page_type() == LH_META_PAGE {
             Ok(())
@@ -306,7 +304,7 @@ mod metapage {
         }
     }
 
-    /// Makes a metapage (`_hash_init_metabuffer`).
+    /// Initializes the metapage (`_hash_init_metabuffer`).
     pub fn init(page: &mut Page, tuples: f64, procedure: u32, fill_factor: u16) {
         let wanted = tuples / f64::from(fill_factor);
         let buckets = if wanted <= 2.0 {
@@ -335,7 +333,7 @@ mod metapage {
         page.set_lower(at(meta::BYTES));
     }
 
-    /// The point up to which so many buckets are allocated (`_hash_spareindex`).
+    /// Returns the split point at which `buckets` buckets are allocated (`_hash_spareindex`).
     fn split_point(buckets: u32) -> u32 {
         let group = buckets.next_power_of_two().ilog2();
         if group < meta::WHOLE_GROUPS {
@@ -344,14 +342,14 @@ mod metapage {
         meta::WHOLE_GROUPS + (group - meta::WHOLE_GROUPS) * 4 + ((buckets - 1) >> (group - 3) & 3)
     }
 
-    /// How many buckets there are when a point is allocated (`_hash_get_totalbuckets`).
+    /// Returns the number of buckets after the allocation of a split point (`_hash_get_totalbuckets`).
     fn total_buckets(point: u32) -> u32 {
         let Some(beyond) = point.checked_sub(meta::WHOLE_GROUPS) else { return 1 << point };
         let before = 1 << (meta::WHOLE_GROUPS + beyond / 4 - 1);
         before + before / 4 * (beyond % 4 + 1)
     }
 
-    /// Where the number of overflow pages before a split point is.
+    /// Returns the offset of the number of overflow pages before a split point.
     pub fn spares(point: u32) -> Result<usize, Misfit> {
         if point < meta::MAX_SPLIT_POINTS {
             Ok(at(meta::SPARES) + 4 * point as usize)
@@ -405,11 +403,11 @@ mod metapage {
     }
 }
 
-/// The pages that say which overflow pages are in use.
+/// Bitmap pages, which mark the overflow pages in use.
 mod bitmap {
     use super::*;
 
-    /// Makes a page that has all in use (`_hash_initbitmapbuffer`).
+    /// Initializes a bitmap page with all bits set (`_hash_initbitmapbuffer`).
     pub fn init(page: &mut Page, bytes: u16) -> Result<(), Misfit> {
         HashPageOpaqueData::new(INVALID_BLOCK, INVALID_BUCKET, LH_BITMAP_PAGE).init(page);
         let end = PAGE_CONTENTS + usize::from(bytes);
@@ -421,7 +419,7 @@ mod bitmap {
         Ok(())
     }
 
-    /// Changes the bit that the block's data names.
+    /// Changes the bit that the block's data specifies.
     pub fn change(page: &mut Page, data: &[u8], change: fn(u8, u8) -> u8) -> Result<(), Misfit> {
         HashPageOpaqueData::of(page)?;
         let HashBitmapBit { bit } = field(HashBitmapBit::read(data))?;
@@ -433,7 +431,7 @@ mod bitmap {
         Ok(())
     }
 
-    /// The number of the bit that differs.
+    /// Returns the number of the bit that differs.
     pub fn changed(before: &Page, after: &Page) -> Option<u32> {
         let at = (PAGE_CONTENTS..PAGE_BYTES - HashPageOpaqueData::BYTES)
             .find(|&at| before.0[at] != after.0[at])?;
@@ -441,7 +439,7 @@ mod bitmap {
     }
 }
 
-/// `hash_mask`
+/// Mirrors `hash_mask`.
 fn mask_page(page: &mut Page, _: Major, _: Fork) {
     mask::hint_bits(page);
     mask::unused_space(page);
@@ -458,7 +456,7 @@ fn block_data(around: &PagesAround<'_>, block: &BlockRef) -> Option<Vec<u8>> {
     let main = around.record.main_data();
     let after = around.after(block.id)?;
     match (around.record.rmgr_info(), block.id) {
-        // The image is not the outcome of a change but all there is to it.
+        // The image is the whole change, not its result.
         (SPLIT_PAGE, _) => None,
         (INSERT, 0) => Some(after.item(XlHashInsert::read(main)?.offset)?.to_vec()),
         (ADD_OVFL_PAGE, 2) | (SQUEEZE_PAGE, 5) => {
@@ -495,7 +493,7 @@ fn block_data(around: &PagesAround<'_>, block: &BlockRef) -> Option<Vec<u8>> {
     }
 }
 
-/// The tuples that were moved to a page: their numbers and then their bytes.
+/// Reconstructs the tuples that were moved to a page: their numbers, followed by their bytes.
 fn moved(after: &Page, count: u16) -> Option<Vec<u8>> {
     let items = newest_items(after, count)?;
     let mut data = Vec::new();
@@ -525,7 +523,7 @@ mod tests {
         page
     }
 
-    /// `_hash_init` with 4 buckets: they are blocks 1 to 4, and the first bitmap is block 5.
+    /// `_hash_init` with 4 buckets, in blocks 1 to 4. The first bitmap is block 5.
     #[test]
     fn the_first_bitmap_is_behind_the_buckets() {
         let blocks = [(None, Vec::new()), (Some(metapage_of(1000.0)), Vec::new())];

@@ -1,4 +1,4 @@
-//! Items in the records of index access methods: how records list them, and how they are found by comparing pages.
+//! Items in the records of index access methods: reads their lists, and reconstructs them by comparing pages.
 
 use walden_format::payload::offset_numbers;
 use walden_format::reader::Reader;
@@ -7,19 +7,19 @@ use crate::manager::MAX_BLOCK_DATA_BYTES;
 use crate::page::{Misfit, Page, index_tuple, max_align};
 use crate::step::Step;
 
-/// A field that the record must have.
+/// Returns a field that the record must have.
 #[inline]
 pub(crate) fn field<T>(value: Option<T>) -> Result<T, Misfit> {
     value.ok_or(Misfit("the record's data is too short"))
 }
 
-/// So many numbers of line pointers.
+/// Reads `count` numbers of line pointers.
 pub(crate) fn numbers(reader: &mut Reader<'_>, count: impl Into<usize>) -> Result<Vec<u16>, Misfit> {
     let bytes = field(reader.take(count.into() * 2))?;
     Ok(offset_numbers(bytes).collect())
 }
 
-/// The numbers of line pointers that fill all data.
+/// Reads numbers of line pointers up to the end of the data.
 pub(crate) fn all_numbers(data: &[u8]) -> Result<Vec<u16>, Misfit> {
     if !data.len().is_multiple_of(2) {
         return Err(Misfit("the record's data ends within a number"));
@@ -27,12 +27,12 @@ pub(crate) fn all_numbers(data: &[u8]) -> Result<Vec<u16>, Misfit> {
     numbers(&mut Reader::new(data), data.len() / 2)
 }
 
-/// An index tuple.
+/// Reads an index tuple.
 pub(crate) fn read_index_tuple<'a>(reader: &mut Reader<'a>) -> Result<&'a [u8], Misfit> {
     sized_index_tuple(reader, |size| size)
 }
 
-/// An index tuple and the padding after it.
+/// Reads an index tuple and the padding after it.
 pub(crate) fn read_padded_index_tuple<'a>(reader: &mut Reader<'a>) -> Result<&'a [u8], Misfit> {
     sized_index_tuple(reader, max_align)
 }
@@ -42,7 +42,7 @@ fn sized_index_tuple<'a>(reader: &mut Reader<'a>, bytes: fn(usize) -> usize) -> 
     field(reader.take(bytes(size)))
 }
 
-/// A page to make, which the record must announce; nothing if it is newer than the record.
+/// Returns a page to initialize, which the record must announce; `None` if the page is newer than the record.
 pub(crate) fn new_page<'s>(step: &'s mut Step<'_, '_>, id: u8) -> Result<Option<&'s mut Page>, Misfit> {
     match step.block(id) {
         Some(block) if block.will_init => Ok(step.init(id)),
@@ -50,11 +50,11 @@ pub(crate) fn new_page<'s>(step: &'s mut Step<'_, '_>, id: u8) -> Result<Option<
     }
 }
 
-/// The items that were put on a page last, in the order in which they were: the number that each was given then (those
-/// after it moved it on) and its bytes.
+/// Returns the items that were added to a page last, in their order: the line pointer number that each got
+/// when it was added (later insertions may have moved it) and its bytes.
 ///
-/// A new item is placed below all others (`PageAddItemExtended`), so the lowest ones are the newest. `None` if the page has fewer
-/// items, or if these are too long for a block's data.
+/// A new item is placed below all others (`PageAddItemExtended`), so the lowest ones are the newest. `None`
+/// if the page has fewer items, or if they are too long for a block's data.
 pub(crate) fn newest_items(page: &Page, count: impl Into<usize>) -> Option<Vec<(u16, &[u8])>> {
     let mut items = Vec::with_capacity(page.items().into());
     for number in 1..=page.items() {
@@ -75,8 +75,8 @@ pub(crate) fn newest_items(page: &Page, count: impl Into<usize>) -> Option<Vec<(
     (0..newest.len()).map(shown_at).collect()
 }
 
-/// The numbers of the items that were taken off a page, which left its first `kept` items; nothing if something else
-/// happened.
+/// Returns the numbers of the items that were deleted from a page of which the first `kept` items remain;
+/// `None` if the page changed in another way.
 pub(crate) fn missing_items(before: &Page, after: &Page, kept: u16) -> Option<Vec<u16>> {
     let mut missing = Vec::new();
     let mut next = 1;
@@ -90,7 +90,7 @@ pub(crate) fn missing_items(before: &Page, after: &Page, kept: u16) -> Option<Ve
     (next == kept + 1).then_some(missing)
 }
 
-/// Records of any content on pages of any content.
+/// Records with arbitrary content on pages with arbitrary content.
 #[cfg(test)]
 pub(crate) mod hostile {
     use proptest::collection::vec;
@@ -107,7 +107,7 @@ pub(crate) mod hostile {
 
     const RELATION: RelFileLocator = RelFileLocator { tablespace: 1663, database: 5, relation: 16384 };
 
-    /// A record of one resource manager, and the pages before it and on its images.
+    /// A record of one resource manager, the pages before it, and its images.
     #[derive(Clone, Debug)]
     pub struct Case {
         kind: u8,
@@ -123,7 +123,7 @@ pub(crate) mod hostile {
         will_init: bool,
     }
 
-    /// Cases whose pages end with one of `specials` mostly, and whose data are small numbers mostly.
+    /// Generates cases whose pages mostly end with one of `specials`, and whose data is mostly small numbers.
     pub fn cases(specials: &'static [&'static [u8]]) -> impl Strategy<Value = Case> {
         let byte = || prop_oneof![4 => 0_u8..4, 1 => any::<u8>()];
         let block =
@@ -155,7 +155,7 @@ pub(crate) mod hostile {
         })
     }
 
-    /// Replays the case, comparing its images with what would be without them.
+    /// Replays the case, and compares its images with the result of replay without them.
     pub fn replay(rmid: u8, case: &Case) {
         let bytes = case.record(rmid);
         for version in [Major::V15, Major::V18] {

@@ -17,7 +17,7 @@ mod spgist;
 pub(crate) mod storage;
 mod xlog;
 
-/// The resource manager of a number, if its records can be replayed.
+/// Returns the resource manager with a number, if its records can be replayed.
 pub(crate) fn manager(number: u8) -> Option<&'static Manager> {
     Some(match number {
         rmid::XLOG => &xlog::XLOG,
@@ -35,8 +35,8 @@ pub(crate) fn manager(number: u8) -> Option<&'static Manager> {
     })
 }
 
-/// Whether a resource manager's records change nothing but the pages of their blocks. Those of tables may change the visibility
-/// map beside them, and the log's own say whether hints are logged.
+/// Returns whether a resource manager's records change only the pages of their blocks. Records of tables may
+/// also change the visibility map, and XLOG records may show whether hints are logged.
 pub(crate) fn changes_its_pages_alone(number: u8) -> bool {
     !matches!(number, rmid::XLOG | rmid::HEAP | rmid::HEAP2)
 }

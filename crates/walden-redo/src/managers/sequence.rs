@@ -1,7 +1,5 @@
-//! Sequences: the resource manager Sequence. A sequence is one page with one heap tuple, which
-//! each record writes whole.
-//!
-//! `seq_redo` in `sequence.c`, since 19 `sequence_xlog.c`, decides.
+//! Sequences: the resource manager Sequence. A sequence is one page with one heap tuple, which each record
+//! writes as a whole. Mirrors `seq_redo` in `sequence.c`, since 19 in `sequence_xlog.c`.
 
 use walden_format::payload::seq::XlSeqRec;
 use walden_format::record::{BlockRef, Fork};
@@ -22,12 +20,12 @@ fn redo(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
     page.insert_item(tuple, 1)
 }
 
-/// `seq_mask`
+/// Mirrors `seq_mask`.
 fn mask_page(page: &mut Page, _: Major, _: Fork) {
     mask::unused_space(page);
 }
 
-/// All is in the main data.
+/// Blocks have no data: all fields are in the main data.
 fn block_data(_: &PagesAround<'_>, _: &BlockRef) -> Option<Vec<u8>> {
     Some(Vec::new())
 }

@@ -1,6 +1,5 @@
-//! SP-GiST indexes.
-//!
-//! `spgxlog.c` and `spgPageIndexMultiDelete` decide. All that a record says is in its main data, images or not.
+//! SP-GiST: the resource manager SPGist. Mirrors `spgxlog.c` and `spgPageIndexMultiDelete`. All fields of a
+//! record are in its main data, with or without images.
 
 use walden_format::payload::spgist::{
     XlSpgistAddLeaf, XlSpgistAddNode, XlSpgistMoveLeafs, XlSpgistPickSplit, XlSpgistSplitTuple,
@@ -52,7 +51,7 @@ fn add_leaf(step: &mut Step<'_, '_>, main: &mut Reader<'_>) -> Result<(), Misfit
     nothing_left(main)?;
     if let Some(page) = leaf_page(step, 0, is_new, nulls)? {
         if number == head {
-            // In the place of a chain that is all dead.
+            // Replaces the head of a chain that is entirely dead.
             replace(page, number, tuple)?;
         } else {
             add_or_replace(page, number, tuple)?;
@@ -261,14 +260,14 @@ fn vacuum_redirect(step: &mut Step<'_, '_>, main: &mut Reader<'_>) -> Result<(),
     Ok(())
 }
 
-/// Where a downlink is: the inner tuple's number and which of its nodes.
+/// The position of a downlink: the inner tuple's number and the node.
 struct Downlink {
     number: u16,
     node: u16,
 }
 
 impl Downlink {
-    /// Points it to a block's item (`spgUpdateNodeLink`).
+    /// Sets the downlink to an item of a block (`spgUpdateNodeLink`).
     fn set(&self, page: &mut Page, target: Tid) -> Result<(), Misfit> {
         const NO_SUCH_NODE: Misfit = Misfit("the inner tuple has no such node");
         SpGistPageOpaqueData::of(page)?;
@@ -289,7 +288,7 @@ impl Downlink {
     }
 }
 
-/// What a record says of whoever wrote it (`spgxlogState`).
+/// The writer's state in a record (`spgxlogState`).
 struct Source {
     xid: u32,
     is_build: bool,
@@ -302,7 +301,8 @@ impl Source {
         Ok(Source { xid, is_build })
     }
 
-    /// What takes the place of a tuple that scans may still look for: none do while the index is built.
+    /// Returns the replacement of a moved tuple that scans may still visit. While the index is built there
+    /// are no scans.
     fn moved_to(&self, target: Tid) -> Dead {
         if self.is_build { Dead::PLACEHOLDER } else { Dead { state: REDIRECT, target, xid: self.xid } }
     }
@@ -328,7 +328,7 @@ impl Dead {
         bytes
     }
 
-    /// Counts it in the page's special area.
+    /// Counts the tuple in the page's special area.
     fn count(&self, page: &mut Page) {
         match self.state {
             REDIRECT => count(page, |opaque| &mut opaque.redirections, 1),
@@ -338,8 +338,8 @@ impl Dead {
     }
 }
 
-/// Puts tuples that are not live in the place of others: one kind in the place of the first listed, another in the place
-/// of the rest (`spgPageIndexMultiDelete`).
+/// Replaces tuples by dead ones: `first` replaces the first listed tuple, and `rest` the others
+/// (`spgPageIndexMultiDelete`).
 fn delete(page: &mut Page, numbers: &[u16], first: Dead, rest: Dead) -> Result<(), Misfit> {
     let mut sorted = numbers.to_vec();
     sorted.sort_unstable();
@@ -352,7 +352,7 @@ fn delete(page: &mut Page, numbers: &[u16], first: Dead, rest: Dead) -> Result<(
     Ok(())
 }
 
-/// Puts a tuple in the place of a placeholder, or behind all others (`addOrReplaceTuple`).
+/// Puts a tuple in place of a placeholder, or after all others (`addOrReplaceTuple`).
 fn add_or_replace(page: &mut Page, number: u16, tuple: &[u8]) -> Result<(), Misfit> {
     if number > page.items() {
         return page.insert_item(tuple, number);
@@ -365,14 +365,14 @@ fn add_or_replace(page: &mut Page, number: u16, tuple: &[u8]) -> Result<(), Misf
     replace(page, number, tuple)
 }
 
-/// Puts a tuple in the place of another.
+/// Replaces a tuple.
 fn replace(page: &mut Page, number: u16, tuple: &[u8]) -> Result<(), Misfit> {
     SpGistPageOpaqueData::of(page)?;
     page.delete_item(number)?;
     page.insert_item(tuple, number)
 }
 
-/// Sets which tuple comes next in a leaf tuple's chain.
+/// Sets the next tuple in a leaf tuple's chain.
 fn set_next(page: &mut Page, number: u16, next: u16) -> Result<(), Misfit> {
     let tuple = page.normal_item_mut(number)?;
     let info = tuple.get_mut(LEAF_NEXT..LEAF_NEXT + 2).ok_or(Misfit("the tuple is too short"))?;
@@ -435,7 +435,7 @@ fn inner_page<'s>(
     page_or_new(step, id, is_new, if nulls { SPGIST_NULLS } else { 0 })
 }
 
-/// A page to change, or to make with these flags.
+/// Returns a page to change, or to initialize with these flags.
 fn page_or_new<'s>(
     step: &'s mut Step<'_, '_>,
     id: u8,
@@ -453,7 +453,7 @@ fn page_or_new<'s>(
     Ok(page)
 }
 
-/// Counts up or, by a wrapped negative number, down in a page that is known to be of SP-GiST.
+/// Increments a counter of an SP-GiST page, or decrements it by a wrapped negative number.
 fn count(page: &mut Page, counter: fn(&mut SpGistPageOpaqueData) -> &mut u16, by: u16) {
     let mut opaque = SpGistPageOpaqueData::read(page);
     let counter = counter(&mut opaque);
@@ -461,7 +461,7 @@ fn count(page: &mut Page, counter: fn(&mut SpGistPageOpaqueData) -> &mut u16, by
     opaque.write(page);
 }
 
-/// `spg_mask`, and the metapage's list of pages with free space, which is never logged.
+/// Mirrors `spg_mask`, and masks the metapage's list of pages with free space, which is never logged.
 fn mask_page(page: &mut Page, _: Major, _: Fork) {
     mask::hint_bits(page);
     if page.lower() >= PAGE_HEADER_BYTES {
@@ -473,7 +473,7 @@ fn mask_page(page: &mut Page, _: Major, _: Fork) {
     }
 }
 
-/// No block ever has data: all is in the main data.
+/// Blocks have no data: all fields are in the main data.
 fn block_data(_: &PagesAround<'_>, _: &BlockRef) -> Option<Vec<u8>> {
     Some(Vec::new())
 }

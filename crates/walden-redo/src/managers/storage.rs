@@ -1,4 +1,5 @@
-//! Files that come and go: relations created, truncated and dropped, databases copied and dropped.
+//! Creation, truncation and removal of files: relations created, truncated and dropped, databases copied and
+//! dropped.
 
 use walden_format::payload::xact;
 use walden_format::payload::{self, Payload};
@@ -8,10 +9,10 @@ use walden_format::rmgr::rmid;
 
 use crate::store::PageStore;
 
-/// What a record without blocks of its own does to files.
+/// Replays the effects of a record without block references on files.
 pub(crate) fn replay(record: &Record<'_>, store: &mut PageStore) {
     let may_matter = match record.header.rmid {
-        // Most ends of transactions drop nothing, and their form shows it.
+        // Most commit and abort records drop nothing, which is visible from their form.
         rmid::XACT => xact::plain_end(record).is_none(),
         rmid::SMGR | rmid::DBASE => true,
         rmid::XLOG => record.rmgr_info() == PARAMETER_CHANGE,
@@ -26,7 +27,7 @@ pub(crate) fn replay(record: &Record<'_>, store: &mut PageStore) {
         }
         Ok(Payload::StorageCreate(created)) => store.drop_fork(created.relation, created.fork),
         Ok(Payload::StorageTruncate(cut)) => {
-            // Without flags, as until 9.5, all forks are cut.
+            // Without flags, as until 9.5, all forks are truncated.
             let flags = cut.flags;
             if flags.is_none_or(|flags| flags.heap()) {
                 store.truncate(cut.relation, Fork::MAIN, cut.blocks);
@@ -43,7 +44,7 @@ pub(crate) fn replay(record: &Record<'_>, store: &mut PageStore) {
             store.drop_database_in(dropped.database, dropped.tablespaces);
         }
         Ok(Payload::ParameterChange(change)) => store.hint_logging().note_setting(change.wal_log_hints),
-        // A record that cannot be read changes nothing that is known here: PostgreSQL could not replay it either.
+        // A record that cannot be read changes nothing: PostgreSQL could not replay it either.
         _ => {}
     }
 }

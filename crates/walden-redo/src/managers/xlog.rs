@@ -1,4 +1,4 @@
-//! The log's own records: the resource manager XLOG.
+//! The resource manager XLOG.
 
 use walden_format::rmgr::info;
 
@@ -6,7 +6,7 @@ use crate::manager::Manager;
 use crate::page::Misfit;
 use crate::step::Step;
 
-/// The log's own records change pages by images alone.
+/// XLOG records change pages only by images.
 pub(crate) static XLOG: Manager = Manager { redo, mask: |_, _, _| (), block_data: |_, _| Some(Vec::new()) };
 
 fn redo(step: &mut Step<'_, '_>) -> Result<(), Misfit> {

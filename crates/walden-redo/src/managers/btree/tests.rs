@@ -24,7 +24,7 @@ impl Block {
     }
 }
 
-/// Replays one record after the other, with the check looking on.
+/// Replays records one after the other, and checks them.
 #[derive(Default)]
 struct Log {
     replay: Replay,
@@ -33,7 +33,7 @@ struct Log {
 }
 
 impl Log {
-    /// Lets a page be known.
+    /// Makes a page known.
     fn knows(&mut self, number: u32, page: &Page) {
         let image = Some(PageBox::from(page));
         self.write((rmid::XLOG, 0xB0), &[Block { image, ..Block::new(0, number) }], &[]);
@@ -48,7 +48,7 @@ impl Log {
             bytes.extend([block.id, has_image | has_data | flag(block.will_init, 0x40)]);
             bytes.extend((block.data.len() as u16).to_le_bytes());
             if block.image.is_some() {
-                // The length, no hole, and that the image is to be restored.
+                // The length, no hole, and the flag that the image is to be restored.
                 bytes.extend([0, 32, 0, 0, 2]);
             }
             bytes.extend([1663u32, 1, 2, block.number].iter().flat_map(|word| word.to_le_bytes()));
@@ -78,7 +78,7 @@ impl Log {
     }
 }
 
-/// A leaf's tuple with 8 bytes of key.
+/// Builds a leaf tuple with a key of 8 bytes.
 fn plain(key: u64, tid: u16) -> Vec<u8> {
     let [low, high] = tid.to_le_bytes();
     [&[0, 0, 0, 0, low, high, 16, 0][..], &key.to_le_bytes()].concat()
@@ -91,7 +91,7 @@ fn posting(key: u64, tids: &[u16]) -> Vec<u8> {
     builder.finish().unwrap().to_vec()
 }
 
-/// The last leaf of a tree.
+/// Builds the rightmost leaf of a tree.
 fn leaf(tuples: &[Vec<u8>]) -> Page {
     let mut page = Page::default();
     BTPageOpaqueData { flags: flags::BTP_LEAF, ..BTPageOpaqueData::default() }.init(&mut page);
@@ -135,7 +135,7 @@ fn a_split_posting_list_stays_left_and_its_last_row_goes_right() {
     let opaque = BTPageOpaqueData::of(&one).unwrap();
     assert_eq!((opaque.next, opaque.flags), (2, flags::BTP_LEAF | flags::BTP_INCOMPLETE_SPLIT));
 
-    // With the left page's image in place of its data, the data is reconstructed.
+    // If the left page has an image instead of its data, the data is reconstructed.
     let mut log = Log::default();
     log.knows(1, &leaf(&[plain(6, 1), posting(7, &[3, 5, 9]), plain(8, 1)]));
     let image = Block { image: Some(one), data: Vec::new(), ..left };
@@ -154,7 +154,7 @@ fn any_tuple() -> impl Strategy<Value = Vec<u8>> {
 }
 
 prop_compose! {
-    /// A leaf's page with a few bytes that are wrong.
+    /// Generates a leaf with a few wrong bytes.
     fn any_page()(
         tuples in prop::collection::vec(any_tuple(), 0..20),
         wrong in prop::collection::vec((prop_oneof![0..120usize, 8000..PAGE_BYTES], any::<u8>()), 0..4),
@@ -181,7 +181,7 @@ prop_compose! {
 }
 
 proptest! {
-    /// No record, however wrong, does harm.
+    /// No record does harm, however invalid it is.
     #[test]
     fn any_record_on_any_page(
         kind in 0..16u8,

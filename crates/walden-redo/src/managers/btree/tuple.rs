@@ -1,13 +1,12 @@
-//! Changes of B-tree tuples and their posting lists ([`crate::page::btree`] has the layout).
-//!
-//! `nbtdedup.c` makes and changes posting lists.
+//! Changes B-tree tuples and their posting lists, whose layout is in [`crate::page::btree`]. Mirrors
+//! `nbtdedup.c`.
 
 use crate::page::btree::{BT_IS_POSTING, BT_OFFSET_MASK, INDEX_ALT_TID_MASK, heap_tids, posting_list};
 use crate::page::index_tuple::{INDEX_SIZE_MASK, INDEX_TUPLE_HEADER_BYTES, header, set_t_info, size, t_info};
 use crate::page::tid::{INVALID_OFFSET_NUMBER, TID_BYTES, Tid};
 use crate::page::{Misfit, PAGE_BYTES, max_align};
 
-/// A tuple's size by its header, if the tuple has so many bytes.
+/// Returns a tuple's size according to its header, if the tuple has at least that many bytes.
 pub(super) fn checked_size(tuple: &[u8]) -> Option<usize> {
     size(tuple).filter(|&size| size <= tuple.len())
 }
@@ -31,7 +30,7 @@ pub(super) fn swap_posting(tuple: &mut [u8], tid: Tid, at: u16) -> Result<Tid, M
     Ok(last)
 }
 
-/// Undoes [`swap_posting`]: the place, and the TID that was inserted there.
+/// Undoes [`swap_posting`]: returns the position and the TID that was inserted there.
 pub(super) fn unswap_posting(before: &[u8], after: &[u8]) -> Option<(u16, Tid)> {
     let (before, after) = (heap_tids(before)?, heap_tids(after)?);
     let at = tids(before).zip(tids(after)).position(|(old, new)| old != new)?;
@@ -39,25 +38,26 @@ pub(super) fn unswap_posting(before: &[u8], after: &[u8]) -> Option<(u16, Tid)> 
     Some((u16::try_from(at).ok()?, tid))
 }
 
-/// TIDs one by one, as bytes.
+/// Iterates over the TIDs, as bytes.
 pub(super) fn tids(list: &[u8]) -> impl Iterator<Item = &[u8]> {
     list.chunks_exact(TID_BYTES)
 }
 
-/// Sets a tuple's `t_tid`, whatever it was.
+/// Sets a tuple's `t_tid`.
 pub(super) fn set_tid(tuple: &mut [u8], tid: Tid) {
     if let Some(bytes) = tuple.first_chunk_mut() {
         *bytes = tid.to_bytes();
     }
 }
 
-/// The high key of a half-dead leaf, which has the topmost page that is to be deleted with it (`BTreeTupleSetTopParent`).
+/// Returns the high key of a half-dead leaf, which contains the topmost page to be deleted with it
+/// (`BTreeTupleSetTopParent`).
 pub(super) fn top_parent(block: u32) -> [u8; INDEX_TUPLE_HEADER_BYTES] {
     let tid = Tid { block, offset_number: INVALID_OFFSET_NUMBER };
     header(tid, INDEX_TUPLE_HEADER_BYTES as u16 | INDEX_ALT_TID_MASK)
 }
 
-/// Makes a tuple of another one's key and of TIDs (`_bt_form_posting`, `_bt_update_posting`).
+/// Builds a tuple from another one's key and a list of TIDs (`_bt_form_posting`, `_bt_update_posting`).
 pub(super) struct PostingBuilder {
     bytes: [u8; PAGE_BYTES],
     /// Bytes of header and key.
@@ -70,7 +70,7 @@ impl PostingBuilder {
         PostingBuilder { bytes: [0; PAGE_BYTES], key: 0, end: 0 }
     }
 
-    /// Starts with the key of a leaf's tuple and none of its TIDs.
+    /// Starts with the key of a leaf tuple, without its TIDs.
     pub fn start(&mut self, base: &[u8]) -> Result<(), Misfit> {
         let key = match posting_list(base) {
             Some(list) => Some(list.start),
@@ -92,7 +92,7 @@ impl PostingBuilder {
         Ok(())
     }
 
-    /// The tuple. With a single TID it has no list.
+    /// Returns the tuple. A tuple with a single TID has no posting list.
     pub fn finish(&mut self) -> Result<&[u8], Misfit> {
         let count = (self.end - self.key) / TID_BYTES;
         let info = t_info(&self.bytes).unwrap_or(0) & !INDEX_SIZE_MASK;

@@ -1,7 +1,8 @@
 //! GIN: the resource manager Gin.
 //!
-//! An index has a tree of keys (entry pages hold index tuples), for each frequent key a tree of the TIDs of the heap tuples that
-//! have it (data pages, see [`posting`]), and a list of entries not sorted in yet (list pages hold index tuples). `ginxlog.c` decides.
+//! An index has a tree of keys (entry pages hold index tuples), a tree of TIDs for each frequent key (data
+//! pages, see [`posting`]), and a list of pending entries (list pages hold index tuples). Mirrors
+//! `ginxlog.c`.
 
 use walden_format::payload::gin::{
     GinInsertEntry, XlGinDeleteListPages, XlGinDeletePage, XlGinInsert, XlGinInsertListPage, XlGinSplit,
@@ -76,14 +77,15 @@ fn insert(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
     }
 }
 
-/// The halves of a page that was split.
+/// The halves of a split page.
 #[derive(Clone, Copy)]
 struct Children {
     left: u32,
     right: u32,
 }
 
-/// Whether an `INSERT` is into a page of a posting tree, and the halves of the child whose split it completes.
+/// Returns whether an `INSERT` changes a page of a posting tree, and the halves of the child whose split it
+/// completes.
 fn read_insert(main: &[u8]) -> Option<(bool, Option<Children>)> {
     let (insert, children) = XlGinInsert::read_with_children(main)?;
     let children = children.map(|children| Children { left: children.left.0, right: children.right.0 });
@@ -111,7 +113,8 @@ fn insert_entry(page: &mut Page, children: Option<Children>, data: &[u8]) -> Res
     page.insert_item(tuple, number)
 }
 
-/// The pages of a split always have images. The child whose split this completes has not.
+/// Replays a split, whose pages always have images. Only the child whose split this record completes has
+/// none.
 fn split(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
     let XlGinSplit { flags, .. } = XlGinSplit::read(step.main()).ok_or(SHORT)?;
     for id in 0..3 {
@@ -123,7 +126,7 @@ fn split(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
     }
 }
 
-/// A page that should have been restored from an image, but was not, is unknown.
+/// Makes a page unknown if it should have been restored from an image but was not.
 fn expect_image(step: &mut Step<'_, '_>, id: u8) {
     if step.block(id).is_some_and(|block| !block.image.is_some_and(|image| image.apply)) {
         step.lose(id, NO_IMAGE);
@@ -170,7 +173,7 @@ fn insert_list_page(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
     let data = step.data(0);
     let Some(page) = step.init(0) else { return Ok(()) };
     if right_link == INVALID_BLOCK {
-        // The last page of a row's tuples.
+        // The last page of a heap tuple's entries.
         let flags = flags::GIN_LIST | flags::GIN_LIST_FULLROW;
         GinPageOpaqueData { max_offset: 1, ..GinPageOpaqueData::new(flags) }.init(page);
     } else {
@@ -228,20 +231,21 @@ fn block_data(around: &PagesAround<'_>, block: &BlockRef) -> Option<Vec<u8>> {
     }
 }
 
-/// `ginxlogInsertEntry`: the tuple put on the page last is the one that starts where items start.
+/// Mirrors `ginxlogInsertEntry`. The tuple that was added last starts at `pd_upper`.
 fn entry_data(before: Option<&Page>, after: &Page) -> Option<Vec<u8>> {
     let is_last = |number: &u16| {
         after.line_pointer(*number).is_some_and(|pointer| usize::from(pointer.offset()) == after.upper())
     };
     let number = (1..=after.items()).find(is_last)?;
-    // Of a page not known before, it is not known whether the tuple replaced another; the length is the same.
+    // If the page before is unknown, so is whether the tuple replaced another. The length is the same in both
+    // cases.
     let replaces = before.is_some_and(|before| before.items() == after.items());
     let mut data = GinInsertEntry { offset: number, is_delete: replaces }.to_bytes().to_vec();
     data.extend(after.normal_item(number).ok()?);
     Some(data)
 }
 
-/// The last index tuples of a page, one behind the other, if they fit into a block's data.
+/// Returns the last index tuples of a page, concatenated, if they fit into a block's data.
 fn last_tuples(page: &Page, count: u32) -> Option<Vec<u8>> {
     let first = page.items().checked_sub(u16::try_from(count).ok()?)? + 1;
     let mut data = Vec::new();
@@ -254,7 +258,7 @@ fn last_tuples(page: &Page, count: u32) -> Option<Vec<u8>> {
     Some(data)
 }
 
-/// Puts index tuples behind those of the page.
+/// Adds index tuples after those of the page.
 fn add_tuples(page: &mut Page, count: u32, data: &[u8]) -> Result<(), Misfit> {
     let mut data = Reader::new(data);
     for _ in 0..count {
@@ -263,7 +267,7 @@ fn add_tuples(page: &mut Page, count: u32, data: &[u8]) -> Result<(), Misfit> {
     if data.left() == 0 { Ok(()) } else { Err(Misfit("there is more data than index tuples")) }
 }
 
-/// A count, which is signed in records and never negative.
+/// Converts a count, which is signed in records but never negative.
 fn count(count: i32) -> Result<u32, Misfit> {
     u32::try_from(count).map_err(|_| Misfit("the record has a negative count"))
 }
@@ -273,12 +277,12 @@ fn read_block_id(data: &mut Reader<'_>) -> Option<u32> {
     Some(block_from_bytes(&data.array()?))
 }
 
-/// Makes a page an empty one (`GinInitPage`).
+/// Initializes an empty page (`GinInitPage`).
 fn init(page: &mut Page, flags: u16) {
     GinPageOpaqueData::new(flags).init(page);
 }
 
-/// Makes a page the metapage (`GinInitMetabuffer`).
+/// Initializes the metapage (`GinInitMetabuffer`).
 fn init_meta(page: &mut Page, metadata: &[u8]) {
     init(page, flags::GIN_META);
     let end = PAGE_CONTENTS + metadata.len();

@@ -1,8 +1,9 @@
-//! Data pages: the posting tree of a key, which has the TIDs of the heap tuples with that key.
+//! Data pages: the posting tree of a key, with the TIDs of the heap tuples that have the key.
 //!
-//! A leaf has its TIDs in segments of compressed posting lists. Records of a leaf say which segments are deleted, inserted or
-//! replaced, and which get TIDs added; the latter must be compressed exactly as the server did it (`gindatapage.c`,
-//! `ginpostinglist.c`). A TID is handled as one number here, as in `itemptr_to_uint64`.
+//! A leaf has its TIDs in segments of compressed posting lists. Records of a leaf specify which segments are
+//! deleted, inserted or replaced, and which get TIDs added; the latter must be compressed exactly as on the
+//! server (`gindatapage.c`, `ginpostinglist.c`). A TID is handled as one number here, as in
+//! `itemptr_to_uint64`.
 
 use walden_format::payload::gin::{
     GinAddedItems, GinInsertDataInternal, GinRecompressDataLeaf, GinSegmentChange, SegmentAction as Action,
@@ -25,7 +26,7 @@ const TARGET_SEGMENT: usize = 256;
 /// A smaller segment is merged with the next one (`GinPostingListSegmentMinSize`).
 const MIN_SEGMENT: usize = 128;
 
-/// Writes segments to a leaf that has none.
+/// Writes segments to an empty leaf.
 pub(super) fn fill(page: &mut Page, segments: &[u8]) -> Result<(), Misfit> {
     let mut end = GIN_DATA;
     put(page, &mut end, segments)?;
@@ -115,8 +116,8 @@ pub(super) fn delete_downlink(page: &mut Page, number: u16) -> Result<(), Misfit
     set_downlinks(page, count - 1)
 }
 
-/// Reconstructs the block data of an insertion into an inner page. The left half of the split child kept its block number, by
-/// which the new downlink is found.
+/// Reconstructs the block data of an insertion into an inner page. The left half of the split child kept its
+/// block number, which identifies the new downlink.
 pub(super) fn downlink_data(children: Children, after: &Page) -> Option<Vec<u8>> {
     let count = downlinks(after).ok()?;
     let items = after.0[GIN_DATA..GIN_DATA + count * GIN_POSTING_ITEM_BYTES].as_chunks().0;
@@ -129,8 +130,9 @@ pub(super) fn downlink_data(children: Children, after: &Page) -> Option<Vec<u8>>
 
 /// Reconstructs the block data of an insertion into a leaf.
 ///
-/// Repeats the server's algorithm on the page before, with the TIDs that are only on the page after. The result differs from the
-/// server's only if some of the inserted TIDs were there already: the server then replaces a segment that gets TIDs added here.
+/// Repeats the server's algorithm on the page before, with the TIDs that are only on the page after. The
+/// result differs from the server's only if some of the inserted TIDs already existed: the server then
+/// replaces a segment that gets TIDs added here.
 pub(super) fn inserted(before: &Page, after: &Page) -> Option<Vec<u8>> {
     let actions = || {
         let (old, new) = (all_tids(before).ok()?, all_tids(after).ok()?);
@@ -227,7 +229,7 @@ impl Segment {
         Segment { action: Action::Insert, bytes: Vec::new(), tids: tids.to_vec(), added: Vec::new() }
     }
 
-    /// All TIDs of the segment.
+    /// Returns all TIDs of the segment.
     fn tids(&self) -> Result<Vec<u64>, Misfit> {
         if self.tids.is_empty() { decode(&self.bytes) } else { Ok(self.tids.clone()) }
     }
@@ -299,7 +301,8 @@ fn repack(segments: &mut Vec<Segment>) -> Result<(), Misfit> {
     Ok(())
 }
 
-/// Encodes the actions as in the record (`computeLeafRecompressWALData`); `None` if there are more segments than a `uint8` counts.
+/// Encodes the actions as in the record (`computeLeafRecompressWALData`); `None` if a `uint8` cannot count
+/// the segments.
 fn actions(segments: &[Segment]) -> Option<Vec<u8>> {
     let changed = segments.iter().filter(|segment| segment.action != Action::Unmodified).count();
     let mut data = GinRecompressDataLeaf { actions: u16::try_from(changed).ok()? }.to_bytes().to_vec();
@@ -331,7 +334,7 @@ fn actions(segments: &[Segment]) -> Option<Vec<u8>> {
     Some(data)
 }
 
-/// All TIDs of a leaf.
+/// Returns all TIDs of a leaf.
 fn all_tids(page: &Page) -> Result<Vec<u64>, Misfit> {
     let mut data = Reader::new(&page.0[GIN_DATA..segments_end(page)?]);
     let mut tids = Vec::new();
@@ -341,7 +344,7 @@ fn all_tids(page: &Page) -> Result<Vec<u64>, Misfit> {
     Ok(tids)
 }
 
-/// The offset of the end of a leaf's segments.
+/// Returns the offset of the end of a leaf's segments.
 fn segments_end(page: &Page) -> Result<usize, Misfit> {
     if GinPageOpaqueData::of(page)?.flags & flags::GIN_COMPRESSED == 0 {
         return Err(Misfit("a posting tree's page in the format before 9.4"));
@@ -354,7 +357,7 @@ fn segments_end(page: &Page) -> Result<usize, Misfit> {
     }
 }
 
-/// The number of downlinks of an inner page.
+/// Returns the number of downlinks of an inner page.
 fn downlinks(page: &Page) -> Result<usize, Misfit> {
     let count = usize::from(GinPageOpaqueData::of(page)?.max_offset);
     if count * GIN_POSTING_ITEM_BYTES <= GIN_MAX_DATA_BYTES {
@@ -396,7 +399,8 @@ fn decode(segment: &[u8]) -> Result<Vec<u64>, Misfit> {
     Ok(tids)
 }
 
-/// Compresses as many TIDs as fit into a segment of `most` bytes. Returns the segment and their number (`ginCompressPostingList`).
+/// Compresses TIDs until the segment has `most` bytes. Returns the segment and the number of TIDs in it
+/// (`ginCompressPostingList`).
 fn compress(tids: &[u64], most: usize) -> Result<(Vec<u8>, usize), Misfit> {
     let (&first, others) = tids.split_first().ok_or(Misfit("a segment has no TIDs"))?;
     let first = number_to_tid(first).filter(|_| tids.is_sorted_by(|one, next| one < next));
@@ -418,7 +422,7 @@ fn merge(a: &[u64], b: &[u64]) -> Vec<u64> {
     tids
 }
 
-/// A TID as one number (`itemptr_to_uint64`), if it can be one.
+/// Returns a TID as one number (`itemptr_to_uint64`), unless its offset number is too large.
 fn checked_number(tid: Tid) -> Result<u64, Misfit> {
     if tid.offset_number > MAX_PACKED_OFFSET_NUMBER {
         return Err(Misfit("a TID has an impossible offset number"));
@@ -477,7 +481,7 @@ mod tests {
         let segment = vec![0, 0, 0, 0, 1, 0, 3, 0, 1, 0xFF, 0x0F, 0];
         assert_eq!(compress(&tids, 100).unwrap(), (segment.clone(), 3));
         assert_eq!(decode(&segment).unwrap(), tids);
-        // One byte would be left for a difference of two.
+        // One byte remains, and a difference needs two.
         assert_eq!(compress(&tids, 10).unwrap(), (vec![0, 0, 0, 0, 1, 0, 1, 0, 1, 0], 2));
     }
 
@@ -527,7 +531,7 @@ mod tests {
         fn the_data_of_a_vacuum_is_reconstructed_from_the_page_after(old in any_tids(600), keep in 1..5u64) {
             let before = leaf(&old, TARGET_SEGMENT);
             let left: Vec<u64> = old.iter().copied().filter(|tid| tid % keep != 0).collect();
-            // As if the writer had done something else: the segments are cut elsewhere.
+            // Another writer's choice: the segments are split elsewhere.
             let after = leaf(&left, MAX_SEGMENT);
             let data = vacuumed(&before, &after).unwrap();
             let mut page = before.clone();

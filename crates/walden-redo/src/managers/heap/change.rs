@@ -1,4 +1,4 @@
-//! Heap tuples that are there already: updated, deleted, locked, confirmed, overwritten.
+//! Changes of existing heap tuples: update, delete, lock, confirm, overwrite in place.
 
 use walden_format::payload::heap::{
     SharedLengths, XlHeapDelete, XlHeapHeader, XlHeapLock, XlHeapOffset, XlHeapUpdate, moved_from,
@@ -17,13 +17,13 @@ use crate::page::maps::{VISIBILITYMAP_ALL_FROZEN, VISIBILITYMAP_VALID_BITS};
 use crate::page::{Misfit, Page, Tid, flags as page_flags};
 use crate::step::Step;
 
-/// The header of a heap tuple that must be there.
+/// Returns the header of a heap tuple; an error if it does not exist.
 #[inline]
 fn header(page: &mut Page, number: u16) -> Result<HeapTupleHeaderMut<'_>, Misfit> {
     HeapTupleHeaderMut::of(page.normal_item_mut(number)?)
 }
 
-/// `DELETE` (`heap_xlog_delete`).
+/// Replays `DELETE` (`heap_xlog_delete`).
 pub(super) fn delete(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
     let XlHeapDelete { xmax, offset: number, infobits, flags } =
         XlHeapDelete::read(step.main()).ok_or(UNREADABLE)?;
@@ -53,8 +53,8 @@ pub(super) fn delete(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
     Ok(())
 }
 
-/// `UPDATE` and `HOT_UPDATE` (`heap_xlog_update`). Block 0 is the new heap tuple's, block 1 the old one's if it is
-/// another.
+/// Replays `UPDATE` and `HOT_UPDATE` (`heap_xlog_update`). Block 0 is the new heap tuple's, block 1 the old
+/// one's if that is another block.
 pub(super) fn update(step: &mut Step<'_, '_>, hot: bool) -> Result<(), Misfit> {
     let update = XlHeapUpdate::read(step.main()).ok_or(UNREADABLE)?;
     let xid = step.record.header.xid;
@@ -95,7 +95,8 @@ pub(super) fn update(step: &mut Step<'_, '_>, hot: bool) -> Result<(), Misfit> {
     Ok(())
 }
 
-/// Puts an update's new heap tuple on the page, beginning and end taken from the old one if the record says so.
+/// Puts an update's new heap tuple on the page. Its prefix and suffix are copied from the old tuple if the
+/// record omits them.
 #[inline]
 fn put_new(
     page: &mut Page,
@@ -124,7 +125,7 @@ fn put_new(
     if old_start + prefix > old.end || old_start + suffix > old.end {
         return Err(Misfit("the old heap tuple is too short for what the record takes from it"));
     }
-    // The null bitmap is in the record, before what follows the prefix.
+    // The record has the null bitmap before the bytes that follow the prefix.
     let bitmap = if prefix > 0 {
         XlHeapHeader::read(logged).and_then(|header| header.null_bitmap_len()).ok_or(CUT)?
     } else {
@@ -136,14 +137,14 @@ fn put_new(
     item[HEAP_TUPLE_HEADER_BYTES..HEAP_TUPLE_HEADER_BYTES + bitmap.len()].copy_from_slice(bitmap);
     let middle_at = HEAP_TUPLE_HEADER_BYTES + bitmap.len() + prefix;
     item[middle_at..middle_at + middle.len()].copy_from_slice(middle);
-    // The new item is the page's first one now.
+    // The new item now starts at `pd_upper`.
     let start = page.upper();
     page.0.copy_within(old_start..old_start + prefix, start + HEAP_TUPLE_HEADER_BYTES + bitmap.len());
     page.0.copy_within(old.end - suffix..old.end, start + len - suffix);
     Ok(())
 }
 
-/// `HEAP_CONFIRM` (`heap_xlog_confirm`).
+/// Replays `HEAP_CONFIRM` (`heap_xlog_confirm`).
 pub(super) fn confirm(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
     let XlHeapOffset { offset: number } = XlHeapOffset::read(step.main()).ok_or(UNREADABLE)?;
     let block = block_number(step, 0);
@@ -152,7 +153,7 @@ pub(super) fn confirm(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
     Ok(())
 }
 
-/// Reads the fields of a lock, and clears the map's bit if the record says so.
+/// Reads the fields of a lock, and clears the visibility map's bit if the record requests it.
 #[inline]
 fn read_lock(step: &mut Step<'_, '_>) -> Result<XlHeapLock, Misfit> {
     let lock = XlHeapLock::read(step.main()).ok_or(UNREADABLE)?;
@@ -165,7 +166,7 @@ fn read_lock(step: &mut Step<'_, '_>) -> Result<XlHeapLock, Misfit> {
     Ok(lock)
 }
 
-/// `LOCK` (`heap_xlog_lock`).
+/// Replays `LOCK` (`heap_xlog_lock`).
 pub(super) fn lock(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
     let XlHeapLock { xmax, offset: number, infobits } = read_lock(step)?;
     let block = block_number(step, 0);
@@ -181,7 +182,7 @@ pub(super) fn lock(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
     Ok(())
 }
 
-/// `LOCK_UPDATED` (`heap_xlog_lock_updated`).
+/// Replays `LOCK_UPDATED` (`heap_xlog_lock_updated`).
 pub(super) fn lock_updated(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
     let XlHeapLock { xmax, offset: number, infobits } = read_lock(step)?;
     let Some(page) = step.page(0) else { return Ok(()) };
@@ -191,7 +192,7 @@ pub(super) fn lock_updated(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
     Ok(())
 }
 
-/// `INPLACE` (`heap_xlog_inplace`).
+/// Replays `INPLACE` (`heap_xlog_inplace`).
 pub(super) fn inplace(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
     let XlHeapOffset { offset: number } = XlHeapOffset::read(step.main()).ok_or(UNREADABLE)?;
     let data = step.data(0);
@@ -205,14 +206,14 @@ pub(super) fn inplace(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
     Ok(())
 }
 
-/// An `INPLACE`'s heap tuple without its header.
+/// Reconstructs the data of an `INPLACE`: the heap tuple without its header.
 pub(super) fn inplace_data(around: &PagesAround<'_>) -> Option<Vec<u8>> {
     let XlHeapOffset { offset } = XlHeapOffset::read(around.record.main_data())?;
     let item = around.after(0)?.normal_item(offset).ok()?;
     item.get(HeapTupleHeader::of(item)?.hoff().into()..).map(<[u8]>::to_vec)
 }
 
-/// The new heap tuple of an update on the image, and how much of it `log_heap_update` would have left out.
+/// An update's new heap tuple on the image, and the bytes that `log_heap_update` would have omitted.
 struct Shared<'p> {
     new: &'p [u8],
     attributes: usize,
@@ -226,7 +227,7 @@ impl<'p> Shared<'p> {
         let new = page.normal_item(update.new_offset).ok()?;
         let attributes = usize::from(HeapTupleHeader::of(new)?.hoff());
         let mut shared = Shared { new, attributes, lengths: SharedLengths::default() };
-        // Only within a page: what another page's fate is was not known.
+        // Only within a page: if the old tuple is on another page, its record has the whole new tuple.
         if moved_from(around.record).is_none() {
             let old = page.normal_item(update.old_offset).ok()?;
             let old = old.get(usize::from(HeapTupleHeader::of(old)?.hoff())..)?;
@@ -245,7 +246,7 @@ pub(crate) fn shared_with_old(around: &PagesAround<'_>) -> Option<SharedLengths>
     if let Some(shared) = Shared::of(around) {
         return Some(shared.lengths);
     }
-    // The new heap tuple is in the record, whole or not.
+    // The record has the new heap tuple, whole or without prefix and suffix.
     let update = XlHeapUpdate::read(around.record.main_data())?;
     let data = around.record.block_data(around.record.block(0)?);
     if update.flags.prefix_from_old() || update.flags.suffix_from_old() {
@@ -261,7 +262,8 @@ pub(crate) fn shared_with_old(around: &PagesAround<'_>) -> Option<SharedLengths>
     Some(shared_lengths(old, new))
 }
 
-/// How many bytes the attributes of two heap tuples begin and end with alike, as far as it is worth its length. `old` is on a page.
+/// Returns the lengths of the common prefix and suffix of two heap tuples' attributes, or 0 if omitting them
+/// saves nothing. `old` is on a page.
 fn shared_lengths(old: &[u8], new: &[u8]) -> SharedLengths {
     let worth = |len: usize| if len < SharedLengths::MIN_BYTES { 0 } else { len };
     let prefix = worth(old.iter().zip(new).take_while(|(old, new)| old == new).count());
@@ -270,7 +272,8 @@ fn shared_lengths(old: &[u8], new: &[u8]) -> SharedLengths {
     SharedLengths { prefix: prefix as u16, suffix: suffix as u16 }
 }
 
-/// An update's new heap tuple: whole where logical decoding needs it (`log_heap_update`).
+/// Reconstructs the data of an update's new heap tuple, whole if logical decoding requires it
+/// (`log_heap_update`).
 pub(super) fn update_data(around: &PagesAround<'_>) -> Option<Vec<u8>> {
     let Shared { new, attributes, mut lengths } = Shared::of(around)?;
     if XlHeapUpdate::read(around.record.main_data())?.flags.contains_new_tuple() {
@@ -285,8 +288,8 @@ pub(super) fn update_data(around: &PagesAround<'_>) -> Option<Vec<u8>> {
     Some(data)
 }
 
-/// Sets the flags in an update's main data to what its reconstructed data has: with an image the writer did not look for a
-/// common prefix and suffix.
+/// Sets the prefix and suffix flags in an update's main data according to its reconstructed data: for a block
+/// with an image, PostgreSQL does not search for a common prefix and suffix.
 pub(crate) fn set_prefix_and_suffix_flags(around: &PagesAround<'_>, main: &mut [u8]) {
     let is_update = matches!(around.record.rmgr_info() & OPMASK, UPDATE | HOT_UPDATE);
     let Some((shared, update)) =

@@ -15,7 +15,7 @@ use crate::page::maps::VISIBILITYMAP_VALID_BITS;
 use crate::page::{Misfit, Page, Tid, flags as page_flags};
 use crate::step::Step;
 
-/// What all heap tuples of a record have in common.
+/// The fields that all heap tuples of a record share.
 #[derive(Clone, Copy)]
 struct Inserter {
     xid: u32,
@@ -27,7 +27,8 @@ impl Inserter {
         Inserter { xid: step.record.header.xid, block: block_number(step, 0) }
     }
 
-    /// Puts a heap tuple on the page; `logged` are the three fields of its header, `rest` what follows the header.
+    /// Puts a heap tuple on the page. `logged` has three fields of its header, `rest` the bytes after the
+    /// header.
     #[inline]
     fn put(
         self,
@@ -63,7 +64,7 @@ pub(super) fn new_header(
     Ok(())
 }
 
-/// The page that gets the tuples, initialized if the record says so.
+/// Returns the page that gets the tuples, initialized if the record requests it.
 #[inline]
 pub(super) fn target<'s>(step: &'s mut Step<'_, '_>, id: u8) -> Option<&'s mut Page> {
     if step.kind() & INIT_PAGE == 0 {
@@ -74,7 +75,7 @@ pub(super) fn target<'s>(step: &'s mut Step<'_, '_>, id: u8) -> Option<&'s mut P
     Some(page)
 }
 
-/// `INSERT` (`heap_xlog_insert`).
+/// Replays `INSERT` (`heap_xlog_insert`).
 pub(super) fn insert(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
     let XlHeapInsert { offset, flags } = XlHeapInsert::read(step.main()).ok_or(UNREADABLE)?;
     if flags.all_visible_cleared() {
@@ -88,7 +89,7 @@ pub(super) fn insert(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
     if flags.all_visible_cleared() {
         changed.1 = page_flags::PD_ALL_VISIBLE;
     }
-    // Until 18 redo heeded the flag for a single tuple, too.
+    // Until 18, redo applied the flag to a single tuple, too.
     if flags.all_frozen_set() && version >= Major::V14 && version < Major::V19 {
         changed.0 = page_flags::PD_ALL_VISIBLE;
     }
@@ -106,7 +107,7 @@ fn is_frozen(logged: &[u8; LOGGED_FIELDS_BYTES]) -> bool {
     XlHeapHeader::read(logged).is_some_and(|header| header.infomask & xmin_frozen == xmin_frozen)
 }
 
-/// `MULTI_INSERT` (`heap_xlog_multi_insert`).
+/// Replays `MULTI_INSERT` (`heap_xlog_multi_insert`).
 pub(super) fn multi_insert(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
     let (XlHeapMultiInsert { flags, count }, numbers) =
         XlHeapMultiInsert::split(step.main()).ok_or(UNREADABLE)?;
@@ -143,14 +144,14 @@ pub(super) fn multi_insert(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
             }
         }
     }
-    // Before 19 a record of its own sets the map's bits.
+    // Before 19, a separate record sets the map's bits.
     if frozen && version >= Major::V19 {
         visibility_map::set(step, 1, 0, VISIBILITYMAP_VALID_BITS)?;
     }
     Ok(())
 }
 
-/// The heap tuple of an `INSERT`.
+/// Reconstructs the data of an `INSERT`: the heap tuple.
 pub(super) fn insert_data(around: &PagesAround<'_>) -> Option<Vec<u8>> {
     let XlHeapInsert { offset, .. } = XlHeapInsert::read(around.record.main_data())?;
     let mut data = Vec::new();
@@ -164,7 +165,8 @@ fn push_tuple(data: &mut Vec<u8>, item: &[u8]) -> Option<()> {
     Some(())
 }
 
-/// The heap tuples of a `MULTI_INSERT`, if they fit into a block's data. A record that initializes its page has no image.
+/// Reconstructs the data of a `MULTI_INSERT`: its heap tuples, if they fit into a block's data. A record that
+/// initializes its page has no image.
 pub(super) fn multi_insert_data(around: &PagesAround<'_>) -> Option<Vec<u8>> {
     let (XlHeapMultiInsert { count, .. }, numbers) = XlHeapMultiInsert::split(around.record.main_data())?;
     let numbers = numbers.get(..2 * usize::from(count))?;
@@ -205,7 +207,8 @@ mod tests {
     use crate::pool::PageBox;
     use crate::step::touched_with;
 
-    /// The data of a `MULTI_INSERT` that claims to have inserted the page's first tuple `count` times.
+    /// Reconstructs the data of a `MULTI_INSERT` that claims to have inserted the page's first tuple `count`
+    /// times.
     fn reconstructed(page: &Page, count: u16) -> Option<Vec<u8>> {
         let header = RecordHeader { rmid: rmid::HEAP2, info: MULTI_INSERT, ..RecordHeader::default() };
         let mut builder = RecordBuilder::new(header);

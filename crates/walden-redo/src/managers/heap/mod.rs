@@ -1,7 +1,7 @@
-//! Tables: the resource managers Heap and Heap2, and the visibility map that they keep.
+//! Tables and their visibility maps: the resource managers Heap and Heap2.
 //!
-//! `heapam.c` and, since 18, `heapam_xlog.c` decide. Inserts, updates and deletes are most of a busy server's log, so
-//! their fields are read straight from the record's bytes.
+//! Mirrors `heapam.c` and, since 18, `heapam_xlog.c`. Inserts, updates and deletes are most of a busy
+//! server's WAL, so their fields are read directly from the record's bytes.
 
 use walden_format::record::{BlockRef, Fork};
 use walden_format::rmgr::info::{heap, heap2};
@@ -35,7 +35,7 @@ fn redo(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
         heap::CONFIRM => change::confirm(step),
         heap::LOCK => change::lock(step),
         heap::INPLACE => change::inplace(step),
-        // TRUNCATE is for logical decoding; the files are cut by another record.
+        // TRUNCATE is for logical decoding; another record truncates the files.
         _ => Ok(()),
     }
 }
@@ -82,13 +82,13 @@ fn block_data2(around: &PagesAround<'_>, block: &BlockRef) -> Option<Vec<u8>> {
 
 const UNREADABLE: Misfit = Misfit("cannot read the record's fields: its main data is too short");
 
-/// The block's number of a record's block.
+/// Returns the block number of a record's block.
 #[inline]
 fn block_number(step: &Step<'_, '_>, id: u8) -> u32 {
     step.block(id).map_or(0, |block| block.block)
 }
 
-/// A transaction made a heap tuple that may be pruned one day (`PageSetPrunable`).
+/// Notes that a transaction may make the page prunable (`PageSetPrunable`).
 #[inline]
 fn set_prunable(page: &mut Page, xid: u32) {
     let known = page.prune_xid();
@@ -97,7 +97,7 @@ fn set_prunable(page: &mut Page, xid: u32) {
     }
 }
 
-/// What a table's page may have that its replay has not, and the other way round (`heap_mask`).
+/// Masks the changes of a table's page that are not logged (`heap_mask`).
 fn mask_page(page: &mut Page, _: Major, fork: Fork) {
     if fork == Fork::VISIBILITY_MAP {
         return;
@@ -111,7 +111,7 @@ fn mask_page(page: &mut Page, _: Major, fork: Fork) {
             && let Ok(mut header) = HeapTupleHeaderMut::of(item)
         {
             let frozen = header.infomask() & infomask::HEAP_XMIN_FROZEN == infomask::HEAP_XMIN_FROZEN;
-            // Hint bits come and go without a record; those of a frozen xmin stay.
+            // Hint bits change without a record, but not those of a frozen xmin.
             let hints = if frozen {
                 infomask::HEAP_XMAX_INVALID | infomask::HEAP_XMAX_COMMITTED
             } else {
@@ -129,8 +129,8 @@ fn mask_page(page: &mut Page, _: Major, fork: Fork) {
     }
 }
 
-/// The part of the mask that needs the page's place: redo lets a speculative heap tuple lead to itself, on the primary it
-/// has its token until it is confirmed.
+/// Masks speculative heap tuples, for which the page's block number is required. Redo sets `t_ctid` to the
+/// tuple itself; on the primary it has the speculative token until the insertion is confirmed.
 pub(crate) fn mask_speculative(page: &mut Page, block: u32) {
     for number in 1..=page.items() {
         if let Ok(item) = page.normal_item_mut(number)

@@ -1,7 +1,6 @@
-//! Pruning of dead heap tuples, and freezing: `PRUNE`, `VACUUM` and `FREEZE_PAGE`, since 17 all in one,
-//! `PRUNE_ON_ACCESS`, `PRUNE_VACUUM_SCAN` and `PRUNE_VACUUM_CLEANUP`.
-//!
-//! Writers: `pruneheap.c`, `vacuumlazy.c`.
+//! Pruning of dead heap tuples, and freezing: `PRUNE`, `VACUUM` and `FREEZE_PAGE`, and since 17
+//! `PRUNE_ON_ACCESS`, `PRUNE_VACUUM_SCAN` and `PRUNE_VACUUM_CLEANUP`, which do all of it. `pruneheap.c` and
+//! `vacuumlazy.c` write these records.
 
 use walden_format::payload::heap::{
     FreezeFlags, FreezePlan, FrozenTuple, PruneFlags, PruneLists, Redirection, XlHeapFreezePage,
@@ -31,7 +30,7 @@ impl<'a> Numbers<'a> {
         reader.take(count * 2).map(Numbers).ok_or(CUT)
     }
 
-    /// With its length before it (`xlhp_prune_items`); of `per_item` numbers each.
+    /// Reads an array with its length before it (`xlhp_prune_items`); each entry has `per_item` numbers.
     fn read_counted(reader: &mut Reader<'a>, per_item: usize) -> Result<Numbers<'a>, Misfit> {
         let count = reader.u16().ok_or(CUT)?;
         Numbers::read(reader, usize::from(count) * per_item)
@@ -46,7 +45,7 @@ impl<'a> Numbers<'a> {
     }
 }
 
-/// What becomes of line pointers.
+/// Lists of line pointers by their new state.
 #[derive(Clone, Copy, Default)]
 struct Pruned<'a> {
     redirected: Numbers<'a>,
@@ -55,7 +54,7 @@ struct Pruned<'a> {
 }
 
 impl Pruned<'_> {
-    /// `heap_page_prune_execute`
+    /// Mirrors `heap_page_prune_execute`.
     fn execute(self, page: &mut Page, version: Major, only_truncate: bool) -> Result<(), Misfit> {
         for (from, to) in self.redirected.pairs() {
             page.set_line_pointer(from, LinePointer::redirect(to))?;
@@ -80,7 +79,8 @@ impl Pruned<'_> {
     }
 }
 
-/// `PRUNE`, and `CLEAN` until 13 (`heap_xlog_prune`): what is left of the data are unused line pointers.
+/// Replays `PRUNE`, and `CLEAN` until 13 (`heap_xlog_prune`). The remaining data lists the unused line
+/// pointers.
 pub(super) fn prune(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
     let XlHeapPrune16 { redirected, dead, .. } = XlHeapPrune16::read(step.main()).ok_or(UNREADABLE)?;
     let (version, mut data) = (step.version(), Reader::new(step.data(0)));
@@ -90,7 +90,7 @@ pub(super) fn prune(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
     Pruned { redirected, dead, unused: Numbers(data.rest()) }.execute(page, version, false)
 }
 
-/// `VACUUM`, 14 to 16 (`heap_xlog_vacuum`): dead line pointers that no index refers to any more.
+/// Replays `VACUUM`, 14 to 16 (`heap_xlog_vacuum`): dead line pointers to which no index refers any more.
 pub(super) fn vacuum(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
     let XlHeapVacuum { unused } = XlHeapVacuum::read(step.main()).ok_or(UNREADABLE)?;
     let (version, mut data) = (step.version(), Reader::new(step.data(0)));
@@ -121,12 +121,12 @@ impl From<FrozenTuple> for Plan {
 }
 
 impl Plan {
-    /// What plans of a record are sorted by (`heap_log_freeze_cmp`).
+    /// Returns the key by which a record's plans are sorted (`heap_log_freeze_cmp`).
     fn order(self) -> (u32, u16, u16, u8) {
         (self.xmax, self.infomask2, self.infomask, self.flags.0)
     }
 
-    /// `heap_execute_freeze_tuple`
+    /// Mirrors `heap_execute_freeze_tuple`.
     fn execute(self, page: &mut Page, number: u16) -> Result<(), Misfit> {
         let mut header = HeapTupleHeaderMut::of(page.normal_item_mut(number)?)?;
         header.set_xmax(self.xmax);
@@ -141,9 +141,10 @@ impl Plan {
         Ok(())
     }
 
-    /// The plan that made this of a heap tuple's header; nothing if it was not frozen.
+    /// Returns the plan that changed a heap tuple's header from `before` to `after`; `None` if the tuple was
+    /// not frozen.
     ///
-    /// Freezing shows in the frozen `xmin` or in another `xmax`, both of which nothing else changes in such a record.
+    /// A frozen tuple has a frozen `xmin` or another `xmax`. Nothing else in such a record changes either.
     fn between(before: &HeapTupleHeader<'_>, after: &HeapTupleHeader<'_>) -> Option<Plan> {
         let was_moved =
             before.infomask() & infomask::HEAP_MOVED != 0 && after.infomask() & infomask::HEAP_MOVED == 0;
@@ -161,7 +162,7 @@ impl Plan {
     }
 }
 
-/// `FREEZE_PAGE`, until 16 (`heap_xlog_freeze_page`).
+/// Replays `FREEZE_PAGE`, until 16 (`heap_xlog_freeze_page`).
 pub(super) fn freeze(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
     let XlHeapFreezePage { count, .. } = XlHeapFreezePage::read(step.main()).ok_or(UNREADABLE)?;
     let (version, mut data) = (step.version(), Reader::new(step.data(0)));
@@ -177,7 +178,7 @@ pub(super) fn freeze(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
     Ok(())
 }
 
-/// Plans for some heap tuples each, whose line pointers are next in `numbers`.
+/// Executes plans of several heap tuples each, whose line pointers are next in `numbers`.
 fn freeze_alike(page: &mut Page, plans: &[u8], numbers: &mut Reader<'_>) -> Result<(), Misfit> {
     for plan in plans.as_chunks().0.iter().map(FreezePlan::from_bytes) {
         for number in Numbers::read(numbers, plan.tuples.into())?.iter() {
@@ -187,7 +188,7 @@ fn freeze_alike(page: &mut Page, plans: &[u8], numbers: &mut Reader<'_>) -> Resu
     Ok(())
 }
 
-/// `PRUNE_ON_ACCESS`, `PRUNE_VACUUM_SCAN` and `PRUNE_VACUUM_CLEANUP` (`heap_xlog_prune_freeze`).
+/// Replays `PRUNE_ON_ACCESS`, `PRUNE_VACUUM_SCAN` and `PRUNE_VACUUM_CLEANUP` (`heap_xlog_prune_freeze`).
 pub(super) fn prune_and_freeze(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
     let version = step.version();
     let flags = PruneFlags::read(step.main(), version).ok_or(UNREADABLE)?;
@@ -232,7 +233,7 @@ pub(super) fn prune_and_freeze(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
     Ok(())
 }
 
-/// What the line pointers of a page became in a record, in the order in which it has them.
+/// The line pointers that a record changed, in the order in which the record lists them.
 #[derive(Default)]
 struct PredictedPrune {
     redirected: Vec<Redirection>,
@@ -240,7 +241,7 @@ struct PredictedPrune {
     unused: Vec<u16>,
 }
 
-/// What became of a line pointer.
+/// The new state of a line pointer.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Fate {
     Stays,
@@ -249,7 +250,7 @@ enum Fate {
     Unused,
 }
 
-/// The pages before and after a record that pruned.
+/// The pages before and after a record that pruned the page.
 struct Compared<'p> {
     before: &'p Page,
     after: &'p Page,
@@ -266,7 +267,7 @@ impl<'p> Compared<'p> {
 
     fn fate(&self, number: u16) -> Fate {
         let before = self.pointer(number);
-        // Unused line pointers at the end may be gone.
+        // Unused line pointers at the end may be truncated.
         let after = self.after.line_pointer(number).unwrap_or(LinePointer::UNUSED);
         match (before.state(), after.state()) {
             (ItemState::Unused, _) | (ItemState::Dead, ItemState::Dead) => Fate::Stays,
@@ -285,13 +286,13 @@ impl<'p> Compared<'p> {
         self.header(number).is_some_and(|header| header.is_heap_only())
     }
 
-    /// The members of a chain after its root that became unused.
+    /// Iterates over the members of a chain after its root that became unused.
     fn chain(&self, root: u16) -> impl Iterator<Item = u16> {
         let mut next = match self.pointer(root) {
             pointer if pointer.state() == ItemState::Redirect => Some((pointer.offset(), None)),
             _ => self.next(root),
         };
-        // A chain is not longer than there are line pointers, however damaged the page.
+        // A chain is no longer than the number of line pointers, even on a damaged page.
         (0..self.before.items()).map_while(move |_| {
             let (number, xmax) = next?;
             let follows = self
@@ -302,7 +303,7 @@ impl<'p> Compared<'p> {
         })
     }
 
-    /// The next member of a chain, and its `xmin` as far as the heap tuple has it.
+    /// Returns the next member of a chain, and the `xmin` that it must have, if the heap tuple has it.
     fn next(&self, number: u16) -> Option<(u16, Option<u32>)> {
         let header =
             self.header(number).filter(|header| header.infomask2() & infomask2::HEAP_HOT_UPDATED != 0)?;
@@ -311,8 +312,9 @@ impl<'p> Compared<'p> {
         Some((next, xmax))
     }
 
-    /// In the order in which `heap_page_prune` (since 17 `heap_page_prune_and_freeze`) comes to them. Only the members of
-    /// a chain that one transaction made and took back may come in another: that it did is not on the page.
+    /// Lists the line pointers in the order in which `heap_page_prune` (since 17
+    /// `heap_page_prune_and_freeze`) visits them. The only members of a chain whose order may differ are
+    /// those that one transaction both inserted and rolled back, because the page does not show that.
     fn predict(&self, version: Major) -> PredictedPrune {
         let items = self.before.items();
         let mut predicted = PredictedPrune::default();
@@ -325,7 +327,8 @@ impl<'p> Compared<'p> {
         for root in (1..=items).filter(|&number| is_root(number) && self.fate(number) != Fate::Stays) {
             self.chain(root).for_each(|member| in_chain[usize::from(member)] = true);
         }
-        // Since 17, dead ones of tables without indexes; the page is looked through from its end.
+        // Since 17, dead line pointers of tables without indexes come first; the page is scanned from its
+        // end.
         let is_dead = |number: u16| self.pointer(number).state() == ItemState::Dead;
         let unused = |number: u16| self.fate(number) == Fate::Unused;
         predicted.unused.extend((1..=items).rev().filter(|&number| is_dead(number) && unused(number)));
@@ -358,12 +361,12 @@ impl<'p> Compared<'p> {
         predicted
     }
 
-    /// Dead ones that became unused, ascending.
+    /// Returns the dead line pointers that became unused, ascending.
     fn vacuumed(&self) -> Vec<u16> {
         (1..=self.before.items()).filter(|&number| self.fate(number) == Fate::Unused).collect()
     }
 
-    /// The plans to freeze and the line pointers that they are for.
+    /// Returns the plans to freeze and their line pointers.
     fn frozen(&self) -> Vec<(Plan, u16)> {
         let plan = |number| {
             let after = HeapTupleHeader::of(self.after.normal_item(number).ok()?)?;
@@ -373,7 +376,8 @@ impl<'p> Compared<'p> {
     }
 }
 
-/// Plans since 16, each with as many heap tuples as are frozen alike (`heap_log_freeze_plan`), and their line pointers.
+/// Groups tuples that are frozen in the same way into plans, as since 16 (`heap_log_freeze_plan`). Returns
+/// the plans and their line pointers.
 fn freeze_plans(mut frozen: Vec<(Plan, u16)>) -> (Vec<FreezePlan>, Vec<u16>) {
     frozen.sort_unstable_by_key(|(plan, number)| (plan.order(), *number));
     let plan_of = |alike: &[(Plan, u16)]| {
@@ -384,18 +388,18 @@ fn freeze_plans(mut frozen: Vec<(Plan, u16)>) -> (Vec<FreezePlan>, Vec<u16>) {
     (plans, frozen.iter().map(|(_, number)| *number).collect())
 }
 
-/// A `PRUNE`'s three lists.
+/// Reconstructs the three lists of a `PRUNE`.
 pub(super) fn prune_data(around: &PagesAround<'_>) -> Option<Vec<u8>> {
     let XlHeapPrune16 { redirected, dead, .. } = XlHeapPrune16::read(around.record.main_data())?;
     let predicted = Compared::of(around)?.predict(around.record.version);
     let counts = (redirected.into(), dead.into());
-    // The record's own counts are there whatever became of its data.
+    // The main data has the counts even if the block has no data.
     let PredictedPrune { redirected, dead, unused } = &predicted;
     let lists = PruneLists { redirected, dead, unused, ..PruneLists::default() };
     ((redirected.len(), dead.len()) == counts).then(|| lists.lists_alone())
 }
 
-/// A `VACUUM`'s list.
+/// Reconstructs the list of a `VACUUM`.
 pub(super) fn vacuum_data(around: &PagesAround<'_>) -> Option<Vec<u8>> {
     let XlHeapVacuum { unused: count } = XlHeapVacuum::read(around.record.main_data())?;
     let unused = Compared::of(around)?.vacuumed();
@@ -403,7 +407,7 @@ pub(super) fn vacuum_data(around: &PagesAround<'_>) -> Option<Vec<u8>> {
     (unused.len() == usize::from(count)).then(|| lists.lists_alone())
 }
 
-/// What a `FREEZE_PAGE` froze.
+/// Reconstructs the plans of a `FREEZE_PAGE`.
 pub(super) fn freeze_data(around: &PagesAround<'_>) -> Option<Vec<u8>> {
     let XlHeapFreezePage { count: logged_count, .. } = XlHeapFreezePage::read(around.record.main_data())?;
     let frozen = Compared::of(around)?.frozen();
@@ -420,7 +424,7 @@ pub(super) fn freeze_data(around: &PagesAround<'_>) -> Option<Vec<u8>> {
     (count == usize::from(logged_count)).then_some(data)
 }
 
-/// What a record since 17 pruned and froze.
+/// Reconstructs the plans and lists of a record since 17.
 pub(super) fn prune_and_freeze_data(around: &PagesAround<'_>) -> Option<Vec<u8>> {
     let version = around.record.version;
     let flags = PruneFlags::read(around.record.main_data(), version)?;

@@ -31,9 +31,9 @@ struct Block {
 enum ImageUse {
     #[default]
     Restored,
-    /// Restored, and all behind the header is a hole.
+    /// Restored; all bytes after the header are a hole.
     WithHole,
-    /// For `wal_consistency_checking` alone.
+    /// Only for `wal_consistency_checking`.
     Compared,
 }
 
@@ -48,7 +48,7 @@ impl Block {
     }
 }
 
-/// Replays one record after the other, with the check looking on.
+/// Replays records one after the other, and checks them.
 struct Log {
     replay: Replay,
     check: Check,
@@ -61,7 +61,7 @@ impl Log {
         Log { replay: Replay::default(), check: Check::default(), end: Lsn(0), version }
     }
 
-    /// Lets a page be known.
+    /// Makes a page known.
     fn knows(&mut self, fork: Fork, number: u32, page: &Page) {
         let image = Some(PageBox::from(page));
         self.write((rmid::XLOG, 0xB0), &[Block { image, fork, ..Block::new(0, number) }], &[]);
@@ -77,7 +77,8 @@ impl Log {
             bytes.extend([block.id, block.fork.0 | parts]);
             bytes.extend((block.data.len() as u16).to_le_bytes());
             if block.image.is_some() {
-                // The length, where the hole starts, and that the image is to be restored (which has another bit before 15).
+                // The length, the hole's offset, and the flag that the image is to be restored, which is
+                // another bit before 15.
                 let restored = if self.version >= Major::V15 { 2 } else { 4 };
                 bytes.extend(match block.image_use {
                     ImageUse::Restored => [0, 32, 0, 0, restored],
@@ -121,7 +122,7 @@ impl Log {
     }
 }
 
-/// The logged fields of a header without a null bitmap, and 5 attributes.
+/// Returns the logged fields of a header without a null bitmap, and the attributes.
 fn logged(attributes: &[u8]) -> Vec<u8> {
     [&[5, 0, 0, 8, 24, 0], attributes].concat()
 }
@@ -173,7 +174,8 @@ fn an_image_displaces_the_shortened_row_version_of_an_update() {
     assert_eq!((log.check.total().exact, log.check.total().compared()), (1, 1));
 }
 
-/// Logical decoding needs the new row version whole, so that nothing is left out of it (`log_heap_update`).
+/// Logical decoding requires the whole new row version, so that nothing is omitted from it
+/// (`log_heap_update`).
 #[test]
 fn for_logical_decoding_the_new_row_version_is_whole() {
     const CONTAINS_NEW_TUPLE: u8 = 1 << 4;
@@ -206,14 +208,14 @@ fn a_map_is_cleared_with_its_lsn_only_where_the_record_refers_to_it() {
     }
 }
 
-/// `VISIBLE` of a block, with the map's page as PostgreSQL has it after the record, for comparison.
+/// Writes `VISIBLE` of a block, with the map's page as PostgreSQL has it after the record, for comparison.
 fn visible(log: &mut Log, heap_block: u32, map: &Page) {
     let image = Some(PageBox::from(map));
     let map = Block { image, image_use: ImageUse::Compared, ..Block::map(0) };
     log.write((rmid::HEAP2, VISIBLE), &[map, Block::new(1, heap_block)], &[0, 0, 0, 0, 3]);
 }
 
-/// A map of which some blocks have both bits.
+/// Builds a map in which the given blocks have both bits.
 fn map_of(blocks: &[u32]) -> Page {
     let mut page = map_page(0);
     for block in blocks {
@@ -222,7 +224,7 @@ fn map_of(blocks: &[u32]) -> Page {
     page
 }
 
-/// What `CREATE DATABASE` logs of a map has no bits, so PostgreSQL's redo lacks those that the map had.
+/// `CREATE DATABASE` logs a map without bits, so PostgreSQL's redo lacks the bits that the map had.
 #[test]
 fn bits_that_create_database_does_not_log_are_no_difference() {
     let copied = |image_use| {
@@ -237,11 +239,11 @@ fn bits_that_create_database_does_not_log_are_no_difference() {
     log.check.finish();
     let total = log.check.total();
     assert_eq!((total.copied_maps, total.different, total.compared()), (1, 0, 1));
-    // A bit too many is wrong all the same.
+    // A surplus bit is still an error.
     visible(&mut log, 9, &map_of(&[4, 5, 9]));
     log.check.finish();
     assert_eq!((log.check.total().copied_maps, log.check.total().different), (1, 1));
-    // And so is one too few if the map was logged with its bits, at once or later.
+    // So is a missing bit, if the map was logged with its bits, immediately or later.
     let mut log = copied(ImageUse::Restored);
     visible(&mut log, 7, &map_of(&[4, 5, 6, 7]));
     assert_eq!((log.check.total().copied_maps, log.check.total().different), (0, 1));
@@ -251,7 +253,8 @@ fn bits_that_create_database_does_not_log_are_no_difference() {
     assert_eq!((log.check.total().copied_maps, log.check.total().different), (0, 1));
 }
 
-/// Before 17.11 and 18.6 a bit is cleared before the record that says so is written, and another record may come in between.
+/// Before 17.11 and 18.6, a bit is cleared before its record is written, and another record may come in
+/// between.
 #[test]
 fn a_bit_that_is_cleared_before_its_record_is_no_difference() {
     const CLEARS: [u8; 8] = [9, 0, 0, 0, 1, 0, 0, 1];
@@ -260,7 +263,7 @@ fn a_bit_that_is_cleared_before_its_record_is_no_difference() {
         let mut log = Log::of(Major::V17);
         log.knows(Fork::VISIBILITY_MAP, 0, &map_of(&[7, 40]));
         insert(&mut log, 1, b"a");
-        // The bits of block 7 are not there any more while those of block 30 are set.
+        // The bits of block 7 are already cleared when those of block 30 are set.
         visible(&mut log, 30, &map_of(&[30, 40]));
         assert_eq!(log.check.total().compared(), 0, "not known yet");
         log
@@ -274,7 +277,7 @@ fn a_bit_that_is_cleared_before_its_record_is_no_difference() {
     log.write((rmid::HEAP, DELETE), &[Block::new(0, 40)], &CLEARS);
     log.write((rmid::HEAP, DELETE), &[Block::new(0, 7)], &CLEARS);
     assert_eq!(outcome(&mut log), (1, 0));
-    // The next record of the block does not clear the bits, refers to the map, or does not come.
+    // The next record of the block does not clear the bits, refers to the map, or does not exist.
     let mut log = raced();
     log.write((rmid::HEAP, DELETE), &[Block::new(0, 7)], &KEEPS);
     log.write((rmid::HEAP, DELETE), &[Block::new(0, 7)], &CLEARS);
@@ -317,14 +320,15 @@ fn since_19_inserts_and_prunes_set_the_map_themselves() {
     insert(&mut log, 1, b"b");
     let inserted = log.end;
     assert_eq!(log.page(Fork::MAIN, 7).unwrap().prune_xid(), XID);
-    // Nothing but the map's bit of all-visible.
+    // Only the map's all-visible bit.
     log.write((rmid::HEAP2, PRUNE), &[Block::new(0, 7), Block::map(1)], &[0x00, 0x01]);
     let page = log.page(Fork::MAIN, 7).unwrap();
     assert_eq!((page.prune_xid(), page.lsn()), (0, inserted));
     assert_eq!(log.map().0[PAGE_HEADER_BYTES + 1], 0x43);
 }
 
-/// A record that only sets the map's bits has an image of the table's page where hints are logged, and of one that was never logged.
+/// A record that only sets the map's bits has an image of the table's page if hints are logged, or if the
+/// page was never logged.
 #[test]
 fn since_19_an_image_with_bits_alone_shows_that_hints_are_logged() {
     for (lsn, shows) in [(Lsn(0), false), (Lsn(5), true)] {
@@ -358,7 +362,7 @@ fn an_image_tells_what_a_prune_did() {
     let mut log = Log::of(Major::V17);
     (1..=4).for_each(|number| insert(&mut log, number, &[number as u8; 30]));
     let before = log.page(Fork::MAIN, 7).unwrap();
-    // With a cleanup lock: 3 is dead, 2 and 4 are unused.
+    // With a cleanup lock: 3 becomes dead, 2 and 4 unused.
     let lists: Vec<u8> = [1u16, 3, 2, 2, 4].iter().flat_map(|number| number.to_le_bytes()).collect();
     let main = [0, 0x04 | 0x40 | 0x80];
     log.write((rmid::HEAP2, PRUNE), &[Block { data: lists, ..Block::new(0, 7) }], &main);
@@ -370,7 +374,7 @@ fn an_image_tells_what_a_prune_did() {
     assert_eq!((log.check.total().exact, log.check.total().compared()), (1, 1));
 }
 
-/// A table's page with some heap tuples and line pointers, some of them wrong.
+/// Generates a table's page with some heap tuples and line pointers, some of them wrong.
 fn any_page() -> impl Strategy<Value = Page> {
     let items = prop::collection::vec((0u8..4, 0usize..80), 0..12);
     let wrong = prop::collection::vec((0usize..PAGE_BYTES, any::<u8>()), 0..3);
@@ -390,7 +394,7 @@ fn any_page() -> impl Strategy<Value = Page> {
             }
         }
         for (at, byte) in wrong {
-            // Most often the header and the line pointers are what is wrong.
+            // In most cases the header or a line pointer is wrong.
             let at = [at, PAGE_HEADER_BYTES + at % 48, at % PAGE_HEADER_BYTES][usize::from(how_wrong)];
             page.0[at] = byte;
         }
@@ -402,7 +406,7 @@ fn any_version() -> impl Strategy<Value = Major> {
     prop::sample::select(Major::all().collect::<Vec<_>>())
 }
 
-/// Bytes in which small numbers are frequent, as line pointers are.
+/// Generates bytes in which small numbers are frequent, as in line pointers.
 fn any_bytes(most: usize) -> impl Strategy<Value = Vec<u8>> {
     prop::collection::vec(prop_oneof![3 => Just(0), 3 => 0u8..12, 1 => any::<u8>()], 0..most)
 }

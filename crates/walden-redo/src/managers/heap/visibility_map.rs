@@ -1,6 +1,6 @@
 //! The visibility map: two bits per block of a table.
 //!
-//! `visibilitymap.c` decides. A map's page has nothing but its header and the bits.
+//! Mirrors `visibilitymap.c`. A map's page consists of its header and the bits.
 
 use walden_format::lsn::Lsn;
 use walden_format::payload::heap::{PruneFlags, XlHeapVisible};
@@ -17,14 +17,14 @@ use crate::page::{Misfit, PAGE_CONTENTS, Page, flags};
 use crate::step::Step;
 use crate::store::{BlockKey, PageStore};
 
-/// Where a block's bits are.
+/// The position of a block's bits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct MapPlace {
     /// The map's page.
     block: u32,
     /// The byte's offset on that page.
     byte: usize,
-    /// How far its bits are from the byte's lowest.
+    /// Distance of the block's bits from the lowest bit of the byte.
     shift: u32,
 }
 
@@ -41,7 +41,7 @@ impl MapPlace {
         page.0[self.byte] &= !(bits << self.shift);
     }
 
-    /// Whether the bits were others.
+    /// Sets the bits. Returns whether they changed.
     fn set(self, page: &mut Page, bits: u8) -> bool {
         let changed = page.0[self.byte] >> self.shift & VISIBILITYMAP_VALID_BITS != bits;
         page.0[self.byte] |= bits << self.shift;
@@ -49,10 +49,11 @@ impl MapPlace {
     }
 }
 
-/// A record changed a block of a table that was all visible or all frozen (`visibilitymap_clear`).
+/// Clears bits of a block that a record changed and that was all-visible or all-frozen
+/// (`visibilitymap_clear`).
 ///
-/// `heap` is the id of the table's block. 17.11, 18.6 and 19 register the map's block, which has its LSN then; before,
-/// the record's flag says it all, and the map's LSN stays.
+/// `heap` is the id of the table's block. 17.11, 18.6 and 19 register the map's block, whose page then gets
+/// the record's LSN. Before, the record has only a flag, and the map's LSN does not change.
 pub(super) fn clear(step: &mut Step<'_, '_>, heap: u8, bits: u8) {
     let Some(heap) = step.block(heap) else { return };
     let place = MapPlace::of(heap.block);
@@ -66,14 +67,14 @@ pub(super) fn clear(step: &mut Step<'_, '_>, heap: u8, bits: u8) {
     }
 }
 
-/// The id of the map's block, if the record refers to it.
+/// Returns the id of the map's block, if the record refers to it.
 fn registered(blocks: &[BlockRef], key: BlockKey) -> Option<u8> {
     let is_key =
         |block: &&BlockRef| (block.relation, block.fork, block.block) == (key.relation, key.fork, key.block);
     blocks.iter().find(is_key).map(|block| block.id)
 }
 
-/// Sets bits of the table's block `heap` on the map's block `map`, as a record says that refers to both
+/// Sets bits of the table's block `heap` on the map's block `map`, for a record that refers to both
 /// (`visibilitymap_set`).
 pub(super) fn set(step: &mut Step<'_, '_>, map: u8, heap: u8, bits: u8) -> Result<(), Misfit> {
     let (Some(map_block), Some(heap)) = (step.block(map), step.block(heap)) else {
@@ -96,9 +97,9 @@ pub(super) fn set(step: &mut Step<'_, '_>, map: u8, heap: u8, bits: u8) -> Resul
     Ok(())
 }
 
-/// `VISIBLE`, until 18: block 0 is the map's, block 1 the table's (`heap_xlog_visible`).
+/// Replays `VISIBLE`, until 18: block 0 is the map's, block 1 the table's (`heap_xlog_visible`).
 pub(super) fn visible(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
-    // 9.5 had but one bit.
+    // 9.5 had only one bit.
     let bits = XlHeapVisible::read(step.main())
         .map_or(VISIBILITYMAP_ALL_VISIBLE, |fields| fields.flags.0 & VISIBILITYMAP_VALID_BITS);
     note_logged_hints(step, 1);
@@ -106,7 +107,8 @@ pub(super) fn visible(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
     set(step, 0, 1, bits)
 }
 
-/// A record that only marks a table's page as all visible has an image of it only where hints are logged (`log_heap_visible`, since 19
+/// Notes that hints are logged if the record shows it. A record that only marks a table's page as all-visible
+/// has an image of that page only if hints are logged (`log_heap_visible`, since 19
 /// `log_heap_prune_and_freeze`).
 pub(super) fn note_logged_hints(step: &mut Step<'_, '_>, heap: u8) {
     let is_image = step.block(heap).is_some_and(|block| block.image.is_some_and(|image| image.apply));
@@ -118,8 +120,8 @@ pub(super) fn note_logged_hints(step: &mut Step<'_, '_>, heap: u8) {
     }
 }
 
-/// Whether a record refers to a table's page only to mark it as all visible, and has an image of it that shows that hints are logged,
-/// as [`note_logged_hints`] finds it.
+/// Returns whether a record refers to a table's page only to mark it as all-visible, and has an image of it.
+/// Such an image shows that hints are logged, by the same rule as in [`note_logged_hints`].
 pub(crate) fn shows_logged_hints(record: &Record<'_>) -> bool {
     let is_since_19 = record.version >= Major::V19;
     let heap = match record.rmgr_info() {
@@ -138,7 +140,7 @@ pub(crate) fn shows_logged_hints(record: &Record<'_>) -> bool {
     })
 }
 
-/// The table's page says that it is all visible, too; its LSN changes only where hints are logged.
+/// Marks the table's page as all-visible, too. Its LSN changes only if hints are logged.
 pub(super) fn mark_page(step: &mut Step<'_, '_>, heap: u8) {
     let stamps = step.store().is_some_and(|store| store.are_hints_logged());
     mark_changed_page(step, heap);
@@ -149,7 +151,7 @@ pub(super) fn mark_page(step: &mut Step<'_, '_>, heap: u8) {
     }
 }
 
-/// The same of a page whose LSN changes anyway.
+/// Marks a page as all-visible whose LSN changes anyway.
 pub(super) fn mark_changed_page(step: &mut Step<'_, '_>, heap: u8) {
     if let Some(page) = step.page(heap)
         && !page.is_new()
@@ -158,7 +160,8 @@ pub(super) fn mark_changed_page(step: &mut Step<'_, '_>, heap: u8) {
     }
 }
 
-/// The table was cut to `heap_blocks` (`visibilitymap_prepare_truncate`): the map loses the bits of what is gone.
+/// Clears the map's bits of the blocks from `heap_blocks` on, which were truncated
+/// (`visibilitymap_prepare_truncate`).
 pub(crate) fn truncate(store: &mut PageStore, relation: RelFileLocator, heap_blocks: u32) {
     let MapPlace { block, byte, shift } = MapPlace::of(heap_blocks);
     let fork = Fork::VISIBILITY_MAP;
