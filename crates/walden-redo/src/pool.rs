@@ -1,4 +1,4 @@
-//! A page of one's own in memory.
+//! Page buffers in memory.
 
 use std::ops::{Deref, DerefMut};
 
@@ -9,13 +9,13 @@ use crate::page::{PAGE_BYTES, Page};
 /// A page as words: a vector of them becomes a page without being copied, and has a page's alignment.
 type Words = [u64; PAGE_BYTES / size_of::<u64>()];
 
-/// A page on the heap, which a page store lends out and takes back.
+/// A page in heap memory, which a page store lends and takes back.
 #[derive(Clone)]
 pub struct PageBox(Box<Words>);
 
 impl PageBox {
-    /// A page that starts with some bytes, ends with others and has zeros between them, without clearing the memory first.
-    /// Together they are not more than a page.
+    /// Builds a page from its first and last bytes, with zeros between them, without clearing the memory
+    /// first. The bytes must not exceed a page.
     pub(crate) fn around_hole(start: &[u8], end: &[u8]) -> PageBox {
         const WORDS: usize = PAGE_BYTES / size_of::<u64>();
         let mut words: Vec<u64> = Vec::with_capacity(WORDS);
@@ -30,27 +30,27 @@ impl PageBox {
         words.resize(WORDS - whole.len(), 0);
         words.extend(whole.iter().map(|word| u64::from_ne_bytes(*word)));
         let mut page = PageBox::of(words);
-        // What shares a word with the hole or with the start.
+        // The bytes that share a word with the hole or with the start.
         let at = PAGE_BYTES - end.len();
         (*page).0[at..at + first.len()].copy_from_slice(first);
         page
     }
 
     fn of(words: Vec<u64>) -> PageBox {
-        // Every caller's vector has a page's words.
+        // All callers pass exactly a page's words.
         PageBox(words.into_boxed_slice().try_into().unwrap_or_else(|_| Box::new([0; _])))
     }
 }
 
 impl Default for PageBox {
-    /// Zeros.
+    /// Returns a page of zeros.
     fn default() -> PageBox {
         PageBox::of(vec![0; PAGE_BYTES / size_of::<u64>()])
     }
 }
 
 impl From<&Page> for PageBox {
-    /// A copy, without clearing the memory first: replay copies a page for most records.
+    /// Copies a page without clearing the memory first: replay copies a page for most records.
     fn from(page: &Page) -> PageBox {
         let words: &Words = transmute_ref!(page);
         PageBox::of(words.to_vec())

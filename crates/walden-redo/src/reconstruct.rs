@@ -1,9 +1,9 @@
 //! Records as PostgreSQL would have written them without full-page images.
 //!
-//! A block with an image has no data: the image shows the outcome. What the data would have been is reconstructed from the
-//! page before the record and the image: the new heap tuple is on the image, the line pointers that became dead are dead
-//! there. Such a record is what PostgreSQL writes for a page that was changed since the last checkpoint; replayed on the page
-//! before, it must give the image.
+//! A block with an image has no data, because the image shows the result. The data that it would have had is
+//! reconstructed from the page before the record and the image: the new heap tuple is on the image, and line
+//! pointers that became dead are dead there. PostgreSQL writes such a record for a page that was already
+//! changed since the last checkpoint. Replayed on the page before, it must produce the image.
 
 use walden_format::assemble::assemble;
 use walden_format::payload::heap::SharedLengths;
@@ -16,26 +16,26 @@ use crate::page::{Misfit, PAGE_BYTES, Page};
 use crate::pool::PageBox;
 use crate::step::{Role, Touched, touched_with};
 
-/// Whether the record's image of a block is all there is to its change, not the outcome of data in its place.
+/// Returns whether the record's image of a block is the whole change, and does not replace data.
 pub(crate) fn is_forced_image(record: &Record<'_>, id: u8) -> bool {
     let kinds = KindTable::of(record.version);
     let kind = kinds.kind(record.header.rmid, record.header.info);
     kinds.image_class(kind.index(), id) == ImageClass::Forced
 }
 
-/// How reconstructed data compares with what the record has.
+/// The result of comparing reconstructed data with the record's.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Match {
     /// The same bytes.
     Exact,
     /// Other bytes, which may have the same effect.
     Differs,
-    /// Nothing is reconstructed: the pages before are not known, or the image does not show it.
+    /// Nothing is reconstructed: the pages before are unknown, or the image does not determine the data.
     Unknown,
 }
 
-/// Compares the reconstructed data of the block at `index` of [`Record::blocks`] with the record's, where it has both the
-/// data and an image: in a log written with `wal_consistency_checking`. Nothing where there is nothing to compare.
+/// Compares the reconstructed data of the block at `index` of [`Record::blocks`] with the record's. Returns
+/// `None` unless the block has both data and an image, as in WAL written with `wal_consistency_checking`.
 ///
 /// `touched` are the pages before the record, as an observer sees them.
 pub fn compare(record: &Record<'_>, touched: &[Touched], index: usize) -> Option<Match> {
@@ -57,10 +57,11 @@ pub fn compare(record: &Record<'_>, touched: &[Touched], index: usize) -> Option
     })
 }
 
-/// Reconstructs each block's data, in the order of [`Record::blocks`]: nothing where the image does not show it, or where
-/// the block has no image or has data.
+/// Reconstructs each block's data, in the order of [`Record::blocks`]: `None` if the image does not determine
+/// it, or if the block has no image or has data.
 ///
-/// `pages` are each block's page before the record and its image, as far as they are known. They are the same afterwards.
+/// `pages` are each block's page before the record and its image, as far as they are known. They are
+/// unchanged afterwards.
 pub fn block_data(
     record: &Record<'_>,
     pages: &mut [(Option<PageBox>, Option<PageBox>)],
@@ -80,7 +81,8 @@ pub fn block_data(
     data
 }
 
-/// Reconstructs the data of the block at `index` of [`Record::blocks`]; nothing if the image does not show it.
+/// Reconstructs the data of the block at `index` of [`Record::blocks`]; `None` if the image does not
+/// determine it.
 ///
 /// `touched` are the pages before the record, as an observer sees them.
 pub fn block_data_at(record: &Record<'_>, touched: &[Touched], index: usize) -> Option<Vec<u8>> {
@@ -91,24 +93,24 @@ pub fn block_data_at(record: &Record<'_>, touched: &[Touched], index: usize) -> 
     (manager(record.header.rmid)?.block_data)(&PagesAround { record, touched }, block)
 }
 
-/// What an update's new tuple shares with the old one, and what its record leaves out where it may (`log_heap_update`): no bytes
-/// if the tuples are on two pages. `None` if they are not known.
+/// Returns the lengths of the prefix and suffix that an update's new tuple shares with the old one, and that
+/// its record may omit (`log_heap_update`): 0 if the tuples are on two pages. `None` if they are unknown.
 ///
 /// `touched` are the pages before the record, as an observer sees them.
 pub fn shared_with_old(record: &Record<'_>, touched: &[Touched]) -> Option<SharedLengths> {
     heap::shared_with_old(&PagesAround { record, touched })
 }
 
-/// Applies the block data of a Generic record to its page: fragments, and zeros for the unused middle.
+/// Applies the block data of a Generic record to its page: fragments, and zeros for the unused space.
 ///
 /// # Errors
-/// Fragments that are cut short or exceed the page, which is changed in part then.
+/// A fragment is cut short or exceeds the page. The page may then be partly changed.
 pub fn apply_fragments(page: &mut Page, data: &[u8]) -> Result<(), Misfit> {
     generic::apply(page, data)
 }
 
-/// The block data of a Generic record that changes one page to another: what PostgreSQL writes. `None` if the free space of one of
-/// the pages has no valid bounds.
+/// Returns the block data of a Generic record that changes one page to another, as PostgreSQL writes it.
+/// `None` if the free space of one of the pages has no valid bounds.
 pub fn fragments_between(before: &Page, after: &Page) -> Option<Vec<u8>> {
     generic::fragments(before, after)
 }
@@ -121,8 +123,9 @@ pub struct RecordWithoutImages {
 }
 
 impl RecordWithoutImages {
-    /// Removes the images that replay would restore and puts the reconstructed data in their place; nothing if some of it
-    /// cannot be reconstructed. Nothing takes the place of an image that the record always has ([`ImageClass::Forced`]).
+    /// Replaces the images that replay would restore by the reconstructed data; `None` if some of it cannot
+    /// be reconstructed. An image that the record always has ([`ImageClass::Forced`]) is removed without
+    /// replacement.
     ///
     /// `touched` are the pages before the record, as an observer sees them.
     pub fn of(record: &Record<'_>, touched: &[Touched]) -> Option<RecordWithoutImages> {
@@ -149,7 +152,7 @@ impl RecordWithoutImages {
         Some(RecordWithoutImages { bytes, blocks: Vec::new() })
     }
 
-    /// Decodes the record, which gets LSN, end and version from the one that it was made of.
+    /// Decodes the record. LSN, end and version are those of the original record.
     pub fn record<'a>(&'a mut self, original: &Record<'_>) -> Option<Record<'a>> {
         let header = RecordHeader::parse(&self.bytes)?;
         let place = (original.lsn, original.end);

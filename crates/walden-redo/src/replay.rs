@@ -1,4 +1,4 @@
-//! One record after another into the page store.
+//! Replays records into the page store.
 
 use walden_format::record::{BlockRef, Fork, Record};
 use walden_format::rmgr;
@@ -9,20 +9,20 @@ use crate::pool::PageBox;
 use crate::step::{Role, Step, Touched};
 use crate::store::{BlockKey, LastRecord, PageStore, State, Unknown};
 
-/// Gets each record and its pages as they are replayed.
+/// Receives each record and its pages during replay.
 pub trait Observer {
-    /// Whether it looks at what replay itself has no use for: images of `wal_consistency_checking`, and pages before they
-    /// are initialized.
+    /// Whether the observer needs pages that replay itself does not use: images of
+    /// `wal_consistency_checking`, and pages before they are initialized.
     const ALL_IMAGES: bool = false;
 
-    /// Before a record changes anything: the pages as they were.
+    /// Receives the pages before the record changes them.
     fn before(&mut self, record: &Record<'_>, touched: &[Touched]) {
         let _ = (record, touched);
     }
 
-    /// After a record: the pages as they are.
+    /// Receives the pages after the record.
     ///
-    /// What is done to a page here stays so.
+    /// Changes to a page are kept.
     fn after(&mut self, record: &Record<'_>, touched: &mut [Touched]) {
         let _ = (record, touched);
     }
@@ -30,24 +30,24 @@ pub trait Observer {
 
 impl Observer for () {}
 
-/// Some blocks of a record, by their places in [`Record::blocks`], of which there are 33 at most.
+/// A set of a record's blocks, by their index in [`Record::blocks`], which has at most 33.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct BlockSet(u64);
 
 impl BlockSet {
-    /// Adds the block at this place. Places from 64 on, which no record has, are ignored.
+    /// Adds the block at an index. Indexes from 64 on, which no record has, are ignored.
     pub fn add(&mut self, index: usize) {
         self.0 |= 1_u64.checked_shl(index as u32).unwrap_or(0);
     }
 
-    /// Whether the set has the block at this place.
+    /// Returns whether the set has the block at an index.
     #[inline]
     pub fn has(self, index: usize) -> bool {
         index < 64 && self.0 >> index & 1 != 0
     }
 }
 
-/// Replays records, in the log's order.
+/// Replays records in the order of the WAL.
 #[derive(Debug, Default)]
 pub struct Replay {
     /// The pages as they are after the last record.
@@ -66,10 +66,11 @@ impl Replay {
         self.apply_except(record, BlockSet::default(), observer);
     }
 
-    /// Replays a record except for the blocks in `excluded`, whose pages are unknown afterwards. Returns whether the record fit
-    /// the pages of the others.
+    /// Replays a record except for the blocks in `excluded`, whose pages are unknown afterwards. Returns
+    /// whether the record fit the pages of the other blocks.
     ///
-    /// A page does not depend on another one, so those of the other blocks are as if all had been replayed.
+    /// Each page is replayed independently of the others, so the pages of the other blocks are the same as
+    /// after [`Replay::apply`].
     pub fn apply_except<O: Observer>(
         &mut self,
         record: &Record<'_>,
@@ -149,8 +150,8 @@ impl Replay {
         }
     }
 
-    /// Takes a block's page out of the store and its image out of the record. `touched` is filled where it stays: to copy it
-    /// would take longer than all else here but fetching the page from memory.
+    /// Takes a block's page out of the store and its image out of the record. Fills `touched` in place:
+    /// copying it would take longer than anything else here except for fetching the page from memory.
     #[inline]
     fn touch(&mut self, record: &Record<'_>, block: &BlockRef, all_images: bool, touched: &mut Touched) {
         let key = BlockKey::of(block);
@@ -189,7 +190,7 @@ impl Replay {
         touched.fill(block, (slot, fresh), role, was, None);
     }
 
-    /// The image of a block, and what its page is before the record's changes.
+    /// Restores the image of a block, and sets the page before the record's changes.
     #[inline(never)]
     fn restore(&mut self, record: &Record<'_>, block: &BlockRef, all_images: bool, touched: &mut Touched) {
         let (slot, role) = (touched.slot, touched.role);
@@ -199,22 +200,22 @@ impl Replay {
         }
         let mut restored = Ok(());
         if let Some(image) = &block.image {
-            // An image for the consistency check alone is as good as any where nothing else is known.
+            // If nothing else is known, an image for the consistency check is used like any other.
             if image.apply || all_images || touched.page.is_none() {
                 let page = self.store.restore_image(image, record.image_data(image));
                 restored = page.as_ref().map(|_| ()).map_err(|misfit| *misfit);
                 touched.image = page.ok();
             }
             if image.apply || (touched.page.is_none() && !block.will_init) {
-                // What a base has of later records, or of several moments, is not the page before this one.
+                // A base that already has later changes, or is torn, is not the page before this record.
                 if role == Role::Ahead || self.store.may_be_torn(slot) {
                     touched.page.take().into_iter().for_each(|page| self.store.recycle(page));
                 }
                 touched.role = Role::Restored;
             }
         }
-        // A page that is initialized is so even where the base is ahead: what it was is not looked at
-        // (`XLogInitBufferForRedo`), and the base may have caught it half written.
+        // Redo does not read a page that it initializes (`XLogInitBufferForRedo`), so it is initialized even
+        // if the base is ahead; the base may have been copied while it was being written.
         if block.will_init && touched.role != Role::Restored {
             touched.role = Role::Init;
         }
@@ -224,7 +225,8 @@ impl Replay {
         }
     }
 
-    /// The same for a page that is overwritten whole, where the observer does not need what it was: that is not even read.
+    /// Does the same for a page that is overwritten completely, if the observer does not need the old page.
+    /// It is not even read.
     #[inline]
     fn touch_overwritten(
         &mut self,
@@ -251,10 +253,10 @@ impl Replay {
     }
 }
 
-/// Replays a record on copies of pages: what they would be if the record had no images.
+/// Replays a record on copies of pages, to find the pages that it would produce without images.
 ///
-/// `bare` is the record with its data and without images; `before` are the pages of its blocks, as far as known. Returns the pages
-/// after the record.
+/// `bare` is the record with its data and without images; `before` are the pages of its blocks, as far as
+/// known. Returns the pages after the record.
 ///
 /// # Errors
 /// The record does not fit the pages, or its resource manager cannot be replayed.

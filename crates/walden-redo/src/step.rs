@@ -1,4 +1,4 @@
-//! A record while it is replayed: its blocks, and what its resource manager may do to their pages.
+//! A record during replay: its blocks, and the changes that its resource manager may make to their pages.
 
 use walden_format::payload::{self, Payload};
 use walden_format::record::{BlockRef, Record};
@@ -13,9 +13,9 @@ use crate::store::{PageStore, Slot, State, Unknown};
 pub struct Touched {
     /// The block's entry in the page store.
     pub slot: Slot,
-    /// What the record does with the page.
+    /// The role of the page in the record.
     pub role: Role,
-    /// What was known of it before the record.
+    /// The state of the page before the record.
     pub was: State,
     /// The page before the change; `None` if it is not known.
     pub page: Option<PageBox>,
@@ -23,14 +23,15 @@ pub struct Touched {
     pub image: Option<PageBox>,
     /// Whether no record has referred to the block before.
     pub fresh: bool,
-    /// The page before is one of a visibility map of which [`PageStore::may_lack_bits`]; for a block with an image alone.
+    /// Whether the page before is of a visibility map with [`PageStore::may_lack_bits`]; set only for a block
+    /// with an image.
     pub may_lack_bits: bool,
     id: u8,
     changed: bool,
     keeps_lsn: bool,
 }
 
-/// What a record does to a block.
+/// The role of a block in a record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Role {
     /// Its page is known and to be changed.
@@ -46,7 +47,7 @@ pub enum Role {
 }
 
 impl Default for Touched {
-    /// No block yet.
+    /// Returns a placeholder for a block.
     fn default() -> Touched {
         let (slot, state) = (Slot::NONE, State::Unknown(Unknown::NotSeen));
         let (role, was, page, image) = (Role::Unknown(state), state, None, None);
@@ -56,7 +57,7 @@ impl Default for Touched {
 }
 
 impl Touched {
-    /// A block of a record that is replayed on its own, without a store: with its page, if that is known.
+    /// Describes a block of a record that is replayed without a store, with its page, if known.
     pub(crate) fn alone(block: &BlockRef, page: Option<PageBox>) -> Touched {
         let role = match &page {
             _ if block.will_init => Role::Init,
@@ -67,7 +68,7 @@ impl Touched {
         Touched { role, was: State::Exact, page, id: block.id, ..Touched::default() }
     }
 
-    /// Before the record's changes, without an image.
+    /// Fills the entry before the record's changes, without an image.
     #[inline(always)]
     pub(crate) fn fill(
         &mut self,
@@ -84,17 +85,19 @@ impl Touched {
         (self.may_lack_bits, self.changed, self.keeps_lsn) = (false, false, false);
     }
 
-    /// After the record: whether it gave the page its LSN. Of a page that is not known that is taken to be so.
+    /// Returns whether the record changed the page's LSN; to be called after the record. True for an unknown
+    /// page.
     pub fn sets_lsn(&self) -> bool {
         !self.keeps_lsn && (self.changed || !matches!(self.role, Role::Redo | Role::Init))
     }
 
-    /// After the record: whether it left the page as it was, which is known.
+    /// Returns whether the record left a known page unchanged; to be called after the record.
     pub fn is_untouched(&self) -> bool {
         self.role == Role::Redo && !self.changed
     }
 
-    /// After the resource manager: notes the change in the page, or gives it up.
+    /// Completes the page after the resource manager: sets the LSN of a changed page, or makes the page
+    /// unknown after an error.
     pub(crate) fn settle(&mut self, record: &Record<'_>, outcome: Result<(), State>) {
         match (self.role, outcome) {
             (Role::Restored, _) => {
@@ -117,7 +120,7 @@ impl Touched {
         }
     }
 
-    /// Notes the change in the page.
+    /// Sets the LSN of a changed page.
     #[inline]
     pub(crate) fn stamp(&mut self, record: &Record<'_>) {
         if let Some(page) = &mut self.page
@@ -134,8 +137,8 @@ impl Touched {
     }
 }
 
-/// A record with the pages before it and its images, of each block both, as an observer would see them; for those who have
-/// no store. They are taken from there.
+/// Returns each block of a record with its page before and its image, as an observer would see them, for
+/// callers without a store. Takes the pages out of `pages`.
 pub(crate) fn touched_with(
     record: &Record<'_>,
     pages: &mut [(Option<PageBox>, Option<PageBox>)],
@@ -148,7 +151,7 @@ pub(crate) fn touched_with(
     record.blocks.iter().zip(pages).map(touched).collect()
 }
 
-/// A record being replayed: what its resource manager sees.
+/// A record during replay, as its resource manager sees it.
 pub(crate) struct Step<'s, 'r> {
     /// The record that is replayed.
     pub record: &'s Record<'r>,
@@ -157,68 +160,68 @@ pub(crate) struct Step<'s, 'r> {
 }
 
 impl<'r> Step<'_, 'r> {
-    /// PostgreSQL's major version that wrote the record.
+    /// Returns PostgreSQL's major version that wrote the record.
     pub fn version(&self) -> Major {
         self.record.version
     }
 
-    /// The record's kind: the upper 4 bits of its info byte.
+    /// Returns the record's kind: the upper 4 bits of its info byte.
     pub fn kind(&self) -> u8 {
         self.record.rmgr_info()
     }
 
-    /// The record's main data.
+    /// Returns the record's main data.
     pub fn main(&self) -> &'r [u8] {
         self.record.main_data()
     }
 
-    /// The record's fields. A record that has none, or that cannot be read, fits no page.
+    /// Returns the record's fields. A record without fields, or with unreadable ones, fits no page.
     pub fn payload(&self) -> Result<Payload<'r>, Misfit> {
         payload::parse(self.record).map_err(|_| Misfit("the record's fields cannot be read"))
     }
 
-    /// A block reference of the record, by its block id.
+    /// Returns a block reference of the record by its block id.
     pub fn block(&self, id: u8) -> Option<&'r BlockRef> {
         self.record.block(id)
     }
 
-    /// The data of a block; empty if the record has none for it.
+    /// Returns the data of a block; empty if the record has none for it.
     pub fn data(&self, id: u8) -> &'r [u8] {
         self.record.block(id).map_or(&[], |block| self.record.block_data(block))
     }
 
-    /// A page to change: nothing if the record has no such block, if it was restored from the record's image, or if it is
-    /// not known. Its LSN will be the record's.
+    /// Returns a page to change; `None` if the record has no such block, or if the page was restored from the
+    /// record's image or is unknown. The page gets the record's LSN.
     pub fn page(&mut self, id: u8) -> Option<&mut Page> {
         self.touched(id).and_then(Touched::changing)
     }
 
-    /// A page to change even if it was restored from the record's image: for what PostgreSQL does to a page only after
-    /// the record is written, so that the image lacks it.
+    /// Returns a page to change even if it was restored from the record's image. PostgreSQL makes some
+    /// changes only after it writes the record, so that the image lacks them.
     pub fn page_or_image(&mut self, id: u8) -> Option<&mut Page> {
         let touched = self.touched(id)?;
         if touched.role == Role::Restored { touched.page.as_deref_mut() } else { touched.changing() }
     }
 
-    /// A new page, all zeros, to make: nothing if the record has no such block.
+    /// Returns a new page of zeros to initialize; `None` if the record has no such block.
     pub fn init(&mut self, id: u8) -> Option<&mut Page> {
         self.touched(id).and_then(Touched::making)
     }
 
-    /// A page to change or to make, whichever the record says.
+    /// Returns a page to change or to initialize, depending on the record.
     pub fn page_or_init(&mut self, id: u8) -> Option<&mut Page> {
         let touched = self.touched(id)?;
         if touched.role == Role::Init { touched.making() } else { touched.changing() }
     }
 
-    /// Leaves a page's LSN as it is.
+    /// Keeps a page's LSN unchanged.
     pub fn keep_lsn(&mut self, id: u8) {
         if let Some(touched) = self.touched(id) {
             touched.keeps_lsn = true;
         }
     }
 
-    /// Makes one page of the record unknown, the others not.
+    /// Makes one page of the record unknown, but not the others.
     pub fn lose(&mut self, id: u8, misfit: Misfit) {
         if let Some(touched) = self.touched(id)
             && matches!(touched.role, Role::Redo | Role::Init)
@@ -227,14 +230,15 @@ impl<'r> Step<'_, 'r> {
         }
     }
 
-    /// The pages that the record does not refer to; nothing in a rehearsal, which must not change them.
+    /// Returns the store with the pages to which the record does not refer; `None` in a rehearsal, which must
+    /// not change them.
     pub fn store(&mut self) -> Option<&mut PageStore> {
         self.store.as_deref_mut()
     }
 
     #[inline]
     fn touched(&mut self, id: u8) -> Option<&mut Touched> {
-        // Ids mostly count from 0 without gaps.
+        // Ids usually count from 0 without gaps.
         let index = usize::from(id);
         if self.touched.get(index).is_some_and(|touched| touched.id == id) {
             return self.touched.get_mut(index);

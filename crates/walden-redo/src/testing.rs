@@ -1,4 +1,4 @@
-//! Records and numbers made for tests.
+//! Builds records and numbers for tests.
 
 use proptest::prelude::*;
 use walden_format::lsn::Lsn;
@@ -44,7 +44,7 @@ pub(crate) fn replayed(
     rehearse(&record, blocks.iter().map(|(page, _)| page.as_ref().map(PageBox::from)))
 }
 
-/// Pages with a special area of 8 bytes, sound or not.
+/// Generates pages with a special area of 8 bytes, valid or not.
 pub(crate) fn any_page() -> impl Strategy<Value = Page> {
     let ends = (0..300usize, prop_oneof![9 => 0..8192usize, 1 => 0..65536usize]);
     let content = prop_oneof![Just(vec![0]), prop::collection::vec(any::<u8>(), 1..64)];
@@ -63,12 +63,12 @@ pub(crate) fn any_page() -> impl Strategy<Value = Page> {
     )
 }
 
-/// Bytes of a record, mostly small numbers.
+/// Generates bytes of a record, mostly small numbers.
 pub(crate) fn any_bytes(most: usize) -> impl Strategy<Value = Vec<u8>> {
     prop::collection::vec(prop_oneof![3 => Just(0), 2 => 0..16u8, 1 => any::<u8>()], 0..most)
 }
 
-/// Up to 4 blocks, whatever they are.
+/// Generates up to 4 blocks with arbitrary pages and data.
 pub(crate) fn any_blocks() -> impl Strategy<Value = Vec<TestBlock>> {
     prop::collection::vec((prop::option::weighted(0.8, any_page()), any_bytes(80)), 0..4)
 }

@@ -315,7 +315,7 @@ impl Check {
                 (Role::Redo | Role::Init, Some(page)) => {
                     let verdict = self.judge(&place, &image, page, Some(record.header.rmid));
                     if matches!(verdict, Verdict::Different | Verdict::ClearedEarly) {
-                        // One mistake is one difference, not as many as there are records after it.
+                        // Only the first record after an error counts as a difference, not every later one.
                         touched.page = Some(image);
                         continue;
                     }
@@ -356,7 +356,7 @@ impl Observer for Check {
     }
 }
 
-/// What the pages of a record with images would be without the images.
+/// The pages of a record with images, replayed without the images.
 enum Prediction {
     Pages(Vec<Option<PageBox>>),
     /// The record without images does not fit the pages.
@@ -381,7 +381,7 @@ fn predict(record: &Record<'_>, touched: &[Touched]) -> Prediction {
     }
 }
 
-/// A page and the record after which it is looked at.
+/// A page and the record after which it is compared.
 #[derive(Clone, Copy, Debug)]
 pub struct Place {
     /// The page.
@@ -390,7 +390,8 @@ pub struct Place {
     pub last: LastRecord,
     /// PostgreSQL's major version that wrote it.
     pub version: Major,
-    /// The page is one of a visibility map whose bits were not all logged ([`crate::PageStore::may_lack_bits`]).
+    /// The page is one of a visibility map whose bits were not all logged
+    /// ([`crate::PageStore::may_lack_bits`]).
     pub may_lack_bits: bool,
 }
 
@@ -411,7 +412,7 @@ fn compare(expected: &Page, found: &Page, place: &Place, rmid: Option<u8>) -> (V
     let (mut expected, mut found) = (PageBox::from(expected), PageBox::from(found));
     for page in [&mut expected, &mut found] {
         mask::lsn_and_checksum(page);
-        // A page without line pointers may have its content in what looks like the hole: maps do.
+        // A page without line pointers, such as a map, may have content between `pd_lower` and `pd_upper`.
         if page.lower() > PAGE_HEADER_BYTES {
             page.zero_hole();
         }
@@ -433,7 +434,7 @@ fn compare(expected: &Page, found: &Page, place: &Place, rmid: Option<u8>) -> (V
     }
 }
 
-/// What is at an offset of a page.
+/// Returns the name of the field at an offset of a page.
 pub fn field_at(page: &Page, offset: usize) -> String {
     const HEADER: [(usize, &str); 8] = [
         (header::LSN, "pd_lsn"),

@@ -1,11 +1,13 @@
 //! Reproduces the compression of PostgreSQL, byte for byte.
 //!
-//! PostgreSQL compresses full-page images and values with pglz, lz4 or zstd. `walden compress` stores them uncompressed, which
-//! its entropy coding compresses better, and has to reproduce the compressed bytes exactly when decoding.
+//! PostgreSQL compresses full-page images and values with pglz, lz4 or zstd. `walden compress` stores them
+//! uncompressed, which its entropy coding compresses better, and has to reproduce the compressed bytes
+//! exactly when decoding.
 //!
-//! [`Recompressor`] uses the libraries that this crate is built with. The output of lz4 and zstd may change with their version,
-//! so it serves for estimates of sizes and for comparisons. [`lz4`], [`pglz`] and [`zstd`] are this crate's own compressors,
-//! which reproduce the output of certain releases and never change, so that files may depend on them.
+//! [`Recompressor`] uses the libraries that this crate is built with. The output of lz4 and zstd may change
+//! with their version, so it serves for estimates of sizes and for comparisons. [`lz4`], [`pglz`] and
+//! [`zstd`] are this crate's own compressors, which reproduce the output of certain releases and never
+//! change, so that files may depend on them.
 
 use std::cell::RefCell;
 
@@ -55,8 +57,8 @@ impl Method {
         }
     }
 
-    /// Decompresses `stored` into `raw`, which it should fill exactly. Returns the number of bytes written, or `None` if `stored`
-    /// is corrupt, or memory is lacking: see [`Method::try_decompress`].
+    /// Decompresses `stored` into `raw`, which it should fill exactly. Returns the number of bytes written,
+    /// or `None` if `stored` is corrupt, or memory is lacking: see [`Method::try_decompress`].
     pub fn decompress(self, stored: &[u8], raw: &mut [u8]) -> Option<usize> {
         self.try_decompress(stored, raw).ok()
     }
@@ -109,8 +111,8 @@ impl Recompressor {
         Recompressor { pglz: Pglz::new(), zstd }
     }
 
-    /// Replaces the content of `out` by `raw`, compressed as a server compresses a full-page image or a value. Returns false, with
-    /// `out` empty, if the server would store it uncompressed.
+    /// Replaces the content of `out` by `raw`, compressed as a server compresses a full-page image or a
+    /// value. Returns false, with `out` empty, if the server would store it uncompressed.
     pub fn compress(&mut self, method: Method, raw: &[u8], out: &mut Vec<u8>) -> bool {
         let len = match method {
             Method::Pglz => return self.pglz.compress(raw, out),

@@ -1,17 +1,19 @@
-//! PostgreSQL's own compression format, pglz (`pg_lzcompress.c`): decompression, and compression byte for byte as PostgreSQL
-//! does it.
+//! PostgreSQL's own compression format, pglz (`pg_lzcompress.c`): decompression, and compression byte for
+//! byte as PostgreSQL does it.
 //!
-//! The bits of a control byte say, lowest first, whether a literal byte (0) or a tag (1) follows. A tag is two bytes, `oooo
-//! llll` and `oooooooo`: length - 3 and the offset of a match; after a length of 18, another byte adds to it.
+//! The bits of a control byte say, lowest first, whether a literal byte (0) or a tag (1) follows. A tag is
+//! two bytes, `oooo llll` and `oooooooo`: length - 3 and the offset of a match; after a length of 18, another
+//! byte adds to it.
 //!
-//! The choice of matches has not changed since 9.5. At each position the server searches a list of the earlier positions whose
-//! next four bytes have the same (weak) hash, newest first. It takes the longest match, the newest among equals, and stops
-//! when the match is long enough; the required length falls with every step. Only positions with the same four bytes can
-//! match, because the hash distinguishes the fourth byte if the first three are equal. [`Pglz`] therefore searches only
-//! these, and computes from counters how many steps the server's search has made.
+//! The choice of matches has not changed since 9.5. At each position the server searches a list of the
+//! earlier positions whose next four bytes have the same (weak) hash, newest first. It takes the longest
+//! match, the newest among equals, and stops when the match is long enough; the required length falls with
+//! every step. Only positions with the same four bytes can match, because the hash distinguishes the fourth
+//! byte if the first three are equal. [`Pglz`] therefore searches only these, and computes from counters how
+//! many steps the server's search has made.
 
-/// Decompresses `source` into `target`, which it must fill exactly. Returns the number of bytes written, or `None` if the source
-/// is corrupt.
+/// Decompresses `source` into `target`, which it must fill exactly. Returns the number of bytes written, or
+/// `None` if the source is corrupt.
 pub fn decompress(source: &[u8], target: &mut [u8]) -> Option<usize> {
     let (mut read, mut written) = (0, 0);
     while read < source.len() && written < target.len() {
@@ -58,7 +60,8 @@ pub struct Strategy {
     min_saved_percent: usize,
     /// Bytes of output without a match after which the compressor gives up (`first_success_by`).
     first_match_by: usize,
-    /// Length of a match that ends the search, by the number of steps made (`match_size_good`, `match_size_drop`).
+    /// Length of a match that ends the search, by the number of steps made (`match_size_good`,
+    /// `match_size_drop`).
     good_match: [u16; STEPS],
 }
 
@@ -161,8 +164,8 @@ impl Pglz {
         }
     }
 
-    /// Replaces the content of `target` by the compressed `source`. Returns false, with `target` empty, if the server would store
-    /// it uncompressed.
+    /// Replaces the content of `target` by the compressed `source`. Returns false, with `target` empty, if
+    /// the server would store it uncompressed.
     pub fn compress(&mut self, source: &[u8], target: &mut Vec<u8>) -> bool {
         target.clear();
         if source.len() < self.strategy.min_input_bytes || source.len() > MAX_INPUT {

@@ -145,8 +145,8 @@ impl Follow {
         Follow { with_history: true, ..Follow::at(key, &[]) }
     }
 
-    /// Follows a block, and takes a snapshot of its page at each of these LSNs: after the last record that ends at or before the
-    /// LSN.
+    /// Follows a block, and takes a snapshot of its page at each of these LSNs: after the last record that
+    /// ends at or before the LSN.
     pub fn at(key: BlockKey, moments: &[Lsn]) -> Follow {
         let mut moments = moments.to_vec();
         moments.sort_unstable();
@@ -275,7 +275,8 @@ impl Follow {
             self.end_transaction(record);
         }
         let before = self.replay.store.find(self.key).is_some();
-        // Truncating a table clears bits on the last page that its visibility map keeps (`visibilitymap_prepare_truncate`).
+        // Truncating a table clears bits on the last page that its visibility map keeps
+        // (`visibilitymap_prepare_truncate`).
         let page = if record.header.rmid == rmid::SMGR { self.page().cloned() } else { None };
         self.replay.apply(record, &mut ());
         let is_there = self.replay.store.find(self.key).is_some();

@@ -75,7 +75,7 @@ pub(crate) fn newest_items(page: &Page, count: impl Into<usize>) -> Option<Vec<(
     (0..newest.len()).map(shown_at).collect()
 }
 
-/// Returns the numbers of the items that were deleted from a page of which the first `kept` items remain;
+/// Returns the numbers of the items that were deleted from a page, given that its first `kept` items remain;
 /// `None` if the page changed in another way.
 pub(crate) fn missing_items(before: &Page, after: &Page, kept: u16) -> Option<Vec<u16>> {
     let mut missing = Vec::new();

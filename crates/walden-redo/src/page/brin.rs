@@ -33,25 +33,25 @@ pub const BRIN_PAGETYPE_REGULAR: u16 = 0xF093;
 /// Flag of a page whose tuples are being moved away for a revmap page.
 pub const BRIN_EVACUATE_PAGE: u16 = 1;
 
-/// TIDs on a revmap page (`REVMAP_PAGE_MAXITEMS`).
+/// Number of TIDs on a revmap page (`REVMAP_PAGE_MAXITEMS`).
 pub const REVMAP_PAGE_TIDS: u32 = ((PAGE_BYTES - PAGE_CONTENTS - BrinSpecialSpace::BYTES) / TID_BYTES) as u32;
 /// `BRIN_META_MAGIC`
 pub const BRIN_META_MAGIC: u32 = 0xA810_9CFA;
 
-/// Where the metapage's fields are, from [`PAGE_CONTENTS`] on.
+/// Offsets of the metapage's fields from [`PAGE_CONTENTS`].
 #[allow(missing_docs)]
 pub mod meta {
     pub const MAGIC: usize = 0;
     pub const VERSION: usize = 4;
     pub const PAGES_PER_RANGE: usize = 8;
     pub const LAST_REVMAP_PAGE: usize = 12;
-    /// Bytes of all of it.
+    /// Bytes of all fields.
     pub const BYTES: usize = 16;
 }
 
-/// Where a tuple has `bt_info`.
+/// Offset of `bt_info` in a tuple.
 pub const TUPLE_INFO: usize = 4;
-/// Bits of `bt_info`: where the values start (`BRIN_OFFSET_MASK`).
+/// Bits of `bt_info`: offset of the values (`BRIN_OFFSET_MASK`).
 pub const BRIN_OFFSET_MASK: u8 = 0x1F;
 /// Bit of `bt_info`: the range has no tuples.
 pub const BRIN_EMPTY_RANGE_MASK: u8 = 0x20;

@@ -20,9 +20,9 @@
 //!     40      1  btm_allequalimage
 //! ```
 //!
-//! Tuples are index tuples ([`super::index_tuple`]). With `INDEX_ALT_TID_MASK`, `t_tid` is not that of a heap tuple: the
-//! offset number has flags and a count. With `BT_IS_POSTING` the block number says where in the tuple a list of as many
-//! TIDs starts.
+//! Tuples are index tuples ([`super::index_tuple`]). With `INDEX_ALT_TID_MASK`, `t_tid` is not the TID of a
+//! heap tuple: its offset number has flags and a count. With `BT_IS_POSTING`, its block number is the offset
+//! in the tuple of a list of that many TIDs.
 
 use std::ops::Range;
 
@@ -35,7 +35,8 @@ use super::{PAGE_CONTENTS, Page};
 pub const P_NONE: u32 = 0;
 /// The line pointer of a page's high key (`P_HIKEY`), which all pages have but the last of a level.
 pub const P_HIKEY: u16 = 1;
-/// The largest `btpo_cycleid` (`MAX_BT_CYCLE_ID`); page ids of other access methods in the same place are above.
+/// The largest `btpo_cycleid` (`MAX_BT_CYCLE_ID`); page ids of other access methods, at the same offset, are
+/// greater.
 pub const MAX_BT_CYCLE_ID: u16 = 0xFF7F;
 
 /// `BTREE_MAGIC`
@@ -43,7 +44,7 @@ pub const BTREE_MAGIC: u32 = 0x0005_3162;
 /// Bytes of `BTMetaPageData`.
 pub const BTREE_META_BYTES: usize = 48;
 
-/// Where the metapage's fields are, from [`PAGE_CONTENTS`] on.
+/// Offsets of the metapage's fields from [`PAGE_CONTENTS`].
 #[allow(missing_docs)]
 pub mod meta {
     pub const MAGIC: usize = 0;
@@ -57,7 +58,7 @@ pub mod meta {
     pub const ALL_EQUAL_IMAGE: usize = 40;
 }
 
-/// Where a deleted page has the transaction after which it can be reused, 8 bytes (`BTDeletedPageData`).
+/// Offset on a deleted page of the transaction after which it can be reused, 8 bytes (`BTDeletedPageData`).
 pub const DELETED_SAFE_XID: usize = PAGE_CONTENTS;
 /// Bytes of `BTDeletedPageData`.
 pub const DELETED_BYTES: usize = 8;
@@ -76,7 +77,7 @@ pub mod flags {
     pub const BTP_HAS_FULLXID: u16 = 1 << 8;
 }
 
-/// Bit of `t_info`: `t_tid` is not that of a heap tuple.
+/// Bit of `t_info`: `t_tid` is not the TID of a heap tuple.
 pub const INDEX_ALT_TID_MASK: u16 = INDEX_AM_RESERVED_BIT;
 /// Bits of the offset number of such a `t_tid`: number of TIDs in the posting list, or of key attributes.
 pub const BT_OFFSET_MASK: u16 = 0x0FFF;
@@ -85,7 +86,7 @@ pub const BT_PIVOT_HEAP_TID_ATTR: u16 = 0x1000;
 /// Bit of that offset number: the tuple has a posting list.
 pub const BT_IS_POSTING: u16 = 0x2000;
 
-/// A B-tree page's special area. The default is that of a page without siblings and flags.
+/// A B-tree page's special area. The default belongs to a page without siblings and flags.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct BTPageOpaqueData {
     /// `btpo_prev`: left sibling, or [`P_NONE`].
@@ -125,27 +126,27 @@ impl SpecialArea for BTPageOpaqueData {
 }
 
 impl BTPageOpaqueData {
-    /// Whether the page is the last of its level, which has no high key (`P_RIGHTMOST`).
+    /// Returns whether the page is the last of its level, which has no high key (`P_RIGHTMOST`).
     #[inline]
     pub fn is_rightmost(self) -> bool {
         self.next == P_NONE
     }
 
-    /// The line pointer of the first tuple that is not the high key (`P_FIRSTDATAKEY`).
+    /// Returns the line pointer of the first tuple after the high key (`P_FIRSTDATAKEY`).
     #[inline]
     pub fn first_data_item(self) -> u16 {
         if self.is_rightmost() { P_HIKEY } else { P_HIKEY + 1 }
     }
 
-    /// `P_ISLEAF`
+    /// Returns whether the page is a leaf (`P_ISLEAF`).
     #[inline]
     pub fn is_leaf(self) -> bool {
         self.flags & flags::BTP_LEAF != 0
     }
 }
 
-/// Where in a tuple its posting list is (`BTreeTupleGetPosting`); nothing if it has none, or one that is not within the
-/// tuple.
+/// Returns the byte range of a tuple's posting list (`BTreeTupleGetPosting`); `None` if the tuple has no
+/// list, or if the list exceeds the tuple.
 #[inline]
 pub fn posting_list(tuple: &[u8]) -> Option<Range<usize>> {
     let Tid { block, offset_number } = Tid::read(tuple)?;
@@ -157,7 +158,7 @@ pub fn posting_list(tuple: &[u8]) -> Option<Range<usize>> {
     (start >= INDEX_TUPLE_HEADER_BYTES && end <= tuple.len()).then_some(start..end)
 }
 
-/// The TIDs of a leaf's tuple, one after the other; nothing if the tuple is none of a leaf.
+/// Returns the TIDs of a leaf tuple, concatenated; `None` if it is not a leaf tuple.
 #[inline]
 pub fn heap_tids(tuple: &[u8]) -> Option<&[u8]> {
     size(tuple).filter(|&size| size <= tuple.len())?;

@@ -1,13 +1,14 @@
 //! Checksums of data pages, as PostgreSQL writes them when a page leaves its buffer.
 //!
-//! 32 sums run side by side over the page's 32-bit words, each a variant of FNV-1a (`checksum_impl.h` decides).
+//! 32 sums over the page's 32-bit words are computed in parallel, each a variant of FNV-1a
+//! (`checksum_impl.h`).
 
 use crate::page::{PAGE_BYTES, Page, header};
 
 const SUMS: usize = 32;
 const PRIME: u32 = 16_777_619;
 
-/// Where each of the sums starts.
+/// Initial values of the sums.
 const START: [u32; SUMS] = [
     0x5B1F_36E9,
     0xB852_5960,
@@ -43,8 +44,8 @@ const START: [u32; SUMS] = [
     0x959B_D756,
 ];
 
-/// The checksum of a page that is the block `block` of its fork, counted through all of the fork's files. What the page
-/// has as its checksum so far does not matter.
+/// Returns the checksum of the page of block `block` of its fork, counted through all of the fork's files.
+/// The page's stored checksum does not matter.
 pub fn checksum(page: &Page, block: u32) -> u16 {
     let mut sums = START;
     let (rows, _) = page.0.as_chunks::<{ 4 * SUMS }>();
@@ -62,7 +63,7 @@ pub fn checksum(page: &Page, block: u32) -> u16 {
     (whole % 65_535 + 1) as u16
 }
 
-/// Gives a page the checksum that it needs as block `block`; a page that was never initialized has none.
+/// Sets the checksum of the page of block `block`; a page that was never initialized has none.
 pub fn set_checksum(page: &mut Page, block: u32) {
     if !page.is_new() {
         let value = checksum(page, block);
@@ -70,7 +71,7 @@ pub fn set_checksum(page: &mut Page, block: u32) {
     }
 }
 
-/// Whether a page has the checksum that it needs as block `block`, or, if it is all zeros, none.
+/// Returns whether the page of block `block` has a correct checksum. A page of zeros has none.
 pub fn is_sound(page: &Page, block: u32) -> bool {
     if page.is_new() { page.0 == [0; PAGE_BYTES] } else { page.checksum() == checksum(page, block) }
 }

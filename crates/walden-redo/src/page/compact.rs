@@ -1,4 +1,4 @@
-//! Moves a page's items together, as PostgreSQL does when it prunes and deletes.
+//! Removes gaps between a page's items, as PostgreSQL does when it prunes and deletes.
 
 use std::cell::RefCell;
 use std::ops::Range;
@@ -7,14 +7,14 @@ use super::line_pointer::{ItemState, LINE_POINTER_BYTES, LinePointer, line_point
 use super::{Misfit, PAGE_BYTES, PAGE_HEADER_BYTES, Page, flags};
 
 impl Page {
-    /// Closes the gaps between a table's heap tuples, and with `truncate` takes unused line pointers off the end
-    /// (`PageRepairFragmentation`, which does that since 15).
+    /// Closes the gaps between a table's heap tuples, and with `truncate` removes unused line pointers at the
+    /// end (`PageRepairFragmentation`, which does that since 15).
     pub fn repair_fragmentation(&mut self, truncate: bool) -> Result<(), Misfit> {
         self.check()?;
         let lower = self.lower();
         let (pointers, _) = self.0[PAGE_HEADER_BYTES..lower].as_chunks_mut::<LINE_POINTER_BYTES>();
         let mut unused = 0;
-        // No branches, so that several line pointers go at a time.
+        // Without branches, so that the compiler can process several line pointers at a time.
         for bytes in pointers.iter_mut() {
             let pointer = u32::from_le_bytes(*bytes);
             let is_unused = u32::from(pointer >> 15 & 3 == ItemState::Unused as u32);
@@ -37,7 +37,7 @@ impl Page {
         Ok(())
     }
 
-    /// Takes unused line pointers off the end, all but the first (`PageTruncateLinePointerArray`).
+    /// Removes unused line pointers at the end, except for the first one (`PageTruncateLinePointerArray`).
     pub fn truncate_line_pointers(&mut self) {
         let is_unused = |page: &Page, number| {
             LinePointer(page.u32_at(line_pointer_offset(number))).state() == ItemState::Unused
@@ -54,8 +54,9 @@ impl Page {
         if free { self.change_flags(flag, 0) } else { self.change_flags(0, flag) }
     }
 
-    /// Moves all items to the end of the page, in the order of their line pointers (`compactify_tuples` since 14), unless
-    /// they do not lie between `pd_upper` and `pd_special`, or are larger than that area.
+    /// Moves all items to the end of the page, in the order of their line pointers (`compactify_tuples` since
+    /// 14). Returns an error if they are not between `pd_upper` and `pd_special`, or are larger than that
+    /// area.
     pub(super) fn compact(&mut self) -> Result<(), Misfit> {
         SCRATCH.with_borrow_mut(|Scratch { bytes, numbers, runs }| {
             let count = self.lay_out(numbers, runs)?;
@@ -77,8 +78,8 @@ impl Page {
         }
     }
 
-    /// Gives each item its new place, and lists the runs of bytes that have to move there: returns how many. The hot loop of
-    /// replay.
+    /// Assigns each item its new offset, and lists the runs of bytes to be moved. Returns the number of runs.
+    /// This is the hot loop of replay.
     fn lay_out(
         &mut self,
         numbers: &mut [u16; MAX_LINE_POINTERS],
@@ -86,14 +87,14 @@ impl Page {
     ) -> Result<usize, Misfit> {
         let (lower, lowest, special) = (self.lower(), self.upper() as u32, self.special() as u32);
         let (pointers, _) = self.0[PAGE_HEADER_BYTES..lower].as_chunks_mut::<LINE_POINTER_BYTES>();
-        // Line pointers with and without items come in any order, which a branch would mispredict.
+        // Line pointers with and without items alternate irregularly, so a branch would be mispredicted.
         let mut items = 0;
         for (number, bytes) in (0..).zip(pointers.iter()) {
             numbers[items % MAX_LINE_POINTERS] = number;
             items += usize::from(u32::from_le_bytes(*bytes) >> 17 != 0);
         }
         let (mut count, mut unsound) = (0, false);
-        // The run so far, from where to where; where the last item will be.
+        // Start and end of the current run, and the new offset of its last item.
         let (mut start, mut end, mut upper) = (special, special, special);
         let mut close = |start: u32, end: u32, upper: u32| {
             unsound |= start < lowest || end > special;
@@ -124,8 +125,9 @@ impl Page {
         Ok(count)
     }
 
-    /// Moves runs of items where they lie. Those that come before one from further up, mostly the newest item, wait in
-    /// `aside`; the others keep their order, so none is in the way of one above that moves up, or below that moves down.
+    /// Moves runs of items in place. A run that precedes one from a higher offset, mostly the newest item, is
+    /// copied to `aside`. The other runs keep their order, so no run overwrites a higher one that moves up,
+    /// or a lower one that moves down.
     fn move_few(&mut self, runs: &[Run], aside: &mut [u8; PAGE_BYTES]) {
         let mut waits = [false; FEW_RUNS];
         let mut highest = 0;
@@ -147,7 +149,7 @@ impl Page {
         }
     }
 
-    /// Moves runs of items by way of a copy of all of them.
+    /// Moves runs of items through a copy of all items.
     fn move_many(&mut self, runs: &[Run], copy: &mut [u8; PAGE_BYTES]) {
         let lowest = runs.iter().map(|run| run.from).min().unwrap_or(0).into();
         copy[lowest..].copy_from_slice(&self.0[lowest..]);
@@ -176,12 +178,12 @@ impl Run {
 }
 
 const MAX_LINE_POINTERS: usize = PAGE_BYTES / LINE_POINTER_BYTES;
-/// Up to so many runs are moved where they are; that takes a quadratic comparison.
+/// Maximum number of runs that are moved in place, which requires a quadratic comparison.
 const FEW_RUNS: usize = 16;
 /// An item takes at least 8 bytes.
 const MAX_RUNS: usize = PAGE_BYTES / 8;
 
-/// Buffers for the items while they change their order.
+/// Buffers for items while their order changes.
 struct Scratch {
     bytes: [u8; PAGE_BYTES],
     numbers: [u16; MAX_LINE_POINTERS],

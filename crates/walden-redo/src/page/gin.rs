@@ -3,12 +3,12 @@
 //! ```text
 //! offset  width  GinPageOpaqueData, the special area
 //!      0      4  rightlink
-//!      4      2  maxoff            posting items of an inner page of a posting tree; heap tuples of a list page
+//!      4      2  maxoff            inner page of a posting tree: posting items; list page: heap tuples
 //!      6      2  flags
 //!
 //! offset  width  a page of a posting tree, where other pages have line pointers
 //!      0      6  right bound       the greatest TID on the page, padded to 8 bytes
-//!      8         leaf: segments, up to pd_lower; inner page: posting items of 10 bytes (child, its right bound)
+//!      8         leaf: segments, up to pd_lower; inner page: posting items (child, its right bound)
 //!
 //! offset  width  GinPostingList, a segment
 //!      0      6  first TID
@@ -16,8 +16,9 @@
 //!      8         distances between TIDs as numbers, 7 bits per byte, the low ones first
 //! ```
 //!
-//! Tuples of entry trees are index tuples ([`super::index_tuple`]). In a leaf the offset number of `t_tid` is how many TIDs
-//! there are, or [`GIN_TREE_POSTING`]; the block number says where in the tuple they start, or which is the tree's root.
+//! Tuples of entry trees are index tuples ([`super::index_tuple`]). In a leaf the offset number of `t_tid` is
+//! the number of TIDs, or [`GIN_TREE_POSTING`]. The block number is the offset of the TIDs in the tuple, or
+//! the root of the posting tree.
 
 use super::special::SpecialArea;
 use super::tid::{INVALID_BLOCK, TID_BYTES, Tid};
@@ -27,7 +28,7 @@ use super::{PAGE_BYTES, PAGE_CONTENTS, Page, u16_in};
 pub const GIN_DATA: usize = PAGE_CONTENTS + GIN_RIGHT_BOUND_BYTES;
 /// Bytes of the right bound before them, with padding.
 pub const GIN_RIGHT_BOUND_BYTES: usize = 8;
-/// Most bytes of segments and posting items (`GinDataPageMaxDataSize`).
+/// Maximum number of bytes of segments and posting items (`GinDataPageMaxDataSize`).
 pub const GIN_MAX_DATA_BYTES: usize = PAGE_BYTES - GinPageOpaqueData::BYTES - GIN_DATA;
 /// Bytes of a posting item (`PostingItem`): a child's block number, and its right bound.
 pub const GIN_POSTING_ITEM_BYTES: usize = walden_format::payload::gin::POSTING_ITEM;
@@ -39,12 +40,12 @@ pub const GIN_TREE_POSTING: u16 = 0xFFFF;
 pub const GIN_ITUP_COMPRESSED: u32 = 1 << 31;
 /// Bits of the offset number in a packed TID, below the block number (`MaxHeapTuplesPerPageBits`).
 const OFFSET_NUMBER_BITS: u32 = 11;
-/// The greatest offset number that these hold.
+/// The greatest offset number that fits into these bits.
 pub const MAX_PACKED_OFFSET_NUMBER: u16 = (1 << OFFSET_NUMBER_BITS) - 1;
-/// Most bytes of a distance between TIDs, of 7 bits each (`MaxBytesPerInteger`).
+/// Maximum number of bytes of a distance between TIDs, with 7 bits each (`MaxBytesPerInteger`).
 const MAX_DISTANCE_BYTES: u32 = 7;
 
-/// Where the metapage's fields are, from [`PAGE_CONTENTS`] on.
+/// Offsets of the metapage's fields from [`PAGE_CONTENTS`].
 #[allow(missing_docs)]
 pub mod meta {
     pub const HEAD: usize = 0;
@@ -70,7 +71,7 @@ pub mod flags {
     pub const GIN_LIST_FULLROW: u16 = 1 << 5;
     pub const GIN_INCOMPLETE_SPLIT: u16 = 1 << 6;
     pub const GIN_COMPRESSED: u16 = 1 << 7;
-    /// All that PostgreSQL has.
+    /// All flags that PostgreSQL has.
     pub const ALL: u16 = 0x00FF;
 }
 
@@ -86,7 +87,7 @@ pub struct GinPageOpaqueData {
 }
 
 impl GinPageOpaqueData {
-    /// That of a new page (`GinInitPage`).
+    /// Returns the special area of a new page (`GinInitPage`).
     #[inline]
     pub fn new(flags: u16) -> GinPageOpaqueData {
         GinPageOpaqueData { right_link: INVALID_BLOCK, max_offset: 0, flags }
@@ -113,14 +114,15 @@ impl SpecialArea for GinPageOpaqueData {
     }
 }
 
-/// A TID as a number, in whose order TIDs are, and between which segments have the distances (`itemptr_to_uint64`). Of an
-/// offset number above [`MAX_PACKED_OFFSET_NUMBER`] it is another TID's.
+/// Returns a TID as a number that sorts like TIDs; segments have the distances between these numbers
+/// (`itemptr_to_uint64`). If the offset number exceeds [`MAX_PACKED_OFFSET_NUMBER`], the result is that of
+/// another TID.
 #[inline]
 pub fn tid_to_number(tid: Tid) -> u64 {
     u64::from(tid.block) << OFFSET_NUMBER_BITS | u64::from(tid.offset_number)
 }
 
-/// The reverse of [`tid_to_number`]; `None` if the block number would not fit (`uint64_to_itemptr`).
+/// Converts a number back to a TID; `None` if the block number does not fit (`uint64_to_itemptr`).
 #[inline]
 pub fn number_to_tid(number: u64) -> Option<Tid> {
     let offset_number = number as u16 & MAX_PACKED_OFFSET_NUMBER;
@@ -137,7 +139,8 @@ pub struct PostingSegment<'a> {
 }
 
 impl<'a> PostingSegment<'a> {
-    /// The segment that a list begins with; `None` if it ends within the segment, whose padding may be missing.
+    /// Reads the first segment of a list; `None` if the list ends within the segment, whose padding may be
+    /// missing.
     #[inline]
     pub fn read(list: &'a [u8]) -> Option<PostingSegment<'a>> {
         let (header, rest) = list.split_first_chunk::<GIN_SEGMENT_HEADER_BYTES>()?;
@@ -145,14 +148,15 @@ impl<'a> PostingSegment<'a> {
         Some(PostingSegment { first: Tid::read(header)?, distances })
     }
 
-    /// Bytes of the segment, header and padding included (`SizeOfGinPostingList`).
+    /// Returns the size of the segment in bytes, header and padding included (`SizeOfGinPostingList`).
     #[inline]
     pub fn size(&self) -> usize {
         GIN_SEGMENT_HEADER_BYTES + self.distances.len().next_multiple_of(2)
     }
 
-    /// Gives the TIDs after the first one as numbers, in their order; `None`, after those before it, at one that is cut or not a
-    /// TID's number (`ginPostingListDecode`).
+    /// Calls `each` with the numbers of the TIDs after the first one, in order (`ginPostingListDecode`).
+    /// Returns `None` at the first number that is cut off or not a TID's, after the calls for the numbers
+    /// before it.
     #[inline]
     pub fn others(&self, mut each: impl FnMut(u64)) -> Option<()> {
         const MAX_NUMBER: u64 = (1 << (u32::BITS + OFFSET_NUMBER_BITS)) - 1;
@@ -167,7 +171,7 @@ impl<'a> PostingSegment<'a> {
     }
 }
 
-/// Takes a distance off the front (`decode_varbyte`).
+/// Decodes a distance and advances the input (`decode_varbyte`).
 #[inline]
 fn take_distance(bytes: &mut &[u8]) -> Option<u64> {
     let mut distance = 0;
@@ -182,7 +186,7 @@ fn take_distance(bytes: &mut &[u8]) -> Option<u64> {
     Some(distance)
 }
 
-/// Bytes that a distance takes.
+/// Returns the number of bytes of an encoded distance.
 #[inline]
 pub fn distance_bytes(distance: u64) -> usize {
     (u64::BITS - (distance | 1).leading_zeros()).div_ceil(7) as usize
@@ -191,7 +195,7 @@ pub fn distance_bytes(distance: u64) -> usize {
 /// Appends a distance (`encode_varbyte`).
 #[inline]
 fn put_distance(mut distance: u64, out: &mut Vec<u8>) {
-    // Most take a byte or two, and no branch predictor knows which: so without a branch.
+    // Without a branch: most distances have one or two bytes, and which one is unpredictable.
     if distance < 1 << 14 {
         let is_long = usize::from(distance >= 0x80);
         out.extend_from_slice(&[distance as u8 & 0x7F | (is_long as u8) << 7, (distance >> 7) as u8]);
@@ -205,8 +209,8 @@ fn put_distance(mut distance: u64, out: &mut Vec<u8>) {
     out.push(distance as u8);
 }
 
-/// Appends a segment of a TID and of as many others, as numbers, as fit into `max_bytes`; how many TIDs it has
-/// (`ginCompressPostingList`). `None` if the numbers descend.
+/// Appends a segment with a TID and the other TIDs until `max_bytes` are used. Returns the number of TIDs in
+/// it (`ginCompressPostingList`), or `None` if the numbers descend.
 #[inline]
 pub fn put_segment(
     first: Tid,

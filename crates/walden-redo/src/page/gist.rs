@@ -15,9 +15,9 @@ use super::{Misfit, Page};
 
 /// `GIST_PAGE_ID`
 pub const GIST_PAGE_ID: u16 = 0xFF81;
-/// The block of every index's root (`GIST_ROOT_BLKNO`).
+/// The block of every index's root page (`GIST_ROOT_BLKNO`).
 pub const GIST_ROOT_BLOCK: u32 = 0;
-/// Bytes that a deleted page has behind its header: the transaction that deleted it (`GISTDeletedPageContents`).
+/// Bytes of the content of a deleted page: the transaction that deleted it (`GISTDeletedPageContents`).
 pub const GIST_DELETED_BYTES: usize = 8;
 
 /// Bits of a page's flags, under PostgreSQL's names.

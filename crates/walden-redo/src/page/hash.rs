@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! offset  width  HashPageOpaqueData, the special area
-//!      0      4  hasho_prevblkno  the page before in the bucket; of a bucket's first page, the highest bucket as of its split
+//!      0      4  hasho_prevblkno  previous page; on a first page, the highest bucket as of its split
 //!      4      4  hasho_nextblkno
 //!      8      4  hasho_bucket
 //!     12      2  hasho_flag       kind of page, and flags
@@ -51,7 +51,7 @@ pub mod flags {
     pub const LH_PAGE_HAS_DEAD_TUPLES: u16 = 1 << 7;
 }
 
-/// Where the metapage's fields are, from [`super::PAGE_CONTENTS`] on, and how many there are.
+/// Offsets of the metapage's fields from [`super::PAGE_CONTENTS`], and their numbers of entries.
 #[allow(missing_docs)]
 pub mod meta {
     use crate::page::max_align;
@@ -72,26 +72,27 @@ pub mod meta {
     pub const PROCEDURE: usize = BITMAPS + 4;
     pub const SPARES: usize = PROCEDURE + 4;
     pub const BITMAP_BLOCKS: usize = SPARES + 4 * MAX_SPLIT_POINTS as usize;
-    /// Bytes of all of it.
+    /// Bytes of all fields.
     pub const BYTES: usize = max_align(BITMAP_BLOCKS + 4 * MAX_BITMAPS as usize);
 
     /// `HASH_MAGIC`
     pub const HASH_MAGIC: u32 = 0x0644_0640;
     /// `HASH_VERSION`
     pub const HASH_VERSION: u32 = 4;
-    /// Groups of buckets that are allocated at once (`HASH_SPLITPOINT_GROUPS_WITH_ONE_PHASE`); those after them come in
-    /// four phases.
+    /// Groups of buckets that are allocated as a whole (`HASH_SPLITPOINT_GROUPS_WITH_ONE_PHASE`); later
+    /// groups are allocated in four phases.
     pub const WHOLE_GROUPS: u32 = 10;
-    /// Entries of [`SPARES`] (`HASH_MAX_SPLITPOINTS`).
+    /// Number of entries of [`SPARES`] (`HASH_MAX_SPLITPOINTS`).
     pub const MAX_SPLIT_POINTS: u32 = (32 - WHOLE_GROUPS) * 4 + WHOLE_GROUPS;
-    /// Entries of [`BITMAP_BLOCKS`] (`HASH_MAX_BITMAPS`).
+    /// Number of entries of [`BITMAP_BLOCKS`] (`HASH_MAX_BITMAPS`).
     pub const MAX_BITMAPS: u32 = 1024;
 }
 
 /// A hash page's special area.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct HashPageOpaqueData {
-    /// `hasho_prevblkno`: the page before in the bucket; of a bucket's first page, the highest bucket as of its split.
+    /// `hasho_prevblkno`: the previous page of the bucket; on a bucket's first page, the highest bucket as of
+    /// its split.
     pub previous: u32,
     /// `hasho_nextblkno`: the next page of the bucket, or `InvalidBlockNumber`.
     pub next: u32,
@@ -104,13 +105,13 @@ pub struct HashPageOpaqueData {
 }
 
 impl HashPageOpaqueData {
-    /// That of a new page without a successor.
+    /// Returns the special area of a new page without a successor.
     #[inline]
     pub fn new(previous: u32, bucket: u32, flag: u16) -> HashPageOpaqueData {
         HashPageOpaqueData { previous, next: INVALID_BLOCK, bucket, flag, page_id: HASHO_PAGE_ID }
     }
 
-    /// The kind of page: one of the bits of [`flags::LH_PAGE_TYPE`], or none.
+    /// Returns the kind of page: one of the bits of [`flags::LH_PAGE_TYPE`], or 0.
     #[inline]
     pub fn page_type(self) -> u16 {
         self.flag & flags::LH_PAGE_TYPE

@@ -21,9 +21,9 @@ use super::{Misfit, u16_in, u32_in};
 
 /// Bytes of the header without the null bitmap (`SizeofHeapTupleHeader`).
 pub const HEAP_TUPLE_HEADER_BYTES: usize = heap::TUPLE_HEADER;
-/// The fields that WAL records have of the header: `t_infomask2`, `t_infomask` and `t_hoff` (`xl_heap_header`).
+/// The header fields that WAL records contain: `t_infomask2`, `t_infomask` and `t_hoff` (`xl_heap_header`).
 pub const LOGGED_FIELDS: Range<usize> = INFOMASK2..HEAP_TUPLE_HEADER_BYTES;
-/// Bytes of these (`SizeOfHeapHeader`).
+/// Bytes of these fields (`SizeOfHeapHeader`).
 pub const LOGGED_FIELDS_BYTES: usize = heap::XlHeapHeader::WIDTH;
 
 const XMIN: usize = 0;
@@ -32,7 +32,7 @@ const CID: usize = 8;
 const CTID: usize = 12;
 const INFOMASK2: usize = CTID + TID_BYTES;
 const INFOMASK: usize = INFOMASK2 + 2;
-/// Where `t_hoff` is.
+/// Offset of `t_hoff`.
 pub const HOFF: usize = INFOMASK + 2;
 
 /// Bits of `t_infomask`, under PostgreSQL's names.
@@ -61,7 +61,7 @@ pub mod infomask {
     pub const HEAP_MOVED: u16 = HEAP_MOVED_OFF | HEAP_MOVED_IN;
     pub const HEAP_XMAX_BITS: u16 =
         HEAP_XMAX_COMMITTED | HEAP_XMAX_INVALID | HEAP_XMAX_IS_MULTI | HEAP_LOCK_MASK | HEAP_XMAX_LOCK_ONLY;
-    /// What visibility checks may set at any time.
+    /// Bits that visibility checks may set at any time.
     pub const HEAP_XACT_MASK: u16 = 0xFFF0;
 }
 
@@ -81,16 +81,16 @@ const SPECULATIVE_TOKEN: u16 = 0xFFFE;
 /// `t_ctid` of a tuple that was moved to another partition (`ItemPointerSetMovedPartitions`).
 pub const MOVED_PARTITIONS: Tid = Tid { block: u32::MAX, offset_number: 0xFFFD };
 
-/// A heap tuple's header, to read.
+/// A heap tuple's header, read-only.
 #[derive(Clone, Copy, Debug)]
 pub struct HeapTupleHeader<'p>(&'p [u8; HEAP_TUPLE_HEADER_BYTES]);
 
-/// A heap tuple's header, to change.
+/// A heap tuple's header, mutable.
 #[derive(Debug)]
 pub struct HeapTupleHeaderMut<'p>(&'p mut [u8; HEAP_TUPLE_HEADER_BYTES]);
 
 impl<'p> HeapTupleHeader<'p> {
-    /// The header that a tuple's bytes start with; nothing if there are too few.
+    /// Returns the header at the start of a tuple's bytes; `None` if there are too few.
     #[inline]
     pub fn of(tuple: &'p [u8]) -> Option<HeapTupleHeader<'p>> {
         tuple.first_chunk().map(HeapTupleHeader)
@@ -132,19 +132,19 @@ impl<'p> HeapTupleHeader<'p> {
         u16_in(self.0, INFOMASK)
     }
 
-    /// `t_hoff`: where the attributes start. Nothing guarantees that this is behind the header or within the tuple.
+    /// `t_hoff`: offset of the attributes. It is not guaranteed to be after the header or within the tuple.
     #[inline]
     pub fn hoff(&self) -> u8 {
         self.0[HOFF]
     }
 
-    /// Number of attributes (`HeapTupleHeaderGetNatts`).
+    /// Returns the number of attributes (`HeapTupleHeaderGetNatts`).
     #[inline]
     pub fn natts(&self) -> u16 {
         self.infomask2() & infomask2::HEAP_NATTS_MASK
     }
 
-    /// Whether a null bitmap follows the header.
+    /// Returns whether a null bitmap follows the header.
     #[inline]
     pub fn has_nulls(&self) -> bool {
         self.infomask() & infomask::HEAP_HASNULL != 0
@@ -162,7 +162,7 @@ impl<'p> HeapTupleHeader<'p> {
         self.infomask2() & infomask2::HEAP_ONLY_TUPLE != 0
     }
 
-    /// The fields that records have of the header: see [`LOGGED_FIELDS`].
+    /// Returns the header fields that records contain: see [`LOGGED_FIELDS`].
     #[inline]
     pub fn logged_fields(&self) -> &'p [u8] {
         &self.0[LOGGED_FIELDS]
@@ -170,10 +170,10 @@ impl<'p> HeapTupleHeader<'p> {
 }
 
 impl<'p> HeapTupleHeaderMut<'p> {
-    /// The header that a tuple's bytes start with.
+    /// Returns the header at the start of a tuple's bytes.
     ///
     /// # Errors
-    /// If there are too few.
+    /// There are too few bytes.
     #[inline]
     pub fn of(tuple: &'p mut [u8]) -> Result<HeapTupleHeaderMut<'p>, Misfit> {
         tuple
@@ -206,7 +206,7 @@ impl<'p> HeapTupleHeaderMut<'p> {
         self.0[CID..CTID].copy_from_slice(&xid.to_le_bytes());
     }
 
-    /// `HeapTupleHeaderSetCmin` and `SetCmax` with `FirstCommandId`: redo knows no command ids.
+    /// `HeapTupleHeaderSetCmin` and `SetCmax` with `FirstCommandId`: records do not contain command ids.
     #[inline]
     pub fn reset_command(&mut self) {
         self.0[CID..CTID].fill(0);
@@ -233,7 +233,8 @@ impl<'p> HeapTupleHeaderMut<'p> {
         self.0[INFOMASK2..INFOMASK].copy_from_slice(&bits.to_le_bytes());
     }
 
-    /// Sets the bits that say what a new `xmax` is, from a record's `infobits_set` (`fix_infomask_from_infobits`).
+    /// Sets the bits that qualify a new `xmax`, from a record's `infobits_set`
+    /// (`fix_infomask_from_infobits`).
     #[inline]
     pub fn set_infobits(&mut self, infobits: u8) {
         let bit = |set: u8, bit: u16| if infobits & set != 0 { bit } else { 0 };
@@ -246,7 +247,7 @@ impl<'p> HeapTupleHeaderMut<'p> {
         self.change_infomask2(keys_updated, infomask2::HEAP_KEYS_UPDATED);
     }
 
-    /// Whether `xmax` locks and did not update (`HEAP_XMAX_IS_LOCKED_ONLY`).
+    /// Returns whether `xmax` only locked the tuple (`HEAP_XMAX_IS_LOCKED_ONLY`).
     #[inline]
     pub fn is_locked_only(&self) -> bool {
         let bits = self.infomask();
@@ -255,7 +256,7 @@ impl<'p> HeapTupleHeaderMut<'p> {
                 == infomask::HEAP_XMAX_EXCL_LOCK
     }
 
-    /// Whether the tuple's insertion is speculative (`HeapTupleHeaderIsSpeculative`).
+    /// Returns whether the tuple's insertion is speculative (`HeapTupleHeaderIsSpeculative`).
     #[inline]
     pub fn is_speculative(&self) -> bool {
         u16_in(self.0, CTID + 4) == SPECULATIVE_TOKEN

@@ -1,6 +1,6 @@
 //! Line pointers and items of a page, and the ways PostgreSQL adds and removes them.
 //!
-//! What moves an item mirrors `bufpage.c`: the order of items on a page is part of its state.
+//! Code that moves items mirrors `bufpage.c`: the order of items on a page is part of its state.
 
 use std::ops::Range;
 
@@ -9,26 +9,26 @@ use super::{MAX_HEAP_ITEMS, Misfit, PAGE_BYTES, PAGE_HEADER_BYTES, Page, max_ali
 
 /// Line pointers and items. Numbers of line pointers start at 1.
 impl Page {
-    /// How many line pointers there are (`PageGetMaxOffsetNumber`): none if the header is damaged.
+    /// Returns the number of line pointers (`PageGetMaxOffsetNumber`), 0 if the header is damaged.
     #[inline]
     pub fn items(&self) -> u16 {
         let lower = self.lower().min(PAGE_BYTES);
         (lower.saturating_sub(PAGE_HEADER_BYTES) / LINE_POINTER_BYTES) as u16
     }
 
-    /// A line pointer, if there is one of this number.
+    /// Returns the line pointer with a number, if it exists.
     #[inline]
     pub fn line_pointer(&self, number: u16) -> Option<LinePointer> {
         (number >= 1 && number <= self.items()).then(|| LinePointer(self.u32_at(line_pointer_offset(number))))
     }
 
-    /// A line pointer that must be there.
+    /// Returns the line pointer with a number; an error if it does not exist.
     #[inline]
     pub fn expect_line_pointer(&self, number: u16) -> Result<LinePointer, Misfit> {
         self.line_pointer(number).ok_or(Misfit("the page has no line pointer of this number"))
     }
 
-    /// Changes a line pointer that must be there.
+    /// Changes the line pointer with a number; an error if it does not exist.
     #[inline]
     pub fn set_line_pointer(&mut self, number: u16, pointer: LinePointer) -> Result<(), Misfit> {
         self.expect_line_pointer(number)?;
@@ -36,28 +36,29 @@ impl Page {
         Ok(())
     }
 
-    /// An item's bytes, whatever its line pointer's state is.
+    /// Returns an item's bytes, in any state of its line pointer.
     #[inline]
     pub fn item(&self, number: u16) -> Option<&[u8]> {
         let (start, len) = self.line_pointer(number)?.place();
         self.0.get(start..start + len)
     }
 
-    /// An item's bytes; its line pointer must be in the state `Normal` and the bytes behind the line pointers.
+    /// Returns an item's bytes. Its line pointer must be `Normal`, and the bytes must be after the line
+    /// pointers.
     #[inline]
     pub fn normal_item(&self, number: u16) -> Result<&[u8], Misfit> {
         let range = self.normal_range(number)?;
         Ok(&self.0[range])
     }
 
-    /// The bytes of a normal item, mutable.
+    /// Returns the bytes of a normal item, mutable.
     #[inline]
     pub fn normal_item_mut(&mut self, number: u16) -> Result<&mut [u8], Misfit> {
         let range = self.normal_range(number)?;
         Ok(&mut self.0[range])
     }
 
-    /// The byte range of a normal item on the page.
+    /// Returns the byte range of a normal item on the page.
     #[inline]
     pub fn normal_range(&self, number: u16) -> Result<Range<usize>, Misfit> {
         let pointer = self.expect_line_pointer(number)?;
@@ -68,8 +69,8 @@ impl Page {
         Ok(start..start + len)
     }
 
-    /// Puts an item at exactly this line pointer, which must be the next one (`number` one more than there are, moving
-    /// nothing) or, shifting the later ones, any before (`PageAddItem` with a number).
+    /// Inserts an item at a line pointer number and shifts the later line pointers (`PageAddItem` with a
+    /// number). `number` may be one more than there are line pointers.
     pub fn insert_item(&mut self, item: &[u8], number: u16) -> Result<(), Misfit> {
         self.check()?;
         if number == 0 {
@@ -79,7 +80,8 @@ impl Page {
         self.place(item, number, limit, number < limit).map(drop)
     }
 
-    /// Puts a heap tuple at a line pointer that must be unused or the next one (`PageAddItem` of tables, overwriting).
+    /// Allocates a heap tuple at a line pointer that must be unused or the next one (`PageAddItem` of tables,
+    /// overwriting).
     pub fn add_heap_item(&mut self, item_bytes: usize, number: u16) -> Result<&mut [u8], Misfit> {
         self.check()?;
         let limit = self.items() + 1;
@@ -95,7 +97,8 @@ impl Page {
         Ok(&mut self.0[start..start + item_bytes])
     }
 
-    /// Puts an item at a line pointer that must be unused or the next one (`PageAddItem` with a number, overwriting).
+    /// Puts an item at a line pointer that must be unused or the next one (`PageAddItem` with a number,
+    /// overwriting).
     pub fn put_item(&mut self, item: &[u8], number: u16) -> Result<(), Misfit> {
         self.check()?;
         if number == 0 {
@@ -136,7 +139,7 @@ impl Page {
         Ok(upper)
     }
 
-    /// Takes an item and its line pointer off (`PageIndexTupleDelete`).
+    /// Deletes an item and its line pointer (`PageIndexTupleDelete`).
     pub fn delete_item(&mut self, number: u16) -> Result<(), Misfit> {
         let (offset, size) = self.checked_item(number)?;
         let lower = self.lower();
@@ -147,7 +150,8 @@ impl Page {
         Ok(())
     }
 
-    /// Takes an item off but keeps its line pointer, unless it is the last (`PageIndexTupleDeleteNoCompact`).
+    /// Deletes an item but keeps its line pointer, unless it is the last one
+    /// (`PageIndexTupleDeleteNoCompact`).
     pub fn delete_item_keeping_numbers(&mut self, number: u16) -> Result<(), Misfit> {
         let (offset, size) = self.checked_item(number)?;
         if number < self.items() {
@@ -159,7 +163,7 @@ impl Page {
         Ok(())
     }
 
-    /// An index item's place and its size with padding, checked against the header.
+    /// Returns an index item's offset and its padded size, checked against the header.
     fn checked_item(&self, number: u16) -> Result<(usize, usize), Misfit> {
         self.check()?;
         let (offset, len) = self.expect_line_pointer(number)?.place();
@@ -169,7 +173,7 @@ impl Page {
         Ok((offset, max_align(len)))
     }
 
-    /// Moves what is before an item's former place up by its size.
+    /// Moves the bytes between `pd_upper` and an item's former offset up by its size.
     fn close_gap(&mut self, offset: usize, size: usize) {
         let upper = self.upper();
         self.0.copy_within(upper..offset, upper + size);
@@ -177,7 +181,7 @@ impl Page {
         self.move_items(offset, size as isize);
     }
 
-    /// Corrects the line pointers of items that were at `offset` or before.
+    /// Corrects the line pointers of items that were at or before `offset`.
     fn move_items(&mut self, offset: usize, by: isize) {
         for number in 1..=self.items() {
             let pointer = LinePointer(self.u32_at(line_pointer_offset(number)));
@@ -189,10 +193,11 @@ impl Page {
         }
     }
 
-    /// Takes many items and their line pointers off; `numbers` ascend (`PageIndexMultiDelete`).
+    /// Deletes many items and their line pointers; `numbers` ascend (`PageIndexMultiDelete`).
     pub fn delete_items(&mut self, numbers: &[u16]) -> Result<(), Misfit> {
         if numbers.len() <= 2 {
-            // So few are taken off one by one, which leaves the rest in another order than compacting would.
+            // Up to two items are deleted one by one, which leaves the others in another order than
+            // compaction.
             let ascending = numbers.windows(2).all(|pair| pair[0] < pair[1]);
             if !ascending || numbers.iter().any(|&number| self.checked_item(number).is_err()) {
                 return Err(Misfit("the items to delete are not on the page"));
@@ -226,7 +231,7 @@ impl Page {
         self.compact()
     }
 
-    /// Puts an item in the place of another, moving what is before it (`PageIndexTupleOverwrite`).
+    /// Replaces an item by another one, and moves the preceding bytes (`PageIndexTupleOverwrite`).
     pub fn overwrite_item(&mut self, number: u16, item: &[u8]) -> Result<(), Misfit> {
         let (offset, old_size) = self.checked_item(number)?;
         let new_size = max_align(item.len());

@@ -1,33 +1,34 @@
-//! Values of type `jsonb`, without the header of their length (`jsonb.h`).
+//! Values of type `jsonb`, without their varlena header (`jsonb.h`).
 //!
 //! ```text
 //! offset  width  JsonbContainer
-//!      0      4  number of keys or elements in 28 bits, above them what the container is: see [`container`]
-//!      4    4 n  JEntry, for each key and then each value, or for each element: its length, or where it ends counted
-//!                from the first one's start, in 28 bits; type in 3 bits, see [`entry`]; 1 bit: it is the end
-//!                keys, then values, or elements; numbers and containers from the next multiple of 4 on
+//!      0      4  number of keys or elements in 28 bits, kind of container above them: see [`container`]
+//!      4    4 n  JEntry, for each key and then each value, or for each element: 28 bits for its length, or
+//!                for its end relative to the start of the first one; 3 bits for its type, see [`entry`];
+//!                1 bit to indicate the end
+//!                keys, then values, or elements; numbers and containers are aligned to a multiple of 4
 //! ```
 //!
 //! A number is a `numeric` with its header of 4 bytes.
 
 /// Bytes of a container's header, and of a `JEntry`.
 pub const WORD_BYTES: usize = 4;
-/// Where the bits begin that say what a container is, and the type of an entry.
+/// Position of the bits for the kind of container in a container's header, and for the type in an entry.
 pub const KIND_SHIFT: u32 = 28;
 /// The number of keys or elements in a container's header (`JB_CMASK`).
 pub const COUNT_MASK: u32 = (1 << KIND_SHIFT) - 1;
 /// The length or end in an entry (`JENTRY_OFFLENMASK`).
 pub const LENGTH_MASK: u32 = (1 << KIND_SHIFT) - 1;
-/// Whether an entry has the end of its content in place of the length (`JENTRY_HAS_OFF`).
+/// Flag of an entry that has the end of its content instead of the length (`JENTRY_HAS_OFF`).
 pub const ENTRY_HAS_END: u32 = 0x8000_0000;
-/// Every so many entries have their end (`JB_OFFSET_STRIDE`).
+/// Every entry with an index that is a multiple of this has its end (`JB_OFFSET_STRIDE`).
 pub const END_STRIDE: usize = 32;
-/// What the contents of numbers and containers are aligned to.
+/// Alignment of numbers and containers.
 pub const ALIGNMENT: usize = 4;
 
-/// What a container is: the bits of its header from [`KIND_SHIFT`] on.
+/// Kinds of containers: the bits of a header from [`KIND_SHIFT`] on.
 pub mod container {
-    /// An array around a single value, which is no container itself; with [`ARRAY`] (`JB_FSCALAR`).
+    /// An array around a single value that is not a container; set together with [`ARRAY`] (`JB_FSCALAR`).
     pub const SCALAR: u32 = 1;
     /// `JB_FOBJECT`
     pub const OBJECT: u32 = 2;
@@ -35,7 +36,7 @@ pub mod container {
     pub const ARRAY: u32 = 4;
 }
 
-/// Types of entries (`JENTRY_IS*`), as [`entry_type`] gives them.
+/// Types of entries (`JENTRY_IS*`), as returned by [`entry_type`].
 #[allow(missing_docs)]
 pub mod entry {
     pub const STRING: u8 = 0;
@@ -46,7 +47,7 @@ pub mod entry {
     pub const CONTAINER: u8 = 5;
 }
 
-/// The type of an entry: see [`entry`].
+/// Returns the type of an entry: see [`entry`].
 #[inline]
 pub fn entry_type(entry: u32) -> u8 {
     (entry >> KIND_SHIFT & 7) as u8

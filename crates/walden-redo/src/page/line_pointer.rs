@@ -12,7 +12,7 @@ use super::PAGE_HEADER_BYTES;
 /// Bytes of a line pointer.
 pub const LINE_POINTER_BYTES: usize = 4;
 
-/// Where a page has the line pointer of a number. The first is 1; there is none of the number 0.
+/// Returns the offset of a line pointer on the page. Numbers start at 1; 0 is invalid.
 #[inline]
 pub const fn line_pointer_offset(number: u16) -> usize {
     PAGE_HEADER_BYTES + (number as usize - 1) * LINE_POINTER_BYTES
@@ -25,9 +25,9 @@ pub enum ItemState {
     Unused,
     /// `LP_NORMAL`: has an item.
     Normal,
-    /// `LP_REDIRECT`: leads to the line pointer whose number is the offset (heap-only tuples).
+    /// `LP_REDIRECT`: refers to the line pointer whose number is the offset (heap-only tuples).
     Redirect,
-    /// `LP_DEAD`: its item is not needed; an index's still has its bytes.
+    /// `LP_DEAD`: its item is no longer needed; in an index it still has bytes.
     Dead,
 }
 
@@ -39,40 +39,40 @@ impl LinePointer {
     /// `ItemIdSetUnused`
     pub const UNUSED: LinePointer = LinePointer(0);
 
-    /// The largest offset, and the largest length, that it can have: 15 bits each.
+    /// The largest possible offset, and the largest possible length: 15 bits each.
     pub const MAX: u16 = 0x7FFF;
 
-    /// Makes one of its fields, of whose offset and length the lower 15 bits count.
+    /// Builds a line pointer from its fields. Only the lower 15 bits of offset and length are used.
     #[inline]
     pub fn new(offset: u16, state: ItemState, len: u16) -> LinePointer {
         LinePointer(u32::from(offset & Self::MAX) | (state as u32) << 15 | u32::from(len & Self::MAX) << 17)
     }
 
-    /// A redirection to another line pointer (`ItemIdSetRedirect`).
+    /// Builds a redirection to another line pointer (`ItemIdSetRedirect`).
     #[inline]
     pub fn redirect(to: u16) -> LinePointer {
         LinePointer::new(to, ItemState::Redirect, 0)
     }
 
-    /// A dead one without bytes (`ItemIdSetDead`).
+    /// Builds a dead line pointer without bytes (`ItemIdSetDead`).
     #[inline]
     pub fn dead() -> LinePointer {
         LinePointer::new(0, ItemState::Dead, 0)
     }
 
-    /// Where the item starts on the page; of a redirection, the other line pointer's number.
+    /// Returns the offset of the item on the page; for a redirection, the number of the other line pointer.
     #[inline]
     pub fn offset(self) -> u16 {
         (self.0 & 0x7FFF) as u16
     }
 
-    /// Bytes of the item, padding not included.
+    /// Returns the length of the item in bytes, without padding.
     #[inline]
     pub fn len(self) -> u16 {
         (self.0 >> 17) as u16
     }
 
-    /// Whether the item has no bytes (not `ItemIdHasStorage`).
+    /// Returns whether the item has no bytes (the opposite of `ItemIdHasStorage`).
     #[inline]
     pub fn is_empty(self) -> bool {
         self.len() == 0
@@ -89,19 +89,19 @@ impl LinePointer {
         }
     }
 
-    /// The same item in another state.
+    /// Returns the line pointer with another state.
     #[inline]
     pub fn with_state(self, state: ItemState) -> LinePointer {
         LinePointer(self.0 & !(3 << 15) | (state as u32) << 15)
     }
 
-    /// The same item, moved.
+    /// Returns the line pointer with another offset.
     #[inline]
     pub(super) fn with_offset(self, offset: usize) -> LinePointer {
         LinePointer(self.0 & !0x7FFF | offset as u32 & 0x7FFF)
     }
 
-    /// Where the item starts, and its bytes.
+    /// Returns the item's offset and length.
     #[inline]
     pub(super) fn place(self) -> (usize, usize) {
         (usize::from(self.offset()), usize::from(self.len()))

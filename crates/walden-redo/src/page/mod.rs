@@ -1,12 +1,12 @@
-//! PostgreSQL's page layouts: the one place that declares an offset, a flag or a header of a data page.
+//! PostgreSQL's page layouts: the only place that declares offsets, flags and headers of data pages.
 //!
-//! This file has the page and its header; [`line_pointer`] and `items` what all access methods share; [`heap_tuple`] and
-//! [`index_tuple`] the headers of tuples; [`special`] and a module per access method the special areas and what they mean.
-//! Constants have PostgreSQL's names where it has one.
+//! This file has the page and its header. [`line_pointer`] and `items` are common to all access methods.
+//! [`heap_tuple`] and [`index_tuple`] have the headers of tuples; [`special`] and a module per access method
+//! have the special areas. Constants have PostgreSQL's names if it has one.
 //!
 //! ```text
 //! offset  width  PageHeaderData (bufpage.h)
-//!      0      8  pd_lsn            LSN that the log must be flushed to before the page: high word first
+//!      0      8  pd_lsn            LSN to which the WAL must be flushed before the page: high word first
 //!      8      2  pd_checksum
 //!     10      2  pd_flags
 //!     12      2  pd_lower          end of the line pointers
@@ -17,8 +17,8 @@
 //!     24    4 n  line pointers
 //! ```
 //!
-//! Offsets and lengths come from pages and records that may be damaged, so each operation checks them all and changes
-//! nothing when one is wrong.
+//! Offsets and lengths come from pages and records that may be damaged. Each operation therefore checks all
+//! of them first, and changes nothing if one is invalid.
 
 pub mod brin;
 pub mod btree;
@@ -54,14 +54,14 @@ pub use tid::Tid;
 pub const PAGE_BYTES: usize = 8192;
 /// Bytes of a page's header (`SizeOfPageHeaderData`): where line pointers start.
 pub const PAGE_HEADER_BYTES: usize = 24;
-/// Where the content of a page without line pointers starts (`PageGetContents`).
+/// Offset of the content of a page without line pointers (`PageGetContents`).
 pub const PAGE_CONTENTS: usize = max_align(PAGE_HEADER_BYTES);
-/// Most line pointers of a heap page (`MaxHeapTuplesPerPage`).
+/// Maximum number of line pointers of a heap page (`MaxHeapTuplesPerPage`).
 pub const MAX_HEAP_ITEMS: u16 = 291;
 /// The version of the layout since 8.3 (`PG_PAGE_LAYOUT_VERSION`).
 const LAYOUT_VERSION: u16 = 4;
 
-/// Where the header's fields are.
+/// Offsets of the header's fields.
 #[allow(missing_docs)]
 pub mod header {
     pub const LSN: usize = 0;
@@ -102,8 +102,8 @@ pub const fn max_align(bytes: usize) -> usize {
 
 /// A data page of [`PAGE_BYTES`] bytes.
 ///
-/// Methods that take an offset panic if it is not on the page; all others read whatever the header says as far as it is
-/// sound, and report the rest as [`Misfit`].
+/// Methods that take an offset panic if it is not on the page. All others check the header, and report an
+/// invalid one as [`Misfit`].
 #[derive(Clone, FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C, align(8))]
 pub struct Page(pub [u8; PAGE_BYTES]);
@@ -123,13 +123,13 @@ impl std::fmt::Debug for Page {
 
 /// Bytes, and the header's fields.
 impl Page {
-    /// The 16-bit number at an offset, which must be on the page.
+    /// Returns the 16-bit number at an offset, which must be on the page.
     #[inline]
     pub fn u16_at(&self, at: usize) -> u16 {
         u16::from_le_bytes([self.0[at], self.0[at + 1]])
     }
 
-    /// The 32-bit number at an offset, which must be on the page.
+    /// Returns the 32-bit number at an offset, which must be on the page.
     #[inline]
     pub fn u32_at(&self, at: usize) -> u32 {
         u32::from_le_bytes([self.0[at], self.0[at + 1], self.0[at + 2], self.0[at + 3]])
@@ -147,7 +147,8 @@ impl Page {
         self.0[at..at + 4].copy_from_slice(&value.to_le_bytes());
     }
 
-    /// The LSN at an offset, which must be on the page: pages have its upper half first (`PageXLogRecPtr`).
+    /// Returns the LSN at an offset, which must be on the page. Pages have its upper half first
+    /// (`PageXLogRecPtr`).
     #[inline]
     pub fn lsn_at(&self, at: usize) -> Lsn {
         Lsn(u64::from(self.u32_at(at)) << 32 | u64::from(self.u32_at(at + 4)))
@@ -226,13 +227,15 @@ impl Page {
         self.put_u16(header::UPPER, upper as u16);
     }
 
-    /// The page's size in bytes by its header (`PageGetPageSize`), the upper byte of `pd_pagesize_version`.
+    /// Returns the page's size in bytes according to its header (`PageGetPageSize`), the upper byte of
+    /// `pd_pagesize_version`.
     #[inline]
     pub fn page_size(&self) -> u16 {
         self.u16_at(header::PAGE_SIZE_VERSION) & 0xFF00
     }
 
-    /// The version of the page's layout by its header (`PageGetPageLayoutVersion`), the lower byte of `pd_pagesize_version`.
+    /// Returns the layout version according to the page's header (`PageGetPageLayoutVersion`), the lower byte
+    /// of `pd_pagesize_version`.
     #[inline]
     pub fn layout_version(&self) -> u16 {
         self.u16_at(header::PAGE_SIZE_VERSION) & 0x00FF
@@ -250,13 +253,13 @@ impl Page {
         self.put_u32(header::PRUNE_XID, xid);
     }
 
-    /// Whether the page was never initialized (`PageIsNew`).
+    /// Returns whether the page was never initialized (`PageIsNew`).
     #[inline]
     pub fn is_new(&self) -> bool {
         self.upper() == 0
     }
 
-    /// Makes the page an empty one with a special area of at least so many bytes (`PageInit`).
+    /// Initializes an empty page with a special area of at least `special_bytes` bytes (`PageInit`).
     pub fn init(&mut self, special_bytes: usize) {
         self.0.fill(0);
         let special = PAGE_BYTES - max_align(special_bytes).min(PAGE_BYTES - PAGE_HEADER_BYTES);
@@ -266,15 +269,15 @@ impl Page {
         self.put_u16(header::PAGE_SIZE_VERSION, PAGE_BYTES as u16 | LAYOUT_VERSION);
     }
 
-    /// The special area: no bytes if the header is damaged.
+    /// Returns the special area; empty if the header is damaged.
     pub fn special_area(&self) -> &[u8] {
         self.0.get(self.special()..).unwrap_or(&[])
     }
 
-    /// Where the special area starts.
+    /// Returns the offset of the special area.
     ///
     /// # Errors
-    /// If it does not have exactly so many bytes.
+    /// The area does not have exactly `bytes` bytes.
     #[inline]
     pub fn special_exactly(&self, bytes: usize) -> Result<usize, Misfit> {
         let at = self.special();
@@ -285,7 +288,8 @@ impl Page {
         }
     }
 
-    /// What is between the header and the special area (`PageGetContents`): no bytes if the header is damaged.
+    /// Returns the bytes between the header and the special area (`PageGetContents`); empty if the header is
+    /// damaged.
     #[inline]
     pub fn contents(&self) -> &[u8] {
         self.0.get(PAGE_CONTENTS..self.special().min(PAGE_BYTES)).unwrap_or(&[])
@@ -294,7 +298,7 @@ impl Page {
     /// Checks that `pd_lower`, `pd_upper` and `pd_special` are in order and on the page.
     ///
     /// # Errors
-    /// If they are not.
+    /// They are not.
     #[inline]
     pub fn check(&self) -> Result<(), Misfit> {
         let (lower, upper, special) = (self.lower(), self.upper(), self.special());
@@ -311,13 +315,13 @@ impl Page {
     }
 }
 
-/// The 16-bit number at an offset, which must be within the bytes.
+/// Returns the 16-bit number at an offset, which must be within the bytes.
 #[inline]
 fn u16_in(bytes: &[u8], at: usize) -> u16 {
     u16::from_le_bytes([bytes[at], bytes[at + 1]])
 }
 
-/// The 32-bit number at an offset, which must be within the bytes.
+/// Returns the 32-bit number at an offset, which must be within the bytes.
 #[inline]
 fn u32_in(bytes: &[u8], at: usize) -> u32 {
     u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])

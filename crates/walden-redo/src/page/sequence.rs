@@ -6,7 +6,7 @@ use super::special::SpecialArea;
 /// `SEQ_MAGIC`
 pub const SEQ_MAGIC: u32 = 0x1717;
 
-/// Where the tuple's values are, behind its header (`FormData_pg_sequence_data`).
+/// Offsets of the tuple's values, after its header (`FormData_pg_sequence_data`).
 #[allow(missing_docs)]
 pub mod values {
     /// Offset of the fields from the tuple's start: the size of its header.

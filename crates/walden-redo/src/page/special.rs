@@ -1,35 +1,36 @@
-//! Special areas: what an access method keeps at the end of each of its pages.
+//! Special areas: the data of the access method at the end of each of its pages.
 
 use super::{Misfit, PAGE_BYTES, Page};
 
 /// The content of a page's special area.
 ///
-/// A page that does not have exactly this area is not one of the access method's, and is never changed as if it were.
+/// A page whose special area has another size does not belong to the access method, and is never changed as
+/// if it did.
 pub trait SpecialArea: Copy {
     /// Bytes of the area.
     const BYTES: usize;
-    /// Where the area is on each page that has it.
+    /// Offset of the area on each page that has it.
     const AT: usize = PAGE_BYTES - Self::BYTES;
 
-    /// Reads the fields at [`SpecialArea::AT`], whatever the page is.
+    /// Reads the fields at [`SpecialArea::AT`] of any page.
     fn read(page: &Page) -> Self;
 
     /// Writes the fields there.
     fn write(self, page: &mut Page);
 
-    /// Whether the area's page id is that of the access method, where it has one.
+    /// Checks that the area's page id is that of the access method, if it has page ids.
     ///
     /// # Errors
-    /// Says whose page it is not.
+    /// The page belongs to another access method.
     #[inline]
     fn check_id(self) -> Result<Self, Misfit> {
         Ok(self)
     }
 
-    /// The area of a page of this access method.
+    /// Returns the area of a page of this access method.
     ///
     /// # Errors
-    /// If the special area has another size or page id.
+    /// The special area has another size or page id.
     #[inline]
     fn of(page: &Page) -> Result<Self, Misfit> {
         page.special_exactly(Self::BYTES)?;
@@ -39,7 +40,7 @@ pub trait SpecialArea: Copy {
     /// Changes the area of a page of this access method.
     ///
     /// # Errors
-    /// As [`SpecialArea::of`].
+    /// The same as [`SpecialArea::of`].
     #[inline]
     fn change(page: &mut Page, change: impl FnOnce(&mut Self)) -> Result<(), Misfit> {
         let mut area = Self::of(page)?;
@@ -48,7 +49,7 @@ pub trait SpecialArea: Copy {
         Ok(())
     }
 
-    /// Makes a page an empty one with this area.
+    /// Initializes an empty page with this area.
     #[inline]
     fn init(self, page: &mut Page) {
         page.init(Self::BYTES);

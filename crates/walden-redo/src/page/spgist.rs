@@ -9,18 +9,18 @@
 //!
 //! every tuple
 //!      0   2 bits  state: live, redirection, dead or placeholder
-//! inner tuple, behind the state (SpGistInnerTupleData)
+//! inner tuple, after the state (SpGistInnerTupleData)
 //!          1 bit   allTheSame
 //!         13 bits  number of nodes
 //!         16 bits  bytes of the prefix
 //!      4      2    bytes of the tuple
 //!      8           the prefix, then the nodes: index tuples
-//! leaf tuple, behind the state (SpGistLeafTupleData)
+//! leaf tuple, after the state (SpGistLeafTupleData)
 //!         30 bits  bytes of the tuple
 //!      4      2    number of the chain's next tuple in the lower 14 bits, 2 flags
 //!      6      6    TID of the heap tuple
 //!     12           null bitmap if the second flag is set, the value
-//! tuple that is not live, behind the state (SpGistDeadTupleData)
+//! tuple that is not live, after the state (SpGistDeadTupleData)
 //!         30 bits  16
 //!      6      6    of a redirection: where to
 //!     12      4    of a redirection: the transaction that made it
@@ -45,19 +45,19 @@ pub const PLACEHOLDER: u8 = 3;
 
 /// Bytes of a tuple that is not live (`SGDTSIZE`).
 pub const DEAD_TUPLE_BYTES: usize = 16;
-/// Where such a tuple has its target, a TID.
+/// Offset of the target in such a tuple, a TID.
 pub const DEAD_TARGET: usize = 6;
-/// Where such a tuple has its transaction.
+/// Offset of the transaction in such a tuple.
 pub const DEAD_XID: usize = 12;
 /// Bytes of a leaf tuple's header, without the null bitmap (`SGLTHDRSZ`).
 pub const LEAF_TUPLE_HEADER_BYTES: usize = 12;
-/// Where a leaf tuple has the number of its chain's next one (`t_info`).
+/// Offset in a leaf tuple of the number of the next tuple in its chain (`t_info`).
 pub const LEAF_NEXT: usize = 4;
-/// The bits of that field that are the number.
+/// Bits of that field for the number.
 pub const LEAF_NEXT_MASK: u16 = 0x3FFF;
-/// The bit of that field that says that there is a null bitmap.
+/// Bit of that field for a null bitmap.
 pub const LEAF_HAS_NULLS: u16 = 0x8000;
-/// Where a leaf tuple has the TID of its heap tuple.
+/// Offset in a leaf tuple of the TID of its heap tuple.
 pub const LEAF_HEAP_TID: usize = 6;
 /// Bytes of an inner tuple's header (`SGITHDRSZ`).
 pub const INNER_TUPLE_HEADER_BYTES: usize = 8;
@@ -74,7 +74,7 @@ pub struct InnerTupleHead {
 }
 
 impl InnerTupleHead {
-    /// Takes the first four bytes, as a number, apart.
+    /// Decodes the first four bytes.
     #[inline]
     pub fn of(head: u32) -> InnerTupleHead {
         InnerTupleHead {
@@ -85,17 +85,17 @@ impl InnerTupleHead {
     }
 }
 
-/// Bytes of a leaf tuple, or of one that is not live, by its first four bytes.
+/// Returns the size of a leaf tuple, or of a tuple that is not live, from its first four bytes.
 #[inline]
 pub fn leaf_tuple_size(head: u32) -> usize {
     (head >> 2) as usize
 }
 
-/// Where the metapage remembers pages with free space (`lastUsedPages`), which no record says.
+/// Offset of the metapage's list of pages with free space (`lastUsedPages`), which is never logged.
 pub const META_LAST_USED_PAGES: usize = PAGE_CONTENTS + 4;
-/// How many of them there are (`SPGIST_CACHED_PAGES`): a block number and the free space, 4 bytes each.
+/// Number of entries of that list (`SPGIST_CACHED_PAGES`): a block number and the free space, 4 bytes each.
 pub const META_CACHED_PAGES: usize = 8;
-/// Bytes of one of them (`SpGistLastUsedPage`).
+/// Bytes of an entry of that list (`SpGistLastUsedPage`).
 pub const META_CACHED_PAGE_BYTES: usize = 8;
 
 /// Bits of a page's flags, under PostgreSQL's names.
@@ -121,7 +121,7 @@ pub struct SpGistPageOpaqueData {
 }
 
 impl SpGistPageOpaqueData {
-    /// That of a new page (`SpGistInitPage`).
+    /// Returns the special area of a new page (`SpGistInitPage`).
     #[inline]
     pub fn new(flags: u16) -> SpGistPageOpaqueData {
         SpGistPageOpaqueData { flags, redirections: 0, placeholders: 0, page_id: SPGIST_PAGE_ID }

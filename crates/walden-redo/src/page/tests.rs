@@ -2,7 +2,8 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// A page of items that lie in any order: each is put before one of those there.
+/// Builds a page whose items have another order than their line pointers: each is inserted before an existing
+/// one.
 fn page_of(items: &[(usize, u16)]) -> Page {
     let mut page = Page::default();
     page.init(16);
@@ -17,7 +18,7 @@ fn contents(page: &Page) -> Vec<Vec<u8>> {
     (1..=page.items()).map(|number| page.item(number).unwrap().to_vec()).collect()
 }
 
-/// Items follow each other from the page's end, in the order of their line pointers.
+/// Asserts that items follow each other from the page's end, in the order of their line pointers.
 fn assert_laid_out(page: &Page) {
     let mut end = page.special();
     for number in 1..=page.items() {
@@ -77,7 +78,8 @@ proptest! {
         }
     }
 
-    /// As a table's page lives: a heap tuple goes, the rest close ranks, another one takes its line pointer.
+    /// The life of a table's page: a heap tuple is removed, the others are compacted, and a new one reuses
+    /// its line pointer.
     #[test]
     fn items_keep_their_bytes_as_others_come_and_go(
         sizes in proptest::collection::vec(1_usize..100, 2..60),

@@ -1,4 +1,4 @@
-//! Block numbers, offset numbers, and the two together: a tuple's identifier (`itemptr.h`, `block.h`).
+//! Block numbers, offset numbers, and TIDs, which consist of both (`itemptr.h`, `block.h`).
 //!
 //! ```text
 //! offset  width  ItemPointerData
@@ -11,7 +11,7 @@
 pub const TID_BYTES: usize = 6;
 /// Bytes of a block number on a page (`BlockIdData`).
 pub const BLOCK_ID_BYTES: usize = 4;
-/// `InvalidBlockNumber`: a link that leads nowhere.
+/// `InvalidBlockNumber`: the target of a link that leads nowhere.
 pub const INVALID_BLOCK: u32 = u32::MAX;
 /// `InvalidOffsetNumber`
 pub const INVALID_OFFSET_NUMBER: u16 = 0;
@@ -38,13 +38,13 @@ impl Tid {
         Tid { block: block_from_bytes(&[h0, h1, l0, l1]), offset_number: u16::from_le_bytes([n0, n1]) }
     }
 
-    /// Reads the TID that `bytes` start with; nothing if there are less than six.
+    /// Reads the TID at the start of `bytes`; `None` if there are fewer than six.
     #[inline]
     pub fn read(bytes: &[u8]) -> Option<Tid> {
         bytes.first_chunk().map(Tid::from_bytes)
     }
 
-    /// The six bytes.
+    /// Returns the six bytes.
     #[inline]
     pub fn to_bytes(self) -> [u8; TID_BYTES] {
         let ([h0, h1, l0, l1], [n0, n1]) = (block_to_bytes(self.block), self.offset_number.to_le_bytes());
@@ -64,7 +64,7 @@ pub fn block_from_bytes(&[h0, h1, l0, l1]: &[u8; BLOCK_ID_BYTES]) -> u32 {
     u32::from(u16::from_le_bytes([h0, h1])) << 16 | u32::from(u16::from_le_bytes([l0, l1]))
 }
 
-/// A block number in two halves, the upper one first (`BlockIdSet`).
+/// Encodes a block number in two halves, the upper one first (`BlockIdSet`).
 #[inline]
 pub fn block_to_bytes(block: u32) -> [u8; BLOCK_ID_BYTES] {
     let [high, low] = [(block >> 16) as u16, block as u16].map(u16::to_le_bytes);

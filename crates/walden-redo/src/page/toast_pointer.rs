@@ -11,7 +11,7 @@
 
 use super::varlena::{CompressionInfo, LONG_HEADER_BYTES, TOAST_POINTER_HEADER};
 
-/// Where a value in a TOAST table is.
+/// The location of a value in a TOAST table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ToastPointer {
     /// `va_rawsize`: bytes of the value before compression, with a header of 4 bytes.
@@ -25,7 +25,7 @@ pub struct ToastPointer {
 }
 
 impl ToastPointer {
-    /// Reads a reference, its header included; `None` if it has another one or is cut off.
+    /// Reads a reference, header included; `None` if the header is another one or the bytes are cut off.
     pub fn read(bytes: &[u8]) -> Option<ToastPointer> {
         let content = bytes.strip_prefix(&TOAST_POINTER_HEADER)?;
         let (words, _) = content.as_chunks::<4>();
@@ -38,7 +38,7 @@ impl ToastPointer {
         })
     }
 
-    /// Whether the stored bytes are compressed (`VARATT_EXTERNAL_IS_COMPRESSED`).
+    /// Returns whether the stored bytes are compressed (`VARATT_EXTERNAL_IS_COMPRESSED`).
     pub fn is_compressed(&self) -> bool {
         u64::from(self.stored.raw_bytes) + LONG_HEADER_BYTES as u64
             <= u64::from(self.raw_bytes).saturating_sub(1)

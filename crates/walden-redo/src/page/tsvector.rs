@@ -1,31 +1,31 @@
-//! Values of type `tsvector`, without the header of their length (`ts_type.h`).
+//! Values of type `tsvector`, without their varlena header (`ts_type.h`).
 //!
 //! ```text
 //! offset  width  TSVectorData
 //!      0      4  number of words
-//!      4    4 n  WordEntry, for each word: 1 bit: it has positions; length in 11 bits; where it starts in 20 bits,
-//!                counted from the first one's start
-//!                words; each, if it has positions, followed at an even offset by their number (2 bytes) and by them
-//!                (WordEntryPos, 2 bytes: position in 14 bits, from 1 on; weight in 2 bits)
+//!      4    4 n  WordEntry, for each word: 1 bit: it has positions; length in 11 bits; start in 20 bits,
+//!                relative to the start of the first word
+//!                words; a word with positions is followed, at an even offset, by their number (2 bytes)
+//!                and the positions (WordEntryPos, 2 bytes: position in 14 bits, from 1 on; weight in 2 bits)
 //! ```
 
 /// Bytes of the number of words, and of each `WordEntry`.
 pub const WORD_ENTRY_BYTES: usize = 4;
-/// Bytes of the number of positions, and of each `WordEntryPos`. The first is aligned to as many.
+/// Bytes of the number of positions, and of each `WordEntryPos`. The first one has the same alignment.
 pub const POSITION_BYTES: usize = 2;
-/// The largest position, which words behind it have as well (`MAXENTRYPOS` less 1).
+/// The largest position; later words have it, too (`MAXENTRYPOS` less 1).
 pub const MAX_POSITION: u16 = (1 << POSITION_BITS) - 1;
 
 const POSITION_BITS: u32 = 14;
 
-/// Where a word is, and whether it has positions.
+/// The position and length of a word, and whether it has positions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct WordEntry {
     /// Whether positions follow the word.
     pub has_positions: bool,
     /// Bytes of the word.
     pub len: usize,
-    /// Where it starts, counted from the first word's start.
+    /// Offset of the word from the first word's start.
     pub at: usize,
 }
 
@@ -35,7 +35,7 @@ impl WordEntry {
     const LEN_SHIFT: u32 = 1;
     const AT_SHIFT: u32 = Self::LEN_SHIFT + Self::LEN_BITS;
 
-    /// Reads the four bytes as a number.
+    /// Decodes the four bytes, given as a number.
     #[inline]
     pub fn from_word(word: u32) -> WordEntry {
         WordEntry {
@@ -45,7 +45,8 @@ impl WordEntry {
         }
     }
 
-    /// The four bytes as a number; `None` if the word is too long or starts too far behind (`MAXSTRLEN`, `MAXSTRPOS`).
+    /// Encodes the four bytes as a number; `None` if the word is too long or its offset is too large
+    /// (`MAXSTRLEN`, `MAXSTRPOS`).
     #[inline]
     pub fn to_word(self) -> Option<u32> {
         let len = u32::try_from(self.len).ok().filter(|&len| len < 1 << Self::LEN_BITS)?;
@@ -54,13 +55,13 @@ impl WordEntry {
     }
 }
 
-/// The position in a `WordEntryPos`.
+/// Returns the position in a `WordEntryPos`.
 #[inline]
 pub fn position_of(position: u16) -> u16 {
     position & MAX_POSITION
 }
 
-/// The weight in a `WordEntryPos`: 3 for A, 2 for B, 1 for C, 0 for D.
+/// Returns the weight in a `WordEntryPos`: 3 for A, 2 for B, 1 for C, 0 for D.
 #[inline]
 pub fn weight_of(position: u16) -> u16 {
     position >> POSITION_BITS

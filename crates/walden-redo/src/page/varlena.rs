@@ -1,4 +1,4 @@
-//! Values of variable length (`varatt.h`, before 16 in `postgres.h`), as little-endian machines have them.
+//! Values of variable length (`varatt.h`, before 16 in `postgres.h`), as on little-endian machines.
 //!
 //! ```text
 //! offset  width
@@ -6,15 +6,15 @@
 //!      1         content
 //!
 //!      0      1  1: a size of 0
-//!      1      1  tag: what follows (`varattrib_1b_e`); 18 for a reference to a value in a TOAST table
+//!      1      1  tag: the kind of reference (`varattrib_1b_e`); 18 for a TOAST table
 //!      2     16  `varatt_external`
 //!
-//!      0      4  header: lowest 2 bits 0, or 2 if compressed; above them the size, header included (`varattrib_4b`)
-//!      4      4  if compressed: length of the content before compression in 30 bits, method in 2 (`va_tcinfo`)
+//!      0      4  header: lowest 2 bits 0, or 2 if compressed; above them the size with header (`varattrib_4b`)
+//!      4      4  if compressed: raw length in 30 bits, method in 2 (`va_tcinfo`)
 //!      4 or 8    content
 //! ```
 //!
-//! Headers of 4 bytes are aligned to 4 bytes; what is left free before them is zero, and no header of 1 byte is.
+//! Headers of 4 bytes are aligned to 4 bytes. The padding before them is zero, unlike any header of 1 byte.
 
 /// Bytes of a header of 4 bytes (`VARHDRSZ`).
 pub const LONG_HEADER_BYTES: usize = 4;
@@ -26,27 +26,28 @@ pub const COMPRESSION_INFO_BYTES: usize = 4;
 pub const MAX_SHORT_CONTENT: usize = 0x7F - 1;
 /// Bytes of a reference to a value in a TOAST table (`TOAST_POINTER_SIZE`).
 pub const TOAST_POINTER_BYTES: usize = TOAST_POINTER_HEADER.len() + TOAST_POINTER_CONTENT;
-/// Bytes of `varatt_external`, which says where the value is.
+/// Bytes of `varatt_external`, which locates the value.
 pub const TOAST_POINTER_CONTENT: usize = 16;
-/// What such a reference begins with: a size of 0 and `VARTAG_ONDISK`.
+/// The first bytes of such a reference: a size of 0 and `VARTAG_ONDISK`.
 pub const TOAST_POINTER_HEADER: [u8; 2] = [1, 18];
-/// Bytes of a value's content in each chunk of a TOAST table but its last (`TOAST_MAX_CHUNK_SIZE` with pages of 8 kB).
+/// Bytes of a value's content in each chunk of a TOAST table but its last (`TOAST_MAX_CHUNK_SIZE` with pages
+/// of 8 kB).
 pub const TOAST_CHUNK_BYTES: usize = 1996;
 
 /// A header of 1 byte.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ShortHeader {
-    /// Of a value.
+    /// The header of a value.
     Value {
         /// Bytes, header included.
         size: usize,
     },
-    /// Of a reference to a value elsewhere, whose tag follows.
+    /// The first byte of a reference to a value elsewhere; its tag follows.
     External,
 }
 
 impl ShortHeader {
-    /// The header that a value's first byte is; `None` if it is the first of 4, or padding before one.
+    /// Decodes a value's first byte; `None` if it starts a header of 4 bytes, or is padding before one.
     #[inline]
     pub fn of(first: u8) -> Option<ShortHeader> {
         match first {
@@ -56,7 +57,7 @@ impl ShortHeader {
         }
     }
 
-    /// The header of so many bytes of content, which are not more than [`MAX_SHORT_CONTENT`].
+    /// Encodes the header for `content_bytes` bytes of content, at most [`MAX_SHORT_CONTENT`].
     #[inline]
     pub fn byte(content_bytes: usize) -> u8 {
         debug_assert!(content_bytes <= MAX_SHORT_CONTENT);
@@ -76,7 +77,7 @@ pub struct LongHeader {
 impl LongHeader {
     const IS_COMPRESSED: u32 = 2;
 
-    /// The header that a value begins with; `None` if it is none of 4 bytes.
+    /// Reads the header at the start of a value; `None` if it is not a header of 4 bytes.
     #[inline]
     pub fn read(value: &[u8]) -> Option<LongHeader> {
         let word = u32::from_le_bytes(*value.first_chunk()?);
@@ -84,21 +85,21 @@ impl LongHeader {
             .then_some(LongHeader { size: word >> 2, is_compressed: word & Self::IS_COMPRESSED != 0 })
     }
 
-    /// The header of a value; `None` if it is too long.
+    /// Builds the header of a value; `None` if the value is too long.
     #[inline]
     pub fn new(size: usize, is_compressed: bool) -> Option<LongHeader> {
         let size = u32::try_from(size).ok().filter(|&size| size < 1 << 30)?;
         Some(LongHeader { size, is_compressed })
     }
 
-    /// The four bytes.
+    /// Returns the four bytes.
     #[inline]
     pub fn to_bytes(self) -> [u8; LONG_HEADER_BYTES] {
         (self.size << 2 | if self.is_compressed { Self::IS_COMPRESSED } else { 0 }).to_le_bytes()
     }
 }
 
-/// What a compressed value has between header and content (`va_tcinfo`).
+/// The field between header and content of a compressed value (`va_tcinfo`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CompressionInfo {
     /// Bytes of the content before compression; less than 2^30.
@@ -115,7 +116,7 @@ pub mod toast_compression {
 }
 
 impl CompressionInfo {
-    /// Bits of the length.
+    /// Number of bits of the length.
     const LENGTH_BITS: u32 = 30;
 
     /// Reads the four bytes.
@@ -126,14 +127,14 @@ impl CompressionInfo {
         CompressionInfo { raw_bytes, method: (word >> Self::LENGTH_BITS) as u8 }
     }
 
-    /// That of a content of so many bytes; `None` if they are too many.
+    /// Describes content of `raw_bytes` bytes; `None` if there are too many.
     #[inline]
     pub fn new(raw_bytes: usize, method: u8) -> Option<CompressionInfo> {
         let raw_bytes = u32::try_from(raw_bytes).ok().filter(|&bytes| bytes < 1 << Self::LENGTH_BITS)?;
         Some(CompressionInfo { raw_bytes, method: method & 3 })
     }
 
-    /// The four bytes.
+    /// Returns the four bytes.
     #[inline]
     pub fn to_bytes(self) -> [u8; COMPRESSION_INFO_BYTES] {
         (self.raw_bytes | u32::from(self.method) << Self::LENGTH_BITS).to_le_bytes()

@@ -1,4 +1,4 @@
-//! Pages of a base backup, read when the log first refers to them.
+//! Pages of a base backup, read when the WAL first refers to them.
 
 use std::collections::HashSet;
 use std::io;
@@ -11,26 +11,27 @@ use super::state::StateCode;
 use super::{BlockKey, IN_BASE, PageStore, Slot};
 use crate::page::Page;
 
-/// Pages of a base backup or a stopped server's data directory, to which the log's changes apply. They must not change while
-/// the store uses them.
+/// Pages of a base backup or of a stopped server's data directory, to which the changes in the WAL apply.
+/// They must not change while the store uses them.
 pub trait BasePages: std::fmt::Debug + Send {
     /// Reads a page into `page`; false if the backup does not have the block.
     fn read(&mut self, key: BlockKey, page: &mut Page) -> io::Result<bool>;
 
-    /// Whether a page may be torn (written while the backup copied it) without this being detectable: the cluster has no
-    /// checksums.
+    /// Returns whether a page may be torn (written while the backup copied it) undetectably, because the
+    /// cluster has no checksums.
     fn may_be_torn(&self) -> bool {
         false
     }
 }
 
-/// The base backup, and which of its files the log has dropped or truncated since.
+/// The base backup, and the files that the WAL has dropped or truncated since.
 #[derive(Debug)]
 pub(super) struct Base {
     pub(super) pages: Box<dyn BasePages>,
-    /// Forks that the log truncated, with their smallest number of blocks.
+    /// Forks that the WAL truncated, with their smallest number of blocks.
     cut: FxHashMap<ForkKey, u32>,
-    /// Databases that the log dropped, in one tablespace or in all (`None`). One record may name millions, so the hash is seeded.
+    /// Databases that the WAL dropped, in one tablespace or in all (`None`). One record may name millions, so
+    /// the hash is seeded.
     pub(super) databases: HashSet<(u32, Option<u32>)>,
 }
 
@@ -44,7 +45,7 @@ impl Base {
         *cut = blocks.min(*cut);
     }
 
-    /// Whether the block was neither truncated nor dropped since the backup.
+    /// Returns whether the block was neither truncated nor dropped since the backup.
     pub(super) fn is_valid(&self, key: BlockKey) -> bool {
         let RelFileLocator { database, tablespace, .. } = key.relation;
         self.cut.get(&(key.relation, key.fork)).is_none_or(|&blocks| key.block < blocks)
@@ -54,7 +55,7 @@ impl Base {
 }
 
 impl PageStore {
-    /// Reads a block that was not met before from the base backup.
+    /// Reads a block without an entry so far from the base backup.
     pub(super) fn read_base(&mut self, slot: Slot, key: BlockKey) {
         let mut page = self.buffer();
         let Some(base) = &mut self.base else { return };

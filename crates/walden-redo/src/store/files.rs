@@ -30,13 +30,13 @@ impl PageStore {
         }
         let Some(&number) = self.numbers.get(&(relation, fork)) else { return };
         let pages = &mut self.forks[number as usize];
-        // Mostly, no known page is cut off, and that is seen without a look at each.
+        // In most cases no known page is truncated; `end` shows that without a visit to each page.
         if u64::from(blocks) >= pages.end {
             return;
         }
         pages.end = blocks.into();
-        // Slots are used again in the order of release, and which block gets which slot may show in what depends on slots. The
-        // compressor does (`PageStore::take_seen`), so this order must stay as it is.
+        // Slots are reused in the order of release, and some results depend on which block gets which slot.
+        // The compressor's do (`PageStore::take_seen`), so this order must not change.
         let known = &mut pages.blocks;
         let gone: Vec<Slot> = known.extract_if(|&block, _| block >= blocks).map(|(_, slot)| slot).collect();
         gone.into_iter().for_each(|slot| self.release(slot));
@@ -50,10 +50,10 @@ impl PageStore {
         self.drop_files_of(database, |within| tablespace.is_none_or(|tablespace| within == tablespace));
     }
 
-    /// Forgets all pages of a database in several tablespaces. A record may name millions of them, so this looks at the known
-    /// forks once, not once for each.
+    /// Forgets all pages of a database in several tablespaces. A record may name millions of them, so this
+    /// visits the known forks once, not once for each tablespace.
     pub fn drop_database_in(&mut self, database: u32, tablespaces: impl Iterator<Item = u32>) {
-        // With a seeded hash: nobody can choose millions of numbers whose hashes collide.
+        // The hash is seeded, so that no record can contain millions of numbers whose hashes collide.
         let tablespaces: HashSet<u32> = tablespaces.collect();
         if let Some(base) = &mut self.base {
             base.databases.extend(tablespaces.iter().map(|&tablespace| (database, Some(tablespace))));
@@ -61,7 +61,7 @@ impl PageStore {
         self.drop_files_of(database, |within| tablespaces.contains(&within));
     }
 
-    /// Forgets all pages of a database in the tablespaces that are `dropped`.
+    /// Forgets all pages of a database in the tablespaces for which `dropped` returns true.
     fn drop_files_of(&mut self, database: u32, dropped: impl Fn(u32) -> bool) {
         let is_gone = |of: u32, within: u32| of == database && dropped(within);
         self.copied.retain(|&(of, within)| !is_gone(of, within));
@@ -79,8 +79,8 @@ impl PageStore {
 
     /// Notes that an image of a visibility map's page was restored, and whether the image has a hole.
     ///
-    /// A map has bits where pages of other kinds have their hole. Nothing logs it with one but `CREATE DATABASE`
-    /// (`RelationCopyStorageUsingBuffer`), whose image has no bits then.
+    /// A map has bits where other pages have their hole. Only `CREATE DATABASE` logs it with a hole
+    /// (`RelationCopyStorageUsingBuffer`), and that image has no bits.
     pub(crate) fn note_map_image(&mut self, key: BlockKey, has_hole: bool) {
         if has_hole {
             self.maps_without_bits.entry(key.relation).or_default().insert(key.block);
@@ -89,8 +89,8 @@ impl PageStore {
         }
     }
 
-    /// Whether a page is that of a visibility map and lacks bits because the log has an image without them. PostgreSQL's redo
-    /// lacks them, too.
+    /// Returns whether a page is of a visibility map and lacks bits because the WAL has an image without
+    /// them. PostgreSQL's redo lacks them, too.
     pub fn may_lack_bits(&self, key: BlockKey) -> bool {
         let has = |blocks: &HashSet<u32>| blocks.contains(&key.block);
         key.fork == Fork::VISIBILITY_MAP && self.maps_without_bits.get(&key.relation).is_some_and(has)

@@ -1,6 +1,6 @@
-//! Whether changes of hint bits alone are logged (`XLogHintBitIsNeeded`), as far as it is known.
+//! Whether changes of hint bits are logged on their own (`XLogHintBitIsNeeded`), as far as known.
 
-/// The settings of a server that decide it.
+/// The settings of a server that determine it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct HintSettings {
     /// Whether pages are written with checksums.
@@ -9,28 +9,28 @@ pub struct HintSettings {
     pub wal_log_hints: bool,
 }
 
-/// What is known of it at a position of the log.
+/// The knowledge of these settings at a position in the WAL.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct HintLogging {
     checksums: Option<bool>,
     setting: Option<bool>,
-    /// A record shows that hints are logged, for whichever of both reasons.
+    /// A record shows that hints are logged, for either reason.
     is_shown: bool,
 }
 
 impl HintLogging {
-    /// Whether hints are logged.
+    /// Returns whether hints are logged.
     pub fn is_on(self) -> bool {
         self.checksums == Some(true) || self.setting == Some(true) || self.is_shown
     }
 
-    /// Notes what a server's control file says.
+    /// Notes the settings in a server's control file.
     pub fn note_settings(&mut self, settings: HintSettings) {
         self.checksums = Some(settings.data_checksums);
         self.setting = Some(settings.wal_log_hints);
     }
 
-    /// Notes that a record shows it.
+    /// Notes that a record shows that hints are logged.
     pub fn note_shown(&mut self) {
         match self.checksums {
             _ if self.is_on() => {}
@@ -39,9 +39,9 @@ impl HintLogging {
         }
     }
 
-    /// Notes `wal_log_hints` as the log says it.
+    /// Notes the value of `wal_log_hints` in the WAL.
     pub fn note_setting(&mut self, on: bool) {
-        // Checksums log hints as well, and the log does not record them.
+        // Checksums cause hints to be logged, too, and the WAL does not contain that setting.
         if on || self.checksums.is_some() {
             self.setting = Some(on);
             self.is_shown &= on;
@@ -55,7 +55,7 @@ mod tests {
 
     #[test]
     fn shown_hints_come_from_checksums_or_from_the_setting() {
-        // The log does not record checksums, so images of hints may come from them.
+        // The WAL does not contain the checksum setting, so images of hints may come from checksums.
         let mut hints = HintLogging::default();
         hints.note_shown();
         hints.note_setting(false);
@@ -64,7 +64,7 @@ mod tests {
         hints.note_setting(false);
         assert!(hints.is_on());
 
-        // The control file records that checksums are off, so the images come from the setting.
+        // The control file shows that checksums are off, so the images come from `wal_log_hints`.
         let mut hints = HintLogging::default();
         hints.note_settings(HintSettings::default());
         hints.note_shown();

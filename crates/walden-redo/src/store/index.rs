@@ -1,7 +1,8 @@
 //! Finds the entry of a block.
 //!
-//! This is the hot path of replay. Two small direct-mapped caches, of forks and of slots, mostly avoid the hash tables. An entry
-//! has its fork and block number, which show whether a cached slot is still valid.
+//! This is the hot path of replay. Two small direct-mapped caches, of forks and of slots, avoid most lookups
+//! in the hash tables. An entry has its fork and block number, which show whether a cached slot is still
+//! valid.
 
 use rustc_hash::FxHashMap;
 use walden_format::lsn::Lsn;
@@ -17,7 +18,7 @@ pub(super) type ForkKey = (RelFileLocator, Fork);
 pub(super) struct ForkPages {
     pub(super) key: ForkKey,
     pub(super) blocks: FxHashMap<u32, Slot>,
-    /// One more than the highest block number among these, or anything above.
+    /// An exclusive upper bound of these block numbers.
     pub(super) end: u64,
 }
 
@@ -54,7 +55,7 @@ impl Recent {
 }
 
 impl PageStore {
-    /// The slot of a page; creates an entry if the block was not met before.
+    /// Returns the slot of a page; creates an entry for a new block.
     #[inline]
     pub fn slot(&mut self, key: BlockKey) -> Slot {
         let fork_key = (key.relation, key.fork);
@@ -73,7 +74,7 @@ impl PageStore {
         self.slot_in(fork, key)
     }
 
-    /// The slot of a page that was met before or that the base backup has.
+    /// Returns the slot of a page that has an entry or that the base backup has.
     pub fn find(&mut self, key: BlockKey) -> Option<Slot> {
         // The tuples of an index page often point at the same heap block.
         if self.recent.missed == Some(key) {
@@ -108,14 +109,14 @@ impl PageStore {
         None
     }
 
-    /// All forks with a block that was met, sorted.
+    /// Returns all forks with a known block, sorted.
     pub fn forks(&self) -> Vec<(RelFileLocator, Fork)> {
         let mut all: Vec<ForkKey> = self.numbers.keys().copied().collect();
         all.sort_unstable();
         all
     }
 
-    /// All blocks of a fork that were met, sorted.
+    /// Returns all known blocks of a fork, sorted.
     pub fn blocks_of(&self, relation: RelFileLocator, fork: Fork) -> Vec<(u32, Slot)> {
         let Some(&number) = self.numbers.get(&(relation, fork)) else { return Vec::new() };
         let blocks = &self.forks[number as usize].blocks;
@@ -124,7 +125,7 @@ impl PageStore {
         all
     }
 
-    /// All blocks that were met, sorted by relation, fork and block number.
+    /// Returns all known blocks, sorted by relation, fork and block number.
     pub fn blocks(&self) -> Vec<(BlockKey, Slot)> {
         let of_fork = |(relation, fork): ForkKey| {
             let key = move |(block, slot)| (BlockKey { relation, fork, block }, slot);

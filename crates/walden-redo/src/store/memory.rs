@@ -1,7 +1,7 @@
-//! Which pages are in memory, and which in the spill file.
+//! Decides which pages are in memory, and which in the spill file.
 //!
-//! Pages beyond the limit of memory are written to the spill file, chosen by the clock algorithm: a page is evicted when the
-//! hand meets it twice without a use in between.
+//! Pages that exceed the memory limit are written to the spill file. The clock algorithm selects them: a page
+//! is evicted when the hand passes it twice without a use in between.
 
 use std::io;
 
@@ -62,7 +62,8 @@ impl PageStore {
         }
     }
 
-    /// Drops a page from memory; writes it to the spill file unless an equal copy is there or in the base backup.
+    /// Drops a page from memory; writes it to the spill file unless the spill file or the base backup has an
+    /// equal copy.
     pub(super) fn evict(&mut self, slot: Slot) {
         let entry = &mut self.entries[slot.0 as usize];
         let Some(page) = entry.page.take() else { return };
@@ -122,7 +123,7 @@ impl PageStore {
         self.entries[slot.0 as usize].state = StateCode::LOST;
     }
 
-    /// Sets the limit of pages in memory: the memory that entries leave.
+    /// Sets the maximum number of pages in memory to the memory that the entries leave.
     pub(super) fn share_memory(&mut self) {
         let notes = self.entries.len() * NOTE_BYTES + self.forks.len() * FORK_BYTES;
         let pages = self.memory_bytes.saturating_sub(notes) / PAGE_BYTES;
@@ -138,7 +139,7 @@ impl PageStore {
         self.free_slots.push(slot);
     }
 
-    /// Drops a page wherever it is.
+    /// Drops a page from memory and the spill file.
     pub(super) fn forget(&mut self, slot: Slot) {
         let entry = &mut self.entries[slot.0 as usize];
         entry.flags &= LIVE | LISTED | SEEN;

@@ -1,7 +1,7 @@
-//! The last known content of every page that the log changed.
+//! The last known content of every page that the WAL changed.
 //!
-//! Each block that a record referred to has an entry of 32 bytes. Its page is in memory, in the spill file, in the base backup,
-//! lent to the caller ([`PageStore::take`]), or not known.
+//! Each block that a record referred to has an entry of 32 bytes. Its page is in memory, in the spill file,
+//! in the base backup, lent to the caller ([`PageStore::take`]), or not known.
 
 mod base;
 mod files;
@@ -45,7 +45,7 @@ pub struct BlockKey {
 }
 
 impl BlockKey {
-    /// The page that a record's block reference names.
+    /// Returns the key of a record's block reference.
     #[inline]
     pub fn of(block: &BlockRef) -> BlockKey {
         BlockKey { relation: block.relation, fork: block.fork, block: block.block }
@@ -76,10 +76,10 @@ pub struct LastRecord {
 pub struct Slot(u32);
 
 impl Slot {
-    /// Not an entry: the slot of a page that is a copy.
+    /// The slot of a page that is only a copy, without an entry.
     pub(crate) const NONE: Slot = Slot(u32::MAX);
 
-    /// The index, counted from 0. Indexes of dropped blocks are reused.
+    /// Returns the index, counted from 0. Indexes of dropped blocks are reused.
     #[inline]
     pub fn index(self) -> usize {
         self.0 as usize
@@ -89,32 +89,33 @@ impl Slot {
 /// Memory, spill folder and base backup of a [`PageStore`].
 #[derive(Debug)]
 pub struct StoreOptions {
-    /// Bytes of memory for pages and entries. Entries (about [`NOTE_BYTES`] for each block met) and at least [`MIN_RESIDENT`]
-    /// pages stay in memory, even if they exceed it.
+    /// Bytes of memory for pages and entries. Entries (about [`NOTE_BYTES`] for each known block) and at
+    /// least [`MIN_RESIDENT`] pages stay in memory even if they exceed it.
     pub memory_bytes: usize,
     /// The folder of the temporary file that holds the other pages.
     pub spill_dir: PathBuf,
-    /// A base backup, for pages that the log changes without a full-page image before.
+    /// A base backup, for pages that the WAL changes without an earlier full-page image.
     pub base: Option<Box<dyn BasePages>>,
 }
 
 impl Default for StoreOptions {
-    /// Unlimited memory, and no base backup.
+    /// Returns unlimited memory, and no base backup.
     fn default() -> StoreOptions {
         StoreOptions { memory_bytes: usize::MAX, spill_dir: std::env::temp_dir(), base: None }
     }
 }
 
-/// Bytes that are counted for a block's entry, its hash table entry, and the free capacity of both containers.
+/// Bytes to account for a block's entry, its hash table entry, and the free capacity of both containers.
 pub const NOTE_BYTES: usize = 96;
 /// Pages that stay in memory even if [`StoreOptions::memory_bytes`] is less.
 pub const MIN_RESIDENT: usize = 8;
-/// Spare pages; a record has fewer blocks.
+/// Maximum number of spare pages; a record has fewer blocks.
 const MAX_BUFFERS: usize = 64;
-/// Bytes that are counted for a fork's hash table.
+/// Bytes to account for a fork's hash table.
 const FORK_BYTES: usize = 192;
 
-/// Why the store could not keep a page: the disk is full, a file of the base backup cannot be read, or memory is lacking.
+/// Why the store could not keep a page: the disk is full, a file of the base backup cannot be read, or memory
+/// is lacking.
 ///
 /// The page is unknown from then on, so that later results are incomplete.
 #[derive(Debug)]
@@ -137,19 +138,20 @@ impl std::error::Error for StoreFailure {
     }
 }
 
-/// The last known content of every page that the log changed.
+/// The last known content of every page that the WAL changed.
 #[derive(Debug)]
 pub struct PageStore {
     entries: Vec<Entry>,
     free_slots: Vec<Slot>,
-    /// Index of each fork in `forks`. Its hash is not seeded: it is in the hot path, and the order of iteration, in which a dropped
-    /// database's slots are released, must be the same in each run.
+    /// Index of each fork in `forks`. Its hash is not seeded: it is in the hot path, and the order of
+    /// iteration, in which a dropped database's slots are released, must be the same in each run.
     numbers: FxHashMap<ForkKey, u32>,
     forks: Vec<ForkPages>,
     free_forks: Vec<u32>,
     recent: Recent,
     misfits: Vec<&'static str>,
-    /// Databases copied file by file (`CREATE DATABASE ... STRATEGY file_copy`), with the tablespace of the copy.
+    /// Databases copied file by file (`CREATE DATABASE ... STRATEGY file_copy`), with the tablespace of the
+    /// copy.
     copied: FxHashSet<(u32, u32)>,
     /// Pages of visibility maps whose last image had no bits, by relation.
     maps_without_bits: HashMap<RelFileLocator, HashSet<u32>>,
@@ -204,7 +206,7 @@ impl Default for PageStore {
 }
 
 impl PageStore {
-    /// A store in which every page is unknown.
+    /// Creates a store in which every page is unknown.
     pub fn new(options: StoreOptions) -> PageStore {
         let StoreOptions { memory_bytes, spill_dir, base } = options;
         let base = base.map(Base::new);
@@ -233,8 +235,8 @@ impl PageStore {
         store
     }
 
-    /// The slot of a page that will be overwritten completely, and a spare page with arbitrary content for it if there is one.
-    /// Does not read the old page from the spill file or the base backup.
+    /// Returns the slot of a page that will be overwritten completely, and a spare page with arbitrary
+    /// content, if there is one. Does not read the old page from the spill file or the base backup.
     #[inline]
     pub fn take_to_overwrite(&mut self, key: BlockKey) -> (Slot, Option<PageBox>) {
         let base = self.base.take();
@@ -249,7 +251,7 @@ impl PageStore {
         (slot, page.or_else(|| self.buffers.pop()))
     }
 
-    /// Whether a page is exact, unknown or untracked.
+    /// Returns whether a page is exact, unknown or untracked.
     #[inline]
     pub fn state(&self, slot: Slot) -> State {
         match self.entries[slot.0 as usize].state {
@@ -258,29 +260,29 @@ impl PageStore {
         }
     }
 
-    /// The record that last changed a page; `None` if the page is still that of the base backup.
+    /// Returns the record that last changed a page; `None` if the page is still that of the base backup.
     pub fn last(&self, slot: Slot) -> Option<LastRecord> {
         let entry = &self.entries[slot.0 as usize];
         let kind = Kind::from_index(entry.last_kind.into())?;
         Some(LastRecord { lsn: entry.last_lsn, kind })
     }
 
-    /// Whether no record has changed the block since it got this slot.
+    /// Returns whether no record has changed the block since it got this slot.
     #[inline]
     pub fn is_fresh(&self, slot: Slot) -> bool {
         self.entries[slot.0 as usize].last_kind == NO_KIND
     }
 
-    /// Whether a page is still that of the base backup and may be torn there. The log then has a full-page image of it before
-    /// any change, as the backup began with a checkpoint.
+    /// Returns whether a page is still that of the base backup and may be torn. The WAL then has a full-page
+    /// image of it before any change, because the backup starts with a checkpoint.
     #[inline]
     pub fn may_be_torn(&self, slot: Slot) -> bool {
         self.entries[slot.0 as usize].last_kind == NO_KIND
             && self.base.as_ref().is_some_and(|base| base.pages.may_be_torn())
     }
 
-    /// Lends an exact page to the caller, who returns it by [`PageStore::put`] or [`PageStore::put_back`], or drops it by
-    /// [`PageStore::give_up`]. `None` if the page is not exact or is lent already.
+    /// Lends an exact page to the caller, who returns it by [`PageStore::put`] or [`PageStore::put_back`], or
+    /// drops it by [`PageStore::give_up`]. `None` if the page is not exact or is lent already.
     #[inline]
     pub fn take(&mut self, slot: Slot) -> Option<PageBox> {
         let entry = &mut self.entries[slot.0 as usize];
@@ -297,7 +299,8 @@ impl PageStore {
         Some(page)
     }
 
-    /// Changes an exact page without setting its last record. A block that was not met before may come from the base backup.
+    /// Changes an exact page without setting its last record. A block without an entry may come from the base
+    /// backup.
     pub fn change(&mut self, key: BlockKey, change: impl FnOnce(&mut Page)) {
         let Some(slot) = self.find(key) else { return };
         let Some(mut page) = self.take(slot) else { return };
@@ -306,17 +309,18 @@ impl PageStore {
         self.hold(slot, page);
     }
 
-    /// Whether hint bits are logged (`XLogHintBitIsNeeded`: checksums or `wal_log_hints`), as far as the log shows.
+    /// Returns whether hint bits are logged (`XLogHintBitIsNeeded`: checksums or `wal_log_hints`), as far as
+    /// the WAL shows.
     pub fn are_hints_logged(&self) -> bool {
         self.hints.is_on()
     }
 
-    /// What is known of it, to be changed.
+    /// Returns the knowledge of whether hint bits are logged, mutable.
     pub fn hint_logging(&mut self) -> &mut HintLogging {
         &mut self.hints
     }
 
-    /// An exact page for reading; marks it as read for [`PageStore::take_seen`].
+    /// Returns an exact page for reading, and marks it as read for [`PageStore::take_seen`].
     pub fn page(&mut self, slot: Slot) -> Option<&Page> {
         let entry = &mut self.entries[slot.0 as usize];
         entry.flags |= SEEN;
@@ -335,7 +339,7 @@ impl PageStore {
         self.entries[slot.0 as usize].flags |= SEEN;
     }
 
-    /// Whether a page was read by [`PageStore::page`] since the last call; clears the mark.
+    /// Returns whether a page was read by [`PageStore::page`] since the last call, and clears the mark.
     pub fn take_seen(&mut self, slot: Slot) -> bool {
         let flags = &mut self.entries[slot.0 as usize].flags;
         let seen = *flags & SEEN != 0;
@@ -374,11 +378,12 @@ impl PageStore {
         self.hold(slot, page);
     }
 
-    /// Drops a page's content and sets its state. [`State::Exact`] makes no sense without content and becomes unknown.
+    /// Drops a page's content and sets its state. [`State::Exact`] makes no sense without content and becomes
+    /// unknown.
     #[inline]
     pub fn give_up(&mut self, slot: Slot, state: State, last: LastRecord) {
         let entry = &mut self.entries[slot.0 as usize];
-        // The common case: the block was never known, so that there is nothing to drop.
+        // The common case: the block was never known, so there is nothing to drop.
         let nothing_held = entry.page.is_none() && entry.spilled == Place::NONE;
         let unmarked = entry.flags & !(LIVE | LISTED | SEEN) == 0;
         if entry.state == StateCode::NOT_SEEN
@@ -403,29 +408,30 @@ impl PageStore {
         self.forget(slot);
     }
 
-    /// A page of any content, to be filled.
+    /// Returns a page with arbitrary content, to be filled.
     #[inline]
     pub(crate) fn buffer(&mut self) -> PageBox {
         self.buffers.pop().unwrap_or_default()
     }
 
-    /// A page of any content that was given back by [`PageStore::recycle`], if there is one.
+    /// Returns a page with arbitrary content from [`PageStore::recycle`], if there is one.
     #[inline]
     pub fn spare(&mut self) -> Option<PageBox> {
         self.buffers.pop()
     }
 
-    /// The page of an image, in a spare page if there is one; [`PageStore::recycle`] takes it for the next.
+    /// Restores an image into a spare page or a new one. [`PageStore::recycle`] makes the page available for
+    /// the next image.
     ///
     /// # Errors
-    /// Bytes that are not the image's.
+    /// The bytes are not a valid image, or memory is lacking.
     #[inline]
     pub fn restore_image(&mut self, image: &Image, stored: &[u8]) -> Result<PageBox, Misfit> {
         let spare = self.buffers.pop();
         self.restore_image_into(image, stored, spare)
     }
 
-    /// The same in this page, whatever it has, or else in a new one.
+    /// Restores an image into `spare`, which may have any content, or into a new page.
     #[inline]
     pub(crate) fn restore_image_into(
         &mut self,
@@ -436,7 +442,7 @@ impl PageStore {
         restore_page(image, stored, spare).inspect_err(|misfit| self.note_misfit(*misfit))
     }
 
-    /// Notes what makes a page unknown through no fault of the record.
+    /// Notes an error that makes a page unknown although the record is valid.
     #[cold]
     fn note_misfit(&mut self, misfit: Misfit) {
         if misfit == NO_MEMORY {
@@ -446,8 +452,8 @@ impl PageStore {
         }
     }
 
-    /// Takes a page that is no longer needed, for the next caller of [`PageStore::spare`] or [`PageStore::restore_image`]. More than
-    /// a record has blocks are freed.
+    /// Takes a page that is no longer needed, for the next caller of [`PageStore::spare`] or
+    /// [`PageStore::restore_image`]. Pages beyond the number of blocks in a record are freed.
     #[inline]
     pub fn recycle(&mut self, page: PageBox) {
         if self.buffers.len() < MAX_BUFFERS {
@@ -455,17 +461,18 @@ impl PageStore {
         }
     }
 
-    /// What went wrong first, if anything did.
+    /// Returns the first failure, if any.
     pub fn failure(&self) -> Option<&StoreFailure> {
         self.failure.as_ref()
     }
 
-    /// Pages in memory, and pages in the spill file; those in both count twice.
+    /// Returns the number of pages in memory, and of pages in the spill file; those in both count twice.
     pub fn kept(&self) -> (usize, usize) {
         (self.resident, self.spill.pages())
     }
 
-    /// Blocks that the store has had at one time at most, known or not: what its notes and pages are bounded by.
+    /// Returns the maximum number of blocks that the store has had at one time, known or not. It bounds the
+    /// number of entries and pages.
     pub fn most_blocks(&self) -> usize {
         self.entries.len()
     }

@@ -16,7 +16,8 @@ impl Place {
     pub(super) const NONE: Place = Place(u32::MAX);
 }
 
-/// The file, created when the first page is written. It has no name, so the kernel removes it when the process ends.
+/// The file, created when the first page is written. It has no name, so the kernel removes it when the
+/// process ends.
 #[derive(Debug)]
 pub(super) struct Spill {
     folder: PathBuf,

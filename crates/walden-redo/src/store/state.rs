@@ -10,14 +10,15 @@ pub enum State {
     Exact,
     /// The content is not known, for this reason.
     Unknown(Unknown),
-    /// A record of a resource manager that is not replayed changed the page; the next image makes it exact again.
+    /// A record of a resource manager that is not replayed changed the page; the next image makes it exact
+    /// again.
     Untracked,
 }
 
 /// Why a page's content is not known.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Unknown {
-    /// The log has had neither an image of the page nor a record that initializes it.
+    /// The WAL has had neither an image of the page nor a record that initializes it.
     NotSeen,
     /// A record did not fit the page.
     Misfit(Misfit),

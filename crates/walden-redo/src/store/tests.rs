@@ -32,7 +32,8 @@ fn small() -> PageStore {
     PageStore::new(StoreOptions { memory_bytes: 0, ..StoreOptions::default() })
 }
 
-/// A base of 4 blocks in each relation, full of their block's number plus 100; the third cannot be read.
+/// A base of 4 blocks in each relation, filled with the block's number plus 100; the third one cannot be
+/// read.
 #[derive(Debug)]
 struct FourBlocks;
 
@@ -75,7 +76,7 @@ fn pages_beyond_the_bound_are_read_back() {
         assert_eq!((store.take(slot), store.state(slot)).1, State::Unknown(Unknown::NotSeen));
         store.put(slot, filled(block as u8), last());
     }
-    // The places of what was dropped were used again.
+    // The spill file reuses the places of dropped pages.
     assert_eq!(store.spill.pages(), 100 - MIN_RESIDENT);
 }
 
@@ -94,11 +95,11 @@ fn truncation_forgets_all_blocks_from_its_length_on() {
     assert_eq!(met(&store), [0, 3, 7]);
     store.truncate(RELATION, Fork::MAIN, 3);
     assert_eq!(met(&store), [0]);
-    // Blocks that come back are cut off again.
+    // Blocks that are added again are truncated again.
     store.slot(key(RELATION, 5));
     store.truncate(RELATION, Fork::MAIN, 5);
     assert_eq!(met(&store), [0]);
-    // And a fork that takes the place of a dropped one begins with none.
+    // A fork that replaces a dropped one starts without blocks.
     store.drop_relation(RELATION);
     store.slot(key(RELATION, 1));
     store.truncate(RELATION, Fork::MAIN, 1);
@@ -163,7 +164,7 @@ fn blocks_not_met_before_come_from_the_base() {
         let mut store = with_base(memory_bytes);
         let slot = store.slot(key(RELATION, 1));
         assert_eq!((store.state(slot), store.last(slot)), (State::Exact, None));
-        // Out of memory and back from the base.
+        // Evicted from memory, and read from the base again.
         for relation in 100..120 {
             let relation = RelFileLocator { relation, ..RELATION };
             assert!(store.find(key(relation, 0)).is_some());
@@ -232,7 +233,7 @@ fn states_survive_their_short_form() {
     }
 }
 
-/// What is done to a store.
+/// An operation on a store.
 #[derive(Clone, Debug)]
 enum Act {
     Put(u8, u8),
@@ -258,7 +259,7 @@ fn acts() -> impl Strategy<Value = Vec<Act>> {
 }
 
 proptest! {
-    /// Two relations of up to 32 blocks, of which 8 fit into memory, against a map.
+    /// Compares a store of two relations with up to 32 blocks, where memory holds 8 pages, with a map.
     #[test]
     fn a_bounded_store_is_a_map(acts in acts()) {
         let mut store = small();

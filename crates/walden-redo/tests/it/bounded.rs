@@ -1,4 +1,4 @@
-//! A store with little memory gives the same pages as one with unlimited memory.
+//! Tests that a store with little memory produces the same pages as one with unlimited memory.
 
 use std::ops::ControlFlow;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! Records that no server wrote, on pages that no server made.
+//! Replays records that no server wrote, on pages that no server wrote.
 
 use proptest::prelude::*;
 
@@ -7,7 +7,7 @@ use crate::arbitrary::replay;
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
-    /// Whatever a record says and whatever its pages are: no panic, and nothing outside of pages is touched.
+    /// For any record and any pages, replay does not panic, and writes only to pages.
     #[test]
     fn no_record_panics(input in prop::collection::vec(any::<u8>(), 16..600)) {
         replay(&input);

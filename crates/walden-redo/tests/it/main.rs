@@ -1,4 +1,4 @@
-//! Replay of whole logs, and of records that no server wrote.
+//! Replays whole WAL files, and records that no server wrote.
 
 mod arbitrary;
 mod bounded;

@@ -1,4 +1,4 @@
-//! What servers compressed becomes the same bytes again.
+//! Tests that recompression reproduces the bytes that servers wrote.
 
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -9,7 +9,7 @@ use walden_redo::compress::{Method, Recompressor};
 use walden_source::inventory::Inventory;
 use walden_source::scan::{ScanOptions, scan_in_order};
 
-/// How many images are compressed.
+/// Counts of compressed images.
 struct Compressed {
     recompressor: Recompressor,
     images: usize,
@@ -34,7 +34,7 @@ impl Visitor for Compressed {
 
 #[test]
 fn golden_images_are_compressed_as_servers_did() {
-    // By version: the images compressed by pglz.
+    // By version: number of images compressed by pglz.
     for (version, images) in [("14.23", 0), ("15.18", 0), ("17.11", 0), ("18.6", 16)] {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/golden").join(version);
         let mut compressed = Compressed { recompressor: Recompressor::new(), images: 0 };

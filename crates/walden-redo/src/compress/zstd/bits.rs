@@ -14,7 +14,8 @@ impl<'a> BitWriter<'a> {
         BitWriter { target, word: 0, held: 0 }
     }
 
-    /// Appends the lowest `bits` bits of `value`. At most 33 bits fit between two calls of [`BitWriter::flush`].
+    /// Appends the lowest `bits` bits of `value`. At most 33 bits fit between two calls of
+    /// [`BitWriter::flush`].
     #[inline]
     pub(super) fn add(&mut self, value: u32, bits: u32) {
         self.add_clean(value & mask(bits), bits);

@@ -36,8 +36,8 @@ impl Release {
 }
 
 impl Frames {
-    /// Appends the frame that the release writes for `source` (at most 32,768 bytes) with these sequences. Bytes after the last
-    /// sequence are literals.
+    /// Appends the frame that the release writes for `source` (at most 32,768 bytes) with these sequences.
+    /// Bytes after the last sequence are literals.
     pub fn frame(&mut self, release: Release, source: &[u8], sequences: &[Sequence], target: &mut Vec<u8>) {
         debug_assert!(source.len() <= MAX_SOURCE_BYTES);
         header(source.len(), target);
@@ -54,7 +54,8 @@ impl Frames {
         target[start..start + 3].copy_from_slice(&word.to_le_bytes()[..3]);
     }
 
-    /// Appends the compressed block. Returns false if the library would store it raw; the target may then have part of it.
+    /// Appends the compressed block. Returns false if the library would store it raw; the target may then
+    /// have part of it.
     fn block(
         &mut self,
         release: Release,

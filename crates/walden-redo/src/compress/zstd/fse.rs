@@ -1,7 +1,9 @@
-//! Finite state entropy (FSE, tabled ANS): codes symbols in fractions of bits by transitions between the states of a table.
+//! Finite state entropy (FSE, tabled ANS): codes symbols in fractions of bits by transitions between the
+//! states of a table.
 //!
-//! A table has 2^log states. Each symbol has a number of states in proportion to its frequency, rounded by [`normalize`]
-//! (normalized counts, here `shares`). [`describe`] writes the normalized counts, from which the decoder builds the same table.
+//! A table has 2^log states. Each symbol has a number of states in proportion to its frequency, rounded by
+//! [`normalize`] (normalized counts, here `shares`). [`describe`] writes the normalized counts, from which
+//! the decoder builds the same table.
 
 use super::bits::BitWriter;
 
@@ -136,8 +138,8 @@ pub(super) fn best_log(most: u32, total: u32, highest: usize, spare: u32) -> u32
     (total - 1).max(1).ilog2().wrapping_sub(spare).min(most).max(fewest).max(MIN_LOG)
 }
 
-/// Normalizes counts to 2^`log` states (`FSE_normalizeCount`). Symbols with less than one state get one, coded as
-/// [`LESS_THAN_ONE`] if `less_than_one`. `None` if the library reports an error.
+/// Normalizes counts to 2^`log` states (`FSE_normalizeCount`). Symbols with less than one state get one,
+/// coded as [`LESS_THAN_ONE`] if `less_than_one`. `None` if the library reports an error.
 pub(super) fn normalize(counts: &[u32], total: u32, log: u32, less_than_one: bool) -> Option<Shares> {
     /// Fraction above which a count below 8 is rounded up, in units of 2^-20 (`rtbTable`).
     const ROUND_UP: [u64; 8] = [0, 473_195, 504_333, 520_860, 550_000, 700_000, 750_000, 830_000];
@@ -241,7 +243,8 @@ fn normalize_poor(counts: &[u32], mut total: u32, log: u32, rare: i16) -> Option
     Some(shares)
 }
 
-/// Gives `left` states to the [`OPEN`] symbols, whose counts add up to `total`. `None` if a symbol would get none.
+/// Gives `left` states to the [`OPEN`] symbols, whose counts add up to `total`. `None` if a symbol would get
+/// none.
 fn share_in_proportion(counts: &[u32], shares: &mut Shares, total: u32, left: u32, log: u32) -> Option<()> {
     let scale = 62 - log;
     let half = (1_u64 << (scale - 1)) - 1;

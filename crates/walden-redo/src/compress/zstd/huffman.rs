@@ -1,7 +1,8 @@
 //! Huffman coding of literals.
 //!
-//! The codes are canonical: a frame has only their lengths, as weights. The lengths are those of a Huffman tree, limited to
-//! [`MAX_BITS`]. Which of equally frequent bytes gets the shorter code depends on the sort, which differs between releases.
+//! The codes are canonical: a frame has only their lengths, as weights. The lengths are those of a Huffman
+//! tree, limited to [`MAX_BITS`]. Which of equally frequent bytes gets the shorter code depends on the sort,
+//! which differs between releases.
 
 use super::Release;
 use super::bits::BitWriter;
@@ -127,8 +128,9 @@ impl Huffman {
         }
     }
 
-    /// Appends the weights of all bytes but the highest, whose weight follows from the others (`HUF_writeCTable`): FSE-coded if
-    /// that is much shorter, else in four bits each. False if neither is possible.
+    /// Appends the weights of all bytes but the highest, whose weight follows from the others
+    /// (`HUF_writeCTable`): FSE-coded if that is much shorter, else in four bits each. False if neither is
+    /// possible.
     fn describe(&mut self, release: Release, highest: usize, most_bits: u32, target: &mut Vec<u8>) -> bool {
         let mut weights = [0_u8; 256];
         for (weight, code) in weights.iter_mut().zip(&self.codes[..highest]) {
@@ -154,8 +156,8 @@ impl Huffman {
         true
     }
 
-    /// Appends FSE-coded weights (`HUF_compressWeights`). Returns whether it makes sense to use them; an error if the library
-    /// reports one.
+    /// Appends FSE-coded weights (`HUF_compressWeights`). Returns whether it makes sense to use them; an
+    /// error if the library reports one.
     fn code_weights(&mut self, release: Release, weights: &[u8], target: &mut Vec<u8>) -> Result<bool, ()> {
         let mut counts = [0_u32; MAX_BITS as usize + 2];
         for &weight in weights {
@@ -191,7 +193,8 @@ impl Huffman {
     }
 }
 
-/// Counts the bytes in four interleaved tables, because consecutive equal bytes would wait for each other's increment.
+/// Counts the bytes in four interleaved tables, because consecutive equal bytes would wait for each other's
+/// increment.
 fn count(literals: &[u8]) -> [u32; 256] {
     let mut counts = [[0_u32; 256]; 4];
     let (fours, rest) = literals.as_chunks::<4>();
@@ -214,8 +217,8 @@ fn count(literals: &[u8]) -> [u32; 256] {
 
 /// Sorts the bytes that occur by descending frequency (`HUF_sort`).
 ///
-/// They are distributed to buckets and sorted there. Up to 1.5.0 the sort is stable; since then there are more buckets, and an
-/// unstable sort in those for counts from 164 on.
+/// They are distributed to buckets and sorted there. Up to 1.5.0 the sort is stable; since then there are
+/// more buckets, and an unstable sort in those for counts from 164 on.
 fn sort(release: Release, counts: &[u32], leaves: &mut Vec<Leaf>) {
     /// Counts below this have a bucket each; larger ones share a bucket with those of the same bit length.
     const OWN_BUCKET: u32 = 165;
@@ -327,7 +330,8 @@ fn grow(leaves: &mut [Leaf]) {
     }
 }
 
-/// Limits code lengths to `limit` bits by lengthening shorter codes (`HUF_setMaxHeight`). Returns the longest length.
+/// Limits code lengths to `limit` bits by lengthening shorter codes (`HUF_setMaxHeight`). Returns the longest
+/// length.
 fn flatten(leaves: &mut [Leaf], limit: u32) -> u32 {
     const NONE: usize = usize::MAX;
 
@@ -336,8 +340,8 @@ fn flatten(leaves: &mut [Leaf], limit: u32) -> u32 {
         return longest;
     }
     let limit_bits = limit as u8;
-    // The excess of the Kraft sum, in codes of `limit` bits. There are more such codes than leaves, so that some leaf is
-    // shorter.
+    // The excess of the Kraft sum, in codes of `limit` bits. There are more such codes than leaves, so that
+    // some leaf is shorter.
     let mut debt = 0_i64;
     let mut at = leaves.len() - 1;
     while leaves[at].bits > limit_bits {

@@ -1,4 +1,5 @@
-//! The match finder of libzstd at its default level (`ZSTD_compressBlock_doubleFast`), for sources of a page's size.
+//! The match finder of libzstd at its default level (`ZSTD_compressBlock_doubleFast`), for sources of a
+//! page's size.
 //!
 //! Two hash tables have the latest position of each hash: of eight bytes, and of four bytes (five in large
 //! pages). At each position the search tries these in order, and takes the first match: a match at the last
@@ -34,8 +35,8 @@ impl Default for Matches {
 }
 
 impl Matches {
-    /// Replaces the content of `out` by the sequences that `release` finds in `source`. Bytes after the last match are literals; so
-    /// are all bytes of a source longer than [`MAX_SOURCE_BYTES`].
+    /// Replaces the content of `out` by the sequences that `release` finds in `source`. Bytes after the last
+    /// match are literals; so are all bytes of a source longer than [`MAX_SOURCE_BYTES`].
     pub fn sequences(&mut self, release: Release, source: &[u8], out: &mut Vec<Sequence>) {
         out.clear();
         if !(MIN_REMAINING..=MAX_SOURCE_BYTES).contains(&source.len()) {
@@ -68,7 +69,8 @@ impl Matches {
             source,
             last: source.len() - MIN_REMAINING,
             anchor: 0,
-            // Repeat offsets start as 1, 4 and 8. The search starts at position 1, where only an offset of 1 is possible.
+            // Repeat offsets start as 1, 4 and 8. The search starts at position 1, where only an offset of 1
+            // is possible.
             offsets: [1, 0],
             out,
         }

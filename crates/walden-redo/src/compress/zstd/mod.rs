@@ -1,8 +1,10 @@
-//! zstd frames, byte for byte as libzstd compresses them at its default level, which servers use for full-page images.
+//! zstd frames, byte for byte as libzstd compresses them at its default level, which servers use for
+//! full-page images.
 //!
-//! `matches` is the match finder: it finds the sequences that libzstd finds. `frame` is the entropy stage: it encodes literals
-//! and sequences as libzstd does. Both reproduce certain releases. Compressed files depend on that and every later version of
-//! Walden must decode them, so it is implemented here, and tests compare it with the library.
+//! `matches` is the match finder: it finds the sequences that libzstd finds. `frame` is the entropy stage: it
+//! encodes literals and sequences as libzstd does. Both reproduce certain releases. Compressed files depend
+//! on that and every later version of Walden must decode them, so it is implemented here, and tests compare
+//! it with the library.
 
 mod bits;
 mod frame;

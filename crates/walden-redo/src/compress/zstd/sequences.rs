@@ -1,5 +1,5 @@
-//! The sequences section of a block: three FSE-coded codes for each sequence (literals length, offset, match length), and their
-//! extra bits.
+//! The sequences section of a block: three FSE-coded codes for each sequence (literals length, offset, match
+//! length), and their extra bits.
 
 use super::bits::BitWriter;
 use super::fse::{self, MAX_SYMBOLS, Table};
@@ -87,7 +87,8 @@ enum Mode {
 }
 
 impl Sequences {
-    /// Appends the section. Returns false if the library would store the block raw; the target may then have part of it.
+    /// Appends the section. Returns false if the library would store the block raw; the target may then have
+    /// part of it.
     pub(super) fn section(&mut self, release: Release, sequences: &[Sequence], target: &mut Vec<u8>) -> bool {
         match sequences.len() {
             few @ 0..128 => target.push(few as u8),
@@ -138,8 +139,8 @@ impl Sequences {
 
         let stream_at = target.len();
         self.stream(&modes, last, before, target);
-        // Decoders up to 1.3.4 reject a section with so short a table and stream. (Up to 1.4.9, RLE tables after it counted as
-        // well; the sequences of this level are never so short.)
+        // Decoders up to 1.3.4 reject a section with so short a table and stream. (Up to 1.4.9, RLE tables
+        // after it counted as well; the sequences of this level are never so short.)
         described.is_none_or(|len| len + target.len() - stream_at >= 4)
     }
 
@@ -177,7 +178,8 @@ impl Sequences {
     }
 }
 
-/// Selects the table's mode (`ZSTD_selectEncodingType`): a described table only for many sequences with different codes.
+/// Selects the table's mode (`ZSTD_selectEncodingType`): a described table only for many sequences with
+/// different codes.
 fn mode_of(counts: &[u32; MAX_SYMBOLS], total: usize, kind: &Kind) -> Mode {
     let most = counts.iter().copied().max().unwrap_or(0) as usize;
     if most == total {
@@ -189,8 +191,8 @@ fn mode_of(counts: &[u32; MAX_SYMBOLS], total: usize, kind: &Kind) -> Mode {
     }
 }
 
-/// Builds the table and appends its description. The last sequence's code needs no transition, so it is not counted if the code
-/// occurs again.
+/// Builds the table and appends its description. The last sequence's code needs no transition, so it is not
+/// counted if the code occurs again.
 fn describe(
     release: Release,
     counts: &mut [u32; MAX_SYMBOLS],

@@ -303,7 +303,8 @@ impl<'p> Compared<'p> {
         })
     }
 
-    /// Returns the next member of a chain, and the `xmin` that it must have, if the heap tuple has it.
+    /// Returns the next member of a chain, and its expected `xmin`: this tuple's `xmax`, unless that is a
+    /// MultiXact.
     fn next(&self, number: u16) -> Option<(u16, Option<u32>)> {
         let header =
             self.header(number).filter(|header| header.infomask2() & infomask2::HEAP_HOT_UPDATED != 0)?;
