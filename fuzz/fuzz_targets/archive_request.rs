@@ -1,4 +1,5 @@
-//! What arrives at the socket of `walden archive serve`: no bytes may make it panic or allocate more than a request has.
+//! Feeds arbitrary bytes to the socket of `walden archive serve`: no panic, and no allocation above a
+//! request's maximum size.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| walden_fuzz::archive_request::run(data));

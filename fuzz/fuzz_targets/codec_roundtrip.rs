@@ -1,5 +1,5 @@
-//! Any bytes as segments, half of them with page headers and checksums of records that are right: they come back as they
-//! were, as one file and as the second member of a pack.
+//! Compresses arbitrary bytes as segments, and decodes them to the same bytes, as one file and as members of
+//! a pack. Half of the inputs get correct page headers and record checksums.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| walden_fuzz::codec_roundtrip::run(data));

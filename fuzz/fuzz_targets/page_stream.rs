@@ -1,4 +1,5 @@
-//! Arbitrary pages. Half of the inputs get page headers that are right, so that the fuzzer gets past them.
+//! Decodes arbitrary pages. Half of the inputs get correct page headers, so that the fuzzer passes their
+//! checks.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| walden_fuzz::page_stream::run(data));

@@ -1,4 +1,5 @@
-//! Records whose lengths are right and whose contents are arbitrary, replayed on arbitrary pages and judged: no panic.
+//! Replays records with correct lengths and arbitrary contents on arbitrary pages, and checks the results: no
+//! panic.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

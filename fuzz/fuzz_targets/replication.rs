@@ -1,4 +1,4 @@
-//! What a server says over a replication connection: any messages, of any length.
+//! Reads a server's messages on a replication connection: arbitrary messages of any length.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| walden_fuzz::replication::run(data));

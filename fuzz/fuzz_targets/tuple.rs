@@ -1,4 +1,4 @@
-//! Tuples whose columns and bytes are arbitrary: no panic, neither in reading nor in printing.
+//! Reads and prints tuples with arbitrary columns and bytes: no panic.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| walden_fuzz::tuple::run(data));

@@ -1,4 +1,4 @@
-//! Records whose lengths are right and whose contents are arbitrary, predicted under many settings: no panic.
+//! Predicts records with correct lengths and arbitrary contents under many settings: no panic.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

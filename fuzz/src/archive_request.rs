@@ -1,4 +1,5 @@
-//! What arrives at the socket of `walden archive serve`: no bytes may make it panic or allocate more than a request has.
+//! Feeds arbitrary bytes to the socket of `walden archive serve`: no panic, and no allocation above a
+//! request's maximum size.
 
 use walden_archive::serve::protocol::{MAX_FIELDS, Reply, Request};
 
@@ -10,7 +11,7 @@ pub fn run(data: &[u8]) {
             + request.file.len()
             + request.repo.len()
             + request.config.as_os_str().len();
-        // Eight bytes of header, and two before each field.
+        // A header of eight bytes, and two bytes before each field.
         assert_eq!(data.len() - left.len(), 16 + parts);
         assert!(parts <= MAX_FIELDS);
     }

@@ -1,5 +1,5 @@
-//! Hostile compressed files: no panic, bounded memory, and what comes out has the checksum that the file says. Half of the
-//! inputs are mended: what the fuzzer changed gets checksums that are right, so that it gets behind them.
+//! Decodes hostile compressed files: no panic, bounded memory, and output that matches the checksum in the
+//! file. Half of the inputs get correct checksums, so that the fuzzer passes these checks.
 
 use std::io::Cursor;
 
@@ -27,7 +27,8 @@ pub fn run(data: &[u8]) {
     });
 }
 
-/// Puts what every reader would refuse right: magic, numbers, checksums, as far as the frames' lengths lead.
+/// Corrects everything that a reader checks first: magic, numbers and checksums, as far as the lengths of the
+/// frames allow.
 fn mended(file: &mut [u8]) {
     if file.len() < HEADER {
         return;
@@ -35,7 +36,7 @@ fn mended(file: &mut [u8]) {
     file[..8].copy_from_slice(b"\x8AWLDN\r\n\x1A");
     file[8..12].copy_from_slice(&[2, 0, 2, 0]);
     file[12] = 1 + file[12] % 2;
-    // Needs within the limits: at most 511 MiB, and 8191 blocks.
+    // Requirements within the limits: at most 511 MiB, and 8191 blocks.
     (file[25], file[26], file[27]) = (file[25] & 1, 0, 0);
     (file[29], file[30], file[31]) = (file[29] & 0x1F, 0, 0);
     seal(&mut file[..HEADER]);
@@ -59,7 +60,7 @@ fn mended(file: &mut [u8]) {
     }
 }
 
-/// The parts that columns are stored in: coder, two lengths, checksum.
+/// Corrects the checksums of the parts in which columns are stored: coder, two lengths, checksum.
 fn parts(mut rest: &mut [u8]) {
     loop {
         let mut at = 1;

@@ -1,5 +1,5 @@
-//! Any bytes as segments, half of them with page headers and checksums of records that are right: they come back as they
-//! were, as one file and as the second member of a pack.
+//! Compresses arbitrary bytes as segments, and decodes them to the same bytes, as one file and as members of
+//! a pack. Half of the inputs get correct page headers and record checksums.
 
 use std::io::Cursor;
 
@@ -17,7 +17,7 @@ pub fn run(data: &[u8]) {
     let version = versions[usize::from(*version) % versions.len()];
     let mut files = vec![data.to_vec()];
     if mend & 1 == 1 {
-        // The second goes on where the first ends, with what is left.
+        // The second segment follows the first one, and has the remaining bytes.
         let (first, second) = data.split_at(data.len() * usize::from(*cut) / 256);
         files = vec![segment(first, version, 1), segment(second, version, 2)];
     }
@@ -44,7 +44,7 @@ pub fn run(data: &[u8]) {
     assert!(reader.next().expect("a whole pack").is_none());
 }
 
-/// Bytes as records that are framed rightly, as far as that goes, in pages with right headers.
+/// Frames bytes as records, in pages with correct headers.
 fn segment(data: &[u8], version: Major, number: u64) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(SEGMENT);
     let start = number * SEGMENT as u64;

@@ -1,7 +1,7 @@
-//! What the fuzz targets do with an input. `fuzz_targets/` hands them to libFuzzer, and `tests/` runs each of them over inputs that
-//! were real and then damaged.
+//! The bodies of the fuzz targets. `fuzz_targets/` passes them to libFuzzer, and `tests/` runs each of them
+//! on damaged copies of real inputs.
 //!
-//! Of `redo` and `whatif` the bodies are in `walden-redo` and `walden-whatif`, whose property tests run them.
+//! The bodies of `redo` and `whatif` are in `walden-redo` and `walden-whatif`, whose property tests run them.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,5 @@
-//! Arbitrary pages. Half of the inputs get page headers that are right, so that the fuzzer gets past them.
+//! Decodes arbitrary pages. Half of the inputs get correct page headers, so that the fuzzer passes their
+//! checks.
 
 use std::ops::ControlFlow;
 
@@ -64,7 +65,7 @@ pub fn run(data: &[u8]) {
             }
         }
     }
-    // What is said to be checked is followed whatever its checksums are.
+    // Below `checked`, the decoder does not verify checksums.
     let checked = if mend & 2 == 2 { Lsn(u64::MAX) } else { Lsn(0) };
     let mut decoder = Decoder::new(info, start, Lsn(u64::MAX)).checked_until(checked);
     let mut sum = Sum::default();

@@ -1,5 +1,5 @@
-//! Records whose lengths and checksums are right and whose contents are arbitrary: every kind, every version, down to
-//! the typed fields.
+//! Decodes records with correct lengths and checksums and arbitrary contents: every kind and every version,
+//! down to the typed fields.
 
 use std::ops::ControlFlow;
 

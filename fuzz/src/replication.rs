@@ -1,4 +1,4 @@
-//! What a server says over a replication connection: any messages, of any length.
+//! Reads a server's messages on a replication connection: arbitrary messages of any length.
 
 use walden_postgres::replication::read_messages;
 

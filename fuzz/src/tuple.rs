@@ -1,11 +1,12 @@
-//! Tuples whose columns and bytes are arbitrary: no panic, neither in reading nor in printing.
+//! Reads and prints tuples with arbitrary columns and bytes: no panic.
 
 use std::fmt::Write;
 
 use walden_rows::{Cell, Types, tuple_values};
 use walden_source::names::Column;
 
-/// Built-in types: numbers, texts, times, bits, addresses, geometry, JSON, text search, arrays, ranges, multiranges. `attlen`, `attalign`.
+/// Built-in types: numbers, texts, times, bits, addresses, geometry, JSON, text search, arrays, ranges,
+/// multiranges. Each with its OID, `attlen` and `attalign`.
 const TYPES: [(u32, i16, char); 40] = [
     (16, 1, 'c'),
     (17, -1, 'i'),
@@ -49,7 +50,7 @@ const TYPES: [(u32, i16, char); 40] = [
     (4532, -1, 'i'),
 ];
 
-/// Takes so many bytes of text.
+/// Accepts a limited number of bytes of text.
 struct Limited(usize);
 
 impl Write for Limited {
@@ -68,7 +69,7 @@ pub fn run(data: &[u8]) {
         Column::plain(index as i16 + 1, "c", type_oid, length, align)
     };
     let columns: Vec<Column> = choices.iter().enumerate().map(column).collect();
-    // The header of a tuple without nulls, but for what the input says.
+    // The header of a tuple without nulls. In half of the inputs, the header comes from the input.
     let mut tuple = vec![0; 24];
     tuple[18] = columns.len() as u8;
     tuple[22] = 24;
@@ -78,7 +79,7 @@ pub fn run(data: &[u8]) {
     tuple.extend(bytes);
     for cell in tuple_values(&Types::default(), &columns, &tuple).unwrap_or_default() {
         if let Cell::Value(value) = cell {
-            // A number of few bytes may have 100,000 digits, and an array many of them.
+            // A number of few bytes may have 100,000 digits, and an array may have many such numbers.
             let _ = write!(Limited(1 << 20), "{value}");
         }
     }

@@ -1,5 +1,5 @@
-//! What each fuzz target does with an input, over real ones that were damaged. The same inputs in each run: what coverage leads to is
-//! left to `cargo fuzz`.
+//! Runs the body of each fuzz target on damaged copies of real inputs. The inputs are the same in each run:
+//! coverage-guided search is left to `cargo fuzz`.
 
 use std::fs::{self, File};
 use std::io::Read;
@@ -10,7 +10,7 @@ use std::sync::OnceLock;
 use walden_format::records::RecordReader;
 use walden_format::version::Major;
 
-/// Runs a target's body over so many damaged inputs.
+/// Runs a target's body on a number of damaged inputs.
 macro_rules! damaged {
     ($($target:ident, $runs:literal, $seeds:expr;)*) => {
         $(#[test]
@@ -21,7 +21,7 @@ macro_rules! damaged {
 }
 
 damaged! {
-    // target, inputs, what they are made of
+    // target, number of inputs, seeds
     archive_request, 100_000, requests();
     block_headers, 100_000, records().iter().map(|record| [&record.bytes[..], &[0; 3]].concat()).collect::<Vec<_>>();
     codec, 8_000, [0, 1].iter().flat_map(|mend| compressed().into_iter().map(|file| [&[*mend], &file[..]].concat())).collect::<Vec<_>>();
@@ -32,7 +32,7 @@ damaged! {
     tuple, 100_000, tuples();
 }
 
-/// The longest input, as `cargo fuzz` is told by `-max_len`.
+/// The longest input, as `-max_len` of `cargo fuzz`.
 const MAX_BYTES: usize = 64 << 10;
 
 fn run(target: &str, inputs: u64, seeds: &[Vec<u8>], body: fn(&[u8])) {
@@ -54,7 +54,7 @@ fn run(target: &str, inputs: u64, seeds: &[Vec<u8>], body: fn(&[u8])) {
     }
 }
 
-/// SplitMix64.
+/// The pseudorandom generator SplitMix64.
 struct Random(u64);
 
 impl Random {
@@ -75,7 +75,8 @@ impl Random {
         start..start + self.below(most.min(bytes.len() - start) + 1)
     }
 
-    /// One of the seeds, with some bytes changed, inserted, removed, repeated or taken from another.
+    /// Returns one of the seeds, with some bytes changed, inserted, removed, repeated or copied from another
+    /// seed.
     fn damage(&mut self, seeds: &[Vec<u8>]) -> Vec<u8> {
         let mut bytes = seeds[self.below(seeds.len())].clone();
         bytes.truncate(MAX_BYTES);
@@ -87,7 +88,7 @@ impl Random {
                 1 => bytes[at] = self.next() as u8,
                 2 => bytes[at] = bytes[at].wrapping_add(1 + 254 * self.below(2) as u8),
                 3 | 4 => {
-                    // Lengths and counts at the ends of their ranges.
+                    // Lengths and counts at the limits of their ranges.
                     let number =
                         [0, 1, 0x7F, 0xFF, 0x7FFF, 0xFFFF, 0x7FFF_FFFF, 0xFFFF_FFFF, u64::MAX][self.below(9)];
                     let width = [2, 4, 8][self.below(3)].min(bytes.len() - at);
@@ -125,7 +126,7 @@ struct Recorded {
 impl Recorded {
     const HEADER: usize = 24;
 
-    /// The input of `record`: which version and kind, and what follows the header.
+    /// Builds the input of `record`: version, resource manager and kind, and the bytes after the header.
     fn for_record(&self) -> Vec<u8> {
         [&[self.version, self.manager, self.info], &self.bytes[Self::HEADER..]].concat()
     }
@@ -135,7 +136,7 @@ fn root() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
 }
 
-/// The golden segments of all versions, and where each version is in [`Major::all`].
+/// Returns the golden segments of all versions, each with the index of its version in [`Major::all`].
 fn segments() -> &'static [(u8, Vec<u8>)] {
     static SEGMENTS: OnceLock<Vec<(u8, Vec<u8>)>> = OnceLock::new();
     SEGMENTS.get_or_init(|| {
@@ -153,7 +154,7 @@ fn segments() -> &'static [(u8, Vec<u8>)] {
     })
 }
 
-/// What is in a folder, in the order of names.
+/// Returns the files in a folder, sorted by name.
 fn files_in(folder: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder).expect("a folder of the repository");
     let mut paths: Vec<_> = entries.map(|entry| entry.expect("a file").path()).collect();
@@ -161,7 +162,8 @@ fn files_in(folder: &Path) -> Vec<PathBuf> {
     paths
 }
 
-/// A few hundred records of each version: the first of each kind, and of each length up to two pages.
+/// Returns a few hundred records of each version: the first one of each kind and rounded length, up to two
+/// pages.
 fn records() -> &'static [Recorded] {
     static RECORDS: OnceLock<Vec<Recorded>> = OnceLock::new();
     RECORDS.get_or_init(|| {
@@ -188,7 +190,7 @@ fn records() -> &'static [Recorded] {
     })
 }
 
-/// Compressed files, all features of the format.
+/// Returns compressed files with all features of the format.
 fn compressed() -> Vec<Vec<u8>> {
     let folder = root().join("crates/walden-codec/tests/golden");
     let paths: Vec<PathBuf> =
@@ -196,7 +198,8 @@ fn compressed() -> Vec<Vec<u8>> {
     paths.iter().map(|path| fs::read(path).expect("a golden file")).collect()
 }
 
-/// The inputs of `codec_roundtrip`: version, whether to frame, where to cut, and records as length, transaction, info, manager, content.
+/// Builds the inputs of `codec_roundtrip`: version, whether to frame, where to cut, and records as length,
+/// transaction, info, manager and content.
 fn contents() -> Vec<Vec<u8>> {
     let of_version = |version: u8| {
         let mut input = vec![version, 1, 128];
@@ -209,12 +212,12 @@ fn contents() -> Vec<Vec<u8>> {
         input
     };
     let mut inputs: Vec<Vec<u8>> = (0..Major::all().count() as u8).map(of_version).collect();
-    // What is no log.
+    // Bytes that are not WAL.
     inputs.push([&[0, 0, 0], &inputs[0][..]].concat());
     inputs
 }
 
-/// The inputs of `page_stream`: version, what to mend, bytes at a time, and pages.
+/// Builds the inputs of `page_stream`: version, parts to correct, pages per call, and pages.
 fn pages() -> Vec<Vec<u8>> {
     let of_segment = |(version, segment): &(u8, Vec<u8>)| {
         [1, 3].map(|mend| [&[*version, mend, 3], &segment[..segment.len().min(MAX_BYTES - 3)]].concat())
@@ -222,7 +225,7 @@ fn pages() -> Vec<Vec<u8>> {
     segments().iter().flat_map(of_segment).collect()
 }
 
-/// The inputs of `tuple`: how many columns, the type of each, and values.
+/// Builds the inputs of `tuple`: number of columns, the type of each, and values.
 fn tuples() -> Vec<Vec<u8>> {
     let blocks =
         records().iter().flat_map(|record| &record.blocks).filter(|data| (6..4096).contains(&data.len()));
@@ -233,14 +236,14 @@ fn tuples() -> Vec<Vec<u8>> {
             let columns = 1 + random.below(15);
             let mut input = vec![columns as u8];
             input.extend((0..columns).map(|_| random.next() as u8));
-            // Behind the header of a tuple in a record.
+            // The bytes after a tuple's header in a record.
             input.extend(&data[5..]);
             input
         })
         .collect()
 }
 
-/// What a server says: that the client may go on, that it is ready, and data of the log.
+/// Builds a server's messages: a response to startup, WAL data with a keepalive message, and an error.
 fn messages() -> Vec<Vec<u8>> {
     let message =
         |kind: u8, content: &[u8]| [&[kind], &(content.len() as u32 + 4).to_be_bytes()[..], content].concat();
@@ -254,7 +257,7 @@ fn messages() -> Vec<Vec<u8>> {
     ]
 }
 
-/// Requests of `walden_archive.so`.
+/// Builds requests of `walden_archive.so`.
 fn requests() -> Vec<Vec<u8>> {
     let request = |fields: [&str; 4]| {
         let fields: Vec<u8> = fields
