@@ -1,17 +1,18 @@
 #!/usr/bin/env bash
-# Builds the package's wheel with the workspace's target folder, installs it into an environment under target/, and runs its tests.
-# Where there is Java, Spark's too. The arguments are pytest's; --environment alone only installs what the tests need. What is missing
-# skips tests, or fails those that WALDEN_REQUIRE names: all, or a list of walden, moto, sail, spark (tests/conftest.py).
+# Builds the package's wheel in the workspace's target folder, installs it into an environment under target/, and runs
+# its tests, with those of Spark if Java is installed. The arguments are pytest's; --environment alone only installs the
+# packages that the tests need. Tests without their requirements are skipped, or fail if WALDEN_REQUIRE names the
+# requirement: all, or a list of walden, moto, sail, spark (tests/conftest.py).
 #
-# With WALDEN_PYTHON_LIBRARY=../target/debug/lib_walden.so, which `cargo build --workspace` makes, the package is put together around
-# that library: a wheel has other features of its dependencies, and so builds half of them again.
+# With WALDEN_PYTHON_LIBRARY=../target/debug/lib_walden.so, which `cargo build --workspace` builds, the package is
+# assembled from that library. A wheel needs other features of the dependencies, so half of them would be built again.
 set -euo pipefail
 cd "$(dirname "$0")"
 environment=../target/python
 [ -x "$environment/bin/python" ] || python3 -m venv "$environment"
 
 packages=('maturin>=1.9,<2' duckdb mypy pandas pandas-stubs polars pyarrow pytest)
-# An object store in memory; moto[server] has all of Amazon's other services, which weigh three times as much.
+# An object store in memory; moto[server] also has Amazon's other services, and three times the size.
 packages+=('moto[s3]' flask flask-cors)
 command -v java >/dev/null && packages+=('pyspark>=4.1,<5')
 "$environment/bin/pip" install --quiet --disable-pip-version-check "${packages[@]}"

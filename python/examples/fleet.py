@@ -110,7 +110,7 @@ def sums_of_batches(work: Work) -> Iterator[pyarrow.Table]:
             records=pyarrow.repeat(pyarrow.scalar(1, "int64"), batch.num_rows),
         )
     for batch in walden.framing(one.source, part=part, threads=1).to_batches():
-        # Headers of pages, padding: bytes of no record.
+        # Page headers and padding: bytes outside of records.
         nothing = pyarrow.nulls(batch.num_rows, "string")
         zero = pyarrow.repeat(pyarrow.scalar(0, "int64"), batch.num_rows)
         yield sums(

@@ -1,4 +1,4 @@
-//! The documents of `walden explain` and `walden whatif`, as their JSON.
+//! Produces the JSON documents of `walden explain` and `walden whatif`.
 
 use std::sync::Arc;
 
@@ -17,7 +17,8 @@ use crate::errors::{self, WaldenError};
 use crate::interrupt::{self, Cancel};
 use crate::log::Log;
 
-/// Transactions and groups of a view that are kept where all are wanted, as `walden explain --format json` does.
+/// Maximum number of transactions and groups per view if `top` is not given, as in `walden explain --format
+/// json`.
 const TOP: usize = 1000;
 
 /// The document of `walden explain`.
@@ -128,7 +129,7 @@ pub fn whatif(
     json.map_err(|error| errors::other(&error))
 }
 
-/// A prediction follows one server on one timeline.
+/// Returns the index of the longest run: a prediction follows one server on one timeline.
 fn longest_run(inventory: &Inventory) -> PyResult<usize> {
     let runs = inventory.runs.iter().enumerate();
     let longest = runs.max_by_key(|(_, run)| run.segments.len());
@@ -137,7 +138,7 @@ fn longest_run(inventory: &Inventory) -> PyResult<usize> {
     })
 }
 
-/// Notes on settings that have no effect. Settings that there are not are an error before anything is read.
+/// Returns notes on settings that have no effect. Unknown settings are an error before anything is read.
 fn checked(changes: &[Change], run: &Run) -> PyResult<Vec<String>> {
     let mut notes = Vec::new();
     for (name, value) in changes.iter().flatten() {

@@ -1,4 +1,4 @@
-//! Errors as Python's exceptions.
+//! Converts errors to Python exceptions.
 
 use std::error::Error;
 use std::io;
@@ -31,13 +31,13 @@ create_exception!(
     "What was read is not all that the source seems to have: missing segments, unreadable files, names not read."
 );
 
-/// An error with its causes, as one line, without causes whose text is repeated.
+/// Formats an error with its causes as one line, without causes whose text is repeated.
 fn text(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
     while let Some(cause) = source {
         let cause_text = cause.to_string();
-        // A connection's error has its cause in its text, and notes behind it.
+        // A connection error already contains its cause, followed by notes.
         if !text.contains(&cause_text) {
             text = format!("{text}: {cause_text}");
         }
@@ -46,18 +46,18 @@ fn text(error: &dyn Error) -> String {
     text
 }
 
-/// A text about the rows of a table with arguments of Python in place of the program's options.
+/// Replaces the program's options by Python arguments in a text about the rows of a table.
 pub fn with_arguments(text: &str) -> String {
     let options = [("(--names)", "(names=...)"), ("(--base)", "(base=...)")];
     options.iter().fold(text.to_owned(), |text, (option, argument)| text.replace(option, argument))
 }
 
-/// An error without an exception of its own.
+/// Converts an error for which there is no specific exception.
 pub fn other(error: &dyn Error) -> PyErr {
     WaldenError::new_err(text(error))
 }
 
-/// An argument with a wrong value.
+/// Builds the exception for an argument with a wrong value.
 pub fn wrong_value(message: impl Into<String>) -> PyErr {
     PyValueError::new_err(message.into())
 }
@@ -94,7 +94,7 @@ pub fn of_explain(error: &ExplainError) -> PyErr {
 
 pub fn of_predict(error: &PredictError) -> PyErr {
     match error {
-        // Those that the log was written under are checked before.
+        // The settings under which the WAL was written are checked earlier.
         PredictError::Setting(_) => wrong_value(format!("settings: {}", text(error))),
         _ => other(error),
     }

@@ -1,4 +1,4 @@
-//! Long work without the GIL, which Ctrl-C ends.
+//! Runs long work without the GIL, so that Ctrl-C can end it.
 
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::Arc;
@@ -10,18 +10,18 @@ use pyo3::prelude::*;
 
 use crate::errors::WaldenError;
 
-/// How often signals are looked for.
+/// Interval between checks for signals.
 pub const SIGNALS_EVERY: Duration = Duration::from_millis(50);
 
-/// Ends work whose caller has been interrupted.
+/// Ends work whose caller was interrupted.
 #[derive(Clone, Default)]
 pub struct Cancel(Arc<AtomicBool>);
 
-/// What a cancelled thread unwinds with.
+/// The payload with which a cancelled thread unwinds.
 struct Cancelled;
 
 impl Cancel {
-    /// Unwinds the thread if the caller has been interrupted; the threads that work for it end with it.
+    /// Unwinds the thread if the caller was interrupted; its worker threads end with it.
     pub fn check(&self) {
         if self.0.load(Ordering::Relaxed) {
             panic::resume_unwind(Box::new(Cancelled));
@@ -29,8 +29,8 @@ impl Cancel {
     }
 }
 
-/// Does work in a thread of its own, without the GIL. A signal whose handler raises, as that of Ctrl-C does, ends the wait, and the
-/// work at its next [`Cancel::check`].
+/// Runs `work` in a thread of its own, without the GIL. If a signal handler raises, as that of Ctrl-C does,
+/// the wait ends immediately, and the work at its next [`Cancel::check`].
 pub fn run<T: Send + 'static>(
     py: Python<'_>,
     work: impl FnOnce(&Cancel) -> T + Send + 'static,
@@ -41,7 +41,7 @@ pub fn run<T: Send + 'static>(
         let cancel = cancel.clone();
         move || {
             if let Ok(result) = panic::catch_unwind(AssertUnwindSafe(|| work(&cancel))) {
-                // Nobody waits for it after an interrupt.
+                // After an interrupt, the receiver is gone.
                 let _ = sender.send(result);
             }
         }

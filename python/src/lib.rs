@@ -1,6 +1,7 @@
-//! The native half of the Python package `walden`: a thin layer over `walden-arrow`, `walden-explain` and `walden-whatif`.
+//! The native half of the Python package `walden`: a thin layer over `walden-arrow`, `walden-explain` and
+//! `walden-whatif`.
 //!
-//! What users call, with its documentation, is in `python/walden/__init__.py`.
+//! The public functions and their documentation are in `python/walden/__init__.py`.
 #![forbid(unsafe_code)]
 
 mod documents;

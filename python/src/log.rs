@@ -1,4 +1,4 @@
-//! A log: what a source names, opened once.
+//! The WAL of a source, opened once.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use walden_source::names::Names;
 use crate::errors;
 use crate::interrupt;
 
-/// The segments that a source names, with the names of relations. What its methods return reads them anew each time.
+/// The segments of a source, with the names of relations. Each read decodes the segments again.
 #[pyclass(frozen, module = "walden._walden")]
 pub struct Log {
     pub inventory: Arc<Inventory>,
@@ -28,7 +28,7 @@ pub struct Log {
     pub from: Option<Place>,
     pub to: Option<Place>,
     pub threads: usize,
-    /// What of the source is missing, a line each.
+    /// Missing parts of the source, a line each.
     #[pyo3(get)]
     warnings: Vec<String>,
     /// How timelines are followed, a line each.
@@ -36,7 +36,7 @@ pub struct Log {
     notes: Vec<String>,
 }
 
-/// Which segments of archives are needed besides those of the range.
+/// Whether segments of archives before and after the range are needed, too.
 #[derive(Clone, Copy)]
 struct Beyond {
     before: bool,
@@ -92,7 +92,8 @@ impl Log {
         Ok(Log { inventory, names, from, to, threads, warnings, notes: found.notes })
     }
 
-    /// The start of the range: `None`, or whether it is a time, and the position or the microseconds since 1970-01-01 UTC.
+    /// The start of the range: `None`, or whether it is a time, and the LSN or the microseconds since
+    /// 1970-01-01 UTC.
     #[getter]
     fn start(&self) -> Option<(bool, i128)> {
         self.from.map(number)
@@ -113,7 +114,7 @@ fn number(place: Place) -> (bool, i128) {
 }
 
 impl Log {
-    /// Options that read the log's range. A bound by time needs a pass over the log.
+    /// Returns options that read the requested range. A bound by time requires a pass over the WAL.
     pub fn options(&self, py: Python<'_>) -> PyResult<ReadOptions> {
         let mut options = ReadOptions::new(Arc::clone(&self.names), self.threads);
         let (inventory, from, to) = (Arc::clone(&self.inventory), self.from, self.to);
@@ -136,13 +137,13 @@ impl Beyond {
             timeline,
             from: from.filter(|_| !self.before).map(place),
             to: to.filter(|_| !self.behind).map(place),
-            // Opening many small files is waiting as much as work.
+            // Opening many small files is bound by latency as much as by work.
             threads: (2 * cores).min(16),
         }
     }
 }
 
-/// Why a source cannot be opened.
+/// Reasons why a source cannot be opened.
 enum OpenError {
     Place(walden_archive::store::StoreError),
     Sources(SourcesError),
@@ -181,7 +182,8 @@ fn read_names(sources: &[String]) -> Result<Names, NamesError> {
     Ok(names)
 }
 
-/// Refuses segments of two clusters, as the program does: positions, blocks and transactions of another mean something else.
+/// Rejects segments of two clusters, as the program does: LSNs, blocks and transactions of another cluster
+/// have another meaning.
 fn expect_one_cluster(inventory: &Inventory) -> PyResult<()> {
     let mut clusters = inventory.runs.iter().map(|run| run.system_id);
     let first = clusters.next();
@@ -194,7 +196,7 @@ fn expect_one_cluster(inventory: &Inventory) -> PyResult<()> {
     }
 }
 
-/// Refuses names of another cluster, where the same numbers mean other relations.
+/// Rejects names of another cluster, where the same numbers denote other relations.
 fn check_cluster(names: &Names, inventory: &Inventory) -> PyResult<()> {
     let Some(named) = names.origin.system_id else { return Ok(()) };
     match inventory.runs.iter().find(|run| run.system_id != named) {
@@ -214,13 +216,13 @@ fn warnings(inventory: &Inventory, names: &Names) -> Vec<String> {
     gaps.chain(unreadable).chain(unnamed).collect()
 }
 
-/// A position or a time: an LSN as text or number, a `datetime`, or a time as text.
+/// Parses an LSN or a time: an LSN as text or number, a `datetime`, or a time as text.
 fn bound(name: &str, value: &Bound<'_, PyAny>) -> PyResult<Place> {
     let wrong = |problem: &dyn std::fmt::Display| errors::wrong_value(format!("{name}: {problem}"));
     if let Ok(text) = value.cast::<PyString>() {
         return text.to_str()?.parse().map_err(|error| wrong(&error));
     }
-    // Numpy's integers are others than Python's.
+    // numpy's integers are not instances of Python's.
     if value.hasattr("__index__")? && !value.is_instance_of::<PyBool>() {
         return value
             .call_method0("__index__")?
@@ -235,7 +237,7 @@ fn bound(name: &str, value: &Bound<'_, PyAny>) -> PyResult<Place> {
         return bound(name, &datetime.call_method1("combine", (value, midnight))?);
     }
     if value.is_instance(&datetime)? {
-        // A float has not all microseconds of a time; its seconds and the fraction apart are exact.
+        // A float cannot represent all microseconds of a time. Its seconds and the fraction are each exact.
         let timestamp: f64 = value.call_method0("timestamp")?.extract()?;
         let fraction: u32 = value.getattr("microsecond")?.extract()?;
         let seconds = (timestamp - f64::from(fraction) / 1e6).round() as i64;

@@ -1,4 +1,4 @@
-//! Parts of a log, for several readers at once, in other processes too.
+//! Divides WAL into parts, for several readers at once, also in other processes.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -12,15 +12,16 @@ use crate::errors::{self, WaldenError};
 use crate::interrupt;
 use crate::log::Log;
 
-/// Where a part's segments are: system identifier, timeline of the run, start of the first segment, end of the last, and the number
-/// of segments.
+/// The segments of a part: system identifier, timeline of the run, start of the first segment, end of the
+/// last one, and their number.
 pub type Place = (u64, u32, u64, u64, usize);
 
-/// What rows are wanted of: positions and times (microseconds since 1970-01-01 UTC) that they lie between, both included.
+/// The requested rows: bounds of LSN and of time (microseconds since 1970-01-01 UTC), both inclusive.
 type Wanted = (Option<u64>, Option<u64>, Option<i64>, Option<i64>);
 
-/// Divides the log into about `count` parts of about the same number of segments, or into more, so that none has more than `each`
-/// of them; and the positions that are the range's bounds. `wanted` leaves out segments that have no record of such rows.
+/// Divides the WAL into about `count` parts with about the same number of segments, or into more parts so
+/// that none has more than `each` segments. Returns the parts and the LSNs of the range's bounds. `wanted`
+/// excludes segments without such rows.
 #[pyfunction]
 #[pyo3(signature = (log, count, *, each=None, wanted=None))]
 pub fn parts(
@@ -67,7 +68,7 @@ fn place(part: Part<'_>) -> Option<Place> {
     Some((part.run.system_id, part.run.timeline, first.start.0, end.0, segments.len()))
 }
 
-/// The run and the segments of a part in an inventory, which may have grown since.
+/// Finds the run and the segments of a part in an inventory, which may have grown since.
 pub fn find(inventory: &Inventory, place: Place) -> PyResult<(usize, Range<usize>)> {
     let (system_id, timeline, start, end, count) = place;
     for (index, run) in inventory.runs.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! Batches on their way to Python.
+//! Streams batches to Python.
 
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,21 +16,21 @@ use walden_source::inventory::Inventory;
 use crate::errors;
 use crate::interrupt::SIGNALS_EVERY;
 
-/// What is read.
+/// A source of batches, from which several streams can be started.
 pub enum Reading {
-    /// A table of the log, or a part of it.
+    /// A table of the WAL, or of a part of it.
     Table {
         inventory: Arc<Inventory>,
         table: Table,
         options: ReadOptions,
         part: Option<(usize, Range<usize>)>,
     },
-    /// The changes of a table's rows.
+    /// The row changes of a table.
     RowChanges { table: Box<RowTable>, batch_rows: usize },
 }
 
 impl Reading {
-    /// Starts to read from the beginning.
+    /// Starts to read from the start.
     pub fn start(&self) -> Batches {
         match self {
             Reading::Table { inventory, table, options, part } => {
@@ -54,7 +54,7 @@ impl Reading {
         }
     }
 
-    /// The wanted columns.
+    /// Returns the schema of the selected columns.
     pub fn schema(&self) -> SchemaRef {
         match self {
             Reading::Table { table, options, .. } => options.schema(*table),
@@ -62,7 +62,7 @@ impl Reading {
         }
     }
 
-    /// Number of segments that are read.
+    /// Returns the number of segments to read.
     pub fn segments(&self) -> usize {
         match self {
             Reading::Table { part: Some((_, segments)), .. } => segments.len(),
@@ -72,14 +72,15 @@ impl Reading {
     }
 }
 
-/// Lets a reader go that is to end early. Its thread ends with its next batch, for which nobody waits.
+/// Drops a reader that ends early, in a separate thread. The reader's thread ends with its next batch, which
+/// is discarded.
 pub fn abandon(batches: Option<Batches>) {
     let Some(batches) = batches else { return };
-    // Without a thread to wait in, it is waited for here.
+    // If no thread can be started, the drop waits here.
     let _ = std::thread::Builder::new().name("walden".into()).spawn(move || drop(batches));
 }
 
-/// The error that ended the last stream: consumers of the Arrow stream interface get only its text.
+/// The error that ended the last stream. Consumers of the Arrow stream interface receive only its text.
 #[derive(Clone, Default)]
 pub struct LastError(Arc<Mutex<Option<ReadError>>>);
 
@@ -88,15 +89,15 @@ impl LastError {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = error;
     }
 
-    /// The error as an exception.
+    /// Returns the error as an exception.
     pub fn exception(&self, py: Python<'_>) -> Option<PyErr> {
         let error = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         error.as_ref().map(|error| errors::of_read(py, error))
     }
 }
 
-/// The batches of a reading for a consumer that knows nothing of Python. It looks for signals if it is asked in the thread that gets
-/// them.
+/// Streams batches to a consumer that is independent of Python. Checks for signals if it is called in the
+/// main thread that created it.
 pub struct Stream {
     batches: Option<Batches>,
     /// The main thread, if it made the stream.
@@ -105,7 +106,7 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// Starts a reading.
+    /// Starts to read.
     pub fn start(py: Python<'_>, reading: &Reading, last_error: &LastError) -> PyResult<Stream> {
         let threading = py.import("threading")?;
         let main = threading.call_method0("main_thread")?;
@@ -124,9 +125,11 @@ impl Stream {
         }
         Python::attach(|py| {
             let Err(error) = py.check_signals() else { return Ok(()) };
-            // Python looks for signals when it makes a text, too, so that the one below would be raised there and be lost.
+            // Python also checks for signals when it creates a string. The text is therefore formatted before
+            // the interrupt below.
             let text = format!("interrupted: {error}");
-            // The consumer makes an error of its own of this; the interrupt itself is raised as soon as Python runs again.
+            // The consumer converts this to its own error. The interrupt itself is raised as soon as Python
+            // code runs again.
             if error.is_instance_of::<PyKeyboardInterrupt>(py) {
                 let _ = py.import("_thread").and_then(|thread| thread.call_method0("interrupt_main"));
             }
@@ -153,7 +156,7 @@ impl Iterator for Stream {
                 Some(Some(Ok(batch))) => return Some(Ok(batch)),
                 Some(Some(Err(error))) => {
                     self.batches = None;
-                    // A consumer takes the text as a C string.
+                    // The consumer receives the text as a C string.
                     let text = error.to_string().replace('\0', " ");
                     self.last_error.set(Some(error));
                     return Some(Err(ArrowError::ExternalError(text.into())));

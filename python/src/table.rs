@@ -1,4 +1,4 @@
-//! Tables of a log, with the Arrow PyCapsule interface.
+//! Tables of the WAL, with the Arrow PyCapsule interface.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -20,14 +20,14 @@ use crate::log::Log;
 use crate::parts::{self, Place};
 use crate::stream::{LastError, Reading, Stream, abandon};
 
-/// A table of a log: what Arrow's PyCapsule interface takes. Each stream of it is a new reading.
+/// A table of the WAL for Arrow's PyCapsule interface. Each stream reads the WAL again.
 #[pyclass(frozen, module = "walden._walden")]
 pub struct Table {
     reading: Arc<Reading>,
     last_error: LastError,
 }
 
-/// A table of a log, or of a part of it with the bounds of its range.
+/// Returns a table of the WAL, or of a part of it with the bounds of its range.
 #[pyfunction]
 #[pyo3(signature = (log, name, *, columns, lsn_text, batch_rows, part))]
 pub fn table(
@@ -52,7 +52,7 @@ pub fn table(
             return Err(errors::wrong_value(problem));
         }
         Some((place, from, to)) => {
-            // The positions of bounds by time are known since the log was divided.
+            // Bounds by time were converted to LSNs when the WAL was divided.
             let mut options = walden_arrow::ReadOptions::new(Arc::clone(&log.names), log.threads);
             (options.from, options.to) = (from.map(Lsn), to.map(Lsn));
             (options, Some(parts::find(&log.inventory, place)?))
@@ -65,7 +65,7 @@ pub fn table(
     Ok(Table { reading: Arc::new(reading), last_error: LastError::default() })
 }
 
-/// The changes of a table's rows, with what the caller should know of. Reads the log once, for the table's columns.
+/// Returns the row changes of a table, and notes for the caller. Reads the WAL once, for the table's columns.
 #[pyfunction]
 #[pyo3(signature = (log, relation, *, base, aborted, xid, operations, columns, lsn_text, batch_rows, memory))]
 #[expect(clippy::too_many_arguments, reason = "they are keywords of a function of Python")]
@@ -116,19 +116,19 @@ pub fn row_changes(
     Ok((Table { reading: Arc::new(reading), last_error: LastError::default() }, notes))
 }
 
-/// The names of the tables.
+/// Returns the names of the tables.
 #[pyfunction]
 pub fn table_names() -> Vec<&'static str> {
     Name::all().map(Name::name).collect()
 }
 
-/// Whether a table can be read in parts.
+/// Returns whether a table can be read in parts.
 #[pyfunction]
 pub fn can_be_divided(name: &str) -> PyResult<bool> {
     Ok(is_divisible(table_of(name)?))
 }
 
-/// The schema of a table, without a log.
+/// Returns the schema of a table, without a source.
 #[pyfunction]
 pub fn schema(name: &str) -> PyResult<Schema> {
     Ok(Schema(table_of(name)?.schema()))
@@ -140,7 +140,8 @@ fn table_of(name: &str) -> PyResult<Name> {
     })
 }
 
-/// The rows of a batch. More than a batch can have helps nobody, and rows take memory before they are there.
+/// Returns the maximum number of rows per batch. It is limited, because memory for the rows is allocated in
+/// advance and larger batches have no benefit.
 fn rows_of_a_batch(wanted: Option<usize>, default: usize) -> PyResult<usize> {
     match wanted {
         Some(0) => Err(errors::wrong_value("batch_rows: expected 1 or more, found 0")),
@@ -149,7 +150,7 @@ fn rows_of_a_batch(wanted: Option<usize>, default: usize) -> PyResult<usize> {
     }
 }
 
-/// The places of the wanted columns among those that a table has.
+/// Returns the indexes of the selected columns among those of the table.
 fn indexes_of(known: &[&str], table: &str, names: &[String]) -> PyResult<Vec<usize>> {
     let mut indexes = Vec::with_capacity(names.len().min(known.len()));
     for name in names {
@@ -206,14 +207,15 @@ impl Table {
         self.reading.schema().fields().iter().map(|field| field.name().clone()).collect()
     }
 
-    /// The exception for what ended the last stream of this table, whose consumer could only raise one of its own with the same text.
+    /// The exception for the error that ended the last stream of this table. The stream's consumer can only
+    /// raise its own exception, with the same text.
     #[getter]
     fn error(&self, py: Python<'_>) -> Option<PyErr> {
         self.last_error.exception(py)
     }
 }
 
-/// A schema that pyarrow and others take.
+/// A schema for pyarrow and other Arrow consumers.
 #[pyclass(frozen, module = "walden._walden")]
 pub struct Schema(SchemaRef);
 
@@ -247,7 +249,7 @@ fn column_line(field: &Field) -> String {
     )
 }
 
-/// The batches of a table, one after the other; what ends them early is raised as Walden's own exception.
+/// The batches of a table. An error is raised as Walden's own exception.
 #[pyclass(module = "walden._walden")]
 pub struct BatchIterator {
     batches: Mutex<Option<Batches>>,
@@ -288,7 +290,7 @@ impl Drop for BatchIterator {
     }
 }
 
-/// Rows of a table, for `pyarrow.record_batch(batch)` and whatever else knows Arrow's PyCapsule interface.
+/// Rows of a table, for `pyarrow.record_batch(batch)` and other consumers of Arrow's PyCapsule interface.
 #[pyclass(frozen, module = "walden._walden")]
 pub struct Batch(RecordBatch);
 

@@ -11,14 +11,14 @@ import pytest
 TARGET = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", pathlib.Path(__file__).resolve().parents[2] / "target"))
 GOLDEN = pathlib.Path(__file__).resolve().parents[2] / "testdata" / "golden"
 
-# What tests may lack. Without it they are skipped, for a reason that begins with "needs NAME: ".
+# Requirements of tests. Tests that lack one are skipped, with a reason that starts with "needs NAME: ".
 NEEDS = ("walden", "moto", "sail", "spark")
 Report = pytest.TestReport | pytest.CollectReport
 REQUIRED = {name.strip() for name in os.environ.get("WALDEN_REQUIRE", "").split(",")} - {""}
 
 
 def pytest_configure() -> None:
-    """A misspelt requirement would require nothing."""
+    """Rejects unknown requirements: a misspelt one would require nothing."""
     if unknown := REQUIRED - {"all", *NEEDS}:
         raise pytest.UsageError(f"WALDEN_REQUIRE names {', '.join(sorted(unknown))}, expected one of: all, {', '.join(NEEDS)}")
 
@@ -34,7 +34,7 @@ def pytest_make_collect_report() -> Generator[None, Report, Report]:
 
 
 def fail_if_required(report: Report) -> Report:
-    """The report of a test or a file, as a failure if it was skipped for want of something that WALDEN_REQUIRE names."""
+    """Changes the report of a skipped test or file to a failure if WALDEN_REQUIRE names the missing requirement."""
     if report.skipped and not hasattr(report, "wasxfail"):
         reason = report.longrepr[2].removeprefix("Skipped: ")
         if "all" in REQUIRED or any(reason.startswith(f"needs {name}: ") for name in REQUIRED):
@@ -49,7 +49,7 @@ def log() -> str:
     return str(GOLDEN / "18.6")
 
 
-# Segments of 15.18-lz4 are of two clusters.
+# Segments of 15.18-lz4 are from two clusters.
 LOGS = sorted(path.name for path in GOLDEN.iterdir() if path.is_dir() and path.name != "15.18-lz4")
 
 
@@ -60,7 +60,7 @@ def any_log(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="session")
 def damaged_log(log: str, tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    """The same log with a byte changed among the records of its first segment."""
+    """The same WAL with a byte changed among the records of its first segment."""
     folder = tmp_path_factory.mktemp("damaged")
     for index, path in enumerate(sorted(pathlib.Path(log).iterdir())):
         content = bytearray(lzma.decompress(path.read_bytes()))
@@ -72,7 +72,7 @@ def damaged_log(log: str, tmp_path_factory: pytest.TempPathFactory) -> pathlib.P
 
 @pytest.fixture(scope="session")
 def endless_log(log: str, tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    """A log that takes seconds: one segment on hundreds of timelines. Only pages' headers say on which."""
+    """WAL that takes seconds to read: one segment on hundreds of timelines, which only the page headers contain."""
     folder = tmp_path_factory.mktemp("endless")
     path = sorted(pathlib.Path(log).iterdir())[0]
     content = bytearray(lzma.decompress(path.read_bytes()))
@@ -95,7 +95,7 @@ def program() -> str:
 
 @pytest.fixture(scope="session")
 def work(program: str, tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    """A run of a real server: wal/, and base/, the data directory from which the log goes on."""
+    """A run of a real server: wal/, and base/, the data directory from which the WAL continues."""
     folder = tmp_path_factory.mktemp("work") / "mixed"
     command = [program, "lab", "run", "mixed", "--size", "1000", "--keep-data", "-o", folder]
     run = subprocess.run(command, capture_output=True, text=True)

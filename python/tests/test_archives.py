@@ -14,7 +14,7 @@ import walden
 @pytest.fixture(scope="module")
 def archive(log: str, program: str, tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     folder = tmp_path_factory.mktemp("archive")
-    # The last segment is not complete: the server was stopped in it.
+    # The last segment is incomplete: the server was stopped in it.
     for path in sorted(pathlib.Path(log).iterdir())[:2]:
         plain = folder / path.name
         shutil.copy(path, plain)

@@ -31,7 +31,7 @@ def test_cycles_come_with_a_view_by_checkpoint(log: str) -> None:
 
 def test_whatif_predicts_each_set_of_settings(log: str) -> None:
     other = str(pathlib.Path(log).parent / "17.11")
-    # Most of the log was written without images.
+    # Most of this WAL was written without images.
     traced = {"full_page_writes": "on"}
     document = walden.whatif(other, [{}, {"full_page_writes": False}, {"max_wal_size": "8GB"}], traced=traced)
     same, without_images, larger = document["predictions"]

@@ -198,7 +198,10 @@ def test_gaps_are_warned_of(log: str) -> None:
 
 
 def interrupted(code: str, log: pathlib.Path) -> tuple[str, float]:
-    """Runs code in another Python and sends it SIGINT once it has said that it begins. What it printed, and the seconds after."""
+    """Runs code in another Python process and sends SIGINT when it prints its first line.
+
+    Returns the remaining output, and the seconds until the process ended.
+    """
     program = textwrap.dedent(code)
     child = subprocess.Popen(
         [sys.executable, "-c", program, str(log)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True

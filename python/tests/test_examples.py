@@ -1,4 +1,4 @@
-"""The examples run, and their sums are right."""
+"""The examples run, and their sums are correct."""
 
 import importlib.util
 import os

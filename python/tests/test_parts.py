@@ -1,4 +1,4 @@
-"""Parts: whatever the number, their rows are those of the log, each once."""
+"""Parts: any number of parts has the rows of the WAL, each once."""
 
 import multiprocessing
 import pathlib

@@ -1,4 +1,4 @@
-"""The rows that changed, beside those that `walden rows` prints, which real servers judge."""
+"""Changed rows, compared with the output of `walden rows`, which other tests compare with real servers."""
 
 import datetime
 import decimal
@@ -24,7 +24,7 @@ def printed(program: str, work: pathlib.Path, relation: str) -> list[dict]:
 
 
 def same(value: object, wanted: object) -> bool:
-    """Whether a value is what PostgreSQL printed."""
+    """Returns whether a value equals the text that PostgreSQL printed."""
     if isinstance(value, datetime.datetime):
         return value == datetime.datetime.fromisoformat(wanted)
     if isinstance(value, bytes):
@@ -32,8 +32,8 @@ def same(value: object, wanted: object) -> bool:
     return value == wanted or str(value) == wanted
 
 
-# Between them they have numbers, decimals, texts, JSON, arrays, UUIDs, times, an enum, values in TOAST tables, a column that was added
-# and partitions.
+# Together they have numbers, decimals, texts, JSON, arrays, UUIDs, times, an enum, values in TOAST tables, a
+# column that was added and partitions.
 @pytest.mark.parametrize("relation", [RELATION, "product", "orders", "document"])
 def test_rows_are_those_of_the_program(program: str, work: pathlib.Path, relation: str) -> None:
     table = walden.row_changes(work / "wal", relation, base=work / "base")
@@ -75,7 +75,7 @@ def test_arguments_narrow_what_is_read(work: pathlib.Path) -> None:
     everything = rows()
     middle = everything[len(everything) // 2]
     assert rows(start=middle["lsn"]) == [row for row in everything if row["lsn"] >= middle["lsn"]]
-    # Whose subtransaction one is, the log may say behind the end.
+    # A record after the end may contain the parent of a subtransaction.
     cut = [{name: row[name] for name in row if name != "top_xid"} for row in rows(end=middle["lsn"])]
     assert cut == [{name: row[name] for name in row if name != "top_xid"} for row in everything if row["lsn"] < middle["lsn"]]
     of_transaction = [row for row in everything if middle["xid"] in (row["xid"], row["top_xid"])]
@@ -115,7 +115,8 @@ def test_damage_ends_the_rows_with_its_place(work: pathlib.Path, tmp_path: pathl
         if path == segments[-1]:
             content[8 * 8192 + 4000] ^= 0x55
         (wal / path.name).write_bytes(content)
-    # What was rolled back or not finished by then is not known, so that there may be fewer rows than in the log that is whole.
+    # Transactions that were rolled back or not finished at the damage are unknown, so there may be fewer rows
+    # than with undamaged WAL.
     changes = walden.row_changes(wal, RELATION, base=work / "base")
     with pytest.raises(walden.DamagedError, match="take another copy"):
         for _ in changes:

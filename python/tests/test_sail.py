@@ -1,4 +1,4 @@
-"""The data source in Sail, which has Spark's interface without a JVM."""
+"""The data source in Sail, which implements Spark's interface without a JVM."""
 
 import os
 
@@ -31,7 +31,7 @@ def sail():
     yield session
     session.stop()
     server.stop()
-    # With it, a session of Spark's own, as other tests have, would look for a server.
+    # With this variable, a session of Spark itself, as in other tests, would connect to a server.
     os.environ.pop("SPARK_CONNECT_MODE_ENABLED", None)
 
 

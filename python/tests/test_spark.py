@@ -1,4 +1,4 @@
-"""The data source in a real Spark: sums over partitions, however the log is cut."""
+"""The data source in a real Spark: sums over partitions, independent of how the WAL is divided."""
 
 import datetime
 import os
@@ -11,7 +11,7 @@ import pytest
 
 import walden
 
-# Other programs have the package too, but for Spark itself.
+# Other programs have the package, too, but not Spark itself.
 pytest.importorskip("pyspark.core", reason="needs spark: pip install pyspark")
 if shutil.which("java") is None and "JAVA_HOME" not in os.environ:
     pytest.skip("needs spark: no Java", allow_module_level=True)
@@ -76,10 +76,10 @@ def test_rows_are_those_of_the_module(spark, log: str, table: str) -> None:
     wanted = pyarrow.table(walden.table(table, log, lsn_text=True)).to_pylist()
     for row in wanted:
         for name, value in row.items():
-            # Spark gives local times.
+            # Spark returns local times.
             if isinstance(value, datetime.datetime):
                 row[name] = value.astimezone().replace(tzinfo=None)
-    # Spark may give partitions in any order.
+    # Spark may return partitions in any order.
     assert sorted(rows, key=repr) == sorted(wanted, key=repr)
 
 
@@ -98,7 +98,7 @@ def test_filters_leave_out_segments_and_no_row(spark, filters_are_pushed, log: s
     low = starts[-20]
     narrowed = records.where(functions.col("start_lsn") >= low)
     assert narrowed.count() == sum(lsn >= low for lsn in starts)
-    # Spark 4.0 has no filters for sources in Python.
+    # Spark 4.0 does not push filters to Python data sources.
     assert narrowed.rdd.getNumPartitions() == (1 if hasattr(walden.spark.DataSourceReader, "pushFilters") else 3)
     exact = records.where(functions.col("start_lsn") == starts[7])
     assert exact.count() == 1

@@ -1,4 +1,4 @@
-"""Tables in real pyarrow, polars, DuckDB and pandas, against the sums of `walden.explain`."""
+"""Tables in real pyarrow, polars, DuckDB and pandas, compared with the sums of `walden.explain`."""
 
 import datetime
 import pathlib
@@ -40,7 +40,7 @@ def test_each_consumer_gets_the_same_rows(log: str, name: str) -> None:
     arrow = pyarrow.table(table)
     assert arrow.schema == table.schema
     assert arrow.num_rows > 0
-    # A second reading of the same object, and every other way.
+    # Read the same object again, and in every other way.
     assert pyarrow.table(table) == arrow
     assert table.to_arrow() == arrow
     assert polars.DataFrame(table).height == arrow.num_rows
@@ -161,7 +161,7 @@ NAMES = """{
 
 def test_times_have_microseconds(log: str) -> None:
     ends = [time for time in pyarrow.table(walden.transactions(log))["end_time"].to_pylist() if time]
-    # Others have ended in its second before and behind it.
+    # Other transactions ended before and after it in the same second.
     middle = max(ends[: 2 * len(ends) // 3])
 
     def first(start: datetime.datetime | str) -> int:

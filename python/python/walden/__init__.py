@@ -5,9 +5,10 @@
     table = walden.records("/archive/wal", names="names.json", columns=["table_name", "bytes"])
     table.to_polars().group_by("table_name").agg(polars.col("bytes").cast(polars.Int64).sum())
 
-Each of `records`, `blocks`, `framing`, `transactions`, `checkpoints`, `segments` and `relations` finds the segments of a source
-and returns a `Table`, which reads the log when somebody takes its rows: pyarrow, polars, DuckDB, pandas, or a loop over its
-batches. `row_changes` is the same for the rows of one table that changed. `parts` divides a log for several readers, `explain` and `whatif` return the documents of the commands of these names.
+`records`, `blocks`, `framing`, `transactions`, `checkpoints`, `segments` and `relations` find the segments of a
+source and return a `Table`. A table reads the WAL when a consumer requests its rows: pyarrow, polars, DuckDB,
+pandas, or a loop over its batches. `row_changes` returns the changed rows of one table in the same way. `parts`
+divides the WAL for several readers. `explain` and `whatif` return the documents of the commands with these names.
 """
 
 from __future__ import annotations
@@ -58,15 +59,15 @@ Source = Union[str, "os.PathLike[str]", Sequence[Union[str, "os.PathLike[str]"]]
 """Segments, folders of segments, tar files, archives of ``walden archive`` (a folder or ``s3://BUCKET/PREFIX``); or a list."""
 
 Position = Union[str, SupportsIndex, datetime.date]
-"""An LSN as text or number (an ``int`` or numpy's), a time as text (``2026-11-20 22:00``, local unless it has a zone), a ``datetime``, or
-a ``date`` for its first moment in local time."""
+"""An LSN as text or number (an ``int`` or numpy's), a time as text (``2026-11-20 22:00``, local unless it has a
+zone), a ``datetime``, or a ``date``, which means its first moment in local time."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-    """Consecutive segments of a log whose rows one reader reads: see `parts`. Can be pickled.
+    """Consecutive segments for one reader: see `parts`. Can be pickled.
 
-    It says by positions where its segments are: a reader opens the same source again and finds them there, also if the log has
+    A part identifies its segments by LSN. A reader opens the same source again and finds them, even if the WAL has
     grown since.
     """
 
@@ -75,28 +76,28 @@ class Part:
     timeline: int
     """Timeline of the segments."""
     start_lsn: int
-    """Position of the first segment's first byte."""
+    """LSN of the first segment's first byte."""
     end_lsn: int
-    """Position behind the last segment."""
+    """LSN after the last segment's last byte."""
     segments: int
     """Number of segments."""
     from_lsn: int | None
-    """Where the rows of all parts begin, if they are of a range."""
+    """Start of the rows of all parts, if they are limited to a range."""
     to_lsn: int | None
-    """Where the rows of all parts end, if they are of a range."""
+    """End of the rows of all parts, if they are limited to a range."""
     followed: int | None
-    """The timeline that was to be followed."""
+    """The requested timeline."""
     opened: tuple[int | datetime.datetime | None, int | datetime.datetime | None]
     """The range with which the source was opened."""
 
 
 class Table:
-    """A table of a log: what Arrow's PyCapsule interface takes.
+    """A table of the WAL, with Arrow's PyCapsule interface.
 
-    `pyarrow.table(t)`, `polars.DataFrame(t)`, `duckdb.sql("SELECT ... FROM t")` and others read it without copies. Each of them
-    is a new reading of the log, so a table can be used several times. `to_arrow`, `to_polars`, `to_pandas` and a loop over its
-    batches raise Walden's own exceptions and can be interrupted; other consumers raise theirs, with the same text, and `error`
-    has the exception.
+    `pyarrow.table(t)`, `polars.DataFrame(t)`, `duckdb.sql("SELECT ... FROM t")` and others read it without copies.
+    Each use reads the WAL again, so a table can be used several times. `to_arrow`, `to_polars`, `to_pandas` and a
+    loop over its batches raise Walden's own exceptions and can be interrupted. Other consumers raise their own
+    exceptions with the same text; `error` then has Walden's exception.
     """
 
     def __init__(self, native: _walden.Table) -> None:
@@ -109,12 +110,12 @@ class Table:
 
     @property
     def column_names(self) -> list[str]:
-        """The names of its columns."""
+        """The names of the columns."""
         return self._native.column_names
 
     @property
     def error(self) -> Exception | None:
-        """What ended the last Arrow stream of this table early."""
+        """The exception that ended the last Arrow stream of this table early, or None."""
         return self._native.error
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
@@ -124,7 +125,7 @@ class Table:
         return self._native.__arrow_c_schema__()
 
     def __iter__(self) -> Iterator[_walden.Batch]:
-        """Batches of rows, each of which `pyarrow.record_batch` and others take."""
+        """Iterates over batches of rows, for `pyarrow.record_batch` and others."""
         return iter(self._native)
 
     def __repr__(self) -> str:
@@ -132,38 +133,38 @@ class Table:
 
     @property
     def schema(self) -> pyarrow.Schema:
-        """The schema; each column's metadata has its description. Needs pyarrow."""
+        """The schema; each column's metadata has its description. Requires pyarrow."""
         import pyarrow
 
         return pyarrow.schema(self)
 
     def to_arrow(self) -> pyarrow.Table:
-        """All rows as a table of pyarrow."""
+        """Returns all rows as a pyarrow table."""
         import pyarrow
 
         return pyarrow.Table.from_batches([pyarrow.record_batch(batch) for batch in self], self.schema)
 
     def to_batches(self) -> Iterator[pyarrow.RecordBatch]:
-        """Batch after batch as record batches of pyarrow."""
+        """Iterates over the rows as pyarrow record batches."""
         import pyarrow
 
         return (pyarrow.record_batch(batch) for batch in self)
 
     def to_polars(self) -> polars.DataFrame:
-        """All rows as a data frame of polars."""
+        """Returns all rows as a polars data frame."""
         import polars
 
         frames = [polars.DataFrame(batch) for batch in self]
         return polars.concat(frames) if frames else polars.DataFrame(self)
 
     def to_pandas(self) -> pandas.DataFrame:
-        """All rows as a data frame of pandas, by way of pyarrow."""
+        """Returns all rows as a pandas data frame, converted by pyarrow."""
         frame: pandas.DataFrame = self.to_arrow().to_pandas()
         return frame
 
 
 def _texts(argument: str, value: Any, what: str) -> list[str]:
-    """One text or path, or several of them, as a list. `what` says in the plural what is expected."""
+    """Returns one text or path, or several of them, as a list. `what` is the expected type, in the plural."""
     if value is None:
         return []
     is_one = isinstance(value, (str, os.PathLike)) or not isinstance(value, Iterable) or isinstance(value, bytes)
@@ -198,7 +199,7 @@ def _optional_number(argument: str, value: Any, least: int, most: int = (1 << 63
 
 
 _MAX_U32 = (1 << 32) - 1
-"""The largest transaction ID, and the largest number of a timeline."""
+"""The largest transaction ID, and the largest timeline."""
 
 
 def _open(
@@ -234,7 +235,7 @@ def _open(
 
 
 def _callers() -> int:
-    """How many calls of this module are between a warning and who called the first of them."""
+    """Returns the number of this module's stack frames between a warning and the caller of the module."""
     level = 1
     frame: types.FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_globals.get("__name__") == __name__:
@@ -285,22 +286,26 @@ def _table(
 
 _DOC = """The table `{name}`: {row}.
 
-    Finds the segments of `source`; the log is read when rows are taken.
+    Finds the segments of `source`. The WAL is read when a consumer requests rows.
 
-    source: segments, folders of segments, tar files, archives of ``walden archive``, ``s3://BUCKET/PREFIX``; or a list of them.
-    names: where names of relations come from: a connection string, or a file of ``walden explain --save-names``; or a list.
-    start, end: only records that start there or behind, and before; an LSN (text or number) or a time (text, ``datetime`` or ``date``).
-    columns: the wanted columns, in this order; others are not computed.
-    timeline: the timeline on which the log ends.
-    lsn_text: whether each position has a second column ``NAME_text`` in the form 16/B374D848.
-    threads: threads that decode; one per core by default.
-    batch_rows: rows of a batch at most.
-    part: a part that `parts` made, to read no more than that one.
-    store: options of the object store, such as ``endpoint`` and ``region``; others are taken from the environment (``AWS_...``).
+    source: segments, folders of segments, tar files, archives of ``walden archive``, ``s3://BUCKET/PREFIX``; or a
+        list of them.
+    names: source of the names of relations: a connection string, or a file of ``walden explain --save-names``; or
+        a list of them.
+    start, end: only records that start at or after `start` and before `end`; an LSN (text or number) or a time
+        (text, ``datetime`` or ``date``).
+    columns: the columns to return, in this order; others are not computed.
+    timeline: the timeline on which the WAL ends.
+    lsn_text: whether each LSN has a second column ``NAME_text`` in the form 16/B374D848.
+    threads: number of decoding threads; by default, one per core.
+    batch_rows: maximum number of rows per batch.
+    part: a part returned by `parts`; only its segments are read.
+    store: options of the object store, such as ``endpoint`` and ``region``; others come from the environment
+        (``AWS_...``).
     identity: the file with a private key, for encrypted archives.
 
-    Raises FileNotFoundError, ValueError and TypeError for wrong arguments, WaldenError if the source cannot be read; taking rows
-    raises DamagedError where the log is damaged, after all rows before the damage.
+    Raises FileNotFoundError, ValueError and TypeError for wrong arguments, and WaldenError if the source cannot be
+    read. At damaged WAL, reading raises DamagedError, after it has returned all rows before the damage.
     """
 
 _ROWS = {
@@ -330,7 +335,7 @@ def table(
     store: Mapping[str, str] | None = None,
     identity: str | os.PathLike[str] | None = None,
 ) -> Table:
-    """The table with this name: as `records` and the others."""
+    """Returns the table with this name, like `records` and the other functions."""
     return _table(
         name,
         source,
@@ -349,7 +354,7 @@ def table(
 
 
 class TableFunction(Protocol):
-    """What `records` and the functions of the other tables take."""
+    """The signature of `records` and the functions of the other tables."""
 
     def __call__(
         self,
@@ -410,21 +415,24 @@ def row_changes(
     store: Mapping[str, str] | None = None,
     identity: str | os.PathLike[str] | None = None,
 ) -> Table:
-    """The rows of a table that changed, before and after: a row per change, with the table's columns in structs.
+    """Returns the changed rows of a table, before and after: a row per change, with the table's columns in structs.
 
-    Reads the log once for the table's columns; then again each time when rows are taken.
+    Reads the WAL once for the table's columns, and again each time rows are requested.
 
-    relation: the table: ``NAME``, ``SCHEMA.NAME`` or ``DATABASE.SCHEMA.NAME``; a partitioned one with its partitions.
-    base: a base backup, or a copy of a stopped data directory, from which the log goes on: it has the columns, and the rows that are
-        not in the log.
-    names: without a base, where the columns come from: a connection string, or a file of ``walden explain --save-names``.
-    aborted: whether what was rolled back is there too: see the column ``state``.
+    relation: the table: ``NAME``, ``SCHEMA.NAME`` or ``DATABASE.SCHEMA.NAME``; a partitioned table includes its
+        partitions.
+    base: a base backup, or a copy of a stopped data directory, from which the WAL continues. It has the columns,
+        and the rows that are not in the WAL.
+    names: source of the columns if there is no base: a connection string, or a file of
+        ``walden explain --save-names``.
+    aborted: whether to include changes that were rolled back: see the column ``state``.
     xid: only changes of this transaction or subtransaction.
-    operations: only some of ``insert``, ``update``, ``delete``; events (``truncate``, ``rewrite``, ``drop``) come with any.
-    memory: bytes of memory for pages; more go to a temporary file.
+    operations: only some of ``insert``, ``update``, ``delete``; events (``truncate``, ``rewrite``, ``drop``) are
+        always included.
+    memory: bytes of memory for pages; further pages go to a temporary file.
 
-    The other arguments are those of `records`. What is not known of a row is NULL, and the table says why in
-    ``before_unknown``, ``after_unknown`` and the maps ``before_unknown_columns`` and ``after_unknown_columns``.
+    The other arguments are those of `records`. Unknown parts of a row are NULL. The columns ``before_unknown`` and
+    ``after_unknown`` and the maps ``before_unknown_columns`` and ``after_unknown_columns`` have the reasons.
     """
     if not isinstance(relation, str):
         raise TypeError(f"relation: expected a name, found {type(relation).__name__}")
@@ -468,10 +476,11 @@ def parts(
     store: Mapping[str, str] | None = None,
     identity: str | os.PathLike[str] | None = None,
 ) -> list[Part]:
-    """Divides a log into about `count` parts, for readers in other threads, processes or machines.
+    """Divides the WAL into about `count` parts, for readers in other threads, processes or machines.
 
-    ``walden.records(source, part=part)`` of all parts has the rows of ``walden.records(source)``, each once and in the same order.
-    There are never more parts than segments. The tables records, blocks, framing and segments can be read in parts.
+    ``walden.records(source, part=part)`` for all parts returns the rows of ``walden.records(source)``, each once and
+    in the same order. There are never more parts than segments. The tables records, blocks, framing and segments can
+    be read in parts.
     """
     opening = {"threads": threads, "store": store, "identity": identity}
     return _parts(source, count, start=start, end=end, timeline=timeline, opening=opening)
@@ -500,7 +509,7 @@ def _position(bound: tuple[bool, int] | None) -> int | datetime.datetime | None:
     is_time, number = bound
     if not is_time:
         return number
-    # Not by a float of seconds, which has not all microseconds.
+    # Not via a float of seconds, which cannot represent all microseconds.
     return datetime.datetime(1970, 1, 1, tzinfo=datetime.timezone.utc) + datetime.timedelta(microseconds=number)
 
 
@@ -518,16 +527,17 @@ def explain(
     store: Mapping[str, str] | None = None,
     identity: str | os.PathLike[str] | None = None,
 ) -> dict[str, Any]:
-    """Where the bytes of a log come from: the document of ``walden explain --format json``.
+    """Returns the origin of the WAL's bytes: the document of ``walden explain --format json``.
 
-    by: views, each a name of a dimension or several with commas: ``"relation,record"``, ``"time"``, ``"checkpoint"``.
-    every: seconds of a span of a view by time.
-    top: number of rows of each list; all by default.
+    by: views, each the name of a dimension, or several with commas: ``"relation,record"``, ``"time"``,
+        ``"checkpoint"``.
+    every: length in seconds of the intervals of a view by time.
+    top: maximum number of rows per list; all by default.
 
-    Damage does not raise: ``document["damage"]`` says where it is, and the sums end before it.
+    Damage does not raise an exception: ``document["damage"]`` locates it, and the sums end before it.
     """
     views = _texts("by", by, "names of dimensions")
-    # A checkpoint behind the range says where in it a cycle begins.
+    # The record of a checkpoint after the range has the start of a cycle within it.
     whole = any("checkpoint" in view.split(",") for view in views)
     log = _open(
         source,
@@ -561,12 +571,13 @@ def whatif(
     store: Mapping[str, str] | None = None,
     identity: str | os.PathLike[str] | None = None,
 ) -> dict[str, Any]:
-    """How much log the same work would write under other settings: the document of ``walden whatif --format json``.
+    """Predicts the WAL of the same work under other settings: the document of ``walden whatif --format json``.
 
-    settings: settings as in postgresql.conf (``{"max_wal_size": "8GB"}``), or a list of such sets, each of which is predicted.
-    traced: settings that the log was written under, where it does not show them.
-    all_images: whether every full-page image is compressed instead of a sample of each table's.
-    memory: bytes of memory for pages; more go to a temporary file.
+    settings: settings as in postgresql.conf (``{"max_wal_size": "8GB"}``), or a list of such sets, each of which is
+        predicted.
+    traced: settings under which the WAL was written, if the WAL does not contain them.
+    all_images: whether to compress every full-page image instead of a sample per table.
+    memory: bytes of memory for pages; further pages go to a temporary file.
     """
     if isinstance(settings, str) or not isinstance(settings, Iterable):
         raise TypeError(f"settings: expected a dict or a list of them, found {type(settings).__name__}")

@@ -1,4 +1,4 @@
-# The native half of the package: use the functions of `walden` instead.
+# The native half of the package. Programs use the functions of `walden` instead.
 
 from collections.abc import Iterator, Sequence
 from os import PathLike

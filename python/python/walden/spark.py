@@ -1,35 +1,40 @@
-"""The log as a data source of Spark 4, and of other programs with its interface in Python.
+"""The WAL as a data source of Spark 4, and of other programs that support its Python data sources.
 
     import walden.spark
 
     spark.dataSource.register(walden.spark.WaldenDataSource)
     records = spark.read.format("walden").option("table", "records").load("s3://backups/main")
 
-A partition is a run of segments; whatever the number of partitions, each row is in one of them. The tables transactions,
-checkpoints and relations are sums over the log and have one partition, and so has row_changes, which is replayed in order.
+A partition is a run of segments, and each row is in exactly one partition. The tables transactions, checkpoints and
+relations are sums over the WAL and have one partition. row_changes has one partition, too, because it is replayed in
+order.
 
 Options:
 
-- ``path``: the source; several with ``paths``, a JSON list, which is what ``load([...])`` gives.
+- ``path``: the source; several with ``paths``, a JSON list, which ``load([...])`` sets.
 - ``table``: ``records`` (the default), ``blocks``, ``framing``, ``transactions``, ``checkpoints``, ``segments``, ``relations``;
   or ``row_changes``, see below.
-- ``columns``: the wanted columns, with commas; others are not computed. Spark itself does not tell a source in Python which
-  columns a query needs.
+- ``columns``: the columns to return, with commas; others are not computed. Spark does not pass the columns that a query
+  needs to a Python data source.
 - ``names``, ``start``, ``end``, ``timeline``, ``lsn_text``, ``identity``: as in `walden.records`.
-- ``partitions``: about how many partitions; else one per 16 segments, and no fewer than the driver has cores.
-- ``threads``: threads of a partition, 1 by default, as each of Spark's tasks has a core.
-- ``store.NAME``: an option of the object store, such as ``store.endpoint``; others are taken from the workers' environment.
+- ``partitions``: the approximate number of partitions. By default, one per 16 segments, but at least one per core of
+  the driver.
+- ``threads``: threads per partition, by default 1, because each of Spark's tasks has one core.
+- ``store.NAME``: an option of the object store, such as ``store.endpoint``; others come from the workers' environment.
 
-Options of the table ``row_changes``, as in `walden.row_changes`: ``relation``, which it needs, ``base``, ``aborted``, ``xid``,
-``operations`` (with commas), ``memory``. Its columns are those of the relation: the driver reads the log once for them.
+Options of the table ``row_changes``, as in `walden.row_changes`: ``relation`` (required), ``base``, ``aborted``,
+``xid``, ``operations`` (with commas), ``memory``. It has the columns of the relation, for which the driver reads the
+WAL once.
 
-Types: Spark has no unsigned numbers and no dictionaries. 8 and 16 bits become ``int``, 32 and 64 bits ``bigint``, texts of a
-dictionary plain ``string``. No server writes 2**63 bytes of log, so positions and sums of bytes fit; system identifiers have a
-time in their upper bits that is beyond 2**63 from 2038 on, so ``system_identifier`` is a ``decimal(20,0)``, and so are the ``xid8``
-and ``pg_lsn`` of a relation's rows, which may be any number. Times without a date become ``string``.
+Types: Spark has no unsigned numbers and no dictionaries. 8 and 16 bits become ``int``, 32 and 64 bits ``bigint``, texts
+of a dictionary plain ``string``. No server writes 2**63 bytes of WAL, so LSNs and sums of bytes fit. From 2038 on,
+system identifiers exceed 2**63 because of the time in their upper bits, so ``system_identifier`` is a
+``decimal(20,0)``. The types ``xid8`` and ``pg_lsn`` in a relation's rows may have any value, so they are, too. Times
+without a date become ``string``.
 
-With ``spark.sql.python.filterPushdown.enabled`` of Spark 4.1, comparisons of ``start_lsn`` and ``time`` of records and blocks with
-constants leave out segments that have no such record. Spark evaluates them again itself, so the rows are the same without it.
+With ``spark.sql.python.filterPushdown.enabled`` of Spark 4.1, comparisons of ``start_lsn`` and ``time`` of records and
+blocks with constants exclude segments without such records. Spark evaluates these comparisons as well, so the rows are
+the same without that setting.
 """
 
 from __future__ import annotations
@@ -77,7 +82,7 @@ SEGMENTS_OF_A_PARTITION = 16
 
 
 class WaldenDataSource(DataSource):
-    """The format ``walden``: see the module."""
+    """The format ``walden``: see the module's documentation."""
 
     @classmethod
     def name(cls) -> str:
@@ -92,7 +97,7 @@ class WaldenDataSource(DataSource):
 
 @dataclasses.dataclass(frozen=True)
 class _Options:
-    """The options of a load, of which the names of Spark's are in lower case."""
+    """The options of a load; Spark's own options have names in lower case."""
 
     table: str
     sources: list[str]
@@ -104,7 +109,7 @@ class _Options:
     end: str | int | None
     timeline: int | None
     rows: dict[str, Any]
-    """Those of `walden.row_changes`."""
+    """The options of `walden.row_changes`."""
 
     @staticmethod
     def of(options: Any) -> _Options:
@@ -161,8 +166,8 @@ class _Options:
         return {"start": self.start, "end": self.end, "timeline": self.timeline}
 
     def open(self, part: Part | None) -> Table:
-        """The table, or a part of it."""
-        # Imported by the worker that reads.
+        """Opens the table, or a part of it."""
+        # The worker that reads imports the module.
         import walden
 
         wanted = {"columns": self.columns, "lsn_text": self.lsn_text, **self.opening}
@@ -174,7 +179,7 @@ class _Options:
 
 @dataclasses.dataclass(frozen=True)
 class _Wanted:
-    """What filters leave of positions, and of times in microseconds since 1970-01-01 UTC; both bounds included."""
+    """The range that filters select: LSNs, and times in microseconds since 1970-01-01 UTC; bounds are inclusive."""
 
     low: int | None = None
     high: int | None = None
@@ -182,7 +187,7 @@ class _Wanted:
     last: int | None = None
 
     def narrowed(self, one: Filter) -> _Wanted:
-        """With one filter more; as it is, if the filter is of no use."""
+        """Returns the range narrowed by one more filter; unchanged if the filter cannot be used."""
         column, value = getattr(one, "attribute", None), getattr(one, "value", None)
         if isinstance(one, EqualTo):
             lower = upper = True
@@ -208,7 +213,7 @@ def _microseconds(time: datetime.datetime) -> int:
 
 
 class _Partition(InputPartition):
-    """What one task reads: a part, or all of a table that cannot be divided."""
+    """The input of one task: a part, or the whole of a table that cannot be divided."""
 
     def __init__(self, part: Part | None) -> None:
         super().__init__(part)
@@ -217,9 +222,10 @@ class _Partition(InputPartition):
 class _PushFilters:
     """The method ``pushFilters`` of a reader.
 
-    Spark refuses a reader that has a method of this name while ``spark.sql.python.filterPushdown.enabled`` is off, as filters that
-    the reader was to evaluate would be ignored (pyspark/sql/worker/plan_data_source_read.py, which compares ``__func__``). No
-    filter is left to this reader alone, and it cannot know the setting. So this looks like the method that Spark's own class has.
+    Spark rejects a reader that has a method of this name while ``spark.sql.python.filterPushdown.enabled`` is off,
+    because filters that only the reader evaluates would be ignored (pyspark/sql/worker/plan_data_source_read.py, which
+    compares ``__func__``). This reader leaves all filters to Spark as well, and cannot read the setting. So this object
+    imitates the method of Spark's own class.
     """
 
     __func__ = staticmethod(getattr(DataSourceReader, "pushFilters", lambda self, filters: filters))
@@ -228,7 +234,7 @@ class _PushFilters:
         self.reader = reader
 
     def __call__(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Leaves out segments by comparisons of ``start_lsn`` and ``time``; Spark is to evaluate all filters as well."""
+        """Excludes segments by comparisons of ``start_lsn`` and ``time``. Spark evaluates all filters as well."""
         reader = self.reader
         if reader.options.table in ("records", "blocks"):
             for one in filters:
@@ -241,7 +247,7 @@ class _Reader(DataSourceReader):
         self.options = options
         self.wanted = _Wanted()
 
-    # Spark's own class has a method of this name since 4.1.
+    # Spark's own class has a method with this name since 4.1.
     pushFilters: Any = property(_PushFilters)
 
     def partitions(self) -> list[InputPartition]:
@@ -270,7 +276,7 @@ class _Reader(DataSourceReader):
 
 
 def _schema(options: _Options) -> pyarrow.Schema:
-    """The table's schema as the module reads it; but for the changes of rows, without a look into the source."""
+    """Returns the table's schema. Only for row_changes does this read the source."""
     import pyarrow
 
     from walden import _walden
@@ -286,7 +292,7 @@ def _schema(options: _Options) -> pyarrow.Schema:
             )
         schema = pyarrow.schema([schema.field(name) for name in options.columns])
     if options.lsn_text:
-        # The positions are known by their names.
+        # Columns with LSNs are identified by their names.
         positions = [field for field in schema if field.name == "lsn" or field.name.endswith("_lsn")]
         for field in positions:
             schema = schema.append(pyarrow.field(f"{field.name}_text", pyarrow.string(), field.nullable))
@@ -294,7 +300,7 @@ def _schema(options: _Options) -> pyarrow.Schema:
 
 
 def _arrow_schema(schema: pyarrow.Schema) -> pyarrow.Schema:
-    """The same columns in types that Spark has."""
+    """Returns the same columns with types that Spark supports."""
     import pyarrow
 
     signed = {
@@ -305,7 +311,7 @@ def _arrow_schema(schema: pyarrow.Schema) -> pyarrow.Schema:
     }
 
     def type_of(field: pyarrow.Field, is_of_row: bool = False) -> pyarrow.DataType:
-        # In a row of the relation any number may be, and a name has no meaning.
+        # In the relation's rows, any number may occur, and column names have no meaning.
         if pyarrow.types.is_uint64(field.type) and (is_of_row or field.name == "system_identifier"):
             return pyarrow.decimal128(20, 0)
         if pyarrow.types.is_dictionary(field.type):
