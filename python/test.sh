@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# Builds the package's wheel in the workspace's target folder, installs it into an environment under target/, and runs
-# its tests, with those of Spark if Java is installed. The arguments are pytest's; --environment alone only installs the
-# packages that the tests need. Tests without their requirements are skipped, or fail if WALDEN_REQUIRE names the
-# requirement: all, or a list of walden, moto, sail, spark (tests/conftest.py).
+# Builds the package's wheel in the workspace's target folder, installs it into an environment under target/,
+# and runs its tests, with those of Spark if Java is installed. The arguments are pytest's; --environment alone
+# only installs the packages that the tests need. Tests without their requirements are skipped, or fail if
+# WALDEN_REQUIRE names the requirement: all, or a list of walden, moto, sail, spark (tests/conftest.py).
 #
-# With WALDEN_PYTHON_LIBRARY=../target/debug/lib_walden.so, which `cargo build --workspace` builds, the package is
-# assembled from that library. A wheel needs other features of the dependencies, so half of them would be built again.
+# With WALDEN_PYTHON_LIBRARY=../target/debug/lib_walden.so, which `cargo build --workspace` builds, the package
+# is assembled from that library. A wheel needs other features of the dependencies, so half of them would be
+# built again.
 set -euo pipefail
 cd "$(dirname "$0")"
 environment=../target/python

@@ -34,7 +34,7 @@ def pytest_make_collect_report() -> Generator[None, Report, Report]:
 
 
 def fail_if_required(report: Report) -> Report:
-    """Changes the report of a skipped test or file to a failure if WALDEN_REQUIRE names the missing requirement."""
+    """Changes the report of a skipped test or file to a failure if WALDEN_REQUIRE names the requirement."""
     if report.skipped and not hasattr(report, "wasxfail"):
         reason = report.longrepr[2].removeprefix("Skipped: ")
         if "all" in REQUIRED or any(reason.startswith(f"needs {name}: ") for name in REQUIRED):
@@ -72,7 +72,7 @@ def damaged_log(log: str, tmp_path_factory: pytest.TempPathFactory) -> pathlib.P
 
 @pytest.fixture(scope="session")
 def endless_log(log: str, tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    """WAL that takes seconds to read: one segment on hundreds of timelines, which only the page headers contain."""
+    """WAL that takes seconds to read: one segment on hundreds of timelines, set only in page headers."""
     folder = tmp_path_factory.mktemp("endless")
     path = sorted(pathlib.Path(log).iterdir())[0]
     content = bytearray(lzma.decompress(path.read_bytes()))

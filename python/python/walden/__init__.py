@@ -56,11 +56,12 @@ __all__ = [
 ]
 
 Source = Union[str, "os.PathLike[str]", Sequence[Union[str, "os.PathLike[str]"]]]
-"""Segments, folders of segments, tar files, archives of ``walden archive`` (a folder or ``s3://BUCKET/PREFIX``); or a list."""
+"""Segments, folders of segments, tar files, archives of ``walden archive`` (a folder or ``s3://BUCKET/PREFIX``); or a
+list of them."""
 
 Position = Union[str, SupportsIndex, datetime.date]
-"""An LSN as text or number (an ``int`` or numpy's), a time as text (``2026-11-20 22:00``, local unless it has a
-zone), a ``datetime``, or a ``date``, which means its first moment in local time."""
+"""An LSN as text or number (an ``int`` or numpy's), a time as text (``2026-11-20 22:00``, local unless it has
+a zone), a ``datetime``, or a ``date``, which means its first moment in local time."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -415,7 +416,7 @@ def row_changes(
     store: Mapping[str, str] | None = None,
     identity: str | os.PathLike[str] | None = None,
 ) -> Table:
-    """Returns the changed rows of a table, before and after: a row per change, with the table's columns in structs.
+    """Returns the changed rows of a table: a row per change, with the columns before and after in structs.
 
     Reads the WAL once for the table's columns, and again each time rows are requested.
 
@@ -571,7 +572,7 @@ def whatif(
     store: Mapping[str, str] | None = None,
     identity: str | os.PathLike[str] | None = None,
 ) -> dict[str, Any]:
-    """Predicts the WAL of the same work under other settings: the document of ``walden whatif --format json``.
+    """Predicts the WAL of the same work under other settings: the result of ``walden whatif --format json``.
 
     settings: settings as in postgresql.conf (``{"max_wal_size": "8GB"}``), or a list of such sets, each of which is
         predicted.

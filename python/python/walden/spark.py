@@ -179,7 +179,7 @@ class _Options:
 
 @dataclasses.dataclass(frozen=True)
 class _Wanted:
-    """The range that filters select: LSNs, and times in microseconds since 1970-01-01 UTC; bounds are inclusive."""
+    """The range that filters select: LSNs, and microseconds since 1970-01-01 UTC; bounds are inclusive."""
 
     low: int | None = None
     high: int | None = None
@@ -234,7 +234,7 @@ class _PushFilters:
         self.reader = reader
 
     def __call__(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Excludes segments by comparisons of ``start_lsn`` and ``time``. Spark evaluates all filters as well."""
+        """Excludes segments by ``start_lsn`` and ``time``. Spark evaluates all filters as well."""
         reader = self.reader
         if reader.options.table in ("records", "blocks"):
             for one in filters:
