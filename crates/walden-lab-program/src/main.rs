@@ -1,4 +1,5 @@
-//! The `walden-lab` program: PostgreSQL servers, workloads, experiments, and benchmarks. `walden lab` and `walden bench` run it.
+//! The `walden-lab` program: PostgreSQL servers, workloads, experiments, and benchmarks. `walden lab` and
+//! `walden bench` run it.
 
 #![deny(clippy::print_stdout, reason = "it panics when the reader closes the pipe; see `terminal::print`")]
 
@@ -35,7 +36,7 @@ fn main() -> ExitCode {
     walden::set_command(Arguments::command);
     let command = walden::parse::<Arguments>().command;
     if matches!(&command, Command::Bench(args) if args.compresses_itself()) {
-        // SAFETY: nothing before has started a thread.
+        // SAFETY: no thread has been started yet.
         unsafe { memory::keep_freed() };
     }
     walden::exit_status(match command {

@@ -1,4 +1,5 @@
-//! The program's commands and exit statuses; `crates/walden/tests` runs its workloads, experiments and benchmarks.
+//! Tests the program's commands and exit statuses. `crates/walden/tests` runs its workloads, experiments and
+//! benchmarks.
 
 use std::process::{Command, Output};
 

@@ -72,8 +72,8 @@ struct SqlArgs {
     #[command(flatten)]
     log: LogArgs,
 
-    /// A base backup, or a copy of a stopped data directory, from which the log continues: row_changes takes the tables'
-    /// columns and rows from it
+    /// A base backup, or a copy of a stopped data directory, from which the log continues: row_changes takes
+    /// the tables' columns and rows from it
     #[arg(long, value_name = "DIR")]
     base: Option<PathBuf>,
 
@@ -92,8 +92,9 @@ struct SqlArgs {
     #[arg(long, value_name = "N", default_value_t = 1000)]
     rows: usize,
 
-    /// Memory for sorting, grouping and joining, in megabytes, and as much for the pages that row_changes replays; beyond it
-    /// sorting, grouping and replay use temporary files (TMPDIR), while most joins, and ORDER BY with LIMIT, fail. Threads share it
+    /// Memory for sorting, grouping and joining, in megabytes, and as much for the pages that row_changes
+    /// replays; beyond it sorting, grouping and replay use temporary files (TMPDIR), while most joins, and
+    /// ORDER BY with LIMIT, fail. Threads share it
     #[arg(long, value_name = "MB", default_value_t = 512)]
     memory: usize,
 }
@@ -135,9 +136,9 @@ fn run(args: &SqlArgs) -> Result<ExitCode> {
     let limits = Limits { threads: args.log.threads(), memory_bytes: args.memory.saturating_mul(1 << 20) };
     let database = Database::new(&inventory, &options, args.base.clone(), limits);
     let database = database.context("cannot prepare the query")?;
-    // One query a process.
+    // A process runs one query.
     let _ = TEMPORARY_FILES.set(database.temporary_files());
-    // Without a handler, temporary files may stay behind: no reason not to answer.
+    // Without a handler, temporary files may remain, which does not prevent the query.
     let _ = signals::before_exit(Stage::Files, remove_temporary_files);
     let mut sink = Sink::new(args)?;
     let mut has_rows = false;
@@ -148,14 +149,16 @@ fn run(args: &SqlArgs) -> Result<ExitCode> {
         has_rows |= batch.is_some();
         sink.take(schema, batch.as_ref())
     });
-    // The query fails once its temporary files are removed: that is no error to tell of.
+    // After an interrupt, the query fails because its temporary files are removed. That error is not
+    // reported.
     signals::wait_for_exit_if_interrupted();
     for note in database.notes() {
         eprintln!("note: {note}");
     }
     if let Err(error) = result {
-        // What came before the error is true, and printed as by all commands; but a file stands for the whole result. No rows before
-        // an error are no result without rows.
+        // The rows before the error are valid, and all commands print such rows. A file, however, always has
+        // the whole result. If there are no rows before the error, nothing is printed, because that would
+        // look like an empty result.
         if args.output.is_none() && has_rows {
             sink.finish()?;
         }
@@ -170,7 +173,7 @@ fn run(args: &SqlArgs) -> Result<ExitCode> {
     }
     sink.finish()?;
     let ended = sources::ended(&inventory, None);
-    // As of `walden rows`: rows may be missing, as the notes say.
+    // As in `walden rows`: rows may be missing, which the notes report.
     Ok(if database.has_gaps() && inventory.unreadable.is_empty() { ExitCode::from(FOUND) } else { ended })
 }
 
@@ -182,7 +185,8 @@ fn remove_temporary_files() {
     }
 }
 
-/// The error of a query that needs more memory than it may take: `DataFusion` names options that are not ours.
+/// Builds the error of a query that exceeds its memory: `DataFusion` names options that this program does not
+/// have.
 fn too_little_memory(megabytes: usize, threads: usize) -> anyhow::Error {
     let fewer = if threads > 1 {
         format!(", or fewer than {threads} --threads, which share it")
@@ -194,7 +198,7 @@ fn too_little_memory(megabytes: usize, threads: usize) -> anyhow::Error {
     )
 }
 
-/// Where rows go.
+/// The destination of rows.
 enum Sink {
     Table {
         output: Option<Output>,
@@ -205,7 +209,7 @@ enum Sink {
     },
     Csv {
         target: Box<Target>,
-        /// Of a result whose line of names is not written yet.
+        /// The schema, while the line of column names is not written yet.
         unnamed: Option<SchemaRef>,
     },
     Json(Box<Target>),
@@ -276,12 +280,12 @@ impl Sink {
             }
             Sink::Csv { target, unnamed } => match batch {
                 Some(batch) => target.write(&csv(batch, unnamed.take().is_some())?)?,
-                // The call before all rows, which an error may follow.
+                // This call precedes all rows, and an error may follow it.
                 None => *unnamed = Some(schema.clone()),
             },
             Sink::Json(target) => {
                 let Some(batch) = batch else { return Ok(()) };
-                // Each line has all columns.
+                // Each line has all columns, including nulls.
                 let builder = WriterBuilder::new().with_explicit_nulls(true);
                 let mut writer = builder.build::<_, LineDelimited>(Vec::new());
                 writer.write(batch)?;
@@ -322,7 +326,7 @@ impl Sink {
                 Ok(())
             }
             Sink::Csv { target, unnamed } => {
-                // A result without rows has the line of names, too.
+                // A result without rows also has the line of column names.
                 if let Some(schema) = unnamed {
                     target.write(&csv(&RecordBatch::new_empty(schema), true)?)?;
                 }

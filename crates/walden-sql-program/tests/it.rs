@@ -1,4 +1,4 @@
-//! The program's exit statuses and output.
+//! Tests the program's exit statuses and output.
 
 use std::path::Path;
 use std::process::{Command, Output};

@@ -1,4 +1,5 @@
-//! `walden bench archive-library`: how long files wait to be archived, by `archive_command` and by `archive_library`.
+//! `walden bench archive-library`: measures how long files wait to be archived, by `archive_command` and by
+//! `archive_library`.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -60,7 +61,8 @@ struct Measured {
     library: Waits,
 }
 
-/// Milliseconds that a segment was ready, medians over segments and rounds; of the queue, for each segment of it.
+/// Milliseconds from ready to archived, as medians over segments and rounds; for the queue, divided by its
+/// number of segments.
 #[derive(Serialize, Debug, Default)]
 struct Waits {
     empty: f64,
@@ -68,7 +70,7 @@ struct Waits {
     queue: f64,
 }
 
-/// Milliseconds, of all rounds.
+/// Milliseconds in all rounds.
 #[derive(Default)]
 struct Samples {
     empty: Vec<f64>,
@@ -120,9 +122,9 @@ fn table(measured: &Measured) -> String {
     text
 }
 
-/// A server, and the process that archives for it if there is one.
+/// A server, and the process that archives for it, if there is one.
 struct Server {
-    /// Ends before the cluster, in whose folder it writes.
+    /// Dropped before the cluster, in whose folder it writes.
     serve: Option<Background>,
     cluster: Cluster,
     is_library: bool,
@@ -135,7 +137,7 @@ const TIMEOUT: Duration = Duration::from_secs(600);
 impl Server {
     fn start(args: &LibraryArgs, is_library: bool) -> Result<Server> {
         let installation = find_or_install(args.pg)?;
-        // Nothing is removed before it was looked at.
+        // Segments are kept until they are inspected.
         let cluster = ClusterBuilder::new(installation)
             .setting("wal_keep_size", "100GB")
             .setting("max_wal_size", "100GB")
@@ -168,7 +170,7 @@ impl Server {
         Ok(server)
     }
 
-    /// Lets files be archived, or not.
+    /// Enables or disables archiving.
     fn set_archiving(&mut self, is_on: bool) -> Result<()> {
         self.serve = None;
         if !self.is_library {
@@ -191,7 +193,7 @@ impl Server {
     fn measure(mut self, segments: u32, samples: &mut Samples) -> Result<()> {
         let mut client = self.cluster.client("postgres")?;
         client.batch_execute("CREATE TABLE t (id int, v text)")?;
-        // The first one makes the archive the cluster's.
+        // The first segment registers the cluster in the archive.
         self.wait_until_done(&switch(&mut client)?)?;
         for (is_full, waits) in [(false, &mut samples.empty), (true, &mut samples.full)] {
             for _ in 0..segments {
@@ -209,7 +211,8 @@ impl Server {
             fill(&mut client)?;
             last = switch(&mut client)?;
         }
-        // Three failures with a second between them, after which the archiver sleeps until there is something new.
+        // The archiver fails three times, with a second between attempts, and then sleeps until the next file
+        // is ready.
         thread::sleep(Duration::from_secs(5));
         let began = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs_f64();
         self.set_archiving(true)?;
@@ -220,7 +223,8 @@ impl Server {
         self.cluster.stop(StopMode::Fast)
     }
 
-    /// When a segment was ready and when it was done, in seconds since 1970: the mark was written once and renamed once.
+    /// Returns when a segment was ready and when it was archived, in seconds since 1970: the status file is
+    /// written once and renamed once.
     fn wait_until_done(&self, name: &str) -> Result<(f64, f64)> {
         let mark = self.cluster.data_dir().join("pg_wal/archive_status").join(format!("{name}.done"));
         wait_until(name, || Ok(mark.exists()))?;
@@ -236,7 +240,7 @@ fn fill(client: &mut Client) -> Result<()> {
     Ok(())
 }
 
-/// Ends the segment that is written; its name. It has a record at least.
+/// Ends the current segment, which has at least one record. Returns its name.
 fn switch(client: &mut Client) -> Result<String> {
     client.batch_execute("SELECT txid_current()")?;
     Ok(client.query_one("SELECT pg_walfile_name(pg_switch_wal())", &[])?.get(0))

@@ -1,4 +1,4 @@
-//! `walden bench bad-inputs`: what archivers make of files that must not be archived.
+//! `walden bench bad-inputs`: tests how archivers treat files that must not be archived.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -38,7 +38,7 @@ pub struct BadInputsArgs {
     format: Format,
 }
 
-/// The outcome of all.
+/// The results of all archivers.
 #[derive(Serialize, Debug)]
 struct Outcomes {
     postgresql: String,
@@ -54,28 +54,28 @@ struct Row {
     archivers: Vec<Answer>,
 }
 
-/// What an archiver made of a file.
+/// The response of an archiver to a file.
 #[derive(Serialize, Debug)]
 struct Answer {
     archiver: String,
-    /// The exit status of what `archive_command` would have called.
+    /// The exit status of the command that `archive_command` would run.
     status: i32,
-    /// What the archive gives for that name afterwards.
+    /// The content that the archive returns for that name afterwards.
     restored: Restored,
-    /// The last line that it has printed.
+    /// The last line of its output.
     message: String,
 }
 
-/// What an archive gives for a name.
+/// The content that an archive returns for a name.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Debug)]
 #[serde(rename_all = "snake_case")]
 enum Restored {
     Nothing,
-    /// What was archived under that name before.
+    /// The content that was archived under that name before.
     FirstContent,
-    /// What must not have been archived.
+    /// The content that must not be archived.
     BadContent,
-    /// Something else.
+    /// Other content.
     OtherContent,
 }
 
@@ -131,22 +131,22 @@ impl Answer {
     }
 }
 
-/// A file that must not be archived, after one that was.
+/// A file that must not be archived, and a valid file that is archived before it.
 struct Input {
     what: &'static str,
-    /// What is archived before.
+    /// The file that is archived before.
     first: (String, Vec<u8>),
     name: String,
     content: Vec<u8>,
 }
 
-/// Segments of two servers that went different ways from the same backup, of another cluster, and of an older version.
+/// Segments of two servers that diverged from the same backup, of another cluster, and of an older version.
 struct Material {
     version: String,
     older_version: String,
-    /// A data directory of the first cluster, for archivers that look into one.
+    /// A data directory of the first cluster, for archivers that read one.
     data: PathBuf,
-    /// Keeps it.
+    /// Keeps the data directory.
     _cluster: Cluster,
     first: (String, Vec<u8>),
     second: (String, Vec<u8>),
@@ -192,7 +192,7 @@ impl Material {
             content,
         };
         let mut broken = good.clone();
-        // Behind the page's header and well before the records' end.
+        // After the page header, and well before the end of the records.
         broken[100_000] ^= 1;
         let history = |reason: &str| format!("1\t0/5000000\t{reason}\n").into_bytes();
         let other_history = Input {
@@ -207,7 +207,7 @@ impl Material {
             input("a segment cut in half", name, good[..good.len() / 2].to_vec()),
             input("a segment under another's name", name, self.first.1.clone()),
             input("a record with a flipped bit", name, broken),
-            // Under the names that fit their content, so that nothing but the cluster is wrong.
+            // The names match the content, so that only the cluster or version is wrong.
             input("a segment of another cluster", &name_of(&self.foreign), self.foreign.clone()),
             input("a segment of an older version", &name_of(&self.older), self.older.clone()),
             input("other content under the same name", &self.other_way.0, self.other_way.1.clone()),
@@ -216,7 +216,7 @@ impl Material {
     }
 }
 
-/// Starts a copy of a cluster that is stopped; `backup` is its data directory without its WAL.
+/// Starts a copy of a stopped cluster; `backup` is its data directory without its WAL.
 fn start_copy(installation: &Installation, base: &Cluster, backup: &Path) -> Result<Cluster> {
     let wal = base.data_dir().join("pg_wal");
     ClusterBuilder::new(installation.clone()).copy_of(backup).start_after(|data| {
@@ -230,7 +230,7 @@ fn start_copy(installation: &Installation, base: &Cluster, backup: &Path) -> Res
     })
 }
 
-/// The name that a segment's first page gives it.
+/// Returns the name of a segment according to its first page.
 fn name_of(content: &[u8]) -> String {
     let number = |at: usize, bytes: usize| {
         content[at..at + bytes].iter().rev().fold(0u64, |number, &byte| number << 8 | u64::from(byte))
@@ -239,7 +239,8 @@ fn name_of(content: &[u8]) -> String {
     format!("{:08X}{:08X}{:08X}", number(4, 4), segment >> 8, segment & 0xFF)
 }
 
-/// A segment of another name than this one, so that it is refused for nothing but its cluster.
+/// Returns a segment with a later name than `name`, so that archivers can reject it only because of its
+/// cluster.
 fn other_segment(cluster: &Cluster, name: &str) -> Result<Vec<u8>> {
     loop {
         let (found, content) = segment(cluster, "foreign")?;
@@ -249,7 +250,7 @@ fn other_segment(cluster: &Cluster, name: &str) -> Result<Vec<u8>> {
     }
 }
 
-/// Fills a segment with work, and reads it.
+/// Fills a segment with work. Returns its name and content.
 fn segment(cluster: &Cluster, word: &str) -> Result<(String, Vec<u8>)> {
     let mut client = cluster.client("postgres")?;
     client.batch_execute("CREATE TABLE IF NOT EXISTS t (v text)")?;
@@ -264,7 +265,7 @@ fn segment(cluster: &Cluster, word: &str) -> Result<(String, Vec<u8>)> {
     Ok((name, content))
 }
 
-/// Bytes without a pattern (xorshift).
+/// Returns pseudorandom bytes (xorshift).
 fn random(bytes: usize) -> Vec<u8> {
     let mut state = 0x9E37_79B9_7F4A_7C15u64;
     let mut next = || {
@@ -278,14 +279,15 @@ fn random(bytes: usize) -> Vec<u8> {
     content
 }
 
-/// An archiver: its commands as shell scripts, with `$repo` for its archive and `$file`, `$name` and `$target`.
+/// An archiver: its commands as shell scripts, with `$repo` for its archive and `$file`, `$name` and
+/// `$target`.
 struct Archiver {
     name: &'static str,
     title: String,
-    /// Makes an empty archive.
+    /// Creates an empty archive.
     prepare: String,
     push: String,
-    /// What the archiver does by itself some time later.
+    /// Work that the archiver does later on its own.
     later: String,
     get: String,
 }
@@ -343,7 +345,7 @@ fn archivers(folder: &Path, data: &Path) -> Result<Vec<Archiver>> {
     Ok(archivers)
 }
 
-/// Options and the host are dropped, and the command runs here.
+/// A substitute for ssh that ignores options and the host, and runs the command locally.
 const SSH: &str = "\
 while [ $# -gt 0 ]; do case $1 in -p) shift 2;; -*) shift;; *) break;; esac; done
 shift
@@ -356,7 +358,7 @@ fn write_program(path: &Path, text: &str) -> Result<()> {
     Ok(())
 }
 
-/// The first line that a program prints of its version; nothing if it is not installed.
+/// Returns the first line of a program's version output; `None` if the program is not installed.
 fn version_of(program: &str, option: &str) -> Option<String> {
     let output = Command::new(program).arg(option).stdin(Stdio::null()).output().ok()?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -395,7 +397,7 @@ fn offer(archiver: &Archiver, place: &Path, input: &Input) -> Result<Answer> {
     Ok(Answer { archiver: archiver.name.to_owned(), status, restored, message })
 }
 
-/// The exit status of a script, and what it has printed.
+/// Runs a script. Returns its exit status and its output.
 fn shell(script: &str, variables: &[(&str, PathBuf)]) -> Result<(i32, String)> {
     let mut command = Command::new("sh");
     command.args(["-c", script]).stdin(Stdio::null());

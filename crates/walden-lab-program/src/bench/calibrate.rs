@@ -1,4 +1,4 @@
-//! `walden bench redo --calibrate`: this machine's rates of recovery, for `walden whatif`.
+//! `walden bench redo --calibrate`: measures this machine's recovery rates for `walden whatif`.
 
 use std::fs;
 use std::path::Path;
@@ -18,9 +18,9 @@ use crate::protect::Inputs;
 use crate::terminal::Format;
 use crate::{memory, output, recovery_rates, redo, terminal};
 
-/// The workloads, each with its size, the value of `wal_compression` if it has one, and whether the rates are fitted to it. Between them,
-/// they have records without images, images compressed by each method and by none, and data in large records. What is not fitted
-/// shows how good the rates are for other work.
+/// The workloads: name, size, value of `wal_compression` if set, and whether the rates are fitted to the
+/// workload. Together they have records without images, images compressed by each method and by none, and
+/// data in large records. The workloads that are not fitted show how accurate the rates are for other work.
 const WORKLOADS: [(&str, u64, Option<&str>, bool); 8] = [
     ("oltp", 40_000, None, true),
     ("oltp-pressure", 40_000, None, true),
@@ -32,7 +32,8 @@ const WORKLOADS: [(&str, u64, Option<&str>, bool); 8] = [
     ("mixed", 30_000, None, false),
 ];
 
-/// Runs the command. `path` replaces the default place of the file, where new rates replace earlier ones.
+/// Runs the command. `path` replaces the default location of the file, in which new rates replace earlier
+/// ones.
 pub fn run(
     path: Option<&Path>,
     overwrite: Overwrite,
@@ -108,13 +109,13 @@ pub fn run(
     Ok(ExitCode::SUCCESS)
 }
 
-/// The work of replaying the workload's WAL from the base backup to its end, and its bytes.
+/// Returns the size of the workload's WAL, and the work of replaying it from the base backup to its end.
 fn work(material: &Material) -> Result<(u64, Work)> {
     let base = material.folder.join("base");
     let inventory = Inventory::of(&[material.wal()])?;
     let (run, data) = redo::open_base(&base, &inventory)?;
     let open = || redo::base_pages(Some(&base));
-    // Without a checkpoint, each page would have one image.
+    // Without a checkpoint, each page has one image.
     let once = [("max_wal_size", "1TB"), ("checkpoint_timeout", "1d"), ("full_page_writes", "on")];
     let once = once.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec();
     let question = Question {
@@ -129,7 +130,7 @@ fn work(material: &Material) -> Result<(u64, Work)> {
     Ok((forecast.trace_bytes, Work { pages, ..forecast.self_check.work }))
 }
 
-/// The processor's name as the system has it, the number of cores, and the system.
+/// Returns the processor's name according to the system, the number of cores, and the system.
 fn machine() -> String {
     let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let name = cpuinfo.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));

@@ -1,4 +1,4 @@
-//! `walden bench data`: tables of the log compared with pg_walinspect and DuckDB.
+//! `walden bench data`: compares the tables of the WAL with pg_walinspect and DuckDB.
 
 use std::path::Path;
 use std::process::{Command, ExitCode};
@@ -15,7 +15,8 @@ use super::measure;
 use crate::terminal;
 use crate::terminal::Format;
 
-/// Time queries over the same WAL: walden sql, pg_walinspect in the server, DuckDB over exported Parquet; and rows beside replay
+/// Time queries over the same WAL: walden sql, pg_walinspect in the server, DuckDB over exported Parquet; and
+/// rows beside replay
 #[derive(Args, Debug)]
 #[command(after_help = "\
 A server is started, writes record-dense WAL (single rows into a table with two indexes), and stays there: pg_walinspect reads its \
@@ -53,7 +54,7 @@ struct Timed {
     program: String,
     /// Median wall time.
     wall_seconds: f64,
-    /// Median processor time; none of what runs in the server.
+    /// Median processor time; `None` for queries that run in the server.
     cpu_seconds: Option<f64>,
     megabytes_per_second: f64,
     peak_kilobytes: Option<u64>,
@@ -62,12 +63,12 @@ struct Timed {
 /// One run of a program.
 struct Run {
     wall_seconds: f64,
-    /// None of what runs in the server, nor of its memory.
+    /// `None` for a query in the server, like the memory.
     cpu_seconds: Option<f64>,
     peak_kilobytes: Option<u64>,
 }
 
-/// Columns of an answer: resource manager, kind, records, bytes; in this order.
+/// Columns of an answer: resource manager, kind, records and bytes, in this order.
 type Answer = Vec<String>;
 
 /// Runs the command.
@@ -108,7 +109,7 @@ fn compare(args: &DataArgs) -> Result<Compared> {
     Ok(Compared { postgresql, file_bytes, records, parquet_bytes: folder_bytes(&parquet)?, programs })
 }
 
-/// Writes record-dense WAL, and returns the range of it.
+/// Writes WAL with many small records. Returns its range.
 fn write_wal(cluster: &Cluster, rows: u64) -> Result<(String, String)> {
     let progress = Progress::new("writing WAL");
     let mut client = cluster.client("postgres")?;
@@ -173,7 +174,7 @@ impl Bench<'_> {
     }
 
     fn sql(&self) -> Result<Command> {
-        // The server's last record ends where it says; walden's bounds are starts of records.
+        // The range ends where the server's last record ends; walden's bounds apply to the start of records.
         let query = format!(
             "SELECT concat_ws('|', {COLUMNS}) AS text FROM records WHERE end_lsn <= lsn('{}') GROUP BY resource_manager, record_type",
             self.to
@@ -191,7 +192,7 @@ impl Bench<'_> {
         Ok(command)
     }
 
-    /// DuckDB over the exported files; `None` where python3 does not have it.
+    /// Returns the query by DuckDB over the exported files; `None` if python3 does not have DuckDB.
     fn duckdb(&self) -> Option<Command> {
         let has = Command::new("python3").args(["-c", "import duckdb"]).output().ok()?.status.success();
         let to = self.to.parse::<walden_format::lsn::Lsn>().ok()?.0;
@@ -206,12 +207,12 @@ impl Bench<'_> {
     }
 
     fn duckdb_answer(&self) -> Result<Answer> {
-        // Written again by each timed export; here for the answer.
+        // Each timed export writes the files again; this one is for the answer.
         output_of(&mut self.export("records")?)?;
         self.duckdb().map_or(Ok(Vec::new()), |mut command| lines(&mut command, 0))
     }
 
-    /// Programs and how they are started; `None` for what runs in the server.
+    /// Returns the programs and their commands; `None` for a query in the server.
     fn contenders(&self) -> Result<Vec<(String, Option<Command>)>> {
         let cores = terminal::cores();
         let with = |mut command: Command, threads: usize| {

@@ -1,4 +1,4 @@
-//! `walden bench decode`: `walden explain` compared with pg_waldump.
+//! `walden bench decode`: compares `walden explain` with pg_waldump.
 
 use std::process::{Command, ExitCode};
 
@@ -104,8 +104,8 @@ fn decode(args: &DecodeArgs, workload: &'static Workload) -> Result<Decoded> {
     }
     let samples = run_in_turns(workload, &mut contenders, args.runs)?;
 
-    // Without the same records on both sides the times mean nothing. Checked last, because Linux charges a child process with
-    // the memory that its parent has when it starts.
+    // The times are meaningless unless both sides read the same records. This is checked last, because Linux
+    // counts the parent's memory at the start of a child process as the child's.
     let inventory = Inventory::of(&[&folder])?;
     let request = Request::sums(start.parse()?, end.parse()?, terminal::cores());
     let explanation = walden_explain::explain(&inventory.runs, &request, |_| {})?;
@@ -130,7 +130,8 @@ fn decode(args: &DecodeArgs, workload: &'static Workload) -> Result<Decoded> {
     })
 }
 
-/// Runs programs one after the other, several times. Returns what each took in each round but the first, which only warms the cache.
+/// Runs programs alternately, several times. Returns their measurements in each round except for the first,
+/// which only warms the cache.
 fn run_in_turns(
     workload: &Workload,
     contenders: &mut [(String, Command)],

@@ -1,7 +1,8 @@
-//! `walden bench drive`: what PostgreSQL's archiver and recovery do with their commands, without a server, timed.
+//! `walden bench drive`: calls commands as PostgreSQL's archiver and recovery do, without a server, and times
+//! them.
 //!
-//! A process of its own, so that it can adopt the processes that the commands leave in the background, and add up what all of
-//! them took.
+//! This is a separate process, so that it can adopt the processes that the commands leave in the background,
+//! and add up the time of all of them.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -53,23 +54,23 @@ pub enum Part {
     Recovery,
 }
 
-/// What it took.
+/// The measurements of all calls.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug)]
 pub struct Driven {
     pub files: usize,
-    /// From the first call to the end of the last one, in seconds.
+    /// From the start of the first call to the end of the last one, in seconds.
     pub wall: f64,
-    /// Processor time of all processes, those in the background included, in seconds.
+    /// Processor time of all processes, including those in the background, in seconds.
     pub cpu: f64,
     /// The longest call, in seconds.
     pub longest: f64,
 }
 
-/// So often a call that fails is made again, as PostgreSQL's archiver does (NUM_ARCHIVE_RETRIES in pgarch.c).
+/// Number of attempts per call, as in PostgreSQL's archiver (NUM_ARCHIVE_RETRIES in pgarch.c).
 const TRIES: usize = 3;
-/// Clock ticks per second in /proc, the same on all of Linux' architectures that PostgreSQL packages are built for.
+/// Clock ticks per second in /proc: the same on all Linux architectures with PostgreSQL packages.
 const USER_HZ: f64 = 100.0;
-/// Processes that are still there so long after the last call have nothing more to do: they wait for other calls.
+/// Background processes that still run this long after the last call are idle: they wait for further calls.
 const AFTERWARDS: Duration = Duration::from_secs(2);
 
 /// Runs the command.
@@ -93,7 +94,7 @@ struct Driver<'a> {
 }
 
 impl Driver<'_> {
-    /// As pgarch.c does: the oldest file first, its mark renamed when it is archived.
+    /// Archives like pgarch.c: the oldest file first; its status file is renamed after it is archived.
     fn archive(&self) -> Result<Driven> {
         let status = self.data.join("pg_wal/archive_status");
         let mut ready = names(&status)?;
@@ -111,7 +112,8 @@ impl Driver<'_> {
         Ok(driven)
     }
 
-    /// As xlogarchive.c does: to `pg_wal/RECOVERYXLOG`, renamed to the segment's name. Segments that were used are removed.
+    /// Restores like xlogarchive.c: to `pg_wal/RECOVERYXLOG`, which is renamed to the segment's name.
+    /// Segments are removed after use.
     fn restore(&self, originals: &Path, segments: usize, compare: bool) -> Result<Driven> {
         const TARGET: &str = "pg_wal/RECOVERYXLOG";
         let mut names = names(originals)?;
@@ -140,7 +142,7 @@ impl Driver<'_> {
         for _ in 0..TRIES {
             let mut shell = Command::new("sh");
             shell.args(["-c", &command]).current_dir(self.data).stdin(Stdio::null());
-            // To a file and not a pipe: processes in the background may keep it open.
+            // To a file instead of a pipe: processes in the background may keep it open.
             let said = tempfile::NamedTempFile::new()?;
             shell.stdout(said.reopen()?).stderr(said.reopen()?);
             let status = shell.status().context("run sh")?;
@@ -153,7 +155,7 @@ impl Driver<'_> {
     }
 }
 
-/// The names in a folder, in order.
+/// Returns the names in a folder, sorted.
 fn names(folder: &Path) -> Result<Vec<String>> {
     let entries = fs::read_dir(folder).with_context(|| format!("read {}", folder.display()))?;
     let name = |entry: std::io::Result<fs::DirEntry>| Ok(entry?.file_name().to_string_lossy().into_owned());
@@ -162,10 +164,10 @@ fn names(folder: &Path) -> Result<Vec<String>> {
     Ok(names)
 }
 
-/// Seconds of processor time of all children that have ended (`cutime` and `cstime` of proc(5)).
+/// Returns the seconds of processor time of all children that have ended (`cutime` and `cstime` of proc(5)).
 fn cpu_of_children() -> Result<f64> {
     let stat = fs::read_to_string("/proc/self/stat")?;
-    // The second field is a name in parentheses, which may hold anything.
+    // The second field is a name in parentheses, which may contain any characters.
     let fields: Vec<&str> =
         stat.rsplit_once(')').map(|(_, fields)| fields.split_whitespace().collect()).unwrap_or_default();
     let ticks = |index: usize| fields.get(index).and_then(|field| field.parse::<u64>().ok());
@@ -173,7 +175,7 @@ fn cpu_of_children() -> Result<f64> {
     Ok((ticks.0 + ticks.1) as f64 / USER_HZ)
 }
 
-/// Waits for the processes that the calls left, and ends those that go on waiting for further calls.
+/// Waits for the processes that the calls left, and terminates those that wait for further calls.
 fn end_background_processes() -> Result<()> {
     let began = Instant::now();
     loop {
@@ -193,14 +195,14 @@ fn end_background_processes() -> Result<()> {
     }
 }
 
-/// The processes whose parent this one is.
+/// Returns the children of this process.
 fn children() -> Result<Vec<Pid>> {
     let own = std::process::id().to_string();
     let is_number = |name: &OsStr| name.to_str().and_then(|name| name.parse::<i32>().ok());
     let mut found = Vec::new();
     for entry in fs::read_dir("/proc")? {
         let Some(id) = is_number(&entry?.file_name()) else { continue };
-        // Gone meanwhile.
+        // The process may have ended in the meantime.
         let Ok(stat) = fs::read_to_string(format!("/proc/{id}/stat")) else { continue };
         let parent = stat.rsplit_once(')').and_then(|(_, fields)| fields.split_whitespace().nth(1));
         if parent == Some(own.as_str()) {

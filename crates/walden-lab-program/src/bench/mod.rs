@@ -1,4 +1,4 @@
-//! `walden bench`: this program and others, alternately on the same files.
+//! `walden bench`: runs this program and others alternately on the same files.
 
 mod archive;
 mod archive_library;
@@ -59,7 +59,7 @@ enum BenchCommand {
 }
 
 impl BenchArgs {
-    /// Whether this process compresses, instead of running others.
+    /// Returns whether this process compresses, instead of running others.
     pub fn compresses_itself(&self) -> bool {
         matches!(self.command, BenchCommand::Cases(_))
     }
@@ -81,7 +81,7 @@ pub fn run(args: &BenchArgs) -> Result<ExitCode> {
     }
 }
 
-/// Looks workloads up by name.
+/// Finds workloads by name.
 fn find_workloads(names: &[String]) -> Result<Vec<&'static Workload>> {
     let one = |name: &String| {
         workloads::by_name(name)
@@ -90,7 +90,7 @@ fn find_workloads(names: &[String]) -> Result<Vec<&'static Workload>> {
     names.iter().map(one).collect()
 }
 
-/// A page with one section per workload.
+/// Builds a page with one section per workload.
 fn page_of(title: &str, command: &str, results: impl Iterator<Item = Section>) -> Page {
     let mut page = Page::new(title);
     let now = jiff::Timestamp::now().round(jiff::Unit::Second).unwrap_or_default();
@@ -104,7 +104,7 @@ fn page_of(title: &str, command: &str, results: impl Iterator<Item = Section>) -
     page
 }
 
-/// A section with a bar chart of the programs' speeds in megabytes per second, and a table.
+/// Builds a section with a bar chart of the programs' speeds in megabytes per second, and a table.
 fn speed_section<'a>(
     (title, what): (String, &str),
     programs: impl Iterator<Item = (&'a str, f64)>,
@@ -168,7 +168,7 @@ struct Material {
 }
 
 impl Material {
-    /// With `keep_data`, the data directory as it was before the workload is kept in `base/`.
+    /// Returns the WAL of a workload. With `keep_data`, `base/` has the data directory before the workload.
     fn of(
         workload: &'static Workload,
         pg: Option<Wanted>,
@@ -178,7 +178,7 @@ impl Material {
         Material::with(workload, Variant { pg, size, keep_data, ..Variant::default() })
     }
 
-    /// As the variant of the workload says.
+    /// Returns the WAL of a variant of a workload.
     fn with(workload: &'static Workload, variant: Variant<'_>) -> Result<Material> {
         let Variant { pg, keep_data, setting, segment_megabytes, .. } = variant;
         let installation = find_or_install(pg.unwrap_or(Wanted::Any))?;
@@ -219,7 +219,7 @@ impl Material {
         self.folder.join("wal")
     }
 
-    /// The names of its segments, in order.
+    /// Returns the names of the segments, sorted.
     fn segments(&self) -> Result<Vec<String>> {
         let name =
             |entry: std::io::Result<fs::DirEntry>| Ok(entry?.file_name().to_string_lossy().into_owned());
@@ -229,25 +229,25 @@ impl Material {
     }
 }
 
-/// Seconds that a server's log reports for redo.
+/// The seconds of redo in a server's log.
 struct Redo {
     elapsed: f64,
-    /// Processor time of the recovering process, in its code and in the system.
+    /// Processor time of the recovering process, in user and system mode.
     processor: f64,
 }
 
-/// Lets a server recover from the base backup, with these segments in `pg_wal` and others by a `restore_command`. Returns the
-/// seconds that passed.
+/// Runs a server's recovery from the base backup, with these segments in `pg_wal` and others from a
+/// `restore_command`. Returns the elapsed seconds.
 fn time_recovery(material: &Material, in_pg_wal: &[String], restore_command: &str) -> Result<f64> {
     recover(material, in_pg_wal, restore_command).map(|redo| redo.elapsed)
 }
 
-/// The same, with the processor time.
+/// Does the same, and also returns the processor time.
 fn recover(material: &Material, in_pg_wal: &[String], restore_command: &str) -> Result<Redo> {
     let wal = material.wal();
     let cluster = ClusterBuilder::new(material.installation.clone())
         .copy_of(&material.folder.join("base"))
-        // The base backup's own settings come first, so these win.
+        // The base backup's own settings come first, so these settings override them.
         .setting("shared_buffers", "2GB")
         .setting("max_wal_size", "100GB")
         .setting("checkpoint_timeout", "1d")
@@ -280,14 +280,14 @@ fn parse_redo(line: &str) -> Option<Redo> {
     Some(Redo { elapsed: seconds("elapsed")?, processor: seconds("user")? + seconds("system")? })
 }
 
-/// What is special about a workload's run.
+/// The differences of a run from the workload's defaults.
 #[derive(Clone, Copy, Default)]
 struct Variant<'a> {
     pg: Option<Wanted>,
     size: Option<u64>,
-    /// With the data directory that the workload began with, in `base/`.
+    /// Whether to keep the data directory from before the workload, in `base/`.
     keep_data: bool,
-    /// One setting of the server on top of the workload's own.
+    /// One setting of the server in addition to the workload's own.
     setting: Option<(&'a str, &'a str)>,
     segment_megabytes: Option<u32>,
 }
@@ -314,7 +314,7 @@ fn measure(command: &mut Command) -> Result<Sample> {
     Ok(Sample { wall, cpu, peak_kilobytes: used.rusage.maxrss / 1024 })
 }
 
-/// A program that runs beside this process: killed when this is dropped, and when a signal asks this process to end.
+/// A background program. It is killed when this is dropped, and when a signal requests this process to end.
 struct Background {
     child: Arc<Mutex<Option<Child>>>,
     _kill: Undo,
@@ -329,7 +329,7 @@ impl Background {
             let child = child.clone();
             move || {
                 if let Some(mut child) = take_child(&child) {
-                    // It fails only if the program has just ended.
+                    // An error means that the program has just ended.
                     let _ = child.kill();
                     let _ = child.wait();
                 }
@@ -338,7 +338,7 @@ impl Background {
         Ok(Background { child, _kill: kill })
     }
 
-    /// The program, for a caller that ends it; nothing if that was done.
+    /// Returns the program, for a caller that ends it; `None` if it was taken before.
     fn take(&self) -> Option<Child> {
         take_child(&self.child)
     }

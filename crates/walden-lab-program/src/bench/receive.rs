@@ -1,4 +1,5 @@
-//! `walden bench receive`: commits that wait for `walden receive`, compared with those that wait for pg_receivewal.
+//! `walden bench receive`: compares commits that wait for `walden receive` with commits that wait for
+//! pg_receivewal.
 
 use std::fs::{self, File};
 use std::path::Path;
@@ -55,9 +56,9 @@ struct Received {
     receiver: String,
     /// Mean latency of a transaction, by number of clients.
     commits: Vec<Commits>,
-    /// Bytes of WAL per second that a load wrote and the receiver made durable.
+    /// Bytes of WAL per second that a load wrote and the receiver flushed.
     load_bytes_per_second: f64,
-    /// Processor time of the receiver per gigabyte of WAL, with the archiving that it did meanwhile.
+    /// Processor time of the receiver per gigabyte of WAL, including the archiving in the meantime.
     cpu_seconds_per_gigabyte: f64,
     peak_kilobytes: u64,
 }
@@ -71,7 +72,7 @@ struct Commits {
     times_pg_receivewal: f64,
 }
 
-/// Who receives.
+/// The receiver of the WAL.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Receiver {
     None,
@@ -87,7 +88,7 @@ const RECEIVERS: [(Receiver, &str); 4] = [
     (Receiver::Walden, "walden receive --synchronous"),
 ];
 
-/// What one receiver did in one round.
+/// The results of one receiver in one round.
 struct Round {
     /// By number of clients, as in the arguments.
     commits: Vec<PgbenchResult>,
@@ -96,13 +97,13 @@ struct Round {
     peak_kilobytes: u64,
 }
 
-/// What pgbench says of a run.
+/// The results that pgbench prints.
 struct PgbenchResult {
     latency_milliseconds: f64,
     transactions_per_second: f64,
 }
 
-/// How long a receiver may take to make durable what the server has written.
+/// Maximum time for a receiver to flush the WAL that the server has written.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Runs the command.
@@ -167,7 +168,7 @@ fn measure(
     Ok(Round { commits, load_bytes_per_second, cpu_seconds_per_gigabyte, peak_kilobytes })
 }
 
-/// Waits until the receiver, if there is one, has made durable all that the server has.
+/// Waits until the receiver, if there is one, has flushed all WAL of the server.
 fn wait_until_flushed(client: &mut Client, receiver: Receiver) -> Result<()> {
     if receiver == Receiver::None {
         return Ok(());
@@ -185,7 +186,7 @@ fn wait_until_flushed(client: &mut Client, receiver: Receiver) -> Result<()> {
     Ok(())
 }
 
-/// Updates rows, each transaction of which waits for the receiver.
+/// Updates rows, in transactions that each wait for the receiver.
 fn run_pgbench(cluster: &Cluster, clients: u32, seconds: u32) -> Result<PgbenchResult> {
     let (clients, seconds) = (clients.to_string(), seconds.to_string());
     let output = cluster.pgbench("postgres", &["-n", "-N", "-c", &clients, "-j", "2", "-T", &seconds])?;
@@ -228,7 +229,7 @@ fn start(cluster: &Cluster, program: &Path, receiver: Receiver) -> Result<Option
     Background::start(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log)).map(Some)
 }
 
-/// Ends a receiver; its processor time in seconds, and its memory in units of 1024 bytes.
+/// Ends a receiver. Returns its processor time in seconds, and its memory in units of 1024 bytes.
 fn end(process: &Background) -> Result<(f64, u64)> {
     let mut child = process.take().context("the receiver was ended before")?;
     if child.try_wait()?.is_some() {

@@ -1,4 +1,5 @@
-//! `walden bench redo`: replay, and decompression of the WAL to replay, compared with PostgreSQL's own recovery.
+//! `walden bench redo`: compares replay, and decompression of the WAL to replay, with PostgreSQL's own
+//! recovery.
 
 use std::fs;
 use std::io::Read;
@@ -18,8 +19,8 @@ use walden_report::units;
 use super::{Material, ResultArgs, Sample, find_workloads, measure, time_recovery};
 use crate::terminal;
 
-/// Time replay of the same WAL on the same base backup by PostgreSQL's recovery and by Walden, alternately, and
-/// decompression of that WAL
+/// Time replay of the same WAL on the same base backup by PostgreSQL's recovery and by Walden, alternately,
+/// and decompression of that WAL
 #[derive(Args, Debug)]
 #[command(after_help = "\
 The WAL and the data directory that it starts from are made by `walden lab run --keep-data` and kept in the cache folder \
@@ -70,7 +71,7 @@ pub struct RedoArgs {
 struct Replayed {
     workload: String,
     postgresql: String,
-    /// Bytes of log from the base backup's checkpoint to the end.
+    /// Bytes of WAL from the base backup's checkpoint to the end.
     wal_bytes: u64,
     records: u64,
     pages: u64,
@@ -131,13 +132,13 @@ fn replay(args: &RedoArgs, workload: &'static Workload) -> Result<Replayed> {
     let mut rounds = Vec::new();
     for _ in 0..=args.runs {
         let recovery_seconds = time_recovery(&material, &segments, "false")?;
-        // Not timed: a replay while the kernel still writes the stopped server's dirty pages.
+        // Runs while the kernel may still write the stopped server's dirty pages, so it is not timed.
         rustix::fs::sync();
         time_replay(&mut contenders[0].1)?;
         rounds.push(time_round(recovery_seconds, &mut contenders, &mut decompressions)?);
     }
     progress.finish();
-    // It only warmed the cache.
+    // The first round only warmed the cache.
     rounds.remove(0);
     let recovery_seconds: Vec<f64> = rounds.iter().map(|round| round.recovery_seconds).collect();
     let Facts { wal_bytes, records, pages_exact, .. } =
@@ -171,10 +172,10 @@ fn replay(args: &RedoArgs, workload: &'static Workload) -> Result<Replayed> {
     })
 }
 
-/// What was measured in a round.
+/// The measurements of a round.
 struct Round {
     recovery_seconds: f64,
-    /// What the last replay reported.
+    /// The report of the last replay.
     facts: Facts,
     /// Seconds and peak memory in kilobytes of each program, replays before decompressions.
     programs: Vec<(f64, u64)>,
@@ -198,7 +199,8 @@ fn time_round(
     Ok(round)
 }
 
-/// Compresses the WAL to a folder. Returns the commands that decompress it in the log's order, with all cores and with one.
+/// Compresses the WAL to a folder. Returns the commands that decompress it in order, with all cores and with
+/// one.
 fn decompressions(me: &Path, wal: &Path, folder: &Path) -> Result<[(String, Command); 2]> {
     let mut compress = Command::new(me);
     measure(compress.arg("compress").arg(wal).arg("--output").arg(folder))?;
@@ -222,7 +224,7 @@ struct Facts {
     seconds: f64,
 }
 
-/// Replays once. Returns what the command reports, and its peak memory in kB.
+/// Replays once. Returns the command's report, and its peak memory in kB.
 fn time_replay(command: &mut Command) -> Result<(Facts, u64)> {
     let mut child = command.stdout(Stdio::piped()).spawn().context("cannot run walden redo replay")?;
     let mut text = String::new();
@@ -242,7 +244,7 @@ fn tables(results: &[Replayed]) -> String {
             .iter()
             .map(|timed| Row {
                 depth: 0,
-                // All columns are to fit 80 characters.
+                // All columns must fit into 80 characters.
                 label: timed.program.strip_prefix("walden ").unwrap_or(&timed.program).to_owned(),
                 cells: vec![
                     format!("{:.0} ms", timed.seconds * 1e3),
@@ -263,7 +265,7 @@ fn tables(results: &[Replayed]) -> String {
     tables.collect()
 }
 
-/// "N of M": in how many rounds it was faster than PostgreSQL.
+/// Formats the number of rounds in which it was faster than PostgreSQL, as "N of M".
 fn rounds_won(timed: &Timed) -> String {
     timed.rounds_won.map_or_else(String::new, |rounds| format!("{rounds} of {}", timed.runs))
 }

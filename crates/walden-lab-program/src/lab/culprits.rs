@@ -1,4 +1,5 @@
-//! `walden lab run culprits`: findings of workloads with one known culprit each, as a confusion matrix.
+//! `walden lab run culprits`: compares the findings with the known culprit of each workload, as a confusion
+//! matrix.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -17,7 +18,7 @@ use walden_source::inventory::Inventory;
 use crate::terminal::{self, Format};
 use crate::{FOUND, names};
 
-/// Runs culprits and prints what the findings say of each. The exit status says whether all are right.
+/// Runs culprits and prints the findings for each. The exit status is 0 if all findings are correct.
 pub fn run(only: &[String], installation: Option<Installation>, format: Format) -> Result<ExitCode> {
     let options =
         CulpritOptions { only: only.to_vec(), installation, progress: Progress::new("starting PostgreSQL") };
@@ -36,7 +37,7 @@ pub fn run(only: &[String], installation: Option<Installation>, format: Format) 
     Ok(if right == judged.len() { ExitCode::SUCCESS } else { ExitCode::from(FOUND) })
 }
 
-/// What `walden explain --names` finds in a server's WAL.
+/// Returns the findings of `walden explain --names` in a server's WAL.
 fn findings(window: &Window) -> Result<Vec<Finding>> {
     let mut names = walden_postgres::names::from_server(&window.dsn)?;
     let inventory = Inventory::of(&[&window.wal_dir])?;
@@ -74,7 +75,7 @@ fn kind_text(kind: FindingKind) -> &'static str {
     }
 }
 
-/// A row per culprit with the rules found, then the rules with their counts, then every finding in words.
+/// Formats a row per culprit with the rules found, the counts of the rules, and every finding in words.
 fn matrix(judged: &[Judge]) -> String {
     let look = terminal::look();
     let row = |judge: &Judge| {
@@ -133,7 +134,8 @@ fn matrix(judged: &[Judge]) -> String {
     text
 }
 
-/// How often each rule was found where it is right, where it is true as well, and where it is false.
+/// Formats how often each rule was found: for its own culprit, for other workloads where it is true, and
+/// falsely.
 fn by_rule(judged: &[Judge]) -> String {
     let rules: BTreeSet<&str> =
         judged.iter().flat_map(|judge| judge.findings.iter()).map(|one| one.rule.as_str()).collect();

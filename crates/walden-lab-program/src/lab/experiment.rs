@@ -1,4 +1,4 @@
-//! `walden lab run EXPERIMENT`: options, the analysis of the log for the lab, and the printed results.
+//! `walden lab run EXPERIMENT`: has the options, analyses the WAL for the lab, and prints the results.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -58,7 +58,8 @@ pub struct ExperimentArgs {
     /// Run on this server, in a new database; its settings are restored afterwards (needs a superuser)
     #[arg(long, value_name = "DSN")]
     pub dsn: Option<String>,
-    /// Also run the statements on this Oracle database: USER/PASSWORD@HOST:PORT/SERVICE (needs Python's oracledb)
+    /// Also run the statements on this Oracle database: USER/PASSWORD@HOST:PORT/SERVICE (needs Python's
+    /// oracledb)
     #[arg(long, value_name = "DSN")]
     pub oracle_dsn: Option<String>,
     /// Keep each run's WAL and facts.json in this folder, in a subfolder with the case's name
@@ -76,7 +77,7 @@ pub struct ExperimentArgs {
 }
 
 impl ExperimentArgs {
-    /// The first of these options that was given.
+    /// Returns the first of these options that was given.
     pub fn given(&self) -> Option<&'static str> {
         let all = [
             (self.quick, "--quick"),
@@ -96,7 +97,7 @@ impl ExperimentArgs {
         all.into_iter().find_map(|(given, name)| given.then_some(name))
     }
 
-    /// What to run, without the server that it needs.
+    /// Returns the run's options, without the required server.
     pub fn options(&self, settings: &[(String, String)], force: bool) -> Options {
         let sizes = [
             ("scale", self.scale),
@@ -151,7 +152,7 @@ pub fn run(
     out.and(html).and(printed)
 }
 
-/// Implements the lab's questions about the log.
+/// Answers the lab's questions about the WAL.
 struct Reader;
 
 impl Analysis for Reader {
@@ -167,7 +168,7 @@ impl Analysis for Reader {
         (from, to): (Lsn, Lsn),
         settings: &BTreeMap<String, String>,
     ) -> Result<[u64; 2]> {
-        // The record of one that began within the range may come after it.
+        // The record of a transaction that started within the range may be after it.
         let explanation = explain(wal, Lsn(0), Lsn(u64::MAX))?;
         let (version, size) = (explanation.version, explanation.segment_size);
         let settings = CheckpointSettings::from_settings(settings, version);

@@ -1,5 +1,5 @@
-//! The results of an experiment as a page with charts: claims, measured figures beside published and predicted ones, and a table
-//! of all figures.
+//! Formats the results of an experiment as a page with charts: claims, measured figures next to published and
+//! predicted ones, and a table of all figures.
 
 use walden_lab::experiments::definition::Kind;
 use walden_lab::experiments::report::{Check, Figure, Report, RunResult};
@@ -13,7 +13,7 @@ use super::figures::{measure_name, number};
 
 const MEGABYTE: f64 = 1_048_576.0;
 
-/// The page of an experiment's results.
+/// Builds the page of an experiment's results.
 pub fn page(report: &Report, kind: Kind) -> Page {
     let mut page = Page::new(&report.experiment);
     page.subtitle(&sentence(&report.about));
@@ -70,13 +70,13 @@ fn facts(page: &mut Page, report: &Report) {
     );
 }
 
-/// Whether a figure's prediction is from the log of its own case.
+/// Returns whether a figure was predicted from the WAL of its own case.
 fn is_own(report: &Report, figure: &Figure) -> bool {
     let of_all = report.details.get("predicted").and_then(|predicted| predicted["from"].as_str());
     of_all == Some(&figure.case) || figure.phase.strip_prefix("from ") == Some(&figure.case)
 }
 
-/// The error of a prediction, as a fraction of the measured value.
+/// Returns the error of a prediction, as a fraction of the measured value.
 fn error(figure: &Figure) -> Option<f64> {
     let (predicted, measured) = figure.predicted.zip(figure.measured)?;
     (measured > 0.0).then(|| predicted / measured - 1.0)
@@ -86,7 +86,8 @@ fn signed(fraction: f64) -> String {
     format!("{:+.2} %", 100.0 * fraction)
 }
 
-// ---- Claims ------------------------------------------------------------------------------------------------------------
+// ---- Claims
+// ------------------------------------------------------------------------------------------------------------
 
 fn claims(report: &Report) -> Section {
     let mut section = Section::new("Claims");
@@ -139,7 +140,7 @@ fn claims(report: &Report) -> Section {
     section.list(report.notes.iter().cloned().chain(missing))
 }
 
-/// An experiment's description, capitalized.
+/// Returns an experiment's description, capitalized.
 fn sentence(text: &str) -> String {
     let mut letters = text.chars();
     let first = letters.next().map(char::to_uppercase).into_iter().flatten();
@@ -150,7 +151,8 @@ fn ratio(value: Option<f64>) -> Cell {
     value.map_or_else(Cell::none, |value| Cell::number(&number(Some(value)), value))
 }
 
-// ---- Figures as bars ---------------------------------------------------------------------------------------------------
+// ---- Figures as bars
+// ---------------------------------------------------------------------------------------------------
 
 type Which = fn(&Figure) -> Option<f64>;
 
@@ -164,7 +166,7 @@ fn value(report: &Report, [case, phase, measure]: [&str; 3], which: Which) -> Op
     report.figures.iter().find(is_this).and_then(which)
 }
 
-/// Each text once, in the order of its first appearance.
+/// Returns each text once, in the order of first appearance.
 fn distinct<'a>(texts: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
     let mut all = Vec::new();
     for text in texts {
@@ -175,7 +177,7 @@ fn distinct<'a>(texts: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
     all
 }
 
-/// A bar chart of layers: a name, a colour, and what gives the value of a category.
+/// Builds a bar chart with layers; each has a name, a colour, and a function that returns a category's value.
 fn bars(
     title: &str,
     axis: &str,
@@ -199,7 +201,7 @@ fn bars(
     })
 }
 
-/// A chart, if there is something to draw.
+/// Adds a chart, if it has data.
 fn add_bars(section: Section, chart: Option<Bars>, note: &str) -> Section {
     match chart {
         Some(chart) => section.chart(chart, note),
@@ -207,7 +209,8 @@ fn add_bars(section: Section, chart: Option<Bars>, note: &str) -> Section {
     }
 }
 
-// ---- wal-level ---------------------------------------------------------------------------------------------------------
+// ---- wal-level
+// ---------------------------------------------------------------------------------------------------------
 
 fn levels(report: &Report) -> Section {
     let mut section = Section::new("WAL by level");
@@ -227,9 +230,10 @@ fn levels(report: &Report) -> Section {
     section
 }
 
-// ---- checkpoint-distance -----------------------------------------------------------------------------------------------
+// ---- checkpoint-distance
+// -----------------------------------------------------------------------------------------------
 
-/// The value of a run's setting in bytes, as the server had it.
+/// Returns the value of a run's setting in bytes, as the server reported it.
 fn setting_bytes(run: &RunResult, name: &str) -> Option<f64> {
     let setting = run.settings.get(name)?;
     let unit = setting.unit.as_deref().unwrap_or_default();
@@ -239,7 +243,7 @@ fn setting_bytes(run: &RunResult, name: &str) -> Option<f64> {
 fn distances(report: &Report) -> Section {
     const SETTING: &str = "max_wal_size";
     let mut section = Section::new("Growing distance between checkpoints");
-    // Cases of the ladder are named by their setting; all have the same checkpoint_timeout.
+    // Cases of the ladder are named after their setting; all have the same checkpoint_timeout.
     let is_step = |case: &str| case.starts_with(&format!("{SETTING}="));
     let place = |case: &str| match case.split_once('=') {
         Some((_, size)) if is_step(case) => sweep::quantity(size).map(|(bytes, _)| bytes),
@@ -297,7 +301,7 @@ fn distances(report: &Report) -> Section {
     as_published(report, section)
 }
 
-/// Speed and volume beside what was published.
+/// Compares speed and volume with the published ones.
 fn as_published(report: &Report, mut section: Section) -> Section {
     let cases = distinct(report.figures.iter().map(|figure| figure.case.as_str()));
     let of = |measure: &str, which: Which| -> Vec<Option<f64>> {
@@ -331,7 +335,7 @@ fn as_published(report: &Report, mut section: Section) -> Section {
     add_bars(section, bars("WAL as published", &measure_name("wal_mb"), &published, layers, false), note)
 }
 
-/// What was predicted of the ladder's steps, also of those that were not run.
+/// Returns the predictions for the ladder's steps, including steps that were not run.
 fn predicted_steps(report: &Report, measure: &str, is_step: &dyn Fn(&str) -> bool) -> Vec<(f64, f64)> {
     let cases = report.details.get("predicted").and_then(|found| found["cases"].as_array());
     let one = |cell: &serde_json::Value| {
@@ -346,7 +350,8 @@ fn predicted_steps(report: &Report, measure: &str, is_step: &dyn Fn(&str) -> boo
     cases.into_iter().flatten().filter_map(one).collect()
 }
 
-// ---- full-page-writes --------------------------------------------------------------------------------------------------
+// ---- full-page-writes
+// --------------------------------------------------------------------------------------------------
 
 fn statements(report: &Report) -> Section {
     let mut section = Section::new("Statement by statement");
@@ -368,7 +373,7 @@ fn statements(report: &Report) -> Section {
         bars("WAL of each statement", &measure, &phases, by_case(MEASURED, ""), false),
         "A checkpoint stands before each statement, so every page that it touches is touched for the first time.",
     );
-    // With images: how much of it they are.
+    // For cases with images: the WAL without the images.
     let rest = |case: &str| -> Vec<Option<f64>> {
         let both = of(case, "wal_mb", MEASURED).into_iter().zip(of(case, "images_mb", MEASURED));
         both.map(|(all, images)| Some((all? - images?).max(0.0))).collect()
@@ -417,7 +422,8 @@ fn statements(report: &Report) -> Section {
     )
 }
 
-// ---- segment-size ------------------------------------------------------------------------------------------------------
+// ---- segment-size
+// ------------------------------------------------------------------------------------------------------
 
 fn copies(report: &Report) -> Section {
     let mut section = Section::new("Copying the same bytes");
@@ -463,9 +469,11 @@ fn copies(report: &Report) -> Section {
     )
 }
 
-// ---- whatif-validation -------------------------------------------------------------------------------------------------
+// ---- whatif-validation
+// -------------------------------------------------------------------------------------------------
 
-/// Whether the errors that were printed hold: all cells in the order of their error in parts of the one printed.
+/// Compares the printed errors with the actual ones: all cells, sorted by the ratio of actual to printed
+/// error.
 fn calibration(report: &Report) -> Section {
     let mut section = Section::new("How reliable the printed errors are");
     let Some(found) = report.details.get("calibration") else { return section };
@@ -518,9 +526,10 @@ fn calibration(report: &Report) -> Section {
     section.table(table.caption("Cells; bold where the measured volume lies outside the printed error"))
 }
 
-// ---- Predictions and figures -------------------------------------------------------------------------------------------
+// ---- Predictions and figures
+// -------------------------------------------------------------------------------------------
 
-/// Off by more than this, a prediction is outside of the dotted lines.
+/// Predictions with a larger error are outside the dotted lines.
 const TOLERANCE: f64 = 0.05;
 
 fn predicted(report: &Report) -> Section {

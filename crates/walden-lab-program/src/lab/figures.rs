@@ -1,6 +1,6 @@
-//! Figures of experiments as people read them.
+//! Formats figures of experiments for readers.
 
-/// Labels of measures.
+/// Returns the label of a measure.
 pub fn measure_name(name: &str) -> String {
     let known = [
         ("wal_mb", "MB of WAL (2^20)"),
@@ -20,7 +20,7 @@ pub fn measure_name(name: &str) -> String {
         .map_or_else(|| name.replace('_', " "), |(_, long)| (*long).into())
 }
 
-/// A figure with a suitable number of digits.
+/// Formats a figure with a suitable number of digits.
 pub fn number(value: Option<f64>) -> String {
     match value {
         None => "-".into(),

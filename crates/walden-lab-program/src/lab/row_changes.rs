@@ -1,7 +1,8 @@
-//! Decodes the row changes of a table from the log: numbers of inserted, updated and deleted rows, and lengths of their values.
+//! Decodes the row changes of a table from the WAL: numbers of inserted, updated and deleted rows, and
+//! lengths of their values.
 //!
-//! The log must contain all records of the table, and no images of its pages: then each record has the row itself, or the bytes
-//! that differ from the old row. A row is kept in memory until it is deleted.
+//! The WAL must contain all records of the table, and no images of its pages. Then each record has the row
+//! itself, or the bytes that differ from the old row. A row is kept in memory until it is deleted.
 
 use std::collections::HashMap;
 use std::ops::ControlFlow;
@@ -23,21 +24,21 @@ use walden_redo::page::varlena::{
 use walden_source::inventory::Inventory;
 use walden_source::scan::{ScanOptions, SegmentEnd, scan_in_order};
 
-/// A tuple's place: block and line pointer.
+/// A tuple's address: block and line pointer.
 type Place = (u32, u16);
 
-/// The present version of a row.
+/// The current version of a row.
 struct Row {
-    /// The block where a table that is filled in order would have it.
+    /// The block that the row would have in a table that is filled in order.
     block: u32,
-    /// Attributes, without what is before them.
+    /// The attributes, without the preceding bytes of the tuple.
     attributes: Box<[u8]>,
     /// A bit per attribute, if some are null.
     nulls: Box<[u8]>,
     header_len: u8,
 }
 
-/// What happened in each phase.
+/// Returns the row changes in each phase.
 pub fn row_changes(wal: &Path, table: &Relation, phases: &[Phase]) -> Result<Vec<RowChanges>> {
     let (Some(first), Some(last)) = (phases.first(), phases.last()) else { return Ok(Vec::new()) };
     let inventory = Inventory::of(&[wal.to_owned()])?;
@@ -102,7 +103,7 @@ impl Visitor for Watcher<'_> {
 
 impl Watcher<'_> {
     fn change(&mut self, record: &Record<'_>) -> Result<()> {
-        // What happens between phases belongs to none.
+        // Records between phases do not belong to a phase.
         let within = |phase: &Phase| phase.from <= record.lsn && record.lsn < phase.to;
         let phase = self.phases.iter().position(within);
         let block_of = |id: u8| record.block(id).map(|block| block.block);
@@ -223,7 +224,7 @@ impl Watcher<'_> {
         let (word, bit) = (block as usize / 64, block % 64);
         let words = &mut self.touched[phase];
         if words.len() <= word {
-            // Blocks are numbered by the rows that were there: this grows with them.
+            // Blocks are numbered by the rows that existed, so the bitmap grows with them.
             words.resize(word + 1, 0);
         }
         words[word] |= 1 << bit;
@@ -243,9 +244,9 @@ impl Whole for RowChanges {
     }
 }
 
-/// The null bitmap and the attributes of a tuple as records have it.
+/// Splits a tuple in a record into the null bitmap and the attributes.
 fn split<'a>(tuple: &heap::Tuple<'a>) -> Result<(&'a [u8], &'a [u8])> {
-    // A record's tuple begins behind the fixed part of the header.
+    // A record's tuple starts after the fixed part of the header.
     let before = usize::from(tuple.header_len).saturating_sub(HEAP_TUPLE_HEADER_BYTES);
     let Some((bitmap, attributes)) = tuple.data.split_at_checked(before) else {
         bail!("cannot decode a row: it is shorter than its header")
@@ -253,13 +254,13 @@ fn split<'a>(tuple: &heap::Tuple<'a>) -> Result<(&'a [u8], &'a [u8])> {
     Ok((if tuple.infomask & infomask::HEAP_HASNULL != 0 { bitmap } else { &[] }, attributes))
 }
 
-/// An attribute: its bytes, and how many Oracle would store.
+/// An attribute: its bytes, and the number of bytes that Oracle would store.
 struct Value<'a> {
     bytes: &'a [u8],
     stored: u32,
 }
 
-/// How many bytes Oracle would store of each attribute.
+/// Returns the number of bytes that Oracle would store for each attribute.
 fn lengths(columns: &[Column], row: &Row) -> Result<Vec<u32>> {
     Ok(values(columns, row)?.iter().map(|value| value.stored).collect())
 }
@@ -290,7 +291,7 @@ fn values<'a>(columns: &[Column], row: &'a Row) -> Result<Vec<Value<'a>>> {
     Ok(values)
 }
 
-/// Where a value starts, how long it is, and how much of that says so.
+/// Returns the offset of a value, its length with the header, and the length of the header.
 fn extent(column: &Column, attributes: &[u8], at: usize, header_len: u8) -> Result<(usize, usize, usize)> {
     // Alignment counts from the tuple's start.
     let align = |at: usize| {
@@ -301,11 +302,11 @@ fn extent(column: &Column, attributes: &[u8], at: usize, header_len: u8) -> Resu
         return Ok((align(at), length, 0));
     }
     ensure!(column.length == -1, "cannot decode a row: expected columns of fixed length or varlena");
-    // A value with a short header is not aligned; the byte of padding is never like one.
+    // A value with a short header is not aligned, and such a header never has the value of a padding byte, 0.
     let start = if attributes.get(at).is_some_and(|byte| *byte != 0) { at } else { align(at) };
     let Some(&first) = attributes.get(start) else { bail!("cannot decode a row: it ends before a value") };
     Ok(match ShortHeader::of(first) {
-        // In a TOAST table, as no other references are on disk.
+        // A reference to a TOAST table; other references do not occur on disk.
         Some(ShortHeader::External) => (start, TOAST_POINTER_BYTES, TOAST_POINTER_HEADER.len()),
         Some(ShortHeader::Value { size }) => (start, size, 1),
         None => {
@@ -339,17 +340,17 @@ mod tests {
 
     #[test]
     fn values_are_as_long_as_oracle_stores_them() {
-        // 101, then three characters behind a short header, then 100, aligned.
+        // 101, then three characters after a short header, then 100, aligned.
         let short = row(&[101, 0, 0, 0, 9, b'a', b'b', b'c', 100, 0, 0, 0], &[]);
         assert_eq!(stored(&[INT, TEXT, INT], &short), [3, 3, 2]);
-        // The second is null.
+        // The second attribute is null.
         assert_eq!(stored(&[INT, TEXT, INT], &row(&[101, 0, 0, 0, 100, 0, 0, 0], &[0b101])), [3, 0, 2]);
         // A long header is aligned: three bytes of padding.
         let mut long = vec![5, b'x', 0, 0];
         long.extend((204u32 << 2).to_le_bytes());
         long.extend([b'y'; 200]);
         assert_eq!(stored(&[TEXT, TEXT], &row(&long, &[])), [1, 200]);
-        // What the row does not have any more was added to the table later.
+        // A column that was added after the row was written.
         assert_eq!(stored(&[INT, INT], &row(&[0, 0, 0, 0], &[])), [1, 0]);
     }
 

@@ -1,7 +1,7 @@
-//! `walden lab run regress`: PostgreSQL's regression suite as a judge of the whole program.
+//! `walden lab run regress`: tests the whole program with PostgreSQL's regression suite.
 //!
-//! The suite writes every kind of record that PostgreSQL's own statements can. Its WAL is explained, every page image in it is compared
-//! with replay, and it is compressed and decompressed.
+//! The suite writes every kind of record that PostgreSQL's own statements can. Its WAL is explained, every
+//! full-page image in it is compared with replay, and the WAL is compressed and decompressed.
 
 use std::fs;
 use std::path::PathBuf;
@@ -28,7 +28,7 @@ use crate::{FOUND, compress, judge};
 /// Its name as an argument of `walden lab run`.
 pub const NAME: &str = "regress";
 
-/// Files of one kind that are listed by name.
+/// Maximum number of files of one kind that are listed by name.
 const MAX_NAMES: usize = 10;
 
 /// Options of the regression suite alone.
@@ -41,19 +41,20 @@ pub struct SuiteArgs {
     /// Minutes after which no further file of the suite is started
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u16).range(1..))]
     minutes: u16,
-    /// Bytes of WAL after which no further file of the suite is started. The WAL takes twice that on the disk, for a while
+    /// Bytes of WAL after which no further file of the suite is started. The WAL takes twice that on the
+    /// disk, for a while
     #[arg(long, value_name = "SIZE", default_value = "16GB", value_parser = parse_size)]
     pub max_wal: usize,
 }
 
 impl SuiteArgs {
-    /// How long files may be started.
+    /// Returns the time within which files may be started.
     pub fn time(&self) -> Duration {
         Duration::from_secs(60 * u64::from(self.minutes))
     }
 }
 
-/// What the suite and the program made of each other.
+/// The results of the suite.
 #[derive(Debug, Serialize)]
 struct Verdict {
     postgresql: String,
@@ -63,7 +64,8 @@ struct Verdict {
     /// Bytes and records that are attributed; the buckets add up to the bytes.
     explained_bytes: u64,
     records: u64,
-    /// Kinds of records whose counts and bytes are those of pg_waldump; nothing if there is none of this version.
+    /// Number of kinds of records with the same counts and bytes as in pg_waldump; `None` if there is no
+    /// pg_waldump of this version.
     kinds_as_in_pg_waldump: Option<u64>,
     differences_from_pg_waldump: Vec<String>,
     images_compared: u64,
@@ -78,7 +80,7 @@ struct Verdict {
     wal: PathBuf,
 }
 
-/// How long it took to explain, to replay, and to compress and decompress.
+/// Seconds for explaining, for replaying, and for compressing and decompressing.
 #[derive(Clone, Copy, Debug, Serialize)]
 struct StepSeconds {
     explaining: f64,
@@ -86,7 +88,7 @@ struct StepSeconds {
     packing: f64,
 }
 
-/// The files of the schedule, by what became of them.
+/// The files of the schedule, by outcome.
 #[derive(Debug, Serialize)]
 struct Files {
     done: usize,
@@ -118,7 +120,7 @@ impl Verdict {
     }
 }
 
-/// Runs the suite and judges its WAL.
+/// Runs the suite and checks its WAL.
 pub fn run(options: &SuiteOptions, format: Format) -> Result<ExitCode> {
     let run = run_suite(options)?;
     if run.files.iter().all(|file| file.end != FileEnd::Done) {
@@ -186,7 +188,8 @@ fn judge_run(run: &SuiteRun, options: &SuiteOptions, progress: &Progress) -> Res
     })
 }
 
-/// Kinds of records with the counts and bytes of pg_waldump, and the differences; nothing if there is no pg_waldump of this version.
+/// Returns the number of kinds of records with the counts and bytes of pg_waldump, and the differences;
+/// `None` if there is no pg_waldump of this version.
 fn against_pg_waldump(
     run: &SuiteRun,
     explanation: &walden_explain::Explanation,

@@ -1,4 +1,4 @@
-//! The programs that archive WAL and give it back, and the commands that PostgreSQL would call.
+//! The programs that archive and restore WAL, and the commands for PostgreSQL.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -20,7 +20,7 @@ pub enum Contender {
 
 use Contender::{Cp, PgBackRest, Rsync, Scp, Walden, WaldenPacks};
 
-/// In the order of the tables.
+/// All programs, in the order of the tables.
 pub const ALL: &[(&str, Contender)] = &[
     ("cp", Cp),
     ("scp", Scp),
@@ -34,18 +34,18 @@ pub const ALL: &[(&str, Contender)] = &[
     ("pgbackrest gz-6", PgBackRest { compression: "gz", level: 6, ahead: false }),
 ];
 
-/// A program made ready for one round: an empty archive, and the commands.
+/// A program that is prepared for one round: an empty archive, and the commands.
 pub struct Ready {
     pub archive_command: String,
     pub restore_command: String,
     pub repository: PathBuf,
-    /// What turns the archive of pushed segments into what is restored from.
+    /// The command that converts the archive of pushed segments to the one from which segments are restored.
     pub afterwards: Option<String>,
     _sshd: Option<Sshd>,
 }
 
 impl Contender {
-    /// The program that it needs, other than this one.
+    /// Returns the program that it requires, other than this one.
     fn program(self) -> Option<&'static str> {
         match self {
             Cp | Walden { .. } | WaldenPacks => None,
@@ -55,7 +55,7 @@ impl Contender {
         }
     }
 
-    /// Why it cannot take part, if so.
+    /// Returns the reason why it cannot take part, if there is one.
     pub fn problem(self) -> Option<String> {
         let missing = self.program().filter(|program| {
             let found =
@@ -69,17 +69,18 @@ impl Contender {
             .then(|| format!("sshd is not installed (package {})", sshd::PACKAGE))
     }
 
-    /// Whether one call works on other files too.
+    /// Returns whether one call also processes other files.
     pub fn works_ahead(self) -> bool {
         matches!(self, Walden { ahead: true, .. } | PgBackRest { ahead: true, .. })
     }
 
-    /// Whether it is as fast as its program gets, or the measure for others: a server is recovered with it.
+    /// Returns whether the recovery of a server is timed with it: with each program's fastest form, and with
+    /// the reference.
     pub fn serves_recovery(self) -> bool {
         self.works_ahead() || matches!(self, Cp | WaldenPacks)
     }
 
-    /// Makes an empty archive in `folder` for the cluster whose data directory is `data`.
+    /// Creates an empty archive in `folder` for the cluster whose data directory is `data`.
     pub fn prepare(self, folder: &Path, data: &Path) -> Result<Ready> {
         let repository = folder.join("repository");
         fs::create_dir_all(&repository)?;
@@ -147,7 +148,7 @@ fn pgbackrest_conf(folder: &Path, data: &Path, compression: &str, level: u8, ahe
     ))
 }
 
-/// The server's user reads and writes here too.
+/// Makes a file or folder accessible to all users, because the server's user reads and writes it.
 pub fn open_to_all(path: &Path) -> Result<()> {
     use std::os::unix::fs::PermissionsExt as _;
     fs::set_permissions(path, fs::Permissions::from_mode(0o777))?;

@@ -1,4 +1,4 @@
-//! `walden bench archive`: WAL into an archive and out of it, by this program and by others.
+//! `walden bench archive`: times archiving and restoring of WAL by this program and by others.
 
 mod contenders;
 mod recovery;
@@ -76,7 +76,7 @@ pub struct ArchiveArgs {
     results: ResultArgs,
 }
 
-/// One log in segments of one size.
+/// The results for one workload's WAL in segments of one size.
 #[derive(Serialize, Debug)]
 struct Archived {
     workload: String,
@@ -85,7 +85,7 @@ struct Archived {
     segments: usize,
     raw_bytes: u64,
     programs: Vec<Timed>,
-    /// Seconds that recovery takes if all segments are in pg_wal (`redo done ... elapsed`).
+    /// Seconds of recovery if all segments are in pg_wal (`redo done ... elapsed`).
     recovery_without_archive_seconds: Option<f64>,
     unavailable: Vec<String>,
 }
@@ -98,7 +98,7 @@ struct Timed {
     runs: usize,
     stored_bytes: u64,
     stored_files: usize,
-    /// Nothing where pushed segments were packed: that is another program's row.
+    /// `None` if the pushed segments were packed, because another program's row has the archiving.
     archiving: Option<Rate>,
     restoring: Rate,
     /// Seconds of a server's recovery (`redo done ... elapsed`).
@@ -157,7 +157,7 @@ fn measure(args: &ArchiveArgs, workload: &'static Workload, megabytes: u32) -> R
     let progress = Progress::new(&format!("{}, {megabytes} MB: running in turns", workload.name));
     for round in 0..=args.runs {
         for program in &mut programs {
-            // Not timed: what the one before left to be written.
+            // Written before the measurement, and not timed: the dirty pages of the previous program.
             rustix::fs::sync();
             let sample = one_round(program.contender, &material, &segments, round == 0)
                 .with_context(|| program.name.to_owned())?;
@@ -192,7 +192,7 @@ fn measure(args: &ArchiveArgs, workload: &'static Workload, megabytes: u32) -> R
     })
 }
 
-/// What is archived: all segments but the last, which the server had not finished when it was stopped.
+/// The segments to archive: all but the last one, which was incomplete when the server was stopped.
 struct Segments {
     folder: PathBuf,
     names: Vec<String>,
@@ -212,7 +212,7 @@ impl Segments {
     }
 }
 
-/// What a program took in one round.
+/// The measurements of a program in one round.
 struct Sample {
     archiving: Driven,
     restoring: Driven,
@@ -244,7 +244,7 @@ fn one_round(
     Ok(Sample { archiving, restoring, stored_bytes, stored_files })
 }
 
-/// As much of a data directory as archivers look at, with all segments ready to be archived.
+/// Creates the files of a data directory that archivers read, with all segments ready to be archived.
 fn make_data_directory(material: &Material, segments: &Segments, data: &Path) -> Result<()> {
     let base = material.folder.join("base");
     for name in ["PG_VERSION", "global/pg_control"] {
@@ -256,7 +256,7 @@ fn make_data_directory(material: &Material, segments: &Segments, data: &Path) ->
     fs::create_dir_all(&status)?;
     for name in &segments.names {
         let (from, to) = (segments.folder.join(name), wal.join(name));
-        // Nobody writes to them.
+        // No program writes to the segments.
         if fs::hard_link(&from, &to).is_err() {
             fs::copy(&from, &to)?;
         }
@@ -265,7 +265,7 @@ fn make_data_directory(material: &Material, segments: &Segments, data: &Path) ->
     Ok(())
 }
 
-/// Has a process of its own call the command for each segment.
+/// Starts a process that calls the command for each segment.
 fn drive(part: &str, data: &Path, command: &str, segments: &Segments, compare: bool) -> Result<Driven> {
     let mut driver = Command::new(std::env::current_exe()?);
     driver.args(["bench", "drive", part, "--command", command]).arg("--data").arg(data);
@@ -279,7 +279,7 @@ fn drive(part: &str, data: &Path, command: &str, segments: &Segments, compare: b
     serde_json::from_slice(&output.stdout).context("read what walden bench drive printed")
 }
 
-/// Bytes and files in a folder and all below.
+/// Returns the bytes and the number of files in a folder and its subfolders.
 fn size_of(folder: &Path) -> Result<(u64, usize)> {
     let mut size = (0, 0);
     for entry in fs::read_dir(folder)? {

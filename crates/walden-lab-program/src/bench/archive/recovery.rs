@@ -1,4 +1,4 @@
-//! A server that recovers from an archive.
+//! Times a server's recovery from an archive.
 
 use anyhow::Result;
 use walden_lab::Scratch;
@@ -7,7 +7,7 @@ use super::contenders::{self, Contender};
 use super::{Segments, drive, make_data_directory};
 use crate::bench::{Material, time_recovery};
 
-/// Seconds that redo takes by the server's own log, with the segments out of an archive.
+/// Returns the seconds of redo in the server's log, with the segments from an archive.
 pub fn seconds(material: &Material, segments: &Segments, contender: Contender) -> Result<f64> {
     let scratch = Scratch::new()?;
     contenders::open_to_all(scratch.path())?;
@@ -18,7 +18,7 @@ pub fn seconds(material: &Material, segments: &Segments, contender: Contender) -
     if let Some(command) = &ready.afterwards {
         contenders::run(command)?;
     }
-    // The server runs as another user if this is root.
+    // If this process runs as root, the server runs as another user.
     contenders::run(&format!("chmod -R a+rwX \"{}\"", scratch.path().display()))?;
     rustix::fs::sync();
     time_recovery(material, &[], &ready.restore_command)

@@ -1,4 +1,4 @@
-//! Tables and the page.
+//! Formats the tables and the page.
 
 use walden_report::html::{Cell, Page, Section, Table};
 use walden_report::table::{Row, table};
@@ -7,7 +7,7 @@ use walden_report::units;
 use super::{Archived, Rate, Timed};
 use crate::terminal;
 
-/// What the ratios refer to: the same with and without work ahead.
+/// The reference of the ratios, without and with work ahead.
 const REFERENCE: [&str; 2] = ["pgbackrest zst-3", "pgbackrest zst-3 ahead"];
 
 pub fn tables(results: &[Archived]) -> String {
@@ -54,7 +54,7 @@ fn row(timed: &Timed) -> Row {
     Row { depth: 0, label: timed.program.clone(), cells, share: None }
 }
 
-/// Walden beside pgBackRest, in ratios.
+/// Compares Walden with pgBackRest, as ratios.
 fn comparisons(result: &Archived) -> Vec<String> {
     let find = |name: &str| result.programs.iter().find(|timed| timed.program == name);
     let mut sentences = Vec::new();
@@ -82,7 +82,8 @@ fn comparisons(result: &Archived) -> Vec<String> {
     sentences
 }
 
-/// What larger segments gain, per byte, of the programs that were measured with several sizes.
+/// Compares the speed per byte of different segment sizes, for the programs that were measured with several
+/// sizes.
 fn sizes(results: &[Archived]) -> Vec<String> {
     let mut sentences = Vec::new();
     for (small, large) in results.iter().zip(results.iter().skip(1)) {

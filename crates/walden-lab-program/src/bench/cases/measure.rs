@@ -1,4 +1,4 @@
-//! Segments coded with every case, and without one after the other.
+//! Encodes segments with all special cases, and without each of them in turn.
 
 use std::fs;
 use std::io::Read;
@@ -12,16 +12,16 @@ use walden_lab::Progress;
 use walden_source::inventory::SegmentFile;
 use walden_source::open;
 
-/// What is measured.
+/// Options of the measurement.
 pub struct Options<'a> {
     pub cases: &'a [Case],
     pub level: u8,
-    /// Whether segments follow each other.
+    /// Whether segments are encoded as a sequence, as in a pack.
     pub is_pack: bool,
     pub runs: u8,
 }
 
-/// Bytes, and seconds of the processor.
+/// Bytes, and seconds of processor time.
 #[derive(Clone, Copy, Default, Debug, Serialize)]
 pub struct Spent {
     pub bytes: u64,
@@ -30,7 +30,7 @@ pub struct Spent {
 }
 
 impl Spent {
-    /// The fewest seconds of two runs with the same bytes.
+    /// Returns the lowest seconds of two runs with the same bytes.
     fn fewest(self, other: Spent) -> Spent {
         Spent {
             bytes: self.bytes,
@@ -46,7 +46,7 @@ impl Spent {
     }
 }
 
-/// Codes segments. Gives their bytes, and the sums over them with all cases, and without each.
+/// Encodes segments. Returns their size, and the sums over them with all cases, and without each.
 pub fn measure(
     options: &Options<'_>,
     files: &[&SegmentFile],
@@ -58,7 +58,7 @@ pub fn measure(
         .collect();
     let steps = files.len() * sets.len() * usize::from(options.runs);
     progress.counted(corpus, steps as u64);
-    // For each set and file, the fewest of the runs.
+    // For each set and file, the lowest values of the runs.
     let mut spent = vec![vec![None; files.len()]; sets.len()];
     let mut note = |set: usize, file: usize, now: Spent| {
         let of: &mut Option<Spent> = &mut spent[set][file];
@@ -81,7 +81,7 @@ pub fn measure(
         for (number, file) in files.iter().enumerate() {
             let original = read(file)?;
             bytes += original.len() as u64;
-            // One after the other, so that what disturbs the machine hits them alike.
+            // Sets run alternately, so that other work on the machine affects them equally.
             for _ in 0..options.runs {
                 for (set, &cases) in sets.iter().enumerate() {
                     let mut pair = Pair::new(options, cases);
@@ -98,7 +98,7 @@ pub fn measure(
     Ok((bytes, spent.into_iter().map(sum).collect()))
 }
 
-/// A segment and the case that is left out, for errors.
+/// Describes a segment and the case that is left out, for errors.
 fn label(options: &Options<'_>, set: usize, file: &SegmentFile) -> String {
     match set.checked_sub(1) {
         None => file.name.to_string(),
@@ -116,7 +116,7 @@ fn read(file: &SegmentFile) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Both directions with the same cases.
+/// An encoder and a decoder with the same cases.
 struct Pair {
     encoder: Encoder,
     decoder: Decoder,
@@ -134,7 +134,7 @@ impl Pair {
         }
     }
 
-    /// Codes a segment and compares what comes back.
+    /// Encodes a segment, decodes it and compares the result with the original.
     fn code(&mut self, original: &[u8], label: &str) -> Result<Spent> {
         let Pair { encoder, decoder, decoded } = self;
         let clock = Clock::start();
@@ -152,7 +152,7 @@ impl Pair {
     }
 }
 
-/// Time of this thread.
+/// A clock of this thread.
 struct Clock {
     wall: Instant,
     processor: Option<f64>,
@@ -163,14 +163,14 @@ impl Clock {
         Clock { processor: on_processor(), wall: Instant::now() }
     }
 
-    /// Seconds of the processor; of the clock on the wall where the system does not say.
+    /// Returns the seconds of processor time, or of wall time if the system does not report it.
     fn seconds(self) -> f64 {
         let wall = self.wall.elapsed().as_secs_f64();
         self.processor.zip(on_processor()).map_or(wall, |(before, now)| now - before)
     }
 }
 
-/// Seconds that this thread had a processor, on Linux.
+/// Returns the seconds for which this thread had a processor, on Linux.
 fn on_processor() -> Option<f64> {
     let text = fs::read_to_string("/proc/thread-self/schedstat").ok()?;
     Some(text.split(' ').next()?.parse::<f64>().ok()? / 1e9)

@@ -1,4 +1,4 @@
-//! `walden bench cases`: what each special case of the codec gains, by leaving it out.
+//! `walden bench cases`: measures the gain of each special case of the codec by leaving it out.
 
 mod measure;
 mod show;
@@ -80,7 +80,7 @@ pub struct CasesArgs {
     format: Format,
 }
 
-/// All that is known in the end; also the JSON.
+/// The results of the command, which are also its JSON.
 #[derive(Serialize, Debug)]
 struct Results {
     processor: Option<String>,
@@ -145,7 +145,7 @@ pub fn run(args: &CasesArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The cases that the options ask for.
+/// Returns the cases that the options select.
 fn chosen(args: &CasesArgs) -> Result<Vec<Case>> {
     let may_occur = |case: &Case| case.may_occur(args.level, args.pack);
     if args.only.is_empty() {

@@ -1,4 +1,4 @@
-//! The cases and their gains as tables.
+//! Formats the cases and their gains as tables.
 
 use walden_codec::measure::Case;
 use walden_report::table::{Row, table, wrap};
@@ -8,18 +8,18 @@ use super::measure::Spent;
 use super::{CorpusResults, Results};
 use crate::terminal;
 
-/// A case with less than this on every corpus is not worth its code.
+/// A case that gains less than this on every corpus is not worth its code.
 const MIN_SIZE_GAIN: f64 = 0.01;
 const MIN_TIME_GAIN: f64 = 0.05;
 
-/// The names of cases and what they are.
+/// Formats the names and descriptions of cases.
 pub fn list(cases: &[Case]) -> String {
     let width = cases.iter().map(|case| case.name().len()).max().unwrap_or(0);
     let line = |case: &Case| format!("{:width$}  {}\n", case.name(), case.description());
     cases.iter().map(line).collect()
 }
 
-/// A table each of sizes and times.
+/// Formats a table of sizes, and one of times.
 pub fn tables(results: &Results) -> String {
     let look = terminal::look();
     let measures: [(&str, Measure, usize); 3] = [
@@ -48,7 +48,7 @@ pub fn tables(results: &Results) -> String {
     tables.join("\n")
 }
 
-/// What is measured: of a case left out, and with all.
+/// Computes a measure from the results without a case and with all cases.
 type Measure = fn(&Spent, &Spent) -> f64;
 
 fn gain(without: f64, with: f64) -> f64 {
@@ -59,7 +59,7 @@ fn size_gain(without: &Spent, with: &Spent) -> f64 {
     gain(without.bytes as f64, with.bytes as f64)
 }
 
-/// The row of what all cases together take.
+/// Returns the row with the totals of all cases together.
 fn with_all(results: &Results, what: &str) -> Row {
     let cell = |corpus: &CorpusResults| match what {
         "bytes" => units::bytes(corpus.with_all.bytes),
@@ -79,7 +79,7 @@ fn row(results: &Results, case: usize, measure: Measure, digits: usize) -> Row {
     Row { depth: 0, label, cells: results.corpora.iter().map(cell).collect(), share: None }
 }
 
-/// Whether a case gains enough on any corpus.
+/// Returns whether a case gains enough on any corpus.
 fn is_worth_it(results: &Results, case: usize) -> bool {
     results.corpora.iter().any(|corpus| {
         let (without, with) = (&corpus.without[case], &corpus.with_all);

@@ -17,13 +17,13 @@ pub struct Contender {
     pub program: &'static str,
     /// The module that it needs, if it is Python.
     pub module: Option<&'static str>,
-    /// The Debian package that has it; of a module, PyPI's.
+    /// The Debian package of the program, or the PyPI package of the module.
     pub package: &'static str,
-    /// How it is shown; `{level}` stands for the level, here and in the arguments.
+    /// The name in tables; `{level}` is replaced by the level, here and in the arguments.
     pub label: &'static str,
     /// The first and the last level.
     pub levels: (u8, u8),
-    /// Levels of the standard choice.
+    /// Levels in the standard selection.
     pub standard: &'static [u8],
     /// The first level at which a segment takes most of a minute.
     pub slow_from: Option<u8>,
@@ -31,8 +31,8 @@ pub struct Contender {
     pub threads: Threads,
     /// Suffix of the compressed file's name, for programs that require one.
     pub ending: &'static str,
-    /// `{in}` is the file and `{files}` are all files to read, `{out}` is the file and `{dir}` the folder to write.
-    /// Without them, the command uses standard input and standard output.
+    /// `{in}` is the file and `{files}` are all files to read, `{out}` is the file and `{dir}` the folder to
+    /// write. Without them, the command uses standard input and standard output.
     pub compress: &'static [&'static str],
     pub decompress: &'static [&'static str],
 }
@@ -47,7 +47,7 @@ pub enum Takes {
     Corpus,
 }
 
-/// How many threads it starts by default.
+/// The number of threads that it starts by default.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Threads {
@@ -57,7 +57,7 @@ pub enum Threads {
 
 pub const OURSELVES: &str = "walden";
 
-/// The reference of all ratios: its parallel form was best in the comparison of 2017.
+/// The reference of all ratios: in its parallel form, it was the best one in the comparison of 2017.
 pub const REFERENCE: (&str, u8) = ("xz", 2);
 
 const BASE: Contender = Contender {
@@ -76,7 +76,7 @@ const BASE: Contender = Contender {
     decompress: &["-c", "-d"],
 };
 
-/// All of them, in the order in which they are shown.
+/// All contenders, in the order of the tables.
 pub const CONTENDERS: &[Contender] = &[
     Contender {
         name: "gzip",
@@ -202,12 +202,12 @@ pub const CONTENDERS: &[Contender] = &[
         levels: (1, 19),
         standard: &[19],
         takes: Takes::Corpus,
-        // As a named file, not by a pipe: zstd then limits its window to the file's size.
+        // As a named file instead of a pipe: zstd then limits its window to the file's size.
         compress: &["-q", "-c", "-T1", "-{level}", "--long=31", "{in}"],
         decompress: &["-q", "-c", "-d", "--long=31", "{in}"],
         ..BASE
     },
-    // What it makes of bytes of which it is not told a structure. Its trainer is in none of its packages.
+    // OpenZL without a description of the data's structure. Its packages do not contain its trainer.
     Contender {
         name: "openzl",
         program: "python3",
@@ -264,7 +264,8 @@ pub const CONTENDERS: &[Contender] = &[
         package: "walden",
         label: "walden -{level}",
         standard: &[1, 3, 9],
-        // A single file takes one thread. Decompressed to standard output like the others, which do not call fsync either.
+        // A single file uses one thread. Decompresses to standard output like the others, which do not call
+        // fsync either.
         compress: &["compress", "-{level}", "-o", "{dir}", "{files}"],
         decompress: &["decompress", "--stdout", "{files}"],
         ..BASE
@@ -299,7 +300,7 @@ pub const CONTENDERS: &[Contender] = &[
 pub struct Entry {
     pub contender: &'static Contender,
     pub level: u8,
-    /// `None`: it is not installed.
+    /// `None` if it is not installed.
     pub program: Option<PathBuf>,
 }
 
@@ -329,13 +330,13 @@ impl Entry {
 }
 
 impl Contender {
-    /// What has to be installed for it: a module or a program.
+    /// Returns the module or program that must be installed for it.
     pub fn needs(&self) -> &'static str {
         self.module.unwrap_or(self.program)
     }
 }
 
-/// The label of a contender at a level.
+/// Returns the label of a contender at a level.
 pub fn label(name: &str, level: u8) -> String {
     let row = CONTENDERS.iter().find(|row| row.name == name);
     row.map_or(name, |row| row.label).replace("{level}", &level.to_string())
@@ -384,15 +385,15 @@ impl Task<'_> {
     }
 }
 
-/// Whether a program does that without an error.
+/// Returns whether a program runs with these arguments without an error.
 fn succeeds(program: &Path, arguments: &[&str]) -> bool {
     let mut command = Command::new(program);
     command.args(arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     command.status().is_ok_and(|status| status.success())
 }
 
-/// The line with the version of a program, or of a module of it. Running it also loads the program into the page cache before it
-/// is timed.
+/// Returns the version line of a program, or of one of its modules. This also loads the program into the page
+/// cache before it is timed.
 pub fn version(program: &Path, module: Option<&str>) -> Option<String> {
     let arguments = match module {
         Some(module) => vec![

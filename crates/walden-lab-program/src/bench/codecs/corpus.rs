@@ -23,7 +23,7 @@ const LAB: &[(&str, u64)] = &[
     ("mixed", 35_000),
 ];
 
-/// A corpus's segments where they are, compressed or not.
+/// The segments of a corpus at their original location, compressed or not.
 pub struct Found {
     pub name: String,
     /// The folder, or the workload with its size and version; for the table's title.
@@ -31,7 +31,7 @@ pub struct Found {
     pub files: Vec<SegmentFile>,
 }
 
-/// Where a corpus comes from.
+/// The origin of a corpus.
 pub enum Source {
     Folder(PathBuf),
     /// A workload, and its size.
@@ -39,7 +39,7 @@ pub enum Source {
 }
 
 impl Source {
-    /// Finds the segments; a workload runs first, unless it has run before.
+    /// Finds the segments. Runs a workload first, unless an earlier run's WAL exists.
     pub fn find(&self, pg: Option<Wanted>) -> Result<Found> {
         match self {
             Source::Folder(folder) => of_folder(folder),
@@ -48,7 +48,7 @@ impl Source {
     }
 }
 
-/// The folders, each a corpus; without one, the workloads of these names, or the lab's.
+/// Returns each folder as a corpus; without folders, the workloads of these names, or the lab's.
 pub fn sources(folders: &[PathBuf], workloads: &[String], size: Option<u64>) -> Result<Vec<Source>> {
     if !folders.is_empty() {
         return Ok(folders.iter().cloned().map(Source::Folder).collect());
@@ -74,7 +74,7 @@ pub struct Corpus {
     pub bytes: u64,
 }
 
-/// The segments in a folder, compressed or not.
+/// Returns the segments in a folder, compressed or not.
 fn of_folder(folder: &Path) -> Result<Found> {
     let inventory = Inventory::of(&[folder])?;
     let path = folder.canonicalize().unwrap_or_else(|_| folder.to_owned());
@@ -85,7 +85,8 @@ fn of_folder(folder: &Path) -> Result<Found> {
     })
 }
 
-/// The segments that a workload filled. The last one is left out, because the zeros at its end would count as WAL.
+/// Returns the segments that a workload filled, except for the last one, because the zeros at its end would
+/// count as WAL.
 fn of_workload(workload: &'static Workload, pg: Option<Wanted>, size: u64) -> Result<Found> {
     let material = Material::of(workload, pg, Some(size), false)?;
     let end: Lsn = material.end.parse()?;
@@ -137,7 +138,7 @@ impl Found {
     }
 }
 
-/// At most `most` evenly spaced indexes below `count`.
+/// Returns at most `most` evenly spaced indexes below `count`.
 pub fn spread(count: usize, most: usize) -> Vec<usize> {
     let some = most.min(count);
     (0..some).map(|index| (2 * index + 1) * count / (2 * some)).collect()

@@ -1,4 +1,5 @@
-//! `walden bench codecs`: compression of segments by Walden and by the programs that are used in `archive_command`.
+//! `walden bench codecs`: compares compression of segments by Walden and by programs that are used in
+//! `archive_command`.
 
 mod contenders;
 pub mod corpus;
@@ -74,8 +75,8 @@ pub struct CodecsArgs {
     #[arg(long, value_name = "N", value_parser = at_least_one)]
     segments: Option<usize>,
 
-    /// The same for contenders that take most of a minute for a segment (zpaq -m4, brotli -q 10, lrzip -z -L 4 and above)
-    /// [default: 1, with --all all]
+    /// The same for contenders that take most of a minute for a segment (zpaq -m4, brotli -q 10, lrzip -z -L
+    /// 4 and above) [default: 1, with --all all]
     #[arg(long, value_name = "N", value_parser = at_least_one)]
     slow_segments: Option<usize>,
 
@@ -170,15 +171,15 @@ struct Measured {
     threads: Threads,
     takes: Takes,
     figures: Option<Figures>,
-    /// Why there are no figures: the program failed, or its output differs from the original.
+    /// The reason for missing figures: the program failed, or its output differs from the original.
     failure: Option<String>,
     published: Option<published::Figures>,
 }
 
-/// `bytes_in` and `bytes_out` are sums; all else are averages per segment.
+/// `bytes_in` and `bytes_out` are sums; all other figures are averages per segment.
 #[derive(Serialize, Debug)]
 struct Figures {
-    /// Segments that it compressed: slow contenders do not compress all of a corpus.
+    /// Number of segments that it compressed; slow contenders do not compress all segments of a corpus.
     segments: usize,
     bytes_in: u64,
     bytes_out: u64,
@@ -186,7 +187,7 @@ struct Figures {
     compress: Spent,
     decompress: Spent,
     times_xz_2: Option<Times>,
-    /// It is on the Pareto front: no other contender is smaller in less time.
+    /// Whether it is on the Pareto front: no other contender is smaller in less time.
     on_front: bool,
 }
 
@@ -257,7 +258,7 @@ pub fn run(args: &CodecsArgs) -> Result<ExitCode> {
     Ok(if failed { ExitCode::from(FOUND) } else { ExitCode::SUCCESS })
 }
 
-/// The contenders and levels that the options select, and the reference.
+/// Returns the contenders and levels that the options select, and the reference.
 fn select_entries(args: &CodecsArgs) -> Result<Vec<Entry>> {
     // `zstd` also selects `zstd-long`.
     let selects = |name: &str, row: &Contender| {
@@ -311,14 +312,14 @@ fn programs(present: &[Entry]) -> Vec<ProgramFacts> {
     programs
 }
 
-/// The processor's name, if /proc/cpuinfo has it.
+/// Returns the processor's name, if /proc/cpuinfo has it.
 pub fn processor_name() -> Option<String> {
     let text = fs::read_to_string("/proc/cpuinfo").ok()?;
     let line = text.lines().find(|line| line.starts_with("model name"))?;
     Some(line.split_once(':')?.1.trim().to_owned())
 }
 
-/// A contender's sums and those of the reference on the same segments, or why there are none.
+/// The sums of a contender and of the reference on the same segments, or the reason for missing ones.
 type Pair = Result<(Tally, Option<Tally>), String>;
 
 fn tallies(entries: &[Entry], outcomes: &[Outcome]) -> Vec<Pair> {
@@ -408,8 +409,8 @@ fn one(entry: &Entry, pair: &Pair) -> Measured {
 }
 
 impl Figures {
-    /// The size that contenders are compared by, comparable also between those that compress different segments: the ratio to
-    /// `xz -2` on the same segments, or, without that, to the segments themselves.
+    /// Returns the size by which contenders are compared, even if they compress different segments: the ratio
+    /// to `xz -2` on the same segments or, without that, to the segments themselves.
     fn size(&self) -> f64 {
         self.times_xz_2.map_or(self.bytes_out as f64 / self.bytes_in.max(1) as f64, |times| times.bytes)
     }

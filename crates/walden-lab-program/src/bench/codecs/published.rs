@@ -1,5 +1,5 @@
-//! The figures of End Point's comparison (2017): 100 segments of 16 MB of a busy production system, 16 cores; averages per
-//! segment.
+//! The figures of End Point's comparison (2017): 100 segments of 16 MB of a busy production system, 16 cores;
+//! averages per segment.
 
 use serde::Serialize;
 
@@ -75,7 +75,7 @@ pub struct Figures {
     pub times_xz_2: f64,
 }
 
-/// What was published of a contender at a level.
+/// Returns the published figures of a contender at a level.
 pub fn of(contender: &str, level: u8) -> Option<Figures> {
     let at = usize::from(level.checked_sub(1)?);
     let row = |name: &str| PUBLISHED.iter().find(|row| row.contender == name);

@@ -12,7 +12,7 @@ use walden_lab::{Finished, Progress, Scratch, median};
 use super::contenders::{Entry, Takes, Task};
 use super::corpus::{Corpus, spread};
 
-/// How often to run, and on how much.
+/// The number of runs, and of segments for slow contenders.
 pub struct Rules {
     pub runs: u8,
     /// How many segments of the corpus slow contenders take.
@@ -23,7 +23,7 @@ pub struct Rules {
 #[derive(Default)]
 pub struct Outcome {
     laps: Vec<Lap>,
-    /// Why there are no figures.
+    /// The reason for missing figures.
     pub failure: Option<String>,
 }
 
@@ -56,8 +56,8 @@ pub struct Spent {
     pub peak_kilobytes: u64,
 }
 
-/// Runs all contenders. Within a run, all contenders process a segment before any takes the next one, so that other work on
-/// the machine affects them alike.
+/// Runs all contenders. Within a run, all contenders process a segment before any takes the next one, so that
+/// other work on the machine affects them alike.
 pub fn race(
     corpus: &Corpus,
     entries: &[Entry],
@@ -119,7 +119,7 @@ fn laps(corpus: &Corpus, entry: &Entry, rules: &Rules) -> Result<Vec<Lap>> {
     }
 }
 
-/// Whether a contender reads all segments as one file.
+/// Returns whether a contender reads all segments as one file.
 pub fn should_concatenate(entries: &[Entry]) -> bool {
     let wants = |entry: &Entry| {
         entry.contender.takes == Takes::Corpus && !entry.contender.compress.contains(&"{files}")
@@ -187,7 +187,7 @@ fn files_below(folder: &Path) -> Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// Expects exactly the originals' names below `folder`, each with the original's bytes.
+/// Checks that `folder` contains exactly the originals' names, each with the original's bytes.
 fn compare(originals: &[PathBuf], folder: &Path) -> Result<()> {
     let files = files_below(folder)?;
     let (wanted, got) = (originals.len(), files.len());
@@ -225,7 +225,7 @@ fn first_difference(one: &Path, other: &Path) -> Result<Option<u64>> {
 }
 
 impl Outcome {
-    /// Sums over segments of the medians of runs; `None` after a failure.
+    /// Returns the sums over segments of the medians of runs; `None` after a failure.
     pub fn tally(&self) -> Option<Tally> {
         if self.failure.is_some() || self.laps.is_empty() {
             return None;
@@ -237,7 +237,8 @@ impl Outcome {
         Some(tally)
     }
 
-    /// Sums over the segments that `other` compressed; `None` unless each was compressed by a process of its own.
+    /// Returns the sums over the segments that `other` compressed; `None` unless each was compressed by a
+    /// separate process.
     pub fn tally_like(&self, other: &Outcome) -> Option<Tally> {
         self.tally()?;
         let mut tally = Tally::default();
@@ -285,7 +286,7 @@ impl Spent {
         self.peak_kilobytes = self.peak_kilobytes.max(other.peak_kilobytes);
     }
 
-    /// Time per segment.
+    /// Returns the time per segment.
     pub fn over(&self, segments: usize) -> Spent {
         let count = segments.max(1) as f64;
         Spent { wall_seconds: self.wall_seconds / count, cpu_seconds: self.cpu_seconds / count, ..*self }
@@ -330,7 +331,7 @@ mod tests {
         assert_eq!(failure(1), "round trip: b differs from the original at byte 3");
         assert!(failure(2).ends_with("no such level") && outcomes[2].tally().is_none(), "{}", failure(2));
         assert_eq!(failure(3), "compress: nothing was written");
-        // A slow one compresses one segment, and is compared with the others on that segment.
+        // A slow contender compresses one segment, and is compared with the others on that segment.
         assert_eq!(outcomes[4].tally().unwrap().bytes_in, 5);
         assert_eq!(outcomes[0].tally_like(&outcomes[4]).unwrap().bytes_out, 5);
         assert!(outcomes[2].tally_like(&outcomes[0]).is_none());

@@ -1,4 +1,4 @@
-//! Results as tables, a chart and a page.
+//! Formats the results as tables, a chart and a page.
 
 use anyhow::{Result, anyhow};
 use walden_report::chart::{Axis, Point, Scatter, Series, Unit};
@@ -12,7 +12,7 @@ use super::published::{self, PUBLISHED};
 use super::{CodecsArgs, CorpusResults, Figures, Measured, Results, Times};
 use crate::{output, terminal};
 
-/// Prints and writes what the options ask for.
+/// Prints and writes the results as the options specify.
 pub fn all(args: &CodecsArgs, results: &Results) -> Result<()> {
     // Results that took an hour are printed even if they cannot be written.
     let written = write(args, results);
@@ -100,7 +100,8 @@ fn row(corpus: &CorpusResults, one: &Measured) -> Row {
     Row { depth: 0, label: label(corpus, one), cells, share }
 }
 
-/// The label, a star if it is on the Pareto front, and the number of segments if not all.
+/// Returns the label, with a star if it is on the Pareto front, and the number of segments unless it is all
+/// of them.
 fn label(corpus: &CorpusResults, one: &Measured) -> String {
     let Some(figures) = &one.figures else { return one.contender.clone() };
     let star = if figures.on_front { " *" } else { "" };
@@ -116,7 +117,7 @@ fn ratio(ratio: Option<f64>) -> String {
     ratio.map_or_else(|| "-".into(), |ratio| format!("{ratio:.2}"))
 }
 
-/// Three or four digits.
+/// Formats seconds with three or four digits.
 fn seconds(seconds: f64) -> String {
     let digits = match seconds {
         ..10.0 => 3,
@@ -130,7 +131,7 @@ fn memory(kilobytes: u64) -> String {
     format!("{:.0}", kilobytes as f64 * 1.024e-3)
 }
 
-/// The published figures, and those measured at the same level.
+/// Compares the published figures with those measured at the same level.
 fn published_table(look: Look, corpus: &CorpusResults) -> String {
     let rows: Vec<Row> = published_rows(corpus)
         .into_iter()
@@ -165,7 +166,7 @@ fn published_rows(corpus: &CorpusResults) -> Vec<Vec<String>> {
     rows
 }
 
-/// Which direction's time a chart shows.
+/// The direction whose time a chart shows.
 #[derive(Clone, Copy)]
 enum Direction {
     Compress,
@@ -260,7 +261,7 @@ fn page(results: &Results) -> Page {
 const PARETO_NOTE: &str = "Both scales are logarithmic: lower is smaller, further left is faster. The wide grey line is the \
                            Pareto front: no other contender is smaller in less time. A line joins the levels of one program.";
 
-/// The corpus, and the smallest size by Walden and by the others.
+/// Adds the corpus, and the smallest size by Walden and by the others.
 fn facts(page: &mut Page, corpus: &CorpusResults) {
     page.fact("segments", &units::count(corpus.segments as u64), &units::bytes(corpus.bytes));
     let known = || corpus.contenders.iter().filter_map(|one| Some((one, one.figures.as_ref()?)));
@@ -341,7 +342,7 @@ fn page_row(corpus: &CorpusResults, one: &Measured) -> html::Row {
     html::Row::new(cells).weight(weight)
 }
 
-/// A cell that sorts as a number if the text is one.
+/// Returns a cell that sorts as a number if the text is one.
 fn figure(text: &str) -> Cell {
     text.parse().map_or_else(|_| Cell::text(text), |number| Cell::number(text, number))
 }

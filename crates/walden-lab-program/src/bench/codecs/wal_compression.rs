@@ -1,4 +1,4 @@
-//! `--wal-compression`: whether `wal_compression` helps if segments are compressed afterwards.
+//! `--wal-compression`: measures whether `wal_compression` helps if segments are compressed afterwards.
 
 use std::fmt::Write;
 use std::process::ExitCode;
@@ -32,15 +32,15 @@ struct Results {
     postgresql: String,
     rows: Vec<SettingResults>,
     missing: Vec<Missing>,
-    /// Rows of `wal_compression`, program, MB.
+    /// Published figures: `wal_compression`, program, MB.
     published: &'static [(&'static str, &'static str, f64)],
 }
 
-/// A run with one wal_compression.
+/// A run with one value of `wal_compression`.
 #[derive(Serialize, Debug)]
 struct SettingResults {
     wal_compression: &'static str,
-    /// Why there are no figures.
+    /// The reason for missing figures.
     failure: Option<String>,
     /// Bytes of WAL from the workload's first record to its last.
     wal_bytes: u64,
@@ -107,7 +107,7 @@ fn one(
     workload: &'static walden_lab::workloads::Workload,
     entries: &[Entry],
 ) -> Result<SettingResults> {
-    // `on` is pglz in every version; before 15 it has no other name.
+    // `on` is pglz in every version; before 15, pglz has no other name.
     let value = if setting == "pglz" { "on" } else { setting };
     let material = Material::with(
         workload,
