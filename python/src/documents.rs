@@ -21,7 +21,7 @@ use crate::log::Log;
 /// json`.
 const TOP: usize = 1000;
 
-/// The document of `walden explain`.
+/// Returns the document of `walden explain`.
 #[pyfunction]
 #[pyo3(signature = (log, *, by, top, every))]
 pub fn explain(
@@ -76,7 +76,7 @@ pub fn explain(
 
 type Change = Vec<(String, String)>;
 
-/// The document of `walden whatif`.
+/// Returns the document of `walden whatif`.
 #[pyfunction]
 #[pyo3(signature = (log, *, changes, traced, all_images, memory))]
 pub fn whatif(

@@ -99,7 +99,7 @@ impl Log {
         self.from.map(number)
     }
 
-    /// The end of the range, as `start`.
+    /// The end of the range, in the same form as `start`.
     #[getter]
     fn end(&self) -> Option<(bool, i128)> {
         self.to.map(number)

@@ -46,7 +46,7 @@ impl Reading {
         }
     }
 
-    /// The table's name.
+    /// Returns the table's name.
     pub fn name(&self) -> &'static str {
         match self {
             Reading::Table { table, .. } => table.name(),

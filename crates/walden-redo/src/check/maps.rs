@@ -142,7 +142,7 @@ impl EarlyClears {
         resolved
     }
 
-    /// Ends the WAL. Returns the pages whose bits no record has cleared.
+    /// Handles the end of the WAL. Returns the pages whose bits no record has cleared.
     pub(super) fn finish(&mut self) -> Vec<Resolved> {
         let waiting = std::mem::take(&mut self.waiting).into_iter();
         waiting.map(|waiting| Resolved::Different(waiting.place, waiting.difference)).collect()

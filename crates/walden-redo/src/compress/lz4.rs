@@ -134,7 +134,7 @@ fn hash_of_4(source: &[u8], at: usize) -> usize {
     (four(source, at).wrapping_mul(2_654_435_761) >> (32 - SMALL_BITS)) as usize
 }
 
-/// Hash of five bytes, which liblz4 uses on little-endian machines of 64 bits.
+/// Returns the hash of five bytes, which liblz4 uses on 64-bit little-endian machines.
 fn hash_of_5(source: &[u8], at: usize) -> usize {
     let bytes =
         source.get(at..).and_then(|rest| rest.first_chunk()).map_or(0, |bytes| u64::from_le_bytes(*bytes));

@@ -129,7 +129,7 @@ const BUCKETS: usize = 8192;
 const MAX_INPUT: usize = i32::MAX as usize;
 const STEPS: usize = 64;
 
-/// The required length by step: it falls by `drop_percent` per cent, rounded down.
+/// Returns the required length by step: it falls by `drop_percent` per cent, rounded down.
 const fn good_match(drop_percent: u16) -> [u16; STEPS] {
     let mut table = [128; STEPS];
     let mut step = 1;
@@ -326,7 +326,7 @@ fn four(source: &[u8], at: usize) -> u32 {
     u32::from_le_bytes([source[at], source[at + 1], source[at + 2], source[at + 3]])
 }
 
-/// The server's hash (`pglz_hist_idx`).
+/// Returns the server's hash of four bytes (`pglz_hist_idx`).
 #[inline(always)]
 fn list_of<const SIGNED: bool>(bytes: u32, mask: usize) -> usize {
     let [first, second, third, fourth] =
@@ -334,7 +334,7 @@ fn list_of<const SIGNED: bool>(bytes: u32, mask: usize) -> usize {
     (first << 6 ^ second << 4 ^ third << 2 ^ fourth) as usize & mask
 }
 
-/// The hash of this compressor's own buckets.
+/// Returns the hash of four bytes for this compressor's own buckets.
 fn bucket_of(bytes: u32) -> usize {
     (bytes.wrapping_mul(0x9E37_79B1) >> 19) as usize
 }
@@ -418,7 +418,7 @@ mod tests {
         assert!(!always.compress(b"", &mut target) && !always.compress(b"abc", &mut target));
     }
 
-    /// The server's search unchanged: it tries every position of the same list, newest first.
+    /// Searches like the server: tries every position of the same list, newest first.
     fn plain_match<const SIGNED: bool>(
         source: &[u8],
         at: usize,

@@ -232,7 +232,7 @@ impl Follow {
         }
     }
 
-    /// Ends the WAL, which was read up to `reached`, and takes the remaining snapshots.
+    /// Handles the end of the WAL, which was read up to `reached`, and takes the remaining snapshots.
     pub fn finish(&mut self, reached: Lsn) {
         self.end = self.end.max(reached);
         while let Some(&at) = self.moments.last() {

@@ -165,8 +165,8 @@ mod tests {
     use crate::page::header;
 
     proptest! {
-        /// A page of any content, marked as each access method's page in turn, so that each describer reads
-        /// damaged pages.
+        /// Describes pages with any content, marked as each access method's in turn, so that each describer
+        /// reads damaged pages.
         #[test]
         fn no_page_is_too_strange(
             seed in proptest::collection::vec(any::<u8>(), 512),

@@ -154,7 +154,7 @@ fn split_allocate_page(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
     Ok(())
 }
 
-/// A page that a split filled always has an image.
+/// Checks that a page that a split filled was restored: it always has an image.
 fn split_page(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
     match step.page(0) {
         Some(_) => Err(Misfit("the record lacks the page's image")),

@@ -71,7 +71,7 @@ pub fn set_checksum(page: &mut Page, block: u32) {
     }
 }
 
-/// Returns whether the page of block `block` has a correct checksum. A page of zeros has none.
+/// Returns whether the page of block `block` has a correct checksum. A page of zeros is valid without one.
 pub fn is_sound(page: &Page, block: u32) -> bool {
     if page.is_new() { page.0 == [0; PAGE_BYTES] } else { page.checksum() == checksum(page, block) }
 }

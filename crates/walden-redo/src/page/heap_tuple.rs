@@ -96,43 +96,44 @@ impl<'p> HeapTupleHeader<'p> {
         tuple.first_chunk().map(HeapTupleHeader)
     }
 
-    /// `t_xmin`
+    /// Returns `t_xmin`.
     #[inline]
     pub fn xmin(&self) -> u32 {
         u32_in(self.0, XMIN)
     }
 
-    /// `t_xmax`
+    /// Returns `t_xmax`.
     #[inline]
     pub fn xmax(&self) -> u32 {
         u32_in(self.0, XMAX)
     }
 
-    /// `t_cid`, or `t_xvac` if a bit of `HEAP_MOVED` is set.
+    /// Returns `t_cid`, which is `t_xvac` if a bit of `HEAP_MOVED` is set.
     #[inline]
     pub fn cid(&self) -> u32 {
         u32_in(self.0, CID)
     }
 
-    /// `t_ctid`
+    /// Returns `t_ctid`.
     #[inline]
     pub fn ctid(&self) -> Tid {
         Tid::from_bytes(&std::array::from_fn(|at| self.0[CTID + at]))
     }
 
-    /// `t_infomask2`
+    /// Returns `t_infomask2`.
     #[inline]
     pub fn infomask2(&self) -> u16 {
         u16_in(self.0, INFOMASK2)
     }
 
-    /// `t_infomask`
+    /// Returns `t_infomask`.
     #[inline]
     pub fn infomask(&self) -> u16 {
         u16_in(self.0, INFOMASK)
     }
 
-    /// `t_hoff`: offset of the attributes. It is not guaranteed to be after the header or within the tuple.
+    /// Returns `t_hoff`, the offset of the attributes. It is not guaranteed to be after the header or within
+    /// the tuple.
     #[inline]
     pub fn hoff(&self) -> u8 {
         self.0[HOFF]
@@ -150,13 +151,13 @@ impl<'p> HeapTupleHeader<'p> {
         self.infomask() & infomask::HEAP_HASNULL != 0
     }
 
-    /// `HeapTupleHeaderXminFrozen`
+    /// Returns whether `xmin` is frozen (`HeapTupleHeaderXminFrozen`).
     #[inline]
     pub fn is_xmin_frozen(&self) -> bool {
         self.infomask() & infomask::HEAP_XMIN_FROZEN == infomask::HEAP_XMIN_FROZEN
     }
 
-    /// `HeapTupleHeaderIsHeapOnly`
+    /// Returns whether the tuple is heap-only (`HeapTupleHeaderIsHeapOnly`).
     #[inline]
     pub fn is_heap_only(&self) -> bool {
         self.infomask2() & infomask2::HEAP_ONLY_TUPLE != 0
@@ -182,31 +183,32 @@ impl<'p> HeapTupleHeaderMut<'p> {
             .ok_or(Misfit("a heap tuple is shorter than its header"))
     }
 
-    /// `t_infomask`
+    /// Returns `t_infomask`.
     #[inline]
     pub fn infomask(&self) -> u16 {
         u16_in(self.0, INFOMASK)
     }
 
-    /// `HeapTupleHeaderSetXmin`
+    /// Sets `t_xmin` (`HeapTupleHeaderSetXmin`).
     #[inline]
     pub fn set_xmin(&mut self, xid: u32) {
         self.0[XMIN..XMAX].copy_from_slice(&xid.to_le_bytes());
     }
 
-    /// `HeapTupleHeaderSetXmax`
+    /// Sets `t_xmax` (`HeapTupleHeaderSetXmax`).
     #[inline]
     pub fn set_xmax(&mut self, xid: u32) {
         self.0[XMAX..CID].copy_from_slice(&xid.to_le_bytes());
     }
 
-    /// `HeapTupleHeaderSetXvac`
+    /// Sets `t_xvac` (`HeapTupleHeaderSetXvac`).
     #[inline]
     pub fn set_xvac(&mut self, xid: u32) {
         self.0[CID..CTID].copy_from_slice(&xid.to_le_bytes());
     }
 
-    /// `HeapTupleHeaderSetCmin` and `SetCmax` with `FirstCommandId`: records do not contain command ids.
+    /// Sets the command id to `FirstCommandId` (`HeapTupleHeaderSetCmin` and `SetCmax`): records do not
+    /// contain command ids.
     #[inline]
     pub fn reset_command(&mut self) {
         self.0[CID..CTID].fill(0);

@@ -83,19 +83,19 @@ impl<'a> IndexTuple<'a> {
         usize::from(self.info & INDEX_SIZE_MASK).min(self.bytes.len())
     }
 
-    /// `INDEX_AM_RESERVED_BIT`
+    /// Returns whether `INDEX_AM_RESERVED_BIT` is set.
     #[inline]
     pub fn has_reserved_bit(&self) -> bool {
         self.info & INDEX_AM_RESERVED_BIT != 0
     }
 
-    /// `IndexTupleHasNulls`
+    /// Returns whether a null bitmap follows the header (`IndexTupleHasNulls`).
     #[inline]
     pub fn has_nulls(&self) -> bool {
         self.info & INDEX_NULL_MASK != 0
     }
 
-    /// `IndexTupleHasVarwidths`
+    /// Returns whether the tuple has attributes of variable width (`IndexTupleHasVarwidths`).
     #[inline]
     pub fn has_varwidths(&self) -> bool {
         self.info & INDEX_VAR_MASK != 0

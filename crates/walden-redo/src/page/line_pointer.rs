@@ -78,7 +78,7 @@ impl LinePointer {
         self.len() == 0
     }
 
-    /// `lp_flags`
+    /// Returns `lp_flags`.
     #[inline]
     pub fn state(self) -> ItemState {
         match self.0 >> 15 & 3 {

@@ -161,7 +161,7 @@ impl Page {
         self.put_u32(at + 4, lsn.0 as u32);
     }
 
-    /// `pd_lsn`: the end of the last record that changed the page.
+    /// Returns `pd_lsn`, the end of the last record that changed the page.
     #[inline]
     pub fn lsn(&self) -> Lsn {
         self.lsn_at(header::LSN)
@@ -173,7 +173,7 @@ impl Page {
         self.put_lsn(header::LSN, lsn);
     }
 
-    /// `pd_checksum`, as stored.
+    /// Returns `pd_checksum` as stored.
     #[inline]
     pub fn checksum(&self) -> u16 {
         self.u16_at(header::CHECKSUM)
@@ -185,7 +185,7 @@ impl Page {
         self.put_u16(header::CHECKSUM, checksum);
     }
 
-    /// `pd_flags`: see [`flags`].
+    /// Returns `pd_flags`: see [`flags`].
     #[inline]
     pub fn flags(&self) -> u16 {
         self.u16_at(header::FLAGS)
@@ -197,19 +197,19 @@ impl Page {
         self.put_u16(header::FLAGS, self.flags() & !clear | set);
     }
 
-    /// `pd_lower`: the end of the line pointers, as stored.
+    /// Returns `pd_lower` as stored, the end of the line pointers.
     #[inline]
     pub fn lower(&self) -> usize {
         self.u16_at(header::LOWER).into()
     }
 
-    /// `pd_upper`: the start of the items, as stored.
+    /// Returns `pd_upper` as stored, the start of the items.
     #[inline]
     pub fn upper(&self) -> usize {
         self.u16_at(header::UPPER).into()
     }
 
-    /// `pd_special`: the start of the special area, as stored.
+    /// Returns `pd_special` as stored, the start of the special area.
     #[inline]
     pub fn special(&self) -> usize {
         self.u16_at(header::SPECIAL).into()
@@ -241,7 +241,7 @@ impl Page {
         self.u16_at(header::PAGE_SIZE_VERSION) & 0x00FF
     }
 
-    /// `pd_prune_xid`
+    /// Returns `pd_prune_xid`.
     #[inline]
     pub fn prune_xid(&self) -> u32 {
         self.u32_at(header::PRUNE_XID)

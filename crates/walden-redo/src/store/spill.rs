@@ -75,7 +75,7 @@ impl Spill {
         }
     }
 
-    /// Number of pages in the file.
+    /// Returns the number of pages in the file.
     pub(super) fn pages(&self) -> usize {
         self.used as usize - self.free.len()
     }

@@ -102,7 +102,7 @@ impl Table {
         self.symbols[symbol] = Step::default();
     }
 
-    /// The initial state of the encoder, for the symbol that the decoder reads last.
+    /// Returns the initial state of the encoder, for the symbol that the decoder reads last.
     pub(super) fn begin(&self, symbol: usize) -> u32 {
         let step = self.symbols[symbol];
         let bits = step.bits.wrapping_add(1 << 15) >> 16;

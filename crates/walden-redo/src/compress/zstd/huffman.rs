@@ -267,7 +267,8 @@ fn sort_stably(leaves: &mut [Leaf]) {
     }
 }
 
-/// Quicksort with the last element as pivot (`HUF_simpleQuickSort`); short parts are sorted by insertion.
+/// Sorts with quicksort, with the last element as pivot (`HUF_simpleQuickSort`); short parts are sorted by
+/// insertion.
 fn sort_quickly(mut leaves: &mut [Leaf]) {
     if leaves.len() <= 8 {
         return sort_stably(leaves);
