@@ -26,7 +26,7 @@ thread_local! {
     static ZSTD: RefCell<Option<DCtx<'static>>> = const { RefCell::new(None) };
 }
 
-/// Why bytes cannot be decompressed.
+/// The reason why bytes cannot be decompressed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DecompressError {
     /// The bytes are not valid output of the method, or do not fit.

@@ -60,7 +60,7 @@ pub struct Base {
     pub page: PageBox,
 }
 
-/// Whether the block's page is known, and why not.
+/// Whether the block's page is known, or the reason why it is not.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PageState {
     /// The page is PostgreSQL's, except for hints.

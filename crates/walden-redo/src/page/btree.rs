@@ -33,7 +33,7 @@ use super::{PAGE_CONTENTS, Page};
 
 /// The sibling of a page at the end of its level (`P_NONE`).
 pub const P_NONE: u32 = 0;
-/// The line pointer of a page's high key (`P_HIKEY`), which all pages have but the last of a level.
+/// The line pointer of a page's high key (`P_HIKEY`), which all pages except the last of a level have.
 pub const P_HIKEY: u16 = 1;
 /// The largest `btpo_cycleid` (`MAX_BT_CYCLE_ID`); page ids of other access methods, at the same offset, are
 /// greater.

@@ -24,7 +24,7 @@ use super::special::SpecialArea;
 use super::tid::{INVALID_BLOCK, TID_BYTES, Tid};
 use super::{PAGE_BYTES, PAGE_CONTENTS, Page, u16_in};
 
-/// Where segments and posting items start on a page of a posting tree (`GinDataPageGetData`).
+/// Offset of segments and posting items on a page of a posting tree (`GinDataPageGetData`).
 pub const GIN_DATA: usize = PAGE_CONTENTS + GIN_RIGHT_BOUND_BYTES;
 /// Bytes of the right bound before them, with padding.
 pub const GIN_RIGHT_BOUND_BYTES: usize = 8;

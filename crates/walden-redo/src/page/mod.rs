@@ -82,7 +82,7 @@ pub mod flags {
     pub const PD_ALL_VISIBLE: u16 = 0x0004;
 }
 
-/// Why a record cannot be replayed on the page as it is: the page's content is unknown from then on.
+/// The reason why a record does not fit a page. The page's content is unknown from then on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Misfit(pub &'static str);
 

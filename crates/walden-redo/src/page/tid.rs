@@ -18,7 +18,7 @@ pub const INVALID_OFFSET_NUMBER: u16 = 0;
 
 /// The address of a tuple (`ItemPointerData`): a block of the relation and a line pointer on it.
 ///
-/// Indexes keep other things in the same six bytes: a child's block, or how many TIDs follow the key.
+/// Indexes keep other things in the same six bytes: a child's block, or the number of TIDs after the key.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Tid {
     /// The block of the relation's main fork.

@@ -22,7 +22,7 @@ pub const LONG_HEADER_BYTES: usize = 4;
 pub const COMPRESSED_HEADER_BYTES: usize = LONG_HEADER_BYTES + COMPRESSION_INFO_BYTES;
 /// Bytes of `va_tcinfo`.
 pub const COMPRESSION_INFO_BYTES: usize = 4;
-/// Most bytes of content with a header of 1 byte (`VARATT_SHORT_MAX` less the header).
+/// Maximum number of bytes of content with a header of 1 byte (`VARATT_SHORT_MAX` less the header).
 pub const MAX_SHORT_CONTENT: usize = 0x7F - 1;
 /// Bytes of a reference to a value in a TOAST table (`TOAST_POINTER_SIZE`).
 pub const TOAST_POINTER_BYTES: usize = TOAST_POINTER_HEADER.len() + TOAST_POINTER_CONTENT;

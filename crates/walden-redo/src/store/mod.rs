@@ -114,8 +114,8 @@ const MAX_BUFFERS: usize = 64;
 /// Bytes to account for a fork's hash table.
 const FORK_BYTES: usize = 192;
 
-/// Why the store could not keep a page: the disk is full, a file of the base backup cannot be read, or memory
-/// is lacking.
+/// The reason why the store could not keep a page: the disk is full, a file of the base backup cannot be
+/// read, or memory is lacking.
 ///
 /// The page is unknown from then on, so that later results are incomplete.
 #[derive(Debug)]

@@ -15,7 +15,7 @@ pub enum State {
     Untracked,
 }
 
-/// Why a page's content is not known.
+/// The reason why a page's content is unknown.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Unknown {
     /// The WAL has had neither an image of the page nor a record that initializes it.

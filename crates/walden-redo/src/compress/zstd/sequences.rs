@@ -78,7 +78,7 @@ impl Default for Sequences {
     }
 }
 
-/// How the decoder gets a code's table (`Symbol_Compression_Modes`).
+/// The origin of a code's table in the decoder (`Symbol_Compression_Modes`).
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Mode {
     Known = 0,

@@ -99,7 +99,7 @@ pub(super) fn vacuum(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
     Pruned { unused, ..Pruned::default() }.execute(page, version, true)
 }
 
-/// How heap tuples are frozen (`HeapTupleFreeze`).
+/// A plan to freeze a heap tuple (`HeapTupleFreeze`).
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Plan {
     xmax: u32,

@@ -144,7 +144,7 @@ pub(crate) fn shows_logged_hints(record: &Record<'_>) -> bool {
 pub(super) fn mark_page(step: &mut Step<'_, '_>, heap: u8) {
     let stamps = step.store().is_some_and(|store| store.are_hints_logged());
     mark_changed_page(step, heap);
-    // Redo stamps a page that it restores; an image for the consistency check is not restored.
+    // Redo sets the LSN of a page that it restores; an image for the consistency check is not restored.
     let restored = step.block(heap).is_some_and(|block| block.image.is_some_and(|image| image.apply));
     if !stamps && !restored {
         step.keep_lsn(heap);
