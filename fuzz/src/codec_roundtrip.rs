@@ -1,5 +1,5 @@
-//! Compresses arbitrary bytes as segments, and decodes them to the same bytes, as one file and as members of
-//! a pack. Half of the inputs get correct page headers and record checksums.
+//! Compresses arbitrary bytes as the members of a pack, and decodes them to the same bytes. Half of the
+//! inputs are divided into two segments with correct page headers and record checksums.
 
 use std::io::Cursor;
 
