@@ -255,7 +255,7 @@ mod tests {
         assert_eq!(RecoveryModel::fit(&[], &usual), usual);
     }
 
-    /// Workloads of `walden bench redo` with PostgreSQL's seconds (docs/benchmarks.md); the number of pages
+    /// Workloads of `walden bench redo` with PostgreSQL's seconds (research/benchmarks.md); the number of pages
     /// is assumed to equal that of images.
     #[test]
     fn measured_recoveries_are_reproduced() {

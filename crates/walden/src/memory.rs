@@ -5,7 +5,7 @@
 //!
 //! Commands that replay a whole log have the pages of its relations in memory, and ask for huge pages, which take a third less of
 //! the time on small logs. Others do not: a process that is done after some dozen megabytes saves little with these, and on a
-//! virtual machine that gives free memory back to its host it waits for each of them (docs/codec-notes.md).
+//! virtual machine that gives free memory back to its host it waits for each of them (research/codec-notes.md).
 
 /// The heap grows by so much at a time. That takes no memory until it is used.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]

@@ -1,4 +1,4 @@
-//! How many requests of an object store a segment takes: what `docs/costs/layouts.toml` reckons with.
+//! How many requests of an object store a segment takes: what `research/costs/layouts.toml` reckons with.
 
 use std::fs;
 use std::path::Path;
@@ -48,10 +48,10 @@ impl Requests {
     }
 }
 
-/// The figures of a layout in `docs/costs/layouts.toml`: write requests, read requests, segments of a pack.
+/// Reads a layout's figures in `research/costs/layouts.toml`: write requests, read requests, segments of a pack.
 fn stated(name: &str) -> (f64, f64, u64) {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/costs/layouts.toml");
-    let text = fs::read_to_string(path).expect("docs/costs/layouts.toml");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../research/costs/layouts.toml");
+    let text = fs::read_to_string(path).expect("research/costs/layouts.toml");
     let section = text
         .split("[[layout]]")
         .find(|section| section.contains(&format!("name = \"{name}\"")))

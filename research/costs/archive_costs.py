@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """What keeping WAL in an object store costs a month: objects, requests, bytes, dollars, by program.
 
-    docs/costs/archive_costs.py                     print the tables
-    docs/costs/archive_costs.py --write             write them into docs/costs/README.md
-    docs/costs/archive_costs.py --check             fail if README.md is not what this would write
-    docs/costs/archive_costs.py --days 90 --gb 500  another retention and volume
+    research/costs/archive_costs.py                     print the tables
+    research/costs/archive_costs.py --write             write them into research/costs/README.md
+    research/costs/archive_costs.py --check             fail if README.md is not what this would write
+    research/costs/archive_costs.py --days 90 --gb 500  another retention and volume
 
 Prices are in prices.toml, what each program stores and asks for in layouts.toml. Nothing is rounded before it is printed.
 Requests are those of a server that is not behind, which archives one segment after the other; restoring is not counted.
