@@ -1,8 +1,8 @@
 //! Times as PostgreSQL reads them: `2026-11-20 10:00`, with or without seconds, fractions and a time zone.
 
 use jiff::civil::{Date, DateTime, Time};
-use jiff::tz::{Offset, TimeZone};
-use jiff::{Timestamp, Zoned};
+use jiff::tz::{AmbiguousOffset, AmbiguousZoned, Offset, TimeZone};
+use jiff::{SignedDuration, Timestamp, Zoned};
 
 /// A moment, in the time zone that it was given in.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -12,7 +12,7 @@ impl Moment {
     /// Reads a moment. Without a time zone it is in the system's, or that of the environment variable `TZ`.
     ///
     /// # Errors
-    /// The text is no time, its zone is unknown, or `TZ`, which applies to a text without a zone, is invalid.
+    /// The text is no time, clocks skip or repeat it, its zone is unknown, or `TZ`, which applies to a text without a zone, is invalid.
     pub fn parse(text: &str) -> Result<Moment, String> {
         Moment::parse_in(text, local_zone)
     }
@@ -40,10 +40,19 @@ impl Moment {
                 format!("\"{zone}\" is no time zone of this machine, such as +01, UTC or Europe/Berlin (abbreviations have several meanings; the package tzdata has the names)")
             })?,
         };
-        // Of an hour that the clocks repeat, PostgreSQL takes the second one, and of one that they leave out, the time that the
-        // clocks before it would show (`DetermineTimeZoneOffset` in `datetime.c`).
-        let zoned = zone.to_ambiguous_zoned(DateTime::from_parts(date, time)).later();
-        zoned.map(Moment).map_err(|error| format!("\"{text}\": {error}"))
+        // PostgreSQL reads a skipped or repeated time by the standard offset (`DetermineTimeZoneOffset` in `datetime.c`) and says
+        // nothing. A target of recovery may then be an hour off.
+        let zoned = zone.to_ambiguous_zoned(DateTime::from_parts(date, time));
+        match zoned.offset() {
+            AmbiguousOffset::Unambiguous { .. } => {}
+            AmbiguousOffset::Gap { before, after } => {
+                return Err(describe_skipped(text, &zoned, before, after));
+            }
+            AmbiguousOffset::Fold { before, after } => {
+                return Err(describe_repeated(text, &zoned, before, after));
+            }
+        }
+        zoned.unambiguous().map(Moment).map_err(|error| format!("\"{text}\": {error}"))
     }
 
     /// The moment as a timestamp.
@@ -66,6 +75,45 @@ impl Moment {
         let here = self.0.strftime("%Y-%m-%d %H:%M:%S%.f %:z");
         format!("{here} ({})", in_utc(self.0.timestamp()))
     }
+}
+
+/// Describes a time that does not exist, as clocks are set forward past it.
+fn describe_skipped(text: &str, skipped: &AmbiguousZoned, before: Offset, after: Offset) -> String {
+    let zone = skipped.time_zone();
+    // By the offset from before the change, the time is after the change.
+    let change = before.to_timestamp(skipped.datetime()).ok().and_then(|later| {
+        // `preceding` excludes a change at the timestamp itself.
+        let from = later.checked_add(SignedDuration::from_nanos(1)).ok()?;
+        zone.preceding(from).next().map(|transition| transition.timestamp())
+    });
+    let clocks = change.map_or_else(String::new, |change| {
+        let (last, first) = (before.to_datetime(change), after.to_datetime(change));
+        format!(": clocks are set forward from {} to {}", civil(last, before), civil(first, after))
+    });
+    format!(
+        "\"{text}\" does not exist in the time zone {}{clocks}. Name a time before or after, or write the offset from UTC after the time",
+        zone_name(zone)
+    )
+}
+
+/// Describes a time that exists twice, as clocks are set back to before it.
+fn describe_repeated(text: &str, repeated: &AmbiguousZoned, before: Offset, after: Offset) -> String {
+    let time = repeated.datetime();
+    format!(
+        "\"{text}\" exists twice in the time zone {}, as clocks are set back: write \"{}\" for the first time, or \"{}\" for the second",
+        zone_name(repeated.time_zone()),
+        civil(time, before),
+        civil(time, after)
+    )
+}
+
+fn zone_name(zone: &TimeZone) -> &str {
+    zone.iana_name().unwrap_or("of this machine")
+}
+
+/// A local time with its offset, as [`Moment::parse`] reads it.
+fn civil(time: DateTime, offset: Offset) -> String {
+    format!("{}{offset}", time.strftime("%Y-%m-%d %H:%M:%S%.f"))
 }
 
 /// The time zone of the environment or the system. One that `TZ` misspells is an error: the C library takes UTC without a word.
@@ -138,9 +186,14 @@ mod tests {
             ("2026-11-20 10:00:00.123456-05:30", "2026-11-20 15:30:00.123456+00"),
             ("2026-11-20 10:00 -0530", "2026-11-20 15:30:00+00"),
             ("2026-11-20 10:00 America/New_York", "2026-11-20 15:00:00+00"),
-            // Clocks are put back from 3 to 2, and forth from 2 to 3.
-            ("2026-10-25 02:30", "2026-10-25 01:30:00+00"),
-            ("2026-03-29 02:30", "2026-03-29 01:30:00+00"),
+            // Clocks are set forward from 02:00 to 03:00, and back from 03:00 to 02:00.
+            ("2026-03-29 01:59:59", "2026-03-29 00:59:59+00"),
+            ("2026-03-29 03:00", "2026-03-29 01:00:00+00"),
+            ("2026-03-29 02:30+01", "2026-03-29 01:30:00+00"),
+            ("2026-10-25 01:59:59", "2026-10-24 23:59:59+00"),
+            ("2026-10-25 02:30+02", "2026-10-25 00:30:00+00"),
+            ("2026-10-25 02:30+01", "2026-10-25 01:30:00+00"),
+            ("2026-10-25 03:00", "2026-10-25 02:00:00+00"),
         ] {
             let moment = Moment::parse_in(text, berlin).unwrap_or_else(|error| panic!("{error}"));
             assert_eq!(moment.for_settings(), utc, "{text}");
@@ -156,6 +209,28 @@ mod tests {
             "2026-11-20 10:00:00.x",
         ] {
             assert!(Moment::parse_in(text, berlin).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn times_that_clocks_skip_or_repeat_are_refused() {
+        let utc = || Ok(TimeZone::UTC);
+        for (text, expected) in [
+            ("2026-03-29 02:00 Europe/Berlin", "forward from 2026-03-29 02:00:00+01 to 2026-03-29 03:00:00+02"),
+            ("2026-03-29 02:30 Europe/Berlin", "does not exist in the time zone Europe/Berlin: clocks are set"),
+            ("2026-03-29 02:59:59.999 Europe/Berlin", "does not exist"),
+            ("2026-10-25 02:00 Europe/Berlin", "write \"2026-10-25 02:00:00+02\" for the first time, or"),
+            ("2026-10-25 02:30:00.5 Europe/Berlin", "or \"2026-10-25 02:30:00.5+01\" for the second"),
+            // Half an hour, and west of Greenwich.
+            ("2026-10-04 02:10 Australia/Lord_Howe", "to 2026-10-04 02:30:00+11"),
+            ("2026-11-01 01:30 America/New_York", "write \"2026-11-01 01:30:00-04\" for"),
+        ] {
+            let error = Moment::parse_in(text, utc).unwrap_err();
+            assert!(error.contains(expected), "{error}");
+            // What the message proposes can be read.
+            for proposed in error.split('"').skip(3).step_by(2) {
+                Moment::parse_in(proposed, utc).unwrap_or_else(|error| panic!("{error}"));
+            }
         }
     }
 
