@@ -15,6 +15,8 @@ use std::fmt::{self, Write};
 
 use walden_source::names::Identifier;
 
+pub use large_objects::creates_large_object;
+
 use crate::change::{Cell, Image, Operation, Row, RowChange, Table, TableColumn};
 use crate::types::{is_builtin, oid};
 use crate::value::Value;

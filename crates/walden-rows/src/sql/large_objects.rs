@@ -74,8 +74,16 @@ impl Metadata {
     }
 }
 
+/// The call that creates a large object.
+const CREATE: &str = "PERFORM lo_create(";
+
+/// Whether a statement of these catalogs creates a large object. It sets neither comments nor security labels.
+pub fn creates_large_object(statement: &str) -> bool {
+    statement.starts_with(CREATE)
+}
+
 fn create(of: &Metadata) -> Statement {
-    let text = format!("PERFORM lo_create({});\n{}", of.large_object, of.set_owner());
+    let text = format!("{CREATE}{});\n{}", of.large_object, of.set_owner());
     of.statement(Some(text), of.privileges.is_some())
 }
 

@@ -49,6 +49,8 @@ pub(super) struct Script {
     tables: BTreeMap<u32, Arc<Table>>,
     /// Whether statements change large objects.
     has_large_objects: bool,
+    /// Whether statements create large objects again that were removed.
+    creates_large_objects: bool,
     /// Tables that the selected changes created and that still exist.
     created: Vec<CreatedTable>,
     /// Created tables that were dropped as well, so that nothing is left to revert.
@@ -87,6 +89,7 @@ impl Script {
             alterations: BTreeSet::new(),
             tables: BTreeMap::new(),
             has_large_objects: false,
+            creates_large_objects: false,
             created,
             short_lived: short_lived.into_iter().map(|table| table.oid).collect(),
         })
@@ -124,8 +127,9 @@ impl Script {
             after: RowId::of(&table, change.after.row(), change.new_tid, epoch),
         };
         self.statements += u64::from(text.is_some());
-        if text.is_some() && is_large_object_catalog(table.oid) {
+        if let Some(text) = text.as_ref().filter(|_| is_large_object_catalog(table.oid)) {
             self.has_large_objects = true;
+            self.creates_large_objects |= sql::creates_large_object(text);
         } else if text.is_some() {
             self.tables.entry(table.oid).or_insert_with(|| Arc::clone(&table));
             let alterations = sql::identity_alterations(change, &table);
@@ -337,10 +341,18 @@ impl Script {
                 )
             }
         };
-        let large_objects = match self.has_large_objects {
-            true => "-- Large objects are restored in pg_largeobject: run the script as a superuser.\n",
-            false => "",
+        let mut large_objects = match self.has_large_objects {
+            true => {
+                "-- Large objects are restored in pg_largeobject: run the script as a superuser.\n".to_owned()
+            }
+            false => String::new(),
         };
+        if self.creates_large_objects {
+            large_objects.push_str(
+                "-- Large objects that were removed are created again with their content and owner, and NOT with their comments and \
+                 security labels.\n",
+            );
+        }
         let created =
             self.created.iter().filter_map(|table| Some((table.lsn, self.names.table_name(table.oid)?)));
         let created: String = created.map(|(lsn, name)| created_comment(lsn, &name)).collect();

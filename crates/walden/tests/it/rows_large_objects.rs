@@ -4,7 +4,7 @@ use postgres::Client;
 use walden_lab::StopMode;
 use walden_testing::Outcome;
 
-use crate::material::walden;
+use crate::material::{Run, walden};
 use crate::rows_complete::{copy_base, position, rows, run, server};
 
 walden_testing::tests! {
@@ -109,6 +109,8 @@ fn large_objects_that_changed_since_stop_a_script() -> Outcome {
     for script in [&created, &changed, &owned] {
         assert!(script.code == 0 && script.stdout.contains("-- Complete"), "{script:?}");
     }
+    let is_said = |script: &Run| script.stdout.contains("NOT with their comments and security labels");
+    assert!(is_said(&removed) && !is_said(&created) && !is_said(&granted), "{removed:?}");
     for script in [&granted, &removed] {
         assert!(script.code == 1 && script.stdout.contains("-- NOT COMPLETE: 1 change is"), "{script:?}");
         assert!(script.stdout.contains("-- NOT REVERTED: "), "{script:?}");
