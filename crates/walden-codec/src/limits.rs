@@ -12,6 +12,8 @@ pub struct Limits {
     pub blocks: usize,
     /// Whether parts coded with context mixing (levels 7 to 9) may be decoded. That takes 128 MB of memory.
     pub may_model: bool,
+    /// Whether records may have the forms of data that version 2 of the format added. Files for readers of version 1 have none.
+    pub may_copy: bool,
 }
 
 /// Maximum bytes of memory for the bookkeeping of a block and its relation.
@@ -20,6 +22,12 @@ pub const BLOCK_NOTES: u64 = 512;
 impl Default for Limits {
     /// 64 MB for pages in memory, and no other limit.
     fn default() -> Limits {
-        Limits { page_memory: 64 << 20, columns: usize::MAX, blocks: usize::MAX, may_model: true }
+        Limits {
+            page_memory: 64 << 20,
+            columns: usize::MAX,
+            blocks: usize::MAX,
+            may_model: true,
+            may_copy: true,
+        }
     }
 }

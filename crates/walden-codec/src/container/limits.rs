@@ -106,6 +106,7 @@ impl Needs {
             columns: usize::try_from(self.columns(form, level)).unwrap_or(usize::MAX),
             blocks: self.blocks as usize,
             may_model: level >= MODELLED,
+            may_copy: true,
         }
     }
 }

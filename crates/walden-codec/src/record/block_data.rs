@@ -205,7 +205,7 @@ impl Model {
         let number = form.as_ref().map_or(bytes.len() as u64, AddedForm::number);
         let number = current.coder.symbol(column, number)?;
         if number > u16::MAX.into() {
-            self.uses_copies = true;
+            self.use_copies()?;
             return self.added_data(current, fields, source, (number, form), out);
         }
         let len = u16::try_from(number);

@@ -94,7 +94,7 @@ impl Model {
         let block = blocks.first();
         let block =
             block.ok_or_else(|| corrupt("cannot decode leaf tuples: expected a record with a block"))?;
-        self.uses_copies = true;
+        self.use_copies()?;
         current.coder.set_relation(Some(block.address.relation.locator));
         let source = current.source.map(Record::main_data);
         if form == MainForm::NewLeaf {

@@ -68,6 +68,8 @@ pub struct Model {
     kept: Kept,
     /// Whether a record since the keyframe requires a reader of version 2.
     uses_copies: bool,
+    /// Whether a record may require a reader of version 2.
+    may_copy: bool,
     /// Reusable buffers.
     main: Vec<u8>,
     old_tuple: Vec<u8>,
@@ -150,6 +152,7 @@ impl Model {
             replay: Replay::new(store),
             kept: Kept::default(),
             uses_copies: false,
+            may_copy: limits.may_copy,
             main: Vec::new(),
             old_tuple: Vec::new(),
             reconstructed: None,
@@ -199,6 +202,17 @@ impl Model {
     /// Ends a segment: codes which of its pages were read.
     pub fn finish<S: Coder>(&mut self, coder: &mut S) -> Result<(), Corrupt> {
         self.kept.finish(coder, &mut self.replay.store)
+    }
+
+    /// Allows a form that requires a reader of version 2, or returns an error if the file excludes it.
+    fn use_copies(&mut self) -> Result<(), Corrupt> {
+        self.uses_copies = true;
+        match self.may_copy {
+            true => Ok(()),
+            false => Err(corrupt(
+                "cannot decode a record: expected forms of version 1 alone, as the file's header states that its readers decode it",
+            )),
+        }
     }
 
     /// Returns whether a record since the keyframe requires a reader of version 2.

@@ -7,14 +7,16 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::io::Cursor;
 use std::path::{Path, PathBuf};
 
 use walden_codec::coder::Form;
-use walden_codec::container::{FileForm, WriteOptions};
+use walden_codec::container::{Error, FileForm, Reader, WriteOptions};
 
 use crate::additions::{Addition, with_additions};
 use crate::material::{
-    File, consecutive, crashed, first_pages, forms, mixture, noise, options, promoted, read, segment, write,
+    File, consecutive, crashed, first_pages, forms, limits, mixture, noise, options, promoted, read, segment,
+    write,
 };
 
 /// Name of a file, options to write it, and its members. A file named after records must not hold members
@@ -138,4 +140,22 @@ fn names_in(cell: &str) -> Vec<String> {
     let at = first.bytes().zip(last.bytes()).position(|(one, other)| one != other).expect("a range");
     let digits = first[at..=at].chars().zip(last[at..=at].chars()).next().expect("digits");
     (digits.0..=digits.1).map(|digit| format!("{}{digit}{}", &first[..at], &first[at + 1..])).collect()
+}
+
+/// The header of a file binds its members: a file that states version 1 has no form of data of version 2, or is damaged.
+#[test]
+fn a_file_for_readers_of_version_1_has_nothing_of_version_2() {
+    for name in [GENERIC, POINTS] {
+        let mut file = fs::read(folder(2).join(name)).unwrap();
+        file[8..12].copy_from_slice(&[1, 0, 1, 0]);
+        // With a right checksum and a right binding.
+        let file = with_additions(&file, &[]);
+        let mut reader = Reader::open(Cursor::new(file), limits()).unwrap();
+        let head = reader.next().unwrap().unwrap();
+        let Err(Error::Damage(damage)) = reader.decode(&head, &mut std::io::sink()) else {
+            panic!("{name}: expected damage")
+        };
+        let text = damage.source.unwrap().to_string();
+        assert!(text.contains("expected forms of version 1 alone"), "{name}: {text}");
+    }
 }

@@ -22,7 +22,7 @@ use super::layout::{
 };
 use super::limits::Needs;
 use super::{Error, ReadLimits};
-use crate::coder::{self, Breakdown, Decoder, Encoder, Fallback, Form, Original};
+use crate::coder::{self, Breakdown, COPIES_READER, Decoder, Encoder, Fallback, Form, Original};
 
 /// Reads a container member by member.
 ///
@@ -185,7 +185,10 @@ impl<R: Read + Seek> Reader<R> {
             }
         })?;
         let page_memory = self.limits.admit(header.needs).map_err(Error::Needs)?;
-        self.coder_limits = header.needs.limits(header.form, header.level, page_memory);
+        self.coder_limits = coder::Limits {
+            may_copy: header.least_reader >= COPIES_READER,
+            ..header.needs.limits(header.form, header.level, page_memory)
+        };
         self.decoder = Decoder::new(self.coder_limits);
         if header.form == FileForm::Segment {
             self.decoder = self.decoder.alone();
