@@ -1,8 +1,8 @@
 //! Determines what triggered each checkpoint.
 //!
-//! The WAL does not contain the trigger: a checkpoint's flags are in shared memory and in the server log only. It contains the
-//! begin of each checkpoint and its redo pointer. With the server's settings, interval and distance determine the trigger;
-//! without them, the settings are inferred.
+//! The WAL does not contain the trigger: a checkpoint's flags exist only in shared memory and in the server's
+//! log. The WAL contains the start of each checkpoint and its redo pointer. With the server's settings,
+//! interval and distance determine the trigger. Without them, the settings are inferred.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,22 +12,23 @@ use walden_format::version::Major;
 /// The fields of a checkpoint record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CheckpointRecord {
-    /// LSN of the record; of an unfinished checkpoint that of its `CHECKPOINT_REDO`.
+    /// LSN of the record. For an unfinished checkpoint, LSN of its `CHECKPOINT_REDO`.
     pub lsn: Lsn,
-    /// The redo pointer, where recovery starts: changes behind it log a full-page image of each page at its first change.
+    /// The redo pointer, where recovery starts. The first change of a page after it logs a full-page image.
     pub redo: Lsn,
-    /// Begin of the checkpoint, in seconds since 1970-01-01 UTC.
+    /// Start of the checkpoint, in seconds since 1970-01-01 UTC.
     pub time: i64,
     /// Whether it is a shutdown checkpoint.
     pub shutdown: bool,
-    /// Whether the log has the record that ends it. Otherwise a crash cut it off, or the log ends before; from 17 on the log shows
-    /// that it began, and pages have images after its redo pointer all the same.
+    /// Whether the WAL contains the record that ends it. Otherwise a crash interrupted the checkpoint, or the
+    /// WAL ends before the record. From 17 on, `CHECKPOINT_REDO` still shows its start. Pages have images
+    /// after its redo pointer in either case.
     pub is_finished: bool,
     /// Evidence of a base backup or a segment switch before it.
     pub begin: Begin,
 }
 
-/// Evidence in the log of the reason for a checkpoint.
+/// Evidence in the WAL of the reason for a checkpoint.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Begin {
     /// Nothing.
@@ -45,7 +46,7 @@ pub enum Begin {
 #[derive(Clone, Debug, Default)]
 pub struct CheckpointRecords {
     finished: Vec<CheckpointRecord>,
-    /// LSN and time of each `CHECKPOINT_REDO` whose checkpoint has no record so far.
+    /// LSN and time of each `CHECKPOINT_REDO` whose checkpoint has no record yet.
     begun: Vec<(Lsn, Option<i64>)>,
     /// Segment switches.
     switches: Vec<Lsn>,
@@ -75,8 +76,8 @@ impl CheckpointRecords {
         self.backups.push(start);
     }
 
-    /// All of them, those that were not finished included. One of which not even the time is known gets that of the next one,
-    /// or the one before.
+    /// Returns all checkpoints, including unfinished ones. If the time of one is unknown, it gets the next
+    /// checkpoint's time, or else the last one's.
     pub fn into_all(self, size: SegmentSize) -> Vec<CheckpointRecord> {
         let CheckpointRecords { finished: mut all, begun, switches, backups } = self;
         let of_neighbours = |lsn: Lsn| {
@@ -147,7 +148,7 @@ pub struct Checkpoint {
     pub record: CheckpointRecord,
     /// Bytes between the redo pointers of the one before and this one; `None` for the first.
     pub distance: Option<u64>,
-    /// Seconds between the begins of the one before and this one; `None` for the first.
+    /// Seconds between the starts of the previous checkpoint and this one; `None` for the first.
     pub interval: Option<i64>,
     /// What triggered it.
     pub cause: Cause,
@@ -162,7 +163,8 @@ pub struct CheckpointSettings {
     pub max_wal_size: u64,
     /// `checkpoint_completion_target`, in thousandths.
     pub completion_target_milli: u64,
-    /// Whether the server is version 11 or later, which keeps the WAL of one checkpoint instead of two.
+    /// Whether the server is version 11 or later, which keeps the WAL of one checkpoint. Earlier versions
+    /// keep two.
     pub keeps_one: bool,
 }
 
@@ -190,11 +192,12 @@ impl CheckpointSettings {
         })
     }
 
-    /// How many segments the redo pointer of a checkpoint for volume lies behind the one before, at least
-    /// (`CalculateCheckpointSegments`).
+    /// Returns the minimum number of segments from the previous redo pointer to that of a checkpoint
+    /// triggered by volume (`CalculateCheckpointSegments`).
     ///
-    /// The request comes when the segment before that one is finished (`XLogCheckpointNeeded`, called by `XLogWrite`). All of it is
-    /// written then, so that what is inserted next, and with it the new redo pointer, lies behind it.
+    /// The request comes when the last segment before this distance is finished (`XLogCheckpointNeeded`,
+    /// called by `XLogWrite`). That segment is completely written by then, so the next insert position, and
+    /// with it the new redo pointer, is after it.
     pub fn segments(&self, size: SegmentSize) -> u64 {
         let kept = if self.keeps_one { 1000 } else { 2000 };
         let segments = self.max_wal_size / size.bytes();
@@ -207,7 +210,7 @@ const MIN_TIMEOUT: i64 = 30;
 /// Common values of `checkpoint_timeout`, in seconds, for inferring it.
 const USUAL_TIMEOUTS: [i64; 12] = [30, 60, 120, 180, 300, 600, 900, 1200, 1800, 2700, 3600, 86_400];
 
-/// Determines the cause of each checkpoint. Without `settings` they are inferred from intervals and distances.
+/// Determines the cause of each checkpoint. Without `settings`, infers them from intervals and distances.
 pub fn explain_checkpoints(
     records: &[CheckpointRecord],
     segment_size: SegmentSize,
@@ -254,30 +257,33 @@ pub fn explain_checkpoints(
     checkpoints
 }
 
-/// The fewest segments between the redo pointers of a checkpoint by volume and the one before it; `None` if there is no such checkpoint.
+/// The fewest segments between a checkpoint triggered by volume and the one before it, from redo pointer to
+/// redo pointer; `None` if no checkpoint was triggered by volume.
 pub(crate) fn volume_segments(checkpoints: &[Checkpoint], size: SegmentSize) -> Option<u64> {
     let by_volume = checkpoints.iter().filter(|checkpoint| checkpoint.cause == Cause::Volume);
     by_volume.filter_map(|one| Some(crossed_segments(one, one.distance?, size))).min()
 }
 
-/// Segments that were filled between the redo pointer before and this one's.
+/// Segments filled between the previous redo pointer and this one.
 fn crossed_segments(checkpoint: &Checkpoint, distance: u64, size: SegmentSize) -> u64 {
     let redo = checkpoint.record.redo;
     size.segment_of(redo) - size.segment_of(Lsn(redo.0 - distance))
 }
 
-/// Whether an interval is that of a timed checkpoint. The checkpointer checks the clock in whole seconds and may be a little
-/// late; an idle server skips checkpoints, so the interval may be a multiple.
+/// Whether an interval is that of a timed checkpoint. The checkpointer checks the clock in whole seconds and
+/// may be a little late; an idle server skips checkpoints, so the interval may be a multiple.
 fn is_timed(interval: i64, timeout: i64) -> bool {
     interval >= timeout - 1 && (interval <= timeout + 2 || interval % timeout <= 2)
 }
 
-/// Whether a checkpoint whose redo pointer is as far behind the one before as `max_wal_size` allows began by time all the same: after the
-/// timeout, and in the segment in which the one before ended.
+/// Whether the timeout triggered a checkpoint although its redo pointer is as far from the previous one as
+/// `max_wal_size` allows. It did if the timeout has passed and the redo pointer is in the segment where the
+/// previous checkpoint ended.
 ///
-/// The request by volume came while the one before was in progress, and was acted on at its end. If nothing was logged behind its
-/// record, the checkpoint was skipped (`CreateCheckPoint`), and the timeout started anew (`CheckpointerMain`), so that the interval is
-/// longer by what the one before took. Another request needs another finished segment (`XLogWrite`), and there is none.
+/// The request by volume came while the previous checkpoint was in progress, and was handled at its end. If
+/// nothing was logged after its record, the requested checkpoint was skipped (`CreateCheckPoint`) and the
+/// timeout restarted (`CheckpointerMain`). The interval is then longer by the duration of the previous
+/// checkpoint. Another request requires another finished segment (`XLogWrite`), and no segment was finished.
 fn is_after_skipped(
     before: &CheckpointRecord,
     checkpoint: &Checkpoint,
@@ -298,9 +304,10 @@ fn usual_timeout(checkpoints: &[Checkpoint]) -> Option<i64> {
     (fits(&best) > 0 && best >= MIN_TIMEOUT).then_some(best)
 }
 
-/// The number of segments between checkpoints triggered by volume: the smallest that occurs at least twice among checkpoints that
-/// are not timed and whose redo pointer is near the start of a segment, where a request by volume puts it. If none does, the smallest of
-/// two that differ by one: a checkpoint may begin late.
+/// The number of segments between checkpoints triggered by volume. Candidates are checkpoints that are not
+/// timed and whose redo pointer is near the start of a segment, where a request by volume puts it. The result
+/// is the smallest distance that occurs at least twice, or else the smaller of two that differ by one, as a
+/// checkpoint may start late.
 fn usual_distance(checkpoints: &[Checkpoint], size: SegmentSize, timeout: Option<i64>) -> Option<u64> {
     let mut near_start = Vec::new();
     for pair in checkpoints.windows(2) {
@@ -326,8 +333,8 @@ fn usual_distance(checkpoints: &[Checkpoint], size: SegmentSize, timeout: Option
         pairs.find(|(one, next)| *one > 0 && next - one <= difference).map(|(one, _)| one)
     };
     let twice = within(0).or_else(|| within(1));
-    // One alone is sufficient if it is several segments away, right at the start of a segment, and no switch
-    // finished the one before.
+    // A single one suffices if it is several segments away, right at the start of a segment, and no switch
+    // finished the segment before.
     let is_sure = |&&(segments, offset, is_after_switch): &&(u64, u64, bool)| {
         segments >= 4 && offset < size.bytes() / 64 && !is_after_switch
     };
@@ -354,7 +361,8 @@ mod tests {
         explain_checkpoints(seen, SIZE, settings).iter().map(|checkpoint| checkpoint.cause).collect()
     }
 
-    /// The records of two checkpoints, of which a crash cut the second one off, and of one that is in progress at the end.
+    /// The records of two checkpoints. One in between was interrupted by a crash, and another is in progress
+    /// at the end.
     #[test]
     fn checkpoints_without_a_record_are_in_their_place() {
         let (first, last) = (seen(2, 0, 10), seen(7, 0, 50));
@@ -362,7 +370,7 @@ mod tests {
         records.begin(first.redo, Some(9));
         records.finish(first);
         records.begin(Lsn(5 * SIZE.bytes()), Some(31));
-        // The end of recovery begins and ends at once.
+        // The end-of-recovery checkpoint logs no `CHECKPOINT_REDO` of its own.
         records.finish(last);
         records.begin(Lsn(9 * SIZE.bytes()), None);
         let all = records.into_all(SIZE);
@@ -387,7 +395,7 @@ mod tests {
         use Cause::*;
         assert_eq!(causes_with(&|_| {}, None), [First, Volume, Volume]);
         assert_eq!(causes_with(&is_backup, None), [First, Requested, Volume]);
-        // The distance of the other one is the only one that is known.
+        // The last checkpoint's distance is the only usable one.
         assert_eq!(causes_with(&is_switched, None), [First, Requested, Volume]);
         let known = Some(CheckpointSettings { max_wal_size: 128 << 20, ..settings(0) });
         assert_eq!(causes_with(&is_backup, known), [First, Requested, Volume]);
@@ -397,7 +405,7 @@ mod tests {
     #[test]
     fn known_settings_determine_the_cause() {
         let settings = settings(1 << 30);
-        // 64 segments / 1.9: the default settings give 33.
+        // 64 segments / 1.9: the default settings yield 33.
         assert_eq!(settings.segments(SIZE), 33);
         let reported = [
             ("checkpoint_timeout", "300 s"),
@@ -418,7 +426,8 @@ mod tests {
         );
     }
 
-    /// With N segments, the request comes when segment r + N - 1 is finished: no redo pointer in that segment is due to it.
+    /// With N segments, the request comes when segment r + N - 1 is finished: it causes no redo pointer in
+    /// that segment.
     #[test]
     fn volume_begins_in_the_segment_behind_the_finished_one() {
         for (max_wal_size, segments) in [(32 << 20, 1), (64 << 20, 2), (1 << 30, 33)] {
@@ -433,7 +442,8 @@ mod tests {
         }
     }
 
-    /// The first one ended 20 seconds later, in the segment of its end, and a request that had come meanwhile was skipped.
+    /// The first checkpoint ended 20 seconds later, in the segment given. A request that came in the meantime
+    /// was skipped.
     #[test]
     fn a_skipped_request_starts_the_timeout_anew() {
         let settings = settings(64 << 20);
@@ -445,13 +455,13 @@ mod tests {
         let cause =
             |ended, segment, time| causes(&[ended_in(ended), seen(segment, 6000, time)], Some(settings))[1];
         assert_eq!(cause(9, 9, 320), Cause::Time);
-        // The request was not skipped, as the log went on.
+        // The request was not skipped, as the WAL continued.
         assert_eq!(cause(9, 9, 20), Cause::Volume);
-        // One more segment was finished since: another request.
+        // Another segment was finished in the meantime: another request.
         assert_eq!(cause(9, 10, 320), Cause::Volume);
-        // None had been finished for a request.
+        // No segment was finished, so there was no request by volume.
         assert_eq!(cause(8, 8, 320), Cause::Requested);
-        // Without settings, others show the timeout and the volume.
+        // Without settings, the other checkpoints show the timeout and the volume.
         let long = CheckpointRecord { lsn: Lsn(10 * SIZE.bytes() + 100), ..seen(7, 9 << 20, 680) };
         let log = [
             seen(0, 0, 0),
@@ -477,14 +487,15 @@ mod tests {
         ];
         use Cause::*;
         assert_eq!(causes(&log, None), [First, Volume, Volume, Time, Time, Requested]);
-        // One on request, a segment nearer than all others, at the start of a segment.
+        // A requested checkpoint at the start of a segment, one segment nearer than all others.
         let nearer = [seen(0, 0, 0), seen(2, 90, 7), seen(3, 90, 10), seen(5, 90, 17), seen(8, 90, 26)];
         assert_eq!(causes(&nearer, None), [First, Volume, Requested, Volume, Volume]);
         let mut log = log.to_vec();
         log[5].shutdown = true;
         assert_eq!(causes(&log, None)[5], Shutdown);
         assert_eq!(causes(&[], None), []);
-        // One alone counts as triggered by volume right behind the start of a segment, else as requested.
+        // A single one counts as triggered by volume right after the start of a segment, otherwise as
+        // requested.
         assert_eq!(causes(&[seen(0, 0, 0), seen(4, 100_000, 9)], None), [First, Volume]);
         assert_eq!(causes(&[seen(0, 0, 0), seen(4, 2_800_000, 9)], None), [First, Requested]);
     }

@@ -1,7 +1,7 @@
 //! Counts the records of one segment: the visitor of the parallel scan.
 //!
-//! This is the hot loop: a record of the usual layout takes one lookup each for its cell and its transaction, in small tables
-//! that mostly have them, and a few additions; see [`UsualSums`] and [`TransactionSums`].
+//! This is the hot loop. A record of the usual layout takes one lookup for its cell and one for its
+//! transaction, mostly hits in small tables, and a few additions; see [`UsualSums`] and [`TransactionSums`].
 
 mod event;
 mod evidence;
@@ -51,15 +51,16 @@ pub(crate) struct CollectSpec<'a> {
 pub(crate) struct SegmentTally<'a> {
     spec: CollectSpec<'a>,
     segment_end: Lsn,
-    /// Start of the first counted record, or of the padding, the abandoned record or the log's tail that a range begins with.
+    /// Start of the first counted record, or of the padding, the abandoned record or the end of the WAL that
+    /// a range starts with.
     pub first: Option<Lsn>,
     /// Page headers before the first counted record.
     pub lead_headers: u64,
-    /// The last of them: its start and its width.
+    /// The last of these headers: its start and its width.
     lead_header: Option<(Lsn, u64)>,
-    /// Width of the page header right before `first` that belongs to a range which begins in this segment.
+    /// Width of the page header right before `first`, if it belongs to a range that starts in this segment.
     pub first_header: u64,
-    /// Bytes of a record that began in an earlier segment.
+    /// Bytes of a record that started in an earlier segment.
     pub lead_continuation: u64,
     cell_index: FxHashMap<Cell, u32>,
     /// Cells looked up recently.
@@ -72,7 +73,7 @@ pub(crate) struct SegmentTally<'a> {
     pub images: ImageTable,
     /// Sums over transactions, by the lowest bits of their ID, since the transaction took the place.
     writing: Box<[TransactionSums; WRITING]>,
-    /// Sums evicted from `writing`; a transaction may be there more than once.
+    /// Sums evicted from `writing`; may contain a transaction more than once.
     pub transactions: Vec<(u32, TransactionTally)>,
     pub finished: Vec<Finished>,
     /// The subtransactions of all `finished`, concatenated.
@@ -86,13 +87,13 @@ pub(crate) struct SegmentTally<'a> {
     sampler: Option<Box<Sampler>>,
 }
 
-/// What the sums of a view are by in one segment.
+/// Key of a view's sums in one segment.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Piece {
     pub cell: u32,
     pub xid: u32,
     pub slice: u32,
-    /// Of views by vacuum.
+    /// Used by views by vacuum only.
     pub in_transaction: bool,
 }
 
@@ -130,8 +131,8 @@ impl<'a> SegmentTally<'a> {
         }
     }
 
-    /// Clears it for another segment. The memory is kept, as page faults of a new allocation for each segment would take a
-    /// twentieth of the time.
+    /// Clears the sums for another segment. Keeps the memory: page faults of a new allocation for each
+    /// segment would take a twentieth of the time.
     pub fn begin(mut self, segment_start: Lsn, segment_end: Lsn) -> SegmentTally<'a> {
         self.clear(segment_start, segment_end);
         self
@@ -165,14 +166,15 @@ impl<'a> SegmentTally<'a> {
         self.look_up_cell(Cell::FRAMING, 0);
     }
 
-    /// Clears it for the next part of a log whose earlier parts were counted: everything counts, in whichever segment.
+    /// Clears the sums for the next part of WAL whose earlier parts were counted. Everything counts, in any
+    /// segment.
     pub fn begin_at(&mut self, position: Lsn) {
         self.clear(position, Lsn(u64::MAX));
         self.first = Some(position);
         self.usual_alone = self.spec.views.is_empty();
     }
 
-    /// Counts from `first` on.
+    /// Starts counting at `first`.
     #[cold]
     fn begin_range(&mut self, first: Lsn) {
         self.first_header = self.header_before(first);
@@ -188,8 +190,8 @@ impl<'a> SegmentTally<'a> {
         self.sampler.as_ref().map(|sampler| &sampler.sample)
     }
 
-    /// Begins a range without a record at what follows the last record, unless that was before it: then the range before has it
-    /// whole.
+    /// Starts a range that contains no record at `tail`, the end of the last record. If that end is before
+    /// the range, the previous range has all of it.
     pub fn begin_with_tail(&mut self, tail: Lsn) {
         if self.first.is_none() && self.is_at_or_behind_start(tail) {
             self.begin_range(tail);
@@ -200,9 +202,11 @@ impl<'a> SegmentTally<'a> {
         self.spec.from.is_some_and(|from| from <= lsn)
     }
 
-    /// Width of the page header right before the first position of a range, if that is in the range too; 0 else.
+    /// Width of the page header right before the first position of a range if the header is in the range too,
+    /// otherwise 0.
     ///
-    /// No earlier record goes on behind such a header, so that a range which ends at it does not have it.
+    /// No earlier record continues after such a header, so a range that ends at the header does not include
+    /// it.
     fn header_before(&self, first: Lsn) -> u64 {
         let Some((start, width)) = self.lead_header else { return 0 };
         if self.is_at_or_behind_start(start) && start.plus(width) == first { width } else { 0 }
@@ -297,7 +301,8 @@ impl<'a> SegmentTally<'a> {
         self.add(0, 0, |tally| tally.buckets.add(bucket, bytes));
     }
 
-    /// Counts framing at the segment's start or the end of the WAL, once the merge has decided that it counts.
+    /// Counts framing at the segment's start or the end of the WAL, once the merge has decided that it
+    /// counts.
     pub fn add_framing(&mut self, at_start: bool, bucket: Bucket, bytes: u64) {
         if bytes > 0 {
             let slice = self.slice;
@@ -396,7 +401,7 @@ impl<'a> SegmentTally<'a> {
             Ok(Payload::FullPageWritesChange(change)) => Event::FullPageWrites(change.enabled),
             Ok(Payload::LogicalDecodingStatusChange(change)) => Event::LogicalDecoding(change.enabled),
             Ok(Payload::BackupEnd(backup)) => Event::BackupEnd { start: backup.start },
-            // Unknown kinds and malformed records have been counted, and mean nothing more.
+            // Unknown kinds and malformed records are already counted, and have no further meaning.
             Ok(_) | Err(_) => return,
         };
         self.events.push((record.lsn, event));
@@ -503,7 +508,7 @@ impl Visitor for SegmentTally<'_> {
         ControlFlow::Continue(())
     }
 
-    /// Like [`SegmentTally::record`], for a record of this layout.
+    /// Does the same as [`SegmentTally::record`], for a record of this layout.
     #[inline(always)]
     fn simple_record(&mut self, record: SimpleRecord<'_>) -> ControlFlow<()> {
         if !self.usual_alone {
@@ -566,8 +571,9 @@ impl Visitor for SegmentTally<'_> {
 
     fn padding(&mut self, lsn: Lsn, bytes: u64) {
         if self.first.is_none() {
-            // A range that ends within the padding has the whole page that it ends in: the next one begins with a page. Since version
-            // 11, PostgreSQL writes these pages without headers (`CopyXLogRecordToWAL` in `xlog.c`).
+            // A range that ends within the padding includes the whole page of its end, and the next range
+            // starts with a page. Since version 11, PostgreSQL writes these pages without headers
+            // (`CopyXLogRecordToWAL` in `xlog.c`).
             let is_page = self.spec.geometry.offset_in_page(lsn) == 0 && self.is_at_or_behind_start(lsn);
             if !is_page && self.header_before(lsn) == 0 {
                 return;

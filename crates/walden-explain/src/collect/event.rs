@@ -1,4 +1,4 @@
-//! What records mean beyond their bytes.
+//! Meaning of records beyond their bytes.
 
 use walden_format::lsn::Lsn;
 use walden_format::payload::standby::AccessExclusiveLock;
@@ -25,7 +25,7 @@ pub(crate) struct Finished {
 }
 
 impl Finished {
-    /// The sums of the transaction that were still in its place.
+    /// The transaction's sums since it took its place.
     pub fn tally(&self) -> TransactionTally {
         TransactionTally {
             records: self.records.into(),
@@ -35,14 +35,14 @@ impl Finished {
     }
 }
 
-/// What the record of a commit says of the files that it drops.
+/// Files that a commit record drops.
 #[derive(Debug)]
 pub(crate) struct Dropped {
-    /// The transaction, behind its subtransactions.
+    /// The subtransactions, then the transaction.
     pub xids: Vec<u32>,
     /// The files, in the order of the record.
     pub files: Vec<RelFileLocator>,
-    /// Databases and OIDs of the relations that are dropped, by their statistics; `None` before 15.
+    /// Databases and OIDs of the dropped relations, from their dropped statistics; `None` before 15.
     pub relations: Option<Vec<(u32, u32)>>,
     /// Whether the transaction is known to have logged its locks, as it does unless `wal_level` is `minimal`.
     pub has_logged_locks: bool,
@@ -54,7 +54,8 @@ impl Dropped {
         const RELATION: i32 = 2;
         let relations = end.dropped_stats.filter(|stats| stats.kind == RELATION);
         let number = |stats: DroppedStats| Some((stats.database, u32::try_from(stats.object).ok()?));
-        // `RecordTransactionCommitPrepared` sets the flag whether or not there were locks. Before 10 there is none.
+        // `RecordTransactionCommitPrepared` sets the flag with or without locks. Before 10, the flag does not
+        // exist.
         let has_flag = end.flags.has_access_exclusive_locks() && end.twophase_xid.is_none();
         Dropped {
             xids: end.subxacts.chain([end.twophase_xid.unwrap_or(record_xid)]).collect(),
@@ -84,7 +85,7 @@ pub(crate) enum Event {
         top: u32,
     },
     Checkpoint(Box<Checkpoint>),
-    /// A checkpoint began; since 17.
+    /// A checkpoint started; since 17.
     CheckpointRedo {
         redo: CheckpointRedo,
         /// The last transaction end before it in its segment, if any.
@@ -109,7 +110,7 @@ pub(crate) enum Event {
     FullPageWrites(bool),
     /// Logical decoding was switched on or off; since 19.
     LogicalDecoding(bool),
-    /// A base backup ended; where it started.
+    /// A base backup that started at `start` ended.
     BackupEnd {
         start: Lsn,
     },

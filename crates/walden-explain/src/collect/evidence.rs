@@ -1,7 +1,7 @@
-//! Collects [`Evidence`] of the records of one segment.
+//! Collects [`Evidence`] from the records of one segment.
 //!
-//! Records are put in their context by small tables that are indexed by hashes and overwrite their entries, so that memory is
-//! bounded and each record costs a few lookups.
+//! Small tables relate records to each other. They are indexed by hashes and overwrite their entries, so
+//! memory is bounded and each record costs a few lookups.
 
 use rustc_hash::FxHashMap;
 use walden_format::payload::heap::{
@@ -20,7 +20,7 @@ use walden_redo::page::{LINE_POINTER_BYTES, LinePointer, Tid, line_pointer_offse
 use super::sums::tuple_key;
 use crate::evidence::{DecodingEvidence, Evidence};
 
-/// What the records of a segment say of their relations.
+/// Evidence in a segment's records about their relations.
 pub(crate) struct SegmentEvidence {
     version: Major,
     index: FxHashMap<RelFileLocator, u32>,
@@ -31,15 +31,15 @@ pub(crate) struct SegmentEvidence {
     last_leaves: Vec<u32>,
     /// The last value of each sequence.
     last_values: FxHashMap<RelFileLocator, i64>,
-    /// Tuples written: with the transaction, and without.
+    /// Tuples written: per transaction, and by any transaction.
     written: Box<[[u32; 2]; TUPLES]>,
     locks: Box<[Lock; LOCKS]>,
-    /// Number of inserts into TOAST tables so far, and by transaction that number at its last one.
+    /// Number of inserts into TOAST tables so far; per transaction, that number at its last insert.
     toast_inserts: u32,
     last_toast: Box<[(u32, u32); SESSIONS]>,
-    /// The last update of a transaction that has inserted nothing since.
+    /// The last update of a transaction that has inserted no row since.
     updates: Box<[LastUpdate; SESSIONS]>,
-    /// Keys of index tuples, by what they point at: a part of the hash of that, and the key's hash.
+    /// Keys of index tuples, by the tuple's TID: a part of the TID's hash, and the key's hash.
     keys: Box<[[u32; 2]; TUPLES]>,
 }
 
@@ -58,7 +58,7 @@ struct Lock {
     image_bytes: u32,
     toast_inserts: u32,
     is_for_update: bool,
-    /// Hash of the tuple's attributes, if its page is in the record as an image.
+    /// Hash of the tuple's attributes, if the record contains an image of its page.
     tuple: Option<u32>,
 }
 
@@ -76,7 +76,7 @@ impl LastUpdate {
 /// `uint16 postingoff` in an `INSERT_POST` record.
 const POSTING_OFFSET_BYTES: usize = size_of::<u16>();
 
-/// What evidence needs of a record, whatever its layout.
+/// The fields that evidence needs from a record of any layout.
 #[derive(Clone, Copy)]
 struct Observed<'a> {
     info: u8,
@@ -94,7 +94,7 @@ struct Observed<'a> {
     has_image: bool,
 }
 
-/// Whether records of a resource manager are evidence of anything.
+/// Whether records of a resource manager are evidence.
 #[inline(always)]
 pub(super) fn is_evidence(manager: u8) -> bool {
     const MANAGERS: u64 = 1 << rmid::HEAP | 1 << rmid::HEAP2 | 1 << rmid::BTREE | 1 << rmid::SEQ;
@@ -120,7 +120,7 @@ impl SegmentEvidence {
         }
     }
 
-    /// Forgets everything, for another segment.
+    /// Clears the evidence for another segment.
     pub fn clear(&mut self) {
         self.index.clear();
         self.recent.fill((RelFileLocator::default(), u32::MAX));
@@ -161,7 +161,7 @@ impl SegmentEvidence {
         self.observe_any(record.header.rmid, &observed, || compare_with_images(record, block, old), locked);
     }
 
-    /// The same for a record of the simple layout.
+    /// Does the same for a record of the simple layout.
     #[inline(always)]
     pub fn observe_simple(&mut self, record: SimpleRecord<'_>) {
         if !record.has_block() || record.fork() != Fork::MAIN {
@@ -194,7 +194,7 @@ impl SegmentEvidence {
         match (manager, record.info & heap::OPMASK) {
             (rmid::BTREE, _) => match record.info & walden_format::rmgr::info::RMGR_MASK {
                 btree::INSERT_LEAF => self.leaf_insert(record),
-                // The entry is behind the number of the TID that it splits a posting list at (`btree_xlog_insert`).
+                // The entry follows the offset at which its TID splits a posting list (`btree_xlog_insert`).
                 btree::INSERT_POST if self.version >= Major::V13 => {
                     let data = record.data.get(POSTING_OFFSET_BYTES..).unwrap_or_default();
                     self.leaf_insert(&Observed { data, ..*record });
@@ -211,7 +211,7 @@ impl SegmentEvidence {
         }
     }
 
-    /// The place of a relation in `relations`.
+    /// Index of a relation in `relations`.
     #[inline(always)]
     fn relation(&mut self, relation: RelFileLocator) -> usize {
         let place = relation.relation as usize % RECENT;
@@ -232,7 +232,7 @@ impl SegmentEvidence {
         index as usize
     }
 
-    /// New tuples were stored, for logical decoding too or not.
+    /// Counts a record that stores new tuples, and whether logical decoding can read them.
     #[inline(always)]
     fn stored(&mut self, record: &Observed<'_>, is_logical: bool) {
         // Decoding does not need catalogs' tuples.
@@ -266,7 +266,7 @@ impl SegmentEvidence {
         let relation = self.relation(record.relation);
         let evidence = &mut self.relations[relation].1;
         let Some((delete, old)) = XlHeapDelete::split(record.main) else { return };
-        // An update that moves a row to another partition deletes it in its own.
+        // An update that moves a row to another partition deletes the row in its old partition.
         match delete.flags.is_partition_move() {
             true => evidence.partition_moves += 1,
             false => {
@@ -281,12 +281,13 @@ impl SegmentEvidence {
         }
     }
 
-    /// `nextval()` logs a value that is 32 numbers ahead (`SEQ_LOG_VALS` in `sequence.c`), and the next
-    /// record after these are drawn.
+    /// Counts values that were set. `nextval()` logs a value 32 numbers ahead (`SEQ_LOG_VALS` in
+    /// `sequence.c`), and logs again once these are drawn.
     #[inline(never)]
     fn sequence(&mut self, record: &Observed<'_>) {
         const SEQ_LOG_VALS: u64 = 32;
-        /// The relation, and the header of the sequence's only tuple, whose first field is its value.
+        /// Offset of the value: after the relation and the header of the sequence's only tuple, whose first
+        /// field it is.
         const VALUE_AT: usize = 12 + 24;
         let Some(value) = record.main.get(VALUE_AT..).and_then(|bytes| bytes.first_chunk()) else { return };
         let value = i64::from_le_bytes(*value);
@@ -305,7 +306,7 @@ impl SegmentEvidence {
         let since_17 = self.version >= Major::V17;
         let flags = || PruneFlags::read(record.main, self.version).unwrap_or_default();
         let (is_prune, is_freeze) = match kind {
-            // Since 19, what a query finds to be visible to all is marked as such, whether or not it prunes anything.
+            // Since 19, a query marks pages that it finds all-visible, even without pruning.
             heap2::PRUNE_ON_ACCESS if self.version >= Major::V19 => (flags().has_lists(), false),
             heap2::PRUNE_ON_ACCESS => (true, false),
             heap2::PRUNE_VACUUM_SCAN if since_17 => (false, flags().has_freeze_plans()),
@@ -339,7 +340,7 @@ impl SegmentEvidence {
         let place = key as usize >> 1 & (LOCKS - 1);
         let before = self.locks[place];
         if before.key == key && !before.is_for_update {
-            // The first lock was there before the update that takes this one.
+            // The first lock preceded the update, which takes this one.
             evidence.row_locks.remove(before.bytes.into(), before.image_bytes.into());
             evidence.upsert_locks.add(before.bytes.into(), before.image_bytes.into());
         }
@@ -354,8 +355,8 @@ impl SegmentEvidence {
         };
     }
 
-    /// Gives the lock that a transaction took on a tuple to its update of that tuple. Returns the hash of the tuple's attributes, if
-    /// the lock's record has it.
+    /// Attributes the lock that a transaction took on a tuple to its update of that tuple. Returns the hash
+    /// of the tuple's attributes if the lock's record contains them.
     #[inline(always)]
     fn resolve_lock(&mut self, key: u64, xid: u32, has_moved: bool) -> Option<u32> {
         let place = key as usize >> 1 & (LOCKS - 1);
@@ -423,10 +424,10 @@ impl SegmentEvidence {
         }
     }
 
-    /// Whether a table of tuples written has the old tuple; adds the new one.
+    /// Whether a table of written tuples contains the old tuple; adds the new one.
     #[inline(always)]
     fn rewrite_tuple(&mut self, table: usize, old: u64, new: u64) -> bool {
-        // The lower half of a key is the place; the upper half, which is never 0, identifies the tuple.
+        // The lower half of a key is the place. The upper half, which is never 0, identifies the tuple.
         let place = |key: u64| key as usize >> 1 & (TUPLES - 1);
         let is_known = self.written[place(old)][table] == (old >> 32) as u32;
         self.written[place(new)][table] = (new >> 32) as u32;
@@ -453,16 +454,16 @@ impl SegmentEvidence {
         evidence.same_keys += u64::from(comparison == Some(false));
     }
 
-    /// The update that the next index entries of a transaction are for, if it wrote no other row since: each row is followed by its
-    /// entries (`ExecInsertIndexTuples`), whether or not these are logged beside an image. `walden-whatif` has the same rule for
-    /// the indexes of a table that it knows (`objects.rs`).
+    /// The update that the transaction's next index entries belong to, if the transaction has written no
+    /// other row since. Each row is followed by its entries (`ExecInsertIndexTuples`), with or without an
+    /// image. `walden-whatif` applies the same rule to the known indexes of a table (`objects.rs`).
     #[inline(always)]
     fn update_of(&self, xid: u32) -> Option<LastUpdate> {
         let update = self.updates[xid as usize % SESSIONS];
         (xid != 0 && update.xid == xid).then_some(update)
     }
 
-    /// A transaction inserted a row: its next index entries are for that.
+    /// Forgets a transaction's update when it inserts a row: its next index entries belong to that row.
     #[inline(always)]
     fn forget_update(&mut self, xid: u32) {
         let update = &mut self.updates[xid as usize % SESSIONS];
@@ -471,8 +472,8 @@ impl SegmentEvidence {
         }
     }
 
-    /// Whether the index tuple of an updated heap tuple has another key than that of the tuple before, if that was inserted
-    /// recently.
+    /// Whether the index entry of an updated row has a key other than the previous version's entry; `None` if
+    /// that entry was not inserted recently.
     #[inline(always)]
     fn compare_keys(&mut self, record: &Observed<'_>, tid: Tid, update: Option<LastUpdate>) -> Option<bool> {
         let hash = hash_of(record.data.get(INDEX_TUPLE_HEADER_BYTES..)?);
@@ -490,7 +491,8 @@ impl SegmentEvidence {
     }
 }
 
-/// Whether a lock's bits are those of `SELECT FOR UPDATE`, which an update that keeps the key does not take itself.
+/// Whether a lock's bits are those of `SELECT FOR UPDATE`. An update that keeps the key does not take such a
+/// lock itself.
 #[inline(always)]
 fn is_for_update(bits: InfoBits) -> bool {
     bits.xmax_excl_lock() && bits.keys_updated()
@@ -503,8 +505,8 @@ fn hash_of(key: &[u8]) -> u32 {
     (hasher.finish() >> 32) as u32
 }
 
-/// Compares the attributes of the old and the new tuple by what an update's record has of them without images; `None` if that is
-/// not enough.
+/// Compares the attributes of an update's old and new tuple by the record's data, without images; `None` if
+/// the data does not suffice.
 #[inline(always)]
 fn is_unchanged(flags: UpdateFlags, data: &[u8], old_tuple: &[u8]) -> Option<bool> {
     let (_, new_tuple) = SharedLengths::split(flags, data)?;
@@ -512,19 +514,19 @@ fn is_unchanged(flags: UpdateFlags, data: &[u8], old_tuple: &[u8]) -> Option<boo
         return Some(after_header(old_tuple)? == after_header(new_tuple)?);
     }
     if flags.contains_new_tuple() {
-        // Logical decoding needs the whole tuple, so the record does not leave out what it shares with the old one.
+        // Logical decoding needs the whole tuple, so the record includes the parts shared with the old one.
         return None;
     }
     let (header, rest) = XlHeapHeader::split(new_tuple)?;
     Some(rest.len() == header.null_bitmap_len()?)
 }
 
-/// Null bitmap and attributes of a tuple as records have it.
+/// Null bitmap and attributes of a tuple in the form that records contain.
 fn after_header(tuple: &[u8]) -> Option<&[u8]> {
     XlHeapHeader::split(tuple).map(|(_, rest)| rest)
 }
 
-/// Compares the tuples of an update whose page or pages are in the record as images.
+/// Compares the tuples of an update whose record contains images of their pages.
 fn compare_with_images(record: &Record<'_>, new: &BlockRef, old: Option<&BlockRef>) -> Option<bool> {
     let update = XlHeapUpdate::read(record.main_data())?;
     let old_tuple = tuple_in_image(record, old.unwrap_or(new), update.old_offset)?;
@@ -542,11 +544,11 @@ fn compare_with_images(record: &Record<'_>, new: &BlockRef, old: Option<&BlockRe
     Some(old_tuple.get(TUPLE_HEADER..)? == new_tuple)
 }
 
-/// A tuple on the page that a block's uncompressed image shows.
+/// A tuple on the page in a block's uncompressed image.
 fn tuple_in_image<'a>(record: &Record<'a>, block: &BlockRef, offset: u16) -> Option<&'a [u8]> {
     let image = block.image.filter(|image| image.apply && image.compression == Compression::None)?;
     let bytes = record.image_data(&image);
-    // There is no line pointer of the number 0.
+    // Line pointers are numbered from 1.
     let at = (offset > 0).then(|| line_pointer_offset(offset))?;
     let hole = usize::from(image.hole_offset)..usize::from(image.hole_offset) + usize::from(image.hole_len);
     if !hole.is_empty() && at + LINE_POINTER_BYTES > hole.start {

@@ -21,9 +21,11 @@ impl TransactionTally {
     }
 }
 
-/// Sums over records of the usual layout, of one cell in one segment; the other buckets follow from the layout.
+/// Sums over records of the usual layout, for one cell in one segment. The layout determines the other
+/// buckets.
 ///
-/// 32 bits suffice for the records that start in one segment, as a segment and the longest record have at most 1 GB each.
+/// 32 bits suffice for the records that start in one segment, as a segment and the longest record have at
+/// most 1 GB each.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct UsualSums {
     /// See [`key_of`]. Zero is no valid key: it would be a record of the resource manager XLOG.
@@ -70,8 +72,8 @@ impl TransactionSums {
     }
 }
 
-/// Relation, fork and kind of a record in 16 bytes that compare and hash fast, without a branch. Records of one cell may have
-/// several keys, which [`UsualSums::cell`] unifies.
+/// Relation, fork and kind of a record in 16 bytes that compare and hash fast, without a branch. Records of
+/// one cell may have several keys, which [`UsualSums::cell`] unifies.
 #[inline(always)]
 pub(super) fn key_of(record: &SimpleRecord<'_>) -> [u64; 2] {
     let RelFileLocator { tablespace, database, relation } = record.relation();
@@ -81,10 +83,10 @@ pub(super) fn key_of(record: &SimpleRecord<'_>) -> [u64; 2] {
     [u64::from(tablespace) | u64::from(database) << 32, u64::from(relation) | fork << 32 | kind << 48]
 }
 
-/// In place of the fork, which has four bits.
+/// Replaces the fork, which has four bits, in records without a block.
 pub(super) const NO_BLOCK: u64 = 0x10;
 
-/// Size of the table of cells: a power of two, large enough that the few busy cells of a log rarely collide.
+/// Size of the table of cells: a power of two, large enough that the few busy cells rarely collide.
 pub(super) const USUAL: usize = 1 << USUAL_BITS;
 
 pub(super) const USUAL_BITS: u32 = 10;
@@ -99,7 +101,8 @@ pub(super) fn place_of(key: [u64; 2]) -> usize {
 pub(super) fn tuple_key(relation: RelFileLocator, block: u32, offset: u16, xid: u32) -> u64 {
     let place = u64::from(block) << 16 | u64::from(offset);
     let whose = u64::from(relation.relation) << 32 | u64::from(xid);
-    // An odd multiplier spreads each part over all bits; the high bits are folded into the low ones that index the table.
+    // An odd multiplier spreads each part over all bits; the high bits are folded into the low ones that
+    // index the table.
     let mixed = (place.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ whose.wrapping_mul(0xD6E8_FEB8_6659_FD93))
         .rotate_left(29);
     (mixed ^ mixed >> 32) | 1 << 32
