@@ -1,6 +1,7 @@
-//! An explanation with names: the JSON of `walden explain --format json`, and the source of its tables and pages.
+//! An explanation with names: the JSON of `walden explain --format json`, and the source of its tables and
+//! pages.
 //!
-//! The fields are described in `docs/explain.md`; a change that is not an addition raises [`FORMAT_VERSION`].
+//! `docs/explain.md` describes the fields. A change other than an addition raises [`FORMAT_VERSION`].
 
 mod build;
 
@@ -23,17 +24,18 @@ pub const FORMAT_VERSION: u32 = 1;
 
 /// An explanation with names, grouped and sorted for reading.
 ///
-/// Sizes are in bytes. LSNs are text, as `16/B374D848`. Times are RFC 3339 in UTC: `2026-11-20T22:00:00Z`, of transactions with six
-/// digits after the second. Shares are from 0 to 1. `None` is `null`.
+/// Sizes are in bytes. LSNs are text, as `16/B374D848`. Times are RFC 3339 in UTC: `2026-11-20T22:00:00Z`.
+/// Times of transactions have six digits after the second. Shares are from 0 to 1. `None` is `null`.
 #[derive(Clone, Debug, Serialize)]
 pub struct Document {
     /// `walden explain`.
     pub format: &'static str,
     /// [`FORMAT_VERSION`]
     pub format_version: u32,
-    /// Major version of the PostgreSQL that wrote the log.
+    /// Major version of the PostgreSQL that wrote the WAL.
     pub postgresql: String,
-    /// The cluster's system identifier; a string, as it exceeds the precision of JSON numbers in many readers.
+    /// The cluster's system identifier; a string, as it exceeds the precision of JSON numbers in many
+    /// readers.
     pub system_identifier: String,
     /// Bytes of a segment.
     pub segment_bytes: u64,
@@ -45,21 +47,24 @@ pub struct Document {
     pub records: u64,
     /// Bytes by bucket, empty ones included; the sum is `file_bytes`.
     pub buckets: Map<String, Value>,
-    /// Full-page images by cause: `count`, `bytes` as stored, `uncompressed_bytes`, `saved_by_compression` (bytes), and
+    /// Full-page images by cause: `count`, `bytes` as stored, `uncompressed_bytes`, `saved_by_compression`
+    /// (bytes), and
     /// `by_compression`, with the methods that occur.
     pub images: Map<String, Value>,
     /// The contiguous ranges that were read, in their order.
     pub ranges: Vec<RangeDocument>,
     /// First and last transaction end; `None` if no transaction ends in the ranges.
     pub time: Option<TimeSpan>,
-    /// Server settings that are logged in the WAL, as of its end, by name; those that the ranges do not have are absent.
+    /// Server settings logged in the WAL, as of its end, by name. Settings that the ranges do not contain are
+    /// absent.
     pub settings: Map<String, Value>,
-    /// Where these settings changed, the first 100 changes.
+    /// Changes of these settings, the first 100.
     pub setting_changes: Vec<SettingChange>,
-    /// Bytes by table, including its indexes, TOAST table and maps, largest first; with a limit, the last one is the sum of the
-    /// others, of the part `rest`.
+    /// Bytes by table, including its indexes, TOAST table and maps, largest first. With a limit, the last
+    /// element sums up the other tables; its part is `rest`.
     pub relations: Vec<RelationDocument>,
-    /// Bytes by record kind, largest first; with a limit, the last one is the sum of the others, of the part `rest`.
+    /// Bytes by record kind, largest first; with a limit, the last one is the sum of the others, of the part
+    /// `rest`.
     pub record_kinds: Vec<GroupDocument>,
     /// How transactions ended, and what they wrote.
     pub transactions: TransactionsDocument,
@@ -96,7 +101,7 @@ pub struct RangeDocument {
     pub timeline: u32,
     /// LSN of its first byte.
     pub start: String,
-    /// LSN behind its last byte; what follows the last record is part of it.
+    /// LSN after its last byte, including bytes after the last record.
     pub end: String,
     /// Name of the segment that `start` is in.
     pub first_segment: String,
@@ -104,7 +109,7 @@ pub struct RangeDocument {
     pub last_segment: String,
     /// Distance from `start` to `end`.
     pub bytes: u64,
-    /// What was found behind the last record, in words; `None` if the WAL does not end in this range.
+    /// A description of the bytes after the last record; `None` if the WAL does not end in this range.
     pub end_of_log: Option<String>,
 }
 
@@ -119,7 +124,8 @@ pub struct TimeSpan {
     pub seconds: f64,
 }
 
-/// A table with its indexes, its TOAST table and their maps; or a relation whose table is not known; or bytes of no relation.
+/// A table with its indexes, its TOAST table and their maps; or a relation whose table is unknown; or bytes
+/// of no relation.
 #[derive(Clone, Debug, Serialize)]
 pub struct RelationDocument {
     /// The table, relation or other owner.
@@ -172,13 +178,13 @@ impl TallyDocument {
 pub struct TransactionsDocument {
     /// Number of transactions that committed.
     pub committed: u64,
-    /// Number of those that were rolled back, or that a crash ended.
+    /// Number of transactions that were rolled back, or that a crash ended.
     pub aborted: u64,
-    /// Number of those whose end the WAL does not have, prepared ones included.
+    /// Number of transactions whose end is not in the WAL, including prepared ones.
     pub open: u64,
-    /// Bytes of the records of all of them, with alignment.
+    /// Bytes of all transactions' records, with alignment.
     pub bytes: u64,
-    /// Of these, bytes of transactions that are counted in `aborted`.
+    /// Portion of `bytes` in transactions that are counted in `aborted`.
     pub aborted_bytes: u64,
     /// Number of records without a transaction: of vacuum, checkpoints, initdb's bootstrap and the like.
     pub system_records: u64,
@@ -188,7 +194,7 @@ pub struct TransactionsDocument {
     pub largest: Vec<TransactionDocument>,
 }
 
-/// What one transaction wrote within the ranges, with its subtransactions.
+/// The records of one transaction, including its subtransactions, within the ranges.
 #[derive(Clone, Debug, Serialize)]
 pub struct TransactionDocument {
     /// The toplevel transaction's ID.
@@ -203,62 +209,66 @@ pub struct TransactionDocument {
     pub bytes: u64,
     /// `bytes` as a share of `wal_bytes`.
     pub share: f64,
-    /// Of `bytes`, those of full-page images, as stored.
+    /// Portion of `bytes` in full-page images, as stored.
     pub image_bytes: u64,
-    /// Number of subtransactions that its end names; 0 while it has none.
+    /// Number of subtransactions in its end record; 0 if it has no end record.
     pub subtransactions: u32,
 }
 
-/// The checkpoints that were met, and how far apart they are.
+/// The checkpoints in the ranges, and the distances between them.
 #[derive(Clone, Debug, Serialize)]
 pub struct CheckpointsDocument {
     /// Number of checkpoints, unfinished ones included.
     pub count: u64,
     /// Number by cause, of causes that occur: see [`CheckpointDocument::cause`].
     pub by_cause: Map<String, Value>,
-    /// Of these, the ones whose record the WAL does not have: a crash cut them off, or the WAL ends before.
+    /// Number of checkpoints without a record in the WAL: a crash interrupted them, or the WAL ends before
+    /// the record.
     pub unfinished: u64,
     /// Whether the causes were determined by known settings, not inferred.
     pub causes_from_settings: bool,
     /// Mean of [`CheckpointDocument::distance`], in bytes; `None` with fewer than two checkpoints.
     pub mean_distance: Option<u64>,
-    /// Mean of [`CheckpointDocument::interval_seconds`], without negative ones; `None` if that leaves none.
+    /// Mean of [`CheckpointDocument::interval_seconds`], without negative ones; `None` if no others exist.
     pub mean_interval_seconds: Option<f64>,
-    /// All of them, in the log's order.
+    /// All checkpoints, in WAL order.
     pub list: Vec<CheckpointDocument>,
 }
 
 /// A checkpoint, relative to the one before it.
 #[derive(Clone, Debug, Serialize)]
 pub struct CheckpointDocument {
-    /// LSN of its record; if that is not there, of its `CHECKPOINT_REDO`.
+    /// LSN of its record; if the record is missing, of its `CHECKPOINT_REDO`.
     pub lsn: String,
     /// Its redo pointer, where recovery would start.
     pub redo: String,
-    /// When it began, in whole seconds.
+    /// When it started, in whole seconds.
     pub time: String,
-    /// What triggered it: `volume`, `time`, `requested`, `shutdown`, or `first` for the first one met.
+    /// What triggered it: `volume`, `time`, `requested`, `shutdown`, or `first` for the first one in the WAL.
     pub cause: &'static str,
-    /// Whether the WAL has its record; if not, `time` is about right.
+    /// Whether the WAL contains its record; if not, `time` is approximate.
     pub finished: bool,
-    /// Bytes from the redo pointer before to this one; `None` for the first.
+    /// Bytes from the previous redo pointer to this one; `None` for the first.
     pub distance: Option<u64>,
-    /// Seconds from when the one before began to when this one did, negative if the clock was set back; `None` for the first.
+    /// Seconds from the start of the previous checkpoint to the start of this one, negative if the clock was
+    /// set back; `None` for the first.
     pub interval_seconds: Option<i64>,
 }
 
 /// A checkpoint cycle, from redo pointer to redo pointer.
 #[derive(Clone, Debug, Serialize)]
 pub struct CycleDocument {
-    /// When its checkpoint began, and its redo pointer, as the labels of views by checkpoint have it.
+    /// The start of its checkpoint and its redo pointer, formatted like the labels of views by checkpoint.
     pub label: String,
-    /// The cause of the checkpoint at its start: see [`CheckpointDocument::cause`]. `None` before the first redo pointer.
+    /// The cause of the checkpoint at its start: see [`CheckpointDocument::cause`]. `None` before the first
+    /// redo pointer.
     pub cause: Option<&'static str>,
     /// Bytes of WAL in it.
     pub bytes: u64,
-    /// Of these, bytes of full-page images, as stored.
+    /// Portion of `bytes` in full-page images, as stored.
     pub image_bytes: u64,
-    /// Share of full-page images in the bytes of each tenth of the cycle, by position; `None` where the WAL has no byte of it.
+    /// Share of full-page images in the bytes of each tenth of the cycle, by position; `None` for a tenth
+    /// without bytes in the WAL.
     pub image_share_along: Vec<Option<f64>>,
 }
 
@@ -272,25 +282,25 @@ pub struct ViewDocument {
     pub span_seconds: Option<i64>,
     /// The groups, largest first; in WAL order if all dimensions are time or checkpoint.
     pub groups: Vec<GroupDocument>,
-    /// The groups that are not listed; `None` if all are.
+    /// The sum of the unlisted groups; `None` if all are listed.
     pub rest: Option<RestDocument>,
 }
 
-/// How far transactions could be joined with the server's log.
+/// How many transactions could be joined with the server's log.
 #[derive(Clone, Debug, Serialize)]
 pub struct LogDocument {
-    /// What the log has; its fields are the object's own.
+    /// Counts of the server's log; its fields are the object's own.
     #[serde(flatten)]
     pub counts: Counts,
     /// Bytes of records of transactions; the other bytes belong to none.
     pub transaction_bytes: u64,
-    /// Of these, bytes of transactions that are in the log.
+    /// Portion of `transaction_bytes` in transactions found in the server's log.
     pub joined_bytes: u64,
-    /// Of these, bytes of transactions whose statement is known.
+    /// Portion of `joined_bytes` in transactions whose statement is known.
     pub statement_bytes: u64,
     /// `joined_bytes` as a share of `transaction_bytes`; 0 without any.
     pub joined_share: f64,
-    /// What would raise it, in words.
+    /// Settings that would raise it, as sentences.
     pub hints: Vec<String>,
 }
 
@@ -311,17 +321,17 @@ pub struct DamageDocument {
     pub file: String,
     /// Name of the segment.
     pub segment: String,
-    /// Where in the segment it is, in bytes; of a compressed one, in its content.
+    /// Offset within the segment, in bytes; for a compressed segment, within its content.
     pub offset: u64,
     /// LSN of the page or record that cannot be read.
     pub lsn: String,
-    /// All of this in words, with what was expected and what was found.
+    /// A message with all of this, including what was expected and found.
     pub message: String,
     /// What to do.
     pub hint: &'static str,
 }
 
-/// What a document needs in addition to the WAL.
+/// The inputs of a document in addition to the WAL.
 #[derive(Clone, Copy)]
 pub struct Context<'a> {
     /// Names of relations, databases and tablespaces.
@@ -332,6 +342,6 @@ pub struct Context<'a> {
     pub top: Option<usize>,
     /// The pattern of views by group.
     pub pattern: Option<&'a Regex>,
-    /// The writers of transactions by the server's log, if it was given.
+    /// The writers of transactions from the server's log, if it was provided.
     pub writers: Option<&'a Writers>,
 }

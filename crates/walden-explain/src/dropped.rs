@@ -1,9 +1,10 @@
-//! What became of the files that transactions dropped: of a relation that was dropped or emptied, or of one that was written whole into
+//! Classifies files that transactions dropped: their relation was dropped or emptied, or was rewritten into
 //! another file.
 //!
-//! Locks tell these apart (see [`Explanation::new_relations`]). With `wal_level=minimal` none are logged, and a transaction has no
-//! ID yet when it creates its first file, so that the record does not say whose it is. Since 15, commit records have the OIDs of the
-//! relations that are dropped: the transient relation of a rewrite is dropped, but the file that was made for it is not.
+//! Locks distinguish these cases (see [`Explanation::new_relations`]). With `wal_level=minimal` no locks are
+//! logged. Also, a transaction has no ID yet when it creates its first file, so the record does not name the
+//! transaction. Since 15, commit records contain the OIDs of dropped relations: the transient relation of a
+//! rewrite is dropped, but the file created for it is not.
 //!
 //! [`Explanation::new_relations`]: crate::Explanation::new_relations
 
@@ -14,18 +15,19 @@ use walden_format::record::RelFileLocator;
 use crate::collect::Dropped;
 use crate::views::MAX_GROUPS;
 
-/// Files that were dropped, and what is known of them.
+/// Files that were dropped, and their classification.
 #[derive(Clone, Default)]
 pub(crate) struct DroppedFiles {
     /// The commit record that dropped each.
     pub at: FxHashMap<RelFileLocator, Lsn>,
-    /// Files that were made for transient relations, and are of others since: see [`crate::Explanation::transient`].
+    /// Files created for transient relations that now belong to other relations: see
+    /// [`crate::Explanation::transient`].
     pub transient: FxHashSet<RelFileLocator>,
     /// See [`crate::Explanation::perhaps_rewritten`].
     pub perhaps_rewritten: FxHashSet<RelFileLocator>,
     /// Files whose record of creation names no transaction.
     without_transaction: FxHashMap<(u32, u32), RelFileLocator>,
-    /// By database, the tablespaces of all files of which that is so.
+    /// The tablespaces of all files created without a transaction, by database.
     places: FxHashMap<u32, Tablespaces>,
 }
 
@@ -47,8 +49,9 @@ impl DroppedFiles {
         }
     }
 
-    /// Notes what a commit record drops. `created` are the files that its transaction is known to have created; one that was
-    /// created before the transaction had an ID is added at the front, if the commit record shows that it is of this transaction.
+    /// Records the files that a commit record drops. `created` are the files that its transaction is known to
+    /// have created. If the commit record shows that this transaction also created a file before it had an
+    /// ID, that file is inserted at the front.
     pub fn add_commit(&mut self, lsn: Lsn, dropped: &Dropped, created: &mut Vec<RelFileLocator>) {
         if self.at.len() < MAX_GROUPS {
             self.at.extend(dropped.files.iter().map(|file| (*file, lsn)));
@@ -65,7 +68,7 @@ impl DroppedFiles {
         }
     }
 
-    /// The files that were made for relations which a commit record drops without these files.
+    /// Finds the files created for relations that a commit record drops without these files.
     fn find_transient(
         &mut self,
         dropped: &Dropped,
@@ -97,7 +100,7 @@ impl DroppedFiles {
         transient
     }
 
-    /// Notes the files of which the log does not show why they are dropped, of a transaction that logged no locks.
+    /// Records the dropped files whose reason the WAL does not show, for a transaction that logged no locks.
     fn note_unclear(&mut self, dropped: &Dropped, created: &[RelFileLocator], has_transient: bool) {
         let relations: FxHashSet<(u32, u32)> = dropped.relations.iter().flatten().copied().collect();
         let mut places = FxHashMap::default();
@@ -107,8 +110,8 @@ impl DroppedFiles {
                 // The relation itself is dropped.
                 continue;
             }
-            // Where the relations that are dropped are known and none is transient, a file can still be copied to another tablespace
-            // (`SET TABLESPACE`).
+            // If the dropped relations are known and none is transient, a file can still have been copied to
+            // another tablespace (`SET TABLESPACE`).
             let can_be_new = |places: &FxHashMap<u32, Tablespaces>| {
                 let has_others = |it: &Tablespaces| it.has_others || it.one != file.tablespace;
                 places.get(&file.database).is_some_and(|it| dropped.relations.is_none() || has_others(it))
@@ -120,7 +123,8 @@ impl DroppedFiles {
     }
 }
 
-/// The database of a file, and its number: the OID of a relation that is new with it.
+/// The database and number of a file. The number equals the relation's OID if the relation was created with
+/// it.
 pub(crate) fn number_of(file: &RelFileLocator) -> (u32, u32) {
     (file.database, file.relation)
 }

@@ -20,11 +20,12 @@ use crate::timeline::{Spans, Timeline};
 /// Maximum number of time spans if the request sets no width.
 const MAX_SPANS: i64 = 60;
 
-/// Reads runs and sums up their bytes. `progress` is called with the number of bytes read since its last call. Damage is not an
-/// error: the sums end before it, and [`Explanation::damage`] has it.
+/// Reads runs and sums up their bytes. Calls `progress` with the number of bytes read since the previous
+/// call. Damage is not an error: the sums end before it, and [`Explanation::damage`] describes it.
 ///
 /// # Errors
-/// No runs, runs of several clusters or versions, or a start time after the last transaction end.
+/// There are no runs, they belong to several clusters or versions, or the start time is after the last
+/// transaction end.
 pub fn explain(
     runs: &[Run],
     request: &Request,

@@ -37,8 +37,9 @@ pub struct Explanation {
     pub buckets: Buckets,
     /// Full-page images by cause and compression.
     pub images: ImageTable,
-    /// Images without compression in segments in which no image is compressed, those of `wal_consistency_checking` left out. Next to
-    /// compressed ones, an image without compression is one that compression did not make smaller (`XLogCompressBackupBlock`).
+    /// Images without compression in segments in which no image is compressed, those of
+    /// `wal_consistency_checking` left out. Next to compressed ones, an image without compression is one that
+    /// compression did not make smaller (`XLogCompressBackupBlock`).
     pub uncompressed: ImageTally,
     /// The input of [`crate::savings::estimate`], if the request asked for it.
     pub sample: Option<Sample>,
@@ -68,15 +69,18 @@ pub struct Explanation {
     pub created: FxHashSet<RelFileLocator>,
     /// Files of relations that were dropped, with the commit record that did so.
     pub dropped: FxHashMap<RelFileLocator, Lsn>,
-    /// Main forks that were created for new relations, those that `make_new_heap` makes for a rewrite included, and the
-    /// transactions that did so. The others are new files of relations that had one, as `TRUNCATE` and `REINDEX` create them. It
-    /// shows by locks: the OID of a new relation is the number of its first file. With `wal_level=minimal` there are none.
+    /// Main forks that were created for new relations, those that `make_new_heap` makes for a rewrite
+    /// included, and the transactions that did so. The others are new files of relations that had one, as
+    /// `TRUNCATE` and `REINDEX` create them. It shows by locks: the OID of a new relation is the number of
+    /// its first file. With `wal_level=minimal` there are none.
     pub new_relations: FxHashMap<RelFileLocator, u32>,
-    /// Main forks that were created for transient relations, as rewrites make them, and are of other relations since their transaction
-    /// has ended. It shows by the OIDs that commit records drop, whether or not locks are logged; since 15.
+    /// Main forks that were created for transient relations, as rewrites make them, and are of other
+    /// relations since their transaction has ended. It shows by the OIDs that commit records drop, whether or
+    /// not locks are logged; since 15.
     pub transient: FxHashSet<RelFileLocator>,
-    /// Of `dropped`, files of which the log does not show whether their relation was emptied, or written whole into another file.
-    /// They were dropped by transactions that logged no locks, as with `wal_level=minimal`.
+    /// Of `dropped`, files of which the log does not show whether their relation was emptied, or written
+    /// whole into another file. They were dropped by transactions that logged no locks, as with
+    /// `wal_level=minimal`.
     pub perhaps_rewritten: FxHashSet<RelFileLocator>,
     /// Transactions that replaced files of relations: see [`crate::rewrites`].
     pub rewrites: Vec<Rewrite>,
@@ -175,7 +179,8 @@ pub struct TransactionSums {
     pub bytes: u64,
     /// Bytes of rolled back transactions, with all of their subtransactions.
     pub aborted_bytes: u64,
-    /// Of `aborted`, those that have no abort record: a crash ended them, or the end of a recovery before theirs.
+    /// Of `aborted`, those that have no abort record: a crash ended them, or the end of a recovery before
+    /// theirs.
     pub cut_off: u64,
     /// Number of different ones among these: segments that two timelines share have a transaction twice.
     pub cut_off_xids: u64,
@@ -185,7 +190,8 @@ pub struct TransactionSums {
     pub system_bytes: u64,
     /// Records that belong to no transaction.
     pub system_records: u64,
-    /// Number of subtransactions: of committed transactions, and rolled back ones whose transaction the log names.
+    /// Number of subtransactions: of committed transactions, and rolled back ones whose transaction the log
+    /// names.
     pub subtransactions: u64,
     /// Of these, rolled back ones: rollbacks to savepoints and errors caught.
     pub aborted_subtransactions: u64,
@@ -200,7 +206,8 @@ pub struct LoggedSettings {
     pub full_page_writes: Option<bool>,
     /// `wal_level`.
     pub wal_level: Option<WalLevel>,
-    /// Whether logical decoding is on, as it is with a logical slot also if `wal_level` is `replica`; since 19.
+    /// Whether logical decoding is on, as it is with a logical slot also if `wal_level` is `replica`; since
+    /// 19.
     pub logical_decoding: Option<bool>,
     /// `wal_log_hints`.
     pub wal_log_hints: Option<bool>,
@@ -253,8 +260,8 @@ impl LoggedSettings {
         }
     }
 
-    /// Notes the settings in the record of a checkpoint. They are as of its redo pointer, and logical decoding may have been switched
-    /// since.
+    /// Notes the settings in the record of a checkpoint. They are as of its redo pointer, and logical
+    /// decoding may have been switched since.
     pub(crate) fn set_by_checkpoint(&mut self, lsn: Lsn, checkpoint: &Checkpoint) {
         self.set_full_page_writes(lsn, checkpoint.full_page_writes);
         if let Some(level) = checkpoint.wal_level {
@@ -303,7 +310,8 @@ pub type Along = [(u64, u64); TENTHS as usize];
 /// The WAL from one checkpoint's redo pointer to the next one's.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Cycle {
-    /// Its redo pointer and the begin of its checkpoint in seconds since 1970-01-01 UTC; `None` before the first one.
+    /// Its redo pointer and the begin of its checkpoint in seconds since 1970-01-01 UTC; `None` before the
+    /// first one.
     pub start: Option<(Lsn, i64)>,
     /// Bytes by position within the cycle.
     pub along: Along,
@@ -320,8 +328,8 @@ impl Explanation {
         bytes as f64 / self.wal_bytes().max(1) as f64
     }
 
-    /// Groups the sums by relation, record kind or database. A view by transaction, time or checkpoint has to be requested before
-    /// reading; here it has no rows.
+    /// Groups the sums by relation, record kind or database. A view by transaction, time or checkpoint has to
+    /// be requested before reading; here it has no rows.
     pub fn view_by(&self, dimensions: &[Dimension]) -> View {
         let spec = ViewSpec { dimensions: dimensions.to_vec() };
         let rows = if spec.needs_pieces() { Vec::new() } else { rows_of_cells(&spec, &self.cells) };

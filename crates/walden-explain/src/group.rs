@@ -6,7 +6,7 @@ use walden_format::record::{Fork, RelFileLocator};
 
 use crate::writers::WriterKey;
 
-/// A property of records to group by. Several dimensions give groups for each combination.
+/// A property of records to group by. Several dimensions yield a group for each combination.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Dimension {
     /// A fork of a relation.
@@ -27,17 +27,17 @@ pub enum Dimension {
     Partition,
     /// A tablespace.
     Tablespace,
-    /// What a pattern finds in the name of a table.
+    /// The part of a table's name that a pattern matches.
     Pattern,
     /// The table that was vacuumed, for records that vacuum writes.
     Vacuum,
-    /// The user whose transaction it is, by the server's log.
+    /// The user of the transaction, from the server's log.
     User,
-    /// Its application, by the server's log.
+    /// Its application, from the server's log.
     Application,
-    /// Its client's address, by the server's log.
+    /// Its client's address, from the server's log.
     Client,
-    /// Its statements, by the server's log.
+    /// Its statements, from the server's log.
     Statement,
 }
 
@@ -66,13 +66,13 @@ impl Dimension {
         DIMENSIONS[self as usize].1
     }
 
-    /// Whether its groups are made of relations, by their names.
+    /// Whether its groups consist of relations, by their names.
     pub fn is_of_relations(self) -> bool {
         use Dimension::{Partition, Pattern, Schema, Tablespace, Vacuum};
         matches!(self, Schema | Partition | Tablespace | Pattern | Vacuum)
     }
 
-    /// Whether its groups are made of transactions, by the server's log.
+    /// Whether its groups consist of transactions, by the server's log.
     pub fn is_of_writers(self) -> bool {
         use Dimension::{Application, Client, Statement, User};
         matches!(self, User | Application | Client | Statement)
@@ -112,7 +112,7 @@ impl Cell {
 /// The key of a group: only the view's dimensions are set, so that equal groups have equal keys.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct GroupKey {
-    /// The owner, if grouped by relation or by what its name says.
+    /// The owner, if grouped by relation or by a property of its name.
     pub owner: Option<Owner>,
     /// The database, if grouped by database; the inner `None` for bytes that belong to none.
     pub database: Option<Option<u32>>,
@@ -126,18 +126,18 @@ pub struct GroupKey {
     pub checkpoint: Option<u32>,
     /// Whether the records have a transaction ID, if grouped by vacuum, which has none.
     pub in_transaction: Option<bool>,
-    /// The writer, if grouped by what the server's log says.
+    /// The writer, if grouped by a property in the server's log.
     pub writer: Option<WriterKey>,
 }
 
 /// The dimensions of a view, in order.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ViewSpec {
-    /// At least one, none twice.
+    /// Not empty, without duplicates.
     pub dimensions: Vec<Dimension>,
 }
 
-/// A text that is no view.
+/// A text that is not a valid view.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct ViewError(String);
@@ -145,7 +145,7 @@ pub struct ViewError(String);
 impl FromStr for ViewSpec {
     type Err = ViewError;
 
-    /// Reads names of dimensions with commas between them: `relation,record`.
+    /// Parses comma-separated names of dimensions: `relation,record`.
     fn from_str(text: &str) -> Result<ViewSpec, ViewError> {
         let mut dimensions = Vec::new();
         for name in text.split(',') {
@@ -178,17 +178,17 @@ impl ViewSpec {
         self.is_by_transaction() || self.has(Dimension::Vacuum) || self.needs_timeline()
     }
 
-    /// Whether it groups by transactions, or what the server's log says of them.
+    /// Whether it groups by transactions or their properties in the server's log.
     pub fn is_by_transaction(&self) -> bool {
         self.has(Dimension::Xid) || self.is_by_writer()
     }
 
-    /// Whether it groups by what the server's log says of transactions.
+    /// Whether it groups by properties of transactions in the server's log.
     pub fn is_by_writer(&self) -> bool {
         self.dimensions.iter().any(|one| one.is_of_writers())
     }
 
-    /// Whether it groups by something that the cell determines.
+    /// Whether it groups by a property that the cell determines.
     pub fn is_by_cell(&self) -> bool {
         self.has(Dimension::Record) || self.has(Dimension::Database) || self.is_by_owner()
     }
@@ -197,7 +197,7 @@ impl ViewSpec {
         self.dimensions.iter().any(|one| *one == Dimension::Relation || one.is_of_relations())
     }
 
-    /// Whether times or checkpoints have to be known before reading.
+    /// Whether it requires times or checkpoints before the records are read.
     pub fn needs_timeline(&self) -> bool {
         self.has(Dimension::Time) || self.has(Dimension::Checkpoint)
     }

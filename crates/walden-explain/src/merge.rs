@@ -62,7 +62,8 @@ pub(crate) struct Merge<'a> {
     ranges: Vec<Range>,
     has_range_started: bool,
     starts_at_segment: bool,
-    /// Whether a record begins in the range so far. Until then, what continues in a segment began before the range.
+    /// Whether a record begins in the range so far. Until then, what continues in a segment began before the
+    /// range.
     has_record: bool,
     to: Option<Lsn>,
     cells: FxHashMap<Cell, Tally>,
@@ -371,7 +372,8 @@ impl<'a> Merge<'a> {
         }
     }
 
-    /// Transactions without an end, ascending. Subtransactions stand for theirs, which may have written nothing itself.
+    /// Transactions without an end, ascending. Subtransactions stand for theirs, which may have written
+    /// nothing itself.
     fn open_transactions(&self, is_of: impl Fn(u32) -> bool) -> Vec<u32> {
         let subtransactions = &self.subtransactions;
         let open = self.transactions.open().filter(|xid| !subtransactions.is_undecided(*xid));
@@ -493,7 +495,8 @@ impl<'a> Merge<'a> {
         }
     }
 
-    /// Learns which relations are locked: with those that are created the new files of new relations are known.
+    /// Learns which relations are locked: with those that are created the new files of new relations are
+    /// known.
     fn lock(&mut self, locks: &[AccessExclusiveLock]) {
         // Those of temporary tables are many, and no logged file has their number.
         if self.locked.len() >= MAX_GROUPS && self.created_files.len() < MAX_GROUPS / 2 {

@@ -1,8 +1,9 @@
 //! Maps the files of relations before a rewrite to the files after it.
 //!
-//! `VACUUM FULL`, `CLUSTER`, `REPACK`, `TRUNCATE`, `REINDEX` and some forms of `ALTER TABLE` give a relation a new relfilenumber. The
-//! catalogs have the new one only, but the WAL has both: the transaction creates the new files and drops the old ones in its
-//! commit record. They are matched by the order in which PostgreSQL does so; where that is ambiguous, they are not matched.
+//! `VACUUM FULL`, `CLUSTER`, `REPACK`, `TRUNCATE`, `REINDEX` and some forms of `ALTER TABLE` assign a
+//! relation a new relfilenumber. The catalogs contain only the new one, but the WAL contains both: the
+//! transaction creates the new files, and its commit record drops the old ones. They are matched by the order
+//! in which PostgreSQL does so. Where that order is ambiguous, they are not matched.
 
 use walden_format::record::{Fork, RelFileLocator};
 use walden_format::rmgr::{Kind, rmid};
@@ -11,15 +12,16 @@ use walden_source::names::{Names, Relation, RelationKind};
 use crate::explanation::{Explanation, Rewrite};
 use crate::group::Owner;
 
-/// Adds the earlier files of rewritten relations to `names`, which has their latest files.
+/// Adds the earlier files of rewritten relations to `names`, which contains their latest files.
 pub fn learn(explanation: &Explanation, names: &mut Names) {
-    // Latest first: a relation that was rewritten twice is known by its last file, so its name is passed back step by step.
+    // Latest first: the name of a relation that was rewritten twice passes from its last file back step by
+    // step.
     for rewrite in explanation.rewrites.iter().rev() {
         let is_new = |file: RelFileLocator| explanation.new_relations.contains_key(&file);
         for (old, new) in pairs(rewrite, names, is_new) {
             let of_index = names.resolve(new).relation().map(is_index);
             let was_index = wrote_index_records(explanation, old);
-            // The record kinds on the old file have to agree.
+            // The record kinds on the old file must agree.
             if of_index.is_none() || was_index.is_none() || of_index == was_index {
                 names.learn_rewrite(old, new);
             }
@@ -27,13 +29,13 @@ pub fn learn(explanation: &Explanation, names: &mut Names) {
     }
 }
 
-/// Matches old files with new ones. `is_new` says which of the new ones a new relation was made for.
+/// Matches old files with new ones. `is_new` returns whether a new file was created for a new relation.
 fn pairs(
     rewrite: &Rewrite,
     names: &Names,
     is_new: impl Fn(RelFileLocator) -> bool,
 ) -> Vec<(RelFileLocator, RelFileLocator)> {
-    // Files that the transaction itself created and dropped do not belong to a rewrite.
+    // Files that the transaction both created and dropped do not belong to a rewrite.
     let created: Vec<_> =
         rewrite.created.iter().copied().filter(|file| !rewrite.dropped.contains(file)).collect();
     let dropped: Vec<_> =
@@ -42,42 +44,45 @@ fn pairs(
     if created.is_empty() || created.len() != dropped.len() {
         return Vec::new();
     }
-    // TRUNCATE and REINDEX replace one relation after the other, and the commit record lists what they drop from the
-    // last to the first.
+    // TRUNCATE and REINDEX replace one relation after the other. The commit record lists the dropped files
+    // from the last to the first.
     let reversed = || dropped.iter().rev().copied().zip(created.iter().copied()).collect();
-    // VACUUM FULL and CLUSTER create the new table with its TOAST table first. They drop the old ones last, with what depends on
-    // them: the commit record lists these first, in order, and the indexes after them in reverse order. A table's file is older
-    // than those of its indexes, so its number is the smallest.
+    // VACUUM FULL and CLUSTER create the new table and its TOAST table first. They drop the old ones last,
+    // with their dependent objects. The commit record lists the table and TOAST files first, in order,
+    // followed by the indexes in reverse order. A table's file is older than those of its indexes, so its
+    // number is the smallest.
     let table_first = dropped.len() > 1 && first == dropped.iter().min_by_key(|file| file.relation).copied();
     if !table_first {
         return reversed();
     }
-    // The names may be those from before the rewrite or from after it.
+    // The names may be from before or after the rewrite.
     let of_table =
         |files: &[RelFileLocator]| files.iter().take_while(|file| is_table_or_toast(names, **file)).count();
     let of_table = of_table(&created).max(of_table(&dropped));
     if of_table == 0 {
         return Vec::new();
     }
-    // REPACK (CONCURRENTLY), since 19, makes transient indexes as well, and swaps files with them: they are dropped with the transient
-    // table, in the order in which they were made.
+    // REPACK (CONCURRENTLY), since 19, also creates transient indexes and swaps files with them. They are
+    // dropped with the transient table, in the order of their creation.
     let new_indexes = created.get(of_table..).unwrap_or_default();
     if !new_indexes.is_empty() && new_indexes.iter().all(|file| is_new(*file)) {
         return dropped.into_iter().zip(created).collect();
     }
     let (head, indexes) = dropped.split_at(of_table);
     let (kept, rebuilt) = indexes.split_at(indexes.len() - rebuilt_indexes(rewrite, of_table, indexes.len()));
-    // Those of several that are made again may come in another order.
+    // Several rebuilt indexes may be in another order.
     let rebuilt = if rebuilt.len() == 1 { rebuilt } else { &[] };
     head.iter().chain(kept.iter().rev()).chain(rebuilt).copied().zip(created).collect()
 }
 
-/// How many of the `indexes` that a rewrite of a table replaces are dropped and made again, as `ALTER TABLE ... TYPE` does with those
-/// on the changed column (`ATPostAlterTypeCleanup`): they are dropped before all else, so that the commit record has them last, and
-/// get the highest OIDs, so that their files are created last.
+/// Returns how many of the `indexes` that a table's rewrite replaces are dropped and rebuilt. `ALTER TABLE
+/// ... TYPE` does so with indexes on the changed column (`ATPostAlterTypeCleanup`). They are dropped before
+/// anything else, so the commit record lists them last. They get the highest OIDs, so their files are created
+/// last.
 ///
-/// Each is made before the new table, with a file that the rewrite replaces at once: that one is created first, and dropped after all
-/// other indexes. Where files that were created and dropped are others than these, the order of no index is certain.
+/// Each is first created before the new table, with a file that the rewrite immediately replaces. That file
+/// is created first, and dropped after all other indexes. If other files were created and dropped, the order
+/// of all indexes is uncertain.
 fn rebuilt_indexes(rewrite: &Rewrite, of_table: usize, indexes: usize) -> usize {
     let is_temporary =
         |file: &&RelFileLocator| rewrite.created.contains(file) && rewrite.dropped.contains(file);
@@ -92,7 +97,8 @@ fn is_index(relation: &Relation) -> bool {
     matches!(relation.kind, RelationKind::Index | RelationKind::PartitionedIndex)
 }
 
-/// Whether a file belongs to a table, its TOAST table or the index of that: the files that a rewritten table starts with.
+/// Whether a file belongs to a table, its TOAST table or the TOAST table's index: the first files of a
+/// rewritten table.
 fn is_table_or_toast(names: &Names, file: RelFileLocator) -> bool {
     names
         .resolve(file)
@@ -154,7 +160,7 @@ mod tests {
         numbers
     }
 
-    /// Numbers as PostgreSQL 15 gave them; 18 does the same in the same order.
+    /// Numbers as PostgreSQL 15 assigns them; 18 assigns them in the same order.
     #[test]
     fn files_are_paired_as_postgresql_replaces_them() {
         use RelationKind::{Index, Table, Toast};
@@ -186,7 +192,7 @@ mod tests {
             [(16403, 16407), (16404, 16408), (16405, 16409), (16406, 16410)]
         );
         assert_eq!(numbers(pairs(&rewrite(&[9], &[7]), &Names::default(), |_| false)), [(7, 9)]);
-        // As 19 gave them, where VACUUM FULL has the transient table and its TOAST table alone as new relations.
+        // As in 19, where VACUUM FULL creates only the transient table and its TOAST table as new relations.
         let concurrently =
             rewrite(&[16428, 16431, 16432, 16433, 16434, 16435], &[16415, 16418, 16419, 16420, 16422, 16424]);
         assert_eq!(
@@ -195,7 +201,8 @@ mod tests {
         );
     }
 
-    /// Files as PostgreSQL 15 gave them, of a table with a primary key and the indexes `ta`, `tn`, `tb` and `tm`.
+    /// Files as PostgreSQL 15 assigns them, for a table with a primary key and the indexes `ta`, `tn`, `tb`
+    /// and `tm`.
     #[test]
     fn indexes_on_a_column_that_gets_another_type_are_made_last() {
         use RelationKind::{Index, Table, Toast};
@@ -217,7 +224,7 @@ mod tests {
         expected.extend([(16389, 16401), (16391, 16402), (16392, 16403), (16393, 16405), (16394, 16404)]);
         let found = numbers(pairs(&one, &after(indexes, [16396, 16399, 16400]), |_| false));
         assert_eq!(found, expected);
-        // The column of `tn` and `tm`: of these two it is not certain which is which.
+        // The column of `tn` and `tm`, which cannot be distinguished.
         let two = rewrite(
             &[16406, 16407, 16408, 16411, 16412, 16413, 16414, 16415, 16416, 16417],
             &[16396, 16399, 16400, 16407, 16406, 16405, 16402, 16401, 16404, 16403],
@@ -227,7 +234,7 @@ mod tests {
         expected.extend([(16401, 16413), (16402, 16414), (16405, 16415)]);
         let found = numbers(pairs(&two, &after(indexes, [16408, 16411, 16412]), |_| false));
         assert_eq!(found, expected);
-        // Another table was made and dropped meanwhile: the table alone is certain.
+        // The transaction also created and dropped another table: only the table is certain.
         let other = rewrite(&[16396, 16397, 16401, 16402], &[16384, 16392, 16389, 16397]);
         let found = numbers(pairs(&other, &names(&[(16396, "t", Table)]), |_| false));
         assert_eq!(found, [(16384, 16396)]);
@@ -235,9 +242,9 @@ mod tests {
 
     #[test]
     fn ambiguous_rewrites_are_not_matched() {
-        // A table dropped and another with its index created.
+        // One table dropped, another created with its index.
         assert_eq!(pairs(&rewrite(&[20, 21], &[10]), &Names::default(), |_| false), []);
-        // The order is that of a new table, but its first index is not known.
+        // The order is that of a new table, but its first index is unknown.
         assert_eq!(pairs(&rewrite(&[20, 21, 22], &[10, 12, 11]), &Names::default(), |_| false), []);
         assert_eq!(pairs(&rewrite(&[20], &[20]), &Names::default(), |_| false), []);
     }

@@ -31,8 +31,8 @@ impl Slices {
         Slices { starts: Vec::new(), numbers: Vec::new() }
     }
 
-    /// Splits at all of `times` and `checkpoints`, each ascending, and at the tenths of each cycle; `log` is the start and the end
-    /// of the WAL.
+    /// Splits at all of `times` and `checkpoints`, each ascending, and at the tenths of each cycle; `log` is
+    /// the start and the end of the WAL.
     pub fn cut(times: &[Lsn], checkpoints: &[Lsn], log: (Lsn, Lsn)) -> Slices {
         let bounds: Vec<Lsn> = [log.0].iter().chain(checkpoints).chain([&log.1]).copied().collect();
         let tenth = |cycle: &[Lsn], n: u32| {

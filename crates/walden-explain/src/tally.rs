@@ -1,4 +1,4 @@
-//! The buckets that every byte of the WAL is counted in, and sums over them.
+//! Buckets: every byte of the WAL is counted in one. Sums over buckets.
 
 use walden_format::record::{Compression, Image};
 use walden_format::rmgr::{ImageClass, KindTable};
@@ -15,7 +15,7 @@ pub enum Bucket {
     ImageHeader,
     /// Images of pages changed for the first time since the redo pointer.
     ImageCheckpoint,
-    /// Images that the record kind always has: index builds, extensions, rewrites.
+    /// Images that the record kind always contains: index builds, extensions, rewrites.
     ImageForced,
     /// Images written because a hint bit was set, with checksums or `wal_log_hints`.
     ImageHint,
@@ -33,11 +33,11 @@ pub enum Bucket {
     PageHeader,
     /// The unused end of a segment after a switch.
     SwitchPadding,
-    /// The end of a record that began before the input.
+    /// The end of a record that started before the input.
     BegunBefore,
-    /// The start of a record that a crash cut off (`XLP_FIRST_IS_OVERWRITE_CONTRECORD`).
+    /// The start of a record that a crash interrupted (`XLP_FIRST_IS_OVERWRITE_CONTRECORD`).
     Abandoned,
-    /// The start of a record that continues behind the input.
+    /// The start of a record that continues after the input.
     CutRecord,
     /// Zeros at the end of the WAL, never written.
     ZeroTail,
@@ -188,7 +188,7 @@ impl Tally {
 pub enum ImageCause {
     /// The page was changed for the first time since the redo pointer.
     Checkpoint,
-    /// The record kind always has it.
+    /// The record kind always contains an image.
     Forced,
     /// A hint bit was set.
     Hint,
@@ -201,7 +201,7 @@ impl ImageCause {
     pub const ALL: [ImageCause; 4] =
         [ImageCause::Checkpoint, ImageCause::Forced, ImageCause::Hint, ImageCause::Consistency];
 
-    /// Why a record of the kind with this number carries an image of its block with this id.
+    /// Returns why a record of the kind with this index contains an image of the block with this ID.
     #[inline]
     pub fn of(image: &Image, kinds: &KindTable, kind_index: usize, block_id: u8) -> ImageCause {
         if !image.apply {
@@ -255,7 +255,7 @@ pub struct ImageTally {
 }
 
 impl ImageTally {
-    /// Both together.
+    /// Adds two sums.
     #[must_use]
     pub fn plus(self, other: ImageTally) -> ImageTally {
         ImageTally {
@@ -294,15 +294,15 @@ impl ImageTable {
         self.0[cause as usize][compression as usize]
     }
 
-    /// The sums of all images that `wal_compression` would compress: those of `wal_consistency_checking` are left out, which nobody
-    /// keeps.
+    /// The sums of all images that `wal_compression` would compress, without those of
+    /// `wal_consistency_checking`, a setting for testing.
     pub fn compressible(&self) -> ImageTally {
         COMPRESSIONS
             .iter()
             .fold(ImageTally::default(), |sum, (compression, _)| sum.plus(self.compressible_by(*compression)))
     }
 
-    /// The same of one compression.
+    /// Returns the same sums for one compression.
     pub fn compressible_by(&self, compression: Compression) -> ImageTally {
         let causes = [ImageCause::Checkpoint, ImageCause::Forced, ImageCause::Hint];
         causes.iter().fold(ImageTally::default(), |sum, cause| sum.plus(self.get(*cause, compression)))

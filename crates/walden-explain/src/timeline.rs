@@ -1,8 +1,8 @@
 //! Times and checkpoints by position, read in a first pass.
 //!
-//! The time of a record is that of the first transaction end behind it; a checkpoint cycle starts at its redo pointer, which
-//! lies before the checkpoint record. Neither is known while a segment is read, so views by them and bounds by time need a first
-//! pass.
+//! A record's time is that of the first transaction end after it. A checkpoint cycle starts at its redo
+//! pointer, which precedes the checkpoint record. Neither is known while a segment is read, so views by them
+//! and bounds by time need a first pass.
 
 use std::ops::ControlFlow;
 
@@ -22,13 +22,14 @@ const SECOND: i64 = 1_000_000;
 /// Times and redo pointers of the WAL.
 #[derive(Clone, Debug, Default)]
 pub struct Timeline<'a> {
-    /// Clock by position: transactions that end behind the LSN end at or after the time, in seconds since 1970-01-01 UTC.
-    seconds: Vec<(Lsn, i64)>,
-    /// Redo pointers of the checkpoints, unfinished ones included, ascending, and the begin of each checkpoint in seconds since
+    /// Clock by position: transactions that end after the LSN end at or after the time, in seconds since
     /// 1970-01-01 UTC.
+    seconds: Vec<(Lsn, i64)>,
+    /// Redo pointers of the checkpoints, including unfinished ones, ascending, and the start of each
+    /// checkpoint in seconds since 1970-01-01 UTC.
     pub redo: Vec<(Lsn, i64)>,
-    /// What was read. The clock has whole seconds, so that memory does not grow with the number of transactions; a second is read
-    /// again for a bound within it.
+    /// The runs that were read. The clock has whole seconds, so memory does not grow with the number of
+    /// transactions. For a bound within a second, that second is read again.
     runs: &'a [Run],
     threads: usize,
 }
@@ -58,7 +59,8 @@ impl<'a> Timeline<'a> {
         timeline
     }
 
-    /// Adds those of the redo pointers `begun` whose checkpoint has no record, with the time of the last transaction end before.
+    /// Adds the redo pointers in `begun` whose checkpoint has no record, with the time of the last
+    /// transaction end before them.
     fn add_unfinished(&mut self, mut begun: Vec<Lsn>) {
         begun.sort_unstable();
         begun.dedup();
@@ -82,15 +84,16 @@ impl<'a> Timeline<'a> {
         self.redo.extend(times.redo);
     }
 
-    /// The part of the clock that the range between two positions needs: from the second in force at its start.
+    /// The part of the clock that the range between two positions needs, starting with the second in force at
+    /// the range's start.
     fn within(&self, from: Option<Lsn>, to: Option<Lsn>) -> &[(Lsn, i64)] {
         let first = from.map_or(0, |from| self.seconds.partition_point(|(lsn, _)| *lsn <= from));
         let end = to.map_or(self.seconds.len(), |to| self.seconds.partition_point(|(lsn, _)| *lsn < to));
         self.seconds.get(first.saturating_sub(1)..end).unwrap_or(&[])
     }
 
-    /// The start of the records of transactions that end at a time, in microseconds since 1970-01-01 UTC, or later; `None` if there
-    /// are none.
+    /// Returns where the records of the first transaction that ends at or after a time start. The time is in
+    /// microseconds since 1970-01-01 UTC; `None` if no transaction ends then.
     pub fn position_of(&self, micros: i64) -> Option<Lsn> {
         let second = micros.div_euclid(SECOND);
         let index = self.seconds.partition_point(|(_, at)| *at < second);
@@ -101,10 +104,10 @@ impl<'a> Timeline<'a> {
         }
     }
 
-    /// The same for a time within a second, of whose transactions the first one ends behind `start`.
+    /// Does the same for a time within a second whose first transaction ends after `start`.
     fn position_within(&self, start: Lsn, micros: i64) -> Option<Lsn> {
         let mut position = None;
-        // Runs before the one that has the second have no such time.
+        // Runs before the one that contains the second have no such time.
         for run in self.runs.iter().filter(|run| run.end() > start) {
             let mut last_end = start;
             let options = ScanOptions { threads: self.threads, from: Some(start), to: None };
@@ -124,7 +127,8 @@ impl<'a> Timeline<'a> {
         position
     }
 
-    /// When the first and the last transaction end, in seconds since 1970-01-01 UTC; `None` if none does.
+    /// When the first and the last transaction end, in seconds since 1970-01-01 UTC; `None` if no transaction
+    /// ends.
     pub fn times(&self) -> Option<(i64, i64)> {
         Some((self.seconds.first()?.1, self.seconds.last()?.1))
     }
@@ -133,7 +137,8 @@ impl<'a> Timeline<'a> {
     ///
     /// # Errors
     ///
-    /// [`ExplainError::TimeAfterEnd`] if no transaction ends at or after the start. An end behind the last transaction is no bound.
+    /// [`ExplainError::TimeAfterEnd`] if no transaction ends at or after the start. An end after the last
+    /// transaction is no bound.
     pub fn range(
         &self,
         from: Option<Bound>,
@@ -145,7 +150,8 @@ impl<'a> Timeline<'a> {
         };
         let start =
             from.map(|from| position(from).ok_or(ExplainError::TimeAfterEnd(self.times()))).transpose()?;
-        // No transaction ends before. A checkpoint that started by then proves that the log covers the time since.
+        // No transaction ends before. A checkpoint that started by then proves that the WAL covers the time
+        // since.
         let start = match (start, from) {
             (Some(Lsn(0)), Some(Bound::Time(micros))) => {
                 let log_start = self.runs.iter().map(Run::start).min().unwrap_or_default();
@@ -158,8 +164,8 @@ impl<'a> Timeline<'a> {
         Ok((start, to.and_then(position)))
     }
 
-    /// Splits the range between two positions into spans of `width` seconds or, without one, of the smallest common width that gives at
-    /// most `max_spans`. `None` if no transaction ends in the range.
+    /// Splits the range between two positions into spans of `width` seconds or, without a width, of the
+    /// smallest common width that yields at most `max_spans`. `None` if no transaction ends in the range.
     pub fn spans(
         &self,
         (from, to): (Option<Lsn>, Option<Lsn>),
@@ -186,13 +192,13 @@ impl<'a> Timeline<'a> {
 pub struct Spans {
     /// The start of each span but the first.
     pub starts: Vec<Lsn>,
-    /// The time of the first one's start, in seconds since 1970-01-01 UTC.
+    /// The time at which the first one starts, in seconds since 1970-01-01 UTC.
     pub begin: i64,
-    /// Seconds of each.
+    /// Width of each span in seconds.
     pub width: i64,
 }
 
-/// The smallest common width with which `seconds` are at most `max_spans` spans.
+/// The smallest common width that splits `seconds` into at most `max_spans` spans.
 fn span_width(seconds: i64, max_spans: i64) -> i64 {
     const USUAL: [i64; 14] = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 6 * 3600];
     let fits = |width: &&i64| seconds / **width < max_spans;
@@ -201,7 +207,7 @@ fn span_width(seconds: i64, max_spans: i64) -> i64 {
 
 #[derive(Default)]
 struct SegmentTimes {
-    /// `None`: right behind the last transaction end of an earlier segment.
+    /// The position `None` means right after the last transaction end of an earlier segment.
     seconds: Vec<(Option<Lsn>, i64)>,
     last_end: Option<Lsn>,
     redo: Vec<(Lsn, i64)>,
@@ -217,7 +223,8 @@ impl Visitor for SegmentTimes {
         match payload::parse(record) {
             Ok(Payload::Commit(end) | Payload::Abort(end)) => {
                 let second = end.time.unix_micros().div_euclid(SECOND);
-                // The time is taken before the insert position is reserved, so it may go back a little.
+                // The server takes the time before it reserves the insert position, so times may decrease
+                // slightly.
                 if self.seconds.last().is_none_or(|last| second > last.1) {
                     self.seconds.push((self.last_end, second));
                 }
@@ -239,7 +246,8 @@ struct FirstEnd {
     start: Lsn,
     micros: i64,
     last_end: Option<Lsn>,
-    /// Where the records of the transaction begin; within it `None`: right behind the last transaction end of an earlier segment.
+    /// Start of the transaction's records. The inner `None` means right after the last transaction end of an
+    /// earlier segment.
     found: Option<Option<Lsn>>,
 }
 
@@ -273,7 +281,7 @@ mod tests {
         assert_eq!(timeline.redo, [(Lsn(12), 101), (Lsn(25), 200), (Lsn(40), 310)]);
     }
 
-    /// The source has an hour of WAL, the range half a minute.
+    /// The source contains an hour of WAL, the range half a minute.
     #[test]
     fn a_range_is_split_by_its_own_length() {
         let seconds: Vec<(Lsn, i64)> =

@@ -1,4 +1,5 @@
-//! Folds what segments counted per transaction: subtransactions into their top-level one, and only the largest are kept.
+//! Folds the segments' sums by transaction: subtransactions into their top-level one, keeping only the
+//! largest.
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
@@ -16,7 +17,7 @@ pub(crate) struct Transactions {
     top: usize,
     open: FxHashMap<u32, OpenTransaction>,
     largest: BinaryHeap<Reverse<(u64, Reverse<u32>, Kept)>>,
-    /// Those without an end in the log that no longer ran later.
+    /// Transactions that have no end record and that a later snapshot shows as ended.
     cut_off: FxHashSet<u32>,
     sums: TransactionSums,
 }
@@ -62,8 +63,9 @@ impl Transactions {
         }
     }
 
-    /// Adds records of a transaction, or of none. initdb's bootstrap writes all of its records with `BootstrapTransactionId`, and
-    /// none that ends it: that is no transaction that a crash could have cut off.
+    /// Adds records of a transaction, or of none. initdb's bootstrap writes all of its records with
+    /// `BootstrapTransactionId` and no end record, so it does not count as a transaction that a crash
+    /// interrupted.
     pub(crate) fn add(&mut self, xid: u32, sum: &TransactionTally) {
         if xid < FIRST_NORMAL_XID {
             self.sums.system_bytes += sum.bytes;
@@ -100,7 +102,7 @@ impl Transactions {
         self.open.get(&xid).is_some_and(|open| open.is_prepared)
     }
 
-    /// Those in progress, and subtransactions that are not folded yet.
+    /// Transactions in progress, and subtransactions that are not folded yet.
     pub(crate) fn open(&self) -> impl Iterator<Item = u32> {
         self.open.keys().copied()
     }
@@ -110,7 +112,8 @@ impl Transactions {
         self.sums.aborted_subtransactions
     }
 
-    /// Closes a transaction, with sums that are not in `open` yet. Its subtransactions are folded into it.
+    /// Closes a transaction, with sums that are not in `open` yet. The caller has folded its subtransactions
+    /// into it.
     pub(crate) fn close(
         &mut self,
         xid: u32,
@@ -135,10 +138,10 @@ impl Transactions {
             Outcome::Aborted => {
                 self.sums.aborted += 1;
                 self.sums.aborted_bytes += bytes;
-                // The record of an abort has a time.
+                // An abort record has a time, so a crash ended this transaction.
                 if time.is_none() {
                     self.sums.cut_off += 1;
-                    // Beyond so many, each counts as another one.
+                    // Beyond this number, each counts as a different one.
                     let is_new = self.cut_off.len() >= MAX_GROUPS || self.cut_off.insert(xid);
                     self.sums.cut_off_xids += u64::from(is_new);
                     self.sums.cut_off_bytes += bytes;
@@ -147,7 +150,7 @@ impl Transactions {
             Outcome::Prepared | Outcome::Open => self.sums.open += 1,
         }
         if outcome != Outcome::Aborted {
-            // Else they are in `aborted_bytes` already: no byte is in both.
+            // In an aborted transaction, these bytes are in `aborted_bytes` already: no byte counts in both.
             self.sums.aborted_subtransaction_bytes += closed.rolled_back_bytes;
         }
         let transaction = Transaction { xid, outcome, time, records, bytes, image_bytes, subtransactions };
@@ -160,13 +163,13 @@ impl Transactions {
         }
     }
 
-    /// The largest ones and the sums, once all are closed.
+    /// Returns the largest transactions and the sums, once all are closed.
     pub(crate) fn finish(self) -> (Vec<Transaction>, TransactionSums) {
         let sums = self.sums;
         let mut largest: Vec<Transaction> =
             self.largest.into_iter().map(|Reverse((_, _, kept))| kept.0).collect();
         largest.sort_by_key(|transaction| (Reverse(transaction.bytes), transaction.xid));
-        // What is in no row is in those that are not listed, and not lost.
+        // Bytes that are in no row belong to unlisted transactions: none are lost.
         let listed: u64 = largest.iter().map(|one| one.bytes).sum();
         let are_all_listed = largest.len() as u64 == sums.committed + sums.aborted + sums.open;
         debug_assert!(

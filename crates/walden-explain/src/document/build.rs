@@ -1,4 +1,4 @@
-//! Builds the document of an explanation: gives names to what it counted, groups and sorts it.
+//! Builds the document of an explanation: adds names to its sums, then groups and sorts them.
 
 use regex::Regex;
 use rustc_hash::FxHashMap;
@@ -22,7 +22,7 @@ use crate::tally::{Bucket, COMPRESSIONS, ImageCause, ImageTable, Tally};
 use crate::time::{second_text, time_text};
 use crate::writers::{WriterKey, WriterProperty, Writers};
 
-/// Full-page images by cause, as [`Document::images`] has them.
+/// Returns full-page images by cause, in the form of [`Document::images`].
 pub fn images_by_cause(table: &ImageTable) -> Map<String, Value> {
     let one = |cause| {
         let sum = table.of_cause(cause);
@@ -52,7 +52,7 @@ impl Document {
         Document::with_labels(explanation, context, &Labels::new(context.names, explanation))
     }
 
-    /// Builds it with these labels.
+    /// Builds the document with these labels.
     pub(crate) fn with_labels(
         explanation: &Explanation,
         context: &Context<'_>,
@@ -247,7 +247,7 @@ impl Writer<'_> {
         }
     }
 
-    /// A view in which several relations, or writers, have one label.
+    /// Builds a view in which several relations or writers may share a label.
     fn merged_view(&self, view: &View) -> ViewDocument {
         let mut groups: Vec<(Vec<Label>, Tally)> = Vec::new();
         let mut index: FxHashMap<Vec<String>, usize> = FxHashMap::default();
@@ -261,7 +261,7 @@ impl Writer<'_> {
                 None => groups.push((labels, *tally)),
             }
         }
-        // The rows are in a fixed order, which the sort keeps among equals.
+        // The rows are in a fixed order, which the stable sort keeps among equals.
         groups.sort_by_key(|(_, sum)| std::cmp::Reverse(sum.wal_bytes()));
         let (mut more, mut rest) = view.rest;
         for (_, sum) in groups.split_off(self.top.min(groups.len())) {
@@ -322,7 +322,7 @@ impl Writer<'_> {
         }
     }
 
-    /// What a writer is in a dimension.
+    /// The label of a writer's property.
     fn writer(&self, part: Part, key: &GroupKey, property: WriterProperty) -> Label {
         let key = key.writer.unwrap_or(WriterKey::Unknown);
         Label::plain(part, self.writers.map_or("", |writers| writers.text(key, property)))
@@ -436,7 +436,7 @@ impl Writer<'_> {
     }
 }
 
-/// Which settings would join more.
+/// Lists the settings that would join more transactions.
 fn log_hints(writers: &Writers, joined: f64, statements: f64) -> Vec<String> {
     let mut hints = Vec::new();
     let enough = 0.99;
@@ -486,11 +486,11 @@ fn log_hints(writers: &Writers, joined: f64, statements: f64) -> Vec<String> {
     hints
 }
 
-/// What vacuum has to do with records of a kind.
+/// Whether vacuum wrote records of a kind.
 fn vacuum_work(version: Major, kind: Option<Kind>, in_transaction: bool) -> VacuumWork {
     let Some(kind) = kind else { return VacuumWork::None };
     match (kind.resource_manager(version).as_ref(), kind.name(version).as_ref()) {
-        // Vacuum has no transaction, but for the end of the table, which it truncates under a lock.
+        // Vacuum has no transaction, except when it truncates the table's end under a lock.
         (
             "Heap2",
             "PRUNE_VACUUM_SCAN" | "PRUNE_VACUUM_CLEANUP" | "VACUUM" | "FREEZE_PAGE" | "CLEANUP_INFO",
@@ -500,14 +500,15 @@ fn vacuum_work(version: Major, kind: Option<Kind>, in_transaction: bool) -> Vacu
         | ("Gist", "PAGE_DELETE")
         | ("SPGist", "VACUUM_LEAF" | "VACUUM_ROOT" | "VACUUM_REDIRECT") => VacuumWork::Sure,
         _ if in_transaction => VacuumWork::None,
-        // log_heap_visible(): also COPY FREEZE, which has a transaction.
+        // log_heap_visible(): also called by COPY FREEZE, which has a transaction.
         ("Heap2", "VISIBLE") => VacuumWork::Sure,
-        // hashbucketcleanup() and GiST's scan of an index's pages; insertions, which do the same, have a transaction.
+        // hashbucketcleanup() and GiST's scan of an index's pages. Insertions that do the same have a
+        // transaction.
         ("Hash", "DELETE" | "SPLIT_CLEANUP" | "SQUEEZE_PAGE" | "MOVE_PAGE_CONTENTS" | "UPDATE_META_PAGE")
         | ("Gist", "PAGE_UPDATE")
         | ("Gin", "UPDATE_META_PAGE" | "DELETE_LISTPAGE" | "INSERT" | "SPLIT")
         | ("BRIN", _) => VacuumWork::Sure,
-        // heap_page_prune_opt() of a query that only reads has no transaction either.
+        // heap_page_prune_opt() in a read-only query has no transaction either.
         ("Heap2", "PRUNE" | "CLEAN") => VacuumWork::OrPruning,
         // vac_update_relstats() and vac_update_datfrozenxid()
         ("Heap", "INPLACE") => VacuumWork::Statistics,

@@ -1,9 +1,10 @@
-//! Who wrote a transaction: users, applications, clients and statements, from the server's own log.
+//! Attributes transactions to users, applications, clients and statements from the server's log.
 //!
-//! The WAL has a transaction's ID and no more. The server's log has it beside the session's user, application and client, and the
-//! statement, once the ID is assigned: a statement that is logged before it runs, as the first of its transaction, has none yet.
-//! So what a session logged before is kept until a later entry of the same transaction has the ID. IDs wrap around: a transaction's
-//! entry is the one nearest to its end in time.
+//! The WAL contains only a transaction's ID. The server's log contains the ID next to the session's user,
+//! application, client and statement, but only once the ID is assigned. A statement that is logged before it
+//! runs, as the first of its transaction, has no ID yet. A session's earlier statements are therefore kept
+//! until a later entry of the same transaction has the ID. IDs wrap around: of several entries with one ID,
+//! the nearest to the transaction's end in time applies.
 
 mod statement;
 mod tokens;
@@ -14,7 +15,7 @@ use walden_source::server_log::{Entry, Fields};
 
 pub use self::statement::normalize;
 
-/// Whom a transaction belongs to, by the server's log. Texts are numbers into [`Writers::text`].
+/// The originator of a transaction in the server's log. Texts are numbers for [`Writers::text`].
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Writer {
     user: u32,
@@ -23,12 +24,12 @@ pub struct Writer {
     statement: u32,
 }
 
-/// The key of a group by what the server's log says of a transaction.
+/// The key of a group by properties in the server's log.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum WriterKey {
     /// The records have no transaction.
     NoTransaction,
-    /// The log does not have the transaction.
+    /// The server's log does not contain the transaction.
     Unknown,
     /// The number of the writer.
     Known(u32),
@@ -54,15 +55,15 @@ pub struct Writers {
     text_numbers: FxHashMap<String, u32>,
     sessions: FxHashMap<String, Session>,
     fields: Option<Fields>,
-    /// What the logs had.
+    /// Counts of the logs read.
     pub counts: Counts,
     /// Automatic vacuums by table, `DATABASE.SCHEMA.TABLE`.
     vacuums: FxHashMap<String, AutomaticVacuums>,
-    /// Names in VACUUM statements, and how many of these there were.
+    /// Names in VACUUM statements, and the number of statements for each.
     manual_vacuums: FxHashMap<String, u64>,
 }
 
-/// What the logs had.
+/// Counts of entries and transactions in the server's logs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
 pub struct Counts {
     /// Number of log files.
@@ -71,24 +72,25 @@ pub struct Counts {
     pub entries: u64,
     /// Of these, entries with a statement.
     pub statements: u64,
-    /// Of these, statements that may write, alone in their transaction, whose entry has no transaction ID.
+    /// Portion of `statements` that may write and are alone in their transaction, but whose entry has no
+    /// transaction ID.
     pub statements_without_xid: u64,
     /// Number of transactions that have an entry with their ID.
     pub transactions: u64,
 }
 
-/// Automatic vacuums of a table, by the server's log.
+/// Automatic vacuums of a table in the server's log.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
 pub struct AutomaticVacuums {
     /// Number of vacuums.
     pub count: u64,
-    /// Records that they wrote; 0 where the log does not say it (before 13).
+    /// Records that they wrote; 0 if the server's log does not contain the number (before 13).
     pub wal_records: u64,
     /// Bytes of WAL that they wrote, likewise.
     pub wal_bytes: u64,
 }
 
-/// Where a transaction ID occurs.
+/// First and last entry of a transaction ID.
 #[derive(Clone, Copy, Debug)]
 struct Seen {
     first: i64,
@@ -104,14 +106,15 @@ struct Session {
     virtual_xid: String,
     xid: u32,
     is_in_block: bool,
-    /// Statements of the present transaction, each different from the one before it.
+    /// Statements of the current transaction, without immediate repetitions.
     statements: Vec<u32>,
-    /// Whether one of them was logged without a transaction ID, and none with it since.
+    /// Whether one of them was logged without a transaction ID, and no later one with it.
     is_pending: bool,
 }
 
 impl Session {
-    /// Takes over what an entry has of the session. The first text is the empty one: it does not have it.
+    /// Copies the session's properties from an entry. Number 0 is the empty text: the entry does not contain
+    /// the property.
     fn name(&mut self, user: u32, application: u32, client: u32) {
         for (kept, new) in
             [(&mut self.user, user), (&mut self.application, application), (&mut self.client, client)]
@@ -123,33 +126,33 @@ impl Session {
     }
 }
 
-/// Whether an entry is of a transaction that has a virtual ID: its local part is not 0.
+/// Whether an entry's transaction has a virtual ID: its local part is not 0.
 fn has_virtual_xid(entry: &Entry) -> bool {
     entry.virtual_xid.rsplit('/').next().is_some_and(|local| !matches!(local, "" | "0"))
 }
 
-/// Entries of one ID that are further apart are of two transactions: IDs have wrapped around, which takes longer. Also more
-/// than zones may differ.
+/// Entries of one ID that are further apart, in microseconds, belong to two transactions: wraparound of IDs
+/// takes longer. The value also exceeds any difference between time zones.
 const MAX_DISTANCE: i64 = 26 * 3600 * 1_000_000;
-/// Statements of a transaction that are told apart.
+/// Maximum number of distinct statements kept per transaction.
 const MAX_STATEMENTS: usize = 20;
-/// Sessions that are followed at a time.
+/// Maximum number of sessions tracked at a time.
 const MAX_SESSIONS: usize = 100_000;
-/// Different statements that are kept; others are "(one of many other statements)".
+/// Maximum number of distinct texts; others become "(one of many other statements)".
 const MAX_TEXTS: usize = 200_000;
 
 impl Writers {
-    /// Begins a log file with these fields. Sessions may continue in it.
+    /// Counts a new log file. Sessions may continue in it.
     pub fn begin_file(&mut self) {
         self.counts.files += 1;
     }
 
-    /// Ends a log file, which had these fields.
+    /// Ends a log file that had these fields.
     pub fn end_file(&mut self, fields: Fields) {
         self.fields.get_or_insert(fields);
     }
 
-    /// Adds an entry of a log. Entries of a session come in their order.
+    /// Adds an entry of a log. The entries of a session must be in their order.
     pub fn add(&mut self, entry: &Entry) {
         self.counts.entries += 1;
         self.add_vacuum(entry);
@@ -181,7 +184,7 @@ impl Writers {
         }
     }
 
-    /// Ends a session's transaction if an entry is of the next one.
+    /// Ends a session's transaction if an entry belongs to the next one.
     fn follow_transaction(&mut self, session: &mut Session, entry: &Entry) {
         let has_virtual = has_virtual_xid(entry);
         let is_next = (has_virtual && entry.virtual_xid != session.virtual_xid)
@@ -199,7 +202,7 @@ impl Writers {
         self.counts.statements += 1;
         let kind = statement::kind(normal);
         if !has_virtual_xid(entry) && entry.xid == 0 && !session.is_in_block {
-            // A statement of its own, or the first one of a transaction.
+            // A statement outside a block, or the first one of a transaction.
             self.end_transaction(session);
         }
         match kind {
@@ -216,7 +219,7 @@ impl Writers {
         }
     }
 
-    /// Learns the ID of a session's transaction from an entry that has it.
+    /// Records the ID of a session's transaction from an entry that contains it.
     fn add_xid(&mut self, session: &mut Session, entry: &Entry) {
         session.xid = entry.xid;
         session.is_pending = false;
@@ -233,7 +236,7 @@ impl Writers {
         session.statements.clear();
     }
 
-    /// The statements of a transaction as one text: those that may write, or else all.
+    /// The statements of a transaction as one text: those that may write, or all if none may.
     fn statement_of(&mut self, session: &Session) -> u32 {
         let text = |number: &u32| self.texts.get(*number as usize).cloned().unwrap_or_default();
         let all: Vec<String> = session.statements.iter().map(text).collect();
@@ -292,7 +295,7 @@ impl Writers {
         number
     }
 
-    /// The writer of a transaction that ended at a time, in microseconds since 1970-01-01 UTC.
+    /// Returns the writer of a transaction that ended at a time, in microseconds since 1970-01-01 UTC.
     pub fn find(&self, xid: u32, time: Option<i64>) -> WriterKey {
         let Some(seen) = self.by_xid.get(&xid) else { return WriterKey::Unknown };
         let distance = |seen: &Seen| match time {
@@ -300,7 +303,7 @@ impl Writers {
             Some(time) => (time - seen.last).max(0),
             None => 0,
         };
-        // Without a time it is open at the end of the WAL, or a crash ended it: the latest.
+        // Without a time, the transaction is open at the end of the WAL or a crash ended it: take the latest.
         let nearest = seen.iter().min_by_key(|seen| (distance(seen), std::cmp::Reverse(seen.last)));
         match nearest {
             Some(seen) if distance(seen) < MAX_DISTANCE => WriterKey::Known(seen.writer),
@@ -308,7 +311,7 @@ impl Writers {
         }
     }
 
-    /// What a property of a writer is.
+    /// Returns a property of a writer as text.
     pub fn text(&self, key: WriterKey, property: WriterProperty) -> &str {
         let number = match key {
             WriterKey::NoTransaction => return "(no transaction)",
@@ -331,12 +334,13 @@ impl Writers {
         self.writers.get(number as usize).is_some_and(|writer| writer.statement != 0)
     }
 
-    /// The fields of the first file; nothing without files.
+    /// The fields of the first file; `None` without files.
     pub fn fields(&self) -> Option<Fields> {
         self.fields
     }
 
-    /// Vacuums of a table, `DATABASE.SCHEMA.TABLE`: automatic ones, and statements that name it. `None` if the log has neither.
+    /// Vacuums of a table, `DATABASE.SCHEMA.TABLE`: automatic ones, and the number of statements that name
+    /// it. `None` if the log contains neither.
     pub fn vacuums_of(&self, table: &str) -> Option<(AutomaticVacuums, u64)> {
         let automatic = self.vacuums.get(table).copied();
         let name = table.rsplit('.').next().unwrap_or(table);
@@ -371,7 +375,7 @@ impl Writers {
         } else if let Some(text) = statement::of_entry(entry)
             && text.get(..6).is_some_and(|word| word.eq_ignore_ascii_case("vacuum"))
         {
-            // Without options in parentheses, what follows are names.
+            // Without options in parentheses, the following words are names.
             let names = text[6..].split_once(')').map_or(&text[6..], |(_, names)| names);
             for name in names.split([',', ' ', ';']).filter(|name| !name.is_empty()).take(MAX_STATEMENTS) {
                 let name = name.rsplit('.').next().unwrap_or(name).trim_matches('"');

@@ -1,26 +1,26 @@
-//! Statements in log entries, normalized as `pg_stat_statements` does it: constants are parameters.
+//! Statements in log entries, normalized like `pg_stat_statements`: constants become parameters.
 
 use walden_source::server_log::Entry;
 
 use super::tokens::{Token, TokenKind, tokens};
 
-/// Characters of a normalized statement that are kept.
+/// Maximum length of a normalized statement, in bytes.
 const MAX_TEXT: usize = 1000;
-/// Bytes of a statement that are read: more is cut off.
+/// Maximum number of bytes read of a statement.
 const MAX_READ: usize = 16 << 10;
 
-/// What a statement does to transactions and data.
+/// Effect of a statement on transactions and data.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Kind {
-    /// It begins a transaction block.
+    /// Starts a transaction block.
     Begin,
-    /// It ends one.
+    /// Ends a transaction block.
     End,
     /// Savepoints, settings and the like.
     Control,
-    /// It only reads, unless a function writes.
+    /// Reads only, unless a function writes.
     Read,
-    /// It may write.
+    /// May write.
     Write,
 }
 
@@ -41,11 +41,12 @@ pub(super) fn kind(statement: &str) -> Kind {
     }
 }
 
-/// The statement in an entry: of `log_statement`, `log_min_duration_statement`, `auto_explain`, or what an error or another
-/// message is about.
+/// Extracts the statement from an entry: of `log_statement`, `log_min_duration_statement` or `auto_explain`,
+/// or the statement that caused an error or another message.
 pub(super) fn of_entry(entry: &Entry) -> Option<&str> {
     let message = entry.message.as_str();
-    // "duration: 0.123 ms  statement: ...", "statement: ...", "execute NAME: ...", "duration: 0.123 ms  execute NAME: ..."
+    // "duration: 0.123 ms  statement: ...", "statement: ...", "execute NAME: ...", "duration: 0.123 ms
+    // execute NAME: ..."
     let rest = match message.strip_prefix("duration: ") {
         Some(rest) => rest.split_once("  ").map_or("", |(_, rest)| rest),
         None => message,
@@ -57,14 +58,14 @@ pub(super) fn of_entry(entry: &Entry) -> Option<&str> {
         return named.split_once(": ").map(|(_, text)| text);
     }
     if let Some(plan) = rest.strip_prefix("plan:") {
-        // auto_explain: the text goes on until the plan, whose lines begin with the name of a node and its cost.
+        // auto_explain: the text ends at the plan, whose lines start with a node's name and its cost.
         let text = plan.split_once("Query Text: ")?.1;
         return Some(text.split_once("\n").map_or(text, |_| until_plan(text)));
     }
     Some(entry.statement.as_str()).filter(|text| !text.is_empty())
 }
 
-/// The query's text in what auto_explain logs: the lines before the first one with costs.
+/// The query's text in an auto_explain entry: the lines before the first one with costs.
 fn until_plan(text: &str) -> &str {
     let mut at = 0;
     for line in text.split_inclusive('\n') {
@@ -76,10 +77,11 @@ fn until_plan(text: &str) -> &str {
     text
 }
 
-/// A statement with parameters in place of its constants, comments left out, and white space made one space.
+/// Replaces a statement's constants with parameters, removes comments, and reduces white space to single
+/// spaces.
 ///
-/// Lists of constants in parentheses or brackets after IN or ARRAY become `$1 /*, ... */`, as `pg_stat_statements` has it since 18. A
-/// statement that is cut off or cannot be read is kept up to there.
+/// Lists of constants in parentheses or brackets after IN or ARRAY become `$1 /*, ... */`, like
+/// `pg_stat_statements` since 18. A truncated or unreadable statement is kept up to that point.
 pub fn normalize(statement: &str) -> String {
     let mut end = statement.len().min(MAX_READ);
     while !statement.is_char_boundary(end) {
@@ -96,7 +98,7 @@ pub fn normalize(statement: &str) -> String {
     writer.finish(is_whole)
 }
 
-/// The highest number of a parameter in the statement.
+/// The highest parameter number in the statement.
 fn highest_parameter(tokens: &[Token<'_>]) -> u64 {
     let number = |token: &Token<'_>| token.text.strip_prefix('$')?.parse().ok();
     let parameters = tokens.iter().filter(|token| token.kind == TokenKind::Parameter);
@@ -108,17 +110,18 @@ struct Writer {
     text: String,
     parameters: u64,
     needs_space: bool,
-    /// What the last token was.
+    /// Kind of the last token.
     last: Last,
     /// A minus sign that may belong to a constant.
     minus: bool,
-    /// Within a list of constants alone: where its first one ends in `text`, how many there were, and the parameters before.
+    /// Inside a list of constants only: the end of the first one in `text`, the number of constants, and the
+    /// parameters before.
     list: Option<List>,
 }
 
 #[derive(Default, Clone, Copy, PartialEq, Eq)]
 enum Last {
-    /// Something that a value does not follow as an operand: the start, an operator, a comma, a keyword.
+    /// A token after which a minus sign is a value's sign: the start, an operator, a comma, a keyword.
     #[default]
     Operator,
     /// A value, a name, a closing bracket.
@@ -201,7 +204,7 @@ impl Writer {
         };
     }
 
-    /// Of a list of several constants, only the first one stays.
+    /// Shortens a list of several constants to its first one.
     fn close_list(&mut self) {
         if let Some(list) = self.list.take().filter(|list| list.constants > 1 && list.first_end > list.start)
         {
@@ -232,7 +235,7 @@ fn is_list_word(word: &str) -> bool {
     word.eq_ignore_ascii_case("in") || word.eq_ignore_ascii_case("array")
 }
 
-/// Keywords after which a minus sign belongs to what follows.
+/// Keywords after which a minus sign belongs to the following value.
 fn is_operator_word(word: &str) -> bool {
     const WORDS: [&str; 16] = [
         "select",

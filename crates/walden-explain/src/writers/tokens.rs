@@ -1,6 +1,7 @@
 //! Splits SQL statements into tokens, by the rules of PostgreSQL's scanner (`src/backend/parser/scan.l`).
 //!
-//! Normalization replaces constants and keeps everything else, so numbers, strings and bit strings are one kind.
+//! Normalization replaces constants and keeps all other tokens, so numbers, strings and bit strings are one
+//! kind.
 
 /// A token, with its text as in the statement.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -29,10 +30,11 @@ pub(super) enum TokenKind {
 
 /// Characters of operators.
 const OPERATOR: &[u8] = b"~!@#^&|`?+-*/%<>=";
-/// An operator that ends in `+` or `-` contains one of these; otherwise the sign belongs to what follows.
+/// An operator that ends in `+` or `-` contains one of these; otherwise the sign belongs to the following
+/// token.
 const BEFORE_SIGN: &[u8] = b"~!@#^&|`?%";
 
-/// The tokens of a statement. They end before a string or comment that has no end.
+/// Returns the tokens of a statement. They end before an unterminated string or comment.
 pub(super) fn tokens(text: &str) -> Tokens<'_> {
     Tokens { rest: text }
 }
@@ -60,7 +62,7 @@ impl Tokens<'_> {
     }
 }
 
-/// The first token's kind and length in bytes; `None` at the end, and for a token without an end.
+/// The first token's kind and length in bytes; `None` at the end, and for an unterminated token.
 fn first_token(text: &str) -> Option<(TokenKind, usize)> {
     let bytes = text.as_bytes();
     let (first, second) = (*bytes.first()?, bytes.get(1).copied().unwrap_or(0));
@@ -134,7 +136,8 @@ fn quoted(bytes: &[u8], start: usize, has_escapes: bool) -> Option<usize> {
     }
 }
 
-/// The length of a dollar-quoted string, `Some(None)` if it has no end; `None` if the text does not start with one.
+/// The length of a dollar-quoted string, `Some(None)` if it is unterminated; `None` if the text does not
+/// start with one.
 fn dollar_quoted(text: &str) -> Option<Option<usize>> {
     let tag = 1 + count(&text.as_bytes()[1..], |byte| is_word_start(byte) || byte.is_ascii_digit());
     let delimiter = text.get(..=tag).filter(|delimiter| delimiter.ends_with('$'))?;
@@ -235,7 +238,7 @@ mod tests {
             let joined: String = all.by_ref().map(|token| token.text).collect();
             assert_eq!((joined.as_str(), all.is_at_end()), (read, false), "{text}");
         }
-        // Every prefix of a statement is read without a panic, and tokens add up to it.
+        // Every prefix of a statement is read without a panic, and its tokens add up to it.
         let statement = "SELECT 'é' || E'\\n' || $q$é$q$, 0x, 1.e, $, \"ü\" /* ß */ <- -1";
         for end in (0..statement.len()).filter(|end| statement.is_char_boundary(*end)) {
             let prefix = &statement[..end];
