@@ -66,18 +66,18 @@ pub struct Document {
     /// Bytes by record kind, largest first; with a limit, the last one is the sum of the others, of the part
     /// `rest`.
     pub record_kinds: Vec<GroupDocument>,
-    /// How transactions ended, and what they wrote.
+    /// How transactions ended, and the bytes they wrote.
     pub transactions: TransactionsDocument,
-    /// The checkpoints that were met, and how far apart they are.
+    /// The checkpoints in the ranges, and the distances between them.
     pub checkpoints: CheckpointsDocument,
     /// The views requested by `--by`, in its order.
     pub views: Vec<ViewDocument>,
-    /// What the server's log was joined with; absent if it was not given.
+    /// Results of joining transactions with the server's log; absent if no log was provided.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub log: Option<LogDocument>,
-    /// The checkpoint cycles in the log's order; empty unless a view is by checkpoint.
+    /// The checkpoint cycles in WAL order; empty unless a view is by checkpoint.
     pub cycles: Vec<CycleDocument>,
-    /// The findings: causes, then settings, each list by what the remedy saves.
+    /// The findings: causes, then settings, each list by the remedy's saving.
     pub findings: Vec<Finding>,
     /// The damage at which reading stopped, if any.
     pub damage: Option<DamageDocument>,
@@ -173,7 +173,7 @@ impl TallyDocument {
     }
 }
 
-/// How transactions ended, and what they wrote. Subtransactions count with their toplevel transaction.
+/// How transactions ended, and the bytes they wrote. Subtransactions count with their toplevel transaction.
 #[derive(Clone, Debug, Serialize)]
 pub struct TransactionsDocument {
     /// Number of transactions that committed.
@@ -325,7 +325,7 @@ pub struct DamageDocument {
     pub offset: u64,
     /// LSN of the page or record that cannot be read.
     pub lsn: String,
-    /// A message with all of this, including what was expected and found.
+    /// The complete message, including what was expected and found.
     pub message: String,
     /// What to do.
     pub hint: &'static str,

@@ -1,9 +1,9 @@
-//! What records say of their relation beyond their bytes: the evidence that findings rest on.
+//! Evidence in records about their relation beyond their bytes, as a basis for findings.
 
 /// Number and bytes of records, or of parts of them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Count {
-    /// How many.
+    /// Number of records or parts.
     pub count: u64,
     /// Their bytes, without full-page images.
     pub bytes: u64,
@@ -12,7 +12,7 @@ pub struct Count {
 }
 
 impl Count {
-    /// Counts one.
+    /// Counts one record or part.
     #[inline]
     pub fn add(&mut self, bytes: u64, image_bytes: u64) {
         self.count += 1;
@@ -20,7 +20,7 @@ impl Count {
         self.image_bytes += image_bytes;
     }
 
-    /// Takes one back that was counted before.
+    /// Removes one that was counted before.
     #[inline]
     pub fn remove(&mut self, bytes: u64, image_bytes: u64) {
         self.count = self.count.saturating_sub(1);
@@ -35,21 +35,23 @@ impl Count {
     }
 }
 
-/// The transaction that did most of something, if one did more than half (the majority vote of Boyer and Moore).
+/// The transaction that performed more than half of the operations, if one did (the majority vote of Boyer
+/// and Moore).
 ///
-/// If none did, some transaction is left with a lead, which says nothing: only `count` is known to be true of it.
+/// Without a majority, some transaction remains with a lead, which has no meaning. Only its `count` is
+/// reliable.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Majority {
     /// The transaction.
     pub xid: u32,
-    /// How many of its votes no other transaction's vote has cancelled.
+    /// Number of its votes that no other transaction's vote has cancelled.
     lead: u64,
-    /// How often it did that, from where it took the place of another transaction: a lower bound.
+    /// Number of its operations since it replaced another transaction: a lower bound.
     pub count: u64,
 }
 
 impl Majority {
-    /// Counts one by a transaction.
+    /// Counts an operation of a transaction.
     #[inline]
     pub fn add(&mut self, xid: u32) {
         if self.xid == xid {
@@ -81,20 +83,21 @@ pub struct Batches {
     pub rows: u64,
     /// Transactions.
     pub transactions: u64,
-    /// The first and the last of these.
+    /// The first of these transactions; `last` is the last one.
     first: u32,
     last: u32,
-    /// The transaction that changes most rows now, its rows, and how many votes of other transactions it can
-    /// outlast.
+    /// The transaction that currently changes most rows. `count` is its number of rows, and `lead` the number
+    /// of votes of other transactions that it can outlast.
     xid: u32,
     count: u64,
     lead: u32,
 }
 
 impl Batches {
-    /// Rows from which a transaction counts.
+    /// Minimum number of rows for a transaction to count.
     pub const MIN_ROWS: u64 = 1000;
-    /// A transaction that changes rows while others change a few, too, keeps its place.
+    /// Maximum lead. A transaction that changes rows stays current while other transactions change a few
+    /// rows.
     const MAX_LEAD: u32 = 64;
 
     /// Counts a row that a transaction changed.
@@ -132,88 +135,90 @@ impl Batches {
     }
 }
 
-/// What the records of a relation's main fork say beyond their bytes. What rests on earlier records of the same segment is a
-/// lower bound, as the tables that remember them forget.
+/// Evidence in the records of a relation's main fork beyond their bytes. Numbers that depend on earlier
+/// records of the same segment are lower bounds, as the tables for earlier records overwrite entries.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Evidence {
     /// Updates whose new tuple is on another page than the old one.
     pub moved_updates: u64,
-    /// Updates whose old and new tuple could be compared: they, or images of their pages, are in the record.
+    /// Updates whose old and new tuple could be compared: the record contains them, or images of their pages.
     pub compared_updates: u64,
-    /// Of these, updates whose new tuple has the same attributes as the old one.
+    /// Number of `compared_updates` whose new tuple has the same attributes as the old one.
     pub unchanged_updates: u64,
     /// Updates of a tuple that the same transaction wrote.
     pub same_transaction_updates: u64,
     /// Updates of a tuple that any transaction wrote.
     pub recent_updates: u64,
-    /// `LOCK` records that an update wrote itself, before it stored its new tuple elsewhere or wrote TOAST values.
+    /// `LOCK` records that an update wrote itself, before it stored its new tuple on another page or wrote
+    /// TOAST values.
     pub update_locks: Count,
-    /// `LOCK` records of a weaker mode than `FOR UPDATE` whose transaction then updated the tuple on its page: `INSERT ... ON
-    /// CONFLICT DO UPDATE`, `FOR NO KEY UPDATE`.
+    /// `LOCK` records of a weaker mode than `FOR UPDATE` whose transaction then updated the tuple within its
+    /// page: `INSERT ... ON CONFLICT DO UPDATE`, `FOR NO KEY UPDATE`.
     pub upsert_locks: Count,
     /// Other `LOCK` records, of `SELECT FOR UPDATE`, `FOR NO KEY UPDATE` and `FOR SHARE`.
     pub row_locks: Count,
-    /// `LOCK` records of `FOR KEY SHARE`, as checks of foreign keys take it.
+    /// `LOCK` records of `FOR KEY SHARE`, the lock that checks of foreign keys take.
     pub key_share_locks: Count,
-    /// Inserts of TOAST values; known since 14.
+    /// Inserts of TOAST values; recorded since 14.
     pub toast_inserts: u64,
     /// Inserts of `INSERT ... ON CONFLICT`.
     pub speculative_inserts: u64,
     /// Old tuples and keys in updates and deletes, for logical decoding.
     pub old_tuples: Count,
-    /// Of these, old tuples logged whole.
+    /// Number of `old_tuples` that are whole tuples.
     pub whole_old_tuples: u64,
-    /// Updates that log the whole new tuple for logical decoding, and not only its difference to the old one.
+    /// Updates that log the whole new tuple for logical decoding, not only its difference from the old one.
     pub whole_new_tuples: u64,
-    /// Who updated.
+    /// The main transaction of updates.
     pub updates_by: Majority,
-    /// Who deleted, updates that move rows to another partition left out.
+    /// The main transaction of deletes, without updates that move rows to another partition.
     pub deletes_by: Majority,
-    /// Who updated many rows.
+    /// Transactions that updated many rows.
     pub update_batches: Batches,
-    /// Who deleted many rows, as of `deletes_by`.
+    /// Transactions that deleted many rows, counted like `deletes_by`.
     pub delete_batches: Batches,
     /// Deletes of rows that an update moved to another partition.
     pub partition_moves: u64,
-    /// Records of a sequence whose value is less than 32 from that of the record before, as `nextval()` does
-    /// not write them: they are of `setval()`.
+    /// Records of a sequence whose value differs by less than 32 from that of the previous record.
+    /// `nextval()` does not write such records: they come from `setval()`.
     pub set_values: u64,
     /// Records that freeze tuples.
     pub freezing: Count,
-    /// Records that prune pages, of queries or, before 17, of vacuum.
+    /// Records that prune pages, written by queries or, before 17, also by vacuum.
     pub prunes: Count,
-    /// Of these, records with a transaction ID, which vacuum does not have.
+    /// Number of `prunes` with a transaction ID, which vacuum does not have.
     pub prunes_in_transactions: u64,
     /// Index tuples inserted on B-tree leaf pages.
     pub leaf_inserts: u64,
-    /// Of these, on another page than the one before.
+    /// Number of `leaf_inserts` on another page than the previous one.
     pub leaf_changes: u64,
-    /// Of these inserts, those for the new tuple of an update: it is the row that their transaction wrote last. The others are for
-    /// inserted tuples.
+    /// Number of `leaf_inserts` for the new tuple of an update: the row that their transaction wrote last.
+    /// The others are for inserted tuples.
     pub update_entries: u64,
-    /// Bytes of full-page images in the records of all these inserts.
+    /// Bytes of full-page images in the records of all `leaf_inserts`.
     pub leaf_images: u64,
-    /// The same of those for new tuples of updates.
+    /// Bytes of full-page images in the records of `update_entries`.
     pub update_images: u64,
-    /// Of the entries of updates, those with another key than the old tuple's, where both entries are in the same segment.
+    /// Number of `update_entries` whose key differs from the old tuple's, if both entries are in the same
+    /// segment.
     pub changed_keys: u64,
-    /// The same with the same key.
+    /// Number of `update_entries` whose key equals the old tuple's, under the same condition.
     pub same_keys: u64,
 }
 
-/// What records of user tables have for logical decoding, under `wal_level=logical`.
+/// Data for logical decoding in records of user tables, under `wal_level=logical`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct DecodingEvidence {
-    /// Records of new tuples in relations that are not of `initdb`'s.
+    /// Records of new tuples in relations that `initdb` did not create.
     pub stored: u64,
-    /// Of these, records that say that the tuples are whole and there even with an image.
+    /// Number of `stored` records whose flags state that the tuples are whole, even with an image.
     pub logical: u64,
-    /// Bytes that are there for decoding alone: tuples beside images, and old tuples and keys.
+    /// Bytes that only decoding needs: tuples next to images, and old tuples and keys.
     pub bytes: u64,
 }
 
 impl DecodingEvidence {
-    /// Adds what another segment shows.
+    /// Adds the evidence of another segment.
     pub fn merge(&mut self, other: &DecodingEvidence) {
         self.stored += other.stored;
         self.logical += other.logical;
@@ -222,7 +227,7 @@ impl DecodingEvidence {
 }
 
 impl Evidence {
-    /// Adds what another segment shows.
+    /// Adds the evidence of another segment.
     pub fn merge(&mut self, other: &Evidence) {
         let numbers = [
             (&mut self.moved_updates, other.moved_updates),

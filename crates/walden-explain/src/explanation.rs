@@ -37,9 +37,9 @@ pub struct Explanation {
     pub buckets: Buckets,
     /// Full-page images by cause and compression.
     pub images: ImageTable,
-    /// Images without compression in segments in which no image is compressed, those of
-    /// `wal_consistency_checking` left out. Next to compressed ones, an image without compression is one that
-    /// compression did not make smaller (`XLogCompressBackupBlock`).
+    /// Images without compression in segments that contain no compressed image, excluding those of
+    /// `wal_consistency_checking`. In other segments, an uncompressed image is one that compression did not
+    /// make smaller (`XLogCompressBackupBlock`).
     pub uncompressed: ImageTally,
     /// The input of [`crate::savings::estimate`], if the request asked for it.
     pub sample: Option<Sample>,
@@ -51,7 +51,7 @@ pub struct Explanation {
     pub transactions: Vec<Transaction>,
     /// Sums over all transactions.
     pub transaction_sums: TransactionSums,
-    /// The checkpoints, in WAL order, unfinished ones included.
+    /// The checkpoints, in WAL order, including unfinished ones.
     pub checkpoints: Vec<CheckpointRecord>,
     /// First and last transaction end, in microseconds since 1970-01-01 UTC.
     pub time_span: Option<(i64, i64)>,
@@ -61,26 +61,25 @@ pub struct Explanation {
     pub switches: u64,
     /// Number of base backup ends.
     pub backups: u64,
-    /// What the records of each relation say beyond their bytes, by relation.
+    /// Evidence in the records of each relation beyond their bytes, by relation.
     pub evidence: Vec<(RelFileLocator, Evidence)>,
-    /// What is there for logical decoding.
+    /// Evidence about data logged for logical decoding.
     pub decoding: DecodingEvidence,
     /// Main forks that were created.
     pub created: FxHashSet<RelFileLocator>,
-    /// Files of relations that were dropped, with the commit record that did so.
+    /// Files of relations that were dropped, with the LSN of the commit record that did so.
     pub dropped: FxHashMap<RelFileLocator, Lsn>,
-    /// Main forks that were created for new relations, those that `make_new_heap` makes for a rewrite
-    /// included, and the transactions that did so. The others are new files of relations that had one, as
-    /// `TRUNCATE` and `REINDEX` create them. It shows by locks: the OID of a new relation is the number of
-    /// its first file. With `wal_level=minimal` there are none.
+    /// Main forks created for new relations, including those that `make_new_heap` creates for a rewrite, and
+    /// the transactions that did so. Other created main forks are new files of existing relations, as
+    /// `TRUNCATE` and `REINDEX` create them. Locks show the difference: the OID of a new relation is the
+    /// number of its first file. With `wal_level=minimal` no locks are logged, and the map is empty.
     pub new_relations: FxHashMap<RelFileLocator, u32>,
-    /// Main forks that were created for transient relations, as rewrites make them, and are of other
-    /// relations since their transaction has ended. It shows by the OIDs that commit records drop, whether or
-    /// not locks are logged; since 15.
+    /// Main forks created for the transient relations of rewrites. They belong to other relations since their
+    /// transaction ended. The dropped OIDs in commit records show this, with or without logged locks; since
+    /// 15.
     pub transient: FxHashSet<RelFileLocator>,
-    /// Of `dropped`, files of which the log does not show whether their relation was emptied, or written
-    /// whole into another file. They were dropped by transactions that logged no locks, as with
-    /// `wal_level=minimal`.
+    /// Files in `dropped` for which the WAL does not show whether their relation was emptied or rewritten
+    /// into another file. Transactions that logged no locks dropped them, as with `wal_level=minimal`.
     pub perhaps_rewritten: FxHashSet<RelFileLocator>,
     /// Transactions that replaced files of relations: see [`crate::rewrites`].
     pub rewrites: Vec<Rewrite>,
@@ -107,7 +106,7 @@ pub struct Range {
     pub last_segment: SegmentName,
     /// Distance between these, in bytes.
     pub bytes: u64,
-    /// What follows the last record, if the WAL ends in this range.
+    /// The bytes after the last record, if the WAL ends in this range.
     pub tail: Option<Tail>,
 }
 
@@ -133,9 +132,9 @@ pub struct Transaction {
     pub time: Option<i64>,
     /// Records.
     pub records: u64,
-    /// Bytes, alignment included, with those of its subtransactions.
+    /// Bytes, including alignment and its subtransactions' bytes.
     pub bytes: u64,
-    /// Of these, full-page images.
+    /// Portion of `bytes` in full-page images.
     pub image_bytes: u64,
     /// Number of subtransactions listed in its commit or abort record.
     pub subtransactions: u32,
@@ -179,23 +178,25 @@ pub struct TransactionSums {
     pub bytes: u64,
     /// Bytes of rolled back transactions, with all of their subtransactions.
     pub aborted_bytes: u64,
-    /// Of `aborted`, those that have no abort record: a crash ended them, or the end of a recovery before
-    /// theirs.
+    /// Portion of `aborted` without an abort record: a crash ended them, or a recovery that ended before
+    /// their record.
     pub cut_off: u64,
-    /// Number of different ones among these: segments that two timelines share have a transaction twice.
+    /// Number of distinct transactions in `cut_off`: segments that two timelines share contain a transaction
+    /// twice.
     pub cut_off_xids: u64,
-    /// Of `aborted_bytes`, theirs.
+    /// Portion of `aborted_bytes` in the transactions of `cut_off`.
     pub cut_off_bytes: u64,
     /// Bytes of records that belong to no transaction: of vacuum, checkpoints, initdb's bootstrap.
     pub system_bytes: u64,
     /// Records that belong to no transaction.
     pub system_records: u64,
-    /// Number of subtransactions: of committed transactions, and rolled back ones whose transaction the log
+    /// Number of subtransactions: of committed transactions, and rolled back ones whose transaction the WAL
     /// names.
     pub subtransactions: u64,
-    /// Of these, rolled back ones: rollbacks to savepoints and errors caught.
+    /// Number of rolled back ones in `subtransactions`: rollbacks to savepoints and caught errors.
     pub aborted_subtransactions: u64,
-    /// Bytes of these in transactions that were not rolled back; no byte is in `aborted_bytes`, too.
+    /// Bytes of rolled back subtransactions in transactions that were not rolled back; no byte is also in
+    /// `aborted_bytes`.
     pub aborted_subtransaction_bytes: u64,
 }
 
@@ -206,8 +207,7 @@ pub struct LoggedSettings {
     pub full_page_writes: Option<bool>,
     /// `wal_level`.
     pub wal_level: Option<WalLevel>,
-    /// Whether logical decoding is on, as it is with a logical slot also if `wal_level` is `replica`; since
-    /// 19.
+    /// Whether logical decoding is on. A logical slot enables it even if `wal_level` is `replica`; since 19.
     pub logical_decoding: Option<bool>,
     /// `wal_log_hints`.
     pub wal_log_hints: Option<bool>,
@@ -215,10 +215,10 @@ pub struct LoggedSettings {
     pub changes: Vec<SettingChange>,
 }
 
-/// Changes of settings that are kept.
+/// Maximum number of recorded changes of settings.
 pub const MAX_SETTING_CHANGES: usize = 100;
 
-/// A setting that has another value from a record on.
+/// A change of a setting, in effect from a record on.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct SettingChange {
     /// LSN of the record.
@@ -228,7 +228,7 @@ pub struct SettingChange {
     pub name: &'static str,
     /// Its value before.
     pub before: String,
-    /// Its value from there on.
+    /// Its value from the record on.
     pub after: String,
 }
 
@@ -247,7 +247,7 @@ impl LoggedSettings {
         self.note(lsn, "wal_level", before.map(|level| level.to_string()), level.to_string());
     }
 
-    /// The level of what is logged, where the log says more than `wal_level`: since 19.
+    /// The effective level, if the WAL records more than `wal_level`: since 19.
     pub fn effective_wal_level(&self) -> Option<WalLevel> {
         self.wal_level.zip(self.logical_decoding).map(|(level, is_on)| level.effective(is_on))
     }
@@ -260,8 +260,8 @@ impl LoggedSettings {
         }
     }
 
-    /// Notes the settings in the record of a checkpoint. They are as of its redo pointer, and logical
-    /// decoding may have been switched since.
+    /// Records the settings in a checkpoint record. They are as of its redo pointer; logical decoding may
+    /// have been switched since.
     pub(crate) fn set_by_checkpoint(&mut self, lsn: Lsn, checkpoint: &Checkpoint) {
         self.set_full_page_writes(lsn, checkpoint.full_page_writes);
         if let Some(level) = checkpoint.wal_level {
@@ -288,7 +288,7 @@ impl LoggedSettings {
     }
 }
 
-/// The value of a setting that is a switch.
+/// Formats the value of a boolean setting.
 pub(crate) fn on_or_off(on: bool) -> String {
     if on { "on".into() } else { "off".into() }
 }
@@ -310,7 +310,7 @@ pub type Along = [(u64, u64); TENTHS as usize];
 /// The WAL from one checkpoint's redo pointer to the next one's.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Cycle {
-    /// Its redo pointer and the begin of its checkpoint in seconds since 1970-01-01 UTC; `None` before the
+    /// Its redo pointer and the start of its checkpoint in seconds since 1970-01-01 UTC; `None` before the
     /// first one.
     pub start: Option<(Lsn, i64)>,
     /// Bytes by position within the cycle.
@@ -323,12 +323,12 @@ impl Explanation {
         self.file_bytes - self.buckets.unused()
     }
 
-    /// The share of bytes in the WAL: a fraction, 0 if there is none.
+    /// The share of bytes in the WAL: a fraction, 0 if there is no WAL.
     pub fn share(&self, bytes: u64) -> f64 {
         bytes as f64 / self.wal_bytes().max(1) as f64
     }
 
-    /// Groups the sums by relation, record kind or database. A view by transaction, time or checkpoint has to
+    /// Groups the sums by relation, record kind or database. A view by transaction, time or checkpoint must
     /// be requested before reading; here it has no rows.
     pub fn view_by(&self, dimensions: &[Dimension]) -> View {
         let spec = ViewSpec { dimensions: dimensions.to_vec() };

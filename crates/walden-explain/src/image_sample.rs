@@ -7,7 +7,7 @@ use walden_redo::compress::{Method, Recompressor};
 
 use crate::tally::ImageCause;
 
-/// Touches that a sample keeps: 32 bytes each.
+/// Maximum number of touches in a sample, 32 bytes each.
 const MAX_TOUCHES: usize = 1 << 17;
 
 /// The image that a touch logged.
@@ -17,7 +17,7 @@ pub(crate) enum TouchKind {
     Image,
     /// A separate record with an image: a hint bit was the first change after a checkpoint.
     Hint,
-    /// An image that the record kind always has.
+    /// An image that the record kind always contains.
     Forced,
     /// No image: the record initializes the page.
     Initialized,
@@ -30,10 +30,10 @@ pub(crate) struct Touch {
     pub page: u64,
     /// LSN of the record.
     pub lsn: Lsn,
-    /// Bytes of the image with its header; of [`TouchKind::Hint`] of the whole record.
+    /// Bytes of the image with its header; for [`TouchKind::Hint`], bytes of the whole record.
     pub bytes: u32,
     pub kind: TouchKind,
-    /// If the image was compressed for the sample.
+    /// Set if the image was compressed for the sample.
     pub compressed: Option<CompressedImage>,
 }
 
@@ -46,7 +46,8 @@ pub(crate) struct CompressedImage {
     pub ratio: f32,
 }
 
-/// The touches of a sample of pages, in the order of the WAL. A page is in the sample with all of its touches or with none.
+/// The touches of a sample of pages, in WAL order. A page is in the sample with all of its touches or with
+/// none.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct TouchSample {
     /// One of 2^`level` pages is in the sample.
@@ -60,7 +61,7 @@ impl TouchSample {
         &self.touches
     }
 
-    /// Whether it has the touches of all pages.
+    /// Whether the sample contains the touches of all pages.
     pub fn is_complete(&self) -> bool {
         self.level == 0
     }
@@ -99,13 +100,13 @@ impl TouchSample {
         next.touches.iter().for_each(|touch| self.add(*touch));
     }
 
-    /// Clears the sample for another part of the WAL, which is most likely similar: the level stays.
+    /// Clears the sample for another part of the WAL. That part is most likely similar, so the level stays.
     fn clear(&mut self) {
         self.touches.clear();
     }
 }
 
-/// Hashes a page's name. The highest bits decide whether the page is in a sample.
+/// Hashes a page's identity. The highest bits decide whether the page is in a sample.
 fn hash_page(relation: RelFileLocator, fork: Fork, block: u32) -> u64 {
     let place = u64::from(block) << 8 | u64::from(fork.0);
     let file = u64::from(relation.relation) << 32 | u64::from(relation.database);
@@ -147,7 +148,8 @@ impl RatioSums {
         (self.raw > 0.0).then(|| self.compressed / self.raw)
     }
 
-    /// The standard error of the ratio (Cochran, Sampling Techniques, 6.4). With fewer than two images the ratio says next to nothing.
+    /// The standard error of the ratio (Cochran, Sampling Techniques, 6.4). A ratio of fewer than two images
+    /// has an assumed error of 0.5.
     pub fn error(&self) -> f64 {
         let Some(ratio) = self.ratio().filter(|_| self.count >= 2.0) else { return 0.5 };
         let squares =
@@ -157,7 +159,8 @@ impl RatioSums {
     }
 }
 
-/// The method that a server of this version most likely has and that costs little: `wal_compression = lz4` since 15, else `on`.
+/// The method that a server of this version most likely supports at little cost: `wal_compression = lz4`
+/// since 15, otherwise `on`.
 pub(crate) fn usual_method(version: Major) -> Method {
     if version >= Major::V15 { Method::Lz4 } else { Method::Pglz }
 }
@@ -184,7 +187,7 @@ impl Sample {
         (self.data_blocks, self.data_bytes) = (0, 0);
     }
 
-    /// Average bytes of data of a block without an image. A block with an image omits about as many.
+    /// Average bytes of data of a block without an image. A block with an image omits about the same number.
     pub(crate) fn mean_data(&self) -> f64 {
         self.data_bytes as f64 / self.data_blocks.max(1) as f64
     }
@@ -199,12 +202,13 @@ pub(crate) struct Sampler {
     turn: Turn,
 }
 
-/// Selects images of a segment for the sample: the first ones, and then one per distance, which grows with their number.
+/// Selects images of a segment for the sample: the first ones, then one per distance, which grows with their
+/// number.
 #[derive(Clone, Copy, Default)]
 struct Turn {
-    /// Images that were compressed.
+    /// Number of images that were compressed.
     count: u32,
-    /// Bytes of images since then.
+    /// Bytes of images since the last one.
     bytes: u32,
 }
 
@@ -241,20 +245,20 @@ impl Sampler {
         }
     }
 
-    /// Clears it for another segment.
+    /// Clears the samples for another segment.
     pub fn clear(&mut self) {
         self.sample.clear();
         self.turn = Turn::default();
     }
 
-    /// Notes the image of a block.
+    /// Records the image of a block.
     pub fn add_image(&mut self, record: &Record<'_>, block: &BlockRef, image: &Image, cause: ImageCause) {
         let of_image = u32::from(image.len) + u32::from(image.header_len);
         let (kind, bytes) = match cause {
             ImageCause::Checkpoint => (TouchKind::Image, of_image),
             ImageCause::Hint => (TouchKind::Hint, record.header.total_len + u32::from(record.alignment)),
             ImageCause::Forced => (TouchKind::Forced, of_image),
-            // Redo does not apply it: the page may need another one.
+            // Redo does not apply it, so the page may need another image.
             ImageCause::Consistency => return,
         };
         let page = hash_page(block.relation, block.fork, block.block);
@@ -265,7 +269,7 @@ impl Sampler {
         self.sample.touches.add(Touch { page, lsn: record.lsn, bytes, kind, compressed });
     }
 
-    /// Notes a block without an image.
+    /// Records a block without an image.
     pub fn add_plain(&mut self, lsn: Lsn, block: &BlockRef) {
         if block.will_init {
             self.add_initialized(lsn, block.relation, block.fork, block.block);
@@ -274,13 +278,13 @@ impl Sampler {
         }
     }
 
-    /// Notes blocks that have data and no image.
+    /// Records blocks that have data and no image.
     pub fn add_data(&mut self, blocks: u64, bytes: u64) {
         self.sample.data_blocks += blocks;
         self.sample.data_bytes += bytes;
     }
 
-    /// Notes that a record initializes a page.
+    /// Records that a record initializes a page.
     pub fn add_initialized(&mut self, lsn: Lsn, relation: RelFileLocator, fork: Fork, block: u32) {
         let page = hash_page(relation, fork, block);
         self.sample.touches.add(Touch {
@@ -292,7 +296,7 @@ impl Sampler {
         });
     }
 
-    /// Compresses an image if it is its turn.
+    /// Compresses an image if it belongs to the sample.
     fn compress_some(&mut self, image: &[u8]) -> Option<CompressedImage> {
         let represented_bytes = self.turn.advance(image.len() as u32, self.method)?;
         let is_smaller = self.recompressor.compress(self.method, image, &mut self.compressed);
@@ -314,7 +318,7 @@ mod tests {
         let page = |number: u64| number.wrapping_mul(0x9E37_79B9_7F4A_7C15);
         let pages = 4 * MAX_TOUCHES as u64;
         let mut whole = TouchSample::default();
-        // Parts with many and with few touches, which have levels of their own.
+        // Parts with many and with few touches, which have their own levels.
         for _ in 0..2 {
             for range in [0..pages / 2, pages / 2..pages - 1000, pages - 1000..pages] {
                 let mut part = TouchSample::default();

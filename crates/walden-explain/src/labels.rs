@@ -1,4 +1,4 @@
-//! Labels of groups: names where they are known, numbers where not.
+//! Labels of groups: names if known, otherwise numbers.
 
 use std::collections::HashSet;
 
@@ -12,7 +12,7 @@ use crate::explanation::Explanation;
 use crate::group::{Cell, Owner};
 use crate::writers::Writers;
 
-/// What a label stands for.
+/// The kind of object that a label refers to.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 #[allow(missing_docs)]
@@ -23,14 +23,14 @@ pub enum Part {
     ToastIndex,
     Sequence,
     MaterializedView,
-    /// A relation whose kind is not known.
+    /// A relation of unknown kind.
     Relation,
     FreeSpaceMap,
     VisibilityMap,
     InitFork,
     /// Records that refer to no block.
     NoRelation,
-    /// Page headers, padding, the end of the log.
+    /// Page headers, padding, the end of the WAL.
     Framing,
     Record,
     Xid,
@@ -41,7 +41,7 @@ pub enum Part {
     /// A partitioned table with its partitions, or another table.
     Partition,
     Tablespace,
-    /// Relations whose name a pattern found.
+    /// Relations whose name matches a pattern.
     Group,
     Vacuum,
     User,
@@ -52,10 +52,10 @@ pub enum Part {
     Rest,
 }
 
-/// The label of a group, with the numbers behind it.
+/// The label of a group, with the numbers of its object.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Label {
-    /// What it stands for.
+    /// The kind of object.
     pub part: Part,
     /// The text to show.
     pub text: String,
@@ -83,7 +83,7 @@ pub struct Label {
 }
 
 impl Label {
-    /// The label of something that is no relation.
+    /// Creates the label of a group that is no relation.
     pub fn plain(part: Part, text: &str) -> Label {
         Label {
             part,
@@ -102,8 +102,8 @@ impl Label {
         Label::plain(Part::Rest, &counted(count, &format!("more {what}")))
     }
 
-    /// The label with a mark in its text if it is of a file that the relation had before it was rewritten: without it, two groups of a
-    /// view have one text.
+    /// Adds a mark to the text if the label refers to a file from before a relation's rewrite. Without it,
+    /// two groups of a view would have the same text.
     pub(crate) fn marked(mut self) -> Label {
         if self.rewritten {
             self.text.push_str(BEFORE_REWRITE);
@@ -142,30 +142,30 @@ impl Label {
     }
 }
 
-/// What vacuum has to do with records.
+/// Whether vacuum wrote records of a kind.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum VacuumWork {
-    /// Nothing else writes them so.
+    /// Only vacuum writes them in this form.
     Sure,
-    /// Queries that prune pages write the same.
+    /// Queries that prune pages write the same records.
     OrPruning,
-    /// The catalog's numbers of pages and tuples, and the oldest transactions, of a table or database.
+    /// The catalog's page and tuple counts and oldest transactions of a table or database.
     Statistics,
-    /// Vacuum does not write them, or it cannot be known.
+    /// Vacuum does not write them, or it cannot be determined.
     None,
 }
 
-/// The mark of a file that a relation had before it was rewritten: its name is known from the file after it.
+/// Marks a file from before a relation's rewrite, whose name comes from the file after it.
 const BEFORE_REWRITE: &str = " (before its rewrite)";
 
-/// The label of relations without a name, and of those whose database has names, which lack them.
+/// The label of relations without a name; [`NOT_IN_NAMES`] if their database has names, but not for them.
 const NOT_NAMED: &str = "(not named: --names gives names)";
 const NOT_IN_NAMES: &str = "(not in the names: dropped or rewritten)";
 
-/// Levels of partitions that are followed: names from a damaged file may form a cycle.
+/// Maximum number of partition levels: names from a damaged file may form a cycle.
 const MAX_PARTITION_LEVELS: usize = 64;
 
-/// What a pattern finds in a name: the texts of its capture groups, or all of the match.
+/// The match of a pattern in a name: the texts of its capture groups, or the whole match.
 fn group_of(pattern: &Regex, name: &str) -> Option<String> {
     let captures = pattern.captures(name)?;
     let groups: Vec<&str> = captures.iter().skip(1).flatten().map(|group| group.as_str()).collect();
@@ -175,7 +175,7 @@ fn group_of(pattern: &Regex, name: &str) -> Option<String> {
     }
 }
 
-/// The databases that the relations of an explanation are in; those of all databases are in none.
+/// The databases of an explanation's relations; shared relations belong to none.
 pub(crate) fn databases_of(explanation: &Explanation) -> HashSet<u32> {
     let database = |cell: &Cell| match cell.owner {
         Owner::Relation(locator, _) if locator.database != 0 => Some(locator.database),
@@ -187,7 +187,7 @@ pub(crate) fn databases_of(explanation: &Explanation) -> HashSet<u32> {
 /// Labels groups by names.
 pub struct Labels<'a> {
     names: &'a Names,
-    /// Whether the WAL has more than one database, so that names are qualified by it.
+    /// Whether the WAL contains more than one database, so that names are qualified by it.
     several_databases: bool,
 }
 
@@ -197,7 +197,7 @@ impl<'a> Labels<'a> {
         Labels { names, several_databases: databases_of(explanation).len() > 1 }
     }
 
-    /// Labels that are qualified by the database if there are several.
+    /// Creates labels that are qualified by the database if there are several.
     pub fn of_names(names: &'a Names, several_databases: bool) -> Labels<'a> {
         Labels { names, several_databases }
     }
@@ -245,7 +245,7 @@ impl<'a> Labels<'a> {
         match relation.kind {
             RelationKind::Index | RelationKind::PartitionedIndex => {
                 let parent = relation.table.and_then(|oid| self.names.by_oid(locator.database, oid));
-                // Without the TOAST table itself, the index is recognized by its schema and name.
+                // If the TOAST table itself is missing, recognize the index by its schema and name.
                 let of_toast = parent.is_some_and(|parent| parent.kind == RelationKind::Toast)
                     || (relation.name.starts_with("pg_toast_") && relation.schema == "pg_toast");
                 if of_toast { Part::ToastIndex } else { Part::Index }
@@ -302,7 +302,7 @@ impl<'a> Labels<'a> {
         }
     }
 
-    /// Since when the server has counted the scans of an index, in words.
+    /// A phrase for the start of the server's counting of an index's scans.
     pub fn statistics_since(&self, owner: Owner) -> String {
         let database = match owner {
             Owner::Relation(locator, _) => self.names.database(locator.database),
@@ -314,7 +314,8 @@ impl<'a> Labels<'a> {
         }
     }
 
-    /// Whether an index enforces a constraint or identifies rows for replication, if the names know it.
+    /// Whether an index enforces a constraint or identifies rows for replication; `None` if the names do not
+    /// show it.
     pub fn is_required_index(&self, owner: Owner) -> Option<bool> {
         match owner {
             Owner::Relation(locator, _) => self.names.resolve(locator).relation()?.is_required,
@@ -322,9 +323,10 @@ impl<'a> Labels<'a> {
         }
     }
 
-    /// The label of the partitioned index that an index is a part of, at the root, and whether queries have used any of its parts.
+    /// Returns the label of the partitioned index at the root of an index partition, and whether queries have
+    /// used any of its partitions.
     ///
-    /// The server drops such an index only whole.
+    /// The server drops such an index only as a whole.
     pub(crate) fn partitioned_index(&self, owner: Owner) -> Option<(Label, bool)> {
         let Owner::Relation(locator, _) = owner else { return None };
         let database = locator.database;
@@ -356,7 +358,7 @@ impl<'a> Labels<'a> {
         Some(root)
     }
 
-    /// Whether an index is a part of a partitioned one, which names may have or not.
+    /// Whether an index is a partition of a partitioned index, which the names may or may not contain.
     pub(crate) fn is_index_partition(&self, owner: Owner) -> bool {
         let Owner::Relation(locator, _) = owner else { return false };
         self.names.resolve(locator).relation().is_some_and(|relation| relation.partition_of.is_some())
@@ -366,7 +368,7 @@ impl<'a> Labels<'a> {
     pub fn schema(&self, owner: Owner) -> Label {
         let Owner::Relation(locator, _) = owner else { return self.owner(owner) };
         let relation = self.names.resolve(locator).relation();
-        // TOAST tables have a schema of their own.
+        // TOAST tables have their own schema.
         let table = relation.map(|relation| self.names.table_of(locator.database, relation));
         let Some(table) = table else { return Label::plain(Part::Schema, self.not_named(locator)) };
         Label::plain(Part::Schema, &self.with_database(locator, Identifier(&table.schema).to_string()))
@@ -403,10 +405,11 @@ impl<'a> Labels<'a> {
         Label { oid: Some(locator.tablespace), ..Label::plain(Part::Tablespace, &text) }
     }
 
-    /// The label of the group that a pattern puts a relation in: what its capture groups find, or else what it finds.
+    /// Returns the label of the group that a pattern assigns a relation to: the texts of its capture groups,
+    /// or else the whole match.
     ///
-    /// It is searched for in `DATABASE.SCHEMA.NAME` of the relation's table, so that indexes go with their table, and then of the
-    /// relation itself.
+    /// The pattern is searched in `DATABASE.SCHEMA.NAME` of the relation's table, so indexes are grouped with
+    /// their table, and then of the relation itself.
     pub fn pattern(&self, owner: Owner, pattern: Option<&Regex>) -> Label {
         let Owner::Relation(locator, _) = owner else { return self.owner(owner) };
         let relation = self.names.resolve(locator).relation();
@@ -420,9 +423,9 @@ impl<'a> Labels<'a> {
         Label::plain(Part::Group, text.as_deref().unwrap_or("(no match)"))
     }
 
-    /// The label of what vacuum wrote for a table.
+    /// Returns the label of vacuum's records for a table.
     ///
-    /// Where the server's log knows vacuums of the table, it says how many were automatic.
+    /// If the server's log contains vacuums of the table, the label includes how many were automatic.
     pub(crate) fn vacuum(&self, owner: Owner, work: VacuumWork, writers: Option<&Writers>) -> Label {
         let table = self.table_of(owner).text;
         let known = || writers?.vacuums_of(&self.full_name(owner)?);
@@ -441,7 +444,7 @@ impl<'a> Labels<'a> {
         Label::plain(Part::Vacuum, &text)
     }
 
-    /// `DATABASE.SCHEMA.TABLE` of a relation's table.
+    /// Returns `DATABASE.SCHEMA.TABLE` of a relation's table.
     fn full_name(&self, owner: Owner) -> Option<String> {
         let Owner::Relation(locator, _) = owner else { return None };
         let relation = self.names.resolve(locator).relation()?;
@@ -496,7 +499,7 @@ mod tests {
         let map = Label { text: "public.t vm".to_owned(), ..map }.marked();
         assert_eq!(map.text, "public.t vm (before its rewrite)");
         assert_eq!(map.unmarked_text(), "public.t vm");
-        // Somebody may call a table so.
+        // A table may have such a name.
         let table = Label::plain(Part::Table, "odd (before its rewrite)").marked();
         assert_eq!((table.text.as_str(), table.unmarked_text()), ("odd (before its rewrite)", &*table.text));
     }

@@ -1,4 +1,4 @@
-//! Explains a log while it is written: the sums of each part as it comes, and of all of them.
+//! Explains the WAL while it is written: the sums of each part as it arrives, and of all parts.
 
 use std::ops::ControlFlow;
 
@@ -18,15 +18,16 @@ use crate::request::Request;
 use crate::slices::Slices;
 use crate::tally::{ImageTable, Tally};
 
-/// Largest transactions that are kept.
+/// Maximum number of transactions that are kept.
 const TOP: usize = 100;
-/// Cells (relation fork and kind of record) beyond which the sums begin anew, so that memory does not grow with the relations that a
-/// server creates and drops in its life. 200 bytes each.
+/// Maximum number of cells (relation fork and record kind), 200 bytes each. Beyond it, the sums restart, so
+/// memory does not grow with the number of relations that a server creates and drops.
 pub const MAX_CELLS: usize = 100_000;
 
 static NO_SLICES: Slices = Slices::none();
 
-/// The sums of a log from where it was begun. Decode the log with it as the visitor, and call [`Live::settle`] after each part.
+/// The sums of WAL from a start position. Decode the WAL with it as the visitor, and call [`Live::settle`]
+/// after each part.
 pub struct Live {
     cluster: Cluster,
     merge: Merge<'static>,
@@ -34,22 +35,23 @@ pub struct Live {
     position: Lsn,
 }
 
-/// The sums of a part of the log.
+/// The sums of a part of the WAL.
 #[derive(Clone, Debug, Default)]
 pub struct Piece {
     /// Bytes, by owner and kind of record.
     pub cells: Vec<(Cell, Tally)>,
     /// Full-page images by cause and compression.
     pub images: ImageTable,
-    /// Checkpoints whose record is in it.
+    /// Checkpoints whose record is in the part.
     pub checkpoints: Vec<CheckpointRecord>,
-    /// Redo pointers of checkpoints that began in it (PostgreSQL 17 and later).
+    /// Redo pointers of checkpoints that started in the part (PostgreSQL 17 and later).
     pub begun: Vec<Lsn>,
     /// Transactions that committed.
     pub committed: u64,
-    /// Transactions that were rolled back; subtransactions count unless the log up to here names their transactions.
+    /// Transactions that were rolled back. Subtransactions count too, unless the WAL so far names their
+    /// transactions.
     pub aborted: u64,
-    /// Whether files of relations were created or dropped, so that names may have changed.
+    /// Whether files of relations were created or dropped, so names may have changed.
     pub has_new_files: bool,
 }
 
@@ -61,7 +63,7 @@ impl Piece {
 }
 
 impl Live {
-    /// Begins at a position: the start of a record, or where a decoder stopped.
+    /// Starts at a position: the start of a record, or the position where a decoder stopped.
     pub fn new(info: &StreamInfo, position: Lsn) -> Live {
         let StreamInfo { version, system_id, segment_size, data_page_bytes, .. } = *info;
         let spec = CollectSpec {
@@ -81,7 +83,8 @@ impl Live {
         live
     }
 
-    /// Begins a range of its own, on another timeline or behind a gap. What was not settled is not counted.
+    /// Starts a separate range, on another timeline or after a gap. Records that were not settled are not
+    /// counted.
     pub fn begin(&mut self, info: &StreamInfo, position: Lsn) {
         let segment = self.segment(info, position);
         self.merge.begin_live(info.timeline, position, segment);
@@ -89,10 +92,10 @@ impl Live {
         self.position = position;
     }
 
-    /// Adds what was visited since the last call: the log up to `position`.
+    /// Adds the records visited since the previous call: the WAL up to `position`.
     ///
     /// # Panics
-    /// What was visited does not add up to the bytes up to `position`.
+    /// The visited bytes do not add up to the distance to `position`.
     pub fn settle(&mut self, info: &StreamInfo, position: Lsn) -> Piece {
         self.tally.settle();
         let tally = &mut self.tally;
@@ -134,14 +137,14 @@ impl Live {
         let segment = self.segment(info, Lsn(position.0.saturating_sub(1).max(self.position.0)));
         let before = self.merge.aborted_subtransactions();
         self.merge.add_live(&mut self.tally, position, segment);
-        // Some of these may have been counted in an earlier part.
+        // An earlier part may have counted some of these.
         piece.aborted = piece.aborted.saturating_sub(self.merge.aborted_subtransactions() - before);
         self.tally.begin_at(position);
         self.position = position;
         piece
     }
 
-    /// The sums of all parts since the beginning, or since memory was made free: its ranges say where they begin.
+    /// The sums of all parts since the start, or since the sums last restarted: its ranges show their start.
     pub fn explanation(&self) -> Explanation {
         let request = Request { top: TOP, ..Request::new(1) };
         self.merge.clone().finish(self.cluster, &request, None, &[])

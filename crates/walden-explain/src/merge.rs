@@ -1,4 +1,4 @@
-//! Merges what segments counted, in the order of the WAL.
+//! Merges the sums of segments, in WAL order.
 
 use std::sync::Arc;
 
@@ -30,7 +30,7 @@ use crate::transactions::Transactions;
 use crate::views::{MAX_GROUPS, ViewGroups};
 use crate::writers::Writers;
 
-/// What all segments have in common.
+/// Properties common to all segments.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Cluster {
     pub version: Major,
@@ -44,13 +44,13 @@ impl Cluster {
     }
 }
 
-/// A rollback of a transaction, or of a subtransaction that the log may still name.
+/// A rollback of a transaction, or of a subtransaction whose top-level transaction the WAL may still name.
 #[derive(Clone, Copy)]
 struct Rollback {
     xid: u32,
     /// In microseconds since 1970-01-01 UTC.
     time: i64,
-    /// Number of subtransactions that its record names.
+    /// Number of subtransactions in its record.
     subtransactions: u32,
 }
 
@@ -62,8 +62,8 @@ pub(crate) struct Merge<'a> {
     ranges: Vec<Range>,
     has_range_started: bool,
     starts_at_segment: bool,
-    /// Whether a record begins in the range so far. Until then, what continues in a segment began before the
-    /// range.
+    /// Whether a record has started in the range so far. Until then, a record continued in a segment started
+    /// before the range.
     has_record: bool,
     to: Option<Lsn>,
     cells: FxHashMap<Cell, Tally>,
@@ -82,7 +82,7 @@ pub(crate) struct Merge<'a> {
     decoding: DecodingEvidence,
     created_files: FxHashSet<RelFileLocator>,
     dropped_files: DroppedFiles,
-    /// Databases and OIDs of relations that were locked, with the first transaction that did so.
+    /// Databases and OIDs of locked relations, with the first transaction that locked each.
     locked: FxHashMap<(u32, u32), u32>,
     along: FxHashMap<u32, Along>,
     /// Files created by transactions in progress.
@@ -130,7 +130,7 @@ impl<'a> Merge<'a> {
         }
     }
 
-    /// Begins a range, which starts at its first segment or at the first record from `from` on.
+    /// Begins a range, which starts at its first segment or at the first record at or after `from`.
     pub(crate) fn begin_range(&mut self, run: &Run, from: Option<Lsn>, to: Option<Lsn>) {
         self.has_range_started = false;
         self.has_record = false;
@@ -184,7 +184,7 @@ impl<'a> Merge<'a> {
         }
         let segment_end = start.plus(run.segment_size.bytes());
         if self.has_range_started && position > segment_end && self.to.is_some_and(|to| to <= segment_end) {
-            // The last record continues in a segment that is not read otherwise.
+            // The last record continues in a segment that is read only for this record.
             let headers = run.geometry().header_bytes_between(segment_end, position);
             tally.add_framing(false, Bucket::PageHeader, headers);
         }
@@ -229,9 +229,9 @@ impl<'a> Merge<'a> {
         range.tail = Some(tail);
     }
 
-    /// Begins a range at a position to which parts are added as they are written.
+    /// Begins a range to which parts are added as they are written.
     pub(crate) fn begin_live(&mut self, timeline: Timeline, start: Lsn, segment: SegmentName) {
-        // One that nothing was added to says nothing.
+        // Drop ranges that stayed empty.
         self.ranges.retain(|range| range.bytes > 0);
         self.push_range(timeline, start, segment);
     }
@@ -246,12 +246,12 @@ impl<'a> Merge<'a> {
         self.add_tally(tally);
     }
 
-    /// Number of cells: what memory grows with.
+    /// Number of cells, which memory grows with.
     pub(crate) fn cells(&self) -> usize {
         self.cells.len()
     }
 
-    /// Transactions that replaced files of relations so far.
+    /// Number of transactions so far that replaced files of relations.
     pub(crate) fn rewrites(&self) -> usize {
         self.rewrites.len()
     }
@@ -277,7 +277,7 @@ impl<'a> Merge<'a> {
             self.evidence.entry(*relation).or_default().merge(evidence);
         }
         self.decoding.merge(&tally.evidence.decoding);
-        // Each view by checkpoint has the bytes of all tenths.
+        // Every view by checkpoint contains the bytes of all tenths.
         if let Some(index) = self.views.iter().position(|view| view.has(Dimension::Checkpoint)) {
             for (piece, sum) in &tally.pieces[index] {
                 let place = self.slices.place(piece.slice);
@@ -299,7 +299,8 @@ impl<'a> Merge<'a> {
         for (xid, sum) in &tally.transactions {
             self.transactions.add(*xid, sum);
         }
-        // A prepared transaction may end in the same segment. RUNNING_XACTS closes only what is still open.
+        // A prepared transaction may end in the same segment. RUNNING_XACTS closes only transactions that are
+        // still open.
         for (_, event) in &tally.events {
             match event {
                 Event::Prepare { xid, subxids } => {
@@ -323,7 +324,7 @@ impl<'a> Merge<'a> {
         }
     }
 
-    /// Learns of which transaction subtransactions are, some of which may have been rolled back before.
+    /// Assigns subtransactions to their transaction. Some may already have been rolled back.
     fn assign(&mut self, subxids: &[u32], top: u32) {
         for subxid in subxids {
             if self.subtransactions.assign(*subxid, top).is_some() {
@@ -332,7 +333,7 @@ impl<'a> Merge<'a> {
         }
     }
 
-    /// Moves what subtransactions wrote to their transaction, which is in progress.
+    /// Moves the sums of subtransactions to their transaction, which is in progress.
     fn fold(&mut self, subxids: &[u32], xid: u32) {
         if subxids.is_empty() {
             return;
@@ -346,7 +347,7 @@ impl<'a> Merge<'a> {
         self.transactions.fold_rolled_back(subxid, top);
     }
 
-    /// Closes what a crash ended without a record.
+    /// Closes transactions that a crash ended without a record.
     fn close_ended(&mut self, running: &RunningTransactions) {
         let decided = self.subtransactions.take_decided(running);
         self.close_all_rolled_back(decided);
@@ -361,7 +362,7 @@ impl<'a> Merge<'a> {
         self.subtransactions.forget(|xid| running.has_ended(xid) && !transactions.is_prepared(xid));
     }
 
-    /// Closes what the log does not end.
+    /// Closes transactions whose end is not in the WAL.
     fn close_open(&mut self) {
         let all = self.subtransactions.take_all();
         self.close_all_rolled_back(all);
@@ -372,8 +373,8 @@ impl<'a> Merge<'a> {
         }
     }
 
-    /// Transactions without an end, ascending. Subtransactions stand for theirs, which may have written
-    /// nothing itself.
+    /// Transactions without an end, ascending. Includes those without own records whose subtransactions are
+    /// open.
     fn open_transactions(&self, is_of: impl Fn(u32) -> bool) -> Vec<u32> {
         let subtransactions = &self.subtransactions;
         let open = self.transactions.open().filter(|xid| !subtransactions.is_undecided(*xid));
@@ -410,7 +411,7 @@ impl<'a> Merge<'a> {
         }
     }
 
-    /// Closes what was rolled back as transactions, ascending.
+    /// Closes rollbacks as transactions, ascending.
     fn close_all_rolled_back(&mut self, mut rollbacks: Vec<Rollback>) {
         rollbacks.sort_unstable_by_key(|rollback| rollback.xid);
         for Rollback { xid, time, subtransactions } in rollbacks {
@@ -418,7 +419,7 @@ impl<'a> Merge<'a> {
         }
     }
 
-    /// Closes a transaction, with what is left of its subtransactions, whose sums are not folded into it yet.
+    /// Closes a transaction, with its remaining subtransactions, whose sums are not folded into it yet.
     fn close(
         &mut self,
         xid: u32,
@@ -433,7 +434,8 @@ impl<'a> Merge<'a> {
         self.transactions.close(xid, subtransactions, outcome, time, tally);
     }
 
-    /// `last_end`: the last transaction end in earlier segments, in microseconds since 1970-01-01 UTC.
+    /// Applies an event. `last_end` is the last transaction end in earlier segments, in microseconds since
+    /// 1970-01-01 UTC.
     fn apply_event(&mut self, lsn: Lsn, event: Event, last_end: Option<i64>) {
         match event {
             Event::Prepare { .. } | Event::Child { .. } | Event::Assigned { .. } => {}
@@ -451,7 +453,7 @@ impl<'a> Merge<'a> {
                 let mut created: Vec<RelFileLocator> =
                     xids.iter().flat_map(|xid| self.created.remove(xid)).flatten().collect();
                 self.dropped_files.add_commit(lsn, &dropped, &mut created);
-                // The transaction itself is behind its subtransactions.
+                // The transaction itself follows its subtransactions.
                 let xid = xids.last().copied().unwrap_or_default();
                 if !created.is_empty() && self.rewrites.len() < MAX_GROUPS {
                     self.rewrites.push(Rewrite { xid, created, dropped: dropped.files });
@@ -495,10 +497,10 @@ impl<'a> Merge<'a> {
         }
     }
 
-    /// Learns which relations are locked: with those that are created the new files of new relations are
-    /// known.
+    /// Records which relations are locked. Together with created files, this identifies the files of new
+    /// relations.
     fn lock(&mut self, locks: &[AccessExclusiveLock]) {
-        // Those of temporary tables are many, and no logged file has their number.
+        // Locks of temporary tables are many, and no logged file has their number.
         if self.locked.len() >= MAX_GROUPS && self.created_files.len() < MAX_GROUPS / 2 {
             let created: FxHashSet<(u32, u32)> = self.created_files.iter().map(number_of).collect();
             self.locked.retain(|number, _| created.contains(number));

@@ -1,15 +1,16 @@
-//! Times as PostgreSQL reads them: `2026-11-20 10:00`, with or without seconds, fractions and a time zone.
+//! Parses times as PostgreSQL does: `2026-11-20 10:00`, with or without seconds, fractions and a time zone.
 
 use jiff::civil::{Date, DateTime, Time};
 use jiff::tz::{AmbiguousOffset, AmbiguousZoned, Offset, TimeZone};
 use jiff::{SignedDuration, Timestamp, Zoned};
 
-/// A moment, in the time zone that it was given in.
+/// A moment, in the time zone of its text.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Moment(Zoned);
 
 impl Moment {
-    /// Reads a moment. Without a time zone it is in the system's, or that of the environment variable `TZ`.
+    /// Parses a moment. Without a time zone in the text, the environment variable `TZ` or the system's zone
+    /// applies.
     ///
     /// # Errors
     /// The text is no time, clocks skip or repeat it, its zone is unknown, or `TZ`, which applies to a text without a zone, is invalid.
@@ -65,12 +66,12 @@ impl Moment {
         self.0.timestamp().as_microsecond()
     }
 
-    /// The moment in a form that means the same in every time zone, for PostgreSQL's settings.
+    /// The moment in UTC, independent of the server's time zone, for PostgreSQL's settings.
     pub fn for_settings(&self) -> String {
         in_utc(self.0.timestamp())
     }
 
-    /// The moment for people: where it was given, and in UTC.
+    /// The moment for display: in its own time zone and in UTC.
     pub fn text(&self) -> String {
         let here = self.0.strftime("%Y-%m-%d %H:%M:%S%.f %:z");
         format!("{here} ({})", in_utc(self.0.timestamp()))
@@ -133,7 +134,7 @@ fn in_utc(timestamp: Timestamp) -> String {
     format!("{}+00", timestamp.strftime("%Y-%m-%d %H:%M:%S%.f"))
 }
 
-/// A time of microseconds since 1970-01-01 00:00:00 UTC, for people: in UTC.
+/// Formats microseconds since 1970-01-01 00:00:00 UTC for display, in UTC.
 pub fn time_text(micros: i64) -> String {
     Timestamp::from_microsecond(micros).map_or_else(|_| format!("{micros} us"), in_utc)
 }

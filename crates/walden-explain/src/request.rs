@@ -1,4 +1,4 @@
-//! What to explain: views, range and options.
+//! The request for an explanation: views, range and options.
 
 use std::str::FromStr;
 use std::sync::Arc;
@@ -12,10 +12,11 @@ use crate::moment::Moment;
 use crate::time::second_text;
 use crate::writers::Writers;
 
-/// What to explain and how.
+/// The views, range and options of an explanation.
 #[derive(Clone, Debug)]
 pub struct Request {
-    /// Views in addition to those by relation and by record kind, which need no request ([`Explanation::view_by`]).
+    /// Views in addition to those by relation and by record kind, which need no request
+    /// ([`Explanation::view_by`]).
     ///
     /// [`Explanation::view_by`]: crate::Explanation::view_by
     pub views: Vec<ViewSpec>,
@@ -25,9 +26,9 @@ pub struct Request {
     pub from: Option<Bound>,
     /// End of the range: only records that start before this.
     pub to: Option<Bound>,
-    /// Width of a time span, in seconds; `None` for a width that gives at most 60 spans.
+    /// Width of a time span, in seconds; `None` for a width that yields at most 60 spans.
     pub every: Option<i64>,
-    /// Who wrote transactions, for views by user, application, client or statement.
+    /// The writers of transactions, for views by user, application, client or statement.
     pub writers: Option<Arc<Writers>>,
     /// Whether to sample images, for [`crate::savings::estimate`].
     pub sample_images: bool,
@@ -62,14 +63,15 @@ impl Request {
 pub enum Bound {
     /// A position in the WAL.
     Lsn(Lsn),
-    /// A time in microseconds since 1970-01-01 UTC: the start of the records of transactions that end then or later.
+    /// A time in microseconds since 1970-01-01 UTC. It refers to the start of the records of transactions
+    /// that end at or after it.
     Time(i64),
 }
 
 impl FromStr for Bound {
     type Err = BoundError;
 
-    /// Reads an LSN (`16/B374D848`) or a time as [`Moment::parse`] does, local unless it has a zone.
+    /// Parses an LSN (`16/B374D848`) or a time as [`Moment::parse`] does: local time unless it has a zone.
     fn from_str(text: &str) -> Result<Bound, BoundError> {
         // A time has a year before its first dash; the names of time zones have slashes too.
         let is_time = text.trim().find('-').is_some_and(|at| at >= 4);
@@ -87,13 +89,14 @@ impl FromStr for Bound {
     }
 }
 
-/// Microseconds since 1970-01-01 UTC. Commits have no smaller fractions, so the first one that counts is at the next microsecond.
+/// Microseconds since 1970-01-01 UTC, rounded up. Commits have no smaller fractions, so the next microsecond
+/// is the first that matches.
 fn micros(time: jiff::Timestamp) -> i64 {
-    // From the year -9999 to 9999: far less than 64 bits have.
+    // From the year -9999 to 9999: well within 64 bits.
     (time.as_nanosecond() + 999).div_euclid(1000) as i64
 }
 
-/// A text that is no bound.
+/// A text that is not a valid bound.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 #[error("{0}")]
 pub struct BoundError(String);
@@ -112,8 +115,8 @@ pub enum ExplainError {
     /// The segments were written by several major versions; two of them.
     #[error("cannot explain segments of PostgreSQL {0} and {1} together: name the segments of one")]
     SeveralVersions(Major, Major),
-    /// No transaction ends at or after the start of the range. The times at which the first and the last one end, in seconds since
-    /// 1970-01-01 UTC.
+    /// No transaction ends at or after the start of the range. Contains the times at which the first and the
+    /// last one end, in seconds since 1970-01-01 UTC.
     #[error("cannot start at the given time: no transaction in the source ends at or after it{}", known_times(.0))]
     TimeAfterEnd(Option<(i64, i64)>),
 }

@@ -11,7 +11,7 @@ pub struct Slices {
     numbers: Vec<Place>,
 }
 
-/// The time span and the part of a checkpoint cycle that a slice lies in.
+/// The time span and the part of a checkpoint cycle that contain a slice.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Place {
     /// Number of the time span.
@@ -31,8 +31,8 @@ impl Slices {
         Slices { starts: Vec::new(), numbers: Vec::new() }
     }
 
-    /// Splits at all of `times` and `checkpoints`, each ascending, and at the tenths of each cycle; `log` is
-    /// the start and the end of the WAL.
+    /// Splits the WAL at all of `times` and `checkpoints`, each ascending, and at the tenths of each cycle.
+    /// `log` is the start and the end of the WAL.
     pub fn cut(times: &[Lsn], checkpoints: &[Lsn], log: (Lsn, Lsn)) -> Slices {
         let bounds: Vec<Lsn> = [log.0].iter().chain(checkpoints).chain([&log.1]).copied().collect();
         let tenth = |cycle: &[Lsn], n: u32| {
@@ -57,13 +57,13 @@ impl Slices {
         Slices { starts, numbers }
     }
 
-    /// The slice that `lsn` lies in, and the start of the next one.
+    /// The slice that contains `lsn`, and the start of the next one.
     pub(crate) fn at(&self, lsn: Lsn) -> (u32, Lsn) {
         let number = self.starts.partition_point(|start| *start <= lsn);
         (number as u32, self.starts.get(number).copied().unwrap_or(Lsn(u64::MAX)))
     }
 
-    /// The time span and the part of a checkpoint cycle that a slice lies in.
+    /// The time span and the part of a checkpoint cycle that contain a slice.
     pub(crate) fn place(&self, slice: u32) -> Place {
         self.numbers.get(slice as usize).copied().unwrap_or_default()
     }
@@ -86,7 +86,7 @@ mod tests {
         assert_eq!(at(199), place(1, 1, 9));
         assert_eq!(at(200), place(2, 2, 0));
         assert_eq!(at(299), place(2, 2, 9));
-        // Each span ends where the next begins.
+        // Each span ends where the next one starts.
         let mut lsn = Lsn(0);
         for slice in 0..slices.numbers.len() as u32 {
             let (at, next) = slices.at(lsn);

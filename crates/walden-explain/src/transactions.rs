@@ -25,7 +25,7 @@ pub(crate) struct Transactions {
 #[derive(Clone, Copy, Default)]
 struct OpenTransaction {
     tally: TransactionTally,
-    /// Of these, bytes of subtransactions that were rolled back alone.
+    /// Portion of the bytes in subtransactions that were rolled back alone.
     rolled_back_bytes: u64,
     is_prepared: bool,
 }

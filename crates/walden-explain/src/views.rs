@@ -1,4 +1,4 @@
-//! The groups of the views that need more than cells, bounded in number.
+//! The groups of views that need more than cells, bounded in number.
 
 use rustc_hash::FxHashMap;
 use walden_format::transam::FIRST_NORMAL_XID;
@@ -8,15 +8,15 @@ use crate::group::{Dimension, GroupKey, ViewSpec};
 use crate::tally::Tally;
 use crate::writers::{WriterKey, Writers};
 
-/// Maximum number of groups in a view. Beyond it, the smaller half is merged into one, so that memory does not grow with the
-/// WAL; the sums stay exact.
+/// Maximum number of groups in a view. Beyond it, the smaller half is merged into one, so memory does not
+/// grow with the WAL. The sums stay exact.
 pub(crate) const MAX_GROUPS: usize = 100_000;
 
 /// The groups of one view.
 #[derive(Clone)]
 pub(crate) struct ViewGroups<'a> {
     by_xid: bool,
-    /// Whether groups have a writer, and all that are known.
+    /// Whether groups have a writer.
     by_writer: bool,
     writers: Option<&'a Writers>,
     top: usize,
@@ -39,7 +39,8 @@ impl<'a> ViewGroups<'a> {
         }
     }
 
-    /// Adds records of a transaction, or of none. The same are of none as in `Transactions::add`.
+    /// Adds records of a transaction, or of none. Treats the same records as without a transaction as
+    /// `Transactions::add`.
     pub(crate) fn add(&mut self, xid: u32, mut key: GroupKey, sum: &Tally) {
         if (self.by_xid || self.by_writer) && xid >= FIRST_NORMAL_XID {
             self.open.entry(xid).or_default().entry(key).or_default().merge(sum);
@@ -63,7 +64,7 @@ impl<'a> ViewGroups<'a> {
         }
     }
 
-    /// Assigns the groups of a finished transaction to it. Its subtransactions are folded into it.
+    /// Assigns the groups of a finished transaction to it. The caller has folded its subtransactions into it.
     /// `time` is when it ended, in microseconds since 1970-01-01 UTC.
     pub(crate) fn close(&mut self, xid: u32, time: Option<i64>) {
         let Some(open) = self.open.remove(&xid) else { return };
@@ -92,7 +93,7 @@ impl<'a> ViewGroups<'a> {
         self.done.extend(rows);
     }
 
-    /// The groups, once all transactions are closed.
+    /// Returns the groups, once all transactions are closed.
     pub(crate) fn finish(self) -> (Vec<(GroupKey, Tally)>, (u64, Tally)) {
         debug_assert!(self.open.is_empty(), "transactions are open: {:?}", self.open.keys());
         let mut rows: Vec<_> = self.done.into_iter().collect();

@@ -1,4 +1,4 @@
-//! The fields of the JSON, which `docs/diff.md` describes; the module above computes them.
+//! The fields of the JSON, described in `docs/diff.md`. The parent module computes them.
 
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -8,7 +8,7 @@ use crate::labels::Part;
 /// Version of the JSON format.
 pub const FORMAT_VERSION: u32 = 1;
 
-/// What A is scaled by.
+/// The unit that A is scaled by.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Per {
@@ -20,7 +20,7 @@ pub enum Per {
     Total,
 }
 
-/// What changed.
+/// The change between two ranges.
 ///
 /// Sizes are in bytes; LSNs and times are those of [`Document`](crate::document::Document); `None` is `null`.
 #[derive(Clone, Debug, Serialize)]
@@ -33,30 +33,30 @@ pub struct Diff {
     pub a: SideDocument,
     /// The second one.
     pub b: SideDocument,
-    /// What A was scaled by to B's length.
+    /// The unit by which A was scaled to B's length.
     pub per: Per,
     /// All of the WAL written.
     pub total: Change,
-    /// By what bytes are for.
+    /// By the purpose of bytes.
     pub buckets: Vec<Change>,
     /// By relation and fork.
     pub relations: Vec<Change>,
     /// By kind of record.
     pub record_kinds: Vec<Change>,
-    /// Full-page images by cause; the rest is without images.
+    /// Full-page images by cause; one row sums up the bytes without images.
     pub images: Vec<ImageChange>,
-    /// The views that were asked for.
+    /// The requested views.
     pub views: Vec<ViewChange>,
-    /// What explains the change, largest first; causes that are one thing come before changes of amounts.
+    /// Explanations of the change, largest first; single causes precede changes of amounts.
     pub findings: Vec<DiffFinding>,
-    /// What limits the comparison.
+    /// Limits of the comparison.
     pub notes: Vec<String>,
 }
 
 /// One of the two ranges.
 #[derive(Clone, Debug, Serialize)]
 pub struct SideDocument {
-    /// What it is called, such as `before`.
+    /// Name of the range, such as `before`.
     pub name: String,
     /// Major version of the PostgreSQL that wrote it.
     pub postgresql: String,
@@ -64,7 +64,7 @@ pub struct SideDocument {
     pub system_identifier: String,
     /// LSN of its first byte.
     pub start: String,
-    /// LSN behind its last byte.
+    /// LSN after its last byte.
     pub end: String,
     /// When the first transaction in it ended; `None` without any.
     pub first_time: Option<String>,
@@ -78,13 +78,13 @@ pub struct SideDocument {
     pub transactions: u64,
     /// Number of checkpoints.
     pub checkpoints: u64,
-    /// Number of cycles from redo pointer to redo pointer that lie in the range as a whole.
+    /// Number of cycles, from redo pointer to redo pointer, that are entirely in the range.
     pub whole_cycles: u64,
     /// Number of checkpoints by cause, of causes that occur.
     pub checkpoints_by_cause: Map<String, Value>,
     /// Mean distance between redo pointers, in bytes; `None` with fewer than two checkpoints.
     pub mean_checkpoint_distance: Option<u64>,
-    /// Mean time between the beginnings of checkpoints; `None` with fewer than two.
+    /// Mean time between the starts of checkpoints; `None` with fewer than two.
     pub mean_checkpoint_interval_seconds: Option<f64>,
     /// Server settings that are logged in the WAL, as of its end, by name.
     pub settings: Map<String, Value>,
@@ -97,15 +97,15 @@ pub struct SideDocument {
 /// Bytes in A and B, and their difference.
 #[derive(Clone, Debug, Serialize)]
 pub struct Change {
-    /// What they are of.
+    /// The object that the bytes belong to.
     pub label: String,
-    /// What that is; of views, that of the first dimension.
+    /// The kind of object; in views, that of the first dimension.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub part: Option<Part>,
-    /// Of an index and the like, the table that it belongs to.
+    /// The table that an index or other dependent object belongs to.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub table: Option<String>,
-    /// Whether A and B both have some of it.
+    /// Whether A and B both have bytes of it.
     pub status: Status,
     /// Bytes in A.
     pub a_bytes: u64,
@@ -115,16 +115,17 @@ pub struct Change {
     pub a_scaled_bytes: u64,
     /// `b_bytes` less `a_scaled_bytes`.
     pub change_bytes: i64,
-    /// Part of the whole change; above 1 or below 0 where others counteract. `None` if the whole does not change.
+    /// Share of the whole change; above 1 or below 0 if others counteract it. `None` if the whole does not
+    /// change.
     pub share_of_change: Option<f64>,
     /// Bytes per second in A and B, and the difference; `None` if a range has no length in time.
     pub per_second: Option<Rates>,
     /// Bytes per committed transaction in A and B, and the difference; `None` if a range has none.
     pub per_transaction: Option<Rates>,
-    /// The change in bytes if B had as many transactions per second as A would have: what is not explained by their number.
+    /// The change in bytes at equal transactions per second: the part that their number does not explain.
     /// `None` if a range has no transactions.
     pub change_at_same_transactions: Option<i64>,
-    /// Whether the change is above the noise within the ranges; null where that cannot be known.
+    /// Whether the change is above the noise within the ranges; null if unknown.
     pub beyond_noise: Option<bool>,
     /// Images in A and B.
     #[serde(skip)]
@@ -135,7 +136,8 @@ pub struct Change {
     /// Bytes of images after checkpoints in A and B.
     #[serde(skip)]
     pub(super) checkpoint_images: (u64, u64),
-    /// The label of the relation without its fork, to find all forks of one; `None` of what is no relation.
+    /// The label of the relation without its fork, to find all forks of one; `None` for groups that are no
+    /// relation.
     #[serde(skip)]
     pub(super) relation: Option<String>,
 }
@@ -188,17 +190,17 @@ pub struct ViewChange {
     pub groups: Vec<Change>,
 }
 
-/// Something that explains part of the change.
+/// An explanation of part of the change.
 #[derive(Clone, Debug, Serialize)]
 pub struct DiffFinding {
-    /// Which rule found it.
+    /// The rule that found it.
     pub rule: &'static str,
-    /// In words.
+    /// The explanation as text.
     pub text: String,
-    /// What it is about: a relation, a setting, the work.
+    /// Its subject: a relation, a setting, the work.
     pub points_at: String,
-    /// Bytes over the length of B that it explains. Findings may overlap: an index that is new has images, too.
+    /// Bytes over the length of B that it explains. Findings may overlap: a new index also has images.
     pub change_bytes: i64,
-    /// The same as part of the whole change; `None` if the whole does not change.
+    /// The same as a share of the whole change; `None` if the whole does not change.
     pub share_of_change: Option<f64>,
 }

@@ -1,4 +1,4 @@
-//! What explains a change, in words.
+//! Explains a change in text.
 
 use std::collections::BTreeMap;
 
@@ -15,14 +15,14 @@ use crate::findings::{bytes_text, percent_text};
 use crate::labels::Part;
 use crate::tally::{Bucket, ImageCause};
 
-/// Findings about amounts of single relations.
+/// Maximum number of findings about amounts of single relations.
 const MAX_RELATIONS: usize = 10;
-/// Least part of the larger range that is worth a finding.
+/// Minimum share of the larger range for a finding.
 const MIN_SHARE: f64 = 0.01;
-/// Least part of it at which something that is one cause comes before changes of amounts.
+/// Minimum share at which a single cause precedes changes of amounts.
 const MIN_CAUSE: f64 = 0.05;
 
-/// The rules. Those that are one cause come first.
+/// The rules that find single causes, which come first.
 const CAUSES: [&str; 5] = ["new-relation", "gone-relation", "padding", "compression", "setting"];
 
 pub(super) fn find(
@@ -37,7 +37,7 @@ pub(super) fn find(
     let finder = Finder { compare, a, b, total, per: compare.per, files: Files::of([a, b]) };
     let larger = finder.larger();
     let is_large = |change: i64| change.unsigned_abs() as f64 >= MIN_SHARE * larger;
-    // These have nothing in common, and with all others they add up to the change.
+    // These findings are disjoint, and with all others they add up to the change.
     let mut findings = Vec::new();
     let explained = finder.relations_that_come_or_go(relations, &mut findings);
     let (padding, framing): (Vec<&Change>, Vec<&Change>) = framing_of(buckets);
@@ -47,7 +47,7 @@ pub(super) fn find(
     finder.amounts(relations, &explained, &mut findings);
     findings.retain(|one| is_large(one.change_bytes));
     finder.others(is_large, &mut findings);
-    // These are about parts of them.
+    // These findings are about parts of the former.
     let mut causes = Vec::new();
     let explained_images = finder.compression(&mut causes) | finder.settings(images, &mut causes);
     finder.checkpoint_images(explained_images, relations, &mut causes);
@@ -69,7 +69,7 @@ struct Finder<'a> {
     files: Files<'a>,
 }
 
-/// A change over the length of B, in the unit of the comparison, with its sign.
+/// Formats a change over the length of B, in the unit of the comparison, with its sign.
 pub(super) fn amount(compare: &Comparison<'_>, per: Per, change: i64) -> String {
     let (by, unit) = match per {
         Per::Second => (compare.b.micros as f64 / 1e6, "/s"),
@@ -92,13 +92,14 @@ impl Finder<'_> {
         DiffFinding { rule, text, points_at, change_bytes, share_of_change }
     }
 
-    /// Relations that only one of the ranges has. Returns the names of all of them.
+    /// Finds relations that only one of the ranges contains. Returns the labels of all of them.
     fn relations_that_come_or_go(
         &self,
         relations: &[Change],
         findings: &mut Vec<DiffFinding>,
     ) -> Vec<String> {
-        // By table or relation: all its forks, and of a table its indexes, unless only some of them come or go.
+        // Grouped by table or relation: all its forks, and a table's indexes, unless only some of them appear
+        // or disappear.
         let of_relations = || relations.iter().filter(|change| change.relation.is_some());
         let mut tables: BTreeMap<&str, Vec<&Change>> = BTreeMap::new();
         for change in of_relations() {
@@ -174,14 +175,14 @@ impl Finder<'_> {
         }
     }
 
-    /// Images that are compressed in another way. Returns whether they are.
+    /// Finds a different compression of images. Returns whether it differs.
     fn compression(&self, findings: &mut Vec<DiffFinding>) -> bool {
         let (a, b) = (Methods::of(self.a.document), Methods::of(self.b.document));
         let (Some(from), Some(to)) = (a.usual(), b.usual()) else { return false };
         if from == to || a.plain == 0 || b.plain == 0 {
             return false;
         }
-        // The images of B as large as those of A are for their content.
+        // Expected size of B's images at the compression of A's.
         let expected = (u128::from(b.plain) * u128::from(a.bytes) / u128::from(a.plain)) as u64;
         let change = difference(b.bytes, expected);
         let method = |name: &str| {
@@ -199,7 +200,7 @@ impl Finder<'_> {
         true
     }
 
-    /// Settings in the log that differ. Returns whether `full_page_writes` does.
+    /// Finds settings in the WAL that differ. Returns whether `full_page_writes` does.
     fn settings(&self, images: &[ImageChange], findings: &mut Vec<DiffFinding>) -> bool {
         let mut changes_images = false;
         let has_decoding = self.decoding(findings);
@@ -235,10 +236,11 @@ impl Finder<'_> {
         a.get(setting).zip(b.get(setting)).is_some_and(|(from, to)| from != to)
     }
 
-    /// Logical decoding, for which records have more since `wal_level` is `logical`, or since 19 a logical slot is there. Returns whether
-    /// that differs.
+    /// Finds a difference in logical decoding. Records contain more data for it if `wal_level` is `logical`
+    /// or, since 19, a logical slot exists. Returns whether it differs.
     ///
-    /// The records show it: before 17, the setting is in the log only where a server starts with others than before.
+    /// The records show it. Before 17, the WAL contains the setting only when a server starts with changed
+    /// settings.
     fn decoding(&self, findings: &mut Vec<DiffFinding>) -> bool {
         let (a, b) = (&self.a.explanation.decoding, &self.b.explanation.decoding);
         let (Some(from), Some(to)) = (is_logical(a), is_logical(b)) else { return false };
@@ -263,9 +265,9 @@ impl Finder<'_> {
         true
     }
 
-    /// Images of first touches, with what checkpoints did.
+    /// Finds changed images of first touches, and the checkpoints that cause them.
     ///
-    /// Of relations that both ranges have: those of others are explained by these.
+    /// Counts only relations that both ranges contain: other relations have their own finding.
     fn checkpoint_images(&self, is_explained: bool, relations: &[Change], findings: &mut Vec<DiffFinding>) {
         if is_explained {
             return;
@@ -291,7 +293,7 @@ impl Finder<'_> {
             every(self.b),
             every(self.a)
         );
-        // Where the setting changed before the range, no record of it shows that.
+        // If the setting changed before the range, no record in the range shows it.
         let (text, points_at) = match b == 0 && a > 0 {
             true => (
                 text + "; none at all is left: full_page_writes may be off (SHOW full_page_writes), or no checkpoint came since these pages \
@@ -318,7 +320,7 @@ impl Finder<'_> {
         }
     }
 
-    /// All other bytes outside of whole records.
+    /// Finds changes of all other bytes outside of whole records.
     fn framing(&self, framing: &[&Change], findings: &mut Vec<DiffFinding>) {
         let change = sum(framing.iter().map(|one| self.own_change(one)));
         if change != 0 {
@@ -327,7 +329,7 @@ impl Finder<'_> {
         }
     }
 
-    /// What part of the WAL something is and was.
+    /// The current and the previous share of the WAL.
     fn shares(&self, changes: &[&Change]) -> String {
         let share = |bytes: u64, all: u64| percent_text(bytes as f64 / all.max(1) as f64);
         let a: u64 = changes.iter().map(|one| one.a_bytes).sum();
@@ -336,7 +338,8 @@ impl Finder<'_> {
         format!("is {} of the WAL and was {}", share(b, of_b), share(a, of_a))
     }
 
-    /// More or fewer transactions, each with the WAL of before, as far as that has no finding of its own.
+    /// Finds more or fewer transactions, each with the previous amount of WAL, excluding amounts that have
+    /// their own finding.
     fn work(
         &self,
         padding: &[&Change],
@@ -373,9 +376,9 @@ impl Finder<'_> {
         findings.push(self.finding("work", text, "the number of transactions".to_owned(), change));
     }
 
-    /// What is left of the change, where it is notable or others explain more than all of it.
+    /// Adds the remaining change if it is notable or the other findings exceed the whole change.
     fn others(&self, is_large: impl Fn(i64) -> bool, findings: &mut Vec<DiffFinding>) {
-        /// What is shown as more than 100 %.
+        /// A share that is displayed as more than 100 %.
         const MORE_THAN_ALL: f64 = 1.0005;
         let change = self.total.change_bytes.saturating_sub(sum(findings.iter().map(|one| one.change_bytes)));
         let exceeds =
@@ -386,7 +389,7 @@ impl Finder<'_> {
         }
     }
 
-    /// What of a change is its own: at the same number of transactions, where that is a finding.
+    /// A change without the effect of the number of transactions, if that is a finding of its own.
     fn own_change(&self, change: &Change) -> i64 {
         match (self.per, change.change_at_same_transactions) {
             (Per::Second, Some(at_same)) => at_same,
@@ -394,7 +397,8 @@ impl Finder<'_> {
         }
     }
 
-    /// Relations that write another amount: per transaction, or per second where there are none; or what is compared.
+    /// Finds relations that write a different amount: per transaction, or per second without transactions, or
+    /// in the unit of the comparison.
     fn amounts(&self, relations: &[Change], explained: &[String], findings: &mut Vec<DiffFinding>) {
         let mut left: Vec<&Change> = relations
             .iter()
@@ -431,15 +435,16 @@ impl Finder<'_> {
     }
 }
 
-/// Whether what is logged for logical decoding is not due to `wal_level`.
+/// Whether data is logged for logical decoding although `wal_level` is not `logical`.
 fn has_raised_level(explanation: &Explanation) -> bool {
     let logged = &explanation.logged_settings;
     logged.logical_decoding.is_some() && logged.wal_level.is_some_and(|level| level != WalLevel::Logical)
 }
 
-/// Whether tuples are logged for logical decoding, if there are enough of them to tell.
+/// Whether tuples are logged for logical decoding; `None` if there are too few tuples to decide.
 fn is_logical(evidence: &DecodingEvidence) -> Option<bool> {
-    /// Under `logical`, a few records have nothing for decoding too: a rewrite's or a materialized view's.
+    /// Under `logical`, a few records have no data for decoding either: those of a rewrite or a materialized
+    /// view.
     const ENOUGH: u64 = 100;
     match evidence {
         DecodingEvidence { logical: 1.., .. } => Some(true),
@@ -501,7 +506,7 @@ impl<'a> Files<'a> {
     }
 }
 
-/// Full-page images by method of compression, without those whose cause is not the server's work.
+/// Full-page images by compression method.
 #[derive(Default)]
 struct Methods {
     count: u64,
@@ -526,7 +531,8 @@ impl Methods {
         methods
     }
 
-    /// The method of more than half of the images; one that does not get smaller is not compressed.
+    /// The method of more than half of the images. Images that compression did not make smaller count as
+    /// uncompressed.
     fn usual(&self) -> Option<String> {
         let most = self.plain_by_method.iter().max_by_key(|(_, plain)| **plain)?;
         (*most.1 * 2 > self.plain).then(|| most.0.clone())

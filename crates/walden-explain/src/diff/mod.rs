@@ -1,8 +1,9 @@
-//! What changed from one range of WAL to another one: the JSON of `walden diff --format json`.
+//! Compares two ranges of WAL: the JSON of `walden diff --format json`.
 //!
-//! The WAL of A is scaled to the length of B (its seconds, or its transactions), and subtracted from that of B. The scaled bytes of
-//! the parts are rounded so that they add up to the scaled whole, so the changes of the parts add up to the change of the whole, to
-//! the byte, in every list. The fields are described in `docs/diff.md`.
+//! The WAL of A is scaled to the length of B (its seconds, or its transactions), and subtracted from that of
+//! B. The scaled bytes of the parts are rounded so that they add up to the scaled whole. The changes of the
+//! parts therefore add up to the change of the whole, to the byte, in every list. `docs/diff.md` describes
+//! the fields.
 
 mod document;
 mod findings;
@@ -22,16 +23,17 @@ use crate::group::{Dimension, ViewSpec};
 use crate::labels::{Label, Labels, Part, databases_of};
 use crate::tally::{Bucket, ImageCause};
 
-/// The views that documents to compare must have behind those that the user asks for.
+/// Returns the views that compared documents must have after the user's.
 pub fn views() -> [ViewSpec; 2] {
     [ViewSpec::by(Dimension::Time), ViewSpec { dimensions: vec![Dimension::Time, Dimension::Relation] }]
 }
 
 /// Builds the documents of two ranges so that the same relation has the same label in both.
 ///
-/// Labels have the database if there are several. Of one cluster, those of both ranges count together: else a range that one
-/// database alone wrote would have no label of the other range, and `public.t` of two databases would be one table. Of two
-/// clusters, the databases may have different names, and are left out unless one range has several.
+/// Labels contain the database if there are several. Within one cluster, the databases of both ranges count
+/// together. Otherwise, if one database wrote a whole range, its labels would not match the other range, and
+/// `public.t` of two databases would be one table. The databases of two clusters may have different names, so
+/// they are omitted unless one range has several.
 pub fn documents(a: (&Explanation, &Context<'_>), b: (&Explanation, &Context<'_>)) -> [Document; 2] {
     let [in_a, in_b] = [a, b].map(|(explanation, _)| databases_of(explanation));
     let is_one_cluster = a.0.system_id == b.0.system_id;
@@ -44,11 +46,11 @@ pub fn documents(a: (&Explanation, &Context<'_>), b: (&Explanation, &Context<'_>
 /// One of the two ranges.
 #[derive(Clone, Copy)]
 pub struct Side<'a> {
-    /// What it is called, such as `before`.
+    /// Name of the range, such as `before`.
     pub name: &'a str,
-    /// From [`documents`], with all groups, and [`views`] as its last ones.
+    /// From [`documents`], with all groups, and [`views`] as its last views.
     pub document: &'a Document,
-    /// What it is made of.
+    /// The explanation that the document is built from.
     pub explanation: &'a Explanation,
     /// Length of the range, in microseconds.
     pub micros: u64,
@@ -97,7 +99,7 @@ pub fn diff(a: Side<'_>, b: Side<'_>, per: Option<Per>) -> Diff {
     }
 }
 
-/// Rates are compared where both ranges have a length, else transactions, else bytes.
+/// Compares rates if both ranges are long enough, otherwise transactions, otherwise bytes.
 fn usual(a: &Numbers, b: &Numbers) -> Per {
     if has_rates(a, b) {
         Per::Second
@@ -113,7 +115,7 @@ fn has_rates(a: &Numbers, b: &Numbers) -> bool {
     a.micros.min(b.micros) >= 1_000_000
 }
 
-/// The numbers of one range that everything is compared by.
+/// The numbers of one range that comparisons are based on.
 struct Numbers {
     bytes: u64,
     micros: u64,
@@ -121,7 +123,7 @@ struct Numbers {
     whole_cycles: u64,
     /// Bytes over time.
     series: Option<Series>,
-    /// The same by relation.
+    /// Bytes over time by relation.
     by_relation: BTreeMap<String, Series>,
 }
 
@@ -153,7 +155,7 @@ impl Numbers {
     }
 }
 
-/// One of the document's last views, which [`views`] asked for.
+/// One of the document's last views, requested by [`views`].
 fn own_view(document: &Document, index: usize) -> Option<&ViewDocument> {
     document.views.get((document.views.len() + index).checked_sub(views().len())?)
 }
@@ -237,7 +239,7 @@ fn relation_rows(side: Side<'_>) -> Rows {
     for relation in &side.document.relations {
         for part in &relation.parts {
             let Some(label) = part.keys.first() else { continue };
-            // With the database, if labels have it.
+            // Includes the database if labels do.
             let fork = label.fork.as_deref().filter(|fork| *fork != "main");
             let text = label.unmarked_text();
             let base = fork.and_then(|fork| text.strip_suffix(fork)?.strip_suffix(' ')).unwrap_or(text);
@@ -363,7 +365,7 @@ impl Comparison<'_> {
         }
     }
 
-    /// What the change of the whole may be by chance, in bytes over the length of B.
+    /// The change of the whole that may be chance, in bytes over the length of B.
     fn total_noise(&self) -> Option<u64> {
         let (a, b) = (self.a.series.as_ref()?, self.b.series.as_ref()?);
         self.noise(a, b)
@@ -379,7 +381,7 @@ fn difference(b: u64, a: u64) -> i64 {
     i64::try_from(i128::from(b) - i128::from(a)).unwrap_or(i64::MAX)
 }
 
-/// Marks the relations whose rate changed by more than it changes within the ranges.
+/// Marks the relations whose rate changed by more than it varies within the ranges.
 fn mark_noise(compare: &Comparison<'_>, relations: &mut [Change]) {
     for change in relations {
         let of = |numbers: &Numbers| {
@@ -448,7 +450,7 @@ fn side(side: Side<'_>, numbers: &Numbers) -> SideDocument {
     }
 }
 
-/// What limits the comparison.
+/// Lists the limits of the comparison.
 fn notes_of(compare: &Comparison<'_>, a: Side<'_>, b: Side<'_>, total: &Change) -> Vec<String> {
     let (per, mut notes) = (compare.per, Vec::new());
     match per {

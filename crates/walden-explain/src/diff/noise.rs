@@ -1,4 +1,4 @@
-//! How much rates vary within a range: a change that is smaller may be chance.
+//! Measures how much rates vary within a range: a smaller change may be chance.
 
 use std::collections::BTreeMap;
 
@@ -20,11 +20,11 @@ pub(super) struct Frame {
     width: i64,
 }
 
-/// Most spans that are kept; more are not compared.
+/// Maximum number of spans; longer series are not compared.
 const MAX_SPANS: i64 = 100_000;
-/// Spans that a range needs, without the first and the last one, which it has only parts of.
+/// Minimum number of spans in a range, without the first and the last one, which are incomplete.
 const MIN_SPANS: usize = 8;
-/// Neighbouring spans are joined to so many at least, as rates of neighbours are alike.
+/// Minimum number of batches that neighbouring spans are joined to, as rates of neighbours are correlated.
 const BATCHES: usize = 10;
 
 impl Frame {
@@ -37,13 +37,13 @@ impl Frame {
     }
 }
 
-/// When a group of a view by time begins, in seconds since 1970-01-01 UTC.
+/// When a group of a view by time starts, in seconds since 1970-01-01 UTC.
 fn start_of(group: &GroupDocument) -> Option<i64> {
     Some(group.keys.first()?.text.parse::<jiff::Timestamp>().ok()?.as_second())
 }
 
 impl Series {
-    /// The series of a view by time first, by what `key` says of a group.
+    /// Returns the series of a view whose first dimension is time, by the `key` of a group.
     pub fn of_view(
         view: &ViewDocument,
         key: impl Fn(&GroupDocument) -> Option<String>,
@@ -51,7 +51,7 @@ impl Series {
         Frame::of(view).map(|frame| Series::in_frame(view, frame, key)).unwrap_or_default()
     }
 
-    /// The same, with the spans of another view of the same range.
+    /// Returns the same, with the spans of another view of the same range.
     pub fn in_frame(
         view: &ViewDocument,
         frame: Frame,
@@ -69,7 +69,7 @@ impl Series {
         all
     }
 
-    /// The same spans without a byte.
+    /// The same spans with zero bytes.
     pub fn empty(&self) -> Series {
         Series { width: self.width, bytes: vec![0; self.bytes.len()] }
     }
@@ -99,7 +99,8 @@ impl Series {
     }
 }
 
-/// What a change of the mean rate may be by chance: two standard errors of the difference, in bytes per second.
+/// The change of the mean rate that may be chance: two standard errors of the difference, in bytes per
+/// second.
 pub(super) fn of_change(a: &Series, b: &Series) -> Option<f64> {
     Some(2.0 * (a.squared_error()? + b.squared_error()?).sqrt())
 }
@@ -117,7 +118,7 @@ mod tests {
         assert_eq!(of_change(&steady, &series(&[])), None);
         let varying: Vec<u64> = (0..42).map(|n| if n / 4 % 2 == 0 { 0 } else { 2000 }).collect();
         let noise = of_change(&steady, &series(&varying)).unwrap();
-        // Ten batches of 250 and 750 bytes per second in turn: two standard errors of their mean.
+        // Ten batches that alternate between 250 and 750 bytes per second: two standard errors of their mean.
         assert!((noise - 2.0 * 250.0 / 3.0).abs() < 1e-9, "{noise}");
         assert_eq!(steady.rate()[1], (2.0, 50.0));
     }

@@ -1,7 +1,8 @@
 //! Estimates the savings of a changed setting without a second pass over the WAL.
 //!
-//! The first pass samples pages and images ([`Sample`]). From these, [`estimate`] computes the savings of `wal_compression`,
-//! `max_wal_size`, and `checkpoint_timeout`, with a range. `walden_whatif::savings` replays the WAL instead, which is exact and slower.
+//! The first pass samples pages and images ([`Sample`]). From these, [`estimate`] computes the savings of
+//! `wal_compression`, `max_wal_size`, and `checkpoint_timeout`, with a range. `walden_whatif::savings`
+//! instead replays the WAL, which is exact and slower.
 
 mod simulate;
 
@@ -23,7 +24,8 @@ const MIN_SAVING: f64 = 0.02;
 const DEFAULT_TIMEOUT: i64 = 300;
 /// A further error of each estimate, as a share of the saving.
 const RELATIVE_ERROR: f64 = 0.03;
-/// Lengths of the first interval between checkpoints in other runs, as shares of the interval, or of the WAL if that is shorter.
+/// Lengths of the first interval between checkpoints in other runs, as shares of the interval, or of the WAL
+/// if that is shorter.
 const PHASES: [f64; 3] = [0.25, 0.5, 0.75];
 
 /// Settings and their new values.
@@ -38,10 +40,10 @@ pub struct Saving {
     pub error: u64,
 }
 
-/// Estimates the savings of all findings whose remedy is a setting, and ranks the findings by their savings. `settings`: those of the server,
-/// if known.
+/// Estimates the savings of all findings whose remedy is a setting, and ranks the findings by their savings.
+/// `settings` are those of the server, if known.
 ///
-/// Savings stay unknown if the WAL has gaps, several timelines, or damage, and if images were not sampled.
+/// Savings stay unknown if the WAL has gaps, several timelines or damage, or if images were not sampled.
 pub fn estimate(document: &mut Document, explanation: &Explanation, settings: Option<CheckpointSettings>) {
     let changes = distinct_changes(&document.findings);
     if changes.is_empty() {
@@ -189,7 +191,7 @@ fn workload(
     let last_checkpoint = pointers.last().map_or(last_time, |pointer| pointer.time);
     let bounds = Bounds {
         begin: before.unwrap_or_else(|| {
-            // If the WAL does not contain it, it is one interval before the first one.
+            // If the WAL does not contain it, assume one interval before the first pointer.
             let distance = trigger.and_then(|trigger| trigger.segments).unwrap_or(0) * size.bytes();
             let interval = trigger.and_then(|trigger| trigger.timeout).unwrap_or(0);
             let first = pointers.first().copied().unwrap_or(at(range.start, first_time));
@@ -213,8 +215,8 @@ fn weight_of(sample: &Sample, explanation: &Explanation) -> f64 {
     explanation.images.compressible().bytes as f64 / in_sample.max(1.0)
 }
 
-/// The approximate redo pointer of a checkpoint that started after `last` and whose record is not in the WAL. Before version 17, only
-/// that record contains the pointer, but pages get a second image after it.
+/// The approximate redo pointer of a checkpoint that started after `last` and whose record is not in the WAL.
+/// Before version 17, only that record contains the pointer. But pages get a second image after it.
 fn unfinished_redo(sample: &Sample, last: Lsn) -> Option<Lsn> {
     /// A few pages may have two images for other reasons, such as a truncation.
     const MIN_REPEATED: usize = 3;
@@ -245,7 +247,7 @@ fn trigger_of(
         let of_cause = move |checkpoint: &&Checkpoint| cause.is_none_or(|cause| checkpoint.cause == cause);
         checkpoints.iter().filter(of_cause).filter_map(|checkpoint| checkpoint.interval)
     };
-    // A longer interval than the default contradicts it.
+    // A longer interval contradicts the default.
     let at_least = || intervals(None).max().unwrap_or_default().max(DEFAULT_TIMEOUT);
     let timeout = intervals(Some(Cause::Time)).min().unwrap_or_else(at_least);
     Some(Trigger { segments: volume_segments(checkpoints, size), timeout: Some(timeout) })
@@ -288,8 +290,8 @@ pub fn distinct_changes(findings: &[Finding]) -> Vec<Changes> {
     all
 }
 
-/// Writes savings into the findings of a document, drops settings that save less than 2 %, and ranks the findings. `image_bytes`: bytes
-/// of all images.
+/// Writes savings into the findings of a document, drops settings that save less than 2 %, and ranks the
+/// findings. `image_bytes` are the bytes of all images.
 pub fn apply(document: &mut Document, savings: &[(Changes, Saving)], image_bytes: u64) {
     write_savings(&mut document.findings, savings, image_bytes);
     let least = (document.wal_bytes as f64 * MIN_SAVING) as u64;
@@ -299,7 +301,8 @@ pub fn apply(document: &mut Document, savings: &[(Changes, Saving)], image_bytes
     rank(&mut document.findings);
 }
 
-/// Settings affect the same images: the largest saving counts in full, and the others count as far as they exceed it together.
+/// Settings affect the same images. The largest saving counts in full. Every other saving is capped at the
+/// joint saving minus the largest.
 fn write_savings(findings: &mut [Finding], savings: &[(Changes, Saving)], image_bytes: u64) {
     let of = |change: &Changes| savings.iter().find(|(one, _)| one == change).map(|(_, saving)| *saving);
     let joint = savings.iter().map(|(_, saving)| saving.bytes).max().unwrap_or(0);

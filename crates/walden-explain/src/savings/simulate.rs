@@ -1,8 +1,9 @@
-//! Simulates checkpoints that come less often, with the touches of a sample of pages.
+//! Simulates less frequent checkpoints, with the touches of a sample of pages.
 //!
-//! A page has an image at its first change after a redo pointer. The WAL shows these first changes for its own redo pointers. If the
-//! simulated server keeps some of these pointers, a page keeps its first image after each of them, and saves the others. The simulation
-//! therefore rounds the start of each checkpoint to the nearest redo pointer of the WAL.
+//! A page has an image at its first change after a redo pointer. The WAL shows these first changes for its
+//! own redo pointers. If the simulated server keeps some of these pointers, a page keeps its first image
+//! after each of them, and saves the others. The simulation therefore rounds the start of each checkpoint to
+//! the nearest redo pointer of the WAL.
 
 use rustc_hash::FxHashMap;
 use walden_format::lsn::{Lsn, SegmentSize};
@@ -31,7 +32,7 @@ pub(super) struct Trigger {
 /// Compressed bytes per byte of images.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ImageRatios {
-    /// Images that their record kind always has.
+    /// Images that their record kind always contains.
     pub forced: f64,
     /// Images of pages that the WAL has not touched before.
     pub first: f64,
@@ -51,7 +52,7 @@ pub(super) struct Workload {
     end: RedoPointer,
     pointers: Vec<RedoPointer>,
     segment_size: SegmentSize,
-    /// By cycle, starting with the one before the first pointer: page numbers from 0 on, kinds and bytes.
+    /// By cycle, starting with the one before the first pointer: page numbers from 0, kinds and bytes.
     cycles: Vec<Vec<(u32, TouchKind, f64)>>,
     pages: usize,
     /// Average bytes of data that a block with an image omits.
@@ -68,7 +69,8 @@ pub(super) struct Bounds {
 }
 
 impl Workload {
-    /// `touches` are in the order of the WAL; each represents `weight` times its own bytes. `pointers` are ascending and after the start.
+    /// Creates a workload. `touches` are in WAL order; each represents `weight` times its own bytes.
+    /// `pointers` are ascending and after the start.
     pub fn new(
         touches: &[Touch],
         weight: f64,
@@ -92,12 +94,13 @@ impl Workload {
         Workload { begin, end, pointers, segment_size, cycles, pages, displaced: displaced * weight }
     }
 
-    /// Bytes saved if all redo pointers of the WAL are kept: those of compression, and of images that the rule does not explain.
+    /// Bytes saved if all redo pointers of the WAL are kept: those of compression, and of images that the
+    /// rule does not explain.
     pub fn saved_with_all_pointers(&self, ratios: ImageRatios) -> f64 {
         Walk::new(self, ratios).run(|_| true)
     }
 
-    /// How many intervals of a trigger the WAL has.
+    /// Number of a trigger's intervals in the WAL.
     pub fn intervals(&self, trigger: Trigger) -> f64 {
         let (begin, end) = (&self.begin, &self.end);
         let by_volume = trigger.segments.map_or(0.0, |segments| {
@@ -118,7 +121,8 @@ impl Workload {
     }
 }
 
-/// A redo pointer of the WAL, its position in the simulated WAL, and the next one's if it is not kept.
+/// A redo pointer of the WAL, its position in the simulated WAL, and the next one's position if it is not
+/// kept.
 struct Boundary {
     pointer: RedoPointer,
     position: f64,
@@ -149,8 +153,8 @@ impl Due {
         Some(((position / self.segment_bytes).floor() + segments) * self.segment_bytes)
     }
 
-    /// Returns whether a redo pointer is kept, because it is the nearest one to the next checkpoint. The following interval compensates
-    /// for the rounding.
+    /// Returns whether a redo pointer is kept, because it is the nearest one to the next checkpoint. The
+    /// following interval compensates for the rounding.
     fn decide(&mut self, boundary: &Boundary) -> bool {
         let time = boundary.pointer.time as f64;
         let is_by_position =
@@ -215,7 +219,8 @@ impl Walk<'_> {
         self.saved
     }
 
-    /// Bytes that a cycle saves if its redo pointer is kept, and if the simulated cycle continues that started with cycle `begin`.
+    /// Returns the bytes that a cycle saves in two cases: its redo pointer is kept, or the simulated cycle
+    /// that started with cycle `begin` continues.
     fn touch(&mut self, cycle: usize, begin: u32) -> (f64, f64) {
         let (mut if_kept, mut if_not) = (0.0, 0.0);
         let number = cycle as u32 + 1;
@@ -242,7 +247,8 @@ mod tests {
 
     const SIZE: SegmentSize = SegmentSize::DEFAULT;
 
-    /// Ten cycles of two segments and 30 seconds each: 100 pages of 8 kB are changed in each, 50 of them the same in all.
+    /// Ten cycles of two segments and 30 seconds each: 100 pages of 8 kB are changed in each, 50 of them the
+    /// same in all.
     fn workload() -> Workload {
         let at = |segment: u64| Lsn(segment * SIZE.bytes());
         let pointer =
@@ -287,9 +293,9 @@ mod tests {
             workload.saved(Trigger { segments: None, timeout: Some(60) }, PLAIN, 1.0),
             5.0 * 50.0 * image
         );
-        // With no other checkpoint they have one.
+        // Without any other checkpoint they have one.
         assert_eq!(workload.saved(by_volume(1000), PLAIN, 1.0), 9.0 * 50.0 * image);
-        // Whichever comes first.
+        // The first trigger to be reached applies.
         let both = Trigger { segments: Some(1000), timeout: Some(60) };
         assert_eq!(workload.saved(both, PLAIN, 1.0), 5.0 * 50.0 * image);
     }

@@ -70,7 +70,7 @@ pub struct Counts {
     pub files: u64,
     /// Number of entries in them.
     pub entries: u64,
-    /// Of these, entries with a statement.
+    /// Number of entries with a statement.
     pub statements: u64,
     /// Portion of `statements` that may write and are alone in their transaction, but whose entry has no
     /// transaction ID.

@@ -1,4 +1,5 @@
-//! The sums are exact: over whole runs, cut ranges, damaged and several segments, and for any number of threads.
+//! The sums are exact: over whole runs, cut ranges, damaged segments, several segments, and for any number of
+//! threads.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -31,7 +32,7 @@ pub fn check(explanation: &Explanation) {
     let listed: u64 = explanation.transactions.iter().map(|one| one.bytes).sum();
     let are_all_listed = sums.committed + sums.aborted + sums.open == explanation.transactions.len() as u64;
     assert!(if are_all_listed { listed == sums.bytes } else { listed <= sums.bytes });
-    // A view by transaction alone has the same sums.
+    // A view by transaction only has the same sums.
     let Some(by_xid) = explanation.views.iter().find(|view| view.spec == ViewSpec::by(Dimension::Xid)) else {
         return;
     };
@@ -84,7 +85,7 @@ fn the_sums_do_not_depend_on_the_number_of_threads() {
     }
 }
 
-/// Two ranges that meet have the sums of the range over both, but for the page header between them.
+/// Two adjacent ranges have the sums of the combined range, except for the page header between them.
 #[test]
 fn adjacent_ranges_add_up() {
     for version in ["15.18", "17.11", "18.6"] {
@@ -104,7 +105,8 @@ fn adjacent_ranges_add_up() {
     }
 }
 
-/// Asserts that the ranges before and from each of these positions meet, and have the sums of the whole log, which are returned.
+/// Asserts that the ranges before and from each of these positions are adjacent and add up to the whole WAL.
+/// Returns the sums of the whole.
 fn expect_whole_log_of_two_ranges(folder: &Path, cuts: impl IntoIterator<Item = Lsn>) -> Explanation {
     let of = |from, to| {
         let explanation = explain_folder(folder, &Request { views: all_views(), ..range(from, to) });
@@ -123,7 +125,7 @@ fn expect_whole_log_of_two_ranges(folder: &Path, cuts: impl IntoIterator<Item = 
     whole
 }
 
-/// Ends a page with a record. Returns the position behind it.
+/// Ends a page with a record. Returns the position after it.
 fn fill_page(log: &mut Log) -> Lsn {
     let room = |log: &Log| PAGE - log.writer.bytes.len() % PAGE;
     if room(log) < 1000 {
@@ -135,7 +137,8 @@ fn fill_page(log: &mut Log) -> Lsn {
     page
 }
 
-/// The same where they meet outside of records: at or in the header of a page or segment, and in the padding after a switch.
+/// The same for ranges that meet outside of records: at or in the header of a page or segment, and in the
+/// padding after a switch.
 #[test]
 fn ranges_that_meet_between_records_add_up() {
     let mut log = Log::new();
@@ -164,7 +167,7 @@ fn ranges_that_meet_between_records_add_up() {
     assert_eq!((from_segment.ranges[0].start, from_segment.file_bytes), (segment, SEGMENT as u64));
 }
 
-/// What follows the last record is in the range that it starts in, even if no record is.
+/// Bytes after the last record belong to the range that they start in, even if the range has no record.
 #[test]
 fn ranges_that_meet_at_the_end_of_the_log_add_up() {
     let mut log = Log::new();
@@ -186,26 +189,26 @@ fn ranges_that_meet_at_the_end_of_the_log_add_up() {
     let page = fill_page(&mut log);
     expect(&log, &around(page));
 
-    // The last record goes on in the next segment.
+    // The last record continues in the next segment.
     insert(&mut log, SEGMENT - 700);
     let last = log.heap_insert(9, 16384, 3000);
     let segment = log.writer.start.plus(SEGMENT as u64);
     let of_segment = [0, 8, 40, 48].map(|bytes| segment.plus(bytes));
     let cuts = [around(last), of_segment, around(log.writer.position())].concat();
     expect(&log, &cuts);
-    // Over more than one page.
+    // A record over more than one page.
     insert(&mut log, 2 * SEGMENT - 9000);
     let long = log.heap_insert(9, 16384, 30_000);
     let third = log.writer.start.plus(2 * SEGMENT as u64);
     assert!(long < third && log.writer.position() > third.plus(2 * PAGE as u64));
     expect(&log, &[0, 8, 40, 48, 9000].map(|bytes| third.plus(bytes)));
     log.writer.bytes.truncate(2 * SEGMENT);
-    // Which is not there.
+    // The next segment is missing.
     log.writer.bytes.truncate(SEGMENT);
     expect(&log, &[Lsn(last.0 - 8), last, last.plus(8), Lsn(segment.0 - 8)]);
 }
 
-/// So is a record that a crash cut off.
+/// A record that a crash interrupted belongs to the range that it starts in.
 #[test]
 fn a_range_may_start_with_a_record_that_a_crash_cut_off() {
     let mut log = Log::new();
@@ -264,17 +267,18 @@ fn records_across_segments_are_counted_once() {
     assert_eq!(heap.records, records as u64);
     let bytes: usize = log.writer.records.iter().map(|(_, bytes)| bytes.len().next_multiple_of(8)).sum();
     assert_eq!(explanation.record_bytes(), bytes as u64);
-    // The middle segment alone starts with the end of a record.
+    // Only the middle segment starts with the end of a record.
     let middle = Lsn(6 << 20);
     let alone = log.explain(&range(Some(middle), Some(middle.plus(SEGMENT as u64))));
     check(&alone);
     assert!(alone.records > 0 && alone.records < explanation.records);
 }
 
-/// Commits have microseconds, so a bound within a second may be between two of them, in different segments too.
+/// Commits have microseconds, so a bound within a second may be between two of them, even in different
+/// segments.
 #[test]
 fn times_within_a_second_are_positions_between_its_transactions() {
-    /// Seconds from 1970 to 2000, where PostgreSQL's clock begins.
+    /// Seconds from 1970 to 2000, the epoch of PostgreSQL's timestamps.
     const EPOCH: i64 = 946_684_800;
     let mut log = Log::new();
     let mut starts = Vec::new();
@@ -287,7 +291,7 @@ fn times_within_a_second_are_positions_between_its_transactions() {
         }
         log.end_at(xid, true, micros, &[]);
     }
-    // Nothing ends before the first one.
+    // No transaction ends before the first one.
     starts[0] = Lsn(0);
     let folder = tempfile::tempdir().unwrap();
     log.writer.save(folder.path());

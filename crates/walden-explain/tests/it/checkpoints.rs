@@ -1,4 +1,4 @@
-//! Causes of checkpoints, from the records of a log.
+//! Causes of checkpoints, from the records of the WAL.
 
 use walden_explain::checkpoints::{Cause, CheckpointSettings, explain_checkpoints};
 use walden_format::payload::xlog::WalLevel;
@@ -8,7 +8,7 @@ use walden_format::version::Major;
 
 use crate::material::{Log, SEGMENT, document, request};
 
-/// Checkpoints that begin at the end of every second segment.
+/// Checkpoints that start at the end of every second segment.
 fn by_volume(seconds: i64) -> Log {
     let mut log = Log::new();
     for number in 1..=4 {
@@ -51,7 +51,7 @@ fn the_document_counts_causes_and_says_whether_they_are_inferred() {
     assert_eq!(document.settings["full_page_writes"], "on");
 }
 
-/// `wal_level` is `replica` all the time.
+/// `wal_level` is always `replica`.
 #[test]
 fn since_19_the_log_records_switches_of_logical_decoding() {
     let mut log = Log::of(Major::V19);
@@ -75,7 +75,8 @@ fn since_19_the_log_records_switches_of_logical_decoding() {
     assert_eq!(shown, [Some("replica"), Some("logical")]);
 }
 
-/// The range ends between the redo pointer of the second checkpoint and its record, and transactions end every second.
+/// The range ends between the redo pointer of the second checkpoint and its record, and transactions end
+/// every second.
 #[test]
 fn a_checkpoint_without_its_record_began_at_the_last_transaction_before_it() {
     const SINCE_1970: i64 = 946_684_800;

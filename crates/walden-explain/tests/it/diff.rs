@@ -42,7 +42,7 @@ fn range(databases: &[u32]) -> Explanation {
     range_of(databases, 100)
 }
 
-/// The same with rows of so many bytes.
+/// The same with rows of the given number of bytes.
 fn range_of(databases: &[u32], bytes: u8) -> Explanation {
     let mut log = Log::new();
     for xid in 1000..1100 {
@@ -59,7 +59,7 @@ fn range_of(databases: &[u32], bytes: u8) -> Explanation {
     log.explain(&request(diff::views().to_vec()))
 }
 
-/// A range that ends before the log begins.
+/// A range that ends before the WAL starts.
 fn empty() -> Explanation {
     let mut log = Log::new();
     log.end(1000, true, 1000, &[]);
@@ -112,7 +112,7 @@ fn findings_name_the_database_where_labels_do() {
     let gone = found(&compare(&both, &one), "gone-relation");
     assert_eq!(gone.len(), 1, "{gone:?}");
     assert_eq!(gone[0].0, "database 6: orders");
-    // Of one database, the name alone.
+    // With one database, labels are names without the database.
     let all = found(&compare(&empty(), &one), "new-relation");
     assert_eq!(all[0].0, "orders", "{all:?}");
 }
@@ -140,14 +140,15 @@ fn amounts_are_in_the_unit_of_the_comparison() {
         amount(Per::Transaction),
         "orders writes 304 bytes per transaction and wrote 152 bytes: +152 bytes per transaction"
     );
-    // Asked for, of ranges that have rates too.
+    // Requested explicitly, for ranges that also have rates.
     let notes = compare_per(Per::Transaction, &a, &b).notes;
     assert!(!notes.iter().any(|note| note.contains("shorter than a second")), "{notes:?}");
     assert_eq!(amount(Per::Total), "orders writes 30 kB and wrote 15 kB: +15 kB");
     assert_eq!(amount(Per::Second), "orders writes 304 bytes per transaction and wrote 152 bytes: +15 kB/s");
 }
 
-/// A range of so many transactions with rows of so many bytes, then messages of no relation, and segment switches.
+/// A range of the given number of transactions with rows of the given size, followed by messages of no
+/// relation and segment switches.
 fn range_with(transactions: u32, bytes: usize, messages: usize, switches: usize) -> Explanation {
     let mut log = Log::new();
     for xid in 1000..1000 + transactions {
@@ -199,7 +200,7 @@ fn padding_has_a_line_and_no_part_exceeds_the_change_alone() {
     let others = found.iter().find(|one| one.rule == "others").unwrap();
     let messages = 100 * (24 + 2 + 250_i64 + 7) / 8 * 8;
     assert!(others.change_bytes >= messages / 2, "{found:?}");
-    // What each wrote before, without padding.
+    // The previous bytes per transaction, without padding.
     let found = compare_per(Per::Second, &padded.0, &padded.1).findings;
     let work = found.iter().find(|one| one.rule == "work").unwrap();
     assert!(work.text.contains(" bytes that each wrote before, without padding: -"), "{work:?}");
@@ -220,7 +221,7 @@ fn tables_of_two_databases_are_two_unless_the_clusters_are() {
     );
 }
 
-/// Since 19, a logical slot is enough for what `wal_level=logical` adds.
+/// Since 19, a logical slot suffices for the additions of `wal_level=logical`.
 #[test]
 fn a_logical_slot_is_no_change_of_wal_level() {
     let range = |is_on: bool| {

@@ -1,4 +1,4 @@
-//! Findings are made where the log gives rise to them, and only there.
+//! Findings appear only if the WAL contains evidence for them.
 
 use walden_explain::document::Document;
 use walden_explain::evidence::Evidence;
@@ -16,7 +16,7 @@ fn rules(log: &Log) -> Vec<&'static str> {
     log.document().findings.iter().map(|finding| finding.rule).collect()
 }
 
-/// Inserts into a table and an index, all in transactions of their own.
+/// Inserts into a table and an index, each in its own transaction.
 fn inserts(index_bytes: usize) -> Log {
     let mut log = Log::new();
     for xid in 1..1000 {
@@ -65,7 +65,7 @@ fn orders(kind: RelationKind) -> Relation {
     }
 }
 
-/// The partition with a number of these.
+/// The partition with the given numbers.
 fn add_partition(names: &mut Names, number: u32) {
     let partition = Relation {
         oid: 20_001 + number,
@@ -141,7 +141,7 @@ fn statements_have_names_without_the_database() {
 
 const HEAP_LOCK: (u8, u8) = (rmid::HEAP, heap::LOCK);
 const HEAP_UPDATE: (u8, u8) = (rmid::HEAP, heap::UPDATE);
-/// `XLHL_XMAX_LOCK_ONLY | XLHL_XMAX_EXCL_LOCK`, and with `XLHL_KEYS_UPDATED`.
+/// `XLHL_XMAX_LOCK_ONLY | XLHL_XMAX_EXCL_LOCK`; the second also has `XLHL_KEYS_UPDATED`.
 const NO_KEY_UPDATE: u8 = 0x06;
 const FOR_UPDATE: u8 = 0x16;
 /// `XLHL_XMAX_LOCK_ONLY | XLHL_XMAX_KEYSHR_LOCK`
@@ -153,7 +153,7 @@ fn lock(log: &mut Log, xid: u32, block: u32, offset: u8, infobits: u8) {
     log.record(HEAP_LOCK, xid, 16384, &[(block, &[])], &main);
 }
 
-/// An update whose new tuple shares everything with the old one but `changed` bytes.
+/// An update whose new tuple shares everything with the old one except `changed` bytes.
 fn update(log: &mut Log, xid: u32, (old_block, old): (u32, u8), (block, new): (u32, u8), changed: usize) {
     /// `XLH_UPDATE_PREFIX_FROM_OLD`
     const PREFIX: u8 = 0x20;
@@ -195,7 +195,7 @@ fn a_lock_belongs_to_what_its_transaction_does_next_to_the_tuple() {
     assert_eq!((with_upserts.update_locks.count, with_upserts.upsert_locks.count), (300, 200));
     for xid in 3000..4000 {
         lock(&mut log, xid, xid, 1, FOR_UPDATE);
-        // Another transaction's update, and one of another tuple.
+        // Another transaction's update, and an update of another tuple.
         update(&mut log, xid + 1, (xid, 1), (xid, 2), 4);
         update(&mut log, xid, (xid, 5), (xid, 6), 4);
         lock(&mut log, xid, xid, 9, KEY_SHARE);
@@ -256,7 +256,7 @@ fn entry_with_key(log: &mut Log, xid: u32, index: u32, leaf: u32, (block, offset
     log.record((rmid::BTREE, btree::INSERT_LEAF), xid, index, &[(leaf, &tuple)], &[1, 0]);
 }
 
-/// The same with a key of the leaf page, and now and then a split.
+/// The same with a key of the leaf page, and occasional splits.
 fn index_entry(log: &mut Log, xid: u32, leaf: u32, tid: (u32, u8)) {
     entry_with_key(log, xid, 16390, leaf, tid, leaf * 1000 + u32::from(tid.1));
     if xid.is_multiple_of(20) {
@@ -277,7 +277,7 @@ fn random_keys_need_no_names_and_are_those_of_new_rows() {
         for xid in 1000..2000 {
             match is_update {
                 true => update(&mut log, xid, (xid, 1), (5000 + xid, 2), 40),
-                // COPY: one record has the rows of many entries.
+                // COPY: one record contains the rows of many entries.
                 false if xid % 50 == 0 => {
                     log.record((rmid::HEAP2, heap2::MULTI_INSERT), xid, 16384, &[(xid, &[3; 400])], &[0; 4]);
                 }
@@ -310,7 +310,7 @@ fn random_keys_need_no_names_and_are_those_of_new_rows() {
     assert_eq!(found(&with(false, |xid| xid / 100), &nameless), None);
 }
 
-/// Soon after a checkpoint, most entries are omitted for the images of their pages.
+/// Soon after a checkpoint, images of their pages replace most entries.
 #[test]
 fn entries_behind_images_are_not_taken_for_those_of_new_rows() {
     let mut log = Log::new();
@@ -343,7 +343,7 @@ fn entries_are_of_the_row_that_their_transaction_wrote_last() {
     assert_eq!((index.update_images / 100 / 1000, index.leaf_images / 100 / 1000), (3, 4));
 }
 
-/// Rows that were loaded before the index was built have no entry in the log.
+/// Rows loaded before the index was built have no entry in the WAL.
 #[test]
 fn updates_have_all_of_an_index_that_was_built_after_the_load() {
     let with = |loaded: u32| {
@@ -365,7 +365,7 @@ fn updates_have_all_of_an_index_that_was_built_after_the_load() {
     assert_eq!(with(1400), with(0));
 }
 
-/// The server has no table of the name of a file.
+/// A table that is named after its file does not exist on the server.
 #[test]
 fn a_statement_about_a_relation_without_a_name_has_a_place_for_it() {
     let mut log = Log::new();
@@ -385,7 +385,7 @@ fn a_statement_about_a_relation_without_a_name_has_a_place_for_it() {
     assert!(unnamed.text.contains("the GIN index 1663/5/16390 takes"), "without its table: {unnamed:?}");
 }
 
-/// The server refuses to drop a part of a partitioned index.
+/// The server refuses to drop a partition of a partitioned index.
 #[test]
 fn an_unused_partitioned_index_is_dropped_whole() {
     let mut log = Log::new();
@@ -433,7 +433,8 @@ fn an_unused_partitioned_index_is_dropped_whole() {
     );
 }
 
-/// Names of a partition of `orders` (16384) and of its index (16390), a part of a partitioned index that has a name or not.
+/// Names of a partition of `orders` (16384) and of its index (16390), a partition of a partitioned index with
+/// or without a name.
 fn names_of_part(has_whole: bool, is_required: Option<bool>) -> Names {
     let index = |oid, name: &str, table| Relation {
         oid,
@@ -454,7 +455,7 @@ fn names_of_part(has_whole: bool, is_required: Option<bool>) -> Names {
     names
 }
 
-/// The server refuses to drop a part of a partitioned index, whatever the finding.
+/// The server refuses to drop a partition of a partitioned index; this holds for every finding.
 #[test]
 fn a_part_of_a_partitioned_index_is_dropped_with_the_whole() {
     let (mut inserted, mut updated) = (Log::new(), Log::new());
@@ -479,7 +480,7 @@ fn a_part_of_a_partitioned_index_is_dropped_with_the_whole() {
         assert!(whole.starts_with(&expected), "{whole}");
         let part = remedy(&names_of_part(false, Some(false)));
         assert!(part.starts_with("drop the index of the partitioned table that orders_0_id_idx"), "{part}");
-        // Names of an earlier form do not say what an index is for.
+        // Names of an earlier format do not record whether an index is required.
         let unknown = remedy(&names_of_part(true, None));
         let is_careful =
             !unknown.contains("DROP INDEX") || unknown.contains("if no constraint and few queries");
@@ -487,12 +488,14 @@ fn a_part_of_a_partitioned_index_is_dropped_with_the_whole() {
     }
 }
 
-/// `REINDEX` gives an index a new file, which says nothing of what changes: with the old one it is one index.
+/// `REINDEX` assigns an index a new file, which does not show which keys change: together with the old file
+/// it is one index.
 #[test]
 fn an_index_that_was_built_anew_is_one_with_what_its_old_file_shows() {
     let mut log = Log::new();
     for xid in 1000..1600 {
-        // Of two indexes, the first has the same key for both versions of the row. The second has some rows only.
+        // The first of two indexes has the same key for both versions of the row. The second contains some
+        // rows only.
         for new in [2, 3] {
             update(&mut log, xid, (xid, new - 1), (xid, new), 40);
             entry_with_key(&mut log, xid, 16390, xid % 50, (xid, new), xid);
@@ -508,7 +511,7 @@ fn an_index_that_was_built_anew_is_one_with_what_its_old_file_shows() {
         update(&mut log, xid, (xid, 1), (xid, 2), 40);
         entry_with_key(&mut log, xid, 16400, 7, (xid, 2), xid);
     }
-    // Another one is built, and has no entry of these updates.
+    // Another index is built, and has no entry of these updates.
     log.create(2600, 16405);
     log.page_image(2600, 16405, Fork::MAIN, 2000);
     let explanation = log.explain(&request(Vec::new()));
@@ -668,7 +671,7 @@ fn causes_never_exceed_the_log() {
     for version in GOLDEN {
         explain_golden(version, &request(Vec::new())).iter().for_each(|one| check(&document(one)));
     }
-    // Rows written again and again by transactions that are rolled back, with an index that nothing uses.
+    // Rows written repeatedly by transactions that are rolled back, with an index that no query uses.
     let mut log = Log::new();
     for xid in 1000..3000 {
         lock(&mut log, xid, 1, 1, FOR_UPDATE);
@@ -694,7 +697,8 @@ fn rolled_back_transactions_are_found_by_their_bytes() {
     assert!(!with(0));
 }
 
-/// What a crash cut off is no error of the application: the checkpoint at the end of recovery is one of a shutdown.
+/// Transactions that a crash ended are no error of the application: the checkpoint at the end of recovery is
+/// a shutdown checkpoint.
 #[test]
 fn a_transaction_that_a_crash_ended_was_not_rolled_back() {
     let found = |aborted: u32| {
@@ -739,7 +743,8 @@ fn messages_for_logical_decoding_are_found() {
     assert!(messages.text.contains("of 280 bytes on average: "), "{messages:?}");
 }
 
-/// Beside compressed images, others are those that compression did not make smaller. In segments without any the setting was off.
+/// In segments with compressed images, others are those that compression did not make smaller. In segments
+/// without any, the setting was off.
 #[test]
 fn images_that_cannot_be_compressed_are_no_fault_of_the_setting() {
     let found = |records: &[(usize, bool)]| {
@@ -809,7 +814,7 @@ fn a_sample_of_updates_does_not_promise_a_saving() {
     let saves = |compared: u32| {
         let mut log = Log::new();
         for xid in 1000..1500 {
-            // Without images, a row that moves to another page is not in its record.
+            // Without images, the record does not contain a row that moves to another page.
             let block = if xid < 1000 + compared { xid } else { xid + 5000 };
             update(&mut log, xid, (xid, 1), (block, 2), 0);
         }
@@ -839,8 +844,8 @@ fn a_table_is_written_whole_by_images_of_its_own_pages() {
         let written = findings.into_iter().filter(|one| ["table-rewrite", "index-build"].contains(&one.rule));
         written.map(|one| (one.rule, one.bytes)).collect::<Vec<_>>()
     };
-    // A table that is filled, and truncated a little by vacuum, which logs a page of each map; then a page of its own that vacuum
-    // found empty.
+    // A table that is filled, then slightly truncated by vacuum, which logs a page of each map. The next
+    // record is a page that vacuum found empty.
     let mut log = Log::new();
     log.create(1000, 16384);
     log.create(1000, 16390);
@@ -852,14 +857,14 @@ fn a_table_is_written_whole_by_images_of_its_own_pages() {
     assert_eq!(found(&log), []);
     log.page_image(0, 16384, Fork::MAIN, 24);
     assert_eq!(found(&log), []);
-    // An index of it is built.
+    // An index on it is built.
     (0..100).for_each(|_| {
         log.page_image(1001, 16390, Fork::MAIN, 7000);
     });
     log.page_image(1001, 16390, Fork::FREE_SPACE_MAP, 100);
     assert_eq!(found(&log), [("index-build", 100 * 7000)]);
 
-    // VACUUM FULL, and rows that come later.
+    // VACUUM FULL, and later rows.
     let mut log = Log::new();
     log.create(1000, 16384);
     log.create(1000, 16390);
@@ -875,7 +880,7 @@ fn a_table_is_written_whole_by_images_of_its_own_pages() {
     assert_eq!(found(&log), [("table-rewrite", rewritten)]);
 }
 
-/// As `REINDEX CONCURRENTLY` and `CREATE INDEX` leave it, before anything is inserted.
+/// The state after `REINDEX CONCURRENTLY` and `CREATE INDEX`, before any insert.
 #[test]
 fn an_index_without_a_name_is_known_by_its_images() {
     let found = |log: &Log| {
@@ -905,8 +910,8 @@ fn an_index_without_a_name_is_known_by_its_images() {
     assert_eq!(found(&log), [], "VACUUM FULL");
 }
 
-/// A relation of the OID 20000, which is written into the file 16384 and then, with more rows, into 16400. `new` is the OID that the
-/// transactions that create these files lock.
+/// A relation with the OID 20000, which is written into the file 16384 and then, with more rows, into 16400.
+/// `new` is the OID that the transactions that create these files lock.
 fn written_twice(kind: RelationKind, [first, second]: [u32; 2]) -> Vec<Finding> {
     let mut log = Log::new();
     for (xid, new, file, dropped) in [(1000, first, 16384, &[][..]), (1001, second, 16400, &[16384])] {
@@ -947,8 +952,8 @@ fn a_table_that_alter_table_writes_anew_is_not_emptied() {
     assert!(refreshed[0].text.contains("written whole 1 time, 917 kB each"), "{refreshed:?}");
 }
 
-/// A table and its index in new files, written by images or row by row; `locked` are the relations that the transaction locks beside the
-/// transient table. The text and the remedy of what is found.
+/// A table and its index in new files, written by images or row by row. `locked` are the relations that the
+/// transaction locks in addition to the transient table. Returns the text and the remedy of the finding.
 fn rewritten(version: Major, has_rows: bool, locked: u32) -> (String, String) {
     let mut log = Log::of(version);
     log.lock_relation(1000, 16400);
@@ -978,7 +983,8 @@ fn rewritten(version: Major, has_rows: bool, locked: u32) -> (String, String) {
     (found.text, found.remedy)
 }
 
-/// `REPACK (CONCURRENTLY)` makes new indexes, which it locks; all else writes those that are there into new files.
+/// `REPACK (CONCURRENTLY)` creates new indexes, which it locks. All other commands write the existing indexes
+/// into new files.
 #[test]
 fn since_19_repack_is_told_from_alter_table_and_advised() {
     const CONCURRENTLY: &str = "REPACK (CONCURRENTLY)";
@@ -1030,11 +1036,12 @@ fn a_new_table_is_no_rewrite_of_one_that_is_emptied_with_it() {
     assert!(!found(20_000), "the file that was dropped may be that of the table before");
 }
 
-/// A table that is filled, and whose file is dropped by a transaction that logs no locks: what is found, and the name of that file by
-/// names that have the new one. `relations` are the OIDs that the commit record drops; `images` are logged of the new file.
+/// A table that is filled, and whose file is dropped by a transaction that logs no locks. Returns the
+/// finding, and the name of that file according to names that contain the new file. `relations` are the OIDs
+/// that the commit record drops; `images` are logged of the new file.
 fn dropped_without_locks(version: Major, relations: &[u32], images: u32) -> (Vec<&'static str>, bool) {
     let mut log = Log::of(version);
-    // The first file that a transaction creates comes before it has an ID.
+    // A transaction creates its first file before it has an ID.
     log.create(0, 16384);
     (0..300).for_each(|_| {
         log.heap_insert(1000, 16384, 1000);
@@ -1069,7 +1076,7 @@ fn a_rewrite_under_minimal_is_no_staging_table() {
     assert!(has(&truncated, "staging-table"), "{truncated:?}");
     let dropped = dropped_without_locks(Major::V15, &[16384], 0);
     assert!(has(&dropped, "staging-table") && !dropped.1, "{dropped:?}");
-    // The commit record does not say which relations it drops.
+    // The commit record does not list the relations it drops.
     let unclear = dropped_without_locks(Major::V14, &[], 0);
     assert!(!has(&unclear, "staging-table"), "{unclear:?}");
 }
@@ -1093,18 +1100,18 @@ fn an_index_that_is_dropped_alone_is_no_table() {
     assert_eq!(staging.bytes, 300 * (record(1000) + record(300)));
     assert!(staging.text.starts_with("1 table was") && staging.text.contains("it takes"), "{staging:?}");
     assert_eq!(staging.points_at, "1663/5/16384");
-    // Partitions that expire look the same.
+    // Expiring partitions look the same.
     assert!(staging.remedy.contains("for partitions that expire, nothing"), "{staging:?}");
     assert_eq!(staging.saves_bytes, staging.saves_error_bytes);
 }
 
-/// Relfilenumbers of catalogs whose files initdb made.
+/// Relfilenumbers of catalogs whose files initdb created.
 const PG_ATTRIBUTE: u32 = 1249;
 const PG_CLASS: u32 = 1259;
 const PG_LARGEOBJECT: u32 = 2613;
 const PG_LARGEOBJECT_INDEX: u32 = 2683;
 
-/// What is found about catalogs.
+/// The findings about catalogs.
 fn found_in_catalogs(explanation: &Explanation) -> Vec<Finding> {
     let mut names = Names::default();
     names.set_version(explanation.version);
@@ -1159,7 +1166,7 @@ fn causes_of_changed_catalogs_are_named_where_rows_or_files_show_them() {
     assert_eq!(cause, "tables created and dropped");
     assert!(text.contains("200 relations were entered in pg_class, 200 with a logged file"), "{text}");
     assert!(text.contains("200 of 200 new files were dropped again"), "{text}");
-    // Partitions that are made in advance.
+    // Partitions that are created in advance.
     let (cause, text) = with(|log, xid| {
         log.heap_insert(xid, PG_CLASS, 2000);
         log.create(xid, 20_000 + xid);
@@ -1170,7 +1177,7 @@ fn causes_of_changed_catalogs_are_named_where_rows_or_files_show_them() {
         log.heap_insert(xid, PG_CLASS, 2000);
     });
     assert_eq!(cause, "temporary tables");
-    // TRUNCATE: a file, and no row.
+    // TRUNCATE: a file without a row.
     let (cause, text) = with(|log, xid| {
         log.block_record(rmid::HEAP, heap::UPDATE, xid, PG_CLASS, 2000);
         log.create(xid, 20_000 + xid);
@@ -1225,7 +1232,7 @@ fn checkpoints_of_initdb_are_left_out() {
     assert_eq!(with(Lsn(5 * SEGMENT as u64)), "CHECKPOINT");
 }
 
-/// The server's settings would say whether they are for volume or by time.
+/// The server's settings would show whether volume or time triggered them.
 #[test]
 fn few_checkpoints_without_settings_have_no_cause() {
     let mut log = Log::new();

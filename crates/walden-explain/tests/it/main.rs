@@ -1,4 +1,4 @@
-//! Explanations of logs made in memory and of the golden segments, without a server.
+//! Explanations of WAL created in memory and of the golden segments, without a server.
 
 mod accounting;
 mod checkpoints;

@@ -1,4 +1,4 @@
-//! Logs: records by hand, their segments as files, and the golden segments.
+//! WAL for tests: records built in memory, their segments as files, and the golden segments.
 
 use std::fs;
 use std::io::Read;
@@ -35,7 +35,7 @@ pub fn golden(version: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/golden").join(version)
 }
 
-/// A log with the records of a workload.
+/// WAL with the records of a workload.
 pub struct Log {
     pub writer: LogWriter,
 }
@@ -91,7 +91,8 @@ impl Log {
         self.writer.record(rmid, info, xid, &rest)
     }
 
-    /// An insert that names the toplevel transaction, as the first record of a subtransaction does with `wal_level=logical`.
+    /// An insert that names the toplevel transaction, like the first record of a subtransaction with
+    /// `wal_level=logical`.
     pub fn first_insert(&mut self, xid: u32, top: u32, data: u8) {
         let mut rest = vec![0, 0x20, data, 0];
         [1663, 5, 16384, 7].iter().for_each(|field| rest.extend(u32::to_le_bytes(*field)));
@@ -145,7 +146,7 @@ impl Log {
         self.record((rmid::SMGR, smgr::CREATE), xid, 0, &[], &main);
     }
 
-    /// An `AccessExclusiveLock` on the relation of an OID.
+    /// An `AccessExclusiveLock` on the relation with an OID.
     pub fn lock_relation(&mut self, xid: u32, oid: u32) {
         let main: Vec<u8> = [1, xid, 5, oid].into_iter().flat_map(u32::to_le_bytes).collect();
         self.record((rmid::STANDBY, standby::LOCK), xid, 0, &[], &main);
@@ -158,7 +159,7 @@ impl Log {
         self.commit_with(xid, HAS_LOCKS, files, &[]);
     }
 
-    /// The same under `wal_level=minimal`, with the OIDs of the relations that are dropped; none before 15.
+    /// The same under `wal_level=minimal`, with the OIDs of the dropped relations; none before 15.
     pub fn commit_and_drop_without_locks(&mut self, xid: u32, files: &[u32], relations: &[u32]) {
         self.commit_with(xid, 0, files, relations);
     }
@@ -181,7 +182,8 @@ impl Log {
         self.record((rmid::XACT, xact::COMMIT | HAS_INFO), xid, 0, &[], &data);
     }
 
-    /// An image of a page of a fork (`XLOG_FPI`), with so many bytes around its hole, a page header at least.
+    /// An image of a page of a fork (`XLOG_FPI`), with the given number of bytes around its hole, at least a
+    /// page header.
     pub fn page_image(&mut self, xid: u32, relation: u32, fork: Fork, bytes: usize) -> Lsn {
         self.image((rmid::XLOG, xlog::FPI), xid, relation, fork, bytes)
     }
@@ -191,7 +193,7 @@ impl Log {
         self.image((rmid::HEAP, heap::INSERT), xid, relation, Fork::MAIN, bytes)
     }
 
-    /// The same with an image that pglz compressed to so many bytes; since 15.
+    /// The same with an image that pglz compressed to the given number of bytes; since 15.
     pub fn insert_with_compressed_image(&mut self, xid: u32, relation: u32, bytes: usize) -> Lsn {
         /// `BKPBLOCK_HAS_IMAGE`; `BKPIMAGE_APPLY` and `BKPIMAGE_COMPRESS_PGLZ`.
         const HAS_IMAGE: u8 = 0x10;
@@ -256,12 +258,13 @@ impl Log {
         self.record((rmid::STANDBY, standby::RUNNING_XACTS), 0, 0, &[], &main);
     }
 
-    /// An online checkpoint, with its redo pointer right here, begun at a time in seconds since 1970-01-01 UTC.
+    /// An online checkpoint whose redo pointer is at this position, started at a time in seconds since
+    /// 1970-01-01 UTC.
     pub fn checkpoint(&mut self, time: i64, full_page_writes: bool) {
         self.checkpoint_record(xlog::CHECKPOINT_ONLINE, time, full_page_writes);
     }
 
-    /// A checkpoint of a server that stops.
+    /// A checkpoint of a server that shuts down.
     pub fn shutdown(&mut self, time: i64) {
         self.checkpoint_record(xlog::CHECKPOINT_SHUTDOWN, time, true);
     }
@@ -303,7 +306,7 @@ pub fn explain_folder(folder: &Path, request: &Request) -> Explanation {
     explain(&inventory.runs, request, |_| {}).unwrap()
 }
 
-/// Explains each run of a golden cluster: some hold the WAL of two servers.
+/// Explains each run of a golden cluster: some clusters contain the WAL of two servers.
 pub fn explain_golden(version: &str, request: &Request) -> Vec<Explanation> {
     let inventory = Inventory::of(&[golden(version)]).unwrap();
     let runs = inventory.runs.iter();

@@ -1,4 +1,4 @@
-//! Transactions: subtransactions are folded into their top-level one, whatever the segment.
+//! Transactions: subtransactions are folded into their top-level one, across segments.
 
 use walden_explain::group::{Dimension, ViewSpec};
 use walden_explain::{Explanation, Outcome, Request};
@@ -48,7 +48,7 @@ fn only_the_largest_transactions_are_kept_and_all_are_summed() {
     assert_eq!(explanation.transaction_sums.bytes, explanation.record_bytes());
 }
 
-/// The first segment of a cluster: what initdb writes in bootstrap mode has transaction ID 1.
+/// The first segment of a cluster: initdb's records in bootstrap mode have transaction ID 1.
 #[test]
 fn the_bootstrap_of_a_new_cluster_is_no_transaction() {
     let by_xid = vec![ViewSpec::by(Dimension::Xid)];
@@ -62,7 +62,7 @@ fn the_bootstrap_of_a_new_cluster_is_no_transaction() {
     assert!(rows.iter().all(|(key, _)| key.xid == Some(0)), "{rows:?}");
     assert_eq!(rows.iter().map(|(_, sum)| sum.records).sum::<u64>(), sums.system_records);
 
-    // IDs 1 and 2 are older than any that RUNNING_XACTS has.
+    // IDs 1 and 2 are older than any ID in RUNNING_XACTS.
     let mut log = Log::new();
     (1..=4).for_each(|xid| {
         log.heap_insert(xid, 16384, 100);
@@ -73,7 +73,7 @@ fn the_bootstrap_of_a_new_cluster_is_no_transaction() {
     assert_eq!(sums.system_records, 3);
 }
 
-/// Explains a log whose sums add up, and its transactions: number, outcome, bytes.
+/// Explains WAL, checks that its sums add up, and returns its transactions: number, outcome, bytes.
 fn transactions_of(log: &Log) -> (Explanation, Vec<(u32, Outcome, u64)>) {
     let explanation = log.explain(&request(all_views()));
     check(&explanation);
@@ -81,7 +81,7 @@ fn transactions_of(log: &Log) -> (Explanation, Vec<(u32, Outcome, u64)>) {
     (explanation, rows)
 }
 
-/// Enough records for the rest of the log to be in another segment.
+/// Enough records to move the remaining records into another segment.
 fn fill_segment(log: &mut Log) {
     let end = log.writer.bytes.len() + SEGMENT;
     while log.writer.bytes.len() < end {
@@ -92,7 +92,8 @@ fn fill_segment(log: &mut Log) {
 #[test]
 fn a_subtransaction_that_is_rolled_back_is_its_transactions_if_the_log_names_that() {
     for is_long in [false, true] {
-        // As the server logs it: INSERT; SAVEPOINT s; INSERT; ROLLBACK TO s; SAVEPOINT s2; INSERT; RELEASE s2; COMMIT.
+        // As the server logs it: INSERT; SAVEPOINT s; INSERT; ROLLBACK TO s; SAVEPOINT s2; INSERT; RELEASE
+        // s2; COMMIT.
         let mut log = Log::new();
         log.heap_insert(778, 16384, 100);
         log.first_insert(779, 778, 100);
@@ -135,7 +136,7 @@ fn all_that_a_transaction_wrote_is_rolled_back_with_it() {
 
 #[test]
 fn nested_subtransactions_name_the_transaction_of_the_outer_one() {
-    // The outer one wrote nothing, and the inner one is released into it.
+    // The outer subtransaction wrote nothing, and the inner one is released into it.
     let mut log = Log::new();
     log.first_insert(802, 800, 100);
     log.end(801, false, 5, &[802]);
@@ -173,14 +174,15 @@ fn assignments_name_subtransactions_that_were_rolled_back_before() {
                 log.end(*subxid, false, 7, &[]);
             }
         }
-        // A transaction that is smaller than all of these, but as large as what the list of the largest keeps.
+        // A transaction that is smaller than all of these, but as large as the smallest in the list of the
+        // largest.
         log.heap_insert(999, 16384, 1);
         log.end(999, true, 7, &[]);
         if is_long {
             fill_segment(&mut log);
         }
         log.assign(1000, &subxids);
-        // Behind the last 64: the log does not say whose it was.
+        // After the last 64: the WAL does not show its top-level transaction.
         log.heap_insert(1065, 16384, 100);
         log.end(1065, false, 8, &[]);
         let released: Vec<u32> = subxids.iter().copied().filter(|subxid| subxid % 2 == 1).collect();
@@ -198,14 +200,14 @@ fn assignments_name_subtransactions_that_were_rolled_back_before() {
         let sums = explanation.transaction_sums;
         assert_eq!((sums.committed, sums.aborted, sums.aborted_bytes), (2, 1, log.bytes_of(&[1065])));
         assert_eq!((sums.subtransactions, sums.aborted_subtransactions), (64, 32));
-        // Rows that were no transactions do not displace others.
+        // Rows that are no transactions do not displace others.
         let few = log.explain(&Request { top: 3, ..request(all_views()) });
         assert_eq!(few.transactions, explanation.transactions);
         check(&few);
     }
 }
 
-/// Rollbacks are transactions as soon as no older one runs, whatever follows.
+/// Rollbacks count as transactions as soon as no older one runs, whatever follows.
 #[test]
 fn rollbacks_without_an_older_transaction_are_transactions() {
     let mut log = Log::new();
