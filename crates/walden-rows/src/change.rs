@@ -1,4 +1,4 @@
-//! What a caller gets: rows before and after, and what happened to tables.
+//! Results for the caller: rows before and after changes, and events of tables.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,42 +11,44 @@ use walden_source::names::{Column, Identifier};
 
 use crate::value::Value;
 
-/// A table as it was when a change was made to it.
+/// A table in its state at the time of a change.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Table {
     /// Its OID.
     pub oid: u32,
     /// OID of its database.
     pub database: u32,
-    /// Name of its schema; empty if it is not known.
+    /// Name of its schema; empty if unknown.
     pub schema: String,
     /// Its name.
     pub name: String,
-    /// The columns that a tuple has, dropped ones included.
+    /// The columns of a tuple, including dropped ones.
     pub(crate) stored: Vec<Column>,
     /// The columns of a [`Row`], in its order.
     pub columns: Vec<TableColumn>,
-    /// Whether it has columns where statements are run that were added since.
+    /// Whether later columns exist where statements are run.
     pub has_new_columns: bool,
 }
 
 /// A column of a [`Table`].
 #[derive(Clone, PartialEq, Debug)]
 pub struct TableColumn {
-    /// The column as the catalogs have it.
+    /// The column as in the catalogs.
     pub column: Column,
-    /// Its type's name, as SQL has it; nothing if the type is not known.
+    /// Its type's name in SQL syntax; `None` if the type is unknown.
     pub type_name: Option<String>,
-    /// Whether it has another type where statements are run, in which its values mean something else
+    /// Whether it has another type where statements are run, in which its values have another meaning
     /// ([`NamesAtEnd`](crate::NamesAtEnd)).
     pub is_retyped: bool,
-    /// Whether it has other values where statements are run, as it was most likely computed anew since (`ALTER COLUMN ... TYPE ... USING`).
+    /// Whether it has other values where statements are run: it was most likely recomputed since (`ALTER
+    /// COLUMN ... TYPE ... USING`).
     pub is_computed_anew: bool,
-    /// The attributes of composite types that its values have, or may have within them: the type's OID and the attribute's number.
+    /// The attributes of composite types that its values contain or may contain: the type's OID and the
+    /// attribute's number.
     pub(crate) attributes: Vec<(u32, i16)>,
-    /// Whether these are others where statements are run.
+    /// Whether these attributes differ where statements are run.
     pub has_other_attributes: bool,
-    /// Whether values of its type are read, with all that they may have within them.
+    /// Whether values of its type can be read, including all nested values.
     pub(crate) is_read: bool,
     /// Whether it is or contains a type whose OIDs the server prints as names.
     pub(crate) prints_names: bool,
@@ -75,12 +77,12 @@ impl Table {
     }
 }
 
-/// Whether a row has a column: it was not dropped, and is not computed when it is read.
+/// Whether rows show a column: it was not dropped, and is not computed on read.
 pub(crate) fn is_shown(column: &Column) -> bool {
     !column.is_dropped && !column.is_virtual
 }
 
-/// The name with its schema, as SQL has it.
+/// The name with its schema, in SQL syntax.
 impl fmt::Display for Table {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if !self.schema.is_empty() {
@@ -90,19 +92,20 @@ impl fmt::Display for Table {
     }
 }
 
-/// What became of a transaction.
+/// How a transaction ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Outcome {
     /// It committed.
     Committed {
-        /// When.
+        /// Time of the commit.
         time: Timestamp,
         /// LSN of the commit record.
         lsn: Lsn,
     },
-    /// It was rolled back, or the savepoint was within which the change was made, or a crash or a promotion ended it.
+    /// It was rolled back, or a savepoint with the change was rolled back, or a crash or a promotion ended
+    /// it.
     Aborted {
-        /// LSN of the record that says so; after a crash or a promotion, of the one that ends recovery.
+        /// LSN of the record that shows it; after a crash or a promotion, of the record that ends recovery.
         lsn: Lsn,
     },
     /// Its end is not in the range: it ended later.
@@ -130,7 +133,7 @@ pub enum Operation {
 }
 
 impl Operation {
-    /// All of them.
+    /// All operations.
     pub const ALL: [Operation; 3] = [Operation::Insert, Operation::Update, Operation::Delete];
 
     /// The operation with this name in lower case.
@@ -155,12 +158,12 @@ pub enum Cell {
     Null,
     /// A value.
     Value(Value),
-    /// Not known, for this reason.
+    /// Unknown, for this reason.
     Unknown(&'static str),
 }
 
 impl Cell {
-    /// Whether two cells of a column are the same. A value that is known by its text alone is the one that is printed so.
+    /// Whether two cells of a column are equal. A value known only as text equals the value with that text.
     pub fn is_same(&self, other: &Cell) -> bool {
         match (self, other) {
             (Cell::Value(Value::Printed(text)), Cell::Value(value))
@@ -187,11 +190,11 @@ impl Row {
 /// A row before or after a change.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Image {
-    /// There is none: before an insert, after a delete.
+    /// No row: before an insert, after a delete.
     None,
     /// The row; single cells may be unknown.
     Row(Row),
-    /// Not known, for this reason.
+    /// Unknown, for this reason.
     Unknown(&'static str),
 }
 
@@ -212,27 +215,27 @@ pub struct RowChange {
     pub lsn: Lsn,
     /// Transaction or subtransaction that made the change.
     pub xid: u32,
-    /// The toplevel transaction, which `txid_current()` returned.
+    /// The toplevel transaction, as returned by `txid_current()`.
     pub top_xid: u32,
-    /// What became of it.
+    /// How the transaction ended.
     pub outcome: Outcome,
     /// The table.
     pub table: Arc<Table>,
-    /// What was done.
+    /// The kind of change.
     pub operation: Operation,
     /// The row before.
     pub before: Image,
     /// The row after.
     pub after: Image,
-    /// Where the row was.
+    /// TID of the row before.
     pub old_tid: Option<Tid>,
-    /// Where the row is.
+    /// TID of the row after.
     pub new_tid: Option<Tid>,
-    /// A delete that moves the row to another partition, where the next insert has it.
+    /// Whether this delete moves the row to another partition. The next insert contains the row.
     pub is_moved: bool,
 }
 
-/// Something that happened to a table as a whole.
+/// An event that affects a table as a whole.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Event {
     /// LSN of the record.
@@ -241,34 +244,34 @@ pub struct Event {
     pub xid: u32,
     /// The toplevel transaction.
     pub top_xid: u32,
-    /// What became of it.
+    /// How the transaction ended.
     pub outcome: Outcome,
-    /// The table, as it was before.
+    /// The table in its state before the event.
     pub table: Arc<Table>,
     /// What happened.
     pub kind: EventKind,
-    /// The column that it happened to, by its name before; of one that is added, its name.
+    /// The affected column, by its previous name, or the name of a new column.
     pub column: Option<String>,
 }
 
 /// What happened to a table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum EventKind {
-    /// All rows were removed (`TRUNCATE`). They are not in the log.
+    /// All rows were removed (`TRUNCATE`). The WAL does not contain them.
     Truncate,
     /// The rows were written to another file: `VACUUM FULL`, `CLUSTER`, some forms of `ALTER TABLE`.
     Rewrite {
-        /// The file after it.
+        /// The new file.
         file: RelFileLocator,
     },
-    /// A rewrite by `ALTER TABLE ... SET UNLOGGED`: what is changed from here on is not in the log.
+    /// A rewrite by `ALTER TABLE ... SET UNLOGGED`: later changes are not in the WAL.
     SetUnlogged {
-        /// The file after it.
+        /// The new file.
         file: RelFileLocator,
     },
-    /// A rewrite by `ALTER TABLE ... SET LOGGED`: what was changed before it, since the table is unlogged, is not in the log.
+    /// A rewrite by `ALTER TABLE ... SET LOGGED`: changes while the table was unlogged are not in the WAL.
     SetLogged {
-        /// The file after it.
+        /// The new file.
         file: RelFileLocator,
     },
     /// The table was dropped.
@@ -279,10 +282,10 @@ pub enum EventKind {
     DropColumn,
     /// A generated column got another expression (`ALTER COLUMN ... SET EXPRESSION`).
     SetExpression,
-    /// A column got another type or modifier, the attributes of its composite type were changed, or it is generated and was not, or
-    /// the other way round.
+    /// A column got another type or modifier, the attributes of its composite type were changed, or it became
+    /// generated or ceased to be.
     AlterColumn {
-        /// Whether each value is printed as before.
+        /// Whether the text of each value stays the same.
         keeps_values: bool,
     },
 }
@@ -303,7 +306,7 @@ impl EventKind {
         }
     }
 
-    /// The file that the rows are in from here on, if it is another one.
+    /// The new file of the rows, if it changes.
     pub fn file(self) -> Option<RelFileLocator> {
         match self {
             EventKind::Rewrite { file } | EventKind::SetUnlogged { file } | EventKind::SetLogged { file } => {
@@ -314,12 +317,12 @@ impl EventKind {
     }
 }
 
-/// What [`crate::RowChanges::read`] gives, in the log's order.
+/// A result of [`crate::RowChanges::read`], in WAL order.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Entry {
     /// A row changed.
     Change(RowChange),
-    /// Something happened to a table.
+    /// A table was affected as a whole.
     Event(Event),
 }
 
@@ -332,7 +335,7 @@ impl Entry {
         }
     }
 
-    /// The table, as it was when it was changed.
+    /// The table in its state at the time of the change.
     pub fn table(&self) -> &Arc<Table> {
         match self {
             Entry::Change(change) => &change.table,
@@ -340,7 +343,7 @@ impl Entry {
         }
     }
 
-    /// What became of the transaction.
+    /// How the transaction ended.
     pub fn outcome(&self) -> Outcome {
         match self {
             Entry::Change(change) => change.outcome,

@@ -57,70 +57,70 @@ use read::Reader;
 use start::{Pending, Start};
 use survey::{CatalogChange, Findings, Survey};
 
-/// Which changes are read, and from what.
+/// The changes to read, and their sources.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// The tables, with their partitions if they have any.
     pub table: Wanted,
-    /// A base backup, or the data directory of a server that was stopped, from which the log goes on.
+    /// A base backup, or the data directory of a stopped server, that the WAL continues from.
     pub base: Option<PathBuf>,
-    /// Which changes are given. The columns and transactions are known up to its end.
+    /// The changes to return. Columns and transactions are known up to its end.
     pub filter: Filter,
-    /// Bytes of memory for pages; more go to a temporary file.
+    /// Bytes of memory for pages; further pages go to a temporary file.
     pub memory_bytes: usize,
-    /// Threads; with more than one, another one reads and decodes ahead.
+    /// Number of threads; with more than one, a second thread reads and decodes ahead.
     pub threads: usize,
 }
 
 /// Why rows cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum RowsError {
-    /// Nothing is known of the table.
+    /// The table is unknown.
     #[error(
         "cannot find the table {0}: give the names of its server (--names), or a base backup that has it (--base); of a table \
          that was made within the log, name the database too, as in DATABASE.SCHEMA.TABLE{hint}",
         hint = select::spelling_hint(.0)
     )]
     NoTable(String),
-    /// The names have the table, and the base backup does not.
+    /// The names contain the table, but the base backup does not.
     #[error(
         "cannot find the table {0} in the base backup, although the names have it: the table or its database was made after the \
          backup; leave the base backup (--base) out"
     )]
     NotInBase(String),
-    /// The name is that of something that is no table.
+    /// The name belongs to an object that is no table.
     #[error("{name} is {kind}: name a table, a partitioned table or a materialized view")]
     NotATable {
         /// The name.
         name: String,
-        /// What has it, with its article.
+        /// The kind of object, with its article.
         kind: &'static str,
     },
-    /// More than one table may be meant.
+    /// The name matches more than one table.
     #[error("more than one table is named {0}: name it as DATABASE.SCHEMA.TABLE")]
     Ambiguous(String),
-    /// More than one database may be meant.
+    /// More than one database contains tables of users.
     #[error("tables of users are in several databases: name one of them (--database): {0}")]
     SeveralDatabases(String),
-    /// The database is not known.
+    /// The database is unknown.
     #[error("cannot find the database {0}: the names (--names) or the base backup (--base) must contain it")]
     NoDatabase(String),
-    /// The table is known, its columns are not.
+    /// The table is known, but its columns are not.
     #[error(
         "the columns of {0} are not known: save the names again with this version of Walden (--save-names), or give a \
          base backup (--base)"
     )]
     NoColumns(String),
-    /// The table has none.
+    /// The table has no columns.
     #[error("the table {0} has no columns, so that there is nothing to show of its rows")]
     WithoutColumns(String),
-    /// The catalogs of this version are not known.
+    /// The catalogs of this version are unknown.
     #[error("cannot read the catalogs of PostgreSQL {0}: those of 14 to 19 are known")]
     Version(Major),
-    /// There is no log.
+    /// There is no WAL.
     #[error("cannot read rows: expected WAL segments, found none")]
     NoLog,
-    /// The base backup is of another cluster than the log.
+    /// The base backup belongs to another cluster than the WAL.
     #[error(
         "the base backup is of the cluster with the system identifier {base}, the WAL is of {log}: give the base backup of the \
          cluster that wrote the WAL"
@@ -128,10 +128,10 @@ pub enum RowsError {
     OtherCluster {
         /// That of the base backup.
         base: u64,
-        /// That of the log.
+        /// That of the WAL.
         log: u64,
     },
-    /// The log does not have the position from which the base backup has to be replayed.
+    /// The WAL does not contain the position from which the base backup must be replayed.
     #[error(
         "the WAL does not go on from {}: replay has to start at {from}\nhint: give the segments from that position on",
         base.display()
@@ -142,7 +142,7 @@ pub enum RowsError {
         /// Where replay has to start.
         from: Lsn,
     },
-    /// The base backup is none.
+    /// The folder is no base backup.
     #[error(transparent)]
     DataDir(#[from] DataDirError),
     /// The base backup cannot be read.
@@ -157,17 +157,17 @@ pub enum RowsError {
     /// A page could not be kept or read.
     #[error("{0}")]
     Store(String),
-    /// A TOAST table of the base backup cannot be read, or what is known of one cannot be kept.
+    /// A TOAST table of the base backup cannot be read, or the places of its chunks cannot be stored.
     #[error("cannot read values of a TOAST table: {0}")]
     Toast(#[source] io::Error),
 }
 
-/// The changes of a table's rows in a run of the log.
+/// The changes of a table's rows in a run of WAL.
 ///
-/// The log is read twice: [`RowChanges::survey`] learns what became of the transactions and how the table's columns and files
-/// change, [`RowChanges::read`] replays the table's pages and gives the rows.
+/// The WAL is read twice. [`RowChanges::survey`] collects how transactions ended and how the table's columns
+/// and files change. [`RowChanges::read`] replays the table's pages and returns the rows.
 ///
-/// A clone shares what the survey has found.
+/// A clone shares the survey's results.
 #[derive(Clone, Debug)]
 pub struct RowChanges {
     run: Arc<Run>,
@@ -177,24 +177,24 @@ pub struct RowChanges {
     pending: Pending,
     tables: FxHashSet<u32>,
     start: Lsn,
-    /// Why changes may be missing or be read with the wrong columns. The notes say these as well, but for damage, which
-    /// [`Summary::damage`] has.
+    /// Reasons why changes may be missing or be read with the wrong columns. The notes contain them too,
+    /// except for damage, which [`Summary::damage`] contains.
     pub gaps: Vec<Gap>,
-    /// What the caller should know of: rows of catalogs that could not be read, for example.
+    /// Information for the caller, for example rows of catalogs that could not be read.
     pub notes: Vec<String>,
 }
 
-/// Something that the log has, or should have, and that could not be followed, so that changes may be missing or be read with the
+/// A part of the WAL that is missing or could not be followed, so changes may be missing or be read with the
 /// wrong columns.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Gap {
     /// The first record that could not be followed.
     pub from: Lsn,
-    /// What it is and what to do, on one line.
+    /// The problem and its remedy, on one line.
     pub why: String,
 }
 
-/// A table that was created within the log.
+/// A table that was created within the WAL.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CreatedTable {
     /// Its OID.
@@ -203,24 +203,24 @@ pub struct CreatedTable {
     pub lsn: Lsn,
 }
 
-/// How far the log was read, and what was found.
+/// How far the WAL was read, and the counts.
 #[derive(Debug)]
 pub struct Summary {
-    /// Where the range begins; replay may have begun before.
+    /// Start of the range; replay may have started earlier.
     pub from: Lsn,
-    /// How far it got.
+    /// Position up to which the WAL was read.
     pub reached: Lsn,
-    /// Damage that ended it.
+    /// Damage at which reading stopped.
     pub damage: Option<Damage>,
-    /// What was found.
+    /// Numbers of rows and events.
     pub counts: Counts,
 }
 
 impl RowChanges {
-    /// Reads the log once. `done` gets the bytes of each segment that was read.
+    /// Reads the WAL once. `done` receives the bytes of each segment that was read.
     ///
     /// # Errors
-    /// The table or its columns are not known, or the base backup cannot be read.
+    /// The table or its columns are unknown, or the base backup cannot be read.
     pub fn survey(
         chosen: Chosen,
         names: &Names,
@@ -229,8 +229,9 @@ impl RowChanges {
     ) -> Result<RowChanges, RowsError> {
         let run = Arc::new(chosen.run);
         let layouts = catalog::layouts(run.version).ok_or(RowsError::Version(run.version))?;
-        // Tables that seem to be others at the log's start, and get the name or become partitions within it: what is known of these is
-        // looked for once more. Likewise where the log moves catalogs to other files.
+        // Some tables look unrelated at the WAL's start, but get the name or become partitions within it. The
+        // survey is repeated to find what is known about these. It is also repeated if the WAL moves catalogs
+        // to other files.
         let mut known = Known::default();
         let (mut catalog, pending, tables, findings, from) = loop {
             let start = match &options.base {
@@ -276,7 +277,7 @@ impl RowChanges {
         };
         if !tables.iter().any(has_columns) {
             let name = options.table.to_string();
-            // A base backup contains all columns, and names those of all tables or no columns.
+            // A base backup contains all columns, and names contain those of all tables or of none.
             return Err(match options.base.is_some() || names.has_columns(catalog.database) {
                 true => RowsError::WithoutColumns(name),
                 false => RowsError::NoColumns(name),
@@ -295,7 +296,7 @@ impl RowChanges {
         gaps.extend(unlogged_rows(&tables, &catalog, &findings, options.filter.from));
         gaps.extend(unlogged(&tables, &catalog, &findings, options.filter.from.unwrap_or(start).max(start)));
         let mut notes: Vec<String> = gaps.iter().map(|gap| gap.why.clone()).collect();
-        // Whoever reads the log gets the damage as such as well.
+        // Readers of the WAL also get the damage itself.
         gaps.extend(findings.damage.clone());
         notes.extend(unread_before(&run, start, &options.filter));
         notes.extend(computed_anew(&tables, &findings, &options.filter));
@@ -316,10 +317,10 @@ impl RowChanges {
         Ok(RowChanges { run, options, findings, catalog, pending, tables, start, gaps, notes })
     }
 
-    /// The same for the part of a log that [`choose`] picks; the notes say if there are others.
+    /// Does the same for the part of the WAL that [`choose`] selects. The notes mention other parts.
     ///
     /// # Errors
-    /// There is no such part, or those of [`RowChanges::survey`].
+    /// There is no such part, or an error of [`RowChanges::survey`].
     pub fn survey_part_of(
         runs: &[Run],
         names: &Names,
@@ -334,25 +335,25 @@ impl RowChanges {
         Ok(changes)
     }
 
-    /// Which changes were asked for.
+    /// The requested changes.
     pub fn filter(&self) -> &Filter {
         &self.options.filter
     }
 
-    /// Number of segments of the log.
+    /// Number of segments.
     pub fn segments(&self) -> usize {
         self.run.segments.len()
     }
 
-    /// A gap if changes that a filter selects may be before the log's start.
+    /// A gap if changes that a filter selects may precede the WAL's start.
     pub fn gap_at_start(&self, filter: &Filter) -> Option<Gap> {
         gap_at_start(filter, &self.findings, self.start, self.options.base.is_some(), &self.gaps)
     }
 
-    /// The columns that the tables have anywhere in the log that was surveyed.
+    /// Returns the columns that the tables have anywhere in the surveyed WAL.
     ///
     /// # Errors
-    /// There is none: all were dropped.
+    /// The tables have no columns left: all were dropped.
     pub fn columns(&self) -> Result<Vec<TypedColumn>, RowsError> {
         let is_given = |xid: u32| {
             self.options.filter.with_aborted || !matches!(self.findings.outcome(xid), Outcome::Aborted { .. })
@@ -367,7 +368,7 @@ impl RowChanges {
         }
     }
 
-    /// The tables that the selected transactions created, in the log's order.
+    /// The tables that the selected transactions created, in WAL order.
     pub fn created_tables(&self) -> Vec<CreatedTable> {
         let filter = &self.options.filter;
         let is_asked = |change: &&CatalogChange| {
@@ -383,16 +384,16 @@ impl RowChanges {
         self.findings.changes.iter().filter(is_asked).filter_map(created).collect()
     }
 
-    /// The names that the tables have at the end of the log that was surveyed, for statements that are run there.
+    /// The names that the tables have at the end of the surveyed WAL, where statements are run.
     pub fn names_at_end(&self) -> NamesAtEnd {
         NamesAtEnd::of(&self.tables, self.catalog.clone(), &self.pending, &self.findings)
     }
 
-    /// Reads the log again, and gives the changes that `filter` leaves in its order; `each` may end it. `done` gets the bytes of
-    /// each segment that was read.
+    /// Reads the WAL again, and passes the changes that `filter` selects to `each` in WAL order; `each` may
+    /// stop it. `done` receives the bytes of each segment that was read.
     ///
     /// # Errors
-    /// A page could not be kept, or the base backup cannot be read.
+    /// A page could not be stored, or the base backup cannot be read.
     pub fn read(
         &self,
         filter: &Filter,
@@ -429,7 +430,7 @@ impl RowChanges {
                 reader.catalog.class(oid).map(|class| reader.catalog.files(class)).unwrap_or_default();
             reader.current.extend(files.into_iter().map(|file| (file, oid)));
         }
-        // The survey has computed all checksums.
+        // The survey already checked all checksums.
         let options = ScanOptions { threads: self.options.threads, from: Some(self.start), to: None };
         let (reached, end) = scan_again(&self.run, options, self.findings.reached, &mut reader, done);
         if let Some(failure) = reader.replay.store.failure() {
@@ -446,7 +447,8 @@ impl RowChanges {
         Ok(Summary { from, reached, damage, counts: reader.counts })
     }
 
-    /// All files that the tables and their TOAST tables have in the range; those of the TOAST tables.
+    /// All files that the tables and their TOAST tables have in the range; and those of the TOAST tables
+    /// only.
     fn files(&self) -> (FxHashSet<RelFileLocator>, FxHashSet<RelFileLocator>) {
         let rows = || {
             let changes = self.findings.changes.iter();
@@ -471,7 +473,7 @@ impl RowChanges {
     }
 }
 
-/// Why a table is not found, by what the names say of it.
+/// Returns the reason why a table is not found, based on the names.
 fn no_table(names: &Names, wanted: &Wanted, has_base: bool) -> RowsError {
     let table = wanted.to_string();
     match has_base && start::is_in_names(names, wanted) {
@@ -493,19 +495,19 @@ fn store(options: &Options) -> Result<(PageStore, Option<DataDir>), RowsError> {
     Ok((store, base))
 }
 
-/// What a survey has found that the next one has to know from the log's start on.
+/// Results of a survey that the next one needs from the WAL's start.
 #[derive(Debug, Default)]
 struct Known {
-    /// Wanted tables that seem to be others at the log's start.
+    /// Wanted tables that look unrelated at the WAL's start.
     tables: FxHashSet<u32>,
     /// Further files of catalogs.
     catalogs: FxHashMap<RelFileLocator, u32>,
-    /// Tablespaces from and to which the log moves the database.
+    /// Tablespaces from and to which the WAL moves the database.
     tablespaces: FxHashSet<u32>,
 }
 
 impl Known {
-    /// Adds what a survey has found; whether there was anything new.
+    /// Adds a survey's results. Returns whether any of them is new.
     fn extend(&mut self, missed: FxHashSet<u32>, findings: &Findings) -> bool {
         let count = |known: &Known| known.tables.len() + known.catalogs.len() + known.tablespaces.len();
         let before = count(self);
@@ -516,7 +518,7 @@ impl Known {
     }
 }
 
-/// Reads the log once; gives back also which relations were taken for others than the wanted ones.
+/// Reads the WAL once. Also returns the relations that were treated as unrelated.
 fn survey(
     run: &Run,
     options: &Options,
@@ -585,7 +587,7 @@ fn survey(
     let scan = ScanOptions { threads: options.threads, from, to: None };
     let (reached, end) = scan_in_order(run, scan, &mut survey, done);
     survey.findings.reached = reached;
-    // It ends the second pass as well.
+    // The damage also ends the second pass.
     if let SegmentEnd::Damaged(Damage { segment, offset, lsn, .. }) = end {
         let why =
             format!("the segment {segment} is damaged at offset {offset}: it is not read from {lsn} on");
@@ -599,7 +601,7 @@ fn survey(
     Ok((survey.findings, survey.others))
 }
 
-/// Tables whose changes are not in the log, or not in all of the range that starts at `from`.
+/// Tables whose changes are not in the WAL for all or part of the range that starts at `from`.
 fn unlogged(tables: &FxHashSet<u32>, catalog: &Catalog, findings: &Findings, from: Lsn) -> Vec<Gap> {
     let found = tables.iter().filter_map(|&oid| {
         let mut class = catalog.class(oid).map(|class| (from, class));
@@ -628,15 +630,16 @@ fn unlogged(tables: &FxHashSet<u32>, catalog: &Catalog, findings: &Findings, fro
     gaps
 }
 
-/// The first of the tables' files that a server under `wal_level` minimal has made within the range. A transaction that makes a table's file writes it
-/// to disk before it commits, instead of logging the rows that it puts there (`RelationNeedsWAL`).
+/// Returns the first of the tables' files that a server with `wal_level` minimal created within the range. A
+/// transaction that creates a table's file writes the file to disk before it commits, instead of logging the
+/// rows that it inserts (`RelationNeedsWAL`).
 fn unlogged_rows(
     tables: &FxHashSet<u32>,
     catalog: &Catalog,
     findings: &Findings,
     range_from: Option<Lsn>,
 ) -> Option<Gap> {
-    // Rows that were committed before the range are not asked for.
+    // Rows that were committed before the range are not requested.
     let is_in_range = |xid: u32| match findings.outcome(xid) {
         Outcome::Committed { lsn, .. } => range_from.is_none_or(|from| lsn >= from),
         Outcome::Aborted { .. } | Outcome::Unfinished => false,
@@ -656,7 +659,7 @@ fn unlogged_rows(
     })
 }
 
-/// Rewrites within the range in which columns have got other values, although their types say nothing of it.
+/// Rewrites within the range that changed a column's values without changing its type.
 fn computed_anew(tables: &FxHashSet<u32>, findings: &Findings, filter: &Filter) -> Vec<String> {
     let is_asked = |computed: &&retyping::ComputedAnew| {
         computed.is_type_kept
@@ -681,7 +684,7 @@ fn computed_anew(tables: &FxHashSet<u32>, findings: &Findings, filter: &Filter) 
     found.into_iter().map(|(_, note)| note).collect()
 }
 
-/// A note if large objects changed that the selected tables may refer to and that are not selected.
+/// A note if large objects changed that are not selected, but that the selected tables may refer to.
 fn large_objects_left_out(
     tables: &FxHashSet<u32>,
     catalog: &Catalog,
@@ -710,13 +713,13 @@ fn large_objects_left_out(
     ))
 }
 
-/// Whether one of the tables may have others that inherit from it without being its partitions.
+/// Whether one of the tables may have children that inherit from it without being partitions.
 fn has_plain(tables: &FxHashSet<u32>, catalog: &Catalog) -> bool {
     tables.iter().filter_map(|oid| catalog.class(*oid)).any(|class| class.kind == 'r')
 }
 
-/// A gap if the range starts before the log does, unless one of the `known` gaps covers that, or if the filter's transaction may have
-/// changes before the log's start.
+/// A gap if the range starts before the WAL does, unless one of the `known` gaps covers that; or if the
+/// filter's transaction may have changes before the WAL's start.
 fn gap_at_start(
     filter: &Filter,
     findings: &Findings,
@@ -748,7 +751,7 @@ fn gap_at_start(
     Some(Gap { from: filter.from.unwrap_or_default(), why })
 }
 
-/// A note if segments from before the base backup are not read, although the filter sets no bound.
+/// A note if segments before the base backup are not read although the filter sets no start.
 fn unread_before(run: &Run, start: Lsn, filter: &Filter) -> Option<String> {
     let segment = |lsn| run.segment_size.segment_of(lsn);
     let is_bounded = filter.from.is_some() || filter.xid.is_some();
@@ -785,7 +788,8 @@ fn gaps(findings: &Findings, has_base: bool) -> Vec<Gap> {
     unread.into_iter().chain(misplaced).collect()
 }
 
-/// A table that gets the name of the wanted one within the log, as where one is dropped and made anew: it is another one.
+/// A note on another table that gets the wanted table's name within the WAL, for example if the table is
+/// dropped and recreated.
 fn namesake(
     wanted: &Wanted,
     tables: &FxHashSet<u32>,

@@ -1,7 +1,7 @@
-//! Places of chunks of TOAST values in a temporary file, so that memory does not grow with the log.
+//! Places of chunks of TOAST values in a temporary file, so that memory does not grow with the WAL.
 //!
-//! Chunks that were met in a part of the log are a run: sorted by value and number, and found by binary search. Numbers of values grow
-//! as time goes on, so that few runs have to be searched for one. Per run, a few words are in memory.
+//! The chunks of one part of the WAL form a run, sorted by value and number and searched by bisection. Value
+//! numbers increase over time, so a search reads few runs. Each run takes a few words of memory.
 
 use std::cmp::Ordering;
 use std::fs::File;
@@ -14,12 +14,13 @@ use walden_redo::page::Tid;
 /// A value in a TOAST table: its file and `chunk_id`.
 pub(crate) type ValueKey = (RelFileLocator, u32);
 
-/// Bytes of a [`ChunkPlace`] in the file: the value's file and number, the chunk's number, block and line pointer.
+/// Bytes of a [`ChunkPlace`] in the file: the value's file and number, the chunk's number, block and line
+/// pointer.
 const PLACE_BYTES: usize = 26;
-/// Places that are read at a time.
+/// Number of places read at a time.
 const BLOCK_PLACES: u64 = 256;
 
-/// Where a chunk is.
+/// Place of a chunk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct ChunkPlace {
     pub key: ValueKey,
@@ -48,13 +49,13 @@ impl ChunkPlace {
 /// Places that were written together.
 #[derive(Debug)]
 struct Run {
-    /// Where it begins in the file.
+    /// Its start in the file.
     at: u64,
     /// Number of places.
     count: u64,
     first: ValueKey,
     last: ValueKey,
-    /// Whether it is of the base backup, and not of the log.
+    /// Whether it comes from the base backup instead of the WAL.
     is_of_base: bool,
 }
 
@@ -63,12 +64,12 @@ struct Run {
 pub(crate) struct SpilledPlaces {
     file: Option<File>,
     end: u64,
-    /// Those of the base backup, then those of the log in its order.
+    /// Runs of the base backup, then those of the WAL in its order.
     runs: Vec<Run>,
 }
 
 impl SpilledPlaces {
-    /// Adds what was met in the log since the last time.
+    /// Adds the chunks found in the WAL since the previous call.
     ///
     /// # Errors
     /// The temporary file cannot be written.
@@ -78,7 +79,7 @@ impl SpilledPlaces {
         Ok(())
     }
 
-    /// Adds what a base backup has, which is older than all that the log has.
+    /// Adds the chunks of a base backup, which are older than all chunks in the WAL.
     ///
     /// # Errors
     /// The temporary file cannot be written.
@@ -105,7 +106,7 @@ impl SpilledPlaces {
         Ok(Some(run))
     }
 
-    /// The chunks of a value, the later ones of the same number behind the earlier ones.
+    /// Returns the chunks of a value. Later chunks of the same number follow earlier ones.
     ///
     /// # Errors
     /// The temporary file cannot be read.
@@ -121,7 +122,7 @@ impl SpilledPlaces {
 
 impl Run {
     fn find(&self, file: &File, key: ValueKey, found: &mut Vec<ChunkPlace>) -> io::Result<()> {
-        // Places before `low` are of lesser values, those from `high` on are not.
+        // Places before `low` belong to lesser values, those from `high` on do not.
         let (mut low, mut high) = (0, self.count);
         while high - low > BLOCK_PLACES {
             let middle = low + (high - low) / 2;
@@ -142,7 +143,8 @@ impl Run {
                 match place.key.cmp(&key) {
                     Ordering::Less => {}
                     Ordering::Equal => {
-                        // A rewritten table has the value again. Pages of a base backup come in any order.
+                        // A rewritten table contains the value again. Pages of a base backup are read in any
+                        // order.
                         if place.number == 0 && !self.is_of_base {
                             found.clear();
                         }
@@ -179,7 +181,7 @@ mod tests {
     fn each_value_is_found_in_its_runs() {
         let mut spilled = SpilledPlaces::default();
         assert!(spilled.find((FILE, 1)).expect("no file is needed").is_empty());
-        // Three chunks each, in an order that is none.
+        // Three chunks each, unordered.
         let of = |values: std::ops::Range<u32>| -> Vec<ChunkPlace> {
             (0..3)
                 .rev()
@@ -202,7 +204,8 @@ mod tests {
     #[test]
     fn what_the_log_has_is_newer_than_the_base() {
         let mut spilled = SpilledPlaces::default();
-        // The rest of a value whose first chunk was met before, and a value that is written again.
+        // The remaining chunks of a value whose first chunk is already known, and a value that is written
+        // again.
         spilled.push(vec![place(1, 1, 30), place(2, 0, 31), place(3, 0, 32)]).expect("a temporary file");
         spilled.push(vec![place(3, 1, 40), place(4, 0, 41)]).expect("a temporary file");
         spilled.push_base(vec![place(2, 0, 10), place(2, 1, 10), place(1, 1, 11)]).expect("a temporary file");

@@ -35,31 +35,31 @@ const NOT_THESE: &str = "the row does not fit the columns that are known: they w
 const NO_COLUMNS: &str = "the columns are not known";
 const NOT_KEY: &str = "the log has the key's columns alone";
 
-/// Which changes are wanted.
+/// Selects changes.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Filter {
-    /// The first record whose change is given; replay starts earlier.
+    /// Position of the first record whose change is returned; replay starts earlier.
     pub from: Option<Lsn>,
-    /// The first record that is not read any more.
+    /// Position of the first record that is no longer read.
     pub to: Option<Lsn>,
     /// Only changes of this transaction: toplevel, or a subtransaction.
     pub xid: Option<u32>,
-    /// Only these; all if it is empty. Events are given with any.
+    /// Only these operations; all if empty. Events are always returned.
     pub operations: Vec<Operation>,
-    /// Whether changes that were rolled back are given, too.
+    /// Whether changes that were rolled back are returned, too.
     pub with_aborted: bool,
 }
 
-/// Rows and events, with how much is known of them.
+/// Numbers of rows and events, and of incompletely known rows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Counts {
-    /// Changes that were given.
+    /// Changes that were returned.
     pub changes: u64,
-    /// Of these, those whose row before is not known, or not whole.
+    /// Number of `changes` whose row before is unknown or incomplete.
     pub before_unknown: u64,
-    /// Those whose row after is not known, or not whole.
+    /// Number of `changes` whose row after is unknown or incomplete.
     pub after_unknown: u64,
-    /// Changes left out because their transaction was rolled back.
+    /// Changes omitted because their transaction was rolled back.
     pub aborted: u64,
     /// Changes and events of transactions whose end is not in the range.
     pub unfinished: u64,
@@ -67,7 +67,7 @@ pub struct Counts {
     pub events: u64,
 }
 
-/// What a table's new file means, with its persistence before and after.
+/// The event for a table's new file, by its persistence before and after.
 fn rewrite(before: char, after: char, file: RelFileLocator) -> EventKind {
     match (before, after) {
         ('p', 'u') => EventKind::SetUnlogged { file },
@@ -77,7 +77,7 @@ fn rewrite(before: char, after: char, file: RelFileLocator) -> EventKind {
 }
 
 impl Counts {
-    /// What is not among the changes, or not known of them, for people: a line each.
+    /// Returns lines for the user about omitted changes and incompletely known rows.
     pub fn notes(&self) -> Vec<String> {
         let many = |count: u64, what: &str| format!("{count} {what}{}", if count == 1 { "" } else { "s" });
         let mut notes = Vec::new();
@@ -104,20 +104,20 @@ impl Counts {
 
 pub(crate) struct Reader<'c, F> {
     pub findings: &'c Findings,
-    /// Where replay starts; the segment may start before.
+    /// Where replay starts; the segment may start earlier.
     pub start: Lsn,
-    /// The next change of the catalogs.
+    /// Index of the next change of the catalogs.
     pub next: usize,
     pub catalog: Catalog,
     pub pending: Pending,
-    /// What changes of the catalogs replaced, for when their transactions abort.
+    /// Previous rows that catalog changes replaced, in case their transactions abort.
     pub replaced: Vec<(u32, Key, Option<CatalogRow>)>,
     /// The wanted tables.
     pub tables: FxHashSet<u32>,
-    /// All files that they and their TOAST tables ever have.
+    /// All files that the tables and their TOAST tables have at any time.
     pub files: FxHashSet<RelFileLocator>,
     pub toast_files: FxHashSet<RelFileLocator>,
-    /// The tables' files now.
+    /// The tables' current files.
     pub current: FxHashMap<RelFileLocator, u32>,
     pub known: FxHashMap<u32, Arc<Table>>,
     pub replay: Replay,
@@ -230,7 +230,7 @@ impl<F: FnMut(Entry) -> ControlFlow<()>> Reader<'_, F> {
         }
     }
 
-    /// What became of a transaction: mostly of the same one as for the change before.
+    /// How a transaction ended; mostly the same transaction as for the previous change.
     fn outcome(&mut self, xid: u32) -> Outcome {
         match self.last_outcome {
             Some((last, outcome)) if last == xid => outcome,
@@ -238,7 +238,7 @@ impl<F: FnMut(Entry) -> ControlFlow<()>> Reader<'_, F> {
         }
     }
 
-    /// Whether a change of a transaction is wanted; counts those that are left out.
+    /// Whether a transaction's change is wanted; counts omitted aborted ones.
     fn is_wanted(&mut self, lsn: Lsn, xid: u32, outcome: Outcome, operation: Option<Operation>) -> bool {
         let filter = &self.filter;
         let is_wanted = filter.from.is_none_or(|from| lsn >= from)
@@ -310,7 +310,7 @@ impl<F: FnMut(Entry) -> ControlFlow<()>> Reader<'_, F> {
         (self.each)(Entry::Event(Event { lsn, xid, top_xid, outcome, table, kind, column }))
     }
 
-    /// A table as it is now.
+    /// A table in its current state.
     fn table(&mut self, oid: u32) -> Option<Arc<Table>> {
         if let Some(table) = self.known.get(&oid) {
             return Some(Arc::clone(table));
@@ -399,7 +399,7 @@ impl<F: FnMut(Entry) -> ControlFlow<()>> Reader<'_, F> {
         }
     }
 
-    /// A column that was added after the row was written.
+    /// The value of a column that was added after the row was written.
     fn missing(&self, column: &Column) -> Cell {
         match &column.missing {
             Missing::Null => Cell::Null,
@@ -408,8 +408,9 @@ impl<F: FnMut(Entry) -> ControlFlow<()>> Reader<'_, F> {
         }
     }
 
-    /// A table that is emptied in place, as its file is of the same transaction (`ExecuteTruncateGuts`). Vacuum also cuts files that
-    /// have no rows any more (`lazy_truncate_heap`), but none that its transaction has made.
+    /// Reports a truncation in place: the table's file was created by the same transaction
+    /// (`ExecuteTruncateGuts`). Vacuum also truncates files without rows (`lazy_truncate_heap`), but never a
+    /// file that its transaction created.
     fn file_record(&mut self, record: &Record<'_>) -> ControlFlow<()> {
         let Ok(Payload::StorageTruncate(cut)) = payload::parse(record) else {
             return ControlFlow::Continue(());
@@ -424,7 +425,7 @@ impl<F: FnMut(Entry) -> ControlFlow<()>> Reader<'_, F> {
         }
     }
 
-    /// Whether a transaction that is in progress has given a table its file.
+    /// Whether a transaction in progress has created a table's file.
     fn has_made(&self, xid: u32, oid: u32, file: RelFileLocator) -> bool {
         let top = self.findings.top(xid);
         self.replaced.iter().any(|(of, key, before)| {
@@ -436,7 +437,7 @@ impl<F: FnMut(Entry) -> ControlFlow<()>> Reader<'_, F> {
     fn catalog_change(&mut self, change: &CatalogChange) -> ControlFlow<()> {
         let CatalogChange { lsn, xid, key, ref old, ref new, .. } = *change;
         let mut event = None;
-        // A table that is dropped loses its columns first: it is kept as it was.
+        // A dropped table loses its columns first. Keep the table with its columns.
         if let (Key::Attribute(oid, _), None) = (key, new)
             && self.tables.contains(&oid)
         {
@@ -447,7 +448,7 @@ impl<F: FnMut(Entry) -> ControlFlow<()>> Reader<'_, F> {
             && let Some(before) = self.catalog.class(oid).cloned()
             && let Some(table) = self.table(oid)
         {
-            // Names do not say it.
+            // Names do not contain the persistence.
             let persistence = match old {
                 Some(CatalogRow::Class(old)) => old.persistence,
                 _ => before.persistence,
@@ -455,7 +456,7 @@ impl<F: FnMut(Entry) -> ControlFlow<()>> Reader<'_, F> {
             match new {
                 Some(CatalogRow::Class(after)) if after.file != before.file && before.file != 0 => {
                     let file = self.catalog.file(after);
-                    // Names have the tablespace's OID where the catalog has 0, for that of the database.
+                    // Names contain the OID of the database's tablespace where the catalog contains 0.
                     let tablespace = |file: Option<RelFileLocator>| file.map(|file| file.tablespace);
                     let is_moved = tablespace(file) != tablespace(self.catalog.file(&before));
                     let is_copied = self.findings.transient.contains(&after.file) || is_moved;
@@ -480,7 +481,8 @@ impl<F: FnMut(Entry) -> ControlFlow<()>> Reader<'_, F> {
         }
     }
 
-    /// The events of columns that a change of the catalogs causes. Columns of a table that the same transaction creates cause none.
+    /// Returns the column events that a catalog change causes. Columns of a table that the same transaction
+    /// creates cause none.
     fn column_events(&mut self, change: &CatalogChange) -> Vec<(Arc<Table>, EventKind, String)> {
         let (Key::Attribute(relation, _), Some(CatalogRow::Attribute { column: new, .. })) =
             (change.key, &change.new)
@@ -506,7 +508,7 @@ impl<F: FnMut(Entry) -> ControlFlow<()>> Reader<'_, F> {
             }
         };
         let name = old.unwrap_or(new).name.clone();
-        // A table is a composite type as well.
+        // A table is also a composite type.
         let composite = self.catalog.composite(relation).filter(|_| kind != EventKind::SetExpression);
         let mut events = composite.map(|composite| self.attribute_events(composite)).unwrap_or_default();
         let is_made = || {
@@ -521,7 +523,7 @@ impl<F: FnMut(Entry) -> ControlFlow<()>> Reader<'_, F> {
         events
     }
 
-    /// The columns whose values have attributes of a composite type within them.
+    /// The columns whose values contain attributes of a composite type.
     fn attribute_events(&mut self, composite: u32) -> Vec<(Arc<Table>, EventKind, String)> {
         let mut events = Vec::new();
         let mut oids: Vec<u32> = self.tables.iter().copied().collect();
@@ -563,7 +565,7 @@ impl<F: FnMut(Entry) -> ControlFlow<()>> Reader<'_, F> {
         before
     }
 
-    /// Notes in which file a table is now.
+    /// Updates a table's current files.
     fn find_files(&mut self, oid: u32) {
         if !self.tables.contains(&oid) {
             return;
@@ -573,8 +575,8 @@ impl<F: FnMut(Entry) -> ControlFlow<()>> Reader<'_, F> {
         self.current.extend(files.into_iter().map(|file| (file, oid)));
     }
 
-    /// Applies what a transaction did to the catalogs before the log's start, of which it makes use before its end; others see it from
-    /// then on.
+    /// Applies a transaction's catalog changes from before the WAL's start. The transaction itself uses them
+    /// before its end; other transactions see them only after it.
     fn begin_pending(&mut self, xid: u32) {
         let findings = self.findings;
         let top = findings.top(xid);
@@ -585,7 +587,7 @@ impl<F: FnMut(Entry) -> ControlFlow<()>> Reader<'_, F> {
         }
         xids.sort_unstable();
         xids.dedup();
-        // A backup also has what the transaction did later, which is in the log.
+        // A backup also contains the transaction's later changes, which are in the WAL.
         let is_of_it =
             |xid: u32| findings.top(xid) == top && !matches!(findings.outcome(xid), Outcome::Aborted { .. });
         let logged: Vec<_> = findings.changes.iter().filter(|change| is_of_it(change.xid)).collect();
@@ -600,7 +602,7 @@ impl<F: FnMut(Entry) -> ControlFlow<()>> Reader<'_, F> {
         self.apply_pending(&xids, &FxHashSet::default());
     }
 
-    /// Applies what transactions did before the log's start, but for the rows of `changed`.
+    /// Applies transactions' catalog changes from before the WAL's start, except for the rows of `changed`.
     fn apply_pending(&mut self, xids: &[u32], changed: &FxHashSet<Key>) {
         for xid in xids {
             for row in self.pending.deleted.remove(xid).unwrap_or_default() {
@@ -618,8 +620,9 @@ impl<F: FnMut(Entry) -> ControlFlow<()>> Reader<'_, F> {
         }
     }
 
-    /// Takes back what transactions did to the catalogs that a crash or a promotion ended, of which there is no record. A prepared one
-    /// whose end is not in the range keeps others from its tables.
+    /// Reverts the catalog changes of transactions that a crash or a promotion ended without a record. A
+    /// prepared transaction whose end is not in the range keeps its changes, and its locks keep others from
+    /// its tables.
     fn take_back_lost(&mut self, record: &Record<'_>) {
         if self.replaced.is_empty() {
             return;
@@ -629,7 +632,7 @@ impl<F: FnMut(Entry) -> ControlFlow<()>> Reader<'_, F> {
             Ok(Payload::Checkpoint(checkpoint)) if checkpoint.shutdown => {
                 Some(RunningTransactions::at_shutdown(&checkpoint))
             }
-            // Nobody has begun a transaction yet.
+            // No transaction has started yet.
             Ok(Payload::EndOfRecovery(_)) => None,
             _ => return,
         };
@@ -667,7 +670,7 @@ impl<F: FnMut(Entry) -> ControlFlow<()>> Reader<'_, F> {
             }
             return;
         }
-        // What the log had of these rows is newer.
+        // The WAL's versions of these rows are newer.
         let changed: FxHashSet<Key> = own.iter().map(|(_, key, _)| *key).collect();
         let xids: Vec<u32> = xids.into_iter().collect();
         self.apply_pending(&xids, &changed);

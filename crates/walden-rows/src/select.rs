@@ -1,4 +1,4 @@
-//! Which tables are meant.
+//! Selection of tables.
 
 use rustc_hash::FxHashSet;
 use walden_format::record::RelFileLocator;
@@ -7,17 +7,17 @@ use walden_source::names::{FIRST_USER_OID, split_name};
 use crate::catalog::{Catalog, Class, Row, is_large_object_catalog};
 use crate::survey::Findings;
 
-/// Tables as a user names them.
+/// Tables in the user's notation.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Wanted {
     /// Each of these.
     Several(Vec<Wanted>),
-    /// All tables of users in a database, present and future, and large objects; no materialized views,
+    /// All tables of users in a database, present and future, and large objects. Excludes materialized views,
     /// whose rows `REFRESH` computes.
     All(Database),
-    /// `NAME`, `SCHEMA.NAME` or `DATABASE.SCHEMA.NAME`, in quotes where SQL needs them.
+    /// `NAME`, `SCHEMA.NAME` or `DATABASE.SCHEMA.NAME`, quoted where SQL requires it.
     Name(String),
-    /// The file that it is in.
+    /// The file of a relation.
     File(RelFileLocator),
 }
 
@@ -28,11 +28,12 @@ pub enum Database {
     Oid(u32),
     /// By its name.
     Name(String),
-    /// The only one in which users have made tables.
+    /// The only database in which users have created tables.
     Only,
 }
 
-/// How names are written, if one has what SQL would fold to lower case or take for something else.
+/// A hint on the notation of names, if a name contains characters that SQL would fold to lower case or
+/// interpret.
 pub(crate) fn spelling_hint(name: &str) -> &'static str {
     match name.contains(|c: char| c == '"' || c.is_uppercase()) || split_name(name).len() > 3 {
         true => {
@@ -70,7 +71,7 @@ impl Wanted {
         }
     }
 
-    /// The database's name, if it is part of a name.
+    /// The database's name, if a name contains it.
     pub(crate) fn database_name(&self) -> Option<String> {
         match self {
             Wanted::Several(members) => members.iter().find_map(Wanted::database_name),
@@ -90,15 +91,15 @@ impl Wanted {
         }
     }
 
-    /// Whether a relation of a database is meant.
+    /// Whether a relation of a database is selected.
     pub(crate) fn is(&self, class: &Class, schema: &str) -> bool {
-        // Partitioned tables and materialized views, and not what is the server's own or a session's.
+        // Includes partitioned tables and materialized views, but no internal or temporary relations.
         if !matches!(class.kind, 'r' | 'p' | 'm') || class.persistence == 't' {
             return false;
         }
         match self {
             Wanted::Several(members) => members.iter().any(|member| member.is(class, schema)),
-            // A rewrite fills a table of such a name.
+            // A rewrite fills a table with such a name.
             Wanted::All(_) => {
                 let is_users = class.oid >= FIRST_USER_OID && !class.name.starts_with("pg_temp_");
                 is_users && class.kind != 'm' || is_large_object_catalog(class.oid)
@@ -113,7 +114,7 @@ impl Wanted {
         }
     }
 
-    /// What has the name at the log's start, if that is no table.
+    /// The kind of object with this name at the WAL's start, if it is no table.
     pub(crate) fn other_kind(&self, catalog: &Catalog) -> Option<&'static str> {
         let as_table = |class: &Class| Class { kind: 'r', persistence: 'p', ..class.clone() };
         let found = catalog.classes().find(|class| self.is(&as_table(class), catalog.schema_of(class)))?;
@@ -129,7 +130,7 @@ impl Wanted {
         })
     }
 
-    /// Whether tables of more than one schema are meant at the log's start.
+    /// Whether the selection matches tables of more than one schema at the WAL's start.
     pub(crate) fn is_ambiguous(&self, catalog: &Catalog) -> bool {
         match self {
             Wanted::Several(members) => return members.iter().any(|member| member.is_ambiguous(catalog)),
@@ -140,7 +141,8 @@ impl Wanted {
         named.map(|class| class.namespace).collect::<FxHashSet<u32>>().len() > 1
     }
 
-    /// The relations that are meant, from the state at the log's start and what the log adds; with their partitions.
+    /// Returns the selected relations with their partitions, from the state at the WAL's start and the
+    /// changes in the WAL.
     pub(crate) fn tables(&self, catalog: &Catalog, findings: &Findings) -> FxHashSet<u32> {
         if let Wanted::Several(members) = self {
             return members.iter().flat_map(|member| member.tables(catalog, findings)).collect();
@@ -149,7 +151,7 @@ impl Wanted {
         let mut oids: FxHashSet<u32> =
             catalog.classes().filter(|class| is(class)).map(|class| class.oid).collect();
         let rows = || findings.changes.iter().filter_map(|change| change.new.as_ref());
-        // A name or file that a relation has first within the log counts if none has it at the start.
+        // If no relation has the name or file at the start, one that gets it within the WAL counts.
         if oids.is_empty() || matches!(self, Wanted::All(_)) {
             oids.extend(rows().filter_map(|row| match row {
                 Row::Class(class) if is(class) => Some(class.oid),

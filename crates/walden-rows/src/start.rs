@@ -1,4 +1,4 @@
-//! The state of the catalogs at the log's start.
+//! The state of the catalogs at the WAL's start.
 
 use std::path::Path;
 
@@ -14,22 +14,22 @@ use crate::change::Outcome;
 use crate::select::{Database, Wanted};
 use crate::survey::Findings;
 
-/// Where the state comes from.
+/// The source of the state.
 #[derive(Debug)]
 pub(crate) enum Start {
-    /// A base backup's catalogs, as they were when their files were copied.
+    /// A base backup's catalogs, in their state when the files were copied.
     Base { database: u32, loaded: Loaded },
     /// Names of a server at a position.
     Names {
         catalog: Box<Catalog>,
         files: FxHashMap<u32, RelFileLocator>,
-        /// Files of catalogs that names have which were saved before others.
+        /// Files of catalogs from earlier saved names.
         former: Vec<(RelFileLocator, u32)>,
         at: Option<Lsn>,
     },
 }
 
-/// What a transaction did to the catalogs before the log's start, and made valid within it.
+/// Catalog changes that a transaction made before the WAL's start and committed within the WAL.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Pending {
     pub inserted: FxHashMap<u32, Vec<Row>>,
@@ -43,7 +43,8 @@ impl Pending {
 }
 
 impl Start {
-    /// Reads the catalogs of the database in a base backup that has the wanted table; with the columns of some others.
+    /// Reads the catalogs of the base backup's database that contains the wanted table; includes columns of
+    /// some other tables.
     pub fn from_base(
         path: &Path,
         wanted: &Wanted,
@@ -87,14 +88,14 @@ impl Start {
         }
     }
 
-    /// Takes the database that has the wanted table from names.
+    /// Selects the database that contains the wanted table from names.
     pub fn from_names(names: &Names, wanted: &Wanted) -> Result<Start, RowsError> {
         let database_name = wanted.database_name();
         let mut databases: Vec<u32> = match wanted.database() {
             Some(database) => vec![database],
             None => databases_of_tables(names, wanted),
         };
-        // A name from before a table was renamed, or that one gets within the log.
+        // The name may be from before a table was renamed, or one that a table gets within the WAL.
         if databases.is_empty() {
             databases = databases_of_names(names, database_name.as_deref());
         }
@@ -129,7 +130,8 @@ impl Start {
         }
     }
 
-    /// Where initdb puts the catalogs, and where earlier names have them: names that are newer than a rewrite have the files after it.
+    /// Files that initdb assigns to the catalogs, and those in earlier names. Names from after a rewrite
+    /// contain only the new files.
     pub fn earlier_files(&self, rough: &Catalog) -> Vec<(RelFileLocator, u32)> {
         let Start::Names { files, former, .. } = self else { return Vec::new() };
         let (tablespace, database) = (rough.tablespace, rough.database);
@@ -137,19 +139,21 @@ impl Start {
         initial.chain(former.iter().copied()).collect()
     }
 
-    /// Catalogs that may have been rewritten between the log, which starts at `start`, and the moment of the names: one that is where
-    /// initdb puts it never was, unless the names are older than the log.
+    /// Catalogs that may have been rewritten between the WAL, which starts at `start`, and the time of the
+    /// names. A catalog in the file that initdb assigned was never rewritten, unless the names are older than
+    /// the WAL.
     pub fn uncertain_catalogs(&self, start: Lsn) -> FxHashSet<u32> {
         let Start::Names { files, at, .. } = self else { return FxHashSet::default() };
         let are_older = at.is_some_and(|at| at < start);
         let was_moved = |catalog: &u32| files.get(catalog).is_some_and(|file| file.relation != *catalog);
-        // Of the others, most logs that go on from older names have nothing, so that they would be looked for to the end.
+        // For the other catalogs, most WAL after older names contains no record, so the search for them would
+        // never end early.
         let others = catalog::OTHER_CATALOGS.into_iter().filter(was_moved);
         let distinct = catalog::DISTINCT_CATALOGS.into_iter();
         distinct.filter(|catalog| are_older || was_moved(catalog)).chain(others).collect()
     }
 
-    /// The rows that counted when the files were copied, or the names were read.
+    /// The rows that were valid when the files were copied, or the names were read.
     pub fn rough(&self) -> Catalog {
         match self {
             Start::Names { catalog, .. } => Catalog::clone(catalog),
@@ -163,7 +167,7 @@ impl Start {
         }
     }
 
-    /// Transactions that the base backup's catalogs mention.
+    /// Transactions in the row versions of the base backup's catalogs.
     pub fn transactions(&self) -> FxHashSet<u32> {
         let Start::Base { loaded, .. } = self else { return FxHashSet::default() };
         let of = |by: By| match by {
@@ -178,7 +182,7 @@ impl Start {
             .collect()
     }
 
-    /// The state at the log's start.
+    /// The state at the WAL's start.
     pub fn settle(self, findings: &Findings) -> (Catalog, Pending) {
         match self {
             Start::Base { database, loaded } => settle_base(database, loaded, findings),
@@ -191,7 +195,7 @@ impl Start {
     }
 }
 
-/// The error for tables that several databases have.
+/// The error for a selection that matches several databases.
 fn ambiguous<'n>(wanted: &Wanted, databases: impl Iterator<Item = &'n str>) -> RowsError {
     match wanted {
         Wanted::All(_) => RowsError::SeveralDatabases(databases.collect::<Vec<_>>().join(", ")),
@@ -199,12 +203,12 @@ fn ambiguous<'n>(wanted: &Wanted, databases: impl Iterator<Item = &'n str>) -> R
     }
 }
 
-/// Whether names have a table as it is named; a file may be that of anything.
+/// Whether the names contain a table of the given name. A file number may belong to any relation.
 pub(crate) fn is_in_names(names: &Names, wanted: &Wanted) -> bool {
     !databases_of_tables(names, wanted).is_empty()
 }
 
-/// The databases of names that have one of the wanted tables, as far as these are named.
+/// The databases of the names that contain one of the wanted tables, for those selected by name.
 fn databases_of_tables(names: &Names, wanted: &Wanted) -> Vec<u32> {
     let database_name = wanted.database_name();
     let of = |member: &Wanted| match member {
@@ -214,7 +218,7 @@ fn databases_of_tables(names: &Names, wanted: &Wanted) -> Vec<u32> {
     wanted.members().iter().flat_map(of).collect()
 }
 
-/// The databases of names that have a table of this name.
+/// The databases of the names that contain a table with this name.
 fn databases_with(names: &Names, name: &str, database_name: Option<&str>) -> Vec<u32> {
     let parts = walden_source::names::split_name(name);
     let fits = |relation: &&walden_source::names::Relation| {
@@ -222,7 +226,7 @@ fn databases_with(names: &Names, name: &str, database_name: Option<&str>) -> Vec
         parts.next() == Some(&relation.name)
             && parts.next().is_none_or(|schema| *schema == relation.schema)
             && matches!(relation.kind.letter(), 'r' | 'p' | 'm')
-            // Each database has these.
+            // Every database contains these.
             && !catalog::is_large_object_catalog(relation.oid)
     };
     let is_meant = |oid: &u32| {
@@ -232,7 +236,7 @@ fn databases_with(names: &Names, name: &str, database_name: Option<&str>) -> Vec
     names.relations().filter(fits).map(|relation| relation.database).filter(is_meant).collect()
 }
 
-/// The databases of names that may have a table that no relation in them is named as: those of users, if there are any.
+/// Candidate databases for a table whose name no relation has: those with users' relations, if there are any.
 fn databases_of_names(names: &Names, wanted: Option<&str>) -> Vec<u32> {
     let is_meant = |database: u32| {
         database != 0
@@ -246,7 +250,8 @@ fn databases_of_names(names: &Names, wanted: Option<&str>) -> Vec<u32> {
     if all.len() > 1 { of(&|oid| oid >= walden_source::names::FIRST_USER_OID) } else { all }
 }
 
-/// The database in which a table that the backup does not have is made later: the only one, or the only one of users.
+/// The database in which a table missing in the backup is created later: the only database, or the only one
+/// of users.
 fn later(mut databases: Vec<Start>, rows: &FxHashMap<u32, DatabaseRow>) -> Option<Start> {
     let name = |start: &Start| match start {
         Start::Base { database, .. } => rows.get(database).map_or("", |row| &row.name),
@@ -263,7 +268,7 @@ fn later(mut databases: Vec<Start>, rows: &FxHashMap<u32, DatabaseRow>) -> Optio
 fn settle_base(database: u32, loaded: Loaded, findings: &Findings) -> (Catalog, Pending) {
     let mut catalog = Catalog::new(database, Some(loaded.tablespace), loaded.encoding);
     let mut pending = Pending::default();
-    // Whether it was so at the log's start, and which transaction of the log makes it so.
+    // Whether the row version was so at the WAL's start, and which transaction in the WAL makes it so.
     let verdict = |by: By| match by {
         By::Nobody => (false, None),
         By::Frozen => (true, None),
@@ -275,7 +280,8 @@ fn settle_base(database: u32, loaded: Loaded, findings: &Findings) -> (Catalog, 
     };
     for Version { row, inserted, deleted } in loaded.versions {
         let ((is_there, coming), (is_gone, going)) = (verdict(inserted), verdict(deleted));
-        // What a transaction has made and removed, perhaps by two of its subtransactions, never counted.
+        // A version that one transaction created and deleted, perhaps in two of its subtransactions, was
+        // never valid.
         let top = |xid: Option<u32>| xid.map(|xid| findings.top(xid));
         if coming.is_some() && top(coming) == top(going) || is_gone {
             continue;
@@ -294,7 +300,7 @@ fn settle_base(database: u32, loaded: Loaded, findings: &Findings) -> (Catalog, 
     (catalog, pending)
 }
 
-/// Takes back what the log did to the catalogs before the names were read.
+/// Reverts changes of the catalogs in the WAL from before the names were read.
 fn roll_back(catalog: &mut Catalog, at: Option<Lsn>, findings: &Findings) {
     let is_before = |lsn: Lsn| at.is_none_or(|at| lsn < at);
     for change in findings.changes.iter().rev().filter(|change| is_before(change.lsn)) {
@@ -306,10 +312,10 @@ fn roll_back(catalog: &mut Catalog, at: Option<Lsn>, findings: &Findings) {
     }
 }
 
-/// Which rows of a base backup are kept: all relations, columns of those that matter alone.
+/// Selects rows of a base backup: those of all relations, but columns only of relevant ones.
 struct Selection<'w> {
     wanted: &'w Wanted,
-    /// Others whose columns are kept.
+    /// Other relations whose columns are kept.
     also: &'w FxHashSet<u32>,
     columns_of: Option<FxHashSet<u32>>,
     has_any: bool,
@@ -333,7 +339,7 @@ impl<'w> Selection<'w> {
         }
     }
 
-    /// The relations whose columns matter: the wanted ones, their partitions, composite types.
+    /// The relations whose columns are relevant: the wanted ones, their partitions, composite types.
     fn choose(&mut self, versions: &[Version]) -> FxHashSet<u32> {
         let mut catalog = Catalog::default();
         for version in versions {
@@ -347,7 +353,7 @@ impl<'w> Selection<'w> {
                 && self.wanted.is(class, catalog.schema_of(class))
             {
                 oids.insert(class.oid);
-                // Each database has these.
+                // Every database contains these.
                 self.has_any |= version.is_current() && !catalog::is_large_object_catalog(class.oid);
             }
         }

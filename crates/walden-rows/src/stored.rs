@@ -1,4 +1,4 @@
-//! The bytes of a column in a tuple: where they end, and how they are stored.
+//! The bytes of a column in a tuple: their end, and their storage form.
 
 use walden_redo::compress::Method;
 use walden_redo::page::toast_pointer::ToastPointer;
@@ -9,25 +9,25 @@ use walden_redo::page::varlena::{
 
 use crate::types::Layout;
 
-/// Bytes of the longest value (`MaxAllocSize`).
+/// Maximum length of a value in bytes (`MaxAllocSize`).
 pub(crate) const MAX_VALUE_BYTES: usize = (1 << 30) - 1;
-/// The least part of its length that pglz and lz4 compress a value to, so that no header makes us allocate more.
+/// Maximum ratio of pglz and lz4, so that a corrupt header does not cause a larger allocation.
 const MAX_RATIO: usize = 256;
 
 /// A column's bytes in a tuple.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Stored<'a> {
-    /// Of fixed length.
+    /// A value of fixed length.
     Fixed(&'a [u8]),
-    /// Of variable length, without its header.
+    /// A value of variable length, without its header.
     Plain(&'a [u8]),
-    /// Compressed; begins with `va_tcinfo`.
+    /// A compressed value, starting with `va_tcinfo`.
     Compressed(&'a [u8]),
-    /// In a TOAST table.
+    /// A value in a TOAST table.
     Toasted(ToastPointer),
 }
 
-/// Reads the next value at `at`, which lies behind it afterwards; `None` if the bytes end before its end.
+/// Reads the next value at `at`, and advances `at` past it; `None` if the value is truncated.
 pub(crate) fn next<'a>(bytes: &'a [u8], at: &mut usize, layout: Layout) -> Option<Stored<'a>> {
     let Layout { length, align } = layout;
     if length >= 0 {
@@ -43,7 +43,7 @@ pub(crate) fn next<'a>(bytes: &'a [u8], at: &mut usize, layout: Layout) -> Optio
         *at = start + end + 1;
         return Some(Stored::Plain(&text[..end]));
     }
-    // Padding is zero, and a header of one byte is not (`att_align_pointer`).
+    // Padding bytes are zero, and a header of one byte is not (`att_align_pointer`).
     let start = if *bytes.get(*at)? != 0 { *at } else { at.next_multiple_of(align) };
     let rest = bytes.get(start..)?;
     match ShortHeader::of(*rest.first()?) {
@@ -57,7 +57,7 @@ pub(crate) fn next<'a>(bytes: &'a [u8], at: &mut usize, layout: Layout) -> Optio
             Some(Stored::Plain(rest.get(1..size)?))
         }
         None => {
-            // A long header is aligned, even where the byte before it is not padding.
+            // A long header is aligned, even if the preceding byte is not padding.
             let start = at.next_multiple_of(align);
             let rest = bytes.get(start..)?;
             let header = LongHeader::read(rest)?;
@@ -68,7 +68,7 @@ pub(crate) fn next<'a>(bytes: &'a [u8], at: &mut usize, layout: Layout) -> Optio
     }
 }
 
-/// Decompresses a value whose bytes begin with `va_tcinfo`.
+/// Decompresses a value whose bytes start with `va_tcinfo`.
 pub(crate) fn decompress(bytes: &[u8]) -> Option<Vec<u8>> {
     let (info, stored) = bytes.split_first_chunk::<{ COMPRESSED_HEADER_BYTES - LONG_HEADER_BYTES }>()?;
     let info = CompressionInfo::from_bytes(*info);

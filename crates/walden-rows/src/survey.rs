@@ -1,4 +1,4 @@
-//! The first pass: what became of the transactions, and how the catalogs change.
+//! The first pass: how transactions end, and how the catalogs change.
 
 use std::ops::ControlFlow;
 
@@ -28,11 +28,11 @@ pub(crate) struct CatalogChange {
     pub lsn: Lsn,
     pub xid: u32,
     pub key: Key,
-    /// The row before; nothing if there was none or `is_old_unknown`.
+    /// The row before; `None` if there was no row, or if `is_old_unknown`.
     pub old: Option<Row>,
     pub new: Option<Row>,
     pub is_old_unknown: bool,
-    /// Of a column.
+    /// Set for columns only.
     pub type_update: TypeUpdate,
 }
 
@@ -43,42 +43,44 @@ impl CatalogChange {
     }
 }
 
-/// What the first pass found.
+/// Results of the first pass.
 #[derive(Debug, Default)]
 pub(crate) struct Findings {
-    /// What became of the transactions that may matter, with their toplevel transactions.
+    /// How transactions that may matter ended; `parents` are their parent transactions.
     ends: FxHashMap<u32, Outcome>,
     parents: FxHashMap<u32, u32>,
     pub changes: Vec<CatalogChange>,
-    /// Changes of catalogs' rows that could not be read, and the first of them.
+    /// Number of unreadable changes of catalog rows, and the LSN of the first one.
     pub unread: Option<(u64, Lsn)>,
-    /// A catalog that seems to be in a file that the names do not have, and the first record that says so.
+    /// A catalog that seems to be in a file that the names do not contain, and the first record that shows
+    /// it.
     pub misplaced: Option<(u32, Lsn)>,
-    /// Files that transient relations had, such as those that a rewrite fills.
+    /// Files of transient relations, for example those that a rewrite fills.
     pub transient: FxHashSet<u32>,
-    /// Those of them that got rows one by one, as from `ALTER TABLE`; `VACUUM FULL` and `CLUSTER` log whole pages (`rewriteheap.c`).
+    /// Transient files that were filled row by row, as by `ALTER TABLE`. `VACUUM FULL` and `CLUSTER` log
+    /// whole pages (`rewriteheap.c`).
     pub filled_by_rows: FxHashSet<u32>,
-    /// Transactions that a crash or a promotion ended, of which there is no record, with the record from which this is known.
+    /// Transactions that a crash or a promotion ended without a record, with the first record that shows it.
     lost: FxHashMap<u32, Lsn>,
-    /// Files that catalogs get or had within the log and that were not among [`Survey::catalogs`].
+    /// Files that catalogs have within the WAL and that are missing in [`Survey::catalogs`].
     pub catalog_files: FxHashMap<RelFileLocator, u32>,
-    /// Tablespaces from and to which the log moves the database.
+    /// Tablespaces from and to which the WAL moves the database.
     pub tablespaces: FxHashSet<u32>,
-    /// The next transaction ID at the log's start, or at the first later record that has it.
+    /// The next transaction ID at the WAL's start, or at the first later record that contains it.
     pub next_xid: Option<u32>,
-    /// Whether the log has a record of [`Survey::wanted_xid`].
+    /// Whether the WAL contains a record of [`Survey::wanted_xid`].
     pub has_wanted_xid: bool,
-    /// Files of tables that were made under `wal_level` minimal, in the log's order.
+    /// Files of tables that were created under `wal_level` minimal, in WAL order.
     pub made_without_lock: Vec<MadeFile>,
     /// Transactions that changed large objects, with the first record of each.
     pub large_objects: FxHashMap<u32, Lsn>,
-    /// How far the log was read.
+    /// Position up to which the WAL was read.
     pub reached: Lsn,
-    /// Damage that ended it.
+    /// Damage at which reading stopped.
     pub damage: Option<Gap>,
 }
 
-/// A file that a table gets.
+/// A new file of a table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct MadeFile {
     pub lsn: Lsn,
@@ -93,7 +95,7 @@ impl Findings {
         self.ends.get(&xid).copied().or_else(lost).unwrap_or(Outcome::Unfinished)
     }
 
-    /// Whether a transaction ended without a record before `lsn`, or with the record there.
+    /// Whether a transaction ended without a record before `lsn`, or with the record at that position.
     pub fn is_lost_at(&self, xid: u32, lsn: Lsn) -> bool {
         !self.ends.contains_key(&xid) && self.lost.get(&xid).is_some_and(|&lost| lost <= lsn)
     }
@@ -108,20 +110,20 @@ impl Findings {
         self.changes.iter().filter_map(dropped).collect()
     }
 
-    /// The toplevel transaction of one, as far as the log says it.
+    /// The toplevel transaction of a transaction, if the WAL shows it.
     pub fn top(&self, xid: u32) -> u32 {
-        // The rollback of a subtransaction names those within it, and what is said of that one may come later.
+        // The rollback of a subtransaction lists its own subtransactions. A later record may name its parent.
         let parent = |xid: &u32| self.parents.get(xid).copied();
         std::iter::successors(Some(xid), parent).take(MAX_NESTING).last().unwrap_or(xid)
     }
 
-    /// Says what became of a transaction.
+    /// Sets how a transaction ended.
     #[cfg(test)]
     pub fn set_end(&mut self, xid: u32, outcome: Outcome) {
         self.ends.insert(xid, outcome);
     }
 
-    /// Notes what became of a transaction and its subtransactions; of those that are not interesting, nothing is kept.
+    /// Records how a transaction and its subtransactions ended, except for those that are not interesting.
     fn note_end(
         &mut self,
         interesting: &FxHashSet<u32>,
@@ -139,10 +141,11 @@ impl Findings {
             if is_commit {
                 self.parents.insert(subxact, xid);
             } else {
-                // A subtransaction may be what was rolled back. The toplevel one may be known.
+                // The transaction that was rolled back may itself be a subtransaction, whose toplevel
+                // transaction may be known.
                 self.parents.entry(subxact).or_insert(top);
             }
-            // A transaction that was aborted as a part of another one stays so.
+            // A subtransaction that was rolled back on its own stays so.
             self.ends.entry(subxact).or_insert(outcome);
         }
         if interesting.contains(&xid) {
@@ -153,64 +156,67 @@ impl Findings {
     }
 }
 
-/// Subtransactions within each other that are followed. The log names the toplevel transaction, or the outermost one that was rolled
-/// back.
+/// Maximum depth of nested subtransactions. The WAL names the toplevel transaction, or the outermost one that
+/// was rolled back.
 const MAX_NESTING: usize = 8;
 
-/// Reads records for [`Findings`].
+/// Reads records into [`Findings`].
 pub(crate) struct Survey<'c> {
     pub findings: Findings,
     pub replay: Replay,
     pub layouts: &'c FxHashMap<u32, Layout>,
-    /// Whether a relation has the name of a table that matters.
+    /// Whether a relation has the name of a wanted table.
     pub is_wanted: &'c (dyn Fn(&Class) -> bool + Sync),
     /// The catalogs' files.
     pub catalogs: FxHashMap<RelFileLocator, u32>,
     /// The database.
     pub database: u32,
-    /// The encoding of its names.
+    /// The encoding of the database's names.
     pub encoding: Encoding,
-    /// Files of relations that do not matter. Others may be files that a wanted table had or will have.
+    /// Files of unrelated relations. Other files may belong to a wanted table at some time.
     pub other_files: FxHashSet<RelFileLocator>,
     /// Files of the catalogs of large objects.
     pub large_object_files: FxHashSet<RelFileLocator>,
-    /// Relations that are known not to matter.
+    /// Relations that are known to be unrelated.
     pub others: FxHashSet<u32>,
     /// Transactions that may matter.
     pub interesting: FxHashSet<u32>,
-    /// Those of them that have a record since the server's last start.
+    /// Interesting transactions that have a record since the server's last start.
     pub active: FxHashSet<u32>,
-    /// Prepared transactions that have not ended, and their subtransactions.
+    /// Prepared transactions that have not ended, with their subtransactions.
     pub prepared: FxHashMap<u32, FxHashSet<u32>>,
-    /// Whether the catalogs' files at the log's start are not known for sure: names that are newer than a rewrite have those after it.
+    /// Whether the catalogs' files at the WAL's start are uncertain. Names from after a rewrite contain only
+    /// the new files.
     pub looks_for_old_files: bool,
-    /// Files of the database with changes of heap tuples that are neither the catalogs' nor of relations that do not matter.
+    /// Files of the database with changes of heap tuples that belong neither to the catalogs nor to unrelated
+    /// relations.
     pub unknown_files: FxHashSet<RelFileLocator>,
-    /// Files that transactions in progress have made.
+    /// Files that transactions in progress have created.
     pub created: FxHashMap<u32, FxHashSet<RelFileLocator>>,
     /// Catalogs that transactions in progress have rewritten.
     pub rewritten: FxHashMap<u32, FxHashSet<u32>>,
-    /// Tablespaces in which the database's relations are that are in no other one, before and after it is moved.
+    /// The database's default tablespaces, before and after it is moved.
     pub tablespaces: FxHashSet<u32>,
-    /// Catalogs that may be in other files than those in which they are looked for, as no record of these files has been met.
+    /// Catalogs that may be in other files than the known ones, as the WAL has had no record of those so far.
     pub unmet: FxHashSet<u32>,
-    /// Files of relations that are known at the log's start.
+    /// Files of relations that are known at the WAL's start.
     pub named_files: FxHashSet<RelFileLocator>,
-    /// These relations.
+    /// OIDs of these relations.
     pub relations: FxHashSet<u32>,
-    /// Catalogs that seem to have rows in a file that is not known, with the first record of one.
+    /// Catalogs that seem to have rows in an unknown file, with the first record of one.
     pub suspects: FxHashMap<u32, Lsn>,
-    /// Whether the server has `wal_level` minimal, as far as a record has said it since its last start with other settings.
+    /// Whether the server has `wal_level` minimal; `None` if no record has shown it since the server's last
+    /// start with other settings.
     pub is_minimal: Option<bool>,
-    /// Files that tables have got since then, as long as no record has said it.
+    /// New files of tables since then, while no record has shown the level.
     pub made_meanwhile: Vec<MadeFile>,
-    /// The last version of the types of a table's columns that an update has set.
+    /// The last version of a table's column types that an update has set.
     pub type_versions: FxHashMap<u32, Vec<u8>>,
-    /// The transaction that is asked for.
+    /// The requested transaction.
     pub wanted_xid: Option<u32>,
-    /// Where replay starts; the segment may start before.
+    /// Where replay starts; the segment may start earlier.
     pub start: Lsn,
-    /// Ends before the first record from here on.
+    /// The pass ends before the first record at or after this position.
     pub to: Option<Lsn>,
     pub tuples: Vec<TupleChange>,
 }
@@ -271,7 +277,7 @@ impl Visitor for Survey<'_> {
                 self.replay.apply(record, &mut ());
             }
             None => {
-                // Locks and running transactions are logged for standbys alone (`XLogStandbyInfoActive`).
+                // Locks and running transactions are logged only for standbys (`XLogStandbyInfoActive`).
                 if record.header.rmid == rmid::STANDBY {
                     self.note_wal_level(false);
                     if self.findings.next_xid.is_none()
@@ -293,7 +299,7 @@ impl Survey<'_> {
         self.active.insert(xid);
     }
 
-    /// Notes a transient relation that gets a row.
+    /// Records that a transient relation gets rows.
     fn note_filled(&mut self, record: &Record<'_>, file: u32) {
         let findings = &mut self.findings;
         if findings.transient.contains(&file)
@@ -304,7 +310,7 @@ impl Survey<'_> {
         }
     }
 
-    /// Notes a transaction that changes large objects.
+    /// Records a transaction that changes large objects.
     fn note_large_object(&mut self, record: &Record<'_>) {
         let is_change = matches!(
             payload::parse(record),
@@ -316,7 +322,7 @@ impl Survey<'_> {
         }
     }
 
-    /// What an update of a column's row may be of `ALTER COLUMN ... TYPE`.
+    /// Classifies an update of a column's row as a step of `ALTER COLUMN ... TYPE`.
     fn type_update(&mut self, relation: u32, tuple: &TupleChange) -> TypeUpdate {
         let Bytes::Whole(new) = &tuple.new else { return TypeUpdate::No };
         if tuple.action != Action::Update {
@@ -330,7 +336,7 @@ impl Survey<'_> {
             if before.as_ref() == Some(&version) {
                 return TypeUpdate::No;
             }
-            // The columns behind the one that gets a type get its version, too.
+            // The columns after the one that gets a type also get its version.
             if self.type_versions.get(&relation) == Some(&version) {
                 return TypeUpdate::No;
             }
@@ -338,19 +344,20 @@ impl Survey<'_> {
         }
         match &tuple.old {
             Bytes::Whole(old) => type_update(self.layouts, old, new),
-            // Nothing says that it is none.
+            // The old row is unknown, so the update may be one.
             _ => TypeUpdate::Same,
         }
     }
 
-    /// Whether a transaction has made a column or changed its type.
+    /// Whether a transaction has created a column or changed its type.
     fn has_just_changed(&self, xid: u32, column: Key) -> bool {
         let changes = self.findings.changes.iter().rev().filter(|change| change.xid == xid);
         let mut of_column = changes.filter(|change| change.key == column);
         of_column.any(|change| change.is_created() || change.type_update == TypeUpdate::Other)
     }
 
-    /// Notes what a record says of `wal_level`, which was the same since the server's last start with other settings.
+    /// Records the `wal_level` of a record. The level was the same since the server's last start with other
+    /// settings.
     fn note_wal_level(&mut self, is_minimal: bool) {
         if is_minimal {
             self.findings.made_without_lock.append(&mut self.made_meanwhile);
@@ -359,13 +366,14 @@ impl Survey<'_> {
         self.is_minimal = Some(is_minimal);
     }
 
-    /// Takes over what no record has said `wal_level` of: any other than minimal would have logged the lock that a transaction takes
-    /// to make a table's file (`LogAccessExclusiveLock`).
+    /// Adds new files that no record has shown the `wal_level` of. At any level other than minimal, the WAL
+    /// would contain the lock that a transaction takes to create a table's file (`LogAccessExclusiveLock`).
     pub fn settle_wal_level(&mut self) {
         self.findings.made_without_lock.append(&mut self.made_meanwhile);
     }
 
-    /// A table that gets a file in a transaction, which need not log the rows that it puts there under `wal_level` minimal.
+    /// Records a table's new file. Under `wal_level` minimal, its transaction need not log the rows that it
+    /// inserts into it.
     fn note_made_file(&mut self, (lsn, xid): (Lsn, u32), old: Option<&Row>, class: &Class) {
         let file_before = match old {
             Some(Row::Class(old)) => old.file,
@@ -382,16 +390,17 @@ impl Survey<'_> {
         }
     }
 
-    /// Notes the next transaction at a checkpoint's start, which may be before the first snapshot of running transactions.
+    /// Records the next transaction ID at a checkpoint's start, which may precede the first snapshot of
+    /// running transactions.
     fn note_next_xid(&mut self, checkpoint: &Checkpoint) {
-        // The lower half is the number without its epoch.
+        // The lower half is the ID without its epoch.
         let next = checkpoint.next_xid as u32;
         if checkpoint.redo >= self.start && self.findings.next_xid.is_none_or(|known| precedes(next, known)) {
             self.findings.next_xid = Some(next);
         }
     }
 
-    /// Starts of the server, and what moves catalogs to other files.
+    /// Handles starts of the server, and records that move catalogs to other files.
     fn server_record(&mut self, record: &Record<'_>) {
         let payload = payload::parse(record);
         if let Ok(Payload::Checkpoint(checkpoint)) = &payload {
@@ -409,20 +418,22 @@ impl Survey<'_> {
         };
         match (wal_level, &payload) {
             (Some(level), _) => self.note_wal_level(level == WalLevel::Minimal),
-            // One that standbys can use has the oldest running transaction (`CreateCheckPoint`).
+            // A checkpoint that standbys can use contains the oldest running transaction
+            // (`CreateCheckPoint`).
             (None, Ok(Payload::Checkpoint(checkpoint))) if !checkpoint.shutdown => {
                 self.note_wal_level(checkpoint.oldest_active_xid == 0);
             }
             _ => {}
         }
         match payload {
-            // A server that has recovered from a crash writes one of these, and one that is shut down has ended all transactions.
+            // A server writes one of these after recovery from a crash. At a shutdown all transactions have
+            // ended.
             Ok(Payload::Checkpoint(checkpoint)) if checkpoint.shutdown => self.end_lost(record.lsn),
             Ok(Payload::EndOfRecovery(_)) => self.end_lost(record.lsn),
             Ok(Payload::RelationMapUpdate(update)) if update.database == self.database => {
                 for (oid, file) in mappings(update.map).unwrap_or_default() {
                     self.note_catalog_file(oid, update.tablespace, file);
-                    // The map has all mapped catalogs, also those that are not rewritten.
+                    // The map lists all mapped catalogs, including those that are not rewritten.
                     let file = RelFileLocator {
                         tablespace: update.tablespace,
                         database: self.database,
@@ -462,8 +473,8 @@ impl Survey<'_> {
         }
     }
 
-    /// A transaction that rewrote a catalog removes the file from before with its commit, which names the files of the catalog's indexes
-    /// as well: the one that has changes of heap tuples is the catalog's.
+    /// Finds a rewritten catalog's previous file. The commit of the rewriting transaction drops this file
+    /// along with those of the catalog's indexes. The one with changes of heap tuples is the catalog's.
     fn note_old_file(&mut self, record: &Record<'_>, top: u32, end: &TransactionEnd<'_>, is_commit: bool) {
         if !self.looks_for_old_files {
             return;
@@ -477,14 +488,14 @@ impl Survey<'_> {
         if !is_commit || rewritten.is_empty() {
             return;
         }
-        // Those whose files from before are known.
+        // Exclude catalogs whose previous files are known.
         let known: FxHashSet<u32> =
             dropped.iter().filter_map(|file| self.catalogs.get(file).copied()).collect();
         rewritten.retain(|catalog| !known.contains(catalog));
         let unknown: Vec<RelFileLocator> =
             dropped.into_iter().filter(|file| self.unknown_files.contains(file)).collect();
         match (unknown.as_slice(), Vec::from_iter(rewritten).as_slice()) {
-            // The log has no change from before the rewrite.
+            // The WAL contains no change from before the rewrite.
             ([], _) | (_, []) => {}
             ([file], [catalog]) => {
                 self.findings.catalog_files.insert(*file, *catalog);
@@ -496,7 +507,7 @@ impl Survey<'_> {
         }
     }
 
-    /// Transactions that were in progress ended without a record. Prepared ones go on.
+    /// Ends transactions that were in progress and have no end record. Prepared ones continue.
     fn end_lost(&mut self, lsn: Lsn) {
         let findings = &mut self.findings;
         let is_prepared = |xid: u32| {
@@ -547,7 +558,7 @@ impl Survey<'_> {
         }
     }
 
-    /// A catalog that is met in one of the files in which it is looked for is in these: the log has what rewrites it.
+    /// A catalog with a record in one of its known files is in that file: the WAL contains any rewrite of it.
     fn note_met(&mut self, record: &Record<'_>) {
         if self.unmet.is_empty() {
             return;
@@ -557,8 +568,9 @@ impl Survey<'_> {
         }
     }
 
-    /// A catalog that was rewritten between the log and the names is in a file of which they know nothing: its rows are noticed by
-    /// their columns. They are not followed, as a table of a user's may have the same ones.
+    /// Searches for rows of catalogs by their columns. A catalog that was rewritten between the WAL and the
+    /// names is in a file that the names do not contain. The rows are not followed, as a user's table may
+    /// have the same columns.
     fn look_for_catalog_rows(&mut self, record: &Record<'_>) {
         self.tuples.clear();
         self.replay.apply(record, &mut Collector::new(&mut self.tuples));
@@ -570,7 +582,7 @@ impl Survey<'_> {
                     if !is_likely_row(catalog, layouts, encoding, bytes) {
                         continue;
                     }
-                    // Its rows have nothing but numbers, which a user's table may have as well.
+                    // Rows of `pg_inherits` consist of numbers only, and may be those of a user's table.
                     let is_known = match read(catalog, layouts, encoding, bytes) {
                         Some(Row::Inherits { parent, .. }) => self.relations.contains(&parent),
                         _ => true,
@@ -583,7 +595,8 @@ impl Survey<'_> {
         }
     }
 
-    /// At the log's end: the first catalog that was met in no known file, but seems to be in another one.
+    /// At the WAL's end: the first catalog that had no record in a known file, but seems to be in another
+    /// one.
     pub fn misplaced(&self) -> Option<(u32, Lsn)> {
         let suspects = self.suspects.iter().filter(|(catalog, _)| self.unmet.contains(catalog));
         suspects.map(|(catalog, lsn)| (*catalog, *lsn)).min_by_key(|(catalog, lsn)| (*lsn, *catalog))
@@ -604,7 +617,7 @@ impl Survey<'_> {
             unread.0 += 1;
             return;
         }
-        // A row that does not matter, such as that of an index which is no primary key.
+        // An irrelevant row, such as that of an index other than a primary key.
         let Some(key) = new.as_ref().or(old.as_ref()).map(Row::key) else { return };
         if let Some(Row::Class(class)) = &new
             && (class.name.starts_with("pg_temp_") || class.name.starts_with("pg_toast_"))
@@ -617,7 +630,7 @@ impl Survey<'_> {
         {
             self.note_made_file((record.lsn, record.header.xid), old.as_ref(), class);
         }
-        // It gets another file, and the row does not say which one it had.
+        // The relation gets another file, and the row does not show the previous one.
         if let Some(Row::Class(class)) = &new
             && is_old_unknown
             && class.file != 0
@@ -637,7 +650,7 @@ impl Survey<'_> {
                 }
             }
         }
-        // It gets the name, or had it.
+        // The relation gets the name, or had it.
         let has_name = |row: &Option<Row>| matches!(row, Some(Row::Class(class)) if (self.is_wanted)(class));
         let is_named = has_name(&old) || has_name(&new);
         if !is_named && matches!(key, Key::Class(oid) | Key::Attribute(oid, _) if self.others.contains(&oid))
@@ -650,7 +663,7 @@ impl Survey<'_> {
             _ => TypeUpdate::No,
         };
         let type_update = match type_update {
-            // A column that is added, or gets another type, gets its expression after that.
+            // A column that is added, or gets another type, gets its expression afterwards.
             TypeUpdate::Expression if self.has_just_changed(xid, key) => TypeUpdate::No,
             other => other,
         };
@@ -671,7 +684,7 @@ mod tests {
 
     #[test]
     fn a_subtransaction_within_another_is_of_the_toplevel_transaction() {
-        // 12 was rolled back with 11, and then the log named 10 as that one's; something is wrong with 20 and 21.
+        // 12 was rolled back with 11, and then the WAL named 10 as the parent of 11. 20 and 21 form a cycle.
         let parents = FxHashMap::from_iter([(12, 11), (11, 10), (20, 21), (21, 20)]);
         let findings = Findings { parents, ..Findings::default() };
         assert_eq!([12, 11, 10, 9].map(|xid| findings.top(xid)), [10, 10, 10, 9]);

@@ -13,31 +13,31 @@ pub(crate) struct Tuple<'a> {
     header: HeapTupleHeader<'a>,
 }
 
-/// The tuple does not have the columns that it should have.
+/// The tuple does not match the expected columns.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct NotThese;
 
 impl<'a> Tuple<'a> {
-    /// A tuple; `None` if the bytes have no header.
+    /// Wraps a tuple; `None` if the bytes have no header.
     pub fn of(bytes: &'a [u8]) -> Option<Tuple<'a>> {
         Some(Tuple { bytes, header: HeapTupleHeader::of(bytes)? })
     }
 
-    /// Number of attributes that it has; those of columns added later are not there.
+    /// Number of attributes in the tuple, without those of columns added later.
     pub fn natts(&self) -> usize {
         self.header.natts().into()
     }
 
-    /// Each column's bytes, nothing for null, from the first on; ends with the tuple's last attribute.
+    /// Returns each column's bytes, `None` for null, from the first column up to the tuple's last attribute.
     ///
-    /// `columns` are all of the table, in their order, dropped ones included.
+    /// `columns` are all columns of the table in order, including dropped ones.
     pub fn attributes<'c>(
         &self,
         columns: &'c [Column],
     ) -> impl Iterator<Item = Result<Option<Stored<'a>>, NotThese>> + use<'a, 'c> {
         let bitmap =
             self.header.has_nulls().then(|| self.bytes.get(HEAP_TUPLE_HEADER_BYTES..).unwrap_or(&[]));
-        // Offsets count from there, which is aligned.
+        // Offsets are relative to this aligned position.
         let data = self.bytes.get(usize::from(self.header.hoff())..).unwrap_or(&[]);
         let (mut at, mut failed) = (0, false);
         columns.iter().take(self.natts()).enumerate().map_while(move |(index, column)| {
@@ -68,7 +68,7 @@ mod tests {
     use crate::stored::decompress;
 
     proptest! {
-        /// Tuples are no longer than they are, whatever their headers say.
+        /// Arbitrary tuples: the returned values are never longer than the tuple, even if headers claim so.
         #[test]
         fn no_tuple_is_too_strange(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
             let columns: Vec<Column> =

@@ -1,7 +1,8 @@
 //! The catalogs of a base backup or of a stopped server's data directory.
 //!
-//! Which of the rows' versions counts at the log's start is not decided here: a backup is copied while the server runs, so that
-//! its files may have what happens in the log. Each version comes with its transactions, as far as they are not settled.
+//! This module does not decide which row version is valid at the WAL's start. A backup is copied while the
+//! server runs, so its files may contain changes from the WAL. Each version is returned with its
+//! transactions, unless these are settled.
 
 use std::fs;
 use std::io;
@@ -20,14 +21,14 @@ use super::layout::{Layout, oid};
 use super::row::{Row, read};
 use crate::encoding::Encoding;
 
-/// What made or removed a version of a row.
+/// The transaction that created or deleted a row version.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum By {
-    /// Nothing, or a transaction that was aborted.
+    /// No transaction, or one that was aborted.
     Nobody,
-    /// A transaction that is older than all that matters.
+    /// A transaction older than all relevant ones.
     Frozen,
-    /// A transaction that committed, or not, as the backup has it.
+    /// A transaction, and whether it committed according to the backup.
     Transaction { xid: u32, committed: bool },
 }
 
@@ -50,7 +51,7 @@ pub(crate) struct Loaded {
 }
 
 impl Version {
-    /// Whether it counted when the files were copied.
+    /// Whether the version was valid when the files were copied.
     pub fn is_current(&self) -> bool {
         let is_done = |by| match by {
             By::Nobody => false,
@@ -117,14 +118,15 @@ pub(crate) fn database_rows(data: &mut DataDir) -> io::Result<FxHashMap<u32, Dat
         let Some(encoding) = rest.get(OID_BYTES..).and_then(|rest| rest.first_chunk()) else { return };
         let encoding = Encoding::of_number(u32::from_le_bytes(*encoding)).unwrap_or_default();
         let end = name.iter().position(|&byte| byte == 0).unwrap_or(name.len());
-        // Which encoding this name is in is not known: that of the database that it was made in.
+        // The encoding of this name is unknown: it is that of the database in which it was created.
         let name = String::from_utf8_lossy(&name[..end]).into_owned();
         found.insert(u32::from_le_bytes(*oid), DatabaseRow { name, encoding });
     })?;
     Ok(found)
 }
 
-/// Reads the rows of a database's catalogs that `is_wanted`; those of `pg_class` and `pg_namespace` come first.
+/// Reads the rows of a database's catalogs for which `is_wanted` returns true; `pg_class` and `pg_namespace`
+/// come first.
 pub(crate) fn load(
     data: &mut DataDir,
     (database, tablespace): (u32, u32),
@@ -138,11 +140,11 @@ pub(crate) fn load(
     let mut files: FxHashMap<u32, RelFileLocator> =
         mapped.iter().map(|(oid, file)| (*oid, locator(*file))).collect();
     let mut loaded = Loaded { tablespace, encoding, versions: Vec::new(), files: FxHashMap::default() };
-    // What says which columns matter comes before them.
+    // The rows that determine which columns are wanted come first.
     let later =
         [oid::PG_INHERITS, oid::PG_TYPE, oid::PG_ATTRIBUTE, oid::PG_ENUM, oid::PG_INDEX, oid::PG_RANGE];
     for catalog in [oid::PG_CLASS, oid::PG_NAMESPACE].into_iter().chain(later) {
-        // Without a row in pg_class a catalog is where initdb puts it.
+        // Without a row in pg_class, a catalog is in the file that initdb assigned.
         let file = *files.entry(catalog).or_insert(locator(catalog));
         read_all(data, file, &mut clog, |tuple, by| {
             if let Some(row) = read(catalog, layouts, encoding, tuple) {
@@ -166,7 +168,7 @@ pub(crate) fn load(
     Ok(loaded)
 }
 
-/// Reads each heap tuple of a file, with what made and removed it.
+/// Reads each heap tuple of a file, with the transactions that created and deleted it.
 fn read_all(
     data: &mut DataDir,
     file: RelFileLocator,
@@ -178,7 +180,7 @@ fn read_all(
         if !data.read_page(file, Fork::MAIN, block, &mut page.0)? {
             return Ok(());
         }
-        // A torn page is in the log, with an image.
+        // The WAL contains an image of a torn page.
         if !data.checksum_holds(block, &page) {
             continue;
         }
@@ -208,14 +210,14 @@ fn deleter(header: &HeapTupleHeader<'_>, clog: &mut CommitLog) -> io::Result<By>
     let bits = header.infomask();
     let is_lock = bits & infomask::HEAP_XMAX_LOCK_ONLY != 0
         || bits & (infomask::HEAP_XMAX_IS_MULTI | infomask::HEAP_LOCK_MASK) == infomask::HEAP_XMAX_EXCL_LOCK;
-    // Rows of catalogs are locked by several transactions only while they are not changed.
+    // A catalog row has several lockers only while it is not being changed.
     if bits & (infomask::HEAP_XMAX_INVALID | infomask::HEAP_XMAX_IS_MULTI) != 0 || is_lock {
         return Ok(By::Nobody);
     }
     clog.by(header.xmax())
 }
 
-/// Where the map of a database's catalogs is.
+/// Path of the map of a database's catalogs.
 fn map_path(folder: &Path, database: u32, tablespace: u32) -> io::Result<PathBuf> {
     if tablespace == DEFAULT_TABLESPACE {
         return Ok(folder.join(format!("base/{database}/pg_filenode.map")));
@@ -248,7 +250,7 @@ pub(crate) fn mappings(bytes: &[u8]) -> Option<Vec<(u32, u32)>> {
     }
 }
 
-/// Which transactions committed (`pg_xact`): 2 bits each.
+/// The commit status of transactions (`pg_xact`): 2 bits each.
 struct CommitLog {
     folder: PathBuf,
     segment: Option<(u32, Vec<u8>)>,

@@ -1,5 +1,5 @@
-//! The catalogs of large objects: `pg_largeobject` contains their pages, `pg_largeobject_metadata` a row for each
-//! of them with its owner and privileges.
+//! The catalogs of large objects: `pg_largeobject` contains their pages, `pg_largeobject_metadata` contains a
+//! row for each large object with its owner and privileges.
 
 use walden_source::names::Column;
 
@@ -10,7 +10,7 @@ use crate::types::oid;
 pub(crate) const PG_LARGEOBJECT: u32 = 2613;
 /// OID of `pg_largeobject_metadata`.
 pub(crate) const PG_LARGEOBJECT_METADATA: u32 = 2995;
-/// Both.
+/// OIDs of both catalogs.
 const CATALOGS: [u32; 2] = [PG_LARGEOBJECT, PG_LARGEOBJECT_METADATA];
 
 const ACL_ARRAY: u32 = 1034;

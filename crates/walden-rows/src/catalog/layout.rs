@@ -1,4 +1,4 @@
-//! Which columns the catalogs have, by version.
+//! Columns of the catalogs, by version.
 
 use rustc_hash::FxHashMap;
 use walden_format::version::Major;
@@ -24,13 +24,13 @@ pub(crate) struct Layout {
 }
 
 impl Layout {
-    /// Where a column is among the catalog's.
+    /// Index of a column among the catalog's.
     pub fn index(&self, name: &str) -> Option<usize> {
         self.indexes.get(name).copied()
     }
 }
 
-/// The catalogs of a version by their OIDs; `None` if the version's are not known here.
+/// The catalogs of a version by their OIDs; `None` if the version is unknown.
 pub(crate) fn layouts(version: Major) -> Option<FxHashMap<u32, Layout>> {
     let number = version.number() / 10_000;
     let lines = include_str!("catalogs.txt").lines().filter(|line| !line.starts_with('#'));
@@ -38,7 +38,7 @@ pub(crate) fn layouts(version: Major) -> Option<FxHashMap<u32, Layout>> {
     (!layouts.is_empty()).then_some(layouts)
 }
 
-/// The name of a catalog; empty if it is none of them.
+/// The name of a catalog; empty if it is not in the list.
 pub(crate) fn name(oid: u32) -> &'static str {
     let mut lines = include_str!("catalogs.txt").lines().filter(|line| !line.starts_with('#'));
     let found = lines.find_map(|line| {

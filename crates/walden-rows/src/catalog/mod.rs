@@ -1,7 +1,7 @@
-//! What tables, columns and types a database has at a moment of the log.
+//! The tables, columns and types of a database at a position in the WAL.
 //!
-//! The state at the log's start comes from a base backup's catalogs or from saved names; from there on it follows the changes
-//! that the log has of the catalogs' rows.
+//! The state at the WAL's start comes from a base backup's catalogs or from saved names. From there on it
+//! follows the changes of catalog rows in the WAL.
 
 mod base;
 mod large_objects;
@@ -26,24 +26,25 @@ use crate::change::Table;
 use crate::encoding::Encoding;
 use crate::types::Types;
 
-/// Schemas that initdb makes (`pg_namespace.dat`).
+/// Schemas that initdb creates (`pg_namespace.dat`).
 const INITIAL_SCHEMAS: [(u32, &str); 3] = [(11, "pg_catalog"), (99, "pg_toast"), (2200, "public")];
-/// Levels of partitions that are followed.
+/// Maximum number of partition levels.
 const MAX_PARTITION_DEPTH: usize = 64;
 
-/// The rows of the catalogs at a moment.
+/// The rows of the catalogs at a position in the WAL.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Catalog {
     pub database: u32,
-    /// Where the database's relations are that are in no other tablespace.
+    /// The database's default tablespace.
     pub tablespace: u32,
-    /// Other tablespaces where they are before or after the database is moved.
+    /// Its default tablespaces before or after it is moved.
     pub other_tablespaces: Vec<u32>,
     rows: FxHashMap<Key, Row>,
     pub types: Types,
     /// Composite types whose columns may have changed, by their relations.
     composites: FxHashMap<u32, u32>,
-    /// The schemas of relations that names know, for those whose rows in the log say no more than the schema's OID.
+    /// Schemas of relations from the names, for relations whose rows in the WAL contain only the schema's
+    /// OID.
     pub schemas_by_names: FxHashMap<u32, String>,
     stale: FxHashSet<u32>,
 }
@@ -55,9 +56,10 @@ impl Catalog {
         Catalog { database, tablespace, types, ..Catalog::default() }
     }
 
-    /// Puts a row in place of what has its key, or removes that. Returns what was there.
+    /// Inserts or replaces the row with a key, or removes it. Returns the previous row.
     ///
-    /// Names have no OIDs of schemas: a row of the log whose schema is not known leaves the relation in the one that it has.
+    /// Names do not contain schemas' OIDs. If the schema of a row from the WAL is unknown, the relation keeps
+    /// its current one.
     pub fn set(&mut self, key: Key, row: Option<Row>) -> Option<Row> {
         let row = row.map(|row| self.with_schema(row));
         self.update_types(key, row.as_ref());
@@ -106,16 +108,16 @@ impl Catalog {
         })
     }
 
-    /// The name of a schema; empty if it is not known.
+    /// The name of a schema; empty if unknown.
     pub fn schema(&self, namespace: u32) -> &str {
         match self.rows.get(&Key::Namespace(namespace)) {
             Some(Row::Namespace { name, .. }) => name,
-            // Names have no OIDs of schemas. These are initdb's.
+            // Names do not contain schemas' OIDs. These are initdb's.
             _ => INITIAL_SCHEMAS.iter().find(|(oid, _)| *oid == namespace).map_or("", |(_, name)| name),
         }
     }
 
-    /// The name of a relation's schema; empty if it is not known.
+    /// The name of a relation's schema; empty if unknown.
     pub fn schema_of(&self, class: &Class) -> &str {
         match self.schema(class.namespace) {
             "" => self.schemas_by_names.get(&class.oid).map_or("", String::as_str),
@@ -123,7 +125,7 @@ impl Catalog {
         }
     }
 
-    /// The file that a relation is in; nothing if it has none or is mapped.
+    /// The file of a relation; `None` if it has none or is mapped.
     pub fn file(&self, class: &Class) -> Option<RelFileLocator> {
         let tablespace = if class.tablespace == 0 { self.tablespace } else { class.tablespace };
         (class.file != 0).then_some(RelFileLocator {
@@ -133,7 +135,8 @@ impl Catalog {
         })
     }
 
-    /// All files that a relation is in while its file has this number: those of a database that is moved have another tablespace then.
+    /// All files of a relation while its file has this number: in a database that is moved, the tablespace
+    /// changes.
     pub fn files(&self, class: &Class) -> Vec<RelFileLocator> {
         let Some(file) = self.file(class) else { return Vec::new() };
         let mut files = vec![file];
@@ -145,7 +148,7 @@ impl Catalog {
         files
     }
 
-    /// Adds those that descend from relations: partitions, and theirs.
+    /// Adds descendants of relations: partitions and their partitions.
     pub fn add_partitions(&self, oids: &mut FxHashSet<u32>) {
         for _ in 0..MAX_PARTITION_DEPTH {
             let before = oids.len();
@@ -162,7 +165,7 @@ impl Catalog {
         }
     }
 
-    /// A table with its columns; nothing if it is not there or has none that are known.
+    /// Returns a table with its columns; `None` if it does not exist or its columns are unknown.
     pub fn table(&mut self, oid: u32) -> Option<Table> {
         self.refresh_composites();
         let class = self.class(oid)?.clone();
@@ -181,7 +184,7 @@ impl Catalog {
         Some(Table::new(oid, self.database, schema, class.name, columns))
     }
 
-    /// The columns of a relation from the first on; a gap ends them.
+    /// The columns of a relation, starting with the first, up to a gap.
     fn columns(&self, relation: u32) -> Vec<Column> {
         let column = |number| match self.rows.get(&Key::Attribute(relation, number)) {
             Some(Row::Attribute { column, .. }) => Some(column.clone()),
@@ -230,12 +233,12 @@ impl Catalog {
         }
     }
 
-    /// The composite type of which a relation has the attributes.
+    /// The composite type whose attributes belong to a relation.
     pub fn composite(&self, relation: u32) -> Option<u32> {
         self.composites.get(&relation).copied()
     }
 
-    /// Takes over the columns of composite types that have changed.
+    /// Updates the columns of composite types that have changed.
     pub fn refresh_composites(&mut self) {
         for relation in std::mem::take(&mut self.stale) {
             let columns = self.columns(relation);
@@ -246,7 +249,7 @@ impl Catalog {
         }
     }
 
-    /// After rows came in any order: labels and bounds whose types came later.
+    /// Resolves rows that were added before the types they belong to: labels and bounds.
     pub fn settle(&mut self) {
         let late: Vec<(Key, Row)> = self
             .rows

@@ -1,4 +1,4 @@
-//! The state of the catalogs from names that a server gave.
+//! The state of the catalogs from a server's saved names.
 
 use rustc_hash::FxHashMap;
 use walden_format::record::RelFileLocator;
@@ -10,15 +10,15 @@ use super::{Catalog, Class, Row};
 use crate::encoding::Encoding;
 use crate::types::Types;
 
-/// Namespaces get numbers of their own, as names do not have their OIDs.
+/// First number for namespaces, as names do not contain their OIDs.
 const FIRST_NAMESPACE: u32 = 0xF000_0000;
-/// OIDs of the rows that stand for primary keys, likewise.
+/// First OID of rows that represent primary keys, likewise.
 pub(crate) const FIRST_MADE: u32 = 0xE000_0000;
 
-/// What names know of a database.
+/// Builds a database's catalog from names.
 pub(crate) fn from_names(names: &Names, database: u32) -> Catalog {
     let known = names.database(database);
-    // Names that were saved before have no encoding.
+    // Names saved by earlier versions have no encoding.
     let encoding = known.and_then(|known| Encoding::of_name(known.encoding.as_deref()?)).unwrap_or_default();
     let mut catalog = Catalog::new(database, known.map(|known| known.tablespace), encoding);
     let mut schemas: Vec<String> = Vec::new();
@@ -42,7 +42,8 @@ pub(crate) fn from_names(names: &Names, database: u32) -> Catalog {
             let row = Row::Enum { oid, of: of.oid, label };
             catalog.set(row.key(), Some(row));
         }
-        // Of an `ALTER TYPE`, the log has only the attributes that it changes: the others have to be there.
+        // For an `ALTER TYPE`, the WAL contains only the attributes that it changes. The others must already
+        // be present.
         if of.kind == 'c' {
             for column in &of.columns {
                 let row = Row::Attribute { relation: of.relation, column: column.clone() };
@@ -106,7 +107,8 @@ pub(crate) fn from_names(names: &Names, database: u32) -> Catalog {
     catalog
 }
 
-/// A column whose default is a label of an enum, with its value instead: the label may be renamed, and another value may get it.
+/// A column whose default is an enum label, with its value instead: the label may be renamed and reused for
+/// another value.
 fn with_label(types: &Types, row: &Row) -> Option<Row> {
     let Row::Attribute { relation, column } = row else { return None };
     let Missing::Text(label) = &column.missing else { return None };
@@ -115,7 +117,7 @@ fn with_label(types: &Types, row: &Row) -> Option<Row> {
     Some(Row::Attribute { relation: *relation, column: Column { missing, ..column.clone() } })
 }
 
-/// The files of the catalogs: those that names know, else where initdb puts them.
+/// The files of the catalogs: those in the names, otherwise those that initdb assigns.
 pub(crate) fn catalog_files(names: &Names, database: u32, tablespace: u32) -> FxHashMap<u32, RelFileLocator> {
     let known = current_files(names, database);
     let all = [
@@ -132,7 +134,7 @@ pub(crate) fn catalog_files(names: &Names, database: u32, tablespace: u32) -> Fx
     all.map(|oid| (oid, known.get(&oid).copied().unwrap_or(initial(oid)))).into_iter().collect()
 }
 
-/// Files in which the catalogs were before, as far as names that were saved then are among these.
+/// Previous files of the catalogs, if earlier saved names are among these.
 pub(crate) fn former_files(
     names: &Names,
     database: u32,
@@ -152,7 +154,7 @@ fn current_files(names: &Names, database: u32) -> FxHashMap<u32, RelFileLocator>
     names.files().filter(is_current).map(|(file, relation)| (relation.oid, file)).collect()
 }
 
-/// The TOAST tables by the OIDs of the tables that they belong to.
+/// The TOAST tables by the OIDs of their tables.
 fn toast_tables(names: &Names, database: u32) -> FxHashMap<u32, u32> {
     let is_toast =
         |relation: &&Relation| relation.kind == RelationKind::Toast && relation.database == database;
@@ -202,7 +204,7 @@ mod tests {
         assert_eq!([missing(20_000, "other"), missing(25, "high")], [None, None]);
     }
 
-    /// `ALTER TYPE ... ADD ATTRIBUTE` within the log adds one to those that the names have.
+    /// `ALTER TYPE ... ADD ATTRIBUTE` within the WAL adds an attribute to those in the names.
     #[test]
     fn attributes_of_composite_types_follow_the_log() {
         let column = |number| Column::plain(number, "c", 23, 4, 'i');

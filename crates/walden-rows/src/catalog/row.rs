@@ -1,4 +1,4 @@
-//! Rows of the catalogs, as far as they matter here.
+//! Relevant rows of the catalogs.
 
 use rustc_hash::FxHashMap;
 use walden_redo::page::heap_tuple::HeapTupleHeader;
@@ -10,7 +10,7 @@ use crate::stored::{Stored, decompress, next};
 use crate::tuple::Tuple;
 use crate::types;
 
-/// What a row is of.
+/// Identifies a row.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub(crate) enum Key {
     Class(u32),
@@ -74,9 +74,9 @@ pub(crate) struct Class {
     pub oid: u32,
     pub name: String,
     pub namespace: u32,
-    /// 0 for what has no file, and for mapped catalogs.
+    /// 0 for relations without a file, and for mapped catalogs.
     pub file: u32,
-    /// 0 for that of the database.
+    /// 0 for the database's default tablespace.
     pub tablespace: u32,
     pub toast: u32,
     pub kind: char,
@@ -98,23 +98,23 @@ impl Row {
     }
 }
 
-/// What an update of a column's row may be of `ALTER COLUMN ... TYPE`.
+/// Classifies an update of a column's row as a step of `ALTER COLUMN ... TYPE`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) enum TypeUpdate {
     /// It changes something else, or is no update.
     #[default]
     No,
-    /// It leaves the type, its modifier and the collation. There is hardly a reason for it but an expression (`USING`).
+    /// It keeps the type, its modifier and the collation. The likely reason is an expression (`USING`).
     Same,
-    /// It sets another one.
+    /// It sets a different type, modifier or collation.
     Other,
     /// It sets the expression of a generated column.
     Expression,
 }
 
-/// Columns of `pg_attribute` that say a type.
+/// Columns of `pg_attribute` that define a type.
 const TYPE_COLUMNS: [&str; 3] = ["atttypid", "atttypmod", "attcollation"];
-/// Others that `ATExecAlterColumnType` sets.
+/// Other columns that `ATExecAlterColumnType` sets.
 const OF_TYPE_COLUMNS: [&str; 9] = [
     "attlen",
     "attndims",
@@ -127,14 +127,14 @@ const OF_TYPE_COLUMNS: [&str; 9] = [
     "attmissingval",
 ];
 const OPTIONS_COLUMN: &str = "attoptions";
-/// The option by which some servers (Debian's 15.20) count the types of a column. `ALTER COLUMN ... TYPE` gives the same number to all columns
-/// behind the one that it is about, whose row it writes first.
+/// The option in which some servers (Debian's 15.20) count a column's types. `ALTER COLUMN ... TYPE` assigns
+/// the same number to all columns after the altered one, whose row it writes first.
 const VERSION_OPTION: &[u8] = b"pg_attver=";
 
-/// Whether rows that lack the column have a default of it.
+/// Whether rows without the column have a default for it.
 const MISSING_COLUMN: &str = "atthasmissing";
 
-/// Whether `ALTER COLUMN ... TYPE` may have made a tuple of `pg_attribute` from another one: it changes nothing else.
+/// Classifies a change of a `pg_attribute` tuple: `ALTER COLUMN ... TYPE` changes nothing else.
 pub(crate) fn type_update(layouts: &FxHashMap<u32, Layout>, old: &[u8], new: &[u8]) -> TypeUpdate {
     let Some(layout) = layouts.get(&oid::PG_ATTRIBUTE) else { return TypeUpdate::No };
     let (Some(old), Some(new)) =
@@ -159,21 +159,22 @@ pub(crate) fn type_update(layouts: &FxHashMap<u32, Layout>, old: &[u8], new: &[u
     let mut others = names.filter(|name| !TYPE_COLUMNS.contains(name) && !OF_TYPE_COLUMNS.contains(name));
     match (others.all(is_same), TYPE_COLUMNS.into_iter().all(is_same)) {
         (false, _) => TypeUpdate::No,
-        // A rewrite does this to all columns that were added with a default, before it and after it (`RelationClearMissing`).
+        // A rewrite changes this for all columns that were added with a default, before and after it
+        // (`RelationClearMissing`).
         (true, true) if !is_same(MISSING_COLUMN) => TypeUpdate::No,
         (true, true) => TypeUpdate::Same,
         (true, false) => TypeUpdate::Other,
     }
 }
 
-/// `SET EXPRESSION` removes the expression before it stores the other one (`ATExecSetExpression`).
+/// `SET EXPRESSION` removes the expression before it stores the new one (`ATExecSetExpression`).
 fn gets_expression(old: &Fields<'_>, new: &Fields<'_>) -> bool {
     let has_expression = |fields: &Fields<'_>| fields.bool("atthasdef");
     let is_generated = new.letter("attgenerated").is_some_and(|letter| letter != '\0');
     is_generated && has_expression(old) == Some(false) && has_expression(new) == Some(true)
 }
 
-/// By what the server of a tuple of `pg_attribute` counts the column's types; nothing if it does not.
+/// The server's count of the column's types in a `pg_attribute` tuple; `None` if the server keeps none.
 pub(crate) fn type_version(layouts: &FxHashMap<u32, Layout>, tuple: &[u8]) -> Option<Vec<u8>> {
     let fields = Fields::of(layouts.get(&oid::PG_ATTRIBUTE)?, Encoding::default(), tuple)?;
     options(&fields).into_iter().find(|option| option.starts_with(VERSION_OPTION))
@@ -186,7 +187,7 @@ fn options(fields: &Fields<'_>) -> Vec<Vec<u8>> {
         Some(Stored::Compressed(bytes)) => decompress(bytes).unwrap_or_default(),
         _ => return Vec::new(),
     };
-    // Elements are aligned from the array's length on, which is not in the content.
+    // Elements are aligned relative to the array's length, which the content does not include.
     let mut whole = vec![0; ARRAY_LENGTH_BYTES];
     whole.extend(content);
     let (mut at, mut found) = (ARRAY_HEADER_BYTES, Vec::new());
@@ -201,7 +202,7 @@ fn options(fields: &Fields<'_>) -> Vec<Vec<u8>> {
     found
 }
 
-/// Reads a tuple of a catalog whose names are in an encoding; `None` if it does not matter here or cannot be read.
+/// Reads a tuple of a catalog whose names are in an encoding; `None` if it is irrelevant or cannot be read.
 pub(crate) fn read(
     catalog: u32,
     layouts: &FxHashMap<u32, Layout>,
@@ -235,16 +236,17 @@ pub(crate) fn read(
     }
 }
 
-/// Catalogs whose rows hardly any other table's are taken for, by their many columns. What changes tables changes these.
+/// Catalogs with so distinctive columns that rows of other tables hardly resemble theirs. Every change of a
+/// table changes these catalogs.
 pub(crate) const DISTINCT_CATALOGS: [u32; 3] = [oid::PG_CLASS, oid::PG_ATTRIBUTE, oid::PG_TYPE];
 
-/// Others whose rows are taken for those of a table of a user's only if that is made like the catalog. They are looked for where the names
-/// say that they were rewritten at some time.
+/// Other catalogs. Rows of a user's table resemble theirs only if the table is defined like the catalog. They
+/// are searched for if the names show that the catalog was rewritten.
 pub(crate) const OTHER_CATALOGS: [u32; 4] =
     [oid::PG_INDEX, oid::PG_ENUM, oid::PG_NAMESPACE, oid::PG_INHERITS];
 
-/// Whether a tuple is most likely one of these catalogs' rows, wherever it lies: it has as many columns, and letters, names and numbers
-/// as the catalog has.
+/// Whether a tuple is most likely a row of one of these catalogs, in any file: its number of columns, and its
+/// letters, names and numbers match the catalog's.
 pub(crate) fn is_likely_row(
     catalog: u32,
     layouts: &FxHashMap<u32, Layout>,
@@ -270,17 +272,17 @@ pub(crate) fn is_likely_row(
     }
 }
 
-/// The same of [`OTHER_CATALOGS`]; nothing if the tuple has other columns.
+/// Does the same for [`OTHER_CATALOGS`]; `None` if the tuple has other columns.
 fn is_likely_other(catalog: u32, layouts: &FxHashMap<u32, Layout>, tuple: &[u8]) -> Option<bool> {
     /// Bytes of the columns, which have a fixed length.
     const ENUM_BYTES: usize = 4 + 4 + 4 + 64;
     const INHERITS_BYTES: usize = 4 + 4 + 4 + 1;
-    /// The first superuser (`BOOTSTRAP_SUPERUSERID`), who has the least OID.
+    /// The first superuser (`BOOTSTRAP_SUPERUSERID`), whose OID is the lowest.
     const FIRST_OWNER: u32 = 10;
     let fields = Fields::of(layouts.get(&catalog)?, Encoding::default(), tuple)?;
     let bytes = tuple.len().checked_sub(usize::from(HeapTupleHeader::of(tuple)?.hoff()))?;
     let is_oid = |name: &str| fields.number(name).is_some_and(|oid| oid != 0);
-    // The server fills what is behind a name with zeros (`namein`).
+    // The server fills the bytes after a name with zeros (`namein`).
     let is_name = |name: &str| {
         let end =
             fields.fixed(name).and_then(|bytes| Some((bytes, bytes.iter().position(|byte| *byte == 0)?)));
@@ -318,7 +320,7 @@ fn is_likely_other(catalog: u32, layouts: &FxHashMap<u32, Layout>, tuple: &[u8])
 /// The columns of a catalog's tuple by their names.
 struct Fields<'a> {
     layout: &'a Layout,
-    /// Of names.
+    /// The encoding of names.
     encoding: Encoding,
     values: Vec<Option<Stored<'a>>>,
 }
@@ -405,7 +407,7 @@ fn attribute(fields: &Fields<'_>) -> Option<Row> {
     Some(Row::Attribute { relation: fields.number("attrelid")?, column })
 }
 
-/// The element of `attmissingval`, an array of one.
+/// The element of `attmissingval`, an array with one element.
 fn missing(array: Stored<'_>, length: i16, align: char) -> Option<Vec<u8>> {
     let content = match array {
         Stored::Plain(content) => content.to_vec(),
@@ -468,7 +470,7 @@ mod tests {
     /// Values of columns by their names.
     type Values<'a> = &'a [(&'a str, &'a [u8])];
 
-    /// A tuple with these values, zeros in the other columns of a fixed length, and nulls in all others.
+    /// A tuple with these values, zeros in the other columns of fixed length, and nulls in all others.
     fn tuple(layout: &Layout, values: Values<'_>) -> Vec<u8> {
         const HEADER_BYTES: usize = 23;
         let natts = layout.columns.len();
@@ -540,7 +542,7 @@ mod tests {
         }
     }
 
-    /// A tuple of `pg_attribute` whose options are these.
+    /// A tuple of `pg_attribute` with these options.
     fn with_options(layout: &Layout, values: Values<'_>, options: &[&str]) -> Vec<u8> {
         let at = layout.index("attoptions").expect("a column");
         let mut bytes = tuple(layout, values);
