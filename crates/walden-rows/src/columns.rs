@@ -1,4 +1,4 @@
-//! The columns that tables have within a log, for readers that need one set of them.
+//! The columns of tables across the WAL, for readers that need a single set.
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -6,25 +6,25 @@ use crate::catalog::{Catalog, Key, Row};
 use crate::change::is_shown;
 use crate::types::Kind;
 
-/// A column by its name, with each type that it has somewhere in the log: in another partition, or before an `ALTER TABLE`.
+/// A column by name, with each type that it has in the WAL: in another partition, or before an `ALTER TABLE`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TypedColumn {
     /// Its name.
     pub name: String,
-    /// Its types, each once; at least one.
+    /// Its distinct types; at least one.
     pub types: Vec<ColumnType>,
 }
 
 /// A type of a column.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ColumnType {
-    /// OID of the built-in type, of a domain that of its base type; nothing for enums, arrays and others.
+    /// OID of the built-in type, or of a domain's base type; `None` for enums, arrays and others.
     pub builtin: Option<u32>,
-    /// `atttypmod`; of a domain the `typtypmod` of the domain over the base type.
+    /// `atttypmod`; for a domain, the `typtypmod` of the domain over the base type.
     pub typmod: i32,
 }
 
-/// The columns of tables from the state at the log's start and from rows that come later.
+/// Collects the columns of tables from the state at the WAL's start and from later rows.
 pub(crate) fn union<'r>(
     catalog: &Catalog,
     tables: &FxHashSet<u32>,

@@ -1,7 +1,7 @@
-//! Bytes of a column to values.
+//! Decodes bytes of a column to values.
 //!
-//! Lengths come from tuples that may be damaged, or be read with the wrong columns: each is checked, and what does not fit is
-//! an error of the value alone.
+//! Lengths come from tuples that may be damaged, or decoded with the wrong columns. Each length is checked,
+//! and a mismatch affects that value only.
 
 use walden_redo::page::Tid;
 use walden_redo::page::varlena::LONG_HEADER_BYTES;
@@ -13,18 +13,18 @@ use crate::value::{
     Array, Dimension, Float, Inet, Interval, Numeric, Range, Value, hex_bytes, jsonb_text, tsvector_text,
 };
 
-/// Values within each other that are followed.
+/// Maximum depth of nested values.
 const MAX_DEPTH: usize = 64;
-/// Dimensions of an array (`MAXDIM`).
+/// Maximum number of dimensions of an array (`MAXDIM`).
 const MAX_DIMENSIONS: usize = 6;
-/// Reads a value of a type from its bytes, without the header of its length.
+/// Decodes a value of a type from its bytes, without a length header.
 ///
-/// What cannot be read is [`Value::Unknown`].
+/// A value that cannot be decoded becomes [`Value::Unknown`].
 pub(crate) fn value(types: &Types, type_oid: u32, bytes: &[u8]) -> Value {
     read(types, type_oid, bytes, 0).unwrap_or_else(|| Value::Unknown(bytes.to_vec()))
 }
 
-/// Reads a value from the text that PostgreSQL prints of it, as far as the text alone says it. Others are [`Value::Printed`].
+/// Parses a value from PostgreSQL's text, if the text determines it. Other values become [`Value::Printed`].
 pub(crate) fn printed(types: &Types, type_oid: u32, text: &str) -> Value {
     let value = match types.kind(type_oid) {
         Kind::Base(oid::BOOL) => match text {
@@ -168,7 +168,8 @@ fn number(bytes: &[u8], at: usize) -> Option<u32> {
     bytes.get(at..)?.first_chunk().map(|word| u32::from_le_bytes(*word))
 }
 
-/// The value at `at` of bytes that begin where the whole value's header of 4 bytes does, as alignment counts from there.
+/// Decodes the value at `at`. `whole` starts with the whole value's header of 4 bytes, as alignment counts
+/// from there.
 fn inner(types: &Types, of: u32, whole: &[u8], at: &mut usize, depth: usize) -> Option<Value> {
     let layout = types.layout(of)?;
     match next(whole, at, layout)? {
@@ -176,12 +177,12 @@ fn inner(types: &Types, of: u32, whole: &[u8], at: &mut usize, depth: usize) -> 
             Some(read(types, of, bytes, depth + 1).unwrap_or_else(|| Value::Unknown(bytes.to_vec())))
         }
         Stored::Compressed(bytes) => read(types, of, &decompress(bytes)?, depth + 1),
-        // Values within others are never in a TOAST table (`toast_flatten_tuple_to_datum`).
+        // Nested values are never in a TOAST table (`toast_flatten_tuple_to_datum`).
         Stored::Toasted(_) => None,
     }
 }
 
-/// A value's bytes as they are with the header of 4 bytes that was removed.
+/// A value's bytes with the removed 4-byte header restored.
 fn with_header(bytes: &[u8]) -> Vec<u8> {
     let mut whole = Vec::with_capacity(LONG_HEADER_BYTES + bytes.len());
     whole.extend([0; LONG_HEADER_BYTES]);
@@ -189,7 +190,8 @@ fn with_header(bytes: &[u8]) -> Vec<u8> {
     whole
 }
 
-/// `ArrayType`: number of dimensions, where the data begins or 0, type of the elements, lengths, lower bounds, null bitmap.
+/// `ArrayType`: number of dimensions, offset of the data or 0, type of the elements, lengths, lower bounds,
+/// null bitmap.
 fn array(types: &Types, element: u32, bytes: &[u8], depth: usize) -> Option<Array> {
     const HEADER: usize = 16;
     let whole = with_header(bytes);
@@ -224,9 +226,10 @@ fn array(types: &Types, element: u32, bytes: &[u8], depth: usize) -> Option<Arra
     Some(Array { dimensions, elements, element_type: element })
 }
 
-/// `int2vector` and `oidvector`: the fields of an array of one dimension, which has a length also if it is empty, and no nulls.
+/// `int2vector` and `oidvector`: the fields of a one-dimensional array, which has a length even if empty, and
+/// no nulls.
 fn vector<const WIDTH: usize>(bytes: &[u8], of: impl Fn([u8; WIDTH]) -> i64) -> Option<Value> {
-    /// Number of dimensions, where the data begins, type, length, lower bound.
+    /// Number of dimensions, offset of the data, type, length, lower bound.
     const HEADER: usize = 20;
     let (dimensions, data_at, length) = (number(bytes, 0)?, number(bytes, 4)?, number(bytes, 12)?);
     let (numbers, rest) = bytes.get(HEADER..)?.as_chunks::<WIDTH>();
@@ -234,7 +237,7 @@ fn vector<const WIDTH: usize>(bytes: &[u8], of: impl Fn([u8; WIDTH]) -> i64) -> 
     is_sound.then(|| Value::Vector(numbers.iter().map(|number| of(*number)).collect()))
 }
 
-/// What a range has (`RANGE_*` in `rangetypes.h`).
+/// Flags of a range (`RANGE_*` in `rangetypes.h`).
 mod range_flags {
     pub const EMPTY: u8 = 0x01;
     pub const LOWER_INCLUSIVE: u8 = 0x02;
@@ -251,7 +254,7 @@ fn range_value(types: &Types, subtype: u32, bytes: &[u8], depth: usize) -> Optio
     range(types, subtype, &with_header(bounds), &mut at, *flags, depth)
 }
 
-/// The bounds of a range from `at` on.
+/// Decodes the bounds of a range, starting at `at`.
 fn range(
     types: &Types,
     subtype: u32,
@@ -284,7 +287,7 @@ fn multirange(types: &Types, subtype: u32, bytes: &[u8], depth: usize) -> Option
     let mut at = (flags_at + count).next_multiple_of(align);
     let mut ranges = Vec::with_capacity(count);
     for &flags in flags {
-        // Each range's bounds begin where the type's alignment allows it.
+        // Each range's bounds start at the type's alignment.
         at = at.next_multiple_of(align);
         ranges.push(range(types, subtype, &whole, &mut at, flags, depth)?);
     }
@@ -298,7 +301,7 @@ fn composite(types: &Types, type_oid: u32, bytes: &[u8], depth: usize) -> Option
     let tuple = Tuple::of(&whole)?;
     let mut values = Vec::with_capacity(columns.len());
     let mut attributes = tuple.attributes(columns);
-    // Attributes that were added to the type since are null.
+    // Attributes added to the type later are null.
     for (column, stored) in columns.iter().map(|column| (column, attributes.next().unwrap_or(Ok(None)))) {
         let stored = stored.ok()?;
         if column.is_dropped {
@@ -373,7 +376,7 @@ mod tests {
     ];
 
     proptest! {
-        /// Whatever the bytes are, they are a value or unknown, and can be printed.
+        /// Arbitrary bytes decode to a value or to unknown, and the result can be printed.
         #[test]
         fn no_bytes_are_too_strange(
             type_oid in proptest::sample::select(&OIDS[..]),
@@ -396,7 +399,7 @@ mod tests {
         assert_eq!(text(oid::OIDVECTOR, &header(oid::OID, 0)), "");
         let damaged = [header(oid::INT2, 3), vec![0; 4]].concat();
         assert_eq!(value(&types(), oid::INT2VECTOR, &damaged), Value::Unknown(damaged.clone()));
-        // An array of vectors: each has a header of its length.
+        // An array of vectors: each has its own length header.
         let mut array =
             [1, 0, oid::INT2VECTOR, 1, 1, 4 * (4 + two.len() as u32)].map(u32::to_le_bytes).concat();
         array.extend(&two);

@@ -1,7 +1,7 @@
 //! The encodings of databases: text in values and names as UTF-8.
 //!
-//! A database's catalogs and values are in its encoding (`pg_database.encoding`, numbers of `pg_enc` in `mb/pg_wchar.h`). Which
-//! characters its bytes stand for is what PostgreSQL's conversions to UTF-8 say.
+//! A database's catalogs and values are in its encoding (`pg_database.encoding`, numbers of `pg_enc` in
+//! `mb/pg_wchar.h`). Bytes are decoded as PostgreSQL's conversions to UTF-8 do.
 
 use encoding_rs as tables;
 
@@ -21,11 +21,12 @@ enum Form {
     Utf8,
     /// The first characters of Unicode.
     Latin1,
-    /// ISO 8859-9, for which the Encoding Standard has Windows's table, with other characters in place of control ones.
+    /// ISO 8859-9. The Encoding Standard uses the table of Windows-1254 for it, with other characters for
+    /// control characters.
     Latin5,
     /// As in the Encoding Standard.
     Table(&'static tables::Encoding),
-    /// Known for bytes of ASCII alone.
+    /// Only ASCII is supported.
     Ascii,
 }
 
@@ -33,9 +34,9 @@ const fn known(number: u32, name: &'static str, form: Form) -> Known {
     Known { number, name, form }
 }
 
-/// What a database can have. Clients have more: those are never stored.
+/// Encodings of databases. Client-only encodings are never stored.
 static ENCODINGS: [Known; 35] = [
-    // Bytes without a meaning; whoever stores UTF-8 there, which most do, can read it.
+    // Bytes without a defined encoding; most databases contain UTF-8.
     known(0, "SQL_ASCII", Form::Utf8),
     known(1, "EUC_JP", Form::Table(tables::EUC_JP)),
     known(2, "EUC_CN", Form::Table(tables::GBK)),
@@ -73,7 +74,7 @@ static ENCODINGS: [Known; 35] = [
     known(34, "KOI8U", Form::Table(tables::KOI8_U)),
 ];
 
-/// Characters of the Encoding Standard, and those that PostgreSQL has in their places.
+/// Characters of the Encoding Standard, and PostgreSQL's characters for the same bytes.
 const OTHERS: [(&str, char, char); 5] = [
     ("EUC_JP", '\u{A6}', '\u{FFE4}'),
     ("EUC_CN", '\u{B7}', '\u{30FB}'),
@@ -89,15 +90,15 @@ impl Default for Encoding {
 }
 
 impl Encoding {
-    /// That of most databases.
+    /// The encoding of most databases.
     pub const UTF8: Encoding = Encoding(&ENCODINGS[6]);
 
-    /// The encoding with a number, as `pg_database.encoding` has it.
+    /// The encoding with a number from `pg_database.encoding`.
     pub fn of_number(number: u32) -> Option<Encoding> {
         ENCODINGS.iter().find(|known| known.number == number).map(Encoding)
     }
 
-    /// The encoding with a name, as `pg_encoding_to_char` gives it.
+    /// The encoding with a name from `pg_encoding_to_char`.
     pub fn of_name(name: &str) -> Option<Encoding> {
         ENCODINGS.iter().find(|known| known.name == name).map(Encoding)
     }
@@ -107,7 +108,7 @@ impl Encoding {
         self.0.name
     }
 
-    /// Bytes as text; nothing if they are none in this encoding, or if it is one of which ASCII alone is known.
+    /// Decodes bytes; `None` if they are invalid in this encoding, or not ASCII and only ASCII is supported.
     pub fn decode(self, bytes: &[u8]) -> Option<String> {
         let is_plain = bytes.is_ascii() || self.0.form == Form::Utf8;
         if is_plain {
@@ -123,7 +124,8 @@ impl Encoding {
             }
             Form::Table(table) => {
                 let text = table.decode_without_bom_handling_and_without_replacement(bytes)?;
-                // The standard gives bytes without a character in Windows's tables the control character of their number.
+                // In Windows tables, the standard maps bytes without a character to the control character of
+                // the same number.
                 let is_none = |c: char| self.0.name.starts_with("WIN") && ('\u{80}'..'\u{A0}').contains(&c);
                 if text.contains(is_none) {
                     return None;
@@ -135,7 +137,7 @@ impl Encoding {
         }
     }
 
-    /// The same of a name, whose bytes that are no text are replaced.
+    /// Decodes a name, replacing invalid bytes.
     pub(crate) fn decode_name(self, bytes: &[u8]) -> String {
         self.decode(bytes).unwrap_or_else(|| String::from_utf8_lossy(bytes).into_owned())
     }

@@ -1,8 +1,8 @@
 //! Heap records as changes of tuples.
 //!
-//! The pages after a record have the tuple before it as well: an update or delete leaves it there and marks it. So a record's
-//! full-page image is as good as the page before. Where a record has a tuple whole, it comes from there, as a page of a base
-//! backup may be ahead of the record.
+//! The page after a record also contains the previous tuple: an update or delete only marks it. A record's
+//! full-page image therefore suffices, even if the page before is unknown. If a record contains a whole
+//! tuple, that one is used, as a page of a base backup may be ahead of the record.
 
 use walden_format::payload::heap::{Tuple, Update, moved_from};
 use walden_format::payload::{self, Payload};
@@ -14,14 +14,14 @@ use walden_redo::page::heap_tuple::{
 };
 use walden_redo::{Observer, Role, Touched};
 
-/// What a record does to a tuple.
+/// The effect of a record on a tuple.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Action {
     Insert,
-    /// An insert that counts once it is confirmed (`INSERT ... ON CONFLICT`).
+    /// An insert that is valid only once confirmed (`INSERT ... ON CONFLICT`).
     SpeculativeInsert,
     Confirm,
-    /// The end of a speculative insert that is not.
+    /// The removal of an unconfirmed speculative insert.
     Retract,
     Update,
     Delete,
@@ -32,11 +32,11 @@ pub(crate) enum Action {
 /// A tuple's bytes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Bytes {
-    /// There is none.
+    /// No tuple.
     None,
-    /// All of them.
+    /// All bytes.
     Whole(Vec<u8>),
-    /// Of the key's columns alone, the others null: what logical decoding needs of the old tuple.
+    /// The key's columns only, the others null: the old tuple as logged for logical decoding.
     Key(Vec<u8>),
     Unknown(&'static str),
 }
@@ -61,7 +61,7 @@ pub(crate) fn is_heap(record: &Record<'_>) -> bool {
     matches!(record.header.rmid, rmid::HEAP | rmid::HEAP2)
 }
 
-/// Keeps the changes of tuples that a record makes, and whether the first page is known after it.
+/// Collects a record's changes of tuples, and whether the first page is known after it.
 pub(crate) struct Collector<'t> {
     tuples: &'t mut Vec<TupleChange>,
     pub is_page_known: bool,
@@ -80,7 +80,7 @@ impl Observer for Collector<'_> {
     }
 }
 
-/// Reads the changes of tuples out of a heap record and the pages after it.
+/// Extracts the changes of tuples from a heap record and the pages after it.
 fn changes(record: &Record<'_>, touched: &[Touched], out: &mut Vec<TupleChange>) {
     if !is_heap(record) {
         return;
@@ -163,7 +163,7 @@ impl Pages<'_, '_> {
         self.touched.get(index)
     }
 
-    /// A tuple that the record makes.
+    /// A tuple that the record creates.
     fn new_tuple(&self, logged: Option<Tuple<'_>>, id: u8, offset: u16) -> Bytes {
         if let Some(tuple) = logged {
             return Bytes::Whole(assemble(&tuple, &[], tuple.data, &[]));
@@ -176,7 +176,7 @@ impl Pages<'_, '_> {
         self.on_page(id, offset, |header| header.xmax() == xmax || is_retracted)
     }
 
-    /// A tuple on a page; where that is ahead of the record, only if it is still the one that `is_same`.
+    /// Reads a tuple on a page. If the page is ahead of the record, `is_same` must hold for the tuple.
     fn on_page(&self, id: u8, offset: u16, is_same: impl Fn(&HeapTupleHeader<'_>) -> bool) -> Bytes {
         let Some(touched) = self.touched(id) else { return Bytes::Unknown(UNREADABLE) };
         let Some(page) = &touched.page else { return Bytes::Unknown(NO_PAGE) };
@@ -190,7 +190,7 @@ impl Pages<'_, '_> {
         Bytes::Whole(item.to_vec())
     }
 
-    /// What the page does not have, from what the record has for logical decoding.
+    /// Replaces a tuple that is unknown on the page with the record's data for logical decoding.
     fn or_logged(&self, on_page: Bytes, logged: Option<Tuple<'_>>, is_whole: bool) -> Bytes {
         match (on_page, logged) {
             (Bytes::Unknown(_), Some(tuple)) => {
@@ -201,7 +201,7 @@ impl Pages<'_, '_> {
         }
     }
 
-    /// The new tuple of an update: from the record, with what it shares with the old one, or from the page.
+    /// The new tuple of an update: from the record and the bytes shared with the old tuple, or from the page.
     fn updated_tuple(&self, update: &Update<'_>, old: &Bytes) -> Bytes {
         let Some(new) = update.new else {
             return self.on_page(0, update.new_offset, |header| header.xmin() == self.record.header.xid);
@@ -218,12 +218,12 @@ impl Pages<'_, '_> {
     }
 }
 
-/// A new tuple that begins and ends as the old one (`heap_xlog_update`).
+/// Builds a new tuple that shares its start and end with the old one (`heap_xlog_update`).
 fn join(tuple: &Tuple<'_>, prefix: usize, suffix: usize, old: &[u8]) -> Option<Vec<u8>> {
     let attributes = old.get(usize::from(HeapTupleHeader::of(old)?.hoff())..)?;
     let begin = attributes.get(..prefix)?;
     let end = attributes.get(attributes.len().checked_sub(suffix)?..)?;
-    // The null bitmap is in the record, before what follows the prefix.
+    // The record contains the null bitmap before the bytes after the prefix.
     let bitmap =
         if prefix > 0 { usize::from(tuple.header_len).checked_sub(HEAP_TUPLE_HEADER_BYTES)? } else { 0 };
     let (bitmap, middle) = tuple.data.split_at_checked(bitmap)?;
@@ -231,7 +231,7 @@ fn join(tuple: &Tuple<'_>, prefix: usize, suffix: usize, old: &[u8]) -> Option<V
     Some(assemble(tuple, &begin, middle, end))
 }
 
-/// A tuple's bytes from the fields of its header that are logged, and what follows the header.
+/// Builds a tuple's bytes from the logged fields of its header and the bytes after the header.
 fn assemble(tuple: &Tuple<'_>, begin: &[u8], middle: &[u8], end: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(HEAP_TUPLE_HEADER_BYTES + begin.len() + middle.len() + end.len());
     bytes.resize(HEAP_TUPLE_HEADER_BYTES, 0);

@@ -1,4 +1,4 @@
-//! The names that tables have where statements are run: at the log's end.
+//! The names of tables at the WAL's end, where statements are run.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -14,46 +14,47 @@ use crate::start::Pending;
 use crate::survey::Findings;
 use crate::value::{Range, Value};
 
-/// The names that tables and their columns have at the end of the log that was surveyed, which columns they no longer have or have with
-/// another type, and their primary keys; of tables that were dropped, the names that they had last. Also the labels that enums have there.
+/// The names that tables and their columns have at the end of the surveyed WAL, their dropped and retyped
+/// columns, and their primary keys. Dropped tables have their last names. Also contains the labels of enums
+/// at that position.
 #[derive(Clone, Debug)]
 pub struct NamesAtEnd {
-    /// By their OIDs.
+    /// Names by tables' OIDs.
     tables: FxHashMap<u32, TableNames>,
     /// Labels that were renamed, by the OIDs of their rows in `pg_enum`.
     labels: FxHashMap<u32, String>,
     /// Tables that were dropped.
     dropped: FxHashSet<u32>,
-    /// The last table that was renamed, with the number of later rewrites that computed columns anew: rows of a table come one after the
-    /// other.
+    /// The last table that was renamed, with the number of later rewrites that recomputed columns. Rows of a
+    /// table usually follow each other.
     last: Option<(Arc<Table>, usize, Arc<Table>)>,
 }
 
 #[derive(Clone, Debug)]
 struct TableNames {
-    /// Empty if it is not known.
+    /// Empty if unknown.
     schema: String,
     name: String,
     /// By the columns' numbers.
     columns: FxHashMap<i16, ColumnAtEnd>,
-    /// Numbers of the columns that were dropped within the log. None is given to another column.
+    /// Numbers of the columns that were dropped within the WAL. Numbers are never reused.
     dropped: FxHashSet<i16>,
-    /// Numbers of the primary key's columns; none without one.
+    /// Numbers of the primary key's columns; empty without a key.
     key: Vec<i16>,
-    /// Columns that got other values, in the log's order.
+    /// Columns whose values were recomputed, in WAL order.
     computed: Vec<ComputedAnew>,
 }
 
 #[derive(Clone, Debug)]
 struct ColumnAtEnd {
-    /// As the catalogs have it. The type is 0 if it is not known.
+    /// The column as in the catalogs. The type is 0 if unknown.
     column: Column,
-    /// As in [`TableColumn`](crate::TableColumn).
+    /// The same as in [`TableColumn`](crate::TableColumn).
     attributes: Vec<(u32, i16)>,
 }
 
 impl NamesAtEnd {
-    /// Those of tables; `catalog` and `pending` are the state at the log's start.
+    /// Collects the names of tables; `catalog` and `pending` are the state at the WAL's start.
     pub(crate) fn of(
         tables: &FxHashSet<u32>,
         mut catalog: Catalog,
@@ -63,14 +64,14 @@ impl NamesAtEnd {
         let is_committed = |xid: u32| matches!(findings.outcome(xid), Outcome::Committed { .. });
         let has_names = |row: &&Row| match row {
             Row::Class(class) => tables.contains(&class.oid),
-            // A column that is dropped gets another name. The others are attributes of composite types.
+            // A dropped column gets another name. Other relations' columns are attributes of composite types.
             Row::Attribute { relation, column } => !tables.contains(relation) || !column.is_dropped,
             Row::Namespace { .. } | Row::Type { .. } => true,
             _ => false,
         };
         let keys = keys_at_end(&catalog, pending, findings);
         let labels = renamed_labels(pending, findings);
-        // What the log has of a row is newer.
+        // The WAL's version of a row is newer.
         let pending = pending.inserted.iter().filter(|(xid, _)| is_committed(**xid));
         let pending = pending.flat_map(|(_, rows)| rows);
         let logged = findings.changes.iter().filter(|change| is_committed(change.xid));
@@ -103,13 +104,13 @@ impl NamesAtEnd {
         self.dropped.contains(&table)
     }
 
-    /// The name of a table with its schema, as SQL has it.
+    /// The name of a table with its schema, in SQL syntax.
     pub fn table_name(&self, table: u32) -> Option<String> {
         let TableNames { schema, name, .. } = self.tables.get(&table)?;
         Some(Table::new(table, 0, schema.clone(), name.clone(), Vec::new()).to_string())
     }
 
-    /// A change with the labels of enums that they have at the end.
+    /// Returns a change with the labels that enums have at the end.
     pub fn relabel<'c>(&self, change: &'c RowChange) -> Cow<'c, RowChange> {
         if self.labels.is_empty() {
             return Cow::Borrowed(change);
@@ -126,7 +127,7 @@ impl NamesAtEnd {
         Cow::Owned(relabelled)
     }
 
-    /// A change's table as it was then, by the names of the end.
+    /// Returns a change's table at the time of the change, with the names at the end.
     pub fn rename(&mut self, change: &RowChange) -> Arc<Table> {
         let table = &change.table;
         let names = self.tables.get(&table.oid);
@@ -148,7 +149,8 @@ impl NamesAtEnd {
         renamed
     }
 
-    /// The columns that most likely got other values by a rewrite, although their types keep values (`ALTER COLUMN ... TYPE ... USING`).
+    /// The columns that a rewrite most likely recomputed, although their types keep values (`ALTER COLUMN ...
+    /// TYPE ... USING`).
     pub fn computed_by(&self, rewrite: &Event) -> Vec<&str> {
         let names = self.tables.get(&rewrite.table.oid);
         let computed = names.into_iter().flat_map(|names| &names.computed);
@@ -157,13 +159,13 @@ impl NamesAtEnd {
     }
 }
 
-/// Labels of enums that `ALTER TYPE ... RENAME VALUE` has changed, as they are at the end of the log.
+/// Labels of enums that `ALTER TYPE ... RENAME VALUE` changed, in their state at the end of the WAL.
 fn renamed_labels(pending: &Pending, findings: &Findings) -> FxHashMap<u32, String> {
     let is_committed = |xid: u32| matches!(findings.outcome(xid), Outcome::Committed { .. });
     let pending = pending.inserted.iter().filter(|(xid, _)| is_committed(**xid));
     let pending = pending.flat_map(|(_, rows)| rows);
     let logged = findings.changes.iter().filter(|change| is_committed(change.xid));
-    // A label that is added is the one that values have.
+    // A label that was added is the one that values already have.
     let logged = logged.filter(|change| change.old.is_some() || change.is_old_unknown);
     let rows = pending.chain(logged.filter_map(|change| change.new.as_ref()));
     let label = |row: &Row| match row {
@@ -197,7 +199,7 @@ fn relabel_bounds(range: &mut Range, labels: &FxHashMap<u32, String>) {
     bounds.into_iter().flatten().for_each(|bound| relabel(bound, labels));
 }
 
-/// The primary keys of tables at the end of the log; of tables that were dropped, those that they had last.
+/// The primary keys of tables at the end of the WAL; dropped tables have their last ones.
 fn keys_at_end(catalog: &Catalog, pending: &Pending, findings: &Findings) -> FxHashMap<u32, Vec<i16>> {
     let is_committed = |xid: u32| matches!(findings.outcome(xid), Outcome::Committed { .. });
     let changes = || findings.changes.iter().filter(move |change| is_committed(change.xid));
@@ -220,7 +222,7 @@ fn keys_at_end(catalog: &Catalog, pending: &Pending, findings: &Findings) -> FxH
         if new.is_none() && dropped.contains(table) {
             continue;
         }
-        // Names do not have the OIDs of indexes.
+        // Names do not contain the OIDs of indexes.
         indexes.retain(|known, (of, _)| *known < FIRST_MADE || *of != *table);
         match new {
             Some(Row::Index { columns, .. }) => indexes.insert(oid, (*table, columns.clone())),
@@ -248,13 +250,13 @@ impl TableNames {
         Some(TableNames { schema, name: class.name.clone(), columns, dropped, key, computed: Vec::new() })
     }
 
-    /// The columns that got other values after a record.
+    /// The columns that were recomputed after a record.
     fn computed_after(&self, lsn: Lsn) -> &[ComputedAnew] {
         let before = self.computed.partition_point(|computed| computed.lsn <= lsn);
         &self.computed[before..]
     }
 
-    /// `computed` are the columns that got other values since.
+    /// Renames a table and its columns. `computed` are the columns that were recomputed since.
     fn rename(&self, table: &Table, computed: &[ComputedAnew]) -> Table {
         let mut renamed = Table { name: self.name.clone(), ..table.clone() };
         if !self.schema.is_empty() {
@@ -264,7 +266,7 @@ impl TableNames {
             if let Some(at_end) = self.columns.get(&column.column.number) {
                 column.column.name.clone_from(&at_end.column.name);
                 column.column.is_identity_always = at_end.column.is_identity_always;
-                // After `DROP EXPRESSION`, values that were computed are values like others.
+                // After `DROP EXPRESSION`, previously computed values are ordinary values.
                 column.column.is_generated = at_end.column.is_generated;
                 column.is_retyped = !keeps_values(&column.column, &at_end.column);
                 let is_same_type = column.column.type_oid == at_end.column.type_oid;
@@ -278,14 +280,15 @@ impl TableNames {
                 && is_shown(&at_end.column)
                 && !self.dropped.contains(number)
         });
-        // The key that the server has where statements are run, as far as the table had its columns: others may be given twice by then.
+        // The server's key where statements are run, if the table already had its columns: the values of an
+        // earlier key may be duplicates by then.
         let numbers: Vec<i16> = renamed
             .columns
             .iter()
             .filter(|column| !column.column.is_dropped)
             .map(|column| column.column.number)
             .collect();
-        // A key that is computed may be computed otherwise by then (`SET EXPRESSION`).
+        // A generated key may have another expression by then (`SET EXPRESSION`).
         let is_generated =
             |number: &i16| self.columns.get(number).is_some_and(|at_end| at_end.column.is_generated);
         let has_key = self.key.iter().all(|number| numbers.contains(number) && !is_generated(number));

@@ -1,9 +1,9 @@
-//! Columns that `ALTER COLUMN ... TYPE` gives another type, or other values.
+//! Columns to which `ALTER COLUMN ... TYPE` assigns another type, or other values.
 //!
-//! An expression (`USING`) is not in the log. But where a column's type says nothing of it, two things together do: the column's row
-//! in `pg_attribute` is written anew with nothing else changed, and in the same transaction the table gets a file into which its rows
-//! were inserted one by one. Without an expression, `ALTER TABLE` leaves the file as it is for such a type, and `VACUUM FULL` and
-//! `CLUSTER` do not write the column's row.
+//! The WAL does not contain an expression (`USING`). If a column's type does not reveal it, two things
+//! together do. The column's row in `pg_attribute` is rewritten without any other change, and in the same
+//! transaction the table gets a file that was filled row by row. Without an expression, `ALTER TABLE` keeps
+//! the file for such a type, and `VACUUM FULL` and `CLUSTER` do not write the column's row.
 
 use rustc_hash::{FxHashMap, FxHashSet};
 use walden_format::lsn::Lsn;
@@ -14,29 +14,29 @@ use crate::change::Outcome;
 use crate::survey::{CatalogChange, Findings};
 use crate::types::oid;
 
-/// A column that most likely has other values in all rows of a table from a record on.
+/// A column that most likely has other values in all rows of a table, starting with a record.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct ComputedAnew {
-    /// The record by which the table gets the file with these.
+    /// The record by which the table gets the file with these values.
     pub lsn: Lsn,
     pub xid: u32,
-    /// The table's name then.
+    /// The table's name at that time.
     pub table: String,
     /// The column's number.
     pub number: i16,
-    /// Its name then.
+    /// Its name at that time.
     pub name: String,
-    /// Whether its type keeps values, so that nothing else says that they are others.
+    /// Whether its type keeps values, so that nothing else shows the change.
     pub is_type_kept: bool,
 }
 
-/// Such columns by their tables, in the log's order.
+/// Finds such columns by table, in WAL order.
 pub(crate) fn computed_anew(
     tables: &FxHashSet<u32>,
     findings: &Findings,
 ) -> FxHashMap<u32, Vec<ComputedAnew>> {
     let mut found: FxHashMap<u32, Vec<ComputedAnew>> = FxHashMap::default();
-    // What each transaction has done to the columns of a table since that got its file.
+    // Each transaction's changes of a table's columns since the table got its file.
     let mut columns: FxHashMap<(u32, u32), Vec<&CatalogChange>> = FxHashMap::default();
     let is_committed = |xid: u32| matches!(findings.outcome(xid), Outcome::Committed { .. });
     for change in findings.changes.iter().filter(|change| is_committed(change.xid)) {
@@ -50,7 +50,7 @@ pub(crate) fn computed_anew(
                     _ => None,
                 };
                 let is_filled = findings.filled_by_rows.contains(&class.file);
-                // Without the row before, only a file that was filled is known to be another one.
+                // If the previous row is unknown, only a file that was filled is known to be new.
                 if old.map_or(!is_filled, |old| old.file == class.file) {
                     continue;
                 }
@@ -71,8 +71,8 @@ pub(crate) fn computed_anew(
     found
 }
 
-/// The columns that a rewrite has computed anew. `columns` are the changes of columns from before it, and `is_explained` says whether
-/// there would be a rewrite without them.
+/// Returns the columns that a rewrite recomputed. `columns` are the preceding changes of columns.
+/// `is_explained` is whether the rewrite has a reason other than them.
 fn of_rewrite(
     rewrite: &CatalogChange,
     table: &str,
@@ -90,7 +90,7 @@ fn of_rewrite(
         let old = match column(&change.old) {
             Some(old) => old,
             None if change.is_old_unknown => new.clone(),
-            // A column that is added may have a default that is computed for each row.
+            // An added column may have a default that is computed for each row.
             None => {
                 is_explained = true;
                 continue;
@@ -108,7 +108,7 @@ fn of_rewrite(
             TypeUpdate::Same => true,
             TypeUpdate::Other => !is_type_kept || !is_explained && !is_converted(&old, &new),
         };
-        // What is computed from other columns has no expression of its own.
+        // A generated column has no expression in `USING`.
         if is_computed && !new.is_generated && !found.iter().any(|known| known.number == new.number) {
             let (lsn, xid, number) = (rewrite.lsn, rewrite.xid, new.number);
             let table = table.to_owned();
@@ -118,7 +118,7 @@ fn of_rewrite(
     found
 }
 
-/// Whether values that are kept are converted, so that `ALTER TABLE` rewrites the table without an expression as well
+/// Whether kept values are converted, so that `ALTER TABLE` rewrites the table even without an expression
 /// (`ATColumnChangeRequiresRewrite`).
 fn is_converted(before: &Column, after: &Column) -> bool {
     match (before.type_oid, after.type_oid) {
@@ -130,7 +130,8 @@ fn is_converted(before: &Column, after: &Column) -> bool {
     }
 }
 
-/// Whether values of a column mean the same, and fit, in the type that it gets: all do in a wider one of the same kind.
+/// Whether values of a column keep their meaning and fit in its new type, as in any wider type of the same
+/// kind.
 pub(crate) fn keeps_values(before: &Column, after: &Column) -> bool {
     let (from, to) = (before.type_oid, after.type_oid);
     // Digits of the largest integers.
@@ -151,16 +152,16 @@ pub(crate) fn keeps_values(before: &Column, after: &Column) -> bool {
     }
 }
 
-/// Whether each value that the modifier of a column's type allows is the same under the one that the column gets.
+/// Whether each value allowed by the previous type modifier is the same under the new one.
 fn keeps_modifier(before: &Column, after: &Column) -> bool {
-    /// Digits of a second that are stored.
+    /// Number of stored digits of a second's fraction.
     const MAX_PRECISION: i32 = 6;
     if before.typmod == after.typmod {
         return true;
     }
     let precision = |typmod: i32| if typmod < 0 { MAX_PRECISION } else { typmod };
     match before.type_oid {
-        // Without one, blanks at the end count.
+        // Without a modifier, trailing blanks are significant.
         oid::BPCHAR => before.typmod >= 0 && after.typmod >= before.typmod,
         _ if after.typmod < 0 => true,
         oid::VARCHAR | oid::VARBIT => before.typmod >= 0 && after.typmod >= before.typmod,
@@ -176,11 +177,11 @@ fn keeps_modifier(before: &Column, after: &Column) -> bool {
     }
 }
 
-/// Precision and scale of a `numeric`; nothing without (`make_numeric_typmod`).
+/// Precision and scale of a `numeric`; `None` without them (`make_numeric_typmod`).
 fn numeric(typmod: i32) -> Option<(i32, i32)> {
     /// `VARHDRSZ`
     const HEADER: i32 = 4;
-    /// The bits of the scale, of which the highest one is the sign.
+    /// The bits of the scale, whose highest bit is the sign.
     const SCALE: i32 = 0x7FF;
     const SIGN: i32 = 0x400;
     let bits = typmod.checked_sub(HEADER).filter(|bits| *bits >= 0)?;
@@ -230,7 +231,7 @@ mod tests {
         CatalogChange { lsn: Lsn(lsn), xid: 7, key, old, new, is_old_unknown: false, type_update }
     }
 
-    /// The numbers of the columns that are computed anew, with the positions.
+    /// The numbers of the recomputed columns, with the positions.
     fn found(changes: Vec<CatalogChange>, outcome: Outcome) -> Vec<(u64, i16, bool)> {
         let mut findings = Findings::default();
         findings.changes.extend(changes);
@@ -252,19 +253,19 @@ mod tests {
         let nothing: [(u64, i16, bool); 0] = [];
         let using = || of_column(1, Some(&int), &int, same);
         assert_eq!(rewritten(vec![using(), of_table(2, [1, 2])]), [(2, 1, true)]);
-        // Whole pages were logged, or nothing was written, or something else was done to the column.
+        // Whole pages were logged, or no file was written, or the column was changed in another way.
         assert_eq!(rewritten(vec![using(), of_table(2, [1, 9])]), nothing);
         assert_eq!(rewritten(vec![using(), of_table(2, [1, 1])]), nothing);
         let renamed = of_column(1, Some(&int), &int, TypeUpdate::No);
         assert_eq!(rewritten(vec![renamed, of_table(2, [1, 2])]), nothing);
-        // The first rewrite was meant, not the next one.
+        // The change belongs to the first rewrite, not to the next one.
         let twice = vec![using(), of_table(2, [1, 2]), of_table(3, [2, 3])];
         assert_eq!(rewritten(twice), [(2, 1, true)]);
-        // These are converted without an expression; values of another type mean something else.
+        // These are converted without an expression; values of another type have another meaning.
         assert_eq!(rewritten(vec![of_column(1, Some(&int), &wide, other), of_table(2, [1, 2])]), nothing);
         let retyped = vec![of_column(1, Some(&int), &text, other), of_table(2, [1, 2])];
         assert_eq!(rewritten(retyped), [(2, 1, false)]);
-        // A longer one is no reason for a rewrite, but need not be the reason.
+        // A greater length requires no rewrite, but need not be the rewrite's reason.
         let longer = || of_column(1, Some(&short), &long, other);
         assert_eq!(rewritten(vec![longer(), of_table(2, [1, 2])]), [(2, 2, true)]);
         let both = vec![longer(), of_column(1, Some(&int), &wide, other), of_table(2, [1, 2])];

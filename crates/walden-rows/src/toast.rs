@@ -1,7 +1,8 @@
 //! Values in TOAST tables, reassembled from their chunks.
 //!
-//! Where a chunk's page is known, only its place is kept; the page store has the page. Many places go to a temporary file. A chunk on
-//! a page that is not known is held itself, as the row that refers to it follows soon.
+//! For a chunk on a known page, only its place is stored; the page store contains the page. Places beyond a
+//! limit go to a temporary file. A chunk on an unknown page is held in memory, as the row that refers to it
+//! follows soon.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -19,13 +20,13 @@ use crate::places::{ChunkPlace, SpilledPlaces, ValueKey};
 use crate::stored::{MAX_VALUE_BYTES, Stored, next};
 use crate::types::Layout;
 
-/// Bytes of chunks that are held at most.
+/// Maximum number of bytes of held chunks.
 const MAX_HELD_BYTES: usize = 64 << 20;
-/// Places that are kept in memory at most, beside those of values with chunks that are held. One takes up to some 200 bytes, if it is
-/// its value's only one.
+/// Maximum number of places in memory, not counting values with held chunks. A place takes up to some 200
+/// bytes if it is the only one of its value.
 const MAX_PLACES: usize = 1 << 18;
 
-/// Where a chunk is.
+/// Place of a chunk.
 #[derive(Debug)]
 enum Place {
     Page(Tid),
@@ -45,24 +46,24 @@ fn held_bytes(chunks: &[(u32, Place)]) -> usize {
     chunks.iter().map(|(_, place)| place.held_bytes()).sum()
 }
 
-/// Number of chunks of which only the place is kept.
+/// Number of chunks that are stored as a place only.
 fn places(chunks: &[(u32, Place)]) -> usize {
     chunks.iter().filter(|(_, place)| matches!(place, Place::Page(_))).count()
 }
 
-/// The chunks that were met.
+/// The chunks found so far.
 #[derive(Debug, Default)]
 pub(crate) struct Chunks {
     values: FxHashMap<ValueKey, Vec<(u32, Place)>>,
-    /// Values with chunks that are held, the oldest first.
+    /// Values with held chunks, oldest first.
     held: VecDeque<ValueKey>,
     held_bytes: usize,
-    /// Number of places in `values`, and what it was after some went to the file the last time.
+    /// Number of places in `values`; `kept_places` is that number after the last spill.
     places: usize,
     kept_places: usize,
-    /// Those that were met before.
+    /// Chunks found earlier.
     spilled: SpilledPlaces,
-    /// Files whose pages in the base backup were read.
+    /// Files whose pages in the base backup were searched.
     searched: FxHashSet<RelFileLocator>,
 }
 
@@ -91,7 +92,7 @@ impl<'a> Chunk<'a> {
 }
 
 impl Chunks {
-    /// Takes a change of a TOAST table.
+    /// Adds a change of a TOAST table.
     ///
     /// # Errors
     /// The temporary file cannot be written.
@@ -110,14 +111,14 @@ impl Chunks {
 
     fn add(&mut self, key: ValueKey, number: u32, place: Place) -> io::Result<()> {
         let chunks = self.values.entry(key).or_default();
-        // A rewritten table has the values again, under the same numbers.
+        // A rewritten table contains the values again, under the same numbers.
         if number == 0 {
             let forgotten = held_bytes(chunks);
             self.places -= places(chunks);
             chunks.clear();
             if forgotten > 0 {
                 self.held_bytes -= forgotten;
-                // The chunks that follow are younger.
+                // The following chunks are newer.
                 self.held.retain(|held| *held != key);
             }
         }
@@ -137,8 +138,8 @@ impl Chunks {
         if self.places >= self.kept_places.saturating_add(MAX_PLACES) { self.spill() } else { Ok(()) }
     }
 
-    /// Moves places to the temporary file, except for those of values with chunks that are held: a value whose first chunk is in memory
-    /// is looked for there alone.
+    /// Moves places to the temporary file, except those of values with held chunks: if a value's first chunk
+    /// is in memory, only memory is searched.
     fn spill(&mut self) -> io::Result<()> {
         let mut moved = Vec::with_capacity(self.places);
         self.values.retain(|&key, chunks| {
@@ -156,7 +157,7 @@ impl Chunks {
         self.spilled.push(moved)
     }
 
-    /// The stored bytes of a value, which may be compressed; nothing if not all are known.
+    /// Returns the stored bytes of a value, which may be compressed; `None` if any of them are unknown.
     ///
     /// # Errors
     /// The base backup or the temporary file cannot be read.
@@ -191,7 +192,7 @@ impl Chunks {
         let spilled = if is_whole { Vec::new() } else { self.spilled.find(key)? };
         let spilled: Vec<(u32, Place)> =
             spilled.into_iter().map(|chunk| (chunk.number, Place::Page(chunk.tid))).collect();
-        // Of several with a number, the newest counts.
+        // Of several chunks with the same number, the newest counts.
         let chunks: BTreeMap<u32, &Place> =
             spilled.iter().chain(in_memory).map(|(number, place)| (*number, place)).collect();
         if chunks.is_empty() {
@@ -200,7 +201,7 @@ impl Chunks {
         Ok(join(chunks, store, key, pointer.stored.raw_bytes as usize))
     }
 
-    /// Notes the places of all chunks that the base backup has, as they are after the records so far.
+    /// Records the places of all chunks in the base backup, in their state after the records so far.
     fn search(&mut self, store: &mut PageStore, base: &mut DataDir, file: RelFileLocator) -> io::Result<()> {
         let mut page = Page::default();
         let mut found = Vec::new();
@@ -226,7 +227,7 @@ impl Chunks {
     }
 }
 
-/// A value from all of its chunks; nothing if one is missing.
+/// Joins a value's chunks; `None` if one is missing.
 fn join(
     chunks: BTreeMap<u32, &Place>,
     store: &mut PageStore,
@@ -247,7 +248,7 @@ fn join(
                     return None;
                 }
                 let chunk = Chunk::of(page.normal_item(tid.offset_number).ok()?)?;
-                // The place may have been given to another chunk.
+                // The place may since have been reused for another chunk.
                 if (chunk.value, chunk.number) != (key.1, number) {
                     return None;
                 }
@@ -272,12 +273,12 @@ mod tests {
         };
         add(&mut chunks, 1, 0, 1000);
         add(&mut chunks, 2, 0, 1000);
-        // A rewritten table has the first value again.
+        // A rewritten table contains the first value again.
         add(&mut chunks, 1, 0, 2000);
         add(&mut chunks, 1, 1, 500);
         assert_eq!(chunks.held, [(FILE, 2), (FILE, 1)]);
         assert_eq!(chunks.held_bytes, 3500);
-        // Another one needs the room of the oldest.
+        // Another value displaces the oldest.
         add(&mut chunks, 3, 0, MAX_HELD_BYTES - 3000);
         assert!(!chunks.values.contains_key(&(FILE, 2)), "the oldest value is still held");
         assert_eq!(chunks.values[&(FILE, 1)].len(), 2);
@@ -301,9 +302,9 @@ mod tests {
         }
         let counted: usize = chunks.values.values().map(|chunks| places(chunks)).sum();
         assert_eq!(chunks.places, counted);
-        // What is held is not on a page that is known.
+        // Held chunks are not on a known page.
         assert_eq!(chunks.values[&(FILE, 0)].len(), 2);
-        // The chunks of the last of these are in two runs.
+        // The chunks of the last value are in two runs.
         for value in [1, 2, last / 2] {
             let key = (FILE, value);
             assert!(!chunks.values.contains_key(&key), "{value}");

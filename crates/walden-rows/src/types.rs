@@ -1,14 +1,14 @@
-//! What types there are: those of PostgreSQL itself by their OIDs, those of users from the catalogs or saved names.
+//! Types: PostgreSQL's own by their OIDs, users' types from the catalogs or saved names.
 
 use rustc_hash::{FxHashMap, FxHashSet};
 use walden_source::names::{Column, Type};
 
 use crate::encoding::Encoding;
 
-/// How a type's values are read.
+/// How values of a type are decoded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Kind {
-    /// By a function of its own; the OID of the built-in type says which.
+    /// By the decoder of the built-in type with this OID.
     Base(u32),
     Enum,
     Array {
@@ -21,26 +21,26 @@ pub(crate) enum Kind {
     Multirange {
         subtype: u32,
     },
-    /// A type whose layout is not known here.
+    /// A type with an unknown layout.
     Unknown,
 }
 
-/// Length and alignment of a type's values, as `pg_type` has them.
+/// Length and alignment of a type's values, as in `pg_type`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Layout {
-    /// Bytes; -1 for those with a header that has their length, -2 for a text that ends with a zero.
+    /// Bytes; -1 for values with a length header, -2 for zero-terminated text.
     pub length: i16,
     /// 1, 2, 4 or 8.
     pub align: usize,
 }
 
-/// Domains of domains that are followed.
+/// Maximum depth of domains over domains.
 const MAX_DOMAINS: usize = 32;
 
 /// A built-in type: OID, name, length, alignment (`pg_type.typalign`), OID of its array.
 struct Builtin(u32, &'static str, i16, char, u32);
 
-/// OIDs of types with an output of their own.
+/// OIDs of types with their own output format.
 #[allow(missing_docs)]
 pub mod oid {
     pub const BOOL: u32 = 16;
@@ -155,7 +155,8 @@ const BUILTIN: &[Builtin] = &[
     Builtin(oid::XID8,          "xid8",                        8, 'd', 271),
 ];
 
-/// Ranges of PostgreSQL's own: OID, of its array, of its multirange, of the multirange's array, of its bounds, name.
+/// PostgreSQL's own ranges: OID, OID of its array, of its multirange, of the multirange's array, of its
+/// bounds, name.
 #[rustfmt::skip]
 const RANGES: &[(u32, u32, u32, u32, u32, &str)] = &[
     (3904, 3905, 4451, 6150, oid::INT4,        "int4"),
@@ -169,7 +170,7 @@ const RANGES: &[(u32, u32, u32, u32, u32, &str)] = &[
 /// The types of a database.
 #[derive(Clone, Debug, Default)]
 pub struct Types {
-    /// What text is encoded in.
+    /// The encoding of text.
     pub encoding: Encoding,
     /// Whether `pg_lsn` is printed with leading zeros: since 19.
     pub pads_lsn: bool,
@@ -177,12 +178,12 @@ pub struct Types {
 }
 
 impl Types {
-    /// Those of a database in an encoding, none of users yet.
+    /// Creates the types of a database with an encoding, without users' types.
     pub fn of_encoding(encoding: Encoding) -> Types {
         Types { encoding, ..Types::default() }
     }
 
-    /// Adds a type, or replaces it; `None` removes it. Returns what was there.
+    /// Adds or replaces a type; `None` removes it. Returns the previous one.
     pub fn set(&mut self, oid: u32, new: Option<Type>) -> Option<Type> {
         match new {
             Some(new) => self.types.insert(oid, new),
@@ -190,17 +191,17 @@ impl Types {
         }
     }
 
-    /// A type of a user's, by its OID.
+    /// Returns a user's type by its OID.
     pub fn get(&self, oid: u32) -> Option<&Type> {
         self.types.get(&oid)
     }
 
-    /// A type of a user's, to change.
+    /// Returns a user's type for modification.
     pub(crate) fn get_mut(&mut self, oid: u32) -> Option<&mut Type> {
         self.types.get_mut(&oid)
     }
 
-    /// A type's name as SQL has it; nothing if it is not known.
+    /// A type's name in SQL syntax; `None` if unknown.
     pub fn name(&self, oid: u32) -> Option<String> {
         if let Some(found) = self.types.get(&oid) {
             return Some(found.to_string());
@@ -222,7 +223,7 @@ impl Types {
         })
     }
 
-    /// How values of a type are read; a domain's are those of its base type.
+    /// How values of a type are decoded; a domain has the kind of its base type.
     pub(crate) fn kind(&self, oid: u32) -> Kind {
         let mut oid = oid;
         for _ in 0..MAX_DOMAINS {
@@ -236,7 +237,7 @@ impl Types {
                 'c' => return Kind::Composite,
                 'r' => return Kind::Range { subtype: found.subtype },
                 'm' => return Kind::Multirange { subtype: found.subtype },
-                // The type of the extension of that name is stored as text.
+                // The type of the extension with this name is stored as text.
                 'b' if found.name == "citext" && found.length == -1 && found.element == 0 => {
                     return Kind::Base(oid::TEXT);
                 }
@@ -249,8 +250,8 @@ impl Types {
         Kind::Unknown
     }
 
-    /// The modifier that values of a column have. A domain's columns have none, but the innermost domain does
-    /// (`getBaseTypeAndTypmod`).
+    /// The type modifier of a column's values. A column of a domain type has none, but the innermost domain
+    /// has one (`getBaseTypeAndTypmod`).
     pub(crate) fn typmod(&self, oid: u32, typmod: i32) -> i32 {
         let (mut oid, mut typmod) = (oid, typmod);
         for _ in 0..MAX_DOMAINS {
@@ -260,7 +261,7 @@ impl Types {
         typmod
     }
 
-    /// How values of a type lie in a tuple or array.
+    /// Length and alignment of a type's values in a tuple or array.
     pub(crate) fn layout(&self, oid: u32) -> Option<Layout> {
         if let Some(found) = self.types.get(&oid) {
             return Some(Layout { length: found.length, align: align_of(found.align)? });
@@ -294,8 +295,9 @@ impl Types {
         None
     }
 
-    /// The attributes of composite types that values of a type have, or may have within them: the composite type's OID and the
-    /// attribute's number. The number 0 is the composite type itself: it may have no attributes.
+    /// Returns the attributes of composite types that values of a type have or may contain: the composite
+    /// type's OID and the attribute's number. The number 0 represents the composite type itself, which may
+    /// have no attributes.
     pub(crate) fn attributes(&self, oid: u32) -> Vec<(u32, i16)> {
         let (mut attributes, mut seen, mut within) = (Vec::new(), FxHashSet::default(), vec![oid]);
         while let Some(oid) = within.pop() {
@@ -323,18 +325,19 @@ impl Types {
         attributes
     }
 
-    /// Whether values of a type are read, with all that they may have within them.
+    /// Whether values of a type can be decoded, including all nested values.
     pub(crate) fn is_read(&self, oid: u32) -> bool {
         !self.has_within(oid, |kind| kind == Kind::Unknown)
     }
 
-    /// Whether values of a type are, or may have within them, OIDs that are printed as names (`regclass` and its like).
+    /// Whether values of a type are or may contain OIDs that are printed as names (`regclass` and similar
+    /// types).
     pub(crate) fn prints_names(&self, oid: u32) -> bool {
         let is_alias = |oid| BUILTIN.iter().any(|builtin| builtin.0 == oid && builtin.1.starts_with("reg"));
         self.has_within(oid, |kind| matches!(kind, Kind::Base(oid) if is_alias(oid)))
     }
 
-    /// Whether a type or one of those that its values may have within them is one that `is` says.
+    /// Whether `is` holds for a type or for one that its values may contain.
     fn has_within(&self, oid: u32, is: impl Fn(Kind) -> bool) -> bool {
         let (mut seen, mut within) = (FxHashSet::default(), vec![oid]);
         while let Some(oid) = within.pop() {
@@ -364,7 +367,7 @@ impl Types {
         labels.iter().find(|(label, _)| *label == value).map(|(_, label)| label.as_str())
     }
 
-    /// The value of an enum that has a label.
+    /// The value of an enum with a label.
     pub(crate) fn labelled(&self, enum_type: u32, label: &str) -> Option<u32> {
         let labels = self.labels(enum_type)?;
         labels.iter().find(|(_, known)| known == label).map(|(value, _)| *value)
@@ -407,7 +410,7 @@ fn builtin(oid: u32) -> Option<Kind> {
     })
 }
 
-/// Bytes that a letter of `pg_type.typalign` stands for.
+/// Bytes for a letter of `pg_type.typalign`.
 pub(crate) fn align_of(letter: char) -> Option<usize> {
     match letter {
         'c' => Some(1),
@@ -443,7 +446,7 @@ mod tests {
         assert_eq!(types.name(6150).as_deref(), Some("int4multirange[]"));
     }
 
-    /// An array of a domain over a type that has an attribute of another one, and one that was dropped.
+    /// An array of a domain over a type with an attribute of another composite type, and a dropped one.
     #[test]
     fn attributes_are_found_at_any_depth() {
         let mut types = Types::default();

@@ -1,17 +1,18 @@
-//! Floating point numbers in their shortest form (`float4out`, `float8out` with `extra_float_digits` above 0).
+//! Floating point numbers in their shortest form (`float4out`, `float8out` with `extra_float_digits` above
+//! 0).
 
 use std::fmt;
 
-/// Numbers whose decimal exponent is not less are printed with an exponent (`d2s.c`).
+/// Numbers with this or a larger decimal exponent are printed with an exponent (`d2s.c`).
 const FLOAT8_EXPONENT: i32 = 15;
-/// The same of `float4` (`f2s.c`).
+/// The same for `float4` (`f2s.c`).
 const FLOAT4_EXPONENT: i32 = 6;
 
-/// The most digits behind the first one that a number needs.
+/// Maximum number of digits after the first one that a number needs.
 const MAX_FRACTION: usize = 16;
 
-/// A floating point number as it is stored: two are equal if their bytes are, so that NaN is equal to itself, and zeros of both signs
-/// differ.
+/// A floating point number as stored. Two are equal if their bytes are, so NaN equals itself, and zeros of
+/// different sign differ.
 #[derive(Clone, Copy, Debug)]
 pub struct Float<T>(pub T);
 
@@ -61,8 +62,8 @@ fn float4(value: f32, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     shortest(&exact.find(|text| is_same(text)).unwrap_or(text), FLOAT4_EXPONENT, f)
 }
 
-/// Digits behind the point of a number in its shortest form. Of two of equal length that are equally near, PostgreSQL takes the
-/// even one, as Rust does where the number of digits is given.
+/// Returns the number of digits after the point of a number in its shortest form. Of two equally long and
+/// equally near numbers, PostgreSQL uses the even one, as Rust does with a given number of digits.
 fn digits(scientific: &str) -> usize {
     let mantissa = scientific.split('e').next().unwrap_or_default();
     mantissa.split_once('.').map_or(0, |(_, fraction)| fraction.len())
@@ -72,13 +73,14 @@ fn digits(scientific: &str) -> usize {
 #[derive(Clone, Copy)]
 struct Binary {
     mantissa_bits: u32,
-    /// A mantissa counts in units of 2 to the exponent less this.
+    /// A mantissa counts in units of 2 to the power of the exponent minus this.
     bias: i32,
 }
 
 impl Binary {
-    /// Whether a decimal number lies exactly between a binary one and the next. PostgreSQL does not use such a number, as other
-    /// programs may round it to either (`STRICTLY_SHORTEST` in `ryu_common.h`); Rust does.
+    /// Whether a decimal number is exactly in the middle between a binary number and its neighbour.
+    /// PostgreSQL does not print such a number, as other programs may round it to either (`STRICTLY_SHORTEST`
+    /// in `ryu_common.h`); Rust does.
     fn is_boundary(self, bits: u64, scientific: &str) -> bool {
         let fraction = bits & ((1 << self.mantissa_bits) - 1);
         let exponent =
@@ -89,7 +91,7 @@ impl Binary {
         };
         let unit = exponent - self.bias;
         let above = (2 * mantissa + 1, unit - 1);
-        // Numbers below a power of two are nearer to each other.
+        // The distance to the number below a power of two is half of that to the number above.
         let below = match fraction == 0 && exponent > 1 {
             true => (4 * mantissa - 1, unit - 2),
             false => ((2 * mantissa).saturating_sub(1), unit - 1),
@@ -99,8 +101,8 @@ impl Binary {
     }
 }
 
-/// A decimal number as an odd number and the power of two that it is multiplied by; nothing if it is not that, or larger than
-/// matters.
+/// A decimal number as an odd number and the power of two that it is multiplied by; `None` if it has no such
+/// form, or is too large to matter.
 fn dyadic(scientific: &str) -> Option<(u64, i32)> {
     let (mantissa, exponent) = scientific.trim_start_matches('-').split_once('e')?;
     let digits: u64 = mantissa.chars().filter(char::is_ascii_digit).collect::<String>().parse().ok()?;
@@ -124,7 +126,7 @@ fn special(value: f64) -> Option<&'static str> {
     }
 }
 
-/// Prints what Rust prints as `-1.25e-7` as C's `%g` would.
+/// Converts Rust's notation, such as `-1.25e-7`, to that of C's `%g`.
 fn shortest(scientific: &str, limit: i32, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     let (mantissa, exponent) = scientific.split_once('e').unwrap_or((scientific, "0"));
     let exponent: i32 = exponent.parse().unwrap_or(0);

@@ -11,13 +11,13 @@ use walden_redo::page::varlena::LONG_HEADER_BYTES;
 use super::Numeric;
 use crate::encoding::Encoding;
 
-/// Containers within each other that are followed; PostgreSQL's limit is the stack.
+/// Maximum depth of nested containers; PostgreSQL's limit is the stack.
 const MAX_DEPTH: usize = 500;
-/// The longest text (`MaxAllocSize`).
+/// Maximum length of the text in bytes (`MaxAllocSize`).
 const MAX_TEXT_BYTES: usize = (1 << 30) - 1;
 
-/// The text of a value, whose strings are in an encoding, without the header of its length, as PostgreSQL prints it; `None` if the
-/// bytes are none.
+/// Returns a value's text as PostgreSQL prints it. The input has no length header, and its strings are in an
+/// encoding. `None` if the bytes are no valid value.
 pub fn jsonb_text(bytes: &[u8], encoding: Encoding) -> Option<String> {
     let mut writer = Writer { out: String::with_capacity(2 * bytes.len()), encoding };
     writer.container(bytes, 0)?;
@@ -43,7 +43,7 @@ impl<'a> Entries<'a> {
         Some(Entries { bytes, contents, count, at: 0, offset: 0 })
     }
 
-    /// The next entry's type, and its content from the offset on that it has there.
+    /// The next entry's type, and its content, which starts at the current offset.
     fn next(&mut self) -> Option<(u8, &'a [u8])> {
         if self.at == self.count {
             return None;
@@ -104,7 +104,7 @@ impl Writer {
     }
 
     fn element(&mut self, (entry_type, content): (u8, &[u8]), depth: usize) -> Option<()> {
-        // Numbers of few bytes may have many digits; PostgreSQL's own limit is this.
+        // A number of few bytes may have many digits. This is PostgreSQL's own limit.
         if self.out.len() > MAX_TEXT_BYTES {
             return None;
         }
@@ -122,7 +122,7 @@ impl Writer {
         Some(())
     }
 
-    /// As `escape_json` does.
+    /// Escapes a string like `escape_json`.
     fn string(&mut self, bytes: &[u8]) -> Option<()> {
         let text = self.encoding.decode(bytes)?;
         self.out.push('"');

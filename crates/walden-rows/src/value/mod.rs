@@ -1,7 +1,7 @@
-//! A column's value, typed, and printed as PostgreSQL prints it.
+//! A column's value, typed, and formatted as PostgreSQL does.
 //!
-//! Printed with the server's defaults: `datestyle` ISO, `timezone` UTC, `intervalstyle` postgres, `extra_float_digits` 1,
-//! `bytea_output` hex, `lc_monetary` C.
+//! The format is that of the server's defaults: `datestyle` ISO, `timezone` UTC, `intervalstyle` postgres,
+//! `extra_float_digits` 1, `bytea_output` hex, `lc_monetary` C.
 
 mod float;
 mod geometry;
@@ -26,8 +26,9 @@ pub use time::Interval;
 
 /// A value of a column that is not null.
 ///
-/// One variant for each way a value can be stored in a typed column elsewhere: what comes in several types of PostgreSQL with
-/// one meaning (`text`, `varchar`, `name`) is one variant. [`fmt::Display`] is PostgreSQL's output function.
+/// Each variant corresponds to a storage form in a typed column of another system: PostgreSQL types with the
+/// same meaning (`text`, `varchar`, `name`) share a variant. [`fmt::Display`] corresponds to PostgreSQL's
+/// output function.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Value {
     /// `bool`
@@ -38,7 +39,8 @@ pub enum Value {
     Int4(i32),
     /// `int8`
     Int8(i64),
-    /// `oid` and the types that are one: `xid`, `cid`, `regclass` and its like, which are printed as numbers.
+    /// `oid` and the types based on it: `xid`, `cid`, `regclass` and similar ones, which are printed as
+    /// numbers.
     Oid(u32),
     /// `xid8`
     Xid8(u64),
@@ -75,7 +77,7 @@ pub enum Value {
     Interval(Interval),
     /// `uuid`
     Uuid([u8; 16]),
-    /// `json`, as it was written.
+    /// `json`, as originally written.
     Json(String),
     /// `jsonb`, as PostgreSQL prints it.
     Jsonb(String),
@@ -103,7 +105,7 @@ pub enum Value {
     Lsn {
         /// The position.
         lsn: u64,
-        /// Whether the half behind the slash is printed with all of its eight digits: since 19 (`pg_lsn_out`).
+        /// Whether the half after the slash is printed with eight digits: since 19 (`pg_lsn_out`).
         is_padded: bool,
     },
     /// `point`: x, y.
@@ -129,7 +131,7 @@ pub enum Value {
     Enum {
         /// OID of the row in `pg_enum`.
         oid: u32,
-        /// The label, if it is known.
+        /// The label, if known.
         label: Option<String>,
     },
     /// An array.
@@ -140,13 +142,13 @@ pub enum Value {
     Range(Range),
     /// A multirange.
     Multirange(Vec<Range>),
-    /// A composite value: its columns, nothing for null.
+    /// A composite value: its columns, `None` for null.
     Record(Vec<Option<Value>>),
     /// `tsvector`, as PostgreSQL prints it.
     TsVector(String),
-    /// A value that is known in its printed form alone: a default of names read from a server.
+    /// A value known only as text: a default from names read from a server.
     Printed(String),
-    /// A value of a type that is not read here, as the tuple has it, without a header of its length.
+    /// A value of an unsupported type: its bytes in the tuple, without a length header.
     Unknown(Vec<u8>),
 }
 

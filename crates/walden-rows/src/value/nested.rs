@@ -1,4 +1,5 @@
-//! Values that have values within them: arrays (`arrayfuncs.c`), vectors (`int2vectorout`, `oidvectorout`), ranges (`rangetypes.c`), rows (`rowtypes.c`).
+//! Values that contain values: arrays (`arrayfuncs.c`), vectors (`int2vectorout`, `oidvectorout`), ranges
+//! (`rangetypes.c`), rows (`rowtypes.c`).
 
 use std::fmt::{self, Display, Write};
 
@@ -13,18 +14,18 @@ pub struct Dimension {
     pub lower: i32,
 }
 
-/// An array of one or more dimensions; none if it is empty.
+/// An array of one or more dimensions; no dimensions if it is empty.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Array {
     /// The dimensions, the outermost first.
     pub dimensions: Vec<Dimension>,
-    /// The elements in row-major order; nothing for null.
+    /// The elements in row-major order; `None` for null.
     pub elements: Vec<Option<Value>>,
     /// OID of the elements' type.
     pub element_type: u32,
 }
 
-/// A range. A bound that is nothing is infinite.
+/// A range. A bound of `None` is infinite.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Range {
     /// Whether it contains nothing.
@@ -102,12 +103,12 @@ impl Array {
     }
 }
 
-/// `isspace` of the locale C, and `scanner_isspace`.
+/// `isspace` in the C locale, and `scanner_isspace`.
 fn is_space(c: char) -> bool {
     matches!(c, ' ' | '\t' | '\n' | '\r' | '\u{b}' | '\u{c}')
 }
 
-/// A bound of a range or a column of a row: in quotes where that is needed, in which quotes and backslashes are doubled.
+/// Writes a bound of a range or a column of a row, quoted if necessary, with quotes and backslashes doubled.
 fn quoted(text: &str, special: &[char], f: &mut fmt::Formatter<'_>) -> fmt::Result {
     if !text.is_empty() && !text.contains(|c| special.contains(&c) || is_space(c)) {
         return f.write_str(text);

@@ -5,9 +5,9 @@ use std::fmt;
 /// `inet` or `cidr`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Inet {
-    /// The address: 4 bytes of it, or 16.
+    /// The address: the first 4 bytes, or all 16.
     pub address: [u8; 16],
-    /// Whether it is one of IPv6.
+    /// Whether it is an IPv6 address.
     pub is_v6: bool,
     /// Length of the network's part in bits.
     pub bits: u8,
@@ -16,7 +16,7 @@ pub struct Inet {
 }
 
 impl Inet {
-    /// Reads a value without the header of its length (`inet_struct`).
+    /// Parses a value without its length header (`inet_struct`).
     pub fn parse(bytes: &[u8], is_cidr: bool) -> Option<Inet> {
         /// `PGSQL_AF_INET` and `PGSQL_AF_INET6`.
         const FAMILIES: [u8; 2] = [2, 3];
@@ -44,7 +44,7 @@ impl fmt::Display for Inet {
     }
 }
 
-/// An IPv6 address, its longest run of zeros left out (`pg_inet_net_ntop`).
+/// Formats an IPv6 address, with its longest run of zeros omitted (`pg_inet_net_ntop`).
 fn v6(address: &[u8; 16], f: &mut fmt::Formatter<'_>) -> fmt::Result {
     let words: [u16; 8] =
         std::array::from_fn(|at| u16::from_be_bytes([address[2 * at], address[2 * at + 1]]));
@@ -59,7 +59,7 @@ fn v6(address: &[u8; 16], f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if index != 0 {
             f.write_str(":")?;
         }
-        // An IPv4 address within one of IPv6.
+        // An IPv4 address embedded in an IPv6 address.
         if index == 6 && run.start == 0 && (run.len() == 6 || run.len() == 5 && words[5] == 0xFFFF) {
             let [.., a, b, c, d] = *address;
             return write!(f, "{a}.{b}.{c}.{d}");
@@ -69,7 +69,7 @@ fn v6(address: &[u8; 16], f: &mut fmt::Formatter<'_>) -> fmt::Result {
     if run.end == 8 && !run.is_empty() { f.write_str(":") } else { Ok(()) }
 }
 
-/// The first longest run of at least two zeros; an empty one at the end if there is none.
+/// The first longest run of at least two zeros; without any, an empty range at the end.
 fn longest_zeros(words: &[u16; 8]) -> std::ops::Range<usize> {
     let mut best = 8..8;
     for start in 0..8 {

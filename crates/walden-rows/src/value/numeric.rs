@@ -14,7 +14,7 @@ use std::fmt;
 /// Decimal digits in a digit of base 10000 (`DEC_DIGITS`).
 const DECIMAL_DIGITS: i32 = 4;
 
-/// The sign of a [`Numeric`], or what it is instead of a number.
+/// The sign of a [`Numeric`], or its special value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(missing_docs)]
 pub enum NumericSign {
@@ -32,14 +32,14 @@ pub struct Numeric {
     pub sign: NumericSign,
     /// The power of 10000 of the first digit.
     pub weight: i16,
-    /// Decimal digits behind the point that are shown.
+    /// Number of decimal digits shown after the point.
     pub scale: u16,
     /// Digits of base 10000, the highest first.
     pub digits: Vec<u16>,
 }
 
 impl Numeric {
-    /// Reads a value without the header of its length; `None` if it is none.
+    /// Parses a value without its length header; `None` if it is invalid.
     pub fn parse(bytes: &[u8]) -> Option<Numeric> {
         let (header, rest) = bytes.split_first_chunk::<2>()?;
         let header = u16::from_le_bytes(*header);
@@ -77,7 +77,7 @@ impl Numeric {
     }
 }
 
-/// As `numeric_out` prints it (`get_str_from_var`).
+/// Formats the number like `numeric_out` (`get_str_from_var`).
 impl fmt::Display for Numeric {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.sign {
@@ -107,7 +107,7 @@ impl fmt::Display for Numeric {
     }
 }
 
-/// `money` in the locale C (`cash_out`).
+/// `money` in the C locale (`cash_out`).
 pub(super) fn money(hundredths: i64, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     let (all, sign) = (hundredths.unsigned_abs(), if hundredths < 0 { "-" } else { "" });
     let whole = (all / 100).to_string();

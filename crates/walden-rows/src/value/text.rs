@@ -1,4 +1,4 @@
-//! Values from the text that PostgreSQL prints of them, with the settings of the [module above](super).
+//! Parses values from PostgreSQL's text output, with the settings of the [parent module](super).
 
 use walden_format::payload::timestamp::EPOCH_DAYS;
 
@@ -7,12 +7,12 @@ use crate::types::oid;
 
 const SECOND: i64 = 1_000_000;
 const DAY: i64 = 86_400 * SECOND;
-/// Years have fewer digits: the last one of `date` is 5874897.
+/// Maximum year by number of digits: the last year of `date` is 5874897.
 const MAX_YEAR: i64 = 9_999_999;
 
 impl Value {
-    /// Reads a value of a built-in type from its text. `None` if the text is printed otherwise, such as with other settings, or if
-    /// the type is not read from text.
+    /// Parses a value of a built-in type from its text. `None` if the text has another format, for example
+    /// because of other settings, or if the type is not parsed from text.
     pub(crate) fn of_text(type_oid: u32, text: &str) -> Option<Value> {
         let value = match type_oid {
             oid::NUMERIC => numeric(text).map(Value::Numeric),
@@ -32,7 +32,7 @@ impl Value {
     }
 }
 
-/// Bytes from two hexadecimal digits each.
+/// Parses bytes from pairs of hexadecimal digits.
 pub(crate) fn hex_bytes(text: &str) -> Option<Vec<u8>> {
     let (pairs, rest) = text.as_bytes().as_chunks::<2>();
     let digit = |byte: u8| char::from(byte).to_digit(16);
@@ -68,7 +68,7 @@ fn numeric(text: &str) -> Option<Numeric> {
     };
     let mut digits = groups.iter().map(group).collect::<Option<Vec<u16>>>()?;
     let mut weight = i16::try_from(whole.len().div_ceil(4)).ok()? - 1;
-    // As they are stored (`strip_var`).
+    // The stored form (`strip_var`).
     while digits.last() == Some(&0) {
         digits.pop();
     }
@@ -89,7 +89,7 @@ fn date(text: &str) -> Option<i32> {
     }
 }
 
-/// A timestamp whose time has `zone` behind it.
+/// Parses a timestamp whose time is followed by `zone`.
 fn timestamp(text: &str, zone: &str) -> Option<i64> {
     match text {
         "infinity" => Some(i64::MAX),
@@ -124,13 +124,13 @@ fn without_era(text: &str) -> (&str, bool) {
     }
 }
 
-/// Days from 2000-01-01 to a date, as [`calendar_date`](walden_format::payload::timestamp::calendar_date) counts them: in years that
-/// begin in March.
+/// Days from 2000-01-01 to a date. Counts like
+/// [`calendar_date`](walden_format::payload::timestamp::calendar_date), in years that start in March.
 fn days(text: &str, is_before_christ: bool) -> Option<i64> {
     let mut parts = text.splitn(3, '-');
     let mut part = |last: i64| parts.next()?.parse::<i64>().ok().filter(|number| (1..=last).contains(number));
     let (year, month, day) = (part(MAX_YEAR)?, part(12)?, part(31)?);
-    // There is no year 0: it is the first before Christ.
+    // Year 0 does not exist: year 1 BC precedes year 1.
     let year = if is_before_christ { 1 - year } else { year };
     let (year, month) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
     let (era, year_of_era) = (year.div_euclid(400), year.rem_euclid(400));

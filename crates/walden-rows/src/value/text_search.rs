@@ -6,10 +6,12 @@ use walden_redo::page::tsvector::{POSITION_BYTES, WORD_ENTRY_BYTES, WordEntry, p
 
 use crate::encoding::Encoding;
 
-/// How much longer the text may be than the bytes: an entry with a string of one byte and a position takes 9 and gives 10.
+/// Maximum ratio of the text's length to the number of bytes. An entry with a string of one byte and a
+/// position takes 9 bytes and yields 10.
 const MAX_GROWTH: usize = 16;
 
-/// The text of a `tsvector`, whose words are in an encoding, without the header of its length; `None` if the bytes are none.
+/// Returns the text of a `tsvector` without its length header, whose words are in an encoding; `None` if the
+/// bytes are invalid.
 pub fn tsvector_text(bytes: &[u8], encoding: Encoding) -> Option<String> {
     let word = |at: usize| bytes.get(at..)?.first_chunk().map(|word| u32::from_le_bytes(*word));
     let half = |bytes: &[u8], at: usize| bytes.get(at..)?.first_chunk().map(|half| u16::from_le_bytes(*half));
@@ -27,7 +29,7 @@ pub fn tsvector_text(bytes: &[u8], encoding: Encoding) -> Option<String> {
             out.push(c);
         }
         out.push('\'');
-        // Entries that share their strings: damage, which would take much memory.
+        // Damaged entries that share their strings could take much memory.
         if out.len() > MAX_GROWTH * (bytes.len() + 1) {
             return None;
         }

@@ -63,7 +63,7 @@ pub(super) fn timestamp(micros: i64, zone: &str, f: &mut fmt::Formatter<'_>) -> 
     }
 }
 
-/// Seconds and their fraction without zeros at its end.
+/// Seconds and their fraction without trailing zeros.
 fn seconds(micros: i64, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     write!(f, "{:02}", micros / SECOND)?;
     let fraction = micros % SECOND;
@@ -74,7 +74,7 @@ fn seconds(micros: i64, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     Ok(())
 }
 
-/// There is no year 0: it is the first before Christ.
+/// Year 0 does not exist: year 1 BC precedes year 1.
 fn shown_year(year: i64) -> i64 {
     if year > 0 { year } else { 1 - year }
 }
@@ -83,7 +83,7 @@ fn era(year: i64) -> &'static str {
     if year > 0 { "" } else { " BC" }
 }
 
-/// As with `intervalstyle` postgres (`EncodeInterval`).
+/// Formats the interval for `intervalstyle` postgres (`EncodeInterval`).
 impl fmt::Display for Interval {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Interval { months, days, micros } = *self;
