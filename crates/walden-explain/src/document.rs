@@ -325,7 +325,7 @@ pub struct DamageDocument {
     pub offset: u64,
     /// LSN of the page or record that cannot be read.
     pub lsn: String,
-    /// The complete message, including what was expected and found.
+    /// The complete message, including the expected and the found value.
     pub message: String,
     /// What to do.
     pub hint: &'static str,

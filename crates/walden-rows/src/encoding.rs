@@ -36,7 +36,7 @@ const fn known(number: u32, name: &'static str, form: Form) -> Known {
 
 /// Encodings of databases. Client-only encodings are never stored.
 static ENCODINGS: [Known; 35] = [
-    // Bytes without a defined encoding; most databases contain UTF-8.
+    // Bytes without a defined encoding, decoded as UTF-8, which most such databases contain.
     known(0, "SQL_ASCII", Form::Utf8),
     known(1, "EUC_JP", Form::Table(tables::EUC_JP)),
     known(2, "EUC_CN", Form::Table(tables::GBK)),

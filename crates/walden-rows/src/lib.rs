@@ -230,7 +230,7 @@ impl RowChanges {
         let run = Arc::new(chosen.run);
         let layouts = catalog::layouts(run.version).ok_or(RowsError::Version(run.version))?;
         // Some tables look unrelated at the WAL's start, but get the name or become partitions within it. The
-        // survey is repeated to find what is known about these. It is also repeated if the WAL moves catalogs
+        // survey is repeated to collect their data. It is also repeated if the WAL moves catalogs
         // to other files.
         let mut known = Known::default();
         let (mut catalog, pending, tables, findings, from) = loop {

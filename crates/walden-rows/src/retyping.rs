@@ -20,11 +20,11 @@ pub(crate) struct ComputedAnew {
     /// The record by which the table gets the file with these values.
     pub lsn: Lsn,
     pub xid: u32,
-    /// The table's name at that time.
+    /// The table's name at the record.
     pub table: String,
     /// The column's number.
     pub number: i16,
-    /// Its name at that time.
+    /// Its name at the record.
     pub name: String,
     /// Whether its type keeps values, so that nothing else shows the change.
     pub is_type_kept: bool,
@@ -50,7 +50,7 @@ pub(crate) fn computed_anew(
                     _ => None,
                 };
                 let is_filled = findings.filled_by_rows.contains(&class.file);
-                // If the previous row is unknown, only a file that was filled is known to be new.
+                // If the previous row is unknown, only a filled file is certainly new.
                 if old.map_or(!is_filled, |old| old.file == class.file) {
                     continue;
                 }

@@ -95,7 +95,7 @@ impl Findings {
         self.ends.get(&xid).copied().or_else(lost).unwrap_or(Outcome::Unfinished)
     }
 
-    /// Whether a transaction ended without a record before `lsn`, or with the record at that position.
+    /// Whether a transaction ended without a record before `lsn`, or with the record at `lsn`.
     pub fn is_lost_at(&self, xid: u32, lsn: Lsn) -> bool {
         !self.ends.contains_key(&xid) && self.lost.get(&xid).is_some_and(|&lost| lost <= lsn)
     }
@@ -201,7 +201,7 @@ pub(crate) struct Survey<'c> {
     pub unmet: FxHashSet<u32>,
     /// Files of relations that are known at the WAL's start.
     pub named_files: FxHashSet<RelFileLocator>,
-    /// OIDs of these relations.
+    /// OIDs of users' relations that are known at the WAL's start.
     pub relations: FxHashSet<u32>,
     /// Catalogs that seem to have rows in an unknown file, with the first record of one.
     pub suspects: FxHashMap<u32, Lsn>,
@@ -650,7 +650,7 @@ impl Survey<'_> {
                 }
             }
         }
-        // The relation gets the name, or had it.
+        // The relation gets the name, or had it before.
         let has_name = |row: &Option<Row>| matches!(row, Some(Row::Class(class)) if (self.is_wanted)(class));
         let is_named = has_name(&old) || has_name(&new);
         if !is_named && matches!(key, Key::Class(oid) | Key::Attribute(oid, _) if self.others.contains(&oid))

@@ -192,7 +192,7 @@ impl Chunks {
         let spilled = if is_whole { Vec::new() } else { self.spilled.find(key)? };
         let spilled: Vec<(u32, Place)> =
             spilled.into_iter().map(|chunk| (chunk.number, Place::Page(chunk.tid))).collect();
-        // Of several chunks with the same number, the newest counts.
+        // The newest of several chunks with the same number counts.
         let chunks: BTreeMap<u32, &Place> =
             spilled.iter().chain(in_memory).map(|(number, place)| (*number, place)).collect();
         if chunks.is_empty() {

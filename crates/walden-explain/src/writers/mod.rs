@@ -45,7 +45,7 @@ pub enum WriterProperty {
     Statement,
 }
 
-/// The writers of all transactions in server logs.
+/// The writers of all transactions in the server's log.
 #[derive(Debug, Default)]
 pub struct Writers {
     by_xid: FxHashMap<u32, Vec<Seen>>,
@@ -66,7 +66,7 @@ pub struct Writers {
 /// Counts of entries and transactions in the server's logs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
 pub struct Counts {
-    /// Number of log files.
+    /// Number of files of the server's log.
     pub files: u64,
     /// Number of entries in them.
     pub entries: u64,
@@ -142,17 +142,17 @@ const MAX_SESSIONS: usize = 100_000;
 const MAX_TEXTS: usize = 200_000;
 
 impl Writers {
-    /// Counts a new log file. Sessions may continue in it.
+    /// Counts a new file of the server's log. Sessions may continue in it.
     pub fn begin_file(&mut self) {
         self.counts.files += 1;
     }
 
-    /// Ends a log file that had these fields.
+    /// Ends a file that had these fields.
     pub fn end_file(&mut self, fields: Fields) {
         self.fields.get_or_insert(fields);
     }
 
-    /// Adds an entry of a log. The entries of a session must be in their order.
+    /// Adds an entry of the server's log. The entries of a session must be in their order.
     pub fn add(&mut self, entry: &Entry) {
         self.counts.entries += 1;
         self.add_vacuum(entry);
@@ -340,7 +340,7 @@ impl Writers {
     }
 
     /// Vacuums of a table, `DATABASE.SCHEMA.TABLE`: automatic ones, and the number of statements that name
-    /// it. `None` if the log contains neither.
+    /// it. `None` if the server's log contains neither.
     pub fn vacuums_of(&self, table: &str) -> Option<(AutomaticVacuums, u64)> {
         let automatic = self.vacuums.get(table).copied();
         let name = table.rsplit('.').next().unwrap_or(table);

@@ -1,4 +1,5 @@
-//! Statements in log entries, normalized like `pg_stat_statements`: constants become parameters.
+//! Statements in entries of the server's log, normalized like `pg_stat_statements`: constants become
+//! parameters.
 
 use walden_source::server_log::Entry;
 

@@ -165,7 +165,8 @@ impl Log {
     }
 
     fn commit_with(&mut self, xid: u32, flags: u32, files: &[u32], relations: &[u32]) {
-        /// `XLOG_XACT_HAS_INFO`, `XACT_XINFO_HAS_RELFILELOCATORS`, `XACT_XINFO_HAS_DROPPED_STATS`, `PGSTAT_KIND_RELATION`
+        /// `XLOG_XACT_HAS_INFO`, `XACT_XINFO_HAS_RELFILELOCATORS`, `XACT_XINFO_HAS_DROPPED_STATS`,
+        /// `PGSTAT_KIND_RELATION`
         const HAS_INFO: u8 = 0x80;
         const HAS_FILES: u32 = 4;
         const HAS_STATS: u32 = 256;

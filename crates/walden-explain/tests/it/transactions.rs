@@ -207,7 +207,7 @@ fn assignments_name_subtransactions_that_were_rolled_back_before() {
     }
 }
 
-/// Rollbacks count as transactions as soon as no older one runs, whatever follows.
+/// Rollbacks count as transactions as soon as no older one runs, regardless of later records.
 #[test]
 fn rollbacks_without_an_older_transaction_are_transactions() {
     let mut log = Log::new();
