@@ -257,7 +257,7 @@ const FRAMING: &[Column] = &[
     column(
         "bucket",
         Label,
-        "what the bytes are: page_header, switch_padding, zero_tail ..., as in walden explain",
+        "kind of the bytes: page_header, switch_padding, zero_tail ..., as in walden explain",
     ),
     column("bytes", U64, "bytes"),
 ];
@@ -286,7 +286,7 @@ const CHECKPOINTS: &[Column] = &[
         "position of the checkpoint's record; of an unfinished one that of its CHECKPOINT_REDO",
     ),
     column("redo_lsn", Lsn, "redo pointer: where recovery from it starts"),
-    column("time", Time, "time at which it began"),
+    column("time", Time, "start time"),
     column("cause", Label, "time, volume, requested, shutdown or first, as in walden explain"),
     column("finished", Bool, "whether the log has its record"),
     nullable(
@@ -297,7 +297,7 @@ const CHECKPOINTS: &[Column] = &[
     nullable(
         "interval_seconds",
         U64,
-        "seconds between the begin of the one before and its own; NULL of the first",
+        "seconds since the start of the previous checkpoint; NULL for the first",
     ),
 ];
 

@@ -86,7 +86,7 @@ impl Fault {
             FaultKind::SystemId { expected, .. } => format!("system identifier {expected}"),
             FaultKind::Geometry { .. } => "the stream's segment size and page size".into(),
             FaultKind::ContinuationExpected { remaining } => {
-                format!("a page that goes on with the record ({remaining} bytes left)")
+                format!("a page that continues the record ({remaining} bytes left)")
             }
             FaultKind::ContinuationUnexpected => "a page that starts with a new record".into(),
             FaultKind::ContinuationLength { expected, .. } => format!("{expected} bytes left of the record"),
@@ -118,7 +118,7 @@ impl Fault {
                 format!("segments of {segment_bytes} bytes, pages of {page_bytes} bytes")
             }
             FaultKind::ContinuationExpected { .. } => "a page that starts with a new record".into(),
-            FaultKind::ContinuationUnexpected => "a page that goes on with an earlier one".into(),
+            FaultKind::ContinuationUnexpected => "a page that continues an earlier one".into(),
             FaultKind::ContinuationLength { found, .. } => format!("{found}"),
             FaultKind::Padding { found } => format!("{found:02X}"),
             FaultKind::NoRecord => "zeros".into(),

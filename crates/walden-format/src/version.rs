@@ -142,7 +142,7 @@ impl fmt::Display for UnreadableMagic {
             ),
             UnreadableMagic::Newer => write!(
                 f,
-                "written by a PostgreSQL newer than {}, the newest that this Walden knows: look for a newer Walden",
+                "written by a PostgreSQL newer than {}, the newest that this Walden knows: install a newer Walden",
                 Major::V19
             ),
             UnreadableMagic::NotWal => write!(f, "not a page of PostgreSQL's write-ahead log"),

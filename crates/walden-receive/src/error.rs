@@ -83,13 +83,13 @@ pub enum ReceiveError {
         reason: UnreadableMagic,
     },
     /// The received WAL is damaged.
-    #[error("what has come is damaged at {}: expected {}, found {}", .0.at, .0.expected(), .0.found())]
+    #[error("the received WAL is damaged at {}: expected {}, found {}", .0.at, .0.expected(), .0.found())]
     Damaged(Fault),
     /// The slot does not exist.
     #[error("the replication slot \"{0}\" does not exist")]
     NoSlot(String),
     /// The server has sent nothing for too long.
-    #[error("the server has said nothing for {0} s")]
+    #[error("the server has sent nothing for {0} s")]
     Silent(u64),
     /// The operating system's.
     #[error("cannot start synchronising the spool")]
@@ -163,7 +163,7 @@ impl ReceiveError {
             ),
             ReceiveError::StillInUse(_) => Remedy::retry(
                 "slot_in_use",
-                "this process received with the slot before: if nobody else uses it, that is its own last connection, which the server ends once it has heard nothing from it for wal_sender_timeout",
+                "this process used the slot before: if no other program uses it, the slot belongs to its own last connection, which the server ends after wal_sender_timeout without a message",
             ),
             ReceiveError::RemovedDespiteSlot(_) => Remedy::retry(
                 WAL_REMOVED,
@@ -181,11 +181,11 @@ impl ReceiveError {
             },
             ReceiveError::Spool(SpoolError::Different { .. }) => Remedy::retry(
                 "different",
-                "nothing was overwritten. The server has another history than the one received: it was restored, or another server answers. Look at both; to go on with the server's log, move the spool away and use a new archive",
+                "nothing was overwritten. The server has another history than the received WAL: it was restored, or another server answers. Compare both; to continue with the server's WAL, move the spool away and use a new archive",
             ),
             ReceiveError::Spool(SpoolError::Order { .. }) => Remedy::retry(
                 "order",
-                "nothing was lost: the log is asked for again from the last complete record on. If that goes on, look at what is between the server and this process",
+                "nothing was lost: the WAL is requested again from the last complete record. If the error persists, check the network between the server and this process",
             ),
             ReceiveError::Partial(_) => Remedy::retry(
                 "partial",
@@ -200,12 +200,12 @@ impl ReceiveError {
             }
             ReceiveError::OtherHistory { .. } => Remedy::stop(
                 "other_history",
-                "nothing was overwritten. An old primary that came back, or a standby that was promoted before it had all: connect to the server that goes on with the received timeline",
+                "nothing was overwritten. This is an old primary that returned, or a standby that was promoted before it had all WAL: connect to the server that continues the received timeline",
             ),
             ReceiveError::NoSlot(_) => Remedy::retry("no_slot", "make the slot with --create-slot"),
             ReceiveError::Behind { .. } => Remedy::retry(
                 "behind",
-                "a standby catches up by itself; a primary that was restored from an older state has lost what is here: look before you go on, nothing was overwritten",
+                "a standby catches up on its own; a primary that was restored from an older state has lost the WAL that was received here: compare both before you continue, nothing was overwritten",
             ),
             ReceiveError::UnknownVersion { .. } => Remedy::stop(
                 "unknown_version",
@@ -213,7 +213,7 @@ impl ReceiveError {
             ),
             ReceiveError::Damaged(_) => Remedy::retry(
                 "damaged",
-                "it was not acknowledged and is asked for again. If it comes again at the same place, the server's own WAL is damaged there (check with walden explain); else look at the network and this machine's memory",
+                "it was not acknowledged and is requested again. If the error returns at the same place, the server's own WAL is damaged there (check with walden explain); else check the network and this machine's memory",
             ),
             ReceiveError::Silent(_) => Remedy::retry("silent", "check the network and the server"),
             ReceiveError::System(_) => Remedy::wait("system"),

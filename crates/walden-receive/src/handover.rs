@@ -63,7 +63,7 @@ pub enum CopyError {
     },
     /// The complete records end before the received WAL does.
     #[error(
-        "cannot use {}: damaged at {at} (offset {offset}): expected a whole record with the right checksum, or nothing behind one that is cut off, found other bytes up to offset {end}",
+        "cannot use {}: damaged at {at} (offset {offset}): expected a whole record with the right checksum, or zeros after one that is cut off, found other bytes up to offset {end}",
         path.display()
     )]
     Behind {
@@ -122,7 +122,7 @@ impl CopyError {
                 "check the path of --spool and that its file system is mounted, and let the user that walden runs as, which for restore_command is the server's, read the spool and its files",
             ),
             CopyError::Refused { .. } | CopyError::Behind { .. } => Some(
-                "nothing was handed over: recovery has stopped, and goes on when the server is started again. Look for a good copy of the file, in pg_wal of the server that wrote it or of a standby, and archive it with walden archive push, or put it into the spool. If there is none, and recovery is to end at that place: in a copy of the spool, cut the file at the offset and fill it with zeros (truncate -s OFFSET, then truncate -s SIZE), under the name that ends with .partial; what follows is lost then",
+                "nothing was handed over: recovery has stopped, and continues when the server is started again. Find a good copy of the file, in pg_wal of the server that wrote it or of a standby, and archive it with walden archive push, or copy it into the spool. If there is none, and recovery shall end at that place: in a copy of the spool, cut the file at the offset and fill it with zeros (truncate -s OFFSET, then truncate -s SIZE), under the name that ends with .partial; all later WAL is lost then",
             ),
             CopyError::OtherCluster { .. } => Some(
                 "--spool has to name the spool in which walden receive keeps the log of the server's own cluster; after pg_upgrade a cluster is a new one",

@@ -60,7 +60,7 @@ impl UploadError {
             UploadError::Spool(_) => None,
             UploadError::Gone(_) => Some("restart walden receive: it asks the server for the segment again"),
             UploadError::Different { .. } => Some(
-                "nothing was overwritten. The server was restored, or another one answers: look at both; to go on with the server's log, use a new archive",
+                "nothing was overwritten. The server was restored, or another one answers: compare both; to continue with the server's WAL, use a new archive",
             ),
         }
     }

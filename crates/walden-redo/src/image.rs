@@ -64,7 +64,7 @@ impl Parts {
             return Err(Misfit("the image's hole is larger than a page"));
         }
         if stored.len() != usize::from(image.len) {
-            return Err(Misfit("the image is longer than what is held of the record"));
+            return Err(Misfit("the image is longer than the part of the record in memory"));
         }
         Ok(Parts { hole_offset, hole_len })
     }

@@ -111,7 +111,7 @@ impl Touched {
             (Role::Redo | Role::Init, Err(state)) => self.lose(state),
             (Role::Init, Ok(())) if !self.changed => {
                 self.lose(State::Unknown(Unknown::Misfit(Misfit(
-                    "the record did not say what is on the new page",
+                    "the record did not state the content of the new page",
                 ))));
             }
             (Role::Redo | Role::Init, Ok(())) => self.stamp(record),

@@ -19,7 +19,7 @@ pub fn diff(diff: &Diff, top: usize, look: Look) -> String {
             top,
             look,
         ));
-        sections.push(changes(diff, "What the bytes are for", "", &diff.buckets, top, look));
+        sections.push(changes(diff, "Where the bytes are", "", &diff.buckets, top, look));
         sections.push(images(diff, look));
         sections.push(checkpoints(diff, look));
     }

@@ -43,7 +43,7 @@ pub fn page(diff: &Diff) -> Page {
     let mut sections = vec![findings(diff), over_time(diff)];
     sections.push(list(diff, "Relations", "relation", &diff.relations, true));
     sections.push(list(diff, "Kinds of records", "resource manager, kind", &diff.record_kinds, true));
-    sections.push(list(diff, "What the bytes are for", "part", &diff.buckets, false));
+    sections.push(list(diff, "Where the bytes are", "part", &diff.buckets, false));
     let images: Vec<Change> = diff.images.iter().map(|image| image.change.clone()).collect();
     sections.push(list(diff, "Full-page images", "cause", &images, false));
     sections.extend(diff.views.iter().map(|view| {
@@ -62,7 +62,7 @@ fn noise(total: &Change) -> String {
     match total.beyond_noise {
         Some(true) => "more than rates vary within the ranges".into(),
         Some(false) => "within the noise of the ranges".into(),
-        None => "too short to tell noise from change".into(),
+        None => "too short to distinguish a change from noise".into(),
     }
 }
 

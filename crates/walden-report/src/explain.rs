@@ -325,7 +325,7 @@ fn cycles(document: &Document, look: Look) -> String {
         .collect();
     let mut text = table(
         look,
-        "Checkpoint cycles: why each began, and the share of images along it",
+        "Checkpoint cycles: the cause of each, and the share of images along it",
         ("from", &["cause", "bytes", "images", "tenths"]),
         &rows,
     );
@@ -455,8 +455,8 @@ fn advice(finding: &Finding, document: &Document) -> String {
 
 /// The lists of findings, with their headings.
 pub(crate) const FINDING_LISTS: [(FindingKind, &str); 2] = [
-    (FindingKind::Cause, "Findings: what the work does"),
-    (FindingKind::Setting, "Findings: what settings add"),
+    (FindingKind::Cause, "Findings: causes in the workload"),
+    (FindingKind::Setting, "Findings: causes in the settings"),
 ];
 
 /// Describes the bytes that a remedy saves.

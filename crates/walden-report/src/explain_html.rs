@@ -111,7 +111,7 @@ fn facts(page: &mut Page, document: &Document) {
     let note = format!("{} rolled back, {} open", units::count(sums.aborted), units::count(sums.open));
     page.fact("transactions committed", &units::count(sums.committed), &note);
     if let Some(first) = document.relations.iter().find(|relation| is_relation(relation.label.part)) {
-        let note = format!("{} with what belongs to it", first.label.text);
+        let note = format!("{} with its indexes and TOAST", first.label.text);
         page.fact("most in one table", &units::percent(first.sum.share), &note);
     }
 }
@@ -228,10 +228,10 @@ fn over_time(document: &Document) -> Section {
         note += &format!(" {} checkpoints are too many to be marked.", marks.len());
         marks.clear();
     } else if !marks.is_empty() {
-        note += " Dashed lines: checkpoints begin, and pages touched for the first time after that cost an image each.";
+        note += " Dashed lines: checkpoints start; each page that is changed for the first time after one costs an image.";
     }
     let chart = StackedOverTime {
-        title: "WAL over time, by what it consists of".into(),
+        title: "WAL over time, by cause".into(),
         y: Axis::new("WAL", Unit::Bytes),
         layers: layers(sums),
         starts: starts.iter().map(|start| start * 1000).collect(),
@@ -557,16 +557,16 @@ fn glossary() -> Section {
         ),
         (
             "forced image",
-            "An image that is written whatever the settings: index builds, rewrites of tables, some kinds of page splits.",
+            "An image that is written under any setting: index builds, rewrites of tables, some kinds of page splits.",
         ),
         (
             "checkpoint",
             "All changed pages are written to the data files, so that recovery need not read older WAL. It comes after \
              checkpoint_timeout (time), near max_wal_size (volume), or by request (CHECKPOINT, a base backup).",
         ),
-        ("redo pointer", "Where recovery would begin: the position of the WAL when the checkpoint began."),
-        ("cycle", "What is written from one checkpoint's redo pointer to the next one's."),
-        ("LSN", "A position in the WAL, in bytes since its beginning, as two hexadecimal numbers."),
+        ("redo pointer", "Where recovery would start: the WAL position at the start of the checkpoint."),
+        ("cycle", "The WAL from one checkpoint's redo pointer to the next one's."),
+        ("LSN", "A position in the WAL, in bytes since its start, as two hexadecimal numbers."),
         ("TOAST", "Where a table keeps values that are too long for its own pages."),
         ("heap", "The pages of the table itself, with its rows."),
         ("framing", "Page headers, padding and the unused end of the last segment: bytes that belong to no record."),

@@ -281,7 +281,7 @@ fn notes(document: &Document, look: Look) -> String {
         .iter()
         .map(|note| format!("  - {}\n", wrap(note, look.width.saturating_sub(4), 4)))
         .collect();
-    format!("{}\n{}", look.heading("What it rests on"), lines.concat())
+    format!("{}\n{}", look.heading("Assumptions"), lines.concat())
 }
 
 /// Describes checkpoints by cause.

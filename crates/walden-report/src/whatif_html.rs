@@ -152,12 +152,12 @@ fn predictions(document: &Document, sweep: &Sweep) -> Section {
     let alone = curves.len() == 1;
     for chart in curves {
         let note = if chart.left.unit == Unit::Seconds {
-            "What would be to replay after a crash at the worst moment, at the rate that the notes say."
+            "The WAL to replay after a crash at the worst moment, at the rate that the notes state."
         } else if alone {
-            "Lines are predicted, with what they may be off by; the ring is the trace as it was measured. The time of recovery \
+            "Lines are predicted, with their error; the ring is the measured trace. The time of recovery \
              (right) is that of a crash at the worst moment."
         } else {
-            "Lines are predicted, with what they may be off by; the ring is the trace as it was measured."
+            "Lines are predicted, with their error; the ring is the measured trace."
         };
         section = section.chart(chart, note);
     }
@@ -288,7 +288,7 @@ fn buckets(document: &Document, sweep: &Sweep) -> Section {
         stacked: true,
         errors: std::iter::once(None).chain(drawn().map(|one| Some(one.error_bytes as f64))).collect(),
     };
-    let note = format!("The thin line at a bar's end: what the prediction may be off by.{}", more(document));
+    let note = format!("The thin line at a bar's end: the error of the prediction.{}", more(document));
     let mut section = Section::new("Where the bytes are").chart(chart, &note);
     if let [only] = &document.predictions[..] {
         let mut table = Table::new(&["part", "now", "then", "change", "share then"]);
@@ -405,7 +405,7 @@ fn growth(document: &Document, sweep: &Sweep) -> Option<Curve> {
     let first = if left > 0 { format!(", the first {}", shown.len()) } else { String::new() };
     Some(Curve {
         title: format!("The log as time passes{}{first}", of_what(sweep)),
-        x: Axis::new("time since the trace began", Unit::Seconds),
+        x: Axis::new("time since the start of the trace", Unit::Seconds),
         left: Axis::new("WAL", Unit::Bytes),
         right: None,
         lines: shown.iter().map(line).collect(),
@@ -448,7 +448,7 @@ fn archive(document: &Document, sweep: &Sweep) -> Section {
         _ => Vec::new(),
     };
     let chart = Bars {
-        title: format!("What an archive takes{}", of_what(sweep)),
+        title: format!("Size of an archive{}", of_what(sweep)),
         x: Axis::new("bytes", Unit::Bytes),
         categories: categories(document, sweep),
         layers: compressors.iter().map(layer).collect(),
@@ -488,7 +488,7 @@ fn objects(document: &Document) -> Section {
             ]);
         }
     }
-    if table.is_empty() { section } else { section.text("On top of what is predicted.").table(table) }
+    if table.is_empty() { section } else { section.text("In addition to the prediction.").table(table) }
 }
 
 // ---- How sure ---------------------------------------------------------------------------------------------
@@ -559,7 +559,7 @@ fn learned(document: &Document) -> Section {
         units::count(check.diagnostics.pages_unknown),
     );
     let mut table =
-        Table::new(&["setting", "value", "", "because"]).caption("What the trace was taken under");
+        Table::new(&["setting", "value", "", "because"]).caption("Settings of the trace");
     for traced in &document.traced_settings {
         let from = match traced.from {
             Origin::Given => "given",
@@ -573,16 +573,16 @@ fn learned(document: &Document) -> Section {
             Cell::sentence(&traced.why),
         ]);
     }
-    Section::new("What was learned from the trace").text(&text).table(table)
+    Section::new("Settings learned from the trace").text(&text).table(table)
 }
 
 fn notes(document: &Document) -> Section {
-    Section::new("What it rests on").list(document.notes.iter().cloned())
+    Section::new("Assumptions").list(document.notes.iter().cloned())
 }
 
 fn glossary() -> Section {
     Section::new("Words").terms([
-        ("trace", "The WAL that was read: what the same work wrote under the settings of its time."),
+        ("trace", "The WAL that was read, which the workload wrote under its own settings."),
         (
             "image",
             "A copy of a whole page of 8 kB in the WAL, written when a page is changed for the first time after a checkpoint, \
@@ -599,6 +599,6 @@ fn glossary() -> Section {
              checkpoint on.",
         ),
         ("learned, assumed, given", "Whether a setting is shown by the trace, not shown by anything, or given on the command line or by the server."),
-        ("±", "The prediction may be off by so much either way, if the work stays the same."),
+        ("±", "The prediction may differ from the truth by this amount, up or down, for the same workload."),
     ])
 }

@@ -133,7 +133,7 @@ pub enum RowsError {
     },
     /// The WAL does not contain the position from which the base backup must be replayed.
     #[error(
-        "the WAL does not go on from {}: replay has to start at {from}\nhint: give the segments from that position on",
+        "the WAL does not continue from {}: replay has to start at {from}\nhint: give the segments from that position on",
         base.display()
     )]
     NotContinued {

@@ -271,10 +271,10 @@ impl Watch {
     fn note_news(&mut self, news: &News) {
         let text = match news {
             News::Timeline { timeline, start, discarded: 0 } => {
-                format!("timeline {timeline} goes on at {start}")
+                format!("timeline {timeline} continues at {start}")
             }
             News::Timeline { timeline, start, discarded } => format!(
-                "timeline {timeline} goes on at {start}; {discarded} bytes behind it were counted and are not part of it"
+                "timeline {timeline} continues at {start}; {discarded} bytes after it were counted and do not belong to it"
             ),
             News::Gap { from, to, reason } => {
                 self.totals.missed_bytes += to.bytes_since(*from);
@@ -282,7 +282,7 @@ impl Watch {
                     GapReason::Removed => "the server has removed it".to_owned(),
                     GapReason::Damaged(fault) => format!("it is damaged: {fault}"),
                     GapReason::Reconnected => "the server does not have it any more".to_owned(),
-                    GapReason::Begun => "it is the end of a record that began before".to_owned(),
+                    GapReason::Begun => "it is the end of a record that started earlier".to_owned(),
                 };
                 format!("the log from {from} to {to} is not counted: {why}")
             }

@@ -322,7 +322,7 @@ fn settings_caveats(forecast: &Forecast, settings: &Settings, prediction: &Predi
     let (from, to) = (crate::level::Level::of(traced.wal_level), crate::level::Level::of(settings.wal_level));
     if from < to {
         note(format!(
-            "wal_level={} from a trace under {}: what the WAL does not contain is estimated ({})",
+            "wal_level={} from a trace under {}: data that the WAL does not contain is estimated ({})",
             settings.wal_level,
             traced.wal_level,
             if from == crate::level::Level::Minimal {

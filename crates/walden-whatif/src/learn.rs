@@ -432,7 +432,7 @@ fn learn_max_wal_size(survey: &Survey, checkpoints: &[Checkpoint], settings: &mu
     let usual = with_most_segments(&segments).filter(|usual| *usual > 0);
     let distance = |usual: i64| {
         let checkpoints = counted(segments.len() as u64, "checkpoint");
-        format!("{checkpoints} began {} after the one before", counted(usual as u64, "segment"))
+        format!("{checkpoints} started {} after the one before", counted(usual as u64, "segment"))
     };
     if let Some(usual) = usual.filter(|usual| !is_contradicted(*usual, segments.len(), &distances)) {
         settings.max_wal_size = roundest_segment_count(usual as u64, target) * size.bytes();

@@ -247,8 +247,8 @@ const fn nothing(name: &'static str, why: &'static str) -> Row {
 }
 
 const PREALLOCATION: &str =
-    "it decides how segment files are created and kept, not what is written into them";
-const FLUSHING: &str = "it decides when WAL is flushed, not what is written";
+    "it decides how segment files are created and kept, not their content";
+const FLUSHING: &str = "it decides when WAL is flushed, not its content";
 
 /// All settings that predictions support.
 pub static ROWS: &[Row] = &[
@@ -340,7 +340,7 @@ pub static ROWS: &[Row] = &[
     nothing("wal_sync_method", FLUSHING),
     nothing(
         "checkpoint_flush_after",
-        "it decides when the operating system writes pages out, not what is logged",
+        "it decides when the operating system writes pages out, not the WAL",
     ),
     nothing(
         "shared_buffers",
@@ -355,7 +355,7 @@ pub static ROWS: &[Row] = &[
                 s.max_wal_senders = Some(senders);
                 Some(())
             },
-            "it limits connections that read WAL, not what is written",
+            "it limits connections that read WAL, not the WAL",
         ),
         show: None,
     },
@@ -367,7 +367,7 @@ pub static ROWS: &[Row] = &[
                 s.is_archiving = Some(v.eq_ignore_ascii_case("always") || on_off(v)?);
                 Some(())
             },
-            "it decides whether segments are archived, not what is written",
+            "it decides whether segments are archived, not their content",
         ),
         show: None,
     },

@@ -425,16 +425,16 @@ pub fn words_of(loss: &Loss) -> String {
     let first = loss.number + 1;
     let what = match (&loss.name, loss.members) {
         (Some(name), _) => name.clone(),
-        (None, Some(1)) => format!("member {first}, of which nothing is known"),
+        (None, Some(1)) => format!("member {first}, which is unknown"),
         (None, Some(members)) => {
-            format!("members {first} to {}, of which nothing is known", loss.number + members)
+            format!("members {first} to {}, which are unknown", loss.number + members)
         }
-        (None, None) => format!("what came from member {first} on, of which nothing is known"),
+        (None, None) => format!("all members from {first}, which are unknown"),
     };
     let place = loss.place.map_or(String::new(), |place| {
         format!(", LSN {} to {} of timeline {}", place.start, place.end(), place.timeline)
     });
-    let why = if loss.damaged { "" } else { " (not damaged itself, but needs what is lost before it)" };
+    let why = if loss.damaged { "" } else { " (not damaged itself, but needs the lost data before it)" };
     format!("{what}{place}{why}")
 }
 

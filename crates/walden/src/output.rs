@@ -485,7 +485,7 @@ pub fn hint_of(error: &anyhow::Error) -> Option<&'static str> {
     let kind = error.chain().find_map(kind_of)?;
     let is_full = matches!(kind, io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded);
     if is_full && terminal::is_of_stdout(error) {
-        return Some("free some space where standard output goes; what is there already is not complete");
+        return Some("free some space for standard output; the output so far is not complete");
     }
     Some(match kind {
         io::ErrorKind::NotFound => "check the name; a file may also have been removed or recycled meanwhile",

@@ -373,7 +373,7 @@ impl View<'_> {
     ) -> Option<&'s Page> {
         let at = snapshot.at;
         if at != END && (snapshot.is_beyond || at < start) {
-            eprintln!("error: the log at hand is from {start} to {end}, and does not tell of {at}");
+            eprintln!("error: the WAL that was read is from {start} to {end}, and does not contain {at}");
             return None;
         }
         if at == END && self.damage.is_some() {
@@ -410,7 +410,7 @@ impl View<'_> {
             PageState::Unknown(Unknown::DatabaseCopied) => {
                 "the page is that of the database that was copied, so far"
             }
-            PageState::Unknown(Unknown::Lost) => "look at the files of the base backup",
+            PageState::Unknown(Unknown::Lost) => "check the files of the base backup",
             PageState::Untracked => {
                 "the page is known again after its next image: see the block's history without --at"
             }

@@ -350,7 +350,7 @@ fn text(retention: &Retention) -> String {
         text += &backlog_text(backlog);
     }
     if !retention.remedies.is_empty() {
-        text += &format!("\n{}\n", look.heading("What would release it"));
+        text += &format!("\n{}\n", look.heading("Remedies"));
         for line in remedy_lines(&retention.remedies) {
             text += &format!("  {}\n", wrap(&line, look.width.saturating_sub(2), 2));
         }

@@ -253,7 +253,7 @@ fn wanted(args: &RowsArgs, run: &Run, threads: usize) -> Result<Wanted> {
     match (args.xid, members.len()) {
         (_, 1) => Ok(members.remove(0)),
         (Some(xid), 0) => {
-            let mut progress = Progress::bytes("looking for the transaction", run_bytes(run));
+            let mut progress = Progress::bytes("searching for the transaction", run_bytes(run));
             let databases = databases_of(xid, run, threads, |bytes| progress.advance(bytes));
             progress.finish();
             match databases.first() {

@@ -170,7 +170,7 @@ pub fn tell_about(inventory: &Inventory) {
     for file in inventory.longer() {
         let (path, expected, found) = (file.path.display(), file.segment_size.bytes(), file.size_on_disk);
         eprintln!(
-            "warning: {path}: expected {expected} bytes, found {found}; what is behind the segment is not read"
+            "warning: {path}: expected {expected} bytes, found {found}; the bytes after the segment are not read"
         );
     }
     let (spares, bytes) = inventory.spare_bytes();

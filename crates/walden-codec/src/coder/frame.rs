@@ -98,7 +98,7 @@ impl SegmentFrame {
                 self.changes.get(at).copied().unwrap_or(HeaderChange { page, ..HeaderChange::default() });
             let step = narrow(number((given.page - page).into())?)?;
             page = page.checked_add(step).filter(|page| step > 0 && *page < pages).ok_or_else(|| {
-                corrupt("cannot decode framing: expected a page of the segment, found one behind it")
+                corrupt("cannot decode framing: expected a page of the segment, found one after it")
             })?;
             let flags = narrow(number(given.fields.flags.into())?)?;
             let timeline = narrow(number(given.fields.timeline.into())?)?;

@@ -224,7 +224,7 @@ impl Finder<'_> {
             let text = format!("{name} is {} and was {}", word(to), word(from));
             let mut finding = self.finding("setting", text.clone(), name.clone(), change);
             if change == 0 {
-                finding.text = text + "; what it changes is in the kinds of records";
+                finding.text = text + "; the kinds of records show the change";
             }
             findings.push(finding);
         }

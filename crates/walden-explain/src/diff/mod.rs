@@ -459,22 +459,22 @@ fn notes_of(compare: &Comparison<'_>, a: Side<'_>, b: Side<'_>, total: &Change) 
         }
         Per::Second | Per::Transaction => {}
         Per::Total => {
-            notes.push("the bytes are compared as they are, whatever the length of the ranges".to_owned())
+            notes.push("the bytes are compared as they are, independent of the length of the ranges".to_owned())
         }
     }
     match total.beyond_noise.filter(|_| per == Per::Second) {
         Some(false) => notes.push(format!(
-            "the change of the whole is within the noise: the rates within the ranges vary so much that {} more or less may be chance",
+            "the total change is within the noise: the rates vary within the ranges, so {} more or less may be chance",
             findings::amount(compare, per, difference(compare.total_noise().unwrap_or(0), 0)).trim_start_matches('+')
         )),
         None if per == Per::Second => notes.push(
-            "a range is too short to tell noise from change: fewer than 8 spans of time lie in it".to_owned(),
+            "a range is too short to distinguish a change from noise: it has fewer than 8 spans of time".to_owned(),
         ),
         _ => {}
     }
     for (side, numbers) in [(a, compare.a), (b, compare.b)] {
         if numbers.bytes == 0 {
-            notes.push(format!("{} has no log: nothing that was read lies in its range", side.name));
+            notes.push(format!("{} has no WAL: its range contains none of the WAL that was read", side.name));
         } else if numbers.whole_cycles == 0
             && side.document.settings.get("full_page_writes") != Some(&"off".into())
         {

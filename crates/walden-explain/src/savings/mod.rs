@@ -329,7 +329,7 @@ fn write_savings(findings: &mut [Finding], savings: &[(Changes, Saving)], image_
         findings[at].saves_bytes = Some(bytes.min(findings[at].bytes));
         findings[at].saves_error_bytes = Some(saving.error);
         if rank > 0 {
-            findings[at].remedy += &format!("; what it saves is in addition to {first_change}");
+            findings[at].remedy += &format!("; the saving is in addition to that of {first_change}");
         }
     }
 }

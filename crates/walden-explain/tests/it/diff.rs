@@ -122,10 +122,10 @@ fn a_range_without_log_is_noted() {
     let (none, some) = (empty(), range(&[5]));
     let notes = |a: &Explanation, b: &Explanation| {
         let diff = compare(a, b);
-        diff.notes.into_iter().filter(|note| note.contains("has no log")).collect::<Vec<_>>()
+        diff.notes.into_iter().filter(|note| note.contains("has no WAL")).collect::<Vec<_>>()
     };
-    assert_eq!(notes(&none, &some), ["A has no log: nothing that was read lies in its range"]);
-    assert_eq!(notes(&some, &none), ["B has no log: nothing that was read lies in its range"]);
+    assert_eq!(notes(&none, &some), ["A has no WAL: nothing that was read lies in its range"]);
+    assert_eq!(notes(&some, &none), ["B has no WAL: nothing that was read lies in its range"]);
     assert!(notes(&some, &some).is_empty());
 }
 

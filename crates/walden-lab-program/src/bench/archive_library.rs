@@ -250,7 +250,7 @@ fn wait_until(what: &str, mut is_so: impl FnMut() -> Result<bool>) -> Result<()>
     let began = Instant::now();
     while !is_so()? {
         if began.elapsed() > TIMEOUT {
-            bail!("cannot go on: waited {TIMEOUT:?} for {what}");
+            bail!("cannot continue: waited {TIMEOUT:?} for {what}");
         }
         thread::sleep(Duration::from_millis(1));
     }

@@ -129,7 +129,7 @@ impl Driver<'_> {
             driven.longest = driven.longest.max(seconds);
             if compare {
                 let is_same = fs::read(&restored)? == fs::read(originals.join(name))?;
-                ensure!(is_same, "{name}: what came back differs from what was archived: {}", self.command);
+                ensure!(is_same, "{name}: the restored file differs from the archived one: {}", self.command);
             }
             fs::remove_file(restored)?;
         }

@@ -21,7 +21,7 @@ pub fn page(report: &Report, kind: Kind) -> Page {
     let server = report.server.as_ref().and_then(|server| server.version.split(" on ").next());
     let server = server.and_then(|server| server.split(" (").next()).unwrap_or("without a server");
     page.subtitle(&format!(
-        "{server}; {}; begun {}, took {}",
+        "{server}; {}; started {}, took {}",
         sizes.join(", "),
         report.started_at,
         units::seconds(report.seconds)
@@ -112,7 +112,7 @@ fn claims(report: &Report) -> Section {
             let weight = if check.holds == Some(false) { Weight::Alarm } else { Weight::Plain };
             table.row(Row::new(cells).weight(weight));
         }
-        section = section.table(table.caption("Claims: how many times as much"));
+        section = section.table(table.caption("Claims: ratios"));
     }
     let with_both: Vec<&Check> = report.checks.iter().filter(|check| check.measured.is_some()).collect();
     if with_both.iter().any(|check| check.published.is_some()) {
@@ -383,7 +383,7 @@ fn statements(report: &Report) -> Section {
             ("records".to_owned(), Tone::Data, rest(case)),
             ("full-page images".to_owned(), Tone::ImageCheckpoint, of(case, "images_mb", MEASURED)),
         ];
-        let title = format!("What the WAL consists of with full_page_writes={case}");
+        let title = format!("Parts of the WAL with full_page_writes={case}");
         section = add_bars(section, bars(&title, &measure, &phases, layers, true), "");
     }
     section = add_bars(

@@ -125,7 +125,7 @@ pub fn run(options: &SuiteOptions, format: Format) -> Result<ExitCode> {
     let run = run_suite(options)?;
     if run.files.iter().all(|file| file.end != FileEnd::Done) {
         bail!(
-            "cannot judge the suite: none of its files came to its end; {} may be of another version",
+            "cannot judge the suite: no file of it ran to its end; {} may be of another version",
             options.sql.display()
         );
     }

@@ -79,7 +79,7 @@ impl Parameters {
         if mode == TlsMode::VerifyFull && !has_name {
             return Err(ConnectionError::Parameter {
                 place: "hostaddr".to_owned(),
-                problem: "expected host beside it for sslmode=verify-full, found none".to_owned(),
+                problem: "expected host in addition for sslmode=verify-full, found none".to_owned(),
             });
         }
         Ok(if endpoint.is_socket() { TlsMode::Disable } else { mode })

@@ -122,7 +122,7 @@ pub enum FollowError {
     #[error(transparent)]
     Replication(#[from] ReplicationError),
     /// The server sends invalid WAL.
-    #[error("what the server sends is no valid WAL")]
+    #[error("the server sends invalid WAL")]
     Stream(#[source] Fault),
     /// The server belongs to another cluster than before.
     #[error("expected the cluster with the system identifier {expected}, found {found}")]

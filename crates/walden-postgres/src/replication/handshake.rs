@@ -232,7 +232,7 @@ fn must_bind(config: &Config) -> bool {
 }
 
 fn out_of_order() -> String {
-    "expected the beginning of SCRAM, found its continuation".to_owned()
+    "expected the start of SCRAM, found its continuation".to_owned()
 }
 
 fn zero_ended(bytes: &[u8]) -> Vec<u8> {

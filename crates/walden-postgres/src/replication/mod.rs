@@ -395,7 +395,7 @@ impl Replication {
                 Ok(Started::Streaming)
             }
             b'T' => Ok(Started::Ended(self.next_timeline()?)),
-            _ => Err(protocol("the beginning of the stream", &message)),
+            _ => Err(protocol("the start of the stream", &message)),
         }
     }
 
@@ -470,7 +470,7 @@ impl Replication {
         let row = rows.into_iter().next().unwrap_or_default();
         let text = |at: usize| row.get(at).and_then(Option::as_deref).map(String::from_utf8_lossy);
         let next = || Some(NextTimeline { timeline: text(0)?.parse().ok()?, start: text(1)?.parse().ok()? });
-        next().ok_or_else(|| unexpected("the timeline that follows, and where it begins", &row))
+        next().ok_or_else(|| unexpected("the next timeline and its start", &row))
     }
 
     fn one_row(&mut self, command: &str) -> Result<Vec<Option<Vec<u8>>>, ReplicationError> {

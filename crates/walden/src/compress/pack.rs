@@ -112,7 +112,7 @@ fn write_pack(
         let index = Reader::open(output.file(), own_limits())?.index()?;
         ensure!(
             index.iter().eq(added.iter().map(|added| &added.entry)),
-            "the pack's index is not what was written"
+            "the pack's index differs from the written one"
         );
     }
     Ok(Packed::Done { added, found, bytes })

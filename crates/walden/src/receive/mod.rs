@@ -238,7 +238,7 @@ fn run_one(server: &Server, receiver: &Receiver<'_>, stop: &AtomicBool) -> u8 {
         }
         Event::Switched { from, position } => {
             let (timeline, start) = (position.timeline, position.start);
-            say(format!("timeline {from} has ended; timeline {timeline} goes on, received from {start} on"));
+            say(format!("timeline {from} has ended; timeline {timeline} is received from {start}"));
         }
         Event::Skipped { from, position } => {
             let (timeline, start) = (position.timeline, position.start);
@@ -275,7 +275,7 @@ fn run_one(server: &Server, receiver: &Receiver<'_>, stop: &AtomicBool) -> u8 {
     // Nobody would look for it in the status of a service that has just begun.
     if let Err(error @ ArchiveError::Missing(_)) = server.archive.expect_archive() {
         let hint = hint_line(error.hint());
-        server.log.warn(&format!("{prefix}{error}; what is received waits in the spool{hint}"));
+        server.log.warn(&format!("{prefix}{error}; the received WAL waits in the spool{hint}"));
     }
     if server.options.slot.is_none() {
         server.log.warn(&format!(

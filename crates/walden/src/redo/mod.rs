@@ -132,7 +132,7 @@ impl Material {
     }
 }
 
-/// A base, and where the log goes on from it.
+/// A base, and where the WAL continues from it.
 struct Base {
     path: PathBuf,
     system_id: u64,
@@ -188,7 +188,7 @@ pub fn open_base(path: &Path, inventory: &Inventory) -> Result<(usize, DataDir)>
     let base = Base::of(path.to_owned(), &data);
     let Some(index) = base.run_in(&inventory.runs) else {
         let from = base.from;
-        let text = format!("the WAL does not go on from {}: replay has to start at {from}", path.display());
+        let text = format!("the WAL does not continue from {}: replay has to start at {from}", path.display());
         return Err(output::with_hint(text, "give the segments from that position on"));
     };
     Ok((index, data))

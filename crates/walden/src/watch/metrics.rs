@@ -18,7 +18,7 @@ const OTHER: &str = "other";
 pub const METRICS: [Metric; 30] = [
     Metric { name: "walden_watch_up", kind: "gauge", help: "Whether the log can be read." },
     Metric { name: "walden_watch_server_running", kind: "gauge", help: "Whether the server runs, as far as its files or itself say." },
-    Metric { name: "walden_watch_info", kind: "gauge", help: "What is followed: version, system identifier and timeline." },
+    Metric { name: "walden_watch_info", kind: "gauge", help: "The followed server: version, system identifier and timeline." },
     Metric { name: "walden_watch_position_bytes", kind: "gauge", help: "The end of the log that was counted, as a position." },
     Metric { name: "walden_watch_wal_bytes_total", kind: "counter", help: "Bytes of WAL by bucket: headers, images by cause, data and others, as walden explain has them." },
     Metric { name: "walden_watch_records_total", kind: "counter", help: "Records." },
@@ -34,7 +34,7 @@ pub const METRICS: [Metric; 30] = [
     Metric { name: "walden_watch_checkpoints_total", kind: "counter", help: "Checkpoints seen, by cause." },
     Metric { name: "walden_watch_checkpoint_running", kind: "gauge", help: "Whether a checkpoint is seen to be in progress (PostgreSQL 17 and later)." },
     Metric { name: "walden_watch_checkpoint_bytes_since", kind: "gauge", help: "Bytes of WAL since the redo pointer of the last checkpoint." },
-    Metric { name: "walden_watch_checkpoint_seconds_since", kind: "gauge", help: "Seconds since the last checkpoint began." },
+    Metric { name: "walden_watch_checkpoint_seconds_since", kind: "gauge", help: "Seconds since the start of the last checkpoint." },
     Metric { name: "walden_watch_next_checkpoint_bytes", kind: "gauge", help: "Bytes of WAL until max_wal_size requests a checkpoint." },
     Metric { name: "walden_watch_next_checkpoint_seconds", kind: "gauge", help: "Seconds until the next checkpoint by each cause, by volume at the rate of the last minute." },
     Metric { name: "walden_watch_max_wal_size_bytes", kind: "gauge", help: "The setting max_wal_size." },

@@ -494,7 +494,7 @@ impl Screen {
         }
         let note = self.document.as_ref().and_then(|document| document.notes.last());
         let keys = [
-            "q quit  ? help  Tab list  s sort  / filter  Enter look into  p pause  w save",
+            "q quit  ? help  Tab list  s sort  / filter  Enter open  p pause  w save",
             "q quit  ? help  Tab list  s sort  / filter  p pause",
             "q quit  ? help  Tab list",
             "? help",
@@ -569,10 +569,10 @@ const HELP: &[&str] = &[
     "Tab, 1-4       relations, tables, kinds of records, databases;",
     "5-9            groups of --by and --group",
     "Up, Down       choose a row",
-    "Enter          look into a relation or table, Esc back",
+    "Enter          open a relation or table, Esc back",
     "s              order: now, 1 min, 5 min, images, name",
     "/              filter by a part of the name, Esc: all",
-    "p              pause what is shown; counting goes on",
+    "p              pause the display; counting continues",
     "w              save all since the start as the JSON of explain",
     "q              quit",
     "",

@@ -244,7 +244,7 @@ fn a_forecast_is_a_page_a_picture_and_a_plot() -> Outcome {
         "Where the bytes are",
         "Checkpoints",
         "How sure it is",
-        "What was learned from the trace",
+        "Settings learned from the trace",
     ] {
         assert!(text.contains(&format!("<h2>{heading}</h2>")), "{heading}");
     }

@@ -436,7 +436,7 @@ fn a_bad_network_loses_nothing() -> Outcome {
     proxy.part.store(65536, Ordering::SeqCst);
     proxy.cut_after.store(0, Ordering::SeqCst);
     proxy.flip_every.store(100_000, Ordering::SeqCst);
-    wait("damage", || receiving.said().contains("what has come is damaged"));
+    wait("damage", || receiving.said().contains("the received WAL is damaged"));
     proxy.flip_every.store(0, Ordering::SeqCst);
     let before = proxy.connections.load(Ordering::SeqCst);
     assert!(before > 3, "{before} connections: nothing was cut");
@@ -485,7 +485,7 @@ fn a_promoted_standby_is_followed() -> Outcome {
     noted.extend(clients.end());
     let mut client = standby.client("postgres").unwrap();
     let end: String = client.query_one("SELECT pg_current_wal_flush_lsn()::text", &[]).unwrap().get(0);
-    wait("what is received", || {
+    wait("the received WAL", || {
         let flushed = format!("SELECT coalesce(max(flush_lsn), '0/0') >= '{end}' FROM pg_stat_replication");
         client.query_one(&flushed, &[]).unwrap().get(0)
     });
@@ -595,7 +595,7 @@ fn an_old_primary_is_rewound() -> Outcome {
     let end = flush_lsn(&standby);
     wait_until_replayed(old, &end);
     let mut client = old.client("postgres").unwrap();
-    wait("what is received", || {
+    wait("the received WAL", || {
         let flushed = format!("SELECT coalesce(max(flush_lsn), '0/0') >= '{end}' FROM pg_stat_replication");
         client.query_one(&flushed, &[]).unwrap().get(0)
     });
@@ -913,7 +913,7 @@ fn the_own_last_connection_is_named(cluster: &Cluster, client: &mut postgres::Cl
     wait("the server's answer", || receiving.said().contains("is active for PID"));
     let said = receiving.said();
     rustix::process::kill_process(pid, rustix::process::Signal::CONT).unwrap();
-    assert!(said.contains("the server has said nothing"), "{said}");
+    assert!(said.contains("the server has sent nothing"), "{said}");
     assert!(said.contains("HINT: this process received with the slot before"), "{said}");
     wait("the next connection", || receiving.said()[said.len()..].contains("receiving from"));
 }

@@ -102,7 +102,7 @@ fn sizes(results: &[Archived]) -> Vec<String> {
             let archived = archiving
                 .map_or_else(String::new, |(ours, other)| format!("archived {:.2}, ", gain(ours, other)));
             sentences.push(format!(
-                "{}, {} MB in place of {} MB: {archived}restored {:.2} times as many bytes per second",
+                "{}, {} MB instead of {} MB: {archived}restored bytes per second {:.2} times",
                 ours.program,
                 large.segment_megabytes,
                 small.segment_megabytes,

@@ -34,6 +34,6 @@ fn release_of(version: &str) -> Release {
         [1, 4, 7..=9] | [1, 5, 0] => Release::V1_4_7,
         [1, 5, 1..=6] => Release::V1_5_1,
         [1, 5, 7] => Release::V1_5_7,
-        _ => panic!("libzstd {version} is none of the releases here"),
+        _ => panic!("libzstd {version} is not one of the releases here"),
     }
 }
