@@ -1,13 +1,13 @@
-//! Values of options that several commands have: sizes, spans of time, positions, patterns.
+//! Parsers for option values that several commands share: sizes, time spans, LSNs, dimensions, patterns.
 
 use regex::{Regex, RegexBuilder};
 use walden_explain::group::{ViewError, ViewSpec};
 use walden_explain::{Bound, BoundError};
 
-/// Bytes that a compiled pattern may take.
+/// Maximum size of a compiled pattern, in bytes.
 const MAX_PATTERN: usize = 10 << 20;
 
-/// Bytes with a unit, as PostgreSQL's settings have them: `512MB`.
+/// Parses a size with a unit, as in PostgreSQL's settings: `512MB`. Returns bytes.
 pub fn parse_size(text: &str) -> Result<usize, String> {
     const UNITS: [(&str, u32); 5] = [("TB", 40), ("GB", 30), ("MB", 20), ("kB", 10), ("B", 0)];
     let wrong = || format!("expected a size such as 512MB or 4GB, found \"{text}\"");
@@ -17,22 +17,22 @@ pub fn parse_size(text: &str) -> Result<usize, String> {
     number.checked_mul(1 << shift).ok_or_else(wrong)
 }
 
-/// Dimensions with commas between them, as `--by` has them.
+/// Parses comma-separated dimensions, the value of `--by`.
 pub fn parse_view(text: &str) -> Result<ViewSpec, String> {
     text.parse().map_err(|error: ViewError| error.to_string())
 }
 
-/// A regular expression.
+/// Parses a regular expression.
 pub fn parse_pattern(text: &str) -> Result<Regex, String> {
     RegexBuilder::new(text).size_limit(MAX_PATTERN).build().map_err(|error| error.to_string())
 }
 
-/// An LSN or a time.
+/// Parses an LSN or a time.
 pub fn parse_bound(text: &str) -> Result<Bound, String> {
     text.parse().map_err(|error: BoundError| error.to_string())
 }
 
-/// Seconds with a unit: `5m`.
+/// Parses a time span with a unit, such as `5m`. Returns seconds.
 pub fn parse_span(text: &str) -> Result<i64, String> {
     let invalid = || format!("\"{text}\" is no span of at least a second such as 10s, 5m, 1h or 1d");
     let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());

@@ -1,4 +1,4 @@
-//! Positions of blocks in the files of a data directory or base backup.
+//! Locations of blocks in the files of a data directory or base backup.
 
 use anyhow::Result;
 use walden_format::record::{Fork, RelFileLocator};
@@ -8,21 +8,22 @@ use walden_redo::page::PAGE_BYTES;
 use walden_source::datadir::DataDir;
 use walden_source::names::{DEFAULT_TABLESPACE, GLOBAL_TABLESPACE};
 
-/// Blocks of a file before the next one begins, unless PostgreSQL was compiled otherwise (`RELSEG_SIZE`).
+/// Blocks per file of a relation (PostgreSQL's `RELSEG_SIZE`), unless PostgreSQL was built with another
+/// value.
 pub const FILE_BLOCKS: u32 = 131_072;
 
-/// The result of reading a block of a backup.
+/// The result of reading a block from a backup.
 #[derive(Debug)]
 pub enum BasePage {
-    /// Its page.
+    /// The block's page.
     Page(PageBox),
-    /// The file is not there or ends before it.
+    /// The file is missing, or ends before the block.
     Missing,
     /// The page's checksum is wrong.
     Damaged,
 }
 
-/// Reads a block of a backup.
+/// Reads a block from a backup.
 pub fn read(data: &mut DataDir, key: BlockKey) -> Result<BasePage> {
     let mut page = PageBox::default();
     if !data.read_page(key.relation, key.fork, key.block, &mut page.0)? {
@@ -31,12 +32,12 @@ pub fn read(data: &mut DataDir, key: BlockKey) -> Result<BasePage> {
     Ok(if data.checksum_holds(key.block, &page) { BasePage::Page(page) } else { BasePage::Damaged })
 }
 
-/// Where a block is within its file, in bytes.
+/// Returns a block's offset within its file, in bytes.
 pub fn offset_in_file(block: u32, file_blocks: u32) -> u64 {
     u64::from(block % file_blocks) * PAGE_BYTES as u64
 }
 
-/// The path of the file that a block is in, below the data directory.
+/// Returns the path of the file that holds a block, relative to the data directory.
 pub fn file_path(key: BlockKey, file_blocks: u32) -> String {
     let RelFileLocator { tablespace, database, relation } = key.relation;
     let fork = match key.fork {

@@ -1,4 +1,4 @@
-//! `walden test --stats`: where the bytes of compressed files are.
+//! `walden test --stats`: attributes the bytes of compressed files.
 
 use std::path::Path;
 
@@ -11,29 +11,29 @@ use walden_report::units;
 use crate::compress::ratio;
 use crate::terminal::{self, Format};
 
-/// Relations that get a row of their own.
+/// Number of relations that get a row of their own.
 const MAX_RELATIONS: usize = 20;
 
-/// Members stored as bytes that are listed with the reason.
+/// Maximum number of members coded as bytes that are listed with the reason.
 const MAX_AS_BYTES: usize = 20;
 
 /// Byte counts of a file, or of several files together.
 pub struct Counted<'f> {
     /// The file's path; `None` for several files.
     pub path: Option<&'f Path>,
-    /// Bytes of the compressed file.
+    /// Size of the compressed file, in bytes.
     pub file_bytes: u64,
-    /// Bytes of its members' originals.
+    /// Total size of the members' originals, in bytes.
     pub original_bytes: u64,
-    /// Its members.
+    /// Number of members.
     pub members: u64,
-    /// Where the bytes are.
+    /// The bytes by column class and by relation.
     pub breakdown: Breakdown,
     /// Members that are coded as bytes: name and reason.
     pub as_bytes: &'f [(String, String)],
 }
 
-/// Prints the counts of each file and of all together.
+/// Prints the counts of each file, then the sum of all files.
 pub fn print(files: &[Counted<'_>], format: Format) -> Result<()> {
     let mut sum = Counted {
         path: None,
@@ -57,12 +57,12 @@ pub fn print(files: &[Counted<'_>], format: Format) -> Result<()> {
 }
 
 impl Counted<'_> {
-    /// Bytes of the container: headers, checksums, names, index.
+    /// Returns the size of the container: headers, checksums, names, index.
     fn container_bytes(&self) -> u64 {
         self.file_bytes.saturating_sub(self.breakdown.total().stored)
     }
 
-    /// The rows that both tables end with.
+    /// Returns the last rows of both tables.
     fn others(&self) -> Vec<(String, Bytes)> {
         let (directory, bytes) = (self.breakdown.directory(), self.breakdown.bytes());
         let container = Bytes { raw: 0, stored: self.container_bytes() };
@@ -107,7 +107,7 @@ fn as_tables(files: &[Counted<'_>], sum: &Counted<'_>) -> String {
     text
 }
 
-/// The largest relations, the sum of the others, and what belongs to none.
+/// Returns the largest relations, the sum of the others, and the bytes that belong to no relation.
 fn relations(breakdown: &Breakdown) -> Vec<(String, Bytes)> {
     let mut named: Vec<(String, Bytes)> = Vec::new();
     let mut without = Bytes::default();

@@ -1,4 +1,4 @@
-//! `walden completions`: scripts by which shells complete a program's arguments.
+//! `walden completions`: completion scripts for shells.
 
 use std::process::ExitCode;
 
@@ -26,16 +26,17 @@ pub struct CompletionsArgs {
 pub fn run(args: &CompletionsArgs, mut program: Command) -> Result<ExitCode> {
     program.build();
     let name = program.get_name().to_owned();
-    // In memory first: the generator panics if it cannot write.
+    // Generates into memory first: the generator panics if it cannot write.
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut without_hidden(&program), name.as_str(), &mut script);
-    // For bash, clap_complete treats the hyphen in `walden-sql` as a separator of commands, in one of two places.
+    // For bash, clap_complete treats the hyphen in `walden-sql` as a command separator in one place, but not
+    // in another.
     let [wrong, right] = ["__subcmd__", "__"].map(|hyphen| name.replace('-', hyphen) + "__subcmd__");
     terminal::print(&String::from_utf8(script)?.replace(&wrong, &right))?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// The command without its hidden commands and options, which the scripts would complete.
+/// Returns the command without its hidden commands and options, which the scripts would otherwise complete.
 fn without_hidden(built: &Command) -> Command {
     let visible = built.get_subcommands().filter(|command| !command.is_hide_set());
     // `Command` accepts only static names; the process ends after printing the script.

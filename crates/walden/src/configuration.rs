@@ -7,9 +7,9 @@ use clap::ValueEnum;
 use serde::Deserialize;
 use walden_postgres::connection;
 
-/// The file that is looked for.
+/// The name of the configuration file.
 pub const FILE: &str = "walden.toml";
-/// The highest level of compression.
+/// The highest compression level.
 const MAX_LEVEL: u8 = 9;
 
 /// The content of `walden.toml`.
@@ -25,7 +25,7 @@ pub struct Configuration {
 }
 
 impl Configuration {
-    /// The first key whose value is a secret: an object store's key or token, or a password of a server.
+    /// Returns the first key whose value is a secret: an object store's key or token, or a server's password.
     pub fn secret(&self) -> Option<String> {
         let is_secret = |name: &str| {
             let name = name.to_ascii_lowercase();
@@ -40,38 +40,38 @@ impl Configuration {
     }
 }
 
-/// What can be said of an archive.
+/// The section `[archive]`.
 #[derive(Clone, Default, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ArchiveSection {
-    /// The archive's place.
+    /// The archive's location.
     pub repo: Option<String>,
-    /// The public key that the archive must have: what is pushed is encrypted to it or not archived.
+    /// The public key that the archive must have. A push encrypts to it, or fails.
     pub recipient: Option<String>,
-    /// The file with a private key that may read, from the configuration's folder on.
+    /// The file with a private key for reading, relative to the configuration's folder.
     pub identity: Option<PathBuf>,
-    /// Level of compression of pushed segments, 0 to 9.
+    /// Compression level of pushed segments, 0 to 9.
     pub level: Option<u8>,
-    /// Number of waiting files above which they are compressed at level 0.
+    /// Number of waiting files above which level 0 is used.
     pub fast_queue: Option<usize>,
-    /// Files that are archived ahead by one call.
+    /// Number of further waiting files that one call archives ahead.
     pub look_ahead: Option<usize>,
-    /// Threads of a call.
+    /// Threads per call.
     pub threads: Option<usize>,
-    /// Number of waiting files above which each push prints a warning, and `status` gives 1.
+    /// Number of waiting files above which each push prints a warning, and `status` exits with 1.
     pub backlog_warning: Option<usize>,
-    /// Seconds that a file may wait, after which `status` gives 1.
+    /// Seconds that a file may wait before `status` exits with 1.
     pub backlog_warning_seconds: Option<u64>,
-    /// Segments that lie ready for recovery.
+    /// Segments that are fetched ahead for recovery.
     pub prefetch: Option<usize>,
-    /// The file that push and get append JSON lines to.
+    /// The file to which push and get append JSON lines.
     pub log: Option<PathBuf>,
-    /// The form of messages on standard error.
+    /// The format of messages on standard error.
     pub log_format: Option<LogFormat>,
-    /// Archive segments of a version that Walden does not read as bytes.
+    /// Archive segments as bytes if Walden does not read their version.
     #[serde(default)]
     pub accept_unknown_versions: bool,
-    /// The object store has no conditional requests.
+    /// The object store does not support conditional requests.
     #[serde(default)]
     pub without_conditional_requests: bool,
     /// Options of object stores by name, such as endpoint and region.
@@ -80,11 +80,11 @@ pub struct ArchiveSection {
 }
 
 impl ArchiveSection {
-    /// Makes sure of values that the form of the file alone allows: what pushes would refuse much later, and at each file, is refused where
-    /// it is written.
+    /// Checks values that deserialization accepts but the archive would not. Each push would refuse them only
+    /// later.
     ///
     /// # Errors
-    /// Which key has a value that it cannot have.
+    /// Names the key whose value is invalid.
     pub fn check(&self) -> Result<(), String> {
         if let Some(level) = self.level.filter(|&level| level > MAX_LEVEL) {
             return Err(format!("level in [archive]: expected 0 to {MAX_LEVEL}, found {level}"));
@@ -98,12 +98,12 @@ impl ArchiveSection {
         }
     }
 
-    /// Files that may wait to be archived; more are a problem.
+    /// Returns the number of files that may wait to be archived before it counts as a problem.
     pub fn backlog(&self) -> usize {
         self.backlog_warning.unwrap_or(1000)
     }
 
-    /// Seconds that a file may wait to be archived; longer is a problem.
+    /// Returns the seconds that a file may wait to be archived before it counts as a problem.
     pub fn backlog_seconds(&self) -> u64 {
         self.backlog_warning_seconds.unwrap_or(900)
     }
@@ -114,7 +114,7 @@ fn check_recipient(text: &str) -> Result<(), String> {
     walden_archive::encryption::keys::parse_recipient(text).map(drop)
 }
 
-/// As far as it can be told without encryption.
+/// Checks the prefix only: parsing the key needs the feature `encryption`.
 #[cfg(not(feature = "encryption"))]
 fn check_recipient(text: &str) -> Result<(), String> {
     match text.starts_with("age1") {
@@ -123,7 +123,7 @@ fn check_recipient(text: &str) -> Result<(), String> {
     }
 }
 
-/// The form of messages on standard error.
+/// The format of messages on standard error.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LogFormat {
@@ -140,21 +140,21 @@ pub enum LogFormat {
 pub struct ReceiveSection {
     /// The server's name in messages.
     pub name: Option<String>,
-    /// The server.
+    /// The server's connection string.
     pub dsn: String,
     /// The archive [default: that of the section `[archive]`].
     pub repo: Option<String>,
-    /// The folder in which the log lies until it is archived.
+    /// The folder that holds the WAL until it is archived.
     pub spool: Option<PathBuf>,
     /// The replication slot.
     pub slot: Option<String>,
-    /// Make the slot if it is not there.
+    /// Create the slot if it does not exist.
     #[serde(default)]
     pub create_slot: bool,
-    /// Make durable at once what has come.
+    /// Sync received WAL immediately.
     #[serde(default)]
     pub synchronous: bool,
-    /// Where the log must be durable before it is acknowledged.
+    /// Where the WAL must be durable before it is acknowledged.
     #[serde(default)]
     pub ack_after: AckAfterOption,
 }

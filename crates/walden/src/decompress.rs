@@ -57,7 +57,7 @@ pub struct DecompressArgs {
     #[arg(short, long, value_name = "DIR")]
     output: Option<PathBuf>,
 
-    /// Only this member of a pack; may be given more than once. walden test --list lists them
+    /// Extract only this member of a pack; may be given more than once. walden test --list lists them
     #[arg(long, value_name = "NAME")]
     member: Vec<String>,
 
@@ -69,7 +69,7 @@ pub struct DecompressArgs {
     #[arg(short, long)]
     force: bool,
 
-    /// Extract everything that is not damaged, and list what is lost
+    /// Extract everything that is not damaged, and list the losses
     #[arg(long, conflicts_with = "member")]
     salvage: bool,
 
@@ -84,29 +84,29 @@ pub struct DecompressArgs {
 /// Memory and disk space that decoding may use.
 #[derive(Args, Debug)]
 pub struct LimitArgs {
-    /// Memory for each file that is decoded at a time. A file whose header says that it may need more is refused, before
-    /// anything is decoded [default: 16384 times the size of the file, at least 2GB and at most 11GB; walden compress states
-    /// less than 1 GB for segments of 16 MB]
+    /// Memory for each file that is decoded at a time. A file whose header states that it may need more is
+    /// refused before decoding [default: 16384 times the size of the file, at least 2GB and at most 11GB;
+    /// walden compress states less than 1 GB for segments of 16 MB]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     memory: Option<usize>,
 
-    /// Temporary file (in TMPDIR) for pages that memory has no space for; a file that may need more is refused
+    /// Temporary file (in TMPDIR) for pages that do not fit in memory; a file that may need more is refused
     /// [default: 4GB]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     spill: Option<usize>,
 }
 
 impl LimitArgs {
-    /// The limits for the codec.
+    /// Returns the limits for the codec.
     ///
-    /// A small file gets less memory; `file_bytes` is `None` for a stream.
+    /// A small file gets less memory. `file_bytes` is the file's size, or `None` for a stream.
     pub fn to_limits(&self, file_bytes: Option<u64>) -> ReadLimits {
         let default = file_bytes.map_or_else(ReadLimits::of_largest_segments, ReadLimits::of_file);
         let memory = self.memory.map_or(default.memory, |bytes| bytes as u64);
         ReadLimits {
             memory,
             spill: self.spill.map_or(default.spill, |bytes| bytes as u64),
-            // Who allows memory has it used before the disk.
+            // An explicit `--memory` is used up before pages go to disk.
             page_memory: if self.memory.is_some() { memory } else { machine::page_memory() },
         }
     }
@@ -153,7 +153,7 @@ pub fn run(args: &DecompressArgs) -> Result<ExitCode> {
                     code = ExitCode::from(FOUND);
                 }
             }
-            // Nothing after it was written, either.
+            // Later files were not written, either.
             Err(error) if error.to_string() == TO_STDOUT => return Err(error),
             Err(error) => {
                 report(&input.path, &error);
@@ -192,13 +192,13 @@ fn stream(args: &DecompressArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What standard input is called in messages.
+/// The name of standard input in messages.
 const STDIN: &str = "standard input";
 const TO_STDOUT: &str = "write to standard output";
 
 type Stdout<'t> = Turn<'t, terminal::Stdout>;
 
-/// Prints an error of a file, and what can be done.
+/// Prints an error of a file, and a hint.
 pub fn report(path: &Path, error: &anyhow::Error) {
     match error.downcast_ref::<Error>() {
         Some(fault) => {
@@ -212,7 +212,8 @@ pub fn report(path: &Path, error: &anyhow::Error) {
     }
 }
 
-/// What can be done about a fault of a file, or of standard input, of which nothing can be salvaged as it is read only once.
+/// Returns a hint for a fault of a file. Standard input is read only once, so nothing can be salvaged from
+/// it.
 pub fn hint_of(path: &Path, fault: &Error) -> Option<&'static str> {
     match fault {
         Error::Damage(_) if is_stream(path) => Some(
@@ -239,7 +240,7 @@ fn whole(
         names => names.iter().map(|name| find(&input.path, name, &entries)).collect::<Result<_>>()?,
     };
     if !args.stdout {
-        // Before the work, not after it.
+        // Checks targets before the work, not after it.
         if let Some(name) = repeated_name(wanted.iter().map(|entry| &entry.head)) {
             bail!("{}: {}", input.path.display(), two_members(&name));
         }
@@ -271,7 +272,7 @@ fn whole(
         extract(args, input, read, &mut reader, &head, stdout.as_deref_mut(), advance)?;
     }
     match fault {
-        // What was asked for came out; the rest is not as it should be.
+        // The wanted members were extracted, but the remaining file is damaged.
         Some(fault) => Err(fault.into()),
         None => Ok(()),
     }
@@ -303,7 +304,7 @@ fn extract<R: Read + Seek>(
         summary
     } else {
         let target = target_of(args, input, head)?;
-        // Of several files with the same members, the target does not say which one is refused.
+        // The context names the file: if several files have the same members, the target alone is ambiguous.
         let output = output::expect_no_input(&target, read)
             .and_then(|()| Output::create(&target, args.force))
             .with_context(|| format!("cannot decompress {}", input.path.display()))?;
@@ -320,7 +321,7 @@ fn extract<R: Read + Seek>(
     Ok(summary)
 }
 
-/// Distinguishes errors of the output from errors of the compressed file.
+/// Separates errors of writing the output from errors of the compressed file.
 fn plain_of_original(error: Error, what: &str) -> anyhow::Error {
     match error {
         Error::Original(error) => anyhow!(error).context(what.to_owned()),
@@ -328,7 +329,8 @@ fn plain_of_original(error: Error, what: &str) -> anyhow::Error {
     }
 }
 
-/// The target path of a member, which is never outside of the folder. Files of a folder go to the same folders below that of `--output`.
+/// Returns the target path of a member, which is never outside the output folder. Files found in a folder
+/// keep their relative path below `--output`.
 fn target_of(args: &DecompressArgs, input: &Input, head: &Head) -> Result<PathBuf> {
     let name = Path::new(OsStr::from_bytes(&head.meta.name));
     // An absolute name starts with an empty part.
@@ -355,19 +357,19 @@ fn target_of(args: &DecompressArgs, input: &Input, head: &Head) -> Result<PathBu
     Ok(target)
 }
 
-/// A name that two members have.
+/// Returns a name that two members share.
 pub fn repeated_name<'h>(heads: impl IntoIterator<Item = &'h Head>) -> Option<String> {
     let mut seen = HashSet::new();
     let repeated = heads.into_iter().find(|head| !seen.insert(&head.meta.name[..]))?;
     Some(String::from_utf8_lossy(&repeated.meta.name).into_owned())
 }
 
-/// Reports that a name is not unique.
+/// Returns the error text for a name that two members share.
 pub fn two_members(name: &str) -> String {
     format!("expected members with different names, found two named {name}")
 }
 
-/// Decompresses everything that is not damaged. Returns lines that say what is lost; empty if nothing is.
+/// Decompresses everything that is not damaged. Returns a line for each loss; empty if nothing is lost.
 fn salvage(
     args: &DecompressArgs,
     input: &Input,
@@ -407,7 +409,7 @@ fn salvage(
     Ok(lines)
 }
 
-/// Members whose content is right, but perhaps not their name or their place.
+/// Returns a line for each member whose content is verified, but not its name and place in the pack.
 pub fn unverified(path: &Path, walk: &Walk) -> Vec<String> {
     let of = walk.members.iter().filter(|(_, summary)| summary.binding != Binding::Verified);
     of.map(|(head, _)| {
@@ -420,7 +422,7 @@ pub fn unverified(path: &Path, walk: &Walk) -> Vec<String> {
     .collect()
 }
 
-/// What is lost, in words.
+/// Describes a loss in words.
 pub fn words_of(loss: &Loss) -> String {
     let first = loss.number + 1;
     let what = match (&loss.name, loss.members) {
@@ -476,7 +478,7 @@ mod tests {
         assert_eq!(memory(300_000), 300_000 * 16_384);
         assert_eq!((memory(1 << 20), memory(u64::MAX)), (11 << 30, 11 << 30));
         assert_eq!(LimitArgs { memory: Some(1 << 33), spill: None }.to_limits(Some(0)).memory, 1 << 33);
-        // Segments of 64 MB, however small the pack is.
+        // A pack may hold segments of 64 MB, however small it is.
         let limits = LimitArgs { memory: None, spill: None }.to_limits(Some(1000));
         assert!(limits.admit(Needs::of_segments(FileForm::Pack, 9, 64 << 20)).is_ok());
     }

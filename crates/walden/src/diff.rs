@@ -1,4 +1,4 @@
-//! `walden diff`: two ranges explained and compared.
+//! `walden diff`: explains two ranges and compares them.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -40,7 +40,7 @@ The WAL of A is scaled to the length of B; changes of parts add up to the change
 
 Exit status: 0 done, 2 wrong usage, 3 input unreadable or damaged (what comes before the damage is compared).";
 
-/// Say what changed between two ranges of WAL: by relation, record, checkpoint, schema, and what explains it
+/// Compare two ranges of WAL: by relation, record, checkpoint and schema, with the likely causes
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct DiffArgs {
@@ -48,11 +48,11 @@ pub struct DiffArgs {
     #[arg(value_name = "SOURCE", required = true, num_args = 1..=2)]
     sources: Vec<PathBuf>,
 
-    /// Compare what is before this LSN (16/B374D848) or time (2026-11-20 14:00) with what is after it
+    /// Compare the WAL before this LSN (16/B374D848) or time (2026-11-20 14:00) with the WAL after it
     #[arg(long, value_name = "LSN|TIME", value_parser = parse_bound, conflicts_with_all = ["a_to", "b_from"])]
     at: Option<Bound>,
 
-    /// Only so long before and after a time given as --at, such as 30m or 1h
+    /// Compare only this much time before and after a time given as --at, such as 30m or 1h
     #[arg(long, value_name = "SPAN", value_parser = parse_span, requires = "at", conflicts_with_all = ["a_from", "b_to"])]
     window: Option<i64>,
 
@@ -72,7 +72,7 @@ pub struct DiffArgs {
     #[arg(long, value_name = "LSN|TIME", value_parser = parse_bound)]
     b_to: Option<Bound>,
 
-    /// Follow the log that ends on this timeline
+    /// Follow the WAL history that ends on this timeline
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     timeline: Option<u32>,
 
@@ -81,32 +81,34 @@ pub struct DiffArgs {
     #[arg(long, value_name = "DIMENSIONS", value_parser = parse_view)]
     by: Vec<ViewSpec>,
 
-    /// Put relations into groups by what this regular expression finds in DATABASE.SCHEMA.TABLE, as --by group
+    /// Group relations by the part of DATABASE.SCHEMA.TABLE that this regular expression matches, as with
+    /// --by group
     #[arg(long, value_name = "REGEX", value_parser = parse_pattern)]
     group: Option<Regex>,
 
-    /// What A is scaled by to the length of B [default: seconds, or transactions where a range is below a second]
+    /// Unit by which A is scaled to the length of B [default: seconds, or transactions if a range is shorter
+    /// than a second]
     #[arg(long, value_name = "UNIT", value_enum)]
     per: Option<PerArgument>,
 
-    /// Names of tables and indexes: a connection string, or a file written by explain --save-names. Of two clusters, give
-    /// names of both
+    /// Names of tables and indexes: a connection string, or a file written by explain --save-names. For two
+    /// clusters, pass the names of both
     #[arg(long, value_name = "DSN|FILE")]
     names: Vec<String>,
 
-    /// Width of the spans of time, by which the noise is judged and the curves are drawn [default: at most 60 spans]
+    /// Width of the time spans used to judge noise and to draw curves [default: at most 60 spans]
     #[arg(long, value_name = "SPAN", value_parser = parse_span)]
     every: Option<i64>,
 
-    /// Rows of each table, with a last row for the others. 0: all
+    /// Rows per table, with a last row for the others. 0: all
     #[arg(long, value_name = "N", default_value_t = 10)]
     top: usize,
 
-    /// How to print it
+    /// Output format
     #[arg(long, value_enum, default_value_t)]
     format: Format,
 
-    /// Also write a page with charts, for any browser and without a network
+    /// Also write a page with charts, which any browser shows without network access
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
 
@@ -142,7 +144,7 @@ struct Explained {
     explanation: Explanation,
     micros: u64,
     inventory: Inventory,
-    /// As they were known when the range was explained: the other one may be of another cluster.
+    /// Names as known when the range was explained: the other range may belong to another cluster.
     names: Names,
     checkpoint_settings: Option<CheckpointSettings>,
 }
@@ -193,7 +195,7 @@ pub fn run(args: &DiffArgs) -> Result<ExitCode> {
     Ok(codes.into_iter().find(|code| *code != ExitCode::SUCCESS).unwrap_or(ExitCode::SUCCESS))
 }
 
-/// The two ranges.
+/// Returns the two ranges.
 fn ranges(args: &DiffArgs) -> [Wanted<'_>; 2] {
     let around = |sign: i64| match (args.at, args.window) {
         (Some(Bound::Time(at)), Some(window)) => {
@@ -221,7 +223,7 @@ fn ranges(args: &DiffArgs) -> [Wanted<'_>; 2] {
     if has_two && args.at.is_some() {
         crate::wrong_usage("--at divides one SOURCE, and there are two");
     }
-    // What one range leaves open ends or begins where the other one begins or ends.
+    // An open end of one range is the other range's start, and vice versa.
     let (a_to, b_from) = match has_two {
         true => (args.a_to, args.b_from),
         false => (args.a_to.or(args.at).or(args.b_from), args.b_from.or(args.at).or(args.a_to)),
@@ -261,7 +263,7 @@ fn explain(args: &DiffArgs, wanted: Wanted<'_>, all_names: &mut Vec<Names>) -> R
     Ok(Explained { name, explanation, micros, inventory, names, checkpoint_settings })
 }
 
-/// The names of a cluster, all that were given for it together.
+/// Returns the names of a cluster, merged from all sources given for it.
 fn names_for<'a>(all: &'a mut Vec<Names>, cluster: u64, inventory: &Inventory) -> Result<&'a mut Names> {
     let fits = |names: &Names| names.origin.system_id.is_none_or(|id| id == cluster);
     if !all.is_empty() && !all.iter().any(fits) {
@@ -287,8 +289,8 @@ fn names_for<'a>(all: &'a mut Vec<Names>, cluster: u64, inventory: &Inventory) -
     Ok(&mut all[at])
 }
 
-/// Length of a range in microseconds: from and to the times that were given, where the log goes so far, else from and to the
-/// ends of transactions.
+/// Returns the length of a range in microseconds. The range ends at the given times if the WAL reaches that
+/// far, otherwise at the first and last transaction end.
 fn length(explanation: &Explanation, inventory: &Inventory, from: Option<Bound>, to: Option<Bound>) -> u64 {
     let Some((first, last)) = explanation.time_span else { return 0 };
     let micros = |bound| match bound {

@@ -1,4 +1,4 @@
-//! The files to compress: what arguments and folders name, opened, counted as they are read, and removed.
+//! The files to compress: finds, opens, counts and removes them.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -16,11 +16,12 @@ use crate::output;
 #[derive(Clone)]
 pub struct Input {
     pub path: PathBuf,
-    /// Path relative to the argument that it was found under.
+    /// Path relative to the argument under which the file was found.
     pub relative: PathBuf,
 }
 
-/// Finds all files to compress, without duplicates, and the errors of those that cannot be.
+/// Finds all files to compress, without duplicates, and returns an error for each argument that cannot be
+/// compressed.
 pub fn gather(files: &[PathBuf]) -> (Vec<Input>, Vec<anyhow::Error>) {
     let (mut inputs, mut errors) = (Vec::new(), Vec::new());
     for path in files {
@@ -36,7 +37,7 @@ pub fn gather(files: &[PathBuf]) -> (Vec<Input>, Vec<anyhow::Error>) {
                     Ok(())
                 })
             }
-            // Who compresses all there is again has no use for it twice, and a folder's are left out as well.
+            // Compressing a compressed file is never useful. Compressed files in folders are skipped, too.
             Ok(_) if is_compressed(path) => {
                 Err(anyhow!("cannot compress {}: it is a compressed file already", path.display()))
             }
@@ -56,7 +57,8 @@ pub fn gather(files: &[PathBuf]) -> (Vec<Input>, Vec<anyhow::Error>) {
     (inputs, errors)
 }
 
-/// The compressed files: those in folders, and the others as they are named. And the errors of folders that have none.
+/// Finds the compressed files: those in folders, and every file named as an argument. Returns an error for
+/// each folder without any.
 pub fn gather_compressed(files: &[PathBuf]) -> (Vec<Input>, Vec<anyhow::Error>) {
     let (mut inputs, mut errors) = (Vec::new(), Vec::new());
     for path in files {
@@ -79,7 +81,7 @@ pub fn gather_compressed(files: &[PathBuf]) -> (Vec<Input>, Vec<anyhow::Error>) 
     (inputs, errors)
 }
 
-/// The error for a missing input, which may be meant as the pack's name.
+/// Returns the error text for a missing input that may be meant as the pack's name.
 pub fn no_pack(args: &CompressArgs) -> String {
     let is_pack =
         |path: &&PathBuf| path.extension().is_some_and(|ending| ending == PACK_ENDING) && !path.exists();
@@ -91,10 +93,10 @@ pub fn no_pack(args: &CompressArgs) -> String {
     }
 }
 
-/// The folder in which PostgreSQL notes which segments are archived.
+/// The folder in which PostgreSQL records which segments are archived.
 const NOT_LOG: &str = "archive_status";
 
-/// Adds the files of a folder, and of those in it, of which `is_wanted` holds.
+/// Adds all files of a folder and its subfolders for which `is_wanted` returns true.
 fn search(
     folder: &Path,
     relative: &Path,
@@ -114,7 +116,8 @@ fn search(
             }
             continue;
         }
-        // A link to a segment is read as the segment; one that leads nowhere is an error, one to a folder could lead around.
+        // A link to a segment is read as the segment. A dangling link is an error. A link to a folder is
+        // skipped with a warning, as it could form a cycle.
         let is_link = kind.is_symlink();
         let found = if is_link {
             fs::metadata(&path).with_context(|| format!("cannot open {}", path.display()))?
@@ -142,7 +145,7 @@ fn is_compressed(path: &Path) -> bool {
     [Some(SEGMENT_ENDING), Some(PACK_ENDING)].contains(&ending)
 }
 
-/// Opens a regular file. Opening a named pipe would wait for a writer.
+/// Opens a regular file. Refuses a named pipe: opening it would block until a writer opens it.
 pub fn open(path: &Path) -> Result<(File, Metadata)> {
     let named = || format!("cannot open {}", path.display());
     let kind = fs::metadata(path).with_context(named)?.file_type();
@@ -153,7 +156,7 @@ pub fn open(path: &Path) -> Result<(File, Metadata)> {
     Ok((file, found))
 }
 
-/// Removes an original, unless it has changed since it was read.
+/// Removes an original, unless it changed after it was read.
 pub fn remove(path: &Path, read: &Metadata) -> Result<()> {
     let now = fs::symlink_metadata(path).with_context(|| format!("cannot remove {}", path.display()))?;
     ensure!(
@@ -169,13 +172,13 @@ pub fn remove(path: &Path, read: &Metadata) -> Result<()> {
 /// A reader that reports the bytes read.
 pub struct Counted<'a> {
     input: &'a mut File,
-    /// Bytes of the file that are not counted yet.
+    /// Bytes of the file not counted yet.
     left: u64,
     advance: &'a (dyn Fn(u64) + Sync),
 }
 
 impl<'a> Counted<'a> {
-    /// Reports what is read of a file of `bytes` bytes, and when it is dropped, what is left.
+    /// Reports progress through a file of `bytes` bytes; dropping it reports the remaining bytes.
     pub fn new(input: &'a mut File, bytes: u64, advance: &'a (dyn Fn(u64) + Sync)) -> Counted<'a> {
         Counted { input, left: bytes, advance }
     }
@@ -191,7 +194,7 @@ impl Read for Counted<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let max = buffer.len().min(1 << 20);
         let got = self.input.read(&mut buffer[..max])?;
-        // A segment is read twice.
+        // A segment is read twice, so each read counts half.
         self.count(got.div_ceil(2) as u64);
         Ok(got)
     }

@@ -1,4 +1,5 @@
-//! `walden compress`: compresses files, and verifies each compressed file before it gets its name.
+//! `walden compress`: compresses files, and verifies each compressed file before renaming it to its final
+//! name.
 
 mod inputs;
 mod pack;
@@ -64,9 +65,9 @@ Exit status: 0 done, 2 wrong usage, or compressed files exist and --force is not
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct CompressArgs {
-    /// Files, or folders of files (searched recursively, without the compressed files in them); - for standard input, which is
-    /// compressed to standard output. Of that, up to 1 GB and its compressed form are kept in temporary files (TMPDIR); what is longer
-    /// is no segment, and is written and verified as it comes
+    /// Files, or folders of files (searched recursively, skipping compressed files); - for standard input,
+    /// which is compressed to standard output. Up to 1 GB of standard input and its compressed form are kept
+    /// in temporary files (TMPDIR); longer input is no segment, and is written and verified as it arrives
     #[arg(value_name = "FILE|DIR", required = true)]
     files: Vec<PathBuf>,
 
@@ -81,27 +82,28 @@ pub struct CompressArgs {
     #[command(flatten)]
     level_flags: LevelFlags,
 
-    /// Write all files, in the order of the log, to one pack, in the folder of --output or under a path of its own, which ends in
-    /// .wpk; only one of them may name a folder [default name: FIRST-LAST.wpk]
+    /// Write all files, in WAL order, to one pack, in the folder of --output or at the given path, which ends
+    /// in .wpk; only one of them may name a folder [default name: FIRST-LAST.wpk]
     #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true)]
     pack: Option<Option<PathBuf>>,
 
-    /// In a pack, bytes of WAL between keyframes, which are segments that are decoded without those before them. Fewer bytes
-    /// give faster access to single segments and less loss by damage, more give a smaller file
+    /// In a pack, bytes of WAL between keyframes: segments that can be decoded without the preceding ones. A
+    /// smaller value speeds up access to single segments and limits loss by damage, a larger value makes the
+    /// pack smaller
     #[arg(long, value_name = "SIZE", default_value = KEYFRAME, requires = "pack", value_parser = parse_size)]
     keyframe: usize,
 
-    /// Memory that decompressing may need at most, from 54MB on (a pack: 149MB; from level 7 on 223MB and 319MB). A segment that would
-    /// need more is compressed as bytes [default: what the largest segment may need]
+    /// Maximum memory for decompression, at least 54MB (a pack: 149MB; from level 7 on 223MB and 319MB). A
+    /// segment that would need more is compressed as bytes [default: enough for the largest segment]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     memory: Option<usize>,
 
-    /// Space in the folder of temporary files (TMPDIR) that decompressing may need at most [default: 4GB]
+    /// Maximum space for decompression in the folder of temporary files (TMPDIR) [default: 4GB]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     spill: Option<usize>,
 
-    /// Do not decode and compare the output. Faster; but a fault of the program, the memory or the disk is noticed only when
-    /// the file is needed
+    /// Do not decode and compare the output. Faster, but a fault of the program, the memory or the disk goes
+    /// unnoticed until the file is needed
     #[arg(long)]
     no_verify: bool,
 
@@ -122,14 +124,14 @@ pub struct CompressArgs {
     threads: Option<u16>,
 }
 
-/// The ending of a compressed segment.
+/// File name extension of a compressed segment.
 pub const SEGMENT_ENDING: &str = "wlz";
-/// The ending of a pack.
+/// File name extension of a pack.
 pub const PACK_ENDING: &str = "wpk";
 const KEYFRAME: &str = "512MB";
 const _: () = assert!(KEYFRAME_BYTES == 512 << 20);
 const MAX_SEGMENT: u64 = SegmentSize::MAX.bytes();
-/// Most files whose results are listed one by one.
+/// Maximum number of files whose results are listed individually.
 pub const MAX_ROWS: usize = 50;
 
 /// Runs the command.
@@ -184,11 +186,11 @@ pub fn run(args: &CompressArgs) -> Result<ExitCode> {
     Ok(output::status_of(&errors))
 }
 
-/// Ends the process if a pack would have a name by which nobody finds it: a folder's packs are known by their ending.
+/// Ends the process if a pack's name lacks the extension by which packs are found in folders.
 fn refuse_other_ending(args: &CompressArgs) {
     let Some(Some(name)) = &args.pack else { return };
     let target = args.output.as_ref().map_or_else(|| name.clone(), |folder| folder.join(name));
-    // A folder in its place is another mistake, with an error of its own.
+    // A folder at this path is a different mistake, with its own error.
     if target.is_dir() || name.extension().is_some_and(|ending| ending == PACK_ENDING) {
         return;
     }
@@ -201,7 +203,7 @@ fn refuse_other_ending(args: &CompressArgs) {
     ));
 }
 
-/// Ends the process if nothing can be compressed for a reader of so little memory.
+/// Ends the process if `--memory` is too small to decompress anything.
 fn refuse_little_memory(args: &CompressArgs) {
     let form = if args.pack.is_some() { FileForm::Pack } else { FileForm::Segment };
     let least = Needs::least_memory(form, level(args, form));
@@ -214,12 +216,12 @@ fn refuse_little_memory(args: &CompressArgs) {
     }
 }
 
-/// As [`parse_size`] reads it, and in bytes where megabytes would be rounded.
+/// Formats a size as [`parse_size`] reads it: in megabytes, or in bytes if megabytes would be rounded.
 fn in_megabytes(bytes: usize) -> String {
     if bytes.is_multiple_of(1 << 20) { format!("{}MB", bytes >> 20) } else { format!("{bytes}B") }
 }
 
-/// A compressed file or member that was written.
+/// A compressed file or pack that was written.
 struct Done {
     output: PathBuf,
     output_bytes: u64,
@@ -232,7 +234,7 @@ impl Done {
     }
 }
 
-/// Compresses a file to a file of one member.
+/// Compresses a file to a compressed file with one member.
 fn single(args: &CompressArgs, input: &Input, read: &Inputs, advance: &(dyn Fn(u64) + Sync)) -> Result<Done> {
     let mut relative = input.relative.clone().into_os_string();
     relative.push(".");
@@ -249,7 +251,7 @@ fn single(args: &CompressArgs, input: &Input, read: &Inputs, advance: &(dyn Fn(u
     let (mut source, found) = open(&input.path)?;
     let name = input.path.file_name().unwrap_or_default().as_bytes().to_vec();
     if !args.force {
-        // What was made of another file stays, and that is seen now, not after the work.
+        // Checks before the work that an existing target was made from the same file.
         refuse_other_members(&target, &[(&name, found.len())])?;
     }
     let output = Output::create(&target, args.force)?;
@@ -264,8 +266,8 @@ fn single(args: &CompressArgs, input: &Input, read: &Inputs, advance: &(dyn Fn(u
     Ok(Done { output: target, output_bytes: added.file_end, members: vec![(input.clone(), added)] })
 }
 
-/// Compresses a file of `bytes` bytes to a file of one member, and decodes that. If coding by records does not restore the
-/// original, the file is coded as bytes.
+/// Compresses a file of `bytes` bytes to a compressed file with one member, and decodes that again. If coding
+/// by records does not restore the original, codes the file as bytes.
 fn write_verified(
     args: &CompressArgs,
     meta: &Meta,
@@ -302,7 +304,7 @@ fn write_verified(
     }
 }
 
-/// Memory that is not there says nothing about what was written.
+/// Returns whether memory ran out, which does not mean that the output is wrong.
 fn is_out_of_memory(error: &anyhow::Error) -> bool {
     error
         .chain()
@@ -310,7 +312,7 @@ fn is_out_of_memory(error: &anyhow::Error) -> bool {
         .any(|cause| cause.kind() == io::ErrorKind::OutOfMemory)
 }
 
-/// An error if the target exists and was not made from files of these names and sizes.
+/// Returns an error if the target exists and was not made from files of these names and sizes.
 fn refuse_other_members(target: &Path, members: &[(&[u8], u64)]) -> Result<()> {
     let is_like = || {
         let mut reader = Reader::open(File::open(target).ok()?, own_limits()).ok()?;
@@ -321,7 +323,7 @@ fn refuse_other_members(target: &Path, members: &[(&[u8], u64)]) -> Result<()> {
     if is_like() == Some(true) { Ok(()) } else { output::refuse_existing(target, false) }
 }
 
-/// Limits for decoding a file that this program has just written: none.
+/// Returns the limits for decoding a file that this program has just written: unlimited.
 fn own_limits() -> ReadLimits {
     ReadLimits { memory: u64::MAX, spill: u64::MAX, page_memory: machine::page_memory() }
 }
@@ -352,7 +354,8 @@ fn warn_of_failure(path: &Path, added: &Added) {
     }
 }
 
-/// Says why a segment is compressed as bytes that is damaged at its start. What is damaged further on is coded by records up to there.
+/// Reports why a segment that is damaged at its start is compressed as bytes. A segment that is damaged later
+/// is coded by records up to the damage.
 fn note_damage(path: &Path, added: &Added) {
     let name = path.file_name().and_then(OsStr::to_str).unwrap_or_default();
     let is_segment = matches!(FileKind::of(name), FileKind::Segment { .. });
@@ -401,7 +404,7 @@ fn stream(args: &CompressArgs) -> Result<ExitCode> {
     let meta = Meta { name: STDIN_NAME.into(), ..Meta::default() };
     let mut input = io::stdin().lock();
     let mut source = temporary()?;
-    // A byte more than the largest segment shows that it is none.
+    // One byte more than the largest segment shows that the input is no segment.
     let bytes = io::copy(&mut (&mut input).take(MAX_SEGMENT + 1), &mut source).with_context(|| {
         format!("cannot copy standard input to a temporary file in {} (TMPDIR)", folder.display())
     })?;
@@ -418,8 +421,8 @@ fn stream(args: &CompressArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Compresses standard input as bytes while it comes, as it may be longer than a temporary file can be. It is decoded at the same time,
-/// so that an error is reported after output was written.
+/// Compresses standard input as bytes while it arrives, as it may exceed the space for temporary files. The
+/// output is decoded at the same time, so a verification error is reported only after output was written.
 fn stream_as_bytes(args: &CompressArgs, meta: Meta, input: &mut impl Read, output: impl Write) -> Result<()> {
     let (compressed, copy) = io::pipe().context("cannot make a pipe")?;
     std::thread::scope(|scope| -> Result<()> {
@@ -429,7 +432,7 @@ fn stream_as_bytes(args: &CompressArgs, meta: Meta, input: &mut impl Read, outpu
             if args.no_verify { (None, None) } else { (Some(scope.spawn(decode)), Some(copy)) };
         let output = BufWriter::new(Copied { output, copy });
         let mut writer = Writer::new(output, options(args, FileForm::Segment, MAX_SEGMENT));
-        // The writer is dropped here, which ends what is verified.
+        // The writer is dropped here, which closes the pipe and ends verification.
         let written = writer.add_bytes(meta, input).and_then(|_| writer.finish()).map(drop);
         let verified = verifier.map(std::thread::ScopedJoinHandle::join).transpose();
         written.context("cannot compress standard input")?;
@@ -439,7 +442,7 @@ fn stream_as_bytes(args: &CompressArgs, meta: Meta, input: &mut impl Read, outpu
     })
 }
 
-/// An output of which a copy goes to a pipe, as long as that is read: who reads no further says why.
+/// An output that is copied to a pipe until its reader stops. The reader reports why it stopped.
 struct Copied<O> {
     output: O,
     copy: Option<PipeWriter>,
@@ -460,20 +463,20 @@ impl<O: Write> Write for Copied<O> {
     }
 }
 
-/// The name of a member that came from standard input.
+/// The member name for standard input.
 const STDIN_NAME: &str = "stdin";
 
-/// Whether a file's name stands for standard input and output.
+/// Returns whether a file name means standard input and output.
 pub fn is_stream(path: &Path) -> bool {
     path == Path::new("-")
 }
 
-/// The level that was chosen, or that of the form.
+/// Returns the chosen level, or the default level of the form.
 fn level(args: &CompressArgs, form: FileForm) -> u8 {
     args.level_flags.or(args.level).unwrap_or(form.default_level())
 }
 
-/// `largest` is the size of the largest file.
+/// Returns the options for writing; `largest` is the size of the largest file in bytes.
 fn options(args: &CompressArgs, form: FileForm, largest: u64) -> WriteOptions {
     let level = level(args, form);
     let ReadLimits { memory, spill, .. } = ReadLimits::default();
@@ -481,7 +484,7 @@ fn options(args: &CompressArgs, form: FileForm, largest: u64) -> WriteOptions {
     let needs = match (args.memory, args.spill) {
         (None, None) => of_segments,
         given => Needs::within(
-            // Who limits the temporary file alone has large segments coded as records, too.
+            // A limit for the temporary file alone must not stop large segments from being coded as records.
             given.0.map_or(memory.max(of_segments.memory()), |bytes| bytes as u64),
             given.1.map_or(spill, |bytes| bytes as u64),
         ),
@@ -512,7 +515,7 @@ mod tests {
         <Alone as clap::Parser>::try_parse_from(words.iter().copied()).unwrap().args
     }
 
-    /// Written to no further than so many bytes, as a disk is that becomes full.
+    /// A writer that accepts this many bytes, then fails like a full disk.
     struct Full(usize);
 
     impl Write for Full {
@@ -562,7 +565,7 @@ mod tests {
         assert!(!is_out_of_memory(&of(io::ErrorKind::StorageFull)));
     }
 
-    /// A pack's header states what its largest segment may need.
+    /// A pack's header states the memory that its largest segment may need.
     #[test]
     fn a_limit_of_the_temporary_file_alone_leaves_large_segments_their_memory() {
         let given = args(&["compress", "--pack", "--spill", "1GB", "000000010000000000000001"]);

@@ -1,4 +1,4 @@
-//! Files compressed to one pack.
+//! Compresses files to one pack.
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
@@ -25,7 +25,8 @@ use super::{
 use crate::output::{self, Output};
 use crate::protect::Inputs;
 
-/// Compresses all files to one pack. If a member decodes to other bytes, starts again with that one coded as bytes.
+/// Compresses all files to one pack. If a member decodes to other bytes, starts over with that member coded
+/// as bytes.
 pub fn pack(
     args: &CompressArgs,
     name: Option<&Path>,
@@ -77,7 +78,7 @@ enum Packed {
         found: Vec<Metadata>,
         bytes: u64,
     },
-    /// A member that decodes to other bytes than the original's.
+    /// A member does not decode to the original's bytes.
     Wrong(u64, anyhow::Error),
 }
 
@@ -93,7 +94,7 @@ fn write_pack(
     let options = options(args, FileForm::Pack, largest.max().unwrap_or(0));
     let writer = Writer::new(BufWriter::new(output.file()), options);
     let mut growing = Growing { writer, added: Vec::new(), found: Vec::new() };
-    // The verifying thread is at most two members behind.
+    // The verifying thread lags by at most two members.
     let (sender, receiver) = mpsc::sync_channel(1);
     let written = std::thread::scope(|scope| {
         let verifier = scope.spawn(|| first_wrong_member(output.temporary(), receiver));
@@ -118,7 +119,7 @@ fn write_pack(
     Ok(Packed::Done { added, found, bytes })
 }
 
-/// A pack that is being written, and its members.
+/// A pack that is being written, and its members so far.
 struct Growing<'f> {
     writer: Writer<BufWriter<&'f File>>,
     added: Vec<Added>,
@@ -126,8 +127,8 @@ struct Growing<'f> {
 }
 
 impl Growing<'_> {
-    /// Adds the files. Each member goes to the thread that verifies it, if there is one; when that has stopped, a member was
-    /// wrong, and no more are added.
+    /// Adds the files. Each member goes to the verifying thread, if there is one. If that thread has stopped,
+    /// a member was wrong, and no more members are added.
     fn add_all(
         &mut self,
         inputs: &[Input],
@@ -155,7 +156,8 @@ impl Growing<'_> {
     }
 }
 
-/// Decodes members of a growing pack as they come. Gives the first that is not the original, and ends there.
+/// Decodes members of a growing pack as they arrive. Returns the first that differs from its original, and
+/// stops there.
 fn first_wrong_member(pack: &Path, members: Receiver<Added>) -> Option<(u64, anyhow::Error)> {
     let mut reader: Option<Reader<File>> = None;
     for added in members {
@@ -175,8 +177,8 @@ fn first_wrong_member(pack: &Path, members: Receiver<Added>) -> Option<(u64, any
     None
 }
 
-/// Compresses the files of a folder to one pack, as `walden compress --pack` with these options, and verifies it: each file is
-/// decompressed from the pack and compared. Returns the pack's size in bytes.
+/// Compresses the files of a folder to one pack like `walden compress --pack` with these options, and
+/// verifies it: decompresses each file from the pack and compares it. Returns the pack's size in bytes.
 #[cfg(feature = "demo")]
 pub fn write_pack_of(folder: &Path, target: &Path, options: &[&str]) -> Result<u64> {
     #[derive(clap::Parser)]
@@ -195,8 +197,9 @@ pub fn write_pack_of(folder: &Path, target: &Path, options: &[&str]) -> Result<u
     Ok(pack(&args, Some(target), inputs, &Inputs::default(), &|_| ())?.output_bytes)
 }
 
-/// Sorts segments by cluster, timeline and LSN, so that segments that share pages follow each other; then other files by name, and those
-/// that are segments by name alone among them. Returns the segments' places, too.
+/// Sorts segments by cluster, timeline and LSN, so that segments that share pages are adjacent. The other
+/// files follow by name, including segments that only their name identifies. Returns the segments' places,
+/// too.
 fn in_order(inputs: Vec<Input>) -> Result<(Vec<Input>, Places)> {
     let mut placed: Vec<(Option<Place>, Input)> =
         inputs.into_iter().map(|input| (Place::of(&input.path), input)).collect();
@@ -218,25 +221,26 @@ fn in_order(inputs: Vec<Input>) -> Result<(Vec<Input>, Places)> {
     Ok((inputs, Places { known: places.into_iter().flatten().collect(), named }))
 }
 
-/// Where the segments of a pack are.
+/// The places of a pack's segments in the WAL.
 struct Places {
-    /// Those whose first page says it.
+    /// Segments whose first page states their place.
     known: Vec<Place>,
-    /// Those of which the name alone says it: damaged at their start, or zeros.
+    /// Segments with only a name to go by: damaged at their start, or filled with zeros.
     named: Vec<SegmentName>,
 }
 
-/// The segment that a file is named after.
+/// Returns the segment name of a file, if it has one.
 fn segment_name(path: &Path) -> Option<SegmentName> {
     path.file_name().and_then(OsStr::to_str).and_then(SegmentName::parse)
 }
 
-/// Where in the log a segment is.
+/// The place of a segment in the WAL.
 #[derive(Clone, Copy)]
 struct Place {
-    /// The cluster.
+    /// The cluster's system identifier.
     system_id: u64,
-    /// Timeline and LSN of its first page: of a segment that was recycled or copied to a new timeline, not those of its name.
+    /// Timeline and LSN in the first page's header. They differ from the name's if the segment was recycled
+    /// or copied to a new timeline.
     timeline: Timeline,
     start: Lsn,
     size: SegmentSize,
@@ -244,7 +248,7 @@ struct Place {
 }
 
 impl Place {
-    /// The place of a file that is a segment by its name and its first page.
+    /// Returns the place of a file whose name and first page identify a segment.
     fn of(path: &Path) -> Option<Place> {
         let name = segment_name(path)?;
         let mut first = [0; LONG_HEADER];
@@ -260,11 +264,11 @@ impl Place {
     }
 }
 
-/// Most gaps that are listed one by one.
+/// Maximum number of gaps that are listed individually.
 const MAX_GAPS: usize = 10;
 
-/// Says which segments are missing between those of a pack, which is valid without them: recovery ends at the first that it does not
-/// find.
+/// Warns about missing segments between those of a pack. The pack is valid without them, but recovery ends at
+/// the first missing segment.
 fn warn_of_gaps(places: &Places) {
     let gaps = gaps(places);
     for gap in gaps.iter().take(MAX_GAPS) {
@@ -278,7 +282,7 @@ fn warn_of_gaps(places: &Places) {
 /// A segment's cluster, timeline, size and number.
 type Numbered = (u64, Timeline, SegmentSize, u64);
 
-/// The segments between two of the same timeline that have these names.
+/// Returns the named segments between two known segments of the same timeline.
 fn named_between(names: &[SegmentName], before: Numbered, after: Numbered) -> Vec<Numbered> {
     let (system_id, timeline, size, first) = before;
     let is_gap = (system_id, timeline, size) == (after.0, after.1, after.2) && after.3 > first + 1;
@@ -291,8 +295,8 @@ fn named_between(names: &[SegmentName], before: Numbered, after: Numbered) -> Ve
     between.map(|number| (system_id, timeline, size, number)).collect()
 }
 
-/// The gaps between segments of the same timeline, in words. How timelines follow each other, their history files say, which need not
-/// be there.
+/// Returns the gaps between segments of the same timeline, in words. Timelines are not compared with each
+/// other: only history files, which may be missing, record how they are connected.
 fn gaps(places: &Places) -> Vec<String> {
     let numbered = |place: &Place| {
         let number = place.name.number(place.size)?;
@@ -300,7 +304,7 @@ fn gaps(places: &Places) -> Vec<String> {
     };
     let mut numbers: Vec<Numbered> = places.known.iter().filter_map(numbered).collect();
     numbers.sort_unstable();
-    // What is damaged at its start is not missing from the log that it is in the middle of.
+    // A segment that is damaged at its start is not missing if its name puts it between two others.
     let named: Vec<_> =
         numbers.windows(2).flat_map(|pair| named_between(&places.named, pair[0], pair[1])).collect();
     numbers.extend(named);
@@ -332,7 +336,7 @@ fn pack_target(args: &CompressArgs, name: Option<&Path>, inputs: &[Input]) -> Pa
             let is_segment =
                 |name: &&OsStr| name.to_str().is_some_and(|name| SegmentName::parse(name).is_some());
             let names: Vec<&OsStr> = inputs.iter().filter_map(|input| input.path.file_name()).collect();
-            // One that is damaged at its start is behind the others in the pack, wherever it is in the log.
+            // A segment damaged at its start follows the others in the pack, whatever its place in the WAL.
             let segments = || names.iter().copied().filter(is_segment);
             let first = segments().min().or(names.first().copied());
             let last = segments().max().or(names.last().copied());
@@ -365,7 +369,7 @@ mod tests {
             Places { known, named: Vec::new() }
         };
         assert_eq!(gaps(&numbers(&[])), [""; 0]);
-        // One may be there twice, in two folders.
+        // A segment may exist twice, in two folders.
         assert_eq!(gaps(&numbers(&[3, 1, 2, 2])), [""; 0]);
         assert_eq!(
             gaps(&numbers(&[1, 3, 4, 8])),
@@ -375,12 +379,12 @@ mod tests {
             ]
         );
         assert_eq!(gaps(&numbers(&[255, 257])), ["segment 000000010000000100000000 is missing in the pack"]);
-        // Other clusters and timelines begin anywhere.
+        // Other clusters and timelines may start anywhere.
         let others = [(7, "000000010000000000000001"), (7, "000000020000000000000009")];
         let others = others.into_iter().chain([(8, "000000020000000000000020")]);
         let known = others.map(|(id, name)| place(id, name)).collect();
         assert_eq!(gaps(&Places { known, named: Vec::new() }), [""; 0]);
-        // Those of which only the name says where they are: damaged ones, and one of a timeline without others.
+        // Segments with only a name to go by: damaged ones, and one on a timeline without other segments.
         let named = ["000000010000000000000002", "000000010000000000000006", "000000020000000000000007"];
         let named = named.map(|name| SegmentName::parse(name).unwrap()).to_vec();
         assert_eq!(
@@ -405,7 +409,7 @@ mod tests {
             let inputs: Vec<Input> = names.iter().map(input).collect();
             pack_target(&args, None, &inputs)
         };
-        // Damaged ones are behind the others.
+        // Damaged segments follow the others.
         let names = [1, 2, 3].map(|number| SegmentName::new(1, number, SegmentSize::DEFAULT).to_string());
         let [one, two, three] = names.each_ref().map(String::as_str);
         let whole = PathBuf::from(format!("wal/{one}-{three}.wpk"));

@@ -1,4 +1,4 @@
-//! What was compressed, as a table and as JSON.
+//! The results of compression, as a table and as JSON.
 
 use anyhow::Result;
 use serde_json::{Value, json};
@@ -51,12 +51,12 @@ pub fn print(args: &CompressArgs, results: &[Done], failed: usize, seconds: f64)
     terminal::print(&text)
 }
 
-/// The compression factor: original size over compressed size.
+/// Returns the compression factor: original size over compressed size.
 pub fn ratio(original: u64, stored: u64) -> String {
     format!("{:.2}x", original as f64 / stored.max(1) as f64)
 }
 
-/// The form of a member, for the table.
+/// Returns the name of a member's form, for the table.
 pub fn form_name(form: Form) -> &'static str {
     match form {
         Form::Records => "records",

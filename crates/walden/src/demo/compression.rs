@@ -1,4 +1,4 @@
-//! The work's segments, compressed beside xz.
+//! Compresses the work's segments, and compares the size with xz.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -16,7 +16,7 @@ use walden_report::units;
 
 use crate::compress;
 
-/// A level of `xz` at which the demo does not wait for it: its default takes four times as long, for a few percent.
+/// The level of `xz`. Its default level takes four times as long for a few percent, too long for a demo.
 const XZ_LEVEL: u32 = 2;
 
 /// The size of the segments in one form.
@@ -24,11 +24,11 @@ const XZ_LEVEL: u32 = 2;
 pub(super) struct Compressed {
     pub name: String,
     pub bytes: u64,
-    /// How long it took; nothing for the segments as they are.
+    /// Duration of the compression; `None` for uncompressed segments.
     pub seconds: Option<f64>,
 }
 
-/// Compresses the segments of a folder: as they are, by xz, and as a pack, which is verified.
+/// Measures the segments of a folder uncompressed, compressed by xz, and as a pack, which is verified.
 pub(super) fn compress_segments(folder: &Path, pack: &Path, progress: &Progress) -> Result<Vec<Compressed>> {
     let entries = fs::read_dir(folder).with_context(|| format!("cannot read {}", folder.display()))?;
     let mut paths = entries.map(|entry| Ok(entry?.path())).collect::<Result<Vec<_>>>()?;
@@ -59,7 +59,7 @@ pub(super) fn compress_segments(folder: &Path, pack: &Path, progress: &Progress)
     Ok(vec![as_is, xz, ours])
 }
 
-/// Counts what is written.
+/// A writer that only counts bytes.
 #[derive(Default)]
 struct Counter(u64);
 
@@ -78,7 +78,7 @@ fn ratio(all: &[Compressed], one: &Compressed) -> f64 {
     all.first().map_or(1.0, |plain| plain.bytes as f64 / one.bytes.max(1) as f64)
 }
 
-/// What is printed.
+/// Returns the table for the terminal.
 pub(super) fn compression_table(all: &[Compressed], look: Look) -> String {
     let largest = all.iter().skip(1).map(|one| one.bytes).max().unwrap_or(0).max(1);
     let row = |(at, one): (usize, &Compressed)| Row {
@@ -95,7 +95,7 @@ pub(super) fn compression_table(all: &[Compressed], look: Look) -> String {
     table(look, "The log, compressed", ("", &["bytes", "ratio", "time"]), &rows)
 }
 
-/// What the page has of it.
+/// Returns the section of the HTML page.
 pub(super) fn compression_section(all: &[Compressed]) -> Section {
     let compressed = || all.iter().skip(1);
     let chart = Bars {

@@ -1,5 +1,5 @@
-//! `walden demo`: the whole story on a server of its own. What writes the WAL; what another setting would change, predicted and then
-//! measured; the log compressed; and a page with all of it.
+//! `walden demo`: runs every main command against a temporary server. It explains the WAL, predicts the
+//! effect of another setting and measures it, compresses the WAL, and writes a page with all results.
 
 mod compression;
 mod remedy;
@@ -73,7 +73,7 @@ const TOP: usize = 4;
 #[derive(Serialize)]
 struct Story {
     explanation: Document,
-    /// Nothing if no finding points at a setting that the demo can change.
+    /// `None` if no finding suggests a setting that the demo can change.
     prediction: Option<Tried>,
     compression: Vec<Compressed>,
     page: String,
@@ -105,7 +105,7 @@ pub fn run(args: &DemoArgs) -> Result<ExitCode> {
         )
     };
     let mut document = with_top((args.format == Format::Table).then_some(TOP));
-    // These are the page's.
+    // Only the page shows these.
     document.views.clear();
     document.cycles.clear();
     let remedy = Remedy::of(&document, &names, &methods);
@@ -151,7 +151,7 @@ fn explain(inventory: &Inventory, (from, to): (Lsn, Lsn)) -> Result<Explanation>
     }
 }
 
-/// Predicts the work's WAL under a setting, and lets a second server do the same work under it.
+/// Predicts the work's WAL under a setting, then repeats the work on a second server with that setting.
 fn try_remedy(
     remedy: Remedy,
     work: &Work<'_>,
@@ -165,7 +165,7 @@ fn try_remedy(
     Ok(remedy.tried(worked.bytes(), predicted, again.bytes()))
 }
 
-/// The page of the explanation with what came after it, behind the findings.
+/// Inserts the later results into the explanation's page, after the findings.
 fn finished(mut page: Page, prediction: Option<&Tried>, compression: &[Compressed]) -> Page {
     const BEHIND_FINDINGS: usize = 1;
     page.insert(BEHIND_FINDINGS, compression_section(compression));
@@ -175,7 +175,7 @@ fn finished(mut page: Page, prediction: Option<&Tried>, compression: &[Compresse
     page
 }
 
-/// Compares the figures with pg_waldump's, if there is one of this version.
+/// Compares the figures with those of pg_waldump, if pg_waldump of this version is available.
 fn check(args: &DemoArgs, worked: &Worked, wal: &Path, explanation: &Explanation) -> Result<bool> {
     let cluster = &worked.cluster;
     let Some(pg_waldump) = tools().pg_waldump(cluster.major()) else {
@@ -217,7 +217,7 @@ fn next_steps(page: &str) -> Result<()> {
     terminal::print(&text)
 }
 
-/// Prints a part of the story for people.
+/// Prints a part of the human-readable output.
 fn show(args: &DemoArgs, text: impl FnOnce() -> String) -> Result<()> {
     match args.format {
         Format::Table => terminal::print(&text()),

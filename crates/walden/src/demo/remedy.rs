@@ -1,4 +1,4 @@
-//! The setting that a finding points at: predicted from the WAL, then measured on a second server.
+//! The setting that a finding suggests: predicted from the WAL, then measured on a second server.
 
 use std::fmt::Write as _;
 
@@ -28,10 +28,10 @@ pub(super) struct Remedy {
     pub before: String,
 }
 
-/// What was predicted for a setting, and what the same work then wrote.
+/// The prediction for a setting, and the bytes that the same work then wrote.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Tried {
-    /// The finding that points at the setting.
+    /// The finding that suggests the setting.
     pub finding: String,
     pub setting: String,
     pub before: String,
@@ -39,18 +39,18 @@ pub(super) struct Tried {
     /// Bytes that the work wrote on the first server.
     pub traced_bytes: u64,
     pub predicted_bytes: u64,
-    /// The error that the prediction states.
+    /// The prediction's own error estimate, in bytes.
     pub predicted_error_bytes: u64,
-    /// Bytes that the same work wrote on a second server, under this setting.
+    /// Bytes that the same work wrote on a second server with this setting.
     pub measured_bytes: u64,
-    /// The prediction's relative error: 0.01 is 1 % too much.
+    /// The prediction's relative error: 0.01 means 1 % too high.
     pub error: f64,
 }
 
 impl Remedy {
-    /// The first setting that a finding points at and that the demo can change.
+    /// Returns the first setting that a finding suggests and that the demo can change.
     ///
-    /// `methods` are those of `wal_compression` that the server knows.
+    /// `methods` are the values of `wal_compression` that the server supports.
     pub fn of(document: &Document, names: &Names, methods: &[String]) -> Option<Remedy> {
         for finding in &document.findings {
             let points_at = |name: &str| {
@@ -72,12 +72,13 @@ impl Remedy {
         None
     }
 
-    /// The setting as it is written in `postgresql.conf`.
+    /// Returns the setting as written in `postgresql.conf`.
     pub fn setting(&self) -> String {
         format!("{}={}", self.name, self.value)
     }
 
-    /// Predicts the WAL of the work under this setting: bytes, and the error that the prediction states.
+    /// Predicts the WAL of the work under this setting. Returns bytes and the prediction's error estimate in
+    /// bytes.
     pub fn predict(&self, worked: &Worked, names: &Names, inventory: &Inventory) -> Result<(u64, u64)> {
         let run = inventory.runs.first().context("cannot predict: expected segments, found none")?;
         let question = Question {
@@ -98,7 +99,7 @@ impl Remedy {
         Ok((predicted.bytes, predicted.error_bytes))
     }
 
-    /// The outcome, once the work was measured.
+    /// Returns the outcome after the work was measured.
     pub fn tried(self, traced: u64, (predicted, error_bytes): (u64, u64), measured: u64) -> Tried {
         Tried {
             finding: self.finding,
@@ -114,7 +115,7 @@ impl Remedy {
     }
 }
 
-/// The method with the best balance of those that the server knows; 14 knows `on` alone.
+/// Returns the best supported method; PostgreSQL 14 supports only `on`.
 fn best_compression(methods: &[String]) -> String {
     const BY_PREFERENCE: [&str; 3] = ["lz4", "zstd", "pglz"];
     let best = BY_PREFERENCE.into_iter().find(|method| methods.iter().any(|known| known == method));
@@ -122,7 +123,7 @@ fn best_compression(methods: &[String]) -> String {
 }
 
 impl Tried {
-    /// What is printed.
+    /// Returns the table for the terminal.
     pub fn table(&self, look: Look) -> String {
         let share = |bytes: u64| units::percent(bytes as f64 / self.traced_bytes.max(1) as f64);
         let row = |label: String, bytes: u64, note: String| Row {
@@ -160,7 +161,7 @@ impl Tried {
         }
     }
 
-    /// What the page has of it.
+    /// Returns the section of the HTML page.
     pub fn section(&self) -> Section {
         let (name, before, value) = (&self.setting, &self.before, &self.value);
         let categories = [

@@ -1,4 +1,4 @@
-//! The demo's server and the work that it does: the same statements in the same order each time.
+//! The demo's server and its workload: the same statements in the same order each time.
 
 use std::path::Path;
 
@@ -10,8 +10,8 @@ use walden_source::names::Names;
 
 use super::DATABASE;
 
-/// Settings under which the WAL shows several effects, such as a checkpoint every few seconds. Without autovacuum two servers do
-/// the same work.
+/// Settings under which the WAL shows several effects, such as frequent checkpoints. Autovacuum is off so
+/// that two servers do the same work.
 const SETTINGS: [(&str, &str); 7] = [
     ("max_wal_size", "32MB"),
     ("checkpoint_completion_target", "0.5"),
@@ -54,10 +54,10 @@ const STATEMENTS: &[(&str, &str)] = &[
     ),
 ];
 
-/// How the work is done.
+/// Parameters of the workload.
 pub(super) struct Work<'a> {
     pub installation: Installation,
-    /// Transactions of pgbench, of all clients together.
+    /// Total number of pgbench transactions, over all clients.
     pub transactions: u32,
     pub progress: &'a Progress,
 }
@@ -65,15 +65,15 @@ pub(super) struct Work<'a> {
 /// A server that has done the work.
 pub(super) struct Worked {
     pub cluster: Cluster,
-    /// LSNs of the work's start and end.
+    /// Start and end LSN of the work.
     pub range: (Lsn, Lsn),
 }
 
 impl Work<'_> {
-    /// Starts a server with the demo's settings and `changes` to them, and does the work.
+    /// Starts a server with the demo's settings overridden by `changes`, and does the work.
     pub fn on_new_server(&self, changes: &[(&str, &str)]) -> Result<Worked> {
         self.progress.phase("starting the server");
-        // With small segments, checkpoints come at distances that differ by little.
+        // Small segments make the distances between checkpoints more even.
         let mut builder = ClusterBuilder::new(self.installation.clone()).wal_segsize_mb(1);
         for (name, value) in SETTINGS.iter().chain(changes) {
             builder = builder.setting(name, value);
@@ -105,30 +105,31 @@ impl Work<'_> {
             client.batch_execute(statement)?;
         }
         let end = insert_lsn(&mut client)?;
-        // What was inserted gets into the files.
+        // Flushes inserted WAL to the segments: `synchronous_commit` is off.
         client.batch_execute("CHECKPOINT")?;
         Ok((start, end))
     }
 }
 
 impl Worked {
-    /// Bytes of WAL that the work wrote.
+    /// Returns the bytes of WAL that the work wrote.
     pub fn bytes(&self) -> u64 {
         self.range.1.bytes_since(self.range.0)
     }
 
-    /// The names of the server's relations, and its settings.
+    /// Returns the names of the server's relations, and its settings.
     pub fn names(&self) -> Result<Names> {
         Ok(walden_postgres::names::from_server(&self.cluster.dsn(DATABASE))?)
     }
 
-    /// The methods of `wal_compression` that the server was built with; none where it is a switch, as in 14.
+    /// Returns the methods of `wal_compression` that the server was built with; empty if the setting is a
+    /// boolean, as in 14.
     pub fn compression_methods(&self) -> Result<Vec<String>> {
         let query = "SELECT coalesce(enumvals, '{}') FROM pg_settings WHERE name = 'wal_compression'";
         Ok(self.cluster.client(DATABASE)?.query_one(query, &[])?.get(0))
     }
 
-    /// Stops the server, and copies the segments of the work to a folder.
+    /// Stops the server, and copies the work's segments to a folder.
     pub fn stop(&self, folder: &Path) -> Result<()> {
         self.cluster.stop(StopMode::Fast)?;
         let size = SegmentSize::new(self.cluster.wal_segment_bytes())
