@@ -1,9 +1,9 @@
 //! `walden export`: tables as files.
 //!
-//! A file holds the rows of segments with neighbouring numbers, always the same ones, and is named after the first number; so
-//! another run finds what an earlier one has written, and a log that has grown changes its last files only. Files say in their
-//! metadata which part of which log they hold ([`existing`]); no file takes the place of one that holds more, and no row is in
-//! two files once a run is done ([`superseded`]).
+//! Each file holds the rows of a fixed group of adjacent segment numbers, and is named after the first
+//! number. So a later run recognizes the files of an earlier one, and WAL that has grown changes only the
+//! last files. Each file's metadata states the part of the WAL that the file holds ([`existing`]). A file
+//! never replaces one that holds more, and no row is in two files after a run is done ([`superseded`]).
 
 mod existing;
 mod plan;
@@ -48,7 +48,7 @@ takes the place of one that holds more of the log, and files of another cluster 
 
 Exit status: 0 done, 2 wrong usage, 3 input unreadable or damaged (what comes before the damage is exported).";
 
-/// Write the log as tables for other programs: Parquet, Arrow or CSV
+/// Write the WAL as tables for other programs: Parquet, Arrow or CSV
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct ExportArgs {
@@ -66,8 +66,8 @@ pub struct ExportArgs {
     #[command(flatten)]
     log: LogArgs,
 
-    /// Tables to write, with commas: records, blocks, framing, transactions, checkpoints, segments, relations [default: all but
-    /// blocks]
+    /// Tables to write, separated by commas: records, blocks, framing, transactions, checkpoints, segments,
+    /// relations [default: all but blocks]
     #[arg(long, value_name = "TABLES", value_delimiter = ',', value_parser = parse_table)]
     tables: Vec<Table>,
 
@@ -75,7 +75,7 @@ pub struct ExportArgs {
     #[arg(long, value_enum, default_value_t = Format::Parquet)]
     format: Format,
 
-    /// Segments whose rows are in one file
+    /// Segments per file
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u64).range(1..))]
     segments: u64,
 }
@@ -97,13 +97,13 @@ fn parse_table(text: &str) -> Result<Table, String> {
     })
 }
 
-/// Rows that go from the reader to the writer at a time: so few that they stay in the processor's cache.
+/// Rows per batch from the reader to the writer, small enough for the processor's cache.
 const BATCH_ROWS: usize = 8192;
 
 /// Runs the command.
 pub fn run(args: &ExportArgs) -> Result<ExitCode> {
     let inputs = Inputs::new(&args.sources);
-    // Any name in the folder.
+    // Any file name in the folder serves for this check.
     output::expect_no_input(&args.output.join(Table::Records.name()), &inputs)?;
     let (inventory, mut options) = args.log.open(&args.sources, false)?;
     let threads = args.log.threads();
@@ -127,7 +127,7 @@ pub fn run(args: &ExportArgs) -> Result<ExitCode> {
     let (done, failure) = exporter.write_all(&files);
     let removed = superseded::remove(&superseded, &files, &done.complete, exporter.format());
     let removed = removed.and_then(|count| superseded::remove_marks(&args.output, threads).map(|()| count));
-    // An error after which no file was written needs no summary.
+    // An error before any file was written needs no summary.
     if failure.is_none() || done.written > 0 || !done.spared.is_empty() {
         report(&files, &done, removed.as_ref().ok().copied())?;
     }
@@ -137,7 +137,8 @@ pub fn run(args: &ExportArgs) -> Result<ExitCode> {
     }
 }
 
-/// Prints what became of the files. `removed` is the number of files of earlier exports that were removed, if that was possible.
+/// Prints the results. `removed` is the number of files of earlier exports that were removed, or `None` if
+/// removing them failed.
 fn report(files: &[TableFile], done: &Done, removed: Option<u64>) -> Result<()> {
     for index in &done.spared {
         eprintln!(
@@ -169,13 +170,13 @@ fn report(files: &[TableFile], done: &Done, removed: Option<u64>) -> Result<()> 
     ))
 }
 
-/// What became of a file.
+/// The result of writing a file.
 #[derive(Default)]
 struct WrittenFile {
     rows: u64,
     bytes: u64,
     is_written: bool,
-    /// Where reading ended.
+    /// The damage at which reading ended.
     damage: Option<ReadError>,
 }
 
@@ -185,9 +186,10 @@ struct Done {
     kept: u64,
     rows: u64,
     bytes: u64,
-    /// Indexes of the files that are there with all their rows.
+    /// Indexes of the files that exist with all their rows.
     complete: Vec<usize>,
-    /// Indexes of the files that damage would have cut off, and that are not written for what was there.
+    /// Indexes of the files that damage would have truncated. They are not written, because complete files of
+    /// an earlier export exist.
     spared: Vec<usize>,
 }
 
@@ -224,13 +226,13 @@ impl Exporter<'_> {
         }
     }
 
-    /// Writes files up to the first failure, in their order, whatever the number of threads.
+    /// Writes files in order, up to the first failure, regardless of the number of threads.
     fn write_all(&self, files: &[TableFile]) -> (Done, Option<anyhow::Error>) {
         let inventory = self.inventory;
         let mut progress = Progress::bytes("exporting", files.iter().map(|file| file.bytes(inventory)).sum());
         let done = Mutex::new(Done::default());
         let mut failure: Option<anyhow::Error> = None;
-        // Each reads the segments of its file.
+        // Each writer reads the segments of its file.
         let threads = self.threads;
         let writers = inventory.runs.iter().map(|run| run.decoding_threads(threads)).min().unwrap_or(threads);
         run_in_order(
@@ -239,7 +241,7 @@ impl Exporter<'_> {
             || (),
             |(), index| {
                 let result = self.write(&files[index]);
-                // Counted here, as other threads may be ahead of a failure.
+                // Counted here, not when it is finished: other threads may be ahead of a failure.
                 let result = result.map(|written| {
                     if files[index].fate != Fate::Covered {
                         done.lock().unwrap_or_else(PoisonError::into_inner).add(index, &written);
@@ -262,7 +264,8 @@ impl Exporter<'_> {
         (done.into_inner().unwrap_or_else(PoisonError::into_inner), failure)
     }
 
-    /// Makes sure that the export does not replace a file of the source, or one of another program without permission.
+    /// Checks that the export does not replace a file of the source, nor, without permission, a file of
+    /// another program.
     fn expect_own_files(&self, files: &[TableFile], found: &[ExistingFile], inputs: &Inputs) -> Result<()> {
         let own: BTreeSet<&Path> = found.iter().map(|old| old.path.as_path()).collect();
         files.iter().try_for_each(|file| {
@@ -271,7 +274,7 @@ impl Exporter<'_> {
         })
     }
 
-    /// What a file is made of: the same text, the same rows.
+    /// Returns a description of a file's content. Files with equal descriptions hold the same rows.
     fn content(&self, file: &TableFile) -> String {
         let names = &self.options.names.origin;
         format!(
@@ -308,13 +311,13 @@ impl Exporter<'_> {
         if let Some(error) = failure {
             return Err(error).with_context(named);
         }
-        // What comes before damage is exported, and the damage reported after.
+        // Exports the rows before damage, and reports the damage later.
         let damage = match read {
             Err(error @ ReadError::Damaged(_)) => Some(error),
             other => other.map(|()| None)?,
         };
         if let Some(found) = &damage {
-            // What an earlier export got before the segment was damaged has more rows.
+            // An earlier export, from before the segment was damaged, has more rows.
             if file.has_complete {
                 return Ok(WrittenFile { damage, ..WrittenFile::default() });
             }

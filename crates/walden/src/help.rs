@@ -1,4 +1,5 @@
-//! `walden --help`, with the commands grouped by purpose, and what `walden` alone says.
+//! `walden --help`, with the commands grouped by purpose, and the text that `walden` without arguments
+//! prints.
 
 use std::fmt::Write as _;
 
@@ -8,7 +9,7 @@ use clap::{Command, CommandFactory};
 
 use crate::{Arguments, terminal};
 
-/// The commands by purpose, in the order of the help.
+/// Commands by purpose, in the order of the help.
 const GROUPS: [(&str, &[&str]); 5] = [
     ("Understand the log", &["explain", "diff", "watch", "retention", "whatif", "rows", "page", "redo"]),
     ("Open it to other tools", &["sql", "export"]),
@@ -17,7 +18,7 @@ const GROUPS: [(&str, &[&str]); 5] = [
     ("Set up", &["completions", "man", "licenses", "help"]),
 ];
 
-/// What `walden` without arguments says to try: a command, what it needs, and what it does.
+/// Suggestions that `walden` without arguments prints: a command and its purpose.
 const FIRST_STEPS: [(&str, &str); 6] = [
     ("walden demo", "all of it on a server of its own"),
     ("walden explain", "your servers; the causes of WAL"),
@@ -27,7 +28,7 @@ const FIRST_STEPS: [(&str, &str); 6] = [
     ("walden --help", "all commands"),
 ];
 
-/// The program's arguments, with a help that groups the commands.
+/// Returns the program's arguments, with grouped commands in the help.
 pub fn command() -> Command {
     let mut command = Arguments::command();
     command.build();
@@ -39,7 +40,7 @@ pub fn command() -> Command {
     Arguments::command().help_template(template)
 }
 
-/// The commands under their headings, with what each does.
+/// Formats the commands and their descriptions under headings.
 fn groups(command: &Command, width: usize) -> String {
     let names = command.get_subcommands().map(|one| one.get_name().len());
     let column = names.max().unwrap_or(0) + 4;
@@ -68,11 +69,12 @@ fn heading(text: &str) -> String {
     format!("{style}{text}:{style:#}")
 }
 
-/// Options by which psql and other programs of PostgreSQL name a server.
+/// Options with which psql and other PostgreSQL programs select a server.
 const OF_CONNECTIONS: [&str; 11] =
     ["-U", "-d", "-h", "-p", "-W", "--username", "--user", "--dbname", "--database", "--host", "--port"];
 
-/// Replaces the tip of an error about an option of psql: it would treat the option as the name of a file.
+/// Replaces clap's tip for an error about an option of psql: the tip suggests passing the option as a file
+/// name.
 pub fn with_tip(mut error: clap::Error) -> clap::Error {
     let name = match error.get(ContextKind::InvalidArg) {
         Some(ContextValue::String(name)) => name.split('=').next().unwrap_or_default().to_owned(),
@@ -86,7 +88,7 @@ pub fn with_tip(mut error: clap::Error) -> clap::Error {
     error
 }
 
-/// What to try first.
+/// Returns the suggestions for first steps.
 pub fn first_steps() -> String {
     let command = Arguments::command();
     let about = command.get_about().map(ToString::to_string).unwrap_or_default();

@@ -1,29 +1,29 @@
-//! A page of metrics over HTTP.
+//! Serves a page of metrics over HTTP.
 //!
-//! What it serves is one page to one or two scrapers, so it is a few lines over the standard library: a request is a few kilobytes at
-//! most, a connection takes a few seconds at most, and two are served at a time.
+//! It serves a single page to one or two scrapers, so the standard library suffices. Requests have at most a
+//! few kilobytes, connections take at most a few seconds, and at most two are served at a time.
 
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
-/// Connections that are served at the same time.
+/// Number of connections served at the same time.
 const THREADS: usize = 2;
-/// More than any scraper's request has.
+/// Maximum size of a request in bytes, more than any scraper sends.
 const MAX_REQUEST: usize = 8 << 10;
-/// How long a connection may take.
+/// Maximum duration of a connection.
 const MAX_TIME: Duration = Duration::from_secs(5);
 
-/// Serves `/metrics` as long as the process lives.
+/// Serves `/metrics` until the process ends.
 pub fn serve(listener: &TcpListener, metrics: &(impl Fn() -> String + Sync)) {
     std::thread::scope(|scope| {
         for _ in 0..THREADS {
             scope.spawn(|| {
                 loop {
                     match listener.accept() {
-                        // A scraper that went away is no error of ours.
+                        // Ignores errors: the scraper may disconnect at any time.
                         Ok((stream, _)) => drop(answer(stream, metrics)),
-                        // Out of file descriptors, for example: not at full speed.
+                        // For example, file descriptors may be exhausted. The pause prevents a busy loop.
                         Err(_) => std::thread::sleep(Duration::from_millis(100)),
                     }
                 }
@@ -50,13 +50,13 @@ struct Request {
     path: String,
 }
 
-/// Reads a request up to the end of its headers; nothing if it is none.
+/// Reads a request up to the end of its headers. Returns `None` if it is not a valid request.
 fn read_request(stream: &mut TcpStream) -> io::Result<Option<Request>> {
     let began = Instant::now();
     let mut request = Vec::new();
     let mut buffer = [0; 1024];
     while !request.windows(4).any(|end| end == b"\r\n\r\n") {
-        // Bytes that trickle in do not lengthen a connection's time.
+        // The limit applies to the whole connection, so a slow sender cannot extend it.
         let left = MAX_TIME.checked_sub(began.elapsed()).filter(|left| !left.is_zero());
         stream.set_read_timeout(Some(left.ok_or(io::ErrorKind::TimedOut)?))?;
         match stream.read(&mut buffer)? {

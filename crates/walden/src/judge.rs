@@ -8,10 +8,10 @@ use walden_explain::tally::Bucket;
 use walden_format::rmgr::Kind;
 use walden_lab::waldump::StatsRow;
 
-/// Records, their bytes without images, and bytes of images.
+/// Number of records, their bytes without full-page images, and bytes of full-page images.
 type Sums = (u64, u64, u64);
 
-/// How many kinds agree, and what differs, a line each.
+/// The number of kinds that agree, and the differences.
 pub struct Verdict {
     /// Number of kinds of records whose three figures are equal.
     pub agreed: usize,
@@ -51,7 +51,7 @@ fn our_sums(explanation: &Explanation) -> BTreeMap<String, Sums> {
     let kinds = view.rows.iter().filter_map(|(key, tally)| {
         let kind = Kind::from_index(key.kind.flatten()?.into())?;
         let images = tally.buckets.images();
-        // pg_waldump counts neither alignment nor what is outside of records.
+        // pg_waldump counts neither alignment nor bytes outside of records.
         let record = tally.bytes() - images - tally.buckets.get(Bucket::Alignment);
         let name = format!("{}/{}", kind.resource_manager(version), kind.name(version));
         Some((name, (tally.records, record, images)))

@@ -1,19 +1,19 @@
-//! Levels of compression as in gzip and xz, `-1` to `-9`, in addition to `--level`.
+//! Compression levels `-1` to `-9`, as in gzip and xz, in addition to `--level`.
 
 use clap::{Arg, ArgAction, ArgGroup, ArgMatches, Args, Command, Error, FromArgMatches};
 
-/// The flags `-1` to `-9` of a command that has the option `--level` as well.
+/// The flags `-1` to `-9` of a command that also has the option `--level`.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct LevelFlags(Option<u8>);
 
 impl LevelFlags {
-    /// The level of the flag that was given, else `level`.
+    /// Returns the level of the given flag, otherwise `level`.
     pub fn or(self, level: Option<u8>) -> Option<u8> {
         self.0.or(level)
     }
 }
 
-/// The flags, each at the place before its level.
+/// Argument IDs of the flags, sorted by level.
 const FLAGS: [&str; 9] =
     ["level_1", "level_2", "level_3", "level_4", "level_5", "level_6", "level_7", "level_8", "level_9"];
 

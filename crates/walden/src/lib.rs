@@ -1,6 +1,7 @@
-//! The `walden` program: it maps arguments to options, and options to one function of a library crate.
+//! The `walden` program: maps arguments to options, and options to one function of a library crate.
 //!
-//! The programs `walden-lab` and `walden-sql` use its public modules. They are not an API for other programs: the library crates are.
+//! Its public modules are for the programs `walden-lab` and `walden-sql`. They are not a public API: the
+//! library crates are.
 
 #![deny(clippy::print_stdout, reason = "it panics when the reader closes the pipe; see `terminal::print`")]
 
@@ -81,12 +82,12 @@ use walden_postgres::connection;
 
 /// Exit status: a check found a difference.
 pub const FOUND: u8 = 1;
-/// Exit status: wrong usage, as clap has it.
+/// Exit status: wrong usage, as in clap.
 pub const USAGE: u8 = 2;
 /// Exit status: the input is unreadable or damaged.
 pub const DAMAGED: u8 = 3;
 
-/// Version, commit, features and target, each on its line; the build script writes it.
+/// Version, commit, features and target, one per line, from the build script.
 const LONG_VERSION: &str = include_str!(concat!(env!("OUT_DIR"), "/long_version"));
 
 /// Explains, predicts, replays, compresses and archives PostgreSQL's write-ahead log (WAL)
@@ -179,7 +180,7 @@ pub fn main() -> ExitCode {
     })
 }
 
-/// The exit status of a program with this result, after it reported an error.
+/// Converts a program's result to its exit status, and reports its error.
 pub fn exit_status(result: anyhow::Result<ExitCode>) -> ExitCode {
     match result {
         Ok(code) => code,
@@ -194,15 +195,16 @@ pub fn exit_status(result: anyhow::Result<ExitCode>) -> ExitCode {
 /// Returns the definition of the running program's arguments.
 static COMMAND: OnceLock<fn() -> clap::Command> = OnceLock::new();
 
-/// Sets the arguments' definition, from which [`wrong_usage`] takes the usage that it prints.
+/// Sets the definition of the arguments. [`wrong_usage`] prints the usage from it.
 pub fn set_command(command: fn() -> clap::Command) {
     let _ = COMMAND.set(command);
 }
 
-/// The arguments; wrong ones end the process.
+/// Parses the arguments; wrong arguments end the process.
 ///
-/// PostgreSQL takes a restore command's exit status of 1 to 125 for "the archive has no such file", after which it ends recovery. A wrong
-/// option must not look like that. Nor must the process that fetches ahead end with any but its own statuses.
+/// PostgreSQL treats exit statuses 1 to 125 of a restore command as "file not in the archive", and then ends
+/// recovery. A wrong option must not look like that. The process that fetches ahead must also use only its
+/// own exit statuses.
 fn parse_arguments() -> Arguments {
     if std::env::args_os().len() < 2 {
         let _ = anstream::stderr().lock().write_all(help::first_steps().as_bytes());
@@ -229,7 +231,7 @@ fn parse_arguments() -> Arguments {
     })
 }
 
-/// Warns of passwords in the arguments, which other users of the machine can read while the process runs.
+/// Warns about passwords in the arguments, which other users of the machine can read while the process runs.
 fn warn_of_passwords() {
     let words: Vec<String> =
         std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned()).collect();
@@ -241,7 +243,7 @@ fn warn_of_passwords() {
     }
 }
 
-/// The first option, or argument, that is a connection string with a password.
+/// Returns the first option or argument that is a connection string with a password.
 fn option_with_password(words: &[String]) -> Option<&str> {
     let mut option = "the connection string";
     for word in words {
@@ -259,7 +261,7 @@ fn option_with_password(words: &[String]) -> Option<&str> {
     None
 }
 
-/// The arguments of another program; wrong ones end the process.
+/// Parses the arguments of another program; wrong arguments end the process.
 pub fn parse<P: Parser>() -> P {
     warn_of_passwords();
     P::try_parse().unwrap_or_else(|error| match error.use_stderr() {
@@ -268,7 +270,8 @@ pub fn parse<P: Parser>() -> P {
     })
 }
 
-/// Prints the requested help or version, and returns the exit status: `clap` would return 0 although nothing could be written.
+/// Prints the requested help or version, and returns the exit status. `clap` would return 0 even if writing
+/// failed.
 fn print_help(help: &clap::Error) -> u8 {
     let printed = help.print().and_then(|()| std::io::stdout().flush()).map_err(terminal::of_stdout);
     match printed.context("cannot write to standard output") {
@@ -281,8 +284,8 @@ fn print_help(help: &clap::Error) -> u8 {
     }
 }
 
-/// Whether these may be the words of a `restore_command`, mistyped ones too: they say `get`, or have the name of a file that PostgreSQL
-/// asks for, and name no other command.
+/// Returns whether these may be the arguments of a `restore_command`, even a mistyped one: they contain `get`
+/// or the name of a file that PostgreSQL requests, and no other command.
 fn is_restore_command(words: &[String]) -> bool {
     let commands = Arguments::command();
     let (first, second) = (words.first().map_or("", String::as_str), words.get(1).map_or("", String::as_str));
@@ -293,14 +296,14 @@ fn is_restore_command(words: &[String]) -> bool {
     !is_other && words.iter().any(|word| word == "get" || ArchivedFile::parse(word).is_some())
 }
 
-/// Ends the process with the message and exit status of any other wrong usage.
+/// Ends the process with a message and the exit status of wrong usage.
 pub fn wrong_usage(text: &str) -> ! {
     let words = std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned());
     let command = COMMAND.get().map_or_else(Arguments::command, |command| command());
     named_command(command, words).error(ErrorKind::ArgumentConflict, text).exit()
 }
 
-/// The command that the first words name, whose usage an error shows.
+/// Returns the command that the first words name. An error shows its usage.
 fn named_command(mut command: clap::Command, words: impl Iterator<Item = String>) -> clap::Command {
     command.build();
     let mut named = &command;
@@ -380,7 +383,7 @@ mod tests {
         }
     }
 
-    /// Lines of text in the help are whole paragraphs: the terminal's width decides where they break.
+    /// Each paragraph of help text is one line: clap wraps it to the terminal's width.
     #[test]
     fn paragraphs_of_help_have_no_line_breaks() {
         let arguments = Arguments::command();

@@ -1,4 +1,4 @@
-//! `walden man`: a program's manual pages, made from the same definitions as `--help`.
+//! `walden man`: a program's manual pages, generated from the same definitions as `--help`.
 
 use std::fs;
 use std::path::PathBuf;
@@ -34,7 +34,8 @@ pub fn run(args: &ManArgs, program: Command) -> Result<ExitCode> {
     for entry in fs::read_dir(&generated)? {
         let path = entry?.path();
         let name = path.file_stem().unwrap_or_default();
-        // The programs that `walden sql` and `walden lab` run write the pages of these names.
+        // The programs that `walden sql` and `walden lab` run write the manual pages of these names
+        // themselves.
         if programs::is_program(name) && !path.ends_with(&own_page) {
             continue;
         }

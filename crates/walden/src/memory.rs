@@ -1,29 +1,31 @@
-//! How much memory there is, and how the C library's allocator gets it from the system and keeps it.
+//! The machine's memory, and tuning of the C library's allocator.
 //!
-//! The system clears each page of 4 kB when it is first written to, and takes up to some microseconds for it. So commands that
-//! code files keep what they have freed, for what they need next, instead of giving it back and asking for it again.
+//! The kernel clears each 4 kB page on its first write, which takes up to some microseconds. So commands that
+//! encode or decode files keep freed memory for later allocations instead of returning it to the system.
 //!
 //! Commands that replay a whole log have the pages of its relations in memory, and ask for huge pages, which take a third less of
 //! the time on small logs. Others do not: a process that is done after some dozen megabytes saves little with these, and on a
 //! virtual machine that gives free memory back to its host it waits for each of them (research/codec-notes.md).
 
-/// The heap grows by so much at a time. That takes no memory until it is used.
+/// Bytes by which the heap grows at a time. They take no memory until used.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 const HEAP_STEP: i32 = 16 << 20;
 
-/// Makes the allocator keep what is freed, for the next allocation.
+/// Makes the allocator keep freed memory for later allocations.
 ///
-/// Memory that was used once is not given back to the system.
+/// Memory is never returned to the system after its first use.
 ///
 /// # Safety
-/// No other thread may be there yet: these numbers of the allocator are not protected by a lock.
+/// No other thread may exist yet: the allocator's parameters are not protected by a lock.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 #[allow(unsafe_code)]
 pub unsafe fn keep_freed() {
-    /// The largest allocation that comes from the heap; what is larger comes from the system and goes back to it.
+    /// Size of the largest allocation on the heap. Larger ones come directly from the system and are returned
+    /// to it.
     const MAX_HEAP_ALLOCATION: i32 = 32 << 20;
 
-    // SAFETY: `mallopt` only sets numbers, and by this function's contract no other thread reads them meanwhile.
+    // SAFETY: `mallopt` only sets parameters, and by this function's contract no other thread reads them
+    // meanwhile.
     unsafe {
         libc::mallopt(libc::M_MMAP_THRESHOLD, MAX_HEAP_ALLOCATION);
         libc::mallopt(libc::M_TRIM_THRESHOLD, i32::MAX);
@@ -31,10 +33,11 @@ pub unsafe fn keep_freed() {
     }
 }
 
-/// Has the next gigabyte of the heap on huge pages, where the system allows that. What does not fit in it is on small ones.
+/// Puts the next gigabyte of the heap on huge pages, if the system allows that. Memory beyond it uses small
+/// pages.
 ///
-/// The heap has to be there to be advised, so it grows by all of that at once, of which nothing is in memory until it is used. Where it
-/// may not grow so far, nothing changes.
+/// The advised range must exist, so the heap grows by all of it now; none of it is resident until used. If
+/// the heap cannot grow that far, nothing changes.
 ///
 /// # Safety
 /// As for [`keep_freed`].
@@ -43,43 +46,43 @@ pub unsafe fn keep_freed() {
 pub unsafe fn use_huge_pages() {
     const HUGE_BYTES: i32 = 1 << 30;
     const HUGE_PAGE: usize = 2 << 20;
-    /// More than the heap has left when a program starts.
+    /// More than the free space of the heap when a program starts, so that the allocation grows the heap.
     const PROBE: usize = 1 << 20;
 
-    // SAFETY: by this function's contract no other thread reads what `mallopt` sets. Of what lies between the probe and the heap's end,
-    // `madvise` changes only on which pages it will be.
+    // SAFETY: by this function's contract no other thread reads the parameters that `mallopt` sets. For the
+    // range from the probe to the heap's end, `madvise` changes only the size of the pages.
     unsafe {
         libc::mallopt(libc::M_TOP_PAD, HUGE_BYTES);
         let probe = libc::malloc(PROBE);
         libc::mallopt(libc::M_TOP_PAD, HEAP_STEP);
         let start = (probe as usize).next_multiple_of(HUGE_PAGE);
-        // Not of the heap, if that could not grow.
+        // If the heap could not grow, the probe is outside of the heap, and the check below fails.
         let bytes = (libc::sbrk(0) as usize).saturating_sub(start);
         if !probe.is_null() && (HUGE_PAGE..=2 * HUGE_BYTES as usize).contains(&bytes) {
-            // Where it fails, pages are small.
+            // If this fails, the pages stay small.
             libc::madvise(start as *mut libc::c_void, bytes, libc::MADV_HUGEPAGE);
         }
         libc::free(probe);
     }
 }
 
-/// Other allocators are left as they are.
+/// Does nothing: other allocators are not tuned.
 ///
 /// # Safety
-/// None is needed; the other one's contract holds for both.
+/// No requirements; it is `unsafe` only to match the other definition.
 #[cfg(not(all(target_os = "linux", target_env = "gnu")))]
 #[allow(unsafe_code)]
 pub unsafe fn keep_freed() {}
 
-/// The same.
+/// Does nothing: other allocators are not tuned.
 ///
 /// # Safety
-/// None is needed; the other one's contract holds for both.
+/// No requirements; it is `unsafe` only to match the other definition.
 #[cfg(not(all(target_os = "linux", target_env = "gnu")))]
 #[allow(unsafe_code)]
 pub unsafe fn use_huge_pages() {}
 
-/// A quarter of the memory that the machine has, or that the process's control group is allowed.
+/// Returns a quarter of the memory of the machine, or of the limit of the process's control group.
 pub fn quarter_of_machine() -> usize {
     usize::try_from(walden_source::machine::memory_bytes() / 4).unwrap_or(usize::MAX)
 }

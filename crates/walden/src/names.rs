@@ -1,4 +1,4 @@
-//! Names of relations, from where `--names` says.
+//! Names of relations, loaded from the sources given by `--names`.
 
 use anyhow::{Context as _, Result, bail};
 use walden_explain::checkpoints::CheckpointSettings;
@@ -24,7 +24,7 @@ pub fn load(sources: &[String]) -> Result<Names> {
                 "{source}: no such file (--names takes a connection string or a file that --save-names made)"
             );
         } else {
-            // Not repeated in errors: it may have a password.
+            // Errors do not repeat the connection string: it may contain a password.
             walden_postgres::names::from_server(source)?
         };
         let place = if path.is_file() { source } else { "the server" };
@@ -36,7 +36,7 @@ pub fn load(sources: &[String]) -> Result<Names> {
     Ok(names)
 }
 
-/// Refuses names of another cluster, where the same numbers mean other relations.
+/// Refuses names of another cluster, in which the same numbers identify other relations.
 pub fn check_cluster(names: &Names, inventory: &Inventory) -> Result<()> {
     let Some(named) = names.origin.system_id else { return Ok(()) };
     if let Some(run) = inventory.runs.iter().find(|run| run.system_id != named) {
@@ -49,14 +49,14 @@ pub fn check_cluster(names: &Names, inventory: &Inventory) -> Result<()> {
     Ok(())
 }
 
-/// Adds to names what the WAL shows of files, and returns the settings for checkpoints, if the names have them.
+/// Adds files to names as learned from the WAL. Returns the checkpoint settings, if the names include them.
 pub fn complete(names: &mut Names, explanation: &Explanation) -> Option<CheckpointSettings> {
     names.set_version(explanation.version);
     rewrites::learn(explanation, names);
     CheckpointSettings::from_settings(&names.settings, explanation.version)
 }
 
-/// A connection string is a URL or has an equals sign.
+/// Returns whether a text is not a connection string: that would be a URL or contain an equals sign.
 fn looks_like_path(text: &str) -> bool {
     !text.contains("://") && !text.contains('=')
 }

@@ -1,8 +1,8 @@
-//! Files that appear complete or not at all.
+//! Output files that appear complete or not at all.
 //!
-//! A file is written under a temporary name in the target's folder, synced, and renamed, as [`walden_archive::pending`] does it. An
-//! existing file is replaced only if that is allowed, and a command's input never ([`expect_writable`]). A signal that ends the process
-//! removes unfinished files.
+//! A file is written under a temporary name in the target's folder, synced, and renamed, like
+//! [`walden_archive::pending`] does it. An existing file is replaced only with permission, and a command's
+//! input never ([`expect_writable`]). A signal that ends the process removes unfinished files.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -43,7 +43,7 @@ use walden_watch::server::QueryError;
 use crate::protect::{Inputs, find_protected};
 use crate::{DAMAGED, USAGE, terminal};
 
-/// Whether existing files may be replaced: an option of the commands that write files.
+/// Whether existing files may be replaced; an option of commands that write files.
 #[derive(Args, Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Overwrite {
     /// Replace existing files
@@ -51,7 +51,8 @@ pub struct Overwrite {
     pub force: bool,
 }
 
-/// A file is not written because it exists or must stay as it is. The exit status is that of wrong usage.
+/// The error for a file that is not written because it exists or must not change. The exit status is that of
+/// wrong usage.
 #[derive(Debug)]
 pub struct Refused {
     target: PathBuf,
@@ -67,14 +68,15 @@ impl std::fmt::Display for Refused {
 impl std::error::Error for Refused {}
 
 impl Refused {
-    /// The error for a file.
+    /// Returns the error for a file.
     pub fn error(target: &Path, reason: impl Into<String>) -> anyhow::Error {
         Refused { target: target.to_owned(), reason: reason.into() }.into()
     }
 }
 
-/// Checks, before the work, that a file may be written: it is not an input of the command, and it does not exist or may be replaced. An
-/// existing file of a server is never replaced. A device or a pipe may always be written.
+/// Checks, before the work, that a file may be written: it is not an input of the command, and it does not
+/// exist or may be replaced. An existing file of a server is never replaced. A device or a pipe may always be
+/// written.
 pub fn expect_writable(target: &Path, replace: bool, inputs: &Inputs) -> Result<()> {
     if is_device(target) {
         return Ok(());
@@ -87,7 +89,8 @@ pub fn expect_writable(target: &Path, replace: bool, inputs: &Inputs) -> Result<
     }
 }
 
-/// Checks that no part of a path below a folder is a link: the user named that folder, not where links in it lead.
+/// Checks that no part of a path below a folder is a link: the user named only that folder, not the targets
+/// of links in it.
 pub fn expect_no_link_below(root: &Path, path: &Path) -> Result<()> {
     let below = path.ancestors().take_while(|above| *above != root);
     match below.filter(|above| above.is_symlink()).last() {
@@ -100,7 +103,7 @@ pub fn expect_no_link_below(root: &Path, path: &Path) -> Result<()> {
     }
 }
 
-/// Checks that a file is not an input of a command, and not in a closed folder.
+/// Checks that a file is neither an input of a command nor in a protected folder.
 pub fn expect_no_input(target: &Path, inputs: &Inputs) -> Result<()> {
     match inputs.find_conflict(target) {
         Some(conflict) => Err(Refused::error(target, format!("{conflict}; name another file"))),
@@ -120,12 +123,12 @@ pub struct Output {
     replace: bool,
     /// Permissions of the file that is replaced.
     mode: Option<u32>,
-    /// A device or a pipe, which gets the bytes once all are known.
+    /// A device or a pipe, to which the complete output is copied at the end.
     device: Option<File>,
 }
 
-/// A target name, reserved for one output until the process ends, unless that output fails: of two inputs with the same target the
-/// first result would otherwise be lost, even if files may be replaced.
+/// A target name, reserved for one output until the process ends, or until that output fails. Otherwise, if
+/// two inputs had the same target, the first result would be lost, as files may be replaced.
 struct Claim {
     target: PathBuf,
     is_written: bool,
@@ -153,9 +156,9 @@ impl Drop for Claim {
     }
 }
 
-/// The suffix of temporary files, by which those of killed processes are recognized.
+/// The suffix of temporary files, by which leftovers of killed processes are recognized.
 const TEMPORARY_ENDING: &str = ".walden-tmp";
-/// Younger temporary files are not removed, as their process may not have locked them yet.
+/// Minimum age at which a leftover is removed: a younger file's process may not have locked it yet.
 const MIN_LEFTOVER_AGE: Duration = Duration::from_secs(60);
 
 /// The result of writing an output.
@@ -168,15 +171,16 @@ pub enum Written {
 }
 
 impl Output {
-    /// Creates a temporary file beside the target, and the folders above it. An existing target is compared only when everything
-    /// is written: the same bytes are no error.
+    /// Creates a temporary file next to the target, and missing parent folders. An existing target is
+    /// compared only after everything is written: identical bytes are no error.
     pub fn create(target: &Path, replace: bool) -> Result<Output> {
-        // For the owner alone until it has the permissions of what it was made from.
+        // Readable by the owner only, until it gets the permissions of the original.
         Output::create_with_mode(target, replace, 0o600)
     }
 
-    /// As [`Output::create`], with the permissions of a file that is replaced, and else those that the process's file mode creation
-    /// mask allows. The file that a link leads to is replaced, not the link; a device or a pipe is written to.
+    /// Like [`Output::create`], but with the permissions of the replaced file, otherwise those that the
+    /// process's umask allows. If the target is a link, the link's target is replaced; a device or a pipe is
+    /// written to.
     #[cfg(feature = "export")]
     pub fn create_result(target: &Path, replace: bool) -> Result<Output> {
         let target = &fs::canonicalize(target).unwrap_or_else(|_| target.to_owned());
@@ -211,25 +215,25 @@ impl Output {
         Ok(Output { temporary, target: target.to_owned(), claim: None, replace, mode: None, device: None })
     }
 
-    /// Where to write.
+    /// Returns the file to write to.
     pub fn file(&self) -> &File {
         self.temporary.as_file()
     }
 
-    /// The temporary file's name.
+    /// Returns the temporary file's path.
     pub fn temporary(&self) -> &Path {
         self.temporary.path()
     }
 
-    /// Gives the file its name, and the time of change and permissions of `meta`.
+    /// Renames the file to its target, with the modification time and permissions of `meta`.
     ///
     /// # Errors
-    /// The file system's, and an existing target with other bytes, unless it is to be replaced.
+    /// Fails on errors of the file system, and if the target exists with other bytes and may not be replaced.
     pub fn commit(self, meta: &Meta) -> Result<Written> {
         let Output { temporary, target, mut claim, replace, mode, device } = self;
         let named = || format!("cannot write {}", target.display());
         if let Some(mut device) = device {
-            // Another handle: the one that was written by has its position at the end.
+            // Reopened, because the handle that was used for writing is positioned at the end.
             let written = temporary.reopen().and_then(|mut content| io::copy(&mut content, &mut device));
             written.with_context(named)?;
             return Ok(Written::New);
@@ -239,7 +243,7 @@ impl Output {
             temporary.as_file().set_permissions(permissions).with_context(named)?;
         }
         if let Some(time) = meta.modified.and_then(time_of) {
-            // Nice to have.
+            // Best effort.
             let _ = temporary.as_file().set_modified(time);
         }
         temporary.as_file().sync_all().with_context(named)?;
@@ -250,7 +254,7 @@ impl Output {
                 if !is_same.with_context(|| format!("cannot compare with {}", target.display()))? {
                     refuse_existing(&target, replace)?;
                 }
-                // Whoever removes the original next relies on it.
+                // The caller may remove the original next, so the existing file must be durable.
                 File::open(&target).and_then(|file| file.sync_all()).with_context(named)?;
                 claim.iter_mut().for_each(|claim| claim.is_written = true);
                 sync_folder(parent_folder(&target))?;
@@ -263,7 +267,7 @@ impl Output {
     }
 }
 
-/// Checks that an input may be removed: it is in no archive and belongs to no server.
+/// Checks that an input may be removed: it is neither in an archive nor part of a server.
 pub fn expect_removable(input: &Path, inputs: &Inputs) -> Result<()> {
     match inputs.find_closed_folder(input) {
         Some(why) => bail!("cannot remove {} after it is compressed: {why}", input.display()),
@@ -271,7 +275,8 @@ pub fn expect_removable(input: &Path, inputs: &Inputs) -> Result<()> {
     }
 }
 
-/// The exit status of a command that continues after errors: that of wrong usage if all of them are refusals.
+/// Returns the exit status of a command that continues after errors: that of wrong usage if all errors are
+/// refusals.
 pub fn status_of(errors: &[anyhow::Error]) -> ExitCode {
     match errors {
         [] => ExitCode::SUCCESS,
@@ -280,8 +285,8 @@ pub fn status_of(errors: &[anyhow::Error]) -> ExitCode {
     }
 }
 
-/// Creates a folder if it does not exist, and locks it until the file that is returned is dropped: two processes that write into it
-/// would not know of each other's files.
+/// Creates a folder if it does not exist, and locks it until the returned file is dropped: two processes
+/// writing into it would not notice each other's files.
 #[cfg(feature = "export")]
 pub fn lock_folder(folder: &Path) -> Result<File> {
     make_folder(folder)?;
@@ -291,15 +296,15 @@ pub fn lock_folder(folder: &Path) -> Result<File> {
             folder,
             "another process is exporting to it; wait for it, or name another folder",
         )),
-        // Some network file systems have no locks of folders.
+        // Some network file systems cannot lock folders.
         Ok(()) | Err(TryLockError::Error(_)) => Ok(opened),
     }
 }
 
-/// Whether a file is the temporary file of a process, perhaps one that was killed.
+/// Returns whether a file is the temporary file of a process, which may have been killed.
 pub fn is_temporary(name: &OsStr) -> bool {
     let name = name.as_bytes();
-    // Builds before the first release gave them another ending.
+    // Builds before the first release used another suffix.
     let is_old = || {
         let before = name.strip_suffix(b".tmp").and_then(|name| name.get(..name.len().checked_sub(7)?));
         before.is_some_and(|name| name.ends_with(b".wlz") || name.ends_with(b".wpk"))
@@ -307,7 +312,7 @@ pub fn is_temporary(name: &OsStr) -> bool {
     name.starts_with(b".") && (name.ends_with(TEMPORARY_ENDING.as_bytes()) || is_old())
 }
 
-/// Removes the temporary files of killed processes from a folder, once per process; ignores errors.
+/// Removes the temporary files of killed processes from a folder, once per process. Ignores errors.
 fn remove_leftovers(folder: &Path) {
     static SEARCHED: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
     let is_new = SEARCHED.lock().unwrap_or_else(PoisonError::into_inner).insert(folder.to_owned());
@@ -317,14 +322,14 @@ fn remove_leftovers(folder: &Path) {
         let is_regular = entry.file_type().is_ok_and(|kind| kind.is_file());
         let modified = entry.metadata().and_then(|found| found.modified());
         let is_old = modified.is_ok_and(|time| time.elapsed().is_ok_and(|age| age >= MIN_LEFTOVER_AGE));
-        // A process that writes holds the lock.
+        // A process that is still writing holds the lock.
         if is_regular && is_old && File::open(&path).is_ok_and(|file| file.try_lock().is_ok()) {
             let _ = fs::remove_file(&path);
         }
     }
 }
 
-/// Whether two files have the same bytes.
+/// Returns whether two files have the same bytes.
 fn is_same_content(one: &Path, other: &Path) -> io::Result<bool> {
     const AT_ONCE: usize = 1 << 20;
     let found = fs::symlink_metadata(other)?;
@@ -347,7 +352,7 @@ fn is_same_content(one: &Path, other: &Path) -> io::Result<bool> {
     }
 }
 
-/// Creates a folder and those above it, and syncs them.
+/// Creates a folder and its missing parents, and syncs them.
 fn make_folder(folder: &Path) -> Result<()> {
     let is_missing = |folder: &&Path| !folder.as_os_str().is_empty() && !folder.exists();
     let missing: Vec<&Path> = folder.ancestors().take_while(is_missing).collect();
@@ -361,12 +366,12 @@ pub fn sync_folder(folder: &Path) -> Result<()> {
     synced.with_context(|| format!("cannot sync {}", folder.display()))
 }
 
-/// An option, and the file that it names if it is given.
+/// An option, and the file that it names, if given.
 pub type Wanted<'a> = (&'static str, Option<&'a Path>);
 
 /// Checks that files can be written, before a computation that may take an hour.
 ///
-/// Two options with the same file are wrong usage: the second text would replace the first one.
+/// Naming the same file in two options is wrong usage: the second output would replace the first one.
 pub fn can_write(wanted: &[Wanted<'_>], overwrite: Overwrite, inputs: &Inputs) -> Result<()> {
     if let Some((one, other, path)) = named_twice(wanted) {
         crate::wrong_usage(&format!(
@@ -380,7 +385,7 @@ pub fn can_write(wanted: &[Wanted<'_>], overwrite: Overwrite, inputs: &Inputs) -
     })
 }
 
-/// Two options that name the same file, and the file.
+/// Returns two options that name the same file, and the file.
 fn named_twice<'a>(wanted: &[Wanted<'a>]) -> Option<(&'static str, &'static str, &'a Path)> {
     let placed = |&(option, path): &Wanted<'a>| {
         let path = path?;
@@ -393,8 +398,8 @@ fn named_twice<'a>(wanted: &[Wanted<'a>]) -> Option<(&'static str, &'static str,
     })
 }
 
-/// Where a file is, or will be, whatever links lead there; `None` for a device or a pipe, which takes one text after the other, and for
-/// what cannot be written.
+/// Returns the path of an existing or future file with all links resolved. Returns `None` for a device or a
+/// pipe, which accepts several outputs in sequence, and for a path that cannot be written.
 fn place_of(path: &Path) -> Option<PathBuf> {
     match fs::metadata(path) {
         Ok(found) if !found.is_file() => None,
@@ -403,7 +408,7 @@ fn place_of(path: &Path) -> Option<PathBuf> {
     }
 }
 
-/// Writes a page.
+/// Writes an HTML page.
 pub fn write_page(path: &Path, page: &Page, overwrite: Overwrite) -> Result<()> {
     write(path, page.render(), overwrite)
 }
@@ -415,14 +420,15 @@ pub fn write_names(path: &Path, names: &Names, overwrite: Overwrite) -> Result<(
     write(path, json, overwrite)
 }
 
-/// Writes a file of the program's own, which replaces an earlier one.
+/// Writes a file that only this program writes, replacing an earlier one.
 pub fn replace(path: &Path, bytes: &[u8]) -> Result<()> {
     let output = Output::with_mode(path, true, 0o666)?;
     output.file().write_all(bytes).with_context(|| format!("cannot write {}", path.display()))?;
     output.commit(&Meta::default()).map(drop)
 }
 
-/// Writes a file that was checked by [`can_write`]. One that another process has made since is not replaced without `--force`.
+/// Writes a file that [`can_write`] has checked. A file that another process has created meanwhile is
+/// replaced only with `--force`.
 pub fn write(path: &Path, bytes: impl AsRef<[u8]>, overwrite: Overwrite) -> Result<()> {
     let named = || format!("cannot write {}", path.display());
     match text_output(path, overwrite)? {
@@ -434,14 +440,14 @@ pub fn write(path: &Path, bytes: impl AsRef<[u8]>, overwrite: Overwrite) -> Resu
     }
 }
 
-/// An output for a text; `None` for a pipe or a device, which is written directly.
+/// Creates the output for a text. Returns `None` for a pipe or a device, which is written directly.
 fn text_output(path: &Path, overwrite: Overwrite) -> Result<Option<Output>> {
     if is_device(path) {
         return Ok(None);
     }
-    // What a link leads to is replaced, not the link.
+    // A link's target is replaced, not the link.
     let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
-    // Permissions as the process's umask has them for any new file.
+    // Permissions of any new file: as the process's umask allows.
     let output = Output::with_mode(&path, overwrite.force, 0o666);
     output.with_context(|| format!("cannot write {}", path.display())).map(Some)
 }
@@ -461,23 +467,23 @@ impl std::fmt::Display for Hinted {
 
 impl std::error::Error for Hinted {}
 
-/// An error with a hint, which [`hint_of`] gives back.
+/// Creates an error with a hint, which [`hint_of`] returns.
 pub fn with_hint(text: String, hint: &'static str) -> anyhow::Error {
     Hinted { text, hint }.into()
 }
 
-/// What still works with the log of a version that Walden does not read.
+/// Suggests what is still possible with WAL of a version that Walden does not read.
 const UNKNOWN_VERSION_HINT: &str =
     "only a Walden that knows this version can read it; walden compress keeps it as bytes";
 
 const NO_WAL_HINT: &str = "name the data directory of the server or its pg_wal; walden explain without a source lists the servers of this machine";
 
-/// A hint for an error that has one, or for one of the file system, among an error's causes.
+/// Returns the hint of an error or of one of its causes, including errors of the file system.
 pub fn hint_of(error: &anyhow::Error) -> Option<&'static str> {
     if let Some(hint) = error.chain().find_map(hint_of_cause) {
         return Some(hint);
     }
-    // A connection error is no error of a file.
+    // A connection error must not get the hint for an error of a file.
     if error.chain().any(|cause| cause.is::<postgres::Error>()) {
         return None;
     }
@@ -544,7 +550,7 @@ fn hint_of_cause(cause: &(dyn std::error::Error + 'static)) -> Option<&'static s
     cause.downcast_ref::<StoreError>().and_then(|error| error.cause.hint())
 }
 
-/// A hint for an error about a source, a data directory or saved names.
+/// Returns a hint for an error about a source, a data directory or saved names.
 fn hint_of_file(cause: &(dyn std::error::Error + 'static)) -> Option<&'static str> {
     if let Some(SourcesError::Inventory(error)) = cause.downcast_ref() {
         return error.hint();
@@ -564,7 +570,7 @@ fn hint_of_file(cause: &(dyn std::error::Error + 'static)) -> Option<&'static st
     }
 }
 
-/// An error with its causes, without causes whose text is repeated.
+/// Formats an error with its causes, omitting causes whose text already appears.
 pub fn chain_text(error: &anyhow::Error) -> String {
     let mut text = String::new();
     for cause in error.chain().map(ToString::to_string) {
@@ -585,14 +591,14 @@ pub fn report(error: &anyhow::Error) {
     }
 }
 
-/// Prints a line on standard error that may have names from files in it.
+/// Prints a line on standard error, with control characters escaped: it may contain names from files.
 ///
-/// Where standard error cannot be written, as on a full disk, the exit status has to do.
+/// If standard error cannot be written, as on a full disk, only the exit status remains.
 pub fn tell(line: &str) {
     let _ = writeln!(io::stderr(), "{}", harmless(line));
 }
 
-/// An error if the target is a folder.
+/// Returns an error if the target is a folder.
 fn refuse_folder(target: &Path) -> Result<()> {
     match fs::symlink_metadata(target) {
         Ok(found) if found.is_dir() => {
@@ -602,7 +608,7 @@ fn refuse_folder(target: &Path) -> Result<()> {
     }
 }
 
-/// An error if the target exists, may not be replaced, and has another size than the output.
+/// Returns an error if the target exists, may not be replaced, and differs in size from the output.
 pub fn refuse_other_size(target: &Path, bytes: u64, replace: bool) -> Result<()> {
     match fs::symlink_metadata(target) {
         Ok(found) if found.is_file() && found.len() == bytes => Ok(()),
@@ -610,7 +616,7 @@ pub fn refuse_other_size(target: &Path, bytes: u64, replace: bool) -> Result<()>
     }
 }
 
-/// An error if the target exists and may not be replaced.
+/// Returns an error if the target exists and may not be replaced.
 pub fn refuse_existing(target: &Path, replace: bool) -> Result<()> {
     refuse_folder(target)?;
     match fs::symlink_metadata(target) {
@@ -619,7 +625,7 @@ pub fn refuse_existing(target: &Path, replace: bool) -> Result<()> {
     }
 }
 
-/// Attributes of a file that are restored.
+/// Returns the attributes of a file that decompression restores.
 pub fn meta_of(name: Vec<u8>, file: &fs::Metadata) -> Meta {
     let modified = file.modified().ok().map(|time| match time.duration_since(SystemTime::UNIX_EPOCH) {
         Ok(since) => (since.as_secs() as i64, since.subsec_nanos()),
@@ -670,7 +676,7 @@ mod tests {
                 refused.is::<Refused>() && refused.to_string().contains("--force replaces it"),
                 "{refused}"
             );
-            // Another process may have made it during the work.
+            // Another process may have created it during the work.
             assert!(write(path, "<p>today's", Overwrite::default()).unwrap_err().is::<Refused>());
             check(path, FORCE).unwrap();
         }
@@ -704,7 +710,7 @@ mod tests {
             named_twice(&wanted).map(|(one, other, _)| (one, other))
         };
         let both = Some(("--html", "--svg"));
-        // Neither is there yet.
+        // Neither file exists yet.
         assert_eq!(twice(&path("new"), &path("./new")), both);
         assert_eq!(twice(&path("new"), &path("newer")), None);
         fs::write(path("page"), "<p>").unwrap();

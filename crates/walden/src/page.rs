@@ -1,4 +1,4 @@
-//! `walden page`: a block's history, and its page at an LSN.
+//! `walden page`: shows a block's history, and its page at an LSN.
 
 mod json;
 mod key;
@@ -51,6 +51,7 @@ Examples:
 Exit status: 0 done, 1 the page is not known at that LSN, 2 wrong usage, 3 input unreadable or damaged.";
 
 /// Show one block's history: every record that changed it, its page at any LSN, the differences between two
+/// LSNs
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct PageArgs {
@@ -59,7 +60,7 @@ pub struct PageArgs {
     #[arg(value_name = "SOURCE", required = true)]
     sources: Vec<PathBuf>,
 
-    /// Follow the log that ends on this timeline, from its ancestors on [default: the newest]
+    /// Follow the WAL history that ends on this timeline, including its ancestors [default: the newest]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     timeline: Option<u32>,
 
@@ -68,11 +69,11 @@ pub struct PageArgs {
     #[arg(long, value_name = "SPC/DB/REL|PATH|NAME")]
     relation: String,
 
-    /// The block's number, counted through all of the fork's files
+    /// The block's number, counted across all files of the fork
     #[arg(long, value_name = "N")]
     block: u32,
 
-    /// The fork [default: main, or that of the path]
+    /// The fork [default: the path's fork, otherwise main]
     #[arg(long, value_enum)]
     fork: Option<ForkName>,
 
@@ -80,15 +81,15 @@ pub struct PageArgs {
     #[arg(long, value_name = "DSN|FILE")]
     names: Vec<String>,
 
-    /// A base backup, or a copy of a stopped data directory, from which the log continues
+    /// A base backup, or a copy of a stopped data directory, from which the WAL continues
     #[arg(long, value_name = "DIR")]
     base: Option<PathBuf>,
 
-    /// Show the page as it was after the last record that ends at this LSN or before; `end` is the end of the log
+    /// Show the page as of the last record that ends at or before this LSN; `end` is the end of the WAL
     #[arg(long, value_name = "LSN", value_parser = parse_moment)]
     at: Option<Lsn>,
 
-    /// Show what changed from the page of one LSN to that of another
+    /// Show what changed between the pages at two LSNs
     #[arg(long, num_args = 2, value_names = ["LSN1", "LSN2"], value_parser = parse_moment, conflicts_with_all = ["at", "out"])]
     diff: Vec<Lsn>,
 
@@ -99,12 +100,12 @@ pub struct PageArgs {
     #[command(flatten)]
     overwrite: Overwrite,
 
-    /// Whether to set the page's checksum; auto sets it unless the base backup shows that the cluster has no checksums (which
-    /// then ignores it)
+    /// Whether to set the page's checksum; auto sets it unless the base backup shows that the cluster has no
+    /// checksums (such a cluster ignores it)
     #[arg(long, value_enum, default_value_t = ChecksumMode::Auto, requires = "out")]
     checksum: ChecksumMode,
 
-    /// How to print it; docs/redo.md has the JSON
+    /// Output format; docs/redo.md describes the JSON
     #[arg(long, value_enum, default_value_t)]
     format: Format,
 }
@@ -124,7 +125,7 @@ enum ChecksumMode {
     Auto,
 }
 
-/// The end of the log, wherever that is.
+/// The end of the WAL.
 const END: Lsn = Lsn(u64::MAX);
 
 /// Runs the command.
@@ -191,7 +192,7 @@ fn fail(code: u8, problem: &str) -> ExitCode {
     ExitCode::from(code)
 }
 
-/// The requested block, and errors met while following it.
+/// The requested block, and errors found while following it.
 struct View<'a> {
     args: &'a PageArgs,
     key: BlockKey,
@@ -202,7 +203,7 @@ struct View<'a> {
 }
 
 impl View<'_> {
-    /// Passes the backup's page to the follower. Returns the LSN from which the log is needed.
+    /// Passes the backup's page to the follower. Returns the LSN from which the WAL is needed.
     fn take_base(&mut self, follow: &mut Follow) -> Result<Option<Lsn>> {
         let Some(base) = &mut self.base else { return Ok(None) };
         let redo = base.redo_from();
@@ -210,7 +211,7 @@ impl View<'_> {
         match base::read(base, self.key)? {
             BasePage::Page(page) => {
                 follow.with_base(Base { redo, page });
-                // A history is of the whole log; a moment before the backup needs what is before it.
+                // A history covers all of the WAL, and an LSN before the backup needs earlier WAL.
                 let moments = self.args.at.iter().chain(&self.args.diff);
                 let earliest = moments.min().filter(|&&earliest| earliest >= redo);
                 return Ok(earliest.map(|_| redo));
@@ -229,8 +230,8 @@ impl View<'_> {
         Ok(None)
     }
 
-    /// Replays the segments in order. Returns the log's start and the LSN up to which it could be read, or its end if
-    /// nothing of it had to be.
+    /// Replays the segments in order. Returns the start of the first run that was read, and the LSN up to
+    /// which the WAL could be read. If nothing had to be read, returns the start and end of all runs.
     fn scan(&mut self, runs: &[Run], from: Option<Lsn>, follow: &mut Follow) -> (Lsn, Lsn) {
         let total = runs.iter().map(|run| run.segments.len() as u64 * run.segment_size.bytes()).sum();
         let mut progress = Progress::bytes("replaying", total);
@@ -239,7 +240,7 @@ impl View<'_> {
         let (mut start, mut reached) = (None, None);
         for (index, run) in runs.iter().enumerate() {
             let run_start = run.segments[0].start;
-            // A new timeline's first segment repeats the old one's records up to where they part.
+            // The first segment of a new timeline repeats the old one's records up to the switch.
             let next = runs.get(index + 1).filter(|next| next.timeline > run.timeline);
             let to = next.map(|next| next.segments[0].start);
             if to.is_some_and(|to| to <= run_start) || latest.is_some_and(|latest| latest < run_start) {
@@ -268,12 +269,12 @@ impl View<'_> {
         progress.finish();
         follow.finish(reached.unwrap_or(Lsn::INVALID));
         let first = runs.first().map_or(Lsn::INVALID, |run| run.segments[0].start);
-        // Of a log that starts behind all moments, or ends before the base backup, nothing was read.
+        // Nothing was read if the WAL starts after all requested LSNs, or ends before the base backup.
         let last = runs.iter().map(Run::end).max().unwrap_or(Lsn::INVALID);
         (start.unwrap_or(first), reached.unwrap_or(last))
     }
 
-    /// Prints why a backup could not be used.
+    /// Notes why a backup could not be used.
     fn check_base(&mut self, start: Lsn, end: Lsn) {
         let Some(base) = &self.base else { return };
         let redo = base.redo_from();
@@ -364,7 +365,7 @@ impl View<'_> {
         Ok(ExitCode::SUCCESS)
     }
 
-    /// Returns the page of a snapshot; if it is not known, prints why, and a hint.
+    /// Returns the page of a snapshot. If the page is not known, prints the reason and a hint.
     fn known<'s>(
         &self,
         snapshot: &'s Snapshot,
@@ -421,7 +422,7 @@ impl View<'_> {
         None
     }
 
-    /// Prints which blocks the log has, if it does not have the requested one.
+    /// Prints which blocks the WAL contains if the requested one is missing.
     fn say_not_there(&self, follow: &Follow) {
         let fork = match self.key.fork {
             Fork::MAIN => String::new(),
@@ -502,13 +503,13 @@ impl Visitor for Following<'_> {
     }
 }
 
-/// The width of output that is not a terminal: lines in a file are not shortened.
+/// Returns the appearance of tables. Output to a file is not shortened to a terminal's width.
 fn look() -> Look {
     let width = if std::io::stdout().is_terminal() { terminal::width() } else { 120 };
     Look { width, ..terminal::look() }
 }
 
-/// The kind of the record that changed the page last.
+/// Returns the kind of the record that last changed the page.
 fn last_kind(snapshot: &Snapshot) -> Option<Kind> {
     snapshot.last.map(|last| last.kind)
 }

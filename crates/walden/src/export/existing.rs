@@ -1,4 +1,5 @@
-//! What files of earlier exports hold, by their metadata, or by a description beside each file in CSV, which has no room for any.
+//! Reads which rows the files of earlier exports hold: from their metadata, or, as CSV has no place for
+//! metadata, from a description file next to each CSV file.
 
 use std::fmt;
 use std::fs::{self, File};
@@ -12,26 +13,26 @@ use walden_source::workers::map_in_order;
 
 use crate::output;
 
-/// What the metadata of files begins with.
+/// Prefix of the metadata.
 const VERSION: &str = "walden 2; ";
-/// The same of files that do not say of which cluster they are.
+/// Prefix of the metadata of files that do not state their cluster.
 const VERSION_WITHOUT_CLUSTER: &str = "walden 1; ";
 
-/// Which part of which log a file holds.
+/// The part of the WAL that a file holds.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Holding {
     pub table: Table,
     pub system_id: u64,
     pub segment_size: SegmentSize,
-    /// The first and the last of consecutive segments of a timeline.
+    /// First and last segment of each sequence of consecutive segments on one timeline.
     pub segments: Vec<(SegmentName, SegmentName)>,
     pub from: Option<Lsn>,
     pub to: Option<Lsn>,
-    /// There was a segment behind the last one, so that no row can be added.
+    /// A segment followed the last one, so no row can be added.
     pub is_final: bool,
 }
 
-/// Positions of a timeline, `end` excluded.
+/// A range of LSNs on a timeline; `end` is excluded.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Interval {
     timeline: Timeline,
@@ -40,7 +41,7 @@ pub struct Interval {
 }
 
 impl Holding {
-    /// What a file's metadata says; `None` if another program or another version wrote it.
+    /// Parses a file's metadata. Returns `None` if another program or another version wrote it.
     fn parse(text: &str) -> Option<Holding> {
         let mut fields = text.strip_prefix(VERSION)?.split("; ");
         let table = Table::from_name(fields.next()?)?;
@@ -66,7 +67,7 @@ impl Holding {
         Some(Holding { table, system_id, segment_size, segments, from, to, is_final })
     }
 
-    /// The positions of which it may have rows.
+    /// Returns the LSN ranges from which the file may have rows.
     pub fn intervals(&self) -> Vec<Interval> {
         let size = self.segment_size;
         let interval = |(first, last): &(SegmentName, SegmentName)| {
@@ -79,8 +80,8 @@ impl Holding {
         self.segments.iter().filter_map(interval).collect()
     }
 
-    /// The positions of which it has all rows. Where the log ends in it, that is not so of the last position, so that it is less
-    /// than what goes on there.
+    /// Returns the LSN ranges from which the file has all rows. If the WAL ended in the file, its last
+    /// position is excluded, so that a file of the continued WAL holds more.
     pub fn complete_intervals(&self) -> Vec<Interval> {
         let mut intervals = self.intervals();
         if !self.is_final {
@@ -112,7 +113,7 @@ impl fmt::Display for Holding {
     }
 }
 
-/// Whether intervals hold all of others.
+/// Returns whether intervals contain all of the others.
 pub fn covers(intervals: &[Interval], others: &[Interval]) -> bool {
     let mut sorted = intervals.to_vec();
     sorted.sort_unstable();
@@ -131,7 +132,7 @@ pub fn covers(intervals: &[Interval], others: &[Interval]) -> bool {
     others.iter().all(|other| merged.iter().any(|one| holds(one, other)))
 }
 
-/// Whether intervals have a position in common with others.
+/// Returns whether intervals have an LSN in common with others.
 pub fn overlaps(intervals: &[Interval], others: &[Interval]) -> bool {
     let is_common = |one: &Interval, other: &Interval| {
         one.timeline == other.timeline && one.start < other.end && other.start < one.end
@@ -139,10 +140,10 @@ pub fn overlaps(intervals: &[Interval], others: &[Interval]) -> bool {
     intervals.iter().any(|one| others.iter().any(|other| is_common(one, other)))
 }
 
-/// Whether two of several intervals have a position in common.
+/// Returns whether any two of the intervals have an LSN in common.
 pub fn overlap_somewhere(mut intervals: Vec<Interval>) -> bool {
     intervals.sort_unstable();
-    // Those of a timeline by their starts: if any overlap, neighbours do.
+    // Sorted by timeline and start: if any intervals overlap, two neighbours do.
     intervals.windows(2).any(|pair| overlaps(&pair[..1], &pair[1..]))
 }
 
@@ -152,9 +153,9 @@ pub struct ExistingFile {
     pub path: PathBuf,
     pub format: FileFormat,
     pub content: String,
-    /// Damage has not cut it off.
+    /// No damage has truncated it.
     pub is_complete: bool,
-    /// `None` in a file that does not say of which cluster it is.
+    /// `None` if the file does not state its cluster.
     pub holding: Option<Holding>,
 }
 
@@ -169,20 +170,22 @@ impl ExistingFile {
         is_ours.then_some(ExistingFile { path, format, content, is_complete, holding })
     }
 
-    /// The positions of which it has all rows, if it is complete.
+    /// Returns the LSN ranges from which the file has all rows. An incomplete file counts like the end of the
+    /// WAL.
     pub fn complete_intervals(&self) -> Vec<Interval> {
         let Some(holding) = &self.holding else { return Vec::new() };
         let is_final = holding.is_final && self.is_complete;
         Holding { is_final, ..holding.clone() }.complete_intervals()
     }
 
-    /// The positions of which it may have rows.
+    /// Returns the LSN ranges from which the file may have rows.
     pub fn intervals(&self) -> Vec<Interval> {
         self.holding.as_ref().map(Holding::intervals).unwrap_or_default()
     }
 }
 
-/// Files of earlier exports to a folder, of all tables. Files that do not say what they are, are not among them.
+/// Finds the files of earlier exports to a folder, for all tables. Files without recognized metadata are
+/// omitted.
 pub fn find(output: &Path, threads: usize) -> Vec<ExistingFile> {
     let mut paths = Vec::new();
     for table in Table::all() {
@@ -204,19 +207,20 @@ pub fn find(output: &Path, threads: usize) -> Vec<ExistingFile> {
     found.into_iter().flatten().collect()
 }
 
-/// The path of the description of a file in CSV. It is hidden from programs that read all files of a folder.
+/// Returns the path of a CSV file's description. Its name is hidden from programs that read all files of a
+/// folder.
 pub fn description_of(path: &Path) -> PathBuf {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     path.with_file_name(format!(".{name}.walden"))
 }
 
-/// Describes a file in CSV before it takes its place. Whichever of the old and the new one is there until [`describe`], it holds no more
-/// than `content`.
+/// Describes a CSV file before it replaces another one. Until [`describe`], the description is valid for the
+/// old and the new file: either one holds at most `content`.
 pub fn describe_before(path: &Path, content: &str) -> Result<()> {
     output::replace(&description_of(path), description(content, None).as_bytes())
 }
 
-/// Describes a file in CSV that is there: its length, and why it is incomplete, if it is.
+/// Describes an existing CSV file: its length, and, if it is incomplete, the reason.
 pub fn describe(path: &Path, content: &str, bytes: u64, incomplete: Option<&str>) -> Result<()> {
     output::replace(&description_of(path), description(content, Some((bytes, incomplete))).as_bytes())
 }
@@ -237,7 +241,8 @@ fn described(path: &Path) -> Option<FileContent> {
     parse_description(&text, fs::metadata(path).ok()?.len())
 }
 
-/// What a description says of a file with so many bytes; `None` if it is of another one, which has taken the file's place since.
+/// Parses the description of a file with this many bytes. Returns `None` if another file has since replaced
+/// the described one.
 fn parse_description(text: &str, bytes: u64) -> Option<FileContent> {
     let mut lines = text.lines();
     let content = lines.next()?.to_owned();
@@ -246,7 +251,7 @@ fn parse_description(text: &str, bytes: u64) -> Option<FileContent> {
     (described == bytes).then(|| FileContent { content, is_complete: lines.next().is_none() })
 }
 
-/// What is in a folder, if it is one, in the order of names.
+/// Returns the entries of a folder, sorted by name; empty if there is no such folder.
 pub fn entries(folder: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let mut paths: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();

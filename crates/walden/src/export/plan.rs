@@ -1,4 +1,4 @@
-//! Which files an export writes, beside those of earlier exports.
+//! Plans which files an export writes, considering the files of earlier exports.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -16,7 +16,7 @@ use super::superseded::Superseded;
 use super::table_file::{Fate, TableFile};
 
 impl Exporter<'_> {
-    /// The files of tables, in the order of the log.
+    /// Returns the files of tables, in WAL order.
     pub(super) fn files(&self, tables: &[Table]) -> Vec<TableFile> {
         let ending = self.format().ending();
         let runs = &self.inventory.runs;
@@ -43,7 +43,7 @@ impl Exporter<'_> {
             }
             for (first, part) in &parts {
                 let (index, segments) = part;
-                // Segments are missing between parts that would have the same name.
+                // If segments are missing between parts, the parts would get the same name.
                 let name = match parts_of_name.get(first) {
                     Some(1) | None => *first,
                     Some(_) => name_in(&runs[*index], segments.start),
@@ -60,7 +60,7 @@ impl Exporter<'_> {
         let (segments, is_final) = match part {
             Some((index, segments)) => {
                 let run = &runs[*index];
-                // The last record may reach into the segment behind.
+                // The last record may continue in the next segment.
                 (spans(&run.segments[segments.clone()]), segments.end < run.segments.len())
             }
             None => (runs.iter().flat_map(|run| spans(&run.segments)).collect(), false),
@@ -76,7 +76,8 @@ impl Exporter<'_> {
         }
     }
 
-    /// Makes sure that earlier exports to the folder were of this cluster: names of segments repeat in each.
+    /// Checks that earlier exports to the folder were from this cluster: each cluster uses the same segment
+    /// names.
     pub(super) fn expect_one_cluster(&self, found: &[ExistingFile]) -> Result<()> {
         let system_id = self.inventory.runs[0].system_id;
         for old in found {
@@ -99,10 +100,11 @@ impl Exporter<'_> {
         Ok(())
     }
 
-    /// Decides which files are written. Returns the existing files whose rows are in these, at the paths that they have.
+    /// Decides which files are written. Returns the existing files whose rows are all in these files, with
+    /// their current paths.
     ///
     /// # Errors
-    /// An existing file has rows that would be lost or be in two files.
+    /// An existing file has rows that would be lost or duplicated.
     pub(super) fn plan<'f>(
         &self,
         tables: &[Table],
@@ -134,7 +136,7 @@ impl Exporter<'_> {
         Ok(superseded)
     }
 
-    /// What an earlier export has written of a table.
+    /// Returns the files that an earlier export wrote for a table.
     fn earlier_files<'f>(
         &self,
         table: Table,
@@ -186,13 +188,13 @@ impl Exporter<'_> {
         Ok(())
     }
 
-    /// Gives a file another name if one that stays has its name.
+    /// Chooses another name for a file if a remaining file has its name.
     fn choose_name(&self, file: &mut TableFile, earlier: &EarlierFiles<'_>) -> Result<()> {
         let is_taken = |path: &Path| earlier.remaining.iter().any(|old| old.file.path == path);
         if !is_taken(&file.path) {
             return Ok(());
         }
-        // A file of segments that are no longer in the source has the name.
+        // The remaining file holds segments that are no longer in the source.
         if let Some((index, segments)) = &file.part {
             let name = |index_of_segment| name_in(&self.inventory.runs[*index], index_of_segment);
             let (first, last) = (name(segments.start), name(segments.end - 1));
@@ -209,7 +211,8 @@ impl Exporter<'_> {
         ))
     }
 
-    /// CSV without a description does not say which segments its rows are of, but its name may show that it has some of the same.
+    /// Refuses CSV files without a description: their segments are unknown, and the name suggests that they
+    /// hold some of the same rows.
     fn expect_no_other_csv(&self, files: &[TableFile], found: &[ExistingFile]) -> Result<()> {
         let described: BTreeSet<&Path> = found.iter().map(|old| old.path.as_path()).collect();
         let mut names: BTreeMap<&Path, BTreeSet<&Path>> = BTreeMap::new();
@@ -240,7 +243,7 @@ impl Exporter<'_> {
     }
 }
 
-/// A file of an earlier export of a table that is exported, with what it holds.
+/// A file of an earlier export of an exported table, with its LSN ranges.
 struct Old<'f> {
     file: &'f ExistingFile,
     intervals: Vec<Interval>,
@@ -253,17 +256,18 @@ impl<'f> Old<'f> {
     }
 }
 
-/// What an earlier export has written of a table.
+/// The files that an earlier export wrote for a table.
 struct EarlierFiles<'f> {
-    /// Files whose rows are all in the new ones.
+    /// Files whose rows are all in the new files.
     superseded: Vec<Old<'f>>,
-    /// The others, which stay.
+    /// The other files, which are kept.
     remaining: Vec<Old<'f>>,
-    /// What those of both hold that are complete.
+    /// LSN ranges for which the files of both kinds have all rows.
     there: Vec<Interval>,
 }
 
-/// Makes sure that no file's rows are partly in new files and partly in ones that are kept, which would repeat some of them.
+/// Checks that no old file's rows are partly in new files and partly in kept files, as some rows would be
+/// duplicated.
 fn expect_no_repeated_rows(table: Table, files: &[TableFile], earlier: &EarlierFiles<'_>) -> Result<()> {
     for old in &earlier.superseded {
         let touched = |is_covered: bool| {
@@ -280,7 +284,7 @@ fn expect_no_repeated_rows(table: Table, files: &[TableFile], earlier: &EarlierF
     Ok(())
 }
 
-/// The error of an existing file that has rows which are neither all in the new files nor in none of them.
+/// Returns the error for an existing file of which only some rows are in the new files.
 fn holds_others(old: &Path, new: &Path) -> anyhow::Error {
     anyhow!(
         "cannot write {}: an earlier export's file {} holds some of the same segments and others: name all segments of both, the \
@@ -290,20 +294,20 @@ fn holds_others(old: &Path, new: &Path) -> anyhow::Error {
     )
 }
 
-/// The first and the last of consecutive segments of each timeline. In a log that follows timelines, the ancestors' segments are of
-/// theirs, under which an earlier export may have them.
+/// Returns the first and the last segment of each timeline. In WAL that follows timelines, ancestors'
+/// segments keep their own timeline, under which an earlier export may have them.
 fn spans(segments: &[SegmentFile]) -> Vec<(SegmentName, SegmentName)> {
     let of_one_timeline = segments.chunk_by(|one, next| one.name.timeline == next.name.timeline);
     of_one_timeline.filter_map(|of_one| Some((of_one.first()?.name, of_one.last()?.name))).collect()
 }
 
-/// The name of a segment of a run, on the timeline along which the log is read.
+/// Returns the name of a run's segment on the timeline that the run follows.
 fn name_in(run: &Run, index: usize) -> SegmentName {
     let start = run.segments[index].start;
     SegmentName::new(run.timeline, run.segment_size.segment_of(start), run.segment_size)
 }
 
-/// Segments of a run whose rows are in one file, with the name of the first that could be in it.
+/// Groups a run's segments by file, with the name of the first segment that could be in the file.
 fn groups(run: &Run, wanted: Range<usize>, size: u64) -> Vec<(SegmentName, Range<usize>)> {
     let mut groups: Vec<(u64, Range<usize>)> = Vec::new();
     for index in wanted {

@@ -1,8 +1,9 @@
-//! Files of earlier exports whose rows are in the files that are written, until they are removed.
+//! Files of earlier exports whose rows are in the new files, until their removal.
 //!
-//! No row is missing at any moment: a file is removed when all of its rows are in complete files, and until then it has a name that
-//! no new file takes. So rows can be in two files while a run works, and after one that was interrupted; as long as that may be so,
-//! the table's folder has a file that says it ([`MARK`]).
+//! No row is missing at any moment: an old file is removed only after all of its rows are in complete new
+//! files. Until then it keeps a name that no new file takes. So rows can be in two files during a run, and
+//! after an interrupted one. As long as that is possible, a marker file in the table's folder ([`MARK`])
+//! states it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -16,26 +17,26 @@ use super::existing::{self, ExistingFile, Interval, covers, overlap_somewhere};
 use super::table_file::{Fate, TableFile};
 use crate::output;
 
-/// The name of the file in a table's folder that says that rows of the table may be in two files.
+/// Name of the file in a table's folder that marks that rows of the table may be in two files.
 const MARK: &str = ".walden-replacing";
 
 const MARK_TEXT: &str = "Rows of this table may be in two files: walden export is putting files in place of others,\n\
      or was interrupted while it did. Run it again: it removes this file once no row is in two.\n";
 
-/// A file of an earlier export whose rows are in the files that are written.
+/// A file of an earlier export whose rows are all in the new files.
 pub(super) struct Superseded<'f> {
     pub(super) file: &'f ExistingFile,
-    /// Where it is.
+    /// The file's current path.
     pub(super) path: PathBuf,
-    /// A file that does not have all of its rows is to get its name.
+    /// A new file without all of its rows is to get its name.
     pub(super) is_in_the_way: bool,
 }
 
-/// Before files are written: says in the folders of tables that rows can be in two files, and gives files that are in the way of
-/// others a name of their own.
+/// Prepares for writing files: marks the folders of tables whose rows can be in two files, and renames old
+/// files whose names new files need.
 pub(super) fn make_way(output: &Path, superseded: &mut [Superseded<'_>], files: &[TableFile]) -> Result<()> {
     let paths = paths_of(files);
-    // A file that is replaced as a whole by the one with its name is there once at any moment.
+    // A file that is replaced by a new one of the same name never exists twice.
     let is_twice = |old: &&Superseded<'_>| old.is_in_the_way || !paths.contains(old.path.as_path());
     let holdings = superseded.iter().filter(is_twice).filter_map(|old| old.file.holding.as_ref());
     let tables: BTreeSet<Table> = holdings.map(|holding| holding.table).collect();
@@ -47,21 +48,21 @@ pub(super) fn make_way(output: &Path, superseded: &mut [Superseded<'_>], files: 
         old.path = move_aside(&old.file.path, old.file.format)?;
         folders.extend(old.file.path.parent());
     }
-    // A new file takes a name only when the old one has another one that is durable.
+    // A new file may take a name only after the old file's rename is durable.
     for folder in folders {
         output::sync_folder(folder)?;
     }
     Ok(())
 }
 
-/// Gives a file another name in its folder. What it holds is in its metadata, so the next run knows it as well.
+/// Renames a file within its folder. The next run still recognizes it, as its metadata states its content.
 fn move_aside(path: &Path, format: FileFormat) -> Result<PathBuf> {
     let aside = name_aside(path);
     let moved = || -> std::io::Result<()> {
         if format != FileFormat::Csv {
             return fs::rename(path, &aside);
         }
-        // A file in CSV has its description beside it at any moment.
+        // A CSV file always has its description next to it, even during the rename.
         let (before, after) = (existing::description_of(path), existing::description_of(&aside));
         fs::copy(&before, &after)?;
         File::open(&after)?.sync_all()?;
@@ -72,7 +73,7 @@ fn move_aside(path: &Path, format: FileFormat) -> Result<PathBuf> {
     Ok(aside)
 }
 
-/// A name beside a file that no file has.
+/// Returns an unused file name next to a file.
 fn name_aside(path: &Path) -> PathBuf {
     let text = |part: Option<&std::ffi::OsStr>| part.unwrap_or_default().to_string_lossy().into_owned();
     let (stem, ending) = (text(path.file_stem()), text(path.extension()));
@@ -86,8 +87,8 @@ fn name_aside(path: &Path) -> PathBuf {
     }
 }
 
-/// Removes files whose rows are in those that are now complete, and returns their number. Where a failure has left rows out of the
-/// new files, an old one stays, and new ones whose rows are all in such are removed again.
+/// Removes old files whose rows are all in complete files, and returns their number. If a failure left rows
+/// out of the new files, the old file is kept, and new files whose rows are all in kept files are removed.
 pub(super) fn remove(
     superseded: &[Superseded<'_>],
     files: &[TableFile],
@@ -130,18 +131,18 @@ fn remove_file(path: &Path, format: FileFormat) -> Result<()> {
     fs::remove_file(path)
         .with_context(|| format!("cannot remove {}, whose rows are in other files too", path.display()))?;
     if format == FileFormat::Csv {
-        // Without its file, it says nothing.
+        // A description without its file has no meaning.
         let _ = fs::remove_file(existing::description_of(path));
     }
     Ok(())
 }
 
-/// Where files are written, or are as they are to be.
+/// Returns the paths of all files that are written or up to date.
 fn paths_of(files: &[TableFile]) -> BTreeSet<&Path> {
     files.iter().filter(|file| file.fate != Fate::Covered).map(|file| file.path.as_path()).collect()
 }
 
-/// At the end: removes the marks of tables of which no row is in two files, those of earlier runs too.
+/// Removes the marks of tables without duplicated rows, including marks of earlier runs. Called at the end.
 pub(super) fn remove_marks(output: &Path, threads: usize) -> Result<()> {
     let mark = |table: &Table| output.join(table.name()).join(MARK);
     let marked: Vec<Table> = Table::all().filter(|table| mark(table).exists()).collect();

@@ -1,4 +1,4 @@
-//! A file of an export, and what becomes of it.
+//! A file of an export, and its fate.
 
 use std::ops::Range;
 use std::path::PathBuf;
@@ -12,7 +12,7 @@ use super::existing::Holding;
 pub(super) struct TableFile {
     pub(super) table: Table,
     pub(super) path: PathBuf,
-    /// The index of a run and segments in it; nothing for all of the log.
+    /// Index of a run, and segments in it; `None` for all of the WAL.
     pub(super) part: Option<(usize, Range<usize>)>,
     pub(super) holding: Holding,
     pub(super) fate: Fate,
@@ -23,11 +23,11 @@ pub(super) struct TableFile {
 /// What happens to a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Fate {
-    /// It is written.
+    /// The file is written.
     Written,
-    /// It is there, with the same rows.
+    /// The file exists with the same rows.
     UpToDate,
-    /// Other files hold the same part of the log and more.
+    /// Other files hold the same part of the WAL and more.
     Covered,
 }
 

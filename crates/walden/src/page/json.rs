@@ -7,7 +7,7 @@ use walden_redo::describe::follow::{Entry, PageState, Snapshot};
 
 use super::END;
 
-/// A page at a position.
+/// Formats a page at an LSN.
 pub(super) fn moment(snapshot: &Snapshot, version: Major) -> Value {
     let last = snapshot.last.map(|last| {
         json!({
@@ -24,7 +24,7 @@ pub(super) fn moment(snapshot: &Snapshot, version: Major) -> Value {
     })
 }
 
-/// An entry of a page's history.
+/// Formats an entry of a page's history.
 pub(super) fn entry(entry: &Entry) -> Value {
     let image = entry.image.map(|image| {
         let compression = match image.compression {
