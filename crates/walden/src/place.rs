@@ -1,4 +1,4 @@
-//! Where the archive is: options, the environment, `walden.toml`.
+//! The location of the archive: from options, the environment, or `walden.toml`.
 
 use std::ffi::OsString;
 use std::os::unix::fs::PermissionsExt as _;
@@ -13,35 +13,37 @@ use walden_archive::url::{self, PlaceOptions};
 
 use crate::configuration::{ArchiveSection, Configuration, FILE, ReceiveSection};
 
-/// Where [`FILE`] is looked for, if the working directory has none.
+/// The folder searched for [`FILE`] if the working directory has none.
 const SYSTEM_FOLDER: &str = "/etc/walden";
 
-/// Which archive.
+/// Options that select an archive.
 #[derive(Args, Clone, Debug)]
 pub struct Place {
     /// The archive: a folder, or s3://BUCKET/PREFIX
     #[arg(long, value_name = "URL", env = "WALDEN_REPO")]
     pub repo: Option<String>,
 
-    /// The configuration file [default: walden.toml in the working directory, in a data directory that an option names, or in
-    /// /etc/walden]
+    /// The configuration file [default: walden.toml in the working directory, in a data directory named by an
+    /// option, or in /etc/walden]
     #[arg(long, value_name = "FILE", env = "WALDEN_CONFIG")]
     pub config: Option<PathBuf>,
 
-    /// The file with a private key that may read an encrypted archive
+    /// The file with a private key for reading an encrypted archive
     #[arg(long, value_name = "FILE", env = "WALDEN_IDENTITY", hide_env_values = true)]
     pub identity: Option<PathBuf>,
 }
 
 impl Place {
-    /// An archive that is named by its URL, with whatever the configuration says of its store.
+    /// Creates the place of an archive with a given URL; the configuration still provides the options of its
+    /// store.
     pub fn of(repo: String) -> Place {
         let named = |variable| std::env::var_os(variable).map(PathBuf::from);
         Place { repo: Some(repo), config: named("WALDEN_CONFIG"), identity: named("WALDEN_IDENTITY") }
     }
 
-    /// The same archive for a command that names a server's data directory: its `walden.toml` counts as it does for the commands that
-    /// the server calls, which have that directory as their working directory.
+    /// Returns the same archive for a command that names a server's data directory. The directory's
+    /// `walden.toml` is used, as for commands that the server runs with that directory as their working
+    /// directory.
     pub fn of_server(&self, data: Option<&Path>) -> Place {
         let beside = data.map(|data| data.join(FILE)).filter(|path| path.exists());
         let config = match &self.config {
@@ -51,7 +53,7 @@ impl Place {
         Place { config, ..self.clone() }
     }
 
-    /// The options that name the same archive from any working directory.
+    /// Returns options that name the same archive from any working directory.
     pub fn absolute_arguments(&self) -> Result<Vec<OsString>> {
         let mut arguments: Vec<OsString> = Vec::new();
         let (section, config) = self.configuration()?;
@@ -71,7 +73,7 @@ impl Place {
         Ok(arguments)
     }
 
-    /// The configuration of the archive, and where it was read.
+    /// Returns the configuration of the archive, and the path from which it was read.
     pub fn configuration(&self) -> Result<(ArchiveSection, Option<PathBuf>)> {
         let Some((path, configuration)) = self.read()? else { return Ok((ArchiveSection::default(), None)) };
         let mut section = configuration.archive;
@@ -81,15 +83,15 @@ impl Place {
         Ok((section, Some(path)))
     }
 
-    /// A key of the configuration that is a secret although other users may read the file, with the file's
-    /// mode.
+    /// Returns a key of the configuration that is a secret, and the file's mode, if other users may read the
+    /// file.
     pub fn readable_secret(&self) -> Option<(String, u32)> {
         let (path, configuration) = self.read().ok()??;
         let mode = std::fs::metadata(path).ok()?.permissions().mode() & 0o777;
         configuration.secret().filter(|_| mode & 0o044 != 0).map(|name| (name, mode))
     }
 
-    /// The servers whose log is received.
+    /// Returns the servers whose WAL is received.
     pub fn receive_sections(&self) -> Result<Vec<ReceiveSection>> {
         Ok(self.read()?.map(|(_, configuration)| configuration.receive).unwrap_or_default())
     }
@@ -115,17 +117,19 @@ impl Place {
         Ok(Some((path, configuration)))
     }
 
-    /// Opens the archive; the configuration is given back.
+    /// Opens the archive, and returns it with its configuration.
     pub fn open(&self) -> Result<(Archive, ArchiveSection)> {
         self.open_with(None)
     }
 
-    /// Opens the archive for a command that a user waits for, which says within half a minute that an object store does not answer.
+    /// Opens the archive for an interactive command, which reports within half a minute if an object store
+    /// does not respond.
     pub fn open_for_user(&self) -> Result<(Archive, ArchiveSection)> {
         self.open_with(Some(Duration::from_secs(20)))
     }
 
-    /// Opens the archive for a command that PostgreSQL waits for: an object store that does not answer within this time is an error.
+    /// Opens the archive for a command that PostgreSQL waits for. If an object store does not respond within
+    /// `time`, that is an error.
     pub fn open_to_answer_within(&self, time: Duration) -> Result<(Archive, ArchiveSection)> {
         self.open_with(Some(time))
     }

@@ -1,5 +1,5 @@
-//! Programs that `walden` runs for some of its commands, as git and cargo run their subcommands: they are built separately, so that
-//! reading WAL does not require compiling a query engine.
+//! Programs that `walden` runs for some of its commands, as git and cargo run their subcommands. They are
+//! built separately, so that reading WAL does not require compiling a query engine.
 
 use std::ffi::{OsStr, OsString};
 use std::io::Write as _;
@@ -11,10 +11,10 @@ use anyhow::{Context as _, Result};
 use clap::Args;
 use walden_server::programs::find_in_path;
 
-/// The exit status of a shell for a command that it does not find.
+/// Exit status of a shell for a command that it does not find.
 const NOT_FOUND: u8 = 127;
 
-/// Words that `walden` passes on without reading them.
+/// Arguments that `walden` passes on without parsing them.
 #[derive(Args, Debug)]
 #[command(disable_help_flag = true)]
 pub struct Words {
@@ -43,7 +43,7 @@ pub struct Program {
     words: Vec<OsString>,
 }
 
-/// The program that a command line names, and the arguments for it.
+/// Returns the program that a command line names, with its arguments.
 pub fn named_by(command_line: impl Iterator<Item = OsString>) -> Option<Program> {
     let mut words = command_line.skip(1);
     let first = words.next()?;
@@ -72,15 +72,15 @@ impl Program {
     }
 }
 
-/// Whether a program of this name carries out commands of `walden`.
+/// Returns whether a program of this name implements commands of `walden`.
 pub fn is_program(name: &OsStr) -> bool {
     DELEGATES.iter().any(|delegate| name == delegate.program)
 }
 
-/// The path of one of Walden's programs: in the folder of the running one, otherwise in `PATH`.
+/// Returns the path of one of Walden's programs: in the folder of the running program, otherwise in `PATH`.
 ///
 /// # Errors
-/// The program is in neither.
+/// The program is in neither place.
 pub fn path_of(program: &str) -> Result<PathBuf> {
     let beside = std::env::current_exe().ok().map(|path| path.with_file_name(program));
     let beside = beside.filter(|path| path.is_file());

@@ -1,4 +1,4 @@
-//! Progress on standard error: only on a terminal, and only for operations of more than a second.
+//! Progress on standard error: only on a terminal, and only for operations that take more than a second.
 
 use std::io::IsTerminal;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-/// A bar over bytes.
+/// A progress bar.
 pub struct Progress {
     bar: ProgressBar,
     started: Instant,
@@ -17,13 +17,13 @@ pub struct Progress {
 const SILENT: Duration = Duration::from_secs(1);
 
 impl Progress {
-    /// A bar over `total` bytes.
+    /// Creates a bar over `total` bytes.
     pub fn bytes(what: &'static str, total: u64) -> Progress {
         let template = "{msg} [{bar:30}] {decimal_bytes}/{decimal_total_bytes} {decimal_bytes_per_sec} {eta}";
         Progress::new(what, total, template)
     }
 
-    /// A bar over `total` things.
+    /// Creates a bar over `total` items.
     pub fn count(what: &'static str, total: u64) -> Progress {
         Progress::new(what, total, "{msg} [{bar:30}] {pos}/{len} {per_sec} {eta}")
     }
@@ -57,7 +57,7 @@ impl Progress {
     }
 }
 
-/// A line for work whose length is not known, as long as this lives.
+/// A line on the terminal for work of unknown length, shown until this is dropped.
 pub struct Waiting {
     bar: ProgressBar,
     end: Option<Sender<()>>,
@@ -65,7 +65,7 @@ pub struct Waiting {
 }
 
 impl Waiting {
-    /// Says what is being done.
+    /// Shows a description of the work.
     pub fn new(what: String) -> Waiting {
         let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::hidden());
         if let Ok(style) = ProgressStyle::with_template("{spinner} {wide_msg} {elapsed}") {

@@ -1,8 +1,8 @@
-//! Prometheus' text format, version 0.0.4: what node_exporter's textfile collector and every scraper read.
+//! Prometheus' text format, version 0.0.4, which node_exporter's textfile collector and every scraper read.
 
 use std::fmt::Write;
 
-/// A metric: its name, its kind, and what it is.
+/// A metric: its name, type and description.
 pub struct Metric {
     pub name: &'static str,
     pub kind: &'static str,
@@ -12,7 +12,7 @@ pub struct Metric {
 /// Names and values of labels.
 pub type Labels = Vec<(&'static str, String)>;
 
-/// The text of all metrics that have samples: labels and values.
+/// Formats all metrics that have samples. A sample has labels and a value.
 pub fn render(metrics: &[Metric], mut samples: impl FnMut(&str) -> Vec<(Labels, f64)>) -> String {
     let mut text = String::new();
     for metric in metrics {

@@ -1,4 +1,5 @@
-//! Files and folders that no command changes, with or without `--force`: the files and data directories that it reads, and archives.
+//! Files and folders that no command changes, with or without `--force`: the files and data directories that
+//! it reads, and archives.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -10,27 +11,27 @@ use walden_archive::name::IDENTITY;
 use walden_source::inventory::FileKind;
 use walden_source::regular_file;
 
-/// Device and inode of a file, which are the same for all its hard links.
+/// Device and inode of a file, which all its hard links share.
 type FileId = (u64, u64);
 
-/// Longer files are not an archive's README or identity.
+/// Size limit in bytes: a longer file is not an archive's README or identity.
 const MAX_DOCUMENT_BYTES: u64 = 1 << 20;
 
 /// Files and folders that a command reads.
 #[derive(Default, Debug)]
 pub struct Inputs {
-    /// Files that were named one by one.
+    /// Files that were named individually.
     files: BTreeMap<FileId, PathBuf>,
-    /// Folders of segments: new files may be written into them.
+    /// Folders of segments. New files may be written into them.
     folders: Vec<PathBuf>,
-    /// Folders of files that were named one by one: their other segments are part of the same log.
+    /// Folders of individually named files: their other segments belong to the same WAL.
     beside: BTreeSet<PathBuf>,
-    /// Folders into which nothing is written, without links.
+    /// Folders into which nothing may be written; all links are resolved.
     closed: BTreeSet<PathBuf>,
 }
 
 impl Inputs {
-    /// The sources of WAL that paths name. URLs and connection strings are ignored.
+    /// Collects the sources of WAL that paths name. Ignores URLs and connection strings.
     pub fn new<P: AsRef<Path>>(paths: impl IntoIterator<Item = P>) -> Inputs {
         let mut inputs = Inputs::of_files(paths);
         let named = inputs.files.values().filter_map(|file| resolve(file).parent().map(Path::to_owned));
@@ -38,7 +39,7 @@ impl Inputs {
         inputs
     }
 
-    /// The inputs of a command that reads each file for itself.
+    /// Collects the inputs of a command that reads each file independently.
     pub fn of_files<P: AsRef<Path>>(paths: impl IntoIterator<Item = P>) -> Inputs {
         let mut inputs = Inputs::default();
         let mut seen_folders = BTreeSet::new();
@@ -60,10 +61,10 @@ impl Inputs {
         inputs
     }
 
-    /// Closes the data directory that a folder is or belongs to, with the folders that its links lead to.
+    /// Closes the data directory that contains a folder, and the folders that its links lead to.
     fn close_server_folders(&mut self, folder: &Path) {
         let Some(data) = folder.ancestors().find(|above| is_data_directory(above)) else {
-            // The folder that the pg_wal of a data directory links to.
+            // The target of the pg_wal link of a data directory.
             if is_pg_wal(folder) {
                 self.closed.insert(folder.to_owned());
             }
@@ -76,7 +77,7 @@ impl Inputs {
         self.closed.extend(links.filter_map(|link| fs::canonicalize(link).ok()));
     }
 
-    /// Why a file is not written, if it is an input, or in a folder that stays as it is.
+    /// Returns why a file must not be written: it is an input, or in a protected folder.
     pub fn find_conflict(&self, target: &Path) -> Option<String> {
         if let Some(closed) = self.find_closed_folder(target) {
             return Some(closed);
@@ -95,7 +96,7 @@ impl Inputs {
         }
     }
 
-    /// The folder around a file that stays as it is, and why.
+    /// Describes the protected folder that contains a file, if there is one, with the reason.
     pub fn find_closed_folder(&self, file: &Path) -> Option<String> {
         let place = resolve(file);
         let folders = || place.ancestors().skip(1);
@@ -106,7 +107,7 @@ impl Inputs {
         Some(format!("{} belongs to a server whose WAL is read", closed.display()))
     }
 
-    /// The input with this device and inode.
+    /// Returns the input with this device and inode.
     fn find_input(&self, id: FileId) -> Option<PathBuf> {
         if let Some(path) = self.files.get(&id) {
             return Some(path.clone());
@@ -131,13 +132,14 @@ impl Inputs {
     }
 }
 
-/// Whether a file in a folder of segments is read as a part of the source.
+/// Returns whether a file in a folder of segments is read as part of the source.
 fn is_source_name(path: &Path) -> bool {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     FileKind::of(&name) != FileKind::Other || path.extension().is_some_and(|ending| ending == "wlz")
 }
 
-/// Why no command replaces an existing file: it belongs to a server, or has the name of a WAL segment.
+/// Returns why no command may replace an existing file: it belongs to a server, or has the name of a WAL
+/// segment.
 pub fn find_protected(file: &Path) -> Option<String> {
     let place = resolve(file);
     let is_of_server = |above: &&Path| is_data_directory(above) || is_pg_wal(above);
@@ -149,18 +151,19 @@ pub fn find_protected(file: &Path) -> Option<String> {
         .then(|| "its name is that of a WAL segment".to_owned())
 }
 
-/// Whether a folder is a data directory.
+/// Returns whether a folder is a data directory.
 pub fn is_data_directory(folder: &Path) -> bool {
     ["PG_VERSION", "global/pg_control"].iter().all(|name| folder.join(name).is_file())
 }
 
-/// Whether a folder is the `pg_wal` of a data directory, which may link to it.
+/// Returns whether a folder is the `pg_wal` of a data directory, possibly reached by a link.
 fn is_pg_wal(folder: &Path) -> bool {
     folder.file_name().is_some_and(|name| name == "pg_wal" || name == "pg_xlog")
         && folder.join("archive_status").is_dir()
 }
 
-/// Whether a folder is an archive, which has its documents before its identity. Files of other programs may have the same names.
+/// Returns whether a folder is an archive. An archive has its documents before its identity. Other programs
+/// may use the same file names, so this checks the content.
 fn is_archive(folder: &Path) -> bool {
     let (readme, text) = documents::DOCUMENTS[0];
     let title = text.lines().next().unwrap_or_default();
@@ -171,12 +174,12 @@ fn is_archive(folder: &Path) -> bool {
     has(IDENTITY, "walden_archive") || has(readme, title)
 }
 
-/// A path without links. Its last folders may not exist yet.
+/// Resolves all links of a path. Its last components may not exist yet.
 pub fn resolve(path: &Path) -> PathBuf {
     let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     let resolve = |above: &Path| {
         let resolved = fs::canonicalize(above).ok()?;
-        // Collected, it does not end with a separator.
+        // Collecting components removes a trailing separator.
         Some(resolved.join(path.strip_prefix(above).ok()?).components().collect())
     };
     path.ancestors().find_map(resolve).unwrap_or_else(|| path.clone())
@@ -216,7 +219,7 @@ mod tests {
         }
         assert!(of_folder(path("copy")).unwrap().contains("the same file as"));
         assert_eq!(of_file(path("copy")), None);
-        // As a shell expands `-o wal/*`.
+        // The arguments after a shell expands `-o wal/*`.
         let next = path("wal/000000010000000000000002");
         fs::write(&next, "next").unwrap();
         assert!(of_file(next.clone()).unwrap().contains("next to a file of the source"));
@@ -278,7 +281,7 @@ mod tests {
         assert!(is_closed());
         fs::remove_file(path("archive/archive.json")).unwrap();
         assert!(!is_closed());
-        // One without segments has no identity yet.
+        // An archive without segments has no identity yet.
         Archive::new(Box::new(Folder::new(path("archive")))).found().unwrap();
         assert!(is_closed());
     }

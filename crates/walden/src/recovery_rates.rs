@@ -1,4 +1,5 @@
-//! The file with this machine's rates of recovery: written by `walden bench redo --calibrate`, read by `walden whatif`.
+//! The file with this machine's recovery rates: written by `walden bench redo --calibrate`, read by `walden
+//! whatif`.
 
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
@@ -9,10 +10,11 @@ use walden_whatif::recovery::RecoveryRates;
 
 use crate::output;
 
-/// The largest file of rates that is read; they have a few kilobytes.
+/// Maximum size of the file in bytes; typical files have a few kilobytes.
 const MAX_BYTES: u64 = 1 << 20;
 
-/// `$XDG_CONFIG_HOME/walden/recovery.json`, else `~/.config/walden/recovery.json`; `None` without either variable.
+/// Returns `$XDG_CONFIG_HOME/walden/recovery.json`, otherwise `~/.config/walden/recovery.json`; `None` if
+/// neither variable is set.
 pub fn default_path() -> Option<PathBuf> {
     let folder = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     let config = folder("XDG_CONFIG_HOME").or_else(|| Some(folder("HOME")?.join(".config")))?;
@@ -41,7 +43,8 @@ fn parse(text: &str, path: &Path) -> Result<RecoveryRates> {
     })
 }
 
-/// Reads the default file, if there is one. Nobody asked for it: one that cannot be read is told of, and does without.
+/// Reads the default file, if it exists. As the user did not name it, an unreadable file causes only a
+/// warning.
 pub fn read_default() -> Result<Option<RecoveryRates>> {
     default_path().map_or(Ok(None), |path| read_optional(&path))
 }
@@ -70,7 +73,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let missing = folder.path().join("recovery.json");
         assert!(read_optional(&missing).unwrap().is_none());
-        // A folder in its place cannot be read, by root neither.
+        // A folder at this path cannot be read, not even by root.
         assert!(read_optional(folder.path()).unwrap().is_none());
         assert!(read(folder.path()).is_err());
         std::fs::write(&missing, "not rates").unwrap();

@@ -1,4 +1,4 @@
-//! `walden retention`: why pg_wal is as large as it is.
+//! `walden retention`: explains the size of pg_wal.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -40,7 +40,7 @@ A logical slot's backlog is decoded, up to --decode-limit, to tell its own datab
 Exit status: 0 done; 1 pg_wal grows by all that is written, as a slot or the archiver does not get on, and no \
 max_slot_wal_keep_size ends that, or its file system is full; 2 wrong usage; 3 it cannot be read.";
 
-/// Say why pg_wal is as large as it is: each byte by what holds it, and what would release it
+/// Explain the size of pg_wal: the holder of each byte, and how to release it
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct RetentionArgs {
@@ -52,11 +52,11 @@ pub struct RetentionArgs {
     #[arg(long, value_name = "DSN")]
     dsn: Option<String>,
 
-    /// The largest backlog of a logical slot that is decoded, in MB
+    /// The largest backlog of a logical slot to decode, in MB
     #[arg(long, value_name = "MB", default_value_t = 4096)]
     decode_limit: u64,
 
-    /// How to print it
+    /// Output format
     #[arg(long, value_enum, default_value_t)]
     format: Format,
 }
@@ -101,8 +101,9 @@ pub fn run(args: &RetentionArgs) -> Result<ExitCode> {
     Ok(if is_alarming { ExitCode::from(FOUND) } else { ExitCode::SUCCESS })
 }
 
-/// Connects to the server. Where it is down, or does not let anybody in as it cannot end its recovery on a full disk, its files still
-/// say most: then there is a warning only. A connection string that cannot be used is an error all the same.
+/// Connects to the server. If the server is down, or refuses connections because a full disk prevents the end
+/// of its recovery, its files still contain most of the answer, so this only warns. An invalid connection
+/// string is always an error.
 fn connect(dsn: &str, has_files: bool) -> Result<Option<Client>> {
     let parameters = connection::Parameters::parse(dsn)?;
     match parameters.connect_anywhere() {
@@ -119,13 +120,14 @@ fn go_on_from_files(error: &dyn std::error::Error) {
     output::tell(&format!("warning: {error}; this is from the files alone"));
 }
 
-/// Adds what the server says of itself.
+/// Adds the server's own information.
 fn ask_server(client: &mut Client, situation: &mut Situation) -> Result<(), QueryError> {
     let settings = read_settings(client).unwrap_or_else(|| situation.server.settings.clone());
     let asked = server::by_sql(client, &settings)?;
     let mut slots = asked.slots;
     for slot in slots.iter_mut().filter(|slot| slot.active == Some(false)) {
-        // Before 17, a server does not say it; the file is written at the checkpoint after a slot has moved.
+        // Servers before 17 do not report it. The slot's file is written at the checkpoint after a slot has
+        // advanced.
         let file = situation.server.slots.iter().find(|file| file.name == slot.name);
         slot.idle_seconds = slot.idle_seconds.or(file.and_then(|file| file.idle_seconds));
     }
@@ -142,7 +144,7 @@ fn ask_server(client: &mut Client, situation: &mut Situation) -> Result<(), Quer
     Ok(())
 }
 
-/// From the files; `client` must be of the same server.
+/// Reads the situation from the files; `client` must be connected to the same server.
 fn of_files(folders: &Folders, client: Option<&mut Client>) -> Result<Situation> {
     let follower = FolderFollower::at_end(&folders.wal)?;
     let (expected, found) = (follower.info().system_id, client.and_then(system_identifier));
@@ -162,14 +164,14 @@ fn of_files(folders: &Folders, client: Option<&mut Client>) -> Result<Situation>
     })
 }
 
-/// What a server says of itself; nothing where a role may not ask.
+/// Asks the server for its system identifier. Returns `None` if the role may not read it.
 fn system_identifier(client: &mut Client) -> Option<u64> {
     let messages = client.simple_query("SELECT system_identifier FROM pg_control_system()").ok()?;
     let row = messages.into_iter().find_map(|message| match message {
         SimpleQueryMessage::Row(row) => Some(row),
         _ => None,
     })?;
-    // SQL has no unsigned numbers, so a large one comes back as a negative one.
+    // SQL has no unsigned integers: a large identifier is returned as a negative number.
     row.get(0)?.parse::<i64>().ok().map(i64::cast_unsigned)
 }
 
@@ -201,14 +203,15 @@ fn read_settings(client: &mut Client) -> Option<Settings> {
     for message in client.simple_query(query).ok()? {
         if let SimpleQueryMessage::Row(row) = message {
             let (name, value) = (row.get(0)?, row.get(1)?);
-            // The archiver's command is only shown to those who may see it.
+            // Only privileged roles can see the archiver's command.
             settings.set_of_server(name, value, row.get(2).unwrap_or_default());
         }
     }
     Some(settings)
 }
 
-/// What logical slots hold, by database; with a connection also by whether a publication has the table.
+/// Sums up the WAL that logical slots hold, by database, and, with a connection, by whether a publication
+/// includes the table.
 fn backlogs(
     dsn: Option<&str>,
     decode_limit: u64,
@@ -246,8 +249,8 @@ fn backlogs(
     Ok(backlogs)
 }
 
-/// Sums up the log that a slot of the database `own` holds. `published`: the tables in publications, and the
-/// names of all.
+/// Sums up the WAL that a slot of the database `own` holds. `published` has the OIDs of published tables, and
+/// the names of all tables.
 fn backlog(
     slot: &str,
     own: u32,
@@ -270,7 +273,7 @@ fn backlog(
                 {
                     let relation = names.resolve(file).relation();
                     let table = relation.map(|relation| names.table_of(file.database, relation).oid);
-                    // A file without a name was dropped: its relation is in no publication any more.
+                    // A file without a name was dropped, so its relation is no longer in a publication.
                     if table.is_none_or(|table| !tables.contains(&table)) {
                         *unpublished += tally.bytes();
                     }
@@ -285,12 +288,12 @@ fn backlog(
     backlog
 }
 
-/// OIDs of the tables in publications of a database; nothing if it has none or cannot be asked.
+/// Returns the OIDs of a database's published tables; `None` if it has none or cannot be queried.
 fn published(dsn: &str, names: &Names, database: u32) -> Option<Vec<u32>> {
     let name = &names.database(database)?.name;
     let parameters = connection::Parameters::parse(dsn).ok()?.with("dbname", name);
     let mut client = parameters.connect_anywhere().ok()?;
-    // With publish_via_partition_root, the view has the root and not the partitions that are written.
+    // With publish_via_partition_root, the view lists the root, not the partitions that are written.
     let query = "WITH listed AS (SELECT c.oid FROM pg_publication_tables AS p JOIN pg_namespace AS n ON n.nspname = p.schemaname \
                  JOIN pg_class AS c ON c.relnamespace = n.oid AND c.relname = p.tablename) \
                  SELECT oid FROM listed UNION SELECT t.relid::oid FROM listed, pg_partition_tree(listed.oid) AS t";
@@ -360,7 +363,7 @@ fn text(retention: &Retention) -> String {
     text
 }
 
-/// Why there are files for segments to come.
+/// Explains the files that are reserved for future segments.
 fn recycled_text(retention: &Retention) -> String {
     let Some(holder) = retention.holders.iter().find(|holder| holder.kind == HolderKind::Recycled) else {
         return String::new();
@@ -378,7 +381,7 @@ fn recycled_text(retention: &Retention) -> String {
     )
 }
 
-/// The note about released files that a checkpoint keeps.
+/// Returns a note about released files that a checkpoint recycles.
 fn recycling_text(retention: &Retention) -> Option<String> {
     let released = retention.remedies.iter().map(|remedy| remedy.releases_bytes).max()?;
     let kept = retention.recycling.room_bytes.min(released);
@@ -392,7 +395,8 @@ fn recycling_text(retention: &Retention) -> Option<String> {
     })
 }
 
-/// What each remedy releases: by itself and, where others hold the same files, with those above it.
+/// Formats the bytes that each remedy releases: alone, and, if holders share files, together with the
+/// remedies above it.
 fn remedy_lines(remedies: &[Remedy]) -> Vec<String> {
     let is_shared = remedies.len() > 1;
     let mut before = 0;
@@ -440,7 +444,8 @@ fn growth(retention: &Retention) -> String {
     }
 }
 
-/// Who uses a slot, or since when nobody does, and when the server gives it up; nothing if none of that is known.
+/// Describes a slot: its client, or how long it was inactive, and when the server invalidates it. Returns an
+/// empty text if none of that is known.
 fn slot_text(holder: &Holder) -> String {
     let Some(slot) = &holder.slot else { return String::new() };
     let name = harmless(&holder.name);
@@ -487,7 +492,7 @@ fn slot_text(holder: &Holder) -> String {
     use_of_it + &loss + &timeout
 }
 
-/// What to do about a slot that the server has given up: it holds nothing any more, and its client finds an error.
+/// Returns advice about a slot that the server has invalidated: it holds no WAL, and its client fails.
 fn lost_text(slot: &Slot) -> String {
     let quoted = slot.name.replace('\'', "''");
     let (name, quoted) = (harmless(&slot.name), harmless(&quoted));
@@ -541,7 +546,7 @@ fn holder_text(holder: &Holder) -> String {
         HolderKind::Recovery => "crash recovery".to_owned(),
         HolderKind::Slot => {
             let Some(slot) = &holder.slot else { return format!("slot {}", holder.name) };
-            // A table omits the middle of a label that is too long: what comes first stays.
+            // A table shortens a long label in the middle, so the important words come first.
             let state = match (slot.is_lost, slot.active) {
                 (true, _) => "lost ",
                 (_, Some(true)) => "active ",
@@ -589,7 +594,7 @@ mod tests {
 
     #[test]
     fn a_slots_state_is_seen_in_a_narrow_table() {
-        // What is left for the first column at 80 columns.
+        // Remaining width of the first column at 80 columns.
         let narrow = |name, active| shorten(&holder_text(&of_slot(name, active)), 27);
         assert_eq!(narrow("s1", Some(false)), "inactive physical slot s1");
         assert!(narrow("a_long_name_of_a_slot", Some(false)).starts_with("inactive physical "));

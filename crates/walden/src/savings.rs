@@ -9,23 +9,23 @@ use walden_source::names::Names;
 
 use crate::memory;
 
-/// Memory for pages; beyond it they go to a temporary file.
+/// Memory for pages in bytes; more pages go to a temporary file.
 const MEMORY_BYTES: usize = 512 << 20;
 
-/// How savings of settings are computed.
+/// How to compute the savings of settings.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum)]
 pub enum Method {
-    /// From a sample of images, with a range
+    /// Estimate a range from a sample of images
     #[default]
     Estimate,
-    /// By replay, as `walden whatif` does: reads the WAL twice more
+    /// Replay, as `walden whatif` does, which reads the WAL twice more
     Exact,
-    /// Not at all
+    /// Do not compute savings
     Never,
 }
 
 impl Method {
-    /// Whether the explanation has to sample images.
+    /// Returns whether the explanation needs a sample of full-page images.
     pub fn needs_sample(self) -> bool {
         self == Method::Estimate
     }

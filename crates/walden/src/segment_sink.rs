@@ -1,11 +1,11 @@
-//! Keeps the original of a member that may be a segment.
+//! A writer that keeps the original of a member, which may be a segment.
 
 use std::io::{self, Write};
 
-/// Bytes to keep at most: segments of other than the usual sizes are larger.
+/// Maximum number of bytes to keep. Only unusually large segments exceed it.
 const MAX_BYTES: usize = 64 << 20;
 
-/// Keeps what is written, up to a limit.
+/// Keeps written bytes, up to a limit.
 #[derive(Default)]
 pub struct SegmentSink {
     bytes: Vec<u8>,
@@ -13,7 +13,7 @@ pub struct SegmentSink {
 }
 
 impl SegmentSink {
-    /// All bytes; `None` if they exceeded the limit.
+    /// Returns all bytes; `None` if they exceeded the limit.
     pub fn segment(&self) -> Option<&[u8]> {
         (!self.is_too_large).then_some(&self.bytes)
     }

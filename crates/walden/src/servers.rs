@@ -1,4 +1,5 @@
-//! Servers as sources: those that run on this machine, and the data directory of the one that a connection string names.
+//! Servers as sources: running servers of this machine, and the data directory of a server given by a
+//! connection string.
 
 use std::fmt::Write as _;
 use std::io;
@@ -16,13 +17,13 @@ use walden_watch::running::{self, RunningServer};
 use crate::archive::shell_word;
 use crate::output;
 
-/// Needs `pg_read_all_settings`.
+/// Queries the server's location. It requires `pg_read_all_settings`.
 const WHERE_IT_IS: &str = "SELECT current_setting('data_directory'), (SELECT system_identifier FROM pg_control_system()), \
      extract(epoch FROM pg_postmaster_start_time())::bigint";
-/// Seconds from the start of a server's first process until it notes its start time, at most.
+/// Maximum time in seconds from the start of the postmaster until it records its start time.
 const MAX_START_SECONDS: i64 = 60;
 
-/// Whether a source is a connection string, and no file or archive.
+/// Returns whether a source is a connection string, not a file or an archive.
 pub fn is_connection_string(source: &Path) -> bool {
     let text = source.to_string_lossy();
     let has_keyword = || {
@@ -33,7 +34,8 @@ pub fn is_connection_string(source: &Path) -> bool {
     (is_url || has_keyword()) && !source.exists()
 }
 
-/// Replaces connection strings among sources by the data directories of their servers. Returns the sources and the strings.
+/// Replaces connection strings among sources by the data directories of their servers. Returns the sources
+/// and the connection strings.
 pub fn local_sources(sources: impl IntoIterator<Item = PathBuf>) -> Result<(Vec<PathBuf>, Vec<String>)> {
     let mut found = (Vec::new(), Vec::new());
     for source in sources {
@@ -48,7 +50,7 @@ pub fn local_sources(sources: impl IntoIterator<Item = PathBuf>) -> Result<(Vec<
     Ok(found)
 }
 
-/// The data directory of a server on this machine.
+/// Returns the data directory of a server on this machine.
 fn data_directory(dsn: &str) -> Result<PathBuf> {
     let mut client = connection::connect(dsn)?;
     let row = client.query_one(WHERE_IT_IS, &[]).map_err(|error| {
@@ -59,11 +61,11 @@ fn data_directory(dsn: &str) -> Result<PathBuf> {
     })?;
     let wrong = "the server's answer has other types than expected";
     let named: String = row.try_get(0).context(wrong)?;
-    // SQL has no unsigned numbers.
+    // SQL has no unsigned integers.
     let system_id = row.try_get::<_, i64>(1).context(wrong)?.cast_unsigned();
     let started: i64 = row.try_get(2).context(wrong)?;
     let named = PathBuf::from(named);
-    // A container's is found among the processes.
+    // A server in a container reports a path inside it, so its directory is found through running processes.
     let candidates =
         || std::iter::once(named.clone()).chain(running::servers().into_iter().map(|server| server.data));
     match candidates().find(|data| is_of_server(data, system_id, started)) {
@@ -72,9 +74,9 @@ fn data_directory(dsn: &str) -> Result<PathBuf> {
     }
 }
 
-/// Whether a data directory belongs to a server, by the content of its files.
+/// Returns whether a data directory belongs to a server, according to the content of its files.
 fn is_of_server(data: &Path, system_id: u64, started: i64) -> bool {
-    // A standby on the machine of its primary has the same system identifier.
+    // Compares start times: a standby on its primary's machine has the same system identifier.
     let is_started = |file: PostmasterFile| {
         file.started.is_some_and(|first| (0..=MAX_START_SECONDS).contains(&(started - first)))
     };
@@ -98,7 +100,7 @@ fn no_local_files(named: &Path) -> anyhow::Error {
     )
 }
 
-/// The message of a command without a source: the servers of this machine, with the command for each.
+/// Returns the message of a command without a source: the servers of this machine, with a command for each.
 pub fn without_source(command: &str) -> String {
     let mut text = format!(
         "error: walden {command} needs a source: a data directory, its pg_wal folder, an archive of WAL, segments, or a connection string\n\n"
@@ -130,7 +132,7 @@ pub fn without_source(command: &str) -> String {
     text
 }
 
-/// The commands for a server, and their results.
+/// Returns the commands for a server, with descriptions.
 fn commands(command: &str, server: &RunningServer) -> Vec<(String, &'static str)> {
     let own = rustix::process::geteuid();
     let program = invoked_as();
@@ -156,7 +158,7 @@ fn commands(command: &str, server: &RunningServer) -> Vec<(String, &'static str)
     lines
 }
 
-/// A value of a connection string, in quotation marks if it needs them.
+/// Formats a value of a connection string, quoted if necessary.
 fn connection_value(value: &str) -> String {
     match value.contains([' ', '\'', '\\']) {
         true => format!("'{}'", value.replace('\\', "\\\\").replace('\'', "\\'")),
@@ -164,7 +166,8 @@ fn connection_value(value: &str) -> String {
     }
 }
 
-/// This program as the user called it: by its name if the shell found it, else by its full path.
+/// Returns this program as the user invoked it: by name if the shell found it in `PATH`, otherwise by its
+/// full path.
 fn invoked_as() -> String {
     let first = std::env::args().next().unwrap_or_default();
     match first.contains('/') {
@@ -173,7 +176,7 @@ fn invoked_as() -> String {
     }
 }
 
-/// A note if the program's file is closed to the owner of a server.
+/// Returns a note if the owner of a server cannot execute this program's file.
 fn closed_program(servers: &[RunningServer]) -> Option<String> {
     let program = PathBuf::from(crate::archive::program());
     let own = rustix::process::geteuid().as_raw();

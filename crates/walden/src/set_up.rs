@@ -1,4 +1,4 @@
-//! Commands of each of Walden's programs for its installation: completions, manual pages, licences.
+//! Commands that each of Walden's programs has for its installation: completions, manual pages, licences.
 
 use std::process::ExitCode;
 
@@ -9,18 +9,18 @@ use crate::{completions, man, terminal};
 
 const LICENCES: &str = concat!(include_str!("../NOTICE"), "\n", include_str!("../THIRD-PARTY-NOTICES"));
 
-/// What is set up.
+/// The installation commands.
 #[derive(Subcommand, Debug)]
 pub enum SetUp {
     Completions(completions::CompletionsArgs),
     Man(man::ManArgs),
-    /// Print the licences of the code of others that this program contains
+    /// Print the licences of third-party code in this program
     #[command(alias = "licences")]
     Licenses,
 }
 
 impl SetUp {
-    /// Runs the command, for the program with these arguments.
+    /// Runs the command for the program with these arguments.
     pub fn run(&self, program: Command) -> Result<ExitCode> {
         match self {
             SetUp::Completions(args) => completions::run(args, program),

@@ -1,4 +1,4 @@
-//! What `SOURCE` names: segments, folders of segments, tar files, and archives of `walden archive`.
+//! Opens each `SOURCE`: segments, folders of segments, tar files, and archives of `walden archive`.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -21,38 +21,38 @@ use crate::place::Place;
 use crate::progress::Waiting;
 use crate::{DAMAGED, terminal};
 
-/// Which segments of archives are needed. What else is read of files and folders does no harm.
+/// The segments needed from archives. From files and folders, more may be read, which does no harm.
 #[derive(Clone, Copy, Debug)]
 pub struct SourceRange {
-    /// The timeline on which the log ends.
+    /// The timeline on which the WAL ends.
     pub timeline: Option<Timeline>,
-    /// Where reading starts.
+    /// Start of reading.
     pub from: Option<Bound>,
-    /// Where reading ends.
+    /// End of reading.
     pub to: Option<Bound>,
 }
 
 impl SourceRange {
-    /// Everything on a timeline and its ancestors.
+    /// Selects everything on a timeline and its ancestors.
     pub fn all(timeline: Option<Timeline>) -> SourceRange {
         SourceRange { timeline, from: None, to: None }
     }
 }
 
-/// Finds the segments in sources. An archive is one log, along its newest timeline unless another one is wanted, or a data directory
-/// beside it is on another one.
+/// Finds the segments in sources. An archive is read along its newest timeline, unless another timeline is
+/// given or another source is a data directory on another timeline.
 ///
 /// A range that ends before it starts is wrong usage.
 pub fn open(sources: &[PathBuf], range: &SourceRange) -> Result<Inventory> {
     open_from(sources, range, range.from)
 }
 
-/// The same with the log before the range, in which replay starts.
+/// Like [`open`], but includes the WAL before the range, in which replay starts.
 pub fn open_with_past(sources: &[PathBuf], range: &SourceRange) -> Result<Inventory> {
     open_from(sources, range, None)
 }
 
-/// Finds the segments from a bound on that is not behind the range's start.
+/// Finds the segments from a bound on. The bound is at or before the range's start.
 fn open_from(sources: &[PathBuf], range: &SourceRange, from: Option<Bound>) -> Result<Inventory> {
     let is_inverted = match (range.from, range.to) {
         (Some(Bound::Lsn(from)), Some(Bound::Lsn(to))) => from > to,
@@ -82,7 +82,7 @@ fn open_from(sources: &[PathBuf], range: &SourceRange, from: Option<Bound>) -> R
         to: range.to.map(bound),
         threads: terminal::io_threads(),
     };
-    // Many files have to be looked at, compressed tar files decompressed, archives listed.
+    // May take time: opens many files, decompresses tar files, lists archives.
     let waiting =
         sources.first().map(|first| Waiting::new(format!("opening {}", harmless(&first.to_string_lossy()))));
     let found = sources::open(&archives, &paths, &options)?;
@@ -94,18 +94,20 @@ fn open_from(sources: &[PathBuf], range: &SourceRange, from: Option<Bound>) -> R
     Ok(found.inventory)
 }
 
-/// Allows as many open files as the system grants, so that the segments of a server with a large `max_wal_size` can be held open.
+/// Raises the limit of open files as far as the system permits, so that the segments of a server with a large
+/// `max_wal_size` can stay open.
 fn allow_open_files() {
     const ENOUGH: u64 = 64 << 10;
     let granted = rustix::process::getrlimit(Resource::Nofile);
     let wanted = granted.maximum.map_or(ENOUGH, |most| most.min(ENOUGH));
     if granted.current.is_some_and(|current| current < wanted) {
-        // Without it, fewer are held.
+        // If this fails, fewer files stay open.
         let _ = rustix::process::setrlimit(Resource::Nofile, Rlimit { current: Some(wanted), ..granted });
     }
 }
 
-/// The timeline of a data directory among the sources, or of the one that a `pg_wal` among them is in.
+/// Returns the timeline of a data directory among the sources, or of the data directory that contains a
+/// source, such as its `pg_wal`.
 fn timeline_of_server(paths: &[PathBuf]) -> Option<Timeline> {
     let (path, timeline) = paths.iter().find_map(|path| {
         let places = [path.clone(), path.join("..")];
@@ -119,7 +121,7 @@ fn timeline_of_server(paths: &[PathBuf]) -> Option<Timeline> {
     Some(timeline)
 }
 
-/// Warns of a range that has nothing of the log: empty tables would look like an idle server.
+/// Warns about a range outside of the WAL: empty tables would look like an idle server.
 fn tell_if_outside(inventory: &Inventory, range: &SourceRange) {
     let starts = inventory.runs.iter().map(Run::start).min();
     let ends = inventory.runs.iter().map(Run::end).max();
@@ -131,7 +133,7 @@ fn tell_if_outside(inventory: &Inventory, range: &SourceRange) {
     }
 }
 
-/// Warns of a range without WAL, with the positions and times of the source.
+/// Warns about a range without WAL, and prints the LSNs and times of the source.
 pub fn tell_times(inventory: &Inventory, threads: usize) {
     let ended = walden_explain::Timeline::read(&inventory.runs, threads, |_| {}).times();
     let times = ended.map_or("has the end of no transaction".to_owned(), |(first, last)| {
@@ -143,7 +145,8 @@ pub fn tell_times(inventory: &Inventory, threads: usize) {
     eprintln!("warning: the range has no WAL: the source{positions} {times}");
 }
 
-/// Makes sure that the segments are of one cluster: positions, blocks and transactions of another mean something else.
+/// Checks that all segments are from one cluster: LSNs, blocks and transactions of different clusters are
+/// unrelated.
 pub fn expect_one_cluster(inventory: &Inventory) -> Result<()> {
     let mut clusters = inventory.runs.iter().map(|run| run.system_id);
     let first = clusters.next();
@@ -161,7 +164,7 @@ fn open_archive(place: &Path) -> Result<(String, Archive)> {
     Ok((place, archive))
 }
 
-/// Notes on files that are not explained, a line each.
+/// Prints a line for each file that is not explained.
 pub fn tell_about(inventory: &Inventory) {
     for gap in inventory.gaps() {
         eprintln!("warning: {gap}");
@@ -182,7 +185,7 @@ pub fn tell_about(inventory: &Inventory) {
     }
 }
 
-/// An archive beside the `pg_wal` of its server has hundreds of them: more than a few are one line.
+/// Prints duplicates. More than a few become one line: an archive next to its server's `pg_wal` has hundreds.
 fn tell_about_duplicates(duplicates: &[Duplicate]) {
     const MAX_LINES: usize = 3;
     let paths =
@@ -202,7 +205,7 @@ fn tell_about_duplicates(duplicates: &[Duplicate]) {
     }
 }
 
-/// Prints what could not be read. Returns the exit status for it.
+/// Prints unreadable files and damage. Returns the exit status for them.
 pub fn ended(inventory: &Inventory, damage: Option<&Damage>) -> ExitCode {
     let mut code = ExitCode::SUCCESS;
     for unreadable in &inventory.unreadable {

@@ -1,4 +1,4 @@
-//! What a service tells systemd (`sd_notify(3)`), if it is one.
+//! Notifications of a service to systemd (`sd_notify(3)`).
 
 use std::env;
 use std::io;
@@ -7,7 +7,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::time::Duration;
 
-/// Says something such as `READY=1` to the service manager. Without one, and where it does not listen, nothing happens.
+/// Sends a state such as `READY=1` to the service manager. Does nothing without a service manager, or if it
+/// does not listen.
 pub fn notify(state: &str) {
     let Some(name) = env::var_os("NOTIFY_SOCKET") else { return };
     let send = || -> io::Result<()> {
@@ -17,11 +18,12 @@ pub fn notify(state: &str) {
         };
         UnixDatagram::unbound()?.send_to_addr(state.as_bytes(), &address).map(drop)
     };
-    // The manager notices by itself that a service says nothing.
+    // Ignored: the service manager detects a silent service itself.
     let _ = send();
 }
 
-/// How often the service manager wants to hear `WATCHDOG=1`: twice in the time after which it takes the service for hung.
+/// Returns the interval for sending `WATCHDOG=1`: half of the time after which the service manager considers
+/// the service hung.
 pub fn watchdog_interval() -> Option<Duration> {
     let microseconds: u64 = env::var("WATCHDOG_USEC").ok()?.parse().ok()?;
     Some(Duration::from_micros(microseconds / 2)).filter(|interval| !interval.is_zero())

@@ -1,4 +1,4 @@
-//! Arguments that `walden sql` and `walden export` share: the WAL as tables.
+//! Arguments that `walden sql` and `walden export` share to read WAL as tables.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -13,19 +13,20 @@ use crate::progress::Progress;
 use crate::range::RangeArgs;
 use crate::sources;
 
-/// Which part of the log is read as tables, and how positions are written.
+/// The part of the WAL to read as tables, and the format of LSNs.
 #[derive(Args, Debug)]
 pub struct LogArgs {
     #[command(flatten)]
     read: RangeArgs,
 
-    /// Add to each position a second column, NAME_text, in the form 16/B374D848
+    /// Add a second column, NAME_text, in the form 16/B374D848, for each LSN column
     #[arg(long)]
     lsn_text: bool,
 }
 
 impl LogArgs {
-    /// The segments in sources, and how tables are read of them. With a base backup also segments before the range are needed.
+    /// Opens the sources, and returns their segments with the options for reading tables. With a base backup,
+    /// segments before the range are needed, too.
     pub fn open(&self, paths: &[PathBuf], has_base: bool) -> Result<(Arc<Inventory>, ReadOptions)> {
         let range = self.read.range();
         let inventory = match has_base {
@@ -48,13 +49,13 @@ impl LogArgs {
         Ok((Arc::new(inventory), options))
     }
 
-    /// The number of threads.
+    /// Returns the number of threads.
     pub fn threads(&self) -> usize {
         self.read.threads()
     }
 }
 
-/// Bytes of all segments.
+/// Returns the size of all segments in bytes.
 pub fn total_bytes(inventory: &Inventory) -> u64 {
     inventory.runs.iter().map(|run| run.segments.len() as u64 * run.segment_size.bytes()).sum()
 }

@@ -8,17 +8,17 @@ use clap::ValueEnum;
 use serde::Serialize;
 use walden_report::table::Look;
 
-/// How results are printed.
+/// Formats for printing results.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum)]
 pub enum Format {
-    /// Tables for people
+    /// Human-readable tables
     #[default]
     Table,
     /// One JSON document with exact numbers
     Json,
 }
 
-/// Prints a result in a format, whichever of the two it needs.
+/// Prints a result in a format. Calls only the function that this format needs.
 pub fn show<D: Serialize>(
     format: Format,
     document: impl FnOnce() -> D,
@@ -30,24 +30,24 @@ pub fn show<D: Serialize>(
     }
 }
 
-/// A document as it is printed and written.
+/// Formats a document as JSON, for printing and for files.
 pub fn json(document: &(impl Serialize + ?Sized)) -> Result<String> {
     Ok(serde_json::to_string_pretty(document)? + "\n")
 }
 
-/// Prints whole lines, without colours if standard output is no terminal. Unlike the macros of the standard library,
-/// which panic, this returns an error if the reader closed the pipe or the disk is full.
+/// Prints whole lines, without colours if standard output is not a terminal. Unlike the standard library's
+/// macros, which panic, this returns an error if the reader closed the pipe or the disk is full.
 pub fn print(lines: &str) -> Result<()> {
     let printed = anstream::stdout().lock().write_all(lines.as_bytes());
     printed.map_err(of_stdout).context("cannot write to standard output")
 }
 
-/// Prints bytes as they are: data may have what looks like colours.
+/// Prints bytes unchanged: data may contain byte sequences that look like colour codes.
 pub fn print_data(bytes: &[u8]) -> Result<()> {
     Stdout.write_all(bytes).context("cannot write to standard output")
 }
 
-/// Standard output, whose errors are known as such.
+/// Standard output with marked errors.
 pub struct Stdout;
 
 impl Write for Stdout {
@@ -60,7 +60,8 @@ impl Write for Stdout {
     }
 }
 
-/// An error of standard output. A pipe that is broken elsewhere, such as a connection to an object store, is a failure.
+/// An error of standard output. A pipe broken elsewhere, such as a connection to an object store, is a
+/// failure.
 #[derive(Debug)]
 struct StdoutError(io::Error);
 
@@ -81,12 +82,12 @@ pub fn of_stdout(error: io::Error) -> io::Error {
     io::Error::new(error.kind(), StdoutError(error))
 }
 
-/// The reader of standard output closed it early, as in `walden explain ... | head`.
+/// Returns whether the reader of standard output closed it early, as in `walden explain ... | head`.
 pub fn is_reader_gone(error: &anyhow::Error) -> bool {
     errors_of_stdout(error).any(|error| error.kind() == io::ErrorKind::BrokenPipe)
 }
 
-/// Standard output could not be written.
+/// Returns whether standard output could not be written.
 pub fn is_of_stdout(error: &anyhow::Error) -> bool {
     errors_of_stdout(error).next().is_some()
 }
@@ -96,36 +97,37 @@ fn errors_of_stdout(error: &anyhow::Error) -> impl Iterator<Item = &io::Error> {
     error.chain().filter_map(|cause| cause.downcast_ref::<io::Error>()).filter(is_of_stdout)
 }
 
-/// How tables look here.
+/// Returns the appearance of tables on this terminal.
 pub fn look() -> Look {
-    // The size may be that of standard error's terminal, which does not limit what goes to a file.
+    // The size may be that of standard error's terminal, which must not limit output to a file.
     let table_width = if io::stdout().is_terminal() { columns().unwrap_or(80) } else { usize::MAX };
     Look { width: width(), table_width, colour: true }
 }
 
-/// Columns to which text is wrapped: those of the terminal, within limits; 80 where there is none.
+/// Returns the number of columns for wrapping text: the terminal's, within limits; 80 without a terminal.
 pub fn width() -> usize {
     columns().unwrap_or(80).clamp(60, 160)
 }
 
-/// Columns of the terminal, if there is one.
+/// Returns the terminal's number of columns, if there is a terminal.
 fn columns() -> Option<usize> {
     terminal_size::terminal_size().map(|(terminal_size::Width(width), _)| width.into())
 }
 
-/// Lines of the terminal on standard output, at least 24 minus the line of the next prompt; `None` for a file or a pipe.
+/// Returns the terminal's number of lines, at least 24, minus one for the next prompt. Returns `None` if
+/// standard output is a file or a pipe.
 pub fn lines() -> Option<usize> {
     let size = io::stdout().is_terminal().then(terminal_size::terminal_size)?;
     let lines = size.map_or(24, |(_, terminal_size::Height(lines))| lines.max(24));
     Some(usize::from(lines) - 1)
 }
 
-/// Cores that this process may use.
+/// Returns the number of cores that this process may use.
 pub fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
 }
 
-/// Threads for opening many small files, which is waiting as much as work.
+/// Returns the number of threads for opening many small files, which mostly wait.
 pub fn io_threads() -> usize {
     (2 * cores()).min(16)
 }

@@ -1,4 +1,4 @@
-//! `walden test`: whether compressed files give back what they were made of.
+//! `walden test`: verifies that compressed files decode to their originals.
 
 use std::io::{Read, Seek};
 use std::path::{Path, PathBuf};
@@ -47,12 +47,12 @@ pub struct TestArgs {
     #[arg(short, long)]
     list: bool,
 
-    /// Count where the bytes are: by column class and by relation, before and after entropy coding; and list why members are stored
-    /// as bytes
+    /// Attribute the bytes: by column class and by relation, before and after entropy coding; and list why
+    /// members are stored as bytes
     #[arg(long, conflicts_with = "list")]
     stats: bool,
 
-    /// How to print it
+    /// Output format
     #[arg(long, value_enum, default_value_t)]
     format: Format,
 
@@ -64,13 +64,13 @@ pub struct TestArgs {
     threads: Option<u16>,
 }
 
-/// What was found in a file.
+/// The findings for a file.
 #[derive(Default)]
 struct Found {
     file_bytes: u64,
     members: Vec<Member>,
     damage: Vec<Error>,
-    /// Members that may not be where they were written, in words.
+    /// Members that may have been moved or renamed, in words.
     unverified: Vec<String>,
     lost: Vec<Loss>,
     breakdown: Breakdown,
@@ -79,7 +79,7 @@ struct Found {
 }
 
 impl Found {
-    /// A name that two members have.
+    /// Returns a name that two members share.
     fn repeated_name(&self) -> Option<String> {
         repeated_name(self.members.iter().map(|member| &member.head))
     }
@@ -169,7 +169,7 @@ fn count<'f>(path: &'f Path, found: &'f Found) -> Counted<'f> {
     }
 }
 
-/// A stream is read once: to the first damage.
+/// Tests a stream up to the first damage, as it can be read only once.
 fn test_stream(args: &TestArgs) -> Result<Found> {
     let mut found = Found::default();
     let limits = if args.list { list_limits(args) } else { args.limits.to_limits(None) };
@@ -211,7 +211,7 @@ fn test_stream(args: &TestArgs) -> Result<Found> {
     Ok(found)
 }
 
-/// Decodes a member, and notes why it is coded as bytes.
+/// Decodes a member. If it is coded as bytes, records the reason.
 fn decode_counted<R: Read + Seek>(
     reader: &mut Reader<R>,
     head: &Head,
@@ -237,7 +237,7 @@ fn decode_counted<R: Read + Seek>(
     Ok(summary)
 }
 
-/// Nothing is decoded, so it does not matter what decoding would need.
+/// Returns limits for listing. Nothing is decoded, so the memory for decoding does not matter.
 fn list_limits(args: &TestArgs) -> ReadLimits {
     ReadLimits { memory: u64::MAX, spill: u64::MAX, ..args.limits.to_limits(None) }
 }
@@ -263,7 +263,7 @@ fn test(args: &TestArgs, path: &Path, advance: &(dyn Fn(u64) + Sync)) -> Result<
         Ok(summary)
     });
     let walk = match walk {
-        // Nothing of it can be read: that is what is asked.
+        // A file of which nothing can be read is a result of the test, not an error.
         Err(error @ Error::Damage(_)) => {
             container::Walk { damage: vec![error], ..container::Walk::default() }
         }

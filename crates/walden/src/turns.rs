@@ -1,26 +1,26 @@
-//! Standard output for several threads, each of which writes when it is its turn.
+//! Standard output shared by several threads, which write in turns.
 //!
-//! Who comes later works ahead meanwhile: what it writes is held back, up to a limit, until those before it are done.
+//! A later thread can work ahead: its output is buffered, up to a limit, until all previous threads are done.
 
 use std::io::{self, Write};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use crate::terminal::of_stdout;
 
-/// Bytes that one of them holds back at most: a segment of usual size.
+/// Maximum number of bytes that each thread buffers: a segment of the usual size.
 const MAX_HELD: usize = 16 << 20;
 
-/// An output, and whose turn it is.
+/// An output, and the number of the current turn.
 pub struct Turns<W> {
     place: Mutex<Place>,
     passed: Condvar,
-    /// Locked only by the thread whose turn it is, so that a slow output does not stop the others.
+    /// Locked only by the thread of the current turn, so that a slow output does not block the others.
     out: Mutex<W>,
 }
 
 struct Place {
     number: usize,
-    /// Nothing can be written any more.
+    /// An earlier write failed, so nothing more can be written.
     failed: Option<io::ErrorKind>,
 }
 
@@ -31,14 +31,14 @@ impl Place {
 }
 
 impl<W: Write> Turns<W> {
-    /// Number 0 is first.
+    /// Creates the turns of an output. Number 0 is first.
     pub fn new(out: W) -> Turns<W> {
         let place = Mutex::new(Place { number: 0, failed: None });
         Turns { place, passed: Condvar::new(), out: Mutex::new(out) }
     }
 
-    /// What a thread writes to, unless nothing can be written any more. Each number is taken once, by threads that take them in
-    /// order and drop them: the others would wait for a number that is not in use.
+    /// Returns a thread's turn, unless an earlier write failed. Threads must take each number exactly once,
+    /// in order, and drop it: otherwise later turns would wait forever.
     pub fn take(&self, number: usize) -> io::Result<Turn<'_, W>> {
         self.place().can_go_on()?;
         Ok(Turn { turns: self, number, held: Vec::new(), whole: 0 })
@@ -57,36 +57,36 @@ impl<W: Write> Turns<W> {
     }
 }
 
-/// A thread's part of the output. Those after it come when it is dropped.
+/// A thread's part of the output. Dropping it starts the next turn.
 pub struct Turn<'t, W: Write> {
     turns: &'t Turns<W>,
     number: usize,
     held: Vec<u8>,
-    /// How many of these bytes are to be written even if what is to follow fails.
+    /// Number of these bytes that are written even if the following output fails.
     whole: usize,
 }
 
 impl<W: Write> Turn<'_, W> {
-    /// What was written so far is as it should be.
+    /// Marks all output so far as valid.
     pub fn keep(&mut self) {
         self.whole = self.held.len();
     }
 
-    /// Waits until all is written, and what went wrong with that.
+    /// Waits until everything is written. Returns the error if writing failed.
     pub fn finish(mut self) -> io::Result<()> {
         self.keep();
         self.wait()?;
         self.write_held(self.whole)
     }
 
-    /// Until it is its turn.
+    /// Waits for this turn.
     fn wait(&self) -> io::Result<()> {
         let too_early = |place: &mut Place| place.number != self.number && place.failed.is_none();
         let place = self.turns.passed.wait_while(self.turns.place(), too_early);
         place.unwrap_or_else(PoisonError::into_inner).can_go_on()
     }
 
-    /// When it is its turn. Nothing stays in the output's own buffer, either.
+    /// Writes buffered bytes during this turn. Flushes, so that nothing stays in the output's own buffer.
     fn write_held(&mut self, bytes: usize) -> io::Result<()> {
         let held = std::mem::take(&mut self.held);
         self.whole = 0;
@@ -119,7 +119,7 @@ impl<W: Write> Write for Turn<'_, W> {
 
 impl<W: Write> Drop for Turn<'_, W> {
     fn drop(&mut self) {
-        // Output is left over only after another error, which is reported.
+        // Output remains only after another error, which is reported, so this error can be ignored.
         let _ = self.wait().and_then(|()| self.write_held(self.whole));
         self.turns.place().number += 1;
         self.turns.passed.notify_all();
@@ -165,7 +165,7 @@ mod tests {
             let waiting = scope.spawn(|| {
                 let mut second = turns.take(1).unwrap();
                 second.write_all(&much).unwrap();
-                // One byte too many: this returns when the first one is done.
+                // One byte over the limit: this call returns when the first turn is done.
                 second.write_all(b"c").unwrap();
                 assert!(second.held.is_empty());
                 second.finish().unwrap();

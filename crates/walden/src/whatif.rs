@@ -1,4 +1,4 @@
-//! `walden whatif`: settings to try in, what the log would be out.
+//! `walden whatif`: predicts the WAL under other settings.
 
 mod archive;
 mod objects;
@@ -52,18 +52,18 @@ Sizes are distances of LSNs: WAL as written, before any compression by an archiv
 
 Exit status: 0 done, 2 wrong usage, 3 input unreadable or damaged (what comes before the damage is predicted).";
 
-/// Say how much WAL the same work would write under other settings, before trying them on a server
+/// Predict how much WAL the same work would write under other settings, before trying them on a server
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct WhatifArgs {
-    /// Segments, folders of segments, or archives of `walden archive` (a folder, or s3://BUCKET/PREFIX): a trace of the
-    /// work, best over several checkpoints: without any, it does not show what triggers them, and each page counts as
-    /// changed for the first time
+    /// Segments, folders of segments, or archives of `walden archive` (a folder, or s3://BUCKET/PREFIX): a
+    /// trace of the work, best over several checkpoints. A trace without checkpoints does not show what
+    /// triggers them, and each page counts as changed for the first time
     #[arg(value_name = "SOURCE", required = true)]
     sources: Vec<PathBuf>,
 
-    /// Follow the log that ends on this timeline, from its ancestors on [default: of an archive the newest; else each
-    /// timeline by itself]
+    /// Follow the WAL history that ends on this timeline, including its ancestors [default: of an archive the
+    /// newest; otherwise each timeline separately]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     timeline: Option<u32>,
 
@@ -71,23 +71,25 @@ pub struct WhatifArgs {
     #[arg(long, value_name = "NAME=VALUE", value_parser = parse_setting)]
     set: Vec<(String, String)>,
 
-    /// A setting to try in several values, in addition to --set; several options give all combinations
+    /// A setting to try with several values, in addition to --set; repeated options try all combinations
     #[arg(long, value_name = "NAME=A,B,C", value_parser = parse_sweep)]
     sweep: Vec<Sweep>,
 
-    /// Predict without this index; its name needs --names, else TABLESPACE/DATABASE/FILE
+    /// Predict without this index. A name requires --names; otherwise use TABLESPACE/DATABASE/FILE
     #[arg(long, value_name = "INDEX")]
     drop_index: Vec<String>,
 
-    /// Predict with one more B-tree index on a table, with keys of BYTES bytes: a range from ascending to random keys
+    /// Predict with an additional B-tree index on a table, with keys of BYTES bytes. The result is a range
+    /// from ascending to random keys
     #[arg(long, value_name = "TABLE:BYTES", value_parser = parse_index)]
     add_index: Vec<(String, u32)>,
 
-    /// A table's fillfactor, in per cent: a range by how many updates become HOT
+    /// Predict with another fillfactor of a table, in per cent. The result is a range, depending on how many
+    /// updates become HOT
     #[arg(long, value_name = "TABLE=PERCENT", value_parser = parse_fill)]
     fillfactor: Vec<(String, u8)>,
 
-    /// A setting that the trace was written under, if the trace does not show it
+    /// A setting under which the trace was written, if the trace does not show it
     #[arg(long, value_name = "NAME=VALUE", value_parser = parse_setting)]
     traced: Vec<(String, String)>,
 
@@ -95,8 +97,8 @@ pub struct WhatifArgs {
     #[arg(long, value_name = "DSN|FILE")]
     names: Vec<String>,
 
-    /// A base backup in plain format, or a stopped server's data directory, as of before the trace, for pages that the log
-    /// alone does not have
+    /// A base backup in plain format, or a stopped server's data directory, from before the trace, for pages
+    /// that the WAL alone does not contain
     #[arg(long, value_name = "DIR")]
     base: Option<PathBuf>,
 
@@ -108,12 +110,12 @@ pub struct WhatifArgs {
     #[arg(long, value_name = "LSN|TIME", value_parser = parse_bound)]
     to: Option<Bound>,
 
-    /// Search the settings for an aim: 'halve the WAL', 'WAL under 200GB a day', 'with recovery under 2 minutes', 'disk under
-    /// 20GB', 'processor time under 5%', 'without compression'
+    /// Search for settings that reach a goal: 'halve the WAL', 'WAL under 200GB a day', 'with recovery under
+    /// 2 minutes', 'disk under 20GB', 'processor time under 5%', 'without compression'
     #[arg(long, value_name = "AIM", conflicts_with_all = ["set", "sweep"], value_parser = Aim::parse)]
     advise: Option<Aim>,
 
-    /// Predict the size of archives, compressed by `walden compress` and by --archiver if it is given
+    /// Predict the size of archives, compressed by `walden compress` and, if given, by --archiver
     #[arg(long)]
     archive: bool,
 
@@ -121,15 +123,16 @@ pub struct WhatifArgs {
     #[arg(long, value_name = "COMMAND")]
     archiver: Option<String>,
 
-    /// Speed of this server's recovery in bytes a second, such as 80MB [default: by records, images and pages]
+    /// Recovery speed of this server in bytes per second, such as 80MB [default: by records, images and
+    /// pages]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     redo_rate: Option<usize>,
 
-    /// Rates of recovery that `walden bench redo --calibrate` wrote [default: what it wrote on this machine, if it did]
+    /// Recovery rates from `walden bench redo --calibrate` [default: those measured on this machine, if any]
     #[arg(long, value_name = "FILE", conflicts_with = "redo_rate")]
     recovery_rates: Option<PathBuf>,
 
-    /// Compress every image, not a sample of each table's: slower, but without the error of sampling
+    /// Compress every image, not just a sample of each table's: slower, but without sampling error
     #[arg(long)]
     all_images: bool,
 
@@ -142,24 +145,25 @@ pub struct WhatifArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     threads: Option<u16>,
 
-    /// Also write a page with charts: curves of the sweeps, where the bytes are, checkpoints, how sure it is
+    /// Also write a page with charts: curves of the sweeps, bytes by cause, checkpoints, uncertainty
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
 
-    /// Also write the curve of a swept setting as a picture; a second curve gets FILE with -2 in its name
+    /// Also write the curve of a swept setting as an SVG image; a second curve goes to FILE with -2 in its
+    /// name
     #[arg(long, value_name = "FILE", requires = "sweep")]
     svg: Option<PathBuf>,
 
     #[command(flatten)]
     overwrite: Overwrite,
 
-    /// How to print it; docs/whatif.md has the JSON
+    /// Output format; docs/whatif.md describes the JSON
     #[arg(long, value_enum, default_value_t)]
     format: Format,
 }
 
 impl WhatifArgs {
-    /// Whether other tables or indexes are asked for, and not settings alone.
+    /// Returns whether tables or indexes are changed, not only settings.
     fn has_objects(&self) -> bool {
         !(self.drop_index.is_empty() && self.add_index.is_empty() && self.fillfactor.is_empty())
     }
@@ -173,7 +177,7 @@ struct Sweep {
 }
 
 impl Sweep {
-    /// Whether the values are numbers, so that a curve can be drawn.
+    /// Returns whether several values are numbers, so that a curve can be drawn.
     fn has_numbers(&self) -> bool {
         self.values.iter().filter_map(|value| sweep::quantity(value)).count() > 1
     }
@@ -211,7 +215,7 @@ pub fn run(args: &WhatifArgs) -> Result<ExitCode> {
     let (from, to) = bounds(args, &inventory, threads)?;
     let mut files = Vec::new();
     if args.has_objects() {
-        // A wrong name is refused before the log is read.
+        // Refuses a wrong name before reading the WAL.
         objects(args, &named, &files);
         files = objects::learn(&mut named, run, threads)?;
     }
@@ -251,7 +255,7 @@ pub fn run(args: &WhatifArgs) -> Result<ExitCode> {
     Ok(sources::ended(&inventory, forecast.damage.as_ref()))
 }
 
-/// Sets of settings with smaller values than those of the advice, if that reaches its aim.
+/// Returns sets of settings with smaller values than the advice, if the advice reaches the goal.
 fn finer_candidates(
     forecast: &Forecast,
     aim: &Aim,
@@ -264,9 +268,9 @@ fn finer_candidates(
     advise::finer_candidates(&chosen.changed, run.segment_size)
 }
 
-/// Checks that pages and pictures can be written.
+/// Checks that pages and images can be written.
 fn can_write(args: &WhatifArgs) -> Result<()> {
-    // Lines for combinations with another setting are two curves.
+    // With several sweeps, there are two curves.
     let has_several_lines = args.sweep.len() > 1;
     let second = args.svg.as_deref().filter(|_| has_several_lines).map(|path| numbered(path, 1));
     let wanted = [
@@ -277,7 +281,7 @@ fn can_write(args: &WhatifArgs) -> Result<()> {
     output::can_write(&wanted, args.overwrite, &Inputs::new(args.sources.iter().chain(&args.base)))
 }
 
-/// Curves as pictures.
+/// Writes curves as SVG images.
 fn draw(document: &Document, path: &Path, overwrite: Overwrite) -> Result<()> {
     for (index, curve) in sweep::curves(document).iter().enumerate() {
         let svg =
@@ -287,7 +291,7 @@ fn draw(document: &Document, path: &Path, overwrite: Overwrite) -> Result<()> {
     Ok(())
 }
 
-/// The file of the picture with this index: all but the first have a number in their names.
+/// Returns the file name of the image with this index: all but the first have a number.
 fn numbered(path: &Path, index: usize) -> PathBuf {
     if index == 0 {
         return path.to_owned();
@@ -297,7 +301,7 @@ fn numbered(path: &Path, index: usize) -> PathBuf {
     path.with_file_name(format!("{stem}-{}{ending}", index + 1))
 }
 
-/// All requested sets of settings.
+/// Returns all requested sets of settings.
 fn changes(args: &WhatifArgs) -> Vec<Vec<(String, String)>> {
     let mut all = vec![args.set.clone()];
     for sweep in &args.sweep {
@@ -312,13 +316,13 @@ fn changes(args: &WhatifArgs) -> Vec<Vec<(String, String)>> {
     all
 }
 
-/// Changes of tables and indexes; `files` are those of the trace.
+/// Returns the changes of tables and indexes; `files` are those of the trace.
 fn objects(args: &WhatifArgs, names: &Names, files: &[RelFileLocator]) -> Vec<ObjectChange> {
     objects::changes(args, &Relations::new(names, files))
         .unwrap_or_else(|error| crate::wrong_usage(&error.to_string()))
 }
 
-/// A prediction follows one server on one timeline.
+/// Returns the longest run: a prediction follows one server on one timeline.
 fn the_run(inventory: &Inventory) -> Result<&Run> {
     let longest = inventory.runs.iter().max_by_key(|run| run.segments.len());
     let Some(run) = longest else {
@@ -337,7 +341,7 @@ fn the_run(inventory: &Inventory) -> Result<&Run> {
     Ok(run)
 }
 
-/// Prints which settings have no effect, before anything is read.
+/// Checks the names of settings before anything is read. Returns a note for each setting without effect.
 fn check_names(changes: &[Vec<(String, String)>], run: &Run) -> Result<Vec<String>> {
     let mut notes: Vec<String> = Vec::new();
     for (name, value) in changes.iter().flatten() {
@@ -354,7 +358,7 @@ fn check_names(changes: &[Vec<(String, String)>], run: &Run) -> Result<Vec<Strin
 
 fn bounds(args: &WhatifArgs, inventory: &Inventory, threads: usize) -> Result<(Option<Lsn>, Option<Lsn>)> {
     let has_times = [args.from, args.to].iter().any(|bound| matches!(bound, Some(Bound::Time(_))));
-    // Only times need another reading of the log.
+    // Only times require an additional pass over the WAL.
     let timeline =
         if has_times { Timeline::read(&inventory.runs, threads, |_| ()) } else { Timeline::default() };
     Ok(timeline.range(args.from, args.to)?)
@@ -368,7 +372,7 @@ fn ask(run: &Run, question: &Question<'_>) -> Result<Forecast> {
             progress.advance(bytes);
         }
     });
-    // What no server of this version would start with.
+    // The server would refuse to start with this setting.
     if let Err(PredictError::Setting(error)) = &forecast {
         crate::wrong_usage(&error.to_string());
     }
@@ -392,7 +396,7 @@ fn recovery(args: &WhatifArgs) -> Result<Recovery> {
 
 fn parse_setting(text: &str) -> Result<(String, String), String> {
     let (name, value) = named(text)?;
-    // What a version does not have is found when the trace's is known.
+    // Settings that the trace's version lacks are found when that version is known.
     Settings::default_of(Major::V19).set(&name, &value).map_err(|error| error.to_string())?;
     Ok((name, value))
 }

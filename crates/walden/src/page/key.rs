@@ -1,4 +1,4 @@
-//! Which page: files and names as arguments, and as text.
+//! Parses and formats the identity of a page: files, names and block numbers.
 
 use walden_format::record::{Fork, RelFileLocator};
 use walden_redo::BlockKey;
@@ -6,7 +6,7 @@ use walden_source::names::{DEFAULT_TABLESPACE, GLOBAL_TABLESPACE, Names};
 
 use super::{ForkName, PageArgs};
 
-/// The block that `--relation`, `--fork` and `--block` denote.
+/// Returns the block that `--relation`, `--fork` and `--block` denote.
 pub(super) fn wanted(args: &PageArgs, names: &Names) -> Result<BlockKey, String> {
     let text = args.relation.as_str();
     let (relation, fork) = match parse_file(text) {
@@ -27,7 +27,7 @@ pub(super) fn wanted(args: &PageArgs, names: &Names) -> Result<BlockKey, String>
     Ok(BlockKey { relation, fork: given.or(fork).unwrap_or(Fork::MAIN), block: args.block })
 }
 
-/// Parses `1663/5/16384`, or a path below the data directory, whose suffix is the fork.
+/// Parses `1663/5/16384`, or a path relative to the data directory, whose suffix is the fork.
 pub(crate) fn parse_file(text: &str) -> Option<(RelFileLocator, Option<Fork>)> {
     let parts: Vec<&str> = text.trim_matches('"').split('/').collect();
     let number = |text: &str| text.parse::<u32>().ok();
@@ -85,7 +85,7 @@ fn by_name(name: &str, names: &Names, are_given: bool) -> Result<RelFileLocator,
     }
 }
 
-/// A block as text, by name if it is known.
+/// Formats a block, by name if the name is known.
 pub(super) fn label(key: BlockKey, names: &Names) -> String {
     match names.resolve(key.relation).relation() {
         Some(relation) => {
@@ -96,7 +96,7 @@ pub(super) fn label(key: BlockKey, names: &Names) -> String {
     }
 }
 
-/// Formats numbers as ranges, up to ten of them.
+/// Formats numbers as ranges, at most ten of them.
 pub(super) fn ranges(numbers: impl Iterator<Item = u32>) -> String {
     const MAX_SHOWN: usize = 10;
     let mut runs: Vec<(u32, u32)> = Vec::new();

@@ -1,4 +1,4 @@
-//! `walden receive`: a server's log by streaming replication, into the archive.
+//! `walden receive`: receives a server's WAL by streaming replication, and archives it.
 
 mod settings;
 
@@ -52,37 +52,38 @@ pub struct ReceiveArgs {
     #[command(flatten)]
     place: Place,
 
-    /// The folder in which the log lies until it is archived [default: receive/SLOT in $STATE_DIRECTORY or ~/.local/state/walden]
+    /// The folder that holds the WAL until it is archived [default: receive/SLOT in $STATE_DIRECTORY or
+    /// ~/.local/state/walden]
     #[arg(long, value_name = "DIR", requires = "dsn")]
     spool: Option<PathBuf>,
 
-    /// The replication slot, so that the server keeps what is not received yet
+    /// The replication slot, with which the server keeps WAL until it is received
     #[arg(long, value_name = "NAME", requires = "dsn")]
     slot: Option<String>,
 
-    /// Make the slot if it is not there
+    /// Create the slot if it does not exist
     #[arg(long, requires = "slot")]
     create_slot: bool,
 
-    /// Make durable at once what has come, and say so: for a server that waits for it at each commit
+    /// Sync received WAL immediately and acknowledge it: for a server that waits for it at each commit
     #[arg(long, requires = "dsn")]
     synchronous: bool,
 
-    /// Acknowledge the log once it is durable in the spool, or only once it is in the archive too, the segment that is being written in
-    /// parts: each commit then waits for the archive
+    /// Acknowledge WAL when it is durable in the spool, or only when it is also in the archive, with the
+    /// current segment archived in parts: each commit then waits for the archive
     #[arg(long, value_name = "WHERE", requires = "dsn", default_value = "spool")]
     ack_after: AckAfterOption,
 
-    /// If the server has removed WAL that is missing here, continue with its oldest WAL. The archive records the gap as acknowledged; base
-    /// backups from before it cannot be recovered beyond it
+    /// If the server has removed WAL that is missing here, continue with its oldest WAL. The archive records
+    /// the gap as acknowledged; base backups from before the gap cannot be recovered beyond it
     #[arg(long, requires = "dsn")]
     accept_gap: bool,
 
-    /// How often the server is told how far we are, at least, in seconds
+    /// Maximum time between status messages to the server, in seconds
     #[arg(long, value_name = "N", default_value_t = 10)]
     status_interval: u64,
 
-    /// After so many seconds without a word from the server, connect again; 0 for never
+    /// Reconnect after this many seconds without a message from the server; 0 for never
     #[arg(long, value_name = "N", default_value_t = 60)]
     timeout: u64,
 
@@ -93,18 +94,18 @@ pub struct ReceiveArgs {
     log: LogOptions,
 }
 
-/// How often the main thread looks around.
+/// Polling interval of the main thread.
 const TICK: Duration = Duration::from_millis(50);
-/// How long a server that does not answer is waited for when the process is to stop.
+/// How long a stop request waits for a connection attempt to a server that does not respond.
 const MAX_CONNECTING_AT_STOP: Duration = Duration::from_millis(300);
-/// How often the status is written; at once when its state changes.
+/// How often the status is written. A change of state is written immediately.
 const STATUS_INTERVAL: Duration = Duration::from_secs(1);
-/// How often it is said again why nothing comes, while that is the same.
+/// How often the reason for an interruption is reported again while it stays the same.
 const REPEAT_INTERVAL: Duration = Duration::from_secs(600);
 
-/// Runs `walden receive`, until it is stopped.
+/// Runs `walden receive` until it is stopped.
 pub fn run(args: &ReceiveArgs) -> Result<ExitCode> {
-    // The second one ends the process at once: nothing is lost by that.
+    // A second signal ends the process immediately, without losing anything.
     let stop = signals::stop_on(&[SIGTERM, SIGINT, SIGHUP])?;
     let wants_status = signals::flag_on(SIGUSR1)?;
 
@@ -169,7 +170,8 @@ pub fn run(args: &ReceiveArgs) -> Result<ExitCode> {
     Ok(ExitCode::from(status))
 }
 
-/// Ends the process while all that still run wait for a server that does not answer: nothing has come that could be lost.
+/// Ends the process while all remaining receivers wait for unresponsive servers: no WAL was received that
+/// could be lost.
 fn end_while_connecting(servers: &[Server], statuses: Vec<Status>) -> ! {
     systemd::notify("STOPPING=1");
     for (server, status) in servers.iter().zip(statuses) {
@@ -178,17 +180,18 @@ fn end_while_connecting(servers: &[Server], statuses: Vec<Status>) -> ! {
     std::process::exit(0)
 }
 
-/// What was said last: the same trouble at each attempt is said once.
+/// The last reports, so that the same problem is not reported at each attempt.
 #[derive(Default)]
 struct Said {
     streaming: String,
     interruption: Option<(String, Instant)>,
-    /// The interruption was said after the other.
+    /// The last report was an interruption.
     is_interrupted: bool,
 }
 
 impl Said {
-    /// Whether to say that the log comes: from another position, or after it was said that it does not.
+    /// Returns whether to report that streaming started: from another position, or after an interruption was
+    /// reported.
     fn should_say_streaming(&mut self, text: &str) -> bool {
         let is_new = self.streaming != text;
         if is_new {
@@ -197,7 +200,7 @@ impl Said {
         std::mem::take(&mut self.is_interrupted) || is_new
     }
 
-    /// Whether to say why it does not come.
+    /// Returns whether to report why streaming was interrupted.
     fn should_say_interruption(&mut self, text: &str, now: Instant) -> bool {
         let is_recent = |(before, at): &(String, Instant)| {
             before == text && now.saturating_duration_since(*at) < REPEAT_INTERVAL
@@ -211,7 +214,7 @@ impl Said {
     }
 }
 
-/// Receives from one server, and says what happens; the exit status that is due to it.
+/// Receives from one server, and logs events. Returns the exit status.
 fn run_one(server: &Server, receiver: &Receiver<'_>, stop: &AtomicBool) -> u8 {
     let prefix = server.prefix();
     let say = |text: String| server.log.note(&format!("{prefix}{text}"));
@@ -272,7 +275,7 @@ fn run_one(server: &Server, receiver: &Receiver<'_>, stop: &AtomicBool) -> u8 {
             server.log.write(&[Entry::of_push(name, result.as_ref(), waiting)]);
         }
     };
-    // Nobody would look for it in the status of a service that has just begun.
+    // Logged here, because the status of a newly started service is rarely inspected.
     if let Err(error @ ArchiveError::Missing(_)) = server.archive.expect_archive() {
         let hint = hint_line(error.hint());
         server.log.warn(&format!("{prefix}{error}; the received WAL waits in the spool{hint}"));
@@ -295,7 +298,7 @@ fn run_one(server: &Server, receiver: &Receiver<'_>, stop: &AtomicBool) -> u8 {
 const SLOT_HINT: &str = "before PostgreSQL 15, a server says it over an ordinary connection only: let the user connect to the database of the DSN, \
 or to postgres, in pg_hba.conf, and start again with an empty spool before the first segment is archived";
 
-/// What the user can do, as a line behind the message.
+/// Formats a hint as a line after the message.
 fn hint_line(hint: Option<&str>) -> String {
     hint.map(|hint| format!("\nHINT: {hint}")).unwrap_or_default()
 }
@@ -310,7 +313,7 @@ mod tests {
         assert!(said.should_say_streaming("from 1 on"));
         assert!(said.should_say_interruption("no room", now));
         assert!(said.should_say_streaming("from 1 on"));
-        // It comes and ends in turns, and gets no further.
+        // Streaming starts and ends repeatedly, without progress.
         assert!(!said.should_say_interruption("no room", now));
         assert!(!said.should_say_streaming("from 1 on"));
         assert!(said.should_say_interruption("no room", now + REPEAT_INTERVAL));

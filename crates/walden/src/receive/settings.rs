@@ -1,4 +1,5 @@
-//! Which servers' logs are received, and how: options, or the sections of `walden.toml`.
+//! The servers from which WAL is received, and their settings: from options, or from sections of
+//! `walden.toml`.
 
 use std::fs::File;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -18,9 +19,9 @@ use crate::archive::{ANSWER_WITHIN, Log};
 use crate::configuration::{AckAfterOption, FILE, ReceiveSection};
 use crate::place::Place;
 
-/// A server whose log is received.
+/// A server from which WAL is received.
 pub struct Server {
-    /// Its name in messages, where there are several.
+    /// The server's name in messages, if there are several servers.
     name: Option<String>,
     pub archive: Archive,
     pub disk: Folder,
@@ -30,7 +31,7 @@ pub struct Server {
     pub log: Log,
 }
 
-/// The server that options name, or all those of the configuration.
+/// Returns the server that the options name, or all servers of the configuration.
 pub fn servers(args: &ReceiveArgs) -> Result<Vec<Server>> {
     let sections = match &args.dsn {
         Some(dsn) => vec![ReceiveSection {
@@ -48,7 +49,8 @@ pub fn servers(args: &ReceiveArgs) -> Result<Vec<Server>> {
     if sections.is_empty() {
         bail!("cannot choose a server: expected --dsn, WALDEN_DSN, or [[receive]] sections in {FILE}");
     }
-    // What a server says of such a name depends on what is asked for, and it would be asked again and again.
+    // Checked here: the server's error for an invalid name depends on the request, and the receiver would
+    // retry forever.
     let mut slots = sections.iter().filter_map(|section| section.slot.as_deref());
     if let Some(slot) = slots.find(|slot| !is_slot_name(slot)) {
         let text = format!(
@@ -100,22 +102,22 @@ impl Server {
         Ok(Server { name, archive, disk, spool, parameters, options, log })
     }
 
-    /// What messages begin with.
+    /// Returns the prefix of messages.
     pub fn prefix(&self) -> String {
         self.name.as_ref().map(|name| format!("{name}: ")).unwrap_or_default()
     }
 
-    /// Leaves the status in the spool.
+    /// Writes the status to the spool.
     pub fn write_status(&self, status: &Status) {
         let json = serde_json::to_vec_pretty(status).unwrap_or_default();
         let path = self.spool.join(status::FILE);
-        // Where both fail, nothing is lost but news: the next one says more.
+        // If both fail, only a status update is lost: the next one replaces it.
         let _ = pending::replace_state(&path, 0o644, &json).or_else(|_| overwrite(&path, json));
     }
 }
 
-/// Writes a status over the one before, which has room on a full disk: the blocks that it is in. Whoever reads it meanwhile finds JSON: what
-/// is left of a longer one is filled with spaces.
+/// Overwrites a status in place, which works on a full disk, as the blocks are already allocated. Pads with
+/// spaces up to the length of the old status, so that concurrent readers always find JSON.
 fn overwrite(path: &Path, mut json: Vec<u8>) -> std::io::Result<()> {
     let flags = rustix::fs::OFlags::NOFOLLOW.bits() as i32;
     let file = File::options().write(true).custom_flags(flags).open(path)?;
@@ -124,18 +126,18 @@ fn overwrite(path: &Path, mut json: Vec<u8>) -> std::io::Result<()> {
     file.write_all_at(&json, 0)
 }
 
-/// Whether a server takes it as the name of a slot (`ReplicationSlotValidateName`).
+/// Returns whether a server accepts this name for a slot (`ReplicationSlotValidateName`).
 fn is_slot_name(name: &str) -> bool {
     let is_allowed = |byte: u8| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'_');
     (1..64).contains(&name.len()) && name.bytes().all(is_allowed)
 }
 
-/// A folder of the system's for the state of services, else of the user's.
+/// Returns the default spool: in the service's state folder, otherwise in the user's.
 fn default_spool(slot: Option<&str>) -> Result<PathBuf> {
     let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     let state = || variable("XDG_STATE_HOME").map(|state| state.join("walden"));
     let home = || variable("HOME").map(|home| home.join(".local/state/walden"));
-    // Of several folders that systemd names, the first.
+    // systemd may set several folders; the first one is used.
     let service = variable("STATE_DIRECTORY")
         .and_then(|folders| folders.to_str().and_then(|all| all.split(':').next()).map(PathBuf::from));
     let folder = service.or_else(state).or_else(home);

@@ -37,24 +37,24 @@ Examples:
 
 Exit status: 0 all is equal, 1 a difference, 2 wrong usage, 3 input unreadable or damaged.";
 
-/// Replay WAL and compare the pages with PostgreSQL's own: with every full-page image, and with data files
+/// Replay WAL and compare the pages with PostgreSQL's: with every full-page image, and with data files
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct CheckArgs {
     #[command(flatten)]
     inputs: Inputs,
 
-    /// The data directory of the server that wrote the log, stopped cleanly: compare its pages with the replayed ones
-    /// as of its shutdown
+    /// The data directory of the server that wrote the WAL, stopped cleanly: compare its pages with the
+    /// replayed ones as of its shutdown
     #[arg(long, value_name = "DIR")]
     pgdata: Option<PathBuf>,
 
-    /// How to print it; docs/redo.md has the JSON
+    /// Output format; docs/redo.md describes the JSON
     #[arg(long, value_enum, default_value_t)]
     format: Format,
 }
 
-/// Checks the log of a workload whose data directory was kept before and after.
+/// Checks the WAL of a workload, given its data directory from before and after.
 #[cfg(feature = "demo")]
 pub fn check_kept(wal: &Path, base: &Path, data: &Path) -> Result<Outcome> {
     let inputs = Inputs {
@@ -83,12 +83,12 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// Images and pages of data files that are not as replayed.
+    /// Returns the number of full-page images and data pages that differ from the replayed pages.
     pub fn different(&self) -> u64 {
         self.images.total().different + self.pages.total().different
     }
 
-    /// The first differences.
+    /// Returns the first differences.
     pub fn differences(&self) -> impl Iterator<Item = &Difference> {
         self.images.differences.iter().chain(&self.pages.differences)
     }
@@ -290,7 +290,7 @@ fn table(outcome: &Outcome) -> String {
     text
 }
 
-/// The counts by whose page it is, and under that by kind of record.
+/// Formats the counts by owner of the page, and below that by kind of record.
 fn counts_table(look: Look, title: &str, check: &Check, version: Major) -> String {
     let mut families: BTreeMap<Family, (Counts, Vec<Row>)> = BTreeMap::new();
     let cells = |counts: &Counts| {

@@ -1,4 +1,4 @@
-//! `walden redo`: replays the log into pages.
+//! `walden redo`: replays WAL into pages.
 
 pub mod check;
 mod replay;
@@ -49,13 +49,13 @@ struct Inputs {
     #[arg(value_name = "SOURCE", required = true)]
     sources: Vec<PathBuf>,
 
-    /// Follow the log that ends on this timeline, from its ancestors on [default: of an archive the newest; else each
-    /// timeline by itself]
+    /// Follow the WAL history that ends on this timeline, including its ancestors [default: of an archive the
+    /// newest; otherwise each timeline separately]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     timeline: Option<u32>,
 
-    /// A base backup in plain format, or a stopped server's data directory, from which the log continues: replay starts with
-    /// its pages
+    /// A base backup in plain format, or a stopped server's data directory, from which the WAL continues:
+    /// replay starts with its pages
     #[arg(long, value_name = "DIR")]
     base: Option<PathBuf>,
 
@@ -64,12 +64,12 @@ struct Inputs {
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     memory: Option<usize>,
 
-    /// Threads: one replays; with more, others read and decompress ahead of it [default: all cores]
+    /// Threads: one replays; any others read and decompress ahead [default: all cores]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     threads: Option<u16>,
 }
 
-/// Prints what is damaged or cannot be read. Returns the exit status for that, if there is anything.
+/// Prints damage and unreadable files. Returns the exit status for them, if there are any.
 fn report(inventory: &Inventory, damages: &[Damage]) -> Option<ExitCode> {
     for unreadable in &inventory.unreadable {
         eprintln!("error: {unreadable}");
@@ -80,10 +80,10 @@ fn report(inventory: &Inventory, damages: &[Damage]) -> Option<ExitCode> {
     (!damages.is_empty() || !inventory.unreadable.is_empty()).then_some(ExitCode::from(DAMAGED))
 }
 
-/// The inputs, opened.
+/// The opened inputs.
 struct Material {
     inventory: Inventory,
-    /// What is replayed: the inventory's runs, with those of their ancestors.
+    /// The WAL to replay: the inventory's runs, preceded by those of their ancestors.
     lineages: Vec<Lineage>,
     base: Option<Base>,
     memory_bytes: usize,
@@ -102,13 +102,13 @@ impl Material {
         Ok(Material { inventory, lineages, base, memory_bytes, threads })
     }
 
-    /// Bytes of all segments.
+    /// Returns the size of all segments in bytes.
     fn bytes(&self) -> u64 {
         let bytes = |lineage: &Lineage| lineage.run.segments.len() as u64 * lineage.run.segment_size.bytes();
         self.lineages.iter().map(bytes).sum()
     }
 
-    /// Replays a lineage, up to the record `last` if there is one.
+    /// Replays a lineage, up to the record at `last` if given.
     fn replay<O: Observer>(
         &self,
         index: usize,
@@ -147,14 +147,16 @@ impl Base {
         Base { path, system_id, timeline, from: data.redo_from() }
     }
 
-    /// The run that goes on from it: of a timeline that was left since, its own, and not that of the server that left it.
+    /// Returns the run that continues the base. If a promoted server has switched to another timeline since,
+    /// that is still the run on the base's own timeline.
     fn run_in(&self, runs: &[Run]) -> Option<usize> {
         let goes_on =
             |run: &Run| run.system_id == self.system_id && run.goes_on_from(self.from, self.timeline);
         runs.iter().rposition(goes_on)
     }
 
-    /// Whether a lineage goes on from it. The segment in which a timeline starts has the end of the one before, too.
+    /// Returns whether a lineage continues the base. The segment in which a timeline starts also contains the
+    /// end of the previous timeline.
     fn is_of(&self, lineage: &Lineage) -> bool {
         let size = lineage.run.segment_size.bytes();
         let has_start = |s: &&SegmentFile| s.start <= self.from && self.from < s.start.plus(size);
@@ -167,13 +169,13 @@ impl Base {
     }
 }
 
-/// The pages of a base that [`open_base`] found good.
+/// Opens the pages of a base that [`open_base`] has accepted.
 pub fn base_pages(path: Option<&Path>) -> std::io::Result<Box<dyn BasePages>> {
     let path = path.ok_or(std::io::ErrorKind::NotFound)?;
     Ok(Box::new(DataDir::open(path).map_err(std::io::Error::other)?))
 }
 
-/// Opens a base backup, and finds the run that goes on from it.
+/// Opens a base backup, and finds the run that continues it.
 pub fn open_base(path: &Path, inventory: &Inventory) -> Result<(usize, DataDir)> {
     let data = DataDir::open(path)?;
     if !data.is_backup() && data.control().state != DatabaseState::ShutDown {
@@ -194,7 +196,7 @@ pub fn open_base(path: &Path, inventory: &Inventory) -> Result<(usize, DataDir)>
     Ok((index, data))
 }
 
-/// Opens a stopped server's data directory, and finds the lineage that its last checkpoint is in.
+/// Opens a stopped server's data directory, and finds the lineage that contains its last checkpoint.
 fn open_stopped(path: &Path, lineages: &[Lineage]) -> Result<(usize, DataDir)> {
     let data = DataDir::open(path)?;
     let control = data.control();
@@ -226,8 +228,8 @@ fn open_stopped(path: &Path, lineages: &[Lineage]) -> Result<(usize, DataDir)> {
     Ok((index, data))
 }
 
-/// How to get a data directory of a cleanly stopped server. A standby that is stopped keeps pages that its WAL does not bring up to date:
-/// its last checkpoint is that of its primary.
+/// Returns how to get the data directory of a cleanly stopped server. The pages of a stopped standby may be
+/// newer than its last checkpoint, which is its primary's.
 fn hint_for_state(state: DatabaseState) -> &'static str {
     match state.is_standby() {
         true => {
@@ -254,7 +256,7 @@ mod tests {
 
     use super::*;
 
-    /// Writes segments of a timeline that were switched at once.
+    /// Writes segments of a timeline, each ended immediately by a switch.
     fn save_segments(folder: &Path, timeline: Timeline, numbers: std::ops::Range<u64>) {
         let mut log = LogWriter::new(Major::V15);
         log.info.timeline = timeline;
@@ -277,7 +279,7 @@ mod tests {
     #[test]
     fn a_base_backup_of_a_timeline_that_was_left_goes_with_the_log_of_it() {
         let folder = tempfile::tempdir().unwrap();
-        // The second timeline begins in segment 4, and the server of the first wrote on.
+        // The second timeline starts in segment 4, and the server of the first one continued to write.
         save_segments(folder.path(), 1, 2..8);
         save_segments(folder.path(), 2, 4..8);
         let runs = Inventory::of(&[folder.path()]).unwrap().runs;

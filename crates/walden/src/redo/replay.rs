@@ -1,4 +1,4 @@
-//! `walden redo replay`: replays the log, and prints the time and the number of known pages.
+//! `walden redo replay`: replays WAL, and prints the duration and the number of known pages.
 
 use std::process::ExitCode;
 use std::time::Instant;
@@ -22,19 +22,19 @@ Examples:
 
 Exit status: 0 done, 2 wrong usage, 3 input unreadable or damaged.";
 
-/// Replay WAL, and say how many pages are known at its end and how long it took
+/// Replay WAL, and print how many pages are known at its end and how long it took
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct ReplayArgs {
     #[command(flatten)]
     inputs: Inputs,
 
-    /// How to print it; docs/redo.md has the JSON
+    /// Output format; docs/redo.md describes the JSON
     #[arg(long, value_enum, default_value_t)]
     format: Format,
 }
 
-/// Counts records.
+/// An observer that counts records.
 #[derive(Default)]
 struct Count(u64);
 

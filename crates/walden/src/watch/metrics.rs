@@ -1,4 +1,5 @@
-//! The metrics of `walden watch --listen`. The number of labels is bounded: relations, databases and slots each have a limit.
+//! The metrics of `walden watch --listen`. The number of labels is bounded: relations, databases and slots
+//! each have a limit.
 
 use std::collections::BTreeMap;
 
@@ -9,9 +10,9 @@ use walden_watch::watch::{CAUSES, Watch};
 
 use crate::prometheus::{self, Labels, Metric};
 
-/// Slots with metrics of their own, the ones furthest behind.
+/// Number of slots with their own metrics, those with the largest lag.
 const MAX_SLOTS: usize = 50;
-/// The name of what has no metrics of its own.
+/// Label for everything without its own metrics.
 const OTHER: &str = "other";
 
 #[rustfmt::skip]
@@ -48,13 +49,13 @@ pub const METRICS: [Metric; 30] = [
     Metric { name: "walden_watch_bytes_per_second", kind: "gauge", help: "Bytes of WAL per second over a window." },
 ];
 
-/// The metrics. What is not known is left out, and not 0.
+/// Formats the metrics. Unknown values are omitted, not reported as 0.
 pub fn render(watch: &Watch) -> String {
     let relations = by_relation(watch);
     prometheus::render(&METRICS, |name| samples(watch, &relations, name))
 }
 
-/// Sums of relations by database and name: a relation that was rewritten has several files, and one series.
+/// Sums up by database and relation name: a rewritten relation has several files, but one series.
 fn by_relation(watch: &Watch) -> BTreeMap<(String, String), Tally> {
     let totals = watch.totals();
     let mut sums: BTreeMap<(String, String), Tally> = BTreeMap::new();
@@ -129,7 +130,7 @@ fn samples(watch: &Watch, relations: &BTreeMap<(String, String), Tally>, name: &
     }
 }
 
-/// The samples of the last checkpoint and the next one.
+/// Returns the samples of the last checkpoint and the next one.
 fn of_checkpoints(watch: &Watch, name: &str) -> Vec<(Labels, f64)> {
     let forecast = watch.forecast();
     let of_cause = |cause: &str, value: f64| (vec![("cause", cause.to_owned())], value);

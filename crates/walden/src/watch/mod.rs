@@ -1,4 +1,4 @@
-//! `walden watch`: what is written into the log now.
+//! `walden watch`: shows the WAL that is being written.
 
 mod metrics;
 mod refresh;
@@ -55,7 +55,7 @@ In the view: Tab changes the list, s the order, / filters, Enter looks into a ro
 
 Exit status: 0 done or stopped, 2 wrong usage, 3 the log cannot be read.";
 
-/// Show what is written into the log now: by relation, kind of record and database, with the next checkpoint
+/// Show the WAL that is being written: by relation, kind of record and database, with the next checkpoint
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct WatchArgs {
@@ -63,20 +63,20 @@ pub struct WatchArgs {
     #[arg(value_name = "PGDATA|PG_WAL|DSN", env = "PGDATA", value_parser = NonEmptyStringValueParser::new())]
     source: String,
 
-    /// Names of tables and indexes: a connection string, read again when files are created or dropped, or a file written by
-    /// explain --save-names [default: of a connection its own]
+    /// Names of tables and indexes: a connection string, read again when files are created or dropped, or a
+    /// file written by explain --save-names [default: the server itself, if DSN is given]
     #[arg(long, value_name = "DSN|FILE")]
     names: Vec<String>,
 
-    /// Print one interval and end
+    /// Print one interval and exit
     #[arg(long, conflicts_with = "listen")]
     once: bool,
 
-    /// Length of an interval that is printed, such as 10s, 5m [default: 10s]
+    /// Length of each printed interval, such as 10s, 5m [default: 10s]
     #[arg(long, value_name = "SPAN", value_parser = parse_span, conflicts_with = "listen")]
     interval: Option<i64>,
 
-    /// How to print intervals; without it and --once, a terminal gets a full-screen view
+    /// Output format of intervals; without it and --once, a terminal gets a full-screen view
     #[arg(long, value_enum, conflicts_with = "listen")]
     format: Option<Format>,
 
@@ -89,28 +89,30 @@ pub struct WatchArgs {
     #[arg(long, value_name = "WHAT", value_enum, value_delimiter = ',', conflicts_with = "listen")]
     by: Vec<By>,
 
-    /// Also group by what a regular expression finds in DATABASE.SCHEMA.TABLE: its capture group, as in 'tenant_(\d+)'
+    /// Also group by what a regular expression matches in DATABASE.SCHEMA.TABLE: its capture group, as in
+    /// 'tenant_(\d+)'
     #[arg(long, value_name = "REGEX", value_parser = parse_pattern, conflicts_with = "listen")]
     group: Option<Regex>,
 
-    /// Rows of each list
+    /// Rows per list
     #[arg(long, value_name = "N", default_value_t = 10)]
     top: usize,
 
-    /// Largest relations, which get metrics of their own and keep them: up to ten times as many have them; the others are one
+    /// Number of largest relations that get metrics of their own and keep them, up to ten times as many over
+    /// time; the others share one
     #[arg(long, value_name = "N", default_value_t = 20, requires = "listen")]
     relations: usize,
 
-    /// A setting of the server, where it is not the one in its files: max_wal_size, checkpoint_timeout,
+    /// A setting of the server that differs from the one in its files: max_wal_size, checkpoint_timeout,
     /// checkpoint_completion_target
     #[arg(long, value_name = "NAME=VALUE", value_parser = parse_setting)]
     set: Vec<(String, String)>,
 
-    /// End after this time
+    /// Exit after this time
     #[arg(long = "for", value_name = "SPAN", value_parser = parse_span)]
     duration: Option<i64>,
 
-    /// Save the sums of all that was seen at the end, as the JSON of explain
+    /// At the end, save the sums of everything observed, as the JSON of explain
     #[arg(long, value_name = "FILE")]
     save: Option<PathBuf>,
 
@@ -126,18 +128,19 @@ enum By {
     Tablespace,
 }
 
-/// How often a folder is looked at, and how long a wait for a server may take.
+/// How often a folder is polled, and the maximum wait for a server.
 const TICK: Duration = Duration::from_millis(200);
-/// How often a folder is looked at where much is written: a checkpoint may remove what was not read.
+/// How often a folder is polled under heavy writes: a checkpoint may remove segments before they are read.
 const BUSY_TICK: Duration = Duration::from_millis(40);
-/// Bytes between two looks that are much, unused ones behind a switch too: segments are what a checkpoint removes.
+/// Bytes between two polls that count as heavy writes. Unused bytes after a segment switch count, too: a
+/// checkpoint removes segments.
 const BUSY_BYTES: u64 = 1 << 20;
-/// How long a folder is looked at often after that: where segments are switched, a look may find nothing between two.
+/// How long frequent polling continues: between segment switches, a poll may find nothing.
 const BUSY_FOR: Duration = Duration::from_secs(2);
 /// Pause after an error.
 const RETRY: Duration = Duration::from_secs(1);
 const DEFAULT_INTERVAL: i64 = 10;
-/// Settings that --set takes.
+/// Settings that --set accepts.
 const SETTINGS: [&str; 3] = ["max_wal_size", "checkpoint_timeout", "checkpoint_completion_target"];
 
 /// Runs `walden watch`.
@@ -189,7 +192,7 @@ fn view(_: Session<'_>) -> Result<ExitCode> {
     bail!("this walden was built without the feature watch: use --once, --interval or --listen")
 }
 
-/// A log that is followed, and what is read beside it.
+/// The followed WAL, and the state that is read in addition.
 struct Session<'a> {
     args: &'a WatchArgs,
     watch: Watch,
@@ -198,9 +201,9 @@ struct Session<'a> {
     stop: Arc<AtomicBool>,
     until: Option<Instant>,
     is_folder: bool,
-    /// Until when the folder is looked at often.
+    /// End of frequent polling.
     busy_until: Instant,
-    /// Notes that were printed.
+    /// Number of notes already printed.
     told: usize,
     problem: Option<String>,
 }
@@ -231,7 +234,7 @@ impl<'a> Session<'a> {
         };
         let names = match names::load(&name_sources) {
             Ok(names) => names,
-            // A role for replication need not be allowed to connect to a database.
+            // A replication role may lack permission to connect to a database.
             Err(error) if args.names.is_empty() => {
                 output::tell(&format!("warning: no names: {error:#}"));
                 walden_source::names::Names::default()
@@ -253,7 +256,8 @@ impl<'a> Session<'a> {
             watch.search_checkpoint();
         }
         let refresher = Refresher::start(subject);
-        // Before, a signal ends the process at once: connecting may take minutes, and there is nothing to save yet.
+        // Until here, a signal ends the process immediately: connecting may take minutes, and there is
+        // nothing to save yet.
         let stop = signals::stop_on(&[SIGTERM, SIGINT])?;
         let until = args.duration.map(|seconds| Instant::now() + Duration::from_secs(seconds.unsigned_abs()));
         Ok(Session {
@@ -270,7 +274,7 @@ impl<'a> Session<'a> {
         })
     }
 
-    /// Counts what was written, after a wait; whether it is not to stop.
+    /// Waits, then counts new WAL. Returns whether to continue.
     fn follow(&mut self) -> bool {
         let result = match self.is_folder {
             true => {
@@ -292,7 +296,7 @@ impl<'a> Session<'a> {
         !self.is_over()
     }
 
-    /// Takes over what was read beside the log.
+    /// Applies the server's state and the names that were read meanwhile.
     fn refresh(&mut self) {
         if self.watch.takes_names() {
             self.refresher.ask_for_names();
@@ -310,7 +314,7 @@ impl<'a> Session<'a> {
         self.stop.load(Ordering::SeqCst) || self.until.is_some_and(|until| Instant::now() >= until)
     }
 
-    /// Prints intervals until it is to stop, the last one shorter.
+    /// Prints intervals until stopped. The last one may be shorter.
     fn print_intervals(&mut self) -> Result<()> {
         let interval = self.args.interval();
         self.watch.take_interval();
@@ -340,7 +344,7 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Says on standard error what happened.
+    /// Prints new notes and problems on standard error.
     fn tell_news(&mut self) {
         let notes = self.watch.notes();
         self.told = self.told.min(notes.len());
@@ -355,7 +359,7 @@ impl<'a> Session<'a> {
         self.problem = problem;
     }
 
-    /// The sums of all that was seen, as `walden explain` has them.
+    /// Returns the sums of everything observed, in the form of `walden explain`.
     fn document(&self) -> Document {
         let context = Context {
             names: self.watch.names(),
@@ -380,13 +384,13 @@ impl<'a> Session<'a> {
     }
 }
 
-/// Serves metrics until it is to stop.
+/// Serves metrics until stopped.
 fn listen(session: Session<'_>, address: SocketAddr) -> Result<ExitCode> {
     let listener = TcpListener::bind(address).with_context(|| format!("cannot listen on {address}"))?;
     output::tell(&format!("serving http://{}/metrics", listener.local_addr()?));
     let page = Arc::new(Mutex::new(metrics::render(&session.watch)));
     let served = page.clone();
-    // It ends with the process: nothing is lost by that.
+    // This thread ends with the process, without losing anything.
     std::thread::spawn(move || http::serve(&listener, &|| lock(&served).clone()));
     let mut session = session;
     let mut goes_on = true;

@@ -1,4 +1,5 @@
-//! What is read beside the log, by a thread of its own: the server's state and the names of relations. The log is followed meanwhile.
+//! Reads the server's state and the names of relations in a separate thread, while the main thread follows
+//! the WAL.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -13,29 +14,29 @@ use walden_watch::settings::Settings;
 
 /// How often the server's state is read.
 const STATE_EVERY: Duration = Duration::from_secs(5);
-/// Of the time between two readings, the state takes at most one part in so many.
+/// Reading the state takes at most 1/`STATE_SHARE` of the time.
 const STATE_SHARE: u32 = 50;
-/// How often names are read at most.
+/// Minimum time between two readings of names.
 const NAMES_EVERY: Duration = Duration::from_secs(15);
 
-/// What is asked.
+/// The sources to read.
 pub struct Subject {
     pub folders: Option<Folders>,
-    /// A server for the state and the names.
+    /// The server to query for the state and the names.
     pub dsn: Option<String>,
     pub name_sources: Vec<String>,
-    /// Settings that came with the names.
+    /// Settings that were saved with the names.
     pub settings: BTreeMap<String, String>,
 }
 
-/// What was read.
+/// A result of reading.
 pub enum Answer {
     Server(Box<ServerState>),
     Names(Box<Names>),
     Problem(String),
 }
 
-/// The thread; it ends with the process.
+/// The reading thread, which ends with the process.
 pub struct Refresher {
     answers: Receiver<Answer>,
     requests: SyncSender<()>,
@@ -77,13 +78,13 @@ impl Refresher {
         Refresher { answers, requests }
     }
 
-    /// Asks for names that are read anew.
+    /// Requests that names be read again.
     pub fn ask_for_names(&self) {
-        // One that is asked for already is enough.
+        // A full channel means that a request is already pending, which suffices.
         let _ = self.requests.try_send(());
     }
 
-    /// What was read since, one by one.
+    /// Returns the next result, if any.
     pub fn answer(&self) -> Option<Answer> {
         self.answers.try_recv().ok()
     }
@@ -104,7 +105,7 @@ impl Reader {
         }
         let Some(client) = &mut self.client else { return of_files };
         match server::by_sql(client, &Settings::of_server(&self.subject.settings)) {
-            // What the server does not tell, its files may.
+            // Uses the files for values that the server does not report.
             Ok(state) => ServerState {
                 settings: if state.settings.all().is_empty() { of_files.settings } else { state.settings },
                 checkpoint: state.checkpoint.or(of_files.checkpoint),
@@ -114,14 +115,14 @@ impl Reader {
                 is_standby: state.is_standby,
             },
             Err(_) => {
-                // Connects again next time.
+                // The next reading connects again.
                 self.client = None;
                 of_files
             }
         }
     }
 
-    /// All names anew; nothing if none of their sources can change.
+    /// Reads all names again. Returns `None` if none of the sources can change.
     fn names(&mut self) -> Option<Names> {
         self.subject.dsn.as_ref()?;
         let mut all = Names::default();

@@ -1,4 +1,4 @@
-//! The full-screen view.
+//! The full-screen view of `walden watch`.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -19,19 +19,19 @@ use super::Session;
 use super::table::{image_share, main_cause, state_lines};
 use crate::output::Overwrite;
 
-/// How often what is shown is computed anew.
+/// How often the displayed data is computed.
 const REFRESH: Duration = Duration::from_secs(1);
-/// How long a key may wait.
+/// Maximum delay of a key.
 const KEY_WAIT: Duration = Duration::from_millis(50);
-/// The windows shown, in seconds.
+/// Lengths of the displayed windows, in seconds.
 const NOW: f64 = 2.0;
 const MINUTE: f64 = 60.0;
 const MINUTES: f64 = 300.0;
-/// Rates that the line of the last minutes has.
+/// Number of rates in the graph of the last minutes.
 const MAX_RATES: usize = 600;
-/// Rows of a list.
+/// Maximum number of rows of a list.
 const MAX_ROWS: usize = 500;
-/// How long a message is shown.
+/// How long a message is displayed.
 const MESSAGE: Duration = Duration::from_secs(8);
 
 /// A list that can be shown.
@@ -55,7 +55,7 @@ impl List {
     }
 }
 
-/// What a list is sorted by.
+/// Sort orders of a list.
 const ORDERS: [&str; 5] = ["now", "1 min", "5 min", "images", "name"];
 
 /// A row: a group in the three windows.
@@ -65,24 +65,24 @@ struct Row {
     now: f64,
     minute: f64,
     minutes: f64,
-    /// Of the longest window.
+    /// The group in the longest window.
     group: GroupDocument,
 }
 
-/// What is shown.
+/// State of the view.
 struct Screen {
     lists: Vec<List>,
     list: usize,
     order: usize,
     filter: String,
-    /// A filter is being typed.
+    /// The user is typing a filter.
     is_typing: bool,
     is_paused: bool,
     is_help: bool,
-    /// The first line of the help that is shown, and the last one that may be.
+    /// First displayed line of the help, and its maximum.
     help_line: usize,
     last_help_line: usize,
-    /// The row that is looked into.
+    /// The row whose details are displayed.
     inside: Option<String>,
     state: TableState,
     rows: Vec<Row>,
@@ -92,7 +92,7 @@ struct Screen {
     message: Option<(Instant, String)>,
 }
 
-/// Shows the view until it is left.
+/// Shows the view until the user leaves it.
 pub fn run(session: &mut Session<'_>) -> Result<()> {
     let mut terminal = ratatui::try_init().context("cannot use the terminal")?;
     let mut screen = Screen::new(&session.groupings);
@@ -164,7 +164,7 @@ impl Screen {
         }
     }
 
-    /// Takes a key; whether the view is left.
+    /// Handles a key. Returns whether to leave the view.
     fn key(&mut self, key: KeyCode, session: &Session<'_>) -> bool {
         if self.is_typing {
             match key {
@@ -312,7 +312,7 @@ impl Screen {
         });
     }
 
-    /// The rows that the filter leaves.
+    /// Returns the rows that match the filter.
     fn visible(&self) -> impl Iterator<Item = &Row> {
         let filter = self.filter.to_lowercase();
         self.rows.iter().filter(move |row| row.text.to_lowercase().contains(&filter))
@@ -379,7 +379,7 @@ impl Screen {
         frame.render_widget(Paragraph::new(text).block(Block::bordered().title(title)), popup);
     }
 
-    /// What is followed, and the rates; a narrow window has less of both.
+    /// Returns the title lines: the source and the rates, abbreviated in a narrow window.
     fn head(&self, width: u16) -> Vec<Line<'static>> {
         let bold = Style::new().add_modifier(Modifier::BOLD);
         let Some(document) = &self.document else { return vec![Line::raw("walden watch")] };
@@ -512,7 +512,7 @@ impl Screen {
 struct Column {
     name: &'static str,
     width: Constraint,
-    /// The narrowest window that has it.
+    /// Minimum width of a window that shows the column.
     min_width: u16,
 }
 
@@ -526,7 +526,7 @@ static COLUMNS: [Column; 7] = [
     Column { name: "why", width: Constraint::Length(11), min_width: 84 },
 ];
 
-/// The first line that fits, else the last one.
+/// Returns the first line that fits, otherwise the last one.
 fn fitting(mut lines: Vec<Line<'_>>, width: u16) -> Line<'_> {
     let fits = lines.iter().position(|line| line.width() <= usize::from(width));
     match fits {
@@ -535,7 +535,7 @@ fn fitting(mut lines: Vec<Line<'_>>, width: u16) -> Line<'_> {
     }
 }
 
-/// Breaks a line between words where it is wider than the window; what goes on is indented.
+/// Breaks a line between words at the window's width. Continuation lines are indented.
 fn wrapped(line: &str, width: usize, indent: &str) -> Vec<String> {
     let (mut lines, mut current) = (Vec::new(), String::new());
     for (index, word) in line.split(' ').enumerate() {
@@ -552,7 +552,7 @@ fn wrapped(line: &str, width: usize, indent: &str) -> Vec<String> {
     lines
 }
 
-/// Slots and archivers that are behind stand out.
+/// Returns the style of a line. Slots and archivers with a problem stand out.
 fn alarm_style(line: &str) -> Style {
     let is_alarming = line.starts_with("Slot") && (line.contains("inactive") || line.contains("lost"))
         || line.starts_with("Checkpoint") && line.contains("is not running")

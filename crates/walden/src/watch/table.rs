@@ -1,10 +1,10 @@
-//! An interval as tables.
+//! Formats an interval as tables.
 
 use walden_report::table::{Look, Row, table as rows_as_table};
 use walden_report::units::{bytes, count, percent, seconds};
 use walden_watch::document::{CheckpointDocument, GroupDocument, Grouping, WatchDocument};
 
-/// The tables of an interval.
+/// Returns the tables of an interval.
 pub fn table(document: &WatchDocument, groupings: &[Grouping], look: Look) -> String {
     let mut text = format!(
         "{}\n  PostgreSQL {}, timeline {}, up to {}, in {}: {}, {}/s, {} commits\n\n",
@@ -53,12 +53,12 @@ fn row(group: &GroupDocument) -> Row {
     }
 }
 
-/// A bar begins at the same place in each row only where no cell is empty.
+/// Replaces an empty cell by a dash: bars are aligned only if no cell is empty.
 fn or_dash(text: String) -> String {
     if text.is_empty() { "-".to_owned() } else { text }
 }
 
-/// Share of images in a group's bytes; nothing if it has none.
+/// Returns the share of images in a group's bytes; empty if it has none.
 pub fn image_share(group: &GroupDocument) -> String {
     match group.sum.image_bytes {
         0 => String::new(),
@@ -66,14 +66,14 @@ pub fn image_share(group: &GroupDocument) -> String {
     }
 }
 
-/// The cause of most of a group's images.
+/// Returns the cause of most of a group's image bytes.
 pub fn main_cause(group: &GroupDocument) -> &str {
     let causes = group.image_bytes_by_cause.iter();
     let largest = causes.max_by_key(|(_, bytes)| bytes.as_u64());
     largest.map_or("", |(name, _)| name.as_str())
 }
 
-/// Checkpoints, archiver, slots and what is wrong, a line each.
+/// Returns one line each for checkpoints, archiver, slots and problems.
 pub fn state_lines(document: &WatchDocument) -> Vec<String> {
     let mut lines = Vec::new();
     lines.push(match &document.checkpoint {

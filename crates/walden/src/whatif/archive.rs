@@ -1,4 +1,4 @@
-//! What compressors make of a trace: a few of its segments, compressed.
+//! Measures compressors on a trace, by compressing a few of its segments.
 
 use std::io::{Read, Write};
 use std::process::{Command, Stdio};
@@ -14,12 +14,12 @@ use walden_whatif::archive::{Compressor, Sample, fit};
 
 use crate::progress::Progress;
 
-/// Segments that are compressed, spread over the trace.
+/// Number of segments to compress, spread over the trace.
 const SAMPLES: usize = 8;
-/// What `walden compress` does without `-1` to `-9`.
+/// The default level of `walden compress`.
 const LEVEL: u8 = FileForm::Segment.default_level();
 
-/// Walden's codec, and the command if there is one, tried on the run.
+/// Measures Walden's codec, and the command if given, on the run.
 pub fn compressors(run: &Run, command: Option<&str>) -> Result<Vec<Compressor>> {
     let step = run.segments.len().div_ceil(SAMPLES).max(1);
     let chosen: Vec<&SegmentFile> = run.segments.iter().step_by(step).filter(|one| !one.partial).collect();
@@ -58,7 +58,7 @@ fn images(run: &Run, segment: &SegmentFile) -> Result<u64> {
     Ok(explanation.buckets.images())
 }
 
-/// Bytes that a command makes of its input.
+/// Pipes bytes through a command, and returns the size of its output in bytes.
 fn through(command: &str, bytes: &[u8]) -> Result<u64> {
     let mut child = Command::new("sh")
         .args(["-c", command])
@@ -69,7 +69,7 @@ fn through(command: &str, bytes: &[u8]) -> Result<u64> {
     let mut input = child.stdin.take().context("cannot write to the command or read from it")?;
     let mut output = child.stdout.take().context("cannot write to the command or read from it")?;
     let count = thread::scope(|scope| {
-        // A command that does not read everything ends the pipe, and says so by its exit status.
+        // Ignored: a command that does not read all of its input reports that by its exit status.
         scope.spawn(move || input.write_all(bytes));
         std::io::copy(&mut output, &mut std::io::sink())
     });

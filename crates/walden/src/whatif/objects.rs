@@ -1,4 +1,4 @@
-//! `walden whatif`: other tables and indexes, with the files that they are about.
+//! Changes of tables and indexes for `walden whatif`, with the affected files.
 
 use anyhow::{Result, bail};
 use rustc_hash::FxHashSet;
@@ -13,8 +13,8 @@ use super::WhatifArgs;
 use crate::progress::Progress;
 use crate::{names, page};
 
-/// Learns from a run which files relations had before they were rewritten, as `walden explain` does, and returns the files that the run
-/// has records of. Without names of a server there is nothing to learn.
+/// Learns from a run which files relations had before they were rewritten, as `walden explain` does. Returns
+/// the files for which the run has records. Without a server's names there is nothing to learn.
 pub fn learn(names: &mut Names, run: &Run, threads: usize) -> Result<Vec<RelFileLocator>> {
     if names.files().next().is_none() {
         return Ok(Vec::new());
@@ -44,7 +44,7 @@ pub struct Relations<'a> {
 }
 
 impl<'a> Relations<'a> {
-    /// Relations with the `files` of the trace, which [`learn`] returned with the names.
+    /// Combines names with the `files` of the trace, which [`learn`] returned for these names.
     pub fn new(names: &'a Names, files: &[RelFileLocator]) -> Relations<'a> {
         let rewritten = |file: &RelFileLocator| match names.resolve(*file) {
             Resolved::Rewritten(relation) => Some((*file, relation)),
@@ -53,13 +53,13 @@ impl<'a> Relations<'a> {
         Relations { names, rewritten: files.iter().filter_map(rewritten).collect() }
     }
 
-    /// All files with the relation that they are or were of.
+    /// Returns all current and former files, each with its relation.
     fn files(&self) -> impl Iterator<Item = (RelFileLocator, &'a Relation)> {
         self.names.files().chain(self.rewritten.iter().copied())
     }
 }
 
-/// Changes of tables and indexes, with the files that they are about.
+/// Returns the requested changes of tables and indexes, with the affected files.
 pub fn changes(args: &WhatifArgs, relations: &Relations<'_>) -> Result<Vec<ObjectChange>> {
     let mut all = Vec::new();
     for name in &args.drop_index {
@@ -88,7 +88,7 @@ pub fn changes(args: &WhatifArgs, relations: &Relations<'_>) -> Result<Vec<Objec
     Ok(all)
 }
 
-/// A relation and its files, those before it was rewritten included.
+/// A relation and all its files, including those from before rewrites.
 #[derive(Default)]
 struct Object<'a> {
     relation: Option<&'a Relation>,
@@ -123,7 +123,7 @@ impl<'a> Object<'a> {
         Object { relation: Some(relation), files: files.collect() }
     }
 
-    /// Refuses a relation of another kind, where names say which it is.
+    /// Refuses a relation of another kind, if the names state its kind.
     fn expect(&self, kinds: &[RelationKind], (option, expected): (&str, &str)) -> Result<()> {
         match self.relation {
             Some(relation) if !kinds.contains(&relation.kind) => {
@@ -133,7 +133,7 @@ impl<'a> Object<'a> {
         }
     }
 
-    /// The files of its indexes.
+    /// Returns the files of the table's indexes.
     fn indexes(&self, relations: &Relations<'_>) -> FxHashSet<RelFileLocator> {
         let Some(table) = self.relation else { return FxHashSet::default() };
         let is_its = |index: &Relation| {
@@ -187,7 +187,7 @@ mod tests {
         };
         assert_eq!(is_index("orders_pkey"), Ok(()));
         assert_eq!(is_index("1663/5/20001"), Ok(()));
-        // What no names are known of may be an index.
+        // A file without a known name may be an index.
         assert_eq!(is_index("1663/5/29999"), Ok(()));
         let refused = "cannot use --drop-index: expected an index, found the table orders";
         assert_eq!(is_index("public.orders"), Err(refused.to_owned()));
