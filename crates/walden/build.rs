@@ -1,7 +1,7 @@
 //! Sets what `walden --version` prints: version, commit and features.
 //!
-//! Nothing here needs a network, and without git (a source archive, say) the commit is left out. Debug builds leave it out
-//! as well, so that a commit alone does not make them build again.
+//! It needs no network, and omits the commit without git, as in a source archive. Debug builds omit it, too,
+//! so that a commit alone does not cause a rebuild.
 
 use std::env;
 use std::fs;
@@ -30,12 +30,12 @@ fn main() {
     fs::write(Path::new(&out).join("long_version"), text).expect("OUT_DIR can be written");
 }
 
-/// The commit that is built, from the environment, from a published package, or from git.
+/// Returns the commit being built, from the environment, from a published package, or from git.
 fn commit() -> Option<String> {
     env::var("WALDEN_COMMIT").ok().filter(|commit| !commit.is_empty()).or_else(of_package).or_else(of_git)
 }
 
-/// `cargo package` notes the commit in the package.
+/// `cargo package` records the commit in the package.
 fn of_package() -> Option<String> {
     let text = fs::read_to_string(".cargo_vcs_info.json").ok()?;
     let (_, after) = text.split_once("\"sha1\"")?;
@@ -49,7 +49,7 @@ fn of_git() -> Option<String> {
     if env::var("PROFILE").is_ok_and(|profile| profile == "debug") {
         return None;
     }
-    // In another project's repository, which may well be around vendored sources, this file is unknown.
+    // If vendored sources are in another project's repository, this file is unknown to its git.
     git(&["ls-files", "--error-unmatch", "build.rs"])?;
     let sha1 = git(&["rev-parse", "HEAD"])?;
     for name in ["logs/HEAD", "index"] {

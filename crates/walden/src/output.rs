@@ -472,7 +472,7 @@ pub fn with_hint(text: String, hint: &'static str) -> anyhow::Error {
     Hinted { text, hint }.into()
 }
 
-/// Suggests what is still possible with WAL of a version that Walden does not read.
+/// Suggests an action for WAL of a version that Walden does not read.
 const UNKNOWN_VERSION_HINT: &str =
     "only a Walden that knows this version can read it; walden compress keeps it as bytes";
 

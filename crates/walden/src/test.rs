@@ -263,7 +263,7 @@ fn test(args: &TestArgs, path: &Path, advance: &(dyn Fn(u64) + Sync)) -> Result<
         Ok(summary)
     });
     let walk = match walk {
-        // A file of which nothing can be read is a result of the test, not an error.
+        // An unreadable file is a result of the test, not an error.
         Err(error @ Error::Damage(_)) => {
             container::Walk { damage: vec![error], ..container::Walk::default() }
         }

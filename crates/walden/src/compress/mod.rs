@@ -115,7 +115,7 @@ pub struct CompressArgs {
     #[arg(long, conflicts_with = "no_verify")]
     rm: bool,
 
-    /// How to print what was done
+    /// Output format of the summary
     #[arg(long, value_enum, default_value_t)]
     format: Format,
 

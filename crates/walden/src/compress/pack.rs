@@ -336,7 +336,8 @@ fn pack_target(args: &CompressArgs, name: Option<&Path>, inputs: &[Input]) -> Pa
             let is_segment =
                 |name: &&OsStr| name.to_str().is_some_and(|name| SegmentName::parse(name).is_some());
             let names: Vec<&OsStr> = inputs.iter().filter_map(|input| input.path.file_name()).collect();
-            // A segment damaged at its start follows the others in the pack, whatever its place in the WAL.
+            // A segment damaged at its start follows the others in the pack, regardless of its place in the
+            // WAL.
             let segments = || names.iter().copied().filter(is_segment);
             let first = segments().min().or(names.first().copied());
             let last = segments().max().or(names.last().copied());

@@ -284,7 +284,7 @@ fn expect_no_repeated_rows(table: Table, files: &[TableFile], earlier: &EarlierF
     Ok(())
 }
 
-/// Returns the error for an existing file of which only some rows are in the new files.
+/// Returns the error for an existing file if only some of its rows are in the new files.
 fn holds_others(old: &Path, new: &Path) -> anyhow::Error {
     anyhow!(
         "cannot write {}: an earlier export's file {} holds some of the same segments and others: name all segments of both, the \

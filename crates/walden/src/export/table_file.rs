@@ -20,7 +20,7 @@ pub(super) struct TableFile {
     pub(super) has_complete: bool,
 }
 
-/// What happens to a file.
+/// The decision about a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Fate {
     /// The file is written.

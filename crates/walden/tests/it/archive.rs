@@ -1,4 +1,4 @@
-//! The archive, judged by servers that really recover from it.
+//! Tests the archive with servers that recover from it.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -27,10 +27,11 @@ walden_testing::tests! {
     no_archive_is_made_within_a_data_directory,
 }
 
-/// A number that says what is in the table.
+/// Computes a checksum of the table's content.
 const CONTENT: &str = "SELECT md5(string_agg(t::text, ',' ORDER BY id)) FROM t";
 
-/// Base backup, work, archive, destroy; then to a restore point, to a time, to the end, and across the timeline switch.
+/// Takes a base backup, works, archives, and destroys the server. Then recovers to a restore point, to a
+/// time, to the end, and across the timeline switch.
 fn servers_recover_from_the_archive(version: u32) -> Outcome {
     let installation = postgres(version)?;
     let primary = ClusterBuilder::new(installation.clone()).wal_segsize_mb(1).start().unwrap();
@@ -63,7 +64,7 @@ fn servers_recover_from_the_archive(version: u32) -> Outcome {
     let commands = [("restore_command", get.as_str()), ("archive_mode", "on"), ("archive_command", &push)];
     let restore =
         |settings: &[(&str, &str)]| recovered(&installation, &backup, &[&commands[..], settings].concat());
-    // Each promoted server archives its own timeline and history beside the others'.
+    // Each promoted server archives its own timeline and history next to the others'.
     for (settings, expected) in [
         (&[("recovery_target_name", "before_more")][..], &at_point),
         (&[("recovery_target_time", time.as_str()), ("recovery_target_timeline", "1")], &at_time),
@@ -72,7 +73,8 @@ fn servers_recover_from_the_archive(version: u32) -> Outcome {
         assert_eq!(content(&mut restored.client("postgres").unwrap()), *expected, "{version}: {settings:?}");
         restored.stop(StopMode::Fast).unwrap();
     }
-    // The third goes on from the end, on a timeline of its own: more work there, and recovery across the switch.
+    // The third server continues from the end, on a new timeline: more work there, and recovery across the
+    // switch.
     let promoted = restore(&[("recovery_target_timeline", "1")]);
     let mut client = promoted.client("postgres").unwrap();
     assert_eq!(content(&mut client), at_end, "{version}: to the end");
@@ -97,7 +99,8 @@ fn servers_recover_from_the_archive(version: u32) -> Outcome {
     let verified: Value = serde_json::from_str(&verified.stdout).unwrap();
     assert!(verified["segments"].as_u64().unwrap() > 10 && verified["records"].as_u64().unwrap() > 1000);
 
-    // The archive beside the data directory of the server that was left behind is read along that one's timeline.
+    // With the data directory of the abandoned server as another source, the archive is read along that
+    // server's timeline.
     let data = primary.data_dir();
     let beside = walden(&["explain", "--format", "json", text(&repo), text(&data)]);
     assert!(beside.stderr.contains("along timeline 1, on which"), "{beside:?}");
@@ -108,8 +111,8 @@ fn servers_recover_from_the_archive(version: u32) -> Outcome {
     Ok(())
 }
 
-/// Recovery along the newest timeline to a moment before that was begun: the history of the timeline that follows has positions that
-/// descend, and its log goes on from the first timeline's.
+/// Recovers along the newest timeline to a time before it started. The next timeline's history then has
+/// descending LSNs, and its WAL continues that of the first timeline.
 fn recover_to_before_a_promotion(
     version: u32,
     restore: impl Fn(&[(&str, &str)]) -> Cluster,
@@ -133,7 +136,7 @@ fn recover_to_before_a_promotion(
     assert_eq!(explained.code, 0, "{version}: {explained:?}");
     let explained: Value = serde_json::from_str(&explained.stdout).unwrap();
     assert!(explained["damage"].is_null(), "{version}: {}", explained["damage"]);
-    // Plain files have the same log.
+    // Exported plain files contain the same WAL.
     let files = early.dir().join("exported");
     let exported =
         walden(&["archive", "export", "--repo", text(repo), "--timeline", &timeline, "-o", text(&files)]);
@@ -147,7 +150,8 @@ fn recover_to_before_a_promotion(
     from_files.stop(StopMode::Fast).unwrap();
 }
 
-/// A restore_command with a wrong path in it: "not there" would end recovery at once, and promote.
+/// A restore_command with a wrong path: reporting the file as missing would end recovery immediately, and
+/// promote.
 fn a_server_of_15_does_not_end_recovery_for_another_clusters_archive() -> Outcome {
     let installation = postgres(15)?;
     let primary = ClusterBuilder::new(installation.clone()).start().unwrap();
@@ -160,7 +164,7 @@ fn a_server_of_15_does_not_end_recovery_for_another_clusters_archive() -> Outcom
     assert_eq!(walden(&["archive", "push", "--repo", text(&other), text(&segment)]).code, 0);
     let backup = back_up_and_archive(&primary, &program, &own);
     let mut client = primary.client("postgres").unwrap();
-    // Of one query, the commit would be in the segment behind the switch.
+    // In a single query, the commit would be in the segment after the switch.
     client.batch_execute("CREATE TABLE t ()").unwrap();
     client.batch_execute("SELECT pg_switch_wal()").unwrap();
     wait_until_archived(&mut client);
@@ -181,7 +185,8 @@ fn a_server_of_15_does_not_end_recovery_for_another_clusters_archive() -> Outcom
     Ok(())
 }
 
-/// A segment is missing in the middle of the archive: PostgreSQL would end recovery before it, and promote.
+/// If a segment in the middle of the archive is missing, PostgreSQL would end recovery before it, and
+/// promote.
 fn a_server_of_15_does_not_end_recovery_at_a_gap() -> Outcome {
     let installation = postgres(15)?;
     let primary = ClusterBuilder::new(installation.clone()).wal_segsize_mb(1).start().unwrap();
@@ -220,7 +225,7 @@ fn a_server_of_15_does_not_end_recovery_at_a_gap() -> Outcome {
         assert!(error.contains("found a gap"), "{error}");
     };
     expect_gap();
-    // As `receive --ack-after archive --accept-gap` leaves it after its spool was lost.
+    // The state that `receive --ack-after archive --accept-gap` leaves after its spool was lost.
     let archive = walden_archive::Archive::new(Box::new(walden_archive::store::Folder::new(&repo)));
     parts::store(&archive, Part { segment: name, start: 0, end: 8192 }, &fs::read(&begun).unwrap()[..8192])
         .unwrap();
@@ -233,7 +238,7 @@ fn a_server_of_15_does_not_end_recovery_at_a_gap() -> Outcome {
     Ok(())
 }
 
-/// Lets a server archive, and copies its data directory while it is stopped: a base backup.
+/// Configures a server to archive, stops it, and copies its data directory as a base backup.
 pub fn back_up_and_archive(primary: &Cluster, program: &Path, repo: &Path) -> PathBuf {
     let push = format!("{} archive push --repo {} %p", program.display(), repo.display());
     primary.configure(&[("archive_mode", "on"), ("archive_command", &push)]).unwrap();
@@ -244,7 +249,7 @@ pub fn back_up_and_archive(primary: &Cluster, program: &Path, repo: &Path) -> Pa
     backup
 }
 
-/// The program where the server's account can run it.
+/// Links the program into a folder from which the server's account can run it.
 pub fn program_for(cluster: &Cluster) -> PathBuf {
     link_program(&cluster.make_folder("bin").unwrap())
 }
@@ -263,8 +268,8 @@ pub fn content(client: &mut Client) -> String {
     client.query_one(CONTENT, &[]).unwrap().get(0)
 }
 
-/// Waits until every segment that is complete is archived. The last file that was archived does not say so: a backup's history
-/// file, which sorts before the segments that follow, may come last.
+/// Waits until every complete segment is archived. The last archived file does not show that: a backup
+/// history file, which sorts before the following segments, may be archived last.
 pub fn wait_until_archived(client: &mut Client) {
     wait(|| {
         let row = client.query_one(
@@ -278,7 +283,7 @@ pub fn wait_until_archived(client: &mut Client) {
     });
 }
 
-/// A server that has recovered from a base backup and what its restore_command gives, and was promoted.
+/// Returns a promoted server that recovered from a base backup and by its restore_command.
 pub fn recovered(installation: &Installation, backup: &Path, settings: &[(&str, &str)]) -> Cluster {
     let builder = ClusterBuilder::new(installation.clone())
         .copy_of(backup)
@@ -315,7 +320,8 @@ pub fn json(arguments: &[&str]) -> Value {
     serde_json::from_str(&run.stdout).unwrap_or_else(|error| panic!("{error}: {run:?}"))
 }
 
-/// PostgreSQL takes 1 to 125 for "not there" and ends recovery: nothing else may end so.
+/// PostgreSQL treats exit statuses 1 to 125 as "file missing" and ends recovery, so no other result may have
+/// such a status.
 fn restore_command_tells_a_missing_file_from_trouble() {
     let folder = tempfile::tempdir().unwrap();
     let (repo, wal) = (folder.path().join("repo"), folder.path().join("pg_wal"));
@@ -332,14 +338,15 @@ fn restore_command_tells_a_missing_file_from_trouble() {
     assert_eq!(get(&repo, name).code, 0);
     assert_eq!(&fs::read(&target).unwrap(), &golden("18.6")[name]);
     fs::remove_file(&target).unwrap();
-    // By hand, beside no server's data directory: nothing is fetched ahead, which nobody would remove.
+    // Invoked manually, outside of a data directory, it fetches nothing ahead, as nothing would remove the
+    // files.
     assert_eq!(walden(&["archive", "get", "--repo", text(&repo), name, text(&target)]).code, 0);
     let is_spool = |entry: fs::DirEntry| entry.file_name().to_string_lossy().starts_with("walden-prefetch-");
     assert!(!fs::read_dir(&wal).unwrap().any(|entry| is_spool(entry.unwrap())));
     fs::remove_file(&target).unwrap();
     assert_eq!(get(&repo, "00000001000000000000000B").code, 1);
     assert_eq!(get(&repo, "00000002.history").code, 1);
-    // A damaged object, a store that cannot be read, an unknown option, a target that cannot be written.
+    // A damaged object, an unreadable store, an unknown option, a target that cannot be written.
     let object = repo.join(format!("wal/00000001/00000000/{name}.wlz"));
     let good = fs::read(&object).unwrap();
     fs::write(&object, &good[..good.len() / 2]).unwrap();
@@ -354,7 +361,7 @@ fn restore_command_tells_a_missing_file_from_trouble() {
     assert!(unwritable.code > 125, "{unwritable:?}");
 }
 
-/// "No archive" is said of a file system that is not mounted, and nothing else.
+/// "No archive" must mean a file system that is not mounted, not an empty archive.
 fn an_archive_that_was_just_made_is_no_missing_one() {
     let folder = tempfile::tempdir().unwrap();
     let (repo, plain) = (folder.path().join("repo"), folder.path().join("plain"));
@@ -401,7 +408,7 @@ fn an_export_of_nothing_is_no_success() {
         let run = export(more);
         assert_eq!(run.code, code, "{more:?}: {run:?}");
     }
-    // The archive's damage is said once, and with one hint.
+    // Damage in the archive is reported once, and with one hint.
     let object = repo.join(format!("wal/00000001/00000000/{name}.wlz"));
     let good = fs::read(&object).unwrap();
     fs::write(&object, &good[..good.len() / 2]).unwrap();
@@ -429,7 +436,7 @@ fn a_configuration_is_written_and_used() {
     assert_eq!(pushed.code, 0, "{pushed:?}");
     let listing = json(&["archive", "list", "--format", "json", "--config", text(&config)]);
     assert_eq!(listing["timelines"][0]["segments"], 1);
-    // What is refused says why and what to do.
+    // A refusal states the reason and a remedy.
     let other = folder.path().join("00000001000000000000000C");
     fs::write(&other, &golden("18.6")[name]).unwrap();
     let refused = walden(&["archive", "push", "--config", text(&config), text(&other)]);
@@ -444,12 +451,12 @@ fn an_archive_that_cannot_be_made_leaves_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let above = folder.path().join("above");
     let repo = above.join("repo");
-    // No file can be made in that folder.
+    // No file can be created in that folder.
     let init = || walden(&["archive", "init", "--repo", text(&repo), "-o", "/proc/walden.toml"]);
     let run = init();
     assert!(run.code == 3 && run.stderr.contains("/proc"), "{run:?}");
     assert!(!above.exists());
-    // What was there before stays.
+    // Existing files stay.
     fs::create_dir_all(&repo).unwrap();
     fs::write(repo.join("notes.txt"), "somebody's").unwrap();
     assert_eq!(init().code, 3);
@@ -463,7 +470,7 @@ fn an_archive_that_cannot_be_made_leaves_nothing() {
     assert!(repo.join("README.txt").exists() && names(&repo.join("docs")) == before);
 }
 
-/// With its segments alone, it would pass for an archive that works until the next push.
+/// With only its segments left, it would look like a working archive until the next push.
 fn an_archive_that_lost_its_identity_is_no_new_one() {
     let folder = tempfile::tempdir().unwrap();
     let (repo, config) = (folder.path().join("repo"), folder.path().join("walden.toml"));
@@ -492,8 +499,8 @@ fn an_archive_that_lost_its_identity_is_no_new_one() {
     assert!(again.stderr.contains("nothing was changed"), "{again:?}");
 }
 
-/// By hand, what is archived comes back, with a warning, where nobody knows whose the archive is. What is not found is not known to be
-/// missing.
+/// If the archive's cluster is unknown, a manual get restores archived files, with a warning. A file that is
+/// not found must not be reported as missing.
 fn expect_whole_files_alone(repo: &Path, name: &str, content: &[u8]) {
     let target = repo.with_extension("target");
     let get = |name: &str| walden(&["archive", "get", "--repo", text(repo), name, text(&target)]);
@@ -525,7 +532,7 @@ fn no_archive_is_made_within_a_data_directory() {
     };
     refused("data/archive", &["--data", text(&data)]);
     refused("link/not/there", &["--data", text(&data)]);
-    // Known by what is in it.
+    // Recognized by its content.
     fs::create_dir(data.join("global")).unwrap();
     fs::write(data.join("global/pg_control"), "").unwrap();
     fs::write(data.join("PG_VERSION"), "18\n").unwrap();
@@ -536,7 +543,7 @@ fn no_archive_is_made_within_a_data_directory() {
     let (nested, unused) = (folder.path().join("archive/wal/nested"), folder.path().join("unused.toml"));
     let nested = walden(&["archive", "init", "--repo", text(&nested), "-o", text(&unused)]);
     assert!(nested.code == 3 && nested.stderr.contains("is an archive"), "{nested:?}");
-    // One that is there already, named in full, and as the server's commands see it.
+    // An existing archive, named in full, and as the server's commands see it.
     let is_warned_of = |place: &Path| {
         let configuration = format!("[archive]\nrepo = \"{}\"\n", place.display());
         fs::write(&config, configuration).unwrap();

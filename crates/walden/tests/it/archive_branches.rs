@@ -1,4 +1,4 @@
-//! A copy that was promoted with the `archive_command` of its primary, while the primary continues.
+//! A copy is promoted with the `archive_command` of its primary, while the primary continues.
 
 use std::fs;
 use std::path::Path;
@@ -47,7 +47,7 @@ fn an_abandoned_history_is_reported_with_a_remedy_that_works(version: u32) -> Ou
         walden(&["archive", "check", "--repo", text(&repo), "--dsn", &server.dsn("postgres")])
     };
     assert!(!check(&primary).stdout.contains("another server was promoted"));
-    // The copy is restored, promoted, and lost before it has archived a segment.
+    // The copy is restored, promoted, and lost before it archived a segment.
     let copy = recovered(&installation, &backup, &archiving);
     wait_for(&repo.join("history/00000002.history.wlz"));
     copy.crash().unwrap();
@@ -67,7 +67,7 @@ fn an_abandoned_history_is_reported_with_a_remedy_that_works(version: u32) -> Ou
         }
     }
 
-    // What the report says: a standby from a new base backup fails, and the remedy works.
+    // As the report predicts, a standby from a new base backup fails, and the remedy works.
     primary.stop(StopMode::Fast).unwrap();
     let second = primary.dir().join("second");
     primary.copy_data(&second).unwrap();

@@ -1,4 +1,4 @@
-//! What becomes of an archive over the years: holes, gaps that are known, its status and metrics.
+//! An archive over the years: gaps, acknowledged gaps, status and metrics.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -69,13 +69,13 @@ fn wait_until_archived(client: &mut Client) {
     wait(|| client.query_one(ready, &[]).unwrap().get::<_, i64>(0) == 0);
 }
 
-/// The primary is lost before it has archived what its standby has received, and marked as done.
+/// The primary is lost before it archived segments that its standby has received, and marked as done.
 fn holes_that_a_failover_leaves_are_found_and_filled() -> Outcome {
     let installation = postgres(18)?;
     let primary = ClusterBuilder::new(installation.clone()).wal_segsize_mb(1).start().unwrap();
     let folder = primary.make_folder("bin").unwrap();
     let (program, repo) = (link_program(&folder), primary.make_folder("repo").unwrap());
-    // A standby that starts before anything was pushed finds an archive.
+    // A standby that starts before the first push finds an archive.
     let config = folder.join("walden.toml");
     let init = walden(&["archive", "init", "--repo", repo.to_str().unwrap(), "-o", config.to_str().unwrap()]);
     assert_eq!(init.code, 0, "{init:?}");
@@ -106,13 +106,13 @@ fn holes_that_a_failover_leaves_are_found_and_filled() -> Outcome {
     }
     wait_until_archived(&mut client);
     assert_whole(&repo, &standby, 0);
-    // What a standby cannot do is not tried, and the rest is looked at.
+    // Checks that a standby cannot perform are skipped, and the others run.
     let dsn = standby.dsn("postgres");
     let on_standby = walden(&["archive", "check", "--repo", text(&repo), "--dsn", &dsn, "--switch"]);
     assert!(on_standby.stdout.contains("not tried: the server is a standby"), "{on_standby:?}");
     assert!(!on_standby.stdout.contains("recovery is in progress"), "{on_standby:?}");
     assert!(on_standby.stdout.contains("  archiver "), "{on_standby:?}");
-    // From here on the primary archives nothing.
+    // From now on, the primary archives nothing.
     client.batch_execute("ALTER SYSTEM SET archive_command = '/bin/false'").unwrap();
     client.batch_execute("SELECT pg_reload_conf()").unwrap();
     std::thread::sleep(Duration::from_millis(200));
@@ -123,7 +123,7 @@ fn holes_that_a_failover_leaves_are_found_and_filled() -> Outcome {
     let mut receiver = standby.client("postgres").unwrap();
     let replayed = format!("SELECT pg_last_wal_replay_lsn() >= '{end}'");
     wait(|| receiver.query_one(&replayed, &[]).unwrap().get(0));
-    // The primary itself shows that they wait.
+    // The primary itself shows that files are waiting.
     let waiting = json(&check(&repo, &primary, &[]));
     assert!(
         waiting["waiting"].as_u64() >= Some(3) && waiting["missing"].as_array().unwrap().is_empty(),
@@ -152,7 +152,7 @@ fn holes_that_a_failover_leaves_are_found_and_filled() -> Outcome {
     assert_whole(&repo, &standby, 0);
     let verified = walden(&["archive", "verify", "--repo", text(&repo)]);
     assert_eq!(verified.code, 0, "{verified:?}");
-    // Another cluster's archive is not filled.
+    // The archive of another cluster is not filled.
     let other = repo.join("../other");
     let (name, content) = golden("18.6").pop_first().unwrap();
     let segment = write(&other, &name, &content);
@@ -180,7 +180,7 @@ fn assert_whole(repo: &Path, server: &Cluster, code: i32) {
     );
 }
 
-/// What is acknowledged is no longer wrong; what grows beyond it is.
+/// An acknowledged gap is no longer a problem, but growth beyond it is.
 fn gaps_are_acknowledged_in_writing() {
     let folder = tempfile::tempdir().unwrap();
     let repo = folder.path().join("archive");
@@ -194,7 +194,7 @@ fn gaps_are_acknowledged_in_writing() {
     };
     segments.iter().for_each(|(name, content)| push(name, content));
     assert_eq!(list(&repo).0, 0);
-    // Two timelines left this one, the later one in 0000001F.
+    // Two timelines branched off this one, the later one in 0000001F.
     push("00000002.history", b"1\t0/1F00028\tno recovery target specified\n");
     let last = segments.keys().next_back().unwrap();
     let next = u64::from_str_radix(&last[16..], 16).unwrap() + 1;
@@ -211,7 +211,7 @@ fn gaps_are_acknowledged_in_writing() {
             ["archive", "acknowledge-gap", "--repo", text(&repo), &range, "--reason", "disk of db1 lost"];
         walden(&[&all[..], &["--by", "ann@db1"]].concat())
     };
-    // Not more than what is missing.
+    // Only missing segments can be acknowledged.
     for (first, end) in [(next - 1, 0x1E), (next, 0x1F), (0x1E, next)] {
         let refused = acknowledge(first, end);
         assert!(refused.code == 3 && refused.stderr.contains("cannot acknowledge"), "{refused:?}");
@@ -228,7 +228,7 @@ fn gaps_are_acknowledged_in_writing() {
     let verified = walden(&["archive", "verify", "--repo", text(&repo)]);
     assert_eq!(verified.code, 0, "{verified:?}");
     assert!(verified.stdout.contains("acknowledged by ann@db1 on 20"), "{verified:?}");
-    // Acknowledged once: there is nothing left to acknowledge.
+    // After the first acknowledgement, nothing remains to acknowledge.
     assert_eq!(acknowledge(0x1D, 0x1E).code, 3);
     push("00000003.history", b"1\t0/2100028\tno recovery target specified\n");
     let (code, listing) = list(&repo);
@@ -237,7 +237,7 @@ fn gaps_are_acknowledged_in_writing() {
     let new: Vec<_> = gaps.iter().filter(|gap| gap["acknowledged"].is_null()).collect();
     assert_eq!((gaps.len(), new.len()), (3, 1), "{listing:#}");
     assert_eq!((&new[0]["first"], &new[0]["last"]), (&Value::from(name(0x1F)), &Value::from(name(0x20))));
-    // The history of a timeline between is missing: nobody can do without it.
+    // The history of an intermediate timeline is missing, which cannot be acknowledged.
     assert_eq!(acknowledge(0x1F, 0x20).code, 0);
     assert_eq!(list(&repo).0, 0);
     push("00000004.history", b"1\t0/2100028\tpromoted\n3\t0/2300028\tpromoted\n");
@@ -255,7 +255,7 @@ fn gaps_are_acknowledged_in_writing() {
     }
 }
 
-/// A server's data directory with two segments that are ready, and a configuration that names a log.
+/// A server's data directory with two segments that are ready, and a configuration with a log file.
 pub struct Site {
     folder: tempfile::TempDir,
     pub segments: BTreeMap<String, Vec<u8>>,
@@ -308,7 +308,7 @@ impl Site {
         self.walden(&["push", text(&self.data().join("pg_wal").join(name))])
     }
 
-    /// The exit status, the report, and the metrics.
+    /// Returns the exit status, the report, and the metrics.
     pub fn status(&self) -> (i32, Value, Metrics) {
         let (data, file) = (self.data(), self.path("walden.prom"));
         let run =
@@ -316,7 +316,7 @@ impl Site {
         (run.code, json(&run), parse(&fs::read_to_string(file).unwrap()))
     }
 
-    /// Replaces the archive by one in an object store at a port of this machine.
+    /// Replaces the archive by one in an object store at a local port.
     fn use_store_at(&self, port: u16) {
         let configuration = format!(
             "[archive]\nrepo = \"s3://bucket/main\"\n[archive.store]\nendpoint = \"http://127.0.0.1:{port}\"\n\
@@ -334,7 +334,8 @@ impl Site {
 /// Values by name and labels.
 pub type Metrics = BTreeMap<String, f64>;
 
-/// Reads an exposition as strictly as its format is described: a help line, a type line, then samples of that name.
+/// Parses an exposition as strictly as its specification: a help line, a type line, then samples of that
+/// name.
 fn parse(text: &str) -> Metrics {
     let is_name = |name: &str| {
         let mut letters = name.bytes();
@@ -377,7 +378,7 @@ fn status_and_metrics_say_what_is_wrong() {
     let names: Vec<&String> = site.segments.keys().collect();
     let count = names.len() as f64;
     let bytes: usize = site.segments.values().map(Vec::len).sum();
-    // More wait than may.
+    // More files wait than the limit.
     let (code, report, metrics) = site.status();
     assert_eq!((code, report["lag"]["files"].as_u64()), (1, Some(names.len() as u64)), "{report:#}");
     assert!(
@@ -391,13 +392,13 @@ fn status_and_metrics_say_what_is_wrong() {
     assert!(metrics["walden_archive_lag_seconds"] >= 0.0 && metrics["walden_archive_up"] == 0.0);
     assert!(metrics["walden_archive_ready_seconds"] >= metrics["walden_archive_lag_seconds"]);
     assert!(metrics["walden_archive_status_timestamp_seconds"] > 1e9);
-    // A file that cannot be written leaves the line.
+    // If the metrics file cannot be written, the status line is still printed.
     let nowhere = site.path("nowhere/walden.prom");
     let unwritten = site.walden(&["status", "--textfile", text(&nowhere)]);
     assert!(unwritten.code == 3 && !unwritten.stdout.is_empty(), "{unwritten:?}");
     assert!(!unwritten.stderr.contains("recycled meanwhile"), "{unwritten:?}");
     assert!(!metrics.contains_key("walden_archive_last_verified_timestamp_seconds"));
-    // One call archives all; the server marks them as done later.
+    // One call archives all files. The server marks them as done later.
     let pushed = site.push(names[0]);
     assert_eq!(pushed.code, 0, "{pushed:?}");
     let warning: Value = serde_json::from_str(pushed.stderr.trim()).unwrap();
@@ -416,7 +417,7 @@ fn status_and_metrics_say_what_is_wrong() {
             >= metrics["walden_archive_oldest_restorable_timestamp_seconds"]
     );
 
-    // What cannot be archived is a problem until it is.
+    // A file that cannot be archived remains a problem until it is archived.
     let next = "0000000100000000000000F0";
     write(&site.data(), &format!("pg_wal/{next}"), &site.segments[names[0]]);
     let failed = site.push(next);
@@ -440,7 +441,7 @@ fn status_and_metrics_say_what_is_wrong() {
     );
     fs::write(site.log(), "").unwrap();
 
-    // Verified, and damaged.
+    // After a verification, and after damage.
     assert_eq!(site.walden(&["verify"]).code, 0);
     let (code, report, metrics) = site.status();
     assert_eq!((code, metrics["walden_archive_last_verified_damaged_objects"]), (0, 0.0), "{report:#}");
@@ -453,7 +454,7 @@ fn status_and_metrics_say_what_is_wrong() {
     assert_eq!(site.walden(&["verify"]).code, 1);
     let (code, report, metrics) = site.status();
     assert_eq!((code, metrics["walden_archive_last_verified_damaged_objects"]), (1, 1.0), "{report:#}");
-    // Recovery leaves its traces too.
+    // Recovery appears in the metrics, too.
     let target = site.path("RECOVERYXLOG");
     let codes = names.iter().map(|name| site.walden(&["get", "--prefetch", "0", name, text(&target)]).code);
     assert!(codes.collect::<Vec<_>>().contains(&200));
@@ -461,7 +462,7 @@ fn status_and_metrics_say_what_is_wrong() {
     let (.., metrics) = site.status();
     assert_eq!(metrics["walden_archive_fetched_files_total"], count - 1.0);
     assert_eq!(metrics["walden_archive_failures_total{command=\"get\",cause=\"damaged_object\"}"], 1.0);
-    // A log that cannot be written keeps no file from being archived.
+    // An unwritable log file does not prevent archiving.
     fs::remove_file(site.log()).unwrap();
     fs::create_dir(site.log()).unwrap();
     let sound = names.iter().find(|name| !object.to_string_lossy().contains(name.as_str())).unwrap();
@@ -469,7 +470,7 @@ fn status_and_metrics_say_what_is_wrong() {
     assert!(pushed.code == 0 && pushed.stderr.contains("cannot append to the log"), "{pushed:?}");
 }
 
-/// As of a file system that is not mounted, or a wrong path: nothing is made there either.
+/// As if a file system were not mounted, or the path were wrong: nothing is created there.
 fn a_place_without_an_archive_is_never_well() {
     let site = Site::new("");
     fs::remove_dir_all(site.repo()).unwrap();
@@ -513,7 +514,7 @@ fn a_server_that_archives_elsewhere_is_found() -> Outcome {
     for round in 0..2 {
         switch(&mut client, round);
         wait_until_archived(&mut client);
-        // Also of an archive that has nothing yet: the server's settings may name another one.
+        // This applies to an empty archive, too: the server's settings may name another archive.
         let (status, found) = archiver();
         assert!(status == "fail" && found.contains("is not in"), "{status}: {found}");
         for server in [["--dsn", dsn.as_str()], ["--pgdata", text(&cluster.data_dir())]] {
@@ -523,7 +524,7 @@ fn a_server_that_archives_elsewhere_is_found() -> Outcome {
         push_all();
         assert_eq!(archiver().0, "ok");
     }
-    // The switch does not wait for what the server has archived elsewhere.
+    // The switch does not wait for segments that the server archives elsewhere.
     let began = Instant::now();
     let options = ["archive", "check", "--repo", text(&repo), "--dsn", &dsn, "--switch", "--wait", "100"];
     let switched = walden(&options);
@@ -531,18 +532,19 @@ fn a_server_that_archives_elsewhere_is_found() -> Outcome {
     assert!(began.elapsed() < Duration::from_secs(60), "{:?}", began.elapsed());
     wait_until_archived(&mut client);
     push_all();
-    // Also one that does not say what it has archived last: its log goes on, and nothing of it arrives.
+    // This also finds a server that does not report its last archived file: its WAL grows, but does not
+    // arrive.
     for round in 2..6 {
         switch(&mut client, round);
     }
     wait_until_archived(&mut client);
-    // The archiver reports a file after it has marked it.
+    // The archiver reports a file after marking it.
     std::thread::sleep(Duration::from_millis(200));
     client.batch_execute("SELECT pg_stat_reset_shared('archiver')").unwrap();
     let behind = walden(&["archive", "status", "--repo", text(&repo), "--dsn", &dsn]);
     assert!(behind.code == 1 && behind.stdout.contains("nothing waits to be archived"), "{behind:?}");
     push_all();
-    // Of an archive that is another cluster's, status says so.
+    // Status reports an archive of another cluster.
     let other = cluster.dir().join("other");
     make_archive(&other);
     let (name, content) = golden("18.6").pop_first().unwrap();
@@ -557,7 +559,7 @@ fn a_server_that_archives_elsewhere_is_found() -> Outcome {
             assert_eq!((run.code, is_other), (code, code == 1), "{run:?}");
         }
     }
-    // Another server was promoted, and has archived a segment of its own timeline.
+    // Another server was promoted, and archived a segment of its own timeline.
     assert_eq!(check("timeline"), ("ok".to_owned(), "the server writes timeline 1".to_owned()));
     let query = "SELECT system_identifier FROM pg_control_system()";
     let system_id: i64 = client.query_one(query, &[]).unwrap().get(0);
@@ -581,7 +583,7 @@ fn a_server_that_archives_elsewhere_is_found() -> Outcome {
     Ok(())
 }
 
-/// Its segments are recycled, and no file ever waits.
+/// The server's segments are recycled, and no file ever waits.
 fn a_server_that_archives_nothing_is_found() -> Outcome {
     let cluster = ClusterBuilder::new(postgres(15)?).wal_segsize_mb(1).start().unwrap();
     let repo = cluster.dir().join("repo");
@@ -595,17 +597,17 @@ fn a_server_that_archives_nothing_is_found() -> Outcome {
     for server in [["--dsn", dsn.as_str()], ["--pgdata", text(&data)]] {
         let run = status(server, &[]);
         assert!(run.code == 1 && run.stdout.contains(off), "{run:?}");
-        // What is received needs no archive_mode.
+        // Streaming to a receiver does not require archive_mode.
         let run = status(server, &["--spool", text(&cluster.dir().join("spool"))]);
         assert!(!run.stdout.contains(off), "{run:?}");
     }
     let check = walden(&["archive", "check", "--repo", text(&repo), "--data", text(&data)]);
     assert!(check.code == 1 && check.stdout.contains(off), "{check:?}");
-    // Its hint is a line that works.
+    // The hint is a command that works.
     let check = walden(&["archive", "check", "--repo", text(&repo), "--dsn", &dsn]);
     let command = format!("archive push --repo {} %p'", repo.display());
     assert!(check.code == 1 && check.stdout.contains(&command), "{check:?}");
-    // Of a server whose WAL is received, the receiver is judged.
+    // If the server's WAL is received, the receiver is checked.
     let spool = cluster.dir().join("spool");
     fs::create_dir(&spool).unwrap();
     for server in [["--dsn", dsn.as_str()], ["--data", text(&data)]] {
@@ -625,7 +627,7 @@ fn a_server_that_archives_nothing_is_found() -> Outcome {
         assert!(!runs.stdout.contains("archive_mode"), "{runs:?}");
         fs::remove_file(spool.join("status.json")).unwrap();
     }
-    // Another library than Walden's asks nobody at Walden's socket.
+    // With a library other than Walden's, Walden's socket is not queried.
     let mut client = cluster.client("postgres").unwrap();
     client.batch_execute("ALTER SYSTEM SET archive_library = 'basic_archive'").unwrap();
     client.batch_execute("SELECT pg_reload_conf()").unwrap();
@@ -673,7 +675,7 @@ fn a_damaged_object_does_not_hide_what_the_others_say() {
     assert_eq!(site.walden(&["list"]).code, 0);
 }
 
-/// Nothing is archived ahead of a segment that is refused; what else is archived behind it does not hide the queue.
+/// No file is archived ahead of a refused segment. Later files archived in other ways do not hide the queue.
 fn a_damaged_segment_does_not_hide_the_queue_behind_it() {
     let site = Site::new("backlog_warning = 1");
     let names: Vec<&String> = site.segments.keys().collect();
@@ -682,13 +684,13 @@ fn a_damaged_segment_does_not_hide_the_queue_behind_it() {
     let mut damaged = good.clone();
     damaged[50_000] ^= 1;
     write(&site.data(), &format!("pg_wal/{first}"), &damaged);
-    // PostgreSQL asks for the same one again and again.
+    // PostgreSQL retries the same segment.
     for _ in 0..3 {
         assert_eq!(site.push(first).code, 1);
     }
     let outcomes = site.entries();
     assert!(outcomes.len() == 3 && outcomes.iter().all(|entry| entry["outcome"] == "failed"), "{outcomes:?}");
-    // As another server of the cluster does, or somebody by hand.
+    // As another server of the cluster does, or an administrator manually.
     let path = site.data().join("pg_wal").join(last);
     assert_eq!(site.walden(&["push", "--look-ahead", "0", text(&path)]).code, 0);
     let stuck = format!("the server does not get past {first}");
@@ -705,13 +707,13 @@ fn a_damaged_segment_does_not_hide_the_queue_behind_it() {
     );
     assert_eq!((metrics["walden_archive_lag_segments"], metrics["walden_archive_failing_files"]), (1.0, 1.0));
     assert!(metrics["walden_archive_ready_files"] > metrics["walden_archive_backlog_limit_files"]);
-    // Each of the two is found without the other: by the log alone, and by the queue alone.
+    // Either source alone reveals it: the log file, and the queue.
     let alone = site.walden(&["status"]);
     assert!(alone.code == 1 && alone.stdout.contains(&failed), "{alone:?}");
     fs::remove_file(site.log()).unwrap();
     let (code, report, _) = site.status();
     assert!(code == 1 && report["problems"][0].as_str().unwrap().contains(&stuck), "{report:#}");
-    // A short queue is a problem once it is an old one.
+    // A short queue becomes a problem when it is old.
     write(&site.data(), &format!("pg_wal/archive_status/{last}.done"), b"");
     fs::remove_file(site.data().join(format!("pg_wal/archive_status/{last}.ready"))).unwrap();
     assert_eq!(site.status().0, 0);
@@ -722,7 +724,8 @@ fn a_damaged_segment_does_not_hide_the_queue_behind_it() {
     let (code, report, metrics) = site.status();
     assert!(code == 1 && report["problems"][0].as_str().unwrap().contains("longer than"), "{report:#}");
     assert!(metrics["walden_archive_lag_seconds"] > metrics["walden_archive_backlog_limit_seconds"]);
-    // It is over when that file is archived and marked as done: a server that does not mark it gets past nothing.
+    // The problem ends when that file is archived and marked as done: a server that does not mark it makes no
+    // progress.
     write(&site.data(), &format!("pg_wal/{first}"), good);
     assert_eq!(site.push(first).code, 0);
     let (code, report, _) = site.status();
@@ -733,13 +736,13 @@ fn a_damaged_segment_does_not_hide_the_queue_behind_it() {
     assert_eq!((code, metrics["walden_archive_failing_files"]), (0, 0.0), "{report:#}");
 }
 
-/// Prometheus gives a scrape up after ten seconds, and its requests to a store are repeated for longer.
+/// Prometheus abandons a scrape after ten seconds, but requests to a store are retried for longer.
 fn the_exporter_answers_while_the_store_does_not() {
     if !cfg!(feature = "s3") {
         return;
     }
     let site = Site::new("");
-    // Nobody listens there any more.
+    // The port is closed.
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     site.use_store_at(port);
     let exporter = Exporter::start(&site);
@@ -753,13 +756,13 @@ fn the_exporter_answers_while_the_store_does_not() {
     }
 }
 
-/// Monitoring gives a check up after some seconds, and then knows nothing of the queue either.
+/// Monitoring abandons a check after some seconds, and would then not know the queue, either.
 fn status_ends_while_the_store_does_not_answer() {
     if !cfg!(feature = "s3") {
         return;
     }
     let site = Site::new("");
-    // Connections are made, and nobody reads from them.
+    // The port accepts connections, but never reads from them.
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     site.use_store_at(listener.local_addr().unwrap().port());
     let (data, began) = (site.data(), Instant::now());
@@ -770,7 +773,7 @@ fn status_ends_while_the_store_does_not_answer() {
     assert_eq!(report["lag"]["files"], site.segments.len());
 }
 
-/// A store that is down is when the server's queue grows.
+/// The server's queue grows when a store is down, so its state must be reported then.
 fn what_the_server_says_is_said_while_the_store_does_not_answer() -> Outcome {
     if !cfg!(feature = "s3") {
         return Ok(());
@@ -788,7 +791,7 @@ fn what_the_server_says_is_said_while_the_store_does_not_answer() -> Outcome {
     wait(|| client.query_one(has_failed, &[]).unwrap().get(0));
     let site = Site::new("");
     let dsn = cluster.dsn("postgres");
-    // Connections are made to the first one, and nobody reads from them; nobody listens at the second one any more.
+    // The first port accepts connections, but never reads from them. The second one is closed.
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let silent = (silent.local_addr().unwrap().port(), Some(silent));
     let gone = (TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port(), None);
@@ -810,7 +813,7 @@ fn what_the_server_says_is_said_while_the_store_does_not_answer() -> Outcome {
     Ok(())
 }
 
-/// Stopped in the end.
+/// An exporter process, stopped on drop.
 struct Exporter {
     child: Child,
     address: String,
@@ -834,10 +837,10 @@ impl Exporter {
         stream
     }
 
-    /// The status line and the body of an answer.
+    /// Returns the status line and the body of a response.
     fn ask(&self, request: &str) -> (String, String) {
         let mut stream = self.connect();
-        // It may hang up before it has read all.
+        // The exporter may close the connection before it has read everything.
         let _ = stream.write_all(request.as_bytes());
         let mut answer = Vec::new();
         let _ = stream.read_to_end(&mut answer);
@@ -862,7 +865,7 @@ fn the_exporter_serves_metrics_and_nothing_else() {
     assert_eq!(status, "HTTP/1.1 200 OK");
     let count = site.segments.len() as f64;
     assert_eq!(parse(&body)["walden_archive_lag_segments"], count);
-    // A connection that says nothing keeps nobody from being served.
+    // A silent connection does not block other clients.
     let silent = exporter.connect();
     assert_eq!(site.push(site.segments.keys().next().unwrap()).code, 0);
     let metrics = parse(&exporter.ask(get).1);
@@ -878,28 +881,28 @@ fn the_exporter_serves_metrics_and_nothing_else() {
     ] {
         assert_eq!(exporter.ask(request).0, format!("HTTP/1.1 {expected}"), "{request:?}");
     }
-    // Too long a request is not read to its end, and the next one is answered.
+    // A request that is too long is not read completely, and the next one is answered.
     let long = format!("GET /metrics HTTP/1.1\r\nX: {}\r\n\r\n", "x".repeat(100_000));
     let (status, _) = exporter.ask(&long);
     assert!(status.is_empty() || status == "HTTP/1.1 400 Bad Request", "{status}");
-    // An archive that cannot be read is a metric, not an end.
+    // An unreadable archive changes a metric, and does not end the exporter.
     let identity = site.repo().join("archive.json");
     fs::write(&identity, "{").unwrap();
     let metrics = parse(&exporter.ask(get).1);
     assert_eq!((metrics["walden_archive_up"], metrics["walden_archive_ready_files"]), (0.0, count));
     assert!(!metrics.contains_key("walden_archive_segments"));
-    // Nor is one that is not there any more.
+    // Nor does a removed archive.
     fs::remove_dir_all(site.repo()).unwrap();
     let metrics = parse(&exporter.ask(get).1);
     assert_eq!((metrics["walden_archive_up"], metrics["walden_archive_problems"]), (0.0, 1.0));
-    // The silent one is closed after its time.
+    // The silent connection is closed after the time limit.
     let mut silent = silent;
     let mut answer = Vec::new();
     let _ = silent.read_to_end(&mut answer);
     assert!(!String::from_utf8_lossy(&answer).contains("200 OK"));
 }
 
-/// Whatever other archivers make of them, which is measured in the same run.
+/// Walden must refuse every bad input. The same run measures how other archivers handle them.
 fn every_bad_input_is_refused() -> Outcome {
     postgres(15)?;
     postgres(14)?;
@@ -911,7 +914,7 @@ fn every_bad_input_is_refused() -> Outcome {
     for row in rows {
         let own = &row["archivers"][0];
         assert_eq!((&own["archiver"], own["status"].as_i64()), (&Value::from("walden"), Some(1)), "{row:#}");
-        // What was archived before stays, and nothing else comes back.
+        // The previously archived content stays, and nothing else is restored.
         let is_taken = row["input"].as_str().unwrap().ends_with("under the same name");
         let restored = if is_taken { "first_content" } else { "nothing" };
         assert_eq!(own["restored"], restored, "{row:#}");

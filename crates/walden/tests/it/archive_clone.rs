@@ -1,5 +1,5 @@
-//! Servers of the archive's cluster that have another history: a clone, and second servers that were promoted to the same timeline. Nothing
-//! of theirs gets into the archive.
+//! Servers of the archive's cluster with another history: a clone, and servers that were promoted to the same
+//! timeline. None of their files may enter the archive.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -28,7 +28,7 @@ walden_testing::tests! {
     an_archive_is_not_filled_from_a_second_promotion,
 }
 
-/// A primary and its archive, which has all that was written before the primary was stopped and copied.
+/// A primary and its archive, which has all WAL written before the primary was stopped and copied.
 struct Site {
     installation: Installation,
     primary: Cluster,
@@ -39,7 +39,7 @@ struct Site {
 impl Site {
     fn new() -> Result<Site, walden_testing::Missing> {
         let installation = postgres(18)?;
-        // What is archived, the tests push.
+        // The tests push files themselves.
         let primary = ClusterBuilder::new(installation.clone())
             .wal_segsize_mb(1)
             .setting("wal_keep_size", "100MB")
@@ -61,7 +61,7 @@ impl Site {
         Ok(site)
     }
 
-    /// Stops the primary, archives what is ready, and copies its data directory with the WAL.
+    /// Stops the primary, archives all ready files, and copies its data directory with the WAL.
     fn copy_to(&self, folder: &Path) {
         self.primary.stop(StopMode::Fast).unwrap();
         for name in ready(&self.primary) {
@@ -78,12 +78,12 @@ impl Site {
         }
     }
 
-    /// A server with a copy.
+    /// Starts a server on a copy.
     fn clone_of(&self, folder: &Path) -> Cluster {
         ClusterBuilder::new(self.installation.clone()).copy_of(folder).start().unwrap()
     }
 
-    /// A server with a copy that was promoted, with some segments on its new timeline.
+    /// Starts and promotes a server on a copy, and writes some segments on its new timeline.
     fn promoted(&self, folder: &Path, rows: i32) -> Cluster {
         let standby = ClusterBuilder::new(self.installation.clone())
             .copy_of(folder)
@@ -108,7 +108,8 @@ impl Site {
         (run.code, report)
     }
 
-    /// Expects that a server is of another history by a file, and that nothing is filled from it.
+    /// Expects that a file identifies a server's different history, and that nothing is filled from that
+    /// server.
     fn expect_other_history(&self, server: &Cluster, file: &str) {
         let before = self.objects();
         for more in [&[][..], &["--repair"]] {
@@ -150,7 +151,7 @@ fn wal(server: &Cluster) -> PathBuf {
     server.data_dir().join("pg_wal")
 }
 
-/// The files that a server has ready, in PostgreSQL's order.
+/// Returns the server's ready files, in PostgreSQL's order.
 fn ready(server: &Cluster) -> Vec<String> {
     ready_files(&wal(server)).unwrap().iter().map(ArchivedFile::to_string).collect()
 }
@@ -160,14 +161,15 @@ fn mark_as_done(server: &Cluster, name: &str) {
     fs::rename(mark("ready"), mark("done")).unwrap();
 }
 
-/// Completes a segment; servers that write different numbers of rows write different records at the same places.
+/// Completes a segment. Servers that write different numbers of rows write different records at the same
+/// LSNs.
 fn switch(client: &mut Client, rows: i32) {
     let insert = format!("INSERT INTO t SELECT i, md5(i::text) FROM generate_series(1, {rows}) i");
     client.batch_execute(&insert).unwrap();
     client.batch_execute("SELECT pg_switch_wal()").unwrap();
 }
 
-/// Three of them, and their names.
+/// Writes three segments, and returns their names.
 fn write_segments(server: &Cluster, rows: i32) -> Vec<String> {
     let mut client = server.client("postgres").unwrap();
     for _ in 0..3 {
@@ -178,7 +180,7 @@ fn write_segments(server: &Cluster, rows: i32) -> Vec<String> {
     names
 }
 
-/// A clone's segment is refused, and those behind it would take the names that the primary is going to archive under.
+/// A clone's segment is refused. The following segments would take names that the primary is going to use.
 fn nothing_of_a_clone_is_archived_behind_what_is_refused() -> Outcome {
     let site = Site::new()?;
     let clone = site.clone_of(&site.base);
@@ -186,13 +188,13 @@ fn nothing_of_a_clone_is_archived_behind_what_is_refused() -> Outcome {
     assert_eq!(write_segments(&clone, 500), names);
     assert_eq!(site.push(&site.primary, &names[0], &["--look-ahead", "0"]).code, 0);
     let before = site.objects();
-    // PostgreSQL asks for the same one again and again.
+    // PostgreSQL retries the same segment.
     for _ in 0..2 {
         let refused = site.push(&clone, &names[0], &[]);
         assert!(refused.code == 1 && refused.stderr.contains("with other content"), "{refused:?}");
         assert_eq!(site.objects(), before);
     }
-    // The same by the process that stays.
+    // The same applies to the resident process.
     let archive = Archive::new(Box::new(Folder::new(&site.repo)));
     let resident = Resident::new(archive, wal(&clone), PushOptions::default());
     let file = ArchivedFile::parse(&names[0]).unwrap();
@@ -212,7 +214,7 @@ fn nothing_of_a_clone_is_archived_behind_what_is_refused() -> Outcome {
     });
     assert!(asked.iter().all(|asked| matches!(asked, Ok(Err(_)))), "{asked:?}");
     assert_eq!(site.objects(), before);
-    // The primary goes on.
+    // The primary continues.
     let pushed = site.push(&site.primary, &names[0], &[]);
     assert_eq!(pushed.code, 0, "{pushed:?}");
     assert!(names.iter().all(|name| site.has(name)), "{:?}", site.objects());
@@ -221,7 +223,7 @@ fn nothing_of_a_clone_is_archived_behind_what_is_refused() -> Outcome {
     Ok(())
 }
 
-/// Two servers that know nothing of each other choose the same timeline.
+/// Two servers that do not know each other choose the same timeline.
 fn nothing_of_a_second_promotion_is_archived_behind_what_is_refused() -> Outcome {
     let site = Site::new()?;
     let first = site.promoted(&site.base, 1000);
@@ -231,7 +233,7 @@ fn nothing_of_a_second_promotion_is_archived_behind_what_is_refused() -> Outcome
         assert!(site.has(&name), "{name}");
     }
     let before = site.objects();
-    // From the same place: the history is the same, and the segments differ.
+    // Promoted at the same LSN: the history is identical, but the segments differ.
     let second = site.promoted(&site.base, 500);
     let pushed = site.push(&second, "00000002.history", &[]);
     assert_eq!(pushed.code, 0, "{pushed:?}");
@@ -239,7 +241,7 @@ fn nothing_of_a_second_promotion_is_archived_behind_what_is_refused() -> Outcome
     let refused = site.push(&second, &segment, &[]);
     assert!(refused.code == 1 && refused.stderr.contains("with other content"), "{refused:?}");
     assert_eq!(site.objects(), before);
-    // From another one.
+    // Promoted at another LSN.
     write_segments(&site.primary, 1000);
     let later = site.primary.dir().join("later");
     site.copy_to(&later);
@@ -252,7 +254,7 @@ fn nothing_of_a_second_promotion_is_archived_behind_what_is_refused() -> Outcome
     Ok(())
 }
 
-/// A clone is busier than its primary and archives first: the primary's files are refused from there on.
+/// A clone is busier than its primary and archives first. From then on, the primary's files are refused.
 fn names_that_a_clone_has_taken_are_reported() -> Outcome {
     let site = Site::new()?;
     let clone = site.clone_of(&site.base);
@@ -279,7 +281,7 @@ fn names_that_a_clone_has_taken_are_reported() -> Outcome {
             assert!(found.contains(part), "{command:?}: {part}: {found}");
         }
     }
-    // The same content is the server's own.
+    // Identical content counts as the server's own.
     let own = write_segments(&clone, 500);
     let found = walden(&["archive", "check", "--repo", text(&site.repo), "--dsn", &clone.dsn("postgres")]);
     assert!(own.len() > names.len() && !found.stdout.contains("another server archived"), "{found:?}");
@@ -292,7 +294,7 @@ fn an_archive_is_not_filled_from_a_clone() -> Outcome {
     let names = write_segments(&site.primary, 1000);
     assert_eq!(write_segments(&clone, 500), names);
     assert_eq!(site.push(&site.primary, &names[0], &["--look-ahead", "0"]).code, 0);
-    // As a standby marks what it has received.
+    // As a standby marks received segments.
     for server in [&site.primary, &clone] {
         names.iter().for_each(|name| mark_as_done(server, name));
     }
@@ -301,10 +303,10 @@ fn an_archive_is_not_filled_from_a_clone() -> Outcome {
     let shown = walden(&["archive", "check", "--repo", text(&site.repo), "--against", &dsn, "--repair"]);
     assert!(shown.code == 1 && shown.stdout.contains("ANOTHER HISTORY at 0/"), "{shown:?}");
     assert!(shown.stdout.contains("Nothing is filled"), "{shown:?}");
-    // Without a segment that both have, by the link to the one before.
+    // Without a common segment, detected by the link to the previous one.
     fs::remove_file(wal(&clone).join(&names[0])).unwrap();
     site.expect_other_history(&clone, &names[1]);
-    // The primary has what the archive lacks.
+    // The primary has the segments that the archive lacks.
     let (code, report) = site.check(&site.primary, &["--repair"]);
     let missing = report["missing"].as_array().unwrap();
     let is_filled = missing.iter().all(|one| one["outcome"] == "filled");
@@ -319,7 +321,7 @@ fn an_archive_is_not_filled_from_a_second_promotion() -> Outcome {
     let site = Site::new()?;
     let first = site.promoted(&site.base, 1000);
     assert_eq!(site.push(&first, "00000002.history", &[]).code, 0);
-    // What the first one has behind that is lost.
+    // The first server's later segments are lost.
     let names: Vec<String> = ready(&first).into_iter().filter(|name| !name.contains('.')).collect();
     for name in &names[1..] {
         fs::remove_file(site.repo.join(ArchivedFile::parse(name).unwrap().key())).unwrap();
@@ -327,7 +329,7 @@ fn an_archive_is_not_filled_from_a_second_promotion() -> Outcome {
     let second = site.promoted(&site.base, 500);
     ready(&second).iter().for_each(|name| mark_as_done(&second, name));
     site.expect_other_history(&second, &names[0]);
-    // From another place, by the history.
+    // Promoted at another LSN: detected by the history.
     write_segments(&site.primary, 1000);
     let later = site.primary.dir().join("later");
     site.copy_to(&later);

@@ -1,4 +1,5 @@
-//! Encrypted archives: read by other implementations of age, recovered from by a server, checked from end to end.
+//! Encrypted archives: read by other implementations of age, used for a server's recovery, and checked end to
+//! end.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -28,7 +29,7 @@ walden_testing::tests! {
 
 const SEGMENT: &str = "00000001000000000000000A";
 
-/// An encrypted archive with a segment in it.
+/// An encrypted archive with one segment.
 struct Setting {
     folder: tempfile::TempDir,
     recipient: String,
@@ -69,7 +70,7 @@ impl Setting {
         text(&self.folder.path().join(name)).to_owned()
     }
 
-    /// Runs a command of the archive as the server would.
+    /// Runs an archive command as the server would.
     fn run(&self, command: &str, arguments: &[&str]) -> Run {
         let config = self.path("walden.toml");
         walden(&[&["archive", command, "--config", &config], arguments].concat())
@@ -98,7 +99,7 @@ fn a_server_of_15_recovers_from_an_encrypted_archive() -> Outcome {
     primary.stop(StopMode::Fast).unwrap();
     let backup = primary.dir().join("backup");
     primary.copy_data(&backup).unwrap();
-    // The server that archives knows the public key alone.
+    // The archiving server knows only the public key.
     let push = format!("{program} archive push --config {} %p", config.display());
     let get =
         format!("{program} archive get --config {} --identity {} %f \"%p\"", config.display(), key.display());
@@ -142,7 +143,7 @@ fn a_server_of_15_recovers_from_an_encrypted_archive() -> Outcome {
     Ok(())
 }
 
-/// The commands that `README.txt` in the archive prints, by the shell.
+/// Runs the commands from the archive's `README.txt` in a shell.
 fn age_itself_decrypts_an_archive_as_its_readme_says() -> Outcome {
     let age = Need::Age.find()?;
     let set = Setting::new();
@@ -227,7 +228,7 @@ fn pyrage_decrypts_an_archive_and_makes_keys_for_it() -> Outcome {
     let got = get();
     assert_eq!(got.code, 0, "{got:?}");
     assert!(fs::read(set.path("target")).unwrap() == golden("18.6")[SEGMENT]);
-    // Whoever knows the public key can encrypt something; it does not become an object of the archive so.
+    // Anyone with the public key can encrypt data, but that does not make it an object of the archive.
     pyrage(&["encrypt", &path, &object, &archives]);
     let got = get();
     assert_eq!(got.code, 200, "{got:?}");
@@ -271,7 +272,7 @@ fn users_are_listed_added_and_removed() {
     assert_eq!(get("user.key").code, 200);
     let listed = walden(&["archive", "key", "list", "--config", &config]);
     assert!(listed.stdout.contains("other") && !listed.stdout.contains("somebody"), "{listed:?}");
-    // The server's configuration names the former key: it works, and status and the check say so.
+    // The server's configuration names a former key: it works, and status and check report it.
     let report: Value =
         serde_json::from_str(&set.run("status", &["--format", "json"]).stdout).expect("a report");
     let note = report["notes"][0].as_str().unwrap_or_default();
@@ -300,7 +301,8 @@ fn a_check_finds_what_is_wrong() {
     };
     let (code, report) = check(&config, &[]);
     assert_eq!((code, status(&report, "push and get")), (0, "ok"), "{report:#}");
-    // A configuration that cannot be read, one without an archive, an archive that is no folder, one that must be encrypted.
+    // An invalid configuration, one without an archive, an archive that is not a folder, one that must be
+    // encrypted.
     let broken = folder.path().join("broken.toml");
     let place = folder.path().join("file");
     fs::write(&place, "not a folder").unwrap();
@@ -315,7 +317,7 @@ fn a_check_finds_what_is_wrong() {
         let (code, report) = check(&broken, &[]);
         assert_eq!((code, status(&report, failed)), (1, "fail"), "{text}: {report:#}");
     }
-    // Another cluster's data directory; and no server.
+    // Another cluster's data directory, and an unreachable server.
     let segment = folder.path().join(SEGMENT);
     fs::write(&segment, &golden("18.6")[SEGMENT]).unwrap();
     assert_eq!(walden(&["archive", "push", "--config", text(&config), text(&segment)]).code, 0);
@@ -334,7 +336,7 @@ fn damage_that_verify_has_found_is_known_without_a_private_key() {
         assert!(run.code == code && run.stdout.contains(expected), "{run:?}");
     };
     status_line(0, "never verified");
-    // As the first versions left it: encrypted.
+    // Encrypted, as written by the first versions.
     let old = set.folder.path().join("repo/verified/run-0000000001.json.age");
     fs::create_dir_all(old.parent().unwrap()).unwrap();
     fs::copy(set.object(), &old).unwrap();
@@ -365,7 +367,7 @@ fn lost_timelines_are_not_known_without_a_private_key_and_every_command_says_so(
         serde_json::from_str::<Value>(&run.stdout).unwrap_or_else(|error| panic!("{error}: {run:?}"))
     };
     assert_eq!(json("list", 0)["has_all_gaps"], true);
-    // Timeline 2 began behind the segment that is there, and all of its segments are lost.
+    // Timeline 2 started after the existing segment, and all of its segments are lost.
     let histories =
         [("00000002.history", "1\t0/B80000\tx\n"), ("00000003.history", "1\t0/B80000\tx\n2\t0/E80000\tx\n")];
     for (name, text) in histories {
@@ -388,7 +390,8 @@ fn lost_timelines_are_not_known_without_a_private_key_and_every_command_says_so(
     assert_eq!(report["holdings"]["has_all_gaps"], false, "{report:#}");
     let report = json("check", 0);
     assert_eq!(status(&report, "segments"), "warn", "{report:#}");
-    // With a private key, they are missing; and what verify has found then is known without one.
+    // With a private key, the segments are known to be missing. The findings of verify are then readable
+    // without a key.
     let identity = set.path("user.key");
     let listed = set.run("list", &["--identity", &identity]);
     assert!(listed.code == 1 && !listed.stdout.contains(unknown), "{listed:?}");
@@ -410,7 +413,7 @@ fn an_encrypted_archive_that_cannot_be_made_leaves_nothing() {
     assert!(!repo.exists());
     let made = init(text(&config));
     assert_eq!(made.code, 0, "{made:?}");
-    // The keys of an archive that is there are those of its objects.
+    // An existing archive keeps the keys of its objects.
     fs::remove_file(&config).unwrap();
     assert_eq!(init("/proc/walden.toml").code, 3);
     assert!(repo.join("keys/0001.age").exists());
@@ -480,14 +483,14 @@ fn a_damaged_generation_of_keys_is_named_by_every_command() {
             assert!(run.code == 3 && run.stderr.contains("keys/0002.age"), "{command}: {run:?}");
         }
         assert_eq!(fs::read_dir(set.path("repo/keys")).unwrap().count(), before);
-        // Recovery goes on with what an earlier generation opens.
+        // Recovery continues with objects of an earlier generation.
         let got = set.run("get", &["--prefetch", "0", "--identity", &identity, SEGMENT, &set.path("target")]);
         assert_eq!(got.code, 0, "{got:?}");
         fs::write(&newest, &good).unwrap();
     }
     assert_eq!(set.run("push", &[&segment]).code, 0);
     assert_eq!(set.run("verify", &["--identity", &identity]).code, 0);
-    // Nor are keys that are missing altogether those of an archive without encryption.
+    // If all keys are missing, the archive must not be treated as unencrypted.
     fs::rename(set.path("repo/keys"), set.path("keys")).unwrap();
     for (command, arguments) in [("rotate", &[][..]), ("add", &[other]), ("list", &[])] {
         let run = key(command, arguments);
@@ -522,7 +525,7 @@ fn an_object_of_another_archive_is_not_acknowledged_and_hides_nothing() {
     let exported = set.run("export", &["--identity", &identity, "-o", &set.path("exported")]);
     let text = format!("{}{}", exported.stdout, exported.stderr);
     assert!(exported.code == 3 && text.contains(&name), "{exported:?}");
-    // Out of the way, the server's file takes its place.
+    // After its removal, the server's file replaces it.
     fs::remove_file(set.object()).unwrap();
     assert_eq!(set.run("push", &[&segment]).code, 0);
     assert_eq!(set.run("verify", &["--identity", &identity]).code, 0);
@@ -544,7 +547,7 @@ fn a_configuration_says_which_value_it_cannot_have() {
     }
 }
 
-/// How a check in a report ended.
+/// Returns the result of a check in a report.
 fn status<'a>(report: &'a Value, name: &str) -> &'a str {
     let checks = report["checks"].as_array().unwrap();
     let check = checks.iter().find(|check| check["name"] == name);

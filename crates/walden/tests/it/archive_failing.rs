@@ -1,4 +1,4 @@
-//! An archiver that fails, for whatever reason, is never well by `walden archive status`.
+//! `walden archive status` must report every failing archiver, whatever the reason.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ walden_testing::tests! {
     without_a_server_nothing_is_said_to_be_well,
 }
 
-/// A server that archives by a command which each case sets.
+/// A server with an archive_command that each case sets.
 struct Site {
     cluster: Cluster,
     client: Client,
@@ -50,7 +50,7 @@ impl Site {
         self.client.query_one(query, &[]).unwrap().get(0)
     }
 
-    /// Waits until the archiver has failed three times, after which it waits for a minute.
+    /// Waits until the archiver has failed three times, after which it pauses for a minute.
     fn wait_until_failed(&mut self, failures_before: i64) {
         let began = Instant::now();
         while self.number("SELECT failed_count FROM pg_stat_archiver") < failures_before + 3 {
@@ -65,14 +65,14 @@ impl Site {
         wait(|| self.number(ENDED) == 1);
     }
 
-    /// Has nothing wait, then a segment for which the archiver fails; its path.
+    /// Empties the queue, then makes the archiver fail on a segment. Returns the segment's path.
     fn fail_with_segment(&mut self) -> PathBuf {
         const READY: &str = "SELECT count(*) FROM pg_ls_archive_statusdir() WHERE name LIKE '%.ready'";
         self.set_command("true");
         wait(|| self.number(READY) == 0);
         let before = self.number("SELECT failed_count FROM pg_stat_archiver");
         self.set_command("false");
-        // The archiver may still archive the first one by the command before.
+        // The archiver may still archive the first segment with the previous command.
         wait(|| {
             if self.number(READY) == 0 {
                 switch(&mut self.client, 0);
@@ -85,7 +85,8 @@ impl Site {
     }
 }
 
-/// A change of the archive or of the ready segment; then the server's command, in which the test replaces `PROGRAM` and `REPO` by paths.
+/// A change of the archive or of the ready segment, and the server's command. The test replaces `PROGRAM` and
+/// `REPO` by paths.
 struct Case {
     prepare: fn(&Path, &Path),
     command: &'static str,
@@ -115,7 +116,7 @@ fn cases() -> Vec<Case> {
     ]
 }
 
-/// Makes it a segment of a version that Walden does not read.
+/// Changes a segment to a version that Walden does not read.
 fn set_magic(_: &Path, segment: &Path) {
     let mut content = fs::read(segment).unwrap();
     for page in content.chunks_mut(8192).filter(|page| page[..2] != [0, 0]) {
@@ -166,7 +167,7 @@ fn each_cause_for_which_an_archiver_fails_is_named() -> Outcome {
         prepare(&repo, &segment);
         let failures = site.number("SELECT failed_count FROM pg_stat_archiver");
         let command = command.replace("PROGRAM", text(&site.program)).replace("REPO", text(&repo));
-        // The server counts no failure of a command that cannot be run: its archiver ends.
+        // If the command cannot be run, the archiver process exits, and the server counts no failure.
         let is_counted = !command.contains("nowhere");
         site.set_command(&command);
         match is_counted {
@@ -199,7 +200,7 @@ fn each_cause_for_which_an_archiver_fails_is_named() -> Outcome {
     Ok(())
 }
 
-/// It never fails, as it never tries.
+/// Such a server never fails, as it never tries.
 fn assert_server_without_command_is_not_well(site: &mut Site) {
     let (dsn, data) = (site.cluster.dsn("postgres"), site.cluster.data_dir());
     let repo = site.cluster.make_folder("unset").unwrap();
@@ -224,7 +225,7 @@ fn without_a_server_nothing_is_said_to_be_well() -> Outcome {
     says_unknown(&status(&["--repo", text(&repo)]));
     let json = status(&["--repo", text(&repo), "--format", "json"]);
     assert!(json.stdout.contains("\"is_server_asked\": false"), "{json:?}");
-    // With the configuration in the data directory, it is known which server archives.
+    // A configuration in the data directory identifies the archiving server.
     let (data, beside) = (site.cluster.data_dir(), site.cluster.dir().join("walden.toml"));
     let config = data.join("walden.toml");
     for path in [&config, &beside] {
@@ -236,7 +237,7 @@ fn without_a_server_nothing_is_said_to_be_well() -> Outcome {
         found.code == 1 && found.stdout.contains("the server's last attempt to archive failed"),
         "{found:?}"
     );
-    // A failure that the log has is a problem with and without a server.
+    // A failure in the log file is a problem with and without a server.
     let log = site.cluster.dir().join("walden.log");
     let segment = site.cluster.dir().join("000000010000000000000001");
     fs::write(&segment, "no segment").unwrap();

@@ -1,6 +1,8 @@
-//! The archive's commands, killed at each of their steps, without space, without permission, on a clock that was set.
+//! Archive commands killed at each of their steps, without disk space, without permission, or with a wrong
+//! clock.
 //!
-//! After each: nothing acknowledged is missing, nothing wrong is handed over, the next run repairs, and nothing is left over.
+//! After each fault, no acknowledged file is missing, no wrong data is returned, the next run repairs the
+//! archive, and no temporary file remains.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -29,7 +31,7 @@ walden_testing::tests! {
     a_clock_that_was_set_loses_nothing,
 }
 
-/// What changes a file system, or makes it durable.
+/// System calls that change a file system, or make it durable.
 const STEPS: [&str; 13] = [
     "write",
     "fsync",
@@ -53,7 +55,7 @@ struct Place {
 }
 
 impl Place {
-    /// With two segments that are ready.
+    /// Creates a place with two ready segments.
     fn new() -> Place {
         let place = Place { root: tempfile::tempdir().unwrap() };
         make_archive(&place.repo());
@@ -67,7 +69,7 @@ impl Place {
         place
     }
 
-    /// With an archive that has both, and a backup that needs the second.
+    /// Creates a place whose archive has both segments, and a backup that needs the second one.
     fn archived() -> Place {
         let place = Place::new();
         let history = format!("{}.00000028.backup", NAMES[1]);
@@ -83,7 +85,7 @@ impl Place {
         place
     }
 
-    /// The same as another one.
+    /// Copies another place.
     fn copy_of(other: &Place) -> Place {
         let place = Place { root: tempfile::tempdir().unwrap() };
         let status =
@@ -112,7 +114,7 @@ impl Place {
         arguments
     }
 
-    /// Whether a file is in the archive; if so, it comes back byte for byte.
+    /// Returns whether a file is in the archive. If so, checks that it is restored exactly.
     fn has(&self, name: &str, what: &str) -> bool {
         let archive = Archive::new(Box::new(Folder::new(self.repo())));
         let target = self.root.path().join("target");
@@ -122,7 +124,7 @@ impl Place {
                 true
             }
             Err(GetError::NotThere { .. }) => false,
-            // Nothing was stored at all.
+            // Nothing has been stored yet.
             Err(GetError::Archive { source: ArchiveError::Missing(_), .. }) => false,
             Err(error) => panic!("{what}: {name}: {error:?}"),
         }
@@ -144,7 +146,7 @@ impl Place {
     }
 }
 
-/// The names of all files below a folder.
+/// Returns the names of all files below a folder.
 fn files(folder: &Path) -> Vec<String> {
     let mut found = Vec::new();
     for entry in fs::read_dir(folder).into_iter().flatten().map(Result::unwrap) {
@@ -156,14 +158,14 @@ fn files(folder: &Path) -> Vec<String> {
     found
 }
 
-/// A step: the k-th call of a system call.
+/// A step: the k-th invocation of a system call.
 #[derive(Clone, Copy, Debug)]
 struct Step {
     call: &'static str,
     number: u32,
 }
 
-/// Runs the program with something that happens at a step.
+/// Runs the program with a fault injected at a step.
 fn run_with(strace: &Path, fault: &str, step: Step, arguments: &[String]) -> Run {
     let Step { call, number } = step;
     let mut command = Command::new(strace);
@@ -172,7 +174,7 @@ fn run_with(strace: &Path, fault: &str, step: Step, arguments: &[String]) -> Run
     Run::of(command.arg(env!("CARGO_BIN_EXE_walden")).args(arguments))
 }
 
-/// `strace`, if it may trace here.
+/// Finds `strace`, if tracing is permitted here.
 pub fn strace() -> Result<PathBuf, Missing> {
     let strace = Need::Strace.find()?;
     let traced = Command::new(&strace).args(["-qq", "-o", "/dev/null", "true"]).output();
@@ -185,7 +187,7 @@ pub fn strace() -> Result<PathBuf, Missing> {
 const KILL: &str = "signal=KILL";
 const KILLED: [i32; 2] = [-1, 128 + 9];
 
-/// Runs a command on a copy of a place, killed at its k-th step, for every k; then once more.
+/// Runs a command on a copy of a place, killed at its k-th step, for every k; then runs it once more.
 fn kill_at_every_step(
     master: &Place,
     arguments: impl Fn(&Place) -> Vec<String>,
@@ -219,7 +221,7 @@ fn kill_at_every_step(
 
 fn a_push_that_is_killed_at_any_step_loses_nothing() -> Outcome {
     let check = |place: &Place, what: &str| {
-        // Nothing was acknowledged; what is there is whole, and none is there without those before it.
+        // Nothing was acknowledged. Existing files are complete, and no file exists without its predecessors.
         let [first, second] = NAMES.map(|name| place.has(name, what));
         assert!(first || !second, "{what}");
     };
@@ -265,7 +267,7 @@ fn pruning_that_is_killed_at_any_step_loses_nothing() -> Outcome {
         assert_eq!(place.objects().len(), 2, "{what}");
     };
     let master = Place::archived();
-    // Something more to remove: an older backup.
+    // An older backup provides more to remove.
     let history = format!("{}.00000028.backup", NAMES[0]);
     let text = format!("START WAL LOCATION: 0/A00028 (file {})\n", NAMES[0]);
     fs::write(master.wal().join(&history), text).unwrap();
@@ -276,7 +278,8 @@ fn pruning_that_is_killed_at_any_step_loses_nothing() -> Outcome {
     kill_at_every_step(&master, arguments, check, check_repaired)
 }
 
-/// Each step fails once for lack of space: what a command then says is true, and it works once there is space again.
+/// Each step fails once for lack of space. The command's report must be true, and the command must work when
+/// there is space again.
 fn a_disk_that_is_full_at_any_step_loses_nothing() -> Outcome {
     let strace = strace()?;
     let (fresh, archived) = (Place::new(), Place::archived());
@@ -286,7 +289,7 @@ fn a_disk_that_is_full_at_any_step_loses_nothing() -> Outcome {
     let commands: [(&Place, Arguments<'_>, usize); 2] = [(&fresh, &push, 2), (&archived, &pack, 2)];
     for (master, arguments, objects) in commands {
         let mut failures = 0;
-        // The first steps of each kind are those of one object from its beginning to its end, and more.
+        // The first steps of each kind cover one object from start to end, and more.
         for step in STEPS.into_iter().flat_map(|call| (1..5).map(move |number| Step { call, number })) {
             let place = Place::copy_of(master);
             let arguments = arguments(&place);
@@ -307,7 +310,7 @@ fn a_disk_that_is_full_at_any_step_loses_nothing() -> Outcome {
     Ok(())
 }
 
-/// A file system of its own, removed with the value.
+/// A separate file system, unmounted on drop.
 struct SmallDisk(PathBuf);
 
 impl SmallDisk {
@@ -349,7 +352,7 @@ fn a_disk_that_fills_up_loses_nothing() -> Outcome {
     disk.remount("size=64m");
     assert_eq!(walden(&place.push(NAMES[0])).code, 0);
     assert!(NAMES.iter().all(|name| place.has(name, "not full any more")));
-    // No space for a pack beside its segments.
+    // There is no space for a pack next to its segments.
     let stored: u64 = files_sizes(&place.repo());
     disk.remount(&format!("size={}k", stored / 1024 + 8));
     let arguments = place.arguments(&["pack", "--segments", "2", "--keep", "0"], &[]);
@@ -360,7 +363,7 @@ fn a_disk_that_fills_up_loses_nothing() -> Outcome {
     disk.remount("size=64m");
     assert_eq!(walden(&arguments).code, 0);
     assert!(NAMES.iter().all(|name| place.has(name, "packed")) && place.objects().len() == 1);
-    // No space for what is exported from it, which is no damage.
+    // There is no space for the exported files, which does not mean damage.
     let plain = place.root.path().join("plain");
     let _small = SmallDisk::mount(&plain, "size=1m")?;
     let exported = walden(&place.arguments(&["export", "-o", plain.to_str().unwrap()], &[]));
@@ -384,13 +387,13 @@ fn what_lies_ready_gives_way_to_what_recovery_asks_for() -> Outcome {
         assert!(began.elapsed().as_secs() < 60, "nothing is fetched ahead");
         std::thread::sleep(std::time::Duration::from_millis(20));
     }
-    // Space for what lies ready, and for half of what is asked for.
+    // There is space for prefetched files, and for half of the requested file.
     fs::remove_file(&target).unwrap();
     disk.remount(&format!("size={}k", files_sizes(&data) / 1024 + 512));
     let again = walden(&get_first);
     assert_eq!(again.code, 0, "{again:?}");
     assert!(fs::read(&target).unwrap() == golden("18.6")[NAMES[0]]);
-    // Nothing is left that could give way.
+    // No prefetched file remains that could be removed.
     let full = walden(&place.arguments(&["get", NAMES[1]], &[&data.join("pg_wal/other")]));
     assert!(full.code > 125 && full.stderr.contains("cannot write "), "{full:?}");
     assert!(full.stderr.contains("HINT: make room in the file system of the file"), "{full:?}");
@@ -421,7 +424,7 @@ fn what_may_only_be_read_is_read_and_not_written() -> Outcome {
         arguments.extend(path.map(|path| path.display().to_string()));
         walden(&arguments)
     };
-    // What is there already is acknowledged; what is not is refused with the reason.
+    // A file that the archive has is acknowledged. A new one is refused, with the reason.
     let again = on_disk(&["push", "--threads", "1"], Some(&place.wal().join(NAMES[0])));
     assert_eq!(again.code, 0, "{again:?}");
     let history = place.wal().join("00000002.history");
@@ -448,7 +451,7 @@ fn what_may_only_be_read_is_read_and_not_written() -> Outcome {
     Ok(())
 }
 
-/// An account that may not even read.
+/// Tests an account without read permission.
 fn expect_denied(folder: &Path, place: &Place) {
     let program = link_program(place.root.path());
     let readable = Command::new("chmod").arg("-R").arg("a+rX").arg(place.root.path()).status();
@@ -463,7 +466,7 @@ fn expect_denied(folder: &Path, place: &Place) {
     let segment = place.wal().join(NAMES[0]);
     let pushed = as_nobody(&["push", segment.to_str().unwrap()]);
     assert!(pushed.code == 1 && pushed.stderr.contains("permission denied"), "{pushed:?}");
-    // Recovery must stop, and not take it for the archive's end.
+    // Recovery must stop, not treat this as the archive's end.
     let got = as_nobody(&["get", "--prefetch", "0", NAMES[0], "/tmp/never-written"]);
     assert!(got.code > 125 && got.stderr.contains("permission denied"), "{got:?}");
     for command in
@@ -474,7 +477,8 @@ fn expect_denied(folder: &Path, place: &Place) {
     }
 }
 
-/// Permissions say nothing of objects, and a run that could not read some does not clear what an earlier one has found.
+/// A permission error does not mean that objects are damaged, and a run that could not read some objects must
+/// not clear the findings of an earlier one.
 fn what_may_not_be_read_is_not_called_damaged() {
     let place = Place::new();
     for name in NAMES {
@@ -514,7 +518,7 @@ fn what_may_not_be_read_is_not_called_damaged() {
     let unreadable = found["unreadable"][0]["object"].as_str().unwrap();
     assert!(run.code == 1 && unreadable.contains(NAMES[1]), "{run:?}");
     assert_eq!(damaged(), Some(1));
-    // A folder that cannot be listed is named.
+    // The error names the folder that cannot be listed.
     let folder = place.repo().join("wal/00000001");
     fs::set_permissions(&folder, fs::Permissions::from_mode(0o000)).unwrap();
     let run = verify_as_other("table");
@@ -525,7 +529,7 @@ fn what_may_not_be_read_is_not_called_damaged() {
     assert_eq!((verify().code, damaged()), (0, Some(0)));
 }
 
-/// This machine's clock decides at most how much is packed, and never that something goes.
+/// The local clock may only affect how much is packed, never cause a removal.
 fn a_clock_that_was_set_loses_nothing() -> Outcome {
     let faketime = Need::Faketime.find()?;
     let master = Place::archived();

@@ -1,4 +1,4 @@
-//! WAL that other archivers keep, imported from repositories that they wrote themselves.
+//! Imports WAL from repositories that other archivers wrote.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -24,14 +24,15 @@ walden_testing::tests! {
     an_interrupted_import_goes_on,
 }
 
-/// A server that archives, its program for that, and what was archived.
+/// An archiving server, and a client of it.
 struct Server {
     cluster: Cluster,
     client: Option<Client>,
 }
 
 impl Server {
-    /// `script` archives the file `$1` (a path) of the name `$2`; `prepare` runs first, as the server's user.
+    /// Starts a server. `script` archives the file `$1` (a path) under the name `$2`; `prepare` runs before,
+    /// as the server's user.
     fn new(
         folders: &[&str],
         prepare: impl Fn(&Path) -> String,
@@ -76,7 +77,8 @@ impl Server {
         }
     }
 
-    /// Segments, a backup history file, a timeline switch with its history and partial segment, and more segments.
+    /// Writes segments, a backup history file, a timeline switch with its history and partial segment, and
+    /// more segments.
     fn work(&mut self) {
         self.sql("CREATE TABLE t AS SELECT i, md5(i::text) FROM generate_series(1, 20000) i; SELECT pg_switch_wal()");
         self.sql("SELECT pg_backup_start('label', fast => true)");
@@ -106,7 +108,7 @@ impl Server {
         }
     }
 
-    /// What the server has archived, as it lies in its pg_wal.
+    /// Returns the files that the server has archived, as stored in its pg_wal.
     fn archived(&self) -> BTreeMap<String, Vec<u8>> {
         let wal = self.cluster.data_dir().join("pg_wal");
         let mut files = BTreeMap::new();
@@ -142,7 +144,7 @@ fn import(repo: &Path, source: &Path) -> (Run, Value) {
     (run, json)
 }
 
-/// Each file comes out of the archive as it was, and the archive is whole.
+/// Checks that the archive returns each file unchanged, and is complete.
 fn assert_archived(repo: &Path, files: &BTreeMap<String, Vec<u8>>) {
     let folder = tempfile::tempdir().unwrap();
     for (name, content) in files {
@@ -155,7 +157,7 @@ fn assert_archived(repo: &Path, files: &BTreeMap<String, Vec<u8>>) {
     assert_eq!(verified.code, 0, "{verified:?}");
 }
 
-/// Each kind of compression, in turns.
+/// Cycles through all kinds of compression.
 fn pgbackrest_script(dir: &Path) -> String {
     format!(
         "case $2 in *0) t=gz;; *1|*6) t=lz4;; *2|*7) t=zst;; *3|*8) t=bz2;; *4) t=none;; *) t=gz;; esac\n\
@@ -196,7 +198,7 @@ fn a_repository_of_pgbackrest_is_imported() -> Outcome {
     assert_eq!(imported["layout"], "pgbackrest");
     assert_eq!(imported["imported"].as_u64(), Some(archived.len() as u64), "{imported:#}");
     assert_archived(&repo, &archived);
-    // Once more, by the stanza's and the cluster's folder: nothing is stored again.
+    // A second import, by the stanza's and the cluster's folder, stores nothing.
     for below in ["archive", "archive/main", "archive/main/15-1"] {
         let (run, imported) = import(&repo, &repository.join(below));
         assert_eq!((run.code, &imported["imported"]), (0, &Value::from(0)), "{run:?}");
@@ -214,7 +216,7 @@ fn a_repository_of_pgbackrest_is_imported() -> Outcome {
     assert_eq!(imported["refused"].as_array().unwrap().len(), 1, "{imported:#}");
     assert_eq!(imported["refused"][0]["path"], text(&damaged));
     assert_eq!(imported["imported"].as_u64(), Some(archived.len() as u64 - 1));
-    // The archive of another cluster takes nothing of this one.
+    // The archive of another cluster accepts none of these files.
     let foreign = folder.path().join("foreign");
     let (name, content) = golden("18.6").pop_first().unwrap();
     let segment = write(folder.path(), &name, &content);
@@ -248,10 +250,12 @@ fn an_encrypted_repository_of_pgbackrest_is_refused() -> Outcome {
     Ok(())
 }
 
-/// Barman's command for servers reaches Barman by ssh: here the same machine, by a program of this name.
+/// Barman's command on servers connects to Barman by ssh. Here this script replaces ssh, and runs commands on
+/// the same machine.
 const SSH: &str = "while [ $# -gt 0 ]; do case $1 in -p) shift 2;; -*) shift;; *) break;; esac; done\nshift\nexec sh -c \"$*\"";
 
-/// The user that the server, and so its archive_command, runs as. Barman refuses to run as another one than its configuration says.
+/// Returns the user that runs the server and its archive_command. Barman refuses to run as a user other than
+/// the configured one.
 fn owner(dir: &Path) -> String {
     let output = Command::new("stat").args(["-c", "%U"]).arg(dir).output().unwrap();
     String::from_utf8(output.stdout).unwrap().trim().to_owned()
@@ -292,7 +296,7 @@ fn a_home_of_barman_is_imported() -> Outcome {
     server.sql("SELECT txid_current(); SELECT pg_switch_wal()");
     server.wait_until_archived();
     server.run(&archive);
-    // The last ones wait in `incoming`: Barman has acknowledged them.
+    // The last segments wait in `incoming`: Barman has acknowledged them.
     server.sql("SELECT txid_current(); SELECT pg_switch_wal()");
     server.wait_until_archived();
     let home = server.cluster.dir().join("barman");
@@ -309,7 +313,7 @@ fn a_home_of_barman_is_imported() -> Outcome {
     Ok(())
 }
 
-/// As each of WAL-G's compressors stores it.
+/// Compresses content like each of WAL-G's compressors.
 fn compressed(ending: &str, content: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::new();
     match ending {
@@ -337,11 +341,11 @@ fn compressed(ending: &str, content: &[u8]) -> Vec<u8> {
 
 const HISTORY: &[u8] = b"1\t0/C00000\tno recovery target specified\n";
 
-/// Complete segments of a golden cluster, and small files of each kind beside them.
+/// Returns complete segments of a golden cluster, and a small file of each other kind.
 fn files() -> BTreeMap<String, Vec<u8>> {
     let mut files = golden("18.6");
     let first = files.keys().next().unwrap().clone();
-    // The last one is where the server was stopped.
+    // The server was stopped in the last segment.
     files.pop_last();
     let start = u64::from_str_radix(&first[16..], 16).unwrap() << 20;
     let label = format!("START WAL LOCATION: 0/{:X} (file {first})\nLABEL: x\n", start + 0x28);
@@ -356,7 +360,7 @@ fn a_storage_of_wal_g_is_imported() {
     let endings = [".lz4", ".zst", ".br", ".lzma", ""];
     let files = files();
     assert!(files.len() >= 4);
-    // Each file with each compressor: the copies are the same, so one of them is imported and the others are there.
+    // Stores each file with each compressor: one copy is imported, and the others count as present.
     for (name, content) in &files {
         for ending in endings {
             write(&storage.join("wal_005"), &format!("{name}{ending}"), &compressed(ending, content));
@@ -371,7 +375,7 @@ fn a_storage_of_wal_g_is_imported() {
     assert_eq!(count("imported") + count("present"), count("files"));
     assert_eq!(imported["ignored"].as_array().unwrap().len(), 1);
     assert_archived(&repo, &files);
-    // WAL-G's encryption leaves no mark; all that is seen is that nothing comes out.
+    // WAL-G's encryption leaves no mark; the only symptom is that decompression fails.
     let encrypted = folder.path().join("encrypted");
     let noise: Vec<u8> = (0..200_000u32).map(|at| (at.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
     write(&encrypted.join("wal_005"), "000000010000000000000008.lz4", &noise);
@@ -390,7 +394,7 @@ fn plain_folders_and_a_servers_pg_wal_are_imported() {
     for (name, content) in &files {
         write(&wal, name, content);
     }
-    // Ahead of its use: one renamed, one without content.
+    // Recycled segments for future use: one renamed, one without content.
     let last = files.keys().rfind(|name| name.len() == 24).unwrap();
     write(&wal, "0000000100000000000000F0", &files[last]);
     write(&wal, "0000000100000000000000F1", &vec![0; 1 << 20]);
@@ -399,10 +403,10 @@ fn plain_folders_and_a_servers_pg_wal_are_imported() {
     assert_eq!(imported["imported"].as_u64(), Some(files.len() as u64), "{imported:#}");
     assert_eq!(imported["ignored"].as_array().unwrap().len(), 2, "{imported:#}");
     assert_archived(&repo, &files);
-    // What is damaged, misnamed or different is refused, each with its reason.
+    // Damaged, misnamed or different files are refused, each with its reason.
     let bad = folder.path().join("bad");
     let mut damaged = files[last].clone();
-    // A byte of the first record: behind a switch, any bytes are the same log.
+    // Changes a byte of the first record: bytes after a switch do not matter.
     damaged[60] ^= 1;
     write(&bad, "a/0000000100000000000000F0.gz", b"\x1F\x8B\x08not gzip");
     write(&bad, &format!("b/{last}"), &damaged);
@@ -415,7 +419,7 @@ fn plain_folders_and_a_servers_pg_wal_are_imported() {
     assert_archived(&repo, &files);
 }
 
-/// After each part of an import, the next one does the rest.
+/// An import continues where an interrupted one stopped.
 fn an_interrupted_import_goes_on() {
     let folder = tempfile::tempdir().unwrap();
     let (source, part, repo) =
