@@ -1,4 +1,5 @@
-//! Ctrl-C at any moment of pack, import and export: they end at once, leave nothing half-written, and go on when they are run again.
+//! Ctrl-C at any time during pack, import and export: the commands end immediately, leave no partial files,
+//! and continue when rerun.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,7 +15,7 @@ walden_testing::tests! {
     an_interrupted_export_leaves_whole_files_and_goes_on,
 }
 
-/// The segments of 18 that a server would have archived, as files.
+/// Writes those segments of version 18 that a server would have archived.
 fn segments(folder: &Path) -> PathBuf {
     let wal = folder.join("wal");
     for (name, bytes) in golden("18.6").iter().take(2) {
@@ -23,7 +24,7 @@ fn segments(folder: &Path) -> PathBuf {
     wal
 }
 
-/// An archive of them.
+/// Creates an archive of these segments.
 fn archived(folder: &Path) -> PathBuf {
     let (wal, repo) = (segments(folder), folder.join("repo"));
     let imported = walden(&["archive", "import", "--repo", text(&repo), text(&wal)]);
@@ -31,13 +32,14 @@ fn archived(folder: &Path) -> PathBuf {
     repo
 }
 
-/// Begins anew until a command was interrupted at least once: on a busy machine it may end before it is this process's turn.
+/// Retries until a command was interrupted at least once: on a busy machine it may end before this process is
+/// scheduled.
 fn until_interrupted(attempt: impl Fn() -> bool) {
     assert!((0..5).any(|_| attempt()), "it was never interrupted while it worked");
 }
 
-/// Runs a command again and again, and interrupts it later each time, until it ends before that; `check` is called each time.
-/// Whether it was interrupted at all.
+/// Runs a command repeatedly, and interrupts it later each time, until it ends before the interrupt. Calls
+/// `check` each time. Returns whether any run was interrupted.
 fn interrupt(arguments: &[&str], check: &dyn Fn(bool)) -> bool {
     let mut delay = Duration::ZERO;
     let mut is_handled = false;
@@ -48,10 +50,11 @@ fn interrupt(arguments: &[&str], check: &dyn Fn(bool)) -> bool {
             .stderr(Stdio::null())
             .spawn()
             .unwrap();
-        // From the handler on: how long a program takes to start depends on what else the machine does.
+        // The delay starts when the handler is installed: a program's startup time depends on the machine's
+        // load.
         wait_for_handler(&mut running);
         std::thread::sleep(delay);
-        // A child that was not waited for keeps its number, even when it has ended.
+        // The process ID of an ended child remains valid until `wait`.
         let pid = rustix::process::Pid::from_child(&running);
         rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
         let began = Instant::now();
@@ -83,7 +86,7 @@ pub fn wait_for_handler(running: &mut Child) {
     }
 }
 
-/// The files below a folder.
+/// Returns the files below a folder.
 fn files(folder: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for entry in fs::read_dir(folder).into_iter().flatten().map(Result::unwrap) {
@@ -132,7 +135,7 @@ fn import() -> bool {
     let is_interrupted = interrupt(&import, &|is_done| {
         expect_nothing_unfinished(&repo);
         let verified = walden(&["archive", "verify", "--repo", text(&repo)]);
-        // Before the first segment there is no archive.
+        // The archive exists only after the first segment.
         assert!(
             verified.code == 0 || (!is_done && verified.stderr.contains("cannot find an archive")),
             "{verified:?}"

@@ -1,5 +1,5 @@
-//! `archive_library = 'walden_archive'` in servers of 15: the module built against their headers, `walden archive serve` killed,
-//! stopped and restarted beside them.
+//! `archive_library = 'walden_archive'` in servers of version 15: the module is built against their headers,
+//! and `walden archive serve` is killed, stopped and restarted while they run.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -108,14 +108,14 @@ impl Pair {
         names.filter_map(|name| Some(name.strip_suffix(mark)?.to_owned())).collect()
     }
 
-    /// Waits until everything that was written is archived and marked as done.
+    /// Waits until all WAL is archived and marked as done.
     fn wait_until_all_is_done(&self) {
         let mut client = self.client();
         let mut switched = None;
         wait_for("archiving", || {
             // After three failures the archiver sleeps for a minute, unless another segment is ready.
             if switched.is_none_or(|at: Instant| at.elapsed() > Duration::from_secs(3)) {
-                // One by one: together they would be one transaction, which ends behind the switch.
+                // Executed separately: in one transaction, the commit would follow the switch.
                 for statement in ["CHECKPOINT", "SELECT txid_current()", "SELECT pg_switch_wal()"] {
                     client.batch_execute(statement).unwrap();
                 }
@@ -128,7 +128,7 @@ impl Pair {
         });
     }
 
-    /// Compares what the server wrote with what the archive has.
+    /// Compares the server's WAL with the archive's content.
     fn expect_all(&self, first: &str) {
         let listing = json(&["archive", "list", "--format", "json", "--repo", text(&self.repo)]);
         let timeline = &listing["timelines"][0];
@@ -144,7 +144,7 @@ impl Pair {
 impl Drop for Pair {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            // Without a panic of its own, which would end all tests.
+            // Must not panic here, as a second panic would end all tests.
             eprintln!("{}", fs::read_to_string(self.cluster.log_path()).unwrap_or_default());
         }
         if let Some(serve) = &mut self.serve {
@@ -191,16 +191,17 @@ fn a_server_archives_by_the_library_and_recovers() -> Outcome {
     Ok(())
 }
 
-/// The first segment that was ready: archiving began with the server's second start.
+/// Returns the first segment that was ready: archiving started with the server's second start.
 fn first_segment(pair: &Pair) -> String {
     let listing = json(&["archive", "list", "--format", "json", "--repo", text(&pair.repo)]);
     let first = listing["timelines"][0]["first_segment"].as_str().unwrap().to_owned();
-    // Nothing before it may have been ready.
+    // No earlier segment may have been ready.
     assert!(pair.marked(".ready").iter().all(|name| *name >= first));
     first
 }
 
-/// Not running at first, killed by SIGKILL at any moment, stopped (SIGSTOP) and continued, while the server works.
+/// The process is missing at first, killed by SIGKILL at various times, stopped (SIGSTOP) and continued,
+/// while the server works.
 fn nothing_is_lost_whatever_becomes_of_serve() -> Outcome {
     let mut pair = Pair::start()?;
     let mut client = pair.client();
@@ -222,7 +223,7 @@ fn nothing_is_lost_whatever_becomes_of_serve() -> Outcome {
         std::thread::sleep(Duration::from_millis(round * 97 % 400));
         pair.kill_serve();
     }
-    // Hung: given up after ten seconds of silence, and asked again.
+    // A hung process is abandoned after ten seconds of silence, and then asked again.
     pair.start_serve();
     pair.wait_until_all_is_done();
     pair.signal_serve("-STOP");
@@ -234,7 +235,7 @@ fn nothing_is_lost_whatever_becomes_of_serve() -> Outcome {
     pair.signal_serve("-CONT");
     pair.wait_until_all_is_done();
     pair.expect_all(&first);
-    // The server noticed nothing of all this: not even its archiver was started again.
+    // The server was not disturbed: not even its archiver restarted.
     assert_eq!(archiver(&mut client), at_start);
     let log = pair.log();
     assert!(!log.contains("PANIC") && !log.contains("terminated by signal"), "{log}");
@@ -255,7 +256,7 @@ fn a_server_shuts_down_while_serve_hangs() -> Outcome {
     pair.cluster.stop(StopMode::Fast).unwrap();
     assert!(began.elapsed() < Duration::from_secs(15), "{:?}\n{}", began.elapsed(), pair.log());
     assert!(!pair.marked(".ready").is_empty());
-    // Asked in vain before, and not there at all: that ends a shutdown faster.
+    // A process that failed before and is now missing ends a shutdown faster.
     pair.cluster.start().unwrap();
     pair.kill_serve();
     let began = Instant::now();
@@ -273,7 +274,7 @@ fn refusals_are_in_the_servers_log() -> Outcome {
     let mut client = pair.client();
     work(&mut client, 0);
     wait_for("a failure", || pair.log().contains("Could not connect"));
-    // A record's bit flips on the disk.
+    // Flips a bit of a record on the disk.
     let damaged = pair.marked(".ready").into_iter().nth(1).unwrap();
     let path = pair.cluster.data_dir().join("pg_wal").join(&damaged);
     let segment = fs::File::options().read(true).write(true).open(&path).unwrap();
@@ -294,7 +295,7 @@ fn refusals_are_in_the_servers_log() -> Outcome {
     pair.wait_until_all_is_done();
     pair.expect_all(&first_segment(&pair));
 
-    // Settings that do not fit, one after the other; the server reads them while it runs.
+    // Wrong settings, one at a time. The server reads them while it runs.
     for (name, value, expected) in [
         (
             "walden.repo",
@@ -314,7 +315,7 @@ fn refusals_are_in_the_servers_log() -> Outcome {
             pair.log().contains(expected)
         });
     }
-    // PostgreSQL itself judges the others, when it loads the module.
+    // PostgreSQL itself checks the other settings when it loads the module.
     pair.cluster.configure(&[("walden.timeout", "0"), ("walden.unknown", "1")]).unwrap();
     drop(client);
     pair.cluster.restart(StopMode::Fast).unwrap();

@@ -1,5 +1,5 @@
-//! Recovery and reading from segments and from packs, plain and encrypted, in folders and in buckets: one server's work, archived once
-//! and imported into the other kinds of archives.
+//! Recovery and reading from segments and packs, plain and encrypted, in folders and buckets. One server's
+//! WAL is archived once, and imported into the other kinds of archives.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ walden_testing::tests! {
     a_server_of_15_recovers_from_every_kind_of_archive_and_each_is_read,
 }
 
-/// Archives of one cluster, and who may read them.
+/// Archives of one cluster, and the recipient that may read them.
 struct Archives {
     folder: PathBuf,
     program: PathBuf,
@@ -30,7 +30,7 @@ impl Archives {
         self.folder.join(format!("{name}.toml"))
     }
 
-    /// What the environment would say of the object store.
+    /// Returns environment variables for the object store.
     fn environment(&self) -> [(&'static str, String); 4] {
         [
             ("AWS_ENDPOINT_URL", format!("http://127.0.0.1:{}", self.port)),
@@ -40,7 +40,7 @@ impl Archives {
         ]
     }
 
-    /// Makes an archive, and a configuration that says everything of it.
+    /// Creates an archive, and a complete configuration for it.
     fn init(&self, name: &str, is_in_bucket: bool, is_encrypted: bool) -> String {
         let repo = match is_in_bucket {
             true => format!("s3://{BUCKET}/{name}"),
@@ -62,7 +62,7 @@ impl Archives {
         repo
     }
 
-    /// Runs a command of the archive; the private key is named to all.
+    /// Runs an archive command, always with the private key.
     fn run(&self, name: &str, arguments: &[&str]) -> Run {
         let config = self.config(name);
         let key = self.folder.join("user.key");
@@ -72,7 +72,7 @@ impl Archives {
         run
     }
 
-    /// A command that takes an archive as its source.
+    /// Runs a command that reads an archive as its source.
     fn read(&self, name: &str, arguments: &[&str]) -> Run {
         let run = Run::of(
             Command::new(env!("CARGO_BIN_EXE_walden"))
@@ -107,7 +107,7 @@ fn a_server_of_15_recovers_from_every_kind_of_archive_and_each_is_read() -> Outc
     share(&archives.folder);
     let done = archive_work(&primary, &archives);
 
-    // The same files in the other kinds of archives.
+    // Imports the same files into the other kinds of archives.
     for (name, is_in_bucket) in [("encrypted-bucket", true), ("encrypted-folder", false)] {
         archives.init(name, is_in_bucket, true);
         archives.run(name, &["import", text(&done.wal)]);
@@ -133,24 +133,24 @@ fn a_server_of_15_recovers_from_every_kind_of_archive_and_each_is_read() -> Outc
     Ok(())
 }
 
-/// Lets the server's account use what this one made, and the other way round.
+/// Gives the server's account and this one access to each other's files.
 fn share(folder: &Path) {
     let shared = Command::new("chmod").args(["-R", "a+rwX", text(folder)]).status().unwrap();
     assert!(shared.success());
 }
 
-/// What a server did.
+/// The results of a server's work.
 struct Work {
     backup: PathBuf,
-    /// Its WAL behind the backup, as plain files.
+    /// The server's WAL after the backup, as plain files.
     wal: PathBuf,
-    /// The table's file.
+    /// Path of the table's file.
     file: String,
-    /// What the table has in the end.
+    /// The table's final content.
     content: String,
 }
 
-/// A backup, and work that is archived behind it.
+/// Takes a backup, then works and archives.
 fn archive_work(primary: &Cluster, archives: &Archives) -> Work {
     let mut client = primary.client("postgres").unwrap();
     client.batch_execute("CREATE TABLE t (id int PRIMARY KEY, v text)").unwrap();
@@ -182,7 +182,7 @@ fn recover(primary: &Cluster, archives: &Archives, name: &str, done: &Work) {
     restored.stop(StopMode::Fast).unwrap();
 }
 
-/// An archive says the same as plain files, to each command that takes it.
+/// Compares the results of each command for an archive and for plain files.
 fn compare_readings(archives: &Archives, name: &str, place: &str, done: &Work, is_packed: bool) {
     let (files, file) = (text(&done.wal), done.file.as_str());
     let explain = |source: &str| {
@@ -203,7 +203,7 @@ fn compare_readings(archives: &Archives, name: &str, place: &str, done: &Work, i
         let of = |source: &str| {
             let run = archives.read(name, &[&arguments[..], &[source]].concat());
             let mut document: Value = serde_json::from_str(&run.stdout).unwrap();
-            // From how fast this machine replays, which is measured anew.
+            // Depends on the replay speed of this machine, which is measured each time.
             if let Some(Value::Object(prediction)) = document.pointer_mut("/predictions/0") {
                 prediction.remove("recovery_seconds");
                 return document["predictions"].take();

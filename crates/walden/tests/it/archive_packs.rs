@@ -1,4 +1,4 @@
-//! Packs and pruning, judged by servers: they archive while it is packed, and recover from packs.
+//! Packs and pruning, tested with servers: they archive while another process packs, and recover from packs.
 
 use std::fs;
 use std::path::Path;
@@ -16,16 +16,16 @@ walden_testing::tests! {
     what_is_pruned_is_not_needed_by_the_backup_that_is_kept,
 }
 
-/// Runs a command as the server's account, to which the archive belongs.
+/// Runs a command as the server's account, which owns the archive.
 pub fn run_as_server(client: &mut Client, command: &str) {
-    // A program that does not read its input would be an error of the server's.
+    // The server reports an error if the program does not read its input.
     let command = format!("cat >/dev/null; {}", command.replace('\'', "''"));
     let copied = client.batch_execute(&format!("COPY (SELECT 1) TO PROGRAM '{command}'"));
     copied.unwrap_or_else(|error| panic!("{command}: {error:?}"));
 }
 
-/// Work that is archived while another process packs; then everything into packs, and recovery to a time, to the end, and across a
-/// timeline switch.
+/// Archives work while another process packs. Then packs everything, and recovers to a time, to the end, and
+/// across a timeline switch.
 fn servers_recover_from_packs(version: u32) -> Outcome {
     let installation = postgres(version)?;
     let primary = ClusterBuilder::new(installation.clone()).wal_segsize_mb(1).start().unwrap();
@@ -51,7 +51,7 @@ fn servers_recover_from_packs(version: u32) -> Outcome {
                 run_as_server(&mut other, &format!("{pack} --keep 2 >> {} 2>&1", log.display()));
             }
         });
-        // On every way out: the other thread must not go on forever.
+        // Catches panics, as the other thread must end in any case.
         let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             work(&mut client, 0);
             let at_time = content(&mut client);
@@ -78,7 +78,7 @@ fn servers_recover_from_packs(version: u32) -> Outcome {
     let restored = restore(&[("recovery_target_time", time.as_str()), on_first]);
     assert_eq!(content(&mut restored.client("postgres").unwrap()), at_time, "{version}: to a time");
     restored.stop(StopMode::Fast).unwrap();
-    // Recovery to the end, more work on the new timeline, all of it into packs, and recovery across the switch.
+    // Recovers to the end, works on the new timeline, packs everything, and recovers across the switch.
     let promoted = restore(&[on_first]);
     let mut client = promoted.client("postgres").unwrap();
     assert_eq!(content(&mut client), at_end, "{version}: to the end");
@@ -101,7 +101,7 @@ fn archive_all(client: &mut Client) {
     wait_until_archived(client);
 }
 
-/// Most segments are in packs, and none is missing.
+/// Expects that most segments are in packs, and none is missing.
 fn expect_packs(repo: &Path, log: &Path) {
     let log = fs::read_to_string(log).unwrap();
     let listing = json(&["archive", "list", "--format", "json", "--repo", text(repo)]);
@@ -111,7 +111,8 @@ fn expect_packs(repo: &Path, log: &Path) {
     assert_eq!(timeline["gaps"].as_array().unwrap().len(), 0, "{timeline:#}");
 }
 
-/// Backups by `pg_basebackup`, known by their history files and by their manifests; the older one's WAL goes.
+/// Backups by `pg_basebackup` are found by their history files and by their manifests. The older one's WAL is
+/// removed.
 fn what_is_pruned_is_not_needed_by_the_backup_that_is_kept() -> Outcome {
     let installation = postgres(15)?;
     let Some(pg_basebackup) = installation.program("pg_basebackup") else {
@@ -131,7 +132,7 @@ fn what_is_pruned_is_not_needed_by_the_backup_that_is_kept() -> Outcome {
     primary.restart(StopMode::Fast).unwrap();
     let mut client = primary.client("postgres").unwrap();
     client.batch_execute("CREATE TABLE t (id int PRIMARY KEY, v text)").unwrap();
-    // The last one becomes a standby, and leaves a history file as a backup does.
+    // The last copy becomes a standby, and leaves a history file like a backup.
     let folders = [backups.join("first"), backups.join("second"), primary.dir().join("clone")];
     for (round, folder) in folders.iter().enumerate() {
         work(&mut client, round as i32);
@@ -159,7 +160,7 @@ fn what_is_pruned_is_not_needed_by_the_backup_that_is_kept() -> Outcome {
     let prune = |more: &[&str]| {
         json(&[&["archive", "prune", "--repo", text(&repo), "--format", "json"], more].concat())
     };
-    // By history files and by manifests the same is found, if the clone counts.
+    // History files and manifests yield the same result if the clone counts as a backup.
     let by_history = prune(&["--keep-backups", "2"]);
     let by_manifest = prune(&["--keep-backups", "1", "--backups", text(&backups)]);
     assert_eq!(by_history["kept_from"], by_manifest["kept_from"]);
@@ -167,7 +168,7 @@ fn what_is_pruned_is_not_needed_by_the_backup_that_is_kept() -> Outcome {
     assert_eq!(by_history["is_applied"], false);
     assert!(by_history["removed_objects"].as_u64().unwrap() > 2, "{by_history:#}");
     assert_eq!(by_history["backups"].as_array().unwrap().len(), 3, "{by_history:#}");
-    // History files alone would keep the clone's WAL and remove that of the backups.
+    // With history files only, the clone's WAL would be kept and that of the backups removed.
     for rule in ["--keep-backups", "--keep-days"] {
         let refused = walden(&["archive", "prune", "--repo", text(&repo), rule, "1", "--apply"]);
         assert_eq!((refused.code, refused.stdout.as_str()), (2, ""), "{refused:?}");

@@ -1,4 +1,5 @@
-//! The process that fetches ahead of recovery: it outlives `restore_command`, and how it ends must not disturb whoever is process 1.
+//! The process that fetches ahead of recovery. It outlives `restore_command`, and its exit must not disturb
+//! process 1, its new parent.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -30,7 +31,7 @@ walden_testing::tests! {
 const FIRST: &str = "00000001000000000000000A";
 const SECOND: &str = "00000001000000000000000B";
 
-/// An archive of two segments, and a folder where they lie ready.
+/// An archive of two segments, and a folder for prefetched segments.
 struct Place {
     root: tempfile::TempDir,
 }
@@ -45,7 +46,7 @@ impl Place {
         let imported = walden(&["archive", "import", "--repo", text(&place.path("repo")), text(&wal)]);
         assert_eq!(imported.code, 0, "{imported:?}");
         fs::create_dir(place.path("pg_wal")).unwrap();
-        // Of a server that runs and does not recover.
+        // The PID file of a running server that is not in recovery.
         write(place.root.path(), "postmaster.pid", b"");
         place
     }
@@ -54,7 +55,7 @@ impl Place {
         self.root.path().join(name)
     }
 
-    /// Fetching ahead as `get` starts it once it was asked for the first segment.
+    /// Returns the prefetch command as `get` runs it after a request for the first segment.
     fn prefetch(&self, idle: &str) -> Command {
         let repo = self.path("repo");
         let archive = Archive::new(Box::new(Folder::new(&repo)));
@@ -97,7 +98,7 @@ fn fetching_ahead_ends_with_0_or_1_whatever_goes_wrong() {
         assert!(run.code == 1 && !run.stderr.is_empty(), "{arguments:?}: {run:?}");
     }
 
-    // A spool that cannot be written, an object that is damaged, an archive that is gone.
+    // An unwritable spool, a damaged object, a removed archive.
     let (repo, log, file) = (place.path("repo"), place.path("log"), write(place.root.path(), "file", b""));
     let unwritable =
         walden(&["archive", "prefetch", "--repo", text(&repo), "--log", text(&log), text(&file)]);
@@ -125,25 +126,25 @@ fn fetching_ahead_ends_with_0_or_1_at_any_signal() {
         (Signal::USR1, 0),
         (Signal::USR2, 0),
         (Signal::ALARM, 0),
-        // As a failed allocation and an overflow of the stack end.
+        // As after a failed allocation and a stack overflow.
         (Signal::ABORT, 1),
         (Signal::BUS, 1),
     ] {
         let mut command = place.prefetch("60");
         let mut running = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
         wait_for_handler(&mut running);
-        // The handlers of signals are installed one after the other.
+        // Signal handlers are installed one at a time.
         std::thread::sleep(Duration::from_millis(50));
         kill_process(Pid::from_child(&running), signal).unwrap();
         assert_eq!(running.wait().unwrap().code(), Some(status), "{signal:?}");
     }
-    // The next one uses or removes what they left.
+    // The next process uses or removes leftover files.
     let next = Run::of(&mut place.prefetch("1"));
     assert_eq!(next.code, 0, "{next:?}");
     assert_eq!(fs::read_dir(place.path("pg_wal")).unwrap().count(), 0);
 }
 
-/// The server is killed, and fetching ahead does not wait for another request.
+/// When the server is killed, prefetching ends without waiting for another request.
 fn fetching_ahead_ends_with_its_server() {
     let place = Place::new();
     let mut server = Command::new("sleep").arg("600").spawn().unwrap();
@@ -160,7 +161,7 @@ fn fetching_ahead_ends_with_its_server() {
     assert!(killed.elapsed() < Duration::from_secs(5), "{:?}", killed.elapsed());
 }
 
-/// A thread that cannot be started is a panic of the standard library's.
+/// If a thread cannot be started, the standard library panics.
 fn fetching_ahead_ends_with_1_where_it_cannot_start_threads() -> Outcome {
     let (strace, place) = (strace()?, Place::new());
     let prefetch = place.prefetch("20");
@@ -173,7 +174,8 @@ fn fetching_ahead_ends_with_1_where_it_cannot_start_threads() -> Outcome {
     Ok(())
 }
 
-/// A server as a container runs it that has no init, with damage in the archive that recovery does not come to and fetching ahead does.
+/// A server as in a container without an init process. The archive has damage that prefetching reaches, but
+/// recovery does not.
 fn a_postmaster_that_is_process_1_does_not_take_fetching_ahead_for_a_backend() -> Outcome {
     let installation = postgres(15)?;
     let mut unshare = unshare()?;
@@ -195,7 +197,7 @@ fn a_postmaster_that_is_process_1_does_not_take_fetching_ahead_for_a_backend() -
     wait_until_archived(&mut client);
     drop(client);
     primary.stop(StopMode::Fast).unwrap();
-    // The last object of all: at most 16 segments ahead.
+    // The last object, at most 16 segments ahead.
     let folder = repo.join("wal/00000001/00000000");
     let mut objects: Vec<PathBuf> =
         fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path()).collect();
@@ -228,7 +230,7 @@ fn a_postmaster_that_is_process_1_does_not_take_fetching_ahead_for_a_backend() -
     let mut server = unshare.stdout(output.try_clone().unwrap()).stderr(output).spawn().unwrap();
     let said = |text: &str| fs::read_to_string(&server_log).unwrap().contains(text);
     let began = Instant::now();
-    // Paused, and the process that fetches ahead has met the damage and ended.
+    // Waits until recovery is paused, and the prefetching process found the damage and ended.
     while !(said("pausing at the end of recovery") && log_says_failed(&log)) {
         let ended = server.try_wait().unwrap();
         assert!(ended.is_none(), "{ended:?}: {}", fs::read_to_string(&server_log).unwrap());
@@ -238,7 +240,7 @@ fn a_postmaster_that_is_process_1_does_not_take_fetching_ahead_for_a_backend() -
     std::thread::sleep(Duration::from_secs(1));
     let crashed =
         said("terminating any other active server processes") || server.try_wait().unwrap().is_some();
-    // With process 1 of a namespace, all others in it are killed.
+    // Killing process 1 of a namespace kills all its processes.
     let children = format!("/proc/{0}/task/{0}/children", server.id());
     let first = fs::read_to_string(children).unwrap_or_default().trim().parse().ok().and_then(Pid::from_raw);
     first.into_iter().for_each(|first| kill_process(first, Signal::KILL).unwrap());
@@ -252,7 +254,7 @@ fn log_says_failed(log: &Path) -> bool {
     text.lines().any(|line| line.contains("\"prefetch\"") && line.contains("\"failed\""))
 }
 
-/// A command that runs another one as process 1, under the account of servers.
+/// Returns a command that runs another command as process 1, under the servers' account.
 fn unshare() -> Result<Command, Missing> {
     let missing = || Missing { reason: "needs the right to make namespaces of processes (root)".to_owned() };
     let account = walden_server::account::server_account().ok().flatten().ok_or_else(missing)?;

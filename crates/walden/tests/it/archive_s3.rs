@@ -1,4 +1,5 @@
-//! Archives in an object store, over HTTP to a server that honours `If-None-Match`, and through a network that does not always work.
+//! Archives in an object store, accessed by HTTP from a server that honours `If-None-Match`, and through an
+//! unreliable network.
 
 use std::fs;
 use std::io::{self, Read, Write};
@@ -31,8 +32,9 @@ walden_testing::tests! {
 
 pub const BUCKET: &str = "backups";
 
-/// Starts `moto_server` so that it answers one request after the other. By itself it looks whether an object exists and stores it
-/// in two steps without a lock, so that of two conditional puts at once both can succeed, which no real store allows.
+/// Starts `moto_server` with sequential request handling. Normally it checks whether an object exists and
+/// stores it in two steps without a lock, so two concurrent conditional puts can both succeed, which no real
+/// store allows.
 const ONE_AT_A_TIME: &str = r#"
 import threading
 from moto import server
@@ -53,7 +55,7 @@ server.run_simple = run_one_at_a_time
 server.main()
 "#;
 
-/// An object store of its own, ended with the test.
+/// An object store for one test, ended on drop.
 pub struct Server {
     child: Child,
     pub port: u16,
@@ -76,7 +78,7 @@ impl Server {
             assert!(began.elapsed() < Duration::from_secs(60), "the object store does not start");
             std::thread::sleep(Duration::from_millis(50));
         }
-        // The first request, which this server accepts from anybody.
+        // The first request, which this server accepts without credentials.
         server.put(BUCKET, "", "");
         Ok(server)
     }
@@ -103,7 +105,7 @@ impl Drop for Server {
     }
 }
 
-/// The interpreter beside the program, as in an environment of its own, or else the usual one.
+/// Returns the interpreter next to the program, as in a virtual environment, otherwise the default one.
 fn python_of(program: &Path) -> PathBuf {
     let program = program.canonicalize().unwrap_or_else(|_| program.to_owned());
     let beside = program.with_file_name("python3");
@@ -114,7 +116,7 @@ fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
-/// A server's files, and a configuration that names a bucket behind a port.
+/// A server's files, and a configuration for a bucket at a port.
 struct Client {
     folder: tempfile::TempDir,
 }
@@ -158,7 +160,7 @@ impl Client {
         walden(&[&["archive", arguments[0], "--config", text(&config)], &arguments[1..]].concat())
     }
 
-    /// Makes the archive.
+    /// Initializes the archive.
     fn found(self) -> Client {
         let made = self.command(&["init"]);
         assert_eq!(made.code, 0, "{made:?}");
@@ -169,7 +171,7 @@ impl Client {
         self.command(&["push", "--look-ahead", "0", text(&self.path(&format!("pg_wal/{name}")))])
     }
 
-    /// Gets a segment; what is handed over is compared.
+    /// Gets a segment, and compares its content.
     fn get(&self, name: &str) -> Run {
         let target = self.path("target");
         let _ = fs::remove_file(&target);
@@ -186,7 +188,7 @@ fn segments_go_into_a_bucket_and_come_back() -> Outcome {
     let server = Server::start(&[])?;
     let client = Client::new(server.port).found();
     let names = client.names();
-    // One call archives the other one as well.
+    // One call archives the other segment as well.
     let pushed = client.command(&["push", text(&client.path(&format!("pg_wal/{}", names[0])))]);
     assert_eq!((pushed.code, pushed.stderr.as_str()), (0, ""));
     for name in &names {
@@ -205,7 +207,7 @@ fn segments_go_into_a_bucket_and_come_back() -> Outcome {
     }
     let check = client.command(&["check"]);
     assert!(check.code == 0 && check.stdout.contains("came back in"), "{check:?}");
-    // Other content under the same name.
+    // Different content under the same name.
     let path = client.path(&format!("pg_wal/{}", names[0]));
     let mut other = fs::read(&path).unwrap();
     other[60] ^= 1;
@@ -216,7 +218,7 @@ fn segments_go_into_a_bucket_and_come_back() -> Outcome {
         "{refused:?}"
     );
     assert_eq!(client.get(&names[0]).code, 0);
-    // Recovery's way: the second segment lies ready when it is asked for.
+    // As in recovery: the second segment is already prefetched when requested.
     let target = client.path("pg_wal/RECOVERYXLOG");
     let got = client.command(&["get", &names[0], text(&target)]);
     assert_eq!(got.code, 0, "{got:?}");
@@ -230,7 +232,7 @@ fn segments_go_into_a_bucket_and_come_back() -> Outcome {
         std::thread::sleep(Duration::from_millis(20));
     }
     drop(server);
-    // Without the store: what lies ready is handed over all the same.
+    // Prefetched segments are available even without the store.
     let got = client.command(&["get", &names[1], text(&target)]);
     assert_eq!(got.code, 0, "{got:?}");
     assert!(fs::read(&target).unwrap() == golden("18.6")[&names[1]]);
@@ -246,7 +248,7 @@ fn two_pushes_at_once_store_one_object() -> Outcome {
         pushes.into_iter().map(|push| push.join().unwrap()).collect()
     });
     assert!(same.iter().all(|push| push.code == 0), "{same:?}");
-    // Four servers with a content of their own each: one of them is archived, and the others are told so.
+    // Four servers have different contents: one of them is archived, and the others report a conflict.
     let path = client.path(&format!("pg_wal/{other}"));
     let original = fs::read(&path).unwrap();
     let servers: Vec<PathBuf> = (0..4_u8)
@@ -332,10 +334,9 @@ fn an_encrypted_archive_in_a_bucket_is_verified_and_read() -> Outcome {
     Ok(())
 }
 
-/// An object store answers 404 for a bucket that is not there as for an object: recovery must not end for that.
-/// A bucket that keeps each object for a day takes objects with a checksum alone.
+/// A bucket that retains each object for a day accepts only objects with a checksum.
 fn a_bucket_with_object_lock_is_used() -> Outcome {
-    // A request that follows the first one needs credentials unless they are not compared at all.
+    // Requests after the first one need credentials, unless checking is disabled entirely.
     let server = Server::start(&[("INITIAL_NO_AUTH_ACTION_COUNT", "1000000")])?;
     server.put("worm", "x-amz-bucket-object-lock-enabled: true\r\n", "");
     let rule = "<ObjectLockConfiguration><ObjectLockEnabled>Enabled</ObjectLockEnabled><Rule><DefaultRetention><Mode>COMPLIANCE\
@@ -352,7 +353,7 @@ fn a_bucket_with_object_lock_is_used() -> Outcome {
     Ok(())
 }
 
-/// Credentials without the right to delete: `init` reports that its test segment remains.
+/// With credentials without the right to delete, `init` reports that its test segment remains.
 fn a_store_that_keeps_what_is_removed_is_said_to() -> Outcome {
     let server = Server::start(&[])?;
     let (port, _) = proxy(server.port, &[Trouble::NoDelete]);
@@ -365,6 +366,7 @@ fn a_store_that_keeps_what_is_removed_is_said_to() -> Outcome {
     Ok(())
 }
 
+/// An object store returns 404 for a missing bucket, as for a missing object: recovery must not end for that.
 fn a_bucket_that_is_missing_is_no_end_of_the_archive() -> Outcome {
     let server = Server::start(&[])?;
     let client = Client::with(server.port, "no-such-bucket", "");
@@ -382,7 +384,7 @@ fn a_bucket_that_is_missing_is_no_end_of_the_archive() -> Outcome {
     for run in [&pushed, &listed, &check] {
         assert!(!run.stderr.contains("<Error>") && !run.stdout.contains("<Error>"), "{run:?}");
     }
-    // A prefix without an archive, such as a misspelt one, is no archive that has ended either.
+    // A prefix without an archive, such as a misspelt one, is not the end of an archive, either.
     client.configure(server.port, BUCKET, "");
     let got = client.get(name);
     assert!(got.code == 200 && got.stderr.contains("cannot find an archive"), "{got:?}");
@@ -392,7 +394,7 @@ fn a_bucket_that_is_missing_is_no_end_of_the_archive() -> Outcome {
 }
 
 fn wrong_credentials_are_refused_and_said_so() -> Outcome {
-    // From the second request on, this server wants a signature by a user whom it knows.
+    // From the second request on, this server requires a known user's signature.
     let server = Server::start(&[("INITIAL_NO_AUTH_ACTION_COUNT", "1")])?;
     let client = Client::new(server.port);
     let name = &client.names()[0];
@@ -404,7 +406,7 @@ fn wrong_credentials_are_refused_and_said_so() -> Outcome {
     Ok(())
 }
 
-/// A server that systemd starts lacks them.
+/// A server started by systemd lacks the shell's credentials.
 fn credentials_of_the_shell_are_warned_of() -> Outcome {
     let server = Server::start(&[])?;
     let client = Client::new(server.port);
@@ -424,29 +426,30 @@ fn credentials_of_the_shell_are_warned_of() -> Outcome {
     Ok(())
 }
 
-/// What a proxy does with a connection.
+/// The behaviour of a proxy for a connection.
 #[derive(Clone, Copy, PartialEq)]
 enum Trouble {
     None,
-    /// Passes on after a while.
+    /// Forwards after a delay.
     Delay(Duration),
-    /// Passes on so many bytes of the client's, then cuts.
+    /// Forwards this many bytes of the client's, then disconnects.
     CutRequest(usize),
-    /// Passes on so many bytes of the server's, then cuts.
+    /// Forwards this many bytes of the server's, then disconnects.
     CutAnswer(usize),
-    /// Answers this by itself.
+    /// Responds with this itself.
     Answer(&'static str),
     /// Refuses to delete objects.
     NoDelete,
 }
 
-/// A proxy in front of a server, whose connections have troubles in turn; its port.
+/// Starts a proxy in front of a server, which cycles through the troubles. Returns its port, and a counter of
+/// connections.
 fn proxy(server: u16, troubles: &'static [Trouble]) -> (u16, Arc<AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     let connections = Arc::new(AtomicUsize::new(0));
     let counter = connections.clone();
-    // It ends with the process.
+    // This thread ends with the process.
     std::thread::spawn(move || {
         for client in listener.incoming() {
             let number = counter.fetch_add(1, Ordering::Relaxed);
@@ -468,7 +471,7 @@ fn serve(mut client: TcpStream, server: u16, trouble: Trouble) -> io::Result<()>
         if request.starts_with(b"DELETE") || request.starts_with(b"POST") {
             return answer(client, "403 Forbidden");
         }
-        // One request for each connection, so that each is checked.
+        // Forces one request per connection, so that each is checked.
         let line = request.iter().position(|&byte| byte == b'\n').map_or(0, |at| at + 1);
         server.write_all(&request[..line])?;
         server.write_all(b"Connection: close\r\n")?;
@@ -487,7 +490,7 @@ fn serve(mut client: TcpStream, server: u16, trouble: Trouble) -> io::Result<()>
     result
 }
 
-/// Reads the head of a request, and the bytes that came with it.
+/// Reads the head of a request, and any bytes received with it.
 fn read_head(client: &mut TcpStream) -> io::Result<Vec<u8>> {
     let mut request: Vec<u8> = Vec::new();
     let mut buffer = [0; 4096];
@@ -545,7 +548,7 @@ fn a_network_that_cuts_and_refuses_costs_time_and_nothing_else() -> Outcome {
     for name in &names {
         let done = (0..20).any(|_| {
             let pushed = flaky.push(name);
-            // What is acknowledged is there, whatever happened on the way.
+            // An acknowledged segment must exist, despite network errors.
             assert!(pushed.code == 1 || good.get(name).code == 0, "{pushed:?}");
             pushed.code == 0
         });
@@ -578,9 +581,9 @@ fn a_slow_network_costs_time_alone() -> Outcome {
     Ok(())
 }
 
-/// PostgreSQL's archiver does nothing else while it waits.
+/// PostgreSQL's archiver is blocked while it waits.
 fn a_store_that_does_not_answer_is_given_up_in_time() {
-    // Nobody listens at the first port; at the second one, connections are accepted and nothing is ever said.
+    // The first port is closed; the second one accepts connections, but never responds.
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let silent_port = silent.local_addr().unwrap().port();
     for (port, expected) in [(free_port(), ""), (silent_port, "expected an answer within 15 s, found none")] {

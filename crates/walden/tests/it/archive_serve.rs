@@ -1,4 +1,4 @@
-//! `walden archive serve` by what it says on its socket, to clients of these tests in place of a server's module.
+//! `walden archive serve`, tested over its socket: these tests act as clients, instead of a server's module.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -31,19 +31,19 @@ struct Serve {
     child: Child,
 }
 
-/// How a request ended: the last reply's kind, and its texts.
+/// The result of a request: the last reply's kind, and its texts.
 #[derive(Debug, PartialEq)]
 struct Answer {
     kind: char,
     texts: Vec<String>,
 }
 
-/// The complete segments of a golden cluster.
+/// Returns the complete segments of a golden cluster.
 fn segments() -> BTreeMap<String, Vec<u8>> {
     golden("18.6").into_iter().take(2).collect()
 }
 
-/// They are ready.
+/// Creates a data directory in which they are ready, and an archive.
 fn prepare(folder: &Path) {
     for (name, bytes) in segments() {
         write(&folder.join("data/pg_wal"), &name, &bytes);
@@ -69,7 +69,7 @@ fn names() -> Vec<String> {
     segments().into_keys().collect()
 }
 
-/// Waits for something that a process does.
+/// Waits for an effect of another process.
 pub fn wait_for(what: &str, mut is_so: impl FnMut() -> bool) {
     let began = Instant::now();
     while !is_so() {
@@ -97,7 +97,7 @@ fn request(fields: [&str; 4]) -> Vec<u8> {
     [&b"WALD\x01\0"[..], &field(&fields)].concat()
 }
 
-/// The last reply; nothing if the connection ends without one.
+/// Returns the last reply; `None` if the connection ends without one.
 fn answer(stream: &mut UnixStream) -> Option<Answer> {
     loop {
         let mut frame = [0; 3];
@@ -156,7 +156,7 @@ impl Serve {
         self.ask_with([text(&self.path("data")), name, "", ""])
     }
 
-    /// The lines of its log.
+    /// Returns the lines of the process's log file.
     fn log(&self) -> Vec<Value> {
         let log = fs::read_to_string(self.path("log")).unwrap_or_default();
         log.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
@@ -193,7 +193,7 @@ fn files_are_archived_when_they_are_asked_for_and_others_ahead() {
     assert_eq!(serve.ask(&names[0]), archived());
     wait_for("look-ahead", || serve.log().len() == names.len());
     assert_eq!(serve.listed_segments(), names.len());
-    // Several servers' questions at once, each for the same files, again and again.
+    // Several servers repeatedly ask for the same files at the same time.
     std::thread::scope(|scope| {
         for _ in 0..8 {
             scope.spawn(|| names.iter().for_each(|name| assert_eq!(serve.ask(name), archived())));
@@ -205,7 +205,7 @@ fn files_are_archived_when_they_are_asked_for_and_others_ahead() {
         assert_eq!(line["command"], "push");
         assert!(line["outcome"] == "archived" || line["outcome"] == "present", "{line}");
     }
-    // PostgreSQL's marks are PostgreSQL's.
+    // Only PostgreSQL changes its marks.
     for name in &names {
         assert!(serve.wal(&format!("archive_status/{name}.ready")).exists());
     }
@@ -321,7 +321,7 @@ fn requests_of_others_are_refused_and_bytes_that_are_none_do_no_harm() {
         let answer = answer(&mut stream).unwrap();
         assert!(answer.texts[1].contains(detail), "{answer:?}");
     }
-    // Clients that say nothing, or leave, keep nobody waiting.
+    // Clients that are silent or disconnect do not block others.
     let idle: Vec<_> = (0..10).map(|_| connect(&serve.path("socket")).unwrap()).collect();
     for _ in 0..10 {
         drop(serve.begin([data, name, "", ""]));
@@ -348,12 +348,12 @@ fn a_store_that_takes_nothing_is_told_and_later_tried_again() {
     for name in &names {
         assert_eq!(serve.ask(name), archived());
     }
-    // An archive that is gone, as with its file system, is noticed although the process has used it.
+    // The process notices when its archive disappears, as when a file system is unmounted.
     fs::rename(serve.path("repo"), serve.path("away")).unwrap();
     fs::write(serve.path("repo"), "").unwrap();
     assert_eq!(serve.ask(&names[0]).kind, 'F');
     fs::remove_file(serve.path("repo")).unwrap();
-    // The mount point, in which nothing may be archived.
+    // Nothing may be archived into the mount point.
     fs::create_dir(serve.path("repo")).unwrap();
     let refused = serve.ask(&names[0]);
     assert!(refused.kind == 'F' && refused.texts[1].contains("cannot find an archive"), "{refused:?}");
@@ -381,11 +381,11 @@ fn a_signal_ends_it_after_the_running_file_and_the_socket_is_used_again() {
     let mut first = [0];
     running.read_exact(&mut first).unwrap();
     std::thread::sleep(Duration::from_millis(50));
-    // One that has not begun, and one that says nothing.
+    // A request that has not started, and a silent connection.
     let mut queued = serve.begin([text(&data), &names[1], "", ""]);
     let _idle = connect(&serve.path("socket")).unwrap();
     kill("-TERM", &serve.child);
-    // The reply of which the first byte was read.
+    // The remaining bytes of the reply whose first byte was read.
     running.read_exact(&mut [0; 2]).unwrap();
     assert_eq!(answer(&mut running), Some(archived()));
     let answered = Instant::now();
@@ -395,7 +395,7 @@ fn a_signal_ends_it_after_the_running_file_and_the_socket_is_used_again() {
     assert!(answered.elapsed() < Duration::from_secs(1), "{:?}", answered.elapsed());
     assert!(!serve.path("socket").exists());
 
-    // Killed, it leaves its socket.
+    // A killed process leaves its socket behind.
     serve.child = spawn(serve.folder.path(), &[]);
     serve.wait_until_it_listens();
     kill("-KILL", &serve.child);

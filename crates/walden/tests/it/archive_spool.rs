@@ -1,4 +1,4 @@
-//! What recovery gets out of the spool of `walden receive`: nothing wrong, and nothing less than was received.
+//! Recovery from the spool of `walden receive`: it restores exactly the received WAL.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,14 +13,14 @@ walden_testing::tests! {
     a_segment_of_another_cluster_is_not_handed_over,
 }
 
-/// The segment in the archive.
+/// The archived segment.
 const ARCHIVED: &str = "00000001000000000000000B";
-/// The one in the spool, which has more records.
+/// The segment in the spool, which has more records.
 const RECEIVED: &str = "00000001000000000000000A";
-/// Bytes at the start of the latter that records are in, up to a switch behind them.
+/// Bytes at the start of the latter that contain records, up to a segment switch.
 const RECORDS_BYTES: usize = 300_000;
 
-/// An archive with one segment, and a spool beside it.
+/// An archive with one segment, and a spool next to it.
 struct Place {
     folder: TempDir,
 }
@@ -55,7 +55,7 @@ impl Place {
         (run, fs::read(&target).ok())
     }
 
-    /// The file is trouble, for which PostgreSQL stops, and the error says what it is and what to do.
+    /// Expects an error for which PostgreSQL stops, and which states the problem and a remedy.
     fn assert_refused(&self, name: &str, what: &str) {
         let (run, content) = self.get(name);
         let says = |text: &str| run.stderr.contains(text);
@@ -69,7 +69,7 @@ fn a_complete_segment_of_the_spool_is_checked_before_it_is_handed_over() {
     let segments = golden("18.6");
     let segment = &segments[RECEIVED];
     let half = RECORDS_BYTES / 2;
-    // The archive has a later segment only.
+    // The archive has only a later segment.
     place.assert_refused(RECEIVED, "found a gap");
     place.receive(RECEIVED, segment);
     let (run, content) = place.get(RECEIVED);
@@ -92,7 +92,7 @@ fn a_complete_segment_of_the_spool_is_checked_before_it_is_handed_over() {
     cut[half..].fill(0);
     place.receive(RECEIVED, &cut);
     place.assert_refused(RECEIVED, "the segment is not complete");
-    // The spool is left as it is.
+    // The spool is unchanged.
     assert!(fs::read(place.path("spool").join(RECEIVED)).unwrap() == cut);
 }
 
@@ -113,7 +113,7 @@ fn a_segment_that_was_received_in_part_is_handed_over_up_to_its_end() {
     }
     place.receive(&partial, &segment[..200_000]);
     place.assert_refused(RECEIVED, "the file's size");
-    // Nothing of it was received yet.
+    // No WAL of it has been received yet.
     place.receive(&partial, &vec![0; segment.len()]);
     place.assert_refused(RECEIVED, "found a gap");
 }
@@ -127,13 +127,13 @@ fn a_segment_of_another_cluster_is_not_handed_over() {
         place.assert_refused(&name, "expected system identifier");
         fs::remove_file(place.path("spool").join(file)).unwrap();
     }
-    // A history says nothing of its cluster, and the segment beside it does.
+    // A history does not identify its cluster, but the segment next to it does.
     place.receive(&name, &other);
     place.receive("00000002.history", b"1\t0/B000028\tno recovery target specified\n");
     place.assert_refused("00000002.history", "expected system identifier");
 }
 
-/// Flips bits of more bytes than a page or a record has without a checksum.
+/// Flips bits in more bytes than a page or a record leaves without a checksum.
 fn flip(content: &mut [u8], offset: usize) {
     for byte in &mut content[offset..offset + 16] {
         *byte ^= 1;

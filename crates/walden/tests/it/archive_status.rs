@@ -1,4 +1,5 @@
-//! What `status` and `check` say of servers whose files the archive refuses, or that are not the archive's own.
+//! Reports of `status` and `check` for servers whose files the archive refuses, or that do not belong to the
+//! archive.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -23,7 +24,7 @@ walden_testing::tests! {
     a_switch_has_succeeded_once_the_servers_own_segment_is_archived,
 }
 
-/// Status and finding of each check, by its name.
+/// Returns status and finding of each check, by name.
 fn checks(run: &Run) -> BTreeMap<String, (String, String)> {
     let report: serde_json::Value =
         serde_json::from_str(&run.stdout).unwrap_or_else(|error| panic!("{error}: {run:?}"));
@@ -42,7 +43,7 @@ fn a_damaged_object_of_a_file_that_waits_is_a_problem_at_once() {
         let object = site.repo().join(format!("wal/00000001/00000000/{first}.wlz"));
         let mut content = fs::read(&object).unwrap();
         if is_empty {
-            // That is known without a push.
+            // This is detected without a push.
             fs::write(&object, "").unwrap();
             let (_, report, metrics) = site.status();
             assert_eq!(
@@ -56,7 +57,7 @@ fn a_damaged_object_of_a_file_that_waits_is_a_problem_at_once() {
             content[middle] ^= 1;
             fs::write(&object, content).unwrap();
         }
-        // What the server gets when it asks.
+        // The error that the server gets.
         let pushed = site.push(first);
         assert!(pushed.code == 1 && pushed.stderr.contains("move the damaged object"), "{pushed:?}");
         let (code, report, metrics) = site.status();
@@ -72,7 +73,7 @@ fn a_damaged_object_of_a_file_that_waits_is_a_problem_at_once() {
         let all = checks(&check);
         let (status, found) = &all["failures"];
         assert!(check.code == 1 && status == "fail" && found.contains(first), "{check:?}");
-        // Moved away, it is archived with the next push.
+        // After the object is moved away, the next push archives the segment.
         fs::remove_file(&object).unwrap();
         assert_eq!(site.push(first).code, 0);
         let (code, report, metrics) = site.status();
@@ -82,7 +83,7 @@ fn a_damaged_object_of_a_file_that_waits_is_a_problem_at_once() {
     }
 }
 
-/// A segment of a server's timeline by its name, as another server would write it.
+/// Writes a segment with this name as another server on the same timeline would.
 pub fn other_segment(folder: &Path, name: &str, system_id: u64) -> std::path::PathBuf {
     let mut writer = LogWriter::new(Major::V15);
     let number = |digits: &str| u64::from_str_radix(digits, 16).unwrap();
@@ -108,7 +109,7 @@ fn a_server_that_is_not_the_archives_own_has_nothing_archived() -> Outcome {
     let mut client = cluster.client("postgres").unwrap();
     client.batch_execute("CREATE TABLE t (i int, t text)").unwrap();
     switch(&mut client, 0);
-    // It marks what initdb has left too, so that nothing more is ready later.
+    // The checkpoint also marks files left by initdb, so that no more files become ready later.
     client.batch_execute("CHECKPOINT").unwrap();
     let marks = "SELECT left(name, 24) FROM pg_ls_archive_statusdir() WHERE name LIKE '%.ready'";
     let mut ready = Vec::new();
@@ -116,13 +117,13 @@ fn a_server_that_is_not_the_archives_own_has_nothing_archived() -> Outcome {
         ready = client.query(marks, &[]).unwrap().iter().map(|row| row.get::<_, String>(0)).collect();
         !ready.is_empty()
     });
-    // Without look-ahead, a segment is not compared with the one before it.
+    // Without look-ahead, a segment is not compared with the previous one.
     let push = |repo: &Path, path: &Path, look_ahead: &str| {
         let options = ["archive", "push", "--look-ahead", look_ahead, "--repo", text(repo), text(path)];
         let pushed = walden(&options);
         assert_eq!(pushed.code, 0, "{pushed:?}");
     };
-    // The archive of another cluster, which has the same names, and a later timeline.
+    // The archive of another cluster, with the same names, and a later timeline.
     let other = cluster.dir().join("other");
     make_archive(&other);
     for name in ready.iter().map(String::as_str).chain(["000000030000000000000040"]) {
@@ -130,7 +131,7 @@ fn a_server_that_is_not_the_archives_own_has_nothing_archived() -> Outcome {
     }
     let expected = "give each cluster an archive of its own";
     expect_nothing_archived(&cluster, &other, ready.len(), expected, "server");
-    // An archive of its own: what waits is archived, and not marked yet.
+    // The cluster's own archive: all waiting files are archived, but not marked yet.
     let own = cluster.dir().join("own");
     make_archive(&own);
     push(&own, &cluster.data_dir().join("pg_wal").join(&ready[0]), "64");
@@ -145,7 +146,7 @@ fn a_server_that_is_not_the_archives_own_has_nothing_archived() -> Outcome {
         assert!(status == "ok" && waits.starts_with("nothing waits, "), "{check:?}");
         assert_eq!(found["segment size"].0, "ok", "{check:?}");
     }
-    // An archive from before pg_resetwal changed the size of segments.
+    // An archive from before pg_resetwal changed the segment size.
     let resized = cluster.dir().join("resized");
     make_archive(&resized);
     let json = fs::read_to_string(own.join("archive.json")).unwrap();
@@ -156,7 +157,8 @@ fn a_server_that_is_not_the_archives_own_has_nothing_archived() -> Outcome {
     Ok(())
 }
 
-/// Whatever the names, by `status` and `check`, by files and by SQL; and the server is not made to switch.
+/// Expects that `status` and `check` report it, by files and by SQL, regardless of names, and that the server
+/// does not switch segments.
 fn expect_nothing_archived(cluster: &Cluster, repo: &Path, ready: usize, problem: &str, failing: &str) {
     let mut client = cluster.client("postgres").unwrap();
     let segment = current_segment(&mut client);
@@ -218,7 +220,7 @@ fn a_switch_has_succeeded_once_the_servers_own_segment_is_archived() -> Outcome 
     };
     let (status, found) = check_switch();
     assert!(status == "ok" && found.contains(" arrived after "), "{status}: {found}");
-    // Another server of the cluster has archived its own segment of the name.
+    // Another server of the cluster has archived its own segment under this name.
     let mut client = cluster.client("postgres").unwrap();
     client.batch_execute("CREATE TABLE t (i int, t text)").unwrap();
     let name = current_segment(&mut client);
@@ -228,7 +230,7 @@ fn a_switch_has_succeeded_once_the_servers_own_segment_is_archived() -> Outcome 
     share();
     let (status, found) = check_switch();
     assert!(status == "fail" && found.contains("before the server had completed it"), "{status}: {found}");
-    // The server's own one is refused, and each of them says why.
+    // The server's own segment is refused, and each command states the reason.
     let failed = "SELECT failed_count > 0 FROM pg_stat_archiver";
     wait(|| client.query_one(failed, &[]).unwrap().get(0));
     let is_said = |run: &Run, reason: &str| {
@@ -244,7 +246,7 @@ fn a_switch_has_succeeded_once_the_servers_own_segment_is_archived() -> Outcome 
     assert!(by_files.stdout.contains("1 file waits"), "{by_files:?}");
     is_said(&run("check", &["--data", text(&data)]), &reason);
     is_said(&run("check", &["--dsn", &dsn]), "is archived already with other content");
-    // That one is gone.
+    // The other segment is removed.
     fs::remove_file(repo.join(format!("wal/00000001/00000000/{name}.wlz"))).unwrap();
     let (status, found) = check_switch();
     assert!(status == "ok" && found.contains(" arrived after "), "{status}: {found}");

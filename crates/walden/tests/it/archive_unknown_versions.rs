@@ -1,4 +1,5 @@
-//! WAL of a version that Walden does not read: a real server's segments with another magic in each page header, which no checksum covers.
+//! WAL of a version that Walden does not read: a server's segments with another magic in each page header,
+//! which no checksum covers.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -24,7 +25,7 @@ walden_testing::tests! {
     the_log_of_an_unknown_version_is_received_as_bytes_if_that_is_accepted,
 }
 
-/// The magic of no version yet.
+/// A page magic that no version uses yet.
 const NEWER: u16 = 0xD1F0;
 
 /// A data directory with complete segments of a version that Walden does not read, an archive, and a configuration.
@@ -40,7 +41,7 @@ impl Site {
         Site::with(|content| set_magic(content, magic))
     }
 
-    /// With segments that are changed.
+    /// Creates a site with changed segments.
     fn with(change: impl Fn(&mut [u8])) -> Result<Site, walden_testing::Missing> {
         let cluster = ClusterBuilder::new(postgres(15)?)
             .wal_segsize_mb(1)
@@ -126,8 +127,8 @@ fn set_magic(content: &mut [u8], magic: u16) {
     }
 }
 
-/// Moves the fields after `xlp_rem_len` in the first page header, as a 32-bit x86 server has it: `xlp_sysid`
-/// at offset 20.
+/// Moves the fields after `xlp_rem_len` in the first page header to their place on a 32-bit x86 server:
+/// `xlp_sysid` at offset 20.
 fn align_to_4_bytes(content: &mut [u8]) {
     content.copy_within(24..40, 20);
 }
@@ -146,7 +147,7 @@ fn an_unknown_version_is_the_cause_that_each_command_names() -> Outcome {
     ] {
         let site = magic.map_or_else(|| Site::with(align_to_4_bytes), Site::new)?;
         let first = site.segments.keys().next().unwrap();
-        // Nor does an option that has another meaning help.
+        // An option with another meaning does not help, either.
         for more in [&[][..], &["--accept-damaged"]] {
             let pushed = site.push(first, more);
             let is_named = pushed.stderr.contains(cause) && pushed.stderr.contains("offset 0");
@@ -192,7 +193,7 @@ fn segments_of_an_unknown_version_are_archived_as_bytes_if_that_is_accepted() ->
     let site = Site::new(NEWER)?;
     let count = site.segments.len();
     let last = site.segments.keys().next_back().unwrap();
-    // One by the option, with those that wait by the key of the configuration.
+    // Archives one segment by the option, and the waiting ones by the configuration key.
     let first = site.segments.keys().next().unwrap();
     let pushed = site.push(first, &["--accept-unknown-versions", "--look-ahead", "0"]);
     assert!(pushed.code == 0 && pushed.stderr.contains("verified by hash only"), "{pushed:?}");
@@ -223,14 +224,14 @@ fn segments_of_an_unknown_version_are_archived_as_bytes_if_that_is_accepted() ->
     let log = site.path("other.log");
     let conflict = site.run(&["push", text(&other.join(last)), "--look-ahead", "0", "--log", text(&log)]);
     assert!(conflict.code == 1 && conflict.stderr.contains("archived already"), "{conflict:?}");
-    // Packs have them as they are.
+    // Packs store them unchanged.
     let packed = site.run(&["pack", "--segments", "4", "--keep", "0"]);
     assert_eq!(packed.code, 0, "{packed:?}");
     let packs = walkdir(&site.repo()).into_iter().filter(|path| text(path).ends_with(".wpk")).count();
     assert!(packs >= 1, "{packed:?}");
     site.expect_same_bytes();
     expect_said();
-    // A flipped bit in an object is found by the hash.
+    // The hash detects a flipped bit in an object.
     let object = walkdir(&site.repo()).into_iter().find(|path| text(path).ends_with(".wpk")).unwrap();
     let sound = fs::read(&object).unwrap();
     let mut damaged = sound.clone();
@@ -240,13 +241,13 @@ fn segments_of_an_unknown_version_are_archived_as_bytes_if_that_is_accepted() ->
     let verified = site.run(&["verify"]);
     assert!(verified.code == 1 && verified.stdout.contains("DAMAGED"), "{verified:?}");
     fs::write(&object, sound).unwrap();
-    // A restore cannot be judged.
+    // A restore cannot be checked.
     let drill = site.run(&["drill", "--base", text(&site.backup)]);
     assert!(drill.code == 3 && drill.stderr.contains("page magic D1F0"), "{drill:?}");
     let pruned = site.run(&["prune", "--keep-backups", "1"]);
     assert!(!pruned.stderr.contains("panicked") && pruned.code <= 3, "{pruned:?}");
     site.expect_same_bytes();
-    // Another archive takes them by the same option.
+    // Another archive accepts them with the same option.
     let copy = site.path("copy");
     let wal = site.wal();
     let import = |more: &[&str]| {
@@ -293,7 +294,7 @@ fn the_pages_of_an_unknown_version_are_checked() -> Outcome {
         (|content| content[34] ^= 0x30, "the first page's address"),
         (|content| content[8192 + 9] ^= 1, "the pages: expected the header of the page at "),
         (|content| content[8192..2 * 8192].fill(0), "the pages: expected the header of the page at "),
-        // The rest of a file that was recycled.
+        // The remaining content of a recycled file.
         (
             |content| {
                 for page in content[8 * 8192..].chunks_mut(8192) {
@@ -314,7 +315,8 @@ fn the_pages_of_an_unknown_version_are_checked() -> Outcome {
     Ok(())
 }
 
-/// Passes connections on to a server, whose WAL gets the magic of a newer version on its way; a connection string for it.
+/// Forwards connections to a server, and changes the magic in its WAL to that of a newer version. Returns a
+/// connection string.
 fn proxy_of_newer_version(cluster: &Cluster) -> String {
     let is_socket = |path: &PathBuf| text(path).contains(".s.PGSQL.") && !text(path).ends_with(".lock");
     let sockets = fs::read_dir(cluster.socket_dir()).unwrap().map(|entry| entry.unwrap().path());
@@ -337,7 +339,7 @@ fn proxy_of_newer_version(cluster: &Cluster) -> String {
     format!("host=127.0.0.1 port={port} {user} sslmode=disable")
 }
 
-/// Passes on the messages of a server; those with WAL have its start and 24 bytes before it.
+/// Forwards a server's messages. In messages with WAL, 24 bytes with its start precede the WAL.
 fn pass_on(mut server: UnixStream, mut client: TcpStream) {
     const BEFORE_WAL: usize = 25;
     loop {

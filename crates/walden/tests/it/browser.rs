@@ -1,7 +1,7 @@
-//! A browser without a window, spoken to through two pipes by Chrome's DevTools protocol.
+//! A headless browser, controlled through two pipes by Chrome's DevTools protocol.
 //!
-//! Any Chromium will do. Where there is none, tests are shown as ignored, unless `WALDEN_BROWSER` names one: then it must be
-//! there.
+//! Any Chromium works. Without one, tests are reported as ignored, unless `WALDEN_BROWSER` names a browser,
+//! which must then exist.
 
 use std::collections::VecDeque;
 use std::fs::{File, OpenOptions};
@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use walden_testing::{Missing, Need};
 
-/// Longer than any answer takes on a busy machine.
+/// Longer than any response takes on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A browser with one page.
@@ -26,11 +26,11 @@ pub struct Browser {
     session: Option<String>,
     asked: u64,
     events: VecDeque<Value>,
-    /// The profile and the pipes.
+    /// Contains the profile and the pipes.
     _folder: TempDir,
 }
 
-/// Where to click.
+/// Position and size of an element, for clicks.
 #[derive(Clone, Copy, Debug)]
 pub struct Place {
     pub x: f64,
@@ -40,14 +40,14 @@ pub struct Place {
 }
 
 impl Browser {
-    /// A browser, if there is one.
+    /// Starts a browser, if one is installed.
     pub fn start() -> Result<Browser, Missing> {
         let program = Need::Browser.find()?;
         let folder = tempfile::tempdir().unwrap();
         let (to, from) = (folder.path().join("to"), folder.path().join("from"));
         let made = Command::new("mkfifo").args([&to, &from]).status().unwrap();
         assert!(made.success());
-        // Opened for both ways, so that neither side waits for the other.
+        // Opened for reading and writing, so that neither side blocks.
         let open = |path: &Path| OpenOptions::new().read(true).write(true).open(path).unwrap();
         let (to_browser, from_browser) = (open(&to), open(&from));
         let mut command = Command::new("sh");
@@ -58,7 +58,7 @@ impl Browser {
             .args(["--headless", "--disable-gpu", "--no-first-run", "--remote-debugging-pipe"])
             .arg(format!("--user-data-dir={}", folder.path().join("profile").display()));
         if rustix::process::geteuid().is_root() {
-            // Its sandbox is not for root.
+            // The browser's sandbox does not work for root.
             command.arg("--no-sandbox");
         }
         let process = command.arg("about:blank").stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
@@ -114,7 +114,7 @@ impl Browser {
         }
     }
 
-    /// The value of an expression in the page; promises are waited for.
+    /// Returns the value of an expression in the page, and awaits promises.
     pub fn evaluate(&mut self, expression: &str) -> Value {
         let parameters = json!({"expression": expression, "returnByValue": true, "awaitPromise": true, "userGesture": true});
         let answer = self.call("Runtime.evaluate", parameters);
@@ -131,7 +131,7 @@ impl Browser {
         }
     }
 
-    /// Opens a file and waits until its script is through.
+    /// Opens a file, and waits until its script has finished.
     pub fn open(&mut self, page: &Path) {
         self.events.clear();
         let url = format!("file://{}", page.display());
@@ -139,7 +139,7 @@ impl Browser {
         self.wait_for("document.readyState === 'complete' && document.body?.dataset.rendered !== undefined");
     }
 
-    /// The size of the window, and whether its user likes it dark.
+    /// Sets the size of the window, and the preferred color scheme.
     pub fn look(&mut self, width: u32, height: u32, dark: bool) {
         let metrics =
             json!({"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600});
@@ -149,7 +149,7 @@ impl Browser {
         self.call("Emulation.setEmulatedMedia", features);
     }
 
-    /// Where an element is, in the window, after it was scrolled into it.
+    /// Scrolls an element into view, and returns its position in the window.
     pub fn place(&mut self, element: &str) -> Place {
         let value = self.evaluate(&format!(
             "(() => {{ const found = {element}; found.scrollIntoView({{block: 'center', behavior: 'instant'}});
@@ -159,7 +159,7 @@ impl Browser {
         Place { x: number("x"), y: number("y"), width: number("width"), height: number("height") }
     }
 
-    /// Points at a place in the window.
+    /// Moves the mouse to a position in the window.
     pub fn point(&mut self, x: f64, y: f64) {
         self.call("Input.dispatchMouseEvent", json!({"type": "mouseMoved", "x": x, "y": y}));
     }
@@ -175,9 +175,9 @@ impl Browser {
         }
     }
 
-    /// What the console says, dialogs, and requests for anything but the page's own file.
+    /// Returns console messages, dialogs, and requests other than for the page's own file.
     pub fn console_messages(&mut self) -> Vec<String> {
-        // What the browser has to say comes before the answer.
+        // The browser's pending messages arrive before the response.
         self.call("Runtime.evaluate", json!({"expression": "0"}));
         let message = |event: &Value| {
             let parameters = &event["params"];
@@ -200,7 +200,7 @@ impl Browser {
 
 impl Drop for Browser {
     fn drop(&mut self) {
-        // Asked, it takes its own children along.
+        // If asked to close, the browser ends its child processes, too.
         let message = json!({"id": u32::MAX, "method": "Browser.close"}).to_string() + "\0";
         let _ = self.to.write_all(message.as_bytes());
         let started = Instant::now();

@@ -1,4 +1,4 @@
-//! `walden bench codecs`: figures that can be checked, and programs that are not there.
+//! `walden bench codecs`: verifiable figures, and missing programs.
 
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ walden_testing::tests! {
     a_program_that_loses_bytes_is_reported,
 }
 
-/// A folder with the first two segments of a golden cluster.
+/// Creates a folder with the first two segments of a golden cluster.
 fn two_segments(folder: &Path) -> PathBuf {
     for (name, content) in golden("18.6").into_iter().take(2) {
         write(folder, &format!("wal/{name}"), &content);
@@ -23,11 +23,11 @@ fn two_segments(folder: &Path) -> PathBuf {
     folder.join("wal")
 }
 
-/// Runs the benchmark; the programs in `programs` are all that it finds.
+/// Runs the benchmark. It finds only the programs in `programs`.
 fn codecs(folder: &Path, programs: &[&str], arguments: &[&str]) -> (i32, Value, String) {
     let bin = folder.join("bin");
     std::fs::create_dir_all(&bin).unwrap();
-    // The shell and rm are what removes temporary folders if this process is killed.
+    // The shell and rm remove temporary folders if this process is killed.
     for name in programs.iter().chain(&["sh", "rm"]) {
         symlink(find_in_path(name).unwrap(), bin.join(name)).unwrap();
     }
@@ -75,7 +75,7 @@ fn programs_are_measured_and_their_output_compared() -> Outcome {
             assert!(contender(of, "gzip -2")["figures"]["times_xz_2"]["bytes"].as_f64().unwrap() > 1.0);
         }
     }
-    // The same as gzip itself makes of the segments.
+    // Equal to the size when gzip itself compresses the segments.
     let mut own = 0;
     for entry in std::fs::read_dir(wal).unwrap() {
         let input = std::fs::File::open(entry.unwrap().path()).unwrap();
@@ -99,7 +99,7 @@ fn programs_are_measured_and_their_output_compared() -> Outcome {
 fn a_program_that_loses_bytes_is_reported() {
     let folder = tempfile::tempdir().unwrap();
     let wal = two_segments(folder.path());
-    // It compresses correctly, and decompresses without the end.
+    // The program compresses correctly, but truncates its output on decompression.
     let script = "#!/bin/sh\ncase $2 in -d) /usr/bin/head -c 5000 ;; *) /bin/cat ;; esac\n";
     let program = write(folder.path(), "bin/lz4", script.as_bytes());
     std::fs::set_permissions(&program, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
@@ -113,6 +113,6 @@ fn a_program_that_loses_bytes_is_reported() {
         failure.starts_with("round trip:") && failure.ends_with("differs from the original at byte 5000"),
         "{failure}"
     );
-    // The reference that is missing is reported.
+    // The missing reference is reported.
     assert_eq!(json["missing"][0]["program"], "xz");
 }
