@@ -1,5 +1,5 @@
-//! `walden compress`, `decompress` and `test`: real logs and any other files come back as they were; nothing is overwritten,
-//! removed or left half-written; of a damaged pack, everything else comes out.
+//! `walden compress`, `decompress` and `test`: WAL and any other files are restored exactly. Nothing is
+//! overwritten, removed or left half-written. From a damaged pack, all undamaged members are extracted.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -46,7 +46,7 @@ walden_testing::tests! {
     files_that_need_more_than_allowed_are_refused,
 }
 
-/// Runs the program in words; paths are the words' `{}`.
+/// Runs the program with these words, in which paths replace `{}`.
 fn run(words: &str, paths: &[&Path]) -> Run {
     let mut paths = paths.iter();
     let words: Vec<PathBuf> = words
@@ -63,7 +63,7 @@ fn run(words: &str, paths: &[&Path]) -> Run {
     run
 }
 
-/// The same, which must succeed and say nothing on standard error.
+/// Like [`run`], but expects success and nothing on standard error.
 fn done(words: &str, paths: &[&Path]) -> String {
     let run = run(words, paths);
     assert!(run.code == 0 && run.stderr.is_empty(), "{words}: {run:?}");
@@ -74,7 +74,7 @@ fn json(text: &str) -> Value {
     serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"))
 }
 
-/// All files below a folder, by their names from there.
+/// Returns all files below a folder, by relative path.
 fn files(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     let mut found = BTreeMap::new();
     for entry in fs::read_dir(folder).unwrap().map(Result::unwrap) {
@@ -96,7 +96,7 @@ fn assert_same(found: &Path, expected: &Path) {
     }
 }
 
-/// Segments that follow each other, and what else is in an archive.
+/// Creates an archive with consecutive segments, and other typical files.
 fn archive(folder: &Path) -> PathBuf {
     let archive = folder.join("archive");
     for (name, segment) in golden("18.6") {
@@ -111,14 +111,14 @@ fn archive(folder: &Path) -> PathBuf {
     archive
 }
 
-/// What `archive` gives, without what is not taken.
+/// Creates the same archive without the files that compress ignores.
 fn archive_without_status(folder: &Path) -> PathBuf {
     let archive = archive(folder);
     fs::remove_dir_all(archive.join("archive_status")).unwrap();
     archive
 }
 
-/// A log that a server wrote comes back from both forms at every level, member by member too.
+/// A server's WAL is restored from both forms at every level, also member by member.
 fn a_servers_log_is_restored_byte_for_byte() {
     let folder = tempfile::tempdir().unwrap();
     let output = folder.path().join("run");
@@ -130,7 +130,7 @@ fn a_servers_log_is_restored_byte_for_byte() {
     let wal = output.join("wal");
     let names: Vec<PathBuf> = files(&wal).into_keys().collect();
     assert!(names.len() > 4, "{names:?}");
-    // The highest takes minutes for all of it where nothing is optimised.
+    // In a debug build, the highest level takes minutes for all of the WAL.
     let [smallest, back] = ["smallest.wpk", "from-smallest"].map(|name| folder.path().join(name));
     let two = [&names[0], &names[1]].map(|name| wal.join(name));
     done("compress -9 --pack={} {} {}", &[&smallest, &two[0], &two[1]]);
@@ -160,7 +160,7 @@ fn a_servers_log_is_restored_byte_for_byte() {
             .collect();
         assert_eq!(keyframes, (0..names.len()).step_by(3).collect::<Vec<_>>());
 
-        // What segments share pays where there are more of them between keyframes.
+        // Shared data makes the pack smaller if there are more segments between keyframes.
         let shared = folder.path().join(level).join("shared.wpk");
         let shared =
             json(&done(&format!("compress {level} --format json --pack={{}} {{}}"), &[&shared, &wal]));
@@ -178,7 +178,7 @@ fn a_servers_log_is_restored_byte_for_byte() {
         let tested = json(&done("test --format json {} {}", &[&pack, &compressed[0]]));
         assert_eq!((&tested["files"][0]["good"], &tested["files"][1]["good"]), (&true.into(), &true.into()));
         assert_eq!(tested["members"], names.len() as u64 + 1);
-        // One that is no keyframe.
+        // A member that is no keyframe.
         let member = folder.path().join(level).join("member");
         done("decompress --member {} -o {} {}", &[&names[4], &member, &pack]);
         assert!(
@@ -187,8 +187,8 @@ fn a_servers_log_is_restored_byte_for_byte() {
     }
 }
 
-/// A server that fetches its segments one by one out of a pack, as a `restore_command` does, has everything that was
-/// committed.
+/// A server that fetches segments individually from a pack, as with a `restore_command`, recovers everything
+/// that was committed.
 fn a_server_recovers_from_a_pack() {
     let folder = tempfile::tempdir().unwrap();
     let installation = find_or_install(Wanted::Major(18)).unwrap();
@@ -263,16 +263,16 @@ fn a_folder_is_compressed_file_by_file() {
     let folder = tempfile::tempdir().unwrap();
     let archive = archive(folder.path());
     let before = files(&archive);
-    // Beside each; what a server notes about its log is no log.
+    // Compressed files are written next to their originals. The server's archive status files are not WAL.
     let made = json(&done("compress --format json {}", &[&archive]));
     assert_eq!(made["files"], before.len() as u64 - 1);
     let after = files(&archive);
     assert_eq!(after.len(), 2 * before.len() - 1);
     assert!(before.iter().all(|(name, bytes)| after[name] == *bytes));
-    // Compressed files are not compressed again, and what is there already is no error.
+    // Compressed files are not compressed again, and existing identical output is no error.
     done("compress {}", &[&archive]);
     assert!(files(&archive) == after);
-    // Nothing is overwritten by what was made of another file, or otherwise.
+    // Output never overwrites a file made from another original, or in another way.
     let empty = archive.join("empty");
     let modified = fs::metadata(&empty).unwrap().modified().unwrap();
     fs::write(&empty, "no more").unwrap();
@@ -287,7 +287,7 @@ fn a_folder_is_compressed_file_by_file() {
     fs::write(&empty, "").unwrap();
     fs::File::options().append(true).open(&empty).unwrap().set_modified(modified).unwrap();
     assert!(files(&archive) == after);
-    // With --rm, only the compressed ones stay, and give the originals back beside them.
+    // With --rm, only the compressed files remain, and decompress restores the originals next to them.
     done("compress --rm --force {}", &[&archive]);
     let left = files(&archive);
     assert!(
@@ -307,7 +307,7 @@ fn a_folder_of_compressed_files_is_decompressed_and_tested() {
     done("compress --pack -o {} {}", &[&packs, &archive]);
     for compressed in [&single, &packs] {
         let names = files(compressed);
-        // Another program's, which is left out.
+        // A file of another program is ignored.
         write(compressed, "README", b"compressed on Monday");
         let back = compressed.with_extension("back");
         done("decompress -o {} {}", &[&back, compressed]);
@@ -316,7 +316,7 @@ fn a_folder_of_compressed_files_is_decompressed_and_tested() {
         assert_eq!(tested["files"].as_array().unwrap().len(), names.len());
         assert_eq!(tested["members"], files(&archive).len());
     }
-    // Beside each file, where no folder is given.
+    // Without an output folder, files are restored next to the compressed files.
     done("decompress {}", &[&single]);
     assert!(files(&archive).iter().all(|(name, bytes)| fs::read(single.join(name)).unwrap() == *bytes));
     fs::create_dir(&empty).unwrap();
@@ -327,7 +327,7 @@ fn a_folder_of_compressed_files_is_decompressed_and_tested() {
     }
 }
 
-/// Who says nothing gets a level that suits what is made; the file says which.
+/// The default level depends on the form, and the file states it.
 fn a_file_and_a_pack_have_a_level_each() {
     const LEVEL: usize = 13;
     let folder = tempfile::tempdir().unwrap();
@@ -376,7 +376,7 @@ fn existing_files_stay_unless_forced() {
     assert_eq!(fs::read(&pack).unwrap(), before);
     done("compress --force --pack={} {}", &[&pack, &history]);
     assert_eq!(done("decompress --stdout {}", &[&pack]), "two");
-    // No temporary files are left.
+    // No temporary files remain.
     assert_eq!(files(folder.path()).len(), 3);
 }
 
@@ -405,7 +405,7 @@ fn standard_output_has_files_in_order_whatever_the_number_of_threads() {
             run.status
         );
     }
-    // One that cannot be read does not change the others.
+    // An unreadable file does not affect the others.
     fs::write(&compressed[7], "nothing of ours").unwrap();
     let run = decompress("4");
     let others = [originals[..7].concat(), originals[8..].concat()].concat();
@@ -424,7 +424,7 @@ fn files_of_one_name_do_not_replace_each_other() {
     let (one, two) =
         (write(&folder.path().join("a"), "x", b"one"), write(&folder.path().join("b"), "x", b"two"));
     let (out, back) = (folder.path().join("out"), folder.path().join("back"));
-    // Whoever comes second stays, even if files may be replaced and originals removed.
+    // The second original is kept, even with options to replace files and remove originals.
     let run_twice = |threads: &str| {
         run(&format!("compress --force --rm --threads {threads} -o {{}} {{}} {{}}"), &[&out, &one, &two])
     };
@@ -441,7 +441,7 @@ fn files_of_one_name_do_not_replace_each_other() {
     assert!(both.code == 3 && [&one, &two].iter().filter(|path| path.exists()).count() == 1, "{both:?}");
     let left = if one.exists() { "two" } else { "one" };
     assert_eq!(done("decompress --stdout {}", &[&out.join("x.wlz")]), left);
-    // The way back.
+    // The same for decompression.
     let names = ["a", "b"].map(|name| folder.path().join(name).join("x.wlz"));
     for (name, content) in names.iter().zip(["one", "two"]) {
         let original = write(name.parent().unwrap(), "x", content.as_bytes());
@@ -450,7 +450,7 @@ fn files_of_one_name_do_not_replace_each_other() {
     let failed = run("decompress --force --threads 1 -o {} {} {}", &[&back, &names[0], &names[1]]);
     assert!(failed.code == 3 && failed.errors().len() == 1, "{failed:?}");
     assert_eq!(fs::read(back.join("x")).unwrap(), b"one");
-    // What was compressed before is not compressed again by whoever names all there is.
+    // Compressed files are refused when named explicitly.
     let again = run("compress {} {}", &[&names[0], &names[1]]);
     assert!(
         again.code == 3 && again.errors()[1].contains("b/x.wlz: it is a compressed file already"),
@@ -477,7 +477,7 @@ fn a_pipe_is_not_waited_for() {
         assert!(refused.code == 2, "{command}: {refused:?}");
         assert!(refused.errors()[0].contains("from standard input (-)"), "{command}: {refused:?}");
     }
-    // Among segments, it is none.
+    // Among segments, it is ignored.
     for (name, segment) in golden("18.6") {
         write(folder.path(), &name, &segment);
     }
@@ -495,19 +495,19 @@ fn a_missing_file_fails_and_the_others_are_compressed() {
         "{failed:?}"
     );
     assert!(!there.exists() && folder.path().join("there.wlz").exists());
-    // A pack of less than was asked for would be a trap.
+    // A pack without some of the requested files would be a trap.
     let there = write(folder.path(), "there", b"there");
     let pack = folder.path().join("a.wpk");
     let failed = run("compress --rm --pack={} {} {}", &[&pack, &there, &missing]);
     assert!(failed.code == 3 && !pack.exists() && there.exists(), "{failed:?}");
     assert!(failed.stderr.contains("hint: check the name"), "{failed:?}");
-    // The pack's name is easily taken for a file.
+    // The pack's name is easily mistaken for an input file.
     let failed = run("compress --pack {} {}", &[&pack, &there]);
     assert!(
         failed.code == 3 && failed.errors()[0].contains(&format!("--pack={}", pack.display())),
         "{failed:?}"
     );
-    // Silence would look like success to who named the wrong folder.
+    // Without an error, naming the wrong folder would look like success.
     let empty = tempfile::tempdir().unwrap();
     let failed = run("compress {}", &[empty.path()]);
     assert!(
@@ -516,7 +516,8 @@ fn a_missing_file_fails_and_the_others_are_compressed() {
     );
 }
 
-/// One bit in the second of three members that share, then a keyframe: that and what follows up to the keyframe is lost.
+/// Flips one bit in the second of three dependent members, which precede a keyframe. That member and those up
+/// to the keyframe are lost.
 fn undamaged_members_of_a_damaged_pack_are_decoded() {
     let folder = tempfile::tempdir().unwrap();
     let archive = archive_without_status(folder.path());
@@ -657,7 +658,7 @@ fn other_files_are_refused_by_name() {
         "compress -1 -9 {}",
         "compress --keyframe 2MB {}",
         "compress --rm --no-verify {}",
-        // One of them would have to be left out, or be within the other.
+        // One folder would have to be ignored, or be nested in the other.
         "compress -o out --pack=out/a.wpk {}",
         "compress --pack=a {}",
         "compress --pack=a.pack {}",
@@ -666,14 +667,14 @@ fn other_files_are_refused_by_name() {
         let paths: &[&Path] = if usage.contains("{}") { &[&file] } else { &[] };
         assert_eq!(run(usage, paths).code, 2, "{usage}");
     }
-    // Nobody finds it in a folder, under another name.
+    // With another extension, the pack would not be found in a folder.
     let unnamed = run("compress --pack={} {}", &[&folder.path().join("march"), &file]);
     let right = format!("--pack={}", folder.path().join("march.wpk").display());
     assert!(unnamed.code == 2 && unnamed.stderr.contains(&right), "{unnamed:?}");
     assert_eq!(files(folder.path()).len(), 2);
 }
 
-/// Of segments that do not follow each other a pack is made as of any, and what it lacks is said.
+/// A pack of non-consecutive segments is created, and the missing segments are reported.
 fn segments_missing_between_those_of_a_pack_are_named() {
     let folder = tempfile::tempdir().unwrap();
     let archive = archive_without_status(folder.path());
@@ -687,13 +688,13 @@ fn segments_missing_between_those_of_a_pack_are_named() {
     assert_same(&back, &archive);
 }
 
-/// It is behind the others, as bytes, and comes back as it was.
+/// The segment follows the others, coded as bytes, and is restored exactly.
 fn a_segment_that_is_damaged_at_its_start_is_not_missing_in_a_pack() {
     let folder = tempfile::tempdir().unwrap();
     let wal = folder.path().join("wal");
     let mut segments = golden("18.6");
     let names: Vec<String> = segments.keys().cloned().collect();
-    // Flags that no page has.
+    // Sets flags that no page has.
     segments.get_mut(&names[1]).unwrap()[3] = 0xFF;
     for (name, content) in &segments {
         write(&wal, name, content);
@@ -714,8 +715,8 @@ fn a_segment_that_is_damaged_at_its_start_is_not_missing_in_a_pack() {
     assert!(alone.code == 0 && alone.stderr == note, "{alone:?}");
 }
 
-/// Whoever makes files larger is to know it; `xz -2` makes 139,576 bytes of these segments. A file's size depends by some bytes
-/// on its folder's name and times.
+/// A change that makes files larger must be noticed; `xz -2` compresses these segments to 139,576 bytes. A
+/// file's size varies by some bytes with its folder's name and times.
 fn golden_clusters_compress_to_no_more_than_before() {
     let folder = tempfile::tempdir().unwrap();
     let wal = folder.path().join("wal");
@@ -761,7 +762,7 @@ fn statistics_count_each_byte_of_a_file_once() {
     assert_eq!((reasons.len(), &reasons[0]["name"]), (1, &Value::from("notes")));
 }
 
-/// A signal while a file is being written leaves nothing of it.
+/// A signal during writing leaves no partial file.
 fn an_interrupt_leaves_no_partial_file() {
     let folder = tempfile::tempdir().unwrap();
     let large = folder.path().join("large");
@@ -783,7 +784,7 @@ fn an_interrupt_leaves_no_partial_file() {
     assert!(files(&output).is_empty() && large.exists());
 }
 
-/// As an `archive_command` needs it that is repeated after a crash.
+/// Needed by an `archive_command` that is repeated after a crash.
 fn the_same_output_again_is_no_error() {
     let folder = tempfile::tempdir().unwrap();
     let archive = archive_without_status(folder.path());
@@ -794,7 +795,7 @@ fn the_same_output_again_is_no_error() {
         done("decompress -o {} {}", &[&back, &pack]);
     }
     let before = files(folder.path());
-    // Of the same size.
+    // Other content of the same size.
     let history = archive.join("00000002.history");
     let other = fs::read(&history).unwrap().to_ascii_uppercase();
     fs::write(&history, &other).unwrap();
@@ -811,7 +812,7 @@ fn the_same_output_again_is_no_error() {
     assert!(before.keys().eq(after.keys()), "no temporary files");
     let changed = before.iter().filter(|(name, bytes)| after[*name] != **bytes).count();
     assert_eq!(changed, 2, "only what the test has written");
-    // What is there with the same bytes is good enough to remove the original.
+    // Existing identical output suffices to remove the original.
     fs::write(&history, b"1\t0/C000000\tno recovery target specified\n").unwrap();
     let segment = archive.join("00000001000000000000000A");
     done("compress --rm -o {} {}", &[&out, &segment]);
@@ -903,7 +904,7 @@ fn leftovers_are_removed_and_never_packed() {
     done("compress --pack={} {}", &[&pack, &archive]);
     done("decompress -o {} {}", &[&back, &pack]);
     assert!(files(&back) == expected);
-    // A process that is there holds the lock of its file.
+    // A running process holds the lock of its file.
     let held = fs::File::options().append(true).open(&stale).unwrap();
     held.lock().unwrap();
     let next_to_it = archive.join("pack.wpk");
@@ -919,7 +920,7 @@ fn leftovers_are_removed_and_never_packed() {
     assert!(files(&back) == expected);
 }
 
-/// Segments of two clusters at the same places: each shares with those of its own.
+/// Segments of two clusters at the same LSNs: each shares data only with those of its own cluster.
 fn clusters_in_one_pack_are_kept_apart() {
     let folder = tempfile::tempdir().unwrap();
     let both = folder.path().join("both");
@@ -957,9 +958,9 @@ fn files_that_need_more_than_allowed_are_refused() {
         let refused = run(&format!("{command} --spill 1MB {{}}"), &[&pack]);
         assert!(refused.code == 3 && refused.stderr.contains("hint: allow more with --spill"), "{refused:?}");
     }
-    // A list takes neither.
+    // Listing needs neither limit.
     done("test --list --memory 1MB --spill 1MB {}", &[&pack]);
-    // Who compresses says what there is.
+    // The limits given at compression suffice for decompression.
     done("compress --memory 200MB --spill 16MB --pack={} {}", &[&small, &archive]);
     done("decompress --memory 200MB --spill 16MB -o {} {}", &[&out, &small]);
     assert_same(&out, &archive);

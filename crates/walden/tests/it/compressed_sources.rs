@@ -1,4 +1,4 @@
-//! Files of `walden compress` as sources: every command reads from them what it reads from the segments themselves.
+//! Compressed files as sources: every command produces the same result as from the segments themselves.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ walden_testing::tests! {
     a_damaged_pack_is_reported_by_its_name,
 }
 
-/// Segments, the same alone as `.wlz`, and together as `.wpk`.
+/// Segments as plain files, each as a `.wlz`, and together as a `.wpk`.
 struct Forms {
     folder: tempfile::TempDir,
 }
@@ -52,7 +52,7 @@ impl Forms {
         self.folder.path().join("packs")
     }
 
-    /// A file in a folder, the only one with that ending.
+    /// Returns the only file with an extension in a folder.
     fn file(folder: &Path, ending: &str) -> PathBuf {
         let mut files: Vec<PathBuf> = walk(folder);
         files.retain(|path| path.extension().is_some_and(|extension| extension == ending));
@@ -108,7 +108,7 @@ fn segments_in_a_pack_and_beside_it_are_duplicates() {
     assert_eq!(run.stderr.matches("holds the same segment").count(), 3, "{}", run.stderr);
 }
 
-/// What depends on the time that a run took, or on names of files.
+/// Removes values that depend on a run's duration, or on file names.
 fn without_times(mut json: Value) -> Value {
     fn strip(value: &mut Value) {
         match value {

@@ -1,4 +1,5 @@
-//! Connections as libpq makes them: TLS in every mode, client certificates, passwords and services, with a real server.
+//! Connections compatible with libpq: TLS in every mode, client certificates, passwords and services, tested
+//! with a server.
 
 use std::fs;
 use std::net::Ipv4Addr;
@@ -23,10 +24,10 @@ walden_testing::tests! {
     a_server_with_tls_is_reached_as_libpq_reaches_it,
 }
 
-/// The server's name, which only its certificate knows.
+/// The server's name, which occurs only in its certificate.
 const NAME: &str = "db.example.test";
 
-/// Who signs certificates.
+/// A certificate authority.
 struct Authority {
     certificate: String,
     issuer: Issuer<'static, KeyPair>,
@@ -41,14 +42,14 @@ impl Authority {
         Authority { certificate, issuer: Issuer::new(parameters, key) }
     }
 
-    /// A certificate and its key.
+    /// Creates a certificate and its key.
     fn sign(&self, parameters: &CertificateParams) -> (String, String) {
         let key = KeyPair::generate().unwrap();
         (parameters.signed_by(&key, &self.issuer).unwrap().pem(), key.serialize_pem())
     }
 }
 
-/// A certificate for a common name, and for other names.
+/// Returns parameters of a certificate with a common name and other names.
 fn named(common_name: &str, names: &[&str]) -> CertificateParams {
     let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
     let mut parameters = CertificateParams::new(names).unwrap();
@@ -62,7 +63,7 @@ fn self_signed(parameters: &CertificateParams) -> (String, String) {
     (parameters.self_signed(&key).unwrap().pem(), key.serialize_pem())
 }
 
-/// Files for clients.
+/// A folder with files for clients.
 struct Files(tempfile::TempDir);
 
 impl Files {
@@ -74,7 +75,7 @@ impl Files {
     }
 }
 
-/// A server on a loopback address of its own, with a certificate, and users of every kind.
+/// A server on its own loopback address, with a certificate, and a user for each authentication method.
 struct Server {
     cluster: Cluster,
     address: Ipv4Addr,
@@ -117,12 +118,12 @@ impl Server {
         Ok(Server { cluster, address, port: port.parse().unwrap() })
     }
 
-    /// A connection string for a user, by the server's name.
+    /// Returns a connection string for a user, with the server's name.
     fn conninfo(&self, user: &str, more: &str) -> String {
         format!("host={NAME} hostaddr={} port={} user={user} dbname=postgres {more}", self.address, self.port)
     }
 
-    /// Another certificate from now on.
+    /// Replaces the server's certificate.
     fn replace_certificate(&self, (certificate, key): &(String, String)) {
         install(&self.cluster.data_dir(), certificate, key);
         let chown = Command::new("chown")
@@ -142,7 +143,7 @@ fn install(data: &Path, certificate: &str, key: &str) {
     fs::set_permissions(&key_file, fs::Permissions::from_mode(0o600)).unwrap();
 }
 
-/// Whether a connection has TLS; else why there is none.
+/// Returns whether a connection uses TLS, or why it failed.
 fn has_tls(conninfo: &str) -> Result<bool, String> {
     let mut client = connect(conninfo).map_err(|error| error.to_string())?;
     let query = "SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()";
@@ -170,7 +171,7 @@ fn a_server_with_tls_is_reached_as_libpq_reaches_it() -> Outcome {
     Ok(())
 }
 
-/// The modes of `sslmode`, with users of whom `pg_hba.conf` wants TLS or none.
+/// Tries the modes of `sslmode`, with users for whom `pg_hba.conf` requires TLS, or forbids it.
 fn try_modes(server: &Server, root: &str, other_root: &str) {
     let with_password =
         |more: &str| server.conninfo("with_password", &format!(r"password='it\'s \\ secret' {more}"));
@@ -193,18 +194,18 @@ fn try_modes(server: &Server, root: &str, other_root: &str) {
         &server.conninfo("with_password", "password=wrong sslmode=require"),
         "password authentication failed",
     );
-    // Whose certificate it is, and whose name it has.
+    // Checks the certificate's issuer, and its name.
     let stranger = format!("sslmode=verify-ca sslrootcert={other_root}");
     expect_refusal(&with_password(&stranger), "UnknownIssuer");
     expect_refusal(&with_password(&stranger), "sslmode=verify-ca");
-    // A root certificate makes require what verify-ca is, as libpq has it.
+    // With a root certificate, require means verify-ca, as in libpq.
     expect_refusal(&with_password(&format!("sslmode=require sslrootcert={other_root}")), "UnknownIssuer");
     let other_name =
         with_password(&format!("sslmode=verify-full sslrootcert={root}")).replace(NAME, "other.example.test");
     expect_refusal(&other_name, "other.example.test");
     assert_eq!(has_tls(&other_name.replace("verify-full", "verify-ca")), Ok(true));
     expect_refusal(&with_password("sslmode=verify-full sslrootcert=/nowhere/root.crt"), "/nowhere/root.crt");
-    // Of whom no TLS is wanted.
+    // A user for whom TLS is forbidden.
     for (mode, is_refused) in [("prefer", false), ("allow", false), ("disable", false), ("require", true)] {
         let conninfo = server.conninfo("without_tls", &format!("sslmode={mode}"));
         match is_refused {
@@ -212,12 +213,12 @@ fn try_modes(server: &Server, root: &str, other_root: &str) {
             false => assert_eq!(has_tls(&conninfo), Ok(false), "{mode}"),
         }
     }
-    // Over a socket there is none, whatever is wanted.
+    // Connections over a socket never use TLS, whatever the mode.
     let by_socket = format!("{} sslmode=verify-full sslrootcert={root}", server.cluster.dsn("postgres"));
     assert_eq!(has_tls(&by_socket), Ok(false));
 }
 
-/// Streaming replication has a client of its own: with TLS and passwords as the others have them.
+/// Streaming replication uses another client, which must support TLS and passwords in the same way.
 fn try_replication(server: &Server, authority: &Authority, files: &Files, root: &str, other_root: &str) {
     let identify = |conninfo: &str| -> Result<(u64, bool), String> {
         let parameters = Parameters::parse(conninfo).unwrap();
@@ -296,7 +297,7 @@ fn try_client_certificates(server: &Server, authority: &Authority, files: &Files
     expect_refusal(&conninfo(&files.write("no.key", "none", 0o600)), "no.key");
 }
 
-/// What the program takes from a user's files and from the environment.
+/// Tests that the program reads the user's files and the environment.
 fn try_services_and_password_files(server: &Server, root: &str) {
     let home = Files(tempfile::tempdir().unwrap());
     let service = format!(
@@ -338,7 +339,7 @@ fn try_services_and_password_files(server: &Server, root: &str) {
     assert!(found.0 == "fail" && found.1.contains("found \"hots\""), "{found:?}");
 }
 
-/// Certificates as PostgreSQL's documentation makes them: self-signed, with the server's name as the common name alone.
+/// Self-signed certificates as in PostgreSQL's documentation, with the server's name only as the common name.
 fn try_self_made_certificates(server: &Server, files: &Files) {
     let own = self_signed(&named(NAME, &[]));
     server.replace_certificate(&own);

@@ -10,7 +10,7 @@ walden_testing::tests! {
     unknown_culprits_are_refused,
 }
 
-/// Some of each family that take a second or two; `walden lab run culprits` runs all.
+/// Some workloads of each family that take a second or two; `walden lab run culprits` runs all.
 const SOME: &str = "healthy,unused-index,index-on-hot-column,uuid-keys,no-op-bulk-update,staging-table,select-for-update,on-conflict,\
                     savepoints,sequences,checkpoints-by-command,uncompressed-images,create-and-drop-database,batch-updates,purge-jobs,\
                     drip-deletes,gin-without-list,hash-index,partition-moves,two-phase-commit,setval,refresh-concurrently,audit-trigger,\

@@ -1,4 +1,5 @@
-//! The log as tables: judged by pg_walinspect and by `walden explain`, with every query of the documentation.
+//! The WAL as tables, compared with pg_walinspect and `walden explain`, with every query of the
+//! documentation.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -42,7 +43,7 @@ fn number(query: &str, arguments: &[&str]) -> u64 {
     value.as_u64().unwrap_or_else(|| panic!("{query}: {row}"))
 }
 
-/// A server with segments of 1 MB, whose log has a record that crosses several of them.
+/// Starts a server with segments of 1 MB, whose WAL has a record that spans several segments.
 fn worked(major: u32) -> Result<(Cluster, String), walden_testing::Missing> {
     let cluster = ClusterBuilder::new(postgres(major)?)
         .wal_segsize_mb(1)
@@ -59,7 +60,7 @@ fn worked(major: u32) -> Result<(Cluster, String), walden_testing::Missing> {
         "UPDATE orders SET amount = amount + 1 WHERE id % 7 = 0",
         "DELETE FROM orders WHERE id % 11 = 0",
         "VACUUM orders",
-        // One record of some 3 MB.
+        // Writes one record of about 3 MB.
         "SELECT pg_logical_emit_message(true, 'test', repeat('x', 3000000))",
         "SELECT pg_switch_wal()",
         "CHECKPOINT",
@@ -132,7 +133,7 @@ fn the_log_of_a_server_as_tables() -> Outcome {
     Ok(())
 }
 
-/// `walden rows` writes to Parquet what it writes as lines of JSON, with typed columns.
+/// `walden rows` writes the same content to Parquet and to JSON lines, with typed columns in Parquet.
 fn changes_of_rows_are_the_same_in_a_file(folder: &Path, wal: &str, names: &str) {
     let rows = ["rows", wal, "--names", names, "--relation", "public.orders", "--format"];
     let lines = walden(&[&rows[..], &["json"]].concat());
@@ -160,7 +161,7 @@ fn changes_of_rows_are_the_same_in_a_file(folder: &Path, wal: &str, names: &str)
             assert_eq!(found[name], expected[name], "{name}: {found} {expected}");
         }
         for row in ["before", "after"] {
-            // A bigint is a number in Arrow, and text in the lines.
+            // A bigint is a number in Arrow, and text in JSON lines.
             let id = found[row]["id"].as_i64().map(|id| id.to_string());
             assert_eq!(id.as_deref(), expected[row]["id"].as_str(), "{found} {expected}");
             for name in ["amount", "note"] {
@@ -172,7 +173,7 @@ fn changes_of_rows_are_the_same_in_a_file(folder: &Path, wal: &str, names: &str)
 
 fn sums_are_those_of_explain(explained: &Value, wal: &str, names: &str) {
     let file_bytes = explained["file_bytes"].as_u64().unwrap();
-    // The number of partitions is that of the threads: 7 of them cut the long record.
+    // There are as many partitions as threads: 7 partitions split the long record.
     for threads in ["1", "2", "7"] {
         let arguments = ["--threads", threads, wal];
         let records = number("SELECT sum(bytes) FROM records", &arguments);
@@ -199,8 +200,8 @@ fn sums_are_those_of_explain(explained: &Value, wal: &str, names: &str) {
     assert_eq!(by_name["orders"], of_orders.unwrap()["bytes"].as_u64().unwrap(), "{by_name:?}");
 }
 
-/// What a crash cut off has ended, beside a prepared transaction that has not, and rolled-back subtransactions are no transactions
-/// where the log says so: in `walden sql` as in `walden explain`.
+/// A crash ends interrupted transactions, but not a prepared one. Rolled-back subtransactions do not count as
+/// transactions if the WAL identifies them. `walden sql` and `walden explain` must agree.
 fn transactions_that_a_crash_ended() -> Outcome {
     for (major, wal_level) in [(15, "replica"), (15, "minimal"), (18, "logical"), (19, "replica")] {
         let settings =
@@ -249,7 +250,7 @@ fn transactions_that_a_crash_ended() -> Outcome {
         let aborted = sums["aborted"].as_u64().unwrap();
         match wal_level {
             "logical" => assert_eq!(aborted, 2, "the two transactions"),
-            // Those behind the last record that names subtransactions count as transactions.
+            // Those after the last record that names subtransactions count as transactions.
             "replica" => assert!((2..=2 + 64 / 3 + 1).contains(&aborted), "{aborted}"),
             _ => assert_eq!(aborted, 102),
         }
@@ -264,7 +265,7 @@ fn transactions_that_a_crash_ended() -> Outcome {
     Ok(())
 }
 
-/// Conditions that skip segments give the same rows as ones that hide what they are about.
+/// Conditions that allow skipping segments return the same rows as equivalent conditions that do not.
 fn conditions_skip_segments_and_no_rows(wal: &str) {
     let bounds = sql(
         "WITH ends AS (SELECT min(start_lsn) AS first, max(start_lsn) AS last FROM records)
@@ -300,7 +301,7 @@ fn conditions_skip_segments_and_no_rows(wal: &str) {
     assert!(number(&format!("SELECT count(*) FROM records WHERE start_lsn < lsn('{low}')"), &[wal]) > 0);
 }
 
-/// The queries of docs/tables.md.
+/// Runs the queries of docs/tables.md.
 fn every_query_of_the_documentation_runs(wal: &str, names: &str) {
     let text = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/tables.md")).unwrap();
     let queries: Vec<&str> =
@@ -308,7 +309,7 @@ fn every_query_of_the_documentation_runs(wal: &str, names: &str) {
     assert!(queries.len() >= 20, "{}", queries.len());
     for query in queries {
         let rows = sql(query, &["--names", names, wal]);
-        // Those that ask for what this log does not have: a transaction of 1 GB, another day.
+        // Queries for content that this WAL does not have: a transaction of 1 GB, another day.
         let may_be_empty = ["1e9", "2026-11-23"].iter().any(|part| query.contains(part));
         assert!(!rows.is_empty() || may_be_empty, "{query}");
     }
@@ -328,7 +329,7 @@ fn exports_are_complete_and_taken_up_again(folder: &Path, wal: &str, file_bytes:
     let bytes = |folder: &Path| files_of(folder).iter().map(|file| sum_of_bytes(file)).sum::<u64>();
     let both = || bytes(&parquet.join("records/timeline=1")) + bytes(&parquet.join("framing/timeline=1"));
     assert_eq!(both(), file_bytes);
-    // All but the last file of each table are kept, and a lost or foreign one is made again.
+    // All but the last file of each table are kept. A lost or foreign file is written again.
     let before: Vec<_> = files.iter().map(|file| fs::metadata(file).unwrap().modified().unwrap()).collect();
     fs::remove_file(&files[0]).unwrap();
     fs::copy(files_of(&parquet.join("framing/timeline=1")).pop().unwrap(), &files[1]).unwrap();
@@ -338,7 +339,7 @@ fn exports_are_complete_and_taken_up_again(folder: &Path, wal: &str, file_bytes:
     let after: Vec<_> = files.iter().map(|file| fs::metadata(file).unwrap().modified().unwrap()).collect();
     let kept = before.iter().zip(&after).skip(2).filter(|(before, after)| before == after).count();
     assert_eq!(kept, files.len() - 3, "{said}");
-    // No temporary file is left.
+    // No temporary file remains.
     assert!(
         files_of(&parquet.join("records/timeline=1"))
             .iter()
@@ -413,7 +414,7 @@ fn wrong_queries_are_errors() {
         ("SET datafusion.execution.batch_size = 1", "Statement"),
     ] {
         let run = walden(&["sql", query, golden]);
-        // It may be there: the names do not say.
+        // The table may exist, which the names do not show.
         let expected = if part.starts_with("cannot find the table") { 3 } else { 2 };
         assert_eq!(run.code, expected, "{query}: {run:?}");
         assert!(run.stderr.contains(part), "{query}: {run:?}");
@@ -424,7 +425,7 @@ fn wrong_queries_are_errors() {
     {
         assert_eq!(walden(arguments).code, 2, "{arguments:?}");
     }
-    // A file stands for a whole result, and the one before stays until there is one.
+    // A file always holds a complete result: the old file stays until the new result is complete.
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("result");
     fs::write(&file, "the result before").unwrap();
@@ -457,12 +458,12 @@ fn results_have_all_columns_as_csv_and_json() {
     assert_eq!(csv("SELECT 1 AS one, NULL AS nothing"), "one,nothing\n1,\n");
     let lines = csv("SELECT xid AS name FROM records");
     assert!(lines.starts_with("name\n") && lines.lines().filter(|line| *line == "name").count() == 1);
-    // JSON has no number that is none.
+    // JSON cannot represent NaN.
     let query = "SELECT 1 AS one, CAST(NULL AS INT) AS nothing, CAST('NaN' AS DOUBLE) AS number";
     assert_eq!(sql(query, &[golden]), [serde_json::json!({"one": 1, "nothing": null, "number": null})]);
 }
 
-/// A folder with some of the three segments of a golden cluster.
+/// Creates a folder with some of the three segments of a golden cluster.
 fn some_segments(folder: &Path, which: &[usize]) -> PathBuf {
     let segments = crate::material::golden("18.6");
     assert_eq!(segments.len(), 3);
@@ -474,7 +475,7 @@ fn some_segments(folder: &Path, which: &[usize]) -> PathBuf {
     folder.to_owned()
 }
 
-/// Damages the middle of the second segment of the golden cluster in a folder; returns the segment's bytes as they were.
+/// Damages the middle of the second segment in a folder. Returns the segment's original bytes.
 fn damage_second_segment(folder: &Path) -> (PathBuf, Vec<u8>) {
     let path = files_of(folder).remove(1);
     let content = fs::read(&path).unwrap();
@@ -493,7 +494,7 @@ fn records_in(output: &Path) -> Vec<PathBuf> {
     files_of(&output.join("records/timeline=1"))
 }
 
-/// The bytes of all rows in an export.
+/// Returns the sum of the bytes of all rows in an export.
 fn exported_bytes(output: &Path) -> u64 {
     let files = |table: &str| files_of(&output.join(table).join("timeline=1"));
     ["records", "framing"].iter().flat_map(|table| files(table)).map(|file| sum_of_bytes(&file)).sum()
@@ -506,12 +507,12 @@ fn exports_over_a_gap_have_all_segments() {
     let run = export_with("16", &source, &output);
     assert!(run.code == 0 && run.stderr.contains("00000001000000000000000B is missing"), "{run:?}");
     assert_eq!((records_in(&output).len(), exported_bytes(&output)), (2, 2 << 20));
-    // The missing one comes: one file has the rows of all.
+    // After the missing segment arrives, one file has all rows.
     some_segments(&source, &[1]);
     let run = export_with("16", &source, &output);
     assert!(run.code == 0 && run.stdout.contains("removed"), "{run:?}");
     assert_eq!((records_in(&output).len(), exported_bytes(&output)), (1, 3 << 20));
-    // A table named twice is one.
+    // A table named twice is exported once.
     let twice = folder.path().join("twice");
     let (source, twice) = (source.to_str().unwrap(), twice.to_str().unwrap());
     let run = walden(&["export", "--tables", "records,records", "-o", twice, source]);
@@ -530,7 +531,7 @@ fn exports_are_made_again_when_damage_is_repaired() {
     let run = export_with("1", &source, &output);
     assert_eq!(run.code, 0, "{run:?}");
     assert_eq!(exported_bytes(&output), 3 << 20);
-    // What was exported stays when the segment is damaged afterwards.
+    // Exported rows are kept when the segment is damaged later.
     damage_second_segment(&source);
     let run = export_with("16", &source, &output);
     assert_eq!(run.code, 3, "{run:?}");
@@ -547,26 +548,26 @@ fn exports_lose_and_repeat_no_rows() {
     };
     expect(&export_with("1", &source, &output), 0, 3);
     expect(&export_with("16", &source, &output), 0, 1);
-    // Fewer segments take the place of nothing.
+    // An export of fewer segments replaces nothing.
     let middle = some_segments(&folder.path().join("middle"), &[1]);
     let run = export_with("16", &middle, &output);
     expect(&run, 0, 1);
     assert!(run.stderr.contains("the same part of the log and more"), "{run:?}");
     expect(&export_with("1", &source, &output), 0, 3);
-    // Some of the same rows and others: neither file has all.
+    // The new file would hold some of the same rows and others, so neither file would have all.
     let first = some_segments(&folder.path().join("first"), &[0]);
     let other = folder.path().join("other");
     assert_eq!(export_with("16", &first, &other).code, 0);
     let run = export_with("16", &some_segments(&folder.path().join("last"), &[1, 2]), &other);
     assert!(run.code == 3 && run.stderr.contains("another folder"), "{run:?}");
     assert_eq!(exported_bytes(&other), 1 << 20);
-    // Names of segments are the same in each cluster.
+    // Each cluster uses the same segment names.
     let run = export_with("16", &crate::material::golden_dir().join("17.11"), &output);
     expect(&run, 3, 3);
     assert_eq!(run.stderr.matches("cluster with the system identifier").count(), 1, "{run:?}");
 }
 
-/// The user named the folder, not where links in it lead.
+/// The user named only the folder, not the targets of links in it.
 fn exports_write_through_no_links() {
     let folder = tempfile::tempdir().unwrap();
     let source = some_segments(&folder.path().join("wal"), &[0]);
@@ -600,7 +601,7 @@ fn exports_in_csv_are_known_by_their_descriptions() {
         assert_eq!((count("csv"), count("walden")), (files, files), "{run:?}");
     };
     expect(&export("1", &source), 0, 3);
-    // All but the last one, in which the log ends, are kept.
+    // All files are kept, except the last one, in which the WAL ends.
     let first = with_ending("csv", &records).remove(0);
     let modified = || fs::metadata(&first).unwrap().modified().unwrap();
     let before = modified();
@@ -615,7 +616,7 @@ fn exports_in_csv_are_known_by_their_descriptions() {
     let run = export("16", &crate::material::golden_dir().join("17.11"));
     expect(&run, 3, 1);
     assert_eq!(run.stderr.matches("cluster with the system identifier").count(), 1, "{run:?}");
-    // What another program has changed is its own, and stays.
+    // A file changed by another program belongs to that program, and stays.
     let file = with_ending("csv", &records).remove(0);
     let content = fs::read(&file).unwrap();
     fs::write(&file, "bytes\n1\n").unwrap();
@@ -626,13 +627,13 @@ fn exports_in_csv_are_known_by_their_descriptions() {
     assert!(fs::read(&file).unwrap() == content);
 }
 
-/// The file in the folder of a table that says that rows may be in two files.
+/// Returns the path of the marker for a table whose rows may be in two files.
 fn mark(output: &Path) -> PathBuf {
     output.join("records/.walden-replacing")
 }
 
-/// Also where a new file has the name of one with more rows: a file of 16 has the segments A, B and C, of 12 A and B, of 11 A alone, and
-/// all are named after segment 0.
+/// This includes cases in which a new file has the name of one with more rows: a file of 16 has the segments
+/// A, B and C, of 12 A and B, of 11 only A, and all are named after segment 0.
 fn exports_change_to_files_of_any_size() {
     let folder = tempfile::tempdir().unwrap();
     let source = some_segments(&folder.path().join("wal"), &[0, 1, 2]);
@@ -659,7 +660,7 @@ fn exports_change_to_files_of_any_size() {
         let hidden = with_ending("walden", &Path::new(csv).join("records/timeline=1"));
         assert_eq!(hidden.len(), files, "{segments}: {run:?}");
     }
-    // Damage leaves the rows where they are, each once.
+    // With damage, all rows stay in their files, each once.
     assert_eq!(export_with("16", &source, &output).code, 0);
     damage_second_segment(&source);
     let run = export_with("12", &source, &output);
@@ -673,7 +674,7 @@ fn exports_that_were_interrupted_are_marked_until_they_are_repaired() {
     let middle = some_segments(&folder.path().join("middle"), &[1]);
     for (segments, files) in [("12", 2), ("16", 1), ("1", 3)] {
         let output = folder.path().join(segments);
-        // What a run leaves that is killed between two files: the old one, out of the way, and the first new one.
+        // The state after a run was killed between two files: the renamed old file, and the first new one.
         assert_eq!(export_with("16", &source, &output).code, 0);
         let old = records_in(&output).remove(0);
         let all = fs::read(&old).unwrap();
@@ -682,7 +683,7 @@ fn exports_that_were_interrupted_are_marked_until_they_are_repaired() {
         fs::write(old.with_file_name("old-replaced-1.parquet"), all).unwrap();
         fs::write(mark(&output), "").unwrap();
         assert!(exported_bytes(&output) > 3 << 20);
-        // A run over other segments does not repair it, and does not say so.
+        // A run over other segments neither repairs this nor removes the marker.
         let run = export_with("12", &middle, &output);
         assert!(run.code == 0 && mark(&output).exists(), "{run:?}");
         let run = export_with(segments, &source, &output);
@@ -718,7 +719,7 @@ fn positions_are_printed_whatever_their_type() {
     }
 }
 
-/// The last commit before a record may be before the range.
+/// The last commit before a record may precede the range.
 fn times_in_a_range_are_those_in_the_whole() {
     let folder = tempfile::tempdir().unwrap();
     let source = some_segments(&folder.path().join("wal"), &[0, 1, 2]);
@@ -731,7 +732,7 @@ fn times_in_a_range_are_those_in_the_whole() {
         for threads in ["1", "4"] {
             assert_eq!(sql(query, &["--from", from, "--threads", threads, source]), expected, "{from}");
         }
-        // Conditions on times leave out no rows of the range.
+        // Conditions on times omit no rows of the range.
         let from_time = expected.iter().find_map(|row| row["time"].as_str());
         let Some(time) = from_time else { continue };
         let query = format!("SELECT count(*) FROM records WHERE time >= '{time}'");
@@ -740,7 +741,7 @@ fn times_in_a_range_are_those_in_the_whole() {
     }
 }
 
-/// With one thread, in the order of the log.
+/// With one thread, rows are delivered in WAL order.
 fn rows_before_damage_are_delivered() {
     let folder = tempfile::tempdir().unwrap();
     let source = some_segments(&folder.path().join("wal"), &[0, 1, 2]);

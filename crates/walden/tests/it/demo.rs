@@ -40,7 +40,7 @@ fn the_demo_tells_the_whole_story_and_agrees_with_pg_waldump(major: u32) -> Outc
     assert!(named("orders_changed") && named("pgbench_accounts"));
     assert!(!run.stderr.contains("DIFFERENT"), "{}", run.stderr);
 
-    // The setting that a finding points at saves what was predicted for it.
+    // The suggested setting must save the predicted amount.
     let prediction = &story["prediction"];
     let bytes = |name: &str| prediction[name].as_u64().unwrap_or_else(|| panic!("no {name} in {prediction}"));
     assert!(["max_wal_size", "wal_compression"].contains(&prediction["setting"].as_str().unwrap()));

@@ -1,4 +1,4 @@
-//! Two ranges compared: everything adds up, and what was changed on a real server is what explains the change.
+//! Compares two ranges: all lists are consistent, and the change made on a server is the reported cause.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -26,7 +26,7 @@ fn diff(arguments: &[&str]) -> Value {
     serde_json::from_str(&run.stdout).unwrap()
 }
 
-/// Every list adds up to the whole, in A, in B and in what changed.
+/// Expects that every list adds up to the total, for A, B and the change.
 fn assert_exact(diff: &Value) {
     let mut lists = vec![&diff["buckets"], &diff["relations"], &diff["record_kinds"], &diff["images"]];
     lists.extend(diff["views"].as_array().unwrap().iter().map(|view| &view["groups"]));
@@ -51,7 +51,7 @@ fn contributions_add_up_to_the_difference() {
     }
     let source = wal.to_str().unwrap();
     let middle = records[records.len() / 2].lsn.to_string();
-    // Of an option that was given.
+    // The error must refer to the given option.
     let late = walden(&["diff", "--at", "2100-01-01", source]);
     assert!(late.code == 3 && late.stderr.contains("cannot start at the given time"), "{late:?}");
     assert!(!late.stderr.contains("--from"), "{late:?}");
@@ -61,7 +61,7 @@ fn contributions_add_up_to_the_difference() {
             diff(&[&["--at", &middle, "--per", per, "--group", "(pg_c)"][..], &by, &[source]].concat());
         assert_exact(&found);
         assert_eq!(found["views"].as_array().unwrap().len(), 5);
-        // The two ranges are the whole, but for what is not written.
+        // The two ranges cover everything except unwritten space.
         let explained = explain_json(&[source]);
         let unwritten: u64 = ["zero_tail", "recycled_tail", "torn_tail"]
             .map(|bucket| explained["buckets"][bucket].as_u64().unwrap())
@@ -70,7 +70,7 @@ fn contributions_add_up_to_the_difference() {
         let both = |field: &str| found["total"][field].as_u64().unwrap();
         assert_eq!(both("a_bytes") + both("b_bytes") + unwritten, explained["file_bytes"].as_u64().unwrap());
     }
-    // A source with itself: nothing changed.
+    // Comparing a source with itself shows no change.
     let same = diff(&[source, source]);
     assert_exact(&same);
     assert_eq!(same["total"]["change_bytes"], 0);
@@ -85,7 +85,7 @@ fn contributions_add_up_to_the_difference() {
     }
 }
 
-/// What is piped is searched for names, by explain and diff alike.
+/// Piped output of explain and diff must contain whole names, so that it can be searched.
 fn names_are_whole_in_a_pipe() {
     let folder = tempfile::tempdir().unwrap();
     let (name, segment) = golden("18.6").pop_first().unwrap();
@@ -127,10 +127,10 @@ fn wrong_ranges_are_wrong_usage() {
     }
 }
 
-/// So long each state of the server is observed.
+/// Duration for which each state of the server is observed.
 const PHASE: Duration = Duration::from_secs(13);
 
-/// Does the same amount of work per second until the phase is over, with two checkpoints in it.
+/// Does a constant amount of work per second until the phase ends, with two checkpoints.
 fn work(cluster: &Cluster, next: &mut i64) -> Lsn {
     let mut client = cluster.client("postgres").unwrap();
     let begin = Instant::now();
@@ -163,9 +163,9 @@ fn position(cluster: &Cluster) -> Lsn {
     row.get::<_, &str>(0).parse().unwrap()
 }
 
-/// A server that was changed between phases of the same work, stopped, and where each phase ended.
+/// A stopped server that was changed between phases of the same work, and the end LSN of each phase.
 struct Changed {
-    /// Its folder has the log.
+    /// Keeps the folder with the WAL.
     _cluster: Cluster,
     folder: TempDir,
     names: PathBuf,
@@ -198,7 +198,7 @@ fn changed_server() -> Result<Changed, Missing> {
     let plain = work(&cluster, &mut next);
     client.batch_execute("CREATE INDEX orders_note ON orders (note, id)").unwrap();
     let indexed = work(&cluster, &mut next);
-    // Names are read while the index is there, and again after it is gone.
+    // Names are read while the index exists, and again after it was dropped.
     let dsn = cluster.dsn("postgres");
     let save = |from: &[&str]| {
         let given: Vec<&str> = from.iter().flat_map(|one| ["--names", one]).collect();
@@ -207,7 +207,7 @@ fn changed_server() -> Result<Changed, Missing> {
     };
     save(&[&dsn]);
     client.batch_execute("DROP INDEX orders_note").unwrap();
-    // No work was done while the names were read.
+    // No work was done while names were read.
     let resumed = position(&cluster);
     let dropped = work(&cluster, &mut next);
     client.batch_execute("ALTER SYSTEM SET wal_compression = lz4").unwrap();
@@ -252,10 +252,10 @@ fn what_was_changed_on_a_server_explains_the_change() -> Outcome {
     let (rule, object, text) = first(&found);
     assert_eq!((rule.as_str(), object.as_str()), ("compression", "wal_compression"), "{text}");
     assert!(text.contains("compressed by lz4 and were not compressed"), "{text}");
-    // The work was the same, and is not blamed.
+    // The work was the same, so it must not be blamed.
     let work = found["findings"].as_array().unwrap().iter().find(|one| one["rule"] == "work");
     assert!(work.is_none_or(|one| one["share_of_change"].as_f64().unwrap().abs() < 0.3), "{work:?}");
-    // By time, with as much before as after.
+    // By time, with equal time before and after.
     let time = &found["a"]["last_time"].as_str().unwrap()[..19];
     let by_time = diff(&["--names", names, "--at", &format!("{time}Z"), "--window", "10s", wal]);
     assert_exact(&by_time);
@@ -265,7 +265,7 @@ fn what_was_changed_on_a_server_explains_the_change() -> Outcome {
         assert!((9.0..=11.0).contains(&seconds), "{seconds}");
     }
     assert_page_draws(&server);
-    // Parts of one phase: nothing that was done, and honest about it.
+    // Two parts of one phase: no cause, and a note about the uncertainty.
     let half = Lsn((begin.0 + plain.0) / 2);
     let quarter = Lsn(begin.0 + (half.0 - begin.0) / 2);
     let noise = between(begin, quarter, half);
@@ -274,7 +274,7 @@ fn what_was_changed_on_a_server_explains_the_change() -> Outcome {
     Ok(())
 }
 
-/// Both rates over time, relations, kinds of records.
+/// Expects charts of both rates over time, relations, and kinds of records.
 fn assert_page_draws(Changed { folder, names, wal, plain, indexed, .. }: &Changed) {
     let html = folder.path().join("diff.html");
     let (at, to) = (plain.to_string(), indexed.to_string());
@@ -302,7 +302,7 @@ fn assert_page_draws(Changed { folder, names, wal, plain, indexed, .. }: &Change
     }
 }
 
-/// Before 17, the log does not say what `wal_level` was: the records do.
+/// Before 17, the WAL does not state `wal_level`, but the records show it.
 fn logical_decoding_explains_larger_records() -> Outcome {
     let cluster = cluster_that_keeps_wal(postgres(15)?).setting("wal_level", "replica").start().unwrap();
     let update = || {
@@ -334,10 +334,10 @@ fn logical_decoding_explains_larger_records() -> Outcome {
     let text = finding["text"].as_str().unwrap();
     assert_eq!((&finding["rule"], &finding["points_at"]), (&"setting".into(), &"wal_level".into()), "{text}");
     assert!(text.starts_with("wal_level is logical and was not; tuples beside"), "{text}");
-    // 2000 updates, and in each an old tuple of 340 bytes.
+    // 2000 updates, each with an old tuple of 340 bytes.
     let change = finding["change_bytes"].as_i64().unwrap();
     assert!((680_000..900_000).contains(&change), "{text}");
-    // As much the other way round.
+    // The opposite comparison shows the same amount.
     let back =
         diff(&["--a-from", &at, "--a-to", &to, "--b-from", &from, "--b-to", &at, wal.to_str().unwrap()]);
     let finding = &back["findings"][0];

@@ -1,4 +1,5 @@
-//! A drill on the machine of the running original: no record about tablespaces may change files of the original.
+//! A drill on the machine of the running original: records about tablespaces must not change files of the
+//! original.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -19,7 +20,7 @@ walden_testing::tests! {
     settings_that_leave_the_folder_are_refused,
 }
 
-/// Tables in tablespaces, and the databases in which they are.
+/// Tables in tablespaces, with their databases.
 const TABLES: &[(&str, &str)] = &[
     ("postgres", "in_old"),
     ("postgres", "in_new"),
@@ -30,7 +31,7 @@ const TABLES: &[(&str, &str)] = &[
     ("moved", "content"),
 ];
 
-/// The folders of tablespaces in `spaces`; the second one lies within the first.
+/// The folders of tablespaces in `spaces`. The third one is inside the second.
 const FOLDERS: &[&str] = &["old", "new", "new/inner", "dropped"];
 
 /// Statements after the base backup. `{file_copy}` is the strategy that copies files.
@@ -60,7 +61,7 @@ const AFTER_BACKUP: &[(&str, &str)] = &[
     ("postgres", "UPDATE in_old SET v = 'archived'"),
 ];
 
-/// Every file and folder below a folder, with its permissions and content; of links, where they lead.
+/// Returns every file and folder below a folder, with its permissions and content; for links, their targets.
 fn contents(folder: &Path) -> BTreeMap<PathBuf, (u32, Vec<u8>)> {
     let mut found = BTreeMap::new();
     let mode = |path: &Path| fs::symlink_metadata(path).unwrap().permissions().mode();
@@ -84,7 +85,7 @@ fn count_query(table: &str) -> String {
     format!("SELECT count(*) || ' ' || count(DISTINCT v) || ' ' || sum(hashtext(v)) FROM {table}")
 }
 
-/// The rows of each table, and a sum over their content.
+/// Returns the number of rows of each table, and a sum over their content.
 fn rows(primary: &Cluster) -> Vec<String> {
     let row = |&(database, table): &(&str, &str)| {
         let mut client = primary.client(database).unwrap();
@@ -123,7 +124,7 @@ fn tablespaces_of_the_original_stay_as_they_are(version: u32) -> Outcome {
     primary.configure(&[("archive_mode", "on"), ("archive_command", &push)]).unwrap();
     primary.stop(StopMode::Fast).unwrap();
     let backup = primary.dir().join("backup");
-    // With the links to tablespaces.
+    // Copies the links to tablespaces, too.
     let copied = Command::new("cp").arg("-a").args([&primary.data_dir(), &backup]).status().unwrap();
     assert!(copied.success());
     primary.start().unwrap();
@@ -136,7 +137,7 @@ fn tablespaces_of_the_original_stay_as_they_are(version: u32) -> Outcome {
     let archived = rows(&primary);
     execute(&mut client, "SELECT pg_switch_wal()");
     wait_until_archived(&mut client);
-    // The original continues, and its files are newer than the archive.
+    // The original continues, so its files are newer than the archive.
     primary.configure(&[("archive_command", "/bin/false")]).unwrap();
     primary.reload();
     for (database, table) in TABLES {
@@ -150,7 +151,7 @@ fn tablespaces_of_the_original_stay_as_they_are(version: u32) -> Outcome {
     let before = named.map(|folder| contents(folder));
 
     let folder = primary.make_folder("drill").unwrap();
-    // A copy in the backup would be copied into itself.
+    // A copy inside of the backup would be copied into itself.
     let all = ["archive", "drill", "--repo", text(&repo), "--base", text(&backup), "--bin", text(&bin)];
     let run = walden(&[&all[..], &["--folder", text(&backup.join("base"))]].concat());
     assert!(run.code == 3 && run.stderr.contains("a folder in the backup"), "{run:?}");
@@ -182,7 +183,7 @@ fn tablespaces_of_the_original_stay_as_they_are(version: u32) -> Outcome {
         }
     }
     assert_eq!(fs::read_dir(&folder).unwrap().count(), 0);
-    // The original's own view, also from its files.
+    // Checks the original's content, also after it reads its files again.
     assert_eq!(rows(&primary), live);
     drop(client);
     primary.crash().unwrap();

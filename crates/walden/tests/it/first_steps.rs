@@ -1,4 +1,5 @@
-//! The first commands of a new user: without arguments, with a server instead of files, and with errors that name the next step.
+//! The first commands of a new user: without arguments, with a server instead of files, and errors that name
+//! the next step.
 
 use std::process::Command;
 
@@ -16,7 +17,7 @@ walden_testing::tests! {
     errors_of_files_have_a_hint,
 }
 
-/// Accepts one role under the operating system's user alone, as Debian does for all.
+/// Accepts one role only from the operating system user of that name, as Debian does for all roles.
 const HBA: &str = "local all,replication somebody_else peer\nlocal all,replication without_entry reject\nlocal all,replication all trust\n";
 
 fn start() -> Result<Cluster, walden_testing::Missing> {

@@ -1,10 +1,10 @@
-//! Golden clusters: the log that each version wrote in a tour through its record kinds, and what is in it.
+//! Golden clusters: the WAL of each version from a tour of its record kinds, and a summary of its content.
 //!
-//! `testdata/golden/VERSION/` holds segments of 1 MB that `walden lab run golden` left, compressed with `xz -9e`;
-//! `testdata/golden/VERSION.json` what is in them. To renew the latter after a deliberate change, run
-//! `WALDEN_RENEW_GOLDEN=1 cargo test -p walden --test it golden` and look at the difference. `pg_waldump` judges the figures
-//! of 15, 18 and 19; on the other versions, whose packages lack it, `oracle.rs` compares the log of the same workload with the
-//! server's own counters.
+//! `testdata/golden/VERSION/` holds segments of 1 MB from `walden lab run golden`, compressed with `xz -9e`;
+//! `testdata/golden/VERSION.json` describes their content. To renew the latter after a deliberate change, run
+//! `WALDEN_RENEW_GOLDEN=1 cargo test -p walden --test it golden` and inspect the difference. `pg_waldump`
+//! verifies the figures of 15, 18 and 19. For the other versions, whose packages lack it, `oracle.rs`
+//! compares the WAL of the same workload with the server's own counters.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -46,13 +46,13 @@ fn each_version_reads_as_it_did() {
     }
 }
 
-/// Records, images and bytes of each kind of record, as pg_waldump lists them.
+/// Compares records, full-page images and bytes of each kind of record with pg_waldump's.
 fn expected_figures_are_those_of_pg_waldump(major: u32) -> Outcome {
     let (_, pg_waldump) = pg_waldump(major)?;
     let versions = GOLDEN.iter().filter(|version| version.starts_with(&format!("{major}.")));
     for version in versions {
         let folder = tempfile::tempdir().unwrap();
-        // pg_waldump reads segments up to a missing one.
+        // pg_waldump stops at a missing segment.
         let mut starts = Vec::new();
         let mut next = None;
         for (name, segment) in golden(version) {
@@ -71,7 +71,7 @@ fn expected_figures_are_those_of_pg_waldump(major: u32) -> Outcome {
                 let sums = listed.entry(format!("{} {}", record.manager, record.kind)).or_default();
                 sums.0 += 1;
                 sums.1 += record.blocks.iter().filter(|block| block.image.is_some()).count() as u64;
-                // Records are aligned to 8 bytes; the padding counts with the record.
+                // Records are aligned to 8 bytes, and the padding counts with the record.
                 sums.2 += u64::from(record.total_len).next_multiple_of(8);
                 Ok(())
             })
@@ -83,7 +83,7 @@ fn expected_figures_are_those_of_pg_waldump(major: u32) -> Outcome {
         let kinds = expected["kinds"].as_object().unwrap();
         let expected: BTreeMap<String, (u64, u64, u64)> = kinds
             .iter()
-            // Page headers and what is not a whole record have a row of their own, with bytes alone.
+            // Page headers and partial records have separate rows, with bytes only.
             .filter(|(_, kind)| number(kind, "records") > 0)
             .map(|(name, kind)| {
                 (name.clone(), (number(kind, "records"), number(kind, "images"), number(kind, "bytes")))
@@ -94,7 +94,8 @@ fn expected_figures_are_those_of_pg_waldump(major: u32) -> Outcome {
     Ok(())
 }
 
-/// A view by transaction takes every record the general way; without one, most take that of usual records.
+/// A view by transaction processes every record in the general way. Without it, most records take the fast
+/// path for usual records.
 fn usual_records_are_counted_as_any_records_are() {
     for version in GOLDEN {
         let inventory = Inventory::of(&[golden_dir().join(version)]).unwrap();
@@ -150,7 +151,8 @@ fn every_payload_is_understood() {
     }
 }
 
-/// 17.11 (and 18.6) register the visibility map's page when a heap record clears its bits; the page magic is the same.
+/// 17.11 (and 18.6) register the visibility map's page when a heap record clears its bits; the page magic is
+/// unchanged.
 fn heap_records_have_a_visibility_map_block_from_17_11_on() {
     assert_eq!(look("17.10").with_map, BTreeMap::new());
     let with_map = look("17.11").with_map;
@@ -162,9 +164,9 @@ fn heap_records_have_a_visibility_map_block_from_17_11_on() {
 #[derive(Default)]
 struct Look {
     records: u64,
-    /// Records with a payload of their own.
+    /// Records whose payload was parsed.
     parsed: u64,
-    /// Heap records that change rows and refer to a visibility map, by kind.
+    /// Number of heap records that change rows and refer to a visibility map, by kind.
     with_map: BTreeMap<String, u64>,
 }
 

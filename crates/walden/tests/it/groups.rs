@@ -1,4 +1,4 @@
-//! Groups of relations by their names, and what vacuum writes, against a real server.
+//! Groups of relations by name, and the WAL of VACUUM, compared with a server.
 
 use std::fs;
 
@@ -13,7 +13,7 @@ walden_testing::tests! {
     vacuum_is_found on [15, 17, 19],
 }
 
-/// Bytes of the groups of a view by what they are called.
+/// Returns the groups of a view with their names and bytes.
 fn groups(json: &Value, view: usize) -> Vec<(String, u64, u64)> {
     let view = &json["views"][view];
     assert!(view["rest"].is_null());
@@ -29,7 +29,7 @@ fn groups(json: &Value, view: usize) -> Vec<(String, u64, u64)> {
     all
 }
 
-/// Bytes of the groups whose name fits.
+/// Returns the bytes of the groups whose name matches.
 fn bytes(groups: &[(String, u64, u64)], fits: impl Fn(&str) -> bool) -> u64 {
     groups.iter().filter(|row| fits(&row.0)).map(|row| row.1).sum()
 }
@@ -86,7 +86,7 @@ fn relations_are_grouped_by_their_names() -> Outcome {
     let toast = bytes(relations, |name| name.starts_with("pg_toast_16"));
     let one = |groups: &[(String, u64, u64)], name: &str| bytes(groups, |group| group == name);
     assert!(toast > 1_000_000, "{toast}");
-    // Each table with its TOAST table.
+    // Each table includes its TOAST table.
     let (first, second) = (one(schemas, "tenant_1"), one(schemas, "tenant_22"));
     assert_eq!(first + second, of_tables("tenant_") + toast);
     assert!(first >= of_tables("tenant_1.") && second > of_tables("tenant_22.") + 1_000_000);
@@ -95,23 +95,23 @@ fn relations_are_grouped_by_their_names() -> Outcome {
     assert_eq!(one(partitions, "measured"), of_tables("measured"));
     assert_eq!(bytes(partitions, |name| name.starts_with("measured_")), 0);
     assert_eq!(one(partitions, "tenant_22.orders"), second);
-    // The table and its TOAST table are in the tablespace, its primary key is not.
+    // The table and its TOAST table are in the tablespace, but its primary key is not.
     assert_eq!(one(tablespaces, "fast"), first - of_tables("tenant_1.orders_pkey"));
     assert!(one(tablespaces, "pg_default") > 0 && one(tablespaces, "pg_global") > 0);
-    // From a saved file it is the same; the log has grown by the shutdown.
+    // A saved file yields the same result. The WAL has grown by the shutdown.
     let again = explained(&["--names", saved]);
     assert_eq!(one(&again[1], "measured"), one(partitions, "measured"));
     assert_eq!(one(&again[4], "22"), one(tenants, "22"));
-    // A file of names that was saved before there was more in it is read.
+    // A file of names in an older format is still read.
     let old: Value = serde_json::from_str(&fs::read_to_string(saved).unwrap()).unwrap();
     assert_eq!(old["walden_names"], 1);
     Ok(())
 }
 
-/// VACUUM says itself how many records it wrote.
+/// VACUUM itself reports how many records it wrote.
 fn vacuum_is_found(major: u32) -> Outcome {
     let cluster = ClusterBuilder::new(postgres(major)?)
-        // With checksums, images for hint bits do not show that a vacuum wrote them.
+        // With checksums, hint bit images do not show whether VACUUM wrote them.
         .checksums(false)
         .setting("autovacuum", "off")
         .setting("log_min_messages", "info")
@@ -136,10 +136,10 @@ fn vacuum_is_found(major: u32) -> Outcome {
     let from = position(&mut client);
     client.batch_execute("VACUUM (VERBOSE, FREEZE) orders").unwrap();
     let to = position(&mut client);
-    // VACUUM has no transaction, whose end would be flushed.
+    // VACUUM has no transaction whose commit would flush the WAL.
     client.batch_execute("CREATE TABLE flushed ()").unwrap();
     let log = fs::read_to_string(cluster.log_path()).unwrap();
-    // "WAL usage: 123 records, 45 full page images, 6789 bytes", of the table and of its TOAST table.
+    // "WAL usage: 123 records, 45 full page images, 6789 bytes", for the table and for its TOAST table.
     let usages = log.lines().filter_map(|line| line.split("WAL usage: ").nth(1));
     let written: u64 = usages.map(|usage| usage.split(' ').next().unwrap().parse::<u64>().unwrap()).sum();
     let wal = cluster.data_dir().join("pg_wal");
@@ -168,14 +168,14 @@ fn vacuum_is_found(major: u32) -> Outcome {
     let of_vacuum = of_vacuum - others;
     assert!(written > 300, "{log}");
     assert!(of_vacuum <= written && of_vacuum * 100 >= written * 99, "{of_vacuum} of {written}: {found:?}");
-    // Its indexes are told apart.
+    // Its indexes are listed separately.
     let by_relation = json["views"][1]["groups"].as_array().unwrap();
     let of = |relation: &str| {
         let keys = |row: &&Value, at: usize| row["keys"][at]["text"].as_str().unwrap().to_owned();
         by_relation.iter().any(|row| keys(&row, 0) == "vacuum of orders" && keys(&row, 1) == relation)
     };
     assert!(of("orders") && of("orders_note") && of("orders_pkey"), "{by_relation:#?}");
-    // A query that prunes is no vacuum.
+    // A query that prunes must not count as VACUUM.
     let from = to;
     client
         .batch_execute(

@@ -1,4 +1,5 @@
-//! Pages with charts, in a real browser: they draw, sort, and stay silent, whatever the tables are called.
+//! Pages with charts, in a real browser: they draw, sort, and log no console messages, whatever the tables'
+//! names.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -26,7 +27,7 @@ walden_testing::tests! {
     rows_keep_their_parts,
 }
 
-/// What somebody may call a table: the 63 bytes that a name can have.
+/// A hostile table name, 63 bytes long, the maximum length.
 const HOSTILE: &str = "</script><script>alert()</script><img src=x onerror=alert()>{b}";
 
 fn the_page_of_a_servers_wal_draws_and_sorts_without_console_messages() -> Outcome {
@@ -49,7 +50,7 @@ fn the_page_of_a_servers_wal_draws_and_sorts_without_console_messages() -> Outco
     Ok(())
 }
 
-/// Everything is drawn: time, checkpoints, relations, kinds of records.
+/// Expects that everything is drawn: time, checkpoints, relations, kinds of records.
 fn assert_drawn(browser: &mut Browser) {
     let figures = browser.evaluate("document.querySelectorAll('figure[data-chart]').length");
     assert_eq!(figures, 4);
@@ -64,7 +65,7 @@ fn assert_drawn(browser: &mut Browser) {
     }
 }
 
-/// Nothing in a name is taken for a part of the page.
+/// Expects that no name is interpreted as part of the page.
 fn assert_names_are_text(browser: &mut Browser) {
     assert_eq!(browser.evaluate("document.images.length"), 0);
     assert_eq!(browser.evaluate("document.scripts.length"), 3);
@@ -73,7 +74,7 @@ fn assert_names_are_text(browser: &mut Browser) {
     assert_eq!(browser.evaluate(&named), true);
 }
 
-/// A click sorts, another the other way round, and the parts of a table stay with it.
+/// Expects that a click sorts, a second one reverses the order, and the parts of a table stay with it.
 fn assert_tables_sort(browser: &mut Browser) {
     let heading = |name: &str| {
         format!(
@@ -103,7 +104,7 @@ fn assert_tables_sort(browser: &mut Browser) {
     assert_eq!(browser.evaluate("document.querySelectorAll('[aria-sort]').length"), 1);
 }
 
-/// The parts of a table are there when asked for.
+/// Expects that the parts of a table are shown on request.
 fn assert_parts_open(browser: &mut Browser) {
     let visible = "[...document.querySelectorAll('tr.part')].filter((row) => row.offsetHeight > 0).length";
     assert_eq!(browser.evaluate(visible), 0);
@@ -112,7 +113,7 @@ fn assert_parts_open(browser: &mut Browser) {
     assert_eq!(browser.evaluate("document.querySelector('button.more').ariaExpanded"), "true");
 }
 
-/// Pointing at a chart shows exact figures, as text.
+/// Expects that pointing at a chart shows exact figures as text.
 fn assert_pointing_shows_figures(browser: &mut Browser) {
     for (figure, said) in [(0, "bytes)"), (1, "its checkpoint came for"), (2, "of all"), (3, "record data")] {
         let place = browser.place(&format!("document.querySelectorAll('figure .chart')[{figure}]"));
@@ -125,7 +126,7 @@ fn assert_pointing_shows_figures(browser: &mut Browser) {
     }
 }
 
-/// A series can be hidden: nothing is left that has its colour.
+/// Expects that a series can be hidden, so that nothing with its colour remains.
 fn assert_series_can_be_hidden(browser: &mut Browser) {
     let of_its_colour = "(() => { const entry = document.querySelector('figure .legend button i');
          const colour = getComputedStyle(entry).backgroundColor;
@@ -137,7 +138,7 @@ fn assert_series_can_be_hidden(browser: &mut Browser) {
     assert_eq!(browser.evaluate("document.querySelector('figure .legend button').ariaPressed"), "false");
 }
 
-/// Dark when its reader likes it dark, and by the button; narrow on a phone.
+/// Expects a dark page if the reader prefers it or by the button, and a narrow one on a phone.
 fn assert_dark_and_narrow(browser: &mut Browser) {
     let ground = "getComputedStyle(document.body).backgroundColor";
     let light = browser.evaluate(ground);
@@ -148,13 +149,14 @@ fn assert_dark_and_narrow(browser: &mut Browser) {
     browser.look(390, 844, false);
     browser.wait_for("document.querySelector('figure svg').getBoundingClientRect().width < 390");
     assert_eq!(browser.evaluate("document.documentElement.scrollWidth"), 390);
-    // The shares are in view without scrolling a table to the side.
+    // The shares are visible without scrolling a table horizontally.
     let hidden = "[...document.querySelectorAll('thead th')].filter((head) => head.textContent.trim() === 'share' \
                   && head.getBoundingClientRect().right > 390).length";
     assert_eq!(browser.evaluate(hidden), 0);
 }
 
-/// The policy holds: nothing can be fetched, no script can be added. (The console would report it.)
+/// Expects that the content security policy holds: nothing can be fetched, no script can be added. (The
+/// console would report it.)
 fn assert_policy_holds(browser: &mut Browser) {
     let fetched = "fetch('data:text/plain,x').then(() => 'fetched', () => 'refused')";
     assert_eq!(browser.evaluate(fetched), "refused");
@@ -166,7 +168,7 @@ fn assert_policy_holds(browser: &mut Browser) {
     assert!(!browser.console_messages().is_empty(), "the console reports what is wrong");
 }
 
-/// The page of what a server wrote, with tables of all kinds of names.
+/// Creates the page of a server's WAL, with tables of all kinds of names.
 fn page_of_a_server() -> (TempDir, PathBuf) {
     let cluster = ClusterBuilder::new(find_or_install(Wanted::Any).unwrap())
         .wal_segsize_mb(1)
@@ -197,8 +199,8 @@ fn page_of_a_server() -> (TempDir, PathBuf) {
     (folder, html)
 }
 
-/// Opens a page in a browser, if there is one: so many charts are drawn, in the light and in the dark, it fits a phone, and
-/// the console has nothing to say.
+/// Opens a page in a browser, if one is installed. Expects this number of charts, in light and dark mode,
+/// that the page fits a phone, and an empty console.
 pub fn assert_draws(page: &Path, charts: u64) -> Outcome {
     let mut browser = Browser::start()?;
     browser.look(1280, 900, false);
@@ -252,7 +254,7 @@ fn a_forecast_is_a_page_a_picture_and_a_plot() -> Outcome {
     assert!(charts >= 4, "{charts}");
     let drawn = assert_draws(&html, charts);
 
-    // Pointing at a prediction shows its error bar, and a click sorts by size, not by letters.
+    // Pointing at a prediction shows its error bar, and a click sorts by size, not alphabetically.
     if drawn.is_ok() {
         let mut browser = Browser::start()?;
         browser.look(1280, 900, false);
@@ -275,7 +277,7 @@ fn a_forecast_is_a_page_a_picture_and_a_plot() -> Outcome {
         assert_eq!(browser.console_messages(), [""; 0]);
     }
 
-    // Several lines: volume and time each get a chart, and a picture of their own.
+    // With several lines, volume and time each get a chart and an SVG file.
     let crossed = ["--force", "--sweep", "wal_compression=off,pglz"];
     let run = walden(&[&sizes[..], &files, &crossed].concat());
     assert_eq!(run.code, 0, "{}", run.stderr);
@@ -284,7 +286,7 @@ fn a_forecast_is_a_page_a_picture_and_a_plot() -> Outcome {
     let text = fs::read_to_string(&html).unwrap();
     assert_eq!(text.matches("<figure ").count() as u64, charts + 1);
 
-    // One prediction has no curve, but its bytes before and after.
+    // A single prediction has no curve, only its bytes before and after.
     let traced = ["whatif", "--traced", "full_page_writes=on"];
     let set = [&traced[..], &["--set", "full_page_writes=off", "--force", "--html", files[1]]].concat();
     let run = walden(&[&set[..], &[wal.to_str().unwrap()]].concat());
@@ -327,7 +329,7 @@ fn charts_are_drawn_whatever_their_figures() -> Outcome {
         assert_eq!(browser.console_messages(), [""; 0], "{name}");
         assert_eq!(browser.evaluate("document.images.length"), 0);
     }
-    // The tooltip of a prediction says by how much it was wrong.
+    // The tooltip of a prediction shows its error.
     browser.open(&folder.path().join("usual.html"));
     browser.evaluate("document.querySelector('figure[data-chart=\"1\"]').scrollIntoView()");
     let dot = browser.place("[...document.querySelectorAll('figure[data-chart=\"1\"] svg > g path')].at(-1)");
@@ -364,7 +366,7 @@ fn labels_do_not_cover_each_other() -> Outcome {
     Ok(())
 }
 
-/// One chart of each kind, as they are meant.
+/// Creates a page with one regular chart of each kind.
 fn usual() -> Page {
     let table = |name: &str| Node {
         name: name.into(),
@@ -498,7 +500,8 @@ fn series(name: &str, emphasised: bool, points: &[(f64, f64)]) -> Series {
     Series { name: name.into(), emphasised, points: points.iter().map(point).collect() }
 }
 
-/// Nothing to draw, nothing finite, one of a kind, and too much for any scale.
+/// Creates a page of edge cases: no data, no finite value, a single value, and values too far apart for any
+/// scale.
 fn odd() -> Page {
     let mut page = Page::new(HOSTILE);
     let layer =
@@ -634,7 +637,7 @@ fn a_page_needs_neither_names_nor_times_nor_whole_wal() {
     let (run, text) = page(&whole, &[]);
     assert_eq!(run.code, 0, "{run:?}");
     assert!(text.contains("Full-page images") && text.contains("\"kind\":\"treemap\""));
-    // What is printed does not change by the page's own views.
+    // The page's additional views do not change the printed result.
     let (run, text) = page(&whole, &["--format", "json", "--by", "record,checkpoint"]);
     let document = run.json();
     assert_eq!(document["views"].as_array().unwrap().len(), 1);
@@ -654,7 +657,7 @@ fn a_page_needs_neither_names_nor_times_nor_whole_wal() {
     assert_eq!(run.code, 3, "{run:?}");
     assert!(run.stderr.contains("write /nowhere/page.html") && run.stdout.is_empty(), "{run:?}");
 
-    // A segment that got behind the wrong option stays.
+    // A segment named with the wrong option stays unchanged.
     let before = fs::read(&damaged).unwrap();
     for options in [
         vec!["explain", "--html"],
@@ -678,7 +681,7 @@ fn a_page_needs_neither_names_nor_times_nor_whole_wal() {
     }
 }
 
-/// Before any work: what would be read is not there.
+/// The error appears before any work: the input does not even exist.
 fn no_output_replaces_another_one() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
@@ -700,7 +703,7 @@ fn no_output_replaces_another_one() {
     }
 }
 
-/// The row type is part of what others build pages with.
+/// Other code builds pages with the row type, so its parts must stay.
 fn rows_keep_their_parts() {
     let mut table = Table::new(&["name", "bytes"]);
     table.row(

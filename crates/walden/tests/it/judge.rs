@@ -1,5 +1,5 @@
-//! Logs on which PostgreSQL's own replay differs from what the server had, timelines that branch off, and checkpoints that a crash
-//! cut off.
+//! WAL for which PostgreSQL's own replay differs from the server's pages, timelines that branch off, and
+//! checkpoints interrupted by a crash.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -35,7 +35,7 @@ fn wal(cluster: &Cluster) -> PathBuf {
     cluster.data_dir().join("pg_wal")
 }
 
-/// `CREATE DATABASE` logs visibility maps without their bits, so that PostgreSQL's recovery loses them.
+/// `CREATE DATABASE` logs visibility maps without their bits, so PostgreSQL's recovery loses them.
 fn maps_that_create_database_copies_are_no_difference(major: u32) -> Outcome {
     let cluster = ClusterBuilder::new(postgres(major)?)
         .wal_segsize_mb(1)
@@ -59,7 +59,8 @@ fn maps_that_create_database_copies_are_no_difference(major: u32) -> Outcome {
     assert!(number(&json, "/pages/copied_maps") > 10, "{json:#}");
     let table = walden(&[Path::new("redo"), Path::new("check"), Path::new("--base"), &base, &wal]);
     assert!(table.stdout.contains("whose bits CREATE DATABASE does not log"), "{}", table.stdout);
-    // Such a map in a data file is explained where it lacks nothing, and only there: a bit too few in another map is not.
+    // In a data file, the difference is explained only for such maps, and only if the file's map lacks no bit. A
+    // bit that another map lacks is a difference.
     let map = fs::read_dir(data.join("base/1")).unwrap().map(|entry| entry.unwrap().path());
     let map = map.filter(|path| path.to_str().unwrap().ends_with("_vm")).find(|path| {
         let bytes = fs::read(path).unwrap();
@@ -76,7 +77,8 @@ fn maps_that_create_database_copies_are_no_difference(major: u32) -> Outcome {
     Ok(())
 }
 
-/// Updates of a table while VACUUM sets the bits of its map, until a bit was cleared before the record that says so was written.
+/// Updates a table while VACUUM sets the bits of its map, until a bit is cleared before the corresponding
+/// record is written.
 fn bits_that_are_cleared_before_their_record_are_no_difference() -> Outcome {
     const ROWS: u32 = 2000;
     let cluster = ClusterBuilder::new(postgres(15)?)
@@ -120,7 +122,7 @@ fn bits_that_are_cleared_before_their_record_are_no_difference() -> Outcome {
     Ok(())
 }
 
-/// The segments of one timeline, in a folder of their own.
+/// Copies the segments of one timeline to a folder.
 fn timeline(wal: &Path, timeline: u32, to: &Path) -> PathBuf {
     fs::create_dir_all(to).unwrap();
     for entry in fs::read_dir(wal).unwrap().map(|entry| entry.unwrap()) {
@@ -132,7 +134,8 @@ fn timeline(wal: &Path, timeline: u32, to: &Path) -> PathBuf {
     to.to_owned()
 }
 
-/// After a promotion the log goes on with the pages that are known: from a server that had stopped there, and from one that went on.
+/// After a promotion, known pages remain known: from a server that stopped at the switch, and from one that
+/// continued.
 fn pages_are_known_across_a_switch_of_timelines(major: u32) -> Outcome {
     let builder = ClusterBuilder::new(postgres(major)?)
         .wal_segsize_mb(1)
@@ -164,12 +167,13 @@ fn pages_are_known_across_a_switch_of_timelines(major: u32) -> Outcome {
     assert_eq!((code, number(&joined, "/different")), (0, 0), "{joined:#}");
     let unknown = |json| number(json, "/images/unknown_before");
     assert!(unknown(&alone) > unknown(&joined) + 50, "{alone:#} {joined:#}");
-    // The records that the second timeline's first segment repeats count once.
+    // Records that the second timeline's first segment repeats are counted once.
     assert!(number(&joined, "/records") < number(&alone, "/records") + number(&before, "/records"));
     let known = number(&joined, "/images_compared");
     assert!(known > number(&before, "/images_compared") + 500, "{before:#} {joined:#}");
 
-    // The first server goes on after the switch: its records are compared, and change nothing of the second timeline.
+    // The first server continues after the switch. Its records are compared, and do not affect the second
+    // timeline.
     first.start().unwrap();
     sql(&first, "postgres", &["UPDATE t SET text = 'first' WHERE i % 40 = 1"]);
     first.stop(StopMode::Fast).unwrap();
@@ -181,7 +185,8 @@ fn pages_are_known_across_a_switch_of_timelines(major: u32) -> Outcome {
     Ok(())
 }
 
-/// A server that crashes while a checkpoint is written: the checkpoint has no record, and its redo pointer counts all the same.
+/// A server crashes while it writes a checkpoint: the checkpoint has no record, but its redo pointer still
+/// counts.
 fn checkpoints_that_a_crash_cut_off_count(major: u32) -> Outcome {
     let cluster = ClusterBuilder::new(postgres(major)?)
         .wal_segsize_mb(1)
@@ -199,7 +204,7 @@ fn checkpoints_that_a_crash_cut_off_count(major: u32) -> Outcome {
     );
     let began = Instant::now();
     let is_started = || fs::read_to_string(cluster.log_path()).unwrap().contains("checkpoint starting: wal");
-    // By the distance alone, it spreads its writes over minutes.
+    // A checkpoint triggered only by the WAL distance spreads its writes over minutes.
     for number in 0.. {
         sql(
             &cluster,
@@ -213,7 +218,7 @@ fn checkpoints_that_a_crash_cut_off_count(major: u32) -> Outcome {
     }
     sql(&cluster, "postgres", &["UPDATE t SET text = 'b' WHERE i % 20 = 7"]);
     cluster.crash().unwrap();
-    // Until 18, the line does not say which checkpoint is complete.
+    // Until 18, the server's log line does not name the completed checkpoint.
     let log = fs::read_to_string(cluster.log_path()).unwrap();
     let (_, since) = log.rsplit_once("checkpoint starting: wal").unwrap();
     assert!(!since.contains("checkpoint complete"), "it was not cut off: {since}");
@@ -243,7 +248,7 @@ fn checkpoints_that_a_crash_cut_off_count(major: u32) -> Outcome {
     Ok(())
 }
 
-/// `wal_level` needs a restart, `full_page_writes` a reload; both are logged.
+/// `wal_level` needs a restart, `full_page_writes` a reload; the WAL records both.
 fn settings_that_change_in_the_log_are_named(major: u32) -> Outcome {
     let cluster = ClusterBuilder::new(postgres(major)?)
         .wal_segsize_mb(1)
