@@ -1,4 +1,4 @@
-//! The published experiments in small, and what is done to servers that are there.
+//! Small runs of the published experiments, and their effects on existing servers.
 
 use std::fs;
 use std::path::Path;
@@ -19,7 +19,7 @@ walden_testing::tests! {
     impossible_requests_are_wrong_usage_before_anything_starts,
 }
 
-/// Runs an experiment, which must succeed; its results.
+/// Runs an experiment, which must succeed, and returns its results.
 fn experiment(arguments: &[&str]) -> Value {
     let mut all = vec!["lab", "run", "--format", "json"];
     all.extend(arguments);
@@ -38,13 +38,13 @@ fn measured(report: &Value, key: [&str; 3]) -> f64 {
     figure(report, key)["measured"].as_f64().unwrap_or_else(|| panic!("{key:?} was not measured"))
 }
 
-/// Why something could not be measured, if that is so: the reason that starts with these words.
+/// Returns why a measurement was not possible, if so: the reason that starts with these words.
 fn unavailable<'a>(report: &'a Value, what: &str) -> Option<&'a str> {
     let mut reasons = report["unavailable"].as_array().unwrap().iter().map(|reason| reason.as_str().unwrap());
     reasons.find(|reason| reason.starts_with(what))
 }
 
-/// What can only be measured with a program: an error if the report says that it could not.
+/// Returns an error if the report states that a measurement lacked a program.
 fn measured_with(need: Need, report: &Value, what: &str) -> Outcome {
     unavailable(report, what).map_or(Ok(()), |reason| Err(need.missing(reason)))
 }
@@ -59,9 +59,9 @@ fn an_import_writes_almost_nothing_under_minimal() -> Outcome {
     let report = experiment(&[&["wal-level"], &sizes[..], &files].concat());
     let written: Value = serde_json::from_str(&fs::read_to_string(&out).unwrap()).unwrap();
     assert_eq!(written, report);
-    // Claims, a chart for each part, and predictions.
+    // Expects charts of claims, of each part, and of predictions.
     let drawn = assert_draws(&html, 4);
-    // The log of one case predicts the others.
+    // The WAL of one case predicts the others.
     for key in [
         ["minimal", "transactions", "wal_mb"],
         ["logical", "transactions", "wal_mb"],
@@ -82,7 +82,7 @@ fn an_import_writes_almost_nothing_under_minimal() -> Outcome {
     for run in report["runs"].as_array().unwrap() {
         let case = run["case"].as_str().unwrap();
         assert_eq!(run["settings"]["wal_level"]["value"], case);
-        // What was kept is what was measured.
+        // The kept WAL is the measured WAL.
         assert_eq!(run["kept"]["folder"].as_str().unwrap(), keep.join(case).to_str().unwrap());
         let facts = fs::read_to_string(keep.join(case).join("facts.json")).unwrap();
         let facts: Value = serde_json::from_str(&facts).unwrap();
@@ -97,7 +97,7 @@ fn an_import_writes_almost_nothing_under_minimal() -> Outcome {
             "{case}: {megabytes}"
         );
     }
-    // What is there is not overwritten.
+    // Existing files are not overwritten.
     let again =
         walden(&["lab", "run", "wal-level", "--scale", "1", "--transactions", "10", "--keep", keep_text]);
     assert!(again.code == 3 && again.stderr.contains("expected an empty folder"), "{again:?}");
@@ -129,7 +129,7 @@ fn a_definition_can_be_copied_and_changed() -> Outcome {
     assert!(run("close-together", "images") > run("defaults", "images") && run("defaults", "tps") > 0.0);
     assert_eq!(figure(&report, ["defaults", "run", "tps"])["published"], 7173.0);
     assert!(figure(&report, ["close-together", "run", "wal_mb"])["published"].is_null());
-    // Each case is predicted from the log of one of them, and so are steps that were not worth a run.
+    // Each case is predicted from the WAL of one of them. Steps that were not run are predicted, too.
     let predicted = |case, measure| figure(&report, [case, "run", measure])["predicted"].as_f64().unwrap();
     for case in ["close-together", "defaults", "max_wal_size=64MB"] {
         let error = predicted(case, "wal_mb") / run(case, "wal_mb") - 1.0;
@@ -143,7 +143,7 @@ fn a_definition_can_be_copied_and_changed() -> Outcome {
         text.contains("\"kind\":\"predicted_against_measured\"") && text.contains("from the log of defaults")
     );
     let drawn = assert_draws(&html, text.matches("<figure ").count() as u64);
-    // No checkpoint at the first step: it is the last.
+    // The first step has no checkpoint, so it is the last.
     assert!(report["notes"].to_string().contains("at max_wal_size=64MB no checkpoint came during the run"));
 
     fs::write(&file, "name = 'x'\nkind = 'wall'\n").unwrap();
@@ -175,7 +175,7 @@ fn statements_are_measured_on_three_engines() -> Outcome {
     }
     let traced = measured_with(Need::Strace, &report, "bytes written by each process: ");
     if traced.is_ok() {
-        // The commit waited until all of it was written, page by page.
+        // The commit waited until everything was written, page by page.
         assert!(measured(&report, ["off", "delete", "written_mb"]) >= wal("off", "delete") * 0.9);
         let processes = &report["details"]["statements"][1]["statements"][3]["traced"];
         assert!(processes["client backend"]["bytes"].as_u64().unwrap() > 0, "{processes:#}");
@@ -187,7 +187,8 @@ fn statements_are_measured_on_three_engines() -> Outcome {
         assert!(measured(&report, ["mariadb", "update", "doublewrite_mb"]) > 0.1);
     }
 
-    // Told from the log: exactly the rows that the statements changed, of six numbers and 100 characters.
+    // Read from the WAL: exactly the rows that the statements changed, each with six numbers and 100
+    // characters.
     let oracle = report["details"]["oracle"].as_array().unwrap();
     let counts = |index: usize| {
         let changes = &oracle[index]["row_changes"];
@@ -241,7 +242,7 @@ fn the_same_bytes_are_copied_and_the_published_loops_copy_a_quarter() -> Outcome
     copied.and(drawn)
 }
 
-/// A server that plays the user's.
+/// Starts a server that represents the user's own.
 fn users_server() -> Cluster {
     let cluster = ClusterBuilder::new(find_or_install(Wanted::Major(18)).unwrap()).start().unwrap();
     let mut client = cluster.client("postgres").unwrap();
@@ -272,7 +273,7 @@ fn a_users_server_is_left_as_it_was() {
     assert_eq!(own_settings(&cluster), before);
     assert_eq!(before.0, [("max_wal_size".to_owned(), "777MB".to_owned())]);
 
-    // A statement that fails half way leaves nothing behind either.
+    // A statement that fails in the middle leaves nothing behind, either.
     let shipped = concat!(env!("CARGO_MANIFEST_DIR"), "/../walden-lab/experiments/full-page-writes.toml");
     let text =
         fs::read_to_string(shipped).unwrap().replace("\"DELETE FROM demo\"", "\"DELETE FROM nothing\"");

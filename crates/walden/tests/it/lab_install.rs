@@ -1,4 +1,5 @@
-//! PostgreSQL from archives of Debian, which these tests write: the releases, suites and signatures that `walden lab install` accepts.
+//! Installs PostgreSQL from Debian archives that these tests write: tests the releases, suites and signatures
+//! that `walden lab install` accepts.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -19,12 +20,12 @@ walden_testing::tests! {
     processes_that_install_a_version_share_one_download,
 }
 
-/// A folder with an archive, whose packages have no real programs, and with a cache.
+/// A folder with an archive, whose packages contain no real programs, and a cache.
 struct Archive {
     folder: TempDir,
 }
 
-/// A package of the archive: name, source package, version, and the names of its dependencies.
+/// A package of the archive: name, source package, version, and names of its dependencies.
 type Package<'a> = (&'a str, &'a str, &'a str, &'a str);
 
 const fn server(version: &str) -> Package<'_> {
@@ -58,7 +59,7 @@ impl Archive {
         path
     }
 
-    /// The sources of a machine with the archive's release `stable`.
+    /// Writes the sources of a machine with the archive's release `stable`.
     fn write_sources(&self, options: &str) {
         let list = format!("deb {options} file:{} stable main\n", self.folder.path().display());
         let list = self.write("sources.list", &list);
@@ -127,7 +128,7 @@ impl Archive {
         document["bin_dir"].as_str().unwrap().into()
     }
 
-    /// What an installation that fails prints.
+    /// Expects that an installation fails, and returns the printed error.
     fn refused(&self, version: &str) -> String {
         let run = Run::of(&mut self.install(version));
         assert_eq!(run.code, 3, "{run:?}");
@@ -148,7 +149,7 @@ fn sha256(path: &Path) -> String {
     output(Command::new("sha256sum").arg(path)).split_whitespace().next().unwrap().to_owned()
 }
 
-/// The versions do not exist, so that none is installed on this machine.
+/// These versions do not exist, so none of them can be installed on this machine.
 fn the_newest_release_of_debians_suites_is_installed() -> Outcome {
     Need::Apt.find()?;
     let library = library("1");
@@ -161,7 +162,7 @@ fn the_newest_release_of_debians_suites_is_installed() -> Outcome {
         let archive = Archive::new(sid, experimental);
         let bin_dir = archive.installed(newest);
         assert!(bin_dir.join("initdb").is_file());
-        // The second time, it is in the cache.
+        // The second installation uses the cache.
         fs::remove_dir_all(archive.path("pool")).unwrap();
         assert_eq!(archive.installed(newest), bin_dir);
     }

@@ -1,6 +1,8 @@
-//! The program and the crates behind it against PostgreSQL itself, files of known content, damage and every kind of source.
+//! Tests the program and its crates against PostgreSQL, files of known content, damage, and every kind of
+//! source.
 //!
-//! Tests that need what is not there are shown as ignored, and fail if `WALDEN_REQUIRE` names it (see `walden-testing`).
+//! Tests whose requirements are missing are reported as ignored. They fail if `WALDEN_REQUIRE` names the
+//! requirement (see `walden-testing`).
 
 mod archive;
 mod archive_branches;

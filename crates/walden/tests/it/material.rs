@@ -1,4 +1,5 @@
-//! What the tests share: running the program, servers and archives, the golden segments, decoding with the library.
+//! Shared by the tests: running the program, servers and archives, golden segments, and decoding with the
+//! library.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -17,7 +18,7 @@ use walden_format::record::{Record, RecordHeader};
 use walden_format::stream::{Decoder, StreamInfo, Visitor};
 use walden_lab::{ClusterBuilder, Installation};
 
-/// What the program did.
+/// The result of running the program.
 #[derive(Debug)]
 pub struct Run {
     pub code: i32,
@@ -25,8 +26,8 @@ pub struct Run {
     pub stderr: String,
 }
 
-/// Puts the program into a folder that another account can reach: as a link, for it has hundreds of megabytes here, or as a copy
-/// where the folder is on another file system.
+/// Puts the program into a folder that another account can access: as a hard link, because test builds have
+/// hundreds of megabytes, or as a copy if the folder is on another file system.
 pub fn link_program(folder: &Path) -> PathBuf {
     let (program, link) = (Path::new(env!("CARGO_BIN_EXE_walden")), folder.join("walden"));
     if fs::hard_link(program, &link).is_err() {
@@ -40,16 +41,16 @@ pub fn walden<A: AsRef<OsStr>>(arguments: &[A]) -> Run {
     Run::of(Command::new(env!("CARGO_BIN_EXE_walden")).args(arguments))
 }
 
-/// A server that removes nothing of its log while a test runs, and in which autovacuum logs nothing.
+/// Builds a server that keeps its WAL during a test, and writes none by autovacuum.
 pub fn cluster_that_keeps_wal(installation: Installation) -> ClusterBuilder {
     ClusterBuilder::new(installation).setting("wal_keep_size", "1GB").setting("autovacuum", "off")
 }
 
-/// Makes an archive, as `walden archive init` does, which belongs to whoever its place belongs to.
+/// Creates an archive like `walden archive init`, owned by the owner of its parent folder.
 pub fn make_archive(repo: &Path) {
     let owner = repo.ancestors().find_map(|folder| fs::metadata(folder).ok()).unwrap();
     Archive::new(Box::new(Folder::new(repo))).found().unwrap();
-    // The tests may run as root, and servers do not.
+    // The tests may run as root, but servers do not.
     if rustix::process::geteuid().is_root() {
         let chown = Command::new("chown")
             .arg("-R")
@@ -65,14 +66,14 @@ impl Run {
     pub fn of(command: &mut Command) -> Run {
         let output = command.output().unwrap();
         Run {
-            // None: it was killed, by an abort or an overflow of the stack.
+            // No exit status: the process was killed, by an abort or a stack overflow.
             code: output.status.code().unwrap_or(-1),
             stdout: String::from_utf8(output.stdout).unwrap(),
             stderr: String::from_utf8(output.stderr).unwrap(),
         }
     }
 
-    /// The output as JSON, which adds up.
+    /// Parses the output as JSON, and checks that the buckets add up.
     pub fn json(&self) -> Value {
         let json: Value =
             serde_json::from_str(&self.stdout).unwrap_or_else(|error| panic!("{error}: {self:?}"));
@@ -80,7 +81,7 @@ impl Run {
         json
     }
 
-    /// The lines that report an error.
+    /// Returns the lines that report an error.
     pub fn errors(&self) -> Vec<&str> {
         self.stderr.lines().filter(|line| line.starts_with("error:")).collect()
     }
@@ -90,39 +91,39 @@ impl Run {
     }
 }
 
-/// `walden explain --format json`, which must succeed.
+/// Runs `walden explain --format json`, which must succeed.
 pub fn explain_json<A: AsRef<OsStr>>(arguments: &[A]) -> Value {
     let run = explain(arguments);
     assert_eq!(run.code, 0, "{}", run.stderr);
     run.json()
 }
 
-/// `walden explain --format json`.
+/// Runs `walden explain --format json`.
 pub fn explain<A: AsRef<OsStr>>(arguments: &[A]) -> Run {
     let mut all: Vec<&OsStr> = ["explain", "--format", "json"].map(OsStr::new).into();
     all.extend(arguments.iter().map(AsRef::as_ref));
     walden(&all)
 }
 
-/// The sum of an object's numbers.
+/// Returns the sum of an object's numbers.
 pub fn sum(object: &Value) -> u64 {
     object.as_object().unwrap().values().map(|value| value.as_u64().unwrap()).sum()
 }
 
-/// Says something although the test harness keeps what passing tests print.
+/// Prints a line, although the test harness suppresses output of passing tests.
 pub fn say(text: &str) {
     let _ = writeln!(std::io::stderr(), "{text}");
 }
 
-/// The folder of golden clusters.
+/// Returns the folder of the golden clusters.
 pub fn golden_dir() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/golden")
 }
 
-/// The golden clusters' versions.
+/// Versions of the golden clusters.
 pub const GOLDEN: [&str; 7] = ["14.23", "15.18", "16.14", "17.10", "17.11", "18.6", "19.rc1"];
 
-/// The segments of a golden cluster, unpacked, by name.
+/// Returns the uncompressed segments of a golden cluster, by name.
 pub fn golden(version: &str) -> BTreeMap<String, Vec<u8>> {
     let folder = golden_dir().join(version);
     let files = fs::read_dir(&folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
@@ -135,12 +136,12 @@ pub fn golden(version: &str) -> BTreeMap<String, Vec<u8>> {
     files.map(|entry| unpack(entry.unwrap().path())).collect()
 }
 
-/// A segment that is full of records: name and content.
+/// Returns a segment that is full of records: name and content.
 pub fn golden_segment() -> (String, Vec<u8>) {
     golden("17.11").pop_first().unwrap()
 }
 
-/// Writes a file and the folders above it.
+/// Writes a file, and creates its parent folders.
 pub fn write(folder: &Path, name: &str, content: &[u8]) -> PathBuf {
     let path = folder.join(name);
     fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -148,16 +149,16 @@ pub fn write(folder: &Path, name: &str, content: &[u8]) -> PathBuf {
     path
 }
 
-/// A record, without its content; its checksum stands for that.
+/// A record without its content, which its checksum represents.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Seen {
     pub lsn: Lsn,
-    /// Alignment not included.
+    /// End of the record, without alignment.
     pub end: Lsn,
     pub header: RecordHeader,
 }
 
-/// Keeps what it is shown.
+/// A visitor that collects records.
 #[derive(Default)]
 pub struct Collector {
     pub records: Vec<Seen>,
@@ -171,19 +172,19 @@ impl Visitor for Collector {
     }
 }
 
-/// A decoder of a segment's pages from `page` on.
+/// Returns a decoder for a segment's pages, starting at `page`.
 pub fn decoder(segment: &[u8], page: usize) -> Decoder {
     let info = StreamInfo::of_segment(segment).unwrap();
     let start = Lsn(segment_start(segment).0 + (page * info.page_bytes as usize) as u64);
     Decoder::new(info, start, Lsn(u64::MAX))
 }
 
-/// Where a segment starts.
+/// Returns the LSN at which a segment starts.
 pub fn segment_start(segment: &[u8]) -> Lsn {
     Lsn(u64::from_le_bytes(segment[8..16].try_into().unwrap()))
 }
 
-/// Every record that is whole in a segment.
+/// Returns all complete records of a segment.
 pub fn records_of(segment: &[u8]) -> Vec<Seen> {
     let mut collector = Collector::default();
     let _ = decoder(segment, 0).push(segment, &mut collector);
@@ -191,7 +192,7 @@ pub fn records_of(segment: &[u8]) -> Vec<Seen> {
     collector.records
 }
 
-/// `walden redo check --format json`, with its exit status.
+/// Runs `walden redo check --format json`, and returns its exit status and output.
 pub fn redo_check(arguments: &[&Path]) -> (i32, Value) {
     let mut all: Vec<&Path> = ["redo", "check", "--format", "json"].map(Path::new).into();
     all.extend(arguments);

@@ -1,6 +1,7 @@
-//! Judged by PostgreSQL: every workload's log, record by record and sum by sum, against `pg_waldump` and `pg_stat_wal`.
+//! Compares the WAL of every workload with PostgreSQL's view of it, by record and in total: with `pg_waldump`
+//! and `pg_stat_wal`.
 //!
-//! A version whose `pg_waldump` is not installed is shown as ignored.
+//! A version without an installed `pg_waldump` is reported as ignored.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -65,7 +66,8 @@ fn every_workload_is_judged() -> Outcome {
     Ok(())
 }
 
-/// 18 and 19 are always judged, with published packages if need be; other versions if they are installed with pg_waldump.
+/// 18 and 19 are always compared, with published packages if necessary; other versions if they are installed
+/// with pg_waldump.
 fn judge_by_waldump(major: u32, workload: &str, size: u64) -> Outcome {
     let (installation, pg_waldump) = pg_waldump(major)?;
     let output = tempfile::tempdir().unwrap();
@@ -98,24 +100,24 @@ fn run(installation: &Installation, workload: &str, size: u64, output: &Path) ->
     run_workload(options, &mut |_| Ok(())).unwrap().facts
 }
 
-/// What was found to agree.
+/// The values found to be equal.
 struct Compared {
-    /// Where the records start, and where the last one ends.
+    /// Start of each record, and end of the last one.
     lsns: Vec<Lsn>,
     blocks: u64,
     images: u64,
 }
 
-/// Compares each record with the one that pg_waldump lists, over the whole folder.
+/// Compares each record of the folder with pg_waldump's.
 ///
-/// pg_waldump gets the start only: it finds the end of the log by itself. It runs beside the scan, and no more than
-/// a few segments' records are held at a time.
+/// pg_waldump gets only the start, and finds the end of the WAL itself. It runs concurrently with the scan,
+/// and at most a few segments' records are buffered.
 fn the_same_records(pg_waldump: &Path, wal: &Path, run: &Run) -> Compared {
     let (sender, theirs) = sync_channel(10_000);
     let arguments = ["-p".to_owned(), wal.display().to_string(), "-s".to_owned(), run.start().to_string()];
     std::thread::scope(|scope| {
         let lister = scope.spawn(move || {
-            // It stops when this test has panicked and nobody listens.
+            // Sending fails if this test has panicked, which stops pg_waldump.
             let listed = waldump::records(pg_waldump, &arguments, |record| Ok(sender.send(record)?));
             listed.unwrap();
         });
@@ -153,7 +155,7 @@ fn compare(run: &Run, theirs: &Receiver<DumpedRecord>) -> Compared {
     compared
 }
 
-/// Puts records in the form that pg_waldump's are read into.
+/// A visitor that converts records to the form of pg_waldump's.
 #[derive(Default)]
 struct Listing {
     records: Vec<(Lsn, Lsn, DumpedRecord)>,
@@ -203,7 +205,7 @@ fn dumped_block(block: &BlockRef) -> DumpedBlock {
     }
 }
 
-/// Compares the sums by kind of record, over all of the log and over a part from its middle.
+/// Compares the sums by kind of record, over all of the WAL and over a range in the middle.
 fn the_same_statistics(pg_waldump: &Path, wal: &Path, inventory: &Inventory, lsns: &[Lsn]) {
     let (whole, count) = ((lsns[0], lsns[lsns.len() - 1]), lsns.len() - 1);
     let middle = (lsns[count / 3], lsns[count * 3 / 4]);
@@ -216,7 +218,8 @@ fn the_same_statistics(pg_waldump: &Path, wal: &Path, inventory: &Inventory, lsn
     }
 }
 
-/// By kind of record: records, bytes without images and alignment, bytes of images.
+/// Returns, by kind of record: number of records, bytes without full-page images and alignment, bytes of
+/// full-page images.
 fn statistics(inventory: &Inventory, from: Lsn, to: Lsn) -> BTreeMap<String, (u64, u64, u64)> {
     let request = Request::sums(from, to, 2);
     let explanation = walden_explain::explain(&inventory.runs, &request, |_| {}).unwrap();
@@ -232,7 +235,7 @@ fn statistics(inventory: &Inventory, from: Lsn, to: Lsn) -> BTreeMap<String, (u6
     rows.collect()
 }
 
-/// The program's JSON adds up to the files' sizes; returns its number of records.
+/// Checks that the program's JSON adds up to the size of the files. Returns its number of records.
 fn the_buckets_add_up(wal: &Path) -> u64 {
     let json = explain_json(&[wal]);
     let sizes = fs::read_dir(wal).unwrap().map(|entry| entry.unwrap().metadata().unwrap().len());
@@ -241,8 +244,8 @@ fn the_buckets_add_up(wal: &Path) -> u64 {
     json["records"].as_u64().unwrap()
 }
 
-/// Each segment as a range of its own: a record that goes on into the next segment counts where it starts, with the headers
-/// that it crosses. Returns the number of records.
+/// Explains each segment as a separate range. A record that continues in the next segment counts where it
+/// starts, with the page headers that it crosses. Returns the number of records.
 fn segments_add_up(wal: &Path, run: &Run) -> u64 {
     let one = |segment: &SegmentFile| {
         let bounds = [segment.start, segment.start.plus(run.segment_size.bytes())].map(|lsn| lsn.to_string());
@@ -255,10 +258,11 @@ fn segments_add_up(wal: &Path, run: &Run) -> u64 {
     run.segments.iter().map(one).sum()
 }
 
-/// The server's own counters, for versions without a pg_waldump, and for 19, which counts bytes of images.
+/// Compares with the server's own counters, for versions without pg_waldump, and for 19, which counts bytes
+/// of images.
 fn judge_by_statistics(major: u32) -> Outcome {
     let installation = postgres(major)?;
-    // No autovacuum: what the sessions write is what is counted.
+    // Autovacuum is off, so the counters cover exactly the sessions' WAL.
     for (workload, size) in [("dense", 5000), ("dml-matrix", 3000), ("load", 2), ("golden", 1)] {
         let output = tempfile::tempdir().unwrap();
         let facts = run(&installation, workload, size, output.path());
@@ -269,13 +273,14 @@ fn judge_by_statistics(major: u32) -> Outcome {
     Ok(())
 }
 
-/// `pg_stat_wal` counts records, images and bytes (`xl_tot_len`) as they are inserted.
+/// `pg_stat_wal` counts records, full-page images and bytes (`xl_tot_len`) when they are inserted.
 ///
-/// Every session of the workload has ended and reported before the counters are read. What still differs: the session
-/// that switched to the first segment reports its switch record (24 bytes) after the first reading, so that one more is
-/// counted; and a background process may write a record or two (a list of running transactions, at most one per 15 s)
-/// between a reading and the position noted after it, or report one late. None of these has an image. So more than 8
-/// records, 2 kB or any image is a fault of the decoder.
+/// Every session of the workload has ended and reported before the counters are read. Small differences
+/// remain. The session that switched to the first segment reports its switch record (24 bytes) after the
+/// first reading, so one more record is counted. A background process may write one or two records (a list of
+/// running transactions, at most one per 15 s) between a reading and the recorded LSN, or report one late.
+/// None of these has an image. So a difference of more than 8 records, 2 kB or any image is an error of the
+/// decoder.
 fn the_same_counters(facts: &Facts, wal: &Path, workload: &str) {
     let delta = &facts.statistics["pg_stat_wal"].delta;
     let mut decoded = Counters { from: facts.workload_lsn, to: facts.end_lsn, sums: [0; 4] };
@@ -314,7 +319,7 @@ fn the_same_counters(facts: &Facts, wal: &Path, workload: &str) {
 struct Counters {
     from: Lsn,
     to: Lsn,
-    /// Records, images, bytes of images, and bytes.
+    /// Records, full-page images, bytes of full-page images, and bytes.
     sums: [u64; 4],
 }
 

@@ -1,4 +1,5 @@
-//! Files that commands write: an existing file is replaced only with `--force`, and an input of the command never.
+//! Files that commands write: an existing file is replaced only with `--force`, and an input of the command
+//! never.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -24,10 +25,10 @@ walden_testing::tests! {
     manual_pages_replace_only_with_force,
 }
 
-/// The golden cluster with several segments.
+/// A golden cluster with several segments.
 const VERSION: &str = "18.6";
 
-/// Commands that write a file whose name follows, and whether they read a source, which comes last.
+/// Commands that write a file whose name follows, and whether they read a source, named last.
 const WRITERS: &[(&[&str], bool)] = &[
     (&["explain", "--savings", "never", "--html"], true),
     (&["diff", "--html"], true),
@@ -51,7 +52,7 @@ const WRITERS: &[(&[&str], bool)] = &[
     (&["bench", "codecs", "--svg"], false),
 ];
 
-/// The arguments of a writer. `diff` compares a source with itself.
+/// Returns the arguments of a writer. `diff` compares a source with itself.
 fn arguments(writer: &[&str], output: &Path, source: Option<&Path>) -> Vec<String> {
     let output = output.to_str().unwrap();
     let mut all: Vec<String> = writer.iter().map(|&word| word.to_owned()).collect();
@@ -68,7 +69,7 @@ fn display(path: &Path) -> String {
     path.to_str().unwrap().to_owned()
 }
 
-/// Every file below a folder with its content; of links, where they lead.
+/// Returns every file below a folder with its content; for links, the target.
 fn files(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     let mut found = BTreeMap::new();
     for entry in fs::read_dir(folder).unwrap() {
@@ -86,7 +87,7 @@ fn files(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     found
 }
 
-/// A folder of segments.
+/// Creates a folder of segments.
 fn segments(folder: &Path) -> PathBuf {
     for (name, segment) in golden(VERSION) {
         write(folder, &name, &segment);
@@ -105,7 +106,7 @@ fn an_existing_file_is_replaced_only_with_force() {
     let link = folder.path().join("link");
     symlink(&existing, &link).unwrap();
     let before = files(folder.path());
-    // Before any work: the source does not exist.
+    // The error appears before any work: the source does not exist.
     let nothing = folder.path().join("nothing");
     for (writer, has_source) in WRITERS {
         for output in [&existing, &link] {
@@ -119,7 +120,7 @@ fn an_existing_file_is_replaced_only_with_force() {
     fs::remove_file(&names).unwrap();
     assert!(files(folder.path()) == before);
 
-    // With --force, those that need neither a server nor a base backup replace it, also through a link.
+    // With --force, commands that need neither a server nor a base backup replace it, even through a link.
     let is_alone = |writer: &[&str]| !["watch", "rows"].contains(&writer[0]);
     for (writer, _) in WRITERS.iter().filter(|(writer, has_source)| *has_source && is_alone(writer)) {
         fs::write(&existing, b"<somebody's>").unwrap();
@@ -149,7 +150,7 @@ fn a_file_of_the_source_is_never_replaced() {
             }
         }
     }
-    // As a shell expands `-o wal/*`: the first segment is not a source then.
+    // The arguments after a shell expands `-o wal/*`: the first segment is then not a source.
     for force in [&["--force"][..], &[]] {
         let words = ["sql", "SELECT 1", "--format", "csv", "-o"];
         let expanded = before.keys().filter(|path| path.starts_with(&wal)).map(|path| path.to_str().unwrap());
@@ -159,7 +160,7 @@ fn a_file_of_the_source_is_never_replaced() {
     assert!(files(folder.path()) == before);
 }
 
-/// The parts of a data directory that the program reads. `pg_wal` is a link.
+/// Creates the parts of a data directory that the program reads. `pg_wal` is a link.
 fn data_directory(folder: &Path) -> PathBuf {
     let data = folder.join("data");
     write(&data, "PG_VERSION", b"17\n");
@@ -198,7 +199,7 @@ fn nothing_is_written_into_a_data_directory_that_is_read() {
     assert!(files(folder.path()) == before);
 }
 
-/// Whatever is read, with `--force`, and through a link.
+/// This holds for any source, with `--force`, and through a link.
 fn an_existing_file_of_a_server_is_never_replaced() {
     let folder = tempfile::tempdir().unwrap();
     let wal = segments(&folder.path().join("wal"));
@@ -223,7 +224,7 @@ fn an_existing_file_of_a_server_is_never_replaced() {
     assert!(files(folder.path()) == before);
 }
 
-/// An archive with the golden segments that are complete.
+/// Creates an archive with the complete golden segments.
 fn archive(folder: &Path) -> PathBuf {
     let repo = folder.join("archive");
     Archive::new(Box::new(Folder::new(&repo))).found().unwrap();
@@ -324,7 +325,7 @@ fn an_export_keeps_files_of_others() {
     expect_refusal(&export(&[]), "exists already; --force replaces it");
     assert_eq!(fs::read(&other).unwrap(), b"somebody's");
     assert_eq!(export(&["--force"]).code, 0);
-    // Its own files an export replaces as the log grows.
+    // An export replaces its own files as the WAL grows.
     assert_eq!(export(&[]).code, 0);
 }
 
@@ -351,7 +352,7 @@ fn manual_pages_replace_only_with_force() {
         Run::of(command.arg("man").arg(folder.path()).args(force))
     };
     assert_eq!(man(&[]).code, 0);
-    // The same pages are no conflict.
+    // Identical pages are no conflict.
     assert_eq!(man(&[]).code, 0);
     let page = folder.path().join("walden-explain.1");
     let before = fs::read(&page).unwrap();

@@ -1,4 +1,4 @@
-//! Single pages from the log: put in the place of damaged ones, the server reads on as if nothing had happened.
+//! Single pages from the WAL: after they replace damaged pages, the server reads the same content as before.
 
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::FileExt;
@@ -40,10 +40,10 @@ const SECOND_WORK: &str = "
     ROLLBACK";
 
 const TABLE_BLOCK: u64 = 3;
-/// A leaf: the metapage is 0.
+/// A leaf page: block 0 is the metapage.
 const INDEX_BLOCK: u64 = 1;
 
-/// What is read back, through the table and through the index.
+/// Queries that read the content through the table and through the index.
 const ROWS: [&str; 2] = [
     "SELECT md5(string_agg(orders::text, ',' ORDER BY id)) FROM orders",
     "SET enable_seqscan = off; SET enable_bitmapscan = off",
@@ -69,14 +69,14 @@ fn damaged_pages_are_reconstructed_from_the_log(major: u32) -> Outcome {
         client.query_one("SELECT pg_relation_filepath($1::text::regclass)", &[&relation]).unwrap().get(0)
     };
     let files = Files { table: path(&mut client, "orders"), index: path(&mut client, "orders_customer") };
-    // The second part's segments begin after this.
+    // The second part's segments start after this switch.
     client.batch_execute("SELECT pg_switch_wal()").unwrap();
     drop(client);
     cluster.stop(StopMode::Fast).unwrap();
     let backup = cluster.dir().join("backup");
     copy(&cluster.data_dir(), &backup);
 
-    // Without images, only the backup has the pages as they were before.
+    // Without full-page images, only the backup has the earlier pages.
     cluster.configure(&[("full_page_writes", "off")]).unwrap();
     cluster.start().unwrap();
     let mut client = cluster.client("postgres").unwrap();
@@ -119,7 +119,7 @@ fn damaged_pages_are_reconstructed_from_the_log(major: u32) -> Outcome {
         let from_log = cluster.dir().join(format!("page-{block}-log"));
         let run = rebuild(&all_wal, None, file, block, &from_log);
         assert_eq!(run.code, 0, "{run:?}");
-        // Hints apart, which are not in the log, both are the page that was there.
+        // Both are the original page, except for hint bits, which are not in the WAL.
         for page in [&page, &fs::read(&from_log).unwrap()] {
             assert_eq!(page.len() as u64, PAGE);
             assert_eq!(page[..8], healthy[..8], "LSN of {file} block {block}");
@@ -131,7 +131,7 @@ fn damaged_pages_are_reconstructed_from_the_log(major: u32) -> Outcome {
     cluster.start().unwrap();
     let mut client = cluster.client("postgres").unwrap();
     assert_eq!(read_all(&mut client).unwrap(), expected);
-    // The pages can be changed, too.
+    // The pages can also be changed.
     run(&mut client, "UPDATE orders SET amount = amount; VACUUM orders");
     assert_eq!(read_all(&mut client).unwrap(), expected);
     client
@@ -142,7 +142,7 @@ fn damaged_pages_are_reconstructed_from_the_log(major: u32) -> Outcome {
     Ok(())
 }
 
-/// One statement after another, as VACUUM wants it.
+/// Executes statements separately, as VACUUM requires.
 fn run(client: &mut Client, statements: &str) {
     statements.split(';').for_each(|statement| client.batch_execute(statement).unwrap());
 }
@@ -165,7 +165,7 @@ fn rebuild(wal: &Path, base: Option<&Path>, file: &str, block: u64, out: &Path) 
     walden(&arguments)
 }
 
-/// What the log says of the blocks makes sense, and so do the forms of asking.
+/// Checks that the blocks' history is plausible, and that all forms of the command work.
 fn check_history(wal: &Path, files: &Files) {
     let wal = wal.to_str().unwrap();
     for (file, block) in [(&files.table, TABLE_BLOCK), (&files.index, INDEX_BLOCK)] {
@@ -188,7 +188,7 @@ fn check_history(wal: &Path, files: &Files) {
         if file == &files.table {
             assert!(records.iter().any(|record| record["committed"] == false), "an aborted transaction");
         }
-        // After each record, the page's LSN is the record's end, unless the record leaves it alone.
+        // After each record, the page's LSN is the record's end, unless the record does not set it.
         let (first, last) = (&records[0], &records[records.len() - 1]);
         let end = |record: &Value| record["end_lsn"].as_str().unwrap().to_owned();
         let page = of(&["--at", &end(first)]);
@@ -200,7 +200,7 @@ fn check_history(wal: &Path, files: &Files) {
         let changed: Vec<&Value> = changes["changes"].as_array().unwrap().iter().collect();
         assert!(changed.iter().any(|change| change["field"] == "pd_lsn"), "{changes}");
         assert!(of(&["--diff", "end", "end"])["changes"].as_array().unwrap().is_empty());
-        // What comes later is not denied.
+        // The message is limited to the range: later records may touch the block.
         let at = end(last);
         let run = walden(&["page", wal, "--relation", file, "--block", "60000", "--at", &at]);
         let expected = format!("no record up to {at} touches block 60000");
@@ -214,7 +214,7 @@ fn check_history(wal: &Path, files: &Files) {
     assert_eq!(run.code, 2, "{run:?}");
 }
 
-/// Judged by the extension pageinspect.
+/// Compares with the extension pageinspect.
 fn pages_are_described_as_pageinspect_does(major: u32) -> Outcome {
     let cluster = ClusterBuilder::new(postgres(major)?)
         .setting("wal_keep_size", "1GB")
@@ -310,7 +310,7 @@ fn read_page(cluster: &Cluster, file: &str, block: u64) -> Vec<u8> {
     page
 }
 
-/// Flips every 501st byte of a page, the header included.
+/// Flips bits in every 501st byte of a page, including the header.
 fn damage(cluster: &Cluster, file: &str, block: u64) {
     let mut page = read_page(cluster, file, block);
     for at in (13..page.len()).step_by(501) {

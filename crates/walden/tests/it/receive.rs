@@ -1,4 +1,5 @@
-//! `walden receive`, judged by servers that lose everything: each commit that a client saw is there after recovery.
+//! `walden receive`, tested with servers that lose all data: each commit that a client saw must exist after
+//! recovery.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -40,12 +41,12 @@ walden_testing::tests! {
     a_lost_spool_is_restored_from_parts on [15, 19],
 }
 
-/// How often a server is destroyed: `WALDEN_RPO_ROUNDS`, or a few times.
+/// Returns how many times a server is destroyed: `WALDEN_RPO_ROUNDS`, or the default.
 fn rounds(default: u32) -> u32 {
     std::env::var("WALDEN_RPO_ROUNDS").ok().and_then(|rounds| rounds.parse().ok()).unwrap_or(default)
 }
 
-/// A process that receives; killed when it is dropped.
+/// A receiver process, killed on drop.
 pub struct Receiving {
     child: Child,
     log: PathBuf,
@@ -75,7 +76,7 @@ impl Receiving {
         self.child.wait().unwrap();
     }
 
-    /// Asks it to stop, and says how long that took and with which status.
+    /// Requests a stop. Returns how long it took, and the exit status.
     pub fn stop(mut self) -> (Duration, Option<i32>) {
         let began = Instant::now();
         let pid = rustix::process::Pid::from_child(&self.child);
@@ -84,7 +85,7 @@ impl Receiving {
         (began.elapsed(), status.code())
     }
 
-    /// Waits for it to end by itself, and gives its exit status.
+    /// Waits until the process ends on its own. Returns its exit status and output.
     pub fn ended(mut self) -> (Option<i32>, String) {
         let status = self.child.wait().unwrap();
         (status.code(), self.said())
@@ -98,7 +99,7 @@ impl Drop for Receiving {
     }
 }
 
-/// What the process that receives has said of itself last.
+/// Returns a field of the receiver's last status.
 fn status_of(spool: &Path, field: &str) -> Value {
     let json = fs::read(spool.join("status.json")).unwrap_or_default();
     serde_json::from_slice::<Value>(&json).map(|status| status[field].clone()).unwrap_or_default()
@@ -112,7 +113,7 @@ fn wait(what: &str, mut is_done: impl FnMut() -> bool) {
     }
 }
 
-/// Random numbers that are the same in each run.
+/// A pseudorandom generator, with the same sequence in each run.
 struct Random(u64);
 
 impl Random {
@@ -122,7 +123,7 @@ impl Random {
     }
 }
 
-/// A server whose commits wait for the process that receives, and a base backup of it.
+/// A server whose commits wait for the receiver, and a base backup of it.
 struct Primary {
     cluster: Cluster,
     backup: PathBuf,
@@ -132,7 +133,7 @@ const SETTINGS: [(&str, &str); 4] = [
     ("synchronous_standby_names", "walden"),
     ("wal_level", "replica"),
     ("wal_keep_size", "64MB"),
-    // Segments of 1 MB end often; the server must not run out of disk.
+    // Segments of 1 MB end often, and the server must not run out of disk space.
     ("max_wal_size", "64MB"),
 ];
 
@@ -141,7 +142,7 @@ impl Primary {
         Primary::listening(installation, "")
     }
 
-    /// On an address too, and not only on a socket.
+    /// Starts a server that listens on an address, not only on a socket.
     fn listening(installation: &Installation, address: &str) -> Primary {
         let builder = ClusterBuilder::new(installation.clone()).wal_segsize_mb(1);
         let cluster = builder.setting("listen_addresses", address).start().unwrap();
@@ -160,7 +161,7 @@ impl Primary {
         self.cluster.dsn("postgres")
     }
 
-    /// Waits until commits wait for the process that receives.
+    /// Waits until commits wait for the receiver.
     fn wait_until_synchronous(&self) {
         let mut client = self.cluster.client("postgres").unwrap();
         client.batch_execute("SET synchronous_commit = local").unwrap();
@@ -171,7 +172,7 @@ impl Primary {
     }
 }
 
-/// Clients that insert rows, one transaction each, and note those whose commit was acknowledged.
+/// Clients that insert rows, one per transaction, and record those whose commit was acknowledged.
 struct Clients {
     stop: Arc<AtomicBool>,
     threads: Vec<thread::JoinHandle<()>>,
@@ -207,7 +208,7 @@ impl Clients {
         self.noted.lock().unwrap().len()
     }
 
-    /// The rows whose commits were acknowledged, once the server is gone or they are told to end.
+    /// Ends the clients, or waits until the server is gone. Returns the rows whose commits were acknowledged.
     fn end(self) -> BTreeSet<(i32, i32)> {
         self.stop.store(true, Ordering::SeqCst);
         for thread in self.threads {
@@ -217,7 +218,7 @@ impl Clients {
     }
 }
 
-/// Recovers from a base backup, archive and spool, and gives back the rows.
+/// Recovers from a base backup, archive and spool. Returns the server and its rows.
 fn recover(
     installation: &Installation,
     backup: &Path,
@@ -227,7 +228,8 @@ fn recover(
     let folder = backup.parent().unwrap();
     let linked = folder.join("walden");
     let program = if linked.exists() { linked } else { link_program(folder) };
-    // The server's account reads what another one has received: the user's problem, and not what is looked at here.
+    // The server's account reads files that another account received. Permissions are the user's task, and
+    // not tested here.
     walden_server::account::chown_all(spool).unwrap();
     walden_server::account::chown_all(repo).unwrap();
     let get = format!(
@@ -250,8 +252,8 @@ fn assert_complete(noted: &BTreeSet<(i32, i32)>, found: &BTreeSet<(i32, i32)>, w
     assert!(lost.is_empty(), "{what}: of {} acknowledged rows, lost {lost:?}...", noted.len());
 }
 
-/// The server is killed and its data removed at random moments; before that, in some rounds, the process that receives is killed and
-/// started again. Everything that a client was told is there after recovery from archive and spool.
+/// Kills the server and removes its data at random times. In some rounds, the receiver is killed and
+/// restarted before. Everything acknowledged to a client must exist after recovery from archive and spool.
 fn no_commit_is_lost(version: u32) -> Outcome {
     let installation = postgres(version)?;
     for round in 0..rounds(if version == 15 { 6 } else { 2 }) {
@@ -272,7 +274,7 @@ fn no_commit_is_lost(version: u32) -> Outcome {
         }
         let wanted = clients.count() + 20 + random.below(400) as usize;
         wait("work", || clients.count() >= wanted);
-        // In any order: a machine that is lost takes one of the two first.
+        // Kills both in either order: a lost machine takes one of them first.
         if random.below(2) == 0 {
             primary.cluster.crash().unwrap();
             receiving.kill();
@@ -289,8 +291,8 @@ fn no_commit_is_lost(version: u32) -> Outcome {
     Ok(())
 }
 
-/// The server and the spool are lost at the same moment, and in some rounds the spool alone before: with `--ack-after archive`,
-/// everything that a client was told is in the archive.
+/// The server and the spool are lost at the same time, and in some rounds the spool alone before that. With
+/// `--ack-after archive`, everything acknowledged to a client must be in the archive.
 fn a_commit_in_the_archive_outlives_the_spool(version: u32) -> Outcome {
     let installation = postgres(version)?;
     for round in 0..rounds(2) {
@@ -332,16 +334,16 @@ fn a_commit_in_the_archive_outlives_the_spool(version: u32) -> Outcome {
     Ok(())
 }
 
-/// What a network does to connections.
+/// A proxy that simulates a bad network.
 struct Proxy {
     port: u16,
-    /// Each connection is cut after so many bytes from the server; 0 for never.
+    /// Bytes from the server after which each connection is cut; 0 for never.
     cut_after: Arc<AtomicU64>,
-    /// A bit of each so many bytes from the server is flipped; 0 for none.
+    /// Number of bytes from the server per flipped bit; 0 for none.
     flip_every: Arc<AtomicU64>,
-    /// Milliseconds that each part waits.
+    /// Delay of each part in milliseconds.
     delay: Arc<AtomicU32>,
-    /// Parts have at most so many bytes.
+    /// Maximum size of a part in bytes.
     part: Arc<AtomicU32>,
     connections: Arc<AtomicU32>,
 }
@@ -407,8 +409,8 @@ fn forward(
     let _ = server.shutdown(Shutdown::Both);
 }
 
-/// Connections are cut, delayed, come in small parts, and have flipped bits: nothing acknowledged is lost, and what is flipped is never
-/// archived.
+/// Connections are cut, delayed, split into small parts, and have flipped bits. No acknowledged commit is
+/// lost, and no flipped bit is archived.
 fn a_bad_network_loses_nothing() -> Outcome {
     let installation = postgres(15)?;
     let primary = Primary::listening(&installation, "127.0.0.1");
@@ -452,7 +454,8 @@ fn a_bad_network_loses_nothing() -> Outcome {
     Ok(())
 }
 
-/// A standby is promoted while its log is received from it; the archive has both timelines, and recovery follows the switch.
+/// A standby is promoted while WAL is received from it. The archive then has both timelines, and recovery
+/// follows the switch.
 fn a_promoted_standby_is_followed() -> Outcome {
     let installation = postgres(15)?;
     let primary = Primary::start(&installation);
@@ -465,7 +468,7 @@ fn a_promoted_standby_is_followed() -> Outcome {
         .unwrap();
     let (repo, spool) = (primary.cluster.dir().join("repo"), primary.cluster.dir().join("spool"));
     make_archive(&repo);
-    // From the standby, as cascading replication does.
+    // Received from the standby, as in cascading replication.
     let receiving =
         Receiving::start(&standby.dsn("postgres"), &repo, &spool, &["--slot", "w", "--create-slot"]);
     let clients = Clients::start(&primary.cluster, 2, 0);
@@ -504,8 +507,8 @@ fn a_promoted_standby_is_followed() -> Outcome {
     Ok(())
 }
 
-/// An old primary went on after its standby was promoted: `pg_rewind` takes it back by the archive's log, and its log as a standby of the new
-/// primary is received where that one's was.
+/// An old primary continues after its standby was promoted. `pg_rewind` rewinds it with WAL from the archive.
+/// As a standby of the new primary, it then replaces that one as the source of received WAL.
 fn an_old_primary_is_rewound() -> Outcome {
     let installation = postgres(15)?;
     let Some(pg_rewind) = installation.program("pg_rewind") else {
@@ -545,7 +548,7 @@ fn an_old_primary_is_rewound() -> Outcome {
     standby.client("postgres").unwrap().execute("CHECKPOINT", &[]).unwrap();
     old.stop(StopMode::Fast).unwrap();
 
-    // Of the log before the switch, the old primary has nothing left.
+    // The old primary no longer has the WAL before the switch.
     let listing = crate::archive::json(&["archive", "list", "--format", "json", "--repo", text(&repo)]);
     let archived = listing["timelines"][0]["last_segment"].as_str().unwrap().to_owned();
     let mut removed = 0;
@@ -558,7 +561,7 @@ fn an_old_primary_is_rewound() -> Outcome {
     }
     assert!(removed > 0);
     let program = link_program(old.dir());
-    // What is archived later belongs to another account.
+    // Files archived later belong to another account.
     let end: Lsn = flush_lsn(&standby).parse().unwrap();
     wait("archiving of what the standby wrote", || {
         let durable = status_of(&spool, "flushed_lsn").as_str().and_then(|lsn| lsn.parse::<Lsn>().ok());
@@ -572,7 +575,7 @@ fn an_old_primary_is_rewound() -> Outcome {
         ("hot_standby", "on".to_owned()),
     ];
     old.configure(&as_standby).unwrap();
-    // It copies the source's configuration too.
+    // pg_rewind copies the source's configuration, too.
     let configuration = old.data_dir().join("postgresql.conf");
     let own = fs::read(&configuration).unwrap();
     let mut command = walden_server::account::command(&pg_rewind, old.dir()).unwrap();
@@ -586,7 +589,7 @@ fn an_old_primary_is_rewound() -> Outcome {
     walden_server::account::chown_all(&old.data_dir()).unwrap();
     old.start().unwrap();
 
-    // Where the new primary's log was received, the old one's is now.
+    // WAL is now received from the old primary, into the same place.
     let (took, code) = receiving.stop();
     assert!(took < Duration::from_secs(2) && code == Some(0), "{took:?} {code:?}");
     walden_server::account::chown_all(&repo).unwrap();
@@ -611,7 +614,7 @@ fn an_old_primary_is_rewound() -> Outcome {
     Ok(())
 }
 
-/// Segments that are received are byte for byte those that `archive_command` gets: both may feed the same archive.
+/// Received segments are identical to those that `archive_command` gets: both may fill the same archive.
 fn what_is_received_is_what_the_server_archives() -> Outcome {
     let cluster = ClusterBuilder::new(postgres(15)?).wal_segsize_mb(1).archive(true).start().unwrap();
     let (repo, spool) = (cluster.dir().join("repo"), cluster.dir().join("spool"));
@@ -639,7 +642,7 @@ fn what_is_received_is_what_the_server_archives() -> Outcome {
     let pid = rustix::process::Pid::from_child(&receiving.child);
     rustix::process::kill_process(pid, rustix::process::Signal::USR1).unwrap();
     wait("the status", || receiving.said().contains("behind the server"));
-    // The server's shutdown waits until everything was received.
+    // The server's shutdown waits until all WAL was received.
     cluster.stop(StopMode::Fast).unwrap();
     drop(receiving);
     let mut compared = 0;
@@ -657,7 +660,7 @@ fn what_is_received_is_what_the_server_archives() -> Outcome {
     Ok(())
 }
 
-/// Sections of `walden.toml`, each with an archive of its own, and what the service manager is told.
+/// Sections of `walden.toml`, each with its own archive, and the notifications to the service manager.
 fn several_servers_are_received_by_one_service() -> Outcome {
     let installation = postgres(15)?;
     let start = || ClusterBuilder::new(installation.clone()).wal_segsize_mb(1).start().unwrap();
@@ -717,7 +720,8 @@ fn several_servers_are_received_by_one_service() -> Outcome {
     Ok(())
 }
 
-/// Each kind of trouble is said with what to do, nothing is acknowledged that should not be, and what can be mended is waited for.
+/// Each kind of problem is reported with a remedy, nothing is acknowledged wrongly, and the receiver retries
+/// if the problem can be repaired.
 fn trouble_is_named() -> Outcome {
     let installation = postgres(15)?;
     let cluster = ClusterBuilder::new(installation.clone())
@@ -734,10 +738,10 @@ fn trouble_is_named() -> Outcome {
         wait(what, || receiving.said().contains(what));
         receiving.said()
     };
-    // A slot that is not there, and one made.
+    // A missing slot, and a created one.
     let said = says(&["--slot", "none"], &cluster.dir().join("a"), "does not exist");
     assert!(said.contains("HINT: make the slot with --create-slot"), "{said}");
-    // The second process on the same spool.
+    // A second process on the same spool.
     let first = Receiving::start(&dsn, &repo, &spool, &[]);
     wait("the connection", || first.said().contains("receiving from"));
     let said = first.said();
@@ -754,14 +758,14 @@ fn trouble_is_named() -> Outcome {
         .unwrap();
     wait("archiving", || repo.join("archive.json").exists());
     first.kill();
-    // The server removes what was not received, as there is no slot.
+    // The server removes unreceived WAL, as there is no slot.
     for _ in 0..4 {
         client.batch_execute("UPDATE t SET md5 = md5 || 'x'; CHECKPOINT; SELECT pg_switch_wal()").unwrap();
     }
     client.batch_execute("CHECKPOINT").unwrap();
     let said = says(&[], &spool, "has already been removed");
     assert!(said.contains("HINT: the server has removed WAL"), "{said}");
-    // That of the first process: this one has received nothing.
+    // The message is from the first process: this one has received nothing.
     assert_eq!(said.matches("receiving from").count(), 1, "{said}");
     trouble_is_said_after_the_end(&cluster, &mut client, &repo, &spool);
     wrong_settings_end_it(&cluster, &mut client);
@@ -775,7 +779,7 @@ fn trouble_is_named() -> Outcome {
     Ok(())
 }
 
-/// Without a slot, or with one that was lost: the server has removed the next WAL, and no copy exists.
+/// Without a slot, or with a lost one: the server has removed the next WAL, and no copy exists.
 fn a_gap_is_skipped_on_request(version: u32) -> Outcome {
     let cluster = ClusterBuilder::new(postgres(version)?)
         .wal_segsize_mb(1)
@@ -812,7 +816,7 @@ fn a_gap_is_skipped_on_request(version: u32) -> Outcome {
 
     let skipping = start(&["--accept-gap"]);
     wait("the gap", || skipping.said().contains("the archive records the gap"));
-    // So little that no checkpoint removes it before it is received.
+    // Writes so little that no checkpoint removes it before it is received.
     client.batch_execute("INSERT INTO t VALUES (0, 'y')").unwrap();
     let target: String = client.query_one("SELECT pg_switch_wal()::text", &[]).unwrap().get(0);
     let target: Lsn = target.parse().unwrap();
@@ -841,7 +845,7 @@ fn a_gap_is_skipped_on_request(version: u32) -> Outcome {
     Ok(())
 }
 
-/// A server that is stopped, or a network that loses everything: the connection is made, and nothing comes.
+/// A stopped server, or a network that drops everything: the connection is established, but no data arrives.
 fn a_receiver_whose_server_is_silent_stops_at_once() {
     let folder = tempfile::tempdir().unwrap();
     let repo = folder.path().join("repo");
@@ -860,7 +864,7 @@ fn a_receiver_whose_server_is_silent_stops_at_once() {
     assert_eq!(status["state"], "stopped");
 }
 
-/// Of WAL that the server has removed nothing comes, and the server is ahead all the same.
+/// If the server has removed the WAL, none arrives, although the server is ahead.
 fn trouble_is_said_after_the_end(
     cluster: &Cluster,
     client: &mut postgres::Client,
@@ -869,7 +873,7 @@ fn trouble_is_said_after_the_end(
 ) {
     let end: String = client.query_one("SELECT pg_current_wal_flush_lsn()::text", &[]).unwrap().get(0);
     let end: Lsn = end.parse().unwrap();
-    // That of the process before.
+    // The status of the previous process.
     fs::remove_file(spool.join("status.json")).unwrap();
     let receiving = Receiving::start(&cluster.dsn("postgres"), repo, spool, &[]);
     wait("the trouble", || status_of(spool, "cause") == "wal_removed");
@@ -887,7 +891,7 @@ fn trouble_is_said_after_the_end(
     assert!(!run.stdout.contains(", 0 B behind "), "{run:?}");
 }
 
-/// What no later attempt mends is an exit status and not a line of the log.
+/// If no retry can help, the process exits with an error instead of logging it.
 fn wrong_settings_end_it(cluster: &Cluster, client: &mut postgres::Client) {
     let (repo, spool) = (cluster.dir().join("wrong-repo"), cluster.dir().join("wrong"));
     make_archive(&repo);
@@ -900,7 +904,7 @@ fn wrong_settings_end_it(cluster: &Cluster, client: &mut postgres::Client) {
     assert!(code == Some(3) && said.contains("the user needs the attribute REPLICATION"), "{code:?}: {said}");
 }
 
-/// A server that has not noticed yet that a connection is gone keeps the slot for it.
+/// A server that has not detected a lost connection keeps the slot for it.
 fn the_own_last_connection_is_named(cluster: &Cluster, client: &mut postgres::Client) {
     let (repo, spool) = (cluster.dir().join("own-repo"), cluster.dir().join("own"));
     make_archive(&repo);
@@ -918,7 +922,8 @@ fn the_own_last_connection_is_named(cluster: &Cluster, client: &mut postgres::Cl
     wait("the next connection", || receiving.said()[said.len()..].contains("receiving from"));
 }
 
-/// Restored without `pg_wal`, a server has the history of the timeline that it recovered to and its own, and none of earlier ones.
+/// A server restored without `pg_wal` has its own history and that of the timeline to which it recovered, but
+/// not earlier ones.
 fn a_server_without_older_histories_is_received() -> Outcome {
     let installation = postgres(15)?;
     let primary = ClusterBuilder::new(installation.clone()).wal_segsize_mb(1).archive(true).start().unwrap();
@@ -930,7 +935,7 @@ fn a_server_without_older_histories_is_received() -> Outcome {
         let backup = primary.dir().join(format!("backup{number}"));
         server.stop(StopMode::Fast).unwrap();
         server.copy_data(&backup).unwrap();
-        // What it was stopped with is archived only now. All archive to the first one's folder.
+        // The last segment is archived only now. All servers archive to the first one's folder.
         server.start().unwrap();
         let switch = "SELECT pg_walfile_name(pg_switch_wal())";
         let last: String = server.client("postgres").unwrap().query_one(switch, &[]).unwrap().get(0);
@@ -960,7 +965,7 @@ fn a_server_without_older_histories_is_received() -> Outcome {
     Ok(())
 }
 
-/// A slot was made before anything was received, and the server has kept WAL for it since.
+/// A slot was created before any WAL was received, and the server has kept WAL for it since.
 fn a_slot_of_before_is_received_from_its_start(version: u32) -> Outcome {
     let cluster = ClusterBuilder::new(postgres(version)?).wal_segsize_mb(1).start().unwrap();
     let mut client = cluster.client("postgres").unwrap();
@@ -976,7 +981,7 @@ fn a_slot_of_before_is_received_from_its_start(version: u32) -> Outcome {
     }
     let repo = cluster.dir().join("repo");
     make_archive(&repo);
-    // A database that is not there is none for replication, and keeps an ordinary connection from being made.
+    // A missing database does not matter for replication, but prevents ordinary connections.
     let (dsn, spool) = (cluster.dsn("nowhere"), cluster.dir().join("nowhere"));
     let receiving = Receiving::start(&dsn, &repo, &spool, &["--slot", "other"]);
     wait("the connection", || receiving.said().contains("receiving from"));
@@ -998,13 +1003,13 @@ fn a_slot_of_before_is_received_from_its_start(version: u32) -> Outcome {
     Ok(())
 }
 
-/// Another receiver has archived what an old spool lacks, and the server has removed it.
+/// Another receiver has archived WAL that an old spool lacks, and the server has removed it.
 fn an_old_spool_goes_on_behind_the_archive() -> Outcome {
     let cluster = ClusterBuilder::new(postgres(15)?)
         .wal_segsize_mb(1)
         .setting("max_wal_size", "8MB")
         .setting("min_wal_size", "2MB")
-        // What it wrote behind the last switch would be in the new spool alone.
+        // WAL of autovacuum after the last switch would be only in the new spool.
         .setting("autovacuum", "off")
         .start()
         .unwrap();
@@ -1028,14 +1033,14 @@ fn an_old_spool_goes_on_behind_the_archive() -> Outcome {
     receiving.kill();
     let partial = old.join(format!("{segment}.partial"));
     assert!(partial.exists());
-    // With a slot, so that the server keeps what this one lacks.
+    // With a slot, the server keeps the WAL that this spool lacks.
     let receiving = Receiving::start(&dsn, &repo, &new, &["--slot", "new", "--create-slot"]);
     wait("the connection", || receiving.said().contains("receiving from"));
     for _ in 0..4 {
         client.batch_execute("UPDATE t SET md5 = md5 || 'x'; CHECKPOINT").unwrap();
         let switched: String = client.query_one("SELECT pg_switch_wal()::text", &[]).unwrap().get(0);
         let switched: Lsn = switched.parse().unwrap();
-        // All segments up to there: several are archived at a time.
+        // Waits for all segments up to there, as several are archived at a time.
         wait("archiving", || {
             status_of(&new, "archived_lsn").as_str().and_then(|lsn| lsn.parse::<Lsn>().ok()) >= Some(switched)
         });
@@ -1059,8 +1064,8 @@ fn an_old_spool_goes_on_behind_the_archive() -> Outcome {
     Ok(())
 }
 
-/// The spool was lost after complete segments were acknowledged and before they were archived as a whole: the archive has them in parts
-/// alone, and the server has removed them.
+/// The spool was lost after complete segments were acknowledged, but before they were archived as a whole.
+/// The archive has only parts of them, and the server has removed them.
 fn a_lost_spool_is_restored_from_parts(version: u32) -> Outcome {
     let cluster = ClusterBuilder::new(postgres(version)?)
         .wal_segsize_mb(1)
@@ -1095,7 +1100,7 @@ fn a_lost_spool_is_restored_from_parts(version: u32) -> Outcome {
     receiving.kill();
     fs::remove_dir_all(&spool).unwrap();
 
-    // Only parts of the two newest complete segments.
+    // Keeps only parts of the two newest complete segments.
     let size = SegmentSize::new(1 << 20).unwrap();
     let archive = walden_archive::Archive::new(Box::new(walden_archive::store::Folder::new(&repo)));
     let number = size.segment_of(end);

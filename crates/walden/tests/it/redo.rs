@@ -1,4 +1,4 @@
-//! Replay, judged by PostgreSQL: every page that it logs or leaves must be the replayed one.
+//! Replay, compared with PostgreSQL: every page that it logs or leaves in a file must equal the replayed one.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -21,7 +21,7 @@ fn number(json: &Value, name: &str) -> u64 {
     json[name].as_u64().unwrap_or_else(|| panic!("no {name} in {json}"))
 }
 
-/// How a server's settings differ from one version's run to the next, so that all of them are met.
+/// Settings of a server, which differ between versions so that all are covered.
 struct Variant {
     version: u32,
     checksums: bool,
@@ -42,7 +42,7 @@ const VARIANTS: [Variant; ALL_SERVERS.len()] = [
     Variant { version: 19, checksums: true,  wal_segsize_mb: 16, settings: &[CONSISTENCY, LOGICAL] },
 ];
 
-/// Runs the workload `mixed`, with its data directory before and after.
+/// Runs the workload `mixed`, and keeps its data directory from before and after.
 fn mixed(folder: &Path, variant: &Variant, size: u64) -> Result<PathBuf, Missing> {
     let output = folder.join(variant.version.to_string());
     let mut options = RunOptions::new(workloads::by_name("mixed").unwrap(), &output);
@@ -57,7 +57,7 @@ fn mixed(folder: &Path, variant: &Variant, size: u64) -> Result<PathBuf, Missing
     Ok(output)
 }
 
-/// With `wal_consistency_checking` PostgreSQL logs the page that it expects with every record.
+/// With `wal_consistency_checking`, PostgreSQL logs the expected page with every record.
 fn every_record_gives_the_page_that_postgresql_logs(of_version: u32) -> Outcome {
     let variant = VARIANTS.iter().find(|variant| variant.version == of_version).unwrap();
     let folder = tempfile::tempdir().unwrap();
@@ -70,10 +70,10 @@ fn every_record_gives_the_page_that_postgresql_logs(of_version: u32) -> Outcome 
     let (code, json) = redo_check(&arguments);
     let version = variant.version;
     assert_eq!((code, number(&json, "different")), (0, 0), "{version}: {json:#}");
-    // All records of all access methods: hundreds of pages, thousands of images.
+    // All records of all access methods are covered: hundreds of pages, thousands of images.
     let (images, pages) = (number(&json, "images_compared"), number(&json, "pages_compared"));
     assert!(images > 8000 && pages > 500, "{version}: {images} images, {pages} pages");
-    // Only the free space map, which is not logged.
+    // Only the free space map may be untracked, as it is not logged.
     for row in json["by_record"].as_array().unwrap() {
         let untracked = row["counts"]["untracked"].as_u64().unwrap();
         assert!(untracked == 0 || row["page"] == "free space map", "{version}: {row}");
@@ -83,7 +83,8 @@ fn every_record_gives_the_page_that_postgresql_logs(of_version: u32) -> Outcome 
     Ok(())
 }
 
-/// The golden clusters' log has records of every resource manager that fit the pages, and few images.
+/// The golden clusters' WAL has records of every resource manager that must fit their pages, and few
+/// full-page images.
 fn golden_clusters_are_replayed_without_a_misfit() {
     let mut images = 0;
     for version in GOLDEN {
@@ -99,7 +100,7 @@ fn golden_clusters_are_replayed_without_a_misfit() {
     assert!(images > 18, "{images} images");
 }
 
-/// An unreadable segment is named, whatever the other segments hold, and so is a missing one.
+/// An unreadable segment is reported, whatever the other segments hold, and so is a missing one.
 fn an_unreadable_segment_is_an_error_and_a_missing_one_a_warning() {
     let folder = tempfile::tempdir().unwrap();
     let mut segments = golden("18.6");
@@ -114,7 +115,7 @@ fn an_unreadable_segment_is_an_error_and_a_missing_one_a_warning() {
         assert_eq!((run.code, run.errors().len()), (0, 0), "{run:?}");
         assert!(run.stderr.contains(&format!("warning: segment {name} is missing")), "{run:?}");
     }
-    // Neither a page of the log nor anything compressed.
+    // Neither a WAL page nor compressed data.
     write(folder.path(), &name, b"no segment");
     for command in ["check", "replay"] {
         let run = walden(&["redo", command, source]);
@@ -123,7 +124,8 @@ fn an_unreadable_segment_is_an_error_and_a_missing_one_a_warning() {
     }
 }
 
-/// A page store of a few pages gives what one without bounds gives, and one thread what several give.
+/// A page store limited to a few pages yields the same result as an unlimited one, and one thread the same as
+/// several.
 fn bounds_of_memory_and_threads_change_nothing() {
     let folder = tempfile::tempdir().unwrap();
     for (name, segment) in golden("18.6") {
@@ -136,8 +138,8 @@ fn bounds_of_memory_and_threads_change_nothing() {
     assert_eq!(whole, alone);
 }
 
-/// Images in the place of data, as PostgreSQL usually writes them: the displaced data is reconstructed from them. And one wrong
-/// byte in a data file is found, and named.
+/// Full-page images replace data, as PostgreSQL usually writes them, and the omitted data is reconstructed
+/// from the images. A single wrong byte in a data file is found and reported.
 fn images_are_the_replayed_pages_and_a_wrong_byte_in_a_data_file_is_named() -> Outcome {
     let folder = tempfile::tempdir().unwrap();
     let variant = Variant { version: 18, checksums: false, wal_segsize_mb: 1, settings: &[] };
@@ -153,7 +155,7 @@ fn images_are_the_replayed_pages_and_a_wrong_byte_in_a_data_file_is_named() -> O
     let item = {
         let page = &bytes[page << 13..][..1 << 13];
         let pointers = page[24..].chunks(4).map(|four| u32::from_le_bytes(four.try_into().unwrap()));
-        // The first normal item: state 1, its last byte is data of the row.
+        // The first normal line pointer: state 1. Its last byte is data of the tuple.
         let pointer =
             pointers.take(100).find(|pointer| pointer >> 15 & 3 == 1 && pointer >> 17 > 24).unwrap();
         ((pointer & 0x7FFF) + (pointer >> 17) - 1) as usize
@@ -170,7 +172,7 @@ fn images_are_the_replayed_pages_and_a_wrong_byte_in_a_data_file_is_named() -> O
     Ok(())
 }
 
-/// A table's page that the log changed: its LSN is another one than in the base backup.
+/// Returns a heap page that the WAL changed: its LSN differs from that in the base backup.
 fn changed_heap_page(base: &Path, data: &Path) -> (PathBuf, usize) {
     for database in fs::read_dir(data.join("base")).unwrap().map(|entry| entry.unwrap().path()) {
         for path in fs::read_dir(&database).unwrap().map(|entry| entry.unwrap().path()) {

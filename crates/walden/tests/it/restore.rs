@@ -1,4 +1,5 @@
-//! Out of the archive: as a source of other commands, as plain files, replayed, and as a server that recovers on a copy.
+//! Restoring from the archive: as a source of other commands, as plain files, by replay, and by recovery of a
+//! server on a copy.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -24,11 +25,11 @@ walden_testing::tests! {
     an_interrupted_drill_leaves_nothing,
 }
 
-/// An archive of the golden segments of 18, and the segments as files.
+/// Creates an archive of the golden segments of 18, and the segments as files.
 fn archived(folder: &Path) -> (PathBuf, PathBuf) {
     let (repo, wal) = (folder.join("repo"), folder.join("wal"));
     make_archive(&repo);
-    // Without the last one, which the server had not filled.
+    // Omits the last segment, which the server had not filled.
     let segments: BTreeMap<String, Vec<u8>> = golden("18.6").into_iter().take(2).collect();
     for (name, bytes) in &segments {
         let path = write(&wal, name, bytes);
@@ -38,7 +39,7 @@ fn archived(folder: &Path) -> (PathBuf, PathBuf) {
     (repo, wal)
 }
 
-/// By the name that the user gave, and not by that of the file in which what is archived is read.
+/// The error uses the name given by the user, not that of the temporary file.
 fn an_incremental_backup_is_refused_by_its_name() {
     let folder = tempfile::tempdir().unwrap();
     let (repo, wal) = archived(folder.path());
@@ -87,7 +88,7 @@ fn an_archive_is_explained_as_its_segments_are() {
             text(source),
         ])["predictions"]
             .take();
-        // From how fast this machine replays, which is measured anew.
+        // Depends on the replay speed of this machine, which is measured each time.
         assert!(forecast[0].as_object_mut().unwrap().remove("recovery_seconds").is_some());
         forecast
     };
@@ -113,7 +114,7 @@ fn files_are_exported_and_none_is_replaced() {
         "{all:#}"
     );
     assert_eq!(exported(&target), exported(&wal));
-    // What is there with another content stays, and the error names it.
+    // An existing file with other content stays, and the error names it.
     let segment = target.join("00000001000000000000000B");
     fs::write(&segment, "mine").unwrap();
     let refused = export(&[]);
@@ -127,7 +128,7 @@ fn files_are_exported_and_none_is_replaced() {
     let gap = export(&["--from", "0/B00000", "--to", "0/E00000"]);
     let gaps: Value = serde_json::from_str(&gap.stdout).unwrap();
     assert_eq!((gap.code, &gaps["gaps"][0]["segments"]), (1, &3.into()), "{gap:?}");
-    // A damaged object gives no file.
+    // A damaged object yields no file.
     fs::remove_file(&segment).unwrap();
     let object = repo.join("wal/00000001/00000000/00000001000000000000000B.wlz");
     let mut bytes = fs::read(&object).unwrap();
@@ -138,21 +139,21 @@ fn files_are_exported_and_none_is_replaced() {
     assert!(damaged.code == 3 && !segment.exists(), "{damaged:?}");
 }
 
-/// The files in a folder.
+/// Returns the files in a folder.
 fn exported(folder: &Path) -> BTreeMap<String, Vec<u8>> {
     let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap());
     entries.map(|entry| (entry.file_name().into_string().unwrap(), fs::read(entry.path()).unwrap())).collect()
 }
 
-/// A primary that archived its work, and what its table had at three moments.
+/// A primary that archived its work, and the number of rows of its table at three times.
 struct Archived {
     primary: Cluster,
     program: PathBuf,
     repo: PathBuf,
     backup: PathBuf,
-    /// The table's, below the data directory.
+    /// Path of the table's file, relative to the data directory.
     file: String,
-    /// Before the last work, as the server writes times.
+    /// Time before the last work, as formatted by the server.
     time: String,
     rows: [i64; 3],
 }
@@ -165,7 +166,7 @@ fn archive_work(version: u32) -> Result<Archived, walden_testing::Missing> {
     let repo = primary.make_folder("repo").unwrap();
     make_archive(&repo);
     let mut client = primary.client("postgres").unwrap();
-    // The work goes on in the page of these rows, so that the log begins with an image of it.
+    // Later work continues in these rows' page, so the WAL starts with an image of it.
     let create = "CREATE TABLE t (id int PRIMARY KEY, v text); INSERT INTO t SELECT -i, 'early' FROM generate_series(1, 10) i";
     client.batch_execute(create).unwrap();
     let file: String = client.query_one("SELECT pg_relation_filepath('t')", &[]).unwrap().get(0);
@@ -183,7 +184,7 @@ fn archive_work(version: u32) -> Result<Archived, walden_testing::Missing> {
     work(&mut client, 0);
     rows[0] = count(&mut client);
     client.batch_execute("SELECT pg_create_restore_point('before_more')").unwrap();
-    // Images come with the first change of a page after a checkpoint.
+    // The first change of a page after a checkpoint writes an image.
     client.batch_execute("CHECKPOINT").unwrap();
     work(&mut client, 1);
     rows[1] = count(&mut client);
@@ -207,14 +208,14 @@ fn an_archive_is_read_replayed_and_restored(version: u32) -> Outcome {
     let has_amcheck = drill(&archived);
     drill_at_gap(&archived);
     follow_a_promotion(&archived);
-    // Published packages never have it.
+    // Published packages never contain it.
     match version == 15 && !has_amcheck {
         true => Err(Need::Amcheck.missing("no PostgreSQL 15 with pg_amcheck is installed")),
         false => Ok(()),
     }
 }
 
-/// The whole log replayed from the backup, each image compared.
+/// Replays all of the WAL from the backup, and compares each full-page image.
 fn replay(archived: &Archived) {
     let Archived { repo, backup, file, .. } = archived;
     let arguments = ["--repo", text(repo), "--replay", "--base", text(backup), "--format", "json"];
@@ -225,11 +226,11 @@ fn replay(archived: &Archived) {
     assert!(number("segments") > 3 && number("replayed_images") > 0, "{verified:#}");
     assert_eq!((number("different"), &verified["gaps"]), (0, &Value::Array(Vec::new())), "{verified:#}");
     assert!(verified["replay"]["records"].as_u64().unwrap() > 10_000, "{verified:#}");
-    // On the pages of another moment, images are not what replay makes of them.
+    // With pages from another time, images differ from the replayed pages.
     let path = backup.join(file);
     let original = fs::read(&path).unwrap();
     let mut changed = original.clone();
-    // In the tuple at the first page's end: the first one inserted.
+    // Changes the tuple at the end of the first page, which was inserted first.
     changed[8192 - 8] ^= 0x55;
     fs::write(&path, changed).unwrap();
     let run = walden(&[&["archive", "verify"], &arguments[..]].concat());
@@ -237,7 +238,7 @@ fn replay(archived: &Archived) {
     assert_eq!(run.code, 1, "{run:?}");
 }
 
-/// What recovery to a moment reads, and moments that cannot be reached.
+/// Fetches the files for recovery to a time, and tries times that cannot be reached.
 fn fetch_until(archived: &Archived) {
     let Archived { repo, backup, time, primary, .. } = archived;
     let target = primary.dir().join("until");
@@ -268,11 +269,11 @@ fn fetch_until(archived: &Archived) {
     assert!(last <= moment && moment < stop, "{found:#}");
     assert_eq!(found["stops_before"]["segment"], found["last_segment"], "{found:#}");
     assert_eq!(exported(&target).len() as u64, fetched);
-    // From a segment, the same files are there already.
+    // Starting from a segment, the same files are needed, and already exist.
     let first = found["first_segment"].as_str().unwrap();
     let again: Value = serde_json::from_str(&get(time, &["--from", first]).stdout).unwrap();
     assert_eq!((&again["written"], &again["unchanged"]), (&0.into(), &fetched.into()));
-    // Behind the last commit, and before the backup, which has what was committed until it began.
+    // Times after the last commit, and before the backup's start, cannot be reached.
     for until in ["2199-01-01 00:00Z", "2001-01-01"] {
         let run = get(until, &["--base", text(backup)]);
         assert!(run.code == 1 && run.stderr.contains("expected a moment from"), "{run:?}");
@@ -289,7 +290,7 @@ fn fetch_until(archived: &Archived) {
     );
 }
 
-/// Restores are tried out. Whether pg_amcheck was among what checked them.
+/// Tests restores. Returns whether pg_amcheck was one of the checks.
 fn drill(archived: &Archived) -> bool {
     let Archived { primary, repo, backup, time, rows, .. } = archived;
     let folder = primary.make_folder("drill").unwrap();
@@ -331,7 +332,7 @@ fn drill(archived: &Archived) -> bool {
         assert_eq!(drill["checked"]["amcheck"], "not_asked");
         assert!(["rows", "tables", "databases"].iter().all(|name| drill["checked"][name].is_null()));
     }
-    // The archive says which moments can be reached: nothing is copied for one that cannot.
+    // The archive shows which times can be reached: nothing is copied for an unreachable one.
     let late = run(&["--no-amcheck", "--until", "2199-01-01 00:00Z"]);
     assert!(late.code == 1 && late.stderr.contains("expected a moment from"), "{late:?}");
     assert!(!late.stderr.contains("copying"), "{late:?}");
@@ -343,12 +344,13 @@ fn drill(archived: &Archived) -> bool {
     assert!(wrong.code == 1 && wrong.stdout.contains("nowhere"), "{wrong:?}");
     let other = run(&["--no-amcheck", "--bin", "/nowhere"]);
     assert_ne!(other.code, 0);
-    // The original is as it was.
+    // The original is unchanged.
     assert!(!backup.join("recovery.signal").exists() && !backup.join("backup_label.old").exists());
     has_amcheck
 }
 
-/// PostgreSQL takes a missing segment for the end of the log and promotes; what is behind it is lost, and the drill says so.
+/// PostgreSQL treats a missing segment as the end of the WAL and promotes. Later WAL is lost, which the drill
+/// must report.
 fn drill_at_gap(archived: &Archived) {
     let Archived { primary, repo, backup, time, .. } = archived;
     let bin = primary.installation().bin_dir.clone();
@@ -358,7 +360,7 @@ fn drill_at_gap(archived: &Archived) {
     };
     let whole: Value = serde_json::from_str(&run(&[]).stdout).unwrap();
     let start: Lsn = whole["start_lsn"].as_str().unwrap().parse().unwrap();
-    // Of 1 MB each, the one behind that at which recovery starts.
+    // The segment (of 1 MB) after the one in which recovery starts.
     let missing = SegmentName::new(1, (start.0 >> 20) + 1, SegmentSize::new(1 << 20).unwrap()).to_string();
     let (object, aside) =
         (repo.join(format!("wal/00000001/00000000/{missing}.wlz")), primary.dir().join("aside"));
@@ -371,13 +373,13 @@ fn drill_at_gap(archived: &Archived) {
     assert!(problem.as_str().unwrap().contains(&expected), "{drill:#}");
     let to_a_time = run(&["--until", time]);
     assert!(to_a_time.code == 1 && to_a_time.stderr.contains(&missing), "{to_a_time:?}");
-    // What recovery stops at on purpose is no shortfall.
+    // A recovery target that ends recovery early is no error.
     let on_purpose = run(&["--set", "recovery_target=immediate"]);
     assert_eq!(on_purpose.code, 0, "{on_purpose:?}");
     fs::rename(&aside, &object).unwrap();
 }
 
-/// A server that was restored archives a timeline of its own; the log then follows the switch.
+/// A restored server archives its own timeline, and reading then follows the switch.
 fn follow_a_promotion(archived: &Archived) {
     let Archived { primary, repo, backup, program, time, .. } = archived;
     let get = format!("{} archive get --repo {} %f \"%p\"", program.display(), repo.display());
@@ -391,7 +393,7 @@ fn follow_a_promotion(archived: &Archived) {
     let restored = recovered(primary.installation(), backup, &settings);
     let mut client = restored.client("postgres").unwrap();
     work(&mut client, 5);
-    // Not as many rows as the first timeline has in the end.
+    // Makes the number of rows differ from the first timeline's at its end.
     client.batch_execute("DELETE FROM t WHERE id >= 200000 AND id % 3 = 0").unwrap();
     let expected = content(&mut client);
     assert!(!expected.is_empty());
@@ -445,13 +447,13 @@ fn follow_a_promotion(archived: &Archived) {
     assert!(names.contains(&"00000002.history".to_owned()), "{names:?}");
     assert!(names.iter().any(|name| name.starts_with("000000010")), "{names:?}");
     assert!(names.iter().any(|name| name.starts_with("000000020")), "{names:?}");
-    // Plain files with the history beside them are followed as the archive is.
+    // Plain files with the history next to them are followed like the archive.
     let of_files = explain_json(&[text(&target), "--timeline", "2"]);
     assert_eq!(of_files["buckets"], explained.json()["buckets"]);
     assert_eq!(exported_json["gaps"].as_array().unwrap().len(), 0);
 }
 
-/// A drill follows the newest timeline, and an older one to its end if that is asked for.
+/// A drill follows the newest timeline, or, on request, an older one to its end.
 fn drill_across_the_switch(archived: &Archived, rows: i64) {
     let Archived { primary, repo, backup, rows: on_first, .. } = archived;
     let bin = &primary.installation().bin_dir;
@@ -463,13 +465,14 @@ fn drill_across_the_switch(archived: &Archived, rows: i64) {
         assert_eq!(drill.code, 0, "{more:?}: {drill:?}");
         let drill: Value = serde_json::from_str(&drill.stdout).unwrap();
         assert_eq!(drill["checked"]["queries"][0]["rows"][0][0], expected.to_string(), "{more:?}: {drill:#}");
-        // The server itself begins one more.
+        // The server itself starts one more timeline.
         assert_eq!(drill["timeline"], 3, "{more:?}: {drill:#}");
     }
     assert_ne!(rows, on_first[2]);
 }
 
-/// The defaults of `min_wal_size` and `max_wal_size` are too small for segments of 64 MB and of 1 GB; the former are tried.
+/// The defaults of `min_wal_size` and `max_wal_size` are too small for segments of 64 MB and of 1 GB. This
+/// tests 64 MB.
 fn a_drill_has_room_for_large_segments() -> Outcome {
     let primary = ClusterBuilder::new(postgres(15)?).wal_segsize_mb(64).start().unwrap();
     let program = program_for(&primary);
@@ -492,7 +495,7 @@ fn a_drill_has_room_for_large_segments() -> Outcome {
     let all = ["archive", "drill", "--repo", text(&repo), "--base", text(&backup), "--bin", text(bin)];
     let count = ["--no-amcheck", "--query", "SELECT count(*) FROM t", "--format", "json"];
     let size = ["--query", "SHOW min_wal_size"];
-    // What the user sets counts.
+    // The user's setting takes precedence.
     for (more, expected) in [(&[][..], "128MB"), (&["--set", "min_wal_size=256MB"], "256MB")] {
         let drill = json(&[&all[..], &count, &size, more].concat());
         let values: Vec<&Value> =
@@ -502,7 +505,7 @@ fn a_drill_has_room_for_large_segments() -> Outcome {
     Ok(())
 }
 
-/// Ctrl-C while the server recovers or is checked.
+/// Ctrl-C while the server recovers or is being checked.
 fn an_interrupted_drill_leaves_nothing() -> Outcome {
     let archived = archive_work(15)?;
     let Archived { primary, repo, backup, .. } = &archived;
