@@ -1,4 +1,5 @@
-//! `walden retention` against servers: what it says is what `pg_ls_waldir` and the servers' views say.
+//! `walden retention` compared with servers: its results must agree with `pg_ls_waldir` and the servers'
+//! views.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -27,7 +28,7 @@ fn execute(client: &mut postgres::Client, statements: &str) {
     }
 }
 
-/// Runs it; the exit status and the document, whose sums are those of the folder.
+/// Runs the command. Returns the exit status and the document, whose sums must equal the folder's size.
 fn retention(cluster: &Cluster, arguments: &[&str]) -> (i32, Value) {
     let run = walden(&[&["retention", "--format", "json"], arguments].concat());
     assert!(run.code <= 1, "{run:?}");
@@ -35,7 +36,7 @@ fn retention(cluster: &Cluster, arguments: &[&str]) -> (i32, Value) {
     let holders = document["holders"].as_array().unwrap();
     let of_holders: u64 = holders.iter().map(|holder| holder["bytes"].as_u64().unwrap()).sum();
     assert_eq!(of_holders, document["bytes"], "{document:#}");
-    // The server's own listing has no folders below pg_wal.
+    // The server's own listing omits folders inside of pg_wal.
     let mut client = cluster.client("postgres").unwrap();
     let query = "SELECT sum(size)::bigint FROM pg_ls_waldir()";
     let listed = client.query_one(query, &[]).unwrap().get::<_, i64>(0).cast_unsigned();
@@ -44,7 +45,7 @@ fn retention(cluster: &Cluster, arguments: &[&str]) -> (i32, Value) {
     (run.code, document)
 }
 
-/// Bytes of a holder that are its own.
+/// Returns the bytes attributed to a holder.
 fn held(document: &Value, kind: &str, name: &str) -> u64 {
     let holders = document["holders"].as_array().unwrap();
     let is_it = |holder: &&Value| holder["kind"] == kind && holder["name"] == name;
@@ -57,7 +58,8 @@ fn write(client: &mut postgres::Client, megabytes: u32) {
     }
 }
 
-/// A checkpoint keeps files that the slot does not need any more, as its `catalog_xmin` has not advanced; each step of the remedy is taken.
+/// A checkpoint keeps files that the slot no longer needs, because its `catalog_xmin` has not advanced. Each
+/// step of the remedy is carried out.
 fn the_remedy_for_a_stale_position_of_a_slot_works(major: u32) -> Outcome {
     let builder = ClusterBuilder::new(postgres(major)?)
         .wal_segsize_mb(1)
@@ -129,7 +131,8 @@ fn who_may_not_look_is_told_what_to_do(client: &mut postgres::Client, dsn: &str)
     assert!(run.code <= 1, "{run:?}");
 }
 
-/// Nothing but the archiver keeps files, which fails: from its marks, and by what the server says.
+/// Only the archiver keeps files, because it fails. This is detected from its marks, and by the server's own
+/// report.
 fn a_failing_archiver_keeps_files(cluster: &Cluster, client: &mut postgres::Client, data: &str, dsn: &str) {
     let (_, document) = retention(cluster, &[data]);
     assert!(held(&document, "archiver", "") > 8 * MB, "{document:#}");
@@ -177,7 +180,8 @@ fn an_archiver_that_gets_on_lets_them_go(
     }
 }
 
-/// The files say the same of an inactive slot as the server; and another database's writes are in a logical one's backlog.
+/// Files and server report the same about an inactive slot. A logical slot's backlog includes writes of
+/// another database.
 fn an_inactive_slot_keeps_files(cluster: &Cluster, client: &mut postgres::Client, data: &str, dsn: &str) {
     execute(client, "SELECT pg_create_physical_replication_slot('standby', true)");
     execute(client, "SELECT pg_create_logical_replication_slot('changes', 'test_decoding')");
@@ -218,16 +222,16 @@ fn an_inactive_slot_keeps_files(cluster: &Cluster, client: &mut postgres::Client
             "{backlog}"
         );
     }
-    // By SQL alone the same; only the disk is not known.
+    // SQL alone yields the same result, except that the disk is unknown.
     let (_, elsewhere) = retention(cluster, &["--dsn", dsn]);
     assert_eq!((slots(&elsewhere), &elsewhere["disk_bytes"]), (slots(&by_sql), &Value::Null));
     assert!(by_sql["disk_full_seconds"].as_f64().unwrap() > 0.0, "{by_sql:#}");
-    // As the exit status, the text says what to do.
+    // Like the exit status, the text states a remedy.
     let run = walden(&["retention", data, "--dsn", dsn]);
     assert!(run.stdout.contains("pg_drop_replication_slot('standby')"), "{}", run.stdout);
 }
 
-/// Without slots it keeps whole segments before the current one.
+/// Without slots, it keeps whole segments before the current one.
 fn wal_keep_size_keeps_what_it_says(cluster: &Cluster, client: &mut postgres::Client, data: &str) {
     execute(
         client,
@@ -250,7 +254,8 @@ fn wal_keep_size_keeps_what_it_says(cluster: &Cluster, client: &mut postgres::Cl
     }
 }
 
-/// `max_slot_wal_keep_size`: what is left until then is what the server itself says, and nothing that fills the disk.
+/// With `max_slot_wal_keep_size`, the remaining bytes must equal the server's own value, and the slot cannot
+/// fill the disk.
 fn a_slot_is_lost_as_the_server_says(
     cluster: &Cluster,
     client: &mut postgres::Client,
@@ -267,7 +272,7 @@ fn a_slot_is_lost_as_the_server_says(
         client.query_one("SELECT safe_wal_size FROM pg_replication_slots", &[]).unwrap().get(0)
     };
     let began = Instant::now();
-    // Until the setting is in force, and nothing is written between the two looks.
+    // Waits until the setting is in effect, and nothing is written between two queries.
     let left = loop {
         let before = said(client);
         let (_, document) = retention(cluster, &["--dsn", dsn]);
@@ -293,7 +298,7 @@ fn a_slot_is_lost_as_the_server_says(
     assert!(run.stdout.contains("pg_drop_replication_slot('forgotten')"), "{}", run.stdout);
 }
 
-/// As in a crash loop on a full disk, when the question is most urgent.
+/// As in a crash loop on a full disk, when the answer is most urgent.
 fn a_server_that_is_down_is_told_by_its_files(cluster: &Cluster) {
     let (data, dsn) = (cluster.data_dir(), cluster.dsn("postgres"));
     cluster.stop(StopMode::Fast).unwrap();
@@ -325,7 +330,7 @@ fn a_server_that_is_down_is_told_by_its_files(cluster: &Cluster) {
         assert!(!remedies.is_empty() && remedies.iter().all(is_after_start), "{document:#}");
     };
     check("crashed", "the server is not running; it was not shut down cleanly");
-    // As `kill -9` leaves it.
+    // The state after `kill -9`.
     fs::write(data.join("postmaster.pid"), pid_file).unwrap();
     check("not_here", "the process ");
 }

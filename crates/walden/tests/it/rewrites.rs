@@ -1,4 +1,5 @@
-//! Relations that are rewritten while their WAL is written keep their names: judged by a server's own catalogs.
+//! Relations that are rewritten while their WAL is written keep their names: compared with a server's own
+//! catalogs.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +19,7 @@ const STATEMENTS: [&str; 6] = [
     "REINDEX TABLE t",
     "CLUSTER t USING ta",
     "ALTER TABLE t ALTER plain TYPE bigint",
-    // Makes the index on the column anew, behind the others.
+    // Rebuilds the index on the column, after the others.
     "ALTER TABLE t ALTER a TYPE varchar(1000) USING lower(a)",
 ];
 
@@ -39,7 +40,7 @@ fn files_of_before_a_rewrite_have_their_relations_names(major: u32) -> Outcome {
         )
         .unwrap();
     let start: String = client.query_one("SELECT pg_current_wal_insert_lsn()::text", &[]).unwrap().get(0);
-    // File number -> relation, as the server had it at some time.
+    // File number -> relation, as observed on the server over time.
     let mut truth: BTreeMap<i64, String> = BTreeMap::new();
     for statement in STATEMENTS {
         client
@@ -69,12 +70,12 @@ fn files_of_before_a_rewrite_have_their_relations_names(major: u32) -> Outcome {
         assert_eq!(is_marked, label["rewritten"] == true, "{label}");
         old_files += usize::from(is_marked);
     }
-    // Four relations, each with the files before six rewrites (REINDEX leaves the table's own).
+    // Four relations, each with the files before six rewrites (REINDEX keeps the table's own file).
     assert!(old_files >= 15, "{old_files}");
     Ok(())
 }
 
-/// Under `wal_level=minimal` no locks are logged. From 15 on commit records say which relations are dropped.
+/// Under `wal_level=minimal`, no locks are logged. Since 15, commit records list the dropped relations.
 fn a_rewrite_under_minimal_is_no_staging_table() -> Outcome {
     for (major, statement, is_staging) in [
         (14, "VACUUM FULL t", false),
@@ -106,7 +107,7 @@ fn a_rewrite_under_minimal_is_no_staging_table() -> Outcome {
         let wal = cluster.data_dir().join("pg_wal");
         let dsn = cluster.dsn("postgres");
         let common = ["--by", "relation", wal.to_str().unwrap()];
-        // Also where the log begins behind the table's creation.
+        // This also covers WAL that starts after the table's creation.
         for from in [&[][..], &["--from", &start]] {
             for names in [&[][..], &["--names", &dsn]] {
                 let document = explain_json(&[&common[..], from, names].concat());

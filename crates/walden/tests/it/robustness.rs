@@ -1,5 +1,5 @@
-//! Damaged input to the program: cut, bits flipped, and files that are something else. Every cut and every bit is tried in
-//! `walden-format`.
+//! Damaged input to the program: truncated, with flipped bits, or files of other kinds. `walden-format` tests
+//! every truncation and every bit.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -28,7 +28,8 @@ fn in_page_header(at: usize) -> bool {
     at % PAGE < if at < PAGE { 40 } else { 24 }
 }
 
-/// One error that says where and what, after everything before it; returns its line.
+/// Expects one error with the location and the reason, after all output for the intact part. Returns its
+/// line.
 fn damage_is_reported(run: &Run, segment_name: &str) -> String {
     run.assert_no_panic();
     assert_eq!(run.code, 3, "{run:?}");
@@ -62,13 +63,13 @@ fn the_program_explains_what_is_before_a_flipped_bit() {
     let (name, segment) = golden_segment();
     let original = records_of(&segment);
     let folder = tempfile::tempdir().unwrap();
-    // Not the first record: damage there leaves nothing to explain, see below.
+    // Skips the first record: damage there leaves nothing to explain, see below.
     for step in 1..=20 {
         let index = original.len() * step / 21;
         let record = original[index];
         let mut bytes = segment.clone();
         let at = (record.lsn.0 - segment_start(&segment).0) as usize + 21;
-        // Records of which this byte is in the next page's header are of no use here.
+        // Skips records for which this byte is in the next page's header.
         if in_page_header(at) {
             continue;
         }
@@ -80,13 +81,14 @@ fn the_program_explains_what_is_before_a_flipped_bit() {
         let json = run.json();
         assert_eq!(json["records"], index as u64);
         let explained = record.lsn.0 - segment_start(&segment).0;
-        // The record may stand behind the header of a page, which is not counted without it.
+        // The record may follow a page header, which is not counted without the record.
         assert!(json["file_bytes"].as_u64().unwrap().abs_diff(explained) <= 24);
         assert_eq!(json["damage"]["lsn"], record.lsn.to_string());
     }
 }
 
-/// The error for a file or folder that is no log: one line with `words`, exit status 3, nothing on standard output.
+/// Expects the error for a file or folder without WAL: one line with `words`, exit status 3, nothing on
+/// standard output.
 fn refused<P: AsRef<Path>>(path: P, words: &[&str]) {
     is_refused(&walden(&["explain".as_ref(), path.as_ref().as_os_str()]), words);
 }
@@ -143,7 +145,6 @@ fn an_unreadable_file_is_named() {
     is_refused(&run, &[&name, "ermission", "hint: the user that runs walden"]);
 }
 
-/// Runs the program; root may read every file, so as root it runs as `nobody`, where this user can reach it.
 fn a_moment_before_the_log_is_refused_with_the_logs_range() {
     let (name, segment) = golden_segment();
     let folder = tempfile::tempdir().unwrap();
@@ -157,6 +158,8 @@ fn a_moment_before_the_log_is_refused_with_the_logs_range() {
     assert!(matches!(run.errors()[..], [error] if error.contains(&range)), "{run:?}");
 }
 
+/// Runs the program without root's right to read every file: as root, runs it as `nobody`, from a folder that this
+/// user can access.
 fn as_unprivileged_user(folder: &Path, arguments: &[&str]) -> Run {
     let mut program = PathBuf::from(env!("CARGO_BIN_EXE_walden"));
     let is_root = fs::metadata("/proc/self").unwrap().uid() == 0;
@@ -167,7 +170,7 @@ fn as_unprivileged_user(folder: &Path, arguments: &[&str]) -> Run {
     let mut command = Command::new(program);
     command.args(arguments);
     if is_root {
-        /// `nobody` on Linux, whatever its name.
+        /// The UID of `nobody` on Linux, whatever its name.
         const OVERFLOW_UID: u32 = 65534;
         command.uid(OVERFLOW_UID).gid(OVERFLOW_UID);
     }

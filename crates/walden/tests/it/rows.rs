@@ -1,4 +1,4 @@
-//! Rows from the log, judged by an application whose triggers write every change into a table, and by logical decoding.
+//! Rows from the WAL, compared with an audit table filled by triggers, and with logical decoding.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -43,7 +43,7 @@ walden_testing::tests! {
     values_of_narrowed_types_are_not_set,
 }
 
-/// Writes each change of a row into `audit`, rows as `record_out` prints them.
+/// Writes each change of a row into `audit`, with rows as `record_out` prints them.
 const AUDIT: &str = "
     CREATE TABLE audit (n bigserial, tab text, op text, xid bigint, old text, new text);
     CREATE FUNCTION audit() RETURNS trigger LANGUAGE plpgsql AS $$
@@ -87,7 +87,7 @@ const TABLES: &str = "
 
 const TRACKED: [&str; 7] = ["types", "items", "keyless", "identity", "parts_n", "parts_s", "shapes"];
 
-/// Statements, each a transaction of its own unless it says otherwise.
+/// Statements, each in its own transaction unless it controls transactions itself.
 const WORK: &[&str] = &[
     "INSERT INTO types VALUES (1, true, -1, 9223372036854775807, 4294967295, 1.1, -0.0, 123456789012345678901234567890.123456789,
         -12.30, 'ünï \"quoted\" \\ text', 'vc', 'ch', 'nm', 'q', '\\x00ff10', '2024-02-29', '23:59:59.123', '12:00:00+05:30',
@@ -112,20 +112,21 @@ const WORK: &[&str] = &[
     "UPDATE types SET t = 'changed', f8 = f8 / 3 WHERE id % 7 = 0",
     "UPDATE types SET i2 = 41 WHERE id < 4",
     "DELETE FROM types WHERE id % 11 = 0",
-    // TOAST: out of line, compressed and not; compressed in line; unchanged by an update; changed; removed.
+    // TOAST: out of line, compressed and uncompressed; compressed in line; unchanged by an update; changed;
+    // removed.
     "INSERT INTO items SELECT i, 'long', 1, repeat('compressible ', 300), repeat(md5(i::text), 300),
         (SELECT string_agg(md5((i * j)::text), '') FROM generate_series(1, 300) j) FROM generate_series(1001, 1020) i",
     "UPDATE items SET amount = amount + 1 WHERE id % 5 = 0",
     "UPDATE items SET big = repeat('new ', 5000) WHERE id IN (10, 1001)",
     "UPDATE items SET stored = NULL WHERE id IN (15, 1002)",
     "DELETE FROM items WHERE id IN (20, 25, 1003)",
-    // Compressed with lz4 where the server can: in line, and out of line.
+    // Compressed with lz4 if the server supports it: in line, and out of line.
     "UPDATE items SET packed = repeat(md5(id::text), 100) WHERE id < 40",
     "UPDATE items SET packed = (SELECT string_agg(md5((items.id * j)::text) || repeat('compressible ', 10), '')
         FROM generate_series(1, 300) j) WHERE id BETWEEN 30 AND 60",
     "UPDATE items SET note = 'beside it' WHERE id BETWEEN 25 AND 45",
     "DELETE FROM items WHERE id BETWEEN 36 AND 38",
-    // HOT updates, several of one row.
+    // HOT updates, several of them of one row.
     "UPDATE items SET note = 'hot ' || id WHERE id < 50",
     "UPDATE items SET note = 'hotter ' || id WHERE id < 50",
     "UPDATE items SET name = 'cold ' || id WHERE id BETWEEN 50 AND 80",
@@ -155,7 +156,7 @@ const WORK: &[&str] = &[
     "COMMIT PREPARED 'p'",
     "BEGIN; INSERT INTO items VALUES (5002, 'never'); PREPARE TRANSACTION 'p'",
     "ROLLBACK PREPARED 'p'",
-    // A table that neither the backup nor the names have.
+    // A table that neither the backup nor the names contain.
     "CREATE TABLE fresh (id int, v text)",
     "INSERT INTO fresh VALUES (1, 'one'), (2, 'two')",
     "UPDATE fresh SET v = 'changed' WHERE id = 2",
@@ -176,7 +177,7 @@ const WORK: &[&str] = &[
     "UPDATE wandering SET v = 'seen'",
 ];
 
-/// Changes of columns and files; `shapes` alone, as an undo does not bring back columns.
+/// Changes of columns and files, only for `shapes`, as an undo cannot restore columns.
 const ALTERATIONS: &[&str] = &[
     "UPDATE shapes SET b = 'before' WHERE id < 5",
     "ALTER TABLE shapes ADD COLUMN extra text DEFAULT 'default value', ADD COLUMN number numeric DEFAULT 12.50, ADD COLUMN empty int",
@@ -203,17 +204,17 @@ fn run(client: &mut Client, script: &str) {
     client.batch_execute(script).unwrap_or_else(|error| panic!("{error:?}: {script}"));
 }
 
-/// A server after its work, stopped, with what is needed of it.
+/// A stopped server after its work, with the paths that the tests need.
 struct Worked {
     cluster: Cluster,
     base: PathBuf,
     wal: PathBuf,
     names: PathBuf,
-    /// Tables as they were before the work.
+    /// Content of the tables before the work.
     before: Vec<(&'static str, Vec<String>)>,
 }
 
-/// All rows of a table as text, sorted.
+/// Returns all rows of a table as text, sorted.
 fn contents(client: &mut Client, table: &str) -> Vec<String> {
     let rows = client.query(&format!("SELECT whole::text FROM {table} whole ORDER BY 1"), &[]).unwrap();
     rows.iter().map(|row| row.get(0)).collect()
@@ -225,7 +226,7 @@ fn connect(cluster: &Cluster) -> Client {
     client
 }
 
-/// A server of the version that most tests run, and a client of it.
+/// Starts a server of the version that most tests use, and connects a client.
 fn server() -> Result<(Cluster, Client), Missing> {
     server_with(&[])
 }
@@ -238,7 +239,7 @@ fn server_with(settings: &[(&str, &str)]) -> Result<(Cluster, Client), Missing> 
     Ok((cluster, client))
 }
 
-/// What `walden rows` is to read: a log, and `--base` or `--names` with its path.
+/// The input of `walden rows`: WAL, and `--base` or `--names` with its path.
 struct Log {
     wal: PathBuf,
     from: (&'static str, PathBuf),
@@ -250,7 +251,7 @@ impl Log {
     }
 }
 
-/// The log of a server that runs.
+/// Returns the WAL of a running server.
 fn running_log(cluster: &Cluster, from: (&'static str, PathBuf)) -> Log {
     Log { wal: cluster.data_dir().join("pg_wal"), from }
 }
@@ -264,7 +265,8 @@ fn copy_base(cluster: &Cluster) -> PathBuf {
     base
 }
 
-/// Copies the server's data as a base. The log is that of the server as it goes on, up to the last segment that is ended.
+/// Copies the server's data as a base. The returned WAL grows with the server, and is usable up to the last
+/// completed segment.
 fn log_after_base(cluster: &Cluster, mut client: Client) -> (Client, Log) {
     run(&mut client, "CHECKPOINT");
     drop(client);
@@ -272,7 +274,7 @@ fn log_after_base(cluster: &Cluster, mut client: Client) -> (Client, Log) {
     (connect(cluster), running_log(cluster, ("--base", base)))
 }
 
-/// The command that copies the data of a server that runs.
+/// Returns the command that copies the data of a running server.
 fn pg_basebackup(cluster: &Cluster, to: &Path) -> Result<Command, Missing> {
     let Some(program) = cluster.installation().program("pg_basebackup") else {
         return Err(Missing { reason: "needs pg_basebackup of PostgreSQL 15".to_owned() });
@@ -283,39 +285,39 @@ fn pg_basebackup(cluster: &Cluster, to: &Path) -> Result<Command, Missing> {
     Ok(command)
 }
 
-/// Ends the segment that is written.
+/// Ends the current segment.
 fn switch_segment(client: &mut Client) {
     run(client, "SELECT pg_switch_wal()");
 }
 
-/// Ends the segment that is written, and saves the names that the server has now.
+/// Ends the current segment, and saves the server's current names.
 fn log_with_names(cluster: &Cluster, mut client: Client, database: &str) -> Log {
     switch_segment(&mut client);
     drop(client);
     running_log(cluster, ("--names", save_names(cluster, database)))
 }
 
-/// Saves the names that the server has now, stops it, and copies its log from a segment on.
+/// Saves the server's current names, stops it, and copies its WAL starting with a segment.
 fn stop_with_names(cluster: &Cluster, client: Client, first: &str) -> Log {
     drop(client);
     let names = save_names(cluster, "postgres");
     Log { wal: stop_and_collect_wal(cluster, first), from: ("--names", names) }
 }
 
-/// The segment that has the position from which the last checkpoint is replayed.
+/// Returns the segment that contains the last checkpoint's redo pointer.
 fn redo_segment(client: &mut Client) -> String {
     let query = "SELECT pg_walfile_name(redo_lsn) FROM pg_control_checkpoint()";
     client.query_one(query, &[]).unwrap().get(0)
 }
 
-/// Begins a segment whose first record is a checkpoint's, and returns its name.
+/// Starts a segment whose first record is a checkpoint's. Returns the segment's name.
 fn begin_segment(client: &mut Client) -> String {
     switch_segment(client);
     run(client, "CHECKPOINT");
     redo_segment(client)
 }
 
-/// Copies the server's data as a base; returns also the segment with which the log goes on.
+/// Copies the server's data as a base. Also returns the segment in which the WAL continues.
 fn copy_base_and_begin_segment(cluster: &Cluster, mut client: Client) -> (PathBuf, String) {
     run(&mut client, "CHECKPOINT");
     switch_segment(&mut client);
@@ -324,7 +326,7 @@ fn copy_base_and_begin_segment(cluster: &Cluster, mut client: Client) -> (PathBu
     (base, redo_segment(&mut connect(cluster)))
 }
 
-/// `walden rows` of a table, with `--base` or `--names` and its path.
+/// Runs `walden rows` for a table, with `--base` or `--names` and its path.
 fn rows_of(wal: &Path, (option, path): (&str, &PathBuf), table: &str, more: &[&str]) -> Run {
     let (wal, path) = (wal.to_str().unwrap(), path.to_str().unwrap());
     walden(&[&["rows", wal, option, path, "--relation", table], more].concat())
@@ -332,7 +334,7 @@ fn rows_of(wal: &Path, (option, path): (&str, &PathBuf), table: &str, more: &[&s
 
 const JSON: &[&str] = &["--format", "json"];
 
-/// Saves the names that the server has now.
+/// Saves the server's current names.
 fn save_names(cluster: &Cluster, database: &str) -> PathBuf {
     let names = cluster.dir().join("names.json");
     let saved =
@@ -341,7 +343,7 @@ fn save_names(cluster: &Cluster, database: &str) -> PathBuf {
     names
 }
 
-/// Stops the server, and copies its log from a segment on.
+/// Stops the server, and copies its WAL starting with a segment.
 fn stop_and_collect_wal(cluster: &Cluster, first: &str) -> PathBuf {
     cluster.stop(StopMode::Fast).unwrap();
     let wal = cluster.dir().join("collected");
@@ -389,7 +391,7 @@ impl Worked {
     }
 }
 
-/// The lines of JSON.
+/// Parses the output as JSON lines.
 fn lines(run: &Run) -> Vec<Value> {
     run.stdout
         .lines()
@@ -397,7 +399,7 @@ fn lines(run: &Run) -> Vec<Value> {
         .collect()
 }
 
-/// A row of JSON as `record_out` prints it.
+/// Formats a row in JSON like `record_out`.
 fn record(row: &Value) -> Option<String> {
     let columns = row.as_object()?.values().map(|value| match value {
         Value::Null => String::new(),
@@ -470,7 +472,7 @@ fn rows_equal_the_audit(version: u32) -> Outcome {
     Ok(())
 }
 
-/// `--format csv` has what `--format json` has, but for TIDs.
+/// Expects that `--format csv` has the content of `--format json`, except for TIDs.
 fn csv_says_the_same(worked: &Worked, table: &str, lines: &[Value]) {
     let run = worked.rows(&format!("public.{table}"), &["--format", "csv"]);
     let mut reader = csv::Reader::from_reader(run.stdout.as_bytes());
@@ -489,8 +491,8 @@ fn csv_says_the_same(worked: &Worked, table: &str, lines: &[Value]) {
     }
 }
 
-/// The log starts with a checkpoint, so that it has an image of each page before its first change. What it does not have are values in
-/// TOAST tables from before.
+/// The WAL starts with a checkpoint, so it has a full-page image of each page before its first change. It
+/// lacks only older values in TOAST tables.
 fn names_alone_know_what_was_changed_since_the_checkpoint(worked: &Worked, client: &mut Client) {
     for table in TRACKED {
         let run = rows_of(&worked.wal, ("--names", &worked.names), table, JSON);
@@ -518,7 +520,7 @@ fn names_alone_know_what_was_changed_since_the_checkpoint(worked: &Worked, clien
     }
 }
 
-/// The rows of a query by `walden sql`.
+/// Returns the rows of a query by `walden sql`.
 fn sql(worked: &Worked, query: &str) -> Vec<Value> {
     let (wal, base) = (worked.wal.to_str().unwrap(), worked.base.to_str().unwrap());
     let run = walden(&["sql", "--format", "json", "--base", base, query, wal]);
@@ -526,9 +528,9 @@ fn sql(worked: &Worked, query: &str) -> Vec<Value> {
     lines(&run)
 }
 
-/// The typed columns of `row_changes`, summed up by the program and by the server.
+/// Compares sums over the typed columns of `row_changes`, computed by the program and by the server.
 fn typed_values_equal_the_servers(worked: &Worked, client: &mut Client) {
-    // The rows that are left are those whose last change has a row after it.
+    // The existing rows are those whose last change has an after row.
     let newest = "SELECT after, row_number() OVER (PARTITION BY coalesce(after['id'], before['id']) ORDER BY lsn DESC) AS age
         FROM row_changes('public.types')";
     let columns = "count(*) AS rows, sum(i8 / 1000) AS bigints, CAST(sum(nn) AS TEXT) AS decimals, CAST(max(f8) AS TEXT) AS largest, count(b) AS booleans,
@@ -566,7 +568,7 @@ fn typed_values_equal_the_servers(worked: &Worked, client: &mut Client) {
         (&found["type"], &found["domain"]),
         (&"Decimal128(12, 2)".into(), &"Decimal128(12, 2)".into())
     );
-    // What a typed column cannot hold is said.
+    // Values that a typed column cannot hold are reported.
     let special = sql(
         worked,
         "SELECT after['d'] AS d, after['n'] AS n, CAST(after['f8'] AS TEXT) AS f8, after_unknown_columns AS why
@@ -580,7 +582,7 @@ fn typed_values_equal_the_servers(worked: &Worked, client: &mut Client) {
     for (name, value) in [("d", "infinity"), ("ts", "-infinity"), ("tm", "24:00:00")] {
         assert!(why[name].as_str().unwrap().starts_with(&format!("{value}: not a value of")), "{special:?}");
     }
-    // Columns of all the log, one of them of two types.
+    // The columns of all of the WAL, one of them with two types.
     let shapes = sql(
         worked,
         "SELECT arrow_typeof(before) AS type, count(*) AS rows, count(after['renamed']) AS renamed FROM row_changes('shapes') GROUP BY 1",
@@ -590,7 +592,7 @@ fn typed_values_equal_the_servers(worked: &Worked, client: &mut Client) {
         assert_eq!(columns.contains(name), is_there, "{name}: {columns}");
     }
     assert!(shapes[0]["renamed"].as_u64().unwrap() > 5, "{shapes:?}");
-    // Conditions and a limit leave the rows that they leave of all.
+    // Conditions and a limit select from the same rows.
     for (condition, hidden) in [
         ("operation = 'delete'", "operation || '' = 'delete'"),
         ("operation IN ('insert', 'update')", "operation || '' IN ('insert', 'update')"),
@@ -643,7 +645,7 @@ fn events_are_there(worked: &Worked) {
     );
 }
 
-/// Reverted, the tables are as they were at the start; with the changes made again, as they were at the end.
+/// Reverting restores the tables' content at the start, and reapplying the changes restores that at the end.
 fn undo_gives_the_start(worked: &Worked, client: &mut Client) {
     for (table, parts) in [
         ("types", &["types"][..]),
@@ -668,7 +670,7 @@ fn undo_gives_the_start(worked: &Worked, client: &mut Client) {
     }
 }
 
-/// Without images, old rows come from what the log has for logical decoding.
+/// Without full-page images, old rows come from the data logged for logical decoding.
 fn rows_equal_logical_decoding() -> Outcome {
     let (cluster, mut client) = server_with(&[("wal_level", "logical"), ("full_page_writes", "off")])?;
     let create = "CREATE TABLE decoded (id int PRIMARY KEY, t text, n numeric, b bool, at timestamptz, bits bit(3));
@@ -706,7 +708,7 @@ fn rows_equal_logical_decoding() -> Outcome {
     Ok(())
 }
 
-/// A change as test_decoding prints it.
+/// Formats a change like test_decoding.
 fn as_test_decoding(line: &Value) -> String {
     const TYPES: [&str; 6] = ["integer", "text", "numeric", "boolean", "timestamp with time zone", "bit"];
     let columns = |row: &Value, with_nulls: bool| -> String {
@@ -732,7 +734,7 @@ fn as_test_decoding(line: &Value) -> String {
     format!("table public.decoded: {change}")
 }
 
-/// Without images and a base backup the pages are not known.
+/// Without full-page images and a base backup, the pages are unknown.
 fn what_is_not_known_is_said() -> Outcome {
     let cluster = cluster_that_keeps_wal(postgres(18)?).setting("full_page_writes", "off").start().unwrap();
     let mut client = connect(&cluster);
@@ -776,8 +778,8 @@ fn what_is_not_known_is_said() -> Outcome {
     Ok(())
 }
 
-/// A backup is copied while four sessions write and another one changes the columns, so that its pages and catalogs are of several
-/// moments.
+/// A backup is copied while four sessions write and another one changes columns, so its pages and catalogs
+/// are from different times.
 fn a_backup_of_a_busy_server_is_enough() -> Outcome {
     let cluster = ClusterBuilder::new(postgres(15)?)
         .setting("wal_keep_size", "4GB")
@@ -821,7 +823,7 @@ fn a_backup_of_a_busy_server_is_enough() -> Outcome {
     let found = rows_of(&wal, ("--base", &backup), "busy", JSON);
     assert!(found.code <= 1, "{}", found.stderr);
     let mut lines = lines(&found);
-    // Pages of the catalogs may have been copied after rows on them were replaced and pruned.
+    // Catalog pages may have been copied after their rows were replaced and pruned.
     lines.retain(|line| line["operation"] != "incomplete");
     let mut by_transaction: BTreeMap<i64, Vec<(Change, &Value)>> = BTreeMap::new();
     for (change, line) in changes(&lines).into_iter().zip(&lines) {
@@ -829,7 +831,7 @@ fn a_backup_of_a_busy_server_is_enough() -> Outcome {
     }
     let (mut equal, mut cut, mut unknown) = (0, 0, 0);
     for (xid, found) in &by_transaction {
-        // The log starts within a transaction of each session at most.
+        // The WAL starts within at most one transaction of each session.
         let expected = &expected[xid];
         let before = expected.len() - found.len();
         if before == 0 {
@@ -856,7 +858,8 @@ fn a_backup_of_a_busy_server_is_enough() -> Outcome {
     Ok(())
 }
 
-/// What a transaction did to the catalogs before the log's start counts for it at once, and for others from its commit on.
+/// Catalog changes that a transaction made before the WAL's start apply immediately within it, and to others
+/// after its commit.
 fn a_backup_within_a_transaction_that_changes_tables_is_enough() -> Outcome {
     let (cluster, mut client) = server()?;
     let mut other = connect(&cluster);
@@ -906,7 +909,7 @@ fn a_backup_within_a_transaction_that_changes_tables_is_enough() -> Outcome {
     Ok(())
 }
 
-/// A crash leaves no record of the end of a transaction, whose changes of the catalogs are gone all the same.
+/// After a crash, no record ends the transaction, but its catalog changes are gone.
 fn what_a_crash_ended_is_taken_back() -> Outcome {
     let (cluster, mut client) = server()?;
     run(
@@ -923,7 +926,7 @@ fn what_a_crash_ended_is_taken_back() -> Outcome {
         &mut other,
         "BEGIN; ALTER TABLE kept DROP COLUMN gone; TRUNCATE kept; INSERT INTO kept VALUES (3, 'lost')",
     );
-    // What it wrote is durable.
+    // Makes its writes durable.
     switch_segment(&mut client);
     cluster.crash().unwrap();
     drop((client, other));
@@ -956,7 +959,7 @@ fn what_a_crash_ended_is_taken_back() -> Outcome {
         let script = rows_of(&wal, from, "public.kept", &["--undo"]);
         assert_eq!(script.code, 1, "{from:?}: {}", script.stderr);
         let script = script.stdout;
-        // The rows that were updated are gone.
+        // The updated rows no longer exist.
         assert!(script.contains("NOT COMPLETE: 2 changes and 1 truncation or drop"), "{from:?}: {script}");
         assert!(script.contains(" changes were rolled back"), "{script}");
         assert!(!script.contains("whose end is not in the range"), "{script}");
@@ -964,13 +967,13 @@ fn what_a_crash_ended_is_taken_back() -> Outcome {
     Ok(())
 }
 
-/// A prepared transaction with a subtransaction goes on after the crash, and ends no other one's.
+/// A prepared transaction with a subtransaction continues after the crash, without ending another one's.
 fn what_a_crash_ended_beside_a_prepared_transaction_is_taken_back() -> Outcome {
     let (cluster, mut client) = server_with(&[("max_prepared_transactions", "4")])?;
     run(&mut client, "CREATE TABLE kept (id int PRIMARY KEY)");
     let prepare = "BEGIN; INSERT INTO kept VALUES (1); SAVEPOINT a; INSERT INTO kept VALUES (2); PREPARE TRANSACTION 'p'";
     run(&mut client, prepare);
-    // They are younger than the prepared transaction, as its subtransaction is.
+    // These transactions are younger than the prepared one, like its subtransaction.
     let mut other = connect(&cluster);
     run(&mut other, "BEGIN; INSERT INTO kept VALUES (3); SAVEPOINT a; INSERT INTO kept VALUES (4)");
     switch_segment(&mut client);
@@ -991,8 +994,8 @@ fn what_a_crash_ended_beside_a_prepared_transaction_is_taken_back() -> Outcome {
     Ok(())
 }
 
-/// Whether a value in the TOAST table is not known: it was removed, and its chunks pruned, before the backup copied their pages. The
-/// other columns are known, as the log has images of the table's own pages.
+/// Returns whether a TOAST value is unknown: it was removed, and its chunks pruned, before the backup copied
+/// their pages. The other columns are known, as the WAL has images of the table's own pages.
 fn is_chunk_unknown(line: &Value, name: &str) -> bool {
     let Some(columns) = line[name].as_object() else { return false };
     assert_eq!(columns.keys().collect::<Vec<_>>(), ["big"], "{line}");
@@ -1000,7 +1003,7 @@ fn is_chunk_unknown(line: &Value, name: &str) -> bool {
     true
 }
 
-/// One session's work: some statements and a savepoint in each transaction.
+/// The work of one session: some statements and a savepoint in each transaction.
 fn write_until(cluster: &Cluster, session: usize, is_over: &AtomicBool) {
     let mut client = connect(cluster);
     for round in 0.. {
@@ -1056,7 +1059,8 @@ const TABLES_APART: &str = "
     CREATE TABLE in_progress (id int, v text);
     INSERT INTO in_progress VALUES (1, 'x')";
 
-/// Tables that inherit, partitions that come within the log, names that change, transactions in progress, types that are not read.
+/// Inheritance, partitions attached within the WAL, renamed tables, transactions in progress, unsupported
+/// types.
 fn statements_reach_what_they_are_for_alone() -> Outcome {
     let (cluster, mut client) = server()?;
     run(&mut client, TABLES_APART);
@@ -1108,7 +1112,7 @@ fn statements_reach_what_they_are_for_alone() -> Outcome {
         let is_complete = !script.stdout.contains("-- NOT REVERTED");
         assert_eq!(script.code, i32::from(!is_complete), "{table}: {script:?}");
         assert_eq!(script.stdout.contains("-- Complete"), is_complete, "{table}: {script:?}");
-        // No script brings back a column.
+        // No script restores a column.
         let not_reverted = script.stdout.lines().filter(|line| line.starts_with("-- NOT REVERTED"));
         for line in not_reverted {
             let of_column =
@@ -1142,7 +1146,7 @@ fn statements_reach_what_they_are_for_alone() -> Outcome {
     );
     undo(&mut client, "keyless");
     assert_eq!(contents(&mut client, "keyless"), ["(1,x)", "(1,y)"]);
-    // The key that the row had then has two by now.
+    // Two rows now have the key that the row had then.
     let updates = log.rows("unkeyed", &["--undo", "--op", "update"]);
     assert!(updates.code == 0 && updates.stdout.contains("-- Complete"), "{updates:?}");
     run(&mut client, &updates.stdout);
@@ -1167,7 +1171,7 @@ fn statements_reach_what_they_are_for_alone() -> Outcome {
         "{ambiguous:?}"
     );
     assert_eq!(lines(&log.rows("s1.twice", JSON)).len(), 1);
-    // A range that has nothing of the log.
+    // A range outside of the WAL.
     for (bound, position) in [("--from", "F0/0"), ("--to", "0/10")] {
         let query = "SELECT lsn FROM row_changes('public.par')";
         for found in [
@@ -1192,8 +1196,8 @@ fn statements_reach_what_they_are_for_alone() -> Outcome {
     Ok(())
 }
 
-/// Keys that are deferred, rows that others changed, identity columns, columns that get other types, inserts that a trigger keeps from the
-/// table, names and values that are those of the script.
+/// Deferred keys, rows changed by others, identity columns, columns with changed types, inserts suppressed by
+/// a trigger, and names and values that the script itself uses.
 fn statements_meet_one_row_or_fail() -> Outcome {
     let (cluster, mut client) = server()?;
     run(
@@ -1263,7 +1267,7 @@ fn statements_meet_one_row_or_fail() -> Outcome {
     let query =
         "SELECT attidentity::text FROM pg_attribute WHERE attrelid = 'numbered'::regclass AND attname = 'id'";
     assert_eq!(client.query_one(query, &[]).unwrap().get::<_, &str>(0), "a");
-    // What others have changed since is not overwritten, and nothing else is changed either.
+    // Later changes by others are not overwritten, and then nothing else is changed, either.
     let changes = lines(&log.rows("later", JSON));
     let xid = changes[0]["xid"].to_string();
     run(&mut client, "UPDATE later SET w = 'beside it' WHERE id = 1");
@@ -1276,7 +1280,7 @@ fn statements_meet_one_row_or_fail() -> Outcome {
     assert!(message.contains("the row is not as the log has it"), "{message}");
     run(&mut client, "ROLLBACK");
     assert_eq!(contents(&mut client, "later"), ["(1,wrong,\"beside it\")", "(2,corrected,y)"]);
-    // A value that means something else in another type is not set.
+    // A value whose meaning depends on the column's former type is not set.
     let script = log.rows("zoned", &["--undo"]);
     assert!(script.code == 1 && script.stdout.contains("-- NOT COMPLETE: 2 changes"), "{script:?}");
     let left_out = "column at = '2026-01-01 12:00:00': its type was changed since";
@@ -1292,7 +1296,7 @@ fn statements_meet_one_row_or_fail() -> Outcome {
     }
     run(&mut client, &script.stdout);
     assert_eq!(client.query_one("SELECT n FROM nested", &[]).unwrap().get::<_, i32>(0), 1);
-    // The script makes nothing in the database.
+    // The script creates nothing in the database.
     run(&mut client, "CREATE ROLE plain; GRANT ALL ON met TO plain");
     run(&mut client, "REVOKE TEMPORARY ON DATABASE postgres FROM PUBLIC; SET ROLE plain");
     run(&mut client, &log.rows("met", &["--undo"]).stdout);
@@ -1317,7 +1321,7 @@ fn statements_meet_one_row_or_fail() -> Outcome {
         assert!(found.code == 3 && found.stderr.contains(what), "{name}: {found:?}");
     }
     let found = log.rows("later", &["--xid", "4000000000"]);
-    // More than half of all numbers ahead: it would be an old one.
+    // More than half of all IDs ahead, so it would be an old transaction.
     let note = "and transaction 4000000000 started earlier: its changes before that position are not read";
     assert!(found.code == 1 && found.stderr.contains(note), "{found:?}");
     let found = log.rows("later", &["--xid", "1000000", "--undo"]);
@@ -1327,7 +1331,8 @@ fn statements_meet_one_row_or_fail() -> Outcome {
     Ok(())
 }
 
-/// `VACUUM FULL` puts catalogs into other files, and `ALTER DATABASE` all relations of a database into another tablespace.
+/// `VACUUM FULL` moves catalogs to other files, and `ALTER DATABASE` moves all relations of a database to
+/// another tablespace.
 fn catalogs_and_databases_that_move_are_followed() -> Outcome {
     let (cluster, mut client) = server()?;
     run(&mut client, "CREATE DATABASE moving");
@@ -1392,7 +1397,7 @@ fn catalogs_and_databases_that_move_are_followed() -> Outcome {
     Ok(())
 }
 
-/// The names are newer than a rewrite, before which the catalogs were no longer where initdb puts them.
+/// The names are newer than a rewrite, before which the catalogs were already not in initdb's files.
 fn catalogs_that_were_rewritten_before_are_followed() -> Outcome {
     let (cluster, mut client) = server()?;
     for statement in [
@@ -1428,7 +1433,8 @@ fn catalogs_that_were_rewritten_before_are_followed() -> Outcome {
     Ok(())
 }
 
-/// Without images, the rows of the catalogs that a `DROP TABLE` removes are not known: the table may be any.
+/// Without full-page images, the catalog rows that `DROP TABLE` removes are unknown, so any table may be
+/// affected.
 fn catalogs_that_are_not_known_may_hide_changes() -> Outcome {
     let (cluster, mut client) = server_with(&[("full_page_writes", "off")])?;
     run(&mut client, "CREATE TABLE kept (id int PRIMARY KEY); CREATE TABLE dropped (id int)");
@@ -1456,7 +1462,8 @@ fn catalogs_that_are_not_known_may_hide_changes() -> Outcome {
     Ok(())
 }
 
-/// The catalogs are in other files when the names are read than at the end of the log, and were in others than initdb's before.
+/// When the names are read, the catalogs are in other files than at the end of the WAL; before that, they
+/// were in other files than initdb's.
 fn names_that_are_newer_than_a_rewrite_are_noticed() -> Outcome {
     let (cluster, mut client) = server()?;
     for statement in [
@@ -1498,7 +1505,7 @@ fn names_that_are_newer_than_a_rewrite_are_noticed() -> Outcome {
     Ok(())
 }
 
-/// Rows that are older than some of their columns: their values are those of the catalogs, which names have as text.
+/// Rows older than some of their columns take those values from the catalogs; saved names have them as text.
 fn defaults_that_names_have_as_text_are_values() -> Outcome {
     let (cluster, mut client) = server()?;
     for table in ["keyed (id int PRIMARY KEY)", "keyless (id int)"] {
@@ -1530,7 +1537,7 @@ fn defaults_that_names_have_as_text_are_values() -> Outcome {
         let rows = |more: &[&str]| log.rows(table, more);
         let found = rows(JSON);
         assert_eq!(found.code, 0, "{}", found.stderr);
-        // As they were, as they are stored now, and as the server prints them.
+        // Compares the rows at that time, as stored now, and as the server prints them.
         let lines = lines(&found);
         let mut updated = lines[0]["before"].clone();
         assert_eq!([&updated, &lines[1]["before"]].map(|row| record(row).unwrap()), before[..2]);
@@ -1550,7 +1557,7 @@ fn defaults_that_names_have_as_text_are_values() -> Outcome {
     Ok(())
 }
 
-/// Tables that inherit, and defaults of columns that were added later, by names alone; and a table that is not logged.
+/// With names only: inheritance, and defaults of columns that were added later. Also an unlogged table.
 fn names_have_what_inherits_and_what_is_missing() -> Outcome {
     let (cluster, mut client) = server()?;
     for statement in [
@@ -1594,7 +1601,7 @@ fn names_have_what_inherits_and_what_is_missing() -> Outcome {
     Ok(())
 }
 
-/// A table is renamed, and another one gets its name; the names were read afterwards.
+/// A table is renamed, and another one gets its name. The names were read later.
 fn names_that_change_hands_are_followed() -> Outcome {
     let (cluster, mut client) = server()?;
     for statement in [
@@ -1631,7 +1638,7 @@ fn names_that_change_hands_are_followed() -> Outcome {
     Ok(())
 }
 
-/// All characters of one and two bytes, and EUC_JP's of three, in all encodings that a database can have.
+/// All characters of one and two bytes, and EUC_JP's of three, in all server encodings.
 fn text_is_converted_as_the_server_does() -> Outcome {
     let cluster = ClusterBuilder::new(postgres(15)?).start().unwrap();
     let mut client = connect(&cluster);
@@ -1671,14 +1678,15 @@ fn text_is_converted_as_the_server_does() -> Outcome {
             theirs_alone.len()
         ));
         assert!(different.is_empty(), "{name}: {different:x?}");
-        // Of bytes that are no character for the server, nothing is said where each is one.
+        // Except in EUC encodings, Walden converts at most one byte sequence that the server rejects.
         assert!(known > 80 && (ours_alone < 2 || name.starts_with("EUC")), "{name}: {ours_alone}");
         assert!(theirs_alone.len() < 120, "{name}: {theirs_alone:x?}");
     }
     Ok(())
 }
 
-/// Names of relations and columns, and values of all types of text; with a backup, with names alone, and back again.
+/// Names of relations and columns, and values of all text types: with a backup, with names only, and
+/// reverted.
 fn rows_of_a_database_in_another_encoding() -> Outcome {
     let (cluster, mut client) = server()?;
     run(&mut client, "CREATE DATABASE old ENCODING 'LATIN1' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0");
@@ -1717,7 +1725,7 @@ fn rows_of_a_database_in_another_encoding() -> Outcome {
     Ok(())
 }
 
-/// A database in SQL_ASCII has whatever bytes clients sent.
+/// A SQL_ASCII database contains whatever bytes clients sent.
 fn bytes_that_are_no_text_are_named() -> Outcome {
     let (cluster, mut client) = server()?;
     run(
@@ -1736,7 +1744,7 @@ fn bytes_that_are_no_text_are_named() -> Outcome {
     let log = log_with_names(&cluster, client, "bytes");
     let rows = |more: &[&str]| log.rows("public.drinks", more);
     let script = rows(&["--undo"]);
-    // What was done to the row before needs the row.
+    // Reverting earlier changes of the row requires the row.
     assert!(script.code == 1 && script.stdout.contains("-- NOT COMPLETE: 3 changes"), "{script:?}");
     let left_out =
         r"column w = '\x636166e9': its type is not known, or it is no text in the database's encoding";
@@ -1746,7 +1754,7 @@ fn bytes_that_are_no_text_are_named() -> Outcome {
     Ok(())
 }
 
-/// Runs a script that says that it is not complete, and gives back the lines that say what is not reverted.
+/// Runs a script that is marked incomplete. Returns its lines about changes that are not reverted.
 fn run_incomplete(client: &mut Client, script: &Run, what: &str) -> Vec<String> {
     assert!(script.code == 1 && script.stdout.contains("-- NOT COMPLETE"), "{what}: {script:?}");
     run(client, &script.stdout);
@@ -1757,7 +1765,7 @@ fn run_incomplete(client: &mut Client, script: &Run, what: &str) -> Vec<String> 
         .collect()
 }
 
-/// Whether lines begin and end so, one after the other. Positions are between.
+/// Expects that each line has this start and end. LSNs in between are ignored.
 fn assert_lines(found: &[String], expected: &[(&str, &str)]) {
     assert_eq!(found.len(), expected.len(), "{found:#?}");
     for (line, (start, end)) in found.iter().zip(expected) {
@@ -1765,7 +1773,7 @@ fn assert_lines(found: &[String], expected: &[(&str, &str)]) {
     }
 }
 
-/// The operations of lines of JSON.
+/// Returns the operations of JSON lines.
 fn operations(run: &Run) -> Vec<String> {
     lines(run).iter().map(|line| line["operation"].as_str().unwrap().to_owned()).collect()
 }
@@ -1825,7 +1833,7 @@ fn what_a_log_lacks_is_told() -> Outcome {
         let query = "SELECT lsn FROM row_changes('public.kept')";
         let sql = walden(&["sql", "--format", "json", option, path, query, wal]);
         assert!(sql.code == 1 && sql.stderr.contains(&format!("note: {why}")), "{sql:?}");
-        // Nothing of the range is missing.
+        // Nothing in the range is missing.
         let found = rows(of, &[JSON, &bound].concat());
         assert_eq!((found.code, operations(&found)), (0, vec!["insert".to_owned()]), "{}", found.stderr);
         assert!(rows(of, &[&["--undo"][..], &bound].concat()).stdout.contains("-- Complete"));
@@ -1839,7 +1847,7 @@ fn what_a_log_lacks_is_told() -> Outcome {
     Ok(())
 }
 
-/// Labels of enums are renamed, and one gets the label that another one had.
+/// Labels of enums are renamed, and one gets a label that another one had.
 fn labels_are_those_at_the_end() -> Outcome {
     let (cluster, mut client) = server()?;
     run(
@@ -1891,14 +1899,15 @@ fn labels_are_those_at_the_end() -> Outcome {
         run(&mut client, &redo.stdout);
         assert_eq!(contents(&mut client, table), after, "{}", redo.stdout);
     }
-    // A change is shown as it was.
+    // A change is printed with the labels of its time.
     let shown = lines(&rows_of(&wal, ("--base", &base), "felt", JSON));
     assert_eq!(shown[1]["before"]["m"], "high");
     Ok(())
 }
 
-/// What reverts a change is left out, and so is what needs it: of partitions that are dropped, rows that a truncate removed, rows that
-/// cannot be inserted again. Other columns than those of a type that is not read are set.
+/// Statements that cannot revert a change are omitted, and so are those that depend on them: for dropped
+/// partitions, rows removed by a truncate, rows that cannot be inserted again. Columns other than those of an
+/// unsupported type are set.
 fn scripts_that_are_not_complete_can_be_run() -> Outcome {
     let (cluster, mut client) = server()?;
     run(
@@ -1974,7 +1983,8 @@ fn scripts_that_are_not_complete_can_be_run() -> Outcome {
     Ok(())
 }
 
-/// Vacuum cuts a file that has no rows any more, in a transaction of its own; so does a truncate of a table that its transaction has made.
+/// VACUUM truncates a file without remaining rows, in a separate transaction. So does TRUNCATE of a table
+/// created in the same transaction.
 fn a_table_that_vacuum_empties_is_not_truncated() -> Outcome {
     let (cluster, mut client) = server()?;
     run(&mut client, "CREATE TABLE kept (id int PRIMARY KEY, v text); INSERT INTO kept VALUES (0, 'zero')");
@@ -1999,7 +2009,8 @@ fn a_table_that_vacuum_empties_is_not_truncated() -> Outcome {
     Ok(())
 }
 
-/// What a transaction puts into a table that it has made is not in the log of such a server; all else is.
+/// Such a server does not log rows inserted into a table that was created or truncated in the same
+/// transaction. Everything else is logged.
 fn what_a_server_under_minimal_does_not_log_is_told() -> Outcome {
     let settings = [("wal_level", "minimal"), ("max_wal_senders", "0"), ("wal_skip_threshold", "0")];
     let (cluster, mut client) = server_with(&settings)?;
@@ -2027,7 +2038,8 @@ fn what_a_server_under_minimal_does_not_log_is_told() -> Outcome {
     Ok(())
 }
 
-/// `ALTER TABLE` gives columns a type that not all values from before fit, and makes computed columns plain ones, whose values are set.
+/// `ALTER TABLE` changes columns to types that do not fit all earlier values, and generated columns to
+/// ordinary ones, whose values are set.
 fn values_of_narrowed_types_are_not_set() -> Outcome {
     let (cluster, mut client) = server()?;
     run(

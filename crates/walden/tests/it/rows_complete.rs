@@ -1,4 +1,4 @@
-//! Whether scripts are marked `Complete` correctly; and scripts over several tables.
+//! Tests whether scripts are marked `Complete` correctly, and scripts over several tables.
 
 use std::path::{Path, PathBuf};
 
@@ -28,7 +28,7 @@ pub(crate) fn server(version: u32) -> Result<(Cluster, Client), Missing> {
     Ok((cluster, client))
 }
 
-/// Copies the server's data as a base while it is stopped.
+/// Stops the server, and copies its data as a base.
 pub(crate) fn copy_base(cluster: &Cluster, client: Client, name: &str) -> (Client, PathBuf) {
     drop(client);
     cluster.stop(StopMode::Fast).unwrap();
@@ -52,7 +52,7 @@ pub(crate) fn position(client: &mut Client) -> String {
     client.query_one("SELECT pg_current_wal_insert_lsn()::text", &[]).unwrap().get(0)
 }
 
-/// The operators of PostgreSQL find another row first.
+/// PostgreSQL's operators would match another row first.
 fn nulls_and_blanks_are_compared_exactly() -> Outcome {
     for version in [14, 16, 18] {
         let (cluster, mut client) = server(version)?;
@@ -85,7 +85,8 @@ fn nulls_and_blanks_are_compared_exactly() -> Outcome {
     Ok(())
 }
 
-/// As with ON_ERROR_ROLLBACK of psql, or exception handlers of PL/pgSQL: the transaction itself changes nothing.
+/// As with ON_ERROR_ROLLBACK of psql, or exception handlers of PL/pgSQL: the top-level transaction itself
+/// changes nothing.
 fn changes_of_subtransactions_alone_are_reverted(version: u32) -> Outcome {
     let (cluster, mut client) = server(version)?;
     run(
@@ -109,7 +110,7 @@ fn changes_of_subtransactions_alone_are_reverted(version: u32) -> Outcome {
     Ok(())
 }
 
-/// The change was made before the backup, or before the segments that are given.
+/// The change was made before the backup, or before the given segments.
 fn a_backup_that_starts_late_is_a_gap() -> Outcome {
     let (cluster, mut client) = server(15)?;
     run(&mut client, "CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1), (2)");
@@ -141,7 +142,7 @@ fn a_backup_that_starts_late_is_a_gap() -> Outcome {
         let found = asked(&late, &["--format", "json"]);
         assert!(found.code == 1 && found.stdout.contains(r#""operation":"incomplete""#), "{found:?}");
     }
-    // Without a bound, the script is about the log since the backup.
+    // Without a bound, the script covers the WAL since the backup.
     let script = rows(&cluster, &late, &["--relation", "t", "--undo"]);
     let note = "the WAL before it, from 0/01000000 on, is not read";
     assert!(script.code == 0 && script.stdout.contains("-- Complete"), "{script:?}");
@@ -227,7 +228,7 @@ fn columns_that_change_are_events() -> Outcome {
     ];
     let mut events: Vec<(&str, &str)> =
         events.iter().map(|(kind, name)| (kind.as_str(), name.as_str())).collect();
-    // ALTER TABLE sets types before it adds columns.
+    // ALTER TABLE changes types before it adds columns.
     events[1..3].sort_unstable_by(|one, other| other.cmp(one));
     assert_eq!(events, expected, "{found:?}");
     let script = rows(&cluster, &base, &["--relation", "t", "--undo"]);
@@ -305,7 +306,7 @@ fn a_transaction_over_several_tables_is_reverted() -> Outcome {
     Ok(())
 }
 
-/// Transactions that alternate, judged by test_decoding; and all of them in one script.
+/// Interleaved transactions, compared with test_decoding, and all of them in one script.
 fn all_tables_come_in_the_order_of_commits() -> Outcome {
     let builder = cluster_that_keeps_wal(postgres(15)?).setting("wal_level", "logical");
     let cluster = builder.start().unwrap();
@@ -374,7 +375,7 @@ fn all_tables_come_in_the_order_of_commits() -> Outcome {
         let found = all(wrong);
         assert!(found.code == code && found.stderr.contains(expected), "{found:?}");
     }
-    // Tables of users in two databases.
+    // User tables in two databases.
     drop((client, second));
     run(&mut cluster.client("other").unwrap(), "CREATE TABLE d (id int)");
     let (_client, base) = copy_base(&cluster, cluster.client("postgres").unwrap(), "later");

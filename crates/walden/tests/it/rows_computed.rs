@@ -1,4 +1,4 @@
-//! Rows whose values `ALTER TABLE` computes by an expression that the log does not have.
+//! Rows whose values `ALTER TABLE` computes by an expression that is not in the WAL.
 
 use std::path::Path;
 
@@ -12,7 +12,7 @@ walden_testing::tests! {
     computed_values_are_not_set_back on ALL_SERVERS,
 }
 
-/// What is done to each table, a transaction each.
+/// Statements for each table, each in its own transaction.
 const WORK: &[&str] = &[
     "UPDATE computed SET v = 10 WHERE id = 1",
     "UPDATE computed SET w = 'changed' WHERE id = 2",
@@ -21,11 +21,11 @@ const WORK: &[&str] = &[
     "UPDATE computed SET v = 7 WHERE id = 2",
     "UPDATE longer SET l = 'changed'",
     "ALTER TABLE longer ALTER l TYPE varchar(30) USING upper(l)",
-    // None of these computes values anew that were there.
+    // None of these statements recomputes existing values.
     "UPDATE rewritten SET v = 10, w = 'changed', l = 'changed', z = 11 WHERE id < 3",
     "VACUUM FULL rewritten",
     "BEGIN; ALTER TABLE rewritten ALTER v TYPE int USING 0; ROLLBACK",
-    // The rows get its default by the rewrite, after which the catalog has none for them.
+    // The rewrite stores the default in the rows, after which the catalog has none for them.
     "ALTER TABLE rewritten ADD d int DEFAULT 5",
     "ALTER TABLE rewritten ALTER z TYPE bigint, ALTER l TYPE varchar(30)",
     "DELETE FROM rewritten WHERE id > 1",
@@ -41,14 +41,14 @@ fn run(client: &mut Client, script: &str) {
     client.batch_execute(script).unwrap_or_else(|error| panic!("{error:?}: {script}"));
 }
 
-/// The rows of a table, by the columns that all have from the start on.
+/// Returns the rows of a table, limited to the initial columns.
 fn contents(cluster: &Cluster, table: &str) -> Vec<String> {
     let query = format!("SELECT (id, v, w, l, z)::text FROM {table} ORDER BY id");
     let rows = cluster.client("postgres").unwrap().query(&query, &[]).unwrap();
     rows.iter().map(|row| row.get(0)).collect()
 }
 
-/// What a script says of changes that it does not revert.
+/// Returns a script's lines about changes that it does not revert.
 fn not_reverted(script: &Run) -> Vec<&str> {
     script.stdout.lines().filter_map(|line| line.strip_prefix("-- NOT REVERTED: ")).collect()
 }

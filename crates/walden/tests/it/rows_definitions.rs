@@ -1,4 +1,4 @@
-//! Scripts over tables whose definitions change within the range; PostgreSQL judges.
+//! Scripts over tables whose definitions change within the range, verified by PostgreSQL.
 
 use std::path::Path;
 
@@ -16,7 +16,7 @@ walden_testing::tests! {
     values_of_more_types_are_read,
 }
 
-/// A position, and the rows of a table at that position.
+/// An LSN, and the rows of a table at that LSN.
 struct Moment {
     from: String,
     rows: Vec<String>,
@@ -28,7 +28,7 @@ impl Moment {
     }
 }
 
-/// Runs statements one by one and returns the moments before each.
+/// Runs statements one at a time, and returns the moment before each.
 fn work(client: &mut Client, table: &str, statements: &[&str]) -> Vec<Moment> {
     let mut moments = Vec::new();
     for statement in statements {
@@ -52,7 +52,7 @@ fn after_script(client: &mut Client, script: &Run, query: &str) -> Vec<String> {
     found
 }
 
-/// `SET EXPRESSION` computes a stored column again for all rows, and a virtual one whenever it is read.
+/// `SET EXPRESSION` recomputes a stored column for all rows, and a virtual one whenever it is read.
 fn expressions_of_generated_columns_are_followed(version: u32) -> Outcome {
     let (cluster, mut client) = server(version)?;
     let kinds: &[&str] = if version >= 18 { &["stored", "virtual"] } else { &["stored"] };
@@ -104,7 +104,8 @@ fn expressions_of_generated_columns_are_followed(version: u32) -> Outcome {
             );
         }
     }
-    // An expression that a column has from its beginning, or with another type, is no event of its own.
+    // An expression that a column has from its creation, or that comes with another type, is not a separate
+    // event.
     let from = position(&mut client);
     run(&mut client, "BEGIN; CREATE TABLE made (a int, g int GENERATED ALWAYS AS (a * 2) STORED);
         ALTER TABLE made ADD h int GENERATED ALWAYS AS (a) STORED, ALTER g TYPE bigint; COMMIT; SELECT pg_switch_wal()");
@@ -113,7 +114,7 @@ fn expressions_of_generated_columns_are_followed(version: u32) -> Outcome {
     Ok(())
 }
 
-/// Columns of an enum that are added, changed, and filled within the range, in tables with and without a key.
+/// Enum columns that are added, changed, and filled within the range, in tables with and without a key.
 fn columns_of_enums_are_followed(version: u32) -> Outcome {
     const STATEMENTS: &[&str] = &[
         "INSERT INTO {t} VALUES (4, 'low', 'high'), ({again}, 'low', 'high')",
@@ -154,7 +155,7 @@ fn columns_of_enums_are_followed(version: u32) -> Outcome {
             let script = undo(&cluster, &base, table, &moment.from);
             let query = format!("SELECT whole::text FROM {table} whole ORDER BY whole::text COLLATE \"C\"");
             let found = after_script(&mut client, &script, &query);
-            // Nothing but rows changes after the last new column.
+            // Only rows change after the last new column.
             let is_complete = index + 1 == moments.len();
             assert_eq!(
                 script.stdout.contains("-- Complete"),
@@ -165,7 +166,7 @@ fn columns_of_enums_are_followed(version: u32) -> Outcome {
             assert_eq!(script.code, i32::from(!is_complete), "{table} {index}");
             match is_complete {
                 true => assert_eq!(found, moment.rows, "{table} {index}: {}", script.stdout),
-                // Labels are not renamed, and columns not removed: each of these has a line.
+                // Labels are not renamed, and columns not removed: each of these is reported.
                 false => assert!(script.stdout.contains("-- NOT REVERTED: "), "{script:?}"),
             }
             assert_eq!(contents(&mut client, table), all);
@@ -201,7 +202,7 @@ fn tables_that_are_created_are_named() -> Outcome {
     assert!(!script.stdout.contains("short_lived") && !script.stdout.contains("later"), "{script:?}");
     run(&mut client, &script.stdout);
     assert_eq!(["kept", "\"Made\"", "s.parts"].map(|table| contents(&mut client, table).len()), [0; 3]);
-    // A drop that another transaction does leaves the statements nothing to change.
+    // After another transaction drops the table, the statements have nothing to change.
     run(
         &mut client,
         "INSERT INTO kept VALUES (1); INSERT INTO \"Made\" VALUES (1); INSERT INTO s.parts VALUES (1); DROP TABLE gone; SELECT pg_switch_wal()",
@@ -216,7 +217,8 @@ fn tables_that_are_created_are_named() -> Outcome {
     Ok(())
 }
 
-/// `citext`, `refcursor`, text with control characters, integers that get wider, and a table without columns.
+/// `citext`, `refcursor`, text with control characters, integers that become wider, and a table without
+/// columns.
 fn values_of_more_types_are_read() -> Outcome {
     let (cluster, mut client) = server(15)?;
     // Debian has all extensions in one package.

@@ -1,4 +1,4 @@
-//! Large objects in scripts; PostgreSQL judges.
+//! Large objects in scripts, verified by PostgreSQL.
 
 use postgres::Client;
 use walden_lab::StopMode;
@@ -20,7 +20,7 @@ const MADE: &str = "
     SELECT lo_put(70004, 90000, 'behind a hole');
     INSERT INTO documents SELECT n, n FROM generate_series(70001, 70006) n";
 
-/// Pages are rewritten, added, shortened and removed; objects are created, removed, and get other owners.
+/// Pages are rewritten, added, truncated and removed; objects are created and removed, and change owners.
 const WORK: &str = "
     SELECT lo_unlink(70001); DELETE FROM documents WHERE id = 70001;
     SELECT lo_put(70002, 3000, 'within'); SELECT lo_put(70002, 20000, 'behind the end');
@@ -31,7 +31,7 @@ const WORK: &str = "
     SELECT lo_create(70011); SELECT lo_put(70011, 0, 'short-lived'); SELECT lo_unlink(70011);
     INSERT INTO documents VALUES (70010, 70010)";
 
-/// Each large object with its pages, and the dependencies on owners.
+/// Returns each large object with its pages, and the dependencies on owners.
 fn large_objects(client: &mut Client) -> Vec<String> {
     let query = "
         SELECT (oid, pg_get_userbyid(lomowner), lomacl, (SELECT array_agg((pageno, data) ORDER BY pageno)
@@ -62,7 +62,7 @@ fn large_objects_are_restored(version: u32) -> Outcome {
     run(&mut client, &again.stdout);
     assert_eq!(large_objects(&mut client), after, "{version}: {}", again.stdout);
 
-    // Names have no columns of catalogs.
+    // Saved names do not include columns of catalogs.
     let names = cluster.dir().join("names.json");
     let names = names.to_str().unwrap();
     let wal = cluster.data_dir().join("pg_wal");

@@ -1,4 +1,4 @@
-//! Rows by saved names: what the names have is from another moment than the log.
+//! Rows by saved names, which are from another time than the WAL.
 
 use std::path::{Path, PathBuf};
 
@@ -17,7 +17,7 @@ fn run(client: &mut Client, script: &str) {
     client.batch_execute(script).unwrap_or_else(|error| panic!("{error:?}: {script}"));
 }
 
-/// Begins a segment whose first record is a checkpoint's, and returns its name.
+/// Starts a segment whose first record is a checkpoint's. Returns the segment's name.
 fn begin_segment(client: &mut Client) -> String {
     client.batch_execute("SELECT pg_switch_wal()").unwrap();
     run(client, "CHECKPOINT");
@@ -32,7 +32,7 @@ fn save_names(cluster: &Cluster, file: &str) -> PathBuf {
     names
 }
 
-/// Stops the server, and copies its log from a segment on.
+/// Stops the server, and copies its WAL starting with a segment.
 fn stop_and_collect_wal(cluster: &Cluster, first: &str) -> PathBuf {
     cluster.stop(StopMode::Fast).unwrap();
     let wal = cluster.dir().join("collected");
@@ -45,7 +45,7 @@ fn rows_of(wal: &Path, names: &Path, table: &str, more: &[&str]) -> Run {
     walden(&[&["rows", wal, "--names", names, "--relation", table], more].concat())
 }
 
-/// Rows that are older than a column of an enum, whose labels are renamed: one gets the name that another one had.
+/// Rows are older than an enum column, whose labels are then renamed: one gets a name that another one had.
 fn labels_that_are_defaults_are_those_at_the_end() -> Outcome {
     let cluster = cluster_that_keeps_wal(postgres(15)?).start().unwrap();
     let mut client = cluster.client("postgres").unwrap();
@@ -84,7 +84,8 @@ fn labels_that_are_defaults_are_those_at_the_end() -> Outcome {
     Ok(())
 }
 
-/// Catalogs are in other files when the names are read than at the end of the log, and were in others than initdb's before.
+/// When the names are read, the catalogs are in other files than at the end of the WAL; before that, they
+/// were in other files than initdb's.
 fn catalogs_that_say_more_of_tables_are_noticed() -> Outcome {
     for (catalog, statement) in [
         ("pg_index", "ALTER TABLE moved DROP CONSTRAINT moved_pkey; ALTER TABLE moved ADD PRIMARY KEY (v)"),

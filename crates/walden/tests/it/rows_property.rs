@@ -1,7 +1,8 @@
-//! Random tables and histories. Each script is applied to the server: a `Complete` one has to restore the table exactly, and any other has
-//! to name a statement of the history as its reason.
+//! Random tables and histories. Each script is applied to the server: a `Complete` one must restore the table
+//! exactly, and any other must name a statement of the history as its reason.
 //!
-//! `WALDEN_ROWS_TABLES` says with how many tables (of one server a version), `WALDEN_ROWS_SEED` from which seed on.
+//! `WALDEN_ROWS_TABLES` sets the number of tables (on one server per version), `WALDEN_ROWS_SEED` the first
+//! seed.
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -16,10 +17,10 @@ walden_testing::tests! {
     random_histories_are_reverted on [15, 18, 19],
 }
 
-/// Tables in a test, unless `WALDEN_ROWS_TABLES` says otherwise.
+/// Number of tables in a test, unless `WALDEN_ROWS_TABLES` is set.
 const TABLES: u64 = 12;
 
-/// SplitMix64: the same numbers everywhere.
+/// SplitMix64, which yields the same numbers everywhere.
 struct Random(u64);
 
 impl Random {
@@ -38,14 +39,14 @@ impl Random {
         &from[self.below(from.len())]
     }
 
-    /// Whether one of `many` throws is met.
+    /// Returns true with a probability of 1/`many`.
     fn is_one_in(&mut self, many: usize) -> bool {
         self.below(many) == 0
     }
 }
 
-/// Types with values that PostgreSQL's operators do not distinguish, or stores in unusual ways. `@` in a name stands for the table's
-/// number.
+/// Types with values that PostgreSQL's operators do not distinguish, or stores in unusual ways. `@` in a name
+/// is replaced by the table's number.
 const TYPES: &[(&str, &[&str])] = &[
     ("int", &["1", "2", "-7"]),
     ("bigint", &["1", "9223372036854775807"]),
@@ -108,7 +109,7 @@ const TYPES: &[(&str, &[&str])] = &[
     ("pair_domain@", &["ROW(NULL, NULL)", "ROW('x', 1.5)", "ROW('x ', 1.5)"]),
 ];
 
-/// The types that columns of a table use.
+/// Creates the types that a table's columns use.
 const MADE: &str = "
     CREATE TYPE mood@ AS ENUM ('sad', 'ok');
     CREATE DOMAIN mood_domain@ AS mood@;
@@ -119,7 +120,7 @@ const MADE: &str = "
     CREATE TYPE nested@ AS (o one@, p pair@);
     CREATE DOMAIN pair_domain@ AS pair@;";
 
-/// Primary keys, by the columns' definitions and names.
+/// Primary keys: column definitions, and column names.
 const KEYS: &[(&str, &str)] = &[
     ("", ""),
     ("", ""),
@@ -134,7 +135,7 @@ const KEYS: &[(&str, &str)] = &[
     ("id bpchar", "id"),
 ];
 
-/// Statements that no script can revert, and a part of each reason that a script may state for them.
+/// Statements that no script can revert, and for each, parts of valid reasons in a script.
 const REASONS: &[(&str, &[&str])] = &[
     ("TRUNCATE", &["a truncate removed"]),
     ("ADD COLUMN", &["ADD COLUMN", "others were added since"]),
@@ -143,7 +144,7 @@ const REASONS: &[(&str, &[&str])] = &[
     ("ATTRIBUTE", &["a change of the type of column", "attributes of its composite type"]),
     ("UNLOGGED", &["while it was unlogged", "is unlogged at"]),
 ];
-/// Reasons that follow from others.
+/// Reasons that follow from other reasons.
 const FOLLOWING: &[&str] =
     &["a later change of the row is not reverted", "a row that has its key is left in the table"];
 
@@ -190,7 +191,7 @@ impl History {
         of
     }
 
-    /// The definition of one more column.
+    /// Returns the definition of an additional column.
     fn new_column(&mut self) -> String {
         let definition = self.random.below(TYPES.len());
         let name = format!("c{}", self.columns.len());
@@ -210,7 +211,7 @@ impl History {
         let number = self.random.below(30);
         match name {
             "id2" => format!("'k{}'", self.random.below(3)),
-            // Equal keys that are printed otherwise, or that a cast makes equal.
+            // Equal keys that are printed differently, or that a cast makes equal.
             _ if self.random.is_one_in(4) => format!("'{number}.0'"),
             _ => format!("'{number}'"),
         }
@@ -240,7 +241,7 @@ impl History {
         there.map(|column| (column.name.clone(), column.definition)).collect()
     }
 
-    /// Some rows, by their places.
+    /// Returns a condition that selects some rows by their TIDs.
     fn some(&mut self) -> String {
         let (skip, count) = (self.random.below(12), 1 + self.random.below(4));
         format!("ctid IN (SELECT ctid FROM {} ORDER BY ctid OFFSET {skip} LIMIT {count})", self.name)
@@ -270,7 +271,7 @@ impl History {
         }
     }
 
-    /// A statement or a few in a transaction. Those that fail are rolled back.
+    /// Adds a statement, or a few in a transaction. Those that fail are rolled back.
     fn step(&mut self, with_ddl: bool) {
         let text = match self.random.below(12) {
             0 => format!("BEGIN; {}; {}; ROLLBACK", self.change(), self.change()),
@@ -309,7 +310,7 @@ impl History {
                 let (column, _) = self.random.pick(&there).clone();
                 let other = self.random.below(TYPES.len());
                 let made = TYPES[other].0.replace('@', &number.to_string());
-                // Most fail.
+                // Most of these fail.
                 format!("ALTER TABLE {name} ALTER COLUMN {column} TYPE {made}")
             }
             6 => format!("ALTER TYPE one{number} ADD ATTRIBUTE y{} int", self.statements.len()),
@@ -322,7 +323,7 @@ impl History {
     }
 }
 
-/// The rows of a table as text, sorted.
+/// Returns the rows of a table as text, sorted.
 fn contents(client: &mut Client, table: &str) -> Vec<String> {
     let query = format!("SELECT whole::text FROM {table} whole ORDER BY whole::text COLLATE \"C\"");
     client.query(&query, &[]).unwrap().iter().map(|row| row.get(0)).collect()
@@ -338,15 +339,15 @@ fn from_environment(name: &str, default: u64) -> u64 {
     std::env::var(name).ok().and_then(|value| value.parse().ok()).unwrap_or(default)
 }
 
-/// A table within its history: where it was, and how.
+/// A point in a table's history: its LSN, and the table's rows.
 struct Moment {
     lsn: String,
     rows: Vec<String>,
-    /// The number of statements that were run before.
+    /// Number of statements run before.
     statements: usize,
 }
 
-/// Runs statements of a history; those that fail change nothing.
+/// Runs statements of a history. Failed statements change nothing.
 fn run_steps(client: &mut Client, history: &mut History, from: usize) {
     for statement in &mut history.statements[from..] {
         if client.batch_execute(statement).is_err() {
@@ -367,7 +368,7 @@ fn undo(wal: &Path, base: &Path, table: &str, bounds: &[&str]) -> Run {
     walden(&[&["rows", wal, "--base", base, "--relation", &relation, "--undo"], bounds].concat())
 }
 
-/// Applies a script that reverts a table to a moment; returns whether it is complete.
+/// Applies a script that reverts a table to a moment. Returns whether it is complete.
 fn judge(client: &mut Client, script: &Run, history: &History, to: &Moment) -> Result<bool, String> {
     let failed = |what: &str| {
         let (name, statements) = (&history.name, history.statements.join(";\n"));
@@ -406,12 +407,12 @@ fn judge(client: &mut Client, script: &Run, history: &History, to: &Moment) -> R
     }
 }
 
-/// Whether the history has a statement after a moment that explains a reason.
+/// Returns whether a statement after a moment in the history explains a reason.
 fn is_true(reason: &str, history: &History, to: &Moment) -> bool {
     let did = |what: &str| {
         let done = history.statements.iter().enumerate();
         let mut done = done.filter(|(_, statement)| !statement.starts_with("--") && statement.contains(what));
-        // A table that became unlogged before the moment stays so.
+        // A table that became unlogged before the moment stays unlogged.
         done.any(|(index, _)| index >= to.statements || what == "UNLOGGED")
     };
     let because =
@@ -431,7 +432,7 @@ fn ready(version: u32, seed: u64) -> Result<Ready, walden_testing::Missing> {
     let mut client = connect(&cluster);
     let folded =
         "CREATE COLLATION folded (provider = icu, locale = 'und-u-ks-level2', deterministic = false)";
-    // A server without ICU.
+    // For a server without ICU.
     let plain = "CREATE COLLATION folded FROM \"C\"";
     client.batch_execute(folded).or_else(|_| client.batch_execute(plain)).unwrap();
     let count = from_environment("WALDEN_ROWS_TABLES", TABLES);

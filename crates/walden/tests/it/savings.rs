@@ -1,4 +1,5 @@
-//! Savings that `walden explain` prints for settings, held against replay and against servers that did the same work under them.
+//! Savings that `walden explain` prints for settings, compared with replay and with servers that did the same
+//! work under them.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -17,7 +18,7 @@ walden_testing::tests! {
 
 type Settings = BTreeMap<String, String>;
 
-/// The WAL of work that is the same each time, in segments of 1 MB, and its folder.
+/// Returns the WAL of reproducible work, in segments of 1 MB, and its folder.
 fn work(major: u32, changed: &Settings) -> (TempDir, PathBuf) {
     let folder = tempfile::tempdir().unwrap();
     let of_trace =
@@ -40,7 +41,7 @@ fn number(value: &Value) -> f64 {
     value.as_u64().unwrap() as f64
 }
 
-/// The findings whose remedy is a setting, in their order, and the bytes of the WAL.
+/// Returns the findings whose remedy is a setting, in order, and the bytes of the WAL.
 fn findings(wal: &Path, method: &str) -> (Vec<Value>, f64) {
     let document = explain_json(&["--savings".as_ref(), method.as_ref(), wal.as_os_str()]);
     let all = document["findings"].as_array().unwrap().iter();
@@ -55,7 +56,7 @@ fn savings_are_within_their_range(major: u32) -> Outcome {
     let (estimated, wal_bytes) = findings(&wal, "estimate");
     let (replayed, _) = findings(&wal, "exact");
     assert!(!estimated.is_empty() && replayed[0]["try_settings"] == estimated[0]["try_settings"]);
-    // The saving of the second one is in addition to the first.
+    // The second saving is in addition to the first.
     let (mut changed, mut saves, mut error) = (Settings::new(), 0.0, 0.0);
     for finding in &estimated {
         let [estimate, range] = ["saves_bytes", "saves_error_bytes"].map(|member| number(&finding[member]));

@@ -1,4 +1,4 @@
-//! Who wrote it: transactions joined with the logs of real servers, in every form.
+//! Attribution of WAL: transactions joined with servers' message logs, in every format.
 
 use std::fs;
 use std::io::Write as _;
@@ -17,7 +17,7 @@ walden_testing::tests! {
 
 const PREFIX: &str = "%m [%p] %q%u@%d %a %h %v %x ";
 
-/// A server that writes its log in all forms at once.
+/// Starts a server that writes its message log in all formats at the same time.
 fn server(major: u32, more: &[(&str, &str)]) -> Result<Cluster, walden_testing::Missing> {
     let mut builder = ClusterBuilder::new(postgres(major)?)
         .setting("logging_collector", "on")
@@ -40,7 +40,7 @@ fn position(client: &mut postgres::Client) -> String {
     client.query_one("SELECT pg_current_wal_insert_lsn()::text", &[]).unwrap().get(0)
 }
 
-/// Bytes of the groups of a view, by their label.
+/// Returns the bytes of a view's groups, by label.
 fn groups(json: &Value, view: usize) -> Vec<(String, u64)> {
     let rows = json["views"][view]["groups"].as_array().unwrap().iter();
     let all: Vec<(String, u64)> = rows
@@ -55,7 +55,8 @@ fn bytes(groups: &[(String, u64)], name: &str) -> u64 {
 }
 
 fn every_form_of_log_names_users_and_statements(major: u32) -> Outcome {
-    // With logical the WAL says of which transaction a subtransaction is, also of one that is rolled back.
+    // With logical, the WAL states the top-level transaction of each subtransaction, including rolled-back
+    // ones.
     let is_logical = major >= 17;
     let level = if is_logical { "logical" } else { "replica" };
     let cluster =
@@ -95,7 +96,7 @@ fn every_form_of_log_names_users_and_statements(major: u32) -> Outcome {
     let folder = tempfile::tempdir().unwrap();
     let json = joined(&in_two_parts(&logs.join("server.json"), folder.path()));
     assert!(results[0] == (groups(&json, 0), groups(&json, 1)), "{}", json["log"]);
-    // The table says how much was joined.
+    // The table states how much was joined.
     let csv = logs.join("server.csv");
     let run = walden(&["explain", "--log", csv.to_str().unwrap(), wal.to_str().unwrap()]);
     assert!(
@@ -105,7 +106,7 @@ fn every_form_of_log_names_users_and_statements(major: u32) -> Outcome {
     Ok(())
 }
 
-/// Writes in transactions of every kind. Returns the IDs of some, and whose they are.
+/// Writes in transactions of every kind. Returns the IDs of some, with their users.
 fn write_transactions(cluster: &Cluster) -> Vec<(String, &'static str)> {
     let mut app = connect(cluster, "app", "my \"shop\"");
     let mut report = connect(cluster, "re, port", "nightly");
@@ -142,7 +143,7 @@ fn write_transactions(cluster: &Cluster) -> Vec<(String, &'static str)> {
     transaction.commit().unwrap();
     report.batch_execute("BEGIN; INSERT INTO lines VALUES (1, 'a'); SELECT 1 / 0").unwrap_err();
     report.batch_execute("ROLLBACK").unwrap();
-    // Alone in their transaction, in both protocols.
+    // Single-statement transactions, in both protocols.
     for id in 0..10 {
         app.batch_execute(&format!("DELETE FROM orders WHERE id IN ({id}, {})", id + 5000)).unwrap();
         report.execute("INSERT INTO lines VALUES ($1, 'prepared')", &[&id]).unwrap();
@@ -150,7 +151,8 @@ fn write_transactions(cluster: &Cluster) -> Vec<(String, &'static str)> {
     expected
 }
 
-/// Each byte and each transaction belongs to whom the server says, as far as the WAL says whose it is.
+/// Expects that each byte and each transaction is attributed to the user that the server reports, as far as
+/// the WAL identifies its transaction.
 fn assert_joined(json: &Value, name: &str, expected: &[(String, &str)], is_logical: bool) {
     let log = &json["log"];
     let users = groups(json, 0);
@@ -158,13 +160,13 @@ fn assert_joined(json: &Value, name: &str, expected: &[(String, &str)], is_logic
     let number = |field: &str| log[field].as_u64().unwrap();
     assert_eq!(number("joined_bytes") + unknown, number("transaction_bytes"), "{name}");
     assert!(number("statement_bytes") * 1000 > number("joined_bytes") * 999, "{name}: {log}");
-    // All but the savepoints that were rolled back to, where the WAL does not say whose they were.
+    // All except the rolled-back savepoints, whose transaction the WAL does not state.
     let is_unknown = |row: &&Value| row["keys"][1]["text"] == "(not in the server's log)";
     let left = json["views"][4]["groups"].as_array().unwrap().iter().filter(is_unknown).count();
     assert_eq!(left, if is_logical { 0 } else { 5 }, "{name}: {log}");
     let (of_app, of_report) = (bytes(&users, "app"), bytes(&users, "re, port"));
     assert!(of_app > 100_000 && of_report > 100_000, "{users:?}");
-    // Each transaction belongs to whom the server says.
+    // Each transaction is attributed to the user that the server reports.
     for (xid, user) in expected {
         let row =
             json["views"][4]["groups"].as_array().unwrap().iter().find(|row| row["keys"][0]["text"] == *xid);
@@ -184,7 +186,7 @@ fn assert_joined(json: &Value, name: &str, expected: &[(String, &str)], is_logic
     }
 }
 
-/// A log as it is after it was rotated and compressed: in two parts, the later one first.
+/// Splits a log file as after rotation and compression: into two parts, the later one first.
 fn in_two_parts(log: &Path, folder: &Path) -> [PathBuf; 2] {
     let text = fs::read_to_string(log).unwrap();
     let half = text[..text.len() / 2].rfind('\n').unwrap() + 1;
@@ -212,12 +214,12 @@ fn a_log_that_cannot_be_joined_says_why() -> Outcome {
     let with = |log: &Path, more: &[&str]| {
         explain(&[&["--log", log.to_str().unwrap()], more, &[wal.to_str().unwrap()]].concat())
     };
-    // Statements alone in their transaction have no ID when they are logged.
+    // Single-statement transactions have no ID when their statement is logged.
     let log = with(&logs.join("server.csv"), &[]).json()["log"].clone();
     assert!(log["joined_share"].as_f64().unwrap() < 0.5, "{log}");
     assert!(log["statements_without_xid"].as_u64().unwrap() >= 50, "{log}");
     assert!(log["hints"].to_string().contains("auto_explain.log_min_duration"), "{log}");
-    // A prefix without the transaction, another one, and none.
+    // A prefix without the transaction, another prefix, and none.
     let folder = tempfile::tempdir().unwrap();
     let file = |name: &str, content: &str| {
         let path = folder.path().join(name);

@@ -1,4 +1,4 @@
-//! The same log from every kind of source, split and cut in every way: always the same sums.
+//! The same WAL from every kind of source, split and truncated in every way, must always have the same sums.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -33,7 +33,7 @@ walden_testing::tests! {
 
 const CLUSTER: &str = "18.6";
 
-/// A folder with the golden cluster's segments as they were in `pg_wal`.
+/// Creates a folder with the golden cluster's segments, as in `pg_wal`.
 fn plain(folder: &Path) -> PathBuf {
     let wal = folder.join("plain");
     for (name, segment) in golden(CLUSTER) {
@@ -63,7 +63,7 @@ fn pack(content: &[u8], ending: &str) -> Vec<u8> {
     }
 }
 
-/// How an archiver stores a segment: by its name and content, a path and the ending of its compression.
+/// An archiver's layout: its name, the extension of its compression, and a segment's path by name.
 type Layout = (&'static str, &'static str, fn(&str) -> String);
 
 const LAYOUTS: &[Layout] = &[
@@ -79,7 +79,7 @@ const LAYOUTS: &[Layout] = &[
         format!("archive/main/18-1/{}/{name}-{sha1}.zst", &name[..16])
     }),
     ("wal-g", "lz4", |name| format!("wal_005/{name}.lz4")),
-    // Under its plain name although it is compressed.
+    // Compressed, although it has the plain name.
     ("barman", "bz2", |name| format!("wals/{}/{name}", &name[..16])),
 ];
 
@@ -112,9 +112,9 @@ fn segments_named_one_by_one_in_any_order_give_the_same() {
         let shuffled = order.map(|index| &paths[index]);
         assert!(explain(&shuffled).stdout == expected, "{order:?}");
     }
-    // The folder and a segment of it: nothing counts twice.
+    // With a folder and one of its segments as sources, nothing counts twice.
     assert!(explain(&[&wal, &paths[1]]).stdout == expected);
-    // One by one, each is explained in full.
+    // Each segment is also explained completely on its own.
     for path in &paths {
         assert_eq!(explain_json(&[path])["file_bytes"], 1 << 20);
     }
@@ -131,7 +131,7 @@ fn a_partial_segment_is_read_as_far_as_it_goes() {
         let place = segment_start(&segment).plus(cut as u64);
         assert_eq!(json["records"], original.partition_point(|record| record.end <= place) as u64);
     }
-    // pg_receivewal leaves them at full size, zeros behind.
+    // pg_receivewal leaves partial segments at full size, padded with zeros.
     let mut bytes = segment.clone();
     bytes[524_288..].fill(0);
     let json = explain_json(&[write(folder.path(), &format!("{name}.partial"), &bytes)]);
@@ -154,7 +154,7 @@ fn a_gap_is_reported_and_both_sides_are_explained() {
     assert!(json["records"].as_u64() < whole["records"].as_u64());
 }
 
-/// Zeros and earlier segments are what a server keeps for later, but behind the last segment alone.
+/// Only after the last segment may zeros or older WAL mean a segment that the server keeps for future use.
 fn a_segment_that_lost_its_start_is_damage() {
     let folder = tempfile::tempdir().unwrap();
     let wal = plain(folder.path());
@@ -185,7 +185,7 @@ fn a_segment_that_lost_its_start_is_damage() {
             }
             assert!(!run.stderr.contains("no new WAL yet"), "{run:?}");
         }
-        // What an archive has is not lost.
+        // If an archive has the segment, nothing is lost.
         let both = explain_json(&[&wal, &copy]);
         assert_eq!(both["records"], whole["records"]);
     }
@@ -247,7 +247,7 @@ fn every_view_adds_up() {
     }
 }
 
-/// Records and bytes of each kind of record.
+/// Returns records and bytes by kind of record.
 fn by_kind(json: &Value) -> BTreeMap<String, (u64, u64)> {
     let rows = json["record_kinds"].as_array().unwrap().iter();
     let of = |row: &Value| (row["records"].as_u64().unwrap(), row["bytes"].as_u64().unwrap());
@@ -301,7 +301,7 @@ fn ranges_by_time_join() {
     let wal = plain(folder.path());
     let whole = explain_json(&[&wal]);
     let last = whole["time"]["last"].as_str().unwrap();
-    // The last second that a transaction ended in.
+    // The last second in which a transaction ended.
     let second = format!("{}Z", &last[..19]);
     let before = explain_json(&["--to".as_ref(), second.as_ref(), wal.as_os_str()]);
     let after = explain_json(&["--from".as_ref(), second.as_ref(), wal.as_os_str()]);
@@ -317,13 +317,14 @@ fn ranges_by_time_join() {
     assert_eq!((never.code, never.errors().len()), (3, 1), "{never:?}");
 }
 
-/// The texts of all labels of relations.
+/// Returns the texts of all relations' labels.
 fn labels(json: &Value) -> Vec<String> {
     let rows = json["views"][0]["groups"].as_array().unwrap().iter();
     rows.map(|row| row["keys"][0].to_string()).collect()
 }
 
-/// Pages that come while the segment is being read: an earlier read found nothing, a later one finds the log going on.
+/// Pages appear while the segment is being read: an earlier read finds nothing, and a later one finds more
+/// WAL.
 fn pages_written_between_two_reads_are_no_damage() {
     let folder = tempfile::tempdir().unwrap();
     let wal = plain(folder.path());
@@ -340,7 +341,7 @@ fn pages_written_between_two_reads_are_no_damage() {
         records
     };
     let whole = count(&|_| Collector::default());
-    // Not written yet: some of the first pages. Each reading finds some more pages.
+    // Some of the first pages are not written yet. Each reading finds some more pages.
     let (path, content) = (&run.segments[0].path, fs::read(&run.segments[0].path).unwrap());
     let mut early = content.clone();
     early[4 << 13..24 << 13].fill(0);
@@ -357,7 +358,7 @@ fn pages_written_between_two_reads_are_no_damage() {
     assert_eq!(readings.into_inner(), 3);
 }
 
-/// Whatever is wrong with which segment: what is read ahead is what is read when it is asked for.
+/// Whatever the damage and the segment, reading ahead yields the same as reading on request.
 fn reading_ahead_changes_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let wal = plain(folder.path());
@@ -385,7 +386,7 @@ fn reading_ahead_changes_nothing() {
     ];
     let mut ends = Vec::new();
     for (what, path, harm) in &harms {
-        // The files are found while they are whole.
+        // The inventory is taken while the files are intact.
         contents.iter().for_each(|(path, content)| fs::write(path, content).unwrap());
         let compressed = *what == "compressed and cut";
         if compressed {
@@ -415,7 +416,7 @@ fn reading_ahead_changes_nothing() {
     }
 }
 
-/// Who has had enough does not wait for what is read ahead.
+/// A visitor that stops early does not wait for segments being read ahead.
 fn a_scan_that_ends_early_ends() {
     let folder = tempfile::tempdir().unwrap();
     let inventory = Inventory::of(&[&plain(folder.path())]).unwrap();
@@ -434,7 +435,7 @@ fn a_scan_that_ends_early_ends() {
     }
 }
 
-/// Writes the content up to a position and leaves what is behind it.
+/// Overwrites the file with the content up to a position, and keeps the remaining bytes.
 fn early_write(path: &Path, content: &[u8], end: usize) {
     fs::OpenOptions::new().write(true).open(path).unwrap().write_all(&content[..end]).unwrap();
 }
@@ -459,7 +460,7 @@ fn a_running_servers_log_and_names() {
             client.batch_execute(&text).unwrap();
         }
     });
-    // While it writes: no damage is seen, whatever half a page is there.
+    // While the server writes, no damage is reported, even if half a page is written.
     let (mut rounds, mut records) = (0, 0);
     while !writer.is_finished() || rounds < 5 {
         let run = explain(&[&pg_wal]);
@@ -471,7 +472,7 @@ fn a_running_servers_log_and_names() {
     writer.join().unwrap();
     say(&format!("read {rounds} times while the server wrote, {records} records in the end"));
 
-    // A copy, so that both look at the same log.
+    // A copy, so that both read the same WAL.
     let folder = tempfile::tempdir().unwrap();
     for entry in fs::read_dir(&pg_wal).unwrap().map(Result::unwrap).filter(|entry| entry.path().is_file()) {
         write(
@@ -500,7 +501,7 @@ fn a_running_servers_log_and_names() {
         );
     }
     assert_eq!(from_server["findings"], from_file["findings"]);
-    // Names alone need no log.
+    // Saving names needs no WAL.
     let again = folder.path().join("again.json");
     let run =
         walden(&["explain", "--names", saved.to_str().unwrap(), "--save-names", again.to_str().unwrap()]);

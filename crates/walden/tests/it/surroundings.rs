@@ -1,4 +1,4 @@
-//! Commands for packagers: version, completions for shells, manual pages, licences.
+//! Commands for packagers: version, shell completions, manual pages, licences.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -30,7 +30,7 @@ fn the_version_has_the_commit_and_the_features() {
     assert_eq!(lines[2], "features: demo, watch, export, s3, encryption");
 }
 
-/// The program's commands, from its help: indented by two spaces, in groups before the options.
+/// Returns the program's commands, from its help: indented by two spaces, in groups before the options.
 fn commands() -> BTreeSet<String> {
     let help = walden(&["--help"]).stdout;
     let listed = help.lines().take_while(|line| *line != "Options:");
@@ -39,7 +39,7 @@ fn commands() -> BTreeSet<String> {
     names.filter(|name| !name.is_empty()).map(str::to_owned).collect()
 }
 
-/// Without arguments the program says what to try first, and that is wrong usage for a script.
+/// Without arguments, the program suggests first steps. For a script, that is wrong usage.
 fn without_arguments_it_says_what_to_try_first() {
     let run = walden::<&str>(&[]);
     assert_eq!((run.code, run.stdout.as_str()), (2, ""));
@@ -61,7 +61,7 @@ fn each_shell_gets_completions_of_all_commands() {
     assert_eq!(walden(&["completions", "cmd"]).code, 2);
 }
 
-/// The words that bash offers for the last, incomplete word.
+/// Returns the words that bash offers for the last, incomplete word.
 fn completed(program: &[&str], words: &[&str]) -> BTreeSet<String> {
     let script = walden(&[program, &["completions", "bash"]].concat()).stdout;
     let function = format!("_{}", words[0].replace('-', "__"));
@@ -95,13 +95,13 @@ fn the_other_programs_have_completions_and_manual_pages() {
         let text = fs::read_to_string(folder.path().join(page)).unwrap();
         assert!(text.contains(".SH SYNOPSIS"), "{page}: {text}");
     }
-    // A word of the query, and folders of these names, are no commands.
+    // A word of the query, or a folder with such a name, is not a command.
     let run = walden(&["sql", "SELECT 1", "man"]);
     assert!(run.stderr.contains("man"), "{run:?}");
     assert_eq!(run.code, 3, "{run:?}");
 }
 
-/// In a new home, whose folders do not exist yet.
+/// Uses a new home, whose folders do not exist yet.
 fn the_lines_of_the_readme_install_completions_and_manual_pages() {
     let readme = include_str!("../../../../README.md");
     let lines: Vec<&str> = readme.lines().filter(|line| line.contains("~/.local/share")).collect();

@@ -1,4 +1,4 @@
-//! Tar files as sources: what `pg_basebackup` makes, and what is wrong with it.
+//! Tar files as sources: those of `pg_basebackup`, and damaged ones.
 
 use std::fs;
 use std::io::Write as _;
@@ -16,10 +16,10 @@ walden_testing::tests! {
     damaged_tar_files_are_errors,
 }
 
-/// A tar file with the golden cluster's segments, under names that `name` makes.
+/// Creates a tar file with the golden cluster's segments, under names from `name`.
 fn golden_tar(name: impl Fn(&str) -> String) -> Vec<u8> {
     let mut builder = tar::Builder::new(Vec::new());
-    // pg_basebackup's come with folders and other files.
+    // pg_basebackup's tar files also contain folders and other files.
     add(&mut builder, "backup_label", b"START WAL LOCATION\n");
     add(&mut builder, "00000002.history", b"1\t0/5000000\tno recovery target specified\n");
     for (segment, content) in golden("18.6") {
@@ -55,7 +55,7 @@ fn a_tar_file_is_read_like_the_folder_in_it() {
     }
     let expected = explain(&[&plain]).stdout;
     let flat = golden_tar(str::to_owned);
-    // A name of more than 100 bytes has a header of its own.
+    // A name of more than 100 bytes has a separate header.
     let long = golden_tar(|name| format!("{}/{name}", "folder".repeat(30)));
     let base = golden_tar(|name| format!("pg_wal/{name}"));
     let half = flat.len() / 2 + 77;
@@ -80,7 +80,7 @@ fn a_tar_file_is_read_like_the_folder_in_it() {
             assert_eq!((run.code, run.stderr.as_str()), (0, ""), "{name}");
             assert!(run.stdout == expected, "{name} with {threads} threads differs");
         }
-        // pg_waldump's option, and the folder that a backup in tar format is in.
+        // pg_waldump's option, and the folder of a backup in tar format.
         let named = walden(&["explain", "--format", "json", "-p", path.to_str().unwrap()]);
         assert!(named.stdout == expected, "{named:?}");
         if name.contains(".tar") {
@@ -89,13 +89,13 @@ fn a_tar_file_is_read_like_the_folder_in_it() {
             assert!(explain(&[parent]).stdout == expected, "the folder of {name}");
         }
     }
-    // The tar file and its segments: nothing counts twice.
+    // With the tar file and its segments as sources, nothing counts twice.
     let both = explain(&[&plain, &folder.path().join("a/pg_wal.tar")]);
     assert!(both.stdout == expected);
     assert_eq!(both.stderr.matches("holds the same segment").count(), 3, "{}", both.stderr);
 }
 
-/// Makes a base backup in tar format.
+/// Takes a base backup in tar format.
 fn base_backup(cluster: &Cluster, program: &Path, to: &Path, options: &[&str]) {
     let mut command = cluster.client_command(program, "postgres");
     command.arg("-D").arg(to).args(["-Ft", "-c", "fast"]).args(options);
@@ -140,7 +140,7 @@ fn base_backups_in_tar_format_are_read_like_their_segments() -> Outcome {
     Ok(())
 }
 
-/// Unpacks a tar file by the system's programs.
+/// Unpacks a tar file with the system's programs.
 fn unpack(tar: &Path, to: &Path) {
     fs::create_dir(to).unwrap();
     let program = match tar.extension().unwrap().to_str().unwrap() {
@@ -181,7 +181,7 @@ fn every_command_reads_tar_files() {
 fn damaged_tar_files_are_errors() {
     let folder = tempfile::tempdir().unwrap();
     let whole = golden_tar(str::to_owned);
-    // Cut within the third segment: the two before it are explained.
+    // Truncated within the third segment: the two previous segments are explained.
     let cut = &whole[..whole.len() - (1 << 19)];
     for (name, content) in [("pg_wal.tar", cut.to_vec()), ("pg_wal.tar.gz", gzip(cut))] {
         let path = write(folder.path(), name, &content);
@@ -190,7 +190,7 @@ fn damaged_tar_files_are_errors() {
         assert!(run.stderr.contains(name) && run.stderr.contains("cut off"), "{}", run.stderr);
         assert_eq!(run.json()["file_bytes"], 2 << 20);
     }
-    // Compressed data cut off, bits flipped in the header of a member, nothing in it.
+    // Truncated compressed data, bits flipped in the header of a member, an empty archive.
     let gz = gzip(&whole);
     let mut flipped = whole.clone();
     let third = 512 * 4 + 2 * ((1 << 20) + 512);

@@ -1,4 +1,5 @@
-//! `walden watch` against servers: its sums are those of `walden explain` over the same range, to the byte.
+//! `walden watch` compared with servers: its sums must equal those of `walden explain` over the same range,
+//! to the byte.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -32,7 +33,7 @@ walden_testing::tests! {
     an_interrupt_ends_a_watch_that_still_connects,
 }
 
-/// A process that watches; killed when it is dropped.
+/// A watching process, killed on drop.
 struct Watching {
     child: Child,
     saved: PathBuf,
@@ -65,7 +66,7 @@ impl Watching {
         fs::read_to_string(&self.log).unwrap()
     }
 
-    /// Stops it, and gives what it saved.
+    /// Stops the process, and returns the document that it saved.
     fn stop(mut self) -> Value {
         let pid = rustix::process::Pid::from_child(&self.child);
         rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
@@ -82,7 +83,7 @@ impl Drop for Watching {
     }
 }
 
-/// Segments of 1 MB, of which many are recycled, and an archive that keeps all of them.
+/// Starts a server with segments of 1 MB, many of which are recycled, and an archive that keeps all of them.
 fn small_segments(major: u32) -> Result<Cluster, walden_testing::Missing> {
     let builder = ClusterBuilder::new(postgres(major)?)
         .wal_segsize_mb(1)
@@ -90,7 +91,7 @@ fn small_segments(major: u32) -> Result<Cluster, walden_testing::Missing> {
         .setting("max_wal_size", "24MB")
         .setting("min_wal_size", "24MB")
         .setting("wal_level", "replica")
-        // Under other tests' load, whoever watches may not run for a while.
+        // Under the load of other tests, the watching process may be delayed.
         .setting("wal_keep_size", "12MB")
         .setting("checkpoint_timeout", "30s");
     let cluster = builder.start().unwrap();
@@ -104,7 +105,7 @@ fn small_segments(major: u32) -> Result<Cluster, walden_testing::Missing> {
     Ok(cluster)
 }
 
-/// Each statement by itself: several at once would be one transaction.
+/// Executes each statement separately: together they would be one transaction.
 fn execute(client: &mut postgres::Client, statements: &str) {
     for statement in statements.split(';') {
         client.batch_execute(statement).unwrap();
@@ -132,7 +133,7 @@ fn load(cluster: &Cluster, from: u32) {
     }
 }
 
-/// Waits until everything that a stopped server wrote is decoded.
+/// Waits until all WAL of a stopped server is decoded.
 fn settle(watching: &Watching) {
     let mut last = (Value::Null, Instant::now());
     let began = Instant::now();
@@ -146,14 +147,14 @@ fn settle(watching: &Watching) {
     }
 }
 
-/// What explanations of the same range agree in.
+/// Compares the fields in which explanations of the same range must agree.
 fn compare(watched: &Value, explained: &Value) {
     for field in
         ["file_bytes", "records", "buckets", "images", "relations", "record_kinds", "checkpoints", "time"]
     {
         let (one, other) = (&watched[field], &explained[field]);
         if field == "checkpoints" {
-            // Their causes may differ: who watches knows the server's settings.
+            // The causes may differ, as watch knows the server's settings.
             let places = |list: &Value| -> Vec<[Value; 4]> {
                 let of = |one: &Value| ["lsn", "redo", "time", "distance"].map(|field| one[field].clone());
                 list["list"].as_array().unwrap().iter().map(of).collect()
@@ -172,9 +173,9 @@ fn compare(watched: &Value, explained: &Value) {
 
 fn sums_equal_explain(major: u32) -> Outcome {
     let cluster = small_segments(major)?;
-    // Leaves recycled segments ahead, as a server has that ran for a while.
+    // Leaves recycled segments ahead, as on a server that has run for a while.
     load(&cluster, 100_000);
-    // How soon log is read in time is a question of the machine's load, and another test's.
+    // Another test covers whether WAL is read in time, which depends on the machine's load.
     cluster.configure(&[("wal_keep_size", "2GB")]).unwrap();
     cluster.reload();
     let folder = tempfile::tempdir().unwrap();
@@ -210,7 +211,7 @@ fn sums_equal_explain(major: u32) -> Outcome {
     ]);
     assert!(explained["file_bytes"].as_u64().unwrap() > 40 << 20, "{}", explained["file_bytes"]);
     compare(&watched, &explained);
-    // So do the lines.
+    // The printed lines have the same sums.
     let of_lines: u64 = lines.iter().map(|line| line["bytes"].as_u64().unwrap()).sum();
     assert_eq!(of_lines, watched["file_bytes"].as_u64().unwrap());
     for line in &lines {
@@ -228,7 +229,7 @@ fn sums_equal_explain(major: u32) -> Outcome {
             assert_eq!(of_lines, number(images), "{member} of {cause}");
         }
     }
-    // And the log ends there.
+    // The WAL ends there.
     let all = explain_json(&["--savings", "never", text(&cluster.archive_dir()), text(&wal)]);
     let last = all["ranges"].as_array().unwrap().last().unwrap();
     let tail: u64 = ["zero_tail", "recycled_tail", "torn_tail"]
@@ -240,7 +241,7 @@ fn sums_equal_explain(major: u32) -> Outcome {
     Ok(())
 }
 
-/// Of two ranges, one on each timeline.
+/// Two ranges result, one on each timeline.
 fn a_promotion_is_followed() -> Outcome {
     let cluster = small_segments(15)?;
     load(&cluster, 0);
@@ -248,7 +249,8 @@ fn a_promotion_is_followed() -> Outcome {
     let standby = ClusterBuilder::new(postgres(15)?)
         .copy_of(&cluster.data_dir())
         .archive(true)
-        // Right after a promotion there are no recycled segments, and a checkpoint would remove new ones at once.
+        // Right after a promotion there are no recycled segments, and a checkpoint would remove new ones
+        // immediately.
         .setting("wal_keep_size", "200MB")
         .start_after(|data| Ok(fs::write(data.join("standby.signal"), "")?))
         .unwrap();
@@ -296,7 +298,7 @@ fn a_connection_is_followed(major: u32) -> Outcome {
     }
     load(&cluster, 0);
     settle(&watching);
-    // The watch connects again, however late, and misses no WAL.
+    // Watch reconnects, however late, and misses no WAL.
     cluster.configure(&[("wal_keep_size", "64MB")]).unwrap();
     cluster.restart(StopMode::Fast).unwrap();
     load(&cluster, 10_000);
@@ -322,7 +324,7 @@ fn a_connection_is_followed(major: u32) -> Outcome {
     Ok(())
 }
 
-/// Where the next record begins, and up to where the log is durable.
+/// Returns the LSN at which the next record starts, and the LSN up to which the WAL is durable.
 fn ends(client: &mut postgres::Client) -> (u64, u64) {
     let row = client
         .query_one("SELECT pg_current_wal_insert_lsn()::text, pg_current_wal_flush_lsn()::text", &[])
@@ -331,16 +333,16 @@ fn ends(client: &mut postgres::Client) -> (u64, u64) {
     (lsn(0), lsn(1))
 }
 
-/// The end of the log may be a segment's start, lie in its first page, or be that page's end.
+/// The end of the WAL may be a segment's start, be inside its first page, or be that page's end.
 fn an_idle_server_is_followed_at_once() -> Outcome {
     const PAGE_BYTES: u64 = 8192;
-    /// Of the message whose transaction is measured.
+    /// Size of the message whose transaction is measured.
     const MESSAGE_BYTES: u64 = 1000;
     let cluster = small_segments(15)?;
     let mut client = cluster.client("postgres").unwrap();
     let dsn = cluster.dsn("postgres");
     let watch = || {
-        // The server writes what is not durable yet.
+        // The server writes WAL that is not durable yet.
         thread::sleep(Duration::from_secs(1));
         let began = Instant::now();
         let run = walden(&["watch", &dsn, "--once", "--interval", "1s", "--format", "json"]);
@@ -364,7 +366,7 @@ fn an_idle_server_is_followed_at_once() -> Outcome {
         emit(&mut client, MESSAGE_BYTES);
         let behind = ends(&mut client).0;
         let left = PAGE_BYTES - behind % PAGE_BYTES;
-        // Other processes write too.
+        // Other processes may write, too.
         if behind / PAGE_BYTES != before / PAGE_BYTES || behind - before > left {
             continue;
         }
@@ -380,7 +382,7 @@ fn an_idle_server_is_followed_at_once() -> Outcome {
     Ok(())
 }
 
-/// What the server has removed is said to be missing, and the rest is counted.
+/// WAL that the server has removed is reported as missing, and the remaining WAL is counted.
 fn a_connection_goes_on_behind_removed_segments() -> Outcome {
     let cluster = small_segments(15)?;
     cluster.configure(&[("wal_keep_size", "0")]).unwrap();
@@ -415,7 +417,7 @@ fn a_connection_goes_on_behind_removed_segments() -> Outcome {
     assert!(ranges.len() >= 2, "{ranges:?}");
     let lsn =
         |range: &Value, end: &str| range[end].as_str().unwrap().parse::<walden_format::lsn::Lsn>().unwrap().0;
-    // On a slow machine, the server may be faster a second time.
+    // On a slow machine, the server may get ahead a second time.
     let missed: u64 = ranges.windows(2).map(|two| lsn(&two[1], "start") - lsn(&two[0], "end")).sum();
     assert_eq!(missed, last["missed_bytes"].as_u64().unwrap());
     let all = lsn(&ranges[ranges.len() - 1], "end") - lsn(&ranges[0], "start");
@@ -423,7 +425,7 @@ fn a_connection_goes_on_behind_removed_segments() -> Outcome {
     Ok(())
 }
 
-/// Nearly all bytes are unused ones, and a checkpoint removes segments that were just made.
+/// Almost all bytes are unused, and a checkpoint removes segments soon after they are written.
 fn switched_segments_are_read_before_they_are_removed() -> Outcome {
     let builder = ClusterBuilder::new(postgres(15)?).setting("wal_keep_size", "0");
     let cluster = builder.start().unwrap();
@@ -452,17 +454,17 @@ fn switched_segments_are_read_before_they_are_removed() -> Outcome {
     Ok(())
 }
 
-/// Of which `pg_control` knows nothing yet, as from 17 on the log does.
+/// `pg_control` does not include the checkpoint yet, but since 17 the WAL does.
 fn a_checkpoint_in_progress_is_found() -> Outcome {
     let cluster = small_segments(17)?;
     let mut client = cluster.client("postgres").unwrap();
-    // Dirty pages, so that a checkpoint which takes its time has something to do.
+    // Creates dirty pages, so that a spread checkpoint takes some time.
     execute(&mut client, "CHECKPOINT; INSERT INTO small SELECT n, 'y' FROM generate_series(1, 100000) n");
     let mut backup = cluster.client("postgres").unwrap();
-    // It ends with the server.
+    // This thread ends with the server.
     thread::spawn(move || backup.batch_execute("SELECT pg_backup_start('slow', false)"));
     thread::sleep(Duration::from_secs(2));
-    // The checkpoint's first record is in the files once a commit follows it.
+    // The checkpoint's first record reaches the files with the next commit.
     execute(&mut client, "INSERT INTO small VALUES (0, 'z')");
     thread::sleep(Duration::from_secs(1));
     let data = cluster.data_dir();
@@ -478,7 +480,8 @@ fn a_checkpoint_in_progress_is_found() -> Outcome {
     Ok(())
 }
 
-/// However it ended, and from when on it runs again. Log that comes shows that it runs, whatever `postmaster.pid` names.
+/// Covers every kind of end, and the restart. New WAL shows that the server runs, whatever process
+/// `postmaster.pid` names.
 fn a_server_that_does_not_run_has_no_next_checkpoint() -> Outcome {
     let cluster = small_segments(15)?;
     let folder = tempfile::tempdir().unwrap();
@@ -488,14 +491,15 @@ fn a_server_that_does_not_run_has_no_next_checkpoint() -> Outcome {
     gone.wait().unwrap();
     let own = fs::read_to_string(&pid_file).unwrap();
     let (_, rest) = own.split_once('\n').unwrap();
-    // As of a server in a container. It looks at the file once a minute, and ends if it is not its own.
+    // As for a server in a container. The server checks the file once a minute, and shuts down if it is not
+    // its own.
     fs::write(&pid_file, format!("{}\n{rest}", gone.id())).unwrap();
     let watching = Watching::start(text(&data), folder.path(), &["--interval", "1s", "--format", "json"]);
     let wait_for = |state: &str| {
         let began = Instant::now();
         let line = loop {
             let last = watching.lines().pop();
-            // `pg_control` may have been read after the log.
+            // `pg_control` may have been read after the WAL.
             let is_it = |line: &Value| line["server_state"] == state && !line["checkpoint"].is_null();
             if let Some(line) = last.filter(is_it) {
                 break line;
@@ -612,7 +616,7 @@ fn lines_add_up_and_have_names() -> Outcome {
     Ok(())
 }
 
-/// The samples of a page: name with labels, and value. Checks what `promtool check metrics` does.
+/// Returns the samples of a page: name with labels, and value. Checks the same as `promtool check metrics`.
 fn parse_metrics(page: &str) -> BTreeMap<String, f64> {
     let mut samples = BTreeMap::new();
     let (mut helped, mut typed) = (BTreeSet::new(), BTreeMap::new());
@@ -638,7 +642,7 @@ fn parse_metrics(page: &str) -> BTreeMap<String, f64> {
     samples
 }
 
-/// `name="value",...` with `\\`, `\"` and `\n` escaped.
+/// Checks labels of the form `name="value",...` with `\\`, `\"` and `\n` escaped.
 fn check_labels(labels: &str) {
     let mut rest = labels;
     let mut names = BTreeSet::new();
@@ -674,7 +678,7 @@ fn get(address: &str) -> String {
     body.to_owned()
 }
 
-/// And the dashboard asks for none that does not exist.
+/// Also checks that the dashboard queries only existing metrics.
 fn metrics_are_what_prometheus_reads() -> Outcome {
     let cluster = small_segments(15)?;
     let mut client = cluster.client("postgres").unwrap();
@@ -722,12 +726,12 @@ fn metrics_are_what_prometheus_reads() -> Outcome {
     assert!(samples[r#"walden_watch_slot_lag_bytes{slot="s",type="physical"}"#] > 20e6);
     assert_eq!(samples["walden_watch_max_wal_size_bytes"], f64::from(24 << 20));
     assert!(sum_of("walden_watch_checkpoints_total") > 0.0);
-    // Counters do not fall.
+    // Counters must not decrease.
     load(&cluster, 10_000);
     thread::sleep(Duration::from_secs(2));
     let later = parse_metrics(&get(address));
     for (series, value) in samples.iter().filter(|(series, _)| series.contains("_total")) {
-        // A relation may have got its name meanwhile.
+        // A relation may have been named meanwhile.
         if let Some(later) = later.get(series) {
             assert!(later >= value, "{series}: {value}, then {later}");
         }
@@ -754,7 +758,7 @@ fn metrics_are_what_prometheus_reads() -> Outcome {
     Ok(())
 }
 
-/// A terminal of its own, in tmux.
+/// A separate terminal, in tmux.
 struct Terminal {
     tmux: PathBuf,
     socket: PathBuf,
@@ -779,7 +783,8 @@ impl Terminal {
         self.wait_until(|screen| screen.contains(what), &format!("no {what}"))
     }
 
-    /// Leaves what the screen says of Esc. A key that followed at once would make one of the two, with Alt.
+    /// Presses Esc, and waits until the screen has changed. If another key followed immediately, both would
+    /// be read as one key with Alt.
     fn escape(&self, from: &str) {
         self.keys(&["Escape"]);
         self.wait_until(|screen| !screen.contains(from), &format!("still {from}"));
@@ -826,7 +831,7 @@ fn the_view_works_in_a_terminal() -> Outcome {
     for expected in ["PostgreSQL 15", "now", "1 min", "5 min", "Checkpoint", "max_wal_size"] {
         assert!(screen.contains(expected), "no {expected} in\n{screen}");
     }
-    // Looks into the first row, and back.
+    // Opens the first row's details, and returns.
     terminal.keys(&["Enter"]);
     terminal.wait_for("Esc back");
     terminal.escape("Esc back");
@@ -857,7 +862,7 @@ fn the_view_works_in_a_terminal() -> Outcome {
     let document: Value = serde_json::from_slice(&fs::read(file.unwrap()).unwrap()).unwrap();
     assert_eq!(document["format"], "walden explain");
     assert_eq!(sum(&document["buckets"]), document["file_bytes"].as_u64().unwrap());
-    // A narrow window has less, and not the same cut off.
+    // A narrow window has fewer columns, not truncated ones.
     terminal.run(&["resize-window", "-t", "w", "-x", "60", "-y", "10"]);
     let screen = terminal.wait_for("q quit  ? help  Tab list  s sort  / filter  p pause");
     assert!(screen.contains("share") && screen.contains("1 min") && !screen.contains("why"), "{screen}");
@@ -894,7 +899,7 @@ fn sources_without_wal_are_refused() {
     }
 }
 
-/// The server takes the connection and says nothing.
+/// The server accepts the connection, but never responds.
 fn an_interrupt_ends_a_watch_that_still_connects() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();

@@ -1,4 +1,4 @@
-//! `walden whatif`: predictions held against servers that did the same work under the other settings.
+//! `walden whatif`: predictions compared with servers that did the same work under the other settings.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -40,8 +40,8 @@ pub(crate) fn forecast(arguments: &[&str]) -> Value {
     serde_json::from_str(&run.stdout).unwrap_or_else(|error| panic!("{error}: {run:?}"))
 }
 
-/// `pg_basebackup` switches the segment and requests a checkpoint: far from the one before, and at the start
-/// of a segment, as one that `max_wal_size` triggers.
+/// `pg_basebackup` switches the segment and requests a checkpoint. It is far from the previous one, and at
+/// the start of a segment, like one triggered by `max_wal_size`.
 fn the_checkpoint_of_a_base_backup_shows_no_max_wal_size(major: u32) -> Outcome {
     let installation = postgres(major)?;
     let Some(pg_basebackup) = installation.program("pg_basebackup") else {
@@ -75,7 +75,7 @@ fn the_checkpoint_of_a_base_backup_shows_no_max_wal_size(major: u32) -> Outcome 
     work(&mut client);
     let wal = cluster.data_dir().join("pg_wal");
     let wal = wal.to_str().unwrap();
-    // Also in a range that ends before the backup does.
+    // This also holds for a range that ends before the backup does.
     let checkpoint = explain_json(&[wal, "--from", &from])["checkpoints"]["list"][1].clone();
     let before_end = checkpoint["lsn"].as_str().unwrap().parse::<Lsn>().unwrap().plus(200).to_string();
     for to in [&in_backup, &before_end] {
@@ -93,7 +93,7 @@ fn the_checkpoint_of_a_base_backup_shows_no_max_wal_size(major: u32) -> Outcome 
     Ok(())
 }
 
-/// Work that is the same each time, in segments of 1 MB.
+/// Does reproducible work, in segments of 1 MB.
 fn trace() -> (TempDir, PathBuf) {
     let folder = tempfile::tempdir().unwrap();
     let options = RunOptions {
@@ -110,8 +110,8 @@ fn trace() -> (TempDir, PathBuf) {
     (folder, wal)
 }
 
-/// The same work on other servers: checkpoints closer together, without images, compressed, with larger segments; from a
-/// log with images and from one without.
+/// The same work on other servers: checkpoints closer together, without full-page images, compressed, with
+/// larger segments; predicted from WAL with images and from WAL without.
 fn servers_agree(major: u32) -> Outcome {
     postgres(major)?;
     let folder = tempfile::tempdir().unwrap();
@@ -166,15 +166,16 @@ settings = { wal_level = "logical" }
     Ok(())
 }
 
-/// The largest error of a prediction, as a share of what was measured.
+/// Maximum error of a prediction, as a share of the measured WAL.
 ///
-/// The work is that of one client, so where no checkpoint comes its log is the same each time, and so is the error: 0.12 % at
-/// most. A checkpoint is as late as the machine is busy: in six runs, some of them with nine busy processes on two cores,
-/// the error was 0.21 to 0.30 %.
+/// The work has one client, so without checkpoints its WAL is the same each time, and so is the error: at
+/// most 0.12 %. With checkpoints, their time depends on the machine's load: in six runs, some of them with
+/// nine busy processes on two cores, the error was 0.21 to 0.30 %.
 const MAX_ERROR: f64 = 0.0025;
 const MAX_ERROR_WITH_CHECKPOINTS: f64 = 0.01;
 
-/// Runs a validation, and names the cells that are further off, or have other checkpoints than were predicted.
+/// Runs a validation. Returns the cells whose error is larger, or whose checkpoints differ from the
+/// prediction.
 fn wrong_cells(major: u32, definition: &Path) -> Vec<String> {
     let page = definition.with_extension("html");
     let major = major.to_string();
@@ -233,13 +234,13 @@ fn a_forecast_adds_up_and_names_its_assumptions() {
     assert_eq!(archives.len(), 2);
     assert!(number(&archives[0]["bytes"]) < number(&archives[1]["bytes"]), "smaller than by gzip");
 
-    // Several in one pass are what each is by itself.
+    // Several predictions in one pass equal separate ones.
     let sweep = forecast(&["--sweep", "max_wal_size=4MB,64MB", "--sweep", "wal_compression=off,pglz", wal]);
     let all = sweep["predictions"].as_array().unwrap();
     assert_eq!(all.len(), 4);
     assert_eq!(all[0]["bytes"], predicted["bytes"]);
 
-    // No server starts with fewer than two segments.
+    // A server does not start with fewer than two segments.
     for option in ["--set", "--sweep"] {
         let refused = whatif(&[option, "max_wal_size=1MB", wal]);
         assert!(refused.code == 2 && refused.stderr.contains("max_wal_size"), "{refused:?}");
@@ -257,7 +258,8 @@ fn a_forecast_adds_up_and_names_its_assumptions() {
     );
 }
 
-/// Peak resident memory in kB of predictions with so little memory that most pages are in the spill file.
+/// Returns the peak resident memory, in kB, of predictions with so little memory that most pages are in the
+/// spill file.
 #[cfg(target_os = "linux")]
 fn peak_kilobytes(arguments: &[&str]) -> i64 {
     use wait4::Wait4;
@@ -276,8 +278,8 @@ fn memory_does_not_grow_with_the_number_of_settings() {
     let sizes = ["--sweep", "max_wal_size=4MB,8MB,64MB"];
     let nine = peak_kilobytes(&[&sizes[..], &["--sweep", "wal_compression=off,lz4,pglz", wal]].concat());
     let search = peak_kilobytes(&["--advise", "least WAL", wal]);
-    // Two passes at a time would have two stores of pages and two compressors. Of each of the settings, only sums and 400 points of its
-    // growth are kept.
+    // Two concurrent passes would have two page stores and two compressors. For each set of settings, only
+    // sums and 400 points of its growth are kept.
     assert!(nine - one < 6 << 10, "{one} kB for one set of settings, {nine} kB for nine");
     assert!(search - one < 12 << 10, "{one} kB for one set of settings, {search} kB for a search");
 }
@@ -296,7 +298,7 @@ fn advice_reaches_its_aim_or_says_why_not() {
     assert!(last["bytes"].as_u64().unwrap() * 2 <= advised["trace_bytes"].as_u64().unwrap());
     assert!(last["statement"].as_str().unwrap().starts_with("ALTER SYSTEM SET "));
     assert_eq!(advised["predicted_bytes"], last["bytes"]);
-    // Applied, it is what was promised.
+    // Applying the advice yields the promised result.
     let words = steps.iter().map(|step| step["statement"].as_str().unwrap());
     let settings: Vec<String> = words
         .map(|words| {
@@ -307,7 +309,7 @@ fn advice_reaches_its_aim_or_says_why_not() {
     arguments.push(wal);
     assert_eq!(forecast(&arguments)["predicted_bytes"], last["bytes"]);
 
-    // No size that is smaller by a step reaches the aim.
+    // A size smaller by one step does not reach the goal.
     let advised = forecast(&["--advise", "WAL by 5% without compression", wal]);
     assert_eq!(advised["advice"]["reached"], true, "{:#}", advised["advice"]);
     let steps = advised["advice"]["steps"].as_array().unwrap();
@@ -351,7 +353,7 @@ fn indexes_and_fillfactors_have_ranges() {
     assert!(unknown.code == 2 && unknown.stderr.contains("no_such_index"), "{unknown:?}");
 }
 
-/// What `walden bench redo --calibrate` writes.
+/// Reads a file as written by `walden bench redo --calibrate`.
 fn rates_of_recovery_are_read_from_a_file() {
     let (folder, wal) = trace();
     let path = folder.path().join("recovery.json");
@@ -381,7 +383,7 @@ fn rates_of_recovery_are_read_from_a_file() {
     assert!(wrong.code != 0 && wrong.stderr.contains("--calibrate"), "{wrong:?}");
 }
 
-/// An index built and a table loaded in a transaction of their own, from a log of `replica`.
+/// An index build and a table load, each in its own transaction, predicted from WAL of `replica`.
 fn minimal_does_not_log_index_builds_and_loads() {
     let server = |level: &str| {
         let cluster = ClusterBuilder::new(find_or_install(Wanted::Any).unwrap())
@@ -409,9 +411,10 @@ fn minimal_does_not_log_index_builds_and_loads() {
             "BEGIN; CREATE TABLE loaded (id int, name text); INSERT INTO loaded SELECT * FROM item; COMMIT"
                 .to_owned(),
             "CREATE INDEX ON item (name); UPDATE item SET name = 'x' WHERE id < 100".to_owned(),
-            // Emptied and loaded again.
+            // Truncated and loaded again.
             format!("BEGIN; TRUNCATE loaded; {copy}; COMMIT"),
-            // Pages that were not logged have no LSN, and so images, whenever the last checkpoint was.
+            // Pages that were not logged have no LSN, so their first change logs an image, whenever the last
+            // checkpoint was.
             "UPDATE loaded SET name = 'y' WHERE id % 20 = 0".to_owned(),
         ];
         for statements in work {
@@ -437,7 +440,7 @@ fn minimal_does_not_log_index_builds_and_loads() {
     for (from, measured) in traced.windows(2).zip(measured.windows(2)).take(4) {
         let predicted = predict(from[0], from[1]);
         let (measured, replica) = (measured[1].0 - measured[0].0, from[1].0 - from[0].0);
-        // What remains are changes of the catalog, whose pages differ by some images.
+        // The remaining WAL consists of catalog changes, whose pages differ by some images.
         assert!(
             predicted.abs_diff(measured) < 24_000 && measured < replica / 4,
             "{predicted} predicted, {measured} measured, {replica} with replica"
@@ -459,7 +462,7 @@ pub(crate) fn copy_wal(cluster: &Cluster, folder: &Path) {
     }
 }
 
-/// The same work on a table with another fillfactor or another index is within the predicted range.
+/// The same work on a table with another fillfactor or another index must be within the predicted range.
 fn servers_are_within_the_ranges_for_other_tables_and_indexes() {
     let server = |fillfactor: u8, more: &str| {
         let cluster = ClusterBuilder::new(find_or_install(Wanted::Any).unwrap())
@@ -474,7 +477,7 @@ fn servers_are_within_the_ranges_for_other_tables_and_indexes() {
                  INSERT INTO account SELECT id, 0, '' FROM generate_series(1, 20000) id; {more}"
             ))
             .unwrap();
-        // VACUUM and CHECKPOINT each need a transaction of their own.
+        // VACUUM and CHECKPOINT must each be executed separately.
         for statement in ["VACUUM account", "CHECKPOINT"] {
             client.batch_execute(statement).unwrap();
         }
@@ -522,7 +525,7 @@ fn servers_are_within_the_ranges_for_other_tables_and_indexes() {
         let bytes = predicted["bytes"].as_i64().unwrap();
         let range =
             [&effect["best_bytes"], &effect["worst_bytes"]].map(|more| bytes + more.as_i64().unwrap());
-        // Half a percent for what no two servers do alike.
+        // Allows half a percent for differences between any two servers.
         let (least, most) = (range[0] - bytes / 200, range[1] + bytes / 200);
         assert!(
             (least..=most).contains(&(measured as i64)),
@@ -531,7 +534,8 @@ fn servers_are_within_the_ranges_for_other_tables_and_indexes() {
     }
 }
 
-/// By its name, an index is dropped with all files that it had, as if each was named; names have the last one alone.
+/// Dropping an index by name drops all files that it ever had, as if each was named. Names contain only the
+/// last file.
 fn an_index_is_dropped_with_its_files_of_before_rewrites() {
     let cluster = ClusterBuilder::new(find_or_install(Wanted::Any).unwrap())
         .setting("autovacuum", "off")
@@ -574,7 +578,7 @@ fn an_index_is_dropped_with_its_files_of_before_rewrites() {
     }
 }
 
-/// The files that most of the log is of: pgbench's largest table and its index.
+/// Returns the files with most of the WAL: pgbench's largest table and its index.
 fn largest_files(wal: &Path) -> [String; 2] {
     let json = explain_json(&[wal]);
     let mut files =

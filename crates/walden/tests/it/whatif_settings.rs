@@ -1,4 +1,4 @@
-//! The settings that `walden whatif` infers from a log, held against the servers that wrote it.
+//! The settings that `walden whatif` infers from WAL, compared with the servers that wrote it.
 
 use serde_json::Value;
 use tempfile::TempDir;
@@ -14,7 +14,7 @@ walden_testing::tests! {
     hint_bits_of_cycles_that_the_trace_does_not_have_are_within_the_error,
 }
 
-/// A server of 15 whose log is kept.
+/// Builds a server of version 15 that keeps its WAL.
 fn builder() -> Result<ClusterBuilder, walden_testing::Missing> {
     let builder = ClusterBuilder::new(postgres(15)?);
     Ok(builder.setting("autovacuum", "off").setting("wal_keep_size", "2GB"))
@@ -36,7 +36,8 @@ fn bucket(of: &Value, name: &str) -> u64 {
     buckets.iter().find(|bucket| bucket["name"] == name).unwrap()["bytes"].as_u64().unwrap()
 }
 
-/// Under `wal_consistency_checking`, each block has an image, and redo applies some of them; with and without compression.
+/// Under `wal_consistency_checking`, each block has an image, and redo applies some of them. Tested with and
+/// without compression.
 fn consistency_checks_are_counted_once() -> Outcome {
     let written = |checking: &str, compression: &str| -> Result<_, walden_testing::Missing> {
         let cluster = builder()?
@@ -92,7 +93,8 @@ fn consistency_checks_are_counted_once() -> Outcome {
     Ok(())
 }
 
-/// The log starts with a new cluster under other settings than those of the work. No record logs `wal_compression`.
+/// The WAL starts with a new cluster under settings that differ from those of the work. No record logs
+/// `wal_compression`.
 fn settings_count_that_are_in_force_for_most_of_the_log() -> Outcome {
     let cluster = builder()?
         .setting("wal_level", "replica")
@@ -135,21 +137,21 @@ fn settings_count_that_are_in_force_for_most_of_the_log() -> Outcome {
     for change in ["wal_level changes from replica to logical", "wal_compression changes from pglz to off"] {
         assert!(notes.iter().any(|note| note.starts_with(change)), "{change}: {notes:?}");
     }
-    // The part under the other values is predicted as if it had been written under these.
+    // The part under the other values is predicted as if written under these.
     let error = all["self_check_error"].as_f64().unwrap();
     assert!(error.abs() < 0.08, "{error}");
     let part = forecast(&["--from", &changed.to_string(), "--set", "max_wal_size=2GB", wal]);
     let error = part["self_check_error"].as_f64().unwrap();
     assert!(error.abs() < 0.001, "{error}");
-    // The values of the part before are in force for most of a range there.
+    // In a range of the earlier part, its values are in effect for most of the range.
     let part = forecast(&["--to", &changed.to_string(), "--set", "max_wal_size=2GB", wal]);
     let values = ["wal_level", "wal_compression"].map(|name| traced(&part, name)["value"].as_str().unwrap());
     assert_eq!(values, ["replica", "pglz"]);
     Ok(())
 }
 
-/// With checksums: rows are changed, read after one checkpoint, and changed again after another one. A server with fewer checkpoints logs no
-/// image when the rows are read.
+/// With checksums, rows are changed, read after one checkpoint, and changed again after another. With fewer
+/// checkpoints, reading the rows logs no image.
 fn hint_bits_of_cycles_that_the_trace_does_not_have_are_within_the_error() -> Outcome {
     let written = |max_wal_size: &str| -> Result<_, walden_testing::Missing> {
         let cluster = builder()?

@@ -1,5 +1,5 @@
-//! WAL-G issue 358: `archive_command` did not end for a whole weekend. PostgreSQL counts no failure, as the
-//! command has no result.
+//! WAL-G issue 358: `archive_command` hung for a whole weekend. PostgreSQL counts no failure, as the command
+//! has no result.
 
 use walden_testing::Outcome;
 

@@ -1,5 +1,5 @@
-//! Pgwatch2 issue 208: `archive_command = '/bin/true'`. The server removes its WAL, and nothing is in any
-//! archive.
+//! Pgwatch2 issue 208: `archive_command = '/bin/true'`. The server removes its WAL, and no archive contains
+//! it.
 
 use walden_testing::Outcome;
 

@@ -1,4 +1,5 @@
-//! pgBackRest issue 274: archiving succeeds, and is slower than the server writes. That is a backlog, not a failure.
+//! pgBackRest issue 274: archiving succeeds, but is slower than the server writes. That is a backlog, not a
+//! failure.
 
 use walden_testing::Outcome;
 

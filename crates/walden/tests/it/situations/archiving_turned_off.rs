@@ -1,5 +1,5 @@
-//! Zalando postgres-operator issue 1486: `archive_mode` was turned off to save space. Files that wait to be
-//! archived keep nothing then.
+//! Zalando postgres-operator issue 1486: `archive_mode` was turned off to save space. Files waiting to be
+//! archived are then no longer kept.
 
 use walden_lab::StopMode;
 use walden_testing::Outcome;

@@ -1,5 +1,5 @@
 //! Multicluster-global-hub pull request 628 and Patroni issue 3117: a checkpoint is spread over most of
-//! `checkpoint_timeout`, and recovery needs the WAL since the one before until it ends.
+//! `checkpoint_timeout`, and until it ends, recovery needs the WAL since the previous one.
 
 use std::thread;
 use std::time::Duration;
@@ -12,7 +12,7 @@ pub fn run(major: u32) -> Outcome {
     let mut scene = Scene::start(major, &[("shared_buffers", "96MB")])?;
     scene.set("wal_recycle", "off");
     scene.run("CHECKPOINT");
-    // The volume requests a checkpoint, which would take most of an hour.
+    // The volume triggers a checkpoint, which would take most of an hour.
     scene.write(42);
     thread::sleep(Duration::from_millis(500));
     let (answer, before) = (scene.ask(), scene.wal_bytes());

@@ -1,5 +1,4 @@
-//! Patroni issue 3184: the slot of a member that does not consume it. Here its client comes back and catches
-//! up.
+//! Patroni issue 3184: the slot of a member that does not consume it. Here its client returns and catches up.
 
 use walden_testing::Outcome;
 
@@ -11,7 +10,7 @@ pub fn run(major: u32) -> Outcome {
     scene.write(12);
     scene.ask().expect(1, &["inactive physical slot member"]);
     scene.carry_out("let the client of slot member come back", |scene| {
-        // As a client does that has received everything.
+        // Like a client that has received everything.
         scene.run("SELECT pg_replication_slot_advance('member', pg_current_wal_lsn())");
     });
     Ok(())

@@ -1,4 +1,4 @@
-//! Barman issue 314: the process that receives hangs. Its connection stays open, so the slot is active while
+//! Barman issue 314: the receiver process hangs. Its connection stays open, so the slot is active while
 //! `pg_wal` grows.
 
 use rustix::process::Signal;

@@ -9,11 +9,11 @@ use super::scene::Scene;
 use crate::archive::text;
 use crate::material::make_archive;
 
-/// A receiver, which is killed in the end, also while it is stopped.
+/// A receiver, killed on drop, even if it is stopped.
 pub struct Receiver(Child);
 
 impl Receiver {
-    /// Starts one that uses a new slot, and waits until it is active.
+    /// Starts a receiver with a new slot, and waits until the slot is active.
     pub fn start(scene: &mut Scene, slot: &str) -> Receiver {
         let folder = scene.cluster.make_folder("received").unwrap();
         let (dsn, repo, spool) =
@@ -56,7 +56,7 @@ pub fn run(major: u32) -> Outcome {
     let receiver = Receiver::start(&mut scene, "replica");
     receiver.signal(Signal::STOP);
     scene.write(12);
-    // It was heard of less than 15 seconds ago.
+    // The client's last message is less than 15 seconds old.
     scene.ask().expect(
         0,
         &["active physical slot replica", "let the client of slot replica catch up (it is connected)"],

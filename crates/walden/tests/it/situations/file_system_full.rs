@@ -1,4 +1,5 @@
-//! Open Library issue 13549: the file system of `pg_wal` is full, and the server cannot start. Room comes before all other remedies.
+//! Open Library issue 13549: the file system of `pg_wal` is full, and the server cannot start. Making space
+//! precedes all other remedies.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -10,7 +11,7 @@ use walden_testing::{Missing, Outcome};
 use super::scene::{Answer, Scene};
 use crate::archive::text;
 
-/// A small file system in memory, unmounted in the end.
+/// A small file system in memory, unmounted on drop.
 struct SmallFileSystem(PathBuf);
 
 impl SmallFileSystem {
@@ -44,7 +45,7 @@ pub fn run(major: u32) -> Outcome {
     scene.cluster.start().unwrap();
     scene.client = scene.cluster.client("postgres").unwrap();
     let began = Instant::now();
-    // It ends in a panic of the server.
+    // The loop ends when the server panics.
     while scene
         .client
         .batch_execute("INSERT INTO t SELECT repeat('x', 1000) FROM generate_series(1, 900)")
@@ -69,7 +70,7 @@ pub fn run(major: u32) -> Outcome {
     Ok(())
 }
 
-/// Moves `pg_wal` into another file system, with a symbolic link in its place.
+/// Moves `pg_wal` to another file system, and replaces it by a symbolic link.
 fn move_wal(scene: &Scene, small: &SmallFileSystem) {
     let (from, to) = (scene.cluster.data_dir().join("pg_wal"), small.0.join("pg_wal"));
     let moved = Command::new("cp").args(["-a", text(&from), text(&to)]).status();

@@ -1,4 +1,5 @@
-//! Pgoperate issue 15: old segments stay on one site after a switchover. From the files alone, nothing shows whether a slot has a client.
+//! Pgoperate issue 15: old segments stay on one site after a switchover. Files alone do not show whether a
+//! slot has a client.
 
 use walden_testing::Outcome;
 

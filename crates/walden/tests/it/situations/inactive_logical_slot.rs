@@ -1,4 +1,4 @@
-//! CourtListener issue 910: a subscription was removed, its slot stayed on the publisher.
+//! CourtListener issue 910: a subscription was removed, but its slot remained on the publisher.
 
 use walden_testing::Outcome;
 

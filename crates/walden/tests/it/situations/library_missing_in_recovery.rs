@@ -1,4 +1,5 @@
-//! CloudNativePG issue 10840: recovery runs without the original's `shared_preload_libraries`, and an extension has records of its own.
+//! CloudNativePG issue 10840: recovery runs without the original's `shared_preload_libraries`, but an
+//! extension has its own WAL records.
 
 use std::fs;
 use std::process::Command;

@@ -1,5 +1,5 @@
-//! Crunchy postgres-operator issue 2531: no repository is set up. Before the first segment is complete,
-//! nothing shows that.
+//! Crunchy postgres-operator issue 2531: no repository is set up. This is not visible before the first
+//! segment is complete.
 
 use walden_testing::Outcome;
 

@@ -1,5 +1,5 @@
 //! Altinity clickhouse-sink-connector issue 246: a slot holds WAL. With `publish_via_partition_root`, the
-//! view of published tables has the root alone, and its partitions are published all the same.
+//! view of published tables lists only the root, but its partitions are published, too.
 
 use walden_testing::Outcome;
 

@@ -95,15 +95,15 @@ impl Scene {
     }
 
     /// Carries out the remedy whose text has `part`, after a checkpoint has released its own share. Expects
-    /// that `pg_wal` shrinks by the bytes that this remedy promised. Checkpoints remove files here instead of
-    /// renaming them, as the answer advises.
+    /// that `pg_wal` shrinks by the bytes that this remedy promised. As the answer advises, checkpoints here
+    /// remove files instead of renaming them.
     pub fn carry_out(&mut self, part: &str, action: impl FnOnce(&mut Scene)) {
         self.carry_out_after(part, action, |scene| {
             scene.run("CHECKPOINT");
         });
     }
 
-    /// As [`Scene::carry_out`], where more than a checkpoint has to follow.
+    /// Like [`Scene::carry_out`], for remedies that need more than a final checkpoint.
     pub fn carry_out_after(
         &mut self,
         part: &str,
@@ -141,7 +141,7 @@ impl Answer {
         let print = |format: &str| walden(&[&["retention", "--format", format], arguments].concat());
         let (table, json) = (print("table"), print("json"));
         assert!(table.code <= 1 && table.code == json.code, "{table:?}, {json:?}");
-        // Lines are as wide as the terminal.
+        // Lines are wrapped to the terminal's width.
         let text = table.stdout.split_whitespace().collect::<Vec<_>>().join(" ");
         Answer { code: table.code, text, document: serde_json::from_str(&json.stdout).unwrap() }
     }

@@ -1,4 +1,5 @@
-//! CloudNativePG issue 6152: archiving failed, the volume filled up, and the server crashed. The files alone have to show the cause.
+//! CloudNativePG issue 6152: archiving failed, the volume filled up, and the server crashed. The files alone
+//! must show the cause.
 
 use walden_testing::Outcome;
 

@@ -1,5 +1,5 @@
-//! Airbyte issue 27647 and psycopg2 issue 1189: `confirmed_flush_lsn` advances, `restart_lsn` does not. A
-//! forgotten prepared transaction is the cause, which no view of replication shows.
+//! Airbyte issue 27647 and psycopg2 issue 1189: `confirmed_flush_lsn` advances, but `restart_lsn` does not.
+//! The cause is a forgotten prepared transaction, which no view of replication shows.
 
 use std::thread;
 use std::time::Duration;
@@ -32,7 +32,8 @@ pub fn run(major: u32) -> Outcome {
     Ok(())
 }
 
-/// The slot advances to a record of running transactions after the end of the last one that it waited for.
+/// Advances the slot to a record of running transactions after the end of the last transaction that it waited
+/// for.
 pub fn confirm_and_checkpoint(scene: &mut Scene) {
     for _ in 0..3 {
         scene.run("CREATE TEMP TABLE IF NOT EXISTS noise (id int)");

@@ -1,5 +1,5 @@
 //! PgJDBC issue 1983: a session is idle in a transaction that has written, and a logical slot keeps the WAL
-//! from its start.
+//! since its start.
 
 use walden_testing::Outcome;
 

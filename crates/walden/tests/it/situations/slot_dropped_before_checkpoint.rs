@@ -1,4 +1,5 @@
-//! Crunchy postgres-operator issue 2757: a slot was dropped, and `pg_wal` is as large as before. The next checkpoint removes the files.
+//! Crunchy postgres-operator issue 2757: a slot was dropped, but `pg_wal` is as large as before. The next
+//! checkpoint removes the files.
 
 use walden_testing::Outcome;
 

@@ -1,5 +1,5 @@
 //! Patroni issue 3641 and Electric issue 1089: `max_slot_wal_keep_size` has invalidated a slot. Its client
-//! fails for ever, and the slot must be dropped by hand.
+//! fails forever, and the slot must be dropped manually.
 
 use walden_testing::Outcome;
 

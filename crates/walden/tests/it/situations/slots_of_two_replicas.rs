@@ -1,5 +1,4 @@
-//! Zalando postgres-operator issue 1061: two slots at the same position. To drop one of them releases
-//! nothing.
+//! Zalando postgres-operator issue 1061: two slots at the same LSN. Dropping one of them releases nothing.
 
 use walden_testing::Outcome;
 

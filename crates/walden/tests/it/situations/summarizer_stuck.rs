@@ -1,4 +1,5 @@
-//! Databasus pull request 759: a WAL summarizer that makes no progress for minutes. As a last resort, `summarize_wal` is turned off.
+//! Databasus pull request 759: the WAL summarizer makes no progress for minutes. As a last resort,
+//! `summarize_wal` is turned off.
 
 use std::fs::File;
 use std::time::{Duration, SystemTime};
@@ -22,7 +23,7 @@ pub fn run(major: u32) -> Outcome {
     Ok(())
 }
 
-/// Lets the finished segments look as if they were written ten minutes ago.
+/// Sets the modification time of finished segments to ten minutes ago.
 fn make_older(scene: &Scene) {
     let time = SystemTime::now() - Duration::from_secs(600);
     for entry in std::fs::read_dir(scene.cluster.data_dir().join("pg_wal")).unwrap().flatten() {

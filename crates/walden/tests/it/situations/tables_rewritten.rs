@@ -1,5 +1,5 @@
-//! Go-pq-cdc issue 136: only some tables are published. A slot mostly holds WAL of others: a materialized
-//! view that was refreshed, and tables that were dropped.
+//! Go-pq-cdc issue 136: only some tables are published. A slot mostly holds WAL of others: a refreshed
+//! materialized view, and dropped tables.
 
 use walden_testing::Outcome;
 
@@ -24,7 +24,7 @@ pub fn run(major: u32) -> Outcome {
     let bytes = |field: &str| backlog[field].as_u64().unwrap() as f64;
     let share = bytes("unpublished_bytes") / bytes("own_database_bytes");
     assert!(share > 0.98, "{share}: {backlog:#}");
-    // The rows before a rewrite of the published table stay its own.
+    // Rows from before a rewrite of the published table still count as published.
     scene.run("INSERT INTO published SELECT i, repeat('y', 500) FROM generate_series(1, 20000) AS i");
     let before = scene.ask().document["backlogs"][0]["unpublished_bytes"].as_u64().unwrap();
     scene.run("TRUNCATE published");

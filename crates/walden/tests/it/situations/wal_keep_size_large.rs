@@ -1,4 +1,4 @@
-//! Crunchy postgres-operator issue 1136: everything is archived, and the default of the operator keeps 400
+//! Crunchy postgres-operator issue 1136: everything is archived, but the operator's default keeps 400
 //! segments.
 
 use walden_testing::Outcome;
@@ -10,7 +10,7 @@ pub fn run(major: u32) -> Outcome {
     scene.write(20);
     scene.run("CHECKPOINT");
     let (answer, before) = (scene.ask(), scene.wal_bytes());
-    // A checkpoint may rename all that it releases here, so the folder need not shrink.
+    // A checkpoint may rename all files that it releases here, so the folder need not shrink.
     answer.expect(
         0,
         &[

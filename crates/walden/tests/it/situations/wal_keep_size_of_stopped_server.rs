@@ -1,4 +1,5 @@
-//! Canonical postgresql-operator pull request 799: `wal_keep_size` is configurable. It was set too large, and the server was stopped.
+//! Canonical postgresql-operator pull request 799: `wal_keep_size` is configurable. It was set too large, and
+//! the server was stopped.
 
 use walden_lab::StopMode;
 use walden_testing::Outcome;
