@@ -1,4 +1,4 @@
-//! What there is of encryption in a build without it: encrypted archives are noticed, and refused.
+//! Replaces encryption in a build without it: detects encrypted archives and refuses them.
 
 use std::ops::Range;
 
@@ -6,7 +6,7 @@ use super::{KEYS, KeyOptions, failure};
 use crate::store::{Cause, Created, FileHash, Store, StoreError};
 use crate::stored::object::Finding;
 
-/// There is none.
+/// Never exists in this build.
 pub enum Engine {}
 
 const PROBLEM: &str = "the archive is encrypted, and this program was built without encryption";

@@ -1,4 +1,4 @@
-//! What an encrypted archive does where a plain one passes things on.
+//! Implements the operations of an encrypted archive.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -12,22 +12,22 @@ use super::{KEYS, KeyOptions, failure, keys, sealed};
 use crate::store::{Cause, Created, FileHash, MAX_OBJECT_BYTES, Store, StoreError};
 use crate::stored::object::Finding;
 
-/// Headers that are kept: a reader at each of many objects at once, and no more.
+/// Number of cached headers, enough for one reader at each of many objects.
 const KEPT_HEADERS: usize = 64;
 
-/// The keys of an encrypted archive, as far as they are needed.
+/// The keys of an encrypted archive, loaded on demand.
 pub struct Engine {
-    /// The recipient that `archive.json` states.
+    /// The recipient in `archive.json`.
     first: String,
     options: KeyOptions,
     recipient: OnceLock<(String, Recipient)>,
     unlocked: OnceLock<Unlocked>,
-    /// The recipients that the archive had when they were asked for.
+    /// The archive's recipients when they were last read.
     own_recipients: OnceLock<Vec<String>>,
     headers: Mutex<VecDeque<Arc<Known>>>,
 }
 
-/// An object's header and size, which never change.
+/// An object's header and stored size, which never change.
 struct Known {
     key: String,
     header: Header,
@@ -35,7 +35,7 @@ struct Known {
 }
 
 impl Engine {
-    /// The keys of an archive that states a recipient.
+    /// Creates the engine of an archive whose `archive.json` or keys state the recipient `first`.
     pub fn new(first: &str, options: &KeyOptions) -> Result<Engine, String> {
         for recipient in [Some(first), options.recipient.as_deref()].into_iter().flatten() {
             keys::parse_recipient(recipient)?;
@@ -50,24 +50,24 @@ impl Engine {
         })
     }
 
-    /// The newest recipient that the keys of an archive state.
+    /// Returns the newest recipient that the archive's keys state.
     pub fn stated_recipient(inner: &dyn Store) -> Result<String, StoreError> {
         let newest = keys::expect_newest(inner)?.recipients.into_iter().next();
         newest.ok_or_else(|| no_recipient(inner))
     }
 
-    /// The recipient that the archive had at its beginning, by what its newest keys state.
+    /// Returns the archive's first recipient, according to its newest keys.
     pub fn oldest_recipient(&self, inner: &dyn Store) -> Result<String, StoreError> {
         let oldest = keys::expect_newest(inner)?.recipients.pop();
         oldest.ok_or_else(|| no_recipient(inner))
     }
 
-    /// Makes sure that the keys are there.
+    /// Checks that the keys exist.
     pub fn expect_keys(&self, inner: &dyn Store) -> Result<(), StoreError> {
         keys::expect_any(inner)
     }
 
-    /// What is wrong with the generations of keys.
+    /// Reports problems with the generations of keys.
     pub fn key_faults(&self, inner: &dyn Store) -> Result<Vec<Finding>, StoreError> {
         keys::faults(inner, &self.first, self.options.identity.as_deref())
     }
@@ -77,7 +77,7 @@ impl Engine {
         keys::change(inner, &self.first, recipient.as_deref(), identity.as_deref(), change)
     }
 
-    /// The recipient to which objects are encrypted now.
+    /// Returns the recipient for new objects.
     pub fn recipient(&self, inner: &dyn Store) -> Result<String, StoreError> {
         self.writing(inner).map(|(text, _)| text.clone())
     }
@@ -86,7 +86,7 @@ impl Engine {
         if let Some(known) = self.recipient.get() {
             return Ok(known);
         }
-        // What is encrypted to a key whose private one is damaged, nobody could read.
+        // Nothing is encrypted to damaged keys: its private key may be lost.
         let stated = keys::expect_newest(inner)?.recipients;
         let newest = stated.first().ok_or_else(|| no_recipient(inner))?;
         let text = match &self.options.recipient {
@@ -104,7 +104,7 @@ impl Engine {
         Ok(self.recipient.get_or_init(|| (text, recipient)))
     }
 
-    /// Reads the archive's private keys with a user's.
+    /// Decrypts the archive's private keys with the user's private key.
     pub fn unlock(&self, inner: &dyn Store) -> Result<(), StoreError> {
         self.unlocked(inner).map(drop)
     }
@@ -125,11 +125,11 @@ impl Engine {
         Ok(self.own_recipients.get_or_init(|| stated))
     }
 
-    /// Makes sure that an object is encrypted to a recipient that the archive has or had: else its tags may be the right ones, and nobody
-    /// can read it.
+    /// Checks that an object is encrypted to a current or former recipient of the archive. Otherwise it may
+    /// have correct tags although the archive's keys cannot decrypt it.
     fn expect_own(&self, inner: &dyn Store, key: &str, recipient: &str) -> Result<(), StoreError> {
         let is_among = |own: &[String]| own.iter().any(|own| own == recipient);
-        // The keys may have changed since.
+        // The keys may have changed since they were last read.
         if is_among(self.own_recipients(inner)?) || is_among(&keys::all_recipients(inner)?) {
             return Ok(());
         }
@@ -139,7 +139,7 @@ impl Engine {
         Err(failure(inner, "decrypt", &sealed(key), Cause::ForeignKey, problem))
     }
 
-    /// The error of an object that cannot be decrypted: where none of the private keys opens it, why that is so.
+    /// Returns the error for an object that cannot be decrypted, with the reason if no private key opens it.
     fn undecryptable(
         &self,
         inner: &dyn Store,
@@ -186,7 +186,8 @@ impl Engine {
         inner.create(&sealed(key), &object::seal(parsed, &stated, content).map_err(failed)?)
     }
 
-    /// What an object's header states, which is that of the key and of a key of the archive's: as much as is known without a private key.
+    /// Returns the statement in an object's header after checking its key and recipient. This is all that can
+    /// be checked without a private key.
     pub fn stated(&self, inner: &dyn Store, key: &str) -> Result<Stated, StoreError> {
         let stated = self.read_header(inner, key)?.stated;
         if stated.key != key {

@@ -1,12 +1,14 @@
-//! The archive's keys, and the users who may read.
+//! Manages the archive's keys and the users who can read the archive.
 //!
-//! Each change writes a further generation, `keys/0002.age` after `keys/0001.age`: the archive's private keys, newest first, as a
-//! file of identities that age itself reads, encrypted to every user. Its header states in plain, in a stanza `walden-keys`, which
-//! public keys these are. The newest generation that a user can decrypt has all keys there ever were.
+//! Each change writes a new generation, for example `keys/0002.age` after `keys/0001.age`. A generation is an
+//! age identity file with the archive's private keys, newest first, encrypted to every user. Its header lists
+//! the corresponding public keys in plain text, in a `walden-keys` stanza. The newest generation that a user
+//! can decrypt contains every key the archive has used.
 //!
-//! Beside it lies its checksum, `keys/0002.age.blake3`, as `b3sum` writes and checks it: who writes has no private key, and would go on
-//! after damage that only those who read notice. The header cannot have the checksum, as age makes what follows it at random once the
-//! header is made. Generations that were written before there were checksums have none.
+//! Each generation has a checksum file, such as `keys/0002.age.blake3`, in the format of `b3sum`. Writers
+//! have no private key, so they detect damage only by this checksum. The header cannot contain it because age
+//! generates the nonce that follows at random after writing the header. Generations from versions without
+//! checksums have none.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashSet};
@@ -31,39 +33,38 @@ use crate::stored::object::{Finding, to_hex};
 
 /// The stanza's type.
 const STANZA: &str = "walden-keys";
-/// What the key of a generation's checksum ends with, behind the generation's own.
+/// Suffix that turns a generation's key into that of its checksum.
 const CHECKSUM: &str = ".blake3";
 /// Largest accepted file of identities, in bytes.
 const MAX_IDENTITY_FILE: u64 = 1 << 20;
 
-/// What a generation of keys states in plain.
+/// The plain-text statement of a generation of keys.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Statement {
-    /// Which generation, from 1 on.
+    /// Generation number, starting at 1.
     pub generation: u32,
-    /// The archive's recipients: the first is the one to encrypt to, the others had their time.
+    /// The archive's recipients, newest first. New objects are encrypted to the first.
     pub recipients: Vec<String>,
-    /// Who can read.
+    /// Users who can read the archive.
     pub users: Vec<User>,
-    /// When it was made, in microseconds since 1970-01-01 00:00:00 UTC.
+    /// Creation time in microseconds since 1970-01-01 00:00:00 UTC.
     pub created: i64,
 }
 
-/// Somebody who can read.
+/// A user who can read the archive.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct User {
     /// The user's public key.
     pub recipient: String,
-    /// What people call it.
+    /// Display name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
 }
 
 impl User {
-    /// A user as people write it: `age1...`, or `NAME=age1...`.
+    /// Parses a user in the form `age1...` or `NAME=age1...`.
     ///
-    /// # Errors
-    /// What is wrong with it.
+    /// # Errors A description of the problem.
     pub fn parse(text: &str) -> Result<User, String> {
         let (name, recipient) = match text.split_once('=') {
             Some((name, recipient)) => (Some(name.trim().to_owned()), recipient.trim()),
@@ -76,7 +77,7 @@ impl User {
         Ok(User { recipient: recipient.to_owned(), name })
     }
 
-    /// Whether a text is this user's public key or name.
+    /// Returns whether the text is this user's public key or name.
     fn is_named(&self, text: &str) -> bool {
         self.recipient == text || self.name.as_deref() == Some(text)
     }
@@ -86,11 +87,11 @@ impl User {
 pub struct KeyPair {
     /// The public key: `age1...`
     pub recipient: String,
-    /// A file of identities with the private key, as `age-keygen` writes it.
+    /// An age identity file with the private key, as `age-keygen` writes it.
     pub identity_file: String,
 }
 
-/// Makes a key pair for a user.
+/// Generates a key pair for a user.
 pub fn generate() -> KeyPair {
     let identity = Identity::generate();
     let recipient = identity.to_public().to_string();
@@ -98,10 +99,9 @@ pub fn generate() -> KeyPair {
     KeyPair { recipient, identity_file }
 }
 
-/// The public key in a text.
+/// Parses a public key.
 ///
-/// # Errors
-/// Why it is none, for people.
+/// # Errors A message that describes the problem.
 pub fn parse_recipient(text: &str) -> Result<Recipient, String> {
     if text.starts_with("AGE-SECRET-KEY-") {
         return Err("expected a public key (age1...), found a private key".to_owned());
@@ -110,18 +110,17 @@ pub fn parse_recipient(text: &str) -> Result<Recipient, String> {
         .map_err(|problem| format!("expected a public key of age (age1...), found {text:?}: {problem}"))
 }
 
-/// The newest generation's statement; nothing if there are no keys.
+/// Returns the newest generation's statement, or `None` if the archive has no keys.
 ///
-/// # Errors
-/// The store's, and [`Cause::KeysDamaged`] where the newest generation is gone or is not as it was stored, as far as that is known without
-/// a private key.
+/// # Errors The store's errors, and [`Cause::KeysDamaged`] if the newest generation is missing or damaged, as
+/// far as this can be checked without a private key.
 pub fn newest(inner: &dyn Store) -> Result<Option<Statement>, StoreError> {
     let stored = generations(inner)?;
     let newest = stored.last_key_value();
     newest.map(|(&generation, &stored)| read_checked(inner, generation, stored).map(|(it, _)| it)).transpose()
 }
 
-/// The newest generation's statement, of an archive that is encrypted.
+/// Returns the newest generation's statement of an encrypted archive.
 ///
 /// # Errors
 /// [`Cause::KeysMissing`], and as [`newest`].
@@ -129,7 +128,7 @@ pub fn expect_newest(inner: &dyn Store) -> Result<Statement, StoreError> {
     newest(inner)?.ok_or_else(|| missing(inner))
 }
 
-/// Makes sure that an archive that is encrypted has keys: what is encrypted to keys that are gone, nobody could read.
+/// Checks that an encrypted archive has keys: without them, new objects might be unreadable.
 ///
 /// # Errors
 /// [`Cause::KeysMissing`], and the store's.
@@ -137,13 +136,13 @@ pub fn expect_any(inner: &dyn Store) -> Result<(), StoreError> {
     expect(inner).map(drop)
 }
 
-/// The generations of keys of an archive that is encrypted, of which there is one at least.
+/// Returns the generations of an encrypted archive's keys, at least one.
 fn expect(inner: &dyn Store) -> Result<BTreeMap<u32, Stored>, StoreError> {
     let found = generations(inner)?;
     if found.is_empty() { Err(missing(inner)) } else { Ok(found) }
 }
 
-/// The archive's recipients by all generations that can be read.
+/// Returns all of the archive's recipients, according to every readable generation.
 ///
 /// # Errors
 /// The store's.
@@ -159,14 +158,14 @@ pub fn all_recipients(inner: &dyn Store) -> Result<Vec<String>, StoreError> {
     Ok(found)
 }
 
-/// What is wrong with the generations of keys, the newest first, as far as it is known with the private key in a file, or without one.
+/// Reports problems with the generations of keys, newest first. Checks more if `file` contains a private key.
 ///
-/// `first` is the recipient that the archive had at its beginning.
+/// `first` is the archive's first recipient.
 ///
 /// # Errors
 /// The store's.
 pub fn faults(inner: &dyn Store, first: &str, file: Option<&Path>) -> Result<Vec<Finding>, StoreError> {
-    // What is wrong with the file is said where it is needed.
+    // Operations that need the identity file report its problems.
     let own = file.and_then(|file| read_identity_file(file).ok()).unwrap_or_default();
     let (mut found, mut statements) = (Vec::new(), Vec::new());
     for (&generation, &stored) in generations(inner)?.iter().rev() {
@@ -176,7 +175,7 @@ pub fn faults(inner: &dyn Store, first: &str, file: Option<&Path>) -> Result<Vec
                 let problem = error.source.as_deref().map_or_else(|| error.to_string(), |it| error_text(it));
                 found.push(Finding { object: error.key, problem });
             }
-            // Removed since it was listed.
+            // Removed since the listing.
             Err(error) if error.cause == Cause::NotFound => {}
             Err(error) => return Err(error),
         }
@@ -206,19 +205,19 @@ fn missing(inner: &dyn Store) -> StoreError {
     }
 }
 
-/// What is wrong with a generation.
+/// Returns the error for a damaged generation.
 fn damaged(inner: &dyn Store, generation: u32, problem: String) -> StoreError {
     failure(inner, "use", &key_of(generation), Cause::KeysDamaged, problem)
 }
 
-/// A generation that is there by its listing.
+/// A generation of keys after its checks.
 struct Inspected {
     statement: Statement,
-    /// The private keys, newest first; nothing if no own one opens it.
+    /// The private keys, newest first, or `None` if no given identity decrypts them.
     identities: Option<Vec<Identity>>,
 }
 
-/// Looks at all of a generation that can be looked at with some private keys.
+/// Checks a generation as far as the given private keys permit.
 fn inspect(
     inner: &dyn Store,
     generation: u32,
@@ -233,7 +232,7 @@ fn inspect(
     Ok(Inspected { statement, identities })
 }
 
-/// What a generation states, and its bytes, compared with its checksum if it has one.
+/// Reads a generation's statement and bytes, and verifies its checksum if it has one.
 fn read_checked(
     inner: &dyn Store,
     generation: u32,
@@ -256,7 +255,7 @@ fn read_checked(
                 };
                 return Err(damaged(inner, generation, problem));
             }
-            // Removed since it was listed.
+            // Removed since the listing.
             Err(error) if error.cause == Cause::NotFound => {}
             Err(error) => return Err(error),
         }
@@ -276,7 +275,7 @@ fn read_statement(inner: &dyn Store, generation: u32, content: &[u8]) -> Result<
     let damaged = |problem: String| damaged(inner, generation, problem);
     let opening = Opening { identities: &[], json: RefCell::new(None) };
     let decryptor = Decryptor::new_buffered(content).map_err(|error| damaged(error.to_string()))?;
-    // Without identities nothing is decrypted; the stanzas are shown all the same.
+    // Decrypts nothing because it has no identities, but passes the stanzas to `opening`.
     let _ = decryptor.decrypt(iter::once(&opening as _));
     let json =
         opening.json.take().ok_or_else(|| damaged(format!("expected a stanza {STANZA}, found none")))?;
@@ -293,11 +292,10 @@ fn read_statement(inner: &dyn Store, generation: u32, content: &[u8]) -> Result<
     Ok(statement)
 }
 
-/// Gives a new archive a key pair of its own, which these users can read; the statement of the keys that are there, if these were
-/// written by an interrupted call before.
+/// Creates the keys of a new archive and encrypts them to the users. Returns the existing statement if an
+/// interrupted call already wrote it.
 ///
-/// # Errors
-/// An archive that has something in it already, or keys of other users; the store's.
+/// # Errors The archive is not empty, its keys belong to other users, or the store failed.
 pub(super) fn initialise(inner: &dyn Store, users: &[User]) -> Result<Statement, StoreError> {
     let refused = |problem: &str| failure(inner, "encrypt", "the archive", Cause::Other, problem);
     if users.is_empty() {
@@ -328,25 +326,26 @@ pub(super) fn initialise(inner: &dyn Store, users: &[User]) -> Result<Statement,
 /// A change of the archive's keys.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Change {
-    /// These can read as well, whatever is and will be in the archive.
+    /// Grants these users access to all present and future objects.
     Add(Vec<User>),
-    /// Those with these recipients or names can no longer read what will be stored, under a new key of the archive.
+    /// Removes users by recipient or name: a new key of the archive prevents them from reading future
+    /// objects.
     Remove(Vec<String>),
-    /// What will be stored gets a new key of the archive.
+    /// Replaces the archive's key for future objects.
     Rotate,
 }
 
-/// Writes a further generation of keys; needs the private key of a user, which the file has.
+/// Writes a new generation of keys. This requires a user's private key.
 ///
-/// The new generation has every key that an earlier one states, that `archive.json` states (`first`) and that is expected here
-/// (`pinned`), or it is not written; and an earlier one is removed only if a later one was decrypted that has all of these.
+/// The new generation must contain every key that an earlier generation states, the one in `archive.json`
+/// (`first`), and the one that the configuration expects (`pinned`); otherwise it is not written. Earlier
+/// generations are removed only if a later one that contains all these keys was decrypted.
 ///
-/// After a removal the earlier generations, which the removed users can decrypt, are removed too. A removal that was interrupted before
-/// that is finished by the next change, and by the same one once more.
+/// Removing users also removes the earlier generations, which they can still decrypt. If a removal is
+/// interrupted before that, the next change completes it, and so does repeating it.
 ///
-/// # Errors
-/// A change that changes nothing or leaves nobody, keys that somebody else changed at the same moment, a generation that is damaged or
-/// gone, and the store's.
+/// # Errors A change without effect, a change that removes every user, a concurrent change, a damaged or
+/// missing generation, and the store's errors.
 pub(super) fn change(
     inner: &dyn Store,
     first: &str,
@@ -376,7 +375,7 @@ pub(super) fn change(
         return Err(failure(inner, "change", "the keys", Cause::OtherRecipient, problem));
     }
     let is_newest_whole = is_opened && expected.len() == before.recipients.len();
-    // The archive's own private keys may have been decrypted by hand.
+    // The user may supply the archive's own private keys, decrypted manually.
     let names = own.iter().map(public_key).collect::<Vec<_>>();
     let opened = earlier.iter_mut().rev().filter_map(|it| it.identities.take()).flatten();
     let mut known: Vec<(String, Identity)> = newest
@@ -455,20 +454,20 @@ pub(super) fn change(
     Ok(made)
 }
 
-/// Earlier generations that somebody can decrypt who cannot decrypt the newest one.
+/// Returns the earlier generations that are readable by a user who cannot read the newest one.
 fn superseded<'a>(earlier: &'a [Inspected], newest: &Statement) -> Vec<&'a Statement> {
     let can_still_read = |user: &User| newest.users.iter().any(|known| known.recipient == user.recipient);
     let statements = earlier.iter().map(|it| &it.statement);
     statements.filter(|statement| !statement.users.iter().all(can_still_read)).collect()
 }
 
-/// Removes a generation, after its checksum, which would say else that the generation is gone.
+/// Removes a generation after its checksum: a checksum on its own would mean that the generation was lost.
 fn remove(inner: &dyn Store, generation: u32) -> Result<(), StoreError> {
     inner.remove(&checksum_of(generation))?;
     inner.remove(&key_of(generation))
 }
 
-/// Writes a generation that was decrypted once more, and its checksum, and reads it back.
+/// Encrypts a generation, decrypts it again for comparison, stores it with its checksum, and reads it back.
 fn write(
     inner: &dyn Store,
     generation: u32,
@@ -518,7 +517,7 @@ fn write(
             "somebody else changed the keys at the same moment; look at them and try again".to_owned(),
         ));
     }
-    // Before it is read back: a store that has damaged it is noticed by everybody then.
+    // The checksum is stored before the read-back, so that everyone detects a store that damaged the keys.
     inner.create(&checksum_of(generation), checksum_text(generation, &content).as_bytes())?;
     if inner.read(&key)? != content {
         return Err(failed("the store does not give back what was stored".to_owned()));
@@ -527,30 +526,30 @@ fn write(
     Ok(read_checked(inner, generation, stored)?.0)
 }
 
-/// A generation's checksum as `b3sum` writes it.
+/// Returns a generation's checksum file in the format of `b3sum`.
 fn checksum_text(generation: u32, content: &[u8]) -> String {
     let key = key_of(generation);
     let name = key.strip_prefix(KEYS).unwrap_or(&key);
     format!("{}  {name}\n", to_hex(blake3::hash(content).as_bytes()))
 }
 
-/// The archive's private keys, as far as a user's opens them.
+/// The archive's private keys that a user's key decrypts.
 pub struct Unlocked {
     /// Newest first.
     pub identities: Vec<Identity>,
-    /// What is wrong with a later generation than the one that they are from.
+    /// Damage in a generation later than the one that supplied the keys.
     pub damage: Option<String>,
 }
 
-/// Reads the archive's private keys, newest first, with the private key of a user.
+/// Decrypts the archive's private keys, newest first, with a user's private key.
 ///
-/// # Errors
-/// [`Cause::Locked`] without a file of identities, [`Cause::WrongIdentity`] with another's, [`Cause::UnreadableIdentity`],
-/// [`Cause::ProtectedIdentity`] and [`Cause::NoIdentity`] with a file that cannot be used, [`Cause::KeysMissing`],
-/// [`Cause::KeysDamaged`] if that is why nothing is opened, and the store's.
+/// # Errors [`Cause::Locked`] without an identity file; [`Cause::WrongIdentity`] if its key is not a user's;
+/// [`Cause::UnreadableIdentity`], [`Cause::ProtectedIdentity`] and [`Cause::NoIdentity`] if the file is
+/// unusable; [`Cause::KeysMissing`]; [`Cause::KeysDamaged`] if damage prevents decryption; and the store's
+/// errors.
 pub fn unlock(inner: &dyn Store, first: &str, file: Option<&Path>) -> Result<Unlocked, StoreError> {
     let own = read_identity_file(file.ok_or_else(|| locked(inner))?)?;
-    // The archive's own key, decrypted by hand from one of the generations.
+    // The identity file contains the archive's own key, decrypted manually from a generation.
     if own.iter().any(|identity| public_key(identity) == first) {
         return Ok(Unlocked { identities: own, damage: None });
     }
@@ -564,9 +563,9 @@ pub fn unlock(inner: &dyn Store, first: &str, file: Option<&Path>) -> Result<Unl
                 return Ok(Unlocked { identities, damage });
             }
             Ok(None) => {}
-            // Removed since it was listed.
+            // Removed since the listing.
             Err(error) if error.cause == Cause::NotFound => {}
-            // An earlier generation has all keys but the latest.
+            // An earlier generation has every key except the latest.
             Err(error) if error.cause == Cause::KeysDamaged => damage = damage.or(Some(error)),
             Err(error) => return Err(error),
         }
@@ -585,7 +584,7 @@ fn locked(inner: &dyn Store) -> StoreError {
     }
 }
 
-/// None of the archive's keys is opened by the private keys to some public ones.
+/// Returns the error if the private keys of these public keys decrypt none of the archive's keys.
 fn wrong_identity(inner: &dyn Store, own: &[String]) -> StoreError {
     let own = own.join(", ");
     let problem = format!("expected the private key of one of the archive's users, found that of {own}");
@@ -596,7 +595,7 @@ fn public_key(identity: &Identity) -> String {
     identity.to_public().to_string()
 }
 
-/// The private keys in a generation; nothing if none of the identities is one of its users'.
+/// Decrypts the private keys in a generation. Returns `None` if none of the identities belongs to its users.
 fn decrypt_generation(
     inner: &dyn Store,
     generation: u32,
@@ -611,7 +610,7 @@ fn decrypt_generation(
         Ok(reader) => reader,
         Err(DecryptError::NoMatchingKeys) => {
             let is_user = |own: &String| statement.users.iter().any(|user| user.recipient == *own);
-            // What is damaged of the header is nobody's key.
+            // A user's key fails to decrypt the generation only if the header is damaged.
             return match identities.iter().map(public_key).find(is_user) {
                 Some(own) => Err(damaged(format!(
                     "expected that the private key to {own} opens it, as its header says"
@@ -653,7 +652,7 @@ fn read_identity_file(path: &Path) -> Result<Vec<Identity>, StoreError> {
     parse_identities(&text).map_err(|problem| failed(Cause::NoIdentity, problem.into()))
 }
 
-/// The private keys in a file of identities. What is wrong with it is said without its content, which is secret.
+/// Parses an identity file. Errors omit its content, which is secret.
 fn parse_identities(text: &str) -> Result<Vec<Identity>, String> {
     let lines = text.lines().enumerate().map(|(number, line)| (number + 1, line.trim()));
     let identities: Result<Vec<Identity>, String> = lines
@@ -670,14 +669,14 @@ fn parse_identities(text: &str) -> Result<Vec<Identity>, String> {
     }
 }
 
-/// What is stored of a generation.
+/// The stored parts of a generation.
 #[derive(Clone, Copy, Default)]
 struct Stored {
     has_keys: bool,
     has_checksum: bool,
 }
 
-/// The generations there are, and those of which the checksum is left.
+/// Lists the stored generations, and those with only a checksum.
 fn generations(inner: &dyn Store) -> Result<BTreeMap<u32, Stored>, StoreError> {
     let mut found: BTreeMap<u32, Stored> = BTreeMap::new();
     inner.list(KEYS, &mut |listed| {
@@ -693,7 +692,8 @@ fn generations(inner: &dyn Store) -> Result<BTreeMap<u32, Stored>, StoreError> {
             stored.has_checksum |= is_checksum;
         }
     })?;
-    // A generation is stored before its checksum and removed after it. A listing may have been begun before and ended after that.
+    // A generation is stored before its checksum and removed after it. A concurrent listing can miss the
+    // generation.
     for (&generation, stored) in &mut found {
         if !stored.has_keys {
             stored.has_keys = exists(inner, &key_of(generation))?;
@@ -712,11 +712,11 @@ fn checksum_of(generation: u32) -> String {
     format!("{}{CHECKSUM}", key_of(generation))
 }
 
-/// Every user, and the stanza beside theirs.
+/// Encrypts to all users and adds the stanza with the statement.
 struct Sealing {
     readers: Vec<Recipient>,
     json: Vec<u8>,
-    /// The key of the file, for the comparison.
+    /// The file key, for decrypting again to compare.
     file_key: RefCell<Option<FileKey>>,
 }
 
@@ -732,7 +732,7 @@ impl age::Recipient for Sealing {
     }
 }
 
-/// A user's identities, and what they saw of the header.
+/// Decrypts with a user's identities and captures the statement's stanza.
 struct Opening<'a> {
     identities: &'a [Identity],
     json: RefCell<Option<Vec<u8>>>,

@@ -1,12 +1,14 @@
-//! Encryption on the client: the store sees names, sizes and ciphertext, and nothing else.
+//! Encrypts objects on the client: the store sees only names, sizes and ciphertext.
 //!
-//! An encrypted archive has a key pair of its own. Its public key, the *archive's recipient*, is stated in `archive.json`; its private
-//! key lies in the archive as `keys/0001.age`, encrypted to the public keys of the *users* who may read. So writing needs no
-//! secret, reading needs the private key of one user, and users come and go by a further `keys/0002.age`, while no object is
-//! rewritten. Each object is a file in the format [age](https://age-encryption.org/v1) under its key with `.age` behind it, which
-//! any implementation of age decrypts.
+//! An encrypted archive has its own key pair. `archive.json` states the public key, the *archive's
+//! recipient*. The private key is stored in the archive as `keys/0001.age`, encrypted to the public keys of
+//! the *users* who can read. So writing needs no secret, and reading needs one user's private key. Adding or
+//! removing users writes a new generation, such as `keys/0002.age`, and rewrites no objects. Each object is a
+//! file in the [age](https://age-encryption.org/v1) format under its key plus `.age`, which any
+//! implementation of age can decrypt.
 //!
-//! [`Encrypted`] is a [`Store`] over another one, so that nothing above it knows of encryption.
+//! [`Encrypted`] is a [`Store`] that wraps another one, so that the layers above are independent of
+//! encryption.
 
 #[cfg(feature = "encryption")]
 mod engine;
@@ -28,47 +30,48 @@ pub use store::Encrypted;
 use crate::store::{Cause, Store, StoreError};
 use crate::stored::name::VERIFIED;
 
-/// What an encrypted object's key ends with.
+/// Suffix of an encrypted object's key.
 pub const SUFFIX: &str = ".age";
-/// Files of an encrypted object at most. Its header has a tag for each, and age takes time that grows with the square of a header's
-/// length to read it.
+/// Maximum number of files in an encrypted object. The header has a tag for each, and age needs quadratic
+/// time in the header's length to read it.
 pub const MAX_FILES: u64 = 512;
-/// The prefix of the generations of the archive's keys.
+/// Key prefix of the generations of the archive's keys.
 pub const KEYS: &str = "keys/";
 
-/// Objects that are plain in an encrypted archive as well: whoever finds it has to learn how to read it, and monitoring without a
-/// private key has to learn what `verify` has found, which are numbers that a listing shows too.
+/// Objects that stay plain in an encrypted archive. A reader needs them to learn how to read the archive, and
+/// monitoring without a private key reads the results of `verify`, which are numbers that a listing also
+/// shows.
 const PLAIN: [&str; 5] = ["archive.json", "README.txt", "docs/", KEYS, VERIFIED];
 
-/// Whether an object is stored as it is even if the archive is encrypted.
+/// Returns whether an object stays plain even in an encrypted archive.
 pub fn is_plain(key: &str) -> bool {
     PLAIN.iter().any(|plain| key == *plain || (plain.ends_with('/') && key.starts_with(plain)))
 }
 
-/// The key under which an object is stored encrypted.
+/// Returns the key of an object's encrypted form.
 fn sealed(key: &str) -> String {
     format!("{key}{SUFFIX}")
 }
 
-/// How the objects of an archive are encrypted.
+/// Encryption settings of an archive.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Encryption {
-    /// The public key that the archive had at its beginning (`age1...`); see `keys/` for what came after.
+    /// The archive's first public key (`age1...`). `keys/` contains the later ones.
     pub recipient: String,
 }
 
-/// What is known of an archive's keys on this side.
+/// The configured keys for an archive.
 #[derive(Clone, Default, Debug)]
 pub struct KeyOptions {
-    /// The recipient that the archive must have (`age1...`): what is written is encrypted to it or not written at all.
+    /// The required recipient of the archive (`age1...`). Objects are encrypted to it or not written at all.
     ///
-    /// Without it the recipient is the one that the archive states, and whoever can write to the store can state another one.
+    /// Without it, the archive states the recipient, so anyone who can write to the store can replace it.
     pub recipient: Option<String>,
-    /// The file with the private key of a user, for reading.
+    /// The file with a user's private key, for reading.
     pub identity: Option<PathBuf>,
 }
 
-/// An error about an object of the store underneath, or about the archive in it.
+/// Returns an error about the archive or an object in the underlying store.
 fn failure(
     inner: &dyn Store,
     operation: &'static str,

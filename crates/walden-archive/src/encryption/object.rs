@@ -1,4 +1,4 @@
-//! One encrypted object: a file in the age format whose header has a stanza of its own.
+//! Encrypts one object: a file in the age format whose header has an additional stanza.
 //!
 //! ```text
 //! age-encryption.org/v1
@@ -9,9 +9,9 @@
 //! nonce (16 bytes), chunks of 64 KiB with 16 bytes of authentication each
 //! ```
 //!
-//! Other programs ignore the stanza. The MAC covers it, so for whoever has the archive's key an object under another key than its
-//! own is found out. A tag is a keyed hash of a file's name and content: with the content at hand, and without any secret, it says
-//! whether the object has it.
+//! Other programs ignore the stanza. The MAC covers it, so a reader with the archive's key detects an object
+//! that was moved to another key. A tag is a keyed hash of a file's name and content. Anyone with the content
+//! can check without a secret whether the object contains it.
 
 use std::cell::RefCell;
 use std::collections::HashSet;
@@ -30,30 +30,30 @@ use crate::stored::object::EMPTY;
 
 /// The stanza's type.
 const STANZA: &str = "walden-object";
-/// Separates these hashes from all others.
+/// Domain separation from all other hashes.
 const TAG_CONTEXT: &str = "walden-archive 2026-11 tag of an archived file's content";
 const CHUNK: u64 = 64 << 10;
-/// Bytes of authentication after each chunk.
+/// Size of the authentication tag after each chunk, in bytes.
 const AUTHENTICATION: u64 = 16;
 const STORED_CHUNK: u64 = CHUNK + AUTHENTICATION;
-/// Bytes at an object's beginning that most headers fit in.
+/// Number of bytes read from an object's start, enough for most headers.
 pub const HEADER_READ: u64 = 4 << 10;
-/// Largest accepted header, in bytes. Those that are written now have [`MAX_FILES`] tags at most; packs had those of all segments of a log, of
-/// 1 MB 4096, which take 178 kB in base64.
+/// Largest accepted header, in bytes. New objects have at most [`MAX_FILES`] tags. Older packs have a tag for
+/// each segment in 4 GiB of WAL: 4096 tags for segments of 1 MB, which take 178 kB in base64.
 pub const MAX_HEADER: u64 = 256 << 10;
 
-/// What an object's header states, authenticated only by the archive's key.
+/// The statement in an object's header. Only the archive's key authenticates it.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Stated {
-    /// The key that the object was created under.
+    /// The key under which the object was created.
     pub key: String,
-    /// The recipient that it is encrypted to.
+    /// The recipient of the encryption.
     pub recipient: String,
-    /// The tags of the files in it.
+    /// The tags of the object's files.
     pub tags: Vec<[u8; 32]>,
 }
 
-/// What is wrong with an object.
+/// A problem with an object.
 #[derive(Debug)]
 pub struct Fault {
     pub cause: Cause,
@@ -65,7 +65,7 @@ impl Fault {
         Fault { cause: Cause::Damaged, source: source.into() }
     }
 
-    /// An object without a byte.
+    /// Returns the fault for an empty object.
     pub fn empty() -> Fault {
         Fault::damaged(format!("expected an encrypted file, found {EMPTY}"))
     }
@@ -77,7 +77,7 @@ impl From<DecryptError> for Fault {
             DecryptError::NoMatchingKeys => {
                 Fault { cause: Cause::ForeignKey, source: "none of the private keys opens it".into() }
             }
-            // What kept it from being read: the bytes are in memory, so there are too few of them.
+            // The input is in memory, so an I/O error means that it is too short.
             error => Fault::damaged(error.to_string()),
         }
     }
@@ -89,7 +89,7 @@ impl From<io::Error> for Fault {
     }
 }
 
-/// A file's name and content as a number that only the content leads to.
+/// Returns the keyed hash of a file's name and content.
 pub fn tag(recipient: &str, file: FileHash<'_>) -> [u8; 32] {
     let key = blake3::derive_key(TAG_CONTEXT, recipient.as_bytes());
     let mut hasher = blake3::Hasher::new_keyed(&key);
@@ -99,9 +99,10 @@ pub fn tag(recipient: &str, file: FileHash<'_>) -> [u8; 32] {
     *hasher.finalize().as_bytes()
 }
 
-/// Encrypts an object, and decrypts it once more for comparison.
+/// Encrypts an object and decrypts it again for comparison.
 ///
-/// The private key is not there, so what the comparison proves is everything but that the recipient can unwrap the file's key.
+/// The private key is unavailable here, so the comparison proves everything except that the recipient can
+/// unwrap the file key.
 pub fn seal(recipient: &Recipient, stated: &Stated, content: &[u8]) -> Result<Vec<u8>, Fault> {
     if !is_arbitrary_string(&stated.key) {
         let source = format!("expected a key without blanks and of ASCII, found {:?}", stated.key).into();
@@ -141,7 +142,8 @@ pub fn seal(recipient: &Recipient, stated: &Stated, content: &[u8]) -> Result<Ve
     Ok(sealed)
 }
 
-/// Makes sure that an object's header is one that is read: an object whose content alone comes back is lost to all who ask for a part.
+/// Checks that the header can be read back: otherwise partial reads of the object would fail even if a full
+/// read succeeds.
 fn expect_header(sealed: &[u8], stated: &Stated) -> Result<(), Fault> {
     match Header::of(sealed)? {
         Some(header) if header.stated == *stated => Ok(()),
@@ -152,12 +154,12 @@ fn expect_header(sealed: &[u8], stated: &Stated) -> Result<(), Fault> {
     }
 }
 
-/// Decrypts a whole object that must be the one of a key.
+/// Decrypts an entire object and checks that it belongs to the key.
 pub fn open(identities: &[Identity], key: &str, sealed: &[u8]) -> Result<Vec<u8>, Fault> {
     if sealed.is_empty() {
         return Err(Fault::empty());
     }
-    // As strictly as where a part is read: what is read back here is what everyone else can read.
+    // As strict as partial reads, so that a successful read-back means that all readers can read the object.
     if Header::of(sealed)?.is_none() {
         return Err(Fault::damaged("it ends within its header, or that is too long"));
     }
@@ -169,21 +171,21 @@ pub fn open(identities: &[Identity], key: &str, sealed: &[u8]) -> Result<Vec<u8>
     Ok(content)
 }
 
-/// The beginning of an object, up to its first chunk: the header proper and the nonce.
+/// The start of an object up to its first chunk: the header and the nonce.
 #[derive(Clone, Debug)]
 pub struct Header {
     bytes: Vec<u8>,
-    /// What it states.
+    /// The statement in the header.
     pub stated: Stated,
 }
 
 impl Header {
-    /// The header of a whole object, read as that of a part; nothing if it is not within [`MAX_HEADER`].
+    /// Reads the header of an entire object. Returns `None` if it exceeds [`MAX_HEADER`].
     pub fn of(sealed: &[u8]) -> Result<Option<Header>, Fault> {
         Header::read(&sealed[..sealed.len().min(MAX_HEADER as usize)])
     }
 
-    /// The header that bytes begin with; nothing if there are too few of them.
+    /// Parses the header at the start of the bytes. Returns `None` if there are too few bytes.
     pub fn read(beginning: &[u8]) -> Result<Option<Header>, Fault> {
         let opening = Opening { identities: &[], stated: RefCell::new(None) };
         let mut rest = beginning;
@@ -192,7 +194,7 @@ impl Header {
             Err(DecryptError::Io(error)) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
             Err(error) => return Err(error.into()),
         };
-        // Without identities nothing is decrypted; the stanzas are shown all the same.
+        // Decrypts nothing because it has no identities, but passes the stanzas to `opening`.
         let _ = decryptor.decrypt(iter::once(&opening as _));
         let bytes = beginning[..beginning.len() - rest.len()].to_vec();
         let stated = opening.stated.into_inner();
@@ -201,7 +203,7 @@ impl Header {
         Ok(Some(Header { bytes, stated }))
     }
 
-    /// The bytes of the content of an object of so many bytes.
+    /// Returns the size of the plaintext of an object with this stored size.
     pub fn content_bytes(&self, stored_bytes: u64) -> Result<u64, Fault> {
         let payload =
             stored_bytes.checked_sub(self.bytes.len() as u64).filter(|&bytes| bytes >= AUTHENTICATION);
@@ -212,7 +214,7 @@ impl Header {
             .ok_or_else(|| Fault::damaged("it ends within a chunk's authentication"))
     }
 
-    /// Where the chunks are stored that have a part of the content.
+    /// Returns the stored range of the chunks that contain a range of the plaintext.
     pub fn stored_range(&self, content: &Range<u64>, stored_bytes: u64) -> Range<u64> {
         let header = self.bytes.len() as u64;
         let start = header + content.start / CHUNK * STORED_CHUNK;
@@ -220,7 +222,7 @@ impl Header {
         start.min(stored_bytes)..end.min(stored_bytes)
     }
 
-    /// Decrypts a part of the content from the chunks of [`Header::stored_range`].
+    /// Decrypts a range of the plaintext from the chunks in [`Header::stored_range`].
     pub fn open_range(
         &self,
         identities: &[Identity],
@@ -235,13 +237,14 @@ impl Header {
         }
         let pieces = Pieces { header: &self.bytes, chunks, stored: stored.clone(), stored_bytes, at: 0 };
         let opening = Opening { identities, stated: RefCell::new(None) };
-        // Without a buffer the header would be parsed once more for every few bytes of it.
+        // Without a buffer, the header would be parsed again for every few bytes.
         let mut reader =
             Decryptor::new_buffered(BufReader::new(pieces))?.decrypt(iter::once(&opening as _))?;
         opening.expect_key(key)?;
         let first = content.start / CHUNK * CHUNK;
         if first > 0 {
-            // To a chunk's start by its second byte: a seek to the start itself would look at the last chunk.
+            // Seeks to the chunk's second byte first: a seek to the start itself would also read the last
+            // chunk.
             reader.seek(SeekFrom::Start(first + 1))?;
             reader.seek(SeekFrom::Current(-1))?;
         }
@@ -249,14 +252,14 @@ impl Header {
         let mut part = Vec::with_capacity((content.end - content.start) as usize);
         reader.by_ref().take(content.end - content.start).read_to_end(&mut part)?;
         if stored.end == stored_bytes {
-            // The last chunk says that it is the last: nothing was cut off behind it.
+            // Reading to the end checks that the last chunk is marked as last, so nothing was cut off.
             io::copy(&mut reader, &mut io::sink())?;
         }
         Ok(part)
     }
 }
 
-/// The parts of an object that were read, each at its place.
+/// Reads the fetched parts of an object at their original positions.
 struct Pieces<'a> {
     header: &'a [u8],
     chunks: &'a [u8],
@@ -292,11 +295,11 @@ impl Seek for Pieces<'_> {
     }
 }
 
-/// The recipient, and the stanza beside its own.
+/// Encrypts to the recipient and adds the object's stanza.
 struct Sealing<'a> {
     recipient: &'a Recipient,
     stated: &'a Stated,
-    /// The key of the file, for the comparison.
+    /// The file key, for decrypting again to compare.
     file_key: RefCell<Option<FileKey>>,
 }
 
@@ -313,7 +316,7 @@ impl age::Recipient for Sealing<'_> {
     }
 }
 
-/// Who has the file's key already.
+/// Supplies a known file key.
 pub struct FileKeyIdentity(pub RefCell<Option<FileKey>>);
 
 impl age::Identity for FileKeyIdentity {
@@ -322,7 +325,7 @@ impl age::Identity for FileKeyIdentity {
     }
 }
 
-/// The archive's identities, and what they saw of the header.
+/// Decrypts with the archive's identities and captures the object's stanza.
 struct Opening<'a> {
     identities: &'a [Identity],
     stated: RefCell<Option<Stated>>,

@@ -1,4 +1,4 @@
-//! A store over another one that encrypts what is written and decrypts what is read, if the archive is an encrypted one.
+//! Wraps a store and encrypts objects on write and decrypts them on read if the archive is encrypted.
 
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
@@ -14,13 +14,13 @@ use crate::store::{Cause, Created, FileHash, Listed, Store, StoreError};
 use crate::stored::name::IDENTITY;
 use crate::stored::object::Finding;
 
-/// What the key of an object that is not encrypted is listed with in an archive that is.
+/// Suffix in listings for an unencrypted object in an encrypted archive.
 const NOT_ENCRYPTED: &str = " (not encrypted)";
 
-/// The store of an archive: plain or encrypted, as the archive's first object decided.
+/// The store of an archive, plain or encrypted.
 ///
-/// What the archive is, is found out when it is needed first. Listings give the keys without [`SUFFIX`], and the bytes as stored. An
-/// object that is not encrypted although the archive is, is listed under a key that nothing reads.
+/// The first access determines whether the archive is encrypted. Listings return keys without [`SUFFIX`], and
+/// stored sizes. In an encrypted archive, an unencrypted object is listed under a key that nothing reads.
 pub struct Encrypted {
     inner: Arc<dyn Store>,
     options: KeyOptions,
@@ -28,19 +28,19 @@ pub struct Encrypted {
     engine: OnceLock<Option<Engine>>,
 }
 
-/// The part of `archive.json` that matters here.
+/// The relevant part of `archive.json`.
 #[derive(Deserialize)]
 struct Stated {
     encryption: Option<Encryption>,
 }
 
 impl Encrypted {
-    /// The store of the archive in another one.
+    /// Wraps the store of an archive.
     pub fn new(inner: Box<dyn Store>, options: KeyOptions) -> Encrypted {
         Encrypted { inner: inner.into(), options, identity_json: OnceLock::new(), engine: OnceLock::new() }
     }
 
-    /// The same store, which has found out nothing yet.
+    /// Returns the same store without cached state.
     pub fn afresh(&self) -> Encrypted {
         Encrypted {
             inner: Arc::clone(&self.inner),
@@ -50,30 +50,29 @@ impl Encrypted {
         }
     }
 
-    /// The store underneath, with the objects as they are stored.
+    /// Returns the underlying store, with objects as they are stored.
     pub fn inner(&self) -> &dyn Store {
         &*self.inner
     }
 
-    /// As [`Encrypted::inner`], for what outlives a borrow.
+    /// Like [`Encrypted::inner`], but with shared ownership.
     pub fn shared_inner(&self) -> Arc<dyn Store> {
         Arc::clone(&self.inner)
     }
 
-    /// What is known of the archive's keys on this side.
+    /// Returns the configured keys.
     pub fn options(&self) -> &KeyOptions {
         &self.options
     }
 
-    /// Gives a new archive a key pair of its own, which these users can read; the statement of the keys that are there, if these
-    /// were written by an interrupted call before.
+    /// Creates the keys of a new archive and encrypts them to the users. Returns the existing statement if an
+    /// interrupted call already wrote it.
     ///
-    /// # Errors
-    /// An archive that has something in it already, or keys of other users; the store's.
+    /// # Errors The archive is not empty, its keys belong to other users, or the store failed.
     #[cfg(feature = "encryption")]
     pub fn initialise_keys(&self, users: &[User]) -> Result<Statement, StoreError> {
         let made = keys::initialise(self.inner(), users)?;
-        // A plain push at the same moment would have decided otherwise.
+        // A concurrent plain push may have founded a plain archive.
         if crate::store::exists(self.inner(), IDENTITY)? && !self.is_encrypted()? {
             let problem = "a push stored something at the same moment, in plain";
             return Err(failure(self.inner(), "encrypt", "the archive", Cause::Other, problem));
@@ -81,11 +80,10 @@ impl Encrypted {
         Ok(made)
     }
 
-    /// Writes a further generation of keys; needs the private key of a user.
+    /// Writes a new generation of keys. This requires a user's private key.
     ///
-    /// # Errors
-    /// A change that changes nothing or leaves nobody, keys that somebody else changed at the same moment, [`Cause::KeysMissing`],
-    /// [`Cause::KeysDamaged`], and the store's.
+    /// # Errors A change without effect, a change that removes every user, a concurrent change,
+    /// [`Cause::KeysMissing`], [`Cause::KeysDamaged`], and the store's errors.
     #[cfg(feature = "encryption")]
     pub fn change_keys(&self, change: &Change) -> Result<Statement, StoreError> {
         let changed = self.with_engine(|engine| engine.change_keys(self.inner(), change))?;
@@ -94,7 +92,7 @@ impl Encrypted {
         })
     }
 
-    /// Whether the archive is encrypted.
+    /// Returns whether the archive is encrypted.
     ///
     /// # Errors
     /// The store's.
@@ -102,10 +100,9 @@ impl Encrypted {
         Ok(self.with_engine(|_| Ok(()))?.is_some())
     }
 
-    /// The recipient to which objects are encrypted now; nothing if the archive is plain.
+    /// Returns the recipient for new objects, or `None` if the archive is plain.
     ///
-    /// # Errors
-    /// An archive whose recipient is not the one that it must have, and the store's.
+    /// # Errors The archive's recipient is not the required one, or the store failed.
     pub fn recipient(&self) -> Result<Option<String>, StoreError> {
         match self.with_engine(|engine| engine.recipient(self.inner()))? {
             Some(recipient) => Ok(Some(recipient)),
@@ -113,8 +110,8 @@ impl Encrypted {
         }
     }
 
-    /// The recipient that an archive had at its beginning, by its keys; nothing if it is plain. `archive.json` says the same, unless it is
-    /// lost.
+    /// Returns the archive's first recipient according to its keys, or `None` if the archive is plain.
+    /// `archive.json` states the same recipient unless it is lost.
     ///
     /// # Errors
     /// The store's.
@@ -122,18 +119,17 @@ impl Encrypted {
         self.with_engine(|engine| engine.oldest_recipient(self.inner()))
     }
 
-    /// The same store, as one that was encrypted to this recipient from its beginning: where `archive.json` is lost, the keys would be asked
-    /// for that at each call.
+    /// Returns the same store with this first recipient. If `archive.json` is lost, this avoids reading the
+    /// keys on every call.
     ///
-    /// # Errors
-    /// What is no recipient.
+    /// # Errors The text is not a recipient.
     pub(crate) fn encrypted_to(&self, recipient: &str) -> Result<Encrypted, StoreError> {
         let failed = |problem: String| failure(self.inner(), "read", KEYS, Cause::Other, problem);
         let engine = Engine::new(recipient, &self.options).map_err(failed)?;
         Ok(Encrypted { engine: OnceLock::from(Some(engine)), ..self.afresh() })
     }
 
-    /// Makes sure that an archive that is encrypted has its keys.
+    /// Checks that an encrypted archive has its keys.
     ///
     /// # Errors
     /// [`Cause::KeysMissing`], and the store's.
@@ -141,7 +137,7 @@ impl Encrypted {
         self.with_engine(|engine| engine.expect_keys(self.inner())).map(drop)
     }
 
-    /// Whether the archive is encrypted, and its keys are not there.
+    /// Returns whether the archive is encrypted and its keys are missing.
     ///
     /// # Errors
     /// The store's.
@@ -152,14 +148,14 @@ impl Encrypted {
         }
     }
 
-    /// What is wrong with the archive's keys, by the objects that have them: as far as it is known with the private key that was named, or
-    /// without one. Keys that are missing altogether are [`Encrypted::are_keys_missing`].
+    /// Reports problems with the archive's keys, by object. Checks more if a private key is configured.
+    /// [`Encrypted::are_keys_missing`] reports an archive without any keys.
     ///
     /// # Errors
     /// The store's.
     pub fn key_faults(&self) -> Result<Vec<Finding>, StoreError> {
         match self.with_engine(|engine| engine.key_faults(self.inner())) {
-            // Before the first push, what the newest keys state says whether the archive is encrypted.
+            // Before the first push, the newest keys determine whether the archive is encrypted.
             Err(error) if error.cause == Cause::KeysDamaged => {
                 Ok(vec![Finding { object: error.key.clone(), problem: error_text(&error) }])
             }
@@ -167,8 +163,8 @@ impl Encrypted {
         }
     }
 
-    /// As [`Encrypted::key_faults`], and whether the recipient that the archive must have is one of its own: else the generation of keys that
-    /// has it may be gone.
+    /// Like [`Encrypted::key_faults`], and also checks that the required recipient is one of the archive's.
+    /// If it is not, the generation of keys that contains it may be lost.
     ///
     /// # Errors
     /// The store's.
@@ -186,8 +182,8 @@ impl Encrypted {
         Ok(found)
     }
 
-    /// Makes sure of what is known of an encrypted object without a private key: that it is the one of its key, and encrypted to a key of
-    /// the archive's.
+    /// Checks an encrypted object as far as possible without a private key: it belongs to its key and is
+    /// encrypted to one of the archive's recipients.
     ///
     /// # Errors
     /// [`Cause::Damaged`], [`Cause::ForeignKey`], and the store's.
@@ -195,7 +191,7 @@ impl Encrypted {
         self.with_engine(|engine| engine.stated(self.inner(), key).map(drop)).map(drop)
     }
 
-    /// The name that an object of a listing has in the store, for people.
+    /// Returns a listed object's name in the store, for messages.
     pub fn stored_name(&self, key: &str) -> String {
         let is_as_stored = is_plain(key) || ["/", SUFFIX, NOT_ENCRYPTED].iter().any(|end| key.ends_with(end));
         match self.is_encrypted() {
@@ -204,7 +200,8 @@ impl Encrypted {
         }
     }
 
-    /// Makes sure that objects can be read: of an encrypted archive, that a user's key opens the archive's.
+    /// Checks that objects can be read. In an encrypted archive, a user's key must decrypt the archive's
+    /// keys.
     ///
     /// # Errors
     /// [`Cause::Locked`], [`Cause::WrongIdentity`], and the store's.
@@ -212,7 +209,7 @@ impl Encrypted {
         self.with_engine(|engine| engine.unlock(self.inner())).map(drop)
     }
 
-    /// Reads the encrypted form of an object that is stored in plain today.
+    /// Reads the encrypted form of an object that is now stored in plain text.
     ///
     /// # Errors
     /// [`Cause::Locked`] without a private key, and the store's.
@@ -223,7 +220,7 @@ impl Encrypted {
         }
     }
 
-    /// Does something with the keys of an encrypted archive, and nothing in a plain one.
+    /// Runs `work` with the engine of an encrypted archive. Returns `None` for a plain one.
     fn with_engine<T>(
         &self,
         work: impl FnOnce(&Engine) -> Result<T, StoreError>,
@@ -243,7 +240,7 @@ impl Encrypted {
                 let engine = stated.encryption.map(|stated| Engine::new(&stated.recipient, &self.options));
                 engine.transpose().map_err(failed)?
             }
-            // Before the first push. A plain archive may become an encrypted one until then, so nothing is remembered.
+            // Before the first push, a plain archive may still become encrypted, so the result is not cached.
             Err(error) if error.cause == Cause::NotFound => {
                 return match self.first_recipient()? {
                     Some(first) => {
@@ -257,7 +254,7 @@ impl Encrypted {
         self.engine.get_or_init(|| engine).as_ref().map(work).transpose()
     }
 
-    /// The recipient that the keys of an archive state into which nothing was pushed yet.
+    /// Returns the recipient in the keys of an archive before its first push.
     fn first_recipient(&self) -> Result<Option<String>, StoreError> {
         let mut has_keys = false;
         self.inner.list(KEYS, &mut |_| has_keys = true)?;
@@ -275,7 +272,8 @@ impl Encrypted {
         Ok(self.identity_json.get_or_init(|| json))
     }
 
-    /// Without `archive.json` an archive looks plain. If it was lost, an encrypted object must not be taken for a missing one.
+    /// Without `archive.json`, an archive looks plain. An encrypted object must not count as missing if
+    /// `archive.json` is lost.
     fn plain_size(&self, key: &str) -> Result<u64, StoreError> {
         match self.inner.size(key) {
             Err(error) if error.cause == Cause::NotFound && self.engine.get().is_none() => {
@@ -292,7 +290,7 @@ impl Encrypted {
         }
     }
 
-    /// Nothing is written in plain if it was to be encrypted.
+    /// Refuses to write plain objects if the configuration requires a recipient.
     fn expect_plain(&self) -> Result<(), StoreError> {
         let Some(recipient) = &self.options.recipient else { return Ok(()) };
         let problem =
@@ -384,7 +382,7 @@ impl Store for Encrypted {
             let key = match key.strip_suffix(SUFFIX) {
                 _ if is_plain(&key) => key,
                 Some(key) => key.to_owned(),
-                // No object of this archive: it must not answer for the encrypted one of the same name.
+                // Not an object of this archive. It must not stand for the encrypted object of the same name.
                 None => format!("{key}{NOT_ENCRYPTED}"),
             };
             visit(Listed { key, bytes });
@@ -427,7 +425,7 @@ mod tests {
     use super::*;
     use crate::store::Folder;
 
-    /// As the first versions stored what `verify` has found.
+    /// The first versions stored the results of `verify` encrypted.
     #[test]
     fn what_was_encrypted_under_a_key_that_is_plain_now_is_read_with_a_private_key() {
         let folder = tempfile::tempdir().unwrap();

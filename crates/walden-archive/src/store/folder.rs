@@ -1,4 +1,4 @@
-//! Objects as files of a folder.
+//! Stores objects as files in a folder.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -13,33 +13,33 @@ use walden_source::regular_file;
 use super::{Cause, Created, Listed, MAX_OBJECT_BYTES, Store, StoreError, is_valid};
 use crate::pending::{self, ENDING};
 
-/// The permissions of objects.
+/// File mode of an object.
 const MODE: u32 = 0o640;
-/// More levels of folders than the keys of any archive have.
+/// Exceeds the folder depth of every key that Walden writes, so a deeper tree means a symbolic link loops.
 const MAX_DEPTH: usize = 16;
 
-/// A folder of a file system with POSIX semantics; every object is a file of its own.
+/// A folder in a POSIX file system that holds each object in its own file.
 ///
-/// An object is written under a temporary name in its folder, synchronised, given its name by a rename that does not
-/// replace, and its folder is synchronised.
+/// `create` writes a temporary file in the target's folder, synchronizes it, renames it without replacing an
+/// existing file, and synchronizes the folder.
 #[derive(Debug)]
 pub struct Folder {
     root: PathBuf,
     location: String,
-    /// The folders whose entries in those above them are durable. Who finds one that is there already must not take it to be:
-    /// whoever made it may have been killed before it was.
+    /// Folders whose directory entries are durable, all the way up to the root. An existing folder does not
+    /// count until it is synchronized here: its creator may have been killed before synchronizing it.
     durable: Mutex<BTreeSet<PathBuf>>,
 }
 
 impl Folder {
-    /// The archive in a folder, which need not exist yet.
+    /// Returns the store in `root`, which need not exist yet.
     pub fn new(root: impl Into<PathBuf>) -> Folder {
         let root = root.into();
         let location = root.display().to_string();
         Folder { root, location, durable: Mutex::default() }
     }
 
-    /// Where the objects are.
+    /// Returns the folder that contains the objects.
     pub fn root(&self) -> &Path {
         &self.root
     }
@@ -67,8 +67,8 @@ impl Folder {
         move |error| self.error(operation, key, cause_of(&error), Some(error))
     }
 
-    /// The same of an object that is read. What lies behind a link that leads nowhere, such as to a file system that is not mounted, is
-    /// not known to be missing.
+    /// Like [`Folder::failed`], for reads. A path that crosses a broken link, for example to an unmounted
+    /// file system, is not reported as missing: the object may exist.
     fn failed_to_read(&self, key: &str, path: &Path) -> impl Fn(io::Error) -> StoreError {
         move |error| {
             let error = match error.kind() {
@@ -79,7 +79,7 @@ impl Folder {
         }
     }
 
-    /// The error of a path that leads through a link below the archive's folder to what is not there.
+    /// Returns an error if the path crosses a broken link below the root.
     fn broken_link_above(&self, path: &Path) -> Option<io::Error> {
         let below_root = path.ancestors().take_while(|above| *above != self.root);
         let is_broken = |link: &&Path| link.is_symlink() && !link.exists();
@@ -90,7 +90,7 @@ impl Folder {
         )))
     }
 
-    /// Makes a folder and those above it, each durable in the one above.
+    /// Creates a folder and its parents, and makes each directory entry durable.
     fn make_folders(&self, folder: &Path) -> io::Result<()> {
         let mut durable = self.durable.lock().unwrap_or_else(PoisonError::into_inner);
         self.make_folders_below_root(folder, &mut durable)
@@ -115,7 +115,8 @@ impl Folder {
         Ok(())
     }
 
-    /// Gives what root has made the owner and group of the archive's folder: the servers that use the archive must be able to read it.
+    /// Gives a file that root created the owner and group of the archive's folder, so that the servers using
+    /// the archive can read it.
     fn hand_over(&self, file: &File) -> io::Result<()> {
         if !rustix::process::geteuid().is_root() {
             return Ok(());
@@ -127,9 +128,10 @@ impl Folder {
         }
     }
 
-    /// Walks a folder; `prefix` is the key of what is in it, up to and with the last `/`.
+    /// Walks a folder. `prefix` is the key prefix of its entries, including the final `/`.
     ///
-    /// Links are followed, as reading an object follows them: part of an archive may have been moved to another file system.
+    /// The walk follows symbolic links, as `read` does, because an administrator may have moved part of an
+    /// archive to another file system.
     fn walk(&self, folder: &Path, prefix: &str, visit: &mut dyn FnMut(Listed)) -> io::Result<()> {
         if prefix.bytes().filter(|&byte| byte == b'/').count() > MAX_DEPTH {
             return Err(io::Error::other(format!(
@@ -146,7 +148,7 @@ impl Folder {
         };
         for entry in entries {
             let entry = entry?;
-            // Keys are ASCII: a file with another name is none of ours.
+            // Keys are ASCII, so a file with another name is not an object.
             let Ok(name) = entry.file_name().into_string() else { continue };
             let key = format!("{prefix}{name}");
             if name.ends_with(ENDING) {
@@ -157,7 +159,7 @@ impl Folder {
                 Ok(metadata) if metadata.is_dir() => self.walk(&entry.path(), &format!("{key}/"), visit)?,
                 Ok(metadata) if metadata.is_file() => visit(Listed { key, bytes: metadata.len() }),
                 Ok(_) => {}
-                // Nobody knows what would be behind it.
+                // A broken link may hide existing objects.
                 Err(error) if is_link => {
                     let link = entry.path();
                     return Err(io::Error::other(format!(
@@ -165,7 +167,7 @@ impl Folder {
                         link.display()
                     )));
                 }
-                // Removed since: by pack or prune.
+                // Removed since the listing, by pack or prune.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => return Err(of_path(&entry.path(), &error)),
             }
@@ -298,7 +300,8 @@ fn remove_leftovers_below(folder: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// The same down to the archive's own folder, which is made once, by whoever founds the archive: what is there is durable.
+/// Creates the archive's root folder and its parents. An existing folder counts as durable: founding the
+/// archive synchronized it.
 fn make_folders(folder: &Path) -> io::Result<()> {
     if folder.is_dir() {
         return Ok(());
@@ -324,7 +327,7 @@ fn sync_folder(folder: &Path) -> io::Result<()> {
     File::open(folder)?.sync_all()
 }
 
-/// An error with the path that it is about: of a listing, the prefix alone does not say which folder below it is meant.
+/// Adds the path to an error. The prefix of a listing does not identify the subfolder that failed.
 fn of_path(path: &Path, error: &io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("{}: {error}", path.display()))
 }

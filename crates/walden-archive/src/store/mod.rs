@@ -1,7 +1,8 @@
-//! Where objects are kept: a folder, or an S3-compatible object store.
+//! Stores objects in a folder or in an S3-compatible object store.
 //!
-//! A [`Store`] knows keys and bytes and nothing of WAL. It has one way to write, [`Store::create`], which never replaces an
-//! object and returns only when the object would survive a power failure. Tests wrap a store in one that fails.
+//! A [`Store`] maps keys to bytes and is independent of WAL. Its only way to write is [`Store::create`],
+//! which never replaces an object and returns only when the object would survive a power failure. Tests wrap
+//! a store in one that injects failures.
 
 mod folder;
 #[cfg(feature = "s3")]
@@ -15,23 +16,24 @@ pub use folder::Folder;
 #[cfg(feature = "s3")]
 pub use remote::Remote;
 
-/// The most bytes of an object that are held in memory at once.
+/// Maximum number of bytes of an object that are held in memory at once.
 pub const MAX_OBJECT_BYTES: u64 = 1 << 30;
 
 /// Objects under keys such as `wal/00000001/00000000/000000010000000000000007.wlz`.
 ///
 /// Keys have `/` between their parts, no empty part, no `.` or `..`, and no leading `/`.
 pub trait Store: Send + Sync {
-    /// Stores an object under a key that has none yet.
+    /// Stores an object under a key that does not exist yet.
     ///
-    /// When this returns [`Created::New`] the object is durable: of a folder, the file and the folders that name it have been
-    /// synchronised. At [`Created::Exists`] nothing was written.
+    /// On [`Created::New`] the object is durable: a folder has synchronized the file and its parent
+    /// directories. On [`Created::Exists`] nothing was written.
     ///
-    /// # Errors
-    /// Whatever kept the object from being stored. It may exist all the same, if only the answer got lost.
+    /// # Errors The error that prevented storing the object. The object may exist anyway if only the response
+    /// was lost.
     fn create(&self, key: &str, content: &[u8]) -> Result<Created, StoreError>;
 
-    /// Stores an object as [`Store::create`] does, and the hashes of the files in it for [`Store::holds`], if the store needs them.
+    /// Stores an object as [`Store::create`] does, and records the hashes of its files for [`Store::holds`]
+    /// if the store needs them.
     ///
     /// # Errors
     /// As [`Store::create`].
@@ -39,7 +41,8 @@ pub trait Store: Send + Sync {
         self.create(key, content)
     }
 
-    /// Whether an object has a file with this content, if the store can say so without decrypting the object.
+    /// Returns whether an object contains a file with this content, or `None` if the store cannot tell
+    /// without decrypting it.
     ///
     /// # Errors
     /// As [`Store::read`].
@@ -47,31 +50,33 @@ pub trait Store: Send + Sync {
         Ok(None)
     }
 
-    /// Makes an object durable that another process may have been about to make so when it was interrupted.
+    /// Makes an object durable whose writer may have been interrupted before synchronizing it.
     ///
     /// # Errors
     /// As [`Store::read`].
     fn make_durable(&self, key: &str) -> Result<(), StoreError>;
 
-    /// Reads a whole object of at most [`MAX_OBJECT_BYTES`].
+    /// Reads an entire object of at most [`MAX_OBJECT_BYTES`].
     ///
-    /// # Errors
-    /// [`Cause::NotFound`] if there is no such object, and what kept it from being read.
+    /// # Errors [`Cause::NotFound`] if the object does not exist, otherwise the error that prevented reading
+    /// it.
     fn read(&self, key: &str) -> Result<Vec<u8>, StoreError>;
 
-    /// Reads some of an object's bytes: those of the range that it has.
+    /// Reads the bytes of an object that fall in the range. The result is shorter if the object ends within
+    /// the range.
     ///
     /// # Errors
     /// As [`Store::read`].
     fn read_range(&self, key: &str, range: Range<u64>) -> Result<Vec<u8>, StoreError>;
 
-    /// The bytes of an object as it is stored, which a listing shows too.
+    /// Returns the stored size of an object in bytes, as a listing reports it.
     ///
     /// # Errors
     /// As [`Store::read`].
     fn size(&self, key: &str) -> Result<u64, StoreError>;
 
-    /// The bytes that [`Store::read`] returns of an object that takes so many: fewer if it is stored encrypted.
+    /// Returns the number of bytes that [`Store::read`] returns for an object of this stored size: fewer if
+    /// it is encrypted.
     ///
     /// # Errors
     /// As [`Store::read`].
@@ -79,72 +84,70 @@ pub trait Store: Send + Sync {
         Ok(stored_bytes)
     }
 
-    /// Calls `visit` for each object whose key begins with `prefix`, which is empty or ends with `/`, in no particular order.
+    /// Calls `visit` for each object whose key starts with `prefix`, in no particular order. `prefix` is
+    /// empty or ends with `/`.
     ///
-    /// # Errors
-    /// What kept the listing from being complete.
+    /// # Errors The error that left the listing incomplete.
     fn list(&self, prefix: &str, visit: &mut dyn FnMut(Listed)) -> Result<(), StoreError>;
 
-    /// Removes an object; none of that key is success.
+    /// Removes an object. A missing object is not an error.
     ///
-    /// # Errors
-    /// What kept the object from being removed.
+    /// # Errors The error that prevented the removal.
     fn remove(&self, key: &str) -> Result<(), StoreError>;
 
-    /// Removes all objects below a prefix that ends with `/` and that nobody else uses.
+    /// Removes all objects under a prefix that ends with `/`. No other process may be using them.
     ///
-    /// # Errors
-    /// What kept one from being removed.
+    /// # Errors The first error that prevented a removal.
     fn remove_all(&self, prefix: &str) -> Result<(), StoreError> {
         let mut keys = Vec::new();
         self.list(prefix, &mut |listed| keys.push(listed.key))?;
         keys.iter().try_for_each(|key| self.remove(key))
     }
 
-    /// Removes what writers left unfinished that were killed, and nothing that is being written: no object of either.
+    /// Removes the unfinished files of killed writers. Files that are still being written stay, and neither
+    /// kind is an object.
     ///
-    /// # Errors
-    /// What kept it from being removed.
+    /// # Errors The error that prevented the removal.
     fn remove_leftovers(&self) -> Result<(), StoreError>;
 
-    /// Where the store is, for people: a path or a URL.
+    /// Returns the location of the store for messages: a path or a URL.
     fn location(&self) -> &str;
 
-    /// The folder whose files the objects are, if they are files.
+    /// Returns the folder that contains the objects, if they are files.
     fn folder(&self) -> Option<&Path> {
         None
     }
 
-    /// Whether the place may be another one from one call to the next: a folder's file system may be unmounted.
+    /// Returns whether the location may change between two calls because its file system can be unmounted.
     fn can_be_unmounted(&self) -> bool {
         false
     }
 
-    /// What users should know of this store before they rely on it, if anything.
+    /// Returns a warning that the user should read before relying on this store.
     fn warning(&self) -> Option<&str> {
         None
     }
 }
 
-/// What became of a [`Store::create`].
+/// Result of [`Store::create`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Created {
     /// The object is stored.
     New,
-    /// The key has an object already, with this content or another one.
+    /// The key already has an object, with the same or different content.
     Exists,
 }
 
 /// An object in a listing.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Listed {
-    /// Its key.
+    /// Key of the object.
     pub key: String,
-    /// Its bytes as it is stored.
+    /// Stored size in bytes.
     pub bytes: u64,
 }
 
-/// A file in an object, by what it has.
+/// The name and hash of a file in an object.
 #[derive(Clone, Copy, Debug)]
 pub struct FileHash<'a> {
     /// The archived file's name.
@@ -156,66 +159,67 @@ pub struct FileHash<'a> {
 /// Why an operation on a store failed.
 #[derive(Debug, thiserror::Error)]
 pub struct StoreError {
-    /// What was to be done: "read", "create".
+    /// The operation: "read", "create".
     pub operation: &'static str,
-    /// With which object or prefix.
+    /// Key or prefix of the operation.
     pub key: String,
-    /// Where.
+    /// Location of the store.
     pub location: String,
-    /// What a caller can decide by.
+    /// The cause, for the caller's decision.
     pub cause: Cause,
-    /// What the system or the client library said.
+    /// The error from the operating system or the client library.
     #[source]
     pub source: Option<Box<dyn std::error::Error + Send + Sync>>,
 }
 
-/// What a caller can decide by.
+/// Causes of a store's error that callers distinguish.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Cause {
-    /// There is no such object.
+    /// The object does not exist.
     NotFound,
-    /// There is no such bucket.
+    /// The bucket does not exist.
     NoBucket,
-    /// The store does not let this user do it.
+    /// The store denies access to this user.
     Denied,
-    /// Nobody said as whom the store is to be asked, and the machine's metadata service does not say it either.
+    /// No credentials are configured, and the machine's metadata service does not provide any.
     NoCredentials,
-    /// The store has no room left.
+    /// The store has no space left.
     Full,
-    /// The store is there for reading only.
+    /// The store is read-only.
     ReadOnly,
-    /// The store cannot be reached or did not answer in time: trying again later may help.
+    /// The store is unreachable or did not answer in time. A later attempt may succeed.
     Unavailable,
-    /// The object is larger than what is held in memory.
+    /// The object exceeds the limit for reading into memory.
     TooLarge,
-    /// The key cannot be one of this store's.
+    /// The key is not valid in this store.
     InvalidKey,
-    /// The object is encrypted, and no private key was named.
+    /// The object is encrypted, and no private key is configured.
     Locked,
-    /// The private key that was named opens none of the archive's.
+    /// The configured private key cannot decrypt any of the archive's keys.
     WrongIdentity,
-    /// The file that was named for a private key cannot be read.
+    /// The configured identity file cannot be read.
     UnreadableIdentity,
-    /// The file that was named for a private key is protected by a passphrase.
+    /// The configured identity file is protected by a passphrase.
     ProtectedIdentity,
-    /// The file that was named for a private key has none.
+    /// The configured identity file contains no private key.
     NoIdentity,
-    /// It is encrypted to another public key than was expected, or not at all.
+    /// The archive is unencrypted, or encrypted to a different public key than expected.
     OtherRecipient,
-    /// The object is encrypted to a public key that is none of the archive's.
+    /// The object is encrypted to a public key that does not belong to the archive.
     ForeignKey,
-    /// The archive is encrypted, and its keys are not there.
+    /// The archive is encrypted, and its keys are missing.
     KeysMissing,
-    /// The archive is encrypted, and a generation of its keys is gone or not as it was stored.
+    /// The archive is encrypted, and a generation of its keys is missing or damaged.
     KeysDamaged,
-    /// The object is not as it was stored, as an encrypted one and a store that knows its size say.
+    /// The object is damaged: decryption failed, or the store reports fewer bytes than expected.
     Damaged,
     /// Anything else.
     Other,
 }
 
 impl Cause {
-    /// Whether what is encrypted cannot be read for want of a private key: none was named, or none that can be used and is the archive's.
+    /// Returns whether the private key is the obstacle to decryption: missing, unusable, or not one of the
+    /// archive's.
     pub fn is_of_identity(self) -> bool {
         matches!(
             self,
@@ -227,7 +231,7 @@ impl Cause {
         )
     }
 
-    /// The cause in a word, for logs and metrics.
+    /// Returns the cause as one word, for logs and metrics.
     pub fn word(self) -> &'static str {
         match self {
             Cause::NotFound => "not_found",
@@ -252,7 +256,7 @@ impl Cause {
         }
     }
 
-    /// What the user can do about it.
+    /// Returns a remedy for the user.
     pub fn hint(self) -> Option<&'static str> {
         Some(match self {
             Cause::NoBucket => {
@@ -336,10 +340,9 @@ impl fmt::Display for StoreError {
     }
 }
 
-/// Whether a store has an object of a key.
+/// Returns whether an object exists.
 ///
-/// # Errors
-/// The store's, where that is not known.
+/// # Errors The store's error if the answer is unknown.
 #[cfg(feature = "encryption")]
 pub(crate) fn exists(store: &dyn Store, key: &str) -> Result<bool, StoreError> {
     match store.size(key) {
@@ -349,7 +352,7 @@ pub(crate) fn exists(store: &dyn Store, key: &str) -> Result<bool, StoreError> {
     }
 }
 
-/// Whether a key has only parts that are names.
+/// Returns whether every part of the key is a valid file name.
 fn is_valid(key: &str) -> bool {
     !key.is_empty() && key.split('/').all(|part| !matches!(part, "" | "." | "..") && !part.contains('\0'))
 }

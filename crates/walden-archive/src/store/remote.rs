@@ -1,4 +1,4 @@
-//! Objects in an S3-compatible object store.
+//! Stores objects in an S3-compatible object store.
 
 use std::any::Any;
 use std::future::Future;
@@ -20,28 +20,28 @@ use url::Url;
 
 use super::{Cause, Created, Listed, MAX_OBJECT_BYTES, Store, StoreError, is_valid};
 
-/// How long a request without content may take, and how long it is repeated, if nothing else is said.
+/// Default limit for a request without content, and for its retries.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
-/// How long a request with content may take, repetitions included, beside what its content takes, if nothing else is said.
+/// Default limit for a request with content, including retries. The transfer time at [`MIN_RATE`] is added.
 const TRANSFER_TIMEOUT: Duration = Duration::from_secs(120);
-/// The longest pause between two attempts, where a store must answer within a time.
+/// Maximum pause between two attempts if the store must answer within a time limit.
 const MAX_PAUSE: Duration = Duration::from_secs(2);
-/// Bytes a second that content is transferred with at least: more time is given to more bytes.
+/// Assumed minimum transfer rate, in bytes per second. The time limit of a transfer grows with its size.
 const MIN_RATE: u64 = 128 << 10;
 
 /// A bucket, or a prefix in one.
 ///
-/// Objects are created by a conditional request (`If-None-Match: *`), which S3 and most compatible servers refuse if the key
-/// has an object. For servers without it there is [`Remote::without_conditional_requests`].
+/// Objects are created by a conditional request (`If-None-Match: *`), which S3 and most compatible servers
+/// reject if the key exists. [`Remote::without_conditional_requests`] supports other servers.
 #[derive(Debug)]
 pub struct Remote {
-    /// For requests without content, each of which must be answered within [`REQUEST_TIMEOUT`].
+    /// Client for requests without content. Each must be answered within [`REQUEST_TIMEOUT`].
     client: Arc<dyn ObjectStore>,
-    /// For content. The client's own timeout is the same for a kilobyte and a gigabyte, so it has none here.
+    /// Client for content. The client's own timeout does not depend on the size, so it is disabled here.
     transfers: Arc<dyn ObjectStore>,
-    /// The same with a checksum of the content in a header, which buckets with Object Lock require.
+    /// Client for content that also sends a checksum header, which buckets with Object Lock require.
     checked_transfers: Arc<dyn ObjectStore>,
-    /// The store has refused content without such a checksum.
+    /// Set once the store rejects content without a checksum header.
     needs_checksum: AtomicBool,
     prefix: Path,
     location: String,
@@ -51,14 +51,15 @@ pub struct Remote {
 }
 
 impl Remote {
-    /// The archive at `s3://bucket/prefix`.
+    /// Opens the archive at `s3://bucket/prefix`.
     ///
-    /// Credentials, region and endpoint come from the environment as the AWS command line reads them (`AWS_ACCESS_KEY_ID`,
-    /// `AWS_SECRET_ACCESS_KEY`, `AWS_REGION`, `AWS_ENDPOINT_URL`, ...), each of which `options` can name as well, in lower case
-    /// and without `aws_` if one likes.
+    /// Credentials, region and endpoint come from the environment variables of the AWS command line
+    /// (`AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`, `AWS_REGION`, `AWS_ENDPOINT_URL`, ...). `options` can
+    /// set each of them by its lowercase name, with or without `aws_`.
     ///
-    /// With `answer_within`, a request fails if the store has not answered after so long, repetitions included; else it is repeated
-    /// for a minute. What content takes at 128 kB a second comes on top of it.
+    /// With `answer_within`, a request fails if the store does not answer within this time, including
+    /// retries. Otherwise requests are retried for one minute. Transfers get additional time, at 128 kB per
+    /// second of content.
     ///
     /// # Errors
     /// A URL or an option that cannot be used.
@@ -88,7 +89,7 @@ impl Remote {
                 builder = builder.with_allow_http(check_endpoint(url, name, value)?);
             }
             match key {
-                // Kept apart, as the builder's own are replaced below.
+                // Kept separate because `with_client_options` below replaces the builder's own.
                 AmazonS3ConfigKey::Client(key) => client_options = client_options.with_config(key, value),
                 key => builder = builder.with_config(key, value),
             }
@@ -113,10 +114,9 @@ impl Remote {
         Ok(Remote { transfers, checked_transfers, answer_within, ..remote })
     }
 
-    /// An archive in any store that the client library knows, under a prefix; `location` is for people.
+    /// Creates an archive in any store of the client library, under a prefix. `location` appears in messages.
     ///
-    /// # Errors
-    /// A runtime that cannot be made.
+    /// # Errors The runtime cannot be created.
     pub fn new(client: Arc<dyn ObjectStore>, prefix: &str, location: &str) -> Result<Remote, StoreError> {
         let runtime = Builder::new_current_thread().enable_all().build().map_err(|error| StoreError {
             operation: "open",
@@ -138,8 +138,8 @@ impl Remote {
         })
     }
 
-    /// For servers that do not know conditional requests: whether an object exists is asked first, and two writers at the same
-    /// moment could both find none.
+    /// Supports servers without conditional requests: `create` first checks whether the object exists. Two
+    /// concurrent writers can both find it missing.
     #[must_use]
     pub fn without_conditional_requests(self) -> Remote {
         Remote { is_conditional: false, ..self }
@@ -163,16 +163,16 @@ impl Remote {
         self.answered(operation, key, result)
     }
 
-    /// What a request gives, or the time within which it gave nothing.
+    /// Awaits a request, and returns the time limit as the error if the request exceeds it.
     async fn answer<T>(&self, request: impl Future<Output = T>) -> Result<T, Duration> {
         match self.answer_within {
             None => Ok(request.await),
-            // Made within the runtime, which has the clock.
+            // `timeout` must be called within the runtime because it needs the runtime's clock.
             Some(limit) => tokio::time::timeout(limit, request).await.map_err(|_| limit),
         }
     }
 
-    /// As [`Remote::wait`], of a request whose content has so many bytes.
+    /// Like [`Remote::wait`], for a request that transfers `bytes` bytes of content.
     fn transfer<T>(
         &self,
         operation: &'static str,
@@ -220,7 +220,7 @@ impl Remote {
     fn get(&self, key: &str, range: Option<Range<u64>>) -> Result<Vec<u8>, StoreError> {
         let path = self.path("read", key)?;
         let options = GetOptions { range: range.map(GetRange::Bounded), ..GetOptions::default() };
-        // How much it is, the beginning of the answer says.
+        // The headers of the answer contain the size, which sets the time limit for the content.
         let answer = self.transfer("read", key, 0, self.transfers.get_opts(&path, options))?;
         let bytes = answer.range.end.saturating_sub(answer.range.start);
         if bytes > MAX_OBJECT_BYTES {
@@ -271,7 +271,7 @@ impl Store for Remote {
         }
     }
 
-    /// An object store acknowledges nothing that is not durable.
+    /// An object store acknowledges only durable objects.
     fn make_durable(&self, _: &str) -> Result<(), StoreError> {
         Ok(())
     }
@@ -301,7 +301,8 @@ impl Store for Remote {
         let result = self.block_on("list", prefix, async {
             let mut listing = self.client.list(Some(&under));
             loop {
-                // A page of the listing is a request, and each has the whole time: there may be any number of them.
+                // Each page of the listing is a separate request with the full time limit, because the number
+                // of pages is unbounded.
                 let meta = match self.answer(listing.try_next()).await {
                     Ok(Ok(Some(meta))) => meta,
                     Ok(Ok(None)) => return Ok(Ok(())),
@@ -324,7 +325,7 @@ impl Store for Remote {
         }
     }
 
-    /// An object store keeps no part of an object.
+    /// An object store never keeps part of an object.
     fn remove_leftovers(&self) -> Result<(), StoreError> {
         Ok(())
     }
@@ -340,7 +341,7 @@ impl Store for Remote {
     }
 }
 
-/// Runs code of the client library, which panics on some values of the configuration instead of returning an error.
+/// Runs code of the client library, which panics on some configuration values instead of returning an error.
 fn catch_panics<T>(
     operation: &'static str,
     key: &str,
@@ -363,7 +364,8 @@ fn catch_panics<T>(
     })
 }
 
-/// Checks the URL of a store's endpoint, which the client library uses as it is. Returns whether the connection is unencrypted.
+/// Checks the URL of a store's endpoint, which the client library does not validate. Returns whether the
+/// connection is unencrypted.
 fn check_endpoint(location: &str, setting: &str, endpoint: &str) -> Result<bool, StoreError> {
     let problem = match Url::parse(endpoint) {
         Ok(url) if !matches!(url.scheme(), "http" | "https") => "no such scheme".to_owned(),
@@ -383,23 +385,25 @@ fn check_endpoint(location: &str, setting: &str, endpoint: &str) -> Result<bool,
     })
 }
 
-/// What the environment says of connections, such as `AWS_PROXY_URL`.
+/// Reads connection options from the environment, such as `AWS_PROXY_URL`.
 fn client_options_of_environment() -> ClientOptions {
     let named = std::env::vars().filter_map(|(name, value)| match name.to_ascii_lowercase().parse() {
         Ok(AmazonS3ConfigKey::Client(key)) if name.starts_with("AWS_") => Some((key, value)),
         _ => None,
     });
-    // Whether the connection may be unencrypted is said by the endpoint's URL.
+    // `with_allow_http` on the builder decides, based on the endpoint's URL.
     named.fold(ClientOptions::new().with_allow_http(true), |options, (key, value)| {
         options.with_config(key, value)
     })
 }
 
-/// How failed requests are repeated: if there must be an answer after some time, not for all of it, so that the error says why.
+/// Configures retries. With a time limit, retries use only half of it so that the error still reports the
+/// cause.
 fn retries(answer_within: Option<Duration>) -> RetryConfig {
     let mut retries = RetryConfig {
         retry_timeout: answer_within.map_or(REQUEST_TIMEOUT, |limit| limit / 2),
-        // The time decides: a connection that is refused at once would use up any number within seconds.
+        // Limits retries by time only: rejected connections would use up any number of attempts within
+        // seconds.
         max_retries: usize::MAX,
         ..Default::default()
     };
@@ -409,29 +413,30 @@ fn retries(answer_within: Option<Duration>) -> RetryConfig {
     retries
 }
 
-/// An error's text with those of its causes, among them the server's answer.
+/// Returns the texts of an error and its sources, including the server's answer.
 fn error_text(error: &ClientError) -> String {
     let first: &(dyn std::error::Error + 'static) = error;
     std::iter::successors(Some(first), |cause| cause.source()).map(ToString::to_string).collect()
 }
 
-/// Whether a store refused content because a header with its checksum is missing, as buckets with Object Lock do.
+/// Returns whether the store rejected content because the checksum header is missing, as buckets with Object
+/// Lock do.
 fn lacks_checksum(error: &StoreError) -> bool {
     let text = walden_source::error_text(error).to_ascii_lowercase();
     text.contains("content-md5") && text.contains("required") || text.contains("x-amz-sdk-checksum-algorithm")
 }
 
-/// Where the client asks for credentials that nothing else gives: a service of Amazon's machines.
+/// Address of Amazon's metadata service, which the client asks for credentials if no others are configured.
 const METADATA_SERVICE: &str = "//169.254.169.254/";
 
-/// The status of an answer that says that an object does not have the bytes that were asked for.
+/// Status if the object ends before the requested range.
 const OUT_OF_RANGE: &str = "416 Range Not Satisfiable";
 
 fn failure(operation: &'static str, key: &str, location: &str, error: ClientError) -> StoreError {
     let cause = match &error {
-        // Not the object is missing: nothing is known of it.
+        // The object itself may exist.
         _ if error_text(&error).contains("NoSuchBucket") => Cause::NoBucket,
-        // A part was asked for of an object that has fewer bytes, or none at all. Asking again does not help.
+        // The object is empty or ends before the requested range. A retry does not help.
         _ if error_text(&error).contains(OUT_OF_RANGE) => Cause::Damaged,
         _ if error_text(&error).contains(METADATA_SERVICE) => Cause::NoCredentials,
         ClientError::NotFound { .. } => Cause::NotFound,
@@ -440,7 +445,7 @@ fn failure(operation: &'static str, key: &str, location: &str, error: ClientErro
         _ => Cause::Other,
     };
     let (key, location) = (key.to_owned(), location.to_owned());
-    // What is not there was named; beside that, the answer has a document in XML alone.
+    // The error already names the missing object or bucket, and the source would only add an XML document.
     let has_more_to_say = !matches!(cause, Cause::NotFound | Cause::NoBucket);
     let source = has_more_to_say.then(|| match without_settings(&walden_source::error_text(&error)) {
         Some(text) => text.into(),
@@ -449,8 +454,8 @@ fn failure(operation: &'static str, key: &str, location: &str, error: ClientErro
     StoreError { operation, key, location, cause, source }
 }
 
-/// A text of the client's without the settings by which it repeats requests, if it has them: the time decides how often, and the number
-/// says nothing.
+/// Removes the retry settings from a client error, or returns `None` if it has none. The time limits the
+/// retries, so the configured maximum is meaningless.
 fn without_settings(text: &str) -> Option<String> {
     let (before, rest) = text.split_once(", max_retries: ")?;
     let (_, after) = rest.split_once(" - ")?;
@@ -464,7 +469,8 @@ mod tests {
 
     use super::*;
 
-    /// A store that takes some time for each object of a listing, as if it were a page, and must answer within a time.
+    /// Returns a store that delays each object of a listing, like a page, and that must answer within a time
+    /// limit.
     fn slow_listing(page: Duration, answer_within: Duration) -> Remote {
         let config = ThrottleConfig { wait_list_per_entry: page, ..ThrottleConfig::default() };
         let client = ThrottledStore::new(InMemory::new(), config);
@@ -490,7 +496,8 @@ mod tests {
         assert_eq!((error.operation, error.cause), ("list", Cause::Unavailable));
     }
 
-    /// Each setting with each of these values gives a store or an error, and so does a request to that store.
+    /// Every combination of setting and value results in a store or an error, and so does a request to that
+    /// store.
     #[test]
     fn no_value_of_a_setting_causes_a_panic() {
         const SETTINGS: [&str; 16] = [
