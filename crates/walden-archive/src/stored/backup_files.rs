@@ -1,5 +1,6 @@
-//! The files that PostgreSQL writes beside a base backup: `backup_label` and the backup history file, which has the same lines and two
-//! more (`build_backup_content` in `xlogbackup.c`), and `backup_manifest` (`backup_manifest.c`).
+//! Parses the files that PostgreSQL writes with a base backup: `backup_label`; the backup history file, which
+//! has the same lines and two more (`build_backup_content` in `xlogbackup.c`); and `backup_manifest`
+//! (`backup_manifest.c`).
 
 use std::io::{self, BufReader, Read};
 
@@ -12,13 +13,13 @@ use walden_format::lsn::{Lsn, SegmentName, Timeline};
 
 use crate::stored::object::to_hex;
 
-/// The names of these files in a backup's folder.
+/// Names of these files in a backup's folder.
 pub(crate) const LABEL: &str = "backup_label";
 pub(crate) const MANIFEST: &str = "backup_manifest";
-/// The longest line of a manifest, in bytes: one describes a file.
+/// Longest accepted line of a manifest, in bytes. A line describes one file.
 const MAX_MANIFEST_LINE: usize = 1 << 20;
 
-/// Reads a text of at most so many bytes.
+/// Reads a text of at most `max_bytes` bytes.
 pub(crate) fn read_bounded(content: &mut dyn Read, max_bytes: u64) -> io::Result<Vec<u8>> {
     let mut text = Vec::new();
     content.take(max_bytes + 1).read_to_end(&mut text)?;
@@ -29,28 +30,28 @@ pub(crate) fn read_bounded(content: &mut dyn Read, max_bytes: u64) -> io::Result
     Ok(text)
 }
 
-/// What a backup label or a backup history file says; nothing where it is empty.
+/// The fields of a backup label or backup history file. `None` means that the field is missing.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub(crate) struct Label {
-    /// From where the log is replayed.
+    /// Where replay starts.
     pub start: Option<Lsn>,
-    /// Where the backup ended; only a history file says so.
+    /// Where the backup ended. Only a history file has this field.
     pub stop: Option<Lsn>,
-    /// The timeline of its start.
+    /// Timeline of the start.
     pub timeline: Option<Timeline>,
-    /// When it began and ended, at the latest: microseconds since 1970-01-01 00:00:00 UTC.
+    /// Latest possible start and stop times, in microseconds since 1970-01-01 00:00:00 UTC.
     pub start_time: Option<i64>,
     pub stop_time: Option<i64>,
-    /// Both times as the server wrote them: local times with the abbreviation of the zone.
+    /// The same times as the server wrote them: local time with a time zone abbreviation.
     pub start_time_text: Option<String>,
     pub stop_time_text: Option<String>,
-    /// `streamed`, or `pg_start_backup` of an exclusive backup, which PostgreSQL 15 removed.
+    /// `streamed`, or `pg_start_backup` for an exclusive backup, which PostgreSQL 15 removed.
     pub method: Option<String>,
-    /// The label that the user gave it.
+    /// The user's label.
     pub label: Option<String>,
-    /// It has only what changed since another backup.
+    /// The backup is incremental: it contains only the changes since another backup.
     pub is_incremental: bool,
-    /// Where that other backup starts.
+    /// Start of that other backup.
     pub incremental_from: Option<Lsn>,
 }
 
@@ -89,14 +90,14 @@ impl Label {
     }
 }
 
-/// The timeline in `0/2000028 (file 000000010000000000000002)`.
+/// Parses the timeline in `0/2000028 (file 000000010000000000000002)`.
 fn timeline_of_segment(value: &str) -> Option<Timeline> {
     let (_, file) = value.split_once(" (file ")?;
     Some(SegmentName::parse(file.trim_end().strip_suffix(')')?)?.timeline)
 }
 
-/// The moment that a time such as `2026-11-20 10:00:00 CET` names, at the latest: abbreviations of time zones mean different ones in
-/// different places, and a backup must not be taken for older than it is.
+/// Returns the latest moment that a time such as `2026-11-20 10:00:00 CET` can denote. Time zone
+/// abbreviations are ambiguous, and a backup must not count as older than it is.
 fn latest_time(text: &str) -> Option<i64> {
     let (time, zone) = text.trim().rsplit_once(' ').unwrap_or((text.trim(), ""));
     let offset = match zone {
@@ -110,23 +111,24 @@ fn latest_time(text: &str) -> Option<i64> {
     Some(time.to_zoned(TimeZone::fixed(offset)).ok()?.timestamp().as_microsecond())
 }
 
-/// WAL that a backup needs of one timeline.
+/// The WAL that a backup needs from one timeline.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct WalRange {
     /// The timeline.
     pub timeline: Timeline,
-    /// Where it begins.
+    /// Start of the range.
     pub start: Lsn,
-    /// Where it ends.
+    /// End of the range.
     pub end: Option<Lsn>,
 }
 
-/// What of a manifest matters here; its list of files is passed over.
+/// The relevant parts of a manifest. The list of files is skipped.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Manifest {
-    /// The cluster; since PostgreSQL 17.
+    /// System identifier of the cluster, since PostgreSQL 17.
     pub system_identifier: Option<u64>,
-    /// The WAL that makes the backup consistent, by timeline and position, each range with its end. Never empty.
+    /// The WAL that makes the backup consistent, ordered by timeline and position. Each range has an end.
+    /// Never empty.
     pub ranges: Vec<WalRange>,
 }
 
@@ -155,10 +157,10 @@ struct JsonRange {
 }
 
 impl Manifest {
-    /// Reads a manifest, whose own checksum is compared. It has a line for each file of the backup, and is never held as a whole.
+    /// Reads a manifest and verifies its checksum. A manifest has a line for each file of the backup, so it
+    /// is never held in memory as a whole.
     ///
-    /// # Errors
-    /// What was expected and what was found.
+    /// # Errors A description of the expected and found values.
     pub fn read(content: impl Read) -> Result<Manifest, String> {
         let mut content = Summed { content, sum: Sha256::new(), last_line: Vec::new() };
         let manifest: Json = serde_json::from_reader(BufReader::with_capacity(64 << 10, &mut content))
@@ -183,11 +185,12 @@ impl Manifest {
     }
 }
 
-/// The SHA-256 of what is read, up to the start of its last line: a manifest's checksum is that of everything before its own line.
+/// Computes the SHA-256 of the bytes read up to the start of the last line: a manifest's checksum covers
+/// everything before its own line.
 struct Summed<R> {
     content: R,
     sum: Sha256,
-    /// What was read and is not added yet: the last line that has more than white space, and what follows it.
+    /// Bytes that were read but not yet hashed: the last non-blank line and the white space after it.
     last_line: Vec<u8>,
 }
 
@@ -211,7 +214,7 @@ impl<R: Read> Read for Summed<R> {
 mod tests {
     use super::*;
 
-    /// A manifest of so many files, as PostgreSQL writes it.
+    /// Returns a manifest with `files` files in PostgreSQL's format.
     fn manifest(files: u32) -> String {
         let file = |number| format!("{{ \"Path\": \"base/1/{number}\", \"Size\": 8192 }}");
         let files: Vec<String> = (0..files).map(file).collect();
@@ -226,7 +229,7 @@ mod tests {
 
     #[test]
     fn a_manifest_is_read_a_line_at_a_time() {
-        // With some larger than what is read at a time.
+        // Some manifests are larger than the read buffer.
         for files in [1, 100, 10_000] {
             let text = manifest(files);
             let found = Manifest::read(text.as_bytes()).unwrap();

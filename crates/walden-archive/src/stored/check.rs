@@ -1,8 +1,8 @@
-//! What is checked before a file is acknowledged.
+//! Checks a file before its archiving is acknowledged.
 //!
-//! PostgreSQL removes a segment once `archive_command` has said that it is archived, so this is the last moment at which a damaged
-//! one can be noticed while the original is still there. Every record is decoded and its checksum compared; what PostgreSQL
-//! never archives is refused.
+//! PostgreSQL may remove a segment once `archive_command` succeeds, so this is the last chance to detect
+//! damage while the original still exists. The check decodes every record, verifies its checksum, and refuses
+//! files that PostgreSQL never archives.
 
 use std::io::{self, Read};
 use std::ops::ControlFlow;
@@ -19,37 +19,38 @@ use crate::history::{History, HistoryError};
 use crate::stored::contents::{Contents, Survey};
 use crate::stored::name::ArchivedFile;
 
-/// Bytes that are read at a time, hashed, and decoded while they are in a processor's cache: whole pages of any size.
+/// Number of bytes that are read at a time, then hashed and decoded while they are in the processor's cache.
+/// A multiple of every page size.
 const CHUNK: usize = 256 << 10;
 /// Largest accepted history or backup label, in bytes.
 pub(crate) const MAX_TEXT_BYTES: u64 = 1 << 20;
-/// Bytes of the smallest segments. Every segment size is a multiple: a position's offset in its segment, modulo this, does not depend on
-/// the size.
+/// Size of the smallest segments in bytes. Every segment size is a multiple of it, so an LSN's offset in its
+/// segment, modulo this value, does not depend on the segment size.
 const MIN_SEGMENT_BYTES: u64 = 1 << 20;
 
-/// What is known of a file that may be archived.
+/// The result of checking a file.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Checked {
-    /// Bytes of the file.
+    /// Size of the file in bytes.
     pub bytes: u64,
     /// BLAKE3 of the file.
     pub hash: [u8; 32],
-    /// The cluster that wrote it, if the file says so.
+    /// The cluster that wrote the file, if the file states it.
     pub cluster: Option<Cluster>,
-    /// What a segment's records say, for lists and searches by time.
+    /// Contents of a segment, for lists and searches by time.
     pub contents: Option<Contents>,
-    /// What the user should know although the file is archived.
+    /// Warnings about a file that is archived anyway.
     pub warnings: Vec<String>,
-    /// A segment whose records all have the right checksums up to its end.
+    /// Every record of the segment has a valid checksum, up to the segment's end.
     pub is_sound: bool,
-    /// It is damaged, and [`Rules::accept_damaged`] let it pass.
+    /// The file is damaged, and [`Rules::accept_damaged`] allowed it.
     pub is_damage_accepted: bool,
-    /// Its records are sound, and it was compressed as bytes since decoding them did not give the file back.
+    /// The records are valid, but the file was compressed as bytes because decoding did not reproduce it.
     pub is_as_bytes: bool,
 }
 
 impl Checked {
-    /// A file of which no more is known than its bytes and their BLAKE3.
+    /// Creates the result for a file whose size and BLAKE3 are the only known facts.
     pub(crate) fn of_hash(bytes: u64, hash: [u8; 32]) -> Checked {
         Checked {
             bytes,
@@ -64,104 +65,107 @@ impl Checked {
     }
 }
 
-/// Which cluster wrote a segment.
+/// The cluster that wrote a segment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Cluster {
-    /// The system identifier that `initdb` gave it.
+    /// System identifier from `initdb`.
     pub system_id: u64,
-    /// The size of its segments.
+    /// Segment size of the cluster.
     pub segment_size: SegmentSize,
 }
 
-/// What the warning of a file begins with whose damage was accepted. In summaries of the first versions, nothing else says so.
+/// Start of the warning about accepted damage. Summaries of the first versions indicate accepted damage only
+/// by this text.
 pub(crate) const ACCEPTED: &str = "archived although it is";
 
 /// How strictly a file is checked.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Rules<'h> {
-    /// Archive records that are damaged, with a warning: the server itself wrote them so.
+    /// Archive damaged records with a warning, because the server itself wrote them this way.
     pub accept_damaged: bool,
-    /// Archive segments of a version of PostgreSQL that Walden does not read, as bytes: their pages are checked, and not their records.
+    /// Archive segments of PostgreSQL versions that Walden cannot read as bytes. Their page headers are
+    /// checked, their records are not.
     pub accept_unknown_versions: bool,
-    /// Histories of timelines, which say where these begin and earlier ones ended.
+    /// Timeline histories, which state where timelines start and where earlier ones ended.
     pub histories: &'h [History],
 }
 
-/// Why a file is not archived.
+/// Reasons for refusing to archive a file.
 #[derive(Debug, thiserror::Error)]
 pub enum Refusal {
-    /// It cannot be read.
+    /// The file cannot be read.
     #[error("cannot read the file")]
     Io(#[from] io::Error),
-    /// It is not what its name says.
+    /// The file contradicts its name.
     #[error("{what}: expected {expected}, found {found}")]
     Mismatch {
-        /// What was compared.
+        /// The property that was compared.
         what: &'static str,
-        /// What the name, or PostgreSQL's rules, demand.
+        /// The value required by the name or by PostgreSQL's rules.
         expected: String,
-        /// What the file has.
+        /// The value in the file.
         found: String,
     },
-    /// Its pages are of a version of PostgreSQL that is not read here.
+    /// Walden cannot read the PostgreSQL version of the pages.
     #[error("the first page (offset 0, magic {magic:04X}) was {reason}")]
     UnknownVersion {
-        /// The magic of the first page.
+        /// Magic number of the first page.
         magic: u16,
-        /// The version that writes it.
+        /// The version that the magic number identifies.
         reason: UnreadableMagic,
     },
-    /// Its pages are those of another timeline, and nothing shows that the timeline of its name begins in it.
+    /// The pages belong to another timeline, and there is no evidence that the named timeline starts in this
+    /// segment.
     #[error(
         "the pages' timeline: expected {expected}, or a record or history by which it begins in this segment, found {found}"
     )]
     Timeline {
-        /// The timeline of the name.
+        /// Timeline of the name.
         expected: Timeline,
-        /// That of the pages.
+        /// Timeline of the pages.
         found: Timeline,
     },
-    /// Its records are damaged.
+    /// The records are damaged.
     #[error("damaged at {} (offset {offset}): expected {}, found {}", fault.at, fault.expected(), fault.found())]
     Damaged {
-        /// Where in the file.
+        /// Offset of the damage in the file.
         offset: u64,
-        /// What is wrong there.
+        /// The damage.
         fault: Fault,
     },
-    /// Nothing was written behind its last record: the server is still at it, or the end is lost.
+    /// The segment is unwritten after its last record: the server is still writing it, or its end was lost.
     #[error(
         "the segment is not complete: its records end at {end} (offset {offset}), and nothing was written behind"
     )]
     Incomplete {
-        /// The end of the last record.
+        /// End of the last record.
         end: Lsn,
-        /// Where in the file.
+        /// Offset of this end in the file.
         offset: u64,
     },
-    /// It does not follow the segment before it: one of the two is of another history.
+    /// The segment does not follow the previous one: one of the two belongs to a different history.
     #[error(
         "the link to {before}: expected the first record, at {at} (offset {offset}), to point back at {expected}, found {found}"
     )]
     Link {
-        /// The segment before.
+        /// Name of the previous segment.
         before: String,
-        /// Where the first record starts.
+        /// Start of the first record.
         at: Lsn,
-        /// The same in the file.
+        /// Offset of this start in the file.
         offset: u64,
-        /// Where the last record of the segment before starts.
+        /// Start of the previous segment's last record.
         expected: String,
-        /// Where the first record says so.
+        /// Start of the previous record according to the first record.
         found: Lsn,
     },
-    /// It is not a timeline history as PostgreSQL writes them.
+    /// The file is not a valid timeline history.
     #[error("the timeline history is damaged")]
     History(#[from] HistoryError),
 }
 
 impl Refusal {
-    /// Why the header of a segment's first page cannot be used.
+    /// Returns the reason for rejecting the header of a segment's first page.
     pub fn of_first_page(kind: FaultKind) -> Refusal {
         if let Some((magic, reason)) = kind.unknown_version() {
             return Refusal::UnknownVersion { magic, reason };
@@ -170,7 +174,7 @@ impl Refusal {
         Refusal::Mismatch { what: "the first page", expected: fault.expected(), found: fault.found() }
     }
 
-    /// What the user can do about it.
+    /// Returns a remedy for the user.
     pub fn hint(&self) -> &'static str {
         match self {
             Refusal::Io(error) if error.kind() == std::io::ErrorKind::NotFound => {
@@ -210,10 +214,9 @@ impl Refusal {
     }
 }
 
-/// Checks a file; `content` has its bytes.
+/// Checks a file with these bytes.
 ///
-/// # Errors
-/// Why the file is not one that PostgreSQL archives, or not whole.
+/// # Errors The reason that the file is incomplete or not one that PostgreSQL archives.
 pub fn check(file: ArchivedFile, content: &mut dyn Read, rules: Rules<'_>) -> Result<Checked, Refusal> {
     match file {
         ArchivedFile::Segment(name) => check_segment(name, false, &mut Reading::new(content), rules),
@@ -227,7 +230,7 @@ pub fn check(file: ArchivedFile, content: &mut dyn Read, rules: Rules<'_>) -> Re
     }
 }
 
-/// Checks a file that is in memory.
+/// Checks a file in memory.
 ///
 /// # Errors
 /// As [`check`].
@@ -239,13 +242,13 @@ pub fn check_held(file: ArchivedFile, content: &[u8], rules: Rules<'_>) -> Resul
     }
 }
 
-/// A file in parts of [`CHUNK`] bytes, the last of which may be shorter.
+/// A file in chunks of [`CHUNK`] bytes. The last one may be shorter.
 trait Chunks {
-    /// The next part; empty at the end.
+    /// Returns the next chunk, which is empty at the end.
     fn next(&mut self) -> io::Result<&[u8]>;
 }
 
-/// A file that is in memory: the part of it that is left.
+/// The remaining bytes of a file in memory.
 struct Held<'c>(&'c [u8]);
 
 impl Chunks for Held<'_> {
@@ -256,7 +259,7 @@ impl Chunks for Held<'_> {
     }
 }
 
-/// A file that is read.
+/// A file that is read in chunks.
 struct Reading<'c> {
     content: &'c mut dyn Read,
     chunk: Vec<u8>,
@@ -290,10 +293,11 @@ fn read_text(content: &mut dyn Read) -> Result<Vec<u8>, Refusal> {
     Ok(text)
 }
 
-/// A backup history file begins with where the backup's log starts, and in which segment (`do_pg_backup_stop` in `xlog.c`).
+/// Checks a backup history file. Its first line states where the backup's WAL starts and in which segment
+/// (`do_pg_backup_stop` in `xlog.c`).
 ///
-/// PostgreSQL does not synchronise these files: after a crash one can be empty. Nothing restores from them, and archiving must
-/// go on.
+/// PostgreSQL does not synchronize these files, so one can be empty after a crash. An empty file is accepted:
+/// no restore needs it, and archiving must continue.
 fn check_backup(name: SegmentName, offset: u32, content: &mut dyn Read) -> Result<Checked, Refusal> {
     let text = read_text(content)?;
     if text.iter().all(|&byte| byte == 0) {
@@ -336,7 +340,8 @@ fn check_segment(
     let address = walden_format::page::PageHeader::parse(here).map_or(Lsn::INVALID, |header| header.address);
     let start = check_name(name, info.segment_size, (address, info.timeline))?;
     let mut older = (info.timeline < name.timeline).then(|| OlderPages::new(name, &info, start));
-    // Pages up to the switch are copies of the parent's, those behind it are the timeline's own (`XLogInitNewTimeline` in `xlog.c`).
+    // Pages before the timeline switch are copies of the parent's. Later pages belong to the new timeline
+    // (`XLogInitNewTimeline` in `xlog.c`).
     let info = StreamInfo { timeline: name.timeline, ..info };
     let size = info.segment_size.bytes();
     let mut decoder = Decoder::new(info, start, start.plus(size)).with_checked_padding();
@@ -406,7 +411,8 @@ fn check_segment(
     })
 }
 
-/// Whether there is what a segment has that is not full: zeros, or an older page of a file that was recycled.
+/// Returns whether the fault looks like the unwritten part of a segment: zeros, or an older page of a
+/// recycled file.
 fn is_unwritten(fault: &Fault) -> bool {
     let is_older = match fault.kind {
         FaultKind::PageAddress { expected, found } => found < expected,
@@ -416,7 +422,7 @@ fn is_unwritten(fault: &Fault) -> bool {
     fault.is_unwritten() || is_older
 }
 
-/// The segment's start, if its first page is where the name says.
+/// Checks that the first page's address matches the name, and returns the segment's start.
 fn check_name(
     name: SegmentName,
     size: SegmentSize,
@@ -432,7 +438,7 @@ fn check_name(
         let found = format!("{address}, which is in {found}");
         return Err(mismatch("the first page's address", start.to_string(), found));
     }
-    // The first segment of a timeline begins with a copy of its parent's, headers included.
+    // The first segment of a timeline starts with a copy of its parent's pages, including their headers.
     if timeline > name.timeline || timeline == 0 {
         let (expected, found) = (name.timeline.to_string(), timeline.to_string());
         return Err(mismatch("the first page's timeline", expected, found));
@@ -440,26 +446,29 @@ fn check_name(
     Ok(start)
 }
 
-/// Whether a later timeline's history says that this one ended in the segment, no later than where its records end.
+/// Returns whether a history shows that this timeline ended within the segment, at or before the end of its
+/// records.
 fn ends_in(histories: &[History], timeline: Timeline, start: Lsn, segment_end: Lsn, end: Lsn) -> bool {
     let switches = histories.iter().filter_map(|history| history.end_of(timeline));
     switches.into_iter().any(|switch| start <= switch && switch < segment_end && switch <= end)
 }
 
-/// The pages of a segment that begins with pages of an older timeline than that of its name, as the first segment of a timeline does.
+/// Tracks the pages of a segment that starts on an older timeline than the one in its name, as a timeline's
+/// first segment does.
 ///
-/// A page has the timeline of its first byte's writer. A new timeline begins with the rest of the page in which its parent ended: a switch
-/// of segments on that page leaves no page of the new timeline behind it, and only the records on it say that it has begun (the first
-/// one, end-of-recovery or a checkpoint, has both timelines), or, where that one goes on in the next segment, the timeline's history.
+/// A page header has the timeline that wrote the page's first byte. A new timeline starts in the middle of
+/// its parent's last page. If a segment switch follows on that same page, no page has the new timeline. Then
+/// only the records show that it started: the first one, an end-of-recovery record or checkpoint, contains
+/// both timelines. If that record continues in the next segment, only the timeline's history shows it.
 struct OlderPages {
     name: SegmentName,
     page_bytes: usize,
     start: Lsn,
-    /// The timeline of the last older page.
+    /// Timeline of the last older page.
     timeline: Timeline,
-    /// Where the last older page starts.
+    /// Start of the last older page.
     last: Lsn,
-    /// A page has the timeline of the name.
+    /// At least one page has the timeline of the name.
     has_own: bool,
 }
 
@@ -469,7 +478,7 @@ impl OlderPages {
         OlderPages { name, page_bytes, start, timeline: info.timeline, last: start, has_own: false }
     }
 
-    /// `chunk` starts `offset` bytes into the segment.
+    /// Processes the pages of `chunk`, which starts at `offset` in the segment.
     fn observe(&mut self, chunk: &[u8], offset: u64) {
         for (number, page) in chunk.chunks(self.page_bytes).enumerate() {
             let address = self.start.plus(offset + (number * self.page_bytes) as u64);
@@ -484,8 +493,9 @@ impl OlderPages {
         }
     }
 
-    /// Whether pages show, or a history says, that the timeline of the name begins in the segment, and behind where the last older page
-    /// starts. At the start of a segment it would have begun with a page of its own (`XLogInitNewTimeline`).
+    /// Returns whether a page or a history shows that the named timeline starts in the segment, after the
+    /// start of the last older page. A timeline that starts at a segment boundary would have its own first
+    /// page (`XLogInitNewTimeline`).
     fn may_lead_to(&self, histories: &[History], segment_end: Lsn) -> bool {
         let own = histories.iter().filter(|history| history.timeline == self.name.timeline);
         let mut begins = own.filter_map(|history| Some(history.parent()?.end));
@@ -493,10 +503,10 @@ impl OlderPages {
     }
 }
 
-/// The pages of a segment of a version that Walden does not read, by their headers.
+/// Checks a segment of a PostgreSQL version that Walden cannot read by its page headers.
 ///
-/// The records in them are not checked. Pages of the segment precede all others: zeros follow a switch of segments, and pages of a recycled
-/// file can follow the end of a timeline.
+/// Its records are not checked. The segment's own pages come first. Zeros may follow a segment switch, and
+/// pages of a recycled file may follow the end of a timeline.
 struct UnreadPages {
     name: SegmentName,
     first: UnreadPageHeader,
@@ -505,18 +515,19 @@ struct UnreadPages {
     start: Lsn,
     hasher: blake3::Hasher,
     bytes: u64,
-    /// The timeline of the last page that belongs to the segment.
+    /// Timeline of the last page that belongs to the segment.
     timeline: Timeline,
     older: OlderPages,
-    /// The offset of the first page that does not belong to the segment, and of the first one that is not zeros either.
+    /// Offsets of the first page that does not belong to the segment, and of the first such page that is not
+    /// zero.
     end: Option<u64>,
     leftover: Option<u64>,
-    /// The offset of a page that belongs to the segment although one before it does not.
+    /// Offset of a page that belongs to the segment but follows a page that does not.
     later: Option<u64>,
 }
 
 impl UnreadPages {
-    /// `None` if the first page has no header that can be read.
+    /// Returns `None` if the first page's header is unreadable.
     fn new(name: SegmentName, first_page: &[u8]) -> Option<Result<UnreadPages, Refusal>> {
         let first = UnreadPageHeader::parse(first_page)?;
         let long = first.long?;
@@ -548,7 +559,7 @@ impl UnreadPages {
         }))
     }
 
-    /// Checks the next part of the segment: whole pages, except at the end.
+    /// Checks the next chunk of the segment: entire pages, except at the end.
     fn observe(&mut self, chunk: &[u8]) {
         self.hasher.update(chunk);
         for page in chunk.chunks(self.page_bytes) {
@@ -617,7 +628,7 @@ impl UnreadPages {
     }
 }
 
-/// The system identifier in a segment's first page, also of a version that Walden does not read.
+/// Returns the system identifier in a segment's first page, even for a version that Walden cannot read.
 pub fn system_id_of(first_page: &[u8]) -> Option<u64> {
     match StreamInfo::of_segment(first_page) {
         Ok(info) => Some(info.system_id),
@@ -625,7 +636,7 @@ pub fn system_id_of(first_page: &[u8]) -> Option<u64> {
     }
 }
 
-/// Looks behind a fault for pages that belong there, which would mean that the log goes on and the fault is damage.
+/// Searches for valid pages after a fault, which show that the WAL continues and that the fault is damage.
 struct PagesBehindFault {
     info: StreamInfo,
     start: Lsn,
@@ -637,9 +648,10 @@ impl PagesBehindFault {
         PagesBehindFault { info, start, log_goes_on: false }
     }
 
-    /// `chunk` starts `offset` bytes into the segment; `timeline` is that of the last valid page before the fault.
+    /// Processes the pages of `chunk`, which starts at `offset` in the segment. `timeline` is that of the
+    /// last valid page before the fault.
     ///
-    /// A page of an earlier timeline is left from before a promotion, in a file that was recycled.
+    /// A page of an earlier timeline is left over from before a promotion, in a recycled file.
     fn observe(&mut self, chunk: &[u8], offset: u64, fault: &Fault, timeline: Timeline) {
         let page_bytes = self.info.page_bytes as usize;
         for (number, page) in chunk.chunks(page_bytes).enumerate() {
@@ -647,7 +659,7 @@ impl PagesBehindFault {
             let header = walden_format::page::PageHeader::parse(page);
             let belongs = header
                 .is_ok_and(|header| header.address == address && !(1..timeline).contains(&header.timeline));
-            // The page of the fault itself belongs there.
+            // The page with the fault itself is valid here.
             self.log_goes_on |= belongs && address > fault.at;
         }
     }

@@ -1,4 +1,4 @@
-//! What a segment's records say of it: enough to answer lists and searches by time without decoding it again.
+//! Summarizes a segment's records, so that lists and searches by time need not decode it again.
 
 use serde::{Deserialize, Serialize};
 use walden_format::lsn::{Lsn, SegmentName, SegmentSize};
@@ -8,83 +8,86 @@ use walden_format::rmgr;
 use walden_format::stream::StreamInfo;
 use walden_format::version::Major;
 
-/// What is remembered of a segment. LSNs are PostgreSQL's text form, times microseconds since 1970-01-01 00:00:00 UTC.
+/// Summary of a segment's records. LSNs are in PostgreSQL's text form, times in microseconds since 1970-01-01
+/// 00:00:00 UTC.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Contents {
-    /// The cluster's system identifier, as text: JSON numbers are not exact at this size.
+    /// System identifier of the cluster, as text because JSON numbers are inexact at this size.
     pub system_identifier: String,
     /// PostgreSQL's major version.
     pub version: String,
-    /// The magic of the pages (four hexadecimal digits) if Walden did not read their version: the other fields describe no records then.
+    /// Magic number of the pages (four hexadecimal digits) if Walden could not read their version. Then the
+    /// other fields describe no records.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unknown_magic: Option<String>,
     /// The timeline in the segment's name.
     pub timeline: u32,
-    /// Bytes of the segment.
+    /// Size of the segment in bytes.
     pub segment_bytes: u64,
-    /// Where its first record starts; nothing if none starts in it.
+    /// Start of the first record, or `None` if no record starts in the segment.
     pub first_record: Option<String>,
-    /// Where that record says that the one before it starts.
+    /// Start of the previous record according to the first one.
     pub first_record_previous: Option<String>,
-    /// Where its last complete record starts.
+    /// Start of the last complete record.
     pub last_record: Option<String>,
-    /// Where a record starts that goes on in the next segment.
+    /// Start of a record that continues in the next segment.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unfinished_record: Option<String>,
-    /// Up to where it holds complete records.
+    /// End of the complete records.
     pub end: String,
-    /// Records that start and end in it.
+    /// Number of records that start and end in the segment.
     pub records: u64,
-    /// The first commit or abort: recovery to a time can stop there.
+    /// Time of the first commit or abort, where recovery to a time can stop.
     pub first_end_of_transaction: Option<i64>,
-    /// The last commit or abort.
+    /// Time of the last commit or abort.
     pub last_end_of_transaction: Option<i64>,
     /// Named restore points.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub restore_points: Vec<RestorePoint>,
-    /// Checkpoints that were completed in it.
+    /// Checkpoints that completed in the segment.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub checkpoints: Vec<Checkpoint>,
-    /// Bytes of records by resource manager, full-page images apart.
+    /// Bytes of records by resource manager, excluding full-page images.
     pub bytes_by_resource_manager: Vec<(String, u64)>,
     /// Bytes of full-page images.
     pub full_page_image_bytes: u64,
 }
 
-/// A name for a moment to recover to.
+/// A named restore point, which recovery can target.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct RestorePoint {
     /// Its name.
     pub name: String,
-    /// Where it is.
+    /// LSN of its record.
     pub lsn: String,
-    /// When it was made.
+    /// Creation time.
     pub time: i64,
 }
 
 /// A completed checkpoint.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Checkpoint {
-    /// Where its record is.
+    /// LSN of the checkpoint record.
     pub lsn: String,
-    /// Where recovery from it starts.
+    /// Redo pointer, where recovery from it starts.
     pub redo: String,
-    /// When it was made.
+    /// Creation time.
     pub time: i64,
-    /// The server was shut down with it.
+    /// The checkpoint was written at server shutdown.
     pub is_shutdown: bool,
 }
 
-/// How many restore points and checkpoints of one segment are remembered: it could hold hundreds of thousands.
+/// Maximum number of restore points and of checkpoints kept per segment, which could contain hundreds of
+/// thousands.
 const MAX_EVENTS: usize = 256;
 
-/// Observes a segment's records.
+/// Collects a segment's contents from its records.
 pub(crate) struct Survey {
     contents: Contents,
     version: Major,
     last: Option<Lsn>,
     bytes: Vec<u64>,
-    /// A record says that the server writes the timeline of the segment's name.
+    /// A record states that the server writes the timeline of the segment's name.
     pub states_timeline: bool,
 }
 
@@ -198,7 +201,8 @@ impl Survey {
         }
     }
 
-    /// What there was, up to `end`, where perhaps a record starts that goes on in the next segment.
+    /// Returns the contents of a segment whose complete records end at `end`. `unfinished` is the start of a
+    /// record that continues in the next segment, if any.
     pub fn finish(self, end: Lsn, unfinished: Option<Lsn>) -> Contents {
         let version = self.version;
         let named = |(number, &bytes): (usize, &u64)| {

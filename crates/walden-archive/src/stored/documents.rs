@@ -1,13 +1,14 @@
-//! What an archive says of itself to whoever finds it: a README, and how everything in it is encoded.
+//! Contains the documents stored in an archive for its finder: a README and the specification of the formats.
 
 use crate::store::{Store, StoreError};
 
-/// The document to read first.
+/// Key of the document to read first.
 pub const README: &str = "README.txt";
 
-/// The documents: keys and texts.
+/// Keys and texts of the documents.
 ///
-/// They are links into the project's documentation, which a package of this crate has as files.
+/// In the repository they are links to the project's documentation. A package of this crate contains them as
+/// files.
 pub const DOCUMENTS: [(&str, &str); 4] = [
     (README, include_str!("../../documents/README.txt")),
     ("docs/archive.md", include_str!("../../documents/archive.md")),
@@ -15,11 +16,10 @@ pub const DOCUMENTS: [(&str, &str); 4] = [
     ("docs/format-model.md", include_str!("../../documents/format-model.md")),
 ];
 
-/// Stores the documents that are not there yet. Those that are stay as they are: they describe what was written with them. The README is
-/// the last one, as the place is an archive from then on.
+/// Stores the missing documents. Existing ones stay because they describe the objects written with them. The
+/// README comes last because it marks the location as an archive.
 ///
-/// # Errors
-/// The store's.
+/// # Errors The store's errors.
 pub fn store(store: &dyn Store) -> Result<(), StoreError> {
     for (key, text) in DOCUMENTS.into_iter().rev() {
         store.create(key, text.as_bytes())?;

@@ -1,28 +1,29 @@
-//! Whether segments follow each other: each record says where the one before it starts (`xl_prev`).
+//! Checks that segments follow each other: each record states where the previous one starts (`xl_prev`).
 //!
-//! A clone of a server, or a second standby that is promoted to the same timeline, writes segments of the same names and of the same
-//! system identifier. By their links they are told apart.
+//! A clone of a server, or a second standby promoted to the same timeline, writes segments with the same
+//! names and system identifier. Their links distinguish them.
 
 use walden_format::lsn::{Lsn, SegmentName, SegmentSize};
 
 use crate::stored::check::Refusal;
 use crate::stored::contents::Contents;
 
-/// The segment before one, on its timeline.
+/// Returns the previous segment on the same timeline.
 pub(crate) fn segment_before(name: SegmentName, size: SegmentSize) -> Option<SegmentName> {
     Some(SegmentName::new(name.timeline, name.number(size)?.checked_sub(1)?, size))
 }
 
-/// The records of a segment at which the first one of the next segment may point back; none if that is not known. `before` are the same
-/// of the segment before.
+/// Returns the records to which the next segment's first record may point back, or an empty list if they are
+/// unknown. `before` contains the same records for the previous segment.
 pub(crate) fn last_records(contents: &Contents, before: &[Lsn]) -> Vec<Lsn> {
     last_of([lsn(&contents.last_record), lsn(&contents.unfinished_record)], before)
 }
 
-/// The same of the last record that ends in a segment, and of the one that goes on behind it.
+/// Does the same for a segment whose `own` records are the last one that ends in it and the one that
+/// continues after it.
 ///
-/// After a crash, a record that was cut off is overwritten by one that points back at the one before it. If no record starts and ends in
-/// the segment, that one lies before it.
+/// After a crash, recovery replaces an incomplete record with one that points back at the record before it.
+/// If no record starts and ends in the segment, that record is in an earlier one.
 pub(crate) fn last_of(own: [Option<Lsn>; 2], before: &[Lsn]) -> Vec<Lsn> {
     let mut records: Vec<Lsn> = own.into_iter().flatten().collect();
     if own[0].is_none() {
@@ -34,7 +35,7 @@ pub(crate) fn last_of(own: [Option<Lsn>; 2], before: &[Lsn]) -> Vec<Lsn> {
     records
 }
 
-/// Confirms that a segment's first record points back at one of the last records of the segment before.
+/// Checks that a segment's first record points back at one of the last records of the previous segment.
 ///
 /// # Errors
 /// [`Refusal::Link`].
@@ -46,7 +47,7 @@ pub(crate) fn expect_link(
     let (Some(at), Some(found)) = (lsn(&contents.first_record), lsn(&contents.first_record_previous)) else {
         return Ok(());
     };
-    // What pg_resetwal begins has no record before it.
+    // The first record after pg_resetwal has no predecessor.
     if found == Lsn::INVALID || last_records.is_empty() || last_records.contains(&found) {
         return Ok(());
     }
@@ -70,7 +71,7 @@ mod tests {
         assert_eq!(last_of([Some(Lsn(0x30)), Some(Lsn(0x40))], &before), [Lsn(0x30), Lsn(0x40)]);
         assert_eq!(last_of([None, Some(Lsn(0x40))], &before), [Lsn(0x40), Lsn(0x10), Lsn(0x20)]);
         assert_eq!(last_of([None, None], &before), before);
-        // Where the segment before is not known, nothing is compared.
+        // If the previous segment is unknown, the link cannot be checked.
         assert!(last_of([None, Some(Lsn(0x40))], &[]).is_empty());
     }
 }

@@ -1,4 +1,4 @@
-//! What is stored: the files that PostgreSQL archives by name, what is checked of them, and the objects that hold them.
+//! Defines the files that PostgreSQL archives, their checks, and the objects that contain them.
 
 pub(crate) mod backup_files;
 pub mod check;

@@ -1,4 +1,4 @@
-//! What PostgreSQL archives, by name, and under which key it is stored.
+//! Maps the files that PostgreSQL archives to the keys of their objects.
 //!
 //! ```text
 //! archive.json                                          which cluster's archive this is
@@ -9,39 +9,40 @@
 //! backup/00000001/000000010000000000000007.00000028.backup.wlz
 //! ```
 //!
-//! Keys sort by timeline and position. Nothing but a listing says what there is.
+//! Keys sort by timeline and position. A listing is the only index.
 
 use std::cmp::Ordering;
 use std::fmt;
 
 use walden_format::lsn::{SegmentName, Timeline};
 
-/// The object that says which cluster's archive this is.
+/// Key of the object that identifies the archive's cluster.
 pub const IDENTITY: &str = "archive.json";
-/// The prefix of what `verify` found.
+/// Key prefix of the results of `verify`.
 pub const VERIFIED: &str = "verified/";
-/// The prefix of segments and packs.
+/// Key prefix of segments and packs.
 pub const WAL: &str = "wal/";
-/// The prefix of timeline history files.
+/// Key prefix of timeline history files.
 pub const HISTORY: &str = "history/";
-/// The prefix of backup history files.
+/// Key prefix of backup history files.
 pub const BACKUP: &str = "backup/";
 
-/// A file that PostgreSQL hands to `archive_command`.
+/// A file that PostgreSQL passes to `archive_command`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum ArchivedFile {
-    /// `00000002.history`: from which timelines a timeline descends.
+    /// `00000002.history`: the ancestors of a timeline.
     History(Timeline),
     /// A complete segment.
     Segment(SegmentName),
-    /// `....partial`: the last segment of a timeline that another one continues.
+    /// `....partial`: the last segment of a timeline that another timeline continues.
     Partial(SegmentName),
-    /// `....00000028.backup`: the label of a base backup, and where its log ends.
+    /// `....00000028.backup`: the label of a base backup, and where its WAL ends.
     Backup(SegmentName, u32),
 }
 
 impl ArchivedFile {
-    /// The file of a name, if PostgreSQL gives files such names: exactly, upper-case digits included.
+    /// Parses a file name. Returns `None` unless PostgreSQL uses exactly this name, including upper-case
+    /// digits.
     pub fn parse(name: &str) -> Option<ArchivedFile> {
         let file = match name.split_once('.') {
             None => ArchivedFile::Segment(SegmentName::parse(name)?),
@@ -55,18 +56,18 @@ impl ArchivedFile {
         (file.to_string() == name).then_some(file)
     }
 
-    /// A key that sorts files as PostgreSQL asks for them to be archived: histories first, then by name (`ready_file_comparator` in
-    /// `pgarch.c`).
+    /// Returns a sort key for PostgreSQL's archiving order: history files first, then by name
+    /// (`ready_file_comparator` in `pgarch.c`).
     pub fn archiving_order(self) -> (bool, String) {
         ArchivedFile::archiving_order_of(&self.to_string())
     }
 
-    /// The same by the file's name.
+    /// Returns the same sort key for a file name.
     pub fn archiving_order_of(name: &str) -> (bool, String) {
         (!name.ends_with(".history"), name.to_owned())
     }
 
-    /// The timeline in the name.
+    /// Returns the timeline in the name.
     pub fn timeline(self) -> Timeline {
         match self {
             ArchivedFile::History(timeline) => timeline,
@@ -76,7 +77,7 @@ impl ArchivedFile {
         }
     }
 
-    /// The key of its object.
+    /// Returns the key of the file's object.
     pub fn key(self) -> String {
         let timeline = self.timeline();
         match self {
@@ -90,7 +91,7 @@ impl ArchivedFile {
 }
 
 impl fmt::Display for ArchivedFile {
-    /// The name that PostgreSQL gives it.
+    /// Writes PostgreSQL's name of the file.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             ArchivedFile::History(timeline) => write!(f, "{timeline:08X}.history"),
@@ -101,58 +102,59 @@ impl fmt::Display for ArchivedFile {
     }
 }
 
-/// Segments of a log, of 4 GB, if they are as small as PostgreSQL allows: 1 MB.
+/// Number of 1 MB segments, the smallest size, in the 4 GB of WAL that share the middle eight digits of the
+/// name.
 const MAX_SEGMENTS_OF_LOG: u32 = 4096;
 
-/// Consecutive segments in one object.
+/// The name of a pack: consecutive segments in one object.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct PackName {
     /// The first segment.
     pub first: SegmentName,
-    /// The last segment, of the same timeline and log.
+    /// The last segment. The first 16 digits of its name are those of the first segment.
     pub last: SegmentName,
 }
 
 impl PackName {
-    /// The key of its object.
+    /// Returns the key of the pack's object.
     pub fn key(self) -> String {
         format!("{}{}-{}{PACK_ENDING}", log_prefix(self.first), self.first, self.last)
     }
 
-    /// Whether a segment is in the pack.
+    /// Returns whether the pack contains a segment.
     pub fn contains(self, name: SegmentName) -> bool {
         (self.first..=self.last).contains(&name)
     }
 
-    /// Whether another pack's segments are all in this one, and it is not the same.
+    /// Returns whether this pack contains every segment of a different pack.
     pub(crate) fn replaces(self, other: PackName) -> bool {
         self != other && self.contains(other.first) && self.contains(other.last)
     }
 
-    /// How many segments it has.
+    /// Returns the number of segments.
     pub fn segments(self) -> u64 {
         u64::from(self.last.segment - self.first.segment) + 1
     }
 
-    /// Its segments, in their order.
+    /// Returns the segment names in order.
     pub fn names(self) -> impl Iterator<Item = SegmentName> {
         (self.first.segment..=self.last.segment).map(move |segment| SegmentName { segment, ..self.first })
     }
 }
 
-/// What an object of an archive is.
+/// An object that contains archived files.
 ///
-/// Objects are ordered by what they are, timeline and position.
+/// Objects sort by kind, timeline and position.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Object {
-    /// A file of its own.
+    /// An object with one file.
     File(ArchivedFile),
     /// A pack of segments.
     Pack(PackName),
 }
 
 impl Object {
-    /// The object of a key, if it is one that holds what PostgreSQL archived.
+    /// Parses a key. Returns `None` if the object does not contain archived files.
     pub fn of_key(key: &str) -> Option<Object> {
         let name = key.rsplit('/').next()?;
         let object = if let Some(name) = name.strip_suffix(ENDING) {
@@ -167,7 +169,7 @@ impl Object {
         (object.key() == key).then_some(object)
     }
 
-    /// The timeline in its name.
+    /// Returns the timeline in the object's name.
     pub fn timeline(self) -> Timeline {
         match self {
             Object::File(file) => file.timeline(),
@@ -175,7 +177,7 @@ impl Object {
         }
     }
 
-    /// Its key.
+    /// Returns the object's key.
     pub fn key(self) -> String {
         match self {
             Object::File(file) => file.key(),
@@ -183,7 +185,7 @@ impl Object {
         }
     }
 
-    /// The first and the last segment in it, if it has complete segments.
+    /// Returns the first and last segment in the object, if it contains complete segments.
     pub fn segments(self) -> Option<(SegmentName, SegmentName)> {
         match self {
             Object::File(ArchivedFile::Segment(name)) => Some((name, name)),
@@ -216,16 +218,16 @@ impl PartialOrd for Object {
     }
 }
 
-/// What follows an archived file's name in its key.
+/// Suffix after an archived file's name in its key.
 const ENDING: &str = ".wlz";
 const PACK_ENDING: &str = ".wpk";
 
-/// The prefix of the segments of a timeline.
+/// Returns the key prefix of a timeline's segments.
 pub fn timeline_prefix(timeline: Timeline) -> String {
     format!("{WAL}{timeline:08X}/")
 }
 
-/// The prefix of the segments of a timeline and log: 4 GB of log.
+/// Returns the key prefix of the segments in the same 4 GB of WAL on the same timeline.
 pub fn log_prefix(name: SegmentName) -> String {
     format!("{WAL}{:08X}/{:08X}/", name.timeline, name.log)
 }

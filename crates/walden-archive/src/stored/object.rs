@@ -1,8 +1,10 @@
-//! An archived file as an object: Walden's compressed form, and at its end a summary that can be read by itself.
+//! Encodes and decodes objects: an archived file in compressed form, followed by a summary that can be read
+//! separately.
 //!
-//! The summary is a frame of kind 128 (see `docs/format.md`: readers that do not know it leave it out). Its content is JSON, the
-//! number of its bytes (u32, little-endian), and `wsum`. In an object of one file it is the last frame, so the object's last bytes
-//! say where it starts. A pack has one for each of its segments, in their order, between the last member and the index.
+//! The summary is a frame of kind 128, which other readers skip (see `docs/format.md`). It contains JSON, the
+//! length of the JSON in bytes (u32, little-endian), and `wsum`. In an object with one file it is the last
+//! frame, so the object's last bytes state where it starts. A pack has one summary for each segment, in
+//! order, between the last member and the index.
 
 use std::io::{self, Cursor, Read, Seek, SeekFrom, Write};
 use std::ops::Deref;
@@ -21,85 +23,90 @@ use crate::stored::check::{ACCEPTED, Checked, MAX_TEXT_BYTES};
 use crate::stored::contents::Contents;
 use crate::stored::name::{ArchivedFile, Object, PackName};
 
-/// The kind of frame that has a summary.
+/// Frame kind of a summary.
 pub(crate) const SUMMARY_FRAME: u8 = 128;
 const SUMMARY_MAGIC: &[u8; 4] = b"wsum";
-/// Bytes after the JSON.
+/// Number of bytes after the JSON.
 const SUMMARY_END: u64 = 8;
-/// Bytes at an object's end that most summaries fit in.
+/// Number of bytes read from an object's end, enough for most summaries.
 const SUMMARY_READ: u64 = 8 << 10;
 /// Largest accepted summary, in bytes of JSON.
 const MAX_SUMMARY: u64 = 1 << 20;
 
-/// What decoding may use: enough for PostgreSQL's largest segments, of 1 GB, at the highest level.
+/// Limits for decoding, sufficient for PostgreSQL's largest segments (1 GB) at the highest level.
 ///
-/// An object states what it needs itself, and no more is used.
+/// An object states its requirements, and decoding uses no more than these.
 pub static READ_LIMITS: LazyLock<ReadLimits> =
     LazyLock::new(|| ReadLimits { memory: 32 << 30, spill: 64 << 30, page_memory: machine::page_memory() });
 
-/// The highest level of compression.
+/// Highest compression level.
 const MAX_LEVEL: u8 = 9;
-/// Bytes of PostgreSQL's largest segments.
+/// Size of PostgreSQL's largest segments in bytes.
 const MAX_SEGMENT_BYTES: u64 = 1 << 30;
 
-/// What decoding an object may use whose segments have so many bytes, if that is known: who can write to the store can state anything.
+/// Returns limits for decoding an object whose segments have `segment_bytes` bytes, if known. The limit is
+/// needed because anyone who can write to the store controls the stated requirements.
 pub(crate) fn read_limits(form: FileForm, segment_bytes: Option<u64>) -> ReadLimits {
     let Some(bytes) = segment_bytes else { return *READ_LIMITS };
-    // Twice what is stated by what this version writes, as another may reckon otherwise.
+    // Twice the requirements of this version's encoder, because other versions may calculate them
+    // differently.
     let memory = 2 * Needs::of_segments(form, MAX_LEVEL, bytes).memory() + READ_LIMITS.page_memory;
     ReadLimits { memory: memory.min(READ_LIMITS.memory), ..*READ_LIMITS }
 }
 
-/// What was found about an object.
+/// A problem or notice about an object.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
 pub struct Finding {
     /// The object's key.
     pub object: String,
-    /// What is wrong with it, or worth knowing.
+    /// The problem or notice.
     pub problem: String,
 }
 
-/// What an object says of itself.
+/// Summary of an archived file, stored in its object.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Summary {
     /// The archived file's name.
     pub name: String,
-    /// Its bytes.
+    /// Size of the file in bytes.
     pub bytes: u64,
-    /// BLAKE3 of its bytes, in hexadecimal digits.
+    /// BLAKE3 of the file, in hexadecimal digits.
     pub blake3: String,
-    /// What was to be said of it although it was archived.
+    /// Warnings from archiving the file.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
-    /// The file is damaged, and was archived all the same: see [`Summary::has_accepted_damage`].
+    /// The file is damaged but was archived anyway: see [`Summary::has_accepted_damage`].
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_damage_accepted: bool,
-    /// The file was compressed as bytes because its records did not come back: see [`Summary::has_records_as_bytes`].
+    /// The file was compressed as bytes because its records did not decode identically: see
+    /// [`Summary::has_records_as_bytes`].
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_as_bytes: bool,
-    /// Of a segment: what its records say.
+    /// Contents of a segment.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub contents: Option<Contents>,
 }
 
 impl Summary {
-    /// Whether the file is damaged, and was archived all the same. In summaries of the first versions, only a warning says so.
+    /// Returns whether the file is damaged but was archived anyway. Summaries of the first versions indicate
+    /// this only by a warning.
     pub fn has_accepted_damage(&self) -> bool {
         self.is_damage_accepted || self.warnings.iter().any(|warning| warning.starts_with(ACCEPTED))
     }
 
-    /// Whether the file was compressed as bytes because its records did not come back. In summaries of the first versions, only a warning
-    /// says so.
+    /// Returns whether the file was compressed as bytes because its records did not decode identically.
+    /// Summaries of the first versions indicate this only by a warning.
     pub fn has_records_as_bytes(&self) -> bool {
         self.is_as_bytes || self.warnings.iter().any(|warning| warning.starts_with(AS_BYTES))
     }
 
-    /// Whether the file is a segment of a version that was not read when it was archived.
+    /// Returns whether the file is a segment of a PostgreSQL version that Walden could not read when
+    /// archiving it.
     pub fn is_of_unknown_version(&self) -> bool {
         self.contents.as_ref().is_some_and(|contents| contents.unknown_magic.is_some())
     }
 
-    /// What was found of a file.
+    /// Creates the summary of a checked file.
     pub fn new(file: ArchivedFile, checked: &Checked) -> Summary {
         Summary {
             name: file.to_string(),
@@ -113,45 +120,45 @@ impl Summary {
     }
 }
 
-/// What is said of an object without a byte, with what to do about it: in a list of findings, nothing else says so.
+/// Text for an empty object, including the remedy, because a list of findings has no separate hint.
 pub(crate) const EMPTY: &str = "an empty object of 0 bytes, as a crash of its file system or an interrupted copy leaves it: restore it \
                                 from another copy, or move it out of the archive and archive once more what was in it";
 
-/// Why a file was not made an object, or an object not a file again.
+/// Reasons for failing to encode a file as an object or to decode it.
 #[derive(Debug, thiserror::Error)]
 pub enum ObjectError {
     /// An operation on the store failed.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// The compressed form cannot be decoded or encoded.
+    /// Encoding or decoding the compressed form failed.
     #[error("cannot use {key}")]
     Container {
-        /// The object.
+        /// Key of the object.
         key: String,
-        /// What is wrong with it.
+        /// The error of the compressed form.
         #[source]
         source: ContainerError,
     },
-    /// There is no byte in the object.
+    /// The object is empty.
     #[error("cannot use {key}: expected a compressed file, found {EMPTY}")]
     Empty {
-        /// The object.
+        /// Key of the object.
         key: String,
     },
-    /// The object is not what its key says.
+    /// The object contradicts its key.
     #[error("cannot use {key}: expected {expected}, found {found}")]
     Mismatch {
-        /// The object.
+        /// Key of the object.
         key: String,
-        /// What its key or summary demand.
+        /// The value that its key or summary requires.
         expected: String,
-        /// What it has.
+        /// The value in the object.
         found: String,
     },
 }
 
 impl ObjectError {
-    /// What is wrong with the compressed form of an object.
+    /// Returns the error for an object whose compressed form is invalid.
     pub(crate) fn of_container(key: &str, source: ContainerError) -> ObjectError {
         let key = key.to_owned();
         match source {
@@ -160,18 +167,18 @@ impl ObjectError {
         }
     }
 
-    /// Whether the object is not there.
+    /// Returns whether the object is missing.
     pub fn is_not_found(&self) -> bool {
         self.store_error().is_some_and(|error| error.cause == Cause::NotFound)
     }
 
-    /// The store's error, if the store is what kept the object from being used.
+    /// Returns the store's error, if the store caused this error.
     pub fn store_error(&self) -> Option<&StoreError> {
         match self {
             ObjectError::Store(error) => Some(error),
             ObjectError::Mismatch { .. } | ObjectError::Empty { .. } => None,
             ObjectError::Container { source, .. } => {
-                // An error of a store on its way through a reader is inside one of the standard library's.
+                // A store's error that passes through a reader is wrapped in an `io::Error`.
                 let mut causes =
                     std::iter::successors(Some(source as &(dyn std::error::Error + 'static)), |cause| {
                         cause.source()
@@ -182,22 +189,22 @@ impl ObjectError {
     }
 }
 
-/// A file that is being archived.
+/// The content of a file to archive.
 pub enum Content<'a> {
-    /// Its bytes.
+    /// The file's bytes.
     Held(&'a [u8]),
-    /// A file too large to be held in memory, which is read for each step.
+    /// A file too large for memory, which each step reads again.
     Read(&'a mut dyn Input),
 }
 
-/// What is said of a segment that is compressed as bytes although its records are sound.
+/// Start of the warning about a segment that is compressed as bytes although its records are valid.
 const AS_BYTES: &str = "its records are compressed as bytes, which takes more space, as decoding them did not give the segment back; please report this:";
 
-/// Compresses a file that was checked, decodes the outcome, and compares: nothing else is archived. If its records do not come back, it
-/// is compressed as bytes, and `checked` has a warning: archiving must not stall for that.
+/// Compresses a checked file, decodes the result, and compares it with the original. If the records do not
+/// decode identically, the file is compressed as bytes and `checked` gets a warning, because archiving must
+/// not stall.
 ///
-/// # Errors
-/// A file that cannot be read, or that differs from what was checked.
+/// # Errors The file cannot be read or differs from the checked one.
 pub fn encode(
     file: ArchivedFile,
     checked: &mut Checked,
@@ -229,7 +236,7 @@ fn encode_by(
     let mut writer = Writer::new(Vec::new(), options);
     let meta = Meta { name: file.to_string().into_bytes(), ..Meta::default() };
     let added = match content {
-        // What was checked is what is compressed, so it need not be found out again.
+        // The checked bytes are in memory, so they need no second check.
         Content::Held(bytes) if checked.is_sound && !as_bytes => {
             writer.add_checked(meta, bytes, checked.hash)
         }
@@ -251,7 +258,7 @@ fn encode_by(
     Ok(object)
 }
 
-/// Decodes the file that an object holds, and compares it with the original, which has this hash.
+/// Decodes the file in an object and compares it with the original, whose hash is `hash`.
 fn compare(file: ArchivedFile, object: &[u8], original: &[u8], hash: &[u8; 32]) -> Result<(), ObjectError> {
     let key = file.key();
     let compare = |reader: &mut Reader<Cursor<&[u8]>>, head: &Head| {
@@ -260,15 +267,15 @@ fn compare(file: ArchivedFile, object: &[u8], original: &[u8], hash: &[u8; 32]) 
     one_file(&key, &file.to_string(), object, *READ_LIMITS, compare).map(drop)
 }
 
-/// Writes the file that an object holds; the BLAKE3 of what was written, which the object has confirmed.
+/// Decodes the file in an object to `out`. Returns the BLAKE3 of the file, which the object confirmed.
 ///
-/// # Errors
-/// An object that is damaged, or that holds something else; what was written is worth nothing then.
+/// # Errors The object is damaged or contains another file. Then the output is invalid.
 pub fn decode(file: ArchivedFile, object: &[u8], out: &mut dyn Write) -> Result<[u8; 32], ObjectError> {
     decode_within(file, None, object, out)
 }
 
-/// Decodes the file that an object holds, in an archive whose segments have so many bytes, if that is known; no file has more.
+/// Decodes the file in an object of an archive whose segment size is `segment_bytes`, if known. A larger file
+/// is an error.
 pub(crate) fn decode_within(
     file: ArchivedFile,
     segment_bytes: Option<u64>,
@@ -283,7 +290,7 @@ pub(crate) fn decode_within(
     Ok(member.end.hash)
 }
 
-/// Decodes the file that an object holds, of any name.
+/// Decodes the file in an object under any name.
 pub(crate) fn decode_named(
     key: &str,
     name: &str,
@@ -296,7 +303,7 @@ pub(crate) fn decode_named(
     Ok(member.end.hash)
 }
 
-/// Bytes that a file has at most.
+/// Returns the maximum size of a file in bytes.
 pub(crate) fn max_bytes(file: ArchivedFile, segment_bytes: Option<u64>) -> u64 {
     match file {
         ArchivedFile::Segment(_) | ArchivedFile::Partial(_) => segment_bytes.unwrap_or(MAX_SEGMENT_BYTES),
@@ -304,7 +311,7 @@ pub(crate) fn max_bytes(file: ArchivedFile, segment_bytes: Option<u64>) -> u64 {
     }
 }
 
-/// Decodes what has at most so many bytes, whatever the object says.
+/// Decodes at most `max_bytes` bytes, regardless of the size that the object states.
 pub(crate) fn bounded<T>(
     key: &str,
     max_bytes: u64,
@@ -320,10 +327,10 @@ pub(crate) fn bounded<T>(
     decoded
 }
 
-/// Passes on what is written, up to a number of bytes.
+/// Writes at most `max_bytes` bytes.
 struct Bounded<'a> {
     out: &'a mut dyn Write,
-    /// With what was refused.
+    /// Number of bytes written, including those refused.
     written: u64,
     max_bytes: u64,
 }
@@ -344,12 +351,12 @@ impl Write for Bounded<'_> {
     }
 }
 
-/// Says which object an error is about.
+/// Adds the object's key to an error.
 fn failed_in(key: &str) -> impl Fn(ContainerError) -> ObjectError {
     move |source| ObjectError::of_container(key, source)
 }
 
-/// Reads an object to its end, which must hold the file of this name and no other; `read` takes the file.
+/// Reads an object to its end. It must contain exactly the file of this name, which `read` consumes.
 fn one_file(
     key: &str,
     name: &str,
@@ -373,17 +380,16 @@ fn one_file(
         return Err(mismatch(name, found.as_deref().unwrap_or("nothing")));
     };
     let member = read(&mut reader, &head)?;
-    // To the end: what follows must be what may follow.
+    // Checks that no other file follows.
     match reader.next().map_err(&failed)? {
         None => Ok(member),
         Some(_) => Err(mismatch("one file", "more than one")),
     }
 }
 
-/// Reads the summary of an object of one file by its last bytes alone.
+/// Reads the summary of an object with one file, from its last bytes.
 ///
-/// # Errors
-/// An object without one, and the store's errors.
+/// # Errors The object has no summary, or the store failed.
 pub fn read_summary(store: &dyn Store, key: &str, stored_bytes: u64) -> Result<Summary, ObjectError> {
     let object_bytes = store.content_bytes(key, stored_bytes)?;
     if object_bytes == 0 {
@@ -398,10 +404,9 @@ pub fn read_summary(store: &dyn Store, key: &str, stored_bytes: u64) -> Result<S
     summary_at_end(key, &tail)
 }
 
-/// The summary that an object's last bytes are.
+/// Parses the summary at an object's end.
 ///
-/// # Errors
-/// Bytes that end in none.
+/// # Errors The bytes do not end with a summary.
 pub fn summary_at_end(key: &str, tail: &[u8]) -> Result<Summary, ObjectError> {
     let json = json_bytes(tail).and_then(|bytes| {
         let end = tail.len().checked_sub(SUMMARY_END as usize)?;
@@ -415,11 +420,10 @@ pub fn summary_at_end(key: &str, tail: &[u8]) -> Result<Summary, ObjectError> {
     })
 }
 
-/// Compares the checksums of all that is stored in an object of one file, and returns its summary. Nothing is decoded: whoever stored it
-/// compared it with the file then.
+/// Verifies every checksum in an object with one file, and returns its summary. Nothing is decoded, because
+/// the writer compared the decoded file with the original.
 ///
-/// # Errors
-/// An object that is damaged, or that holds something else.
+/// # Errors The object is damaged or contains another file.
 pub(crate) fn check_one_file(file: ArchivedFile, object: &[u8]) -> Result<Summary, ObjectError> {
     let (key, name) = (file.key(), file.to_string());
     let mut reader = Reader::open(Cursor::new(object), *READ_LIMITS).map_err(failed_in(&key))?;
@@ -439,10 +443,9 @@ pub(crate) fn check_one_file(file: ArchivedFile, object: &[u8]) -> Result<Summar
     }
 }
 
-/// Reads the summaries of a pack's segments, in their order, and compares them with its index.
+/// Reads the summaries of a pack's segments, in order, and compares them with its index.
 ///
-/// # Errors
-/// A pack that is damaged or has no such summaries, and the store's errors.
+/// # Errors The pack is damaged or lacks summaries, or the store failed.
 pub fn read_pack_summaries(
     store: &dyn Store,
     pack: PackName,
@@ -451,7 +454,7 @@ pub fn read_pack_summaries(
     summaries_of_pack(pack, ObjectReader::new(store, pack.key(), object_bytes))
 }
 
-/// As [`read_pack_summaries`].
+/// Like [`read_pack_summaries`].
 pub(crate) fn summaries_of_pack(
     pack: PackName,
     input: impl Read + Seek,
@@ -483,10 +486,9 @@ pub(crate) fn summaries_of_pack(
     Ok(summaries)
 }
 
-/// Reads what an object says of a file in it.
+/// Reads the summary of a file in an object.
 ///
-/// # Errors
-/// As [`read_summary`] and [`read_pack_summaries`], and an object without the file.
+/// # Errors Like [`read_summary`] and [`read_pack_summaries`]; also an object without the file.
 pub fn read_summary_of(
     store: &dyn Store,
     file: ArchivedFile,
@@ -499,10 +501,9 @@ pub fn read_summary_of(
     found.ok_or_else(|| ObjectError::Mismatch { key, expected: name, found: "other files".to_owned() })
 }
 
-/// Reads the summaries of an object, of one file or of a pack.
+/// Reads all summaries of an object.
 ///
-/// # Errors
-/// As [`read_summary`] and [`read_pack_summaries`].
+/// # Errors Like [`read_summary`] and [`read_pack_summaries`].
 pub fn read_summaries(
     store: &dyn Store,
     object: Object,
@@ -514,10 +515,9 @@ pub fn read_summaries(
     }
 }
 
-/// What an object's summaries say of the segments in it; nothing if it has none.
+/// Reads the contents of the segments in an object. The result is empty for other files.
 ///
-/// # Errors
-/// As [`read_summary`] and [`read_pack_summaries`].
+/// # Errors Like [`read_summary`] and [`read_pack_summaries`].
 pub fn read_contents(store: &dyn Store, object: Object, bytes: u64) -> Result<Vec<Contents>, ObjectError> {
     if let Object::File(ArchivedFile::History(_) | ArchivedFile::Backup(..)) = object {
         return Ok(Vec::new());
@@ -526,10 +526,9 @@ pub fn read_contents(store: &dyn Store, object: Object, bytes: u64) -> Result<Ve
     Ok(summaries.into_iter().filter_map(|summary| summary.contents).collect())
 }
 
-/// Compares the checksums of what is stored, and lists the files in it with their bytes and hashes.
+/// Verifies an object's checksums, and lists its files with their sizes and hashes.
 ///
-/// # Errors
-/// An object that is damaged.
+/// # Errors The object is damaged.
 pub fn check_stored(
     store: &dyn Store,
     object: Object,
@@ -558,9 +557,9 @@ pub fn check_stored(
     Ok(files)
 }
 
-/// A summary as the content of its frame.
+/// Encodes a summary as its frame's content.
 pub(crate) fn frame_content(summary: &Summary) -> Vec<u8> {
-    // The structure has text and numbers only: it always has a JSON form.
+    // The structure contains only text and numbers, so serialization cannot fail.
     let mut content = serde_json::to_vec(summary).unwrap_or_default();
     let bytes = content.len() as u32;
     content.extend(bytes.to_le_bytes());
@@ -568,14 +567,14 @@ pub(crate) fn frame_content(summary: &Summary) -> Vec<u8> {
     content
 }
 
-/// How many bytes of JSON there are before the last eight.
+/// Returns the length of the JSON before the last eight bytes.
 fn json_bytes(tail: &[u8]) -> Option<u64> {
     let (rest, magic) = tail.split_last_chunk::<4>()?;
     let bytes = rest.last_chunk::<4>().filter(|_| magic == SUMMARY_MAGIC)?;
     Some(u32::from_le_bytes(*bytes).into())
 }
 
-/// Compares a file's BLAKE3 with what it must be, in hexadecimal digits.
+/// Compares a file's BLAKE3 with the expected one, in hexadecimal digits.
 pub(crate) fn expect_hash(key: &str, found: &[u8; 32], expected: &str) -> Result<(), ObjectError> {
     let found = to_hex(found);
     if found == expected {
@@ -584,35 +583,36 @@ pub(crate) fn expect_hash(key: &str, found: &[u8; 32], expected: &str) -> Result
     Err(ObjectError::Mismatch { key: key.to_owned(), expected: format!("content {expected}"), found })
 }
 
-/// Bytes as hexadecimal digits.
+/// Formats bytes as hexadecimal digits.
 pub fn to_hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// An object that is read some at a time: for packs, which need not fit into memory.
+/// Reads an object in windows, because a pack may not fit into memory.
 ///
-/// What is read at a time grows while reading goes on in order, so that the index and the summaries at a pack's end cost little, and
-/// decoding few requests.
+/// Windows grow while reads are sequential. So the index and summaries at a pack's end need little data, and
+/// decoding needs few requests.
 pub struct ObjectReader<S> {
     store: S,
     key: String,
     stored_bytes: u64,
-    /// Known when it is needed first.
+    /// Size of the plaintext, determined on demand.
     bytes: Option<u64>,
     at: u64,
     window: Vec<u8>,
     window_start: u64,
-    /// Bytes that are read next if reading goes on in order.
+    /// Size of the next window if reads continue sequentially.
     next_window: u64,
 }
 
-/// Bytes of an object that are read at a time at first, and at its end.
+/// Size of the first window, and of the window at the object's end.
 const MIN_WINDOW: u64 = 64 << 10;
-/// Bytes of an object that are read at a time at most.
+/// Maximum size of a window.
 const MAX_WINDOW: u64 = 4 << 20;
 
 impl<S> ObjectReader<S> {
-    /// Reads an object that takes so many bytes in its store; `store` is a reference to it, counted or not.
+    /// Creates a reader for an object of `stored_bytes` bytes. `store` is a plain or reference-counted
+    /// reference.
     pub fn new(store: S, key: String, stored_bytes: u64) -> ObjectReader<S> {
         ObjectReader {
             store,
@@ -626,7 +626,7 @@ impl<S> ObjectReader<S> {
         }
     }
 
-    /// Which bytes are read for those at the position, of an object of so many.
+    /// Returns the range to read for the current position in an object of `bytes` bytes.
     fn choose_window(&mut self, bytes: u64) -> std::ops::Range<u64> {
         let end_start = bytes.saturating_sub(MIN_WINDOW);
         let is_next = self.at == self.window_start + self.window.len() as u64;

@@ -1,9 +1,9 @@
-//! Whether two contents of a segment are the same log, although they are not the same bytes.
+//! Determines whether two different contents of a segment are the same WAL.
 //!
-//! Behind the record of a switch to the end of the segment, and behind the place where a timeline was left for a later one, there is no
-//! WAL. Nobody reads what is there, and PostgreSQL writes nothing certain: zeros, what a recycled file had before, or what crash
-//! recovery added before `pg_rewind` took the server back. So the copies that a primary, its standbys and `walden receive` have of a
-//! segment may differ there, and each of them is right.
+//! A segment contains no WAL after the record of a segment switch, or after the point where a later timeline
+//! left its timeline. The bytes there are never read and vary: zeros, older data of a recycled file, or
+//! records that crash recovery added before `pg_rewind` rewound the server. So the copies from a primary, its
+//! standbys and `walden receive` may differ there, and each copy is correct.
 
 use std::ops::ControlFlow;
 
@@ -16,18 +16,19 @@ use crate::history::History;
 use crate::stored::check::Checked;
 use crate::stored::name::ArchivedFile;
 
-/// A content of a segment, and what its check found.
+/// One content of a segment and the result of its check.
 #[derive(Clone, Copy)]
 pub(crate) struct Version<'a> {
     pub content: &'a [u8],
     pub checked: &'a Checked,
 }
 
-/// Where the WAL of the offered content of a segment ends, if the archived content has the same WAL up to there. Behind that, the archived
-/// one may have more records, as of a server that went on with a timeline that others had left. What the offered one has there is not
-/// needed: it lies behind a switch, or behind where its timeline was left.
+/// Returns where the WAL of the offered segment ends if the archived segment contains the same WAL up to
+/// there. The archived one may contain more records, for example from a server that continued on an abandoned
+/// timeline. The offered bytes after this point are not needed: they follow a segment switch or the end of
+/// the timeline.
 ///
-/// Nothing if the WAL differs, or if one of them was accepted although it is damaged.
+/// Returns `None` if the WAL differs or if either segment was accepted with damage.
 pub(crate) fn same_until(
     file: ArchivedFile,
     archived: Version<'_>,
@@ -38,7 +39,7 @@ pub(crate) fn same_until(
     if archived.checked.is_damage_accepted {
         return None;
     }
-    // Else the archived one ends earlier, and has less of the log.
+    // The archived segment ends earlier and lacks some of the WAL.
     if !is_partial && offered.checked.is_sound && !archived.checked.is_sound {
         return None;
     }
@@ -53,8 +54,9 @@ pub(crate) fn same_until(
     }
 }
 
-/// The offered content with zeros where it has no WAL, as PostgreSQL writes them behind a switch (`CopyXLogRecordToWAL` in `xlog.c`):
-/// what is archived is often just that, which its hash shows where its content cannot be read.
+/// Returns the offered content with zeros after its WAL, as PostgreSQL writes after a segment switch
+/// (`CopyXLogRecordToWAL` in `xlog.c`). The archived segment often has exactly these bytes, which its hash
+/// proves if its content cannot be read.
 pub(crate) fn with_zeros_behind(
     file: ArchivedFile,
     offered: Version<'_>,
@@ -68,7 +70,8 @@ pub(crate) fn with_zeros_behind(
     Some(content)
 }
 
-/// Where an offered content has no WAL any more that anybody needs; nothing if all of it counts, or if its damage was accepted.
+/// Returns where the needed WAL of an offered segment ends, or `None` if all of it counts or its damage was
+/// accepted.
 fn used_end(file: ArchivedFile, offered: Version<'_>, histories: &[History]) -> Option<Lsn> {
     let (name, is_partial) = segment_of(file)?;
     if offered.checked.is_damage_accepted {
@@ -86,7 +89,7 @@ fn used_end(file: ArchivedFile, offered: Version<'_>, histories: &[History]) -> 
     (end <= offered_end).then_some(end)
 }
 
-/// The segment, and whether it is a partial one.
+/// Returns the segment's name and whether it is partial.
 fn segment_of(file: ArchivedFile) -> Option<(SegmentName, bool)> {
     match file {
         ArchivedFile::Segment(name) => Some((name, false)),
@@ -95,21 +98,23 @@ fn segment_of(file: ArchivedFile) -> Option<(SegmentName, bool)> {
     }
 }
 
-/// The last place within a segment where its timeline was left for a later one. If one left it behind the segment, all of that is its log.
+/// Returns the last point in a segment where a later timeline left its timeline. Returns `None` if one left
+/// it after the segment, because then the entire segment is WAL.
 fn left_within(histories: &[History], name: SegmentName, start: Lsn, segment_end: Lsn) -> Option<Lsn> {
     let last = histories.iter().filter_map(|history| history.end_of(name.timeline)).max()?;
     (start <= last && last < segment_end).then_some(last)
 }
 
 impl Version<'_> {
-    /// Where its records end.
+    /// Returns the end of the segment's records.
     fn end(self, name: SegmentName) -> Option<Lsn> {
         let end = self.checked.contents.as_ref()?.end.parse::<Lsn>().ok()?;
         Some(switch_end(name, self.content).unwrap_or(end))
     }
 }
 
-/// Where the record of a switch ends, if a segment's content or its beginning has one. What is behind that is no WAL.
+/// Returns the end of the segment switch record in a segment or its first part, if any. The bytes after it
+/// are not WAL.
 pub fn switch_end(name: SegmentName, content: &[u8]) -> Option<Lsn> {
     struct Switch(Option<Lsn>);
     impl Visitor for Switch {
@@ -125,7 +130,7 @@ pub fn switch_end(name: SegmentName, content: &[u8]) -> Option<Lsn> {
     let info = StreamInfo { timeline: name.timeline, ..info };
     let mut decoder = Decoder::new(info, start, start.plus(info.segment_size.bytes()));
     let mut switch = Switch(None);
-    // Where the records end without a switch, the check has said why.
+    // If the records end without a switch, the check already reported the reason.
     let _ = decoder.push(content, &mut switch);
     switch.0
 }
