@@ -1,8 +1,11 @@
-//! From other archives: each file is read, compared with what is archived, checked as strictly as a pushed one, and stored.
+//! Imports the files of another archive: reads each file, compares it with the archived one, checks it as
+//! strictly as a push, and stores it.
 //!
-//! An import that was interrupted is repeated as a whole: what is archived already, with the same content, is not compressed again.
+//! An interrupted import is repeated from the start. Files that are already archived with the same content
+//! are not compressed again.
 //!
-//! Segments come first: they show which cluster the source is of, which histories and backup history files do not say.
+//! Segments come first because they identify the source's cluster, which timeline history and backup history
+//! files do not.
 
 mod layout;
 
@@ -22,75 +25,75 @@ use crate::stored::name::ArchivedFile;
 
 pub use layout::{Ignored, Layout, LayoutError, Source, SourceFile, find};
 
-/// How files are imported.
+/// Options for importing files.
 #[derive(Clone, Debug)]
 pub struct ImportOptions {
-    /// The level of compression, 1 to 9.
+    /// Compression level, 1 to 9.
     pub level: u8,
     /// Archive damaged records, with a warning.
     pub accept_damaged: bool,
-    /// Archive segments of a version of PostgreSQL that Walden does not read as bytes, with a warning.
+    /// Archive segments of PostgreSQL versions that Walden cannot read as bytes, with a warning.
     pub accept_unknown_versions: bool,
-    /// Files that are worked on at the same time.
+    /// Number of files processed concurrently.
     pub threads: usize,
 }
 
-/// What became of the files of another archive.
+/// Result of an import.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Imported {
-    /// Where they were.
+    /// Location of the source.
     pub source: String,
-    /// How they were kept.
+    /// Layout of the source.
     pub layout: Layout,
-    /// Files that PostgreSQL archived.
+    /// Number of files that PostgreSQL archived.
     pub files: u64,
-    /// Files that are archived now and were not before.
+    /// Number of newly archived files.
     pub imported: u64,
-    /// Files that were archived before, with the same content.
+    /// Number of files that were already archived with the same content.
     pub present: u64,
     /// Files that were not archived.
     pub refused: Vec<Refused>,
-    /// What is none of PostgreSQL's files, or of no use.
+    /// Files that PostgreSQL did not archive, or that are useless.
     pub ignored: Vec<Ignored>,
-    /// What the user should know of files that were archived.
+    /// Warnings about archived files.
     pub warnings: Vec<Warning>,
-    /// Bytes of the imported files.
+    /// Total size of the imported files in bytes.
     pub raw_bytes: u64,
-    /// Bytes of their objects.
+    /// Total size of their objects in bytes.
     pub stored_bytes: u64,
 }
 
 /// A file that was not archived.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
 pub struct Refused {
-    /// The file's name, as PostgreSQL gave it.
+    /// File name from PostgreSQL.
     pub file: String,
-    /// Where it is.
+    /// Path of the file.
     pub path: PathBuf,
-    /// Why.
+    /// Why it was not archived.
     pub problem: String,
-    /// What the user can do about it.
+    /// A remedy for the user.
     pub hint: Option<String>,
 }
 
-/// Something about a file that was archived.
+/// A warning about an archived file.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
 pub struct Warning {
     /// The file's name.
     pub file: String,
-    /// What it is.
+    /// Text of the warning.
     pub warning: String,
 }
 
-/// Opens a file of another archive, decompressed.
+/// Opens a file of another archive and decompresses it.
 pub type Open<'a> = dyn Fn(&SourceFile) -> io::Result<Box<dyn Read>> + Sync + 'a;
 
-/// Imports files; `progress` is called with the files done and their number. In a place that has no archive it makes one.
+/// Imports files. Calls `progress` with the number of finished files and the total. Creates the archive if it
+/// does not exist.
 ///
-/// What is wrong with a file is said in the outcome, and the others are imported.
+/// The result reports each problem with a file, and the import continues with the other files.
 ///
-/// # Errors
-/// An archive that can take no file.
+/// # Errors An error that prevents archiving any further file.
 pub fn import(
     archive: &Archive,
     source: Source,
@@ -180,7 +183,7 @@ impl Imported {
     }
 }
 
-/// The histories of the source and of the archive, which say where timelines ended.
+/// Returns the histories of the source and the archive, which state where timelines ended.
 fn histories(archive: &Archive, source: &Source, open: &Open<'_>) -> Result<Vec<History>, ArchiveError> {
     let own = source.files.iter().filter_map(|file| match file.file {
         ArchivedFile::History(timeline) => {

@@ -1,4 +1,5 @@
-//! Files that come as streams and from elsewhere than a server's `pg_wal`, checked as strictly as pushed ones.
+//! Archives files from streams and sources other than a server's `pg_wal`, with checks as strict as for a
+//! push.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Seek, Write};
@@ -17,21 +18,21 @@ use crate::stored::check::{self, Checked, MAX_TEXT_BYTES, Refusal};
 use crate::stored::name::ArchivedFile;
 use crate::stored::object::{Content, to_hex};
 
-/// Bytes of a file that are held in memory; of larger ones, in a temporary file.
+/// Maximum size of a file held in memory, in bytes. Larger ones use a temporary file.
 const IN_MEMORY: usize = 64 << 20;
 
-/// Takes files into an archive.
+/// Adds files to an archive.
 pub(crate) struct Intake {
     pusher: Pusher,
     archive: Archive,
     level: u8,
-    /// Bytes of a segment.
+    /// Segment size in bytes.
     limit: u64,
-    /// The clusters that the source was shown to have files of, by system identifier, each with what shows it.
+    /// Clusters that the source's files belong to, by system identifier, each with the evidence.
     clusters: Mutex<BTreeMap<u64, String>>,
 }
 
-/// Why a file was not archived.
+/// Reasons for not archiving a file.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum IntakeError {
     #[error("cannot read it")]
@@ -53,12 +54,12 @@ pub(crate) enum IntakeError {
 }
 
 impl IntakeError {
-    /// Whether the archive can take no other file either.
+    /// Returns whether the archive cannot accept any other file either.
     pub fn is_final(&self) -> bool {
         matches!(self, IntakeError::Archive(error) if is_final(error))
     }
 
-    /// What the user can do about it.
+    /// Returns a remedy for the user.
     pub fn hint(&self) -> Option<String> {
         match self {
             IntakeError::Refused(Refusal::Damaged { .. }) => Some(
@@ -85,8 +86,8 @@ fn is_final(error: &ArchiveError) -> bool {
     error.store_error().is_some() || matches!(error, Missing(_) | Empty(_) | Identity { .. })
 }
 
-/// The histories of the archive, and those of a source that the archive lacks, each with what was read of it. One that cannot be read is
-/// left out: it is refused at its turn.
+/// Returns the histories of the archive and those that only the source has, given the text of each. Skips
+/// unreadable ones, which are refused when they are archived.
 pub(crate) fn histories(
     archive: &Archive,
     own: impl Iterator<Item = (Timeline, io::Result<Vec<u8>>)>,
@@ -102,14 +103,14 @@ pub(crate) fn histories(
     Ok(histories.into_values().collect())
 }
 
-/// Reads a history, and no more of it than a history has.
+/// Reads at most the maximum size of a history file.
 pub(crate) fn read_text(content: &mut dyn Read) -> io::Result<Vec<u8>> {
     let mut text = Vec::new();
     content.take(MAX_TEXT_BYTES).read_to_end(&mut text)?;
     Ok(text)
 }
 
-/// What became of one file, or the error of an archive that can take no other file either.
+/// Separates the result for one file from errors that prevent archiving any further file.
 pub(crate) fn split_final(
     result: Result<Pushed, IntakeError>,
 ) -> Result<Result<Pushed, IntakeError>, ArchiveError> {
@@ -120,10 +121,10 @@ pub(crate) fn split_final(
 }
 
 impl Intake {
-    /// `histories` say where timelines ended, and `cluster` is the system identifier that the source states, with what states it.
+    /// Creates an intake. `histories` state where timelines ended. `cluster` is the system identifier that
+    /// the source states, with the evidence.
     ///
-    /// # Errors
-    /// An archive that cannot be read.
+    /// # Errors The archive cannot be read.
     pub fn new(
         archive: &Archive,
         options: &PushOptions,
@@ -140,14 +141,14 @@ impl Intake {
         Ok(Intake { pusher, archive: archive.clone(), level: options.level, limit, clusters })
     }
 
-    /// Archives a file, unless it is archived already with the same content.
+    /// Archives a file unless it is already archived with the same content.
     ///
-    /// Histories and backup history files do not say which cluster they are of, so the segments of the same source come first: one of
-    /// another cluster among them, or none at all, and such files are refused. A history of another cluster would end recovery with a
-    /// wrong timeline, and a backup history file of one would count as a backup when WAL is removed.
+    /// Timeline history and backup history files do not identify their cluster, so the segments of the same
+    /// source must come first. If a segment belongs to another cluster, or if there are no segments, these
+    /// files are refused. A foreign history file would make recovery end on a wrong timeline, and a foreign
+    /// backup history file would count as a backup when removing WAL.
     ///
-    /// # Errors
-    /// Why it is not archived.
+    /// # Errors The reason for not archiving the file.
     pub fn ingest(
         &self,
         file: ArchivedFile,
@@ -175,7 +176,8 @@ impl Intake {
         {
             return Err(IntakeError::Digest { expected: to_hex(expected), found: to_hex(&found) });
         }
-        // Before it is compared with what is archived under its name: another cluster's segment is no other content of the same one.
+        // Checked before comparing with the archived file: a segment of another cluster must not be reported
+        // as a conflict.
         if let Some(system_id) = system_id {
             self.archive.expect_cluster(system_id)?;
         }
@@ -212,8 +214,9 @@ impl Intake {
         Ok(self.pusher.store(file, checked, &mut Content::Read(&mut content), self.level)?)
     }
 
-    /// Confirms that all that the source was shown to have is of the archive's cluster. Also in an archive that is no cluster's yet:
-    /// whose files it takes first must be the same cluster's as those of the server that claims it.
+    /// Checks that every cluster found in the source is the archive's. This also applies to an archive that
+    /// does not belong to a cluster yet, because the server that claims it must be of the same cluster as its
+    /// first files.
     fn expect_own_cluster(&self) -> Result<(), IntakeError> {
         let clusters = self.clusters.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let mut systems = clusters.keys();
@@ -228,7 +231,7 @@ impl Intake {
     }
 }
 
-/// A file's content, which can be read again, its first bytes, and its hashes.
+/// The content of a file, which can be read again, with its first bytes and its hashes.
 struct BufferedFile {
     content: SpooledTempFile,
     first: Vec<u8>,
@@ -270,7 +273,7 @@ mod tests {
     use crate::store::{Cause, StoreError};
     use crate::stored::object::ObjectError;
 
-    /// The store's error on its way through a decoder.
+    /// Wraps a store's error the way a decoder does.
     fn in_a_container(cause: Cause) -> ArchiveError {
         let (key, location) = ("wal/1.wpk".to_owned(), "s3://bucket".to_owned());
         let error = StoreError { operation: "read", key: key.clone(), location, cause, source: None };

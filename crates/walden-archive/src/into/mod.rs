@@ -1,4 +1,4 @@
-//! Into the archive: from a server that archives, from streams, and from other archives.
+//! Adds files to the archive: from an archiving server, from streams, and from other archives.
 
 pub mod import;
 pub(crate) mod intake;

@@ -1,4 +1,4 @@
-//! Whether an archive's place can be used: a segment goes in and comes out of it as any other, under a prefix of its own.
+//! Tests whether a location can hold an archive: pushes and fetches a segment under a separate prefix.
 
 use std::fs;
 use std::io;
@@ -15,57 +15,57 @@ use crate::store::{Created, FileHash, Listed, Store, StoreError};
 use crate::stored::name::ArchivedFile;
 use crate::stored::object::{self, ObjectError};
 
-/// The prefix of what a probe stores until it ends.
+/// Key prefix of a probe's temporary objects.
 pub const PROBES: &str = "probe/";
 
-/// A segment that PostgreSQL 18 wrote, ended by a switch, as an archive has it.
+/// A compressed segment from PostgreSQL 18 that ends with a segment switch.
 const SEGMENT: (&str, &[u8]) =
     ("00000001000000000000000B", include_bytes!("../../documents/00000001000000000000000B.wlz"));
 
-/// An offset of a byte that counts: what is behind the switch does not.
+/// Offset of a byte in the first record. Bytes after the segment switch are not compared.
 const IN_FIRST_RECORD: usize = 60;
 
-/// What a probe found.
+/// Result of a probe.
 #[derive(Debug)]
 pub struct Probe {
-    /// How long it took to archive the segment.
+    /// Time to archive the segment.
     pub push: Duration,
-    /// How long it took to get it back; nothing if the archive is encrypted and no private key was named.
+    /// Time to fetch the segment, or `None` if the archive is encrypted and no private key is configured.
     pub get: Option<Duration>,
-    /// What could not be removed afterwards, and why.
+    /// Error from removing the probe's objects, if any.
     pub left: Option<StoreError>,
 }
 
-/// What does not work.
+/// Reasons for a failed probe.
 #[derive(Debug, thiserror::Error)]
 pub enum ProbeError {
-    /// A temporary file.
+    /// Writing a temporary file failed.
     #[error("cannot write a temporary file")]
     Io(#[from] io::Error),
-    /// The segment of the probe itself.
+    /// The probe's own segment cannot be decoded.
     #[error("cannot unpack the probe's segment")]
     Segment(#[source] ObjectError),
-    /// The place takes no archive.
+    /// The archive cannot be created.
     #[error("cannot make an archive")]
     Found(#[source] ArchiveError),
-    /// It is not archived.
+    /// The segment cannot be archived.
     #[error("cannot archive a segment")]
     Push(#[source] PushError),
-    /// It does not come back.
+    /// The segment cannot be fetched.
     #[error("cannot get the segment back that was archived")]
     Get(#[source] GetError),
-    /// The store does not do what it says.
+    /// The store violates its contract.
     #[error("cannot rely on the store: expected {expected}, found {found}")]
     Unreliable {
-        /// What should have been.
+        /// Expected behavior.
         expected: &'static str,
-        /// What was.
+        /// Actual behavior.
         found: String,
     },
 }
 
 impl ProbeError {
-    /// What the user can do about it.
+    /// Returns a remedy for the user.
     pub fn hint(&self) -> Option<&'static str> {
         match self {
             ProbeError::Io(_) | ProbeError::Segment(_) => None,
@@ -79,19 +79,19 @@ impl ProbeError {
     }
 }
 
-/// Archives a segment, once more, and with other content; gets it back; and removes it.
+/// Archives a segment, archives it again, offers different content under the same name, fetches the segment,
+/// and removes everything.
 ///
-/// # Errors
-/// What does not work.
+/// # Errors The first step that failed.
 pub fn probe(archive: &Archive) -> Result<Probe, ProbeError> {
-    // Without keys it would be tried out as one that is not encrypted.
+    // Without its keys, an encrypted archive would be tested as a plain one.
     archive.encrypted().expect_keys().map_err(|error| ProbeError::Found(error.into()))?;
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let prefix = format!("{PROBES}{:x}-{}/", now.as_nanos(), std::process::id());
     let store = Prefixed { inner: archive.encrypted().shared_inner(), prefix: prefix.clone() };
     let scratch = Archive::with_keys(Box::new(store), archive.encrypted().options().clone());
     let found = run(&scratch);
-    // Also after a failure: what was stored until then is of no use.
+    // Also after a failure, because the objects are useless.
     let left = archive.encrypted().inner().remove_all(&prefix).err();
     found.map(|(push, get)| Probe { push, get, left })
 }
@@ -141,7 +141,8 @@ fn run(scratch: &Archive) -> Result<(Duration, Option<Duration>), ProbeError> {
     Ok((push_time, Some(get_time)))
 }
 
-/// A create that does not look first, as two servers at the same moment would, must be refused by the store itself.
+/// Tests that the store itself rejects a `create` of an existing key, as needed when two servers write
+/// concurrently.
 fn expect_create_only(scratch: &Archive, file: ArchivedFile) -> Result<(), ProbeError> {
     let created = scratch.store().create(&file.key(), b"another content");
     match created.map_err(|error| store_error(&file.to_string(), error))? {
@@ -161,7 +162,7 @@ fn expect(is_so: bool, expected: &'static str, found: &str) -> Result<(), ProbeE
     }
 }
 
-/// A store under a prefix of another one, with the other one's keys of encryption.
+/// A store under a prefix of another store that shares its encryption keys.
 struct Prefixed {
     inner: Arc<dyn Store>,
     prefix: String,

@@ -1,12 +1,14 @@
-//! Segments that are missing, and gaps that somebody has acknowledged in writing.
+//! Finds missing segments, and stores acknowledgements of known gaps.
 //!
 //! ```text
 //! gaps/00000001/FIRST-LAST.json    who acknowledged the gap, when and why
 //! ```
 //!
-//! An acknowledgement is created once and never replaced. It covers its segments alone: a gap that grows is a new one beside it.
+//! An acknowledgement is created once and never replaced. It covers exactly its segments: if a gap grows, the
+//! additional segments are a new gap next to it.
 //!
-//! Timeline histories that are missing are no gaps: nobody can do without one that leads recovery from a timeline to the next.
+//! Missing timeline histories are not gaps and cannot be acknowledged, because recovery needs them to follow
+//! a timeline to the next.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -19,57 +21,57 @@ use crate::history::{Ancestor, History};
 use crate::inventory::snapshot::Snapshot;
 use crate::stored::name::{ArchivedFile, HISTORY, Object, WAL, timeline_prefix};
 
-/// The prefix of acknowledgements.
+/// Key prefix of acknowledgements.
 pub const GAPS: &str = "gaps/";
 
-/// What to do about a timeline history that is missing.
+/// Remedy for a missing timeline history.
 pub const HISTORY_HINT: &str = "walden archive check --against DSN --repair fetches it from a server of the cluster, and walden \
                                        archive push archives a copy; without it, recovery that starts on an earlier timeline takes \
                                        the timeline for one that does not exist";
 
-/// Segments that are missing.
+/// A range of missing segments.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Gap {
-    /// The first that is missing.
+    /// The first missing segment.
     pub first: String,
-    /// The last that is missing.
+    /// The last missing segment.
     pub last: String,
-    /// How many.
+    /// Number of missing segments.
     pub segments: u64,
-    /// Who said that they are known to be missing, and why.
+    /// The acknowledgement, if the gap is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub acknowledged: Option<Acknowledgement>,
 }
 
 impl Gap {
-    /// Whether nobody has said that the segments are known to be missing.
+    /// Returns whether the gap is not acknowledged.
     pub fn is_new(&self) -> bool {
         self.acknowledged.is_none()
     }
 
-    /// How many of these segments are among the missing ones.
+    /// Returns how many of these segments are in the gap.
     pub(crate) fn count(&self, segments: &BTreeSet<String>) -> u64 {
         segments.range::<String, _>(&self.first..=&self.last).count() as u64
     }
 }
 
-/// That a gap is known.
+/// An acknowledgement of a gap.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Acknowledgement {
     /// The first segment.
     pub first: String,
     /// The last segment.
     pub last: String,
-    /// Who has acknowledged it.
+    /// Who acknowledged the gap.
     pub by: String,
-    /// When, in microseconds since 1970-01-01 00:00:00 UTC.
+    /// Time of the acknowledgement, in microseconds since 1970-01-01 00:00:00 UTC.
     pub time: i64,
     /// Why the segments are missing.
     pub reason: String,
 }
 
 impl Acknowledgement {
-    /// What a key says of an acknowledgement.
+    /// Reconstructs an acknowledgement from its key.
     fn of_key(key: &str) -> Option<Acknowledgement> {
         let (first, last) = key.rsplit('/').next()?.strip_suffix(".json")?.split_once('-')?;
         let reason = "encrypted: it is read with a private key".to_owned();
@@ -82,18 +84,18 @@ impl Acknowledgement {
         })
     }
 
-    /// The key of its object.
+    /// Returns the key of the acknowledgement's object.
     pub(crate) fn key(&self, timeline: u32) -> String {
         format!("{GAPS}{timeline:08X}/{}-{}.json", self.first, self.last)
     }
 }
 
-/// What was acknowledged, and the keys of objects that should say so and do not.
+/// Reads the acknowledgements. Also returns the keys of invalid ones.
 ///
-/// Without a private key (`is_locked`), the keys of encrypted objects still say which segments are acknowledged.
+/// Without a private key (`is_locked`), the keys of encrypted objects still show which segments are
+/// acknowledged.
 ///
-/// # Errors
-/// The store's.
+/// # Errors The store's errors.
 pub fn acknowledged(
     archive: &Archive,
     is_locked: bool,
@@ -107,14 +109,14 @@ pub fn acknowledged(
             Acknowledgement::of_key(&key).ok_or_else(|| io::ErrorKind::InvalidData.into())
         } else {
             match archive.store().read(&key).map_err(ArchiveError::from) {
-                // It hides no gap, and none of the other ones.
+                // A damaged object acknowledges no gap and does not invalidate the others.
                 Err(error) if error.is_damage() => Err(io::Error::other(error)),
                 content => serde_json::from_slice(&content?).map_err(io::Error::other),
             }
         };
         let timeline = |one: &Acknowledgement| SegmentName::parse(&one.first).map(|first| first.timeline);
         match parsed {
-            // One that says something else than its key hides no gap.
+            // An acknowledgement that contradicts its key acknowledges no gap.
             Ok(one) if timeline(&one).is_some_and(|timeline| one.key(timeline) == key) => {
                 acknowledged.push(one);
             }
@@ -124,28 +126,27 @@ pub fn acknowledged(
     Ok((acknowledged, unknown))
 }
 
-/// Whether objects are encrypted, and no private key was named to read them with.
+/// Returns whether objects are encrypted and no private key is configured.
 pub(crate) fn is_locked(archive: &Archive) -> Result<bool, ArchiveError> {
     Ok(archive.encrypted().is_encrypted()? && archive.encrypted().options().identity.is_none())
 }
 
-/// What was acknowledged, as far as it can be read.
+/// Reads the acknowledgements, skipping invalid ones.
 ///
-/// # Errors
-/// The store's.
+/// # Errors The store's errors.
 pub(crate) fn all_acknowledged(archive: &Archive) -> Result<Vec<Acknowledgement>, ArchiveError> {
     Ok(acknowledged(archive, is_locked(archive)?)?.0)
 }
 
-/// What is missing in both of two listings, with what the second says of acknowledgements.
+/// Returns the gaps that two listings have in common, with the acknowledgements of the second.
 ///
-/// A segment can be archived before the one in front of it, as several are at once: for that moment there is a gap, which a later
-/// listing does not have.
+/// Segments are archived concurrently, so a segment can appear before its predecessor. A later listing no
+/// longer has that gap.
 pub(crate) fn in_both(before: &[Gap], after: &[Gap], size: SegmentSize) -> Vec<Gap> {
     let mut gaps = Vec::new();
     for gap in after {
         for other in before {
-            // Names of one timeline sort as their positions do.
+            // Names on one timeline sort by position.
             let (first, last) = ((&gap.first).max(&other.first), (&gap.last).min(&other.last));
             let number = |name: &str| SegmentName::parse(name)?.number(size);
             if first <= last
@@ -163,7 +164,7 @@ pub(crate) fn in_both(before: &[Gap], after: &[Gap], size: SegmentSize) -> Vec<G
     gaps
 }
 
-/// Parts the gap of `first..=last`, numbers of a timeline's segments, where what was acknowledged begins and ends.
+/// Splits the gap `first..=last` on one timeline at the boundaries of acknowledged ranges.
 pub(crate) fn divide(
     (first, last): (SegmentName, SegmentName),
     size: SegmentSize,
@@ -204,7 +205,7 @@ pub(crate) fn divide(
     gaps
 }
 
-/// The timelines that a timeline descends from, the oldest first: by its own history, or by that of one that descends from it.
+/// Returns the ancestors of a timeline, oldest first, from its own history or from that of a descendant.
 pub(crate) fn ancestors_of(timeline: Timeline, histories: &BTreeMap<Timeline, History>) -> &[Ancestor] {
     let by_descendant = || {
         histories.values().find_map(|history| {
@@ -216,15 +217,15 @@ pub(crate) fn ancestors_of(timeline: Timeline, histories: &BTreeMap<Timeline, Hi
     own.or_else(by_descendant).unwrap_or_default()
 }
 
-/// The last of a timeline's ancestors that can have a complete segment before the timeline: not one that was left in its first
-/// segment, as after two promotions within one segment.
+/// Returns the timeline's last ancestor that can have a complete segment before the timeline. An ancestor
+/// that starts and ends in the same segment has none, as after two promotions within one segment.
 pub(crate) fn with_whole_segments(ancestors: &[Ancestor], size: SegmentSize) -> Option<&Ancestor> {
     let began_in = |at: usize| Some(size.segment_of(ancestors.get(at.checked_sub(1)?)?.end));
     let is_whole = |&at: &usize| began_in(at) != Some(size.segment_of(ancestors[at].end));
     (0..ancestors.len()).rev().find(is_whole).and_then(|at| ancestors.get(at))
 }
 
-/// The number of the first segment that an object has, a partial one too.
+/// Returns the number of the object's first segment, which may be a partial one.
 pub(crate) fn first_number(object: Object, size: SegmentSize) -> Option<u64> {
     match object {
         Object::File(ArchivedFile::Partial(name)) => name.number(size),
@@ -232,19 +233,20 @@ pub(crate) fn first_number(object: Object, size: SegmentSize) -> Option<u64> {
     }
 }
 
-/// Which segments a timeline has for certain, although they may not be archived.
+/// The segments that must exist on a timeline, even if they are not archived.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct Expected {
-    /// The number of the segment that it begins in.
+    /// Number of the segment in which the timeline starts.
     first: Option<u64>,
-    /// The number of the segment behind the last complete one.
+    /// Number of the segment after the last complete one.
     end: Option<u64>,
 }
 
 impl Expected {
-    /// By the histories, and the first segment that each timeline has. Where an archive begins is nobody's loss, be it by its first push
-    /// or by pruning: of a timeline, only what follows archived segments is expected, be they its own or those of any timeline that leads
-    /// to it.
+    /// Derives the expected segments from the histories and from the first segment of each timeline. WAL
+    /// before the start of the archive is not missing, whether the archive starts with its first push or was
+    /// pruned. So a timeline must have only the segments that follow archived ones, of its own or of an
+    /// ancestor.
     pub fn of(
         timeline: Timeline,
         histories: &BTreeMap<Timeline, History>,
@@ -256,7 +258,7 @@ impl Expected {
         let is_followed = ancestors.iter().any(|ancestor| {
             first_numbers.get(&ancestor.timeline).is_some_and(|&first| first <= size.segment_of(ancestor.end))
         });
-        // Each timeline that left this one needs it up to there, and the last one needs all.
+        // Every descendant needs this timeline up to its switch, so the last switch counts.
         let switches = histories.values().filter_map(|history| history.end_of(timeline));
         Expected {
             first: begin.filter(|_| is_followed),
@@ -264,12 +266,13 @@ impl Expected {
         }
     }
 
-    /// Expects the segments up to this one too, which were in the archive.
+    /// Also expects the segments up to `newest`, which was in the archive.
     pub fn up_to(self, newest: Option<u64>) -> Expected {
         Expected { end: self.end.max(newest.map(|newest| newest + 1)), ..self }
     }
 
-    /// What is missing of a timeline that has segments of these numbers: ranges with their last numbers, in the order of their first ones.
+    /// Returns the missing segments of a timeline. `ranges` are the first and last numbers of its segments,
+    /// sorted by the first.
     pub fn missing(
         self,
         timeline: Timeline,
@@ -295,9 +298,9 @@ impl Expected {
     }
 }
 
-/// What is missing of an archive that has these objects, by timeline: between a timeline's segments, from where a timeline begins and up to
-/// where it was left, or to the newest segment that is known. A timeline without any object has such
-/// segments, too.
+/// Returns the missing segments among these objects, by timeline: gaps between a timeline's segments, and
+/// missing segments from its start up to its end or its newest known segment. This includes timelines without
+/// any object.
 pub(crate) fn missing_among(
     objects: impl IntoIterator<Item = Object>,
     histories: &BTreeMap<Timeline, History>,
@@ -328,19 +331,19 @@ pub(crate) fn missing_among(
     missing
 }
 
-/// The timelines that have a history, and those that it names and of which there is a log.
+/// Returns the timelines that have a history, and the ancestors in these histories.
 pub(crate) fn in_histories(histories: &BTreeMap<Timeline, History>) -> impl Iterator<Item = Timeline> {
     let ancestors =
         histories.values().flat_map(|history| history.ancestors.iter().map(|ancestor| ancestor.timeline));
     histories.keys().copied().chain(ancestors)
 }
 
-/// The timelines whose history is missing, by those that have WAL, those whose history is there, whether it can be read or not, and the
-/// histories that were read.
+/// Returns the timelines whose history is missing, given the timelines with WAL, the timelines with a history
+/// (readable or not), and the histories that were read.
 ///
-/// Recovery finds the latest timeline by asking for one history after the other (`findNewestTimeLine` in `timeline.c`): where one is
-/// missing, it ends on the timeline before it. Where an archive begins is nobody's loss: recovery that starts on the first timeline does
-/// not need the history of that one.
+/// Recovery finds the latest timeline by requesting one history after another (`findNewestTimeLine` in
+/// `timeline.c`), so it ends before a timeline with a missing history. The first timeline in the archive
+/// needs no history, because recovery that starts on it does not request one.
 pub(crate) fn without_history(
     with_wal: &BTreeSet<Timeline>,
     with_history: &BTreeSet<Timeline>,
@@ -355,22 +358,22 @@ pub(crate) fn without_history(
     known.into_iter().filter(|timeline| *timeline > first && !with_history.contains(timeline)).collect()
 }
 
-/// The timelines of an archive whose history is missing, although the archive has their WAL, or the history of one that descends from
-/// them.
+/// Returns the archive's timelines whose history is missing although the archive has their WAL or a
+/// descendant's history.
 ///
-/// # Errors
-/// The store's.
+/// # Errors The store's errors.
 pub fn timelines_without_history(archive: &Archive) -> Result<Vec<Timeline>, ArchiveError> {
-    // PostgreSQL archives a history before the timeline's first segment: what is listed later has it.
+    // PostgreSQL archives a history before the timeline's first segment, so the later listing of histories
+    // includes it.
     let wal = Snapshot::take(archive.store(), &[WAL.to_owned()])?;
     let histories = if is_locked(archive)? { BTreeMap::new() } else { archive.undamaged_histories()?.0 };
     listed_without_history(archive, &wal.objects, &histories)
 }
 
-/// The timelines whose history is missing, by WAL that was listed before, and by the histories that were read after that.
+/// Returns the timelines whose history is missing, given an earlier listing of WAL and histories that were
+/// read after it.
 ///
-/// # Errors
-/// The store's.
+/// # Errors The store's errors.
 pub(crate) fn listed_without_history(
     archive: &Archive,
     wal: &BTreeMap<Object, u64>,
@@ -384,15 +387,16 @@ pub(crate) fn listed_without_history(
     Ok(without_history(&with_wal, &with_history, histories))
 }
 
-/// What is said of an archive whose histories cannot be read.
+/// Notice for an archive whose histories cannot be read.
 pub const GAPS_UNKNOWN: &str = "without a private key it is not known whether segments are missing that only histories name: at the end \
                                 of a timeline that was left, or of a timeline of which no segment is there";
 
-/// The timelines of which there is a history and no WAL, between an earlier one that has WAL and a later one, by those that have WAL and
-/// those whose history is there.
+/// Returns the timelines that have a history but no WAL, and lie between an earlier timeline with WAL and a
+/// later timeline.
 ///
-/// Names say no more: whether such a timeline has lost its segments, or was left in the segment in which it began and has none of its own,
-/// is in the histories ([`Expected::of`]), which take a private key in an encrypted archive.
+/// Names show no more. Only the histories show whether such a timeline lost its segments, or ended in the
+/// segment in which it started and has none ([`Expected::of`]). Reading them takes a private key in an
+/// encrypted archive.
 pub(crate) fn without_wal(with_wal: &BTreeSet<Timeline>, with_history: &BTreeSet<Timeline>) -> Vec<Timeline> {
     let (Some(first), Some(last)) = (with_wal.first(), with_wal.last().max(with_history.last())) else {
         return Vec::new();
@@ -401,7 +405,7 @@ pub(crate) fn without_wal(with_wal: &BTreeSet<Timeline>, with_history: &BTreeSet
     with_history.difference(with_wal).copied().filter(is_between).collect()
 }
 
-/// The timeline of which an object is the history.
+/// Returns the timeline of a history object.
 pub(crate) fn timeline_of_history(object: Option<Object>) -> Option<Timeline> {
     match object {
         Some(Object::File(ArchivedFile::History(timeline))) => Some(timeline),
@@ -409,10 +413,10 @@ pub(crate) fn timeline_of_history(object: Option<Object>) -> Option<Timeline> {
     }
 }
 
-/// Whether the archive has WAL of a timeline, and of one before it, from which the timeline's history leads to it.
+/// Returns whether the archive has WAL of this timeline and of an earlier one, so that recovery needs the
+/// timeline's history.
 ///
-/// # Errors
-/// The store's.
+/// # Errors The store's errors.
 pub(crate) fn needs_history(archive: &Archive, timeline: Timeline) -> Result<bool, ArchiveError> {
     let has_wal = |timeline: Timeline| -> Result<bool, ArchiveError> {
         let mut has_object = false;
@@ -421,11 +425,11 @@ pub(crate) fn needs_history(archive: &Archive, timeline: Timeline) -> Result<boo
         })?;
         Ok(has_object)
     };
-    // A standby asks for the history of the next timeline again and again, and there is nothing of it.
+    // A standby repeatedly requests the history of the next timeline, which usually has no objects.
     if !has_wal(timeline)? {
         return Ok(false);
     }
-    // Most often it is the one before that has it. Whichever else has, one listing shows, and not one for each timeline.
+    // Usually the previous timeline has WAL. Otherwise a single listing covers all earlier timelines.
     let is_earlier = |object: &Object| object.timeline() < timeline;
     Ok((timeline > 1 && has_wal(timeline - 1)?)
         || Snapshot::take(archive.store(), &[WAL.to_owned()])?.objects.keys().any(is_earlier))
@@ -448,7 +452,7 @@ mod tests {
         assert_eq!(missing(&[1, 2, 4], &[2, 4], &histories), [3]);
         assert_eq!(missing(&[1, 2], &[], &none), [2]);
         assert_eq!(missing(&[1, 5], &[4], &histories), [2, 3, 5]);
-        // An archive that begins on timeline 3, or was pruned up to there.
+        // An archive that starts on timeline 3 or was pruned up to it.
         assert!(missing(&[3, 4], &[4], &histories).is_empty());
         assert_eq!(missing(&[3, 5], &[4], &histories), [5]);
         assert!(missing(&[], &[4], &histories).is_empty());
@@ -461,10 +465,10 @@ mod tests {
         };
         assert_eq!(without(&[1, 3], &[2, 3]), [2]);
         assert!(without(&[1, 2, 3], &[2, 3]).is_empty());
-        // Of the newest one, nothing need be archived yet.
+        // The newest timeline may have nothing archived yet.
         assert!(without(&[1, 2], &[2, 3]).is_empty());
         assert_eq!(without(&[1], &[2, 3]), [2]);
-        // Where the archive begins behind it.
+        // The archive starts after this timeline.
         assert!(without(&[3], &[2, 3]).is_empty());
         assert!(without(&[], &[2, 3]).is_empty());
     }
@@ -478,7 +482,7 @@ mod tests {
         let history = |timeline, text: &str| (timeline, History::parse(timeline, text.as_bytes()).unwrap());
         let second = || history(2, "1\t0/100002E8\tx\n");
         let third = || history(3, "1\t0/100002E8\tx\n2\t0/130000A0\tx\n");
-        // First and last number of each timeline's segments.
+        // First and last segment number of each timeline.
         let missing = |ranges: &[(Timeline, u64, u64)], histories: Vec<(Timeline, History)>| {
             let of_range = |&(timeline, first, last): &(Timeline, u64, u64)| {
                 (first..=last).map(move |at| file(timeline, at))
@@ -492,17 +496,17 @@ mod tests {
         let both = || vec![second(), third()];
         assert_eq!(missing(&[(1, 1, 0x12), (2, 0x10, 0x12), (3, 0x13, 0x15)], both()), []);
         assert_eq!(missing(&[(1, 1, 0x12), (3, 0x13, 0x15)], both()), [(2, 0x10, 0x12)]);
-        // With its history, and with the beginning of the next one.
+        // Without the timeline's own history, and with a missing start of the next timeline.
         assert_eq!(missing(&[(1, 1, 0x12), (3, 0x13, 0x15)], vec![third()]), [(2, 0x10, 0x12)]);
         let found = missing(&[(1, 1, 0xE), (3, 0x14, 0x15)], both());
         assert_eq!(found, [(1, 0xF, 0xF), (2, 0x10, 0x12), (3, 0x13, 0x13)]);
-        // Where the archive begins behind it, or on the next one, it is none of its.
+        // WAL before the start of the archive is not missing.
         assert_eq!(missing(&[(3, 0x13, 0x15)], both()), []);
         assert_eq!(missing(&[(3, 0x14, 0x15)], both()), []);
-        // The old primary went on, and what it wrote before the switch was pruned.
+        // The old primary continued, and its WAL before the switch was pruned.
         assert_eq!(missing(&[(1, 0x14, 0x18), (3, 0x14, 0x15)], both()), []);
         assert_eq!(missing(&[], both()), []);
-        // One that was left in the segment in which it begins has no segment of its own.
+        // A timeline that ends in the segment in which it starts has no segment of its own.
         let in_one = vec![second(), history(3, "1\t0/100002E8\tx\n2\t0/100003E8\tx\n")];
         assert_eq!(missing(&[(1, 1, 0x10), (3, 0x10, 0x15)], in_one), []);
     }
@@ -516,7 +520,7 @@ mod tests {
         Acknowledgement { first, last, by: "me".to_owned(), time: 1, reason: "known".to_owned() }
     }
 
-    /// First and last segment, and whether it is acknowledged.
+    /// Returns the first and last segment of each gap, and whether it is acknowledged.
     fn divided(first: u32, last: u32, acknowledged: &[(u32, u32)]) -> Vec<(u32, u32, bool)> {
         let acknowledged: Vec<_> =
             acknowledged.iter().map(|&(first, last)| acknowledgement(first, last)).collect();

@@ -1,4 +1,4 @@
-//! What there is and what is missing, as listings show it.
+//! Determines from listings which objects exist and which are missing.
 
 pub mod gaps;
 pub mod parts;

@@ -1,12 +1,14 @@
-//! The segment that is being written, part by part, so that its log is in the archive before it is complete.
+//! Stores the segment that the server is writing in parts, so that its WAL is archived before the segment is
+//! complete.
 //!
 //! ```text
 //! live/00000001/000000010000000000000007/00000000-000013F8.wlz    bytes 0 to 0x13F8 of the segment
 //! live/00000001/000000010000000000000007/000013F8-00001C20.wlz
 //! ```
 //!
-//! A part is an object like others: compressed, encrypted if the archive is, and never replaced. Parts may overlap, where another process
-//! began anew, but say the same. Once the segment itself is archived, they are removed.
+//! A part is an object like any other: compressed, encrypted if the archive is, and never replaced. Parts may
+//! overlap if another process starts again from an earlier position, but they never contradict each other.
+//! They are removed once the segment itself is archived.
 
 use std::collections::BTreeMap;
 use std::io::Cursor;
@@ -20,30 +22,30 @@ use crate::store::{Created, FileHash};
 use crate::stored::name::{ArchivedFile, Object};
 use crate::stored::object::{self, ObjectError};
 
-/// The prefix of parts.
+/// Key prefix of parts.
 pub const LIVE: &str = "live/";
 const ENDING: &str = ".wlz";
-/// Parts are small and short-lived, and commits wait for them.
+/// Compression level. Parts are small and short-lived, and commits wait for them.
 const LEVEL: u8 = 1;
 
-/// Some bytes of a segment.
+/// A range of bytes in a segment.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Part {
     /// The segment.
     pub segment: SegmentName,
-    /// The offset of the first byte.
+    /// Offset of the first byte.
     pub start: u32,
-    /// The offset behind the last one.
+    /// Offset after the last byte.
     pub end: u32,
 }
 
 impl Part {
-    /// The key of its object.
+    /// Returns the key of the part's object.
     pub fn key(self) -> String {
         format!("{}{}{ENDING}", folder_of(self.segment), self.range())
     }
 
-    /// The part of a key.
+    /// Parses the key of a part.
     pub fn of_key(key: &str) -> Option<Part> {
         let (folder, range) = key.rsplit_once('/')?;
         let segment = SegmentName::parse(folder.rsplit('/').next()?)?;
@@ -57,21 +59,21 @@ impl Part {
         format!("{:08X}-{:08X}", self.start, self.end)
     }
 
-    /// The name of its content, which says what it is without its key.
+    /// Returns the name stored with the content, which identifies the part without its key.
     fn name(self) -> String {
         format!("{}.{}", self.segment, self.range())
     }
 }
 
-/// The prefix of a segment's parts.
+/// Returns the key prefix of a segment's parts.
 pub fn folder_of(segment: SegmentName) -> String {
     format!("{LIVE}{:08X}/{segment}/", segment.timeline)
 }
 
-/// Stores the bytes of a part, durable when this returns.
+/// Stores a part. It is durable when this returns.
 ///
-/// # Errors
-/// The store's, [`ArchiveError::Conflict`] if the part is there with other bytes, and [`ArchiveError::Missing`].
+/// # Errors The store's errors, [`ArchiveError::Conflict`] if the part exists with different bytes, and
+/// [`ArchiveError::Missing`].
 pub fn store(archive: &Archive, part: Part, bytes: &[u8]) -> Result<(), ArchiveError> {
     archive.expect_still_there()?;
     let key = part.key();
@@ -103,18 +105,16 @@ pub fn store(archive: &Archive, part: Part, bytes: &[u8]) -> Result<(), ArchiveE
     Err(ArchiveError::Conflict { name, location: store.location().to_owned(), archived, offered })
 }
 
-/// The parts of a segment, by position.
+/// Lists the parts of a segment, ordered by position.
 ///
-/// # Errors
-/// The store's.
+/// # Errors The store's errors.
 pub fn list(archive: &Archive, segment: SegmentName) -> Result<Vec<Part>, ArchiveError> {
     list_below(archive, &folder_of(segment))
 }
 
-/// The segments of which there are parts, in the order of the log.
+/// Lists the segments that have parts, in WAL order.
 ///
-/// # Errors
-/// The store's.
+/// # Errors The store's errors.
 pub fn segments(archive: &Archive) -> Result<Vec<SegmentName>, ArchiveError> {
     let mut segments: Vec<SegmentName> =
         list_below(archive, LIVE)?.into_iter().map(|part| part.segment).collect();
@@ -129,29 +129,30 @@ fn list_below(archive: &Archive, prefix: &str) -> Result<Vec<Part>, ArchiveError
     Ok(parts)
 }
 
-/// What the parts of a segment say: its bytes from the first one on. Nothing if there is no part, or if the segment itself is archived,
-/// which is when parts are removed.
+/// Assembles the parts of a segment from its start. Returns `None` if there are no parts, or if the segment
+/// itself is archived and its parts may have been removed.
 ///
-/// # Errors
-/// The store's, parts that are damaged, that contradict each other, or between which one is missing.
+/// # Errors The store's errors; damaged, contradictory or missing parts.
 pub fn assemble(archive: &Archive, segment: SegmentName) -> Result<Option<Vec<u8>>, ArchiveError> {
     let parts = list(archive, segment)?;
     if parts.is_empty() {
         return Ok(None);
     }
     let assembled = join(archive, &parts);
-    // Parts that were removed meanwhile look like ones that are missing, or like a log that ends earlier.
+    // Concurrently removed parts look like missing ones or like an earlier end of the WAL.
     match archived_as(archive, segment)? {
         Some(_) => Ok(None),
         None => assembled.map(Some),
     }
 }
 
-/// Where within a segment its timeline was left for a later one; nothing if that is not so, or behind it. Of several later timelines the
-/// newest counts, which recovery follows.
+/// Returns the offset in a segment at which a later timeline left its timeline. Returns `None` if no timeline
+/// left it, or only after this segment. The newest of several later timelines counts, because recovery
+/// follows it.
 ///
-/// A segment that is not complete must not be handed over any further. The older timeline may have records behind that place which the
-/// later one does not have; that is why its last segment is archived under another name (`.partial`).
+/// WAL after this offset must not be used from an incomplete segment. The older timeline may have records
+/// there that the later one lacks, which is why PostgreSQL archives its last segment under another name
+/// (`.partial`).
 pub fn left_at(
     segment: SegmentName,
     size: SegmentSize,
@@ -182,18 +183,17 @@ fn join(archive: &Archive, parts: &[Part]) -> Result<Vec<u8>, ArchiveError> {
     Ok(joined)
 }
 
-/// Removes the parts of a segment that is archived.
+/// Removes the parts of an archived segment.
 ///
-/// # Errors
-/// The store's.
+/// # Errors The store's errors.
 pub fn remove(archive: &Archive, segment: SegmentName) -> Result<(), ArchiveError> {
     list(archive, segment)?.into_iter().try_for_each(|part| Ok(archive.store().remove(&part.key())?))
 }
 
-/// Removes the parts of segments that are archived; a process was killed before it did so. Gives back the segments that have parts still.
+/// Removes the parts of archived segments that a killed process left behind. Returns the segments that still
+/// have parts.
 ///
-/// # Errors
-/// The store's.
+/// # Errors The store's errors.
 pub fn remove_archived(archive: &Archive) -> Result<Vec<SegmentName>, ArchiveError> {
     let mut live = Vec::new();
     for segment in segments(archive)? {
@@ -205,7 +205,7 @@ pub fn remove_archived(archive: &Archive) -> Result<Vec<SegmentName>, ArchiveErr
     Ok(live)
 }
 
-/// The object that a segment is archived in: complete, or as far as its timeline went.
+/// Finds the object of a segment, complete or partial.
 fn archived_as(archive: &Archive, segment: SegmentName) -> Result<Option<Object>, ArchiveError> {
     for file in [ArchivedFile::Segment(segment), ArchivedFile::Partial(segment)] {
         if let Some((object, _)) = archive.find(file)? {
@@ -215,14 +215,14 @@ fn archived_as(archive: &Archive, segment: SegmentName) -> Result<Option<Object>
     Ok(None)
 }
 
-/// How much of a segment its parts have, by their names.
+/// The range of a segment that its parts cover, according to their names.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Extent {
     /// The segment.
     pub segment: SegmentName,
-    /// The offset behind the bytes that are there from the first one on.
+    /// Offset after the bytes that are available from the start without a gap.
     pub end: u32,
-    /// Where parts go on behind one that is missing.
+    /// Offset of the first part after a gap, if any.
     pub goes_on_at: Option<u32>,
 }
 
@@ -239,10 +239,9 @@ impl Extent {
     }
 }
 
-/// The segments of which there are parts, in the order of the log, and how much of each.
+/// Returns the extent of each segment that has parts, in WAL order.
 ///
-/// # Errors
-/// The store's.
+/// # Errors The store's errors.
 pub fn extents(archive: &Archive) -> Result<Vec<Extent>, ArchiveError> {
     let parts = list_below(archive, LIVE)?;
     let by_segment = parts.chunk_by(|one, other| one.segment == other.segment);
@@ -254,7 +253,7 @@ fn read(archive: &Archive, part: Part) -> Result<Vec<u8>, ArchiveError> {
     Ok(decode(part, &object)?.0)
 }
 
-/// The bytes of a part, and their BLAKE3.
+/// Decodes a part. Returns its bytes and their BLAKE3.
 fn decode(part: Part, object: &[u8]) -> Result<(Vec<u8>, [u8; 32]), ObjectError> {
     let mut bytes = Vec::new();
     let hash = object::decode_named(&part.key(), &part.name(), object, &mut bytes)?;
@@ -340,7 +339,7 @@ mod tests {
         let second = (2, "1\t2/7000090\tx\n");
         assert_eq!((left(7, &[]), left(6, &[second]), left(7, &[second])), (None, None, Some(0x90)));
         assert_eq!(left(8, &[second]), Some(0));
-        // Timeline 3 left timeline 1 later.
+        // Timeline 3 left timeline 1 at a later position.
         let third = (3, "1\t2/7000200\tx\n");
         assert_eq!(left(7, &[second, third]), Some(0x200));
     }
@@ -356,7 +355,7 @@ mod tests {
         assert!(error.to_string().contains("goes on at offset 0x64"), "{error}");
         let extent = Extent { segment: SEGMENT, end: 100, goes_on_at: Some(200) };
         assert_eq!(extents(&archive).unwrap(), [extent]);
-        // Another part's content under its key.
+        // The content of another part under this key.
         let content = archive.store().read(&parts[0].key()).unwrap();
         archive.store().create(&parts[1].key(), &content).unwrap();
         let error = assemble(&archive, SEGMENT).unwrap_err();

@@ -1,9 +1,10 @@
-//! Listings of segments and packs that are right while other processes pack, prune and push.
+//! Takes consistent listings of segments and packs while other processes pack, prune and push.
 //!
-//! No store lists all its keys at one moment. While a listing goes on, a pack can be stored under a key that it has passed already,
-//! and the own objects of the pack's segments be removed before it comes to them: the listing has neither. A pack is there before the
-//! objects that it replaces are removed, so the next listing has it. What was listed is right once a listing has every segment of the
-//! one before, and no pack with a segment that the one before did not have.
+//! No store lists all keys at a single moment. During a listing, a pack can be stored under a key that the
+//! listing has already passed, and the segments' own objects can be removed before the listing reaches them.
+//! Then the listing contains neither. But a pack is stored before the objects it replaces are removed, so the
+//! next listing contains it. A listing is consistent if it has every segment of the previous one, and no new
+//! pack with a segment that the previous one lacked.
 
 use std::collections::BTreeMap;
 
@@ -12,23 +13,22 @@ use walden_format::lsn::SegmentName;
 use crate::store::{Listed, Store, StoreError};
 use crate::stored::name::Object;
 
-/// Listings at most: where more and more changes meanwhile, the last one says what is there now.
+/// Maximum number of listings. If changes continue, the last one is the best available.
 const MAX_LISTINGS: usize = 16;
 
-/// The objects that hold segments, whole or partial ones.
+/// The objects that contain segments, complete or partial.
 #[derive(Clone, Default, Debug)]
 pub(crate) struct Snapshot {
-    /// Their bytes as they are stored.
+    /// The objects and their stored sizes in bytes.
     pub objects: BTreeMap<Object, u64>,
-    /// Keys that are none of an archive's.
+    /// Keys that do not belong to an archive.
     pub unknown: Vec<String>,
 }
 
 impl Snapshot {
-    /// Lists what is under some prefixes, each of which ends with `/`.
+    /// Lists the objects under some prefixes, each ending with `/`.
     ///
-    /// # Errors
-    /// The store's.
+    /// # Errors The store's errors.
     pub fn take(store: &dyn Store, prefixes: &[String]) -> Result<Snapshot, StoreError> {
         let mut snapshot = Snapshot::list_once(store, prefixes)?;
         for _ in 1..MAX_LISTINGS {
@@ -53,7 +53,7 @@ impl Snapshot {
         Ok(snapshot)
     }
 
-    /// Whether this is as good as a listing of one moment, given the listing before it.
+    /// Returns whether this listing is consistent, given the one before it.
     fn confirms(&self, before: &Snapshot) -> bool {
         let (known, found) = (before.ranges(), self.ranges());
         let is_new_pack =
@@ -67,10 +67,10 @@ impl Snapshot {
                 .all(|range| covers(&known, range))
     }
 
-    /// The segments, as ranges in ascending order that neither touch nor overlap.
+    /// Returns the segments as ascending ranges that neither touch nor overlap.
     fn ranges(&self) -> Vec<(SegmentName, SegmentName)> {
         let mut ranges: Vec<(SegmentName, SegmentName)> = Vec::new();
-        // In the order of their first segments.
+        // Sorted by their first segments.
         for (first, last) in self.objects.keys().filter_map(|object| object.segments()) {
             match ranges.last_mut() {
                 Some(range) if first <= following(range.1) => range.1 = range.1.max(last),
@@ -81,7 +81,7 @@ impl Snapshot {
     }
 }
 
-/// The segment behind one, in the same log: ranges end with their log.
+/// Returns the next segment within the same 4 GB of WAL. Ranges do not continue beyond that.
 fn following(name: SegmentName) -> SegmentName {
     SegmentName { segment: name.segment.saturating_add(1), ..name }
 }

@@ -1,13 +1,15 @@
-//! When an archive was verified, and what was found: one object for each run.
+//! Stores the results of `verify`, one object for each run.
 //!
 //! ```text
 //! verified/run-0000000017.json          a running number
 //! verified/20261125001530123456.json    the time, as the first versions named them: before all numbers
 //! ```
 //!
-//! They are plain in an encrypted archive too: who watches it has no private key. The first versions encrypted them (`.json.age`).
+//! Results are plain even in an encrypted archive, because monitoring has no private key. The first versions
+//! encrypted them (`.json.age`).
 //!
-//! Runs are in the order of their numbers and not of their times: one with a clock that was ahead must not hide what later ones find.
+//! Runs are ordered by number, not by time, so that a run with a fast clock does not hide the results of
+//! later ones.
 
 use std::collections::BTreeMap;
 
@@ -19,28 +21,29 @@ use crate::encryption::SUFFIX;
 use crate::store::{Cause, Created};
 use crate::stored::name::VERIFIED;
 
-/// How many are kept.
+/// Number of results to keep.
 const KEPT: usize = 16;
 
-/// One run of `verify`.
+/// The result of one run of `verify`.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct VerifiedAt {
-    /// When it ended, in microseconds since 1970-01-01 00:00:00 UTC.
+    /// Time when the run ended, in microseconds since 1970-01-01 00:00:00 UTC.
     pub time: i64,
-    /// Nothing was decoded: only stored checksums were compared.
+    /// The run only compared stored checksums and decoded nothing.
     pub is_fast: bool,
-    /// Objects that were read.
+    /// Number of objects that were read.
     pub objects: u64,
-    /// Segments in them.
+    /// Number of segments in these objects.
     pub segments: u64,
-    /// Objects that were damaged.
+    /// Number of damaged objects.
     pub damaged: u64,
-    /// Segments that were missing and not acknowledged.
+    /// Number of missing segments that were not acknowledged.
     pub missing_segments: u64,
-    /// Segments of a version that Walden did not read.
+    /// Number of segments whose PostgreSQL version Walden could not read.
     #[serde(default)]
     pub unknown_version_segments: u64,
-    /// The newest segment of each timeline, in this run or an earlier one: what is missing up to there was in the archive.
+    /// The newest segment of each timeline, in this run or an earlier one. All segments up to it once were in
+    /// the archive.
     #[serde(default)]
     pub newest_segments: Vec<String>,
 }
@@ -60,7 +63,7 @@ pub(crate) fn newest_segments(archive: &Archive) -> Result<BTreeMap<Timeline, Se
     Ok(segments.map(|name| (name.timeline, name)).collect())
 }
 
-/// Stores the result of a run, and removes old ones.
+/// Stores the result of a run and removes old results.
 ///
 /// # Errors
 /// The store's.
@@ -78,19 +81,19 @@ pub(crate) fn store(archive: &Archive, found: &VerifiedAt) -> Result<(), Archive
     Ok(())
 }
 
-/// What is known of the last run.
+/// The last run of `verify`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum LastRun {
-    /// There was none.
+    /// There was no run.
     None,
-    /// What it has found.
+    /// The result of the last run.
     Found(VerifiedAt),
-    /// What it has found is encrypted, and no private key was named: [`UNREADABLE`].
+    /// The result is encrypted and cannot be decrypted: [`UNREADABLE`].
     Locked,
 }
 
 impl LastRun {
-    /// What it has found, if that is known.
+    /// Returns the result, if it is known.
     pub fn found(self) -> Option<VerifiedAt> {
         match self {
             LastRun::Found(found) => Some(found),
@@ -99,10 +102,10 @@ impl LastRun {
     }
 }
 
-/// What is said of [`LastRun::Locked`].
+/// Notice for [`LastRun::Locked`].
 pub const UNREADABLE: &str = "verification results cannot be read without a private key";
 
-/// What the last run has found.
+/// Returns the result of the last run.
 ///
 /// # Errors
 /// The store's.
@@ -130,16 +133,16 @@ pub fn last(archive: &Archive) -> Result<LastRun, ArchiveError> {
     Ok(LastRun::None)
 }
 
-/// What a number's key begins with: behind all digits, so that keys sort as their runs.
+/// Prefix of a run's number. It sorts after digits, so that keys sort in the order of the runs.
 const RUN: &str = "run-";
-/// Digits of a number.
+/// Number of digits of a run's number.
 const DIGITS: usize = 10;
 
 fn key(number: u64) -> String {
     format!("{VERIFIED}{RUN}{number:0DIGITS$}.json")
 }
 
-/// The number in a key, if it has one.
+/// Parses the number in a key.
 fn number_of(key: &str) -> Option<u64> {
     let key = key.strip_suffix(SUFFIX).unwrap_or(key);
     let digits = key.strip_prefix(VERIFIED)?.strip_prefix(RUN)?.strip_suffix(".json")?;
@@ -147,12 +150,12 @@ fn number_of(key: &str) -> Option<u64> {
         .then(|| digits.parse().ok())?
 }
 
-/// The number behind those of all keys.
+/// Returns the number after the last one.
 fn next_number(keys: &[String]) -> u64 {
     keys.iter().rev().find_map(|key| number_of(key)).map_or(1, |last| last + 1)
 }
 
-/// The keys of all runs as they are stored, in their order.
+/// Returns the stored keys of all runs, in order.
 fn keys(archive: &Archive) -> Result<Vec<String>, ArchiveError> {
     let mut keys = Vec::new();
     archive.store().list(VERIFIED, &mut |listed| {

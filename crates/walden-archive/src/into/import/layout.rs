@@ -1,4 +1,4 @@
-//! How other archivers keep the files that PostgreSQL archived.
+//! Recognizes how other archivers store the files that PostgreSQL archived.
 //!
 //! ```text
 //! plain       any folder with segments, also compressed, at any depth; a server's pg_wal
@@ -23,17 +23,17 @@ use walden_source::regular_file;
 use crate::out::server::{system_id_beside, system_id_of_server};
 use crate::stored::name::ArchivedFile;
 
-/// A way of keeping archived files.
+/// A layout of archived files.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Layout {
-    /// Files under their names, perhaps with an ending of a compressor.
+    /// Files under their own names, possibly with a compressor's suffix.
     Plain,
-    /// A repository of pgBackRest.
+    /// A pgBackRest repository.
     Pgbackrest,
-    /// A storage of WAL-G.
+    /// A WAL-G storage.
     WalG,
-    /// A server in a home of Barman.
+    /// A server in a Barman home directory.
     Barman,
 }
 
@@ -48,83 +48,83 @@ impl fmt::Display for Layout {
     }
 }
 
-/// What another archive holds.
+/// The contents of another archive.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Source {
-    /// Where it is.
+    /// Path of the archive.
     pub path: PathBuf,
-    /// How it is kept.
+    /// Layout of the archive.
     pub layout: Layout,
-    /// The system identifier of the cluster whose files these are, and which file says so, if one does.
+    /// System identifier of the cluster and the file that states it, if any.
     pub cluster: Option<(u64, String)>,
-    /// The files that PostgreSQL archived: histories first, then by name.
+    /// Files that PostgreSQL archived: history files first, then by name.
     pub files: Vec<SourceFile>,
-    /// What else there is.
+    /// Other files.
     pub ignored: Vec<Ignored>,
 }
 
 /// A file that PostgreSQL archived.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SourceFile {
-    /// What it is.
+    /// Kind and name of the file.
     pub file: ArchivedFile,
-    /// Where it is.
+    /// Path of the file.
     pub path: PathBuf,
-    /// The ending that a compressor added, without its dot.
+    /// Suffix of the compressor, without its dot.
     pub ending: Option<&'static str>,
-    /// SHA-1 of its content, if its name says it.
+    /// SHA-1 of the content, if the name contains it.
     pub sha1: Option<[u8; 20]>,
 }
 
 /// A file that is not imported.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
 pub struct Ignored {
-    /// Where it is.
+    /// Path of the file.
     pub path: PathBuf,
-    /// Why.
+    /// Why it is not imported.
     pub reason: &'static str,
 }
 
-/// Why another archive's files are not found.
+/// Reasons for failing to find another archive's files.
 #[derive(Debug, thiserror::Error)]
 pub enum LayoutError {
-    /// The file system's.
+    /// The file system failed.
     #[error("cannot read {}", path.display())]
     Read {
-        /// What was to be read.
+        /// Path that could not be read.
         path: PathBuf,
-        /// Why not.
+        /// The error of the file system.
         #[source]
         source: io::Error,
     },
-    /// The layout that was asked for is another one.
+    /// The path does not have the requested layout.
     #[error("cannot import {}: expected {expected}, found none", path.display())]
     Missing {
-        /// What was to be imported.
+        /// Path of the import.
         path: PathBuf,
-        /// What shows the layout.
+        /// Marker of the layout.
         expected: &'static str,
     },
-    /// An archive keeps one cluster's WAL.
+    /// The source contains several clusters, and an archive stores the WAL of only one.
     #[error(
         "cannot choose what to import from {}: expected one cluster, found {}; name one of them",
         path.display(),
         found.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ")
     )]
     Several {
-        /// What was to be imported.
+        /// Path of the import.
         path: PathBuf,
-        /// What can be.
+        /// Paths that can be imported separately.
         found: Vec<PathBuf>,
     },
-    /// Nothing is of the cluster whose archive it is.
+    /// No files belong to the archive's cluster.
     #[error("cannot import {}: expected system identifier {expected} in archive.info, found {}", path.display(), found.join(", "))]
     OtherCluster {
-        /// What was to be imported.
+        /// Path of the import.
         path: PathBuf,
-        /// The archive's system identifier.
+        /// System identifier of the archive.
         expected: String,
-        /// The source's.
+        /// System identifiers in the source.
         found: Vec<String>,
     },
     /// The source is encrypted.
@@ -133,19 +133,18 @@ pub enum LayoutError {
         path.display(), file.display()
     )]
     Encrypted {
-        /// What was to be imported.
+        /// Path of the import.
         path: PathBuf,
-        /// What shows it.
+        /// File that shows the encryption.
         file: PathBuf,
-        /// How.
+        /// Method of encryption.
         by: String,
     },
 }
 
-/// Finds the files of another archive; `system_identifier` is the cluster whose files are wanted, if that is known.
+/// Finds the files of another archive. `system_identifier` selects the cluster if it is known.
 ///
-/// # Errors
-/// A path that cannot be read, that holds several clusters, or that is not of the layout that was asked for.
+/// # Errors The path cannot be read, contains several clusters, or does not have the requested layout.
 pub fn find(
     path: &Path,
     layout: Option<Layout>,
@@ -170,7 +169,8 @@ pub fn find(
     let mut search = Search { files: Vec::new(), ignored: Vec::new() };
     match layout {
         Layout::Barman => {
-            // What lies in `incoming` and `streaming` was acknowledged to PostgreSQL, and waits for Barman's next run.
+            // Files in `incoming` and `streaming` were acknowledged to PostgreSQL and wait for Barman's next
+            // run.
             let server = root.parent().unwrap_or(&root).to_owned();
             search.walk(&root, DEPTH)?;
             for folder in ["incoming", "streaming"].map(|name| server.join(name)) {
@@ -188,7 +188,8 @@ pub fn find(
     Ok(Source { path: root, layout, cluster, files, ignored })
 }
 
-/// The system identifier that an archiver, or the server whose `pg_wal` it is, has written down for a root, and where.
+/// Returns the system identifier that the archiver, or the server that owns this `pg_wal`, recorded for a
+/// root, and where it is recorded.
 fn stated_cluster(path: &Path, root: &Path, layout: Layout) -> Result<Option<(u64, String)>, LayoutError> {
     let above = root.parent().unwrap_or(Path::new(""));
     Ok(match layout {
@@ -205,7 +206,7 @@ fn stated_cluster(path: &Path, root: &Path, layout: Layout) -> Result<Option<(u6
             let identifier = json.get("systemid").and_then(|identifier| identifier.as_str()?.parse().ok());
             identifier.map(|identifier| (identifier, IDENTITY.to_owned()))
         }
-        // One file: as of a pushed one.
+        // A single file is treated like a pushed one.
         Layout::Plain if root.is_file() => {
             system_id_beside(root).map(|identifier| (identifier, "what lies beside it".to_owned()))
         }
@@ -213,19 +214,20 @@ fn stated_cluster(path: &Path, root: &Path, layout: Layout) -> Result<Option<(u6
             let system_id = if root.ends_with("pg_wal") { system_id_of_server(above) } else { None };
             system_id.map(|system_id| (system_id, ControlFile::PATH.to_owned()))
         }
-        // Only its base backups say it, and several clusters may have kept theirs in one storage.
+        // Only base backups state it, and one storage may contain those of several clusters.
         Layout::WalG => None,
     })
 }
 
-/// What Barman knows of a server (`write_identity_file` in `server.py`): `{"systemid": "7...", "version": "15"}`.
+/// Barman's facts about a server (`write_identity_file` in `server.py`): `{"systemid": "7...", "version":
+/// "15"}`.
 const IDENTITY: &str = "identity.json";
 const MAX_IDENTITY_BYTES: u64 = 1 << 20;
 
-/// Folders below a root that are looked into.
+/// Maximum depth of folders below a root.
 const DEPTH: u32 = 8;
 
-/// What a layout is recognised by, in words.
+/// Describes the marker of a layout.
 fn mark(layout: Layout) -> &'static str {
     match layout {
         Layout::Plain => "a file or folder",
@@ -235,7 +237,7 @@ fn mark(layout: Layout) -> &'static str {
     }
 }
 
-/// The folders with files of a layout: more than one if there is more than one cluster.
+/// Returns the folders that contain files of a layout, one for each cluster.
 fn roots(path: &Path, layout: Layout) -> Vec<PathBuf> {
     match layout {
         Layout::Plain => {
@@ -267,14 +269,15 @@ fn roots(path: &Path, layout: Layout) -> Vec<PathBuf> {
 
 const ARCHIVE_INFO: &str = "archive.info";
 
-/// Folders of pgBackRest's clusters: `15-1`, `9.6-1`.
+/// Matches the folder names of pgBackRest's clusters: `15-1`, `9.6-1`.
 fn is_archive_id(name: &str) -> bool {
     let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     name.split_once('-')
         .is_some_and(|(version, number)| version.split('.').all(is_number) && is_number(number))
 }
 
-/// The folders of one cluster each in pgBackRest's stanzas, of the wanted cluster if that is known.
+/// Returns the folders of the clusters in pgBackRest's stanzas, restricted to `system_identifier` if it is
+/// known.
 fn clusters(
     path: &Path,
     stanzas: Vec<PathBuf>,
@@ -311,7 +314,7 @@ fn clusters(
     }
 }
 
-/// The system identifiers in an `archive.info`, by the number that ends the names of folders.
+/// Parses the system identifiers in an `archive.info`, keyed by the number at the end of the folder names.
 fn system_identifiers(path: &Path, info: &Path) -> Result<BTreeMap<String, String>, LayoutError> {
     let text = read_start(info, 1 << 20)?;
     if text.starts_with(b"Salted__") {
@@ -348,7 +351,7 @@ struct Search {
 }
 
 impl Search {
-    /// Looks into a folder, and into those in it down to a depth.
+    /// Walks a folder and its subfolders up to a depth.
     fn walk(&mut self, folder: &Path, depth: u32) -> Result<(), LayoutError> {
         let failed = |source| LayoutError::Read { path: folder.to_owned(), source };
         let is_pg_wal = folder.join("archive_status").is_dir();
@@ -357,7 +360,7 @@ impl Search {
             let (path, kind) = (entry.path(), entry.file_type().map_err(failed)?);
             let name = entry.file_name();
             let name = name.to_string_lossy();
-            // PostgreSQL's own folders beside segments, and what walden and others write beside them for a time.
+            // Skips PostgreSQL's own folders and temporary files of Walden and others.
             let is_other = ["archive_status", "summaries"].contains(&&*name) || name.starts_with("walden-");
             if name.starts_with('.') || (kind.is_dir() && is_other) {
                 continue;
@@ -397,11 +400,11 @@ impl Search {
     }
 }
 
-/// Endings of the compressors that are known.
+/// Suffixes of the known compressors.
 const ENDINGS: [&str; 12] =
     ["gz", "gzip", "lz4", "zst", "zstd", "xz", "lzma", "bz2", "bzip2", "br", "brotli", "wlz"];
 
-/// The file of a name, a compressor's ending, and the SHA-1 that pgBackRest puts into names.
+/// Parses a file name, a compressor's suffix, and the SHA-1 that pgBackRest adds to names.
 #[expect(clippy::type_complexity, reason = "taken apart where it is called")]
 fn parse_name(name: &str) -> Option<(ArchivedFile, Option<&'static str>, Option<[u8; 20]>)> {
     let ending = |(_, after): &(&str, &str)| ENDINGS.into_iter().find(|ending| ending == after);
@@ -427,8 +430,8 @@ fn digest(digits: &str) -> Option<[u8; 20]> {
     Some(digest)
 }
 
-/// Why a file in a server's `pg_wal` has no WAL of its name: PostgreSQL makes and renames files ahead of their use
-/// (`InstallXLogFileSegment` in `xlog.c`).
+/// Returns why a file in a server's `pg_wal` does not contain the WAL of its name: PostgreSQL creates and
+/// renames segments in advance (`InstallXLogFileSegment` in `xlog.c`).
 fn unused(path: &Path, name: &str) -> Option<&'static str> {
     let segment = SegmentName::parse(name)?;
     let start = read_start(path, 8 << 10).ok()?;

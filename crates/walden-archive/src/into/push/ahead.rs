@@ -1,9 +1,10 @@
-//! What one call of `push` has archived ahead, for the calls that ask for it soon.
+//! Records files that one call of `push` archived ahead of time, for later calls that request them.
 //!
-//! Such a call would read its file and the object, to see that they are still the same. Both need not be read while the file system says
-//! that nobody has written to the file since it was checked and stored ([`Stamp`]), and the archive lists the object with the size that it
-//! was stored with. This lies beside the segments, in a file of its own for each archive ([`Notes`]), and counts for [`MAX_AGE`]: what is
-//! not known in this way is read.
+//! Without these notes, a later call would read both the file and its object to check that they are
+//! unchanged. It can skip both if the file system shows that the file was not written since it was checked
+//! and stored ([`Stamp`]), and if the archive lists the object with its original size. The notes are stored
+//! next to the segments in one file per archive ([`Notes`]) and are valid for [`MAX_AGE`]. Files without
+//! valid notes are read.
 
 use std::fs::{File, Metadata};
 use std::os::unix::fs::MetadataExt;
@@ -19,30 +20,30 @@ use crate::boot::{BOOT_ID, boot_id};
 use crate::pending;
 use crate::stored::name::ArchivedFile;
 
-/// How long it is relied on that what was archived ahead is in the archive as it was stored.
+/// How long a note is trusted to show that the object is still archived unchanged.
 pub(crate) const MAX_AGE: Duration = Duration::from_secs(30);
-/// File systems note the time of a change by a clock that stands still in between, for two seconds on some: what was changed within that
-/// may change once more at the same time.
+/// Coarsest timestamp resolution of a file system. A file that changed within this time may change again
+/// without a new timestamp.
 const RESOLUTION: Duration = Duration::from_secs(2);
-/// More than notes of the most files that one call archives take.
+/// Exceeds the notes of the largest number of files that one call archives.
 const MAX_BYTES: u64 = 4 << 20;
-/// What the names of the files begin with that have notes.
+/// Prefix of the names of the files that contain notes.
 const PREFIX: &str = "walden-ahead-";
 
-/// What a file system says of a file, from which follows whether it was written to: each change sets the time of the last one.
+/// File metadata that detects writes to a file, because each change updates its timestamps.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct Stamp {
     device: u64,
     inode: u64,
     bytes: u64,
-    /// Seconds and nanoseconds since 1970.
+    /// Modification time in seconds and nanoseconds since 1970.
     modified: (i64, i64),
-    /// The same of the last change of anything, names included.
+    /// Time of the last change of the inode, including renames, in the same units.
     changed: (i64, i64),
 }
 
 impl Stamp {
-    /// The stamp of a file; nothing if it was changed a moment ago.
+    /// Returns the stamp of a file, or `None` if it changed too recently.
     pub fn of(file: &File) -> Option<Stamp> {
         let found = file.metadata().ok()?;
         is_settled(&found).then(|| Stamp {
@@ -57,39 +58,39 @@ impl Stamp {
 
 fn is_settled(found: &Metadata) -> bool {
     let Ok(seconds) = u64::try_from(found.ctime()) else { return false };
-    // Without the part of a second the change seems longer ago by that.
+    // Rounds up because the fraction of the second is ignored.
     let changed = SystemTime::UNIX_EPOCH + Duration::from_secs(seconds + 1);
     changed.elapsed().is_ok_and(|age| age > RESOLUTION)
 }
 
-/// What was archived ahead of one `pg_wal`, into one archive.
+/// Notes about the files archived ahead from one `pg_wal` into one archive.
 #[derive(Default, Debug, Serialize, Deserialize)]
 pub(crate) struct Notes {
-    /// The boot of the system under which they were written.
+    /// ID of the system boot during which the notes were written.
     boot: String,
     files: Vec<Note>,
 }
 
-/// A file that was archived ahead.
+/// A note about a file that was archived ahead.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Note {
     name: String,
     stamp: Stamp,
-    /// Bytes of the object.
+    /// Size of the object in bytes.
     stored: u64,
-    /// Milliseconds since the system was booted.
+    /// Time of the note in milliseconds since the system booted.
     at: u64,
 }
 
 impl Note {
-    /// A file that has just been stored in so many bytes; nothing where time cannot be told.
+    /// Creates a note about a file that was just stored in `stored` bytes.
     pub fn new(file: ArchivedFile, stamp: Stamp, stored: u64) -> Note {
         Note { name: file.to_string(), stamp, stored, at: since_boot() }
     }
 }
 
 impl Notes {
-    /// The notes beside the segments of a server; none that another boot of the system has left.
+    /// Reads the notes next to a server's segments. Notes from another boot of the system are discarded.
     pub fn read(beside: &Path, archive: &Archive) -> Notes {
         let bytes = regular_file::read(&path(beside, archive), MAX_BYTES).unwrap_or_default();
         let notes: Notes = serde_json::from_slice(&bytes).unwrap_or_default();
@@ -97,14 +98,16 @@ impl Notes {
         if boot.is_some_and(|boot| boot == notes.boot) { notes } else { Notes::default() }
     }
 
-    /// Replaces the notes beside the segments of a server. Where that cannot be, the next calls read what these would spare them.
+    /// Replaces the notes next to a server's segments. Errors are ignored because later calls then read the
+    /// files instead.
     pub fn replace(beside: &Path, archive: &Archive, files: Vec<Note>) {
         let Some(boot) = boot_id(Path::new(BOOT_ID)) else { return };
         let json = serde_json::to_vec(&Notes { boot, files }).unwrap_or_default();
         let _ = pending::replace_state(&path(beside, archive), 0o600, &json);
     }
 
-    /// The bytes of a file and of the object in which it was stored a moment ago, if the file has not changed since it was read for that.
+    /// Returns the sizes of a file and of its recently stored object, if the file has not changed since it
+    /// was read.
     pub fn sizes(&self, file: ArchivedFile, content: &File) -> Option<(u64, u64)> {
         let name = file.to_string();
         let note = self.files.iter().find(|note| note.name == name)?;
@@ -113,7 +116,7 @@ impl Notes {
     }
 }
 
-/// Milliseconds of a clock that nobody sets, and that is the same for all processes.
+/// Returns the monotonic clock in milliseconds. It cannot be set, and all processes share it.
 fn since_boot() -> u64 {
     let now = clock_gettime(ClockId::Monotonic);
     u64::try_from(now.tv_sec).unwrap_or_default() * 1000
@@ -142,7 +145,7 @@ mod tests {
         settle();
         let first = stamp().expect("a stamp");
         assert_eq!(stamp(), Some(first));
-        // The time of the last modification can be set back; that of the last change cannot.
+        // The modification time can be set back; the change time cannot.
         let mut file = File::options().write(true).open(&path).expect("a file");
         let modified = file.metadata().and_then(|found| found.modified()).expect("a time");
         file.write_all(&[2; 100]).expect("written");

@@ -1,4 +1,4 @@
-//! What `archive_command` asks for, and what PostgreSQL is going to ask for next.
+//! Archives the file that `archive_command` requests and the files that PostgreSQL will request next.
 
 mod ahead;
 mod order;
@@ -23,21 +23,22 @@ pub use self::pg_wal::ready_files;
 pub(crate) use self::pusher::{FileRead, Pusher, is_locked};
 pub use self::result::{FAST, PushError, PushOptions, Pushed};
 
-/// What one call did.
+/// Result of one call.
 #[derive(Debug)]
 pub struct Batch {
-    /// What became of the file that was asked for.
+    /// Result for the requested file.
     pub asked: Result<Pushed, PushError>,
-    /// What became of others that were ready.
+    /// Results for other files that were ready.
     pub others: Vec<Result<Pushed, PushError>>,
-    /// Files that are ready, with those that were archived now: PostgreSQL has not marked them as done yet.
+    /// Number of ready files, including those archived by this call, which PostgreSQL has not marked as done
+    /// yet.
     pub ready: usize,
 }
 
-/// Archives a file and others that PostgreSQL has ready, in parallel; none of the others appears in the archive before all that
-/// PostgreSQL asks for earlier do.
+/// Archives the requested file, and other ready files in parallel. No other file appears in the archive
+/// before all files that PostgreSQL requests earlier.
 ///
-/// What becomes of the others is said, and has no influence on what is said of the first.
+/// Failures of other files are reported separately and do not affect the result of the requested file.
 pub fn push(archive: &Archive, path: &Path, options: &PushOptions) -> Batch {
     let began = Instant::now();
     let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
@@ -65,7 +66,8 @@ pub fn push(archive: &Archive, path: &Path, options: &PushOptions) -> Batch {
     let order = Order::default();
     let push_file = |buffer: &mut Vec<u8>, index: usize| {
         let turn = order.turn(index);
-        // PostgreSQL comes back with the one that failed, and gets past it no more than this call does.
+        // PostgreSQL retries a failed file before any later one, so this call does not continue past it
+        // either.
         if index > 0 && (turn.is_held() || began.elapsed() >= options.time) {
             return None;
         }
@@ -90,15 +92,14 @@ pub fn push(archive: &Archive, path: &Path, options: &PushOptions) -> Batch {
     if !notes.is_empty() {
         Notes::replace(folder, archive, notes);
     }
-    // The first one is always worked on.
+    // The requested file is always processed.
     let asked = results.remove(0);
     Batch { asked, others: results, ready: ready.len() }
 }
 
-/// Checks a file as [`push`] does, and stores nothing.
+/// Checks a file as [`push`] does without storing it.
 ///
-/// # Errors
-/// Why a push would fail, as far as that shows without a write.
+/// # Errors The reason for which a push would fail, as far as it can be found without writing.
 pub fn find_refusal(archive: &Archive, path: &Path, options: &PushOptions) -> Result<(), PushError> {
     let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
     let file = ArchivedFile::parse(&name).ok_or(PushError::Name(name))?;
@@ -108,16 +109,17 @@ pub fn find_refusal(archive: &Archive, path: &Path, options: &PushOptions) -> Re
     pusher.find_refusal(file, path)
 }
 
-/// What the call that asks for a file need not read again. What has a warning is read, so that it is said once more.
+/// Returns a note for the call that requests this file. A file with a warning gets no note, so that the call
+/// repeats the warning.
 fn note(pushed: &Pushed, read: Option<FileRead>) -> Option<Note> {
     let (stamp, stored) = (read?.stamp?, pushed.stored?);
     pushed.warnings.is_empty().then(|| Note::new(pushed.file, stamp, stored))
 }
 
-/// Archives files of a folder, and no others; `done` gets what became of each, in their order, up to the first that is not archived at
-/// least, and may end it. None appears in the archive before all that precede it.
+/// Archives the given files of a folder. Calls `done` with each result in order, at least up to the first
+/// failure; `done` can stop the operation. No file appears in the archive before all preceding files.
 ///
-/// `begin` is called on each thread first.
+/// Each thread calls `begin` first.
 pub fn push_all(
     archive: &Archive,
     folder: &Path,

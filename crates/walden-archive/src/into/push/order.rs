@@ -1,14 +1,14 @@
-//! In which order the files that one call works on appear in the archive.
+//! Controls the order in which the files of one call appear in the archive.
 //!
-//! PostgreSQL's archiver stops at the first file that is refused, and so do the files ahead of it: what a clone of the server, or a
-//! second one that was promoted to the same timeline, has behind a file that differs must not take the names that the other server is
-//! going to archive under. Files are checked and compressed in parallel, and stored one after the other: also a process that is killed
-//! leaves none without those before it. Storing takes little beside compressing.
+//! PostgreSQL's archiver stops at the first refused file, and so does archiving ahead. Otherwise a clone of
+//! the server, or a second standby promoted to the same timeline, could occupy the names that the other
+//! server needs next. Files are checked and compressed in parallel but stored in order, so even a killed
+//! process leaves no file in the archive without its predecessors. Storing is fast compared to compressing.
 
 use std::collections::BTreeSet;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-/// The order of files that are worked on by several threads.
+/// The order of files that several threads process.
 #[derive(Default)]
 pub(super) struct Order {
     state: Mutex<State>,
@@ -17,15 +17,15 @@ pub(super) struct Order {
 
 #[derive(Default)]
 struct State {
-    /// All files before this one are archived.
+    /// All files before this index are archived.
     next: usize,
-    /// Archived before their turn, as they were there already.
+    /// Files that already existed in the archive before their turn.
     archived: BTreeSet<usize>,
-    /// The first file that is not going to be archived.
+    /// The first file that will not be archived.
     failed: Option<usize>,
 }
 
-/// The turn of one file. One that is dropped without [`Turn::end`] is not archived.
+/// The turn of one file. Dropping it without [`Turn::end`] means that the file is not archived.
 pub(super) struct Turn<'o> {
     order: &'o Order,
     index: usize,
@@ -33,7 +33,7 @@ pub(super) struct Turn<'o> {
 }
 
 impl Order {
-    /// The turn of a file. Turns are taken in the files' order.
+    /// Returns the turn of a file. Call this in the order of the files.
     pub fn turn(&self, index: usize) -> Turn<'_> {
         Turn { order: self, index, is_archived: false }
     }
@@ -44,33 +44,33 @@ impl Order {
 }
 
 impl State {
-    /// Whether a file before this one is not going to be archived.
+    /// Returns whether an earlier file will not be archived.
     fn is_held(&self, index: usize) -> bool {
         self.failed.is_some_and(|failed| failed < index)
     }
 }
 
 impl Turn<'_> {
-    /// Whether a file before this one is not going to be archived.
+    /// Returns whether an earlier file will not be archived.
     pub fn is_held(&self) -> bool {
         self.order.lock().is_held(self.index)
     }
 
-    /// Waits until all files before this one are archived; whether they are.
+    /// Waits until all earlier files are archived, and returns whether they are.
     pub fn wait(&self) -> bool {
         let waits = |state: &mut State| state.next < self.index && !state.is_held(self.index);
         let waited = self.order.changed.wait_while(self.order.lock(), waits);
         waited.unwrap_or_else(PoisonError::into_inner).next >= self.index
     }
 
-    /// The file is archived.
+    /// Marks the file as archived.
     pub fn end(mut self) {
         self.is_archived = true;
     }
 }
 
 impl Drop for Turn<'_> {
-    /// On every way out, also by a panic: those behind must not wait forever.
+    /// Runs on every exit path, including a panic, so that later turns do not wait forever.
     fn drop(&mut self) {
         let mut state = self.order.lock();
         if self.is_archived {
@@ -95,7 +95,7 @@ mod tests {
         let order = Order::default();
         let (first, second, third) = (order.turn(0), order.turn(1), order.turn(2));
         assert!(first.wait());
-        // It was there before its turn.
+        // Already archived before its turn.
         second.end();
         std::thread::scope(|scope| {
             let waiting = scope.spawn(|| third.wait());
@@ -105,7 +105,7 @@ mod tests {
         drop(third);
         let (fourth, fifth) = (order.turn(3), order.turn(4));
         assert!(fourth.is_held() && !fourth.wait() && !fifth.wait());
-        // What is before the one that failed is not held.
+        // Files before the failed one are not held.
         assert!(!order.turn(2).is_held());
     }
 }

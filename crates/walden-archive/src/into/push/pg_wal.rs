@@ -1,4 +1,4 @@
-//! What lies in a server's `pg_wal` beside the segments.
+//! Reads the other files in a server's `pg_wal`.
 
 use std::path::{Path, PathBuf};
 use std::{fs, io};
@@ -9,12 +9,12 @@ use crate::history::History;
 use crate::stored::check;
 use crate::stored::name::ArchivedFile;
 
-/// The files that PostgreSQL has ready, in the order in which it asks for them: histories first, then by name.
+/// Returns the files that are ready, in the order in which PostgreSQL requests them: history files first,
+/// then by name.
 ///
-/// `archive_status` is only read: it is PostgreSQL's.
+/// `archive_status` is only read, because it belongs to PostgreSQL.
 ///
-/// # Errors
-/// A folder that cannot be read.
+/// # Errors The folder cannot be read.
 pub fn ready_files(wal: &Path) -> io::Result<Vec<ArchivedFile>> {
     let mut ready = Vec::new();
     for entry in fs::read_dir(wal.join("archive_status"))? {
@@ -26,7 +26,7 @@ pub fn ready_files(wal: &Path) -> io::Result<Vec<ArchivedFile>> {
     Ok(ready)
 }
 
-/// The timeline histories that lie beside the segments.
+/// Reads the timeline histories next to the segments.
 pub(crate) fn local_histories(wal: &Path) -> Vec<History> {
     let paths = fs::read_dir(wal).into_iter().flatten().flatten().map(|entry| entry.path());
     let history = |path: PathBuf| {

@@ -1,4 +1,5 @@
-//! One file after the other: found in the archive with the same content, or checked, compressed and stored.
+//! Archives single files: finds them in the archive with the same content, or checks, compresses and stores
+//! them.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -25,79 +26,80 @@ use crate::stored::name::{ArchivedFile, Object};
 use crate::stored::object::{self, Content, ObjectError, Summary, to_hex};
 use crate::stored::same_log::{self, Version};
 
-/// A file that was complete for longer than this before it is archived shows that archiving is behind.
+/// Archiving lags if a file has been complete for longer than this.
 const BEHIND: Duration = Duration::from_secs(10);
-/// What part of [`PushOptions::fast_queue`] still is a long queue then.
+/// Divides [`PushOptions::fast_queue`] while archiving lags.
 const BEHIND_PART: usize = 8;
 
-/// Files of so many bytes are read once and held in memory while they are worked on; larger ones are read for each step.
+/// Maximum size of a file that is read once and held in memory, in bytes. Larger files are read again for
+/// each step.
 const MAX_HELD: u64 = 64 << 20;
 
-/// A file that was read to be archived.
+/// A file that was read for archiving.
 pub(crate) struct FileRead {
     /// BLAKE3 of its content.
     pub hash: [u8; 32],
-    /// Its stamp, if it has one, and did not change meanwhile.
+    /// Stamp of the file, if it has one and did not change while it was read.
     pub stamp: Option<Stamp>,
 }
 
-/// Archives files that were checked.
+/// Archives files after checking them.
 pub(crate) struct Pusher {
     archive: Archive,
     options: PushOptions,
     histories: Vec<History>,
-    /// What another call has archived ahead.
+    /// Files that an earlier call archived ahead.
     pub(super) ahead: Notes,
-    /// What was listed, and what was archived since.
+    /// Cached listings, updated with newly archived files.
     listings: Mutex<LogListings>,
-    /// Held while the archive becomes the cluster's.
+    /// Held while the cluster claims the archive.
     claiming: Mutex<()>,
-    /// Of segments that are known to be archived, the records at which the next segment may point back.
+    /// For each archived segment, the records at which the next segment may point back.
     last_records: Mutex<BTreeMap<SegmentName, Vec<Lsn>>>,
 }
 
-/// Whether a file that is ready to be stored may be, by what became of those before it; called once, and may wait for them.
+/// Returns whether a compressed file may be stored, depending on the files before it. Called once, and may
+/// wait for them.
 pub(crate) type MayStore<'m> = &'m dyn Fn() -> bool;
 
-/// What becomes of a file that was checked.
+/// The next step for a checked file.
 enum Prepared {
-    /// It was archived before, with the same content.
+    /// It is already archived with the same content.
     Present(Pushed),
-    /// This object is to be stored.
+    /// This object must be stored.
     New(Vec<u8>),
 }
 
 impl Pusher {
-    /// `histories` say where timelines ended.
+    /// Creates a pusher. `histories` state where timelines ended.
     pub fn new(archive: Archive, options: PushOptions, histories: Vec<History>) -> Pusher {
         let (listings, claiming, last_records) = (Mutex::default(), Mutex::default(), Mutex::default());
         Pusher { archive, options, histories, ahead: Notes::default(), listings, claiming, last_records }
     }
 
-    /// How strictly files are checked.
+    /// Returns the rules for checking files.
     pub fn rules(&self) -> Rules<'_> {
         let PushOptions { accept_damaged, accept_unknown_versions, .. } = self.options;
         Rules { accept_damaged, accept_unknown_versions, histories: &self.histories }
     }
 
-    /// The files that are archived beside the one that is asked for, in PostgreSQL's order; and how many wait to be archived, with the one
-    /// that is asked for.
+    /// Returns the other files to archive, in PostgreSQL's order, and the number of waiting files including
+    /// the requested one.
     ///
-    /// They end before the first one that the archive lists: whether that has the same content, the call that asks for it finds out, and
-    /// nothing behind it is archived before that.
+    /// The list ends before the first file that the archive already lists. Only the call that requests that
+    /// file compares its content, and no later file may be archived before that.
     ///
-    /// As long as the file that is asked for and the next one are both listed, there are none: to start with few files as soon as
-    /// there is space for them would leave processors without work.
+    /// If the requested file and the next one are both listed, the list is empty: archiving a few files as
+    /// soon as there is space for them would leave processors idle.
     ///
-    /// # Errors
-    /// The store's, when it lists what is beside the file that is asked for.
+    /// # Errors The store cannot list the requested file's folder.
     pub(super) fn choose_others(
         &self,
         asked: ArchivedFile,
         ready: &[ArchivedFile],
     ) -> Result<(Vec<ArchivedFile>, usize), ArchiveError> {
         let is_asked_listed = self.find(asked)?.is_some();
-        // A file whose folder cannot be listed is tried, and that gives the error.
+        // A file whose folder cannot be listed is attempted, and that attempt reports the error.
         let is_listed = |file: &ArchivedFile| self.is_listed(*file);
         let others = || ready.iter().copied().filter(|&other| other != asked);
         if self.options.look_ahead == 0 {
@@ -111,13 +113,13 @@ impl Pusher {
         Ok((missing.collect(), waiting))
     }
 
-    /// Whether the archive lists a segment. A folder that cannot be listed has none.
+    /// Returns whether the archive lists a segment. If listing fails, the segment counts as unlisted.
     pub fn is_listed(&self, file: ArchivedFile) -> bool {
         matches!(self.find(file), Ok(Some(_)))
     }
 
-    /// Archives a file, one of so many that wait; `buffer` is for its content, and can be used again. Also gives what was
-    /// read, if it was; nothing at all if the file may not be stored.
+    /// Archives a file while `waiting` files wait. `buffer` is a reusable buffer for its content. Also
+    /// returns the file's hash and stamp if it was read. Returns `None` if the file must not be stored yet.
     pub fn push(
         &self,
         file: ArchivedFile,
@@ -140,7 +142,7 @@ impl Pusher {
         Ok(pushed.map(|(pushed, hash)| (pushed, Some(FileRead { hash, stamp }))))
     }
 
-    /// Checks a file and compares it with the archive as [`Pusher::push`] does, and stores nothing.
+    /// Checks a file and compares it with the archive as [`Pusher::push`] does, without storing it.
     pub fn find_refusal(&self, file: ArchivedFile, path: &Path) -> Result<(), PushError> {
         let refused = |refusal| PushError::Refused { name: file.to_string(), refusal };
         let failed = |source| PushError::Archive { name: file.to_string(), source };
@@ -169,7 +171,7 @@ impl Pusher {
         }
     }
 
-    /// Makes sure that a file without a system identifier comes from a server of the archive's cluster.
+    /// Checks that a file without a system identifier comes from a server of the archive's cluster.
     fn expect_own_archive(&self, path: &Path) -> Result<(), ArchiveError> {
         match system_id_beside(path) {
             Some(system_id) => self.archive.expect_cluster(system_id),
@@ -177,7 +179,7 @@ impl Pusher {
         }
     }
 
-    /// Archives a file that the archive does not have.
+    /// Archives a file that the archive does not contain.
     fn push_new(
         &self,
         file: ArchivedFile,
@@ -203,10 +205,11 @@ impl Pusher {
         Ok(stored.map(|(pushed, hash)| (Pushed { took: began.elapsed(), ..pushed }, hash)))
     }
 
-    /// The level for a file, one of so many that wait.
+    /// Chooses the compression level for a file while `waiting` files wait.
     fn level_for(&self, content: &File, waiting: usize) -> u8 {
         let PushOptions { level, fast_queue, .. } = self.options;
-        // PostgreSQL writes a segment to its end before it is ready to be archived.
+        // PostgreSQL finishes writing a segment before marking it as ready, so the modification time shows
+        // how long it has waited.
         let age = || content.metadata().and_then(|file| file.modified()).ok()?.elapsed().ok();
         let is_late = || age().is_some_and(|age| age > BEHIND);
         let is_behind = waiting > fast_queue || waiting > fast_queue / BEHIND_PART && is_late();
@@ -265,13 +268,13 @@ impl Pusher {
 
     fn check(&self, file: ArchivedFile, content: &mut Content<'_>) -> Result<Checked, Refusal> {
         match check_by(file, content, self.rules()) {
-            // The archive may have the timeline's history although pg_wal does not.
+            // The archive may have the timeline's history even if pg_wal does not.
             Err(refusal @ Refusal::Timeline { .. }) => self.check_by_archived(file, content, refusal),
             other => other,
         }
     }
 
-    /// Confirms that a segment follows the one before it, if that is known.
+    /// Checks that a segment follows its predecessor, if the predecessor's last records are known.
     fn expect_link(&self, file: ArchivedFile, checked: &Checked) -> Result<(), Refusal> {
         let (ArchivedFile::Segment(name), Some(contents)) = (file, &checked.contents) else { return Ok(()) };
         let Some(before) = segment_before(name, contents) else { return Ok(()) };
@@ -279,7 +282,7 @@ impl Pusher {
         known.get(&before).map_or(Ok(()), |records| link::expect_link(contents, before, records))
     }
 
-    /// Keeps the last records of a segment that is archived with this content.
+    /// Remembers the last records of a segment that is archived with this content.
     fn note_last_records(&self, file: ArchivedFile, contents: Option<&Contents>) {
         let (ArchivedFile::Segment(name), Some(contents)) = (file, contents) else { return };
         let mut known = self.last_records.lock().unwrap_or_else(PoisonError::into_inner);
@@ -288,11 +291,12 @@ impl Pusher {
         known.insert(name, records);
     }
 
-    /// Learns the last records of the segment before one that is not archived, if the archive lists it in an object of its own: its summary
-    /// has them, and nothing is decoded. What cannot be read, or needs a private key, is not compared.
+    /// Reads the last records of the predecessor of an unarchived segment, if the archive lists the
+    /// predecessor as a separate object. Its summary contains them, so nothing is decoded. If the summary is
+    /// unreadable or needs a private key, the link is not checked.
     pub fn learn_link_before(&self, file: ArchivedFile) {
         let ArchivedFile::Segment(name) = file else { return };
-        // Within one log, whatever the size of the segments.
+        // Only within the same 4 GB of WAL, where the predecessor's name does not depend on the segment size.
         let Some(segment) = name.segment.checked_sub(1) else { return };
         let before = SegmentName { segment, ..name };
         let is_known = self.last_records.lock().unwrap_or_else(PoisonError::into_inner).contains_key(&before);
@@ -308,7 +312,7 @@ impl Pusher {
         }
     }
 
-    /// Checks a file once more, by what histories the archive has.
+    /// Checks a file again, with the archive's histories.
     fn check_by_archived(
         &self,
         file: ArchivedFile,
@@ -323,11 +327,10 @@ impl Pusher {
         check_by(file, content, Rules { histories: &histories, ..self.rules() })
     }
 
-    /// What is said of a segment that was checked and is archived with the same log, and other bytes where there is none: the archived
-    /// ones stay.
+    /// Returns the result for a checked segment if the archived one contains the same WAL and differs only in
+    /// unused bytes. The archived bytes stay.
     ///
-    /// # Errors
-    /// A file that cannot be read.
+    /// # Errors The file cannot be read.
     pub fn find_same_log(
         &self,
         file: ArchivedFile,
@@ -348,13 +351,13 @@ impl Pusher {
                 &read[..]
             }
         };
-        // Histories that cannot be read say nothing.
+        // Unreadable histories are ignored.
         let (histories, _) = self.archive.undamaged_histories().unwrap_or_default();
         let histories: Vec<History> = self.histories.iter().cloned().chain(histories.into_values()).collect();
         let version = Version { content: offered, checked };
         match found {
             Ok(Some(())) => {}
-            // Without a private key, only a content that is known can be compared with.
+            // Without a private key, only hashes can be compared, so this tries the most likely content.
             Err(error) if is_locked(&error) => {
                 let zeroed = same_log::with_zeros_behind(file, version, &histories);
                 match zeroed.filter(|zeroed| self.has_content(file, zeroed)) {
@@ -382,13 +385,14 @@ impl Pusher {
         }))
     }
 
-    /// Whether a file is known to be archived with a content.
+    /// Returns whether the file is archived with this content.
     fn has_content(&self, file: ArchivedFile, content: &[u8]) -> bool {
         let hash = *blake3::hash(content).as_bytes();
         self.archived(file, None, &hash).is_ok_and(|archived| archived.is_same)
     }
 
-    /// What is known of a segment that another call archived ahead, and that has not changed since.
+    /// Returns the result for a segment that an earlier call archived ahead if the notes show that it is
+    /// unchanged.
     fn find_noted(&self, file: ArchivedFile, content: &File) -> Result<Option<Pushed>, PushError> {
         let failed = |source| PushError::Archive { name: file.to_string(), source };
         let Some((bytes, stored)) = self.ahead.sizes(file, content) else { return Ok(None) };
@@ -401,20 +405,21 @@ impl Pusher {
         Ok(Some(Pushed { file, was_there, bytes, stored: None, warnings: Vec::new(), took }))
     }
 
-    /// What is known of a segment if it is archived with the same content: it was checked then, and what is stored is read once more.
+    /// Returns the result for a segment that is archived with the same content. It was checked at that time,
+    /// and the stored object is read again.
     fn find_same(&self, file: ArchivedFile, content: &File) -> Result<Option<(Pushed, [u8; 32])>, PushError> {
         let failed = |source| PushError::Archive { name: file.to_string(), source };
         let Some(found) = self.find(file).map_err(failed)? else { return Ok(None) };
-        // Where archive.json is lost or damaged, nobody can read what is archived: nothing is acknowledged as if all were well.
+        // If archive.json is lost or damaged, nobody can read the archive, so nothing is acknowledged.
         let size = match self.archive.segment_size() {
-            // Set up, and no segment was pushed yet.
+            // The archive was created, but no segment was pushed yet.
             Err(ArchiveError::Empty(_)) => None,
             other => Some(other.map_err(failed)?),
         };
         let hashed = hash_file(content, self.options.threads);
         let (bytes, hash) =
             hashed.map_err(|error| PushError::Refused { name: file.to_string(), refusal: error.into() })?;
-        // The complete checks name what differs.
+        // The full check reports the difference.
         if matches!(file, ArchivedFile::Segment(_)) && size.is_some_and(|size| size.bytes() != bytes) {
             return Ok(None);
         }
@@ -433,10 +438,10 @@ impl Pusher {
         Ok(archived.is_same.then_some((pushed, hash)))
     }
 
-    /// Whether a file is archived already, with the content that was checked, and durable.
+    /// Returns the result for a checked file that is already archived with the same content, after making it
+    /// durable.
     ///
-    /// # Errors
-    /// [`ArchiveError::Conflict`] if it is archived with other content, and the store's.
+    /// # Errors [`ArchiveError::Conflict`] if different content is archived, and the store's errors.
     pub fn find_present(
         &self,
         file: ArchivedFile,
@@ -453,10 +458,9 @@ impl Pusher {
         Ok(Some(Pushed { file, was_there: true, bytes: checked.bytes, stored: None, warnings, took }))
     }
 
-    /// Archives a file that was checked, compressed at a level.
+    /// Archives a checked file at a compression level.
     ///
-    /// # Errors
-    /// Why the archive does not have it.
+    /// # Errors The reason for not archiving the file.
     pub fn store(
         &self,
         file: ArchivedFile,
@@ -470,7 +474,7 @@ impl Pusher {
         }
     }
 
-    /// Compares a file that was checked with what is archived under its name, or compresses it.
+    /// Compares a checked file with the archived one, or compresses it if it is not archived.
     fn prepare(
         &self,
         file: ArchivedFile,
@@ -489,11 +493,12 @@ impl Pusher {
         Ok(Prepared::New(object::encode(file, checked, content, level)?))
     }
 
-    /// Stores the object of a file that was checked.
+    /// Stores the object of a checked file.
     fn create(&self, file: ArchivedFile, checked: &Checked, object: &[u8]) -> Result<Pushed, ArchiveError> {
         let stored = object.len() as u64;
         let files = [FileHash { name: &file.to_string(), hash: &checked.hash }];
-        // Before, so that nothing is stored under a mount point, and after, so that nothing that is stored there is acknowledged.
+        // Checked before storing, to avoid writing below an unmounted mount point, and after, to avoid
+        // acknowledging such a write.
         self.archive.expect_still_there()?;
         match self.archive.store().create_with(&file.key(), object, &files)? {
             Created::New => {
@@ -508,20 +513,21 @@ impl Pusher {
         }
     }
 
-    /// The object that has a segment of this name already. For other files, the attempt to create them shows it.
+    /// Finds the object that contains a segment of this name. For other files, the attempt to create the
+    /// object detects an existing one.
     fn find(&self, file: ArchivedFile) -> Result<Option<(Object, u64)>, ArchiveError> {
         let ArchivedFile::Segment(name) = file else { return Ok(None) };
         let mut listings = self.listings.lock().unwrap_or_else(PoisonError::into_inner);
         listings.find(&self.archive, name)
     }
 
-    /// Adds what was archived to what was listed before.
+    /// Adds an archived segment to the cached listings.
     fn note(&self, file: ArchivedFile, bytes: u64) {
         let ArchivedFile::Segment(name) = file else { return };
         self.listings.lock().unwrap_or_else(PoisonError::into_inner).add(name, bytes);
     }
 
-    /// Compares what is archived with what is offered.
+    /// Compares the archived file with the offered one.
     fn compare(
         &self,
         file: ArchivedFile,
@@ -542,8 +548,8 @@ impl Pusher {
         })
     }
 
-    /// What is known of a file that is archived, `found` in an object or to be looked for, and durable from now on: whoever archived
-    /// it may have been interrupted before it was. It is compared with the hash of what is offered.
+    /// Compares an archived file with the hash of the offered one. `found` is its object, or `None` to search
+    /// for it. Also makes the object durable, because its writer may have been interrupted before doing so.
     fn archived(
         &self,
         file: ArchivedFile,
@@ -570,7 +576,7 @@ impl Pusher {
                 },
             };
             store.make_durable(&object.key())?;
-            // Else it lies under the mount point of an archive that is not mounted, where it was stored while that was so.
+            // Otherwise the object was stored below the mount point while the archive was not mounted.
             self.archive.expect_still_there()?;
             Ok(archived)
         };
@@ -579,7 +585,7 @@ impl Pusher {
             false => error,
         };
         match found.map(|(object, bytes)| read(object, bytes)) {
-            // Packed since it was listed.
+            // Packed since the listing.
             Some(Err(error)) if error.is_not_found() => {}
             Some(result) => return result.map_err(damaged),
             None => {}
@@ -589,11 +595,12 @@ impl Pusher {
         archived.ok_or_else(|| ObjectError::Mismatch { key: file.key(), expected, found }.into())
     }
 
-    /// What an object says of a file in it, if what is stored of the file is as it was written: once a file that is archived already is
-    /// acknowledged, its server removes what may be the last good copy. The summary alone says nothing of the rest of the object.
+    /// Reads a file's summary after verifying the stored file: acknowledging an archived file lets the server
+    /// remove what may be the last good copy. The summary on its own does not prove that the rest of the
+    /// object is intact.
     ///
-    /// Nothing if the object has a tag of the file (`has_tag`), so that it can be compared, and no private key opens it: then nobody
-    /// can say more.
+    /// Returns `None` if the object can be compared by a tag (`has_tag`) and no private key is available to
+    /// verify more.
     fn sound_summary(
         &self,
         file: ArchivedFile,
@@ -615,7 +622,7 @@ impl Pusher {
         match object {
             // The usual case: a file that was archived ahead.
             Object::File(_) => Ok(object::check_one_file(file, &store.read(&object.key())?)?),
-            // What a segment needs is a part of the pack, and which one is known to who decodes it.
+            // The segment's data are spread over parts of the pack, and only the decoder knows which.
             Object::Pack(_) => {
                 get::decode(&self.archive, file, object, bytes, &mut io::sink())?;
                 Ok(object::read_summary_of(store, file, object, bytes)?)
@@ -624,7 +631,8 @@ impl Pusher {
     }
 }
 
-/// What became of a file that was checked; `stored` are the bytes of its object, if it was not there.
+/// Returns the result for a checked file. `stored` is the size of its object, or `None` if it already
+/// existed.
 fn pushed(file: ArchivedFile, stored: Option<u64>, checked: &Checked) -> Pushed {
     Pushed {
         file,
@@ -636,25 +644,26 @@ fn pushed(file: ArchivedFile, stored: Option<u64>, checked: &Checked) -> Pushed 
     }
 }
 
-/// The segment before one whose records say this.
+/// Returns the predecessor of a segment with these contents.
 fn segment_before(name: SegmentName, contents: &Contents) -> Option<SegmentName> {
     link::segment_before(name, SegmentSize::new(contents.segment_bytes)?)
 }
 
-/// Whether an object cannot be read for want of a private key that opens it.
+/// Returns whether an object cannot be read because a suitable private key is missing.
 pub(crate) fn is_locked(error: &ArchiveError) -> bool {
     let cause = error.store_error().map(|error| error.cause);
     cause.is_some_and(|cause| cause.is_of_identity() || cause == Cause::OtherRecipient)
 }
 
-/// Whether it is a backup history file that has lost its content. PostgreSQL does not synchronise these files: one that was archived
-/// already can be empty after a crash, and be offered once more. It is never offered with its content again, and archiving must go on.
+/// Returns whether this is a backup history file that lost its content. PostgreSQL does not synchronize these
+/// files, so an already archived one can be empty after a crash and be offered again. PostgreSQL never offers
+/// its content again, and archiving must continue.
 fn is_emptied_backup(file: ArchivedFile, content: &Content<'_>) -> bool {
     matches!(file, ArchivedFile::Backup(..))
         && matches!(content, Content::Held(bytes) if bytes.iter().all(|&byte| byte == 0))
 }
 
-/// Opens a file, and nothing that only looks like one: whoever opens a pipe waits for who writes to it, perhaps without end.
+/// Opens a regular file only: opening a pipe could block forever until a writer appears.
 fn open_regular(path: &Path) -> Result<File, Refusal> {
     let kind = fs::metadata(path)?.file_type();
     if !kind.is_file() {
@@ -672,7 +681,7 @@ fn check_by(file: ArchivedFile, content: &mut Content<'_>, rules: Rules<'_>) -> 
     }
 }
 
-/// Reads a file from its start if it is not too large to be held; the others are left at their start.
+/// Reads a file from its start if it is small enough to hold in memory. Leaves other files at their start.
 fn read_whole(file: &mut File, buffer: &mut Vec<u8>) -> io::Result<bool> {
     let bytes = file.metadata()?.len();
     if bytes > MAX_HELD {
@@ -680,19 +689,19 @@ fn read_whole(file: &mut File, buffer: &mut Vec<u8>) -> io::Result<bool> {
     }
     buffer.clear();
     buffer.reserve_exact(bytes as usize);
-    // One byte more shows that it grows; its size is compared with what it must be.
+    // Reading one byte past the limit detects a growing file, whose size is checked later.
     file.take(MAX_HELD + 1).read_to_end(buffer)?;
     Ok(true)
 }
 
-/// What is known of an archived file.
+/// An archived file, as far as known.
 struct Archived {
-    /// It has the content that is offered.
+    /// It has the offered content.
     is_same: bool,
-    /// BLAKE3 of its content, in hexadecimal digits; nothing where only a private key would tell.
+    /// BLAKE3 of its content, in hexadecimal digits, or `None` if reading it needs a private key.
     hash: Option<String>,
     warnings: Vec<String>,
-    /// Of a segment, what its records say, if that is known.
+    /// Contents of a segment, if known.
     contents: Option<Contents>,
     is_damage_accepted: bool,
 }

@@ -1,4 +1,4 @@
-//! How a file is archived, and what became of it.
+//! Options for archiving files, and the results.
 
 use std::time::Duration;
 
@@ -6,26 +6,27 @@ use crate::archive::ArchiveError;
 use crate::stored::check::Refusal;
 use crate::stored::name::ArchivedFile;
 
-/// The level for a long queue: records are checked, and not decoded to be compressed.
+/// Compression level for a long queue: records are checked but not parsed for compression.
 pub const FAST: u8 = 0;
 
-/// How files are archived.
+/// Options for archiving files.
 #[derive(Clone, Debug)]
 pub struct PushOptions {
-    /// The level of compression, 0 to 9.
+    /// Compression level, 0 to 9.
     pub level: u8,
-    /// As long as more files than this wait to be archived, they are compressed at [`FAST`]. Those that were complete 10 seconds before
-    /// are so as long as more than an eighth of this wait: the end of a long queue would take as long as all before it.
+    /// Files are compressed at [`FAST`] while more files than this wait. For files that were complete more
+    /// than 10 seconds ago, an eighth of this number suffices; otherwise the end of a long queue would take
+    /// as long as all of it before.
     pub fast_queue: usize,
     /// Archive damaged records, with a warning.
     pub accept_damaged: bool,
-    /// Archive segments of a version of PostgreSQL that Walden does not read as bytes, with a warning.
+    /// Archive segments of PostgreSQL versions that Walden cannot read as bytes, with a warning.
     pub accept_unknown_versions: bool,
-    /// How many other files that are ready one call archives at most.
+    /// Maximum number of other ready files that one call archives.
     pub look_ahead: usize,
-    /// After so long a call begins no further file.
+    /// A call starts no further file after this time.
     pub time: Duration,
-    /// How many files are worked on at the same time.
+    /// Number of files processed concurrently.
     pub threads: usize,
 }
 
@@ -43,27 +44,27 @@ impl Default for PushOptions {
     }
 }
 
-/// What became of a file.
+/// Result for an archived file.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Pushed {
     /// The file.
     pub file: ArchivedFile,
-    /// It was archived before, with the same content.
+    /// It was already archived with the same content.
     pub was_there: bool,
-    /// Bytes of the file.
+    /// Size of the file in bytes.
     pub bytes: u64,
-    /// Bytes of its object; nothing if it was there.
+    /// Size of its object in bytes, or `None` if it already existed.
     pub stored: Option<u64>,
-    /// What the user should know although it is archived.
+    /// Warnings about the file, which is archived anyway.
     pub warnings: Vec<String>,
-    /// How long it took to check, compress and store it.
+    /// Time to check, compress and store it.
     pub took: Duration,
 }
 
-/// Why a file was not archived.
+/// Reasons for not archiving a file.
 #[derive(Debug, thiserror::Error)]
 pub enum PushError {
-    /// PostgreSQL archives no files of this name.
+    /// PostgreSQL archives no files with such a name.
     #[error("cannot archive {0}: expected the name of a segment, a history or a backup history file")]
     Name(String),
     /// The file is refused.
@@ -71,23 +72,23 @@ pub enum PushError {
     Refused {
         /// The file's name.
         name: String,
-        /// Why.
+        /// The reason.
         #[source]
         refusal: Refusal,
     },
-    /// The archive cannot take it.
+    /// The archive cannot store the file.
     #[error("cannot archive {name}")]
     Archive {
         /// The file's name.
         name: String,
-        /// Why.
+        /// The reason.
         #[source]
         source: ArchiveError,
     },
 }
 
 impl PushError {
-    /// The cause in a word, for logs and metrics.
+    /// Returns the cause as one word, for logs and metrics.
     pub fn cause(&self) -> &'static str {
         match self {
             PushError::Name(_) => "name",
@@ -103,7 +104,8 @@ impl PushError {
         }
     }
 
-    /// Whether a [`PushError::cause`] is that the file's content was refused, or that another content is archived.
+    /// Returns whether a [`PushError::cause`] means that the content was refused or conflicts with the
+    /// archived content.
     pub fn is_cause_of_content(cause: &str) -> bool {
         ["conflict", "damaged", "history", "incomplete", "mismatch", "unknown_version"].contains(&cause)
     }
@@ -115,7 +117,7 @@ impl PushError {
         }
     }
 
-    /// What the user can do about it.
+    /// Returns a remedy for the user.
     pub fn hint(&self) -> Option<&'static str> {
         match self {
             PushError::Name(_) => Some("archive_command hands over the path: 'walden archive push %p'"),

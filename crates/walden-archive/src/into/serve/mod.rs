@@ -1,8 +1,8 @@
-//! A process that stays and archives what servers ask it for: the other side of `archive_library`.
+//! Implements the resident process that archives files on request: the counterpart of `archive_library`.
 //!
-//! [`protocol`] is what the module in the server and this process say to each other, [`Resident`] is what archives. It does for a
-//! file what a call of [`crate::push()`] does, and keeps what such a call begins with and throws away: the connection to the
-//! store, listings, buffers, and the files that it has archived ahead.
+//! [`protocol`] defines the messages between the server's module and this process. [`Resident`] archives the
+//! files. It does the same for a file as a call of [`crate::push()`], but keeps the state that such a call
+//! sets up and discards: the connection to the store, listings, buffers, and the files archived ahead.
 
 pub mod protocol;
 mod resident;

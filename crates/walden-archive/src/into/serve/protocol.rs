@@ -1,7 +1,8 @@
-//! What `walden_archive.so` asks and is answered, over a Unix socket; the other side is `archive_library/walden_archive.c`.
+//! Defines the messages between `walden_archive.so` and this process over a Unix socket.
+//! `archive_library/walden_archive.c` is the other side.
 //!
-//! A connection is for one file: a request, then replies, the last of which is [`Reply::Archived`] or [`Reply::Failed`]. Numbers
-//! are big-endian.
+//! A connection handles one file: a request, then replies, the last being [`Reply::Archived`] or
+//! [`Reply::Failed`]. Numbers are big-endian.
 //!
 //! ```text
 //! request  "WALD" | version u8 = 1 | zero u8 | bytes of the fields u16, at most 8192 | fields
@@ -13,58 +14,58 @@
 //! field    bytes u16 | bytes; no zero byte among them
 //! ```
 //!
-//! A request of another version is answered by `'F'`, whose form stays the same in all versions.
+//! A request of another version gets the reply `'F'`, which has the same form in all versions.
 
 use std::ffi::OsString;
 use std::io::{self, Read, Write};
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 
-/// The version of requests.
+/// Version of the requests.
 pub const VERSION: u8 = 1;
-/// More than a request's or a reply's fields have together.
+/// Maximum total size of a message's fields in bytes.
 pub const MAX_FIELDS: usize = 8192;
 
 const MAGIC: [u8; 4] = *b"WALD";
 const HEADER: usize = 8;
-/// The most bytes of a message, a detail or a hint: three of them fit.
+/// Maximum size of a message, detail or hint in bytes. Three of them fit into a reply.
 const MAX_TEXT: usize = 2600;
 
-/// What a server asks for.
+/// A server's request.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Request {
     /// The server's data directory.
     pub data: PathBuf,
-    /// The file in its `pg_wal`, by what the server calls it. Nothing was checked yet.
+    /// Name of the file in its `pg_wal`, not validated yet.
     pub file: String,
-    /// `walden.repo`: the archive that the server expects; empty if it expects none.
+    /// `walden.repo`: the archive that the server expects, or empty.
     pub repo: String,
-    /// `walden.config`: the configuration that it expects; empty if it expects none.
+    /// `walden.config`: the configuration that the server expects, or empty.
     pub config: PathBuf,
 }
 
-/// Why something is no request.
+/// Reasons for rejecting a request.
 #[derive(Debug, thiserror::Error)]
 pub enum RequestError {
-    /// It cannot be read.
+    /// The request cannot be read.
     #[error("cannot read the request")]
     Io(#[from] io::Error),
-    /// It does not begin as requests do.
+    /// The magic bytes are missing.
     #[error("cannot use the request: expected \"WALD\" at its beginning, found other bytes")]
     Magic,
-    /// It is of another version.
+    /// The request has another version.
     #[error("cannot use the request: expected version {VERSION}, found {0}")]
     Version(u8),
-    /// Its fields are none.
+    /// The fields are invalid.
     #[error("cannot use the request: expected {expected}")]
     Fields {
-        /// What was expected.
+        /// The expected fields.
         expected: &'static str,
     },
 }
 
 impl RequestError {
-    /// What the user can do about it.
+    /// Returns a remedy for the user.
     pub fn hint(&self) -> &'static str {
         match self {
             RequestError::Version(_) => {
@@ -76,10 +77,10 @@ impl RequestError {
 }
 
 impl Request {
-    /// Reads a request, and nothing behind it.
+    /// Reads a request and no bytes after it.
     ///
-    /// # Errors
-    /// The connection's, and anything that is no request. No more than [`MAX_FIELDS`] and a header is read or held.
+    /// # Errors The connection failed or the request is invalid. At most a header and [`MAX_FIELDS`] bytes
+    /// are read into memory.
     pub fn read(input: &mut dyn Read) -> Result<Request, RequestError> {
         let mut header = [0; HEADER];
         input.read_exact(&mut header)?;
@@ -99,7 +100,7 @@ impl Request {
         Request::parse(&fields)
     }
 
-    /// The request of these fields.
+    /// Parses a request's fields.
     fn parse(fields: &[u8]) -> Result<Request, RequestError> {
         let mut left = fields;
         let mut next = || -> Result<Vec<u8>, RequestError> {
@@ -124,32 +125,31 @@ impl Request {
     }
 }
 
-/// What a server is answered.
+/// A reply to a server.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Reply {
-    /// The file is still being worked on.
+    /// The file is still being processed.
     Working,
-    /// It is archived and durable.
+    /// The file is archived and durable.
     Archived {
-        /// What the user should know nevertheless.
+        /// Warnings for the user.
         warnings: Vec<String>,
     },
-    /// It is not, and the server keeps it.
+    /// The file is not archived, and the server keeps it.
     Failed {
-        /// What could not be done.
+        /// The failed operation.
         message: String,
-        /// Why.
+        /// The reason.
         detail: String,
-        /// What the user can do about it.
+        /// A remedy for the user.
         hint: String,
     },
 }
 
 impl Reply {
-    /// Writes a reply at once. Texts are shortened to what fits.
+    /// Writes and flushes a reply. Long texts are truncated.
     ///
-    /// # Errors
-    /// The connection's.
+    /// # Errors The connection failed.
     pub fn write(&self, output: &mut dyn Write) -> io::Result<()> {
         let (kind, texts) = match self {
             Reply::Working => (b'W', Vec::new()),
@@ -171,7 +171,7 @@ impl Reply {
     }
 }
 
-/// A text as a server's log can have it: shortened, and without control characters but line breaks.
+/// Prepares a text for the server's log: truncates it and replaces control characters other than line breaks.
 fn sendable(text: &str) -> String {
     let mut sendable = String::new();
     for character in text.chars() {

@@ -1,9 +1,10 @@
-//! Archives the files of one `pg_wal` for as long as the process lives: those that are asked for, and ahead of that those that
-//! are ready.
+//! Archives the files of one `pg_wal` during the lifetime of the process: requested files, and ready files
+//! ahead of their request.
 //!
-//! Threads of the caller work ([`Resident::work`]), others ask ([`Resident::archive`]). A file that is asked for comes before
-//! those ahead. One that was archived ahead is acknowledged if its file is still the same. None appears in the archive ahead of a file
-//! that PostgreSQL asks for earlier, and that is refused or not archived yet.
+//! Some threads of the caller process files ([`Resident::work`]), others request them
+//! ([`Resident::archive`]). Requested files have priority. A file that was archived ahead is acknowledged if
+//! it is still unchanged. No file is stored ahead of an earlier one in PostgreSQL's order that is refused or
+//! not archived yet.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::ControlFlow;
@@ -19,96 +20,97 @@ use crate::into::push::{FileRead, PushError, PushOptions, Pushed, Pusher, local_
 use crate::into::push::{MAX_AGE, Stamp};
 use crate::stored::name::ArchivedFile;
 
-/// How often whoever asks is shown that the file is being worked on.
+/// Interval at which a waiting caller is notified that the file is still being processed.
 const SIGN_OF_LIFE: Duration = Duration::from_millis(500);
 
-/// An archive and the folder whose files go into it.
+/// An archive and the folder whose files it receives.
 pub struct Resident {
     archive: Archive,
     wal: PathBuf,
     options: PushOptions,
     queue: Mutex<Queue>,
-    /// A file may be begun, has ended, or the process stops.
+    /// Signals that a file may be started, that a file ended, or that the process stops.
     changed: Condvar,
 }
 
 #[derive(Default)]
 struct Queue {
     is_stopping: bool,
-    /// Files that were begun so far: what began after somebody asked has a number that is no smaller than this was then.
+    /// Number of files started so far. A file started after a request has a number that is at least the value
+    /// at the request.
     begun: u64,
-    /// Asked for, not begun.
+    /// Requested, not started.
     asked: VecDeque<ArchivedFile>,
-    /// To be archived ahead, not begun, in PostgreSQL's order.
+    /// To be archived ahead, not started, in PostgreSQL's order.
     ahead: VecDeque<ArchivedFile>,
-    /// Somebody has asked since `ahead` was filled.
+    /// A request arrived while `ahead` was at most half full, so it must be refilled.
     should_look: bool,
     running: BTreeSet<ArchivedFile>,
     ended: BTreeMap<ArchivedFile, Ended>,
-    /// Acknowledged, and maybe not yet marked as done by the server.
+    /// Acknowledged, but the server may not have marked it as done yet.
     acknowledged: BTreeSet<ArchivedFile>,
     /// Archived with the content that was read, acknowledged or not.
     archived: BTreeSet<ArchivedFile>,
-    /// What was ready when it was listed last, in PostgreSQL's order.
+    /// The ready files at the last listing, in PostgreSQL's order.
     order: Vec<ArchivedFile>,
-    /// The archive could not take a file: nothing is archived ahead until it takes one.
+    /// The archive could not store a file. Nothing is archived ahead until it stores one.
     is_in_trouble: bool,
     ready: usize,
-    /// Files that were not archived when they were listed last, without those that were begun since.
+    /// Number of unarchived files at the last listing, minus those started since.
     waiting: usize,
     view: Option<Arc<View>>,
 }
 
-/// What became of a file, until it is asked for.
+/// Result for a file, kept until the file is requested.
 struct Ended {
-    /// The number of its beginning.
+    /// Start number of the file.
     begun: u64,
     at: Instant,
     result: Result<(Pushed, Option<FileRead>), PushError>,
 }
 
-/// What is known of the archive and of timelines, for a while.
+/// A cached view of the archive and its timelines.
 struct View {
     pusher: Pusher,
     since: Instant,
 }
 
-/// What is next to be done.
+/// The next task.
 enum Task {
     File { file: ArchivedFile, begun: u64, is_asked: bool, waiting: usize },
     LookAhead,
 }
 
-/// What became of a file, as it is reported.
+/// The result for a file, for reporting.
 pub struct Report<'a> {
-    /// Its name.
+    /// Name of the file.
     pub name: &'a str,
-    /// What became of it.
+    /// Result of archiving it.
     pub result: Result<&'a Pushed, &'a PushError>,
-    /// Whether somebody waits for it; else it was archived ahead.
+    /// Whether a caller waits for it. Otherwise it was archived ahead.
     pub is_asked: bool,
-    /// How many files were ready.
+    /// Number of ready files.
     pub ready: usize,
 }
 
-/// Why a file was not worked on to its end: the process stops, or whoever asked for it has gone.
+/// Returned if a file was not finished because the process stops or its requester disconnected.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("walden archive serve is being stopped")]
 pub struct Stopped;
 
 impl Resident {
-    /// Archives what is in a folder: a server's `pg_wal`. Of the options, `time` means nothing here, and `threads` only how a file is
-    /// hashed.
+    /// Archives the files in a folder: a server's `pg_wal`. Ignores the option `time`, and uses `threads`
+    /// only for hashing a file.
     pub fn new(archive: Archive, wal: PathBuf, options: PushOptions) -> Resident {
         Resident { archive, wal, options, queue: Mutex::default(), changed: Condvar::new() }
     }
 
-    /// Archives a file, and waits until it is durable; others that are ready are archived meanwhile and afterwards.
+    /// Archives a file and waits until it is durable. Other ready files are archived concurrently and
+    /// afterwards.
     ///
-    /// While it waits, `sign` is called about twice a second; it ends the wait by [`ControlFlow::Break`].
+    /// While waiting, calls `sign` about twice a second. `sign` ends the wait by [`ControlFlow::Break`].
     ///
-    /// # Errors
-    /// [`Stopped`], in place of what became of the file.
+    /// # Errors [`Stopped`] if the result of the file is unknown.
     pub fn archive(
         &self,
         file: ArchivedFile,
@@ -116,7 +118,8 @@ impl Resident {
     ) -> Result<Result<Pushed, PushError>, Stopped> {
         let mut queue = self.lock();
         let asked_at = queue.begun;
-        // What failed ahead of time is tried again, and what was archived long ago is looked for in the archive.
+        // Retries a file that failed ahead of its request. A file that was archived too long ago is searched
+        // for in the archive.
         if queue.ended.get(&file).is_some_and(|ended| ended.result.is_err() || ended.is_old()) {
             queue.ended.remove(&file);
         }
@@ -130,13 +133,13 @@ impl Resident {
                     Err(_) => {}
                     Ok((pushed, read)) => {
                         drop(queue);
-                        // Archived before it was asked for: is this still the same content?
+                        // Archived before the request, so its content must be unchanged.
                         let is_same = is_current || read.is_some_and(|read| self.is_still(file, &read));
                         queue = self.lock();
                         if is_same {
                             queue.acknowledged.insert(file);
                             queue.ready = queue.ready.saturating_sub(1);
-                            // There may be space for another one ahead.
+                            // There may be room to archive another file ahead.
                             self.changed.notify_all();
                             return Ok(Ok(pushed));
                         }
@@ -148,7 +151,7 @@ impl Resident {
                 if queue.is_stopping {
                     return Err(Stopped);
                 }
-                // Also if another one that asked for it has taken what became of it.
+                // Also needed if another requester has already received the result.
                 queue.ask(file);
                 self.changed.notify_all();
             }
@@ -164,7 +167,7 @@ impl Resident {
         }
     }
 
-    /// Works until the process stops; `report` is told of each file. More than one thread may work.
+    /// Processes files until the process stops, and reports each file. Several threads can call this.
     pub fn work(&self, report: &(dyn Fn(Report<'_>) + Sync)) {
         let mut buffer = Vec::new();
         let mut queue = self.lock();
@@ -202,19 +205,19 @@ impl Resident {
         }
     }
 
-    /// How many files were ready when they were listed last, without those that were archived since.
+    /// Returns the number of ready files at the last listing, minus those archived since.
     pub fn ready(&self) -> usize {
         self.lock().ready
     }
 
-    /// Lets those that work and those that wait end, after the files that are being worked on.
+    /// Makes all workers and waiting callers stop after the current files.
     pub fn stop(&self) {
         self.lock().is_stopping = true;
         self.changed.notify_all();
     }
 
-    /// Chooses what is archived ahead: of what is ready, what comes before the first file that failed, or that the archive lists and that
-    /// was not compared with it.
+    /// Chooses the files to archive ahead: the ready files before the first one that failed, or that the
+    /// archive lists but that was not compared with it.
     fn look_ahead(&self) {
         let listed = ready_files(&self.wal);
         let mut queue = self.lock();
@@ -235,7 +238,7 @@ impl Resident {
         }
         let first_failed = queue.first_failed();
         drop(queue);
-        // The store may take its time.
+        // Done without the lock because the store may be slow.
         let view = self.view();
         let is_listed = |file: &ArchivedFile| view.pusher.is_listed(*file);
         let waiting = unknown.iter().filter(|&file| !is_listed(file)).count();
@@ -248,7 +251,8 @@ impl Resident {
         self.changed.notify_all();
     }
 
-    /// Waits until all files that PostgreSQL asks for before one are archived; whether they are.
+    /// Waits until all files that PostgreSQL requests before this one are archived, and returns whether they
+    /// are.
     fn wait_for_turn(&self, file: ArchivedFile) -> bool {
         let mut queue = self.lock();
         loop {
@@ -272,7 +276,7 @@ impl Resident {
         view
     }
 
-    /// Whether a file is as it was read. It is read once more only if it may have changed.
+    /// Returns whether a file is unchanged since it was read. Reads it again only if it may have changed.
     fn is_still(&self, file: ArchivedFile, read: &FileRead) -> bool {
         let Ok(content) = regular_file::open(&self.wal.join(file.to_string())) else { return false };
         if read.stamp.is_some() && Stamp::of(&content) == read.stamp {
@@ -296,7 +300,7 @@ impl Ended {
     }
 }
 
-/// Whether PostgreSQL asks for one file before another.
+/// Returns whether PostgreSQL requests `one` before `other`.
 fn is_before(one: ArchivedFile, other: ArchivedFile) -> bool {
     one.archiving_order() < other.archiving_order()
 }
@@ -309,7 +313,7 @@ impl Queue {
         }
     }
 
-    /// Whether something was or is done about a file.
+    /// Returns whether a file is queued, running or finished.
     fn knows(&self, file: ArchivedFile) -> bool {
         self.asked.contains(&file)
             || self.running.contains(&file)
@@ -317,14 +321,15 @@ impl Queue {
             || self.acknowledged.contains(&file)
     }
 
-    /// The first file, in PostgreSQL's order, that failed and was not asked for since.
+    /// Returns the first file in PostgreSQL's order that failed and was not requested since.
     fn first_failed(&self) -> Option<ArchivedFile> {
         let mut files = self.order.iter().copied();
         files.find(|file| self.ended.get(file).is_some_and(|ended| ended.result.is_err()))
     }
 
-    /// Whether a file may be stored: all before it are archived. Nothing as long as one of them is being worked on. What is neither is
-    /// not waited for, as all threads could do so.
+    /// Returns whether a file may be stored because all earlier ones are archived, or `None` while one of
+    /// them is running. Does not wait for an earlier file that is neither archived nor running, because all
+    /// threads could end up waiting.
     fn is_turn(&self, file: ArchivedFile) -> Option<bool> {
         for &before in self.order.iter().take_while(|&&before| is_before(before, file)) {
             if self.running.contains(&before) {
@@ -367,9 +372,9 @@ impl Queue {
                 self.archived.insert(file);
             }
             Err(error) => {
-                // It may be for something that changed since.
+                // The error may be due to a change since the view was created.
                 self.view = None;
-                // PostgreSQL does not get past it.
+                // PostgreSQL requests nothing after a failed file.
                 self.ahead.clear();
                 self.archived.remove(&file);
                 self.acknowledged.remove(&file);
@@ -382,7 +387,8 @@ impl Queue {
         self.ended.insert(file, ended);
     }
 
-    /// A file that was not stored, as one before it is not archived: it is worked on again when it is asked for, or that is archived.
+    /// Releases a file that was not stored because an earlier one is not archived. It is processed again when
+    /// it is requested or when the earlier one is archived.
     fn hold(&mut self, file: ArchivedFile) {
         self.running.remove(&file);
         self.ahead.clear();
