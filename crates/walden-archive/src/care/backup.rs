@@ -1,8 +1,9 @@
-//! Base backups, as far as they say which WAL they need.
+//! Reads base backups to determine the WAL that they need.
 //!
-//! PostgreSQL archives a *backup history file* for each backup of a primary: the content of `backup_label` and where the backup ended
-//! (`do_pg_backup_stop` in `xlog.c`). It archives none for a backup of a standby. What a backup itself has is `backup_manifest`, with
-//! the ranges of WAL that make it consistent (`basebackup.c`, `backup_manifest.c`), or at least `backup_label`.
+//! PostgreSQL archives a *backup history file* for each backup of a primary: the content of `backup_label`
+//! and the end of the backup (`do_pg_backup_stop` in `xlog.c`). It archives none for a backup of a standby.
+//! The backup itself contains `backup_manifest`, with the WAL ranges that make it consistent (`basebackup.c`,
+//! `backup_manifest.c`), or at least `backup_label`.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -22,50 +23,52 @@ pub use crate::stored::backup_files::WalRange;
 /// A base backup.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Backup {
-    /// The backup history file's name, or the path of the manifest or label.
+    /// Name of the backup history file, or path of the manifest or label.
     pub name: String,
-    /// The archived backup history file.
+    /// Name of the archived backup history file.
     pub file: Option<ArchivedFile>,
-    /// The label that the user gave it.
+    /// The user's label.
     pub label: Option<String>,
-    /// Of an incremental backup, where the backup starts that it needs: [`Lsn::INVALID`] if its label does not say so.
+    /// Start of the backup that this incremental backup needs: [`Lsn::INVALID`] if its label does not state
+    /// it.
     pub incremental_from: Option<Lsn>,
-    /// The WAL that makes it consistent, in the log's order; the end of the last range is not always known. Never empty.
+    /// WAL that makes the backup consistent, in WAL order. The end of the last range may be unknown. Never
+    /// empty.
     pub ranges: Vec<WalRange>,
-    /// When it was finished, at the latest: microseconds since 1970-01-01 00:00:00 UTC.
+    /// Latest possible time of completion, in microseconds since 1970-01-01 00:00:00 UTC.
     pub time: Option<i64>,
-    /// It was found where backups are kept, and not only in the archive.
+    /// The backup exists on disk, not only as a history file in the archive.
     pub is_on_disk: bool,
-    /// Bytes of the object of the archived backup history file.
+    /// Size of the backup history file's object in bytes.
     pub stored_bytes: u64,
 }
 
 impl Backup {
-    /// Where its WAL begins: backups are ordered by this and not by time, as clocks are set.
+    /// Returns where the backup's WAL starts. Backups are ordered by this rather than by time, because clocks
+    /// can be reset.
     pub fn start(&self) -> (Timeline, Lsn) {
         self.ranges.first().map_or((0, Lsn::INVALID), |range| (range.timeline, range.start))
     }
 }
 
-/// What a label says of the backup that an incremental one needs.
+/// Returns the start of the backup that an incremental backup needs, according to its label.
 fn incremental_from(label: &Label) -> Option<Lsn> {
     label.is_incremental.then(|| label.incremental_from.unwrap_or(Lsn::INVALID))
 }
 
-/// Why a backup on disk cannot be used.
+/// The error for an unusable backup on disk.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot use {}: {problem}", path.display())]
 pub struct BackupError {
-    /// The manifest, label or folder.
+    /// Path of the manifest, label or folder.
     pub path: PathBuf,
-    /// What is wrong with it.
+    /// The problem.
     pub problem: String,
 }
 
-/// The backups that the archive has history files of, in the order of their starts.
+/// Returns the backups that have a history file in the archive, ordered by their starts.
 ///
-/// # Errors
-/// The store's, and objects that are damaged.
+/// # Errors The store's errors, and damaged objects.
 pub fn archived(archive: &Archive, size: SegmentSize) -> Result<Vec<Backup>, ArchiveError> {
     let mut files = Vec::new();
     archive.store().list(BACKUP, &mut |listed| {
@@ -79,7 +82,7 @@ pub fn archived(archive: &Archive, size: SegmentSize) -> Result<Vec<Backup>, Arc
             let mut text = Vec::new();
             crate::out::get::decode(archive, file, object, bytes, &mut text).map(|()| text)
         })?;
-        // Removed since it was listed.
+        // Removed since the listing.
         let Some(text) = text else { continue };
         backups.extend(of_history(file, &text, size).map(|backup| Backup { stored_bytes, ..backup }));
     }
@@ -87,7 +90,8 @@ pub fn archived(archive: &Archive, size: SegmentSize) -> Result<Vec<Backup>, Arc
     Ok(backups)
 }
 
-/// The backup of a backup history file. The name alone says where it starts: the file can be empty after a crash of the server.
+/// Reads a backup history file. The start comes from its name, because the file can be empty after a crash of
+/// the server.
 fn of_history(file: ArchivedFile, text: &[u8], size: SegmentSize) -> Option<Backup> {
     let ArchivedFile::Backup(name, offset) = file else { return None };
     let start = Lsn(name.start(size)?.0.checked_add(offset.into())?);
@@ -106,13 +110,13 @@ fn of_history(file: ArchivedFile, text: &[u8], size: SegmentSize) -> Option<Back
     })
 }
 
-/// Folders below the one of backups that are searched: `DIR/BACKUP/backup_manifest`, `DIR/HOST/BACKUP/backup_manifest`.
+/// Depth of the search in a folder of backups: `DIR/BACKUP/backup_manifest`,
+/// `DIR/HOST/BACKUP/backup_manifest`.
 const MAX_DEPTH: u32 = 2;
 
-/// The backups in a folder: each folder with a `backup_manifest`, or at least a `backup_label`.
+/// Finds the backups in a folder: each folder with a `backup_manifest` or at least a `backup_label`.
 ///
-/// # Errors
-/// A folder that cannot be read or has none, and backups that cannot be used.
+/// # Errors The folder is unreadable or contains no backups, or a backup is unusable.
 pub fn in_folder(folder: &Path, system_identifier: &str) -> Result<Vec<Backup>, BackupError> {
     let mut found = Vec::new();
     search(folder, MAX_DEPTH, system_identifier, &mut found)?;
@@ -141,10 +145,10 @@ fn search(folder: &Path, depth: u32, system: &str, found: &mut Vec<Backup>) -> R
     Ok(())
 }
 
-/// The backup of a manifest, whose own checksum is compared, and with `backup_label` beside it, if there is one.
+/// Reads a backup's manifest and verifies its checksum. Also reads `backup_label` in the same folder, if it
+/// exists.
 ///
-/// # Errors
-/// A file that cannot be read, is damaged, or is of another cluster.
+/// # Errors The file is unreadable, damaged, or belongs to another cluster.
 pub fn of_manifest(path: &Path, system_identifier: &str) -> Result<Backup, BackupError> {
     let failed = |problem: String| BackupError { path: path.to_owned(), problem };
     let file = regular_file::open(path).map_err(|error| failed(error.to_string()))?;
@@ -193,13 +197,14 @@ fn read_label(path: &Path) -> Result<Vec<u8>, BackupError> {
     read_bounded(&mut file, crate::stored::check::MAX_TEXT_BYTES).map_err(failed)
 }
 
-/// When a file was written: a copy may be younger than the backup, and never older.
+/// Returns the modification time of a file. A copy may be newer than the backup, but never older.
 fn modified(path: &Path) -> Option<i64> {
     let modified = fs::metadata(path).ok()?.modified().ok()?;
     jiff::Timestamp::try_from(modified).ok().map(jiff::Timestamp::as_microsecond)
 }
 
-/// Backups in one list, in the order of their starts: one that is on disk and has a history file is one backup.
+/// Merges two lists of backups, ordered by their starts. A backup on disk and its history file count as one
+/// backup.
 pub fn merge(archived: Vec<Backup>, on_disk: Vec<Backup>) -> Vec<Backup> {
     let mut merged: BTreeMap<(Timeline, Lsn), Backup> = BTreeMap::new();
     for mut backup in on_disk.into_iter().chain(archived) {
@@ -209,7 +214,7 @@ pub fn merge(archived: Vec<Backup>, on_disk: Vec<Backup>) -> Vec<Backup> {
                 known.stored_bytes = known.stored_bytes.max(backup.stored_bytes);
                 known.label = known.label.take().or(backup.label.take());
                 known.incremental_from = known.incremental_from.or(backup.incremental_from);
-                // The history file says when the backup was finished.
+                // The history file states when the backup was completed.
                 known.time = if backup.file.is_some() { backup.time.or(known.time) } else { known.time };
                 if known.ranges.last().is_some_and(|range| range.end.is_none()) {
                     known.ranges = backup.ranges;

@@ -1,8 +1,9 @@
-//! A restore that is tried out: a server recovers from a copy of a base backup and the archive, and its data is checked.
+//! Tests a restore: a server recovers from a copy of a base backup and the archive, and its data are checked.
 //!
-//! The drill copies the original's files and uses nothing else of it: not its configuration, the paths of its tablespaces (also of those
-//! that the log creates: `redirect`), or its connections. The server listens on a socket in a temporary folder alone and archives
-//! nothing. The folder is removed in the end, also when this process is interrupted or killed.
+//! The drill uses only a copy of the original's files. It does not use the original's configuration, its
+//! connections, or the paths of its tablespaces, including those that the WAL creates (`redirect`). The
+//! server listens only on a socket in a temporary folder and archives nothing. The folder is removed at the
+//! end, even if this process is interrupted or killed.
 
 mod checks;
 mod copy;
@@ -34,123 +35,124 @@ use crate::out::base::BackupStart;
 use crate::out::log::Log;
 use crate::out::recovery::{self, RecoveryError, RecoveryStart};
 
-/// Up to where recovery goes.
+/// Where recovery stops.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Target {
-    /// The end of the log.
+    /// The end of the WAL.
     End,
-    /// A time, in a form that PostgreSQL reads without a time zone of its own.
+    /// A time, in a form that PostgreSQL parses independently of its time zone.
     Time(String),
     /// A named restore point.
     RestorePoint(String),
 }
 
-/// How a restore is tried out.
+/// Options for testing a restore.
 #[derive(Clone, Debug)]
 pub struct DrillOptions {
     /// The base backup: a folder in plain or tar format, or the data directory of a stopped server.
     pub base: PathBuf,
-    /// The folder of the server's programs; else they are searched for.
+    /// The folder of the server's programs. If `None`, the drill searches for them.
     pub bin: Option<PathBuf>,
-    /// The folder in which a temporary one is made; else where the system keeps temporary files.
+    /// The parent of the temporary folder. The default is the system's temporary folder.
     pub folder: Option<PathBuf>,
-    /// Up to where recovery goes.
+    /// Where recovery stops.
     pub target: Target,
-    /// The timeline to follow; else the latest.
+    /// The timeline to follow. The default is the latest.
     pub timeline: Option<Timeline>,
-    /// The program and arguments that, followed by `--redirect-tablespaces`, a folder, a name and a path, fetch a file of the archive
-    /// and rewrite it by [`redirect_file`].
+    /// A program and arguments. With `--redirect-tablespaces`, a folder, a name and a path appended, it
+    /// fetches a file from the archive and rewrites it by [`redirect_file`].
     pub restore_command: Vec<OsString>,
     /// A superuser of the cluster.
     pub user: String,
-    /// The database that queries are put to.
+    /// The database for the queries.
     pub database: String,
-    /// Lines for the server's configuration.
+    /// Additional settings for the server's configuration.
     pub settings: Vec<(String, String)>,
-    /// `shared_preload_libraries` of the original, for the hint where recovery needs one of them; `None` if they are not known.
+    /// `shared_preload_libraries` of the original, for a hint if recovery needs one of them, or `None` if
+    /// unknown.
     pub original_libraries: Option<String>,
-    /// Queries whose results are shown; without any, all rows are counted.
+    /// Queries whose results are printed. If empty, all rows are counted.
     pub queries: Vec<String>,
     /// Run `pg_amcheck`, if the server has it.
     pub should_amcheck: bool,
-    /// Recovery may take so long.
+    /// Time limit for recovery.
     pub timeout: Option<Duration>,
 }
 
-/// How a restore went.
+/// Result of testing a restore.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Drill {
-    /// The server's version.
+    /// Version of the server.
     pub server_version: String,
     /// Where recovery started.
     pub start_lsn: String,
-    /// Up to where it was to go.
+    /// Where recovery was expected to stop.
     pub target: Target,
-    /// The last record that was replayed ends here.
+    /// End of the last replayed record.
     pub reached_lsn: String,
-    /// The last commit or abort that was replayed, in microseconds since 1970-01-01 00:00:00 UTC.
+    /// Time of the last replayed commit or abort, in microseconds since 1970-01-01 00:00:00 UTC.
     pub reached_time: Option<i64>,
-    /// The timeline that the restored server began.
+    /// The new timeline of the restored server.
     pub timeline: Timeline,
-    /// Seconds that copying the backup took.
+    /// Time to copy the backup, in seconds.
     pub copy_seconds: f64,
-    /// Seconds from the server's start to its first connection.
+    /// Time from starting the server to its first connection, in seconds.
     pub recovery_seconds: f64,
-    /// Bytes of WAL replayed.
+    /// Replayed WAL in bytes.
     pub wal_bytes: u64,
-    /// Bytes of WAL replayed in a second.
+    /// Replayed WAL in bytes per second.
     pub wal_bytes_per_second: f64,
-    /// Tablespaces that the log created, which the restored server had in the drill's folder.
+    /// Tablespaces that the WAL created, and that were redirected to the drill's folder.
     pub redirected_tablespaces: Vec<RedirectedTablespace>,
-    /// What was checked.
+    /// The checks and their results.
     pub checked: CheckedData,
 }
 
 impl Drill {
-    /// Recovery got to where it was to go, and the data was found as it has to be.
+    /// Returns whether recovery reached its target and the checks found no problems.
     pub fn is_good(&self) -> bool {
         self.checked.problems.is_empty()
     }
 }
 
-/// What is being done, for progress.
+/// The current step, for reporting progress.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Step {
-    /// So many bytes of the backup were copied.
+    /// This many bytes of the backup were copied.
     Copied(u64),
-    /// So many files were asked for by recovery, of so many segments.
+    /// Recovery requested this many files, out of this many segments.
     Restored(u64, u64),
     /// The data is being checked.
     Checking,
 }
 
-/// Recovery did not get to where it was to go.
+/// Recovery did not reach its target.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct RecoveryFailed(String);
 
-/// The restore point to which recovery was to go is not there.
+/// The target restore point is not in the archive.
 #[derive(Debug, thiserror::Error)]
 #[error("restore point {name} is not in the archive; {known}")]
 pub struct UnknownRestorePoint {
     name: String,
-    /// Which there are, for people.
+    /// The existing restore points, as text.
     known: String,
 }
 
-/// Whether an error says that recovery failed, or could only fail, and not that it could not be tried.
+/// Returns whether the error means that recovery failed or must fail, not that it could not be attempted.
 pub fn is_recovery_failure(error: &anyhow::Error) -> bool {
     error.is::<RecoveryFailed>() || error.is::<UnknownRestorePoint>()
 }
 
-/// Tries a restore out.
+/// Tests a restore.
 ///
-/// # Errors
-/// There is no server of the version, the backup cannot be used, or recovery failed: the message has the end of the server's log.
+/// # Errors No server of the backup's version is installed, the backup is unusable, or recovery failed. After
+/// a failed recovery, the message contains the end of the server's log.
 pub fn drill(archive: &Archive, options: &DrillOptions, progress: &mut dyn FnMut(Step)) -> Result<Drill> {
     let result = try_out(archive, options, progress);
-    // What failed because the server was stopped by a signal is no outcome: the signal's handler ends the process.
+    // If a signal stopped the server, this failure is not a result: the signal handler ends the process.
     wait_for_exit_if_interrupted();
     result
 }
@@ -174,9 +176,9 @@ fn try_out(archive: &Archive, options: &DrillOptions, progress: &mut dyn FnMut(S
     let log = log_from(archive, &start, options.timeline)?;
     extent::expect_known_version(archive, &log)?;
     if !options.settings.iter().any(|(name, _)| name.eq_ignore_ascii_case("recovery_target_timeline")) {
-        // The server would end recovery on an earlier timeline, and find all in order there.
+        // Without the history, the server would end recovery on an earlier timeline and report success.
         recovery::check_histories(archive, options.timeline, start.timeline).map_err(no_history)?;
-        // The server would say so as well, in other words, and only after the backup was copied.
+        // The server would report the same, but less clearly and only after the backup was copied.
         recovery::check_timelines(&log, RecoveryStart::from(&start))?;
     }
     let temporary = match &options.folder {
@@ -207,7 +209,7 @@ fn try_out(archive: &Archive, options: &DrillOptions, progress: &mut dyn FnMut(S
     let server = server::Server { guard, bin: bin.0, version: bin.1, user, libraries };
     server.configure(&copied, archive.segment_size()?, options)?;
     server.check_restore_command(first_segment(&log, &start))?;
-    // How many segments recovery to the end asks for, more or less.
+    // Approximate number of segments that recovery to the end requests.
     let segments = log.segments.len() as u64;
     let recovering = Instant::now();
     let recovered = server.recover(options.timeout, &mut |asked| progress(Step::Restored(asked, segments)));
@@ -247,17 +249,18 @@ fn try_out(archive: &Archive, options: &DrillOptions, progress: &mut dyn FnMut(S
     })
 }
 
-/// Restore points that are named where the one that was asked for is not there: the newest of them.
+/// Maximum number of restore points listed if the requested one is missing. The newest ones are listed.
 const MAX_NAMED: usize = 10;
 
-/// Finds a restore point in the archive: the server would say that it is not there after the backup was copied and all was replayed.
+/// Checks that a restore point is in the archive. Otherwise the server would report it as missing only after
+/// replaying everything.
 fn expect_restore_point(archive: &Archive, name: &str) -> Result<()> {
     let mut listing = list::list(archive, ListOptions::default())?;
     let has = |listing: &Listing| points(listing).any(|point| point == name);
     if !has(&listing) && !listing.has_all_restore_points {
         listing = list::list(archive, ListOptions { all_summaries: true, ..ListOptions::default() })?;
     }
-    // What is received and not archived, and what cannot be read, may have it.
+    // Received but unarchived WAL and unreadable objects may contain it.
     let is_all = listing.has_all_restore_points
         && listing.unreadable.is_empty()
         && listing.timelines.iter().all(|timeline| timeline.live_end.is_none());
@@ -272,12 +275,12 @@ fn expect_restore_point(archive: &Archive, name: &str) -> Result<()> {
     Err(UnknownRestorePoint { name: name.to_owned(), known }.into())
 }
 
-/// The names of all restore points, in the order of their timelines.
+/// Returns the names of all restore points, ordered by timeline.
 fn points(listing: &Listing) -> impl DoubleEndedIterator<Item = &str> {
     listing.timelines.iter().flat_map(|timeline| &timeline.restore_points).map(|point| point.name.as_str())
 }
 
-/// A history that is missing keeps recovery from its end, whether it is tried or not.
+/// A missing history makes recovery fail, so it counts as a recovery failure even before the attempt.
 fn no_history(error: RecoveryError) -> anyhow::Error {
     if !matches!(error, RecoveryError::NoHistory(_)) {
         return error.into();
@@ -286,9 +289,10 @@ fn no_history(error: RecoveryError) -> anyhow::Error {
     RecoveryFailed(format!("{error}: {hint}")).into()
 }
 
-/// The segment that recovery starts in. PostgreSQL asks for it on the newest timeline that may have it, and on older ones if that does
-/// not (`XLogFileReadAnyTLI` in `xlogrecovery.c`): a backup of a standby that was promoted soon after starts in the segment of the
-/// switch, which its own timeline has as a `.partial` at most.
+/// Returns the segment in which recovery starts. PostgreSQL requests it on the newest timeline that may have
+/// it, then on older ones (`XLogFileReadAnyTLI` in `xlogrecovery.c`). If a standby was promoted soon after
+/// its backup, the backup starts in the segment of the switch, which its own timeline has only as a
+/// `.partial`, if at all.
 fn first_segment(log: &Log, start: &BackupStart) -> SegmentName {
     let number = log.size.segment_of(start.start);
     let first = log.segments.first().filter(|first| first.number == number);
@@ -296,13 +300,13 @@ fn first_segment(log: &Log, start: &BackupStart) -> SegmentName {
     first.map_or_else(of_start, |first| first.name)
 }
 
-/// The log that recovery replays, if it gets to the end.
+/// Returns the WAL that recovery to the end replays.
 fn log_from(archive: &Archive, start: &BackupStart, timeline: Option<Timeline>) -> Result<Log> {
     let number = archive.segment_size()?.segment_of(start.start);
     Ok(Log::of_recovery(archive, timeline, start.timeline, number)?)
 }
 
-/// The programs of a major version, and their exact version.
+/// Finds the server programs of a major version, and their exact version.
 fn find_programs(bin: Option<&Path>, major: &str) -> Result<(PathBuf, Version)> {
     let wanted: u32 = major.parse().with_context(|| {
         format!("cannot use the backup: expected a major version of PostgreSQL 12 or later in PG_VERSION, found {major}")
@@ -344,7 +348,7 @@ mod tests {
     fn recovery_starts_in_the_segment_of_the_newest_timeline_that_has_it() {
         let size = SegmentSize::DEFAULT;
         let name = |timeline, number| SegmentName::new(timeline, number, size);
-        // A backup of a standby that was promoted in the same segment.
+        // The backup of a standby that was promoted within the same segment.
         let end = Some(Lsn(0x1200_02B8));
         let stretches = vec![Stretch { timeline: 1, end }, Stretch { timeline: 2, end: None }];
         let log = |numbers: &[u64]| {
@@ -367,7 +371,7 @@ mod tests {
         };
         let first = |log: &Log, start| first_segment(log, &backup(start));
         assert_eq!(first(&log(&[0x12, 0x13]), 0x1200_0098), name(2, 0x12));
-        // Without one, the backup's own is looked for and named.
+        // If that segment does not exist, the one on the backup's own timeline is requested.
         assert_eq!(first(&log(&[]), 0x1200_0098), name(1, 0x12));
         assert_eq!(first(&log(&[0x12]), 0x1100_0028), name(1, 0x11));
     }

@@ -1,5 +1,5 @@
-//! What an administrator does with it: packs, the removal of WAL that no backup needs, restores that are tried out, and what was lost
-//! written anew.
+//! Implements the administrator's tasks: packing segments, pruning WAL that no backup needs, testing
+//! restores, and repairing a lost `archive.json`.
 
 pub mod backup;
 pub mod drill;

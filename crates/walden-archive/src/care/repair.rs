@@ -1,7 +1,7 @@
-//! `archive.json` where it is lost: written anew, from what the archived segments say of themselves.
+//! Rewrites a lost `archive.json` from the summaries of the archived segments.
 //!
-//! Each object of a segment has in its summary of which cluster that is, and how large. So nobody has to find these numbers out and type
-//! them, and numbers of another cluster are noticed.
+//! The summary of each segment's object states the system identifier and the segment size. So the
+//! administrator need not look up and enter these values, and segments of another cluster are detected.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,107 +17,107 @@ use crate::stored::documents;
 use crate::stored::name::{BACKUP, HISTORY, IDENTITY, Object, WAL};
 use crate::stored::object::Finding;
 
-/// Objects that are asked at most, evenly spread: all of a large archive would take an hour, in which nothing is archived. `verify`
-/// compares all.
+/// Maximum number of objects to read, evenly spread. Reading all objects of a large archive could take an
+/// hour, during which nothing is archived. `verify` compares all objects.
 const MAX_ASKED: usize = 4096;
-/// Objects that are asked at the same time.
+/// Number of objects read concurrently.
 const READERS: usize = 16;
 
-/// An `archive.json` that was written, and what it was made from.
+/// A rewritten `archive.json` and its evidence.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Rewritten {
-    /// What it says.
+    /// Content of the new `archive.json`.
     pub identity: Identity,
-    /// Objects that hold segments.
+    /// Number of objects with segments.
     pub objects: u64,
-    /// Those that were asked.
+    /// Number of objects that were read.
     pub asked: u64,
-    /// Those of them that say the same. The others say nothing.
+    /// Number of these objects that agree with the new content. The others state nothing.
     pub agreeing: u64,
-    /// Those of the others that are damaged.
+    /// The objects among the others that are damaged.
     pub unreadable: Vec<Finding>,
 }
 
-/// Why `archive.json` was not written. Nothing was changed.
+/// Reasons for not writing `archive.json`. Nothing was changed.
 #[derive(Debug, thiserror::Error)]
 pub enum RepairError {
-    /// The archive's.
+    /// The archive failed.
     #[error(transparent)]
     Archive(#[from] ArchiveError),
-    /// It is there.
+    /// `archive.json` exists and is valid.
     #[error(
         "{IDENTITY} in {location} is not lost: it says cluster {}, segments of {} MB", identity.system_identifier,
         identity.segment_bytes >> 20
     )]
     NotLost {
-        /// Where the archive is.
+        /// Location of the archive.
         location: String,
-        /// What it says.
+        /// Its content.
         identity: Box<Identity>,
     },
-    /// It is there, and cannot be read.
+    /// `archive.json` exists but is invalid.
     #[error("cannot write {IDENTITY} in {location}: expected none, found one that cannot be used: {problem}")]
     Damaged {
-        /// Where the archive is.
+        /// Location of the archive.
         location: String,
-        /// What is wrong with it.
+        /// The problem.
         problem: String,
     },
-    /// Objects are encrypted, and there are no keys: a plain archive would be made of it.
+    /// Objects are encrypted, but the keys are missing. A new `archive.json` would make the archive plain.
     #[error(
         "cannot write {IDENTITY} in {location}: expected keys in {KEYS}, as {object} is encrypted, found none"
     )]
     NoKeys {
-        /// Where the archive is.
+        /// Location of the archive.
         location: String,
-        /// One of the objects.
+        /// Key of an encrypted object.
         object: String,
     },
-    /// There are keys, and no object is encrypted: nothing could be read any more.
+    /// Keys exist, but no object is encrypted. A new `archive.json` would make all objects unreadable.
     #[error(
         "cannot write {IDENTITY} in {location}: expected encrypted objects, as there are keys in {KEYS}, found {object} and none that is \
          encrypted"
     )]
     NotEncrypted {
-        /// Where the archive is.
+        /// Location of the archive.
         location: String,
-        /// One of the objects.
+        /// Key of a plain object.
         object: String,
     },
-    /// No segment says whose it is.
+    /// No segment states its cluster.
     #[error(
         "cannot write {IDENTITY} in {location}: expected segments that say of which cluster they are, found none in {asked} objects{problem}"
     )]
     Silent {
-        /// Where the archive is.
+        /// Location of the archive.
         location: String,
-        /// Objects that were asked.
+        /// Number of objects that were read.
         asked: u64,
-        /// What is wrong with the first of them, if it is damaged.
+        /// The problem of the first object, if it is damaged.
         problem: String,
     },
-    /// Segments say different things.
+    /// Segments state different clusters or sizes.
     #[error(
         "cannot write {IDENTITY} in {location}: expected segments of one cluster and size, found {found}"
     )]
     Different {
-        /// Where the archive is.
+        /// Location of the archive.
         location: String,
-        /// What they say.
+        /// The statements.
         found: String,
     },
-    /// Somebody else has written another one at the same moment.
+    /// Another process concurrently wrote a different `archive.json`.
     #[error(
         "cannot write {IDENTITY} in {location}: somebody else has written one at the same moment, and it says something else than the segments"
     )]
     Changed {
-        /// Where the archive is.
+        /// Location of the archive.
         location: String,
     },
 }
 
 impl RepairError {
-    /// What the user can do about it; that of [`RepairError::Archive`] depends on what it is.
+    /// Returns a remedy for the user. That of [`RepairError::Archive`] depends on its cause.
     pub fn hint(&self) -> Option<&'static str> {
         Some(match self {
             RepairError::Archive(error) => return error.hint(),
@@ -148,12 +148,11 @@ impl RepairError {
     }
 }
 
-/// Writes `archive.json` where it is lost. One that is there is never replaced, whatever it says.
+/// Writes a lost `archive.json`. An existing one is never replaced, whatever its content.
 ///
-/// An encrypted archive takes the private key of a user, as its segments are asked.
+/// An encrypted archive requires a user's private key to read the summaries.
 ///
-/// # Errors
-/// An archive that has it, segments that do not agree or say nothing, keys that are missing, and the store's.
+/// # Errors `archive.json` exists, segments disagree or state nothing, keys are missing, or the store failed.
 pub fn rewrite_identity(archive: &Archive) -> Result<Rewritten, RepairError> {
     let location = archive.store().location().to_owned();
     expect_lost(archive)?;
@@ -165,7 +164,7 @@ pub fn rewrite_identity(archive: &Archive) -> Result<Rewritten, RepairError> {
     archive.unlock()?;
     let wal = Snapshot::take(archive.store(), &[WAL.to_owned()]).map_err(ArchiveError::from)?;
     if wal.objects.is_empty() {
-        // There is no archive, or nothing was archived in it yet.
+        // Either no archive exists or nothing was archived in it yet.
         archive.identity()?;
     }
     let objects = wal.objects.len();
@@ -191,7 +190,7 @@ pub fn rewrite_identity(archive: &Archive) -> Result<Rewritten, RepairError> {
     Ok(Rewritten { identity, objects, asked, agreeing, unreadable })
 }
 
-/// Makes sure that there is no `archive.json`, be it a good one or not.
+/// Checks that no `archive.json` exists, valid or not.
 fn expect_lost(archive: &Archive) -> Result<(), RepairError> {
     match archive.encrypted().inner().size(IDENTITY) {
         Err(error) if error.cause == Cause::NotFound => return Ok(()),
@@ -205,8 +204,8 @@ fn expect_lost(archive: &Archive) -> Result<(), RepairError> {
     }
 }
 
-/// How the archive is encrypted, by its keys. The names of its objects have to show the same: with an `archive.json` that says something
-/// else, nobody could read them, and what is archived next would be stored in plain.
+/// Determines the encryption from the archive's keys, and checks that the names of its objects agree. A wrong
+/// `archive.json` would make existing objects unreadable, or new objects would be stored in plain.
 fn encryption_of(archive: &Archive) -> Result<Option<Encryption>, RepairError> {
     let (location, encrypted) = (archive.store().location().to_owned(), archive.encrypted());
     let (mut sealed, mut plain) = (None, None);
@@ -224,7 +223,7 @@ fn encryption_of(archive: &Archive) -> Result<Option<Encryption>, RepairError> {
         listed.map_err(ArchiveError::from)?;
     }
     let recipients = || -> Result<Option<String>, StoreError> {
-        // What the configuration demands is asked as well.
+        // Also checks the recipient that the configuration requires.
         encrypted.recipient()?;
         encrypted.oldest_recipient()
     };
@@ -236,17 +235,17 @@ fn encryption_of(archive: &Archive) -> Result<Option<Encryption>, RepairError> {
     Ok(recipient.map(|recipient| Encryption { recipient }))
 }
 
-/// What segments say of which cluster they are.
+/// The clusters that segments state.
 struct Claims {
-    /// By system identifier and bytes of a segment.
+    /// By system identifier and segment size in bytes.
     claims: BTreeMap<(String, u64), Claim>,
     unreadable: Vec<Finding>,
 }
 
-/// What several objects say.
+/// The objects that make the same statement.
 struct Claim {
     objects: u64,
-    /// One of them, as it is stored.
+    /// Stored name of one of these objects.
     example: String,
 }
 
@@ -287,10 +286,10 @@ fn describe(claims: &BTreeMap<(String, u64), Claim>) -> String {
     claims.iter().map(describe).collect::<Vec<_>>().join(", ")
 }
 
-/// Writes `archive.json`, unless somebody else has done so meanwhile.
+/// Writes `archive.json` unless another process has done so.
 fn write(archive: &Archive, identity: &Identity) -> Result<(), ArchiveError> {
     let json = serde_json::to_vec_pretty(identity).unwrap_or_default();
-    // The README may be lost as well: as where an archive is made, before what makes it one.
+    // The README may be lost too. As in a new archive, it is written before `archive.json`.
     documents::store(archive.store())?;
     archive.store().create(IDENTITY, &json)?;
     Ok(archive.store().make_durable(IDENTITY)?)

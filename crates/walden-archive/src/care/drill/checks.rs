@@ -1,4 +1,5 @@
-//! What is checked of restored data: indexes and tables by `pg_amcheck`, every row by counting it, or the user's queries.
+//! Checks restored data: verifies indexes and tables by `pg_amcheck`, and counts every row or runs the user's
+//! queries.
 
 use anyhow::{Context, Result};
 use postgres::SimpleQueryMessage;
@@ -7,38 +8,38 @@ use serde::Serialize;
 use super::DrillOptions;
 use super::server::Server;
 
-/// Lines of a program's output that are shown.
+/// Maximum number of lines of a program's output that are reported.
 const MAX_LINES: usize = 20;
 
-/// What was checked.
+/// The checks and their results.
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize)]
 pub struct CheckedData {
-    /// What `pg_amcheck` said.
+    /// Result of `pg_amcheck`.
     pub amcheck: Amcheck,
-    /// Databases whose rows were counted; nothing if queries were asked in place of that.
+    /// Number of databases whose rows were counted, or `None` if queries ran instead.
     pub databases: Option<u64>,
-    /// Tables in them.
+    /// Number of tables in these databases.
     pub tables: Option<u64>,
-    /// Their rows.
+    /// Number of rows in these tables.
     pub rows: Option<u64>,
-    /// Results of queries.
+    /// Results of the queries.
     pub queries: Vec<QueryResult>,
-    /// What is wrong.
+    /// Problems that the checks found.
     pub problems: Vec<String>,
 }
 
-/// What `pg_amcheck` said.
+/// Result of `pg_amcheck`.
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Amcheck {
-    /// It found nothing wrong.
+    /// It found no problems.
     Passed,
-    /// It found something, which is among the problems.
+    /// It found problems, which are listed in [`CheckedData::problems`].
     Failed,
-    /// It was not run, and why.
+    /// It was not requested.
     #[default]
     NotAsked,
-    /// The server's folder of programs does not have it, or the extension `amcheck` is not installed.
+    /// It is not among the server's programs, or the extension `amcheck` is not installed.
     NotThere,
 }
 
@@ -47,13 +48,13 @@ pub enum Amcheck {
 pub struct QueryResult {
     /// The query.
     pub query: String,
-    /// Its columns.
+    /// Names of its columns.
     pub columns: Vec<String>,
-    /// Its rows, as text.
+    /// Its rows as text.
     pub rows: Vec<Vec<Option<String>>>,
 }
 
-/// Checks the data of a server that has recovered.
+/// Checks the data of a recovered server.
 pub fn check(server: &Server, options: &DrillOptions) -> Result<CheckedData> {
     let mut checked = CheckedData::default();
     if options.should_amcheck {
@@ -81,7 +82,7 @@ fn amcheck(server: &Server, problems: &mut Vec<String>) -> Result<Amcheck> {
     if !is_available {
         return Ok(Amcheck::NotThere);
     }
-    // The copy is nobody's: the extension may be installed where it is missing.
+    // The copy is disposable, so a missing extension may be installed in it.
     let output = command.args(["--all", "--install-missing"]).output().context("cannot run pg_amcheck")?;
     if output.status.success() {
         return Ok(Amcheck::Passed);
@@ -95,7 +96,7 @@ fn amcheck(server: &Server, problems: &mut Vec<String>) -> Result<Amcheck> {
     Ok(Amcheck::Failed)
 }
 
-/// Reads every table of every database from its first page to its last.
+/// Counts the rows of every table in every database, which reads each table entirely.
 fn count_rows(server: &Server, checked: &mut CheckedData) -> Result<()> {
     const DATABASES: &str = "SELECT datname FROM pg_database WHERE datallowconn ORDER BY datname";
     const TABLES: &str = "SELECT format('%I.%I', n.nspname, c.relname)
@@ -117,7 +118,7 @@ fn count_rows(server: &Server, checked: &mut CheckedData) -> Result<()> {
                 Err(error) => {
                     let error = anyhow::Error::from(error);
                     checked.problems.push(format!("cannot read {table} in {database}: {error:#}"));
-                    // The connection may be gone with it.
+                    // The error may have closed the connection.
                     client = server.connect(&database)?;
                 }
             }

@@ -1,4 +1,4 @@
-//! A base backup copied so that a server on the copy cannot touch the original.
+//! Copies a base backup so that a server running on the copy cannot affect the original.
 
 use std::fs::{self, DirBuilder};
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt, symlink};
@@ -8,7 +8,8 @@ use anyhow::{Context, Result};
 
 use crate::out::base::{is_tar, unpack};
 
-/// Folders whose content belongs to the server that ran, and would be wrong or in the way (as `pg_basebackup` leaves out).
+/// Folders that are emptied because their content belongs to the original's running server (as in
+/// `pg_basebackup`).
 const EMPTIED: &[&str] = &[
     "pg_wal",
     "pg_replslot",
@@ -21,7 +22,7 @@ const EMPTIED: &[&str] = &[
     "log",
     "pg_log",
 ];
-/// Files that would say what the copy is to do: it is configured anew.
+/// Files that are left out because they would configure the copy, which gets its own configuration.
 const LEFT_OUT: &[&str] = &[
     "postmaster.pid",
     "postmaster.opts",
@@ -35,7 +36,8 @@ const LEFT_OUT: &[&str] = &[
     "walden.toml",
 ];
 
-/// Copies a backup to `data`, and its tablespaces into folders in `tablespaces`. `copied` gets the bytes copied so far.
+/// Copies a backup to `data`, and its tablespaces to folders in `tablespaces`. Calls `copied` with the bytes
+/// copied so far.
 pub fn copy_backup(base: &Path, data: &Path, tablespaces: &Path, copied: &mut dyn FnMut(u64)) -> Result<()> {
     make_folder(data)?;
     make_folder(tablespaces)?;
@@ -43,7 +45,7 @@ pub fn copy_backup(base: &Path, data: &Path, tablespaces: &Path, copied: &mut dy
     if is_tar(base) {
         unpack(base, data)?;
         for name in LEFT_OUT {
-            // Most backups have some of them.
+            // Most backups contain only some of these files.
             let _ = fs::remove_file(data.join(name));
         }
         EMPTIED.iter().try_for_each(|name| make_empty(&data.join(name)))?;
@@ -51,7 +53,7 @@ pub fn copy_backup(base: &Path, data: &Path, tablespaces: &Path, copied: &mut dy
         copying.folder(base, data, true)?;
     }
     copying.tablespaces(&base.join("pg_tblspc"), &data.join("pg_tblspc"), tablespaces)?;
-    // A server refuses a data directory that others may look into.
+    // A server refuses a data directory that other users can access.
     fs::set_permissions(data, fs::Permissions::from_mode(0o700)).context("cannot restrict the copy")?;
     make_empty(&data.join("pg_wal"))
 }
@@ -74,7 +76,7 @@ struct Copying<'c> {
 }
 
 impl Copying<'_> {
-    /// Copies what is in a folder; what links point to is copied, not the links.
+    /// Copies the content of a folder. Follows symbolic links instead of copying them.
     fn folder(&mut self, from: &Path, to: &Path, is_data_directory: bool) -> Result<()> {
         let copying = || format!("cannot copy {} to {}", from.display(), to.display());
         make_folder(to)?;
@@ -101,7 +103,8 @@ impl Copying<'_> {
         Ok(())
     }
 
-    /// Gives each tablespace a folder of the copy's own. A backup has links to them, or, unpacked from tar, the folders themselves.
+    /// Gives each tablespace a separate folder in the copy. A backup contains links to the tablespaces, or,
+    /// if unpacked from tar, the folders themselves.
     fn tablespaces(&mut self, from: &Path, to: &Path, own: &Path) -> Result<()> {
         let reading = || format!("cannot read tablespaces in {}", from.display());
         make_folder(to)?;
@@ -118,7 +121,8 @@ impl Copying<'_> {
             let name = entry.with_context(reading)?.file_name();
             let (location, folder) = (from.join(&name), own.join(&name));
             make_folder(&folder)?;
-            // A server uses only the folder of its version there; anything else, also another tablespace, is not part of this one.
+            // A server uses only its version's subfolder. Other entries, including other tablespaces, do not
+            // belong to this one.
             for inside in fs::read_dir(&location).with_context(reading)? {
                 let inside = inside.with_context(reading)?.file_name();
                 if inside.to_string_lossy().starts_with("PG_") {

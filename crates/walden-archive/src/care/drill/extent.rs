@@ -1,5 +1,5 @@
-//! How far recovery went, and how far it should have gone: PostgreSQL takes a segment that is missing for the end of the log, promotes,
-//! and all that it has replayed is in order.
+//! Checks whether recovery replayed all the WAL that it should have. PostgreSQL treats a missing segment as
+//! the end of the WAL and promotes, and the data it has replayed so far are consistent.
 
 use walden_format::lsn::Lsn;
 
@@ -9,17 +9,18 @@ use crate::out::get;
 use crate::out::log::{Log, LogSegment};
 use crate::out::recovery::PARTIAL_HINT;
 
-/// PostgreSQL from this version on refuses to end recovery before its target (`PerformWalRecovery` in `xlogrecovery.c`).
+/// The first version of PostgreSQL that refuses to end recovery before its target (`PerformWalRecovery` in
+/// `xlogrecovery.c`).
 const REFUSES_TO_END_EARLY: u32 = 13;
 
-/// What to do about a gap.
+/// Remedy for a gap.
 const MENDING: &str = "walden archive check --against looks for it on a server; without it, what is behind it can only be restored \
                        from a base backup taken later";
 
-/// What kept a server of a major version from replaying what it should have, of the log as it was listed before; nothing if it did.
+/// Returns why a server of a major version did not replay all the WAL in the earlier listing `log`, or `None`
+/// if it did.
 ///
-/// # Errors
-/// The store's, and summaries that cannot be read.
+/// # Errors The store's errors, and unreadable summaries.
 pub fn find_shortfall(
     archive: &Archive,
     log: &Log,
@@ -28,7 +29,7 @@ pub fn find_shortfall(
     reached: Lsn,
 ) -> Result<Option<String>, ArchiveError> {
     if options.settings.iter().any(|(name, _)| is_target(name)) {
-        // Wherever it is.
+        // The settings contain another target, so any end is acceptable.
         return Ok(None);
     }
     match options.target {
@@ -38,15 +39,15 @@ pub fn find_shortfall(
     }
 }
 
-/// Says that a segment is missing in a log, or has been archived as a `.partial` alone, which may be why recovery did not reach its
-/// target.
+/// Reports a missing segment in the WAL, or one that is archived only as a `.partial`, as a possible reason
+/// for not reaching the target.
 pub fn end_text(archive: &Archive, log: &Log) -> Option<String> {
     if let Some(missing) = log.clone().cut_at_gap() {
         return Some(format!(
             "recovery comes no further than segment {missing}, which is not in the archive: {MENDING}"
         ));
     }
-    // What cannot be asked is not worth another error.
+    // An error here is ignored, because recovery has already failed.
     let partial = log.partial_at(archive, log.segments.last()?.number + 1).ok()??;
     Some(format!("recovery does not ask for {partial}, which follows the last segment: {PARTIAL_HINT}"))
 }
@@ -79,12 +80,12 @@ fn before_end(archive: &Archive, log: &Log, reached: Lsn) -> Result<Option<Strin
         None if was_complete => Some(format!(
             "{found}, although no segment is missing: walden archive verify says what is damaged"
         )),
-        // It was on its way: segments are archived several at a time.
+        // The segment was being archived: several segments are archived concurrently.
         None => None,
     })
 }
 
-/// Whether recovery to a target may have ended at a gap.
+/// Returns a description if recovery to a target may have ended at a gap.
 fn at_gap(archive: &Archive, log: &Log, reached: Lsn) -> Result<Option<String>, ArchiveError> {
     let mut replayed = log.clone();
     let Some(missing) = replayed.cut_at_gap() else { return Ok(None) };
@@ -94,7 +95,8 @@ fn at_gap(archive: &Archive, log: &Log, reached: Lsn) -> Result<Option<String>, 
     }))
 }
 
-/// Refuses a log whose newest segment is of a version that Walden does not read: recovery could end early unnoticed.
+/// Refuses a WAL whose newest segment has a version that Walden cannot read, because an early end of recovery
+/// would go unnoticed.
 pub(super) fn expect_known_version(archive: &Archive, log: &Log) -> anyhow::Result<()> {
     let Some(segment) = log.segments.last() else { return Ok(()) };
     let contents = get::read_contents(archive, segment.object, segment.bytes)?;
@@ -108,11 +110,11 @@ pub(super) fn expect_known_version(archive: &Archive, log: &Log) -> anyhow::Resu
     }
 }
 
-/// The last record that is whole in the segments that recovery asks for, and the segment that has it.
+/// Returns the last complete record in the segments that recovery requests, and its segment.
 fn last_record(archive: &Archive, log: &Log) -> Result<Option<(LogSegment, Lsn)>, ArchiveError> {
     for &segment in log.segments.iter().rev() {
         let contents = get::read_contents(archive, segment.object, segment.bytes)?;
-        // Others of the same pack have theirs elsewhere.
+        // A pack contains the contents of other segments too.
         let last = contents.iter().filter_map(|it| it.last_record.as_ref()?.parse::<Lsn>().ok());
         if let Some(last) = last.filter(|&last| log.size.segment_of(last) == segment.number).max() {
             return Ok(Some((segment, last)));

@@ -1,8 +1,9 @@
-//! Tablespaces that the log creates: in a drill they are within the copy, whatever path the record has.
+//! Redirects tablespaces that the WAL creates into the drill's copy, whatever path the record contains.
 //!
-//! Recovery would use the original's folders, with its live files if they are on this machine. So each segment is rewritten after it is
-//! fetched and before the server reads it ([`walden_format::redirect`]). A folder of the drill has the notes: a file for each record
-//! whose kind is known only with the next segment, and a file for each tablespace.
+//! Otherwise recovery would use the original's folders, which contain its live files if they are on this
+//! machine. So each segment is rewritten after it is fetched and before the server reads it
+//! ([`walden_format::redirect`]). A folder of the drill contains notes: one file for each record that
+//! continues in the next segment and whose type is therefore unknown, and one for each tablespace.
 
 use std::fs::{self, File};
 use std::io;
@@ -13,29 +14,29 @@ use serde::{Deserialize, Serialize};
 use walden_format::lsn::{Lsn, SegmentName, SegmentSize};
 use walden_format::redirect::{Head, RedirectError, redirect_tablespaces};
 
-/// The option of `walden archive get` that names the folder of the notes.
+/// Option of `walden archive get` for the folder of the notes.
 pub const OPTION: &str = "--redirect-tablespaces";
 
-/// A tablespace that the drill has within the copy.
+/// A tablespace that was redirected into the copy.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub struct RedirectedTablespace {
     /// Its OID.
     pub oid: u32,
-    /// Its folder in the original.
+    /// Path of its folder in the original.
     pub path: String,
-    /// The record that creates it.
+    /// LSN of the record that creates it.
     pub lsn: String,
 }
 
-/// Why a segment is not handed to the server of a drill.
+/// Reasons for not passing a segment to the server of a drill.
 #[derive(Debug, thiserror::Error)]
 pub enum RedirectFileError {
-    /// It cannot be rewritten.
+    /// The segment cannot be rewritten.
     #[error("cannot keep the tablespaces that {name} creates within the drill's folder")]
     Redirect {
         /// The segment.
         name: SegmentName,
-        /// Why.
+        /// The reason.
         #[source]
         source: RedirectError,
     },
@@ -44,7 +45,7 @@ pub enum RedirectFileError {
     Io {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The reason.
         #[source]
         source: io::Error,
     },
@@ -62,10 +63,9 @@ impl RedirectFileError {
     }
 }
 
-/// Rewrites a segment that was fetched for a drill, with the notes in a folder.
+/// Rewrites a segment that was fetched for a drill. `notes` is the folder of the notes.
 ///
-/// # Errors
-/// It cannot be rewritten: the server must not read it.
+/// # Errors The segment cannot be rewritten, so the server must not read it.
 pub fn redirect_file(segment: SegmentName, file: &Path, notes: &Path) -> Result<(), RedirectFileError> {
     let io = |path: &Path| {
         let path = path.to_owned();
@@ -104,7 +104,7 @@ fn head_prefix(number: u64) -> String {
     format!("head-{number:016X}-")
 }
 
-/// The heads of records that continue in the segment with a number, on any timeline.
+/// Reads the heads of the records that continue in the segment with this number, on any timeline.
 fn read_heads(notes: &Path, number: u64) -> io::Result<Vec<Head>> {
     let prefix = head_prefix(number);
     let mut heads = Vec::new();
@@ -120,10 +120,9 @@ fn read_heads(notes: &Path, number: u64) -> io::Result<Vec<Head>> {
     Ok(heads)
 }
 
-/// The tablespaces that were redirected, in the log's order.
+/// Returns the redirected tablespaces in WAL order.
 ///
-/// # Errors
-/// The file system's.
+/// # Errors The file system's errors.
 pub fn redirected(notes: &Path) -> io::Result<Vec<RedirectedTablespace>> {
     let mut found = Vec::new();
     for entry in fs::read_dir(notes)? {

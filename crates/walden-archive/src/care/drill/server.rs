@@ -1,4 +1,4 @@
-//! The server that recovers.
+//! Runs the server that recovers.
 
 use std::fmt::Write as _;
 use std::fs::{self, File, OpenOptions};
@@ -24,14 +24,15 @@ use super::redirect::{self, RedirectedTablespace};
 use super::{DrillOptions, RecoveryFailed, Target};
 use crate::out::prefetch::{FOLDER_PREFIX, LOCK};
 
-/// How long stopping may take.
+/// Time limit for stopping the server.
 const STOP_TIMEOUT: Duration = Duration::from_secs(180);
-/// Prepared transactions of the log that a server of the drill has memory for, whatever the original had when it was backed up.
+/// Minimum `max_prepared_transactions` in a drill, because the original may have raised the setting after the
+/// backup.
 const MIN_PREPARED_TRANSACTIONS: u32 = 1024;
-/// Lines of the server's log that an error shows.
+/// Number of lines from the server's log in an error.
 const LOG_LINES: usize = 20;
-/// Settings that would let the server use or change files outside of the drill's folder, open connections, or replay segments that were
-/// not rewritten.
+/// Settings that would let the server use files outside the drill's folder, open connections, or replay
+/// segments that were not rewritten.
 const REFUSED_SETTINGS: &[&str] = &[
     "archive_cleanup_command",
     "archive_command",
@@ -51,20 +52,21 @@ const REFUSED_SETTINGS: &[&str] = &[
     "stats_temp_directory",
     "unix_socket_directories",
 ];
-/// The first minor release of each major version that can replay a log with in-place tablespaces; all releases of later ones can.
+/// The first minor releases that can replay WAL with in-place tablespaces. All releases of later major
+/// versions can.
 const FIRST_WITH_IN_PLACE: [Version; 3] =
     [Version { major: 12, minor: 12 }, Version { major: 13, minor: 8 }, Version { major: 14, minor: 5 }];
 
-/// A server without in-place tablespaces reports this for one.
+/// Error of a server without in-place tablespaces.
 const EMPTY_PATH: &str = "directory \"\" does not exist";
-/// What to do about it.
+/// Remedy for this error.
 const OLD_SERVER: &str = "the log creates a tablespace, which a drill replays with PostgreSQL 12.12, 13.8, 14.5 or a later release: \
                           name its programs with --bin, or take a newer base backup";
 
-/// How PostgreSQL refuses a record of an extension that is not loaded (`RmgrNotFound`).
+/// PostgreSQL's error for a record of an extension that is not loaded (`RmgrNotFound`).
 const MISSING_MANAGER: &str = "Include the extension module that implements this resource manager";
 
-/// What to do about it. `libraries` is the original's `shared_preload_libraries`.
+/// Returns a remedy for this error. `libraries` is the original's `shared_preload_libraries`.
 fn library_hint(libraries: Option<&str>) -> String {
     let value = libraries.unwrap_or("LIBRARY");
     let found = match libraries {
@@ -77,10 +79,9 @@ fn library_hint(libraries: Option<&str>) -> String {
     )
 }
 
-/// Refuses settings by which the server would leave the drill's folder.
+/// Refuses settings that would let the server leave the drill's folder.
 ///
-/// # Errors
-/// There is such a setting.
+/// # Errors The settings contain such a name.
 pub fn expect_allowed_settings(settings: &[(String, String)]) -> Result<()> {
     let is_refused = |name: &str| REFUSED_SETTINGS.iter().any(|refused| name.eq_ignore_ascii_case(refused));
     match settings.iter().find(|(name, _)| is_refused(name)) {
@@ -91,7 +92,8 @@ pub fn expect_allowed_settings(settings: &[(String, String)]) -> Result<()> {
     }
 }
 
-/// Whether a server has `allow_in_place_tablespaces`, without which it refuses to recover tablespaces that are folders in `pg_tblspc`.
+/// Returns whether a server has `allow_in_place_tablespaces`, which it needs to recover tablespaces that are
+/// folders in `pg_tblspc`.
 fn has_in_place_tablespaces(version: Version) -> bool {
     let first = FIRST_WITH_IN_PLACE.iter().find(|first| first.major == version.major);
     first.map_or(version.major > 14, |first| version >= *first)
@@ -103,11 +105,11 @@ pub struct Server {
     pub bin: PathBuf,
     pub version: Version,
     pub user: String,
-    /// `shared_preload_libraries` of the original, if they are known.
+    /// `shared_preload_libraries` of the original, if known.
     pub libraries: Option<String>,
 }
 
-/// How far recovery got.
+/// The end of recovery.
 pub struct Reached {
     pub lsn: Lsn,
     pub time: Option<i64>,
@@ -123,17 +125,17 @@ impl Server {
         self.guard.dir().join("server.log")
     }
 
-    /// The script that recovery runs, and the file in which it notes what was asked for.
+    /// Returns the script that recovery runs, and the file in which it records the requested files.
     fn restore(&self) -> (PathBuf, PathBuf) {
         (self.guard.dir().join("restore"), self.guard.dir().join("asked"))
     }
 
-    /// The folder of notes about tablespaces.
+    /// Returns the folder of notes about tablespaces.
     fn notes(&self) -> PathBuf {
         self.guard.dir().join("notes")
     }
 
-    /// Tablespaces that the log created.
+    /// Returns the tablespaces that the WAL created.
     pub fn redirected_tablespaces(&self) -> Result<Vec<RedirectedTablespace>> {
         redirect::redirected(&self.notes()).context("cannot read the notes about tablespaces")
     }
@@ -148,7 +150,7 @@ impl Server {
         let data = self.data();
         let text = self.settings(copied, size, options, &socket)?;
         fs::write(data.join("postgresql.conf"), text).context("cannot write postgresql.conf")?;
-        // Only the account that the server runs as, and root, can enter the folder of the socket.
+        // Only the server's account and root can enter the socket's folder.
         fs::write(data.join("pg_hba.conf"), "local all all trust\n").context("cannot write pg_hba.conf")?;
         fs::write(data.join("pg_ident.conf"), "").context("cannot write pg_ident.conf")?;
         fs::write(data.join("recovery.signal"), "").context("cannot write recovery.signal")?;
@@ -172,7 +174,7 @@ impl Server {
             ("unix_socket_directories", socket.display().to_string()),
             ("unix_socket_permissions", "0700".into()),
             ("port", PORT.to_string()),
-            // Recovery does not stop for a setting that was raised in the log, as that of a hot standby would.
+            // Unlike a hot standby, recovery then does not stop if the WAL raises a setting.
             ("hot_standby", "off".into()),
             ("archive_mode", "off".into()),
             ("restore_command", format!("/bin/sh {} %f \"%p\"", quoted(&script))),
@@ -186,7 +188,7 @@ impl Server {
                 sizes.max_prepared_transactions.max(MIN_PREPARED_TRANSACTIONS).to_string(),
             ),
             ("max_locks_per_transaction", sizes.max_locks_per_transaction.max(64).to_string()),
-            // Subscriptions would fetch from the servers that they name.
+            // Subscriptions would connect to the servers that they name.
             ("max_logical_replication_workers", "0".into()),
             ("autovacuum", "off".into()),
             ("logging_collector", "off".into()),
@@ -221,7 +223,7 @@ impl Server {
         Ok(text)
     }
 
-    /// The script notes each name, for progress, and becomes the program that fetches the file.
+    /// Writes the script. It records each name for progress, then executes the program that fetches the file.
     fn write_restore_script(&self, command: &[std::ffi::OsString]) -> Result<()> {
         let (script, asked) = self.restore();
         let [program, arguments @ ..] = command else { bail!("cannot restore without a command") };
@@ -233,7 +235,7 @@ impl Server {
         fs::write(&script, text).with_context(|| format!("cannot write {}", script.display()))
     }
 
-    /// The program itself if the server's account can run it, else a copy.
+    /// Returns the program itself if the server's account can run it, otherwise a copy.
     fn runnable(&self, program: &Path) -> Result<PathBuf> {
         let dir = self.guard.dir();
         let status = account::command(program, dir)?
@@ -251,7 +253,7 @@ impl Server {
         Ok(copy)
     }
 
-    /// Fetches a segment as the server will, so that what keeps it from that is known at once and in the command's words.
+    /// Fetches a segment as the server will, to report a failure early and with the command's own message.
     pub fn check_restore_command(&self, segment: SegmentName) -> Result<()> {
         let (script, asked) = self.restore();
         let target = self.guard.dir().join("probe");
@@ -274,7 +276,8 @@ impl Server {
         Ok(())
     }
 
-    /// Starts the server and waits until recovery has ended and it takes connections. `asked` gets how many files were asked for.
+    /// Starts the server and waits until recovery ends and the server accepts connections. Calls `asked` with
+    /// the number of requested files.
     pub fn recover(&self, timeout: Option<Duration>, asked: &mut dyn FnMut(u64)) -> Result<()> {
         let log = OpenOptions::new().create(true).append(true).open(self.log());
         let log = log.context("cannot write the server's log")?;
@@ -317,14 +320,15 @@ impl Server {
         }
     }
 
-    /// Whether the server says that it takes connections, which one that is no hot standby does after recovery: in the eighth line of
-    /// `postmaster.pid` (`AddToDataDirLockFile`). Asking it by connecting would fill its log.
+    /// Returns whether the server accepts connections, which it does only after recovery because it is not a
+    /// hot standby. Reads the eighth line of `postmaster.pid` (`AddToDataDirLockFile`), because connection
+    /// attempts would fill its log.
     fn is_ready(&self) -> bool {
         let file = fs::read_to_string(self.data().join("postmaster.pid")).unwrap_or_default();
         file.lines().nth(7).is_some_and(|status| status.trim() == "ready")
     }
 
-    /// How far recovery got.
+    /// Returns where recovery ended.
     pub fn reached(&self) -> Result<Reached> {
         let row = self.connect("postgres")?.query_one(
             "SELECT pg_last_wal_replay_lsn()::text,
@@ -339,7 +343,7 @@ impl Server {
         Ok(Reached { lsn, time: row.get(1), timeline: row.get::<_, i32>(2).cast_unsigned() })
     }
 
-    /// Stops the server, and what fetches ahead of it.
+    /// Stops the server and the processes that prefetch files for it.
     pub fn stop(&self) -> Result<()> {
         self.guard.signal(Signal::INT);
         if self.guard.wait(STOP_TIMEOUT)?.is_none() {
@@ -349,7 +353,8 @@ impl Server {
         Ok(())
     }
 
-    /// Ends processes that fetch ahead into folders in `folder`: they end when their folder is gone. The lock of each is awaited.
+    /// Ends prefetching processes with spool folders in `folder`, by removing their folders. Waits for the
+    /// lock of each.
     fn end_prefetch(&self, folder: &Path) {
         let Ok(entries) = fs::read_dir(folder) else { return };
         let is_spool = |path: &PathBuf| {
@@ -359,7 +364,7 @@ impl Server {
             let lock = File::open(spool.join(LOCK));
             let deadline = Instant::now() + Duration::from_secs(10);
             loop {
-                // It may be writing a file into it.
+                // The process may be writing a file into the folder.
                 let is_gone = fs::remove_dir_all(&spool).is_ok() || !spool.exists();
                 let is_free = lock.as_ref().map_or(true, |lock| lock.try_lock().is_ok());
                 if (is_gone && is_free) || Instant::now() > deadline {
@@ -370,7 +375,7 @@ impl Server {
         }
     }
 
-    /// Where to connect to.
+    /// Returns the connection settings for a database.
     pub fn config(&self, database: &str) -> Config {
         let mut config = Config::new();
         config
@@ -389,7 +394,7 @@ impl Server {
         client.with_context(|| format!("cannot connect to the database {database}"))
     }
 
-    /// A command for one of the server's client programs, if it is there.
+    /// Returns a command for one of the server's client programs, or `None` if it is not installed.
     pub fn client_command(&self, program: &str) -> Result<Option<Command>> {
         let path = self.bin.join(program);
         if !path.is_file() {
@@ -408,15 +413,16 @@ impl Server {
     }
 }
 
-/// `min_wal_size` and `max_wal_size`: PostgreSQL's defaults, or more for large segments. The server needs room for two segments in each
-/// (`ReadControlFile` in `xlog.c`), which 80 MB are not for segments of 64 MB, nor 1 GB for segments of 1 GB.
+/// Returns `min_wal_size` and `max_wal_size`: PostgreSQL's defaults, or more for large segments. The server
+/// requires each to hold at least two segments (`ReadControlFile` in `xlog.c`), so 80 MB is too small for
+/// segments of 64 MB, and 1 GB for segments of 1 GB.
 fn wal_sizes(size: SegmentSize) -> [(&'static str, String); 2] {
     let segment = size.bytes() >> 20;
     let megabytes = |default: u64, segments: u64| format!("{}MB", default.max(segments * segment));
     [("min_wal_size", megabytes(80, 2)), ("max_wal_size", megabytes(1024, 4))]
 }
 
-/// A word for a shell.
+/// Quotes a word for a shell.
 fn quoted(word: &str) -> String {
     format!("'{}'", word.replace('\'', "'\\''"))
 }

@@ -1,4 +1,5 @@
-//! One pack: written, compared, stored, compared once more; then its segments' own objects are removed.
+//! Builds one pack: encodes it, compares it, stores it, compares it again, and then removes the segments' own
+//! objects.
 
 use std::io::{Cursor, Read, Seek};
 
@@ -14,17 +15,17 @@ use crate::stored::object::{
     self, ObjectError, ObjectReader, READ_LIMITS, SUMMARY_FRAME, Summary, frame_content, to_hex,
 };
 
-/// What became of a run of segments.
+/// Result of packing a run of segments.
 pub(super) enum Outcome {
-    /// They are in a pack of so many bytes.
+    /// The segments are in a pack of `bytes` bytes.
     Packed { pack: PackName, bytes: u64 },
-    /// A pack of them would be larger.
+    /// The pack would be larger than the separate objects.
     Larger(PackName),
-    /// A single one is left, as the others of its run are a pack that would have got too large with it.
+    /// Only one segment remains, because the rest of its run fills a pack to its maximum size.
     Single,
-    /// There are none to be packed: another process has packed or pruned some of them meanwhile.
+    /// Nothing remains to be packed: another process packed or pruned some of the segments.
     Left,
-    /// There is such a pack with something else in it.
+    /// A pack of this name exists with different content.
     Differs { pack: PackName, problem: String },
 }
 
@@ -32,7 +33,7 @@ pub(super) enum Outcome {
 pub(super) struct Builder<'a> {
     pub archive: &'a Archive,
     pub options: &'a PackOptions,
-    /// Is called with the segments that were packed.
+    /// Called with the number of packed segments.
     pub advance: &'a (dyn Fn(u64) + Sync),
 }
 
@@ -44,24 +45,25 @@ struct Built {
     originals: Vec<Original>,
 }
 
-/// A segment's own object.
+/// The separate object of a segment.
 struct Original {
     name: SegmentName,
     bytes: u64,
     hash: [u8; 32],
 }
 
-/// Segments from a keyframe on are decoded one after the other: few, so that two threads can restore a log side by side, and one
-/// segment alone is not far away.
+/// Maximum number of segments between keyframes. Segments after a keyframe are decoded in sequence. The
+/// number is small so that two threads can restore WAL in parallel, and that reading a single segment decodes
+/// few others.
 const KEYFRAME_SEGMENTS: u64 = 8;
-/// A pack may exceed the sum of its segments' own objects by 1/16: fewer objects are worth something too, where the log holds little but
-/// random values.
+/// A pack may exceed the total size of its segments' own objects by 1/16: having fewer objects justifies this
+/// if the WAL consists mostly of random values.
 const MAX_GROWTH: u64 = 16;
-/// A pack that can be read back as a whole, also if the store adds something to it.
+/// Maximum size of a pack, so that it can be read back in full even if the store adds bytes to it.
 const MAX_STORED_BYTES: u64 = MAX_OBJECT_BYTES / 16 * 15;
 
 impl Builder<'_> {
-    /// Packs a run of segments: into one pack, or more if it gets too large.
+    /// Packs a run of segments into one pack, or into several if it becomes too large.
     pub fn pack_run(&self, run: PackName) -> Vec<Result<Outcome, ArchiveError>> {
         let mut outcomes = Vec::new();
         let mut first = Some(run.first);
@@ -92,20 +94,22 @@ impl Builder<'_> {
             Err(error) => return Err(error),
         };
         match self.publish(&built) {
-            // A store that has lost what it took is another matter: then the segments' own objects are still all there is.
+            // If the store lost the pack, the segments' own objects are the only copy and must stay.
             Err(error) if error.is_not_found() && self.is_superseded(&built)? => Ok(Outcome::Left),
             outcome => outcome,
         }
     }
 
-    /// Whether another process has removed a pack since: its segments are in a larger one, or were pruned.
+    /// Returns whether another process removed the pack because a larger one replaced it or its segments were
+    /// pruned.
     fn is_superseded(&self, built: &Built) -> Result<bool, ArchiveError> {
         let now = Stored::list(self.archive)?;
         let is_pruned = || built.originals.iter().all(|original| !now.singles.contains_key(&original.name));
         Ok(now.packs.keys().any(|pack| pack.replaces(built.pack)) || is_pruned())
     }
 
-    /// Writes a pack into memory, of all segments of a run or of its first ones; nothing if these are not more than one.
+    /// Encodes a pack in memory with all segments of a run or as many as fit, or returns `None` if fewer than
+    /// two fit.
     fn build(&self, run: PackName) -> Result<Option<Built>, ArchiveError> {
         let store = self.archive.store();
         let segment_bytes = self.archive.identity()?.segment_bytes;
@@ -115,7 +119,7 @@ impl Builder<'_> {
         for name in run.names() {
             let file = ArchivedFile::Segment(name);
             let key = file.key();
-            // What is in it may be larger than before if its records are not understood.
+            // A segment can be larger in the pack than on its own if its records are encoded as bytes.
             if end + segment_bytes > self.options.max_bytes && originals.len() > 1 {
                 break;
             }
@@ -163,7 +167,8 @@ impl Builder<'_> {
         WriteOptions { needs, keyframe, page_memory, ..default }
     }
 
-    /// Stores a pack, and removes its segments' own objects once it is certain that it is there and has the same.
+    /// Stores a pack, and removes the segments' own objects after verifying that the stored pack contains the
+    /// same segments.
     fn publish(&self, built: &Built) -> Result<Outcome, ArchiveError> {
         let (store, pack) = (self.archive.store(), built.pack);
         let (key, bytes) = (pack.key(), built.object.len() as u64);
@@ -185,7 +190,7 @@ impl Builder<'_> {
                 }
                 bytes
             }
-            // Another process was faster, or was interrupted.
+            // Another process was faster or was interrupted.
             Created::Exists => {
                 let bytes = store.size(&key)?;
                 let input = ObjectReader::new(store, key.clone(), bytes);
@@ -205,7 +210,8 @@ impl Builder<'_> {
             }
         };
         if store.can_be_unmounted() {
-            // The folder may have been another one while the pack was stored: it has to be beside what it replaces.
+            // Another folder may have been mounted while the pack was stored. The pack must be in the same
+            // archive as the objects it replaces.
             self.archive.expect_still_there()?;
             store.size(&key)?;
         }
@@ -228,7 +234,7 @@ impl Built {
     }
 }
 
-/// Decodes all segments of a pack; the BLAKE3 of each, which the pack has confirmed.
+/// Decodes all segments of a pack. Returns the BLAKE3 of each, which the pack confirmed.
 pub(super) fn decode_members(pack: PackName, input: impl Read + Seek) -> Result<Vec<[u8; 32]>, ObjectError> {
     let key = pack.key();
     let failed = |source| ObjectError::of_container(&key, source);

@@ -1,9 +1,10 @@
-//! Runs of pushed segments rewritten into packs: fewer objects, and smaller, as what one segment says need not be said again by the
-//! next.
+//! Rewrites runs of pushed segments into packs: fewer and smaller objects, because each segment is compressed
+//! with the context of the previous ones.
 //!
-//! A pack is decoded and compared before it is stored, read back and compared afterwards, and only then are its segments' own objects
-//! removed. So at any moment a segment is in one object at least, whatever is interrupted, and however many processes pack, push, get
-//! or prune meanwhile. What an interrupted process left twice is removed by the next one, once it has compared both.
+//! A pack is decoded and compared before it is stored, and read back and compared again before the segments'
+//! own objects are removed. So every segment is in at least one object at any time, even if a process is
+//! interrupted, and while other processes pack, push, get or prune. If an interrupted process leaves a
+//! segment in two objects, the next run compares both and removes one.
 
 mod build;
 mod plan;
@@ -26,26 +27,27 @@ use crate::store::MAX_OBJECT_BYTES;
 use crate::stored::name::{ArchivedFile, Object, PackName, WAL};
 use crate::stored::object::Finding;
 
-/// Which segments are packed, and how.
+/// Options for packing segments.
 #[derive(Clone, Debug)]
 pub struct PackOptions {
-    /// Segments of a pack at most; if nothing is said, as many as are 512 MB of WAL.
+    /// Maximum number of segments in a pack. The default is 512 MB of WAL.
     pub segments: Option<u64>,
-    /// The newest segments of each timeline, which stay as they are: pushed ahead, they do not come in order, and they are what
-    /// standbys ask for.
+    /// Number of newest segments on each timeline that are not packed. They may be pushed out of order, and
+    /// standbys request them.
     pub keep: u64,
-    /// Only segments up to the last one that holds nothing younger: microseconds since 1970-01-01 00:00:00 UTC.
+    /// Packs only segments up to the last one without newer records, in microseconds since 1970-01-01
+    /// 00:00:00 UTC.
     pub before: Option<i64>,
-    /// The level of compression, 1 to 9.
+    /// Compression level, 1 to 9.
     pub level: u8,
-    /// Bytes of a pack at most: it is in memory until it is stored.
+    /// Maximum size of a pack in bytes. A pack is in memory until it is stored.
     pub max_bytes: u64,
-    /// Bytes of memory for coding, and for decoding later: a segment that needs more is coded as bytes. If nothing is said, what the
-    /// segments may need.
+    /// Memory limit for encoding and for later decoding, in bytes. Segments that need more are encoded as
+    /// bytes. The default is the requirement of the segments.
     pub memory: Option<u64>,
-    /// Packs that are written at the same time.
+    /// Number of packs written concurrently.
     pub threads: usize,
-    /// Change nothing.
+    /// Changes nothing.
     pub is_dry_run: bool,
 }
 
@@ -64,56 +66,57 @@ impl Default for PackOptions {
     }
 }
 
-/// What was packed.
+/// Result of packing.
 #[derive(Clone, PartialEq, Debug, Default, Serialize)]
 pub struct Packed {
-    /// Where the archive is.
+    /// Location of the archive.
     pub location: String,
     /// Nothing was changed.
     pub is_dry_run: bool,
-    /// The packs that were written, or that would be.
+    /// Packs that were written, or would be.
     pub packs: Vec<NewPack>,
-    /// Segments in them.
+    /// Number of segments in these packs.
     pub segments: u64,
-    /// Objects of segments that are in a pack too: an interrupted process left them, and they are removed now.
+    /// Objects that an interrupted process left although a pack contains their segments. They are now
+    /// removed.
     pub tidied: Vec<String>,
-    /// Segments that stay as they are, as a pack of them would be clearly larger.
+    /// Number of segments that stay separate because a pack would be considerably larger.
     pub incompressible_segments: u64,
-    /// Segments that stay as they are until all that belong into a pack with them may be packed.
+    /// Number of segments that stay separate until all other segments of their pack can be packed.
     pub unfilled_segments: u64,
-    /// Segments that stay as they are, as none beside them may be packed with them.
+    /// Number of segments that stay separate because no neighbor can be packed with them.
     pub single_segments: u64,
-    /// Segments and packs before.
+    /// Number of segments and packs before.
     pub objects_before: u64,
-    /// Their bytes.
+    /// Their size in bytes.
     pub bytes_before: u64,
-    /// Segments and packs now; not known of a dry run.
+    /// Number of segments and packs now, or `None` for a dry run.
     pub objects_after: Option<u64>,
-    /// Their bytes.
+    /// Their size in bytes.
     pub bytes_after: Option<u64>,
-    /// What is wrong, by object: such objects are left alone.
+    /// Problems by object. The affected objects are left unchanged.
     pub problems: Vec<Finding>,
 }
 
-/// A pack in place of segments' own objects.
+/// A pack that replaces the segments' own objects.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct NewPack {
-    /// Its key.
+    /// Key of the pack.
     pub object: String,
-    /// Segments in it.
+    /// Number of segments in the pack.
     pub segments: u64,
-    /// Bytes of the segments' own objects.
+    /// Total size of the segments' own objects in bytes.
     pub bytes_before: u64,
-    /// Its bytes; nothing if it is not written yet.
+    /// Size of the pack in bytes, or `None` if it is not written yet.
     pub bytes: Option<u64>,
 }
 
-/// The objects that hold segments.
+/// The objects that contain segments.
 #[derive(Clone, Default, Debug)]
 struct Stored {
-    /// Segments of their own, with their bytes.
+    /// Segments in their own objects, with their stored sizes.
     singles: BTreeMap<SegmentName, u64>,
-    /// Packs, with their bytes.
+    /// Packs, with their stored sizes.
     packs: BTreeMap<PackName, u64>,
 }
 
@@ -141,13 +144,13 @@ impl Stored {
     }
 }
 
-/// Bytes of WAL in a pack, if nothing else is said.
+/// Default size of the WAL in a pack, in bytes.
 const PACK_BYTES: u64 = 512 << 20;
 
-/// Packs what may be packed; `progress` is called with the segments done and their number.
+/// Packs all eligible segments. Calls `progress` with the number of finished segments and the total.
 ///
-/// # Errors
-/// An archive that cannot be listed. What is wrong with an object is a finding, and what keeps a pack from being written is one too.
+/// # Errors The archive cannot be listed. A problem with an object or with writing a pack is reported as a
+/// finding.
 pub fn pack(
     archive: &Archive,
     options: &PackOptions,
@@ -180,7 +183,7 @@ pub fn pack(
     Ok(packed)
 }
 
-/// The runs of segments that are to be packs.
+/// Returns the runs of segments that become packs.
 fn plan_runs(
     archive: &Archive,
     stored: &Stored,
@@ -231,7 +234,7 @@ fn write_packs(
                 match outcome {
                     Ok(outcome) => packed.add(outcome, stored),
                     Err(error) => {
-                        // What kept this one from being written may keep all of them.
+                        // The same error may prevent writing every pack.
                         is_stopped = true;
                         packed.problems.push(Finding { object: run.key(), problem: error_text(&error) });
                     }
@@ -243,7 +246,7 @@ fn write_packs(
 }
 
 impl Packed {
-    /// Nothing is wrong with what was looked at.
+    /// Returns whether no problems were found.
     pub fn is_good(&self) -> bool {
         self.problems.is_empty()
     }

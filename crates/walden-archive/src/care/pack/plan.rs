@@ -1,8 +1,9 @@
-//! Which segments become which packs.
+//! Plans which segments go into which packs.
 //!
-//! Packs begin at multiples of their size in the log, so that every run, of any process, plans the same ones. A pack is planned once
-//! nothing more is expected in its range: it lies before the newest segments, or the timeline was left. What is missing in it then
-//! (the archive begins there, or a segment comes late) leaves shorter runs.
+//! Packs start at multiples of their size, so that every run of every process plans the same packs. A pack is
+//! planned once no more segments are expected in its range: the newest segments are after it, or the timeline
+//! has ended. Missing segments in the range then result in shorter runs, for example if the archive starts
+//! there or a segment arrives late.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,30 +15,31 @@ use crate::stored::contents::Contents;
 use crate::stored::name::{ArchivedFile, Object, PackName};
 use crate::stored::object;
 
-/// What runs are made by.
+/// The rules for planning runs.
 pub(super) struct Rules<'a> {
     pub size: SegmentSize,
-    /// Segments of a pack at most.
+    /// Maximum number of segments in a pack.
     pub segments: u64,
-    /// The newest segments of a timeline that are not packed.
+    /// Number of newest segments on a timeline that are not packed.
     pub keep: u64,
-    /// By timeline, the number of the segment before which all may be packed; nothing if all may.
+    /// For each timeline, the number of the segment before which segments may be packed, or `None` if all
+    /// may.
     pub ends: Option<&'a BTreeMap<Timeline, u64>>,
-    /// The timelines that others have left.
+    /// Timelines that other timelines have left.
     pub left: &'a BTreeSet<Timeline>,
 }
 
-/// The fewest segments that are worth a pack.
+/// Minimum number of segments in a pack.
 const MIN_SEGMENTS: u64 = 2;
 
-/// What is to be packed.
+/// The plan for packing.
 #[derive(Default)]
 pub(super) struct Plan {
-    /// The runs of segments that are to be packs, in the order of the log.
+    /// The runs of segments that become packs, in WAL order.
     pub runs: Vec<PackName>,
-    /// Segments that may be packed, and belong to a pack in whose range others may not yet.
+    /// Number of segments that may be packed, but whose pack includes segments that may not be packed yet.
     pub unfilled_segments: u64,
-    /// Segments that may be packed, and have none beside them in the range of their pack: a pack of one is no use.
+    /// Number of segments that may be packed, but have no neighbor in the range of their pack.
     pub single_segments: u64,
 }
 
@@ -71,7 +73,8 @@ fn plan_timeline(timeline: Timeline, numbers: &[u64], before: u64, rules: &Rules
     if segments < MIN_SEGMENTS {
         return;
     }
-    // Which pack of the log a segment belongs to. The last one of a log may be shorter.
+    // Identifies the pack of a segment by the 4 GB of WAL and the pack's index in it. The last pack in these
+    // 4 GB may be shorter.
     let group_of = |number: u64| (number / in_log, number % in_log / segments);
     let group_end =
         |number: u64| (number / in_log * in_log) + ((number % in_log / segments + 1) * segments).min(in_log);
@@ -103,9 +106,10 @@ fn plan_timeline(timeline: Timeline, numbers: &[u64], before: u64, rules: &Rules
     close(&mut run);
 }
 
-/// For each timeline, the segment after the last one that holds something of a moment or of one before it.
+/// Returns, for each timeline, the number after the last segment with a record at or before a moment.
 ///
-/// Everything before that is as old, unless the server's clock was set: then more or less is packed, and nothing is wrong with that.
+/// Earlier segments are at least as old, unless the server's clock was reset. In that case more or fewer
+/// segments are packed, which is harmless.
 pub(super) fn ends_before(
     archive: &Archive,
     stored: &Stored,
@@ -123,7 +127,7 @@ pub(super) fn ends_before(
             continue;
         }
         let contents = match object::read_contents(archive.store(), object, bytes) {
-            // Packed or pruned since it was listed: what is before it says as much.
+            // Packed or pruned since the listing. Earlier objects give the same answer.
             Err(error) if error.is_not_found() => continue,
             other => other?,
         };
@@ -136,7 +140,7 @@ pub(super) fn ends_before(
     Ok(ends)
 }
 
-/// The last moment that a segment's records name.
+/// Returns the latest time in a segment's records.
 fn newest_time(contents: &Contents) -> Option<i64> {
     let checkpoints = contents.checkpoints.iter().map(|checkpoint| checkpoint.time);
     let points = contents.restore_points.iter().map(|point| point.time);
@@ -177,14 +181,14 @@ mod tests {
     #[test]
     fn no_pack_crosses_a_log_or_a_gap() {
         assert_eq!(ranges(&stored(250..=263), 6, 0, true), [(250, 251), (252, 255), (256, 261), (262, 263)]);
-        // A single segment between gaps is no pack.
+        // A single segment between gaps is not packed.
         let gaps = stored([8, 9, 10, 12, 14, 15, 16, 17, 30]);
         assert_eq!(ranges(&gaps, 8, 0, false), [(8, 10), (14, 15), (16, 17)]);
     }
 
     #[test]
     fn each_segment_is_in_a_run_or_counted_as_single_or_unfilled() {
-        // 1 and 12 have none beside them; the pack of 30 may still be filled.
+        // 1 and 12 have no neighbor; the pack of 30 may still be filled.
         let all = stored([1, 8, 9, 10, 12, 14, 15, 16, 17, 30]);
         let counts = |left: &BTreeSet<Timeline>| {
             let rules = Rules { size: SIZE, segments: 8, keep: 0, ends: None, left };
@@ -194,7 +198,7 @@ mod tests {
             (plan.single_segments, plan.unfilled_segments)
         };
         assert_eq!(counts(&BTreeSet::new()), (2, 1));
-        // Nothing more is expected of a timeline that was left.
+        // No more segments are expected on a timeline that has ended.
         assert_eq!(counts(&BTreeSet::from([1])), (3, 0));
     }
 

@@ -1,5 +1,5 @@
-//! What is in two objects: a process was killed between storing a pack and removing its segments' own objects, or packs of other
-//! sizes were asked for.
+//! Removes duplicates: segments in two objects, because a process was killed before removing the segments'
+//! own objects, or because the size of packs was changed.
 
 use walden_format::lsn::SegmentName;
 use walden_source::error_text;
@@ -11,8 +11,8 @@ use crate::store::Cause;
 use crate::stored::name::{ArchivedFile, Object, PackName};
 use crate::stored::object::{self, Finding, ObjectError, ObjectReader, to_hex};
 
-/// Removes objects whose segments are all in one pack, which is decoded and compared first. What is not the same is left as it is
-/// and reported.
+/// Removes objects whose segments are all in one pack, after decoding the pack and comparing them. Differing
+/// objects are kept and reported.
 pub(super) fn tidy(
     archive: &Archive,
     stored: &mut Stored,
@@ -28,7 +28,7 @@ pub(super) fn tidy(
         let input = ObjectReader::new(archive.store(), pack.key(), bytes);
         let hashes = match decode_members(pack, input) {
             Ok(hashes) => hashes,
-            // Another process tidies, or prunes.
+            // Another process tidies or prunes.
             Err(error) if error.is_not_found() => continue,
             Err(ObjectError::Store(error)) => return Err(error.into()),
             Err(error) => {
@@ -64,7 +64,7 @@ pub(super) fn tidy(
     Ok(())
 }
 
-/// The objects whose segments are all in a pack.
+/// Returns the objects whose segments are all in the pack.
 fn objects_within(stored: &Stored, pack: PackName) -> Vec<(Object, u64)> {
     let singles = stored.singles.range(pack.first..=pack.last);
     let singles = singles.map(|(name, bytes)| (Object::File(ArchivedFile::Segment(*name)), *bytes));
@@ -72,7 +72,7 @@ fn objects_within(stored: &Stored, pack: PackName) -> Vec<(Object, u64)> {
     singles.chain(packs.map(|(other, bytes)| (Object::Pack(*other), *bytes))).collect()
 }
 
-/// Compares an object's summaries with the hashes of a pack's segments, of which `first` is the first.
+/// Compares an object's summaries with the hashes of a pack's segments, which start with `first`.
 fn is_same(
     archive: &Archive,
     object: Object,

@@ -1,10 +1,11 @@
-//! Removal of WAL that no kept base backup needs.
+//! Removes WAL that no kept base backup needs.
 //!
-//! A backup needs everything from its start on, on its timeline and on all that descend from it. So a single position decides: where
-//! the WAL of the oldest kept backup begins. What lies before it on any timeline is of no use to any of them, and what lies behind it
-//! stays, as do all histories and every pack of which something stays. Backups count only if the archive has the WAL that makes them
-//! consistent. If several timelines continue, a rule that counts backups applies to each of them. The last backup that leads to a
-//! timeline newer than those of all kept backups is kept too, unless the user chose the position.
+//! A backup needs all WAL from its start, on its timeline and on every descendant. So a single position
+//! decides: the start of the oldest kept backup's WAL. Earlier WAL on any timeline is useless to all kept
+//! backups. Later WAL is kept, as are all histories and every pack with at least one kept segment. A backup
+//! counts only if the archive has the WAL that makes it consistent. If several timelines continue, a rule
+//! that counts backups applies to each of them. For a timeline that is newer than those of all kept backups,
+//! the last backup that leads to it is also kept, unless the user chose the position.
 
 mod plan;
 
@@ -23,28 +24,29 @@ use crate::inventory::snapshot::Snapshot;
 use crate::out::log::stretches;
 use crate::stored::name::{ArchivedFile, Object, WAL};
 
-/// What is kept.
+/// The rule for keeping backups.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Rule {
-    /// So many backups.
+    /// Keeps this many backups.
     KeepBackups(u64),
-    /// What recovery to any moment since then needs: microseconds since 1970-01-01 00:00:00 UTC, and how long that is before now.
+    /// Keeps the WAL for recovery to any moment since `moment`.
     KeepSince {
-        /// The moment.
+        /// The moment, in microseconds since 1970-01-01 00:00:00 UTC.
         moment: i64,
         /// Microseconds from the moment to now.
         age: i64,
     },
-    /// A backup, by its label, the name of its history file or its path, and all later ones.
+    /// Keeps a backup and all later ones. The backup is identified by its label, the name of its history
+    /// file, or its path.
     OlderThanBackup(String),
-    /// All backups that start in a segment or later.
+    /// Keeps all backups that start in this segment or later.
     OlderThanSegment(SegmentName),
-    /// All backups that start at a position or later.
+    /// Keeps all backups that start at this position or later.
     OlderThanPosition(Lsn),
 }
 
 impl Rule {
-    /// The user named what goes.
+    /// Returns whether the user chose the position.
     fn is_explicit(&self) -> bool {
         match self {
             Rule::KeepBackups(_) | Rule::KeepSince { .. } => false,
@@ -53,74 +55,74 @@ impl Rule {
     }
 }
 
-/// What was removed and what stays.
+/// Result of pruning.
 #[derive(Clone, PartialEq, Debug, Default, Serialize)]
 pub struct Pruned {
-    /// Where the archive is.
+    /// Location of the archive.
     pub location: String,
-    /// It was done, and not only planned.
+    /// The plan was applied.
     pub is_applied: bool,
-    /// Where the first segment starts that stays: everything before it goes.
+    /// Start of the first kept segment. Everything before it is removed.
     pub kept_from: Option<String>,
-    /// Why nothing goes, if so.
+    /// The reason for removing nothing, if any.
     pub reason: Option<String>,
-    /// The backups that are known, in the order of their starts.
+    /// All known backups, ordered by their starts.
     pub backups: Vec<BackupState>,
-    /// By timeline, what goes and what stays.
+    /// Removed and kept WAL by timeline.
     pub timelines: Vec<TimelineState>,
-    /// Objects that go: segments, packs, partial segments and backup history files.
+    /// Number of removed objects: segments, packs, partial segments and backup history files.
     pub removed_objects: u64,
-    /// Their bytes.
+    /// Their size in bytes.
     pub removed_bytes: u64,
-    /// What the user should know.
+    /// Warnings for the user.
     pub warnings: Vec<String>,
 }
 
-/// A backup, and what becomes of it.
+/// A backup and the decision about it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct BackupState {
-    /// The backup history file's name, or the path of its manifest.
+    /// Name of the backup history file, or path of the manifest.
     pub name: String,
     /// Its label.
     pub label: Option<String>,
-    /// The timeline of its start.
+    /// Timeline of its start.
     pub timeline: Timeline,
-    /// Where its WAL begins.
+    /// Start of its WAL.
     pub start: String,
-    /// When it was finished, at the latest: microseconds since 1970-01-01 00:00:00 UTC.
+    /// Latest possible time of completion, in microseconds since 1970-01-01 00:00:00 UTC.
     pub time: Option<i64>,
-    /// Of an incremental backup, where the backup starts that it needs.
+    /// Start of the backup that this incremental backup needs.
     pub incremental_from: Option<String>,
     /// Why it does not count, if so.
     pub problem: Option<String>,
-    /// Its WAL stays.
+    /// Its WAL is kept.
     pub is_kept: bool,
 }
 
-/// What becomes of a timeline's WAL.
+/// The decision about a timeline's WAL.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
 pub struct TimelineState {
     /// The timeline.
     pub timeline: Timeline,
-    /// Segments that go.
+    /// Number of removed segments.
     pub removed_segments: u64,
-    /// The objects that go.
+    /// Number of removed objects.
     pub removed_objects: u64,
-    /// Their bytes.
+    /// Their size in bytes.
     pub removed_bytes: u64,
-    /// The first and the last segment that go.
+    /// First and last removed segment.
     pub removed_range: Option<(String, String)>,
-    /// Segments that stay.
+    /// Number of kept segments.
     pub kept_segments: u64,
-    /// The objects that stay.
+    /// Number of kept objects.
     pub kept_objects: u64,
-    /// Their bytes.
+    /// Their size in bytes.
     pub kept_bytes: u64,
-    /// The first and the last segment that stay.
+    /// First and last kept segment.
     pub kept_range: Option<(String, String)>,
 }
 
-/// What is to be removed, and in which order.
+/// The planned removals, in order.
 #[derive(Clone, Debug)]
 pub struct Plan {
     pruned: Pruned,
@@ -128,16 +130,16 @@ pub struct Plan {
 }
 
 impl Pruned {
-    /// Nothing is missing of what is kept, and backups were found to go by.
+    /// Returns whether the kept WAL is complete and backups were found.
     pub fn is_good(&self) -> bool {
         self.warnings.is_empty()
     }
 }
 
-/// Plans what may be removed; nothing is changed. `on_disk` are backups that were found where they are kept: if there are any, only
-/// these count.
+/// Plans the removals without changing anything. `on_disk` are the backups found on disk. If there are any,
+/// only these count.
 ///
-/// # Errors
+/// # Errors The store's errors, and an archive that cannot be interpreted.
 /// The store's, and an archive that cannot be understood.
 pub fn plan(archive: &Archive, rule: &Rule, on_disk: Vec<Backup>) -> Result<Plan, ArchiveError> {
     let size = archive.segment_size()?;
@@ -178,11 +180,12 @@ pub fn plan(archive: &Archive, rule: &Rule, on_disk: Vec<Backup>) -> Result<Plan
         }
     };
     pruned.kept_from = first_kept.map(|number| size.start_of(number).to_string());
-    // Without a position, all stays.
+    // Without a position, everything is kept.
     let cut = first_kept.unwrap_or(0);
     pruned.add_backups(&backups, states, cut, first_kept, size);
     let cuts = Cuts::new(cut, &objects, &histories, size);
-    // Also where nothing goes: all of it is kept then. What is missing before what stays would go as well.
+    // Also checked if nothing is removed, because then everything is kept. Gaps before the first kept object
+    // do not matter.
     let gaps =
         find_gaps(archive, &objects, &backups, &histories, |object| !cuts.removes_object(object, size))?;
     pruned.warnings.extend(gaps.iter().filter(|(_, gap)| gap.is_new()).map(describe_gap));
@@ -215,15 +218,16 @@ fn find_gaps(
     Ok(gaps::missing_among(kept, histories, &newest_known, size, &acknowledged))
 }
 
-/// The number of the first segment that stays, by timeline.
+/// The number of the first kept segment, by timeline.
 struct Cuts {
     cut: u64,
     earlier: BTreeMap<Timeline, u64>,
 }
 
 impl Cuts {
-    /// A pack of which something stays, stays as a whole. If it has the segment before another timeline's first one, that one stays from
-    /// its beginning too, and so do those that descend from it: what lies between would be missing for everyone who finds both.
+    /// Keeps a pack as a whole if any of its segments is kept. If WAL kept before the cut leads to the start
+    /// of another timeline, that timeline is also kept from its start, and so are its descendants. Otherwise
+    /// the segments between would be reported as a gap.
     fn new(
         cut: u64,
         objects: &BTreeMap<Object, u64>,
@@ -235,7 +239,7 @@ impl Cuts {
         for object in objects.keys() {
             of_timelines.entry(object.timeline()).or_default().push(*object);
         }
-        // The number of the first segment of each timeline that stays. Ascending: a timeline's ancestors come before it.
+        // First kept segment of each timeline. In ascending order, so that a timeline's ancestors precede it.
         let mut first_kept: BTreeMap<Timeline, u64> = BTreeMap::new();
         for (timeline, objects) in of_timelines {
             let ancestors = gaps::ancestors_of(timeline, histories);
@@ -255,7 +259,7 @@ impl Cuts {
         cuts
     }
 
-    /// Whether an object that holds segments goes.
+    /// Returns whether an object with segments is removed.
     fn removes_object(&self, object: Object, size: SegmentSize) -> bool {
         let last = match object {
             Object::File(ArchivedFile::Partial(name)) => name.number(size),
@@ -264,7 +268,7 @@ impl Cuts {
         last.is_some_and(|last| self.removes(object.timeline(), last))
     }
 
-    /// Whether an object goes whose last segment has this number.
+    /// Returns whether an object is removed whose last segment has this number.
     fn removes(&self, timeline: Timeline, last: u64) -> bool {
         last < self.earlier.get(&timeline).copied().unwrap_or(self.cut)
     }
@@ -310,16 +314,15 @@ fn describe_missing_history(timeline: Timeline) -> String {
 }
 
 impl Plan {
-    /// What is planned.
+    /// Returns the plan's report.
     pub fn report(&self) -> &Pruned {
         &self.pruned
     }
 
-    /// Removes what is planned: backup history files first, then WAL from the oldest on, so that after an interruption nothing is
-    /// missing in the middle.
+    /// Applies the plan: removes backup history files first, then WAL starting with the oldest, so that an
+    /// interruption leaves no gap.
     ///
-    /// # Errors
-    /// The store's; what is left is removed by the next run.
+    /// # Errors The store's errors. The next run removes the remaining objects.
     pub fn apply(self, archive: &Archive) -> Result<Pruned, ArchiveError> {
         archive.store().remove_leftovers()?;
         for key in &self.keys {
@@ -330,7 +333,8 @@ impl Plan {
 }
 
 impl Pruned {
-    /// Returns the number of the first segment that stays, so that a rule loses no timeline that continues.
+    /// Returns the number of the first kept segment, adjusted so that a rule abandons no timeline that
+    /// continues.
     fn keep_other_timelines(&mut self, choice: &Choice<'_>, rule: &Rule, number: u64) -> u64 {
         let of_timelines = choice.kept_for_each_timeline(rule);
         let first = of_timelines.iter().map(|kept| choice.first_number(kept.backup)).fold(number, u64::min);
@@ -367,7 +371,7 @@ impl Pruned {
         }
     }
 
-    /// Counts what goes and what stays; the keys of what goes.
+    /// Counts the removed and kept objects, and returns the keys of the removed ones.
     fn divide(
         &mut self,
         objects: &BTreeMap<Object, u64>,
@@ -384,7 +388,8 @@ impl Pruned {
             }
         }
         let mut timelines: BTreeMap<Timeline, TimelineState> = BTreeMap::new();
-        // In the order of positions and not of timelines: after an interruption, no timeline begins later than the one before it.
+        // Ordered by position rather than timeline, so that after an interruption no timeline starts later
+        // than its predecessor.
         let mut removed: Vec<(u64, Object)> = Vec::new();
         for (&object, &bytes) in objects {
             let (first, last) = match object {

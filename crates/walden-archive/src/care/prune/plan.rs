@@ -1,4 +1,4 @@
-//! Which backups count, and where the WAL of the oldest kept one begins.
+//! Determines which backups count, and where the WAL of the oldest kept one starts.
 
 use std::collections::BTreeMap;
 
@@ -9,10 +9,11 @@ use super::Rule;
 use crate::care::backup::{Backup, WalRange};
 use crate::stored::name::{ArchivedFile, Object};
 
-/// Which segments the archive has.
+/// The archive's segments.
 pub(super) struct Segments {
     size: SegmentSize,
-    /// By timeline, ranges of numbers in ascending order that neither touch nor overlap; each up to and with its last number.
+    /// For each timeline, inclusive ranges of segment numbers in ascending order that neither touch nor
+    /// overlap.
     ranges: BTreeMap<Timeline, Vec<(u64, u64)>>,
     /// Partial segments.
     partial: Vec<(Timeline, u64)>,
@@ -21,7 +22,7 @@ pub(super) struct Segments {
 impl Segments {
     pub fn new(objects: &BTreeMap<Object, u64>, size: SegmentSize) -> Segments {
         let mut segments = Segments { size, ranges: BTreeMap::new(), partial: Vec::new() };
-        // They are in the order of their first segments.
+        // Sorted by their first segments.
         for object in objects.keys() {
             if let Object::File(ArchivedFile::Partial(name)) = object {
                 segments.partial.extend(name.number(size).map(|number| (name.timeline, number)));
@@ -37,7 +38,7 @@ impl Segments {
         segments
     }
 
-    /// The number of the last complete segment of a timeline.
+    /// Returns the number of a timeline's last complete segment.
     fn last_of(&self, timeline: Timeline) -> Option<u64> {
         self.ranges.get(&timeline)?.last().map(|range| range.1)
     }
@@ -48,10 +49,10 @@ impl Segments {
         ranges.get(at).is_some_and(|range| range.0 <= number)
     }
 
-    /// Why recovery cannot make a backup consistent, if so: the first segment that is missing.
+    /// Returns the reason why recovery cannot make a backup consistent, such as the first missing segment.
     pub fn problem_of(&self, backup: &Backup) -> Option<String> {
         if backup.ranges.last().is_some_and(|range| range.end.is_none()) {
-            // Also one that is being taken now.
+            // Includes a backup that is in progress.
             return Some(
                 "where it ends is not known: its history file is empty, or it has no manifest".to_owned(),
             );
@@ -64,27 +65,28 @@ impl Segments {
         let first = self.size.segment_of(range.start);
         let last =
             range.end.map_or(first, |end| self.size.segment_of(Lsn(end.0.saturating_sub(1)))).max(first);
-        // The segment in which a timeline was left is complete on the one that left it.
+        // A timeline's last segment is complete on the timeline that continues it.
         let has = |number: u64| {
             let mut later = timelines.iter().filter(|timeline| **timeline >= range.timeline);
             later.any(|&timeline| self.has(timeline, number))
                 || (number == last && self.partial.contains(&(range.timeline, number)))
         };
-        // Each number is one of a range that the archive has, or the search ends.
+        // Each number is in a range that the archive has, or the search ends.
         let missing = (first..=last).find(|&number| !has(number))?;
         Some(format!("{} is not in the archive", SegmentName::new(range.timeline, missing, self.size)))
     }
 }
 
-/// The backup that an incremental one was taken from.
+/// Returns the backup on which an incremental one is based.
 pub(super) fn parent_of<'a>(backups: &'a [Backup], backup: &Backup) -> Option<&'a Backup> {
     let from = backup.incremental_from?;
-    // Starts descend from each backup to the one that it was taken from.
+    // A backup always starts after the one on which it is based.
     let is_parent = |other: &&Backup| other.start().1 == from && other.start() < backup.start();
     backups.iter().rev().find(is_parent)
 }
 
-/// For each backup, why it does not count: also if the one that it was taken from does not. They are in the order of their starts.
+/// Returns, for each backup, why it does not count, including because the backup on which it is based does
+/// not count. `backups` are ordered by their starts.
 pub(super) fn with_parents(backups: &[Backup], mut problems: Vec<Option<String>>) -> Vec<Option<String>> {
     for (at, backup) in backups.iter().enumerate() {
         let Some(from) = backup.incremental_from.filter(|_| problems[at].is_none()) else { continue };
@@ -102,10 +104,10 @@ pub(super) fn with_parents(backups: &[Backup], mut problems: Vec<Option<String>>
     problems
 }
 
-/// Why nothing is removed.
+/// The reason for removing nothing.
 pub(super) struct Reason {
     pub text: String,
-    /// It is not only that there is nothing to remove.
+    /// The reason is a problem, not merely that there is nothing to remove.
     pub is_warning: bool,
 }
 
@@ -119,21 +121,21 @@ impl Reason {
     }
 }
 
-/// What is chosen from.
+/// The input for choosing backups.
 pub(super) struct Choice<'a> {
-    /// In the order of their starts.
+    /// All backups, ordered by their starts.
     pub backups: &'a [Backup],
-    /// For each, why it does not count.
+    /// For each backup, why it does not count.
     pub problems: &'a [Option<String>],
     pub size: SegmentSize,
     pub segments: &'a Segments,
-    /// The last commit that the archive has.
+    /// Time of the last commit in the archive.
     pub newest: Option<i64>,
-    /// The timelines that have segments or a history, each with those that it descends from before it.
+    /// Each timeline with segments or a history, preceded by its ancestors.
     pub lines: &'a [Vec<Stretch>],
 }
 
-/// A timeline to which no kept backup leads, and the last backup that does.
+/// A timeline that no kept backup leads to, and the last backup that does.
 pub(super) struct LastBackupOfTimeline<'a> {
     pub timeline: Timeline,
     pub backup: &'a Backup,
@@ -145,12 +147,12 @@ pub(super) struct KeptForTimeline<'a> {
     pub backup: &'a Backup,
 }
 
-/// The timeline to which a line leads.
+/// Returns the timeline at the end of a line.
 fn timeline_of_line(line: &[Stretch]) -> Option<Timeline> {
     line.last().map(|stretch| stretch.timeline)
 }
 
-/// Whether recovery from a backup reaches the last timeline of a line.
+/// Returns whether recovery from a backup reaches the last timeline of a line.
 fn leads_to(backup: &Backup, line: &[Stretch]) -> bool {
     backup.ranges.iter().all(|range| {
         let stretch = line.iter().find(|stretch| stretch.timeline == range.timeline);
@@ -161,7 +163,7 @@ fn leads_to(backup: &Backup, line: &[Stretch]) -> bool {
 }
 
 impl<'a> Choice<'a> {
-    /// The number of the first segment that stays by a rule.
+    /// Returns the number of the first segment that a rule keeps.
     pub fn first_kept(&self, rule: &Rule) -> Result<u64, Reason> {
         let counted = self.counted();
         let kept: Vec<&Backup> = match rule {
@@ -178,7 +180,8 @@ impl<'a> Choice<'a> {
             Rule::KeepSince { moment, age } => self.since(&counted, *moment, *age)?,
             Rule::OlderThanBackup(wanted) => self.backup_and_later(&counted, wanted)?,
         };
-        // Of the earliest start: on another timeline, an earlier backup may begin at a later position.
+        // The earliest start counts, because on another timeline an earlier backup may start at a later
+        // position.
         let first = kept.iter().map(|backup| self.first_number(backup)).min();
         first.ok_or_else(|| Reason::warning("no backup is kept: nothing is removed".to_owned()))
     }
@@ -188,10 +191,11 @@ impl<'a> Choice<'a> {
         all.filter(|(_, problem)| problem.is_none()).map(|(backup, _)| backup).collect()
     }
 
-    /// The timelines to which only backups lead that start before a segment. After a failover, the new primary may write one of them,
-    /// while the old one goes on: that is not for a rule to decide by which backup is the newest.
+    /// Returns the timelines that only backups starting before a segment lead to. After a failover, the new
+    /// primary may write one of them while the old one continues. So a rule must not abandon a timeline
+    /// merely because its backups are older.
     ///
-    /// A timeline that is older than one of a kept backup was left for that, unless it continues.
+    /// A timeline older than that of a kept backup counts as abandoned unless it continues.
     pub fn last_backups_before(&self, cut: u64) -> Vec<LastBackupOfTimeline<'a>> {
         let counted = self.counted();
         let (kept, removed): (Vec<&Backup>, Vec<&Backup>) =
@@ -210,7 +214,7 @@ impl<'a> Choice<'a> {
         newer.collect()
     }
 
-    /// The timelines that have segments after the last switch away from them.
+    /// Returns the timelines that have segments after the last switch away from them.
     fn continuing_lines(&self) -> Vec<&'a Vec<Stretch>> {
         let mut left_in: BTreeMap<Timeline, u64> = BTreeMap::new();
         for stretch in self.lines.iter().flatten() {
@@ -228,8 +232,9 @@ impl<'a> Choice<'a> {
         self.lines.iter().filter(continues).collect()
     }
 
-    /// Applies a rule that counts backups to each timeline that continues, if there are several. The archive does not show which of
-    /// them a live server writes: a promoted copy may archive into the archive of its primary. A timeline with too few backups keeps all of them.
+    /// Applies a rule that counts backups to each timeline that continues, if there are several. The archive
+    /// does not show which of them a live server writes: a promoted copy may share the archive with its
+    /// primary. A timeline with too few backups keeps all of them.
     pub fn kept_for_each_timeline(&self, rule: &Rule) -> Vec<KeptForTimeline<'a>> {
         let lines = self.continuing_lines();
         if lines.len() < 2 {
@@ -252,18 +257,20 @@ impl<'a> Choice<'a> {
         lines.into_iter().filter_map(first_of_line).collect()
     }
 
-    /// The number of the segment in which a backup's WAL begins.
+    /// Returns the number of the segment in which a backup's WAL starts.
     fn number(&self, backup: &Backup) -> u64 {
         self.size.segment_of(backup.start().1)
     }
 
-    /// The same of the first of the backups that a backup needs: an incremental one needs the one that it was taken from, and so on.
+    /// Returns the number of the first segment that a backup needs, including the chain of backups on which
+    /// an incremental one is based.
     pub fn first_number(&self, backup: &Backup) -> u64 {
         let needed = std::iter::successors(Some(backup), |backup| parent_of(self.backups, backup));
         needed.map(|backup| self.number(backup)).min().unwrap_or_else(|| self.number(backup))
     }
 
-    /// The newest backups, so many of them full ones: an incremental one is of no use without the full one that it leads back to.
+    /// Returns the newest backups, including `count` full ones. Incremental backups do not count, because
+    /// they are useless without the full backup on which they are based.
     fn newest_of<'b>(counted: &[&'b Backup], count: u64) -> Result<Vec<&'b Backup>, Reason> {
         let is_full = |backup: &Backup| backup.incremental_from.is_none();
         let full: Vec<usize> = (0..counted.len()).filter(|&at| is_full(counted[at])).collect();
@@ -278,11 +285,13 @@ impl<'a> Choice<'a> {
         Ok(full.get(first).map_or_else(Vec::new, |&at| counted[at..].to_vec()))
     }
 
-    /// The last backup that was finished before a moment, from which recovery to that moment starts, and all later ones.
+    /// Returns the last backup that was completed before a moment, where recovery to that moment starts, and
+    /// all later ones.
     ///
-    /// Where clocks were set, times do not ascend with positions: a backup is the last one only if all before it were finished before
-    /// the moment too. And days count back from the last commit in the archive if that is earlier than now: a clock that is ahead
-    /// here, or archiving that has stopped, must not make everything old.
+    /// Clocks may have been reset, so times need not increase with positions: a backup qualifies only if all
+    /// earlier ones were also completed before the moment. The age is relative to the last commit in the
+    /// archive if that is earlier than now. Otherwise a fast clock on this machine, or stopped archiving,
+    /// would make everything old.
     fn since<'b>(&self, counted: &[&'b Backup], moment: i64, age: i64) -> Result<Vec<&'b Backup>, Reason> {
         let moment = self.newest.map_or(moment, |newest| moment.min(newest.saturating_sub(age)));
         let is_before = |backup: &&&Backup| backup.time.is_some_and(|time| time <= moment);
@@ -323,7 +332,7 @@ impl<'a> Choice<'a> {
         }
     }
 
-    /// An end that the user chose. If backups are known, one that counts must be left.
+    /// Returns the position that the user chose. If backups are known, at least one that counts must be kept.
     fn older_than(&self, counted: &[&Backup], number: Option<u64>) -> Result<u64, Reason> {
         let Some(number) = number else {
             let bytes = self.size.bytes();
@@ -334,7 +343,7 @@ impl<'a> Choice<'a> {
             let text = "no backup that counts starts there or later: nothing is removed";
             return Err(Reason::warning(text.to_owned()));
         }
-        // An incremental backup that stays keeps those that it leads back to.
+        // A kept incremental backup keeps the chain of backups on which it is based.
         let kept = counted.iter().filter(|backup| self.number(backup) >= number);
         Ok(kept.map(|backup| self.first_number(backup)).fold(number, u64::min))
     }
