@@ -1,8 +1,8 @@
-//! Base backups: where recovery from one starts, and how their files are unpacked.
+//! Reads where recovery from a base backup starts, and unpacks base backups.
 //!
-//! A base backup is a folder in plain format, a folder or file in `pg_basebackup`'s tar format, or the data directory of a stopped
-//! server. Where it starts is in its `backup_label` (`build_backup_content` in `xlogbackup.c`), and from where on it is consistent in
-//! its manifest.
+//! A base backup is a folder in plain format, a folder or file in the tar format of `pg_basebackup`, or the
+//! data directory of a stopped server. Its `backup_label` states where it starts (`build_backup_content` in
+//! `xlogbackup.c`), and its manifest states where it becomes consistent.
 
 use std::fs;
 use std::io::{self, BufReader, Read};
@@ -15,9 +15,9 @@ use walden_source::regular_file;
 
 use crate::stored::backup_files::{LABEL, Label, MANIFEST, Manifest, read_bounded};
 
-/// The largest accepted label, in bytes.
+/// Largest accepted label, in bytes.
 const MAX_LABEL_BYTES: u64 = 1 << 20;
-/// How archives of the tar format end, and how they are compressed: as `pg_basebackup` does, and as users do later.
+/// Suffixes of tar files and their compression, as produced by `pg_basebackup` or by users later.
 const TAR_ENDINGS: &[(&str, Compression)] = &[
     (".tar", Compression::None),
     (".tar.gz", Compression::Gzip),
@@ -33,35 +33,36 @@ const TAR_ENDINGS: &[(&str, Compression)] = &[
     (".tbz", Compression::Bzip2),
 ];
 
-/// Why a base backup cannot be used.
+/// Reasons for rejecting a base backup.
 #[derive(Debug, thiserror::Error)]
 pub enum BaseError {
     /// A file cannot be read or written.
     #[error("cannot use {}", path.display())]
     Io {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Why.
+        /// The error of the file system.
         #[source]
         source: io::Error,
     },
-    /// It is no base backup.
+    /// The path is not a base backup.
     #[error("cannot use {} as a base backup: expected {expected}, found {found}", path.display())]
     NotOne {
         /// The path.
         path: PathBuf,
-        /// What would be one.
+        /// The expected content.
         expected: &'static str,
-        /// What is there.
+        /// The actual content.
         found: String,
     },
-    /// It is not a data directory that can be used.
+    /// The data directory is unusable.
     #[error(transparent)]
     DataDir(#[from] DataDirError),
 }
 
 impl BaseError {
-    /// The same of a file by the name that its user knows, such as that of an archived one that was fetched to be read.
+    /// Replaces the path in the error by the name that the user knows, for example if an archived file was
+    /// fetched to a temporary one.
     #[must_use]
     pub fn of(self, name: &Path) -> BaseError {
         let path = name.to_owned();
@@ -73,26 +74,25 @@ impl BaseError {
     }
 }
 
-/// Where recovery from a base backup starts.
+/// The start of recovery from a base backup.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct BackupStart {
-    /// The position from which the log is replayed.
+    /// LSN at which replay starts.
     pub start: Lsn,
-    /// The timeline there.
+    /// Timeline of the start.
     pub timeline: Option<Timeline>,
-    /// The position up to which the log has to be replayed before the files are consistent, if it is known.
+    /// LSN that replay must reach to make the files consistent, if known.
     pub end: Option<Lsn>,
-    /// The timeline of that position, if it is known: a standby may follow its primary to another one during a backup.
+    /// Timeline of this LSN, if known. A standby may follow its primary to another timeline during a backup.
     pub end_timeline: Option<Timeline>,
-    /// The cluster, if it is known.
+    /// System identifier of the cluster, if known.
     pub system_identifier: Option<u64>,
 }
 
 impl BackupStart {
-    /// Reads where a backup starts: from a folder, a tar archive, a `backup_label`, a manifest, or a backup history file.
+    /// Reads the start from a folder, a tar file, a `backup_label`, a manifest, or a backup history file.
     ///
-    /// # Errors
-    /// It is none of these.
+    /// # Errors The path is not one of these.
     pub fn read(path: &Path) -> Result<BackupStart, BaseError> {
         let found = fs::metadata(path).map_err(|source| BaseError::Io { path: path.to_owned(), source })?;
         if !found.is_dir() {
@@ -119,10 +119,9 @@ impl BackupStart {
         Ok(start)
     }
 
-    /// Reads a `backup_label` or a backup history file.
+    /// Parses a `backup_label` or a backup history file.
     ///
-    /// # Errors
-    /// What was expected and is not there.
+    /// # Errors The expected content that is missing.
     pub fn of_label(text: &str) -> Result<BackupStart, &'static str> {
         let label = Label::parse(text.as_bytes());
         if label.is_incremental {
@@ -133,7 +132,7 @@ impl BackupStart {
             start: label.start.ok_or(expected)?,
             timeline: Some(label.timeline.ok_or(expected)?),
             end: label.stop,
-            // PostgreSQL archives where a backup ended of primaries alone, which stay on their timeline.
+            // PostgreSQL archives the end of a backup only for primaries, which stay on their timeline.
             end_timeline: label.stop.and(label.timeline),
             system_identifier: None,
         })
@@ -171,7 +170,7 @@ fn of_file(path: &Path) -> Result<BackupStart, BaseError> {
     BackupStart::of_label(&text).map_err(|expected| not_one(expected, found().collect()))
 }
 
-/// The files of a server that was stopped cleanly are consistent as they are.
+/// Reads a data directory. The files of a cleanly stopped server are consistent.
 fn of_data_directory(path: &Path) -> Result<BackupStart, BaseError> {
     let data = DataDir::open(path)?;
     let control = data.control();
@@ -196,7 +195,7 @@ fn compression_of(path: &Path) -> Option<Compression> {
     TAR_ENDINGS.iter().find(|(ending, _)| name.ends_with(ending)).map(|(_, compression)| *compression)
 }
 
-/// The archive of the data directory itself, in a folder of the tar format.
+/// Finds the tar file of the data directory itself in a backup in tar format.
 fn base_tar(folder: &Path) -> Option<(PathBuf, Compression)> {
     let at = |(ending, compression): &(&str, Compression)| {
         let path = folder.join(format!("base{ending}"));
@@ -210,7 +209,7 @@ fn open_tar(path: &Path, compression: Compression) -> Result<tar::Archive<Segmen
     Ok(tar::Archive::new(open_path(path, compression).map_err(io)?))
 }
 
-/// `pg_basebackup` writes the label first.
+/// Reads the label from a tar file. `pg_basebackup` writes the label first.
 fn of_tar(path: &Path, compression: Compression) -> Result<BackupStart, BaseError> {
     let io = |source| BaseError::Io { path: path.to_owned(), source };
     let not_one = |expected, found| BaseError::NotOne { path: path.to_owned(), expected, found };
@@ -229,16 +228,15 @@ fn of_tar(path: &Path, compression: Compression) -> Result<BackupStart, BaseErro
     Err(not_one("backup_label in the archive", "none".to_owned()))
 }
 
-/// Whether a backup is in tar format, and has to be unpacked before its files can be read.
+/// Returns whether a backup is in tar format and must be unpacked before its files can be read.
 pub fn is_tar(path: &Path) -> bool {
     path.is_file() || base_tar(path).is_some()
 }
 
-/// Unpacks a backup in tar format: the data directory into `folder`, tablespaces into folders in its `pg_tblspc`. WAL that the
-/// backup has of its own is left out.
+/// Unpacks a backup in tar format: the data directory to `folder`, and tablespaces to folders in its
+/// `pg_tblspc`. The backup's own WAL is omitted.
 ///
-/// # Errors
-/// It is not in tar format, or damaged, or the file system's errors.
+/// # Errors The backup is damaged or not in tar format, or the file system failed.
 pub fn unpack(path: &Path, folder: &Path) -> Result<(), BaseError> {
     let base = if path.is_file() {
         compression_of(path).map(|compression| (path.to_owned(), compression))
@@ -265,7 +263,7 @@ pub fn unpack(path: &Path, folder: &Path) -> Result<(), BaseError> {
     Ok(())
 }
 
-/// Links to tablespaces are left out: they lead to the original's.
+/// Unpacks a tar file. Omits links to tablespaces, because they point to the original's.
 fn unpack_one(path: &Path, compression: Compression, folder: &Path) -> Result<(), BaseError> {
     let io = |source| BaseError::Io { path: path.to_owned(), source };
     fs::create_dir_all(folder).map_err(io)?;
@@ -273,7 +271,7 @@ fn unpack_one(path: &Path, compression: Compression, folder: &Path) -> Result<()
     for entry in archive.entries().map_err(io)? {
         let mut entry = entry.map_err(io)?;
         if entry.header().entry_type().is_file() || entry.header().entry_type().is_dir() {
-            // Nothing is unpacked outside of the folder, whatever the archive says.
+            // `unpack_in` writes nothing outside the folder, whatever the paths in the tar file.
             entry.unpack_in(folder).map_err(io)?;
         }
     }
@@ -333,7 +331,7 @@ mod tests {
             (Lsn(0x200_0028), Some(1), Some(Lsn(0x300_0100)), Some(2))
         );
         assert_eq!(start.system_identifier, Some(7));
-        // A manifest confirms itself.
+        // A manifest contains its own checksum.
         let changed = fs::read_to_string(&manifest).unwrap().replace("0/3000100", "0/3000200");
         fs::write(&manifest, changed).unwrap();
         assert!(BackupStart::read(&manifest).unwrap_err().to_string().contains("SHA-256"));
@@ -365,7 +363,7 @@ mod tests {
         let target = folder.path().join("target");
         unpack(folder.path(), &target).unwrap();
         assert_eq!(fs::read_to_string(target.join(LABEL)).unwrap(), TEXT);
-        // As sources of the log, they are known by the same endings.
+        // The same suffixes identify tar files as sources of WAL.
         for (ending, _) in TAR_ENDINGS {
             assert_eq!(FileKind::of(&format!("base{ending}")), FileKind::BaseTar, "{ending}");
         }

@@ -1,8 +1,9 @@
-//! Archived files as plain files in a folder, as PostgreSQL named them.
+//! Exports archived files as plain files in a folder, under PostgreSQL's names.
 //!
-//! A file gets its name when it is whole and durable, and never takes the place of another: what is there with the same content
-//! counts as done, so that an export that was interrupted goes on when it is run again. Only a segment that was being written when it
-//! was exported is replaced by one with more of the same log.
+//! A file gets its name once it is complete and durable, and never replaces a different one. An existing file
+//! with the same content counts as done, so an interrupted export resumes when it is run again. The only
+//! exception is a segment that was incomplete when it was exported: it is replaced by one that contains more
+//! of the same WAL.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -28,58 +29,58 @@ use crate::store::Store;
 use crate::stored::name::{ArchivedFile, BACKUP, HISTORY, Object, WAL};
 use crate::stored::object::{self, Finding};
 
-/// Which files are exported.
+/// The files to export.
 #[derive(Clone, Copy, Debug)]
 pub struct Selection {
-    /// Only the log that ends on this timeline, from its ancestors on; else every timeline.
+    /// Exports only this timeline and its ancestors. By default, every timeline is exported.
     pub timeline: Option<Timeline>,
-    /// The first segment's number.
+    /// Number of the first segment.
     pub from: Option<u64>,
-    /// The last segment's number.
+    /// Number of the last segment.
     pub to: Option<u64>,
 }
 
-/// What is to be exported.
+/// The plan for an export.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// The files, and the objects that have them; those of one pack follow each other.
+    /// The files with their objects and stored sizes. Files of the same pack are adjacent.
     pub files: Vec<(ArchivedFile, Object, u64)>,
-    /// Segments that are being written, of which the archive has parts.
+    /// Incomplete segments, which the archive contains only in parts.
     pub begun: Vec<SegmentName>,
-    /// Segments that are missing among them.
+    /// Missing segments among the files.
     pub gaps: Vec<Gap>,
-    /// Bytes of a segment.
+    /// Segment size.
     pub size: SegmentSize,
 }
 
-/// What was exported.
+/// Result of an export.
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize)]
 pub struct Exported {
-    /// Files written.
+    /// Number of files written.
     pub written: u64,
-    /// Files that were there with the same content.
+    /// Number of files that already existed with the same content.
     pub unchanged: u64,
-    /// Segments among both.
+    /// Number of segments among both.
     pub segments: u64,
-    /// Bytes written.
+    /// Number of bytes written.
     pub written_bytes: u64,
-    /// Files that were not written as their objects are damaged: the objects, and why the files cannot be got.
+    /// Files that were not written because their objects are damaged: the objects and the reasons.
     pub damaged: Vec<Finding>,
 }
 
-/// Why files were not exported.
+/// Reasons for a failed export.
 #[derive(Debug, thiserror::Error)]
 pub enum ExportError {
-    /// The archive cannot be used, or a file not be written.
+    /// The archive cannot be read, or a file cannot be written.
     #[error(transparent)]
     Get(#[from] GetError),
-    /// The name is taken.
+    /// A different file has the same name.
     #[error("cannot write {}: expected no file of this name, or one with the archived content, found one with another content", .0.display())]
     Conflict(PathBuf),
 }
 
 impl ExportError {
-    /// What the user can do about it.
+    /// Returns a remedy for the user.
     pub fn hint(&self) -> Option<&'static str> {
         match self {
             ExportError::Get(error) => error.hint(),
@@ -91,17 +92,17 @@ impl ExportError {
 }
 
 impl Plan {
-    /// Chooses files by listing the archive.
+    /// Chooses files from a listing of the archive.
     ///
-    /// # Errors
-    /// The store's.
+    /// # Errors The store's errors.
     pub fn of(archive: &Archive, selection: &Selection) -> Result<Plan, ArchiveError> {
         let size = archive.segment_size()?;
-        // Without a private key that opens anything, each object would be named as one that cannot be read.
+        // Without a suitable private key, every object would be reported as unreadable.
         archive.unlock()?;
         let range = selection.from.unwrap_or(0)..=selection.to.unwrap_or(u64::MAX);
         let is_whole = selection.from.is_none() && selection.to.is_none();
-        // Before segments are listed: what is archived meanwhile has no parts any more, and is exported as such.
+        // Listed before the segments: a segment that is archived in the meantime has no more parts, and is
+        // exported as an archived one.
         let with_parts = parts::segments(archive)?;
         let mut plan = Plan { files: Vec::new(), begun: Vec::new(), gaps: Vec::new(), size };
         let timelines = match selection.timeline {
@@ -109,7 +110,7 @@ impl Plan {
             None => timelines(archive, &with_parts)?,
         };
         let acknowledged = gaps::all_acknowledged(archive)?;
-        // What is damaged of them is found once more where they are written, with all else.
+        // The export reports damaged histories later, with the other damaged objects.
         let (histories, _) = archive.undamaged_histories()?;
         let followed = |timeline| stretches(timeline, histories.get(&timeline));
         for listed in [HISTORY, BACKUP] {
@@ -144,10 +145,9 @@ impl Plan {
         Ok(plan)
     }
 
-    /// The files of a recovery.
+    /// Returns the plan for the files that a recovery needs.
     ///
-    /// # Errors
-    /// The store's, and a history that is gone.
+    /// # Errors The store's errors, and a history that was removed.
     pub fn of_recovery(
         archive: &Archive,
         recovery: &crate::out::recovery::Recovery,
@@ -165,7 +165,7 @@ impl Plan {
         Ok(plan)
     }
 
-    /// Adds the segments of a log that the archive has in parts alone.
+    /// Adds the WAL's segments that the archive contains only in parts.
     fn add_begun(&mut self, log: &Log, with_parts: &[SegmentName], range: &RangeInclusive<u64>) {
         let is_archived = |number| log.segments.iter().any(|segment| segment.number == number);
         let follows = |name: &&SegmentName| {
@@ -176,7 +176,7 @@ impl Plan {
         self.begun.extend(with_parts.iter().filter(follows));
     }
 
-    /// Adds segments, and what is missing between them and up to the bounds of a range that was asked for.
+    /// Adds segments, and the gaps between them and up to the bounds of the requested range.
     fn add_log(&mut self, log: &Log, range: Option<&RangeInclusive<u64>>, acknowledged: &[Acknowledgement]) {
         self.files.extend(log.segments.iter().map(|segment| (segment.file(), segment.object, segment.bytes)));
         self.gaps.extend(log.gaps(acknowledged));
@@ -192,8 +192,8 @@ impl Plan {
         }
     }
 
-    /// Adds what is missing where one timeline leads to the next, and of timelines of which nothing is left: the log of one timeline alone
-    /// does not show it.
+    /// Adds gaps between timelines, and gaps of timelines without any remaining object, which the WAL of a
+    /// single timeline does not show.
     fn add_gaps_between_timelines(
         &mut self,
         histories: &BTreeMap<Timeline, History>,
@@ -204,7 +204,7 @@ impl Plan {
         let number = |name: &str| SegmentName::parse(name)?.number(self.size);
         let known: Vec<(String, String)> =
             self.gaps.iter().map(|gap| (gap.first.clone(), gap.last.clone())).collect();
-        // Names of one timeline sort as their positions do.
+        // Names on one timeline sort by position.
         let is_known = |gap: &Gap| known.iter().any(|(first, last)| *first <= gap.last && gap.first <= *last);
         let mut found = Vec::new();
         for (timeline, gap) in gaps::missing_among(objects, histories, &BTreeMap::new(), self.size, &[]) {
@@ -219,7 +219,7 @@ impl Plan {
         self.gaps.sort_by_cached_key(|gap| gap.first.clone());
     }
 
-    /// Segments among the files.
+    /// Returns the number of segments among the files.
     pub fn segments(&self) -> u64 {
         let is_segment = |file: &&(ArchivedFile, Object, u64)| {
             matches!(file.0, ArchivedFile::Segment(_) | ArchivedFile::Partial(_))
@@ -228,18 +228,18 @@ impl Plan {
     }
 }
 
-/// All timelines that have segments or parts of them.
+/// Returns all timelines that have segments or parts of segments.
 fn timelines(archive: &Archive, with_parts: &[SegmentName]) -> Result<BTreeSet<Timeline>, ArchiveError> {
     let listed = Snapshot::take(archive.store(), &[WAL.to_owned()])?;
     let begun = with_parts.iter().map(|name| name.timeline);
     Ok(listed.objects.keys().map(|object| object.timeline()).chain(begun).collect())
 }
 
-/// Writes files into a folder, which is made if it is not there. `progress` gets the files that are done. Files of damaged objects are left
-/// out, and named in the outcome: whoever saves what can be saved needs the others.
+/// Writes files into a folder, which is created if it is missing. Calls `progress` with the number of
+/// finished files. Files of damaged objects are omitted and reported in the result, so that a user can still
+/// rescue the others.
 ///
-/// # Errors
-/// The first error that is no damage of an object. Files that are whole stay.
+/// # Errors The first error other than a damaged object. Completed files stay.
 pub fn export(
     archive: &Archive,
     plan: &Plan,
@@ -249,7 +249,8 @@ pub fn export(
 ) -> Result<Exported, ExportError> {
     let write = |source| GetError::Write { path: folder.to_owned(), source };
     fs::create_dir_all(folder).map_err(write)?;
-    // Files of one pack are one piece of work: each is decoded from the one before.
+    // The files of one pack are one unit of work, because each is decoded with the context of the previous
+    // ones.
     let is_one = |a: &(ArchivedFile, Object, u64), b: &(ArchivedFile, Object, u64)| {
         a.1 == b.1 && matches!(a.1, Object::Pack(_))
     };
@@ -309,13 +310,13 @@ impl Exported {
     }
 }
 
-/// What became of a file.
+/// Result for one file.
 enum Outcome {
-    /// It was written, with so many bytes.
+    /// The file was written with this number of bytes.
     Written(u64),
-    /// It was there with the same content.
+    /// The file already existed with the same content.
     Unchanged,
-    /// Its object is damaged.
+    /// The object is damaged.
     Damaged(Finding),
 }
 
@@ -324,10 +325,9 @@ impl Outcome {
         written.map_or(Outcome::Unchanged, Outcome::Written)
     }
 
-    /// The outcome for a file that could not be read.
+    /// Returns the result for a file that could not be read.
     ///
-    /// # Errors
-    /// The error, if it is no damage of the object.
+    /// # Errors The error, unless the object is damaged.
     fn of_error(file: ArchivedFile, object: String, source: ArchiveError) -> Result<Outcome, GetError> {
         let is_damage = source.is_damage();
         let error = GetError::Archive { name: file.to_string(), source };
@@ -338,7 +338,7 @@ impl Outcome {
     }
 }
 
-/// Writes the files of an object; `done` gets each file and what became of it.
+/// Writes the files of an object. Calls `done` with each file and its result.
 fn export_object(
     archive: &Archive,
     files: &[(ArchivedFile, Object, u64)],
@@ -353,7 +353,7 @@ fn export_object(
             continue;
         }
         let new = get::with_listed_object(archive, file, (object, bytes), |object, bytes| {
-            // A file that cannot be written is no trouble of the archive's.
+            // A failure to write the file must not be reported as an error of the archive.
             let mut output = match NewFile::create(&target) {
                 Ok(file) => Output { file, failure: None },
                 Err(error) => return Ok(Err(error)),
@@ -373,7 +373,8 @@ fn export_object(
     Ok(())
 }
 
-/// Writes what the archive has of a segment that is being written, with zeros behind; `done` as in [`export_object`].
+/// Writes the archived parts of an incomplete segment, filled up with zeros. Calls `done` as
+/// [`export_object`] does.
 fn export_begun(
     archive: &Archive,
     name: SegmentName,
@@ -405,7 +406,7 @@ fn export_begun(
     }
 }
 
-/// Decodes a file, with the reader of the pack that has it if there is one.
+/// Decodes a file. Reuses the open reader if it reads the same pack.
 fn decode<'a>(
     archive: &'a Archive,
     (file, object, bytes): (ArchivedFile, Object, u64),
@@ -415,7 +416,7 @@ fn decode<'a>(
     let (Object::Pack(pack), ArchivedFile::Segment(segment)) = (object, file) else {
         return get::decode(archive, file, object, bytes, out);
     };
-    // A pack whose decoding failed is opened again, as its reader is in no defined position.
+    // A pack is reopened after a decoding error, because the position of its reader is undefined.
     let mut open = match members.take().filter(|open| open.pack() == pack) {
         Some(open) => open,
         None => PackMembers::open(archive, pack, bytes)?,
@@ -426,7 +427,7 @@ fn decode<'a>(
     Ok(())
 }
 
-/// Whether a file is there with the content that its object's summary states.
+/// Returns whether a file exists with the content stated in its object's summary.
 fn is_there(archive: &Archive, object: Object, bytes: u64, target: &Path) -> Result<bool, ExportError> {
     let write = |source| GetError::Write { path: target.to_owned(), source };
     let mut file = match regular_file::open(target) {
@@ -439,12 +440,12 @@ fn is_there(archive: &Archive, object: Object, bytes: u64, target: &Path) -> Res
     io::copy(&mut file, &mut hasher).map_err(write)?;
     match object::to_hex(hasher.finalize().as_bytes()) == summary.blake3 {
         true => Ok(file.sync_all().map_err(write).map(|()| true)?),
-        // It is compared when the archived content is there.
+        // The archived content is compared with it when the file is published.
         false => Ok(false),
     }
 }
 
-/// A file that is being written under another name.
+/// A file that is being written under a temporary name.
 struct NewFile {
     target: PathBuf,
     file: BufWriter<tempfile::NamedTempFile>,
@@ -459,7 +460,8 @@ impl NewFile {
         Ok(NewFile { target: target.to_owned(), file, bytes: 0 })
     }
 
-    /// Gives the file its name, unless it has the content of the one that has it; the bytes if it gets the name.
+    /// Renames the file to its target. Returns its size, or `None` if the target already exists with the same
+    /// content.
     fn publish(self) -> Result<Option<u64>, ExportError> {
         let NewFile { target, file, bytes } = self;
         let write = |source| GetError::Write { path: target.clone(), source };
@@ -494,10 +496,10 @@ impl Write for NewFile {
     }
 }
 
-/// What a file that is there has of a new one.
+/// How an existing file compares with a new one.
 enum Content {
     Same,
-    /// As much of it as had been written when it was exported, and zeros behind.
+    /// The start of the new content, filled up with zeros: an earlier export of an incomplete segment.
     Beginning,
     Other,
 }

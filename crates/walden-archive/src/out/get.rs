@@ -1,4 +1,4 @@
-//! Out of the archive: what `restore_command` asks for, from where it was fetched ahead or from the archive itself.
+//! Fetches the files that `restore_command` requests from the archive.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
@@ -19,83 +19,86 @@ use crate::stored::contents::Contents;
 use crate::stored::name::{ArchivedFile, BACKUP, Object, PackName, timeline_prefix};
 use crate::stored::object::{self, ObjectError, ObjectReader, Summary};
 
-/// Why a file was not handed over.
+/// Reasons for not restoring a file.
 #[derive(Debug, thiserror::Error)]
 pub enum GetError {
-    /// The archive has no such file: recovery goes on without it.
+    /// The archive does not contain the file. Recovery continues without it.
     #[error("{name} is not in the archive at {location}")]
     NotThere {
-        /// The file's name.
+        /// Name of the file.
         name: String,
-        /// Where the archive is.
+        /// Location of the archive.
         location: String,
     },
-    /// The history of a timeline whose WAL is archived is missing: recovery must stop, and not end on an earlier timeline.
+    /// A timeline's history is missing although its WAL is archived. Recovery must stop instead of ending on
+    /// an earlier timeline.
     #[error(
         "cannot get {name} from {location}: expected the history of a timeline whose segments are in the archive, found none"
     )]
     NoHistory {
-        /// The file's name.
+        /// Name of the file.
         name: String,
-        /// Where the archive is.
+        /// Location of the archive.
         location: String,
     },
-    /// The segment is missing, although the archive has or had later WAL of the same timeline: recovery must stop, and not end in the middle of
-    /// the log.
+    /// The segment is missing, but the archive contains or contained later WAL of the same timeline. Recovery
+    /// must stop instead of ending in the middle of the WAL.
     #[error("cannot get {name} from {location}: expected it before {later}, found a gap")]
     Gap {
-        /// The file's name.
+        /// Name of the file.
         name: String,
-        /// Where the archive is.
+        /// Location of the archive.
         location: String,
-        /// A later file of the timeline, the history of a timeline that branched off later, or the sign of a lost end.
+        /// A later file on the timeline, the history of a timeline that branched off later, or evidence of a
+        /// lost end.
         later: String,
     },
-    /// The archive cannot be used: recovery must stop.
+    /// The archive cannot be read. Recovery must stop.
     #[error("cannot get {name}")]
     Archive {
-        /// The file's name.
+        /// Name of the file.
         name: String,
-        /// Why.
+        /// The error of the archive.
         #[source]
         source: ArchiveError,
     },
-    /// The archive is not that of the server which asks: recovery must stop, and not end for a file that is elsewhere.
+    /// The archive belongs to another cluster. Recovery must stop instead of ending because a file is
+    /// elsewhere.
     #[error(
         "cannot get {name} from {location}: expected the archive of system identifier {expected}, as in {}, found that of {found}",
         control.display()
     )]
     OtherCluster {
-        /// The file's name.
+        /// Name of the file.
         name: String,
-        /// Where the archive is.
+        /// Location of the archive.
         location: String,
-        /// The server's control file.
+        /// Path of the server's control file.
         control: PathBuf,
-        /// The server's system identifier.
+        /// System identifier of the server.
         expected: u64,
-        /// The archive's.
+        /// System identifier of the archive.
         found: String,
     },
-    /// The file cannot be written: recovery must stop.
+    /// The file cannot be written. Recovery must stop.
     #[error("cannot write {}", path.display())]
     Write {
-        /// The file that was asked for.
+        /// Path of the requested file.
         path: PathBuf,
-        /// Why.
+        /// The error of the file system.
         #[source]
         source: io::Error,
     },
 }
 
 impl GetError {
-    /// Whether the file's file system has no space for it.
+    /// Returns whether the target's file system is full.
     pub fn is_full(&self) -> bool {
         use io::ErrorKind::{QuotaExceeded, StorageFull};
         matches!(self, GetError::Write { source, .. } if [StorageFull, QuotaExceeded].contains(&source.kind()))
     }
 
-    /// The cause in a word, for logs and metrics.
+    /// Returns the cause as one word, for logs and metrics.
     pub fn cause(&self) -> &'static str {
         match self {
             GetError::NotThere { .. } => "not_there",
@@ -107,7 +110,7 @@ impl GetError {
         }
     }
 
-    /// What the user can do about it.
+    /// Returns a remedy for the user.
     pub fn hint(&self) -> Option<&'static str> {
         match self {
             GetError::Archive { source, .. } => source.hint(),
@@ -124,13 +127,14 @@ impl GetError {
     }
 }
 
-/// How often a file is looked for whose object is gone once it is read: into a pack, from there into a larger one, pruned.
+/// Maximum number of searches for a file whose object disappears before it is read: moved to a pack, then to
+/// a larger pack, or pruned.
 const ATTEMPTS: usize = 4;
 
-/// Finds a file's object and uses it. If the object is not there any more when it is used, the file is looked for again.
+/// Finds a file's object and passes it to `read`. Searches again if the object has disappeared in the
+/// meantime.
 ///
-/// # Errors
-/// The store's, and those of `read`.
+/// # Errors The store's errors, and those of `read`.
 pub fn with_object<T>(
     archive: &Archive,
     file: ArchivedFile,
@@ -153,10 +157,9 @@ fn with_found_object<T>(
     }
 }
 
-/// Uses a file's object as it was listed; if that is not there any more, as [`with_object`] finds it.
+/// Passes a file's listed object to `read`. If it has disappeared, finds the file as [`with_object`] does.
 ///
-/// # Errors
-/// As [`with_object`], and that of `read` if the file is in no object any more.
+/// # Errors The errors of [`with_object`], and that of `read` if no object contains the file any more.
 pub fn with_listed_object<T>(
     archive: &Archive,
     file: ArchivedFile,
@@ -169,17 +172,16 @@ pub fn with_listed_object<T>(
     }
 }
 
-/// What the summaries of a listed object say of the segments in it. If it is not there any more, those of the objects that have the
-/// segments now are read; of segments that are in none, nothing is known.
+/// Reads the contents of a listed object's segments from its summaries. If the object has disappeared, reads
+/// those of the objects that now contain the segments. Segments that are in no object are omitted.
 ///
-/// # Errors
-/// The store's, and summaries that cannot be read.
+/// # Errors The store's errors, and unreadable summaries.
 pub fn read_contents(archive: &Archive, object: Object, bytes: u64) -> Result<Vec<Contents>, ArchiveError> {
     let names: Vec<SegmentName> = match object::read_contents(archive.store(), object, bytes) {
         Err(error) if error.is_not_found() => match object {
             Object::File(ArchivedFile::Segment(name)) => vec![name],
             Object::Pack(pack) => pack.names().collect(),
-            // Nothing else is packed.
+            // Other files are never packed.
             Object::File(_) => Vec::new(),
         },
         other => return Ok(other?),
@@ -198,21 +200,19 @@ pub fn read_contents(archive: &Archive, object: Object, bytes: u64) -> Result<Ve
     Ok(found)
 }
 
-/// Writes a file under a path, which gets it whole or not at all.
+/// Writes a file to a path, either completely or not at all.
 ///
-/// One listing finds the file. It may miss a segment that is packed at the same time: [`get_begun`] looks again.
+/// A single listing finds the file. It may miss a segment that is being packed; [`get_begun`] searches again.
 ///
-/// # Errors
-/// [`GetError::NotThere`] if nothing of the name was listed; everything else means that the archive has it, or may have it, and
-/// that it cannot be read.
+/// # Errors [`GetError::NotThere`] if the listing does not contain the file. Any other error means that the
+/// archive contains or may contain the file, but cannot provide it.
 pub fn get(archive: &Archive, file: ArchivedFile, target: &Path) -> Result<(), GetError> {
     get_after(archive, file, target, || {})
 }
 
-/// Writes a file as [`get`] does; `found` is called once the file's object is found, and before it is read.
+/// Writes a file like [`get`]. Calls `found` after finding the file's object and before reading it.
 ///
-/// # Errors
-/// As [`get`].
+/// # Errors The errors of [`get`].
 pub fn get_after(
     archive: &Archive,
     file: ArchivedFile,
@@ -226,7 +226,7 @@ pub fn get_after(
         if let Some(found) = found.take() {
             found();
         }
-        // A file that cannot be written is no trouble of the archive's.
+        // A failure to write the file must not be reported as an error of the archive.
         let mut output = match Incoming::create(target) {
             Ok(file) => Output { file, failure: None },
             Err(error) => return Ok(Err(error)),
@@ -257,15 +257,14 @@ pub fn get_after(
     }
 }
 
-/// Writes the archived first part of a segment that is still being written (`live/`), with zeros after it:
-/// recovery ends there.
+/// Writes the archived parts of a segment that the server is still writing (`live/`), filled up with zeros.
+/// Recovery ends there.
 ///
-/// If WAL after the segment is or was archived, the segment cannot be completed by the server, and recovery
-/// would end in the middle of the log. `may_end_at_gap` writes the part then, too.
+/// If WAL after the segment is or was archived, the server can no longer complete the segment, and recovery
+/// would end in the middle of the WAL. The parts are then written only with `may_end_at_gap`.
 ///
-/// # Errors
-/// [`GetError::NotThere`] if the archive has nothing of the segment, or later WAL is archived; the errors of
-/// [`get`].
+/// # Errors [`GetError::NotThere`] if the archive contains no part of the segment, if its timeline ended
+/// before it, or if later WAL is or was archived; also the errors of [`get`].
 pub fn get_begun(
     archive: &Archive,
     segment: SegmentName,
@@ -277,8 +276,8 @@ pub fn get_begun(
     let not_there = || GetError::NotThere { name: name(), location: archive.store().location().to_owned() };
     let failed = |source| GetError::Archive { name: name(), source };
     let Some(mut bytes) = parts::assemble(archive, segment).map_err(failed)? else {
-        // The parts of a segment are removed once it is archived. This is also the second look for a segment
-        // that was packed during the first one.
+        // The parts of a segment are removed once it is archived. This is also the second search for a
+        // segment that was being packed during the first one.
         return match archive.find_in_one_listing(file).map_err(failed)? {
             Some(_) => get(archive, file, target),
             None => Err(not_there()),
@@ -301,8 +300,9 @@ pub fn get_begun(
     write_begun(&bytes, size, &mut output).and_then(|()| output.publish()).map_err(write)
 }
 
-/// The pack that has a segment whose own object is there too, and cannot be decoded. Each of the two is enough: the pack was compared with
-/// the segment before it was stored, and has its hash. What can still be read of the own object must not say that it had other content.
+/// Returns the pack that contains a segment whose own object also exists but is damaged. Each is sufficient:
+/// the pack was compared with the segment before it was stored, and contains its hash. A readable summary of
+/// the own object must not contradict the pack's.
 fn pack_beside(archive: &Archive, file: ArchivedFile) -> Option<(Object, u64)> {
     let [own, pack] = archive.find_duplicate(file)?;
     let summary = |(object, bytes)| object::read_summary_of(archive.store(), file, object, bytes).ok();
@@ -310,8 +310,8 @@ fn pack_beside(archive: &Archive, file: ArchivedFile) -> Option<(Object, u64)> {
     summary(own).is_none_or(|own| own.blake3 == packed.blake3).then_some(pack)
 }
 
-/// Looks again for a history that was not found: it must not be reported as not there if segments of its timeline are, as recovery
-/// would end on an earlier timeline.
+/// Searches again for a history that was not found. It must not be reported as missing if the archive has
+/// segments of its timeline, because recovery would end on an earlier timeline.
 fn look_again_for_history(archive: &Archive, timeline: Timeline, target: &Path) -> Result<(), GetError> {
     let file = ArchivedFile::History(timeline);
     let (name, location) = (file.to_string(), archive.store().location().to_owned());
@@ -320,7 +320,7 @@ fn look_again_for_history(archive: &Archive, timeline: Timeline, target: &Path) 
         return Err(GetError::NotThere { name, location });
     }
     match archive.find(file).map_err(failed)? {
-        // Archived since it was looked for, and segments after it.
+        // The history and its timeline's segments were archived after the first search.
         Some(_) => get(archive, file, target),
         None => Err(GetError::NoHistory { name, location }),
     }
@@ -328,11 +328,12 @@ fn look_again_for_history(archive: &Archive, timeline: Timeline, target: &Path) 
 
 /// Distinguishes a segment that is missing in the middle of the archive from one after its end.
 ///
-/// PostgreSQL treats a missing segment as the end of the log and promotes. A file that is archived in the meantime is written to `target`.
+/// PostgreSQL treats a missing segment as the end of the WAL and promotes. A file that is archived in the
+/// meantime is written to `target`.
 ///
-/// # Errors
-/// [`GetError::Gap`] if the archive has a later segment of the timeline, a timeline that branched off in a later segment, or a sign that it
-/// had the segment (a backup history file, a run of `verify`); otherwise [`GetError::NotThere`], and the errors of [`get`].
+/// # Errors [`GetError::Gap`] if the archive has a later segment of the timeline, a timeline that branched
+/// off in a later segment, or evidence that it had the segment (a backup history file, a run of `verify`);
+/// otherwise [`GetError::NotThere`], and the errors of [`get`].
 pub fn report_gap(archive: &Archive, segment: SegmentName, target: &Path) -> Result<(), GetError> {
     let file = ArchivedFile::Segment(segment);
     let (name, location) = (segment.to_string(), archive.store().location().to_owned());
@@ -346,7 +347,7 @@ pub fn report_gap(archive: &Archive, segment: SegmentName, target: &Path) -> Res
     }
 }
 
-/// A file which shows that the log of a timeline continued after a segment.
+/// Finds a file which shows that a timeline continued after a segment.
 fn find_later(archive: &Archive, segment: SegmentName) -> Result<Option<String>, ArchiveError> {
     let size = archive.segment_size()?;
     let Some(number) = segment.number(size) else { return Ok(None) };
@@ -357,7 +358,7 @@ fn find_later(archive: &Archive, segment: SegmentName) -> Result<Option<String>,
             nearest = Some(nearest.map_or(first, |nearest| nearest.min(first)));
         }
     })?;
-    // With `receive --ack-after archive`, of a segment that is still being written.
+    // `receive --ack-after archive` stores parts of an incomplete segment.
     let live = parts::segments(archive)?.into_iter().filter(|live| live.timeline == segment.timeline);
     let live = live.filter_map(|live| live.number(size)).filter(|&live| live > number);
     if let Some(nearest) = nearest.into_iter().chain(live).min() {
@@ -377,7 +378,8 @@ fn find_later(archive: &Archive, segment: SegmentName) -> Result<Option<String>,
     if is_left { Ok(None) } else { find_lost(archive, segment) }
 }
 
-/// Finds a sign that a segment, or a later one of its timeline, was in the archive: a base backup that starts there, or a run of `verify`.
+/// Finds evidence that a segment or a later one on its timeline was in the archive: a base backup that starts
+/// there, or a run of `verify`.
 fn find_lost(archive: &Archive, segment: SegmentName) -> Result<Option<String>, ArchiveError> {
     let is_lost = |name: SegmentName| name.timeline == segment.timeline && name >= segment;
     let mut backup = None;
@@ -395,7 +397,7 @@ fn find_lost(archive: &Archive, segment: SegmentName) -> Result<Option<String>, 
     Ok(verified.map(|name| format!("{name}, which walden archive verify has found")))
 }
 
-/// Finds the first segment after a log's last one, if it was in the archive, and the sign of that.
+/// Finds the segment after the last one in the archive, if it was in the archive, and the evidence for this.
 pub(crate) fn find_lost_end(
     archive: &Archive,
     last: SegmentName,
@@ -409,7 +411,7 @@ pub(crate) fn find_lost_end(
     Ok(find_later(archive, next)?.map(|later| (next, later)))
 }
 
-/// A file that is written, and what kept it from being so: decoders pass on a copy that they say more about.
+/// Keeps the error of a failed write, because decoders pass on only a copy without its details.
 pub(crate) struct Output<W> {
     pub file: W,
     pub failure: Option<io::Error>,
@@ -431,7 +433,7 @@ impl<W: Write> Write for Output<W> {
     }
 }
 
-/// Writes a segment of which only the first bytes are known, zeros behind them: recovery ends there.
+/// Writes an incomplete segment, filled up with zeros. Recovery ends there.
 pub(crate) fn write_begun(bytes: &[u8], size: SegmentSize, out: &mut dyn Write) -> io::Result<()> {
     out.write_all(bytes)?;
     let missing = size.bytes().saturating_sub(bytes.len() as u64);
@@ -439,10 +441,9 @@ pub(crate) fn write_begun(bytes: &[u8], size: SegmentSize, out: &mut dyn Write) 
     Ok(())
 }
 
-/// Writes the file that an object of so many bytes holds; what was written is worth nothing unless this succeeds.
+/// Decodes the file in an object of `bytes` bytes. If this fails, the output is invalid.
 ///
-/// # Errors
-/// The store's, and an object that is damaged.
+/// # Errors The store's errors, and a damaged object.
 pub fn decode(
     archive: &Archive,
     file: ArchivedFile,
@@ -464,34 +465,33 @@ pub fn decode(
     }
 }
 
-/// Segments of a pack, one after the other: each is decoded once, however many follow. `S` is a reference to the store, counted or not.
+/// Decodes consecutive segments of a pack, each only once. `S` is a plain or reference-counted reference to
+/// the store.
 pub struct PackMembers<S> {
     key: String,
     reader: Reader<ObjectReader<S>>,
     index: Vec<Entry>,
-    /// The head of the next member, if it was read already.
+    /// Header of the next member, if it was already read.
     head: Option<Head>,
     next: SegmentName,
     pack: PackName,
-    /// Bytes that a segment has at most.
+    /// Maximum size of a segment in bytes.
     max_bytes: u64,
 }
 
 impl<'a> PackMembers<&'a dyn Store> {
-    /// Opens a pack of so many bytes, at its first segment.
+    /// Opens a pack of `bytes` bytes at its first segment.
     ///
-    /// # Errors
-    /// A pack that is damaged or has other segments than its key says.
+    /// # Errors The pack is damaged or contains other segments than its key names.
     pub fn open(archive: &'a Archive, pack: PackName, bytes: u64) -> Result<Self, ArchiveError> {
         PackMembers::open_in(archive.store(), pack, bytes, archive.known_segment_bytes())
     }
 }
 
 impl<S: Deref<Target: Store>> PackMembers<S> {
-    /// Opens a pack of so many bytes in a store, at its first segment; each of its segments has so many bytes, if that is known.
+    /// Opens a pack of `bytes` bytes at its first segment. `segment_bytes` is the segment size, if known.
     ///
-    /// # Errors
-    /// As [`PackMembers::open`].
+    /// # Errors The errors of [`PackMembers::open`].
     pub(crate) fn open_in(
         store: S,
         pack: PackName,
@@ -518,22 +518,21 @@ impl<S: Deref<Target: Store>> PackMembers<S> {
         Ok(PackMembers { key, reader, index, head: Some(head), next: pack.first, pack, max_bytes })
     }
 
-    /// The pack.
+    /// Returns the name of the pack.
     pub fn pack(&self) -> PackName {
         self.pack
     }
 
-    /// The last segment at or before one, both of the pack, that can be decoded without those before it.
+    /// Returns the last segment at or before `segment` that can be decoded without its predecessors.
     pub fn keyframe_of(&self, segment: SegmentName) -> SegmentName {
         let at = (segment.segment.saturating_sub(self.pack.first.segment) as usize).min(self.index.len() - 1);
         let keyframe = self.index[..=at].iter().rposition(|entry| entry.head.keyframe).unwrap_or(0);
         SegmentName { segment: self.pack.first.segment + keyframe as u32, ..self.pack.first }
     }
 
-    /// Goes to a segment: those before it are decoded as far as it needs them.
+    /// Seeks to a segment, and decodes the segments since its keyframe.
     ///
-    /// # Errors
-    /// A pack that is damaged or does not have the segment.
+    /// # Errors The pack is damaged or does not contain the segment.
     pub fn go_to(&mut self, segment: SegmentName) -> Result<(), ArchiveError> {
         if !self.pack.contains(segment) {
             let (key, expected) = (self.key.clone(), segment.to_string());
@@ -552,15 +551,14 @@ impl<S: Deref<Target: Store>> PackMembers<S> {
         Ok(())
     }
 
-    /// The segment that [`PackMembers::decode_next`] decodes; nothing at the end.
+    /// Returns the segment that [`PackMembers::decode_next`] will decode, or `None` at the end.
     pub fn next_segment(&self) -> Option<SegmentName> {
         self.pack.contains(self.next).then_some(self.next)
     }
 
-    /// Decodes a segment.
+    /// Decodes the next segment.
     ///
-    /// # Errors
-    /// A pack that is damaged.
+    /// # Errors The pack is damaged.
     pub fn decode_next(&mut self, out: &mut dyn Write) -> Result<(), ArchiveError> {
         let key = &self.key;
         let failed = |source| ObjectError::Container { key: key.clone(), source };

@@ -1,4 +1,4 @@
-//! One log of an archive: the segments along a timeline and its ancestors, as recovery reads them.
+//! Finds the archived segments along a timeline and its ancestors, as recovery reads them.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -14,23 +14,23 @@ use crate::out::get;
 use crate::stored::contents::{Checkpoint, Contents};
 use crate::stored::name::{ArchivedFile, Object, WAL, log_prefix, timeline_prefix};
 
-/// A segment of a log, and the object that has it.
+/// A segment and the object that contains it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LogSegment {
     /// The segment.
     pub name: SegmentName,
-    /// Its number on its timeline and on every other one.
+    /// Segment number, which does not depend on the timeline.
     pub number: u64,
-    /// It is the unfinished last segment of a timeline that was left.
+    /// It is the incomplete last segment of a timeline that another one continues.
     pub is_partial: bool,
     /// The object.
     pub object: Object,
-    /// Bytes of the object.
+    /// Stored size of the object in bytes.
     pub bytes: u64,
 }
 
 impl LogSegment {
-    /// The file that PostgreSQL archived.
+    /// Returns the file that PostgreSQL archived.
     pub fn file(&self) -> ArchivedFile {
         match self.is_partial {
             true => ArchivedFile::Partial(self.name),
@@ -39,28 +39,29 @@ impl LogSegment {
     }
 }
 
-/// The segments along a timeline and its ancestors.
+/// The WAL along a timeline and its ancestors.
 #[derive(Clone, Debug)]
 pub struct Log {
-    /// Bytes of a segment.
+    /// Segment size.
     pub size: SegmentSize,
-    /// The timelines, in the log's order; never empty.
+    /// The timelines in WAL order. Never empty.
     pub stretches: Vec<Stretch>,
-    /// What is archived of the log, in its order.
+    /// The archived segments in WAL order.
     pub segments: Vec<LogSegment>,
 }
 
-/// Fewer logs of 4 GB than this are listed one by one, in place of the whole timeline.
+/// Maximum number of folders, each for 4 GB of WAL, that are listed separately instead of listing the entire
+/// timeline.
 const MAX_LISTED_FOLDERS: u64 = 64;
 
 impl Log {
-    /// Finds the segments along `timeline`, or along the newest one that has segments, with numbers in `range`.
+    /// Finds the segments with numbers in `range` along `timeline`, or by default along the newest timeline
+    /// that has segments.
     ///
-    /// Nothing is found if the archive has no segments there. The ancestors of a timeline whose history is not archived are not
-    /// known: its log begins with its own first segment.
+    /// The result is empty if the archive has no such segments. If a timeline's history is not archived, its
+    /// ancestors are unknown, and the result starts with its own first segment.
     ///
-    /// # Errors
-    /// The store's, and histories that cannot be decoded.
+    /// # Errors The store's errors, and unreadable histories.
     pub fn of(
         archive: &Archive,
         timeline: Option<Timeline>,
@@ -74,14 +75,14 @@ impl Log {
         Log::along(archive, timeline, histories.get(&timeline), range)
     }
 
-    /// Finds the segments that recovery asks for from the one with the number `first` on: along `timeline`, or else along the one that
-    /// PostgreSQL takes for the latest, by the timeline on which recovery starts.
+    /// Finds the segments that recovery requests, starting with number `first`, along `timeline`. By default,
+    /// it follows the timeline that PostgreSQL considers the latest, given the timeline on which recovery
+    /// starts.
     ///
-    /// A `.partial` is none of them. PostgreSQL archives the last segment of a timeline that is left under this name so that recovery
-    /// does not read it (`CleanupAfterArchiveRecovery` in `xlog.c`).
+    /// The result contains no `.partial`. PostgreSQL archives the last segment of an abandoned timeline under
+    /// this name so that recovery does not read it (`CleanupAfterArchiveRecovery` in `xlog.c`).
     ///
-    /// # Errors
-    /// As [`Log::of`].
+    /// # Errors The errors of [`Log::of`].
     pub fn of_recovery(
         archive: &Archive,
         timeline: Option<Timeline>,
@@ -100,7 +101,7 @@ impl Log {
         Ok(log)
     }
 
-    /// Finds the segments along a timeline, whose history is known or not, with numbers in `range`.
+    /// Finds the segments with numbers in `range` along a timeline with this history, if it is known.
     fn along(
         archive: &Archive,
         timeline: Timeline,
@@ -129,8 +130,7 @@ impl Log {
 
     /// Finds the segments of one timeline, without those of its ancestors.
     ///
-    /// # Errors
-    /// The store's.
+    /// # Errors The store's errors.
     pub fn of_timeline_alone(
         archive: &Archive,
         timeline: Timeline,
@@ -144,29 +144,30 @@ impl Log {
         Ok(Log { size, stretches: stretches(timeline, None), segments })
     }
 
-    /// The timeline on which the log has the segment with a number.
+    /// Returns the timeline on which this WAL has the segment with a number.
     pub fn timeline_of(&self, number: u64) -> Timeline {
         timeline_of(&self.stretches, number, self.size).unwrap_or(self.timeline())
     }
 
-    /// The timeline that the log ends on.
+    /// Returns the last timeline.
     pub fn timeline(&self) -> Timeline {
         self.stretches.last().map_or(1, |stretch| stretch.timeline)
     }
 
-    /// Segments that are missing between the first and the last, divided where what was acknowledged begins and ends.
+    /// Returns the missing segments between the first and the last, split at the boundaries of acknowledged
+    /// ranges.
     pub fn gaps(&self, acknowledged: &[Acknowledgement]) -> Vec<Gap> {
         let numbers =
             self.segments.windows(2).map(|pair| (pair[0].number + 1, pair[1].number.saturating_sub(1)));
         numbers.flat_map(|(first, last)| self.missing(first..=last, acknowledged)).collect()
     }
 
-    /// The segments of a range as missing ones, by timeline, divided where what was acknowledged begins and ends.
+    /// Returns the segments of a range as gaps, by timeline, split at the boundaries of acknowledged ranges.
     pub fn missing(&self, range: RangeInclusive<u64>, acknowledged: &[Acknowledgement]) -> Vec<Gap> {
         let (mut first, last) = (*range.start(), *range.end());
         let mut missing = Vec::new();
         for stretch in &self.stretches {
-            // The segment in which a timeline was left is read on the later one.
+            // The segment of a timeline switch is read from the later timeline.
             let end = stretch
                 .end
                 .map_or(last.saturating_add(1), |end| self.size.segment_of(end).min(last.saturating_add(1)));
@@ -179,10 +180,9 @@ impl Log {
         missing
     }
 
-    /// The `.partial` that has the segment with a number, if the log leads to it.
+    /// Returns the `.partial` with a segment number, if this WAL leads to it.
     ///
-    /// # Errors
-    /// The store's.
+    /// # Errors The store's errors.
     pub fn partial_at(&self, archive: &Archive, number: u64) -> Result<Option<ArchivedFile>, ArchiveError> {
         let is_left_in = |stretch: &&Stretch| match stretch.end {
             Some(end) => self.size.segment_of(end) == number,
@@ -197,7 +197,7 @@ impl Log {
         Ok(None)
     }
 
-    /// Leaves the segments before the first gap; the first segment that is missing.
+    /// Removes the segments after the first gap, and returns the first missing segment.
     pub fn cut_at_gap(&mut self) -> Option<SegmentName> {
         let at = self.segments.windows(2).position(|pair| pair[0].number + 1 != pair[1].number)?;
         let number = self.segments[at].number + 1;
@@ -205,11 +205,11 @@ impl Log {
         Some(SegmentName::new(self.timeline_of(number), number, self.size))
     }
 
-    /// Leaves the segments in which a log from one time to another is, by when their transactions ended: microseconds since
-    /// 1970-01-01 00:00:00 UTC. They are found by bisection, and what is not known is left.
+    /// Keeps only the segments with the WAL between two times, in microseconds since 1970-01-01 00:00:00 UTC,
+    /// based on when their transactions ended. Finds them by bisection, and keeps segments whose times are
+    /// unknown.
     ///
-    /// # Errors
-    /// The store's, and summaries that cannot be read.
+    /// # Errors The store's errors, and unreadable summaries.
     pub fn narrow(
         &mut self,
         archive: &Archive,
@@ -221,13 +221,14 @@ impl Log {
             None => 0,
             Some(from) => {
                 let reached = ends.first_reaching(from)?;
-                // The range begins behind the last transaction before it.
+                // The range starts after the last transaction before `from`, so the segment with that
+                // transaction is included.
                 ends.last_known(reached)?.unwrap_or(0)
             }
         };
         let last = match to {
             None => self.segments.len(),
-            // With the end of a record that begins in the segment.
+            // Includes the next segment, in which the last record may end.
             Some(to) => ends.first_reaching(to)?.saturating_add(2).min(self.segments.len()),
         };
         self.segments.truncate(last);
@@ -236,20 +237,20 @@ impl Log {
     }
 }
 
-/// When transactions ended in segments, read from their summaries as far as needed.
+/// Times of the ends of transactions in segments, read from their summaries on demand.
 pub struct Ends<'a> {
     archive: &'a Archive,
     segments: &'a [LogSegment],
     known: BTreeMap<Object, Vec<Times>>,
 }
 
-/// What is kept of a segment's summary: less than of the segment itself.
+/// The relevant part of a segment's summary.
 struct Times {
-    /// The segment's number by its first record, if it has one.
+    /// Segment number according to the first record, if there is one.
     number: Option<u64>,
-    /// The first and the last end of a transaction.
+    /// Times of the first and the last end of a transaction.
     ends: Option<(i64, i64)>,
-    /// Where checkpoints are, and when they were made.
+    /// LSNs and times of checkpoints.
     checkpoints: Vec<(Lsn, i64)>,
 }
 
@@ -266,15 +267,15 @@ impl Times {
 }
 
 impl<'a> Ends<'a> {
-    /// Of segments in the log's order.
+    /// Creates the lookup for segments in WAL order.
     pub fn new(archive: &'a Archive, segments: &'a [LogSegment]) -> Ends<'a> {
         Ends { archive, segments, known: BTreeMap::new() }
     }
 
-    /// The first and the last end of a transaction in a segment; nothing if there is none, or if it is not known.
+    /// Returns the times of the first and last end of a transaction in a segment, or `None` if there is none
+    /// or they are unknown.
     ///
-    /// # Errors
-    /// The store's, and summaries that cannot be read.
+    /// # Errors The store's errors, and unreadable summaries.
     pub fn of(&mut self, index: usize) -> Result<Option<(i64, i64)>, ArchiveError> {
         let Some(segment) = self.segments.get(index) else { return Ok(None) };
         if !self.known.contains_key(&segment.object) {
@@ -288,10 +289,9 @@ impl<'a> Ends<'a> {
         Ok(times.and_then(|times| times.ends))
     }
 
-    /// When the first checkpoint at or after a position began, in one of the segments up to `index`.
+    /// Returns the time of the first checkpoint at or after a position, in one of the segments up to `index`.
     ///
-    /// # Errors
-    /// As [`Ends::of`].
+    /// # Errors The errors of [`Ends::of`].
     pub fn first_checkpoint(&mut self, position: Lsn, index: usize) -> Result<Option<i64>, ArchiveError> {
         for at in 0..=index.min(self.segments.len().saturating_sub(1)) {
             self.of(at)?;
@@ -305,10 +305,10 @@ impl<'a> Ends<'a> {
         Ok(None)
     }
 
-    /// The first segment in which a transaction ended at `time` or later, by bisection; the number of segments if none is.
+    /// Finds by bisection the first segment in which a transaction ended at or after `time`. Returns the
+    /// number of segments if there is none.
     ///
-    /// # Errors
-    /// As [`Ends::of`].
+    /// # Errors The errors of [`Ends::of`].
     pub fn first_reaching(&mut self, time: i64) -> Result<usize, ArchiveError> {
         let (mut low, mut high) = (0, self.segments.len());
         while low < high {
@@ -326,17 +326,17 @@ impl<'a> Ends<'a> {
                 false => low = middle + 1,
             }
         }
-        // Where nothing is known between the last one before the time and the first one after it, the latter is meant.
+        // If segments without known times lie between the last one before the time and the first one after
+        // it, the latter is returned.
         while low < self.segments.len() && self.of(low)?.is_none_or(|(_, last)| last < time) {
             low += 1;
         }
         Ok(low)
     }
 
-    /// The first segment in which a transaction ended last after `time`, by looking at each.
+    /// Finds by a linear search the first segment whose last transaction ended after `time`.
     ///
-    /// # Errors
-    /// As [`Ends::of`].
+    /// # Errors The errors of [`Ends::of`].
     pub fn first_after(&mut self, time: i64) -> Result<Option<usize>, ArchiveError> {
         for index in 0..self.segments.len() {
             if self.of(index)?.is_some_and(|(_, last)| last > time) {
@@ -346,10 +346,9 @@ impl<'a> Ends<'a> {
         Ok(None)
     }
 
-    /// The last segment before `index` in which a transaction ended.
+    /// Returns the last segment before `index` in which a transaction ended.
     ///
-    /// # Errors
-    /// As [`Ends::of`].
+    /// # Errors The errors of [`Ends::of`].
     pub fn last_known(&mut self, index: usize) -> Result<Option<usize>, ArchiveError> {
         for before in (0..index).rev() {
             if self.of(before)?.is_some() {
@@ -360,7 +359,7 @@ impl<'a> Ends<'a> {
     }
 }
 
-/// The timelines from which one descends, and itself.
+/// Returns a timeline's ancestors and the timeline itself, each with the LSN at which it ends.
 pub fn stretches(timeline: Timeline, history: Option<&History>) -> Vec<Stretch> {
     let ancestors = history.into_iter().flat_map(|history| &history.ancestors);
     ancestors
@@ -369,14 +368,14 @@ pub fn stretches(timeline: Timeline, history: Option<&History>) -> Vec<Stretch> 
         .collect()
 }
 
-/// The timeline that PostgreSQL takes for the latest: the last one of those whose histories follow each other, whether it has segments
-/// or not (`findNewestTimeLine` in `timeline.c`).
+/// Returns the timeline that PostgreSQL considers the latest: the last one with an unbroken sequence of
+/// histories, whether or not it has segments (`findNewestTimeLine` in `timeline.c`).
 pub(crate) fn latest_timeline(start: Timeline, histories: &BTreeMap<Timeline, History>) -> Timeline {
     let has_history = |timeline: &Timeline| histories.contains_key(timeline);
     (start.saturating_add(1)..).take_while(has_history).last().unwrap_or(start)
 }
 
-/// The newest timeline that has segments; 1 if there are none at all.
+/// Returns the newest timeline that has segments, or 1 if there are none.
 fn newest_timeline(
     archive: &Archive,
     histories: &BTreeMap<Timeline, History>,
@@ -391,7 +390,8 @@ fn newest_timeline(
     Ok(listed.objects.keys().map(|object| object.timeline()).max().unwrap_or(1))
 }
 
-/// Finds the segments of a timeline with numbers in a range. A segment's own object goes before a pack that has it too.
+/// Finds the segments of a timeline with numbers in a range. A segment's own object takes precedence over a
+/// pack that also contains it.
 fn list_segments(
     archive: &Archive,
     timeline: Timeline,
@@ -422,7 +422,7 @@ fn list_segments(
             Object::File(ArchivedFile::Segment(name)) => add(name, false, object, bytes),
             Object::File(ArchivedFile::Partial(name)) => add(name, true, object, bytes),
             Object::Pack(pack) => {
-                // A name may say anything: a log has no more segments than this.
+                // The name of a pack is untrusted, so its length is limited to 4 GB of WAL.
                 let last = u64::from(pack.last.segment).min(segments_per_log(size) - 1) as u32;
                 for segment in pack.first.segment..=last {
                     add(SegmentName { segment, ..pack.first }, false, object, bytes);

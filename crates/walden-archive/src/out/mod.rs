@@ -1,4 +1,4 @@
-//! Out of the archive: what recovery asks for, plain files, and the log for whatever else reads it.
+//! Reads files from the archive: for recovery, as plain files, and as WAL for other readers.
 
 pub mod base;
 pub mod export;

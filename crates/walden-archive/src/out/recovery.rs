@@ -1,7 +1,8 @@
-//! What recovery to a moment needs, and whether the moment can be reached.
+//! Determines the files that recovery to a moment needs, and whether it can reach the moment.
 //!
-//! Recovery to a time stops before the first commit or abort after it (`recoveryStopsBefore` in `xlogrecovery.c`). If the log has none,
-//! PostgreSQL refuses to end recovery: the moment cannot be reached, though the end of the log can.
+//! Recovery to a time stops before the first later commit or abort (`recoveryStopsBefore` in
+//! `xlogrecovery.c`). If the WAL contains none, PostgreSQL refuses to end recovery, so the moment is
+//! unreachable even though the end of the WAL is reachable.
 
 use std::ops::ControlFlow;
 
@@ -23,17 +24,17 @@ use crate::stored::name::ArchivedFile;
 /// Where recovery starts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RecoveryStart {
-    /// With a segment.
+    /// Starts at a segment.
     Segment(SegmentName),
-    /// With a base backup.
+    /// Starts from a base backup.
     Backup {
-        /// From where the log is replayed.
+        /// LSN at which replay starts.
         start: Lsn,
-        /// The timeline there, if it is known.
+        /// Timeline of the start, if known.
         timeline: Option<Timeline>,
-        /// Up to where it is replayed before the files are consistent, if that is known.
+        /// LSN that replay must reach to make the files consistent, if known.
         end: Option<Lsn>,
-        /// The timeline there, if it is known.
+        /// Timeline of this LSN, if known.
         end_timeline: Option<Timeline>,
     },
 }
@@ -46,7 +47,7 @@ impl From<&BackupStart> for RecoveryStart {
 }
 
 impl RecoveryStart {
-    /// The number of the segment that recovery starts in.
+    /// Returns the number of the segment in which recovery starts.
     fn number(self, size: SegmentSize) -> u64 {
         match self {
             RecoveryStart::Segment(name) => name.number(size).unwrap_or(u64::MAX),
@@ -55,96 +56,97 @@ impl RecoveryStart {
     }
 }
 
-/// What recovery to a moment reads.
+/// The WAL that recovery to a moment reads.
 #[derive(Clone, Debug)]
 pub struct Recovery {
-    /// The log, from the start to the segment in which recovery stops. It has no segment if recovery starts in one that is being written.
+    /// Segments from the start to the one in which recovery stops. Empty if recovery starts in an incomplete
+    /// segment.
     pub log: Log,
-    /// The segment behind it, if recovery stops in one that is being written, as far as the archive has parts of it.
+    /// The next segment, if recovery stops in an incomplete one, which the archive contains in parts.
     pub begun: Option<SegmentName>,
-    /// The last commit or abort that recovery replays, if there is one since the start.
+    /// The last commit or abort that recovery replays, if there is one after the start.
     pub last: Option<TransactionEnd>,
-    /// The commit or abort that recovery stops before.
+    /// The commit or abort before which recovery stops.
     pub stop: TransactionEnd,
 }
 
 /// The end of a transaction.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct TransactionEnd {
-    /// The segment that has it.
+    /// The segment that contains its record.
     pub segment: String,
-    /// Where its record starts, if that was looked up.
+    /// LSN of its record, if it was determined.
     pub lsn: Option<String>,
-    /// When it was, in microseconds since 1970-01-01 00:00:00 UTC.
+    /// Time in microseconds since 1970-01-01 00:00:00 UTC.
     pub time: i64,
 }
 
-/// Why a moment cannot be recovered to.
+/// Reasons for failing to recover to a moment.
 #[derive(Debug, thiserror::Error)]
 pub enum RecoveryError {
-    /// The archive's.
+    /// The archive failed.
     #[error(transparent)]
     Archive(#[from] ArchiveError),
-    /// The start is on none of the timelines that are followed, or behind the position at which its own was left for the next one.
+    /// The start is not on one of the followed timelines, or is after the point where its timeline ended.
     #[error("cannot recover along timeline {followed}: expected {}", other_timeline(*.timeline, *.left_at, .found))]
     OtherTimeline {
-        /// The timeline that is followed.
+        /// The followed timeline.
         followed: Timeline,
-        /// The start's.
+        /// Timeline of the start.
         timeline: Timeline,
-        /// Where that was left, if it is one of those that are followed.
+        /// LSN at which that timeline ended, if it is one of the followed ones.
         left_at: Option<Lsn>,
-        /// What the start is.
+        /// Description of the start.
         found: String,
     },
-    /// The history of a timeline that recovery has to follow is missing: PostgreSQL ends on an earlier one.
+    /// A required timeline history is missing. PostgreSQL would end recovery on an earlier timeline.
     #[error(
         "cannot recover: expected {0} in the archive, as its timeline was archived, or one that descends from it, found none"
     )]
     NoHistory(String),
-    /// The segment at the start is not archived.
+    /// The first segment is not archived.
     #[error(
         "cannot recover: expected segment {segment}, at which recovery starts, in the archive, found {}",
         .partial.as_ref().map_or_else(|| "none".to_owned(), |partial| format!("{partial}, which recovery does not ask for"))
     )]
     NoStart {
-        /// The segment.
+        /// Name of the segment.
         segment: String,
-        /// The `.partial` in its place.
+        /// Name of the `.partial` that exists instead.
         partial: Option<String>,
     },
-    /// A segment was removed meanwhile.
+    /// A segment was removed in the meantime.
     #[error(
         "cannot recover: expected segment {0} in the archive, found it removed since the archive was listed"
     )]
     Gone(String),
-    /// The moment is not between the first and the last that can be reached.
+    /// The moment is outside the reachable range.
     #[error("cannot recover to {}: {}", time_text(*.moment), reachable(*.earliest, *.latest, .ends_at))]
     Unreachable {
-        /// The moment.
+        /// The requested moment.
         moment: i64,
-        /// The first that can be reached.
+        /// The first reachable moment.
         earliest: Option<i64>,
-        /// The last that can be reached lies before this: there is no commit or abort behind it.
+        /// The end of the reachable range (exclusive), because no later commit or abort exists.
         latest: Option<i64>,
-        /// What ends the log.
+        /// The end of the WAL.
         ends_at: LogEnd,
     },
 }
 
-/// What ends a log that recovery reads.
+/// The reason for the end of the WAL.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum LogEnd {
-    /// Nothing is archived behind it.
+    /// No later segment is archived.
     Nothing,
-    /// The absence of this segment.
+    /// This segment is missing.
     Missing(String),
-    /// This `.partial`, which recovery does not ask for.
+    /// Only this `.partial` exists, which recovery does not request.
     Partial(String),
 }
 
 impl RecoveryError {
-    /// What the user can do about it.
+    /// Returns a remedy for the user.
     pub fn hint(&self) -> Option<&'static str> {
         match self {
             RecoveryError::Archive(error) => error.hint(),
@@ -165,7 +167,7 @@ impl RecoveryError {
     }
 }
 
-/// How to recover what a `.partial` has.
+/// Remedy for recovering the WAL in a `.partial`.
 pub(crate) const PARTIAL_HINT: &str = "recovery reads what a .partial has only if the file is put into the server's pg_wal without \
                                        this ending; walden archive get fetches it";
 
@@ -202,11 +204,10 @@ fn reachable(earliest: Option<i64>, latest: Option<i64>, ends_at: &LogEnd) -> St
     }
 }
 
-/// Finds what recovery from a start to a moment reads, along `timeline` or the newest one; `moment` is microseconds since 1970-01-01
-/// 00:00:00 UTC.
+/// Determines the files for recovery to `moment`, along `timeline` or the newest one. `moment` is in
+/// microseconds since 1970-01-01 00:00:00 UTC.
 ///
-/// # Errors
-/// A moment that cannot be reached, and the archive's errors.
+/// # Errors The moment is unreachable, or the archive failed.
 pub fn recovery_to(
     archive: &Archive,
     start: RecoveryStart,
@@ -222,7 +223,7 @@ pub fn recovery_to(
     let mut ends = Ends::new(archive, &log.segments);
     let mut reached = ends.first_reaching(moment.saturating_add(1))?;
     if reached == log.segments.len() {
-        // The clock may have been set back since: a commit after the moment is one wherever it is.
+        // The clock may have been set back, so a commit after the moment counts wherever it is.
         reached = ends.first_after(moment)?.unwrap_or(reached);
     }
     let begun = match reached == log.segments.len() {
@@ -245,7 +246,7 @@ pub fn recovery_to(
     let name = |index: usize| match (log.segments.get(index), &begun) {
         (Some(segment), _) => segment.name.to_string(),
         (None, Some(begun)) => begun.name.to_string(),
-        // Whatever stops recovery is in one of these.
+        // Unreachable: one of these contains the record at which recovery stops.
         (None, None) => String::new(),
     };
     let end = |index, (lsn, time): (Lsn, i64)| TransactionEnd {
@@ -265,7 +266,8 @@ pub fn recovery_to(
     if let (None, RecoveryStart::Backup { start: position, .. }) = (&last, start)
         && first_checkpoint(&mut ends, begun.as_ref(), position, reached)?.is_some_and(|time| moment < time)
     {
-        // A backup has all that was committed before it began: PostgreSQL would stop, at a later state than was asked for.
+        // A backup contains everything committed before it started, so PostgreSQL would stop at a later state
+        // than requested.
         return Err(unreachable(archive, &log, start, moment, missing)?);
     }
     let stop = end(reached, (lsn, time));
@@ -273,14 +275,14 @@ pub fn recovery_to(
     Ok(Recovery { log, begun: begun.map(|begun| begun.name), last, stop })
 }
 
-/// A segment that is being written, as far as the archive has parts of it.
+/// The archived parts of an incomplete segment.
 struct Begun {
     name: SegmentName,
     events: Events,
 }
 
-/// The segment behind the last one of a log, or the one that recovery starts in if the log has none, if the archive has parts of it, and no
-/// segment is missing before it.
+/// Returns the segment after the last one, or the segment in which recovery starts if there is none. Returns
+/// `None` if the archive has no parts of it or if an earlier segment is missing.
 fn begun_behind(
     archive: &Archive,
     log: &Log,
@@ -296,8 +298,8 @@ fn begun_behind(
     Ok(content.map(|content| Begun { name, events: events_of(&content, name, log.size) }))
 }
 
-/// When the first checkpoint of a log at or behind a position was made, up to the segment at `index`, and behind that in one that is being
-/// written.
+/// Returns the time of the first checkpoint at or after a position, in the segments up to `index` and then in
+/// an incomplete segment.
 fn first_checkpoint(
     ends: &mut Ends<'_>,
     begun: Option<&Begun>,
@@ -309,7 +311,7 @@ fn first_checkpoint(
     Ok(found.or_else(|| in_begun.filter(|(lsn, _)| *lsn >= position).map(|(_, time)| *time).min()))
 }
 
-/// The log from the start on; its first segment is the one that recovery starts with.
+/// Finds the WAL for recovery. Its first segment is the one in which recovery starts.
 fn log_from(
     archive: &Archive,
     start: RecoveryStart,
@@ -335,11 +337,11 @@ fn log_from(
     Ok(log)
 }
 
-/// Whether the histories are there by which PostgreSQL finds the timeline that it follows: that of the named one, or else those of all
-/// that are later than the start's, as it asks for one after the other and stops at the first that is missing.
+/// Checks that the histories exist by which PostgreSQL chooses the timeline: that of the requested timeline,
+/// or by default those of all timelines later than the start's, because PostgreSQL requests one after another
+/// and stops at the first missing one.
 ///
-/// # Errors
-/// [`RecoveryError::NoHistory`], and the store's.
+/// # Errors [`RecoveryError::NoHistory`], and the store's errors.
 pub(crate) fn check_histories(
     archive: &Archive,
     timeline: Option<Timeline>,
@@ -356,11 +358,10 @@ pub(crate) fn check_histories(
     }
 }
 
-/// Whether a log goes through the start, and through the position at which a backup is consistent, on the timelines that these are on:
-/// PostgreSQL refuses others (`InitWalRecovery` in `xlogrecovery.c`), or finds no checkpoint at the start.
+/// Checks that the start, and the position at which the backup is consistent, lie on the followed timelines.
+/// PostgreSQL rejects other starts (`InitWalRecovery` in `xlogrecovery.c`) or finds no checkpoint there.
 ///
-/// # Errors
-/// The start or that position is on another timeline, or behind where its timeline was left.
+/// # Errors The start or that position is on another timeline, or after the end of its timeline.
 pub(crate) fn check_timelines(log: &Log, start: RecoveryStart) -> Result<(), RecoveryError> {
     let check = |timeline: Option<Timeline>, position: Lsn, found: String| {
         let Some(timeline) = timeline else { return Ok(()) };
@@ -384,7 +385,7 @@ pub(crate) fn check_timelines(log: &Log, start: RecoveryStart) -> Result<(), Rec
     }
 }
 
-/// Says which moments can be reached instead.
+/// Returns an error that describes the reachable range.
 fn unreachable(
     archive: &Archive,
     log: &Log,
@@ -404,11 +405,11 @@ fn unreachable(
     Ok(RecoveryError::Unreachable { moment, earliest, latest, ends_at: log_end(archive, log, missing)? })
 }
 
-/// The first moment that can be reached from a start.
+/// Returns the first moment that is reachable from a start.
 ///
-/// Recovery must not stop before the position at which a backup is consistent, so a moment before an end of a transaction that comes
-/// before that cannot be reached. Without such an end, all moments since the backup's checkpoint can: the backup has what was committed
-/// before.
+/// Recovery must not stop before the backup is consistent, so the last end of a transaction before that point
+/// is the first reachable moment. If there is none, all moments since the backup's checkpoint are reachable,
+/// because the backup contains everything committed before.
 fn earliest(
     archive: &Archive,
     log: &Log,
@@ -457,14 +458,14 @@ fn log_end(archive: &Archive, log: &Log, missing: Option<SegmentName>) -> Result
 
 type Found = (Option<(Lsn, i64)>, Option<(Lsn, i64)>);
 
-/// The first end of a transaction whose time is as wanted, and the one before it.
+/// Returns the first end of a transaction with a matching time, and the one before it.
 fn first_end(all: &[(Lsn, i64)], is_wanted: impl Fn(i64) -> bool) -> Found {
     let at = all.iter().position(|(_, time)| is_wanted(*time));
     let before = at.and_then(|at| at.checked_sub(1)).and_then(|before| all.get(before));
     (before.copied(), at.and_then(|at| all.get(at)).copied())
 }
 
-/// The ends of transactions in a segment: where their records start, and when they were.
+/// Returns the LSNs and times of the ends of transactions in a segment.
 fn ends_in(
     archive: &Archive,
     size: SegmentSize,
@@ -479,21 +480,21 @@ fn ends_in(
     Ok(events_of(&content, segment.name, size).ends)
 }
 
-/// What matters to recovery in a segment's content, or in its beginning.
+/// Parses the relevant records in a segment or its first part.
 fn events_of(content: &[u8], name: SegmentName, size: SegmentSize) -> Events {
     let mut events = Events::default();
     if let (Ok(info), Some(start)) = (StreamInfo::of_segment(content), name.start(size)) {
         let info = StreamInfo { timeline: name.timeline, ..info };
-        // What the log has behind damage, recovery does not reach either.
+        // Recovery does not reach records after damage either.
         let _ = Decoder::new(info, start, start.plus(size.bytes())).push(content, &mut events);
     }
     events
 }
 
-/// Where records start that matter to recovery, and their times in microseconds since 1970-01-01 00:00:00 UTC.
+/// LSNs of relevant records, with their times in microseconds since 1970-01-01 00:00:00 UTC.
 #[derive(Default)]
 struct Events {
-    /// The ends of transactions.
+    /// Ends of transactions.
     ends: Vec<(Lsn, i64)>,
     checkpoints: Vec<(Lsn, i64)>,
 }
@@ -516,7 +517,7 @@ impl Visitor for Events {
 }
 
 impl Recovery {
-    /// The files that recovery asks for: the histories of its timelines, and the segments.
+    /// Returns the files that recovery requests: the histories of its timelines, and the segments.
     pub fn files(&self) -> Vec<ArchivedFile> {
         let timelines =
             self.log.stretches.iter().map(|stretch| stretch.timeline).filter(|&timeline| timeline > 1);

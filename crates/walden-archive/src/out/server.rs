@@ -1,4 +1,4 @@
-//! The server that asks for a file, as far as its data directory says which cluster it is of.
+//! Identifies the cluster of the server that requests a file, from its data directory.
 
 use std::fs;
 use std::io::Read;
@@ -12,11 +12,12 @@ use crate::out::get::GetError;
 use crate::stored::check;
 use crate::stored::name::ArchivedFile;
 
-/// Confirms that the archive is that of the server which asks for a file, if its data directory is known: the one whose `pg_wal` the
-/// target is in, or else the working directory, in which PostgreSQL runs `restore_command`.
+/// Checks that the archive belongs to the server that requests a file, if its data directory is known. This
+/// is the one whose `pg_wal` contains the target, or the working directory, in which PostgreSQL runs
+/// `restore_command`.
 ///
-/// # Errors
-/// [`GetError::OtherCluster`], and [`GetError::Archive`] if it cannot be found out whose archive it is.
+/// # Errors [`GetError::OtherCluster`], and [`GetError::Archive`] if the archive's cluster cannot be
+/// determined.
 pub fn expect_own_archive(archive: &Archive, file: ArchivedFile, target: &Path) -> Result<(), GetError> {
     let Some((control, system_id)) = asking_server(target) else { return Ok(()) };
     archive.expect_cluster(system_id).map_err(|error| match error {
@@ -28,22 +29,23 @@ pub fn expect_own_archive(archive: &Archive, file: ArchivedFile, target: &Path) 
     })
 }
 
-/// The control file of the server that asks for a file, and its system identifier, as far as its data directory is known: see
-/// [`expect_own_archive`].
+/// Returns the control file and system identifier of the server that requests a file, if its data directory
+/// is known (see [`expect_own_archive`]).
 pub fn asking_server(target: &Path) -> Option<(PathBuf, u64)> {
     let above = target.parent().and_then(Path::parent);
     let mut places = above.into_iter().chain([Path::new("")]);
     places.find_map(|data| Some((data.join(ControlFile::PATH), system_id_of_server(data)?)))
 }
 
-/// The cluster that a file comes from which does not say so itself: that of the server in whose `pg_wal` it is, or of segments that
-/// lie beside it. Unknown where there is neither.
+/// Returns the cluster of a file that does not state it: that of the server whose `pg_wal` contains the file,
+/// or of the segments next to it. Returns `None` if neither exists.
 ///
-/// A history of another cluster would end recovery with a wrong timeline, and a backup history file of one would count as a backup
-/// when WAL is removed.
+/// A history of another cluster would make recovery end on a wrong timeline, and a backup history file of
+/// another cluster would count as a backup when removing WAL.
 pub(crate) fn system_id_beside(path: &Path) -> Option<u64> {
     let folder = path.parent()?;
-    // `%p` is relative to the data directory, in which PostgreSQL runs the command; `pg_wal` itself may be a link.
+    // `%p` is relative to the data directory, in which PostgreSQL runs the command. `pg_wal` itself may be a
+    // link.
     let data = folder.parent().unwrap_or(Path::new(""));
     if let Some(system_id) = system_id_of_server(data) {
         return Some(system_id);
@@ -59,10 +61,10 @@ pub(crate) fn system_id_beside(path: &Path) -> Option<u64> {
     })
 }
 
-/// The system identifier of the server whose data directory it is, if that can be read.
+/// Returns the system identifier of a data directory, if it can be read.
 pub(crate) fn system_id_of_server(data: &Path) -> Option<u64> {
     Some(ControlFile::of_data_directory(data)?.system_identifier)
 }
 
-/// Bytes of a segment that have its first page's header.
+/// Number of bytes of a segment that contain its first page's header.
 pub(crate) const FIRST_BYTES: usize = 64;

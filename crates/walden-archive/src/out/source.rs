@@ -1,7 +1,8 @@
-//! An archive as a source of segments, for whatever reads WAL.
+//! Provides an archive as a source of segments for WAL readers.
 //!
-//! A listing says which segments there are; objects are read when their segments are, in order, and the next ones ahead of that.
-//! A segment is decoded once even if two threads want it: the one that scans it, and the one that needs the end of a record.
+//! A listing determines the segments. Objects are read in order as their segments are needed, and the next
+//! ones are prefetched. A segment is decoded once even if two threads need it: the one that scans it, and the
+//! one that needs the end of a record.
 
 mod ahead;
 
@@ -29,50 +30,49 @@ use crate::store::Store;
 use crate::stored::name::{Object, PackName};
 use crate::stored::object::{self, ObjectError, ObjectReader};
 
-/// A bound of what is read.
+/// A bound of the range to read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Bound {
-    /// A position.
+    /// An LSN.
     Lsn(Lsn),
     /// A time, in microseconds since 1970-01-01 00:00:00 UTC.
     Time(i64),
 }
 
-/// What of an archive is read.
+/// Options for reading an archive.
 #[derive(Clone, Copy, Debug)]
 pub struct SourceOptions {
-    /// The timeline that the log ends on; else the newest one that has segments.
+    /// The last timeline to follow. The default is the newest one that has segments.
     pub timeline: Option<Timeline>,
-    /// Where reading starts.
+    /// Start of the range.
     pub from: Option<Bound>,
-    /// Where reading ends.
+    /// End of the range.
     pub to: Option<Bound>,
-    /// Packs that are looked into at the same time.
+    /// Number of packs whose indexes are read concurrently.
     pub threads: usize,
 }
 
-/// The log of an archive, ready to be read.
+/// The WAL of an archive, ready for reading.
 #[derive(Clone, Debug)]
 pub struct Source {
-    /// The cluster's system identifier.
+    /// System identifier of the cluster.
     pub system_id: u64,
-    /// The timelines that are followed, in the log's order.
+    /// The followed timelines in WAL order.
     pub stretches: Vec<Stretch>,
-    /// The segments, in the log's order.
+    /// The segments in WAL order.
     pub segments: Vec<SegmentFile>,
 }
 
-/// Finds the segments of a log in an archive. No more than the first of them is read.
+/// Finds the segments of a range in an archive. Reads only the first one.
 ///
-/// # Errors
-/// An archive that cannot be listed or has none of the segments, and a first segment that cannot be read.
+/// # Errors The archive cannot be listed or has none of the segments, or the first segment is unreadable.
 pub fn open(archive: &Archive, options: &SourceOptions) -> Result<Source, ArchiveError> {
     let size = archive.segment_size()?;
     let number = |bound| match bound {
         Some(Bound::Lsn(lsn)) => Some(size.segment_of(lsn)),
         _ => None,
     };
-    // With the segment in which the last record may end.
+    // Includes the next segment, in which the last record may end.
     let last = number(options.to).map_or(u64::MAX, |number| number.saturating_add(1));
     let mut log = Log::of(archive, options.timeline, number(options.from).unwrap_or(0)..=last)?;
     let time = |bound| match bound {
@@ -107,14 +107,14 @@ pub fn open(archive: &Archive, options: &SourceOptions) -> Result<Source, Archiv
     Ok(Source { system_id: info.system_id, stretches: log.stretches, segments })
 }
 
-/// What segments are called, and how packs are divided.
+/// Location of the archive and indexes of its packs.
 struct Files {
     location: String,
     members: BTreeMap<PackName, Vec<Entry>>,
 }
 
 impl Files {
-    /// A segment as `walden-source` reads it; all of a cluster's have the same version and sizes.
+    /// Describes a segment for `walden-source`. All segments of a cluster have the same version and sizes.
     fn segment(
         &self,
         index: usize,
@@ -153,8 +153,8 @@ fn member(entries: &[Entry], name: SegmentName) -> Option<&Entry> {
     entries.iter().find(|entry| entry.head.meta.name == name.as_bytes())
 }
 
-/// The indexes of packs, which say where decoding can begin. A pack without one is decoded from its start, if at all: whoever reads
-/// it gets the error.
+/// Reads the indexes of packs, which state where decoding can start. A pack with an unreadable index is
+/// decoded from its start, and its reader gets the error.
 fn pack_members(
     archive: &Archive,
     segments: &[LogSegment],
@@ -183,9 +183,9 @@ struct ArchiveSegments(Arc<Inner>);
 struct Inner {
     archive: Archive,
     ahead: ReadAhead,
-    /// Segments that somebody holds, or is decoding at the moment.
+    /// Segments that a reader holds or is decoding.
     decoded: Mutex<BTreeMap<usize, Arc<Mutex<Decoded>>>>,
-    /// The first segment, which was decoded to find out what all have in common; until it is read.
+    /// The first segment, which was decoded for the common properties. Kept until it is read.
     first: Mutex<Option<Arc<Vec<u8>>>>,
 }
 
@@ -213,7 +213,8 @@ impl SegmentContents for Contents {
     fn read(&mut self, number: u64) -> io::Result<Arc<Vec<u8>>> {
         let index = usize::try_from(number).unwrap_or(usize::MAX);
         self.content(index).map_err(|error| {
-            // A pack's key names many segments, and whoever reads on for the end of a record names the segment that it starts in.
+            // A pack contains many segments, and a reader that continues to the end of a record reports only
+            // the segment in which the record starts.
             let named = self.inner.ahead.segment(index).map(|it| format!("segment {}: ", it.name));
             let text = format!("{}{}", named.unwrap_or_default(), error_text(&error));
             io::Error::new(io::ErrorKind::InvalidData, text)
@@ -222,11 +223,11 @@ impl SegmentContents for Contents {
 }
 
 impl Contents {
-    /// A segment's content, decoded here unless another thread has it.
+    /// Returns a segment's content, and decodes it unless another thread has it.
     fn content(&mut self, index: usize) -> Result<Arc<Vec<u8>>, ArchiveError> {
         let inner = Arc::clone(&self.inner);
         let slot = inner.slot(index);
-        // Held while decoding: a thread that wants the same segment waits for it.
+        // Held while decoding, so that a thread that needs the same segment waits for it.
         let mut decoded = lock(&slot);
         if let Some(content) = decoded.upgrade() {
             return Ok(content);
@@ -247,7 +248,7 @@ impl Contents {
         Ok(Arc::new(content?))
     }
 
-    /// Decodes a segment from the object in which it was listed, or in which it is by now.
+    /// Decodes a segment from its listed object, or from the object that contains it now.
     fn decode_from(
         &mut self,
         object: Object,
@@ -267,7 +268,7 @@ impl Contents {
                 object::decode_within(file, segment_bytes, &stored, &mut content)?;
             }
             Object::Pack(pack) => {
-                // A pack whose decoding failed is opened again, as its reader is in no defined position.
+                // A pack is reopened after a decoding error, because the position of its reader is undefined.
                 let mut members = match self.pack.take().filter(|members| members.pack() == pack) {
                     Some(members) => members,
                     None => PackMembers::open_in(inner.archive.shared_store(), pack, bytes, segment_bytes)?,
@@ -281,7 +282,8 @@ impl Contents {
     }
 }
 
-/// More entries than threads could hold segments of: those that nobody holds are removed.
+/// Number of slots above which those without a holder are removed. Exceeds the number of segments that
+/// threads can hold.
 const MAX_SLOTS: usize = 256;
 
 impl Inner {
@@ -289,7 +291,7 @@ impl Inner {
         let mut slots = lock(&self.decoded);
         if slots.len() > MAX_SLOTS {
             slots.retain(|_, slot| {
-                // Counted twice or more: a thread is decoding.
+                // With two or more references, a thread is decoding the segment.
                 Arc::strong_count(slot) > 1 || lock(slot).strong_count() > 0
             });
         }

@@ -1,4 +1,5 @@
-//! What users name as sources, as one inventory: segments, folders of segments, tar files, and archives.
+//! Combines the sources that a user names into one inventory: segments, folders of segments, tar files, and
+//! archives.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -14,48 +15,48 @@ use crate::out::log::stretches;
 use crate::out::source::{self, Source, SourceOptions};
 use crate::stored::name::{ArchivedFile, IDENTITY};
 
-/// The log in a set of sources.
+/// The WAL in a set of sources.
 #[derive(Debug)]
 pub struct Sources {
     /// The segments.
     pub inventory: Inventory,
-    /// What the user should know of how timelines are followed, a line each.
+    /// Notes for the user on how timelines are followed, one line each.
     pub notes: Vec<String>,
 }
 
-/// Why sources cannot be read together, or one of them cannot be read.
+/// Reasons for failing to read sources, alone or together.
 #[derive(Debug, Error)]
 pub enum SourcesError {
-    /// An archive.
+    /// An archive cannot be read.
     #[error("cannot read the archive {place}")]
     Archive {
-        /// Where the archive is.
+        /// Location of the archive.
         place: String,
-        /// Why it cannot be read.
+        /// The error of the archive.
         #[source]
         error: Box<ArchiveError>,
     },
-    /// Archives of two clusters, by their system identifiers.
+    /// Archives of two clusters, with their system identifiers.
     #[error("cannot read archives of two clusters together: system identifiers {0} and {1}")]
     TwoClusters(u64, u64),
-    /// Files and folders.
+    /// Files and folders cannot be read.
     #[error(transparent)]
     Inventory(#[from] InventoryError),
     /// A timeline's history cannot be read.
     #[error("cannot read {}", .path.display())]
     Read {
-        /// The history's file.
+        /// Path of the history file.
         path: PathBuf,
         /// The error of the file system.
         #[source]
         error: io::Error,
     },
-    /// A timeline's history is not one.
+    /// A timeline's history is invalid.
     #[error("cannot use {}", .path.display())]
     History {
-        /// The history's file.
+        /// Path of the history file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The problem with it.
         #[source]
         error: HistoryError,
     },
@@ -64,18 +65,18 @@ pub enum SourcesError {
     NothingAlong(Timeline),
 }
 
-/// Whether a source is a URL, or a folder that is an archive's.
+/// Returns whether a source is a URL or the folder of an archive.
 pub fn is_archive(source: &Path) -> bool {
     source.to_str().is_some_and(|text| text.contains("://")) || source.join(IDENTITY).is_file()
 }
 
-/// Finds the segments in files and folders, and in archives, each with its place for messages.
+/// Finds the segments in files, folders and archives. Each archive has its location for messages.
 ///
-/// An archive is one log, along its newest timeline unless the options have another one. The options' range says which segments of
-/// archives are needed; what else is found in files and folders does no harm.
+/// An archive contributes the WAL along its newest timeline, unless the options name another one. The
+/// options' range selects the segments of archives. Files and folders may contribute segments outside the
+/// range.
 ///
-/// # Errors
-/// A source that cannot be read, archives of two clusters, or no segments.
+/// # Errors A source is unreadable, archives belong to two clusters, or there are no segments.
 pub fn open(
     archives: &[(String, Archive)],
     paths: &[PathBuf],
@@ -104,7 +105,7 @@ pub fn open(
 }
 
 impl Sources {
-    /// Follows a timeline through segments in folders, as far back as its history lies beside them.
+    /// Follows a timeline through segments in folders, as far back as its history is among the sources.
     fn follow_in_folders(&mut self, timeline: Timeline) -> Result<(), SourcesError> {
         let wanted = ArchivedFile::History(timeline).to_string();
         let history = self.find_history(&wanted)?;
@@ -130,7 +131,7 @@ impl Sources {
         Ok(())
     }
 
-    /// The content of the history file with this name, as a file or in a tar file.
+    /// Reads the history file with this name, from the folders or a tar file.
     fn find_history(&self, wanted: &str) -> Result<Option<(PathBuf, Vec<u8>)>, SourcesError> {
         let ignored = &self.inventory.ignored;
         let mut histories = ignored.iter().filter(|ignored| ignored.reason == IgnoredReason::History);
@@ -144,7 +145,7 @@ impl Sources {
         Ok(self.inventory.histories.iter().find(|(path, _)| path.ends_with(wanted)).cloned())
     }
 
-    /// Notes which timelines are followed, if there is more than one to choose from.
+    /// Adds a note on the followed timelines, if there are several.
     fn note_timelines(&mut self, stretches: &[Stretch]) {
         let is_other = |reason| reason == IgnoredReason::OtherTimeline;
         let left_out = self.inventory.ignored.iter().filter(|ignored| is_other(ignored.reason)).count();

@@ -1,9 +1,10 @@
-//! Fetching ahead of recovery: segments that `restore_command` is going to ask for lie ready when it does.
+//! Prefetches segments during recovery, so that they are ready when `restore_command` requests them.
 //!
-//! A process of its own fills a *spool*, a folder on the file system of the server's `pg_wal`, from where segments are handed over by
-//! a rename. It goes on while recovery does, and ends by itself when nothing was asked for some time; with recovery, the spool goes too.
-//! Objects never change, so what lies in the spool is right however long it lies there, unless the power fails; of an archive in another
-//! place nothing is handed over, as each has a spool of its own, nor of another cluster.
+//! A separate process fills a *spool*, a folder on the file system of the server's `pg_wal`, and
+//! `restore_command` moves segments from there by a rename. The process runs during recovery, and ends if no
+//! segment is requested for some time. The spool is removed when recovery ends. Objects never change, so
+//! segments in the spool stay valid indefinitely unless a power failure occurs. Segments from another archive
+//! or cluster are never used: each archive has a separate spool, which records its cluster.
 
 mod next_segments;
 mod schedule;
@@ -27,14 +28,14 @@ use crate::pending::Incoming;
 use crate::store::Store;
 use crate::stored::name::{ArchivedFile, Object, PackName};
 
-/// How far and how long segments are fetched ahead.
+/// Limits for prefetching.
 #[derive(Clone, Copy, Debug)]
 pub struct PrefetchOptions {
-    /// Segments that lie ready at most.
+    /// Maximum number of segments that are ready.
     pub segments: usize,
-    /// Segments that are fetched at the same time.
+    /// Number of segments fetched concurrently.
     pub threads: usize,
-    /// The process ends after so long without a request for another segment than the last one.
+    /// The process ends if no different segment is requested for this time.
     pub idle: Duration,
 }
 
@@ -44,21 +45,22 @@ impl Default for PrefetchOptions {
     }
 }
 
-/// Until it is looked once more what is asked for.
+/// Interval between checks of the requested position.
 const PAUSE: Duration = Duration::from_millis(5);
-/// How often the server's process is checked.
+/// Interval between checks of the server's process.
 const SERVER_INTERVAL: Duration = Duration::from_millis(250);
-/// Until the archive is listed once more, if nothing else was asked for: each time twice as long as before, as each listing is a request.
-/// A standby that waits at the archive's end asks for the same segment again and again, which is nothing new: the process ends after
-/// [`PrefetchOptions::idle`].
+/// First pause before the archive is listed again while the position does not change. The pause doubles each
+/// time to limit requests. A standby that waits at the archive's end requests the same segment repeatedly,
+/// which does not count as a new request: the process ends after [`PrefetchOptions::idle`].
 const FIRST_LOOK: Duration = Duration::from_millis(500);
-/// From so many listings, one after the other, an object may have vanished: what it held is in another one, which is looked for.
+/// Maximum number of consecutive listings with a missing object. After each, the process searches for the
+/// object that contains the segments now.
 const MAX_VANISHED: u32 = 8;
 
-/// Fetches segments into a spool until nothing is asked for any more; `lock` is [`Spool::lock`]'s.
+/// Fetches segments into a spool until requests stop. `lock` comes from [`Spool::lock`].
 ///
-/// # Errors
-/// What kept a segment from being fetched: whoever asks for it gets the error once more, and at its right place.
+/// # Errors The error that prevented fetching a segment. The process that requests the segment encounters the
+/// same error and reports it.
 pub fn prefetch(
     archive: &Archive,
     spool: &Spool,
@@ -100,25 +102,25 @@ fn cannot_write(spool: &Spool, source: std::io::Error) -> GetError {
 struct Fetcher<'a> {
     archive: &'a Archive,
     spool: &'a Spool,
-    /// Segments have to be durable before they get their names.
+    /// Segments must be durable before they get their names.
     should_sync: bool,
     segment_bytes: u64,
     schedule: Schedule<'a>,
     outcome: Mutex<Outcome>,
 }
 
-/// What became of segments.
+/// Results of fetching segments.
 #[derive(Default)]
 struct Outcome {
     error: Option<GetError>,
-    /// Listings, one after the other, of which an object was not there any more.
+    /// Number of consecutive listings with an object that has disappeared.
     vanished: u32,
-    /// Since the listing was read last.
+    /// An object has disappeared since the listing.
     is_listing_old: bool,
 }
 
 impl<'a> Fetcher<'a> {
-    /// Keeps the schedule at what comes after the position.
+    /// Updates the schedule with the segments after the requested position.
     fn follow(&self, mut next_segments: NextSegments<'a>, options: &PrefetchOptions) -> Result<(), GetError> {
         let failed = |source| GetError::Archive { name: "segments ahead".to_owned(), source };
         let mut packs = BTreeMap::new();
@@ -135,7 +137,7 @@ impl<'a> Fetcher<'a> {
             let Some(position) = position.filter(|_| last.1.elapsed() < options.idle) else { return Ok(()) };
             if server_seen.elapsed() > SERVER_INTERVAL {
                 server_seen = Instant::now();
-                // Recovery has ended with its server, and the next one starts a process of its own.
+                // Recovery ended with its server. The next server starts its own process.
                 if server.is_some() && self.spool.server_process() != server {
                     return Ok(());
                 }
@@ -156,7 +158,7 @@ impl<'a> Fetcher<'a> {
         }
     }
 
-    /// Schedules what comes after a position and is not there.
+    /// Schedules the segments after a position that are not in the spool.
     fn look_ahead(
         &self,
         next_segments: &mut NextSegments<'a>,
@@ -165,9 +167,9 @@ impl<'a> Fetcher<'a> {
         count: usize,
     ) -> Result<(), ArchiveError> {
         let ahead = next_segments.following(position, count)?;
-        // The one that is asked for now may be taken at any moment.
+        // The requested segment may be taken at any moment.
         let useful: BTreeSet<_> = ahead.iter().map(|(segment, _)| *segment).chain([position]).collect();
-        // What is left over takes space, and is right all the same.
+        // An error only leaves files that take space.
         let _ = self.spool.keep(&useful);
         match self.find_keyframes(ahead, packs) {
             Ok(missing) => self.schedule.set(missing, useful),
@@ -177,7 +179,7 @@ impl<'a> Fetcher<'a> {
         Ok(())
     }
 
-    /// The segments that do not lie ready, with the keyframes of those in packs.
+    /// Returns the segments that are not in the spool, with their keyframes if they are in packs.
     fn find_keyframes(
         &self,
         ahead: Vec<Ahead>,
@@ -206,7 +208,7 @@ impl<'a> Fetcher<'a> {
         Ok(missing)
     }
 
-    /// Whether objects have vanished since the last call.
+    /// Returns whether objects have disappeared since the last call.
     fn take_outcome(&self) -> Result<bool, GetError> {
         let mut outcome = self.lock_outcome();
         match outcome.error.take() {
@@ -219,9 +221,9 @@ impl<'a> Fetcher<'a> {
         self.outcome.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Fetches what the schedule hands out.
+    /// Fetches the segments that the schedule assigns.
     fn work(&self) {
-        // What is announced is for speed alone.
+        // Announcements only improve speed, so errors are ignored.
         let announce = |coming: &BTreeSet<SegmentName>| {
             let _ = self.spool.announce(coming.iter());
         };
@@ -237,14 +239,14 @@ impl<'a> Fetcher<'a> {
         }
     }
 
-    /// Fetches a segment; false if it is of no use any more.
+    /// Fetches a segment. Returns false if it is no longer needed.
     fn fetch(
         &self,
         wanted: &Wanted,
         members: &mut Option<PackMembers<&'a dyn Store>>,
     ) -> Result<bool, GetError> {
         let segment = wanted.segment;
-        // After a jump elsewhere, what follows here is of no use.
+        // Recovery may have jumped to another position.
         if !self.schedule.is_useful(segment) {
             return Ok(false);
         }
@@ -290,9 +292,10 @@ impl Outcome {
         self.error = error.or(self.error.take());
     }
 
-    /// An object is not where it was listed: the listing is to be read again, unless that has not helped.
+    /// Handles an object that has disappeared: requests a new listing, or returns the error if new listings
+    /// have not helped.
     fn add_vanished(&mut self, error: ArchiveError) -> Result<(), ArchiveError> {
-        // Once for a listing: when what it has was packed, everything that is still to be fetched by it has vanished.
+        // Counted once per listing: if a pack replaced its objects, all remaining ones have disappeared.
         self.vanished += u32::from(!self.is_listing_old);
         self.is_listing_old = true;
         if self.vanished < MAX_VANISHED { Ok(()) } else { Err(error) }
@@ -315,7 +318,8 @@ mod tests {
         })
     }
 
-    /// All that a listing has was packed: that is no reason to give up, unless it happens with one listing after the other.
+    /// All objects of a listing may be packed. This is an error only if it happens for many consecutive
+    /// listings.
     #[test]
     fn everything_in_a_listing_may_have_vanished() {
         let mut outcome = Outcome::default();

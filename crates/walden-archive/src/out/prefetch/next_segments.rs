@@ -1,4 +1,4 @@
-//! Which segments recovery is going to ask for.
+//! Predicts which segments recovery will request.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -9,46 +9,44 @@ use crate::archive::{Archive, ArchiveError, LogListing};
 use crate::history::History;
 use crate::stored::name::{ArchivedFile, Object};
 
-/// A segment that is wanted, and the object that holds it with its bytes.
+/// A segment, and the object that contains it with its stored size.
 pub(super) type Ahead = (SegmentName, (Object, u64));
 
-/// A listing is used for so long before it is read again for a segment that it does not have.
+/// Minimum age of a listing before it is read again because of a missing segment.
 const MAX_AGE: Duration = Duration::from_millis(500);
 
-/// Which segments follow each other.
+/// Determines the order of segments across timelines.
 pub(super) struct NextSegments<'a> {
     archive: &'a Archive,
     histories: BTreeMap<Timeline, History>,
     size: SegmentSize,
-    /// The listing that was used last, of which timeline and log, and when it was read.
+    /// The last listing, with its timeline and `log` number, and the time when it was read.
     listing: Option<((Timeline, u32), LogListing, Instant)>,
 }
 
 impl<'a> NextSegments<'a> {
-    /// Reads where timelines were left.
+    /// Reads the histories, which state where timelines ended.
     ///
-    /// # Errors
-    /// The store's.
+    /// # Errors The store's errors.
     pub fn new(archive: &'a Archive, size: SegmentSize) -> Result<NextSegments<'a>, ArchiveError> {
         Ok(NextSegments { archive, histories: archive.histories()?, size, listing: None })
     }
 
-    /// Objects are not any more where they were.
+    /// Discards the listing because objects have moved.
     pub fn forget_listing(&mut self) {
         self.listing = None;
     }
 
-    /// The archived segments after a position, with their objects, up to the first that is missing.
+    /// Returns the archived segments after a position, with their objects, up to the first missing one.
     ///
-    /// # Errors
-    /// The store's.
+    /// # Errors The store's errors.
     pub fn following(&mut self, position: SegmentName, count: usize) -> Result<Vec<Ahead>, ArchiveError> {
         let mut found = Vec::new();
         let mut at = position;
         while found.len() < count
             && let Some(number) = at.number(self.size)
         {
-            // A timeline that was left goes on in the one that left it.
+            // The timeline may continue on another one.
             let child = self.child_timeline_at(at.timeline, number + 1);
             let mut hit = None;
             for timeline in child.into_iter().chain([at.timeline]) {
@@ -81,7 +79,8 @@ impl<'a> NextSegments<'a> {
         Ok(found)
     }
 
-    /// The latest timeline that left this one in a segment. Recovery that has come further stays on this one.
+    /// Returns the latest timeline that branched off from this one in a segment. After that segment, recovery
+    /// stays on this one.
     fn child_timeline_at(&self, timeline: Timeline, number: u64) -> Option<Timeline> {
         let left = |history: &&History| {
             let switch: Option<Lsn> = history.end_of(timeline);

@@ -1,8 +1,8 @@
-//! Which thread fetches what.
+//! Assigns segments to the threads that fetch them.
 //!
-//! A pack's segments from one keyframe to the next are decoded in their order, each from the state in which the one before left the
-//! decoder. So they are one thread's at a time, and when the segments that lie ready are enough, the decoder is kept until more
-//! are wanted.
+//! A pack's segments between two keyframes are decoded in order, each from the decoder's state after the
+//! previous one. So one thread at a time processes them. When enough segments are ready, the decoder is kept
+//! until more are needed.
 
 use std::collections::BTreeSet;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -15,13 +15,13 @@ use crate::out::get::PackMembers;
 use crate::store::Store;
 use crate::stored::name::{Object, PackName};
 
-/// A segment that is wanted, and whose it is to fetch.
+/// A segment to fetch, and the object to read it from.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Wanted {
     pub segment: SegmentName,
     pub object: Object,
     pub bytes: u64,
-    /// The segment of the same pack from which decoding has to begin; nothing for an object of its own.
+    /// The segment of the same pack at which decoding must start, or `None` for a separate object.
     pub keyframe: Option<SegmentName>,
 }
 
@@ -38,32 +38,32 @@ impl Wanted {
     }
 }
 
-/// Segments that are decoded one after the other: of a pack, from a keyframe on.
+/// Segments that are decoded consecutively: a pack and a keyframe in it.
 type Run = (PackName, SegmentName);
 
-/// Segments to be fetched in their order, and the decoder that is there for them.
+/// Segments to fetch in order, and the decoder for them, if one was kept.
 pub(super) struct Job<'a> {
     pub segments: Vec<Wanted>,
     pub members: Option<PackMembers<&'a dyn Store>>,
 }
 
-/// Hands out what is wanted to threads.
+/// Distributes segments to threads.
 pub(super) struct Schedule<'a> {
     state: Mutex<State<'a>>,
     changed: Condvar,
-    /// Decoders that are kept at most.
+    /// Maximum number of kept decoders.
     max_kept: usize,
 }
 
 #[derive(Default)]
 struct State<'a> {
-    /// What no thread has begun, in the order in which it will be asked for.
+    /// Segments that no thread has started, in the order of the expected requests.
     wanted: Vec<Wanted>,
-    /// All that recovery may ask for next, fetched or not.
+    /// All segments that recovery may request next, fetched or not.
     useful: BTreeSet<SegmentName>,
-    /// What threads are fetching.
+    /// Segments that threads are fetching.
     coming: BTreeSet<SegmentName>,
-    /// What has been fetched of all that is useful, whether it was taken since or not.
+    /// The useful segments that have been fetched, whether or not they were taken from the spool.
     fetched: BTreeSet<SegmentName>,
     busy: BTreeSet<Run>,
     kept: Vec<(Run, PackMembers<&'a dyn Store>)>,
@@ -79,7 +79,8 @@ impl<'a> Schedule<'a> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Says what is wanted now: `missing` of all that is `useful`.
+    /// Replaces the segments to fetch: `missing` are those that are not in the spool, out of all `useful`
+    /// ones.
     pub fn set(&self, missing: Vec<Wanted>, useful: BTreeSet<SegmentName>) {
         let mut state = self.lock();
         let State { coming, fetched, .. } = &mut *state;
@@ -90,19 +91,20 @@ impl<'a> Schedule<'a> {
         self.changed.notify_all();
     }
 
-    /// What was fetched may be wanted once more: recovery has begun again at an earlier position.
+    /// Forgets which segments were fetched, because recovery restarted at an earlier position and may request
+    /// them again.
     pub fn forget_fetched(&self) {
         self.lock().fetched.clear();
     }
 
-    /// Whether a segment may still be asked for.
+    /// Returns whether recovery may still request a segment.
     pub fn is_useful(&self, segment: SegmentName) -> bool {
         let state = self.lock();
         !state.is_stopped && state.useful.contains(&segment)
     }
 
-    /// Takes the next segments that no thread has; nothing once there is no more to do. `announce` is called with all that is
-    /// being fetched then.
+    /// Takes the next segments that no thread is fetching, or returns `None` once the schedule is stopped.
+    /// Calls `announce` with all segments that are then being fetched.
     pub fn claim(&self, announce: impl Fn(&BTreeSet<SegmentName>)) -> Option<Job<'a>> {
         let mut state = self.lock();
         loop {
@@ -118,7 +120,7 @@ impl<'a> Schedule<'a> {
         }
     }
 
-    /// A segment lies ready, or is not going to.
+    /// Marks a segment as ready, or as not going to be fetched.
     pub fn finish(&self, segment: SegmentName, is_fetched: bool, announce: impl Fn(&BTreeSet<SegmentName>)) {
         let mut state = self.lock();
         state.coming.remove(&segment);
@@ -128,7 +130,7 @@ impl<'a> Schedule<'a> {
         announce(&state.coming);
     }
 
-    /// A job's thread is free for another one; `members` can go on with what follows.
+    /// Ends a job. `members` is kept if it can decode the following segments.
     pub fn end(
         &self,
         segments: &[Wanted],
@@ -155,7 +157,7 @@ impl<'a> Schedule<'a> {
         self.changed.notify_all();
     }
 
-    /// Ends all threads once they have finished the segment that they are at.
+    /// Stops all threads after their current segment.
     pub fn stop(&self) {
         self.lock().is_stopped = true;
         self.changed.notify_all();

@@ -1,4 +1,4 @@
-//! The folder where segments lie ready.
+//! Manages the folder of prefetched segments.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -15,44 +15,45 @@ use crate::boot::{BOOT_ID, boot_id};
 use crate::out::server::system_id_of_server;
 use crate::pending;
 
-/// Segments that lie ready.
+/// The folder of prefetched segments.
 ///
-/// They are not synchronised, which would cost recovery more than anything else here: after a power failure a file may have its name and
-/// not its bytes. So the spool notes under which boot of the system it was filled, and what is in it counts only as long as that goes
-/// on. Where the system does not say which boot it is, each segment is synchronised before it gets its name.
+/// Segments are not synchronized, because that would slow down recovery more than anything else here. After a
+/// power failure, a file may have its name but not its content. So the spool records the system boot during
+/// which it was filled, and its segments are valid only during that boot. If the system does not provide a
+/// boot ID, each segment is synchronized before it gets its name.
 ///
-/// A place may get the archive of another cluster. So the spool also notes whose segments it has, and a server that knows its own
-/// identifier takes no others.
+/// A location may later contain the archive of another cluster. So the spool also records the cluster of its
+/// segments, and a server whose system identifier is known rejects segments of other clusters.
 #[derive(Clone, Debug)]
 pub struct Spool {
     folder: PathBuf,
-    /// What names the boot.
+    /// File that contains the boot ID.
     boot_id: PathBuf,
-    /// The system identifier of the server beside it, if that can be read.
+    /// System identifier of the server next to the spool, if it can be read.
     own: Option<u64>,
 }
 
-/// The file that says under which boot the spool was filled, of how many bytes its segments are, and of which cluster.
+/// File that records the boot, the segment size in bytes, and the cluster of the spool's segments.
 const FILLED: &str = "filled";
-/// In place of a boot: segments are synchronised.
+/// Recorded instead of a boot if segments are synchronized.
 const SYNCHRONISED: &str = "synchronised";
-/// The file that says what was asked for last.
+/// File that contains the last requested segment.
 const POSITION: &str = "position";
-/// The file that names the segments that are being fetched.
+/// File that lists the segments being fetched.
 const COMING: &str = "coming";
-/// The file that is locked by the process that fetches.
+/// File that the fetching process locks.
 pub(crate) const LOCK: &str = "lock";
-/// What the names of spools begin with.
+/// Prefix of the names of spool folders.
 pub(crate) const FOLDER_PREFIX: &str = "walden-prefetch-";
-/// Segments for which there is space left on the file system whatever lies ready.
+/// Number of segments for which the file system must keep free space.
 const KEPT_FREE: u64 = 4;
-/// Bytes that a `postmaster.pid` has at most.
+/// Maximum size of `postmaster.pid` in bytes.
 const MAX_PID_FILE: u64 = 1 << 16;
-/// How long a segment is waited for that another process is fetching.
+/// Maximum time to wait for a segment that another process is fetching.
 const MAX_WAIT: Duration = Duration::from_secs(30);
 
 impl Spool {
-    /// The spool for an archive, in a folder beside the segments of a server.
+    /// Returns the spool for an archive, in a folder next to a server's segments.
     pub fn new(beside: &Path, archive: &Archive) -> Spool {
         let folder = beside.join(archive.name_beside_segments(FOLDER_PREFIX));
         let mut spool = Spool { folder, boot_id: PathBuf::from(BOOT_ID), own: None };
@@ -60,52 +61,53 @@ impl Spool {
         spool
     }
 
-    /// The folder that would be a server's data directory: its `pg_wal` is beside the spool.
+    /// Returns the folder that is the data directory if the spool is in a server's `pg_wal`.
     fn data_directory(&self) -> Option<&Path> {
         self.folder.parent()?.parent()
     }
 
-    /// The process of the server that asks, if it runs and its data directory names it (`postmaster.pid`).
+    /// Returns the server's process ID from `postmaster.pid`, if the process is running.
     pub(super) fn server_process(&self) -> Option<i32> {
         let file = self.data_directory()?.join("postmaster.pid");
         let text = String::from_utf8(regular_file::read(&file, MAX_PID_FILE).ok()?).ok()?;
         let process: i32 = text.lines().next()?.trim().parse().ok()?;
         let pid = rustix::process::Pid::from_raw(process)?;
-        // Another user's process answers with another error.
+        // The process of another user results in a different error.
         let is_gone = rustix::process::test_kill_process(pid) == Err(rustix::io::Errno::SRCH);
         (!is_gone).then_some(process)
     }
 
-    /// Whether a server's data directory is there. Otherwise nobody asks for one segment after the other, and nobody would remove what lies
-    /// ready.
+    /// Returns whether the spool is in a server's data directory. Otherwise no server requests consecutive
+    /// segments or removes the spool.
     pub fn is_of_a_server(&self) -> bool {
         self.data_directory().is_some_and(|data| data.join("PG_VERSION").exists())
     }
 
-    /// As on a system that says in this file which boot it is, or in none that can be read.
+    /// Uses another file for the boot ID. If it is unreadable, segments are synchronized.
     #[must_use]
     pub fn with_boot_id(self, boot_id: &Path) -> Spool {
         Spool { boot_id: boot_id.to_owned(), ..self }
     }
 
-    /// Where the segments lie.
+    /// Returns the folder of the segments.
     pub fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// Whether a segment lies ready or is being fetched.
+    /// Returns whether a segment is ready or being fetched.
     pub fn is_ahead(&self, segment: SegmentName) -> bool {
         self.has(segment) || self.is_coming(segment)
     }
 
-    /// Hands a segment over: one that lies ready, or that is being fetched, once it does.
+    /// Moves a segment to `target` if it is ready, or once it is ready if it is being fetched. Returns
+    /// whether it was moved.
     ///
-    /// # Errors
-    /// The file system's.
+    /// # Errors The file system's errors.
     pub fn take(&self, segment: SegmentName, target: &Path) -> io::Result<bool> {
         let began = Instant::now();
         loop {
-            // Looked at before the segment is: it is taken off once the segment lies ready.
+            // Checked before looking for the segment: the announcement is removed only once the segment is
+            // ready.
             let is_coming = began.elapsed() < MAX_WAIT && self.is_coming(segment);
             if self.take_ready(segment, target)? {
                 return Ok(true);
@@ -130,26 +132,24 @@ impl Spool {
         }
     }
 
-    /// Whether a process that is there is fetching a segment.
+    /// Returns whether a running process is fetching a segment.
     fn is_coming(&self, segment: SegmentName) -> bool {
         let names = fs::read_to_string(self.folder.join(COMING)).unwrap_or_default();
         names.lines().any(|line| SegmentName::parse(line) == Some(segment))
             && File::open(self.folder.join(LOCK)).is_ok_and(|file| is_held(&file.try_lock_shared()))
     }
 
-    /// Says which segments are being fetched.
+    /// Records which segments are being fetched.
     ///
-    /// # Errors
-    /// The file system's.
+    /// # Errors The file system's errors.
     pub(super) fn announce<'s>(&self, segments: impl Iterator<Item = &'s SegmentName>) -> io::Result<()> {
         let names: String = segments.map(|segment| format!("{segment}\n")).collect();
         self.write(COMING, &names)
     }
 
-    /// Says what was asked for, so that what follows it is fetched.
+    /// Records the requested segment, so that the following ones are fetched.
     ///
-    /// # Errors
-    /// The file system's.
+    /// # Errors The file system's errors.
     pub fn note(&self, segment: SegmentName) -> io::Result<()> {
         fs::create_dir_all(&self.folder)?;
         self.write(POSITION, &segment.to_string())
@@ -159,21 +159,20 @@ impl Spool {
         pending::replace_state(&self.folder.join(name), 0o600, text.as_bytes())
     }
 
-    /// What was asked for last.
+    /// Returns the last requested segment.
     pub(super) fn position(&self) -> Option<SegmentName> {
         SegmentName::parse(&fs::read_to_string(self.folder.join(POSITION)).ok()?)
     }
 
-    /// Takes the lock of the process that fetches; nothing if there is such a process.
+    /// Takes the lock of the fetching process. Returns `None` if another process has it.
     ///
-    /// # Errors
-    /// The file system's.
+    /// # Errors The file system's errors.
     pub fn lock(&self) -> io::Result<Option<File>> {
         let open = || {
             fs::create_dir_all(&self.folder)?;
             File::options().create(true).append(true).open(self.folder.join(LOCK))
         };
-        // A process that ends may remove the folder in between.
+        // An ending process may remove the folder between the two steps.
         let file = open().or_else(|_| open())?;
         match file.try_lock() {
             Ok(()) => Ok(Some(file)),
@@ -182,11 +181,11 @@ impl Spool {
         }
     }
 
-    /// Prepares the spool for segments of an archive: what a process left that was killed is removed, and what was there before a
-    /// power failure may have come in between. Whether each segment has to be synchronised.
+    /// Prepares the spool for an archive: removes the files of a killed process, and segments that a power
+    /// failure may have damaged or that belong to another cluster. Returns whether each segment must be
+    /// synchronized.
     ///
-    /// # Errors
-    /// The file system's.
+    /// # Errors The file system's errors.
     pub(super) fn prepare(&self, of: &Identity) -> io::Result<bool> {
         pending::remove_leftovers_in(&self.folder)?;
         self.announce(std::iter::empty())?;
@@ -199,7 +198,8 @@ impl Spool {
         if self.filled().as_ref() != Some(&filled) {
             self.keep(&BTreeSet::new())?;
             if boot == SYNCHRONISED {
-                // What came back after a power failure would count.
+                // Makes the removals durable, because segments that reappear after a power failure would
+                // count as valid.
                 File::open(&self.folder)?.sync_all()?;
             }
             self.write(FILLED, &filled.to_string())?;
@@ -207,7 +207,7 @@ impl Spool {
         Ok(boot == SYNCHRONISED)
     }
 
-    /// The boot of the system that goes on.
+    /// Returns the ID of the current boot.
     fn boot(&self) -> String {
         boot_id(&self.boot_id).unwrap_or_else(|| SYNCHRONISED.to_owned())
     }
@@ -216,7 +216,8 @@ impl Spool {
         Filled::parse(&fs::read_to_string(self.folder.join(FILLED)).ok()?)
     }
 
-    /// How many segments of so many bytes may lie ready: the file system is the server's, and keeps some space for it.
+    /// Returns how many segments may be in the spool. The server uses the same file system, so some space
+    /// stays free.
     pub(super) fn room(&self, segment_bytes: u64) -> usize {
         let Ok(system) = rustix::fs::statvfs(&self.folder) else { return usize::MAX };
         let free = system.f_bavail.saturating_mul(system.f_frsize) / segment_bytes.max(1);
@@ -225,14 +226,13 @@ impl Spool {
         usize::try_from(free.saturating_sub(KEPT_FREE)).unwrap_or(usize::MAX).saturating_add(ready)
     }
 
-    /// Ends what fetches ahead and removes what lies ready, for the space that it takes.
+    /// Stops prefetching and removes all segments from the spool to free space.
     ///
-    /// # Errors
-    /// The file system's.
+    /// # Errors The file system's errors.
     pub fn give_way(&self) -> io::Result<()> {
         let began = Instant::now();
         let _ = fs::remove_file(self.folder.join(POSITION));
-        // Without a position, the process ends as soon as its threads have what they are fetching.
+        // Without a position, the process ends once its threads have fetched their current segments.
         while began.elapsed() < MAX_WAIT && self.lock()?.is_none() {
             self.keep(&BTreeSet::new())?;
             std::thread::sleep(Duration::from_millis(5));
@@ -241,10 +241,9 @@ impl Spool {
         pending::remove_leftovers_in(&self.folder).map(drop)
     }
 
-    /// Removes segments that are none of these.
+    /// Removes all segments except the wanted ones.
     ///
-    /// # Errors
-    /// The file system's.
+    /// # Errors The file system's errors.
     pub(super) fn keep(&self, wanted: &BTreeSet<SegmentName>) -> io::Result<()> {
         for entry in fs::read_dir(&self.folder)? {
             let entry = entry?;
@@ -254,7 +253,7 @@ impl Spool {
                 continue;
             }
             match fs::remove_file(entry.path()) {
-                // It was handed over.
+                // The segment was moved to its target.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 other => other?,
             }
@@ -262,12 +261,12 @@ impl Spool {
         Ok(())
     }
 
-    /// Whether the spool is there although nobody will ask for what is in it: the server in whose `pg_wal` it is runs, and is done with
-    /// recovery. While it recovers it will ask for what lies ready, even if it replays slowly or is paused; it removes the files that say so
-    /// when recovery ends.
+    /// Returns whether the spool is obsolete: the server in whose `pg_wal` it is runs and has finished
+    /// recovery. During recovery the server will request its segments, even if it replays slowly or is
+    /// paused. At the end of recovery it removes the signal files.
     ///
-    /// Of a server that does not run, nothing is removed. `pg_rewind`, which calls `restore_command` too, lists the files of such a one,
-    /// and fails if one of them is gone when it gets to removing it.
+    /// The spool of a stopped server is never removed: `pg_rewind`, which also calls `restore_command`, lists
+    /// the files of a stopped server and fails if one disappears before it removes it.
     pub fn is_left_over(&self) -> bool {
         let Some(data) = self.data_directory() else { return false };
         let is_there = |name: &&str| data.join(name).exists();
@@ -276,18 +275,18 @@ impl Spool {
             && !["recovery.signal", "standby.signal", "recovery.conf"].iter().any(is_there)
     }
 
-    /// Removes the spool, by the process that has the lock.
+    /// Removes the spool. The caller must hold the lock.
     pub(super) fn remove(&self) {
         let _ = self.keep(&BTreeSet::new());
         let _ = pending::remove_leftovers_in(&self.folder);
-        // The lock last: until then, no other process fills the folder.
+        // The lock is removed last, so that no other process fills the folder before.
         for name in [POSITION, COMING, FILLED, LOCK] {
             let _ = fs::remove_file(self.folder.join(name));
         }
         let _ = fs::remove_dir(&self.folder);
     }
 
-    /// Whether a segment lies ready, whole and as it was written.
+    /// Returns whether a segment is ready, complete and valid.
     pub(super) fn has(&self, segment: SegmentName) -> bool {
         let Ok(found) = self.path(segment).metadata() else { return false };
         let Some(filled) = self.filled() else { return false };
@@ -295,26 +294,26 @@ impl Spool {
         is_own && filled.boot == self.boot() && filled.segment_bytes == found.len()
     }
 
-    /// Where a segment lies when it is ready.
+    /// Returns the path of a segment that is ready.
     pub(super) fn path(&self, segment: SegmentName) -> PathBuf {
         self.folder.join(segment.to_string())
     }
 }
 
-/// Whether an attempt to take a lock shows that another process has it. Other errors, such as that of a file system without locks, say
-/// nothing of other processes.
+/// Returns whether the attempt shows that another process holds the lock. Other errors, for example on a file
+/// system without locks, show nothing about other processes.
 fn is_held(attempt: &Result<(), fs::TryLockError>) -> bool {
     matches!(attempt, Err(fs::TryLockError::WouldBlock))
 }
 
-/// What the spool was filled with.
+/// The origin of the spool's segments.
 #[derive(PartialEq, Eq)]
 struct Filled {
-    /// The boot of the system that went on.
+    /// ID of the system boot.
     boot: String,
-    /// Bytes of each segment.
+    /// Segment size in bytes.
     segment_bytes: u64,
-    /// The cluster whose segments they are.
+    /// System identifier of the cluster.
     system_identifier: String,
 }
 
@@ -370,7 +369,7 @@ mod tests {
         put();
         assert!(spool(Some(7)).has(segment) && spool(None).has(segment));
         assert!(!spool(Some(8)).has(segment));
-        // The archive that is there now is another cluster's.
+        // The location now has the archive of another cluster.
         spool(None).prepare(&identity(8)).expect("a spool");
         assert!(!folder.join(segment.to_string()).exists());
         put();

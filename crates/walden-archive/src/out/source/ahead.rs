@@ -1,4 +1,5 @@
-//! Objects read ahead of the thread that decodes them: an object store takes long to answer, and little to answer twice at once.
+//! Reads objects ahead of the thread that decodes them, because an object store has a high latency but
+//! answers requests concurrently.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -9,15 +10,16 @@ use crate::out::log::LogSegment;
 use crate::store::{Cause, Store, StoreError};
 use crate::stored::name::Object;
 
-/// Objects behind the one that is read, and the bytes that they may have.
+/// Maximum number and total size in bytes of the objects that are read ahead.
 const MAX_AHEAD: usize = 6;
 const MAX_BYTES_AHEAD: u64 = 64 << 20;
-/// Objects that are read at the same time.
+/// Number of objects read concurrently.
 const THREADS: usize = 3;
-/// What was read ahead and lies farther than this from what is read now is dropped: reading went elsewhere.
+/// Maximum distance in segments from the current one. Objects farther away are dropped, because the reader
+/// moved elsewhere.
 const MAX_DISTANCE: usize = 64;
 
-/// Reads the objects of segments, the next ones ahead.
+/// Reads the objects of segments and prefetches the next ones.
 pub(super) struct ReadAhead {
     shared: Arc<Shared>,
     threads: Mutex<Vec<JoinHandle<()>>>,
@@ -62,7 +64,7 @@ impl ReadAhead {
         Ok(*self.shared.segments.get(index).ok_or_else(missing)?)
     }
 
-    /// The object of a segment that has one of its own.
+    /// Reads the separate object of a segment.
     pub fn read(&self, index: usize) -> Result<Vec<u8>, ArchiveError> {
         let segment = self.segment(index)?;
         let mut state = self.shared.lock();
@@ -77,7 +79,7 @@ impl ReadAhead {
         drop(state);
         match ready {
             Some(object) => Ok(object),
-            // Not read ahead, or in vain: here an error is one.
+            // Not read ahead, or reading ahead failed: an error here is reported.
             None => Ok(self.shared.store.read(&segment.object.key())?),
         }
     }
@@ -93,13 +95,13 @@ impl ReadAhead {
 }
 
 impl Drop for ReadAhead {
-    /// Ends the threads; what they read at the moment is awaited.
+    /// Stops the threads and waits for their current reads.
     fn drop(&mut self) {
         self.shared.lock().is_stopped = true;
         self.shared.changed.notify_all();
         let threads = self.threads.get_mut().unwrap_or_else(PoisonError::into_inner);
         for thread in threads.drain(..) {
-            // It has no result, and a panic in it was printed.
+            // The thread has no result, and a panic in it was already printed.
             let _ = thread.join();
         }
     }
@@ -110,7 +112,7 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds what follows a segment to what is wanted, as far as it fits.
+    /// Requests the objects after a segment, within the limits.
     fn want_after(&self, index: usize, state: &mut State) {
         state.ready.retain(|ready, _| ready.abs_diff(index) <= MAX_DISTANCE);
         state.wanted.retain(|wanted| wanted.abs_diff(index) <= MAX_DISTANCE);
