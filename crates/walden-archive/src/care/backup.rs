@@ -68,7 +68,8 @@ pub struct BackupError {
 
 /// Returns the backups that have a history file in the archive, ordered by their starts.
 ///
-/// # Errors The store's errors, and damaged objects.
+/// # Errors
+/// The store's errors, and damaged objects.
 pub fn archived(archive: &Archive, size: SegmentSize) -> Result<Vec<Backup>, ArchiveError> {
     let mut files = Vec::new();
     archive.store().list(BACKUP, &mut |listed| {
@@ -116,7 +117,8 @@ const MAX_DEPTH: u32 = 2;
 
 /// Finds the backups in a folder: each folder with a `backup_manifest` or at least a `backup_label`.
 ///
-/// # Errors The folder is unreadable or contains no backups, or a backup is unusable.
+/// # Errors
+/// The folder is unreadable or contains no backups, or a backup is unusable.
 pub fn in_folder(folder: &Path, system_identifier: &str) -> Result<Vec<Backup>, BackupError> {
     let mut found = Vec::new();
     search(folder, MAX_DEPTH, system_identifier, &mut found)?;
@@ -148,7 +150,8 @@ fn search(folder: &Path, depth: u32, system: &str, found: &mut Vec<Backup>) -> R
 /// Reads a backup's manifest and verifies its checksum. Also reads `backup_label` in the same folder, if it
 /// exists.
 ///
-/// # Errors The file is unreadable, damaged, or belongs to another cluster.
+/// # Errors
+/// The file is unreadable, damaged, or belongs to another cluster.
 pub fn of_manifest(path: &Path, system_identifier: &str) -> Result<Backup, BackupError> {
     let failed = |problem: String| BackupError { path: path.to_owned(), problem };
     let file = regular_file::open(path).map_err(|error| failed(error.to_string()))?;

@@ -148,8 +148,9 @@ pub fn is_recovery_failure(error: &anyhow::Error) -> bool {
 
 /// Tests a restore.
 ///
-/// # Errors No server of the backup's version is installed, the backup is unusable, or recovery failed. After
-/// a failed recovery, the message contains the end of the server's log.
+/// # Errors
+/// No server of the backup's version is installed, the backup is unusable, or recovery failed. After a failed
+/// recovery, the message contains the end of the server's log.
 pub fn drill(archive: &Archive, options: &DrillOptions, progress: &mut dyn FnMut(Step)) -> Result<Drill> {
     let result = try_out(archive, options, progress);
     // If a signal stopped the server, this failure is not a result: the signal handler ends the process.

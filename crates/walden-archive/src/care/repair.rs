@@ -152,7 +152,8 @@ impl RepairError {
 ///
 /// An encrypted archive requires a user's private key to read the summaries.
 ///
-/// # Errors `archive.json` exists, segments disagree or state nothing, keys are missing, or the store failed.
+/// # Errors
+/// `archive.json` exists, segments disagree or state nothing, keys are missing, or the store failed.
 pub fn rewrite_identity(archive: &Archive) -> Result<Rewritten, RepairError> {
     let location = archive.store().location().to_owned();
     expect_lost(archive)?;

@@ -64,7 +64,8 @@ pub struct User {
 impl User {
     /// Parses a user in the form `age1...` or `NAME=age1...`.
     ///
-    /// # Errors A description of the problem.
+    /// # Errors
+    /// A description of the problem.
     pub fn parse(text: &str) -> Result<User, String> {
         let (name, recipient) = match text.split_once('=') {
             Some((name, recipient)) => (Some(name.trim().to_owned()), recipient.trim()),
@@ -101,7 +102,8 @@ pub fn generate() -> KeyPair {
 
 /// Parses a public key.
 ///
-/// # Errors A message that describes the problem.
+/// # Errors
+/// A message that describes the problem.
 pub fn parse_recipient(text: &str) -> Result<Recipient, String> {
     if text.starts_with("AGE-SECRET-KEY-") {
         return Err("expected a public key (age1...), found a private key".to_owned());
@@ -112,8 +114,9 @@ pub fn parse_recipient(text: &str) -> Result<Recipient, String> {
 
 /// Returns the newest generation's statement, or `None` if the archive has no keys.
 ///
-/// # Errors The store's errors, and [`Cause::KeysDamaged`] if the newest generation is missing or damaged, as
-/// far as this can be checked without a private key.
+/// # Errors
+/// The store's errors, and [`Cause::KeysDamaged`] if the newest generation is missing or damaged, as far as
+/// this can be checked without a private key.
 pub fn newest(inner: &dyn Store) -> Result<Option<Statement>, StoreError> {
     let stored = generations(inner)?;
     let newest = stored.last_key_value();
@@ -145,7 +148,7 @@ fn expect(inner: &dyn Store) -> Result<BTreeMap<u32, Stored>, StoreError> {
 /// Returns all of the archive's recipients, according to every readable generation.
 ///
 /// # Errors
-/// The store's.
+/// The store's errors.
 pub fn all_recipients(inner: &dyn Store) -> Result<Vec<String>, StoreError> {
     let mut found = Vec::new();
     for (&generation, &stored) in generations(inner)?.iter().rev() {
@@ -163,7 +166,7 @@ pub fn all_recipients(inner: &dyn Store) -> Result<Vec<String>, StoreError> {
 /// `first` is the archive's first recipient.
 ///
 /// # Errors
-/// The store's.
+/// The store's errors.
 pub fn faults(inner: &dyn Store, first: &str, file: Option<&Path>) -> Result<Vec<Finding>, StoreError> {
     // Operations that need the identity file report its problems.
     let own = file.and_then(|file| read_identity_file(file).ok()).unwrap_or_default();
@@ -295,7 +298,8 @@ fn read_statement(inner: &dyn Store, generation: u32, content: &[u8]) -> Result<
 /// Creates the keys of a new archive and encrypts them to the users. Returns the existing statement if an
 /// interrupted call already wrote it.
 ///
-/// # Errors The archive is not empty, its keys belong to other users, or the store failed.
+/// # Errors
+/// The archive is not empty, its keys belong to other users, or the store failed.
 pub(super) fn initialise(inner: &dyn Store, users: &[User]) -> Result<Statement, StoreError> {
     let refused = |problem: &str| failure(inner, "encrypt", "the archive", Cause::Other, problem);
     if users.is_empty() {
@@ -344,8 +348,9 @@ pub enum Change {
 /// Removing users also removes the earlier generations, which they can still decrypt. If a removal is
 /// interrupted before that, the next change completes it, and so does repeating it.
 ///
-/// # Errors A change without effect, a change that removes every user, a concurrent change, a damaged or
-/// missing generation, and the store's errors.
+/// # Errors
+/// A change without effect, a change that removes every user, a concurrent change, a damaged or missing
+/// generation, and the store's errors.
 pub(super) fn change(
     inner: &dyn Store,
     first: &str,
@@ -543,7 +548,8 @@ pub struct Unlocked {
 
 /// Decrypts the archive's private keys, newest first, with a user's private key.
 ///
-/// # Errors [`Cause::Locked`] without an identity file; [`Cause::WrongIdentity`] if its key is not a user's;
+/// # Errors
+/// [`Cause::Locked`] without an identity file; [`Cause::WrongIdentity`] if its key is not a user's;
 /// [`Cause::UnreadableIdentity`], [`Cause::ProtectedIdentity`] and [`Cause::NoIdentity`] if the file is
 /// unusable; [`Cause::KeysMissing`]; [`Cause::KeysDamaged`] if damage prevents decryption; and the store's
 /// errors.

@@ -68,7 +68,8 @@ impl Encrypted {
     /// Creates the keys of a new archive and encrypts them to the users. Returns the existing statement if an
     /// interrupted call already wrote it.
     ///
-    /// # Errors The archive is not empty, its keys belong to other users, or the store failed.
+    /// # Errors
+    /// The archive is not empty, its keys belong to other users, or the store failed.
     #[cfg(feature = "encryption")]
     pub fn initialise_keys(&self, users: &[User]) -> Result<Statement, StoreError> {
         let made = keys::initialise(self.inner(), users)?;
@@ -82,7 +83,8 @@ impl Encrypted {
 
     /// Writes a new generation of keys. This requires a user's private key.
     ///
-    /// # Errors A change without effect, a change that removes every user, a concurrent change,
+    /// # Errors
+    /// A change without effect, a change that removes every user, a concurrent change,
     /// [`Cause::KeysMissing`], [`Cause::KeysDamaged`], and the store's errors.
     #[cfg(feature = "encryption")]
     pub fn change_keys(&self, change: &Change) -> Result<Statement, StoreError> {
@@ -95,14 +97,15 @@ impl Encrypted {
     /// Returns whether the archive is encrypted.
     ///
     /// # Errors
-    /// The store's.
+    /// The store's errors.
     pub fn is_encrypted(&self) -> Result<bool, StoreError> {
         Ok(self.with_engine(|_| Ok(()))?.is_some())
     }
 
     /// Returns the recipient for new objects, or `None` if the archive is plain.
     ///
-    /// # Errors The archive's recipient is not the required one, or the store failed.
+    /// # Errors
+    /// The archive's recipient is not the required one, or the store failed.
     pub fn recipient(&self) -> Result<Option<String>, StoreError> {
         match self.with_engine(|engine| engine.recipient(self.inner()))? {
             Some(recipient) => Ok(Some(recipient)),
@@ -114,7 +117,7 @@ impl Encrypted {
     /// `archive.json` states the same recipient unless it is lost.
     ///
     /// # Errors
-    /// The store's.
+    /// The store's errors.
     pub(crate) fn oldest_recipient(&self) -> Result<Option<String>, StoreError> {
         self.with_engine(|engine| engine.oldest_recipient(self.inner()))
     }
@@ -122,7 +125,8 @@ impl Encrypted {
     /// Returns the same store with this first recipient. If `archive.json` is lost, this avoids reading the
     /// keys on every call.
     ///
-    /// # Errors The text is not a recipient.
+    /// # Errors
+    /// The text is not a recipient.
     pub(crate) fn encrypted_to(&self, recipient: &str) -> Result<Encrypted, StoreError> {
         let failed = |problem: String| failure(self.inner(), "read", KEYS, Cause::Other, problem);
         let engine = Engine::new(recipient, &self.options).map_err(failed)?;
@@ -140,7 +144,7 @@ impl Encrypted {
     /// Returns whether the archive is encrypted and its keys are missing.
     ///
     /// # Errors
-    /// The store's.
+    /// The store's errors.
     pub fn are_keys_missing(&self) -> Result<bool, StoreError> {
         match self.expect_keys() {
             Err(error) if error.cause == Cause::KeysMissing => Ok(true),
@@ -152,7 +156,7 @@ impl Encrypted {
     /// [`Encrypted::are_keys_missing`] reports an archive without any keys.
     ///
     /// # Errors
-    /// The store's.
+    /// The store's errors.
     pub fn key_faults(&self) -> Result<Vec<Finding>, StoreError> {
         match self.with_engine(|engine| engine.key_faults(self.inner())) {
             // Before the first push, the newest keys determine whether the archive is encrypted.
@@ -167,7 +171,7 @@ impl Encrypted {
     /// If it is not, the generation of keys that contains it may be lost.
     ///
     /// # Errors
-    /// The store's.
+    /// The store's errors.
     pub fn key_findings(&self) -> Result<Vec<Finding>, StoreError> {
         let mut found = self.key_faults()?;
         if found.is_empty()

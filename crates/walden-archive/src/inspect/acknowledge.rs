@@ -1,4 +1,4 @@
-//! Gaps that are known: somebody says in writing who, when and why.
+//! Records acknowledgements of gaps: who acknowledged a gap, when and why.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -9,10 +9,10 @@ use crate::inspect::list::{self, ListOptions};
 use crate::inventory::gaps::{Acknowledgement, Gap};
 use crate::store::Created;
 
-/// Acknowledges segments that are missing, durably.
+/// Acknowledges missing segments durably.
 ///
 /// # Errors
-/// Segments that are not missing, and the archive's.
+/// The segments are not missing, or the archive failed.
 pub fn acknowledge(
     archive: &Archive,
     first: SegmentName,
@@ -25,7 +25,7 @@ pub fn acknowledge(
     }
     let gaps = list::list(archive, ListOptions::default())?.gaps();
     let open = || gaps.iter().filter(|gap| gap.is_new());
-    // Names of one timeline sort as their positions do.
+    // Names on one timeline sort by position.
     let (first_name, last_name) = (first.to_string(), last.to_string());
     let holds = |gap: &Gap| gap.first <= first_name && last_name <= gap.last;
     if !open().any(holds) {
@@ -36,10 +36,11 @@ pub fn acknowledge(
     Ok(record(archive, first, last, by, reason)?)
 }
 
-/// Records that segments of a timeline are lost for good, as [`acknowledge`] does, before a later segment shows that they are missing.
+/// Records that a timeline's segments are lost permanently, as [`acknowledge`] does, before a later segment
+/// shows that they are missing.
 ///
 /// # Errors
-/// The archive's.
+/// The archive's errors.
 pub fn record(
     archive: &Archive,
     first: SegmentName,
@@ -59,7 +60,7 @@ pub fn record(
     let key = acknowledgement.key(first.timeline);
     match archive.store().create(&key, &json)? {
         Created::New => Ok(acknowledgement),
-        // Another process has acknowledged the same at the same moment.
+        // Another process acknowledged the same segments concurrently.
         Created::Exists => {
             let there = archive.store().read(&key)?;
             archive.store().make_durable(&key)?;
@@ -68,13 +69,13 @@ pub fn record(
     }
 }
 
-/// Why a gap was not acknowledged.
+/// Reasons for not acknowledging a gap.
 #[derive(Debug, thiserror::Error)]
 pub enum GapError {
-    /// The archive's.
+    /// The archive failed.
     #[error(transparent)]
     Archive(#[from] ArchiveError),
-    /// The names are no range of segments.
+    /// The names are not a valid range of segments.
     #[error(
         "cannot acknowledge {first} to {last}: expected two segments of one timeline, the earlier one first"
     )]
@@ -84,7 +85,7 @@ pub enum GapError {
         /// The last segment.
         last: SegmentName,
     },
-    /// Not all of the segments are missing.
+    /// Some of the segments are not missing.
     #[error(
         "cannot acknowledge {first} to {last}: expected segments that are missing and not acknowledged, found {found}"
     )]
@@ -93,7 +94,7 @@ pub enum GapError {
         first: SegmentName,
         /// The last segment.
         last: SegmentName,
-        /// The gaps that there are.
+        /// The existing gaps.
         found: String,
     },
 }

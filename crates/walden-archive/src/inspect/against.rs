@@ -1,7 +1,9 @@
-//! What a server still has in its `pg_wal` and the archive lacks: the holes that a failover leaves.
+//! Finds files that a server still has in its `pg_wal` and that the archive lacks, such as the gaps that a
+//! failover leaves.
 //!
-//! A standby marks what it received as `.done` without having archived it (`XLogWalRcvClose` in `walreceiver.c`), as the primary was
-//! to do that. If the primary is lost before, nobody does: the archive has a hole although each server says that all is archived.
+//! A standby marks received segments as `.done` without archiving them (`XLogWalRcvClose` in
+//! `walreceiver.c`), because the primary is expected to archive them. If the primary is lost before it does,
+//! the archive has a gap although every server reports that all files are archived.
 
 mod same_history;
 
@@ -25,105 +27,107 @@ use crate::stored::check::{self, Checked};
 use crate::stored::name::ArchivedFile;
 use crate::stored::object::Content;
 
-/// A server that is asked for its WAL.
+/// A server whose WAL is compared.
 pub trait Server {
-    /// What the server says of itself.
+    /// Returns facts about the server.
     ///
     /// # Errors
-    /// The server's.
+    /// The server's errors.
     fn facts(&mut self) -> Result<Facts, ServerError>;
 
-    /// The files in `pg_wal`, with their bytes and marks.
+    /// Returns the files in `pg_wal`, with their sizes and archive status.
     ///
     /// # Errors
-    /// The server's.
+    /// The server's errors.
     fn files(&mut self) -> Result<Vec<ServerFile>, ServerError>;
 
-    /// The content of a file in `pg_wal`.
+    /// Opens a file in `pg_wal`.
     fn open(&mut self, file: ArchivedFile) -> Box<dyn Read + '_>;
 }
 
-/// Why a server does not answer.
+/// The error of a server that does not answer.
 pub type ServerError = Box<dyn Error + Send + Sync>;
 
-/// What a server says of itself.
+/// Facts that a server reports.
 #[derive(Clone, Debug)]
 pub struct Facts {
-    /// The system identifier that `initdb` gave its cluster.
+    /// System identifier of the cluster.
     pub system_identifier: u64,
-    /// Bytes of its segments.
+    /// Segment size in bytes.
     pub segment_bytes: u64,
-    /// The timeline that it writes or replays.
+    /// The timeline that the server writes or replays.
     pub timeline: Timeline,
-    /// Up to where its WAL is complete.
+    /// End of its complete WAL.
     pub written: Lsn,
-    /// It replays WAL of another server.
+    /// The server replays the WAL of another server.
     pub is_standby: bool,
 }
 
 /// A file in `pg_wal`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ServerFile {
-    /// Which.
+    /// Kind and name of the file.
     pub file: ArchivedFile,
-    /// Its bytes.
+    /// Size in bytes.
     pub bytes: u64,
-    /// What `archive_status` says of it.
+    /// Its mark in `archive_status`.
     pub mark: Mark,
 }
 
-/// What the server thinks of a file's archiving.
+/// Archive status of a file on the server.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Mark {
-    /// `.done`: archived, or not this server's business.
+    /// `.done`: archived, or not to be archived by this server.
     Done,
-    /// `.ready`: `archive_command` is going to be called for it.
+    /// `.ready`: the server will call `archive_command` for it.
     Ready,
-    /// None.
+    /// The file has no mark.
     None,
 }
 
-/// Why an archive and a server were not compared.
+/// Reasons for not comparing an archive with a server.
 #[derive(Debug, thiserror::Error)]
 pub enum AgainstError {
-    /// The archive's.
+    /// The archive failed.
     #[error(transparent)]
     Archive(#[from] ArchiveError),
-    /// The server's.
+    /// The server failed.
     #[error("cannot ask the server")]
     Server(#[source] ServerError),
 }
 
-/// What was found.
+/// Result of the comparison.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Compared {
-    /// The archive.
+    /// Location of the archive.
     pub location: String,
-    /// The timeline of the server.
+    /// Timeline of the server.
     pub timeline: Timeline,
-    /// Up to where the server's WAL is complete.
+    /// End of the server's complete WAL.
     pub written: String,
-    /// The server replays WAL of another one.
+    /// The server replays the WAL of another server.
     pub is_standby: bool,
-    /// Complete files of the server that were looked for in the archive.
+    /// Number of the server's complete files that were searched for in the archive.
     pub compared: u64,
-    /// Files that wait for the server's `archive_command`.
+    /// Number of files that wait for the server's `archive_command`.
     pub waiting: u64,
-    /// Files that are archived under their names, and that the server offers still.
+    /// Number of archived files that the server still offers.
     pub offered: u64,
-    /// The first file that the server offers, if the archive refuses its content: the server does not get past it.
+    /// The first file that the server offers, if the archive refuses its content. The server cannot archive
+    /// any later file.
     pub refused: Option<RefusedFile>,
-    /// Where the server's history is another one than the archive's: then nothing is filled from it.
+    /// Where the server's history differs from the archive's. In that case no files are archived from the
+    /// server.
     pub other_history: Option<OtherHistory>,
-    /// Files that the server has, does not archive any more, and the archive lacks.
+    /// Files that the server has and will not archive, and that the archive lacks.
     pub missing: Vec<Missing>,
-    /// Gaps of the archive that are left, but for those of nothing but files that wait.
+    /// Remaining gaps in the archive, except those that consist only of waiting files.
     pub gaps: Vec<Gap>,
 }
 
 impl Compared {
-    /// Nothing is missing, or nothing any more.
+    /// Returns whether nothing is missing, or everything missing was archived.
     pub fn is_good(&self) -> bool {
         let is_filled = |one: &Missing| one.outcome == Outcome::Filled;
         self.missing.iter().all(is_filled)
@@ -136,20 +140,20 @@ impl Compared {
 /// A file that the archive refuses.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct RefusedFile {
-    /// Its name.
+    /// Name of the file.
     pub file: String,
-    /// Why.
+    /// The reason.
     pub problem: String,
 }
 
 /// A file that the archive lacks.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Missing {
-    /// Its name.
+    /// Name of the file.
     pub file: String,
-    /// Its bytes.
+    /// Size in bytes.
     pub bytes: u64,
-    /// What the server thinks of its archiving.
+    /// Archive status on the server.
     pub mark: Mark,
     /// What was done about it.
     pub outcome: Outcome,
@@ -161,19 +165,19 @@ pub struct Missing {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Outcome {
-    /// Nothing: that was not asked for.
+    /// Nothing, because archiving it was not requested.
     Found,
-    /// It is archived now.
+    /// It was archived.
     Filled,
-    /// It did not pass the checks, or could not be read.
+    /// It failed the checks or could not be read.
     Refused,
 }
 
-/// Compares an archive with a server; with `repair`, archives what is missing, after the same checks as at a push. Nothing is archived from
-/// a server whose log is not the archive's.
+/// Compares an archive with a server. With `repair`, archives missing files after the same checks as for a
+/// push, unless the server's WAL differs from the archive's.
 ///
 /// # Errors
-/// An archive of another cluster, a place that has none, and one or the other that does not answer.
+/// The archive belongs to another cluster or does not exist, or the archive or the server does not answer.
 pub fn compare(
     archive: &Archive,
     server: &mut dyn Server,
@@ -227,7 +231,7 @@ pub fn compare(
     compared.other_history = comparison.find_other_history(server, &files, &present, &missing)?;
     if let Some(first) = first_ready {
         let mut content = Vec::new();
-        // Archived and removed meanwhile, or nothing that this user may read.
+        // Otherwise the file was archived and removed in the meantime, or this user must not read it.
         if server.open(first.file).take(first.bytes).read_to_end(&mut content).is_ok() {
             let problem = why_refused(&pusher, first.file, &content)?;
             compared.refused = problem.map(|problem| RefusedFile { file: first.file.to_string(), problem });
@@ -243,18 +247,20 @@ pub fn compare(
     };
     let listing = list::list_if_any(archive, ListOptions::default())?;
     compared.gaps = listing.as_ref().map(Listing::gaps).unwrap_or_default();
-    // Others behind them are archived already, ahead of them.
+    // Later segments are already archived ahead of the waiting ones.
     compared.gaps.retain(|gap| !gap.is_new() || gap.count(&waits) < gap.segments);
     Ok(compared)
 }
 
-/// Finds a file that a server has ready to be archived, and whose name another server has taken: the archive has other content under it.
+/// Finds a ready file of a server whose name another server has taken: the archive has different content
+/// under this name.
 ///
-/// Files appear in the archive in the order of their names, so the first and the last of `ready` are compared. `read` returns the content
-/// of a file in `pg_wal`; one that cannot be read is not compared.
+/// Files are archived in the order of their names, so only the first and the last of `ready` are compared.
+/// `read` returns the content of a file in `pg_wal`. A file that cannot be read is skipped.
 ///
 /// # Errors
-/// The store's.
+/// The store's errors.
+/// The store's errors.
 pub fn find_taken(
     archive: &Archive,
     ready: &[ArchivedFile],
@@ -282,13 +288,13 @@ pub fn find_taken(
     Ok(None)
 }
 
-/// Whether PostgreSQL asks for a file before another one.
+/// Returns whether PostgreSQL requests `one` before `other`.
 fn is_first(one: &ServerFile, other: Option<&ServerFile>) -> bool {
     other.is_none_or(|other| one.file.archiving_order() < other.file.archiving_order())
 }
 
-/// Why the archive refuses a file that a server offers, if so; nothing is stored. One file is read over the connection, and all others
-/// wait for it.
+/// Returns why the archive refuses a file that a server offers, or `None` if it does not. Nothing is stored.
+/// This reads one file over the connection, and all other files wait for it.
 fn why_refused(pusher: &Pusher, file: ArchivedFile, content: &[u8]) -> Result<Option<String>, ArchiveError> {
     let offered = Checked::of_hash(content.len() as u64, *blake3::hash(content).as_bytes());
     let conflict = match pusher.find_present(file, &offered) {
@@ -305,7 +311,7 @@ fn why_refused(pusher: &Pusher, file: ArchivedFile, content: &[u8]) -> Result<Op
         (Ok(_), None) => None,
         (Err(refusal), None) => Some(error_text(&refusal)),
         (Err(_), Some(conflict)) => Some(error_text(&conflict)),
-        // The same log, and other bytes behind it.
+        // The same WAL, but different bytes after it.
         (Ok(checked), Some(conflict)) => {
             let same = pusher.find_same_log(file, &checked, &mut Content::Held(content));
             let is_same = same.is_ok_and(|same| same.is_some());
@@ -314,7 +320,7 @@ fn why_refused(pusher: &Pusher, file: ArchivedFile, content: &[u8]) -> Result<Op
     })
 }
 
-/// The histories of the archive and of the server: one of the two may lack some.
+/// Returns the histories of the archive and the server. Each may lack some.
 fn histories(
     archive: &Archive,
     server: &mut dyn Server,
@@ -327,7 +333,7 @@ fn histories(
     Ok(intake::histories(archive, own)?)
 }
 
-/// Which of a server's files are complete.
+/// Determines which of a server's files are complete.
 struct Complete<'a> {
     facts: &'a Facts,
     histories: &'a [History],
@@ -342,19 +348,19 @@ impl Complete<'_> {
         let end = SegmentSize::new(self.facts.segment_bytes)
             .filter(|size| one.bytes == size.bytes())
             .and_then(|size| Some(name.start(size)?.plus(size.bytes())));
-        // What is behind the end of the WAL was made ahead of its use. A timeline that was left ends within a segment, which is
-        // archived as `.partial`.
+        // Segments after the end of the WAL were created in advance. A timeline that was left ends within a
+        // segment, which is archived as `.partial`.
         end.is_some_and(|end| end <= self.end_of(name.timeline))
     }
 
-    /// Up to where a timeline goes, as far as this server is concerned.
+    /// Returns the end of a timeline from this server's point of view.
     fn end_of(&self, timeline: Timeline) -> Lsn {
         let own = self.histories.iter().find(|history| history.timeline == self.facts.timeline);
         own.and_then(|history| history.end_of(timeline)).unwrap_or(self.facts.written)
     }
 }
 
-/// Whether a segment was written before anything was archived: no server has been asked to archive it.
+/// Returns whether a segment was written before archiving started, so that no server was asked to archive it.
 fn is_before_archive(file: ArchivedFile, listing: Option<&Listing>) -> bool {
     let ArchivedFile::Segment(name) = file else { return false };
     let Some(listing) = listing else { return true };

@@ -1,4 +1,4 @@
-//! What there is: timelines, their segments, what is missing between them, and which moments can be restored to.
+//! Lists an archive: its timelines, their segments and gaps, and the moments that can be restored.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -23,58 +23,61 @@ use crate::stored::object::Finding;
 
 pub use crate::inventory::gaps::Gap;
 
-/// What an archive holds.
+/// The contents of an archive.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Listing {
-    /// Where it is.
+    /// Location of the archive.
     pub location: String,
-    /// The cluster's system identifier.
+    /// System identifier of the cluster.
     pub system_identifier: String,
-    /// Bytes of a segment.
+    /// Segment size in bytes.
     pub segment_bytes: u64,
     /// The objects are encrypted.
     pub encrypted: bool,
-    /// The objects could not be looked into, as no private key was named, or as the archive's keys are missing: parents of timelines, times
-    /// and restore points are missing.
+    /// The objects could not be read, because no private key is configured or the archive's keys are missing.
+    /// Parents of timelines, times and restore points are missing from the listing.
     pub locked: bool,
-    /// The archive is encrypted, and its keys are not there. Where objects are not looked into, it is not asked.
+    /// The archive is encrypted and its keys are missing. Always false if objects are not read.
     pub are_keys_missing: bool,
-    /// Every segment's summary was read, so no restore point is missing.
+    /// Every segment's summary was read, so no restore point is missing from the listing.
     pub has_all_restore_points: bool,
-    /// The histories could be read, or there are none, so no gap is missing. Else gaps between the segments of a timeline are known, and not
-    /// those at the end of a timeline that was left, nor timelines of which no segment is there.
+    /// The histories are readable or there are none, so no gap is missing from the listing. Otherwise only
+    /// gaps between the segments of a timeline are known, but not those at the end of a timeline that was
+    /// left, nor timelines without any segment.
     pub has_all_gaps: bool,
-    /// Timelines that have a history and no segment, between others that have some, if the histories could not be read: they have lost
-    /// their segments, unless they were left in the segment in which they began. Else they are among the timelines with gaps.
+    /// Timelines that have a history but no segments, between others that have segments, if the histories are
+    /// unreadable. They have lost their segments unless they ended in the segment in which they started. If
+    /// histories are readable, these timelines are among `timelines`, with gaps.
     pub timelines_without_segments: Vec<Timeline>,
-    /// The timelines, in ascending order.
+    /// The timelines in ascending order.
     pub timelines: Vec<TimelineListing>,
-    /// Timeline histories that are missing, by name, although the archive has WAL of the timeline, or the history of one that descends
-    /// from it, and WAL of an earlier one: recovery from there does not get to the timeline.
+    /// Names of missing timeline histories. The archive has WAL of the timeline or the history of a
+    /// descendant, and WAL of an earlier timeline, so recovery from there does not reach the timeline.
     pub missing_histories: Vec<String>,
-    /// Timelines on which one server went on while another one wrote a timeline that had left them.
+    /// Timelines that one server continued to write although another server had already branched off from
+    /// them.
     pub diverging: Vec<Diverging>,
-    /// Backup history files, by name.
+    /// Names of backup history files.
     pub backups: Vec<String>,
-    /// Those of them whose first segment is not archived.
+    /// Backups whose first segment is not archived.
     pub backups_without_start: Vec<BackupWithoutStart>,
-    /// What they say, in the same order: of those that could be read, if it was asked for.
+    /// Contents of the readable backup history files, in the same order, if requested.
     pub base_backups: Vec<BaseBackup>,
-    /// Objects that are none of an archive's.
+    /// Keys that do not belong to an archive.
     pub unknown: Vec<String>,
-    /// Objects that were looked into and are damaged, or encrypted so that nobody can read them: times, restore points and parents of
-    /// timelines are those of the others. The first ones are those of damaged keys.
+    /// Objects that are damaged, or encrypted to a foreign key, among those that were read. Times, restore
+    /// points and parents of timelines come from the other objects. Damaged keys come first.
     pub unreadable: Vec<Finding>,
 }
 
 impl Listing {
-    /// What is missing, of all timelines.
+    /// Returns the gaps of all timelines.
     pub fn gaps(&self) -> Vec<Gap> {
         self.timelines.iter().flat_map(|timeline| timeline.gaps.iter().cloned()).collect()
     }
 
-    /// The timelines that left a base backup's own one before it started: it is none of theirs. The backup is named by its backup
-    /// history file.
+    /// Returns the timelines that branched off from a base backup's timeline before the backup started, so
+    /// that recovery from it does not lead to them. `backup` is the name of a backup history file.
     pub fn left_before_backup(&self, backup: &str) -> Vec<&TimelineListing> {
         let Some(size) = SegmentSize::new(self.segment_bytes) else { return Vec::new() };
         let Some(ArchivedFile::Backup(segment, offset)) = ArchivedFile::parse(backup) else {
@@ -90,15 +93,15 @@ impl Listing {
         self.timelines.iter().filter(is_left).collect()
     }
 
-    /// What can be reached along the newest timeline that has segments, from its ancestors on: ranges without a gap between their
-    /// segments, in the log's order.
+    /// Returns the reachable ranges along the newest timeline with segments and its ancestors: ranges of
+    /// segments without a gap, in WAL order.
     pub fn restorable(&self) -> Vec<RestorableRange> {
         let Some(size) = SegmentSize::new(self.segment_bytes) else { return Vec::new() };
         let number = |name: &str| SegmentName::parse(name)?.number(size);
-        // From the newest one backwards.
+        // Starts with the newest timeline.
         let mut ranges: Vec<RestorableRange> = Vec::new();
         let mut end = u64::MAX;
-        // The last commit before `end`, where it was looked for.
+        // The last commit before `end`, if it was read.
         let mut last_before_end = None;
         let mut next = self.timelines.iter().rev().find(|timeline| !timeline.restorable.is_empty());
         while let Some(timeline) = next {
@@ -107,7 +110,7 @@ impl Listing {
                 else {
                     continue;
                 };
-                // The segment in which a timeline was left is read on the later one, as is all behind it.
+                // The segment of a timeline switch, and all later ones, are read from the later timeline.
                 if first >= end {
                     continue;
                 }
@@ -133,7 +136,7 @@ impl Listing {
             }
             let begin = timeline.begins_at.as_ref().and_then(|lsn| lsn.parse().ok());
             let begin = begin.map_or(0, |begin| size.segment_of(begin));
-            // A timeline that was left in its first segment has no commits to look for.
+            // A timeline that ended in its first segment has no commits of its own.
             if begin != end {
                 last_before_end = timeline.parent_last_commit_time.filter(|_| begin < end);
             }
@@ -148,14 +151,15 @@ impl Listing {
     }
 }
 
-/// A base backup of which the archive does not have the first segment: recovery from it needs a copy of its own of that.
+/// A base backup whose first segment is not archived. Recovery from it needs the backup's own copy of the
+/// WAL.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct BackupWithoutStart {
-    /// The backup history file's name.
+    /// Name of the backup history file.
     pub backup: String,
-    /// The segment in which it starts.
+    /// The segment in which the backup starts.
     pub segment: String,
-    /// Somebody has said that the segment is known to be missing.
+    /// The gap is acknowledged.
     pub is_acknowledged: bool,
 }
 
@@ -166,26 +170,26 @@ impl fmt::Display for BackupWithoutStart {
     }
 }
 
-/// What to do about base backups of which the first segment is missing.
+/// Remedy for base backups whose first segment is missing.
 pub const BACKUP_HINT: &str = "walden archive check --against DSN --repair fetches the segments that a server still has; without them, recovery \
                                from these base backups needs the WAL in the backup itself. walden archive prune removes backup history files \
                                with the WAL before a later backup";
 
-/// A base backup, as its backup history file describes it. What PostgreSQL wrote is kept as it is: times are local ones of the server,
-/// and the abbreviation of their zone may have several meanings.
+/// A base backup, as described by its backup history file. Times are PostgreSQL's original text: local times
+/// of the server, with a possibly ambiguous time zone abbreviation.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct BaseBackup {
-    /// The backup history file's name.
+    /// Name of the backup history file.
     pub name: String,
-    /// The label that the user gave it; nothing if the file is empty, as after a crash of the server.
+    /// The user's label, or `None` if the file is empty, as after a crash of the server.
     pub label: Option<String>,
-    /// When it began.
+    /// Start time.
     pub start_time: Option<String>,
-    /// When it ended.
+    /// Stop time.
     pub stop_time: Option<String>,
-    /// `streamed`, or `pg_start_backup` of an exclusive backup before PostgreSQL 15.
+    /// `streamed`, or `pg_start_backup` for an exclusive backup before PostgreSQL 15.
     pub method: Option<String>,
-    /// Whether it is of no use without an earlier one (`pg_basebackup --incremental`, since PostgreSQL 17).
+    /// Whether it requires an earlier backup (`pg_basebackup --incremental`, since PostgreSQL 17).
     pub is_incremental: bool,
 }
 
@@ -197,14 +201,14 @@ impl BaseBackup {
     }
 }
 
-/// A timeline that was written to at the same time as one that had left it.
+/// A timeline that was written concurrently with one that had branched off from it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Diverging {
     /// The timeline.
     pub timeline: Timeline,
-    /// The one that left it.
+    /// The timeline that branched off.
     pub left_by: Timeline,
-    /// Where it was left.
+    /// LSN of the branch.
     pub left_at: String,
 }
 
@@ -219,123 +223,127 @@ impl fmt::Display for Diverging {
     }
 }
 
-/// What an archive holds of a timeline.
+/// An archive's contents of one timeline.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct TimelineListing {
     /// The timeline.
     pub timeline: Timeline,
-    /// The timeline that it descends from, if its history is archived.
+    /// The parent timeline, if this timeline's history is archived.
     pub parent: Option<Timeline>,
-    /// Where it left that timeline.
+    /// LSN at which it left the parent timeline.
     pub begins_at: Option<String>,
-    /// The last commit or abort of that timeline before the segment in which it was left, in microseconds since 1970-01-01 00:00:00
-    /// UTC. It is looked for if that timeline goes on without a gap to that segment and behind it.
+    /// Time of the parent's last commit or abort before the segment of the switch, in microseconds since
+    /// 1970-01-01 00:00:00 UTC. Only read if the parent continues without a gap to that segment and after it.
     pub parent_last_commit_time: Option<i64>,
-    /// The first segment.
+    /// First segment.
     pub first_segment: Option<String>,
-    /// The last segment.
+    /// Last segment.
     pub last_segment: Option<String>,
-    /// Complete segments.
+    /// Number of complete segments.
     pub segments: u64,
-    /// The last segment of a timeline that was left, if archived.
+    /// The incomplete last segment of a timeline that another one continues, if archived.
     pub partial_segment: Option<String>,
-    /// The end of what is archived of the segment that is being written, as `walden receive --ack-after archive` does.
+    /// End of the archived part of the incomplete segment, from `walden receive --ack-after archive`.
     pub live_end: Option<String>,
-    /// Segments missing between the first and the last, and up to where another timeline left this one.
+    /// Missing segments between the first and the last, and up to where another timeline left this one.
     pub gaps: Vec<Gap>,
-    /// Bytes of the segments before compression.
+    /// Size of the segments before compression, in bytes.
     pub raw_bytes: u64,
-    /// Bytes of their objects.
+    /// Stored size of their objects, in bytes.
     pub stored_bytes: u64,
-    /// Objects that hold them.
+    /// Number of their objects.
     pub objects: u64,
-    /// The first commit or abort, in microseconds since 1970-01-01 00:00:00 UTC.
+    /// Time of the first commit or abort, in microseconds since 1970-01-01 00:00:00 UTC.
     pub first_commit_time: Option<i64>,
-    /// The last one. Recovery to a time stops only at a commit or abort later than that time: it can reach every moment before this one,
-    /// and not this one.
+    /// Time of the last commit or abort. Recovery to a time stops only at a later commit or abort, so it can
+    /// reach every moment before this time, but not this time itself.
     pub last_commit_time: Option<i64>,
-    /// Where commit times go back, in the segments whose summaries were read: the clock of the server was set back.
+    /// Decreasing commit times in the segments whose summaries were read, because the server's clock was set
+    /// back.
     pub times_go_back: Vec<TimesGoBack>,
-    /// The moments that recovery to a time can reach: a range for each part of the timeline between gaps.
+    /// The reachable moments for recovery to a time: one range for each part of the timeline between gaps.
     pub restorable: Vec<RestorableRange>,
-    /// Segments of a version that Walden does not read, among those whose summaries were read.
+    /// Number of segments with a version that Walden cannot read, among those whose summaries were read.
     pub unknown_version_segments: u64,
-    /// Named restore points, in the segments that were looked into.
+    /// Named restore points in the segments whose summaries were read.
     pub restore_points: Vec<RestorePoint>,
 }
 
-/// Where commit times of a timeline go back: a time between the two has several meanings, and recovery stops at the first later commit.
+/// A decrease of commit times on a timeline. A time in between is ambiguous, and recovery stops at the first
+/// later commit.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct TimesGoBack {
-    /// The first record of the first segment with earlier times.
+    /// LSN of the first record in the first segment with earlier times.
     pub lsn: String,
-    /// The latest commit or abort before, in microseconds since 1970-01-01 00:00:00 UTC.
+    /// Time of the latest commit or abort before it, in microseconds since 1970-01-01 00:00:00 UTC.
     pub from: i64,
     /// The earlier time.
     pub to: i64,
 }
 
-/// Segments without a gap, and the moments that recovery to a time can reach in them: those from the first commit on, or from the one
-/// before that if there is one, and before the last one.
+/// A range of segments without a gap, and its reachable moments. Recovery to a time can reach every moment
+/// from the first commit, or from the commit before it if there is one, up to but excluding the last commit.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct RestorableRange {
-    /// The first segment.
+    /// First segment.
     pub first_segment: String,
-    /// The last segment.
+    /// Last segment.
     pub last_segment: String,
-    /// Recovery cannot pass a gap: the first segment behind the gap before these, on this timeline or one that it descends from. A base
-    /// backup has to have started there or later. Nothing if there is no gap before these: the archive begins with them, or on a timeline
-    /// that this one descends from, without a gap in between.
+    /// The first segment after the gap that precedes this range, on this timeline or an ancestor. Recovery
+    /// cannot pass a gap, so a base backup must have started in this segment or later. `None` if there is no
+    /// such gap: the archive starts with this range, or with an ancestor that leads to it without a gap.
     pub base_backup_from: Option<String>,
-    /// The first commit or abort in them, in microseconds since 1970-01-01 00:00:00 UTC. Nothing if there is none, or if it was not
-    /// looked for, as with all but the newest of many ranges.
+    /// Time of the first commit or abort, in microseconds since 1970-01-01 00:00:00 UTC. `None` if there is
+    /// none, or if it was not read because there are many ranges and this is not one of the newest.
     pub first_commit_time: Option<i64>,
-    /// The last one, which itself cannot be reached by its time.
+    /// Time of the last commit or abort, which is not reachable by its own time.
     pub last_commit_time: Option<i64>,
-    /// The last commit or abort before them on the timeline that this one left, if its segments lead to these without a gap. Recovery to
-    /// a moment between that and the first commit stops before the first commit here.
+    /// Time of the last commit or abort before this range on the parent timeline, if its segments lead to
+    /// this range without a gap. Recovery to a moment between this time and the first commit stops before the
+    /// first commit.
     pub previous_commit_time: Option<i64>,
 }
 
 impl RestorableRange {
-    /// The first and the last commit or abort.
+    /// Returns the times of the first and the last commit or abort.
     pub fn commit_times(&self) -> Option<(i64, i64)> {
         self.first_commit_time.zip(self.last_commit_time)
     }
 
-    /// The first moment that recovery to a time can reach, and the commit or abort that it has to be before.
+    /// Returns the first reachable moment, and the time of the commit or abort that the moment must precede.
     pub fn moments(&self) -> Option<(i64, i64)> {
         let (first, last) = self.commit_times()?;
-        // A clock that was set back makes the commit before a later one.
+        // If the clock was set back, the previous commit can have a later time.
         Some((self.previous_commit_time.map_or(first, |previous| previous.min(first)), last))
     }
 }
 
-/// How much of the archive is read.
+/// Options for reading the archive.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct ListOptions {
-    /// Read the summary of each segment, for all restore points, in place of those that the first and last moments need.
+    /// Reads every segment's summary to find all restore points, not only the summaries needed for the first
+    /// and last moments.
     pub all_summaries: bool,
-    /// Read the backup history files, for [`Listing::base_backups`].
+    /// Reads the backup history files, for [`Listing::base_backups`].
     pub base_backups: bool,
-    /// Read some more summaries of each timeline, evenly spread, for [`TimelineListing::times_go_back`].
+    /// Reads additional summaries of each timeline, evenly spread, for [`TimelineListing::times_go_back`].
     pub time_samples: bool,
 }
 
 /// Lists an archive.
 ///
-/// What is damaged of the objects that are looked into is said in the listing.
+/// The listing reports damage in the objects that were read.
 ///
 /// # Errors
-/// The store's.
+/// The store's errors.
 pub fn list(archive: &Archive, options: ListOptions) -> Result<Listing, ArchiveError> {
     Ok(list_objects(archive, Depth::Contents(options))?.0)
 }
 
-/// Lists an archive that was set up; nothing if nothing was archived there yet.
+/// Lists an archive, or returns `None` if it was created but nothing was archived yet.
 ///
 /// # Errors
-/// [`ArchiveError::Missing`] in a place that has no archive, where nothing is known of what is archived, and as [`list`].
+/// [`ArchiveError::Missing`] if no archive exists at the location, and the errors of [`list`].
 pub fn list_if_any(archive: &Archive, options: ListOptions) -> Result<Option<Listing>, ArchiveError> {
     match list(archive, options) {
         Err(ArchiveError::Empty(_)) => Ok(None),
@@ -343,19 +351,19 @@ pub fn list_if_any(archive: &Archive, options: ListOptions) -> Result<Option<Lis
     }
 }
 
-/// What is read beside the listing of keys.
+/// Which objects are read in addition to listing keys.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Depth {
-    /// No object but histories, and those only if they can be read: the listing has no times.
+    /// Only histories, and only if they are readable. The listing has no times.
     Keys,
-    /// What the options ask for.
+    /// The objects that the options require.
     Contents(ListOptions),
 }
 
-/// Lists an archive, with all objects by what they are.
+/// Lists an archive, and also returns all its objects.
 ///
 /// # Errors
-/// The store's.
+/// The store's errors.
 pub(crate) fn list_objects(
     archive: &Archive,
     depth: Depth,
@@ -363,13 +371,14 @@ pub(crate) fn list_objects(
     let (identity, size) = (archive.identity()?.clone(), archive.segment_size()?);
     let encrypted = archive.encrypted().is_encrypted()?;
     let are_keys_missing = depth != Depth::Keys && archive.encrypted().are_keys_missing()?;
-    // The archive's own private key, which somebody may have kept, opens it without them.
+    // An administrator may have kept the archive's own private key, which suffices without the keys in the
+    // archive.
     let needs_keys = || archive.unlock().is_err_and(|error| error.is_for_want_of_keys());
     let key_findings = match depth {
         Depth::Keys => Vec::new(),
         Depth::Contents(_) => archive.encrypted().key_findings()?,
     };
-    // Of damaged keys, earlier generations may open the archive.
+    // If keys are damaged, earlier generations may still open the archive.
     let locked = gaps::is_locked(archive)?
         || (are_keys_missing && needs_keys())
         || (!key_findings.is_empty() && archive.unlock().is_err_and(|error| error.is_damage()));
@@ -433,7 +442,7 @@ pub(crate) fn list_objects(
             }
         },
     };
-    // Those that were archived since they were listed are there, too.
+    // Includes histories that were archived since the listing.
     let with_history: BTreeSet<Timeline> =
         found.with_history.into_iter().chain(histories.keys().copied()).collect();
     let missing = gaps::without_history(&found.with_wal, &with_history, &histories);
@@ -445,7 +454,7 @@ pub(crate) fn list_objects(
             Some((timeline, objects.keys().filter_map(|object| gaps::first_number(*object, size)).min()?))
         })
         .collect();
-    // One of which nothing is left, not even its history, is listed if the log leads over it.
+    // A timeline without any object, not even its history, is listed if the WAL leads through it.
     for timeline in gaps::in_histories(&histories) {
         if objects.contains_key(&timeline) {
             continue;
@@ -475,8 +484,9 @@ pub(crate) fn list_objects(
     Ok((listing, found.all))
 }
 
-/// The newest segment of each timeline that was in the archive once, according to `verify` and to backup history files: PostgreSQL
-/// archives such a file after the segment in which the backup starts.
+/// Returns the newest segment of each timeline that once was in the archive, according to `verify` and to
+/// backup history files. PostgreSQL archives a backup history file after the segment in which the backup
+/// starts.
 pub(crate) fn newest_known(
     archive: &Archive,
     without_start: &[BackupWithoutStart],
@@ -489,18 +499,18 @@ pub(crate) fn newest_known(
     Ok(newest)
 }
 
-/// The objects of an archive by what they are.
+/// The objects of an archive by kind.
 #[derive(Default)]
 struct Classified {
-    /// All of them, in their order.
+    /// All objects in order.
     all: Vec<(Object, u64)>,
-    /// Those that hold WAL, by timeline. A timeline that has nothing but a history has none.
+    /// Objects with WAL by timeline. A timeline with only a history is absent.
     timelines: BTreeMap<Timeline, BTreeMap<Object, u64>>,
     with_wal: BTreeSet<Timeline>,
     with_history: BTreeSet<Timeline>,
-    /// Backup history files, by name.
+    /// Names of backup history files.
     backups: Vec<String>,
-    /// Keys that are none of an archive's.
+    /// Keys that do not belong to an archive.
     unknown: Vec<String>,
 }
 
@@ -534,28 +544,28 @@ fn classify_objects(archive: &Archive) -> Result<Classified, ArchiveError> {
     Ok(found)
 }
 
-/// What the timelines of a listing are made from.
+/// The input for listing timelines.
 struct Timelines<'a> {
     archive: &'a Archive,
     size: SegmentSize,
-    /// Nothing if no object is read.
+    /// `None` if no object is read.
     options: Option<ListOptions>,
-    /// Whether the headers of a few encrypted objects are read, as nothing else of them can be.
+    /// Whether to read the headers of a few encrypted objects, if their contents are unreadable.
     looks_at_headers: bool,
-    /// The objects that hold WAL.
+    /// Objects with WAL.
     objects: BTreeMap<Timeline, BTreeMap<Object, u64>>,
     histories: BTreeMap<Timeline, History>,
-    /// The number of each timeline's first segment.
+    /// Number of each timeline's first segment.
     first_numbers: BTreeMap<Timeline, u64>,
-    /// What is archived of segments that are being written.
+    /// Archived parts of incomplete segments.
     live: Vec<Extent>,
     acknowledged: Vec<Acknowledgement>,
-    /// The newest segment of each timeline that was in the archive once, and may have disappeared since.
+    /// The newest segment of each timeline that once was in the archive and may have disappeared.
     newest_known: BTreeMap<Timeline, SegmentName>,
 }
 
 impl Timelines<'_> {
-    /// Adds a timeline to the listing, which has the earlier ones.
+    /// Adds a timeline to the listing, which already contains the earlier ones.
     fn add_timeline(
         &self,
         timeline: Timeline,
@@ -567,7 +577,7 @@ impl Timelines<'_> {
         let expected = expected.up_to(newest_known);
         let mut found = segments(timeline, objects, self.size, &self.acknowledged, expected);
         let previous_commit_time = self.link_to_parent(&mut found, &listing.timelines)?;
-        // Parts of a segment that is archived were to be removed.
+        // Parts of an archived segment are obsolete.
         let is_live = |extent: &&Extent| {
             extent.segment.timeline == timeline
                 && found.last_segment.as_ref() < Some(&extent.segment.to_string())
@@ -590,8 +600,9 @@ impl Timelines<'_> {
         Ok(())
     }
 
-    /// Says where a timeline left its parent, which is among the earlier ones, and from where on a base backup may have started. The last
-    /// commit or abort of the parent before the timeline's first one, if the parent leads to it without a gap.
+    /// Sets where a timeline left its parent, which is among the earlier ones, and from which segment a base
+    /// backup may have started. Returns the parent's last commit or abort before the timeline's first one, if
+    /// the parent leads to it without a gap.
     fn link_to_parent(
         &self,
         found: &mut TimelineListing,
@@ -607,7 +618,7 @@ impl Timelines<'_> {
         let switch = self.size.segment_of(parent.end);
         let before = SegmentName::new(parent.timeline, switch.saturating_sub(1), self.size).to_string();
         let ranges = earlier.iter().filter(|other| other.timeline == parent.timeline);
-        // The last one that begins before the switch; none if the archive begins behind it.
+        // The last range that starts before the switch, or `None` if the archive starts after it.
         let range = ranges.flat_map(|parent| &parent.restorable).rfind(|range| range.first_segment <= before);
         if let Some(range) = range.filter(|range| range.last_segment > before && self.options.is_some())
             && let Some(objects) = self.objects.get(&parent.timeline)
@@ -616,10 +627,10 @@ impl Timelines<'_> {
             found.parent_last_commit_time = last_commit_in(self.archive, objects, segments, self.size)?;
         }
         let Some(first) = found.restorable.first_mut() else { return Ok(None) };
-        // If the parent's last segments before the switch are all lost, the archive does not begin here.
+        // If all of the parent's last segments before the switch are lost, the archive does not start here.
         let is_lost = |other: &TimelineListing| other.gaps.iter().any(|gap| gap.first <= before);
         let is_parent_lost = earlier.iter().any(|other| other.timeline == parent.timeline && is_lost(other));
-        // In the segment of the switch, a backup of either timeline can start.
+        // A backup of either timeline can start in the segment of the switch.
         let begin = SegmentName::new(found.timeline, switch, self.size).to_string();
         let is_whole = first.first_segment <= begin && first.base_backup_from.is_none();
         let mut previous_commit_time = None;
@@ -629,7 +640,7 @@ impl Timelines<'_> {
                     true => found.parent_last_commit_time,
                     false => range.last_commit_time,
                 };
-                // Where nothing was committed between two switches, the commit before the first one counts.
+                // If no transaction ended between two switches, the commit before the first switch counts.
                 previous_commit_time = last.or(range.previous_commit_time);
                 range.base_backup_from.clone()
             }
@@ -639,8 +650,8 @@ impl Timelines<'_> {
         Ok(previous_commit_time)
     }
 
-    /// Whether a timeline's parent, which the listing has, was written to at the same time. After recovery to a moment, the timeline that
-    /// was left goes on as well, but only up to then.
+    /// Returns whether a timeline and its parent, which is already listed, were written concurrently. After
+    /// recovery to a moment, the parent timeline also has WAL after the switch, but only with earlier times.
     fn find_divergence(
         &self,
         timeline: Timeline,
@@ -659,8 +670,8 @@ impl Timelines<'_> {
     }
 }
 
-/// Reads the headers of a timeline's first and last object, of which the others are looked into for times where a private key is there.
-/// Those that nobody can read are added to `unreadable`.
+/// Reads the headers of a timeline's first and last object, whose contents would be read for times if a
+/// private key were available. Adds undecryptable objects to `unreadable`.
 fn look_at_headers(
     archive: &Archive,
     objects: &BTreeMap<Object, u64>,
@@ -682,10 +693,10 @@ fn look_at_headers(
     Ok(())
 }
 
-/// Backup history files that are read at the same time.
+/// Number of backup history files read concurrently.
 const BACKUP_THREADS: usize = 4;
 
-/// Reads backup history files. Those that are damaged are added to `unreadable`.
+/// Reads backup history files. Adds damaged ones to `unreadable`.
 fn read_backups(
     archive: &Archive,
     names: &[String],
@@ -696,7 +707,7 @@ fn read_backups(
         let mut text = Vec::new();
         match get::decode(archive, file, Object::File(file), 0, &mut text) {
             Ok(()) => Ok(Some(text)),
-            // Removed since it was listed.
+            // Removed since the listing.
             Err(error) if error.is_not_found() => Ok(None),
             Err(error) => Err(error),
         }
@@ -716,7 +727,8 @@ fn read_backups(
     Ok(found)
 }
 
-/// The backup history files whose first segment is not archived, on their timeline or on one that left it in that segment.
+/// Returns the backups whose first segment is not archived, neither on their own timeline nor on one that
+/// branched off in that segment.
 pub(crate) fn backups_without_start(
     archive: &Archive,
     names: &[String],
@@ -732,7 +744,7 @@ pub(crate) fn backups_without_start(
         ArchivedFile::Backup(segment, _) => Some((name, segment, segment.number(size)?)),
         _ => None,
     });
-    // A segment's own object or the partial one, a pack, or what a later timeline has of it.
+    // The segment is in its own object, a partial one, a pack, or an object of a later timeline.
     let listed: BTreeSet<(Timeline, u64)> = objects
         .iter()
         .flat_map(|(&timeline, objects)| {
@@ -746,7 +758,7 @@ pub(crate) fn backups_without_start(
         .collect();
     let mut without = Vec::new();
     for (name, segment, number) in starts {
-        // Where histories cannot be read, any later timeline may have left it there.
+        // If histories are unreadable, any later timeline may have branched off there.
         let has_it = |timeline: Timeline| {
             let left_at = histories.get(&timeline).and_then(|history| history.end_of(segment.timeline));
             timeline == segment.timeline
@@ -754,7 +766,7 @@ pub(crate) fn backups_without_start(
                 || histories.is_empty() && timeline > segment.timeline
         };
         let is_listed = objects.keys().any(|&one| listed.contains(&(one, number)) && has_it(one));
-        // It may have been archived since segments were listed, and before its backup history file.
+        // The segment may have been archived after segments were listed and before its backup history file.
         if is_listed || archive.find(ArchivedFile::Segment(segment))?.is_some() {
             continue;
         }
@@ -768,7 +780,8 @@ pub(crate) fn backups_without_start(
     Ok(without)
 }
 
-/// Where the log ends in the parts of a timeline's last segments. What is missing between them ends it before, and is a finding.
+/// Returns the end of the WAL in the parts of a timeline's last segments. A missing part ends the WAL and is
+/// reported as a finding.
 fn live_end(
     archive: &Archive,
     live: &[Extent],
@@ -785,7 +798,7 @@ fn live_end(
         });
         for (number, from, to) in before.into_iter().chain(inside) {
             let segment = SegmentName::new(extent.segment.timeline, number, size);
-            // The parts of a segment that was archived meanwhile are being removed.
+            // The parts of a segment that was archived in the meantime are being removed.
             if archive.find(ArchivedFile::Segment(segment))?.is_none() {
                 let problem = format!("expected parts with the log from {from} on, found none before {to}");
                 unreadable.push(Finding { object: parts::folder_of(segment), problem });
@@ -802,18 +815,19 @@ fn live_end(
 pub struct Branch {
     /// The timeline.
     pub timeline: Timeline,
-    /// The timeline that it left.
+    /// The timeline from which it branched off.
     pub parent: Timeline,
-    /// Where it left that timeline.
+    /// LSN of the branch.
     pub left_at: Lsn,
 }
 
-/// Finds the timeline that recovery from a base backup follows by default, if it left the timeline of a primary before the primary's
-/// position `end`: a standby from a new base backup of this primary cannot follow it (`rescanLatestTimeLine` and `readRecoveryTarget` in
-/// PostgreSQL). Without a private key, the histories of an encrypted archive are not known, and nothing is found.
+/// Finds the timeline that recovery from a base backup follows by default, if it branched off from a
+/// primary's timeline before the primary's position `end`. A standby from a new base backup of this primary
+/// cannot follow that timeline (`rescanLatestTimeLine` and `readRecoveryTarget` in PostgreSQL). Returns
+/// `None` in an encrypted archive without a private key, because the histories are unreadable.
 ///
 /// # Errors
-/// The store's.
+/// The store's errors.
 pub fn find_branch(archive: &Archive, own: Timeline, end: Lsn) -> Result<Option<Branch>, ArchiveError> {
     if gaps::is_locked(archive)? {
         return Ok(None);
@@ -822,16 +836,16 @@ pub fn find_branch(archive: &Archive, own: Timeline, end: Lsn) -> Result<Option<
     let timeline = latest_timeline(own, &histories);
     let Some(history) = histories.get(&timeline).filter(|_| timeline > own) else { return Ok(None) };
     let of_own = history.ancestors.iter().find(|ancestor| ancestor.timeline == own);
-    // A timeline that does not descend from the primary's left an earlier one.
+    // A timeline that does not descend from the primary's branched off from an earlier one.
     let parent = of_own.or_else(|| history.ancestors.iter().rfind(|ancestor| ancestor.timeline < own));
     let branch = parent.map(|parent| Branch { timeline, parent: parent.timeline, left_at: parent.end });
     Ok(branch.filter(|branch| branch.parent != own || branch.left_at < end))
 }
 
-/// The last segment of each timeline.
+/// Returns the last segment of each timeline.
 ///
 /// # Errors
-/// The store's.
+/// The store's errors.
 pub fn last_segments(archive: &Archive) -> Result<BTreeMap<Timeline, SegmentName>, ArchiveError> {
     let mut last = BTreeMap::new();
     if matches!(archive.identity(), Err(ArchiveError::Missing(_) | ArchiveError::Empty(_))) {
@@ -845,10 +859,11 @@ pub fn last_segments(archive: &Archive) -> Result<BTreeMap<Timeline, SegmentName
     Ok(last)
 }
 
-/// The last segment of the newest timeline that has any: where a copy of the log goes on. Nothing if the archive is empty.
+/// Returns the last segment of the newest timeline with segments, where a copy of the WAL continues. Returns
+/// `None` if the archive is empty.
 ///
 /// # Errors
-/// The store's.
+/// The store's errors.
 pub fn newest_segment(archive: &Archive) -> Result<Option<SegmentName>, ArchiveError> {
     match archive.identity() {
         Err(ArchiveError::Missing(_) | ArchiveError::Empty(_)) => return Ok(None),
@@ -858,7 +873,7 @@ pub fn newest_segment(archive: &Archive) -> Result<Option<SegmentName>, ArchiveE
     Ok(wal.objects.into_keys().filter_map(|object| object.segments()).map(|(_, last)| last).max())
 }
 
-/// Counts a timeline's segments and finds what is missing between them.
+/// Counts a timeline's segments and finds the gaps between them.
 fn segments(
     timeline: Timeline,
     objects: &BTreeMap<Object, u64>,
@@ -906,7 +921,7 @@ fn segments(
         listing.first_segment.get_or_insert_with(|| first.to_string());
         if next.is_none_or(|next| next < from) {
             let (first_segment, last_segment) = (first.to_string(), last.to_string());
-            // Names of one timeline sort as their positions do.
+            // Names on one timeline sort by position.
             let is_behind_gap = listing.gaps.first().is_some_and(|gap| gap.first < first_segment);
             listing.restorable.push(RestorableRange {
                 base_backup_from: is_behind_gap.then(|| first_segment.clone()),
@@ -917,7 +932,7 @@ fn segments(
                 previous_commit_time: None,
             });
         }
-        // A pack whose own objects are not removed yet counts once.
+        // A segment that is in a pack and still has its own object counts once.
         let counted = next.unwrap_or(from).max(from);
         listing.segments += (to + 1).saturating_sub(counted);
         if next.is_none_or(|next| to + 1 > next) {
@@ -932,17 +947,18 @@ fn segments(
     listing
 }
 
-/// The last commit or abort of a timeline, if it has the segment in which it was left, or segments behind it.
+/// Returns the last commit or abort of a timeline if it has the segment of the branch or later ones.
 fn last_commit_behind(listing: &Listing, timeline: Timeline, left_at: Lsn, size: SegmentSize) -> Option<i64> {
     let left = listing.timelines.iter().find(|other| other.timeline == timeline)?;
     let last = SegmentName::parse(left.last_segment.as_deref()?)?.number(size)?;
     left.last_commit_time.filter(|_| last >= size.segment_of(left_at))
 }
 
-/// Objects at most in which the first commit of a timeline is looked for.
+/// Maximum number of objects that are searched for a timeline's first commit.
 const MAX_LOOKED_AT: usize = 16;
 
-/// The first commit or abort of a timeline behind the segment in which it begins: that starts with a copy of its parent's log.
+/// Returns the first commit or abort of a timeline after the segment in which it starts, because that segment
+/// starts with a copy of the parent's WAL.
 fn first_commit_behind(
     archive: &Archive,
     objects: &BTreeMap<Object, u64>,
@@ -956,7 +972,7 @@ fn first_commit_behind(
     };
     for (object, &bytes) in objects.iter().filter(|(object, _)| is_behind(object)).take(MAX_LOOKED_AT) {
         let contents = match get::read_contents(archive, *object, bytes) {
-            // A finding of the timeline's own.
+            // Reported as a finding of its own timeline.
             Err(error) if error.is_damage() => continue,
             other => other?,
         };
@@ -971,7 +987,7 @@ fn first_commit_behind(
     Ok(None)
 }
 
-/// The last commit or abort in the segments of a timeline from one to another.
+/// Returns the last commit or abort in a range of a timeline's segments.
 fn last_commit_in(
     archive: &Archive,
     objects: &BTreeMap<Object, u64>,
@@ -987,13 +1003,14 @@ fn last_commit_in(
         if !is_asked {
             continue;
         }
-        // A pack may go on behind the last segment.
+        // A pack may continue after the last segment.
         let is_before = |contents: &&Contents| {
             let first = contents.first_record.as_ref().and_then(|lsn| lsn.parse::<Lsn>().ok());
             first.zip(end).is_some_and(|(first, end)| first.0 < end)
         };
         let contents = match get::read_contents(archive, *object, bytes) {
-            // An earlier commit can be restored to as well. What is damaged is a finding of the timeline's own.
+            // Damage is reported as a finding of its own timeline. An earlier commit is also a valid restore
+            // target.
             Err(error) if error.is_damage() => continue,
             other => other?,
         };
@@ -1005,22 +1022,23 @@ fn last_commit_in(
     Ok(None)
 }
 
-/// Whether Walden reads the version of no segment of an object.
+/// Returns whether Walden cannot read the version of any segment in an object.
 fn is_unread(contents: &[Contents]) -> bool {
     !contents.is_empty() && contents.iter().all(|it| it.unknown_magic.is_some())
 }
 
-/// Ranges between gaps of which times are read: of an archive that lacks every second segment, all summaries would be.
+/// Maximum number of ranges between gaps whose times are read. Otherwise an archive that lacks every other
+/// segment would require reading all summaries.
 const MAX_RANGES: usize = 16;
 
-/// Objects of a timeline whose commit times are compared, in addition to those at the ends of ranges: in a folder, and in a slower object
-/// store.
+/// Number of a timeline's objects whose commit times are compared in addition to those at the ends of ranges:
+/// in a folder, and in an object store, which is slower.
 const LOCAL_SAMPLES: usize = 32;
 const REMOTE_SAMPLES: usize = 8;
-/// Commits at the same moment are not in the order of their times.
+/// Concurrent commits need not be ordered by time, so smaller steps back are ignored.
 const MIN_STEP_BACK: i64 = 2_000_000;
 
-/// Finds where the times of commits go back, from the summaries of segments in their order.
+/// Finds decreases of commit times in the summaries of consecutive segments.
 fn find_times_that_go_back<'c>(contents: impl Iterator<Item = &'c Contents>) -> Vec<TimesGoBack> {
     let mut found = Vec::new();
     let mut latest: Option<i64> = None;
@@ -1042,8 +1060,9 @@ fn find_times_that_go_back<'c>(contents: impl Iterator<Item = &'c Contents>) -> 
     found
 }
 
-/// Reads when the first and the last transaction ended, in all and between gaps, from the ends inwards until there is one; whether all
-/// summaries were read. Those that are damaged are added to `unreadable`: one of them must not hide what the others say.
+/// Reads the times of the first and last end of a transaction, overall and between gaps, searching inward
+/// from both ends. Returns whether all summaries were read. Adds damaged ones to `unreadable`, so that one of
+/// them does not hide the others.
 fn times(
     archive: &Archive,
     objects: &BTreeMap<Object, u64>,
@@ -1070,7 +1089,7 @@ fn times(
     };
     let mut times_of = |is_asked: &dyn Fn(&Object) -> bool| -> Result<_, ArchiveError> {
         let (mut first, mut last) = (None, None);
-        // Segments of a version that Walden does not read have no times, and an archive can have thousands.
+        // Segments with an unreadable version have no times, and an archive can contain thousands of them.
         let mut unread = 0;
         for (object, &bytes) in objects.iter().filter(|(object, _)| is_asked(object)) {
             let found = contents(object, bytes)?;
@@ -1093,7 +1112,7 @@ fn times(
     };
     (listing.first_commit_time, listing.last_commit_time) = times_of(&|_| true)?;
     for range in listing.restorable.iter_mut().rev().take(MAX_RANGES) {
-        // Names of one timeline sort as their positions do. A partial segment is none that recovery reads.
+        // Names on one timeline sort by position. Recovery does not read a partial segment.
         let is_in_range = |object: &Object| {
             let segments = object.segments();
             segments.is_some_and(|(first, last)| {
@@ -1119,7 +1138,7 @@ fn times(
     let unknown = summaries.values().flatten().filter(|it| it.unknown_magic.is_some());
     listing.unknown_version_segments = unknown.count() as u64;
     listing.restore_points = summaries.into_values().flatten().flat_map(|it| it.restore_points).collect();
-    // Of a segment that is in a pack and in its own object, only once.
+    // A segment that is in a pack and in its own object counts once.
     let mut seen = BTreeSet::new();
     listing.restore_points.retain(|point| seen.insert((point.lsn.clone(), point.name.clone())));
     Ok(has_all)

@@ -1,4 +1,5 @@
-//! How an archive is: what can be restored, whether all of it is as it was stored, and what servers have that it lacks.
+//! Inspects an archive: what can be restored, whether all objects are intact, and which files servers have
+//! that the archive lacks.
 
 pub mod acknowledge;
 pub mod against;

@@ -1,6 +1,7 @@
-//! The whole log replayed from a base backup, and each full-page image held against the replayed page.
+//! Replays all the WAL from a base backup, and compares each full-page image with the replayed page.
 //!
-//! Checksums say that records are as the server wrote them; replay says that they lead from one state of the pages to the next.
+//! Checksums prove that records are as the server wrote them. Replay proves that they lead from one state of
+//! the pages to the next.
 
 use serde::Serialize;
 use walden_format::lsn::{Lsn, Timeline};
@@ -14,98 +15,99 @@ use walden_source::timelines::Stretch;
 use crate::archive::{Archive, ArchiveError};
 use crate::out::source::{self, Bound, SourceOptions};
 
-/// How the log is replayed.
+/// Options for replay.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// The timeline that the log ends on; else the newest.
+    /// The last timeline to follow. The default is the newest.
     pub timeline: Option<Timeline>,
-    /// Bytes of memory for pages; more go to a temporary file.
+    /// Memory for pages, in bytes. Other pages go to a temporary file.
     pub memory_bytes: usize,
-    /// Threads; with more than one, another one reads and decodes ahead.
+    /// Number of threads. With more than one, a separate thread reads and decodes ahead.
     pub threads: usize,
 }
 
-/// What replay found.
+/// Result of replay.
 #[derive(Debug)]
 pub struct Replayed {
-    /// Where it began.
+    /// LSN at which replay started.
     pub from: Lsn,
-    /// How far it got.
+    /// LSN that replay reached.
     pub reached: Lsn,
-    /// The timeline that it ended on.
+    /// The last timeline.
     pub timeline: Timeline,
-    /// Segments that were read.
+    /// Number of segments read.
     pub segments: u64,
-    /// Images against pages.
+    /// Results of comparing full-page images with pages.
     pub check: Check,
-    /// Where the log cannot be read; replay went on behind it, with pages that are not known.
+    /// Damage in the WAL. Replay continues after it, with unknown pages.
     pub damages: Vec<Damage>,
-    /// What is missing of the log; as behind damage.
+    /// Gaps in the WAL. Replay continues after them as after damage.
     pub gaps: Vec<Gap>,
 }
 
-/// What of it is printed with a verification.
+/// Summary of replay for the output of a verification.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct ReplaySummary {
-    /// Where replay began.
+    /// LSN at which replay started.
     pub from: String,
-    /// How far it got.
+    /// LSN that replay reached.
     pub reached: String,
-    /// The timeline that it ended on.
+    /// The last timeline.
     pub timeline: Timeline,
-    /// Segments that were read.
+    /// Number of segments read.
     pub segments: u64,
-    /// Records replayed.
+    /// Number of records replayed.
     pub records: u64,
-    /// Images of which the page before was not known, or whose page nobody replays.
+    /// Number of images without a known previous page, or whose page is not replayed.
     pub not_compared: u64,
-    /// The first differences, in words.
+    /// Descriptions of the first differences.
     pub differences: Vec<String>,
-    /// Records that did not fit their pages, in words.
+    /// Descriptions of records that did not fit their pages.
     pub misfits: Vec<String>,
-    /// Where the log could not be read.
+    /// Damage in the WAL.
     pub damaged: Vec<String>,
 }
 
-/// Why the log was not replayed.
+/// Reasons for not replaying the WAL.
 #[derive(Debug, thiserror::Error)]
 pub enum ReplayError {
-    /// The archive's.
+    /// The archive failed.
     #[error(transparent)]
     Archive(#[from] ArchiveError),
-    /// The segments'.
+    /// The segments are unusable.
     #[error(transparent)]
     Inventory(#[from] InventoryError),
-    /// The base is another cluster's.
+    /// The base backup belongs to another cluster.
     #[error(
         "cannot replay from this base backup: expected the archive's system identifier {expected}, found {found}"
     )]
     OtherCluster {
-        /// The archive's.
+        /// System identifier of the archive.
         expected: u64,
-        /// The base's.
+        /// System identifier of the base backup.
         found: u64,
     },
-    /// The archive does not have the log from the base on.
+    /// The archive lacks the WAL from the base backup's start.
     #[error(
         "cannot replay from this base backup: expected the log from {from} on along timeline {timeline}, found none there"
     )]
     NoStart {
-        /// Where replay has to start.
+        /// LSN at which replay must start.
         from: Lsn,
-        /// The timeline that was followed.
+        /// The followed timeline.
         timeline: Timeline,
     },
-    /// The log leaves the base's timeline before the base's checkpoint: it is the log of another branch.
+    /// The followed WAL leaves the base backup's timeline before its checkpoint, so it belongs to another
+    /// branch.
     #[error(
         "cannot replay from this base backup: expected timeline {followed} to go through {redo} on timeline {timeline}, the base's checkpoint, found another branch there"
     )]
     OtherTimeline {
-        /// The timeline that was followed.
+        /// The followed timeline.
         followed: Timeline,
-        /// The base's.
+        /// Timeline of the base backup.
         timeline: Timeline,
-        /// The redo pointer of the base's checkpoint.
+        /// Redo pointer of the base backup's checkpoint.
         redo: Lsn,
     },
     /// The temporary file for pages failed.
@@ -114,7 +116,7 @@ pub enum ReplayError {
 }
 
 impl ReplayError {
-    /// What the user can do about it.
+    /// Returns a remedy for the user.
     pub fn hint(&self) -> Option<&'static str> {
         match self {
             ReplayError::Archive(error) => error.hint(),
@@ -135,10 +137,10 @@ impl ReplayError {
     }
 }
 
-/// Replays the log of an archive from a base backup on. `progress` gets the bytes of the log done and of all of it.
+/// Replays an archive's WAL from a base backup. Calls `progress` with the bytes of WAL done and the total.
 ///
 /// # Errors
-/// A base that the log does not go on from. What is wrong in the log is in the outcome.
+/// The archive's WAL does not continue from the base backup. The result reports damage in the WAL.
 pub fn replay(
     archive: &Archive,
     base: DataDir,
@@ -181,7 +183,7 @@ pub fn replay(
         }
         replayed.reached = replayed.reached.max(outcome.reached);
         if let Some(damage) = outcome.damage {
-            // What comes behind the damaged segment is replayed on pages that are not known.
+            // Later segments are replayed on unknown pages.
             let at = run.segments.iter().position(|segment| damage.lsn.0 < segment.start.0 + size);
             let rest = run.segments.split_off(at.map_or(run.segments.len(), |at| at + 1));
             if !rest.is_empty() {
@@ -194,7 +196,7 @@ pub fn replay(
     Ok(replayed)
 }
 
-/// The log that goes on from a base, and its last timeline.
+/// Finds the WAL that continues from a base backup, and its last timeline.
 fn log_from(
     archive: &Archive,
     base: &DataDir,
@@ -228,21 +230,21 @@ fn log_from(
     }
 }
 
-/// Whether a log goes through a position on a timeline, as PostgreSQL demands of a base's checkpoint (`InitWalRecovery` in
-/// `xlogrecovery.c`).
+/// Returns whether the WAL contains a position on a timeline, as PostgreSQL requires of a base backup's
+/// checkpoint (`InitWalRecovery` in `xlogrecovery.c`).
 fn goes_through(stretches: &[Stretch], timeline: Timeline, position: Lsn) -> bool {
     let stretch = stretches.iter().find(|stretch| stretch.timeline == timeline);
     stretch.is_some_and(|stretch| stretch.end.is_none_or(|end| position < end))
 }
 
 impl Replayed {
-    /// Images that were compared, and how many of them differ.
+    /// Returns the number of compared images, and how many of them differ.
     pub fn images(&self) -> (u64, u64) {
         let total = self.check.total();
         (total.compared(), total.different)
     }
 
-    /// What is printed of it.
+    /// Returns the summary for output.
     pub fn summary(&self) -> ReplaySummary {
         let total = self.check.total();
         let difference = |found: &walden_redo::check::Difference| {
@@ -274,7 +276,7 @@ impl Replayed {
     }
 }
 
-/// Differences that are printed; all are counted.
+/// Maximum number of differences in the output. All are counted.
 const MAX_DIFFERENCES: usize = 20;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! How an archive is doing: what it holds, what waits to be archived, and what is wrong.
+//! Reports an archive's status: its contents, the queue of files to archive, and problems.
 
 use std::collections::BTreeSet;
 use std::time::SystemTime;
@@ -13,78 +13,86 @@ use crate::inventory::verified::{self, LastRun, VerifiedAt};
 use crate::stored::name::ArchivedFile;
 use crate::stored::object::Finding;
 
-/// What an archive holds, in numbers.
+/// An archive's contents in numbers.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Holdings {
-    /// Where it is.
+    /// Location of the archive.
     pub location: String,
-    /// The cluster's system identifier; none before anything was archived.
+    /// System identifier of the cluster, or `None` before anything was archived.
     pub system_identifier: Option<String>,
-    /// Complete segments.
+    /// Number of complete segments.
     pub segments: u64,
-    /// Objects that hold them.
+    /// Number of their objects.
     pub objects: u64,
-    /// Bytes of the segments before compression.
+    /// Size of the segments before compression, in bytes.
     pub raw_bytes: u64,
-    /// Bytes of their objects.
+    /// Stored size of their objects, in bytes.
     pub stored_bytes: u64,
-    /// The last segment of the latest timeline.
+    /// Last segment of the latest timeline.
     pub last_segment: Option<String>,
-    /// The first commit or abort behind the last gap, in microseconds since 1970-01-01 00:00:00 UTC: the oldest moment that a base
-    /// backup from before and behind the gap can be restored to.
+    /// Time of the first commit or abort after the last gap, in microseconds since 1970-01-01 00:00:00 UTC:
+    /// the oldest moment that a base backup started after the gap and completed before this time can be
+    /// restored to.
     pub oldest_restorable: Option<i64>,
-    /// The last one on the latest timeline: recovery to a time can reach every moment from the oldest one to before this one.
+    /// Time of the last commit or abort on the latest timeline. Recovery to a time can reach every moment
+    /// from the oldest one up to but excluding this one.
     pub newest_restorable: Option<i64>,
-    /// What can be restored along the latest timeline and its ancestors, in the log's order: the last of these ranges is the same.
+    /// Reachable ranges along the latest timeline and its ancestors, in WAL order. The last range equals the
+    /// two times above.
     pub restorable: Vec<RestorableRange>,
-    /// Segments that are missing and do not wait to be archived.
+    /// Number of missing segments that do not wait to be archived.
     pub missing_segments: u64,
-    /// Segments that are missing and acknowledged.
+    /// Number of missing segments that are acknowledged.
     pub acknowledged_segments: u64,
-    /// As of [`Listing::has_all_gaps`]: else more segments may be missing.
+    /// See [`Listing::has_all_gaps`]. If false, more segments may be missing.
     pub has_all_gaps: bool,
-    /// As of [`Listing::timelines_without_segments`].
+    /// See [`Listing::timelines_without_segments`].
     pub timelines_without_segments: Vec<Timeline>,
-    /// Timeline histories that are missing, as of [`Listing::missing_histories`].
+    /// See [`Listing::missing_histories`].
     pub missing_histories: Vec<String>,
-    /// Timelines on which one server went on while another one wrote a timeline that had left them.
+    /// Timelines that one server continued to write although another server had already branched off from
+    /// them.
     pub diverging: Vec<Diverging>,
-    /// Segments of a version that Walden does not read, by the summaries that were read, or by the last `verify` if it found more.
+    /// Number of segments with a version that Walden cannot read, according to the summaries that were read,
+    /// or to the last `verify` if it found more.
     pub unknown_version_segments: u64,
-    /// Objects that are none of an archive's.
+    /// Number of objects that do not belong to an archive.
     pub unknown_objects: u64,
-    /// Objects that were looked into for times, and are damaged.
+    /// Damaged objects among those that were read for times.
     pub unreadable: Vec<Finding>,
     /// The last run of `verify`.
     pub verified: Option<VerifiedAt>,
-    /// The archive is encrypted, and its keys are not there.
+    /// The archive is encrypted and its keys are missing.
     pub are_keys_missing: bool,
-    /// What `verify` has found is encrypted, as by the first versions, and no private key was named.
+    /// The results of `verify` are encrypted, as in the first versions, and no private key is configured.
     pub is_verification_locked: bool,
 }
 
 impl Holdings {
-    /// Segments that the last run of `verify` has found missing, with a private key, and that are not known to be missing without one.
+    /// Returns the number of missing segments from the last run of `verify` with a private key, if it exceeds
+    /// the number known without one.
     pub fn missing_by_verify(&self) -> Option<u64> {
         let found = self.verified.as_ref().filter(|_| !self.has_all_gaps)?.missing_segments;
         (found > self.missing_segments).then_some(found)
     }
 
-    /// Bytes of WAL for each byte stored.
+    /// Returns the compression ratio: bytes of WAL for each stored byte.
     pub fn ratio(&self) -> Option<f64> {
         (self.stored_bytes > 0).then(|| self.raw_bytes as f64 / self.stored_bytes as f64)
     }
 }
 
-/// Lists an archive and sums up. `waiting` names segments that wait to be archived; it is asked only where some are missing.
+/// Summarizes a listing of the archive. `waiting` returns the segments that wait to be archived. It is called
+/// only if segments are missing.
 ///
 /// # Errors
-/// [`ArchiveError::Missing`] in a place that has no archive, and the store's.
+/// [`ArchiveError::Missing`] if no archive exists at the location, and the store's errors.
 pub fn holdings(archive: &Archive, waiting: &dyn Fn() -> Vec<SegmentName>) -> Result<Holdings, ArchiveError> {
-    // Where nothing was archived yet, what waits is of interest all the same.
+    // The queue matters even if nothing was archived yet.
     let mut listing = list::list_if_any(archive, ListOptions::default())?;
     let mut gaps = listing.as_ref().map(Listing::gaps).unwrap_or_default();
-    // What is archived out of order waits after the first listing, or is in the second.
+    // A segment missing from the first listing because of out-of-order archiving is waiting now or is in the
+    // second listing.
     let mut waits = BTreeSet::new();
     if gaps.iter().any(Gap::is_new) {
         waits.extend(waiting().iter().map(SegmentName::to_string));
@@ -141,10 +149,10 @@ pub fn holdings(archive: &Archive, waiting: &dyn Fn() -> Vec<SegmentName>) -> Re
     })
 }
 
-/// Drops the ranges behind segments that wait to be archived. Recovery does not get to them before these are archived, and then there is no
-/// gap before them.
+/// Drops the ranges after segments that wait to be archived. Recovery cannot reach them before these segments
+/// are archived, and then there is no gap.
 fn before_what_waits(mut ranges: Vec<RestorableRange>, lasting: &[&Gap]) -> Vec<RestorableRange> {
-    // Names along one log sort as their positions do.
+    // Names along one timeline sort by position.
     let lasts = |pair: &[RestorableRange]| {
         let is_between = |gap: &&Gap| pair[0].last_segment < gap.first && gap.last < pair[1].first_segment;
         lasting.iter().any(is_between)
@@ -155,14 +163,14 @@ fn before_what_waits(mut ranges: Vec<RestorableRange>, lasting: &[&Gap]) -> Vec<
     ranges
 }
 
-/// A file that a server has marked as ready to be archived.
+/// A file that a server marked as ready to be archived.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct QueuedFile {
-    /// Which.
+    /// Kind and name of the file.
     pub file: ArchivedFile,
-    /// Its bytes.
+    /// Size in bytes.
     pub bytes: u64,
-    /// Since when it is ready.
+    /// Time since which it is ready.
     pub since: SystemTime,
 }
 
@@ -172,27 +180,29 @@ impl QueuedFile {
     }
 }
 
-/// How far an archive is behind its server.
+/// How far an archive lags behind its server.
 #[derive(Clone, PartialEq, Debug, Default, Serialize)]
 pub struct Lag {
-    /// Files that the server has marked as ready, with those that are archived and not marked as done yet.
+    /// Number of files that the server marked as ready, including archived ones that it has not marked as
+    /// done yet.
     pub ready_files: u64,
-    /// Seconds that the oldest of these has been ready.
+    /// Seconds since the oldest of these became ready.
     pub ready_seconds: f64,
-    /// The first of these, which the server asks for until it is archived, however many behind it are.
+    /// The first of these files. The server requests it repeatedly until it is archived, however many others
+    /// wait.
     pub next_file: Option<String>,
-    /// Whether the archive does not have it.
+    /// Whether the archive lacks this file.
     pub is_next_missing: bool,
-    /// Of the ready files, those that the archive does not have.
+    /// Number of ready files that the archive lacks.
     pub files: u64,
-    /// Their bytes.
+    /// Their size in bytes.
     pub bytes: u64,
-    /// Seconds that the oldest of them has waited.
+    /// Seconds since the oldest of them became ready.
     pub seconds: f64,
 }
 
 impl Lag {
-    /// If nothing of a queue is archived.
+    /// Returns the lag if no file of the queue is archived.
     pub fn of_queue(queue: &[QueuedFile], now: SystemTime) -> Lag {
         let mut lag = Lag::of_ready(queue, now);
         queue.iter().for_each(|queued| lag.add(queued, now));
@@ -210,7 +220,7 @@ impl Lag {
         }
     }
 
-    /// Adds a file that is not archived.
+    /// Adds an unarchived file.
     fn add(&mut self, queued: &QueuedFile, now: SystemTime) {
         self.files += 1;
         self.bytes += queued.bytes;
@@ -219,11 +229,12 @@ impl Lag {
     }
 }
 
-/// What of a server's queue is not archived. `is_refused` names files that are not although the archive has their names, as what it has
-/// is damaged, or another content.
+/// Determines which files of a server's queue are unarchived. `is_refused` returns true for files that count
+/// as unarchived although the archive has their names, because the archived content is damaged or different.
 ///
 /// # Errors
-/// The store's.
+/// The store's errors.
+/// The store's errors.
 pub fn lag(
     archive: &Archive,
     queue: &[QueuedFile],
@@ -237,7 +248,7 @@ pub fn lag(
             ArchivedFile::Segment(name) => listings.find(archive, name)?,
             _ => archive.find(queued.file)?,
         };
-        // No object was stored with 0 bytes. The file is refused until that one is moved away.
+        // An object with 0 bytes is invalid. The file is refused until that object is moved away.
         let is_archived = found.is_some_and(|(_, bytes)| bytes > 0) && !is_refused(queued.file);
         if !is_archived {
             lag.add(queued, now);

@@ -1,7 +1,8 @@
-//! Whether everything in an archive is as it was archived.
+//! Verifies that everything in an archive is intact.
 //!
-//! Every object is read and decoded, each file's hash compared, and each segment checked once more as it was before it was archived:
-//! every record's checksum, and that the first record of a segment points back at the last one of the segment before.
+//! Every object is read and decoded, each file's hash is compared, and each segment is checked as strictly as
+//! before it was archived: every record's checksum, and that a segment's first record points back at the last
+//! one of the previous segment.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
@@ -27,49 +28,51 @@ use crate::stored::link;
 use crate::stored::name::{ArchivedFile, Object};
 use crate::stored::object::{self, Finding, Summary};
 
-/// What was found.
+/// Result of verification.
 #[derive(Clone, PartialEq, Debug, Default, Serialize)]
 pub struct Verified {
-    /// Objects that were read.
+    /// Number of objects read.
     pub objects: u64,
-    /// Segments in them.
+    /// Number of segments in these objects.
     pub segments: u64,
-    /// Other files in them.
+    /// Number of other files in these objects.
     pub other_files: u64,
-    /// Segments of a version that Walden does not read: only their hash and their pages' headers were compared.
+    /// Number of segments with a version that Walden cannot read. Only their hashes and page headers were
+    /// checked.
     #[serde(default)]
     pub unknown_version_segments: u64,
-    /// Records of which the checksum was compared.
+    /// Number of records whose checksums were verified.
     pub records: u64,
-    /// Bytes before compression.
+    /// Size before compression, in bytes.
     pub raw_bytes: u64,
-    /// Bytes of the objects.
+    /// Stored size of the objects, in bytes.
     pub stored_bytes: u64,
-    /// What is wrong, by object.
+    /// Damage by object.
     pub damaged: Vec<Finding>,
-    /// Objects that could not be read, such as for want of permission: nothing is known of what is in them.
+    /// Objects that could not be read, for example because of missing permissions. Their contents are
+    /// unknown.
     pub unreadable: Vec<Finding>,
-    /// Segments missing.
+    /// Missing segments.
     pub gaps: Vec<Gap>,
-    /// Timeline histories missing, by name, as of [`list::Listing::missing_histories`].
+    /// Names of missing timeline histories: see [`list::Listing::missing_histories`].
     pub missing_histories: Vec<String>,
     /// The newest segment of each timeline.
     #[serde(skip)]
     pub newest_segments: Vec<String>,
-    /// Base backups whose first segment is missing, as of [`list::Listing::backups_without_start`].
+    /// Base backups whose first segment is missing: see [`list::Listing::backups_without_start`].
     pub backups_without_start: Vec<BackupWithoutStart>,
-    /// What is not wrong, and that the user should know.
+    /// Notices for the user that are not damage.
     pub warnings: Vec<Finding>,
-    /// Full-page images that were held against replayed pages; nothing without replay.
+    /// Number of full-page images compared with replayed pages, or `None` without replay.
     pub replayed_images: Option<u64>,
-    /// How many of them differ.
+    /// Number of images that differ.
     pub different: Option<u64>,
-    /// What replay did beside that.
+    /// Other results of replay.
     pub replay: Option<ReplaySummary>,
 }
 
 impl Verified {
-    /// Everything could be read and is as it was archived, and nothing is missing but what was acknowledged.
+    /// Returns whether every object was read and is intact, and all missing segments are acknowledged.
     pub fn is_good(&self) -> bool {
         self.damaged.is_empty()
             && self.unreadable.is_empty()
@@ -80,12 +83,12 @@ impl Verified {
     }
 }
 
-/// What of an object is looked at.
+/// Options for verification.
 #[derive(Clone, Copy, Debug)]
 pub struct VerifyOptions {
-    /// Compare checksums of what is stored, and decode nothing.
+    /// Verifies only stored checksums and decodes nothing.
     pub fast: bool,
-    /// Objects that are worked on at the same time.
+    /// Number of objects processed concurrently.
     pub threads: usize,
 }
 
@@ -95,27 +98,27 @@ impl Default for VerifyOptions {
     }
 }
 
-/// What to do about a damaged object.
+/// Remedy for a damaged object.
 pub const DAMAGE_HINT: &str = "put the object back from another copy of the archive. If there is none, move it out of the archive, and archive \
                                the segment once more with walden archive push while a server still has it in pg_wal; from a pack (.wpk), first \
                                copy what walden archive get can still read. A segment that is lost for good is noted by walden archive \
                                acknowledge-gap once its object is moved out";
 
-/// What to do about objects that could not be read.
+/// Remedy for objects that could not be read.
 pub const UNREADABLE_HINT: &str = "nothing shows that they are damaged: leave them where they are. Run verify as the user whose commands use \
                                    the archive, such as PostgreSQL's, or with credentials that may read it, and give that user the files \
                                    that another one, such as root, made there (chown -R); if the store did not answer, verify again once \
                                    it does. Until then, what earlier runs have found counts";
 
-/// What to do where keys of an encrypted archive are among what is damaged.
+/// Remedy for damaged keys of an encrypted archive.
 pub const KEYS_HINT: &str = "put the file of keys back from another copy of the archive, and verify again. Until then leave all objects where they \
                              are: those that only these keys open are not damaged themselves";
 
-/// Verifies an archive; `progress` is called with the objects done and their number. Objects that are gone once they are read count
-/// too: neither of the numbers ever falls.
+/// Verifies an archive. Calls `progress` with the number of finished objects and the total, neither of which
+/// ever decreases: objects that disappear before they are read count too.
 ///
 /// # Errors
-/// An archive that cannot be listed at all: what is wrong with an object is a finding.
+/// The archive cannot be listed. Damage to an object is reported as a finding.
 pub fn verify(
     archive: &Archive,
     options: VerifyOptions,
@@ -135,7 +138,7 @@ pub fn verify(
         if round == MAX_ROUNDS || !inspected.values().any(|it| it.is_gone) {
             break;
         }
-        // Packed or pruned since it was listed.
+        // Packed or pruned since the listing.
         (listing, objects) = list::list_objects(archive, Depth::Keys)?;
         let listed: BTreeSet<Object> = objects.iter().map(|(object, _)| *object).collect();
         let before = inspected.len();
@@ -144,7 +147,7 @@ pub fn verify(
     }
     let mut gaps = listing.gaps();
     if gaps.iter().any(Gap::is_new) {
-        // Some may have been on their way.
+        // Missing segments may have been in the process of being archived.
         gaps = gaps::in_both(&gaps, &list::list_objects(archive, Depth::Keys)?.0.gaps(), size);
     }
     let mut found = Verified {
@@ -177,7 +180,7 @@ pub fn verify(
     Ok(found)
 }
 
-/// The histories that can be read. One that cannot is among the objects that are looked at, and keeps nobody from reading the others.
+/// Reads the histories. An unreadable one is skipped here and reported when its object is inspected.
 fn read_histories(archive: &Archive, objects: &[(Object, u64)]) -> Vec<History> {
     let read = |&(object, bytes): &(Object, u64)| {
         let Object::File(file @ ArchivedFile::History(timeline)) = object else { return None };
@@ -188,27 +191,29 @@ fn read_histories(archive: &Archive, objects: &[(Object, u64)]) -> Vec<History> 
     objects.iter().filter_map(read).collect()
 }
 
-/// Compares the segment size in `archive.json` with the first and the last segment: with a wrong one, every object seems damaged.
+/// Compares the segment size in `archive.json` with the first and last segment, because a wrong size makes
+/// every object look damaged.
 fn expect_segment_size(archive: &Archive, objects: &[(Object, u64)]) -> Result<(), ArchiveError> {
     let segments = || objects.iter().filter(|(object, _)| object.segments().is_some());
-    // Objects that cannot be read are found below.
+    // Unreadable objects are reported later.
     let read = |&(object, bytes): &(Object, u64)| get::read_contents(archive, object, bytes).ok();
     let ends: Vec<_> =
         [segments().next(), segments().next_back()].into_iter().flatten().filter_map(read).collect();
     archive.expect_size_of(ends.iter().flatten())
 }
 
-/// Whether an error says nothing of an object but that this user, or nobody at this moment, can read it.
+/// Returns whether an error means only that this user cannot read the object, or that the store is
+/// unavailable.
 fn is_unreadable(error: &ArchiveError) -> bool {
     use Cause::{Denied, NoBucket, NoCredentials, Unavailable};
     let cause = error.store_error().map(|error| error.cause);
     matches!(cause, Some(Denied | NoBucket | NoCredentials | Unavailable))
 }
 
-/// How often the archive is listed where objects are gone once they are read.
+/// Maximum number of listings if objects disappear before they are read.
 const MAX_ROUNDS: usize = 16;
 
-/// Looks at the objects that were not looked at yet.
+/// Inspects the objects that were not inspected yet.
 fn inspect_new(
     archive: &Archive,
     objects: &[(Object, u64)],
@@ -241,13 +246,13 @@ fn inspect_new(
 }
 
 impl Verified {
-    /// Replay was not asked for, or found every image as it has to be.
+    /// Returns whether replay was not requested, or confirmed every image.
     fn is_replayed_well(&self) -> bool {
         let is_good = |replay: &ReplaySummary| replay.misfits.is_empty() && replay.damaged.is_empty();
         self.different.unwrap_or(0) == 0 && self.replay.as_ref().is_none_or(is_good)
     }
 
-    /// Adds what replay from a base backup found. Damage on its way is among what is damaged already.
+    /// Adds the results of replay from a base backup. Damage in the WAL was already reported.
     pub fn add_replay(&mut self, replayed: &Replayed) {
         let (compared, different) = replayed.images();
         self.replayed_images = Some(compared);
@@ -255,7 +260,7 @@ impl Verified {
         self.replay = Some(replayed.summary());
     }
 
-    /// Adds what was found of an object, by the name that it has in the store.
+    /// Adds the results for an object, under its name in the store.
     fn add(&mut self, name: String, inspected: Inspection, links: &mut Links) {
         for CheckedFile { file, bytes, warnings, records, is_of_unknown_version } in inspected.files {
             self.unknown_version_segments += u64::from(is_of_unknown_version);
@@ -283,12 +288,12 @@ impl Verified {
     }
 }
 
-/// What is kept of a file that was checked until all are: little more than the listing has of it, as an archive may have millions.
+/// The results for a checked file. Kept small because an archive may contain millions of files.
 struct CheckedFile {
     file: ArchivedFile,
     bytes: u64,
     warnings: Vec<String>,
-    /// The records of a segment, if they were read.
+    /// Records of a segment, if they were read.
     records: Option<Records>,
     is_of_unknown_version: bool,
 }
@@ -297,7 +302,7 @@ impl CheckedFile {
     fn new(file: ArchivedFile, checked: Checked) -> CheckedFile {
         let Checked { bytes, warnings, contents, .. } = checked;
         if contents.as_ref().is_some_and(|contents| contents.unknown_magic.is_some()) {
-            // They are counted.
+            // These segments are counted instead.
             let warnings = Vec::new();
             return CheckedFile { file, bytes, warnings, records: None, is_of_unknown_version: true };
         }
@@ -306,13 +311,13 @@ impl CheckedFile {
     }
 }
 
-/// Of a segment's records, what shows whether segments follow each other.
+/// The facts about a segment's records that show whether segments follow each other.
 #[derive(Clone, Copy)]
 struct Records {
     count: u64,
-    /// Where the first one says that the one before it starts.
+    /// Start of the previous record according to the first record.
     first_previous: Option<Lsn>,
-    /// Where the last complete one starts, and one that goes on in the next segment.
+    /// Start of the last complete record, and of a record that continues in the next segment.
     last: [Option<Lsn>; 2],
 }
 
@@ -327,14 +332,14 @@ impl Records {
     }
 }
 
-/// What was seen of an object.
+/// The results for an object.
 #[derive(Default)]
 struct Inspection {
     files: Vec<CheckedFile>,
     problem: Option<String>,
-    /// It is not there any more: that is its problem.
+    /// The object disappeared, as described in `problem`.
     is_gone: bool,
-    /// It could not be read: that is its problem.
+    /// The object could not be read, as described in `problem`.
     is_unreadable: bool,
     stored_bytes: u64,
 }
@@ -396,7 +401,7 @@ fn inspect_pack(
         let mut content = Vec::new();
         if let Err(error) = members.decode_next(&mut content) {
             inspected.is_gone = error.is_not_found();
-            // What was found wrong before stays damage.
+            // Damage that was found before remains damage.
             inspected.is_unreadable = inspected.problem.is_none() && is_unreadable(&error);
             inspected.problem.get_or_insert(format!("{segment}: {}", error_text(&error)));
             break;
@@ -408,8 +413,8 @@ fn inspect_pack(
 }
 
 impl Inspection {
-    /// Checks a decoded file as strictly as before it was archived, and compares it with what is stored of it; damage that was accepted
-    /// then is a warning now.
+    /// Checks a decoded file as strictly as before it was archived, and compares it with its stored summary.
+    /// Damage that was accepted when archiving is only a warning.
     fn check(
         &mut self,
         archive: &Archive,
@@ -440,8 +445,8 @@ impl Inspection {
         }
     }
 
-    /// Compares what was found of a file with what is stored of it: lists and searches by time rely on that. Warnings may differ: damage
-    /// that was accepted is one of another kind now.
+    /// Compares a checked file with its stored summary, on which lists and searches by time rely. Warnings
+    /// may differ, because accepted damage now results in a different warning.
     fn compare(&mut self, file: ArchivedFile, checked: &Checked, stored: &Summary) {
         let mut found = Summary {
             warnings: stored.warnings.clone(),
@@ -449,7 +454,7 @@ impl Inspection {
             is_as_bytes: stored.is_as_bytes,
             ..Summary::new(file, checked)
         };
-        // The Walden that archived it did not read the version.
+        // The version of Walden that archived the file could not read its PostgreSQL version.
         if stored.is_of_unknown_version() && !found.is_of_unknown_version() {
             found.contents.clone_from(&stored.contents);
         }
@@ -462,7 +467,7 @@ impl Inspection {
     }
 }
 
-/// Where two JSON values differ first, in words: what the file has, and what is stored.
+/// Describes the first difference between two JSON values: of the file, and as stored.
 fn difference(path: &str, found: &Value, stored: &Value) -> String {
     if let (Value::Object(found), Value::Object(stored)) = (found, stored) {
         let keys: BTreeSet<&String> = found.keys().chain(stored.keys()).collect();
@@ -479,14 +484,14 @@ fn difference(path: &str, found: &Value, stored: &Value) -> String {
     format!(": expected {path} {found}, found {stored}")
 }
 
-/// Whether segments follow each other, on a timeline and from a timeline to the one that left it.
+/// Checks that segments follow each other, on one timeline and across timeline switches.
 struct Links {
     size: SegmentSize,
-    /// The segment before, and which records the next one's first record may point back at.
+    /// The previous segment, and the records to which the next segment's first record may point back.
     last: Option<(SegmentName, Vec<Lsn>)>,
-    /// The segment in which each timeline begins, and the one before it, which is its parent's.
+    /// Maps the first segment of each timeline to its predecessor, which is on the parent timeline.
     switches: BTreeMap<SegmentName, SegmentName>,
-    /// The same as `last` of the segments before switches.
+    /// The same records for the predecessors of timeline switches.
     before_switches: BTreeMap<SegmentName, Vec<Lsn>>,
 }
 
@@ -502,14 +507,15 @@ impl Links {
         Links { size, last: None, switches, before_switches: BTreeMap::new() }
     }
 
-    /// What is wrong between the segment before and this one.
+    /// Returns the problem between the previous segment and this one, if any.
     fn follow(&mut self, name: SegmentName, found: Records) -> Option<String> {
         let last = self.last.take();
         let number = name.number(self.size);
         let follows = |before: SegmentName| {
             before.timeline == name.timeline && before.number(self.size).map(|before| before + 1) == number
         };
-        // A timeline's first segment begins with a copy of its parent's, and so follows the same one.
+        // A timeline's first segment starts with a copy of its parent's WAL, so it has the same predecessor
+        // as that segment of the parent.
         let of_parent = || self.before_switches.get(self.switches.get(&name)?).cloned();
         let of_last = last.filter(|(before, _)| follows(*before)).map(|(_, records)| records);
         let expected = of_last.or_else(of_parent).unwrap_or_default();
@@ -519,7 +525,7 @@ impl Links {
         }
         self.last = Some((name, records));
         let found = found.first_previous?;
-        // What pg_resetwal begins has no record before it.
+        // The first record after pg_resetwal has no predecessor.
         let is_right = expected.is_empty() || found == Lsn::INVALID || expected.contains(&found);
         (!is_right).then(|| {
             let expected = expected.iter().map(Lsn::to_string).collect::<Vec<_>>().join(" or ");
@@ -527,13 +533,13 @@ impl Links {
         })
     }
 }
-/// Writes what a run has found, and removes what old ones have found.
+/// Stores the result of a run, and removes old results.
 ///
-/// A run that could not read some objects does not say that they are whole: what an earlier one has found of damage stays, and if it has
-/// found none itself, it is not noted at all.
+/// A run that could not read some objects does not prove that they are intact. So damage found by an earlier
+/// run still counts, and if this run found no damage, its result is not stored.
 ///
 /// # Errors
-/// The store's: a user that may only read cannot leave it.
+/// The store's errors. A user with read-only access cannot store the result.
 pub fn record(archive: &Archive, run: &Verified, is_fast: bool) -> Result<(), ArchiveError> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_micros();
     let time = i64::try_from(now).unwrap_or(i64::MAX);
@@ -544,7 +550,7 @@ pub fn record(archive: &Archive, run: &Verified, is_fast: bool) -> Result<(), Ar
         }
         damaged = verified::last(archive)?.found().map_or(damaged, |before| damaged.max(before.damaged));
     }
-    // Segments that disappeared stay known.
+    // Segments that have disappeared remain known.
     let mut newest = verified::newest_segments(archive)?;
     for name in run.newest_segments.iter().filter_map(|name| SegmentName::parse(name)) {
         newest.entry(name.timeline).and_modify(|known| *known = name.max(*known)).or_insert(name);

@@ -93,7 +93,8 @@ pub type Open<'a> = dyn Fn(&SourceFile) -> io::Result<Box<dyn Read>> + Sync + 'a
 ///
 /// The result reports each problem with a file, and the import continues with the other files.
 ///
-/// # Errors An error that prevents archiving any further file.
+/// # Errors
+/// An error that prevents archiving any further file.
 pub fn import(
     archive: &Archive,
     source: Source,

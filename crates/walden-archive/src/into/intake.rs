@@ -124,7 +124,8 @@ impl Intake {
     /// Creates an intake. `histories` state where timelines ended. `cluster` is the system identifier that
     /// the source states, with the evidence.
     ///
-    /// # Errors The archive cannot be read.
+    /// # Errors
+    /// The archive cannot be read.
     pub fn new(
         archive: &Archive,
         options: &PushOptions,
@@ -148,7 +149,8 @@ impl Intake {
     /// files are refused. A foreign history file would make recovery end on a wrong timeline, and a foreign
     /// backup history file would count as a backup when removing WAL.
     ///
-    /// # Errors The reason for not archiving the file.
+    /// # Errors
+    /// The reason for not archiving the file.
     pub fn ingest(
         &self,
         file: ArchivedFile,

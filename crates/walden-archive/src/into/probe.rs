@@ -82,7 +82,8 @@ impl ProbeError {
 /// Archives a segment, archives it again, offers different content under the same name, fetches the segment,
 /// and removes everything.
 ///
-/// # Errors The first step that failed.
+/// # Errors
+/// The first step that failed.
 pub fn probe(archive: &Archive) -> Result<Probe, ProbeError> {
     // Without its keys, an encrypted archive would be tested as a plain one.
     archive.encrypted().expect_keys().map_err(|error| ProbeError::Found(error.into()))?;

@@ -95,7 +95,8 @@ impl Acknowledgement {
 /// Without a private key (`is_locked`), the keys of encrypted objects still show which segments are
 /// acknowledged.
 ///
-/// # Errors The store's errors.
+/// # Errors
+/// The store's errors.
 pub fn acknowledged(
     archive: &Archive,
     is_locked: bool,
@@ -133,7 +134,8 @@ pub(crate) fn is_locked(archive: &Archive) -> Result<bool, ArchiveError> {
 
 /// Reads the acknowledgements, skipping invalid ones.
 ///
-/// # Errors The store's errors.
+/// # Errors
+/// The store's errors.
 pub(crate) fn all_acknowledged(archive: &Archive) -> Result<Vec<Acknowledgement>, ArchiveError> {
     Ok(acknowledged(archive, is_locked(archive)?)?.0)
 }
@@ -361,7 +363,8 @@ pub(crate) fn without_history(
 /// Returns the archive's timelines whose history is missing although the archive has their WAL or a
 /// descendant's history.
 ///
-/// # Errors The store's errors.
+/// # Errors
+/// The store's errors.
 pub fn timelines_without_history(archive: &Archive) -> Result<Vec<Timeline>, ArchiveError> {
     // PostgreSQL archives a history before the timeline's first segment, so the later listing of histories
     // includes it.
@@ -373,7 +376,8 @@ pub fn timelines_without_history(archive: &Archive) -> Result<Vec<Timeline>, Arc
 /// Returns the timelines whose history is missing, given an earlier listing of WAL and histories that were
 /// read after it.
 ///
-/// # Errors The store's errors.
+/// # Errors
+/// The store's errors.
 pub(crate) fn listed_without_history(
     archive: &Archive,
     wal: &BTreeMap<Object, u64>,
@@ -416,7 +420,8 @@ pub(crate) fn timeline_of_history(object: Option<Object>) -> Option<Timeline> {
 /// Returns whether the archive has WAL of this timeline and of an earlier one, so that recovery needs the
 /// timeline's history.
 ///
-/// # Errors The store's errors.
+/// # Errors
+/// The store's errors.
 pub(crate) fn needs_history(archive: &Archive, timeline: Timeline) -> Result<bool, ArchiveError> {
     let has_wal = |timeline: Timeline| -> Result<bool, ArchiveError> {
         let mut has_object = false;

@@ -72,7 +72,8 @@ pub fn folder_of(segment: SegmentName) -> String {
 
 /// Stores a part. It is durable when this returns.
 ///
-/// # Errors The store's errors, [`ArchiveError::Conflict`] if the part exists with different bytes, and
+/// # Errors
+/// The store's errors, [`ArchiveError::Conflict`] if the part exists with different bytes, and
 /// [`ArchiveError::Missing`].
 pub fn store(archive: &Archive, part: Part, bytes: &[u8]) -> Result<(), ArchiveError> {
     archive.expect_still_there()?;
@@ -107,14 +108,16 @@ pub fn store(archive: &Archive, part: Part, bytes: &[u8]) -> Result<(), ArchiveE
 
 /// Lists the parts of a segment, ordered by position.
 ///
-/// # Errors The store's errors.
+/// # Errors
+/// The store's errors.
 pub fn list(archive: &Archive, segment: SegmentName) -> Result<Vec<Part>, ArchiveError> {
     list_below(archive, &folder_of(segment))
 }
 
 /// Lists the segments that have parts, in WAL order.
 ///
-/// # Errors The store's errors.
+/// # Errors
+/// The store's errors.
 pub fn segments(archive: &Archive) -> Result<Vec<SegmentName>, ArchiveError> {
     let mut segments: Vec<SegmentName> =
         list_below(archive, LIVE)?.into_iter().map(|part| part.segment).collect();
@@ -132,7 +135,8 @@ fn list_below(archive: &Archive, prefix: &str) -> Result<Vec<Part>, ArchiveError
 /// Assembles the parts of a segment from its start. Returns `None` if there are no parts, or if the segment
 /// itself is archived and its parts may have been removed.
 ///
-/// # Errors The store's errors; damaged, contradictory or missing parts.
+/// # Errors
+/// The store's errors; damaged, contradictory or missing parts.
 pub fn assemble(archive: &Archive, segment: SegmentName) -> Result<Option<Vec<u8>>, ArchiveError> {
     let parts = list(archive, segment)?;
     if parts.is_empty() {
@@ -185,7 +189,8 @@ fn join(archive: &Archive, parts: &[Part]) -> Result<Vec<u8>, ArchiveError> {
 
 /// Removes the parts of an archived segment.
 ///
-/// # Errors The store's errors.
+/// # Errors
+/// The store's errors.
 pub fn remove(archive: &Archive, segment: SegmentName) -> Result<(), ArchiveError> {
     list(archive, segment)?.into_iter().try_for_each(|part| Ok(archive.store().remove(&part.key())?))
 }
@@ -193,7 +198,8 @@ pub fn remove(archive: &Archive, segment: SegmentName) -> Result<(), ArchiveErro
 /// Removes the parts of archived segments that a killed process left behind. Returns the segments that still
 /// have parts.
 ///
-/// # Errors The store's errors.
+/// # Errors
+/// The store's errors.
 pub fn remove_archived(archive: &Archive) -> Result<Vec<SegmentName>, ArchiveError> {
     let mut live = Vec::new();
     for segment in segments(archive)? {
@@ -241,7 +247,8 @@ impl Extent {
 
 /// Returns the extent of each segment that has parts, in WAL order.
 ///
-/// # Errors The store's errors.
+/// # Errors
+/// The store's errors.
 pub fn extents(archive: &Archive) -> Result<Vec<Extent>, ArchiveError> {
     let parts = list_below(archive, LIVE)?;
     let by_segment = parts.chunk_by(|one, other| one.segment == other.segment);

@@ -52,7 +52,7 @@ pub struct VerifiedAt {
 /// missing.
 ///
 /// # Errors
-/// The store's.
+/// The store's errors.
 pub(crate) fn newest_segments(archive: &Archive) -> Result<BTreeMap<Timeline, SegmentName>, ArchiveError> {
     let run = match last(archive) {
         Err(error) if error.is_damage() => None,
@@ -66,7 +66,7 @@ pub(crate) fn newest_segments(archive: &Archive) -> Result<BTreeMap<Timeline, Se
 /// Stores the result of a run and removes old results.
 ///
 /// # Errors
-/// The store's.
+/// The store's errors.
 pub(crate) fn store(archive: &Archive, found: &VerifiedAt) -> Result<(), ArchiveError> {
     let json = serde_json::to_vec_pretty(found).unwrap_or_default();
     let mut number = next_number(&keys(archive)?);
@@ -108,7 +108,7 @@ pub const UNREADABLE: &str = "verification results cannot be read without a priv
 /// Returns the result of the last run.
 ///
 /// # Errors
-/// The store's.
+/// The store's errors.
 pub fn last(archive: &Archive) -> Result<LastRun, ArchiveError> {
     for key in keys(archive)?.iter().rev() {
         let content = match key.strip_suffix(SUFFIX) {

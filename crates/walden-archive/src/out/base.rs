@@ -92,7 +92,8 @@ pub struct BackupStart {
 impl BackupStart {
     /// Reads the start from a folder, a tar file, a `backup_label`, a manifest, or a backup history file.
     ///
-    /// # Errors The path is not one of these.
+    /// # Errors
+    /// The path is not one of these.
     pub fn read(path: &Path) -> Result<BackupStart, BaseError> {
         let found = fs::metadata(path).map_err(|source| BaseError::Io { path: path.to_owned(), source })?;
         if !found.is_dir() {
@@ -121,7 +122,8 @@ impl BackupStart {
 
     /// Parses a `backup_label` or a backup history file.
     ///
-    /// # Errors The expected content that is missing.
+    /// # Errors
+    /// The expected content that is missing.
     pub fn of_label(text: &str) -> Result<BackupStart, &'static str> {
         let label = Label::parse(text.as_bytes());
         if label.is_incremental {
@@ -236,7 +238,8 @@ pub fn is_tar(path: &Path) -> bool {
 /// Unpacks a backup in tar format: the data directory to `folder`, and tablespaces to folders in its
 /// `pg_tblspc`. The backup's own WAL is omitted.
 ///
-/// # Errors The backup is damaged or not in tar format, or the file system failed.
+/// # Errors
+/// The backup is damaged or not in tar format, or the file system failed.
 pub fn unpack(path: &Path, folder: &Path) -> Result<(), BaseError> {
     let base = if path.is_file() {
         compression_of(path).map(|compression| (path.to_owned(), compression))

@@ -94,7 +94,8 @@ impl ExportError {
 impl Plan {
     /// Chooses files from a listing of the archive.
     ///
-    /// # Errors The store's errors.
+    /// # Errors
+    /// The store's errors.
     pub fn of(archive: &Archive, selection: &Selection) -> Result<Plan, ArchiveError> {
         let size = archive.segment_size()?;
         // Without a suitable private key, every object would be reported as unreadable.
@@ -147,7 +148,8 @@ impl Plan {
 
     /// Returns the plan for the files that a recovery needs.
     ///
-    /// # Errors The store's errors, and a history that was removed.
+    /// # Errors
+    /// The store's errors, and a history that was removed.
     pub fn of_recovery(
         archive: &Archive,
         recovery: &crate::out::recovery::Recovery,
@@ -239,7 +241,8 @@ fn timelines(archive: &Archive, with_parts: &[SegmentName]) -> Result<BTreeSet<T
 /// finished files. Files of damaged objects are omitted and reported in the result, so that a user can still
 /// rescue the others.
 ///
-/// # Errors The first error other than a damaged object. Completed files stay.
+/// # Errors
+/// The first error other than a damaged object. Completed files stay.
 pub fn export(
     archive: &Archive,
     plan: &Plan,
@@ -327,7 +330,8 @@ impl Outcome {
 
     /// Returns the result for a file that could not be read.
     ///
-    /// # Errors The error, unless the object is damaged.
+    /// # Errors
+    /// The error, unless the object is damaged.
     fn of_error(file: ArchivedFile, object: String, source: ArchiveError) -> Result<Outcome, GetError> {
         let is_damage = source.is_damage();
         let error = GetError::Archive { name: file.to_string(), source };

@@ -134,7 +134,8 @@ const ATTEMPTS: usize = 4;
 /// Finds a file's object and passes it to `read`. Searches again if the object has disappeared in the
 /// meantime.
 ///
-/// # Errors The store's errors, and those of `read`.
+/// # Errors
+/// The store's errors, and those of `read`.
 pub fn with_object<T>(
     archive: &Archive,
     file: ArchivedFile,
@@ -159,7 +160,8 @@ fn with_found_object<T>(
 
 /// Passes a file's listed object to `read`. If it has disappeared, finds the file as [`with_object`] does.
 ///
-/// # Errors The errors of [`with_object`], and that of `read` if no object contains the file any more.
+/// # Errors
+/// The errors of [`with_object`], and that of `read` if no object contains the file any more.
 pub fn with_listed_object<T>(
     archive: &Archive,
     file: ArchivedFile,
@@ -175,7 +177,8 @@ pub fn with_listed_object<T>(
 /// Reads the contents of a listed object's segments from its summaries. If the object has disappeared, reads
 /// those of the objects that now contain the segments. Segments that are in no object are omitted.
 ///
-/// # Errors The store's errors, and unreadable summaries.
+/// # Errors
+/// The store's errors, and unreadable summaries.
 pub fn read_contents(archive: &Archive, object: Object, bytes: u64) -> Result<Vec<Contents>, ArchiveError> {
     let names: Vec<SegmentName> = match object::read_contents(archive.store(), object, bytes) {
         Err(error) if error.is_not_found() => match object {
@@ -204,15 +207,17 @@ pub fn read_contents(archive: &Archive, object: Object, bytes: u64) -> Result<Ve
 ///
 /// A single listing finds the file. It may miss a segment that is being packed; [`get_begun`] searches again.
 ///
-/// # Errors [`GetError::NotThere`] if the listing does not contain the file. Any other error means that the
-/// archive contains or may contain the file, but cannot provide it.
+/// # Errors
+/// [`GetError::NotThere`] if the listing does not contain the file. Any other error means that the archive
+/// contains or may contain the file, but cannot provide it.
 pub fn get(archive: &Archive, file: ArchivedFile, target: &Path) -> Result<(), GetError> {
     get_after(archive, file, target, || {})
 }
 
 /// Writes a file like [`get`]. Calls `found` after finding the file's object and before reading it.
 ///
-/// # Errors The errors of [`get`].
+/// # Errors
+/// The errors of [`get`].
 pub fn get_after(
     archive: &Archive,
     file: ArchivedFile,
@@ -263,8 +268,9 @@ pub fn get_after(
 /// If WAL after the segment is or was archived, the server can no longer complete the segment, and recovery
 /// would end in the middle of the WAL. The parts are then written only with `may_end_at_gap`.
 ///
-/// # Errors [`GetError::NotThere`] if the archive contains no part of the segment, if its timeline ended
-/// before it, or if later WAL is or was archived; also the errors of [`get`].
+/// # Errors
+/// [`GetError::NotThere`] if the archive contains no part of the segment, if its timeline ended before it, or
+/// if later WAL is or was archived; also the errors of [`get`].
 pub fn get_begun(
     archive: &Archive,
     segment: SegmentName,
@@ -331,9 +337,10 @@ fn look_again_for_history(archive: &Archive, timeline: Timeline, target: &Path) 
 /// PostgreSQL treats a missing segment as the end of the WAL and promotes. A file that is archived in the
 /// meantime is written to `target`.
 ///
-/// # Errors [`GetError::Gap`] if the archive has a later segment of the timeline, a timeline that branched
-/// off in a later segment, or evidence that it had the segment (a backup history file, a run of `verify`);
-/// otherwise [`GetError::NotThere`], and the errors of [`get`].
+/// # Errors
+/// [`GetError::Gap`] if the archive has a later segment of the timeline, a timeline that branched off in a
+/// later segment, or evidence that it had the segment (a backup history file, a run of `verify`); otherwise
+/// [`GetError::NotThere`], and the errors of [`get`].
 pub fn report_gap(archive: &Archive, segment: SegmentName, target: &Path) -> Result<(), GetError> {
     let file = ArchivedFile::Segment(segment);
     let (name, location) = (segment.to_string(), archive.store().location().to_owned());
@@ -443,7 +450,8 @@ pub(crate) fn write_begun(bytes: &[u8], size: SegmentSize, out: &mut dyn Write) 
 
 /// Decodes the file in an object of `bytes` bytes. If this fails, the output is invalid.
 ///
-/// # Errors The store's errors, and a damaged object.
+/// # Errors
+/// The store's errors, and a damaged object.
 pub fn decode(
     archive: &Archive,
     file: ArchivedFile,
@@ -482,7 +490,8 @@ pub struct PackMembers<S> {
 impl<'a> PackMembers<&'a dyn Store> {
     /// Opens a pack of `bytes` bytes at its first segment.
     ///
-    /// # Errors The pack is damaged or contains other segments than its key names.
+    /// # Errors
+    /// The pack is damaged or contains other segments than its key names.
     pub fn open(archive: &'a Archive, pack: PackName, bytes: u64) -> Result<Self, ArchiveError> {
         PackMembers::open_in(archive.store(), pack, bytes, archive.known_segment_bytes())
     }
@@ -491,7 +500,8 @@ impl<'a> PackMembers<&'a dyn Store> {
 impl<S: Deref<Target: Store>> PackMembers<S> {
     /// Opens a pack of `bytes` bytes at its first segment. `segment_bytes` is the segment size, if known.
     ///
-    /// # Errors The errors of [`PackMembers::open`].
+    /// # Errors
+    /// The errors of [`PackMembers::open`].
     pub(crate) fn open_in(
         store: S,
         pack: PackName,
@@ -532,7 +542,8 @@ impl<S: Deref<Target: Store>> PackMembers<S> {
 
     /// Seeks to a segment, and decodes the segments since its keyframe.
     ///
-    /// # Errors The pack is damaged or does not contain the segment.
+    /// # Errors
+    /// The pack is damaged or does not contain the segment.
     pub fn go_to(&mut self, segment: SegmentName) -> Result<(), ArchiveError> {
         if !self.pack.contains(segment) {
             let (key, expected) = (self.key.clone(), segment.to_string());
@@ -558,7 +569,8 @@ impl<S: Deref<Target: Store>> PackMembers<S> {
 
     /// Decodes the next segment.
     ///
-    /// # Errors The pack is damaged.
+    /// # Errors
+    /// The pack is damaged.
     pub fn decode_next(&mut self, out: &mut dyn Write) -> Result<(), ArchiveError> {
         let key = &self.key;
         let failed = |source| ObjectError::Container { key: key.clone(), source };

@@ -61,7 +61,8 @@ impl Log {
     /// The result is empty if the archive has no such segments. If a timeline's history is not archived, its
     /// ancestors are unknown, and the result starts with its own first segment.
     ///
-    /// # Errors The store's errors, and unreadable histories.
+    /// # Errors
+    /// The store's errors, and unreadable histories.
     pub fn of(
         archive: &Archive,
         timeline: Option<Timeline>,
@@ -82,7 +83,8 @@ impl Log {
     /// The result contains no `.partial`. PostgreSQL archives the last segment of an abandoned timeline under
     /// this name so that recovery does not read it (`CleanupAfterArchiveRecovery` in `xlog.c`).
     ///
-    /// # Errors The errors of [`Log::of`].
+    /// # Errors
+    /// The errors of [`Log::of`].
     pub fn of_recovery(
         archive: &Archive,
         timeline: Option<Timeline>,
@@ -130,7 +132,8 @@ impl Log {
 
     /// Finds the segments of one timeline, without those of its ancestors.
     ///
-    /// # Errors The store's errors.
+    /// # Errors
+    /// The store's errors.
     pub fn of_timeline_alone(
         archive: &Archive,
         timeline: Timeline,
@@ -182,7 +185,8 @@ impl Log {
 
     /// Returns the `.partial` with a segment number, if this WAL leads to it.
     ///
-    /// # Errors The store's errors.
+    /// # Errors
+    /// The store's errors.
     pub fn partial_at(&self, archive: &Archive, number: u64) -> Result<Option<ArchivedFile>, ArchiveError> {
         let is_left_in = |stretch: &&Stretch| match stretch.end {
             Some(end) => self.size.segment_of(end) == number,
@@ -209,7 +213,8 @@ impl Log {
     /// based on when their transactions ended. Finds them by bisection, and keeps segments whose times are
     /// unknown.
     ///
-    /// # Errors The store's errors, and unreadable summaries.
+    /// # Errors
+    /// The store's errors, and unreadable summaries.
     pub fn narrow(
         &mut self,
         archive: &Archive,
@@ -275,7 +280,8 @@ impl<'a> Ends<'a> {
     /// Returns the times of the first and last end of a transaction in a segment, or `None` if there is none
     /// or they are unknown.
     ///
-    /// # Errors The store's errors, and unreadable summaries.
+    /// # Errors
+    /// The store's errors, and unreadable summaries.
     pub fn of(&mut self, index: usize) -> Result<Option<(i64, i64)>, ArchiveError> {
         let Some(segment) = self.segments.get(index) else { return Ok(None) };
         if !self.known.contains_key(&segment.object) {
@@ -291,7 +297,8 @@ impl<'a> Ends<'a> {
 
     /// Returns the time of the first checkpoint at or after a position, in one of the segments up to `index`.
     ///
-    /// # Errors The errors of [`Ends::of`].
+    /// # Errors
+    /// The errors of [`Ends::of`].
     pub fn first_checkpoint(&mut self, position: Lsn, index: usize) -> Result<Option<i64>, ArchiveError> {
         for at in 0..=index.min(self.segments.len().saturating_sub(1)) {
             self.of(at)?;
@@ -308,7 +315,8 @@ impl<'a> Ends<'a> {
     /// Finds by bisection the first segment in which a transaction ended at or after `time`. Returns the
     /// number of segments if there is none.
     ///
-    /// # Errors The errors of [`Ends::of`].
+    /// # Errors
+    /// The errors of [`Ends::of`].
     pub fn first_reaching(&mut self, time: i64) -> Result<usize, ArchiveError> {
         let (mut low, mut high) = (0, self.segments.len());
         while low < high {
@@ -336,7 +344,8 @@ impl<'a> Ends<'a> {
 
     /// Finds by a linear search the first segment whose last transaction ended after `time`.
     ///
-    /// # Errors The errors of [`Ends::of`].
+    /// # Errors
+    /// The errors of [`Ends::of`].
     pub fn first_after(&mut self, time: i64) -> Result<Option<usize>, ArchiveError> {
         for index in 0..self.segments.len() {
             if self.of(index)?.is_some_and(|(_, last)| last > time) {
@@ -348,7 +357,8 @@ impl<'a> Ends<'a> {
 
     /// Returns the last segment before `index` in which a transaction ended.
     ///
-    /// # Errors The errors of [`Ends::of`].
+    /// # Errors
+    /// The errors of [`Ends::of`].
     pub fn last_known(&mut self, index: usize) -> Result<Option<usize>, ArchiveError> {
         for before in (0..index).rev() {
             if self.of(before)?.is_some() {

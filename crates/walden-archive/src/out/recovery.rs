@@ -207,7 +207,8 @@ fn reachable(earliest: Option<i64>, latest: Option<i64>, ends_at: &LogEnd) -> St
 /// Determines the files for recovery to `moment`, along `timeline` or the newest one. `moment` is in
 /// microseconds since 1970-01-01 00:00:00 UTC.
 ///
-/// # Errors The moment is unreachable, or the archive failed.
+/// # Errors
+/// The moment is unreachable, or the archive failed.
 pub fn recovery_to(
     archive: &Archive,
     start: RecoveryStart,
@@ -341,7 +342,8 @@ fn log_from(
 /// or by default those of all timelines later than the start's, because PostgreSQL requests one after another
 /// and stops at the first missing one.
 ///
-/// # Errors [`RecoveryError::NoHistory`], and the store's errors.
+/// # Errors
+/// [`RecoveryError::NoHistory`], and the store's errors.
 pub(crate) fn check_histories(
     archive: &Archive,
     timeline: Option<Timeline>,
@@ -361,7 +363,8 @@ pub(crate) fn check_histories(
 /// Checks that the start, and the position at which the backup is consistent, lie on the followed timelines.
 /// PostgreSQL rejects other starts (`InitWalRecovery` in `xlogrecovery.c`) or finds no checkpoint there.
 ///
-/// # Errors The start or that position is on another timeline, or after the end of its timeline.
+/// # Errors
+/// The start or that position is on another timeline, or after the end of its timeline.
 pub(crate) fn check_timelines(log: &Log, start: RecoveryStart) -> Result<(), RecoveryError> {
     let check = |timeline: Option<Timeline>, position: Lsn, found: String| {
         let Some(timeline) = timeline else { return Ok(()) };

@@ -16,8 +16,8 @@ use crate::stored::name::ArchivedFile;
 /// is the one whose `pg_wal` contains the target, or the working directory, in which PostgreSQL runs
 /// `restore_command`.
 ///
-/// # Errors [`GetError::OtherCluster`], and [`GetError::Archive`] if the archive's cluster cannot be
-/// determined.
+/// # Errors
+/// [`GetError::OtherCluster`], and [`GetError::Archive`] if the archive's cluster cannot be determined.
 pub fn expect_own_archive(archive: &Archive, file: ArchivedFile, target: &Path) -> Result<(), GetError> {
     let Some((control, system_id)) = asking_server(target) else { return Ok(()) };
     archive.expect_cluster(system_id).map_err(|error| match error {

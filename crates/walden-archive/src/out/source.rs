@@ -65,7 +65,8 @@ pub struct Source {
 
 /// Finds the segments of a range in an archive. Reads only the first one.
 ///
-/// # Errors The archive cannot be listed or has none of the segments, or the first segment is unreadable.
+/// # Errors
+/// The archive cannot be listed or has none of the segments, or the first segment is unreadable.
 pub fn open(archive: &Archive, options: &SourceOptions) -> Result<Source, ArchiveError> {
     let size = archive.segment_size()?;
     let number = |bound| match bound {

@@ -76,7 +76,8 @@ pub fn is_archive(source: &Path) -> bool {
 /// options' range selects the segments of archives. Files and folders may contribute segments outside the
 /// range.
 ///
-/// # Errors A source is unreadable, archives belong to two clusters, or there are no segments.
+/// # Errors
+/// A source is unreadable, archives belong to two clusters, or there are no segments.
 pub fn open(
     archives: &[(String, Archive)],
     paths: &[PathBuf],

@@ -28,15 +28,16 @@ pub trait Store: Send + Sync {
     /// On [`Created::New`] the object is durable: a folder has synchronized the file and its parent
     /// directories. On [`Created::Exists`] nothing was written.
     ///
-    /// # Errors The error that prevented storing the object. The object may exist anyway if only the response
-    /// was lost.
+    /// # Errors
+    /// The error that prevented storing the object. The object may exist anyway if only the response was
+    /// lost.
     fn create(&self, key: &str, content: &[u8]) -> Result<Created, StoreError>;
 
     /// Stores an object as [`Store::create`] does, and records the hashes of its files for [`Store::holds`]
     /// if the store needs them.
     ///
     /// # Errors
-    /// As [`Store::create`].
+    /// Like [`Store::create`].
     fn create_with(&self, key: &str, content: &[u8], _files: &[FileHash<'_>]) -> Result<Created, StoreError> {
         self.create(key, content)
     }
@@ -45,7 +46,7 @@ pub trait Store: Send + Sync {
     /// without decrypting it.
     ///
     /// # Errors
-    /// As [`Store::read`].
+    /// Like [`Store::read`].
     fn holds(&self, _key: &str, _file: FileHash<'_>) -> Result<Option<bool>, StoreError> {
         Ok(None)
     }
@@ -53,33 +54,33 @@ pub trait Store: Send + Sync {
     /// Makes an object durable whose writer may have been interrupted before synchronizing it.
     ///
     /// # Errors
-    /// As [`Store::read`].
+    /// Like [`Store::read`].
     fn make_durable(&self, key: &str) -> Result<(), StoreError>;
 
     /// Reads an entire object of at most [`MAX_OBJECT_BYTES`].
     ///
-    /// # Errors [`Cause::NotFound`] if the object does not exist, otherwise the error that prevented reading
-    /// it.
+    /// # Errors
+    /// [`Cause::NotFound`] if the object does not exist, otherwise the error that prevented reading it.
     fn read(&self, key: &str) -> Result<Vec<u8>, StoreError>;
 
     /// Reads the bytes of an object that fall in the range. The result is shorter if the object ends within
     /// the range.
     ///
     /// # Errors
-    /// As [`Store::read`].
+    /// Like [`Store::read`].
     fn read_range(&self, key: &str, range: Range<u64>) -> Result<Vec<u8>, StoreError>;
 
     /// Returns the stored size of an object in bytes, as a listing reports it.
     ///
     /// # Errors
-    /// As [`Store::read`].
+    /// Like [`Store::read`].
     fn size(&self, key: &str) -> Result<u64, StoreError>;
 
     /// Returns the number of bytes that [`Store::read`] returns for an object of this stored size: fewer if
     /// it is encrypted.
     ///
     /// # Errors
-    /// As [`Store::read`].
+    /// Like [`Store::read`].
     fn content_bytes(&self, _key: &str, stored_bytes: u64) -> Result<u64, StoreError> {
         Ok(stored_bytes)
     }
@@ -87,17 +88,20 @@ pub trait Store: Send + Sync {
     /// Calls `visit` for each object whose key starts with `prefix`, in no particular order. `prefix` is
     /// empty or ends with `/`.
     ///
-    /// # Errors The error that left the listing incomplete.
+    /// # Errors
+    /// The error that left the listing incomplete.
     fn list(&self, prefix: &str, visit: &mut dyn FnMut(Listed)) -> Result<(), StoreError>;
 
     /// Removes an object. A missing object is not an error.
     ///
-    /// # Errors The error that prevented the removal.
+    /// # Errors
+    /// The error that prevented the removal.
     fn remove(&self, key: &str) -> Result<(), StoreError>;
 
     /// Removes all objects under a prefix that ends with `/`. No other process may be using them.
     ///
-    /// # Errors The first error that prevented a removal.
+    /// # Errors
+    /// The first error that prevented a removal.
     fn remove_all(&self, prefix: &str) -> Result<(), StoreError> {
         let mut keys = Vec::new();
         self.list(prefix, &mut |listed| keys.push(listed.key))?;
@@ -107,7 +111,8 @@ pub trait Store: Send + Sync {
     /// Removes the unfinished files of killed writers. Files that are still being written stay, and neither
     /// kind is an object.
     ///
-    /// # Errors The error that prevented the removal.
+    /// # Errors
+    /// The error that prevented the removal.
     fn remove_leftovers(&self) -> Result<(), StoreError>;
 
     /// Returns the location of the store for messages: a path or a URL.
@@ -342,7 +347,8 @@ impl fmt::Display for StoreError {
 
 /// Returns whether an object exists.
 ///
-/// # Errors The store's error if the answer is unknown.
+/// # Errors
+/// The store's error if the answer is unknown.
 #[cfg(feature = "encryption")]
 pub(crate) fn exists(store: &dyn Store, key: &str) -> Result<bool, StoreError> {
     match store.size(key) {

@@ -116,7 +116,8 @@ impl Remote {
 
     /// Creates an archive in any store of the client library, under a prefix. `location` appears in messages.
     ///
-    /// # Errors The runtime cannot be created.
+    /// # Errors
+    /// The runtime cannot be created.
     pub fn new(client: Arc<dyn ObjectStore>, prefix: &str, location: &str) -> Result<Remote, StoreError> {
         let runtime = Builder::new_current_thread().enable_all().build().map_err(|error| StoreError {
             operation: "open",

@@ -160,7 +160,8 @@ impl Manifest {
     /// Reads a manifest and verifies its checksum. A manifest has a line for each file of the backup, so it
     /// is never held in memory as a whole.
     ///
-    /// # Errors A description of the expected and found values.
+    /// # Errors
+    /// A description of the expected and found values.
     pub fn read(content: impl Read) -> Result<Manifest, String> {
         let mut content = Summed { content, sum: Sha256::new(), last_line: Vec::new() };
         let manifest: Json = serde_json::from_reader(BufReader::with_capacity(64 << 10, &mut content))

@@ -216,7 +216,8 @@ impl Refusal {
 
 /// Checks a file with these bytes.
 ///
-/// # Errors The reason that the file is incomplete or not one that PostgreSQL archives.
+/// # Errors
+/// The reason that the file is incomplete or not one that PostgreSQL archives.
 pub fn check(file: ArchivedFile, content: &mut dyn Read, rules: Rules<'_>) -> Result<Checked, Refusal> {
     match file {
         ArchivedFile::Segment(name) => check_segment(name, false, &mut Reading::new(content), rules),
@@ -233,7 +234,7 @@ pub fn check(file: ArchivedFile, content: &mut dyn Read, rules: Rules<'_>) -> Re
 /// Checks a file in memory.
 ///
 /// # Errors
-/// As [`check`].
+/// Like [`check`].
 pub fn check_held(file: ArchivedFile, content: &[u8], rules: Rules<'_>) -> Result<Checked, Refusal> {
     match file {
         ArchivedFile::Segment(name) => check_segment(name, false, &mut Held(content), rules),

@@ -19,7 +19,8 @@ pub const DOCUMENTS: [(&str, &str); 4] = [
 /// Stores the missing documents. Existing ones stay because they describe the objects written with them. The
 /// README comes last because it marks the location as an archive.
 ///
-/// # Errors The store's errors.
+/// # Errors
+/// The store's errors.
 pub fn store(store: &dyn Store) -> Result<(), StoreError> {
     for (key, text) in DOCUMENTS.into_iter().rev() {
         store.create(key, text.as_bytes())?;

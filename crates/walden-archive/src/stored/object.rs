@@ -204,7 +204,8 @@ const AS_BYTES: &str = "its records are compressed as bytes, which takes more sp
 /// decode identically, the file is compressed as bytes and `checked` gets a warning, because archiving must
 /// not stall.
 ///
-/// # Errors The file cannot be read or differs from the checked one.
+/// # Errors
+/// The file cannot be read or differs from the checked one.
 pub fn encode(
     file: ArchivedFile,
     checked: &mut Checked,
@@ -269,7 +270,8 @@ fn compare(file: ArchivedFile, object: &[u8], original: &[u8], hash: &[u8; 32]) 
 
 /// Decodes the file in an object to `out`. Returns the BLAKE3 of the file, which the object confirmed.
 ///
-/// # Errors The object is damaged or contains another file. Then the output is invalid.
+/// # Errors
+/// The object is damaged or contains another file. Then the output is invalid.
 pub fn decode(file: ArchivedFile, object: &[u8], out: &mut dyn Write) -> Result<[u8; 32], ObjectError> {
     decode_within(file, None, object, out)
 }
@@ -389,7 +391,8 @@ fn one_file(
 
 /// Reads the summary of an object with one file, from its last bytes.
 ///
-/// # Errors The object has no summary, or the store failed.
+/// # Errors
+/// The object has no summary, or the store failed.
 pub fn read_summary(store: &dyn Store, key: &str, stored_bytes: u64) -> Result<Summary, ObjectError> {
     let object_bytes = store.content_bytes(key, stored_bytes)?;
     if object_bytes == 0 {
@@ -406,7 +409,8 @@ pub fn read_summary(store: &dyn Store, key: &str, stored_bytes: u64) -> Result<S
 
 /// Parses the summary at an object's end.
 ///
-/// # Errors The bytes do not end with a summary.
+/// # Errors
+/// The bytes do not end with a summary.
 pub fn summary_at_end(key: &str, tail: &[u8]) -> Result<Summary, ObjectError> {
     let json = json_bytes(tail).and_then(|bytes| {
         let end = tail.len().checked_sub(SUMMARY_END as usize)?;
@@ -423,7 +427,8 @@ pub fn summary_at_end(key: &str, tail: &[u8]) -> Result<Summary, ObjectError> {
 /// Verifies every checksum in an object with one file, and returns its summary. Nothing is decoded, because
 /// the writer compared the decoded file with the original.
 ///
-/// # Errors The object is damaged or contains another file.
+/// # Errors
+/// The object is damaged or contains another file.
 pub(crate) fn check_one_file(file: ArchivedFile, object: &[u8]) -> Result<Summary, ObjectError> {
     let (key, name) = (file.key(), file.to_string());
     let mut reader = Reader::open(Cursor::new(object), *READ_LIMITS).map_err(failed_in(&key))?;
@@ -445,7 +450,8 @@ pub(crate) fn check_one_file(file: ArchivedFile, object: &[u8]) -> Result<Summar
 
 /// Reads the summaries of a pack's segments, in order, and compares them with its index.
 ///
-/// # Errors The pack is damaged or lacks summaries, or the store failed.
+/// # Errors
+/// The pack is damaged or lacks summaries, or the store failed.
 pub fn read_pack_summaries(
     store: &dyn Store,
     pack: PackName,
@@ -488,7 +494,8 @@ pub(crate) fn summaries_of_pack(
 
 /// Reads the summary of a file in an object.
 ///
-/// # Errors Like [`read_summary`] and [`read_pack_summaries`]; also an object without the file.
+/// # Errors
+/// Like [`read_summary`] and [`read_pack_summaries`]; also an object without the file.
 pub fn read_summary_of(
     store: &dyn Store,
     file: ArchivedFile,
@@ -503,7 +510,8 @@ pub fn read_summary_of(
 
 /// Reads all summaries of an object.
 ///
-/// # Errors Like [`read_summary`] and [`read_pack_summaries`].
+/// # Errors
+/// Like [`read_summary`] and [`read_pack_summaries`].
 pub fn read_summaries(
     store: &dyn Store,
     object: Object,
@@ -517,7 +525,8 @@ pub fn read_summaries(
 
 /// Reads the contents of the segments in an object. The result is empty for other files.
 ///
-/// # Errors Like [`read_summary`] and [`read_pack_summaries`].
+/// # Errors
+/// Like [`read_summary`] and [`read_pack_summaries`].
 pub fn read_contents(store: &dyn Store, object: Object, bytes: u64) -> Result<Vec<Contents>, ObjectError> {
     if let Object::File(ArchivedFile::History(_) | ArchivedFile::Backup(..)) = object {
         return Ok(Vec::new());
@@ -528,7 +537,8 @@ pub fn read_contents(store: &dyn Store, object: Object, bytes: u64) -> Result<Ve
 
 /// Verifies an object's checksums, and lists its files with their sizes and hashes.
 ///
-/// # Errors The object is damaged.
+/// # Errors
+/// The object is damaged.
 pub fn check_stored(
     store: &dyn Store,
     object: Object,

@@ -20,7 +20,8 @@ const MENDING: &str = "walden archive check --against looks for it on a server; 
 /// Returns why a server of a major version did not replay all the WAL in the earlier listing `log`, or `None`
 /// if it did.
 ///
-/// # Errors The store's errors, and unreadable summaries.
+/// # Errors
+/// The store's errors, and unreadable summaries.
 pub fn find_shortfall(
     archive: &Archive,
     log: &Log,

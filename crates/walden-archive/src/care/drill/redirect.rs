@@ -65,7 +65,8 @@ impl RedirectFileError {
 
 /// Rewrites a segment that was fetched for a drill. `notes` is the folder of the notes.
 ///
-/// # Errors The segment cannot be rewritten, so the server must not read it.
+/// # Errors
+/// The segment cannot be rewritten, so the server must not read it.
 pub fn redirect_file(segment: SegmentName, file: &Path, notes: &Path) -> Result<(), RedirectFileError> {
     let io = |path: &Path| {
         let path = path.to_owned();
@@ -122,7 +123,8 @@ fn read_heads(notes: &Path, number: u64) -> io::Result<Vec<Head>> {
 
 /// Returns the redirected tablespaces in WAL order.
 ///
-/// # Errors The file system's errors.
+/// # Errors
+/// The file system's errors.
 pub fn redirected(notes: &Path) -> io::Result<Vec<RedirectedTablespace>> {
     let mut found = Vec::new();
     for entry in fs::read_dir(notes)? {

@@ -81,7 +81,8 @@ fn library_hint(libraries: Option<&str>) -> String {
 
 /// Refuses settings that would let the server leave the drill's folder.
 ///
-/// # Errors The settings contain such a name.
+/// # Errors
+/// The settings contain such a name.
 pub fn expect_allowed_settings(settings: &[(String, String)]) -> Result<()> {
     let is_refused = |name: &str| REFUSED_SETTINGS.iter().any(|refused| name.eq_ignore_ascii_case(refused));
     match settings.iter().find(|(name, _)| is_refused(name)) {

@@ -149,8 +149,8 @@ const PACK_BYTES: u64 = 512 << 20;
 
 /// Packs all eligible segments. Calls `progress` with the number of finished segments and the total.
 ///
-/// # Errors The archive cannot be listed. A problem with an object or with writing a pack is reported as a
-/// finding.
+/// # Errors
+/// The archive cannot be listed. A problem with an object or with writing a pack is reported as a finding.
 pub fn pack(
     archive: &Archive,
     options: &PackOptions,

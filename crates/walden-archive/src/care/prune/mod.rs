@@ -139,8 +139,9 @@ impl Pruned {
 /// Plans the removals without changing anything. `on_disk` are the backups found on disk. If there are any,
 /// only these count.
 ///
-/// # Errors The store's errors, and an archive that cannot be interpreted.
-/// The store's, and an archive that cannot be understood.
+/// # Errors
+/// The store's errors, and an archive that cannot be interpreted. The store's, and an archive that cannot be
+/// understood.
 pub fn plan(archive: &Archive, rule: &Rule, on_disk: Vec<Backup>) -> Result<Plan, ArchiveError> {
     let size = archive.segment_size()?;
     let objects = Snapshot::take(archive.store(), &[WAL.to_owned()])?.objects;
@@ -322,7 +323,8 @@ impl Plan {
     /// Applies the plan: removes backup history files first, then WAL starting with the oldest, so that an
     /// interruption leaves no gap.
     ///
-    /// # Errors The store's errors. The next run removes the remaining objects.
+    /// # Errors
+    /// The store's errors. The next run removes the remaining objects.
     pub fn apply(self, archive: &Archive) -> Result<Pruned, ArchiveError> {
         archive.store().remove_leftovers()?;
         for key in &self.keys {

@@ -1,8 +1,9 @@
-//! Whether a server has the log that an archive has: a clone, or a second server that was promoted to the same timeline, has the system
-//! identifier of the archive's cluster and files of the same names, and what it has must not fill the archive's holes.
+//! Checks whether a server's WAL is that of the archive. A clone, or a second server promoted to the same
+//! timeline, has the same system identifier and the same file names, but its files must not fill the
+//! archive's gaps.
 //!
-//! From where two histories part, all segments differ. So the last segment that both have is compared, and by the links of their records
-//! what would be filled with what is beside it.
+//! After two histories diverge, all segments differ. So the check compares the last segment that both have,
+//! and the links between the records of the segments to be archived and those of their neighbors.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -25,21 +26,21 @@ use crate::stored::name::ArchivedFile;
 use crate::stored::object::Content;
 use crate::stored::same_log;
 
-/// What to do about a server of another history.
+/// Remedy for a server with a different history.
 const HINT: &str = "from there on the server has another history than the archive: it is a clone, or was promoted to the same timeline \
                     beside another server. Find out which of the servers is the primary: if it is this one, give it an archive of its \
                     own and take a new base backup; else ask the server that archives here";
 
-/// Where the history of a server is another one than that of the archive.
+/// Where a server's history differs from the archive's.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct OtherHistory {
-    /// The file that shows it.
+    /// The file that shows the difference.
     pub file: String,
-    /// Where the histories differ, as far as that is known.
+    /// LSN of the difference, as far as known.
     pub lsn: String,
-    /// What was expected and found.
+    /// The expected and found values.
     pub problem: String,
-    /// What the user can do about it.
+    /// A remedy for the user.
     pub hint: String,
 }
 
@@ -49,11 +50,11 @@ impl OtherHistory {
     }
 }
 
-/// An archive, and what is known of it and of the server that is compared with it.
+/// An archive and a server that are compared.
 pub(super) struct Comparison<'a> {
     pub archive: &'a Archive,
     pub facts: &'a Facts,
-    /// Checks as at a push.
+    /// Checks files as for a push.
     pub pusher: &'a Pusher,
     pub histories: &'a [History],
 }
@@ -62,16 +63,16 @@ pub(super) struct Comparison<'a> {
 enum Outcome {
     Same,
     Different(OtherHistory),
-    /// One of them cannot be read, or is damaged.
+    /// One of them cannot be read or is damaged.
     Unknown,
 }
 
 impl Comparison<'_> {
-    /// Where the server's history is another one, if so, by the complete files that it has: those that the archive has too (`present`), and
-    /// those that could be filled (`missing`). What cannot be read is not compared.
+    /// Returns where the server's history differs, based on its complete files: those that the archive also
+    /// has (`present`), and those that could be archived (`missing`). Unreadable files are skipped.
     ///
     /// # Errors
-    /// The store's.
+    /// The store's errors.
     pub fn find_other_history(
         &self,
         server: &mut dyn Server,
@@ -118,7 +119,7 @@ impl Comparison<'_> {
         Ok(None)
     }
 
-    /// Compares the last segment of each timeline that both have and that can be compared.
+    /// For each timeline, compares the last segment that both have and that can be compared.
     fn compare_last_segments(
         &self,
         server: &mut dyn Server,
@@ -159,7 +160,7 @@ impl Comparison<'_> {
         if matches!(self.pusher.find_same_log(file, &checked, &mut Content::Held(content)), Ok(Some(_))) {
             return Ok(Outcome::Same);
         }
-        // Without a private key, nobody can tell whether the log differs or what is behind it.
+        // Without a private key, it is unknown whether the WAL differs or only the bytes after it.
         if is_locked && (!checked.is_sound || same_log::switch_end(name, content).is_some()) {
             return Ok(Outcome::Unknown);
         }
@@ -170,7 +171,8 @@ impl Comparison<'_> {
         Ok(Outcome::Different(OtherHistory::new(file, lsn, problem)))
     }
 
-    /// Where a segment first differs from the archived one: at its start, if that cannot be read.
+    /// Returns the first difference from the archived segment, or the segment's start if the archived one
+    /// cannot be read.
     fn first_difference(&self, name: SegmentName, content: &[u8]) -> (Lsn, u64) {
         let archived = self.archived_content(name).ok().flatten().unwrap_or_default();
         let offset = archived.iter().zip(content).position(|(archived, own)| archived != own).unwrap_or(0);
@@ -178,7 +180,7 @@ impl Comparison<'_> {
         (start.plus(offset as u64), offset as u64)
     }
 
-    /// Compares the links of what could be filled with what is beside it, archived or to be filled too.
+    /// Compares the links between missing segments and their neighbors, which are archived or also missing.
     fn compare_links(
         &self,
         server: &mut dyn Server,
@@ -206,7 +208,7 @@ impl Comparison<'_> {
                     free.insert(content.and_then(|content| self.contents(name, &content)));
                 }
             }
-            // The records of one that is not sound end before it does.
+            // The records of a damaged segment end before the segment does.
             let (Some(Some((last, true))), Some(Some((first, _)))) = (known.get(&before), known.get(&after))
             else {
                 continue;
@@ -224,7 +226,8 @@ impl Comparison<'_> {
         SegmentSize::new(self.facts.segment_bytes)
     }
 
-    /// The segment before one: that of the parent, if its timeline begins in it.
+    /// Returns the predecessor of a segment: that of the parent timeline if the segment's timeline starts in
+    /// it.
     fn before(&self, name: SegmentName, size: SegmentSize) -> Option<SegmentName> {
         let number = name.number(size)?;
         let own = self.histories.iter().find(|history| history.timeline == name.timeline);
@@ -233,7 +236,8 @@ impl Comparison<'_> {
         Some(SegmentName::new(timeline, number.checked_sub(1)?, size))
     }
 
-    /// The segments after one: of its timeline, and of those that begin there.
+    /// Returns the successors of a segment: on its own timeline, and on timelines that start in the next
+    /// segment.
     fn after(&self, name: SegmentName, size: SegmentSize) -> Vec<SegmentName> {
         let Some(next) = name.number(size).and_then(|number| number.checked_add(1)) else {
             return Vec::new();
@@ -248,7 +252,8 @@ impl Comparison<'_> {
         timelines.into_iter().map(|timeline| SegmentName::new(timeline, next, size)).collect()
     }
 
-    /// The archived content of a segment; nothing if it is not archived, damaged, or needs a private key.
+    /// Returns the archived content of a segment, or `None` if it is not archived, is damaged, or needs a
+    /// private key.
     fn archived_content(&self, name: SegmentName) -> Result<Option<Vec<u8>>, ArchiveError> {
         let (file, mut content) = (ArchivedFile::Segment(name), Vec::new());
         let found = get::with_object(self.archive, file, |object, bytes| {
@@ -262,21 +267,23 @@ impl Comparison<'_> {
         }
     }
 
-    /// What a segment's records say, and whether they are sound to its end; nothing of one that would be refused.
+    /// Returns a segment's contents and whether its records are valid to the end, or `None` if the segment
+    /// would be refused.
     fn contents(&self, name: SegmentName, content: &[u8]) -> Option<(Contents, bool)> {
         let checked = check::check_held(ArchivedFile::Segment(name), content, self.pusher.rules()).ok()?;
         Some((checked.contents?, checked.is_sound))
     }
 }
 
-/// The content of a server's file; nothing if it was removed meanwhile, or this user may not read it.
+/// Reads a file of the server. Returns `None` if it was removed in the meantime or this user must not read
+/// it.
 fn read(server: &mut dyn Server, one: &ServerFile) -> Option<Vec<u8>> {
     let mut content = Vec::new();
     server.open(one.file).take(one.bytes).read_to_end(&mut content).ok()?;
     Some(content)
 }
 
-/// A timeline's ancestors, without the reasons for which they were left.
+/// Formats a timeline's ancestors without the reasons for the switches.
 fn ancestors_text(history: &History) -> String {
     let ancestor = |timeline: Timeline, end: Lsn| format!("timeline {timeline} up to {end}");
     let ancestors = history.ancestors.iter().map(|one| ancestor(one.timeline, one.end));

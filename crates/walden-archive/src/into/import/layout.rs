@@ -144,7 +144,8 @@ pub enum LayoutError {
 
 /// Finds the files of another archive. `system_identifier` selects the cluster if it is known.
 ///
-/// # Errors The path cannot be read, contains several clusters, or does not have the requested layout.
+/// # Errors
+/// The path cannot be read, contains several clusters, or does not have the requested layout.
 pub fn find(
     path: &Path,
     layout: Option<Layout>,

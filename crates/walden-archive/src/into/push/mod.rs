@@ -99,7 +99,8 @@ pub fn push(archive: &Archive, path: &Path, options: &PushOptions) -> Batch {
 
 /// Checks a file as [`push`] does without storing it.
 ///
-/// # Errors The reason for which a push would fail, as far as it can be found without writing.
+/// # Errors
+/// The reason for which a push would fail, as far as it can be found without writing.
 pub fn find_refusal(archive: &Archive, path: &Path, options: &PushOptions) -> Result<(), PushError> {
     let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
     let file = ArchivedFile::parse(&name).ok_or(PushError::Name(name))?;

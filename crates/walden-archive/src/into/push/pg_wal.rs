@@ -14,7 +14,8 @@ use crate::stored::name::ArchivedFile;
 ///
 /// `archive_status` is only read, because it belongs to PostgreSQL.
 ///
-/// # Errors The folder cannot be read.
+/// # Errors
+/// The folder cannot be read.
 pub fn ready_files(wal: &Path) -> io::Result<Vec<ArchivedFile>> {
     let mut ready = Vec::new();
     for entry in fs::read_dir(wal.join("archive_status"))? {

@@ -92,7 +92,8 @@ impl Pusher {
     /// If the requested file and the next one are both listed, the list is empty: archiving a few files as
     /// soon as there is space for them would leave processors idle.
     ///
-    /// # Errors The store cannot list the requested file's folder.
+    /// # Errors
+    /// The store cannot list the requested file's folder.
     pub(super) fn choose_others(
         &self,
         asked: ArchivedFile,
@@ -330,7 +331,8 @@ impl Pusher {
     /// Returns the result for a checked segment if the archived one contains the same WAL and differs only in
     /// unused bytes. The archived bytes stay.
     ///
-    /// # Errors The file cannot be read.
+    /// # Errors
+    /// The file cannot be read.
     pub fn find_same_log(
         &self,
         file: ArchivedFile,
@@ -441,7 +443,8 @@ impl Pusher {
     /// Returns the result for a checked file that is already archived with the same content, after making it
     /// durable.
     ///
-    /// # Errors [`ArchiveError::Conflict`] if different content is archived, and the store's errors.
+    /// # Errors
+    /// [`ArchiveError::Conflict`] if different content is archived, and the store's errors.
     pub fn find_present(
         &self,
         file: ArchivedFile,
@@ -460,7 +463,8 @@ impl Pusher {
 
     /// Archives a checked file at a compression level.
     ///
-    /// # Errors The reason for not archiving the file.
+    /// # Errors
+    /// The reason for not archiving the file.
     pub fn store(
         &self,
         file: ArchivedFile,

@@ -79,8 +79,9 @@ impl RequestError {
 impl Request {
     /// Reads a request and no bytes after it.
     ///
-    /// # Errors The connection failed or the request is invalid. At most a header and [`MAX_FIELDS`] bytes
-    /// are read into memory.
+    /// # Errors
+    /// The connection failed or the request is invalid. At most a header and [`MAX_FIELDS`] bytes are read
+    /// into memory.
     pub fn read(input: &mut dyn Read) -> Result<Request, RequestError> {
         let mut header = [0; HEADER];
         input.read_exact(&mut header)?;
@@ -149,7 +150,8 @@ pub enum Reply {
 impl Reply {
     /// Writes and flushes a reply. Long texts are truncated.
     ///
-    /// # Errors The connection failed.
+    /// # Errors
+    /// The connection failed.
     pub fn write(&self, output: &mut dyn Write) -> io::Result<()> {
         let (kind, texts) = match self {
             Reply::Working => (b'W', Vec::new()),

@@ -110,7 +110,8 @@ impl Resident {
     ///
     /// While waiting, calls `sign` about twice a second. `sign` ends the wait by [`ControlFlow::Break`].
     ///
-    /// # Errors [`Stopped`] if the result of the file is unknown.
+    /// # Errors
+    /// [`Stopped`] if the result of the file is unknown.
     pub fn archive(
         &self,
         file: ArchivedFile,

@@ -59,8 +59,9 @@ const MAX_VANISHED: u32 = 8;
 
 /// Fetches segments into a spool until requests stop. `lock` comes from [`Spool::lock`].
 ///
-/// # Errors The error that prevented fetching a segment. The process that requests the segment encounters the
-/// same error and reports it.
+/// # Errors
+/// The error that prevented fetching a segment. The process that requests the segment encounters the same
+/// error and reports it.
 pub fn prefetch(
     archive: &Archive,
     spool: &Spool,

@@ -27,7 +27,8 @@ pub(super) struct NextSegments<'a> {
 impl<'a> NextSegments<'a> {
     /// Reads the histories, which state where timelines ended.
     ///
-    /// # Errors The store's errors.
+    /// # Errors
+    /// The store's errors.
     pub fn new(archive: &'a Archive, size: SegmentSize) -> Result<NextSegments<'a>, ArchiveError> {
         Ok(NextSegments { archive, histories: archive.histories()?, size, listing: None })
     }
@@ -39,7 +40,8 @@ impl<'a> NextSegments<'a> {
 
     /// Returns the archived segments after a position, with their objects, up to the first missing one.
     ///
-    /// # Errors The store's errors.
+    /// # Errors
+    /// The store's errors.
     pub fn following(&mut self, position: SegmentName, count: usize) -> Result<Vec<Ahead>, ArchiveError> {
         let mut found = Vec::new();
         let mut at = position;

@@ -102,7 +102,8 @@ impl Spool {
     /// Moves a segment to `target` if it is ready, or once it is ready if it is being fetched. Returns
     /// whether it was moved.
     ///
-    /// # Errors The file system's errors.
+    /// # Errors
+    /// The file system's errors.
     pub fn take(&self, segment: SegmentName, target: &Path) -> io::Result<bool> {
         let began = Instant::now();
         loop {
@@ -141,7 +142,8 @@ impl Spool {
 
     /// Records which segments are being fetched.
     ///
-    /// # Errors The file system's errors.
+    /// # Errors
+    /// The file system's errors.
     pub(super) fn announce<'s>(&self, segments: impl Iterator<Item = &'s SegmentName>) -> io::Result<()> {
         let names: String = segments.map(|segment| format!("{segment}\n")).collect();
         self.write(COMING, &names)
@@ -149,7 +151,8 @@ impl Spool {
 
     /// Records the requested segment, so that the following ones are fetched.
     ///
-    /// # Errors The file system's errors.
+    /// # Errors
+    /// The file system's errors.
     pub fn note(&self, segment: SegmentName) -> io::Result<()> {
         fs::create_dir_all(&self.folder)?;
         self.write(POSITION, &segment.to_string())
@@ -166,7 +169,8 @@ impl Spool {
 
     /// Takes the lock of the fetching process. Returns `None` if another process has it.
     ///
-    /// # Errors The file system's errors.
+    /// # Errors
+    /// The file system's errors.
     pub fn lock(&self) -> io::Result<Option<File>> {
         let open = || {
             fs::create_dir_all(&self.folder)?;
@@ -185,7 +189,8 @@ impl Spool {
     /// failure may have damaged or that belong to another cluster. Returns whether each segment must be
     /// synchronized.
     ///
-    /// # Errors The file system's errors.
+    /// # Errors
+    /// The file system's errors.
     pub(super) fn prepare(&self, of: &Identity) -> io::Result<bool> {
         pending::remove_leftovers_in(&self.folder)?;
         self.announce(std::iter::empty())?;
@@ -228,7 +233,8 @@ impl Spool {
 
     /// Stops prefetching and removes all segments from the spool to free space.
     ///
-    /// # Errors The file system's errors.
+    /// # Errors
+    /// The file system's errors.
     pub fn give_way(&self) -> io::Result<()> {
         let began = Instant::now();
         let _ = fs::remove_file(self.folder.join(POSITION));
@@ -243,7 +249,8 @@ impl Spool {
 
     /// Removes all segments except the wanted ones.
     ///
-    /// # Errors The file system's errors.
+    /// # Errors
+    /// The file system's errors.
     pub(super) fn keep(&self, wanted: &BTreeSet<SegmentName>) -> io::Result<()> {
         for entry in fs::read_dir(&self.folder)? {
             let entry = entry?;
