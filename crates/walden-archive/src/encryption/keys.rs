@@ -126,7 +126,7 @@ pub fn newest(inner: &dyn Store) -> Result<Option<Statement>, StoreError> {
 /// Returns the newest generation's statement of an encrypted archive.
 ///
 /// # Errors
-/// [`Cause::KeysMissing`], and as [`newest`].
+/// [`Cause::KeysMissing`], and the errors of [`newest`].
 pub fn expect_newest(inner: &dyn Store) -> Result<Statement, StoreError> {
     newest(inner)?.ok_or_else(|| missing(inner))
 }
@@ -134,7 +134,7 @@ pub fn expect_newest(inner: &dyn Store) -> Result<Statement, StoreError> {
 /// Checks that an encrypted archive has keys: without them, new objects might be unreadable.
 ///
 /// # Errors
-/// [`Cause::KeysMissing`], and the store's.
+/// [`Cause::KeysMissing`], and the store's errors.
 pub fn expect_any(inner: &dyn Store) -> Result<(), StoreError> {
     expect(inner).map(drop)
 }

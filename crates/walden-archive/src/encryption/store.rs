@@ -136,7 +136,7 @@ impl Encrypted {
     /// Checks that an encrypted archive has its keys.
     ///
     /// # Errors
-    /// [`Cause::KeysMissing`], and the store's.
+    /// [`Cause::KeysMissing`], and the store's errors.
     pub fn expect_keys(&self) -> Result<(), StoreError> {
         self.with_engine(|engine| engine.expect_keys(self.inner())).map(drop)
     }
@@ -190,7 +190,7 @@ impl Encrypted {
     /// encrypted to one of the archive's recipients.
     ///
     /// # Errors
-    /// [`Cause::Damaged`], [`Cause::ForeignKey`], and the store's.
+    /// [`Cause::Damaged`], [`Cause::ForeignKey`], and the store's errors.
     pub fn expect_own(&self, key: &str) -> Result<(), StoreError> {
         self.with_engine(|engine| engine.stated(self.inner(), key).map(drop)).map(drop)
     }
@@ -208,7 +208,7 @@ impl Encrypted {
     /// keys.
     ///
     /// # Errors
-    /// [`Cause::Locked`], [`Cause::WrongIdentity`], and the store's.
+    /// [`Cause::Locked`], [`Cause::WrongIdentity`], and the store's errors.
     pub fn unlock(&self) -> Result<(), StoreError> {
         self.with_engine(|engine| engine.unlock(self.inner())).map(drop)
     }
@@ -216,7 +216,7 @@ impl Encrypted {
     /// Reads the encrypted form of an object that is now stored in plain text.
     ///
     /// # Errors
-    /// [`Cause::Locked`] without a private key, and the store's.
+    /// [`Cause::Locked`] without a private key, and the store's errors.
     pub fn read_sealed(&self, key: &str) -> Result<Vec<u8>, StoreError> {
         match self.with_engine(|engine| engine.read(self.inner(), key))? {
             Some(content) => Ok(content),

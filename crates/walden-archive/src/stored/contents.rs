@@ -56,7 +56,7 @@ pub struct Contents {
 /// A named restore point, which recovery can target.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct RestorePoint {
-    /// Its name.
+    /// Name of the restore point.
     pub name: String,
     /// LSN of its record.
     pub lsn: String,
@@ -71,7 +71,7 @@ pub struct Checkpoint {
     pub lsn: String,
     /// Redo pointer, where recovery from it starts.
     pub redo: String,
-    /// Creation time.
+    /// Time in the record: when the checkpoint started.
     pub time: i64,
     /// The checkpoint was written at server shutdown.
     pub is_shutdown: bool,

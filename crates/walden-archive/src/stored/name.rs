@@ -1,8 +1,8 @@
 //! Maps the files that PostgreSQL archives to the keys of their objects.
 //!
 //! ```text
-//! archive.json                                          which cluster's archive this is
-//! wal/00000001/00000000/000000010000000000000007.wlz    a segment: timeline, log, name
+//! archive.json                                          system identifier and segment size of the cluster
+//! wal/00000001/00000000/000000010000000000000007.wlz    a segment: timeline, upper 32 bits of its LSN, name
 //! wal/00000001/00000000/000000010000000000000007.partial.wlz
 //! wal/00000001/00000000/000000010000000000000008-00000001000000000000001F.wpk
 //! history/00000002.history.wlz

@@ -106,7 +106,7 @@ fn plan_timeline(timeline: Timeline, numbers: &[u64], before: u64, rules: &Rules
     close(&mut run);
 }
 
-/// Returns, for each timeline, the number after the last segment with a record at or before a moment.
+/// Returns, for each timeline, the number after the last segment whose newest time is at or before a moment.
 ///
 /// Earlier segments are at least as old, unless the server's clock was reset. In that case more or fewer
 /// segments are packed, which is harmless.

@@ -1,10 +1,11 @@
 //! Recognizes how other archivers store the files that PostgreSQL archived.
 //!
 //! ```text
-//! plain       any folder with segments, also compressed, at any depth; a server's pg_wal
+//! plain       any folder with segments, possibly compressed; a server's pg_wal
 //! pgbackrest  archive/STANZA/archive.info, archive/STANZA/15-1/0000000100000000/SEGMENT-SHA1.zst
 //! wal-g       wal_005/SEGMENT.lz4
-//! barman      SERVER/identity.json, SERVER/wals/xlog.db, SERVER/wals/0000000100000000/SEGMENT (compressed, without an ending)
+//! barman      SERVER/identity.json, SERVER/wals/xlog.db,
+//!             SERVER/wals/0000000100000000/SEGMENT (possibly compressed, without a suffix)
 //! ```
 
 use std::collections::BTreeMap;

@@ -6,7 +6,7 @@
 //!
 //! ```text
 //! request  "WALD" | version u8 = 1 | zero u8 | bytes of the fields u16, at most 8192 | fields
-//!          four fields: data directory | file name | walden.repo | walden.config    (the last two may be empty)
+//!          four fields: data directory | file name | walden.repo | walden.config (the last two may be empty)
 //! reply    kind u8 | bytes of the fields u16, at most 8192 | fields
 //!          'W'  still at work, at least each second; no fields
 //!          'D'  archived and durable; one field: warnings, a line each
