@@ -260,7 +260,6 @@ pub fn compare(
 ///
 /// # Errors
 /// The store's errors.
-/// The store's errors.
 pub fn find_taken(
     archive: &Archive,
     ready: &[ArchivedFile],

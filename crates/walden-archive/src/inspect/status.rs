@@ -234,7 +234,6 @@ impl Lag {
 ///
 /// # Errors
 /// The store's errors.
-/// The store's errors.
 pub fn lag(
     archive: &Archive,
     queue: &[QueuedFile],

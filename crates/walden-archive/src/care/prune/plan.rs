@@ -80,7 +80,7 @@ impl Segments {
 /// Returns the backup on which an incremental one is based.
 pub(super) fn parent_of<'a>(backups: &'a [Backup], backup: &Backup) -> Option<&'a Backup> {
     let from = backup.incremental_from?;
-    // A backup always starts after the one on which it is based.
+    // Requiring an earlier start guarantees that the chain of parents ends.
     let is_parent = |other: &&Backup| other.start().1 == from && other.start() < backup.start();
     backups.iter().rev().find(is_parent)
 }
@@ -269,8 +269,8 @@ impl<'a> Choice<'a> {
         needed.map(|backup| self.number(backup)).min().unwrap_or_else(|| self.number(backup))
     }
 
-    /// Returns the newest backups, including `count` full ones. Incremental backups do not count, because
-    /// they are useless without the full backup on which they are based.
+    /// Returns the newest backups, including `count` full ones. Only full backups are counted, because an
+    /// incremental one is useless without the full backup on which it is based.
     fn newest_of<'b>(counted: &[&'b Backup], count: u64) -> Result<Vec<&'b Backup>, Reason> {
         let is_full = |backup: &Backup| backup.incremental_from.is_none();
         let full: Vec<usize> = (0..counted.len()).filter(|&at| is_full(counted[at])).collect();

@@ -286,7 +286,7 @@ impl Spool {
     pub(super) fn remove(&self) {
         let _ = self.keep(&BTreeSet::new());
         let _ = pending::remove_leftovers_in(&self.folder);
-        // The lock is removed last, so that no other process fills the folder before.
+        // The lock is removed last, so that no other process fills the folder earlier.
         for name in [POSITION, COMING, FILLED, LOCK] {
             let _ = fs::remove_file(self.folder.join(name));
         }
