@@ -217,8 +217,14 @@ mod tests {
     fn times_that_clocks_skip_or_repeat_are_refused() {
         let utc = || Ok(TimeZone::UTC);
         for (text, expected) in [
-            ("2026-03-29 02:00 Europe/Berlin", "forward from 2026-03-29 02:00:00+01 to 2026-03-29 03:00:00+02"),
-            ("2026-03-29 02:30 Europe/Berlin", "does not exist in the time zone Europe/Berlin: clocks are set"),
+            (
+                "2026-03-29 02:00 Europe/Berlin",
+                "forward from 2026-03-29 02:00:00+01 to 2026-03-29 03:00:00+02",
+            ),
+            (
+                "2026-03-29 02:30 Europe/Berlin",
+                "does not exist in the time zone Europe/Berlin: clocks are set",
+            ),
             ("2026-03-29 02:59:59.999 Europe/Berlin", "does not exist"),
             ("2026-10-25 02:00 Europe/Berlin", "write \"2026-10-25 02:00:00+02\" for the first time, or"),
             ("2026-10-25 02:30:00.5 Europe/Berlin", "or \"2026-10-25 02:30:00.5+01\" for the second"),

@@ -558,8 +558,7 @@ fn learned(document: &Document) -> Section {
         units::count(check.diagnostics.blocks),
         units::count(check.diagnostics.pages_unknown),
     );
-    let mut table =
-        Table::new(&["setting", "value", "", "because"]).caption("Settings of the trace");
+    let mut table = Table::new(&["setting", "value", "", "because"]).caption("Settings of the trace");
     for traced in &document.traced_settings {
         let from = match traced.from {
             Origin::Given => "given",

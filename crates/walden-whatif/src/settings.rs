@@ -246,8 +246,7 @@ const fn nothing(name: &'static str, why: &'static str) -> Row {
     Row { name, expected: "any value", set: Set::Nothing(why), show: None }
 }
 
-const PREALLOCATION: &str =
-    "it decides how segment files are created and kept, not their content";
+const PREALLOCATION: &str = "it decides how segment files are created and kept, not their content";
 const FLUSHING: &str = "it decides when WAL is flushed, not its content";
 
 /// All settings that predictions support.
@@ -338,10 +337,7 @@ pub static ROWS: &[Row] = &[
     nothing("synchronous_commit", FLUSHING),
     nothing("fsync", FLUSHING),
     nothing("wal_sync_method", FLUSHING),
-    nothing(
-        "checkpoint_flush_after",
-        "it decides when the operating system writes pages out, not the WAL",
-    ),
+    nothing("checkpoint_flush_after", "it decides when the operating system writes pages out, not the WAL"),
     nothing(
         "shared_buffers",
         "a full-page image is written at a page's first change after a checkpoint, whether or not it is cached",

@@ -458,9 +458,8 @@ fn notes_of(compare: &Comparison<'_>, a: Side<'_>, b: Side<'_>, total: &Change) 
             notes.push("a range is shorter than a second: the WAL per transaction is compared".to_owned())
         }
         Per::Second | Per::Transaction => {}
-        Per::Total => {
-            notes.push("the bytes are compared as they are, independent of the length of the ranges".to_owned())
-        }
+        Per::Total => notes
+            .push("the bytes are compared as they are, independent of the length of the ranges".to_owned()),
     }
     match total.beyond_noise.filter(|_| per == Per::Second) {
         Some(false) => notes.push(format!(

@@ -36,7 +36,9 @@ pub(super) fn run(lab: &mut Lab<'_>) -> Result<()> {
                     "at {name} no checkpoint came during the run: a longer distance gains nothing"
                 ));
             } else if let Some(gain) = gain.filter(|gain| *gain < ladder.least_gain_percent) {
-                end = Some(format!("{name} gained {gain:.1} % over the step before: larger values gain no more"));
+                end = Some(format!(
+                    "{name} gained {gain:.1} % over the step before: larger values gain no more"
+                ));
             }
             if end.is_some() {
                 break;

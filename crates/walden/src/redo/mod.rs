@@ -190,7 +190,8 @@ pub fn open_base(path: &Path, inventory: &Inventory) -> Result<(usize, DataDir)>
     let base = Base::of(path.to_owned(), &data);
     let Some(index) = base.run_in(&inventory.runs) else {
         let from = base.from;
-        let text = format!("the WAL does not continue from {}: replay has to start at {from}", path.display());
+        let text =
+            format!("the WAL does not continue from {}: replay has to start at {from}", path.display());
         return Err(output::with_hint(text, "give the segments from that position on"));
     };
     Ok((index, data))

@@ -123,7 +123,9 @@ fn put_new(
     let old = page.normal_range(update.old_offset)?;
     let old_start = old.start + usize::from(HeapTupleHeader::of(&page.0[old.clone()]).ok_or(CUT)?.hoff());
     if old_start + prefix > old.end || old_start + suffix > old.end {
-        return Err(Misfit("the old heap tuple is shorter than the prefix and suffix that the record takes from it"));
+        return Err(Misfit(
+            "the old heap tuple is shorter than the prefix and suffix that the record takes from it",
+        ));
     }
     // The record has the null bitmap before the bytes that follow the prefix.
     let bitmap = if prefix > 0 {

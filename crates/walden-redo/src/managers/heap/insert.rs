@@ -121,7 +121,8 @@ pub(super) fn multi_insert(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
         let (mut at, mut numbers) = (0, offset_numbers(numbers));
         for index in 0..count {
             let number = if is_init { index.checked_add(1) } else { numbers.next() };
-            let number = number.ok_or(Misfit("the record's numbers of line pointers and heap tuples differ"))?;
+            let number =
+                number.ok_or(Misfit("the record's numbers of line pointers and heap tuples differ"))?;
             at += at & 1;
             let (logged, rest) = XlMultiInsertTuple::take(data, &mut at)
                 .ok_or(Misfit("the record has not all its heap tuples"))?;
