@@ -1,4 +1,4 @@
-//! An archive beside a server that has segments which the archive lacks.
+//! Compares an archive with a server that has segments which the archive lacks.
 
 use std::fs;
 use std::io::Read;
@@ -47,7 +47,7 @@ fn what_waits_is_no_gap_and_what_nobody_archives_is_filled() {
     let wal = pg_wal(root.path(), &files);
     let archive = archive(root.path());
     let options = PushOptions { look_ahead: 0, ..PushOptions::default() };
-    // As by a look-ahead that was faster with the fourth than with the third.
+    // As if look-ahead archived the fourth segment before the third.
     for number in [0, 1, 3] {
         push(&archive, &wal.join(&files[number].0), &options).asked.expect("archived");
     }
@@ -98,7 +98,7 @@ fn what_waits_because_the_archive_refuses_it_is_not_well() {
     let compared = compare(&archive, &mut server, None).expect("an answer");
     assert!(compared.is_good() && compared.refused.is_none(), "{compared:?}");
     assert_eq!((compared.waiting, compared.offered), (2, 1));
-    // Other content than the archived one, and damage.
+    // Content that differs from the archived one, and damage.
     for number in [1, 2] {
         let mut bad = files[number].1.clone();
         bad[5000] ^= 1;
@@ -110,11 +110,11 @@ fn what_waits_because_the_archive_refuses_it_is_not_well() {
     }
 }
 
-/// A clone, or a second server that was promoted to the timeline.
+/// A clone, or another server that was promoted to the same timeline.
 #[test]
 fn nothing_is_filled_from_a_server_of_another_history() {
     let own = log(1, 1, 4);
-    // From the second segment on another content, and from the third one on.
+    // The content differs from the second segment on, and from the third one on.
     let differs = [&own[..1], &log_without_commits(1, 2, 3)].concat();
     let does_not_follow = [&own[..2], &log(1, 3, 2)].concat();
     for (files, file) in [(differs, 1), (does_not_follow, 2)] {

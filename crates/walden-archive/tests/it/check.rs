@@ -1,4 +1,4 @@
-//! What is refused and what is accepted, table by table.
+//! Refused and accepted files, by kind.
 
 use std::ops::ControlFlow;
 
@@ -20,7 +20,7 @@ fn file(name: &str) -> ArchivedFile {
     ArchivedFile::parse(name).expect("a name")
 }
 
-/// Why a file is refused.
+/// Returns why a file is refused.
 fn refusal(name: &str, content: &[u8]) -> Refusal {
     check(file(name), &mut &content[..], Rules::default()).expect_err(name)
 }
@@ -46,7 +46,7 @@ fn real_segments_of_all_versions_are_accepted_and_unfinished_ones_are_not() {
                     accepted += 1;
                     checked
                 }
-                // The segment that the server was writing when it was stopped.
+                // The segment to which the server was writing when it was stopped.
                 Err(Refusal::Incomplete { .. }) => {
                     unfinished += 1;
                     check(file(&format!("{name}.partial")), &mut &bytes[..], Rules::default())
@@ -62,7 +62,8 @@ fn real_segments_of_all_versions_are_accepted_and_unfinished_ones_are_not() {
     assert!(accepted >= 4 && accepted + unfinished == 14, "{accepted} accepted, {unfinished} unfinished");
 }
 
-/// No checksum covers padding. A damaged copy would be archived, and the server's own segment refused.
+/// No checksum covers padding. If a copy with damaged padding was archived, the server's own segment would be
+/// refused.
 #[test]
 fn padding_that_is_not_zero_is_refused() {
     struct Padding(Vec<(Lsn, u8)>);
@@ -80,7 +81,7 @@ fn padding_that_is_not_zero_is_refused() {
         let _ = Decoder::new(info, start, start.plus(info.segment_size.bytes())).push(&content, &mut padding);
         let of_records =
             padding.0.iter().map(|&(end, bytes)| end.bytes_since(start) as usize - bytes as usize);
-        // The padding of a page header, and the length of a continued record where none continues.
+        // The padding of a page header, and the remaining length in a page without a continued record.
         let is_whole = |page: &usize| content[page + 2] & 1 == 0;
         let page = (8192..content.len()).step_by(8192).find(is_whole);
         let of_headers = [20, 8192 + 23].into_iter().chain(page.map(|page| page + 16));
@@ -160,11 +161,11 @@ fn a_tail_of_zeros_is_one_that_was_not_written_unless_the_timeline_ended_there()
     let incomplete = refusal(&name, &cut);
     assert!(matches!(incomplete, Refusal::Incomplete { .. }), "{incomplete}");
     assert!(!incomplete.hint().contains("--accept-damaged"));
-    // A file that was recycled has older pages behind.
+    // A recycled file has older pages after the end.
     let mut recycled = segment.clone();
     recycled[at..].copy_from_slice(&segment[8192..][..segment.len() - at]);
     assert!(matches!(refusal(&name, &recycled), Refusal::Incomplete { .. }));
-    // The last segment of a timeline that was left.
+    // The last segment of an abandoned timeline.
     let partial = check(file(&format!("{name}.partial")), &mut &cut[..], Rules::default()).expect("partial");
     let end: walden_format::lsn::Lsn = partial.contents.expect("a segment's").end.parse().expect("an LSN");
     let history = walden_archive::history::History {
@@ -175,7 +176,7 @@ fn a_tail_of_zeros_is_one_that_was_not_written_unless_the_timeline_ended_there()
     let rules = Rules { histories: std::slice::from_ref(&history), ..Rules::default() };
     let checked = check(file(&name), &mut &cut[..], rules).expect("the timeline's end");
     assert!(checked.warnings[0].contains("the timeline ends in this segment"), "{:?}", checked.warnings);
-    // Even so, damage before pages that belong there is damage.
+    // Even then, a hole before valid pages is damage.
     let mut hole = segment.clone();
     hole[at..at + 8192].fill(0);
     let damaged = check(file(&name), &mut &hole[..], rules);
@@ -209,7 +210,7 @@ fn noise(bytes: usize) -> Vec<u8> {
     (0..bytes).map(|_| next()).collect()
 }
 
-/// The first segment of a timeline begins with its parent's pages, as many as there were before the switch.
+/// The first segment of a timeline starts with its parent's pages up to the switch.
 #[test]
 fn a_timeline_that_begins_within_a_segment_is_accepted() {
     let (name, mut segment) = segments("18.6").swap_remove(0);
@@ -219,11 +220,11 @@ fn a_timeline_that_begins_within_a_segment_is_accepted() {
     let child = format!("00000002{}", &name[8..]);
     let checked = check(file(&child), &mut &segment[..], Rules::default()).expect("a segment");
     assert!(checked.contents.expect("a segment's").records > 0);
-    // On its parent's timeline it is not.
+    // On the parent's timeline, the segment is refused.
     assert!(matches!(refusal(&name, &segment), Refusal::Damaged { offset: 40960, .. }));
 }
 
-/// Where the segments of [`begun_late`] start and end.
+/// Start and end of the segment returned by [`begun_late`].
 const SEGMENT: (u64, u64) = (0x22 << 20, 0x23 << 20);
 
 fn history_of_2(end: u64) -> History {
@@ -231,22 +232,23 @@ fn history_of_2(end: u64) -> History {
     History { timeline: 2, ancestors, without_log: Vec::new() }
 }
 
-/// Timeline 1 in segment 0x22, up to a position at least.
+/// Writes timeline 1 in segment 0x22, at least up to an LSN.
 fn parent_until(end: u64) -> LogWriter {
     let mut writer = LogWriter::new(Major::V18);
     writer.info.timeline = 1;
     (writer.start, writer.previous) = (Lsn(SEGMENT.0), Lsn(SEGMENT.0 - 32));
     while writer.position().0 < end {
-        // XLOG_NOOP with some text.
+        // An XLOG_NOOP record with some text.
         writer.main_data(rmid::XLOG, 0x20, &[7; 500]);
     }
     writer
 }
 
-/// A segment in which timeline 2 begins without a page of its own: a switch of segments follows on the page on which timeline 1 ended.
+/// Returns a segment in which timeline 2 starts without a page of its own: a segment switch follows on the
+/// page on which timeline 1 ended.
 fn begun_late() -> Vec<u8> {
     let mut writer = parent_until(SEGMENT.0 + 50_000);
-    // XLOG_END_OF_RECOVERY: a time, the timeline and the one before, wal_level and padding.
+    // XLOG_END_OF_RECOVERY: a time, the timeline, the previous timeline, wal_level and padding.
     let end_of_recovery =
         [&0i64.to_le_bytes()[..], &2u32.to_le_bytes(), &1u32.to_le_bytes(), &1i32.to_le_bytes(), &[0; 4]];
     writer.main_data(rmid::XLOG, 0x90, &end_of_recovery.concat());
@@ -255,7 +257,7 @@ fn begun_late() -> Vec<u8> {
     writer.bytes
 }
 
-/// A segment at the very end of which timeline 2 begins: its first record goes on in the next one.
+/// Returns a segment at whose very end timeline 2 starts: its first record continues in the next segment.
 fn begun_last() -> Vec<u8> {
     let mut writer = parent_until(SEGMENT.1);
     writer.bytes.truncate(1 << 20);
@@ -271,24 +273,25 @@ fn a_segment_of_older_pages_is_accepted_only_where_the_timeline_begins_in_it() {
     let is_refused = |content: &[u8], histories: &[History]| {
         matches!(check_by(content, histories), Err(Refusal::Timeline { expected: 2, found: 1 }))
     };
-    // Its first record says it, with or without its history.
+    // The timeline's first record shows it, with or without its history.
     check_by(&begun_late(), &[]).expect("a segment");
     check_by(&begun_late(), &[history_of_2(SEGMENT.0 + 50_400)]).expect("a segment");
     assert!(matches!(
         check(file("000000030000000000000022"), &mut &begun_late()[..], Rules::default()),
         Err(Refusal::Timeline { expected: 3, found: 1 })
     ));
-    // Only its history says it.
+    // Only the timeline's history shows it.
     assert!(is_refused(&begun_last(), &[]));
     check_by(&begun_last(), &[history_of_2(SEGMENT.1 - 100)]).expect("a segment");
-    // It begins somewhere else: before pages that its parent has, at the start of this segment or of the next one, or behind.
+    // The timeline starts elsewhere: before pages of its parent, at the start of this segment or of the next
+    // one, or later.
     for begin in [SEGMENT.0 - 100, SEGMENT.0, SEGMENT.0 + 50_000, SEGMENT.1, SEGMENT.1 + 100] {
         assert!(is_refused(&begun_last(), &[history_of_2(begin)]), "{begin:X}");
     }
-    // Of two that do not agree, one is of another archive.
+    // If two histories disagree, one belongs to another archive.
     check_by(&begun_last(), &[history_of_2(SEGMENT.1 + 100), history_of_2(SEGMENT.1 - 100)])
         .expect("a segment");
-    // The same of the last segment of a timeline that was left.
+    // The same applies to the last segment of an abandoned timeline.
     let partial = file("000000020000000000000022.partial");
     check(partial, &mut &begun_late()[..], Rules::default()).expect("a beginning");
     assert!(check(partial, &mut &begun_last()[..], Rules::default()).is_err());
@@ -304,7 +307,7 @@ fn pages_of_the_parent_behind_the_end_of_a_timeline_are_no_log() {
     let end = writer.position();
     let mut segment = writer.bytes;
     segment.resize(segment.len().next_multiple_of(8192), 0);
-    // The file was the parent's segment of the same position.
+    // The file was recycled from the parent's segment at the same LSN.
     segment.extend(&parent_until(SEGMENT.1).bytes[segment.len()..1 << 20]);
     let name = "000000020000000000000022";
     assert!(matches!(refusal(name, &segment), Refusal::Incomplete { end: found, .. } if found == end));
@@ -332,7 +335,7 @@ fn a_renamed_segment_is_refused_whatever_is_known_of_the_timeline() {
         matches!(refused, Err(PushError::Refused { refusal: Refusal::Timeline { .. }, .. }))
     };
     assert!(is_refused("000000020000000000000021") && is_refused("000000030000000000000021"));
-    // Its history is archived, and lies beside no segment any more.
+    // The timeline's history is archived, but no longer next to the segment.
     push_as("00000002.history", b"1\t0/22FFF00\tno recovery target specified\n").expect("archived");
     std::fs::remove_file(wal.join("00000002.history")).expect("removed");
     assert!(is_refused("000000020000000000000021"));

@@ -1,4 +1,4 @@
-//! Encrypted archives: who can write, who can read, and what is refused.
+//! Encrypted archives: write access, read access, and refusals.
 
 use std::fs;
 use std::path::Path;
@@ -23,7 +23,7 @@ use crate::material::{
 };
 use crate::watched::Watched;
 
-/// An encrypted archive of two segments and what is known of it.
+/// An encrypted archive of two segments, with the originals and the keys.
 struct Setting {
     root: tempfile::TempDir,
     originals: Vec<(String, Vec<u8>)>,
@@ -57,7 +57,7 @@ impl Setting {
         self.path().join("archive").join(format!("{}.age", self.file(at).key()))
     }
 
-    /// Gets a segment; its bytes are compared if it is handed over.
+    /// Gets a segment, and, if it is returned, compares its bytes.
     fn get(&self, keys: &KeyOptions, at: usize) -> Result<(), GetError> {
         let target = self.path().join("target");
         let _ = fs::remove_file(&target);
@@ -74,7 +74,7 @@ impl Setting {
     }
 }
 
-/// Why the store did not hand something over.
+/// Returns the store's reason for an error.
 fn cause(got: Result<(), GetError>) -> Cause {
     match got {
         Err(GetError::Archive { source: ArchiveError::Store(StoreError { cause, .. }), .. }) => cause,
@@ -105,7 +105,7 @@ fn a_server_without_secrets_archives_and_a_user_reads() {
         assert!(verified.is_good(), "{verified:?}");
         assert_eq!(verified.segments, 2);
     }
-    // Names, sizes and gaps are no secret.
+    // Names, sizes and gaps are not secret.
     let listing = list(&archive_with(set.path(), &set.server), ListOptions::default()).expect("a list");
     assert_eq!((listing.timelines[0].segments, listing.locked), (2, true));
     assert_eq!(listing.timelines[0].last_commit_time, None);
@@ -117,14 +117,15 @@ fn without_a_secret_the_same_content_is_known_again_and_another_one_is_refused()
     let wal = set.path().join("pg_wal");
     let path = wal.join(&set.originals[0].0);
     let server = || archive_with(set.path(), &set.server);
-    // At another level the object would be another one.
+    // At another level, the object would differ.
     let options = PushOptions { level: 1, accept_damaged: true, ..PushOptions::default() };
     assert!(push(&server(), &path, &options).asked.expect("archived").was_there);
     let mut other = set.originals[0].1.clone();
     let last = other.len() - 1;
     other[last] ^= 1;
     fs::write(&path, &other).expect("a segment");
-    // Behind the switch at its end, what is archived has zeros: that is compared without a secret.
+    // The archived segment has zeros after the switch at its end, so the offered one can be compared without
+    // a private key.
     let pushed = push(&server(), &path, &options).asked.expect("the same WAL");
     assert!(pushed.was_there && pushed.warnings[0].contains("the same WAL up to"), "{pushed:?}");
     let used = set.originals[0].1.iter().rposition(|&byte| byte != 0).expect("bytes");
@@ -137,7 +138,7 @@ fn without_a_secret_the_same_content_is_known_again_and_another_one_is_refused()
             matches!(asked, Err(PushError::Archive { source: ArchiveError::Conflict { .. }, .. }));
         assert!(is_refused, "byte {at}: {asked:?}");
     }
-    // The other way round, there is nothing to compare with.
+    // In the opposite case, there is nothing to compare with.
     let root = tempfile::tempdir().expect("a folder");
     let (server_keys, reader_keys) = encrypt(root.path(), &user(root.path(), "user"));
     let server = || archive_with(root.path(), &server_keys);
@@ -151,7 +152,7 @@ fn without_a_secret_the_same_content_is_known_again_and_another_one_is_refused()
         }
         other => panic!("{other:?}"),
     }
-    // With one, it turns out that the WAL is the same: the segment ends with a switch.
+    // With a private key, the WAL turns out to be the same: the segment ends with a switch.
     let reader = archive_with(root.path(), &reader_keys);
     let pushed = push(&reader, &path, &options).asked.expect("the same WAL");
     assert!(pushed.was_there && pushed.warnings.len() == 1, "{pushed:?}");
@@ -166,7 +167,7 @@ fn without_a_secret_the_same_content_is_known_again_and_another_one_is_refused()
     set.get(&set.reader, 0).expect("what was archived first");
 }
 
-/// The server removes a file once it is acknowledged: what is archived of it has to be whole then, as far as it can be read.
+/// The server removes an acknowledged file, so its archived copy must be intact, as far as it can be read.
 #[test]
 fn with_a_private_key_a_damaged_object_is_not_acknowledged() {
     let set = setting();
@@ -181,7 +182,7 @@ fn with_a_private_key_a_damaged_object_is_not_acknowledged() {
     assert_eq!(error.cause(), "damaged_object", "{error:?}");
     fs::write(set.object(0), good).expect("an object");
     assert!(push_again(&set.reader).expect("archived").was_there);
-    // A private key that opens nothing is as good as none.
+    // A private key that decrypts nothing counts as no key.
     let stranger = user(set.path(), "stranger");
     let keys = KeyOptions { identity: Some(stranger.identity), ..set.server.clone() };
     assert!(push_again(&keys).expect("archived").was_there);
@@ -213,7 +214,7 @@ fn without_a_key_and_with_a_wrong_one_it_is_said_what_to_do() {
         let hint = got.as_ref().err().and_then(GetError::hint).unwrap_or_default();
         assert!(hint.contains(advice), "{content:?}: {hint}");
         assert_eq!(cause(got), expected, "{content:?}");
-        // Whoever archives needs none.
+        // Archiving needs no private key.
         let options = PushOptions { look_ahead: 0, ..PushOptions::default() };
         let path = set.path().join("pg_wal").join(&set.originals[0].0);
         let pushed = push(&archive_with(set.path(), &keys(&no_key)), &path, &options).asked;
@@ -236,7 +237,7 @@ fn the_keys_are_listed_once_to_be_unlocked() {
     let seen = Arc::clone(&calls);
     let store = Watched::new(&set.path().join("archive"), move |call| seen.lock().expect("calls").push(call));
     Archive::with_keys(Box::new(store), set.reader.clone()).unlock().expect("unlocked");
-    // archive.json, the generations, and the only one of them.
+    // Reads archive.json, lists the generations, and reads the only one.
     assert_eq!(*calls.lock().expect("calls"), ["read", "list", "read"]);
 }
 
@@ -262,7 +263,7 @@ fn damaged_ciphertext_is_never_handed_over() {
         let verified = verify(&reader, VerifyOptions::default(), &|_, _| {}).expect("a list");
         assert_eq!(verified.damaged.len(), 1, "byte {at}: {verified:?}");
     }
-    // Cut off, also where a chunk ends.
+    // Truncated, including at the end of a chunk.
     let payload = header + 5 + 43 + 1 + 16;
     for bytes in [0, 10, header, payload, payload + 65_552, good.len() - 1] {
         fs::write(&object, &good[..bytes.min(good.len() - 1)]).expect("an object");
@@ -285,18 +286,18 @@ fn an_object_under_the_key_of_another_one_is_refused() {
     let (key, bytes) = (set.file(1).key(), fs::metadata(&second).expect("an object").len());
     let summary = walden_archive::object::read_summary(reader.store(), &key, bytes);
     assert!(format!("{summary:?}").contains("moved since"), "{summary:?}");
-    // Nor does it count as archived for whoever offers the original.
+    // Nor does it count as archived when the original is pushed.
     let path = set.path().join("pg_wal").join(&set.originals[1].0);
     assert!(push(&archive_with(set.path(), &set.server), &path, &PushOptions::default()).asked.is_err());
     fs::write(&second, &kept).expect("an object");
-    // One of another archive, for the same user.
+    // An object of another archive, for the same user.
     let other = tempfile::tempdir().expect("a folder");
     let (server, _) = encrypt(other.path(), &set.user);
     let pushed = push(&archive_with(other.path(), &server), &path, &PushOptions::default());
     pushed.asked.expect("archived");
     fs::copy(other.path().join("archive").join(format!("{key}.age")), &second).expect("a copy");
     assert_eq!(cause(set.get(&set.reader, 1)), Cause::ForeignKey);
-    // Its tag is the right one for the recipient that it names itself.
+    // Its tag is valid for the recipient that it names.
     for keys in [&set.server, &set.reader] {
         let asked = push(&archive_with(set.path(), keys), &path, &PushOptions::default()).asked;
         let Err(PushError::Archive { source, .. }) = asked else { panic!("{asked:?}") };
@@ -318,7 +319,7 @@ fn an_empty_object_of_an_encrypted_archive_is_damaged_and_not_missing() {
     assert_eq!((listing.timelines[0].segments, listing.timelines[0].gaps.len()), (2, 0));
     let [unreadable] = listing.unreadable.as_slice() else { panic!("{listing:?}") };
     assert!(unreadable.problem.contains("0 bytes"), "{unreadable:?}");
-    // Also to a server without secrets.
+    // The same applies to a server without a private key.
     let path = set.path().join("pg_wal").join(&set.originals[1].0);
     let pushed = push(&archive_with(set.path(), &set.server), &path, &PushOptions::default()).asked;
     assert_eq!(pushed.expect_err("not acknowledged").cause(), "damaged_object");
@@ -337,7 +338,7 @@ fn plain_objects_do_not_answer_in_an_encrypted_archive() {
     assert!(matches!(set.get(&set.reader, 0), Err(GetError::NotThere { .. })));
     let listing = list(&archive_with(set.path(), &set.reader), ListOptions::default()).expect("a list");
     assert_eq!(listing.unknown, [format!("{} (not encrypted)", file.key())]);
-    // An archive whose archive.json is lost has not ended.
+    // An archive that lost its archive.json must not look like one that has ended.
     fs::remove_file(set.path().join("archive/archive.json")).expect("removed");
     fs::remove_dir_all(set.path().join("archive/keys")).expect("removed");
     let got = get(&archive(set.path()), set.file(1), &set.path().join("other"));
@@ -385,7 +386,7 @@ fn what_must_be_encrypted_is_not_written_otherwise() {
     let path = wal.join(&originals[0].0);
     let recipient = keys::generate().recipient;
     let pinned = KeyOptions { recipient: Some(recipient), identity: None };
-    // The archive is empty, then plain, then encrypted to another recipient.
+    // The archive is empty, then unencrypted, then encrypted to another recipient.
     let refuse = || {
         let asked = push(&archive_with(root.path(), &pinned), &path, &PushOptions::default()).asked;
         let Err(PushError::Archive { source: ArchiveError::Store(error), .. }) = asked else {
@@ -436,12 +437,13 @@ fn users_come_and_go_and_keys_change_without_objects_being_written_again() {
     set.get(&set.reader, 1).expect("still readable");
     assert!(set.store(&set.reader).change_keys(&keys::Change::Add(vec![added])).is_err(), "twice");
     let former_content = fs::read(set.path().join("archive/keys/0002.age")).expect("the second generation");
-    // The first user goes; what is stored from now on is encrypted to another key.
+    // Removes the first user. From now on, objects are encrypted to another key.
     let gone = keys::Change::Remove(vec![set.user.recipient.clone()]);
     let made = set.store(&as_second).change_keys(&gone).expect("removed");
     assert_eq!((made.generation, made.users.len(), made.recipients.len()), (3, 1, 2));
     assert_eq!(cause(set.get(&set.reader, 0)), Cause::WrongIdentity);
-    // As if it had been interrupted: the generation of before is there once more, and the same removal finishes its work.
+    // Simulates an interruption: the previous generation exists again, and repeating the removal completes
+    // it.
     let (newest, former) =
         (set.path().join("archive/keys/0003.age"), set.path().join("archive/keys/0002.age"));
     assert!(newest.is_file() && !former.exists());
@@ -461,7 +463,7 @@ fn users_come_and_go_and_keys_change_without_objects_being_written_again() {
     let archive = archive_with(set.path(), &as_second);
     assert_eq!(archive.histories().expect("readable").len(), 1);
     set.get(&as_second, 0).expect("old objects too");
-    // Whoever names the former key or the new one can go on archiving.
+    // Archiving works with the former and with the new recipient.
     for recipient in &made.recipients {
         let keys = KeyOptions { recipient: Some(recipient.clone()), identity: None };
         assert!(
@@ -521,7 +523,7 @@ fn any_part_of_an_object_with_as_many_files_as_a_pack_can_have_is_read() {
     assert_eq!(reader.content_bytes(key, reader.size(key).expect("a size")).expect("bytes"), 200_000);
     assert!(reader.read_range(key, 100_000..150_000).expect("a part") == content[100_000..150_000]);
     assert!(reader.read(key).expect("content") == content);
-    // Nothing is stored that nobody could read.
+    // Nothing is stored that could not be read.
     let twice = [files.clone(), files].concat();
     let refused = server.create_with("wal/test/larger", &content, &twice).expect_err("too many");
     assert!(format!("{refused:?}").contains("at most 512 files"), "{refused:?}");
@@ -534,7 +536,7 @@ fn generations_of_keys_that_were_moved_or_damaged_are_refused() {
     let keys_folder = set.path().join("archive/keys");
     let first = keys_folder.join("0001.age");
     let good = fs::read(&first).expect("keys");
-    // A later generation that is none: the earlier one opens what it can.
+    // If a later generation is invalid, the earlier one decrypts older objects.
     fs::copy(&first, keys_folder.join("0002.age")).expect("a copy");
     set.get(&set.reader, 0).expect("by the first generation");
     assert!(keys::newest(set.store(&set.server).inner()).is_err());
@@ -554,8 +556,8 @@ fn generations_of_keys_that_were_moved_or_damaged_are_refused() {
     }
 }
 
-/// An earlier generation opens the archive for readers. What is written must not be encrypted to keys that are lost, and no change must
-/// lose them for good.
+/// Readers can use an earlier generation. But new objects must not be encrypted to lost keys, and no change
+/// may lose those keys permanently.
 #[test]
 fn keys_are_not_lost_with_a_damaged_generation() {
     let set = setting();
@@ -596,7 +598,7 @@ fn keys_are_not_lost_with_a_damaged_generation() {
             fs::remove_file(&checksum).expect("removed");
         }
         let before = files();
-        // Without a checksum, damage behind the header is known to those who read.
+        // Without a checksum, only readers detect damage after the header.
         let is_public = has_checksum || what.starts_with("garbage");
         for (keys, is_known) in [(&server, is_public), (&reader, true)] {
             let faults = set.store(keys).key_faults().expect("read");
@@ -622,7 +624,7 @@ fn keys_are_not_lost_with_a_damaged_generation() {
         fs::write(&checksum, &sum).expect("written");
     }
     assert_eq!(files(), all_files);
-    // A generation that has vanished without a trace is noticed by whoever knows its key.
+    // A generation that disappeared without a trace is detected if the configuration names its recipient.
     fs::remove_file(&newest).expect("removed");
     fs::remove_file(&checksum).expect("removed");
     let pinned = KeyOptions { recipient: rotated.recipients.first().cloned(), ..reader.clone() };
@@ -630,7 +632,7 @@ fn keys_are_not_lost_with_a_damaged_generation() {
     let error = set.store(&pinned).change_keys(&keys::Change::Rotate).expect_err("refused");
     assert_eq!(error.cause, Cause::OtherRecipient);
     fs::write(&newest, &good).expect("written");
-    // As it was before there were checksums.
+    // The state from before checksums existed.
     let made = set.store(&reader).change_keys(&keys::Change::Rotate).expect("rotated");
     assert_eq!((made.generation, made.recipients.len()), (3, 3));
     assert_eq!(made.recipients[1..], rotated.recipients);
@@ -639,7 +641,7 @@ fn keys_are_not_lost_with_a_damaged_generation() {
     set.get(&reader, 0).expect("by the newest generation");
 }
 
-/// What nobody can read hides nothing else.
+/// An unreadable object must not hide others.
 #[test]
 fn an_object_of_another_archive_is_named_and_the_others_are_exported() {
     let set = setting();
@@ -672,7 +674,7 @@ fn without_a_private_key_it_is_known_what_verify_has_found() {
     let reader = archive_with(set.path(), &set.reader);
     let last = |keys: &KeyOptions| verified::last(&archive_with(set.path(), keys)).expect("read");
     assert_eq!(last(&set.server), LastRun::None);
-    // As the first versions left it.
+    // As written by the first versions.
     let old = set.path().join("archive/verified/run-0000000001.json.age");
     fs::create_dir(set.path().join("archive/verified")).expect("a folder");
     fs::write(&old, fs::read(set.object(0)).expect("an object")).expect("written");
@@ -695,7 +697,7 @@ fn without_a_private_key_it_is_known_what_verify_has_found() {
     assert!(listing.unknown.is_empty(), "{:?}", listing.unknown);
 }
 
-/// The names of histories are not encrypted, and what is in them is.
+/// Names of histories are not encrypted, but their contents are.
 #[test]
 fn without_a_private_key_it_is_said_that_lost_timelines_are_not_known() {
     let root = tempfile::tempdir().expect("a folder");
@@ -720,7 +722,7 @@ fn without_a_private_key_it_is_said_that_lost_timelines_are_not_known() {
     fs::remove_dir_all(root.path().join("archive/wal/00000002")).expect("removed");
     assert_eq!(listed(&server), (false, vec![2], 0, None));
     assert_eq!(listed(&reader), (true, vec![], 2, None));
-    // What a run with a private key has found is known to all.
+    // The findings of a run with a private key are readable without one.
     let archive = archive_with(root.path(), &reader);
     let found = verify(&archive, VerifyOptions::default(), &|_, _| {}).expect("a list");
     verify::record(&archive, &found, false).expect("recorded");

@@ -1,4 +1,4 @@
-//! Stores that fail, lie, or change at their k-th call, for every k.
+//! Stores that fail, return wrong data, or change at their k-th call, for every k.
 
 use std::fs;
 use std::ops::Range;
@@ -27,17 +27,17 @@ use crate::watched::Watched;
 /// How the call fails.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Fault {
-    /// Nothing is done.
+    /// The call has no effect.
     Before,
-    /// It is done, and the answer is lost.
+    /// The call takes effect, but its result is lost.
     After,
-    /// Nothing is done, nor at any later call: the process is killed.
+    /// Neither this call nor any later one has an effect: the process is killed.
     Killed,
-    /// Half of what is written or read is lost, and nobody is told.
+    /// Half of the written or read bytes are lost, without an error.
     Torn,
 }
 
-/// A folder whose k-th call fails; a killed process makes no further calls.
+/// A folder whose k-th call fails. A killed process makes no further calls.
 struct Faulty {
     folder: Folder,
     calls: Arc<AtomicUsize>,
@@ -56,7 +56,7 @@ impl Faulty {
         (Archive::new(Box::new(store)), calls)
     }
 
-    /// `call` is told whether half of it is lost.
+    /// Makes a call. The argument of `call` is whether half of the bytes are lost.
     fn run<T>(&self, key: &str, call: impl FnOnce(bool) -> Result<T, StoreError>) -> Result<T, StoreError> {
         let number = self.calls.fetch_add(1, Ordering::Relaxed);
         let error = || StoreError {
@@ -115,7 +115,7 @@ impl Store for Faulty {
     }
 }
 
-/// Copies a folder with everything in it.
+/// Copies a folder and its contents.
 pub fn copy(from: &Path, to: &Path) {
     fs::create_dir_all(to).expect("a folder");
     for entry in fs::read_dir(from).expect("a folder") {
@@ -176,7 +176,7 @@ fn fail_at_every_call(is_encrypted: bool) {
                         true
                     }
                     Err(GetError::NotThere { .. }) => false,
-                    // Nothing was stored at all.
+                    // Nothing has been stored yet.
                     Err(GetError::Archive { source: ArchiveError::Missing(_), .. }) => false,
                     Err(error) => panic!("{fault:?} {fails_at}: {error}"),
                 }
@@ -204,7 +204,8 @@ fn fail_at_every_call(is_encrypted: bool) {
     }
 }
 
-/// Segments 0x20 to 0x26, of which 0x20 and 0x21 are in a pack, and 0x21 in its own object too; a backup in 0x22.
+/// Creates an archive of segments 0x20 to 0x26. 0x20 and 0x21 are in a pack, 0x21 also in its own object. A
+/// backup is in 0x22.
 pub fn half_packed(root: &Path) -> Vec<(String, Vec<u8>)> {
     let segments = log(1, 0x20, 7);
     let archive = archive_of(root, &segments[..2]);
@@ -225,17 +226,18 @@ fn log_of_backup(segment: &str) -> (String, Vec<u8>) {
     (format!("{segment}.00000028.backup"), text.into_bytes())
 }
 
-/// One run on a store of which a call fails.
+/// One run on a store with a failing call.
 struct Attempt<'a> {
     fault: Fault,
-    /// The archive with the fault, for the run, and without it, for what comes after.
+    /// The archive with the fault, for the run, and without it, for later checks.
     faulty: &'a Archive,
     good: &'a Archive,
     what: String,
 }
 
-/// Does something with a half-packed archive whose k-th call fails, for every k and fault. `run` gets the archive's segments, and says
-/// whether it reported a failure; of more than `min_calls` calls, each must have had its turn.
+/// Runs an operation on a half-packed archive whose k-th call fails, for every k and fault. `run` gets the
+/// archive's segments, and returns whether a failure was reported. The operation must make more than
+/// `min_calls` calls, and each is made to fail once.
 fn with_every_call_failing(min_calls: usize, run: impl Fn(&Attempt<'_>, &[(String, Vec<u8>)]) -> bool) {
     let master = tempfile::tempdir().expect("a folder");
     let segments = half_packed(master.path());
@@ -247,7 +249,7 @@ fn with_every_call_failing(min_calls: usize, run: impl Fn(&Attempt<'_>, &[(Strin
             copy(&master.path().join("archive"), &place);
             let (faulty, calls) = Faulty::archive(&place, fails_at, fault);
             let good = archive(root.path());
-            // What comes afterwards is done with the good one.
+            // Later checks use the archive without the fault.
             let attempt = Attempt { fault, faulty: &faulty, good: &good, what };
             let is_reported = run(&attempt, &segments);
             let calls = calls.load(Ordering::Relaxed);
@@ -272,11 +274,12 @@ fn whichever_call_of_pack_fails_every_segment_comes_back_and_the_next_run_repair
         let again = pack(good, &in_packs_of(2), &|_, _| {}).expect("packed");
         expect_all(good, segments, what);
         if *fault == Fault::Torn && !again.is_good() {
-            // The store lied when the pack was written: it is left beside its segments.
+            // The store returned wrong data when the pack was written, so the pack remains next to its
+            // segments.
             assert!(!is_clean && again.problems.len() == 1, "{what}: {again:?}");
             return true;
         }
-        // Three packs, and the last segment, of a pack that is not complete yet.
+        // Three packs, and the last segment, whose pack is not complete yet.
         assert!(again.is_good() && stored(good.store()).len() == 4, "{what}: {:?}", stored(good.store()));
         !is_clean
     });
@@ -312,7 +315,7 @@ fn whichever_call_of_get_fails_nothing_wrong_is_handed_over() {
                     Ok(()) => {
                         assert!(fs::read(&target).expect("a file") == *original, "{fault:?} {fails_at}")
                     }
-                    // Recovery must not take it for the archive's end.
+                    // Recovery must not treat this as the archive's end.
                     Err(GetError::NotThere { .. }) => panic!("{name} {fault:?} {fails_at}: not there"),
                     Err(_) => assert!(!target.exists(), "{fault:?} {fails_at}"),
                 }
@@ -327,7 +330,8 @@ fn whichever_call_of_get_fails_nothing_wrong_is_handed_over() {
     }
 }
 
-/// Does something with an archive in which another process packs everything, or prunes, before its k-th call, for every k.
+/// Runs an operation on an archive in which another process packs everything, or prunes, before the k-th
+/// call, for every k.
 fn with_packing_meanwhile(run: impl Fn(&Archive, &Path, &str)) {
     let master = tempfile::tempdir().expect("a folder");
     let segments = half_packed(master.path());
@@ -350,7 +354,7 @@ fn with_packing_meanwhile(run: impl Fn(&Archive, &Path, &str)) {
                     plan.apply(&other).expect("pruned");
                 }
                 pack_all(&other, 2);
-                // And into larger ones.
+                // Then packs into larger packs.
                 pack_all(&other, 4);
             });
             let shared = Archive::new(Box::new(watched));
@@ -414,12 +418,12 @@ fn segments_are_fetched_ahead_while_they_are_packed() {
                 let path = spool.folder().join(name);
                 while !path.exists() {
                     assert!(began.elapsed() < Duration::from_secs(20), "{what}: {name} does not come");
-                    // As a server that goes on asking.
+                    // Like a server that keeps asking.
                     std::thread::sleep(Duration::from_millis(2));
                 }
                 assert!(fs::read(&path).expect("a segment") == *original, "{what}: {name}");
             }
-            // Nothing more is asked for.
+            // No more requests follow.
             fs::remove_file(spool.folder().join("position")).expect("a note");
             fetching.join().expect("a thread").unwrap_or_else(|error| panic!("{what}: {error:?}"));
         });

@@ -1,4 +1,4 @@
-//! What other archives hold, and which of it is the archive's cluster's.
+//! Imports from other archives: only files of the archive's own cluster are accepted.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -28,7 +28,8 @@ fn import_all(archive: &Archive, source: &Path) -> Imported {
     import(archive, source, &options, &open, &|_, _| ()).expect("an import")
 }
 
-/// A folder with these files and, as neither says which cluster it is of, a history and a backup history file.
+/// Creates a folder with these files, a history and a backup history file. The latter two do not identify
+/// their cluster.
 fn source(folder: &Path, files: &[(String, Vec<u8>)]) {
     fs::create_dir_all(folder).expect("a folder");
     let texts = [HISTORY, BACKUP].map(|(name, text)| (name.to_owned(), text.to_vec()));
@@ -37,7 +38,7 @@ fn source(folder: &Path, files: &[(String, Vec<u8>)]) {
     }
 }
 
-/// Whether the archive has any history or backup history file.
+/// Returns whether the archive has any history or backup history file.
 fn has_texts(archive: &Archive) -> bool {
     let mut found = 0;
     for prefix in ["history/", "backup/"] {
@@ -46,7 +47,7 @@ fn has_texts(archive: &Archive) -> bool {
     found > 0
 }
 
-/// Why the history and the backup history file were refused, and nothing else.
+/// Expects that only the history and the backup history file were refused, for this reason.
 fn expect_texts_refused(archive: &Archive, imported: &Imported, why: &str) {
     let texts: Vec<_> = imported.refused.iter().filter(|one| one.file.contains('.')).collect();
     let names: Vec<_> = texts.iter().map(|one| one.file.as_str()).collect();
@@ -78,16 +79,16 @@ fn files_that_do_not_say_their_cluster_are_of_that_of_the_segments_beside_them()
     assert_eq!(imported.imported, 1, "{imported:?}");
     source(&none, &[]);
     expect_texts_refused(&archive, &import_all(&archive, &none), "expected a segment of the source");
-    // What is archived already says it as well as what is new.
+    // Segments that are already archived identify the cluster as well as new ones.
     let mine = root.path().join("mine");
     source(&mine, &own[..1]);
     let imported = import_all(&archive, &mine);
     assert_eq!((imported.imported, imported.present, imported.refused.len()), (2, 1, 0), "{imported:?}");
-    // It is archived: whoever offers it.
+    // They are archived now, so any source may offer them.
     assert_eq!(import_all(&archive, &none).present, 2);
 }
 
-/// The names of all clusters' segments are the same.
+/// All clusters use the same segment names.
 #[test]
 fn another_clusters_segment_of_a_name_that_is_taken_is_another_clusters() {
     let root = tempfile::tempdir().expect("a folder");
@@ -134,7 +135,7 @@ fn what_an_archiver_has_noted_of_the_cluster_counts() {
     let root = tempfile::tempdir().expect("a folder");
     let archive = archive_of(root.path(), &log(1, 0x20, 2));
     let own = archive.identity().expect("one").system_identifier.clone();
-    // Barman's home of another cluster, from which all segments were removed.
+    // Barman's home of another cluster, without any segments left.
     let server = root.path().join("barman/main");
     source(&server.join("wals"), &[]);
     fs::write(server.join("wals/xlog.db"), "").expect("a file");
@@ -143,7 +144,7 @@ fn what_an_archiver_has_noted_of_the_cluster_counts() {
     fs::write(server.join("identity.json"), format!("{{\"systemid\": \"{own}\", \"version\": \"15\"}}"))
         .expect("a file");
     assert_eq!(import_all(&archive, &server).imported, 2);
-    // A stanza of pgBackRest, whose folder of the archive's cluster is chosen.
+    // A stanza of pgBackRest, in which the folder of the archive's cluster is chosen.
     let stanza = root.path().join("pgbackrest/archive/main");
     source(&stanza.join("18-2"), &[]);
     source(&stanza.join("15-1"), &complete());

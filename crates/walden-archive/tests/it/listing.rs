@@ -1,4 +1,4 @@
-//! What is said of an archive: what is missing, which moments can be restored to, and when it was verified.
+//! Listing an archive: missing files, times to which recovery is possible, and the last verification.
 
 use std::path::Path;
 
@@ -33,7 +33,7 @@ fn push_more(archive: &Archive, root: &Path, files: &[(String, Vec<u8>)]) {
     push_all(archive, &pg_wal(root, files), files);
 }
 
-/// The history of timeline 2, which left timeline 1 in a segment.
+/// Returns the history of timeline 2, which branches off timeline 1 in a segment.
 fn history(number: u64) -> (String, Vec<u8>) {
     ("00000002.history".to_owned(), format!("1\t0/{:X}\tx\n", (number << 20) + 0x8_0000).into_bytes())
 }
@@ -49,7 +49,7 @@ fn listed(archive: &Archive) -> Listing {
     list(archive, ListOptions::default()).expect("a list")
 }
 
-/// The gaps of a listing: timeline, first and last number.
+/// Returns the gaps of a listing: timeline, first and last segment number.
 fn gaps(archive: &Archive) -> Vec<(u32, u64, u64)> {
     let size = SegmentSize::new(1 << 20).expect("a size");
     let parse = |name: &str| SegmentName::parse(name).expect("a name");
@@ -60,7 +60,8 @@ fn gaps(archive: &Archive) -> Vec<(u32, u64, u64)> {
     listed(archive).gaps().into_iter().map(gap).collect()
 }
 
-/// A range of segments, from which one on a base backup is needed, and the segments of the first and last commit.
+/// Returns a restorable range, given its first and last segment, which contain the first and last commit, and
+/// the first segment that a base backup may start in.
 fn range(first: (u32, u64), last: (u32, u64), base: Option<(u32, u64)>) -> RestorableRange {
     RestorableRange {
         first_segment: name(first.0, first.1).to_string(),
@@ -72,12 +73,12 @@ fn range(first: (u32, u64), last: (u32, u64), base: Option<(u32, u64)>) -> Resto
     }
 }
 
-/// The same on a timeline that left another one, where the last commit before that is in a segment.
+/// Adds to a range on a branched timeline the segment with the last commit before the switch.
 fn range_after(previous: u64, range: RestorableRange) -> RestorableRange {
     RestorableRange { previous_commit_time: Some(commit_time(previous)), ..range }
 }
 
-/// Commits in parts are there as far as no part before them is missing, within a segment and between segments.
+/// Commits in parts are reachable only if no earlier part is missing, within a segment and between segments.
 #[test]
 fn the_log_in_parts_ends_at_a_missing_one() {
     let root = tempfile::tempdir().expect("a folder");
@@ -102,11 +103,11 @@ fn the_log_in_parts_ends_at_a_missing_one() {
     assert_eq!(live(&archive), ("0/02200000".to_owned(), Some(problem.to_owned())));
 }
 
-/// PostgreSQL treats a missing segment as the end of the log and promotes.
+/// PostgreSQL treats a missing segment as the end of the WAL and promotes.
 #[test]
 fn a_segment_is_a_gap_if_its_timeline_continues_after_it() {
     let root = tempfile::tempdir().expect("a folder");
-    // Timeline 2 branches off in segment 26, of which timeline 1 has only the beginning.
+    // Timeline 2 branches off in segment 26, of which timeline 1 has only the start.
     let files = [log(1, 0x20, 6), vec![history(0x26)], log(2, 0x26, 3)];
     let archive = archive_of(root.path(), &files.concat());
     let target = root.path().join("segment");
@@ -128,13 +129,14 @@ fn a_segment_is_a_gap_if_its_timeline_continues_after_it() {
     remove(&archive, 1, 0x25..0x26);
     expect_gap(1, 0x25, ArchivedFile::History(2).to_string());
     expect_end(1, 0x26);
-    // The first segment of a timeline, too.
+    // This applies to the first segment of a timeline, too.
     remove(&archive, 2, 0x26..0x27);
     expect_gap(2, 0x26, name(2, 0x27).to_string());
     expect_end(3, 0x28);
 }
 
-/// PostgreSQL takes a timeline whose history it does not get for one that does not exist, and ends recovery on the one before.
+/// If PostgreSQL cannot get a timeline's history, it assumes that the timeline does not exist, and ends
+/// recovery on the previous one.
 #[test]
 fn a_missing_history_is_a_finding_and_ends_no_recovery_early() {
     let root = tempfile::tempdir().expect("a folder");
@@ -169,7 +171,7 @@ fn a_missing_history_is_a_finding_and_ends_no_recovery_early() {
         recover(Some(1)).expect("a recovery along a timeline that needs none");
         archive.store().create(&missing.key(), &kept).expect("stored");
     }
-    // Where an archive begins, nothing leads to its first timeline.
+    // An archive may start on any timeline without the WAL that leads to it.
     archive.store().remove(&ArchivedFile::History(2).key()).expect("removed");
     remove(&archive, 1, 0x20..0x28);
     assert!(found().is_empty());
@@ -186,18 +188,18 @@ fn moments_that_can_be_restored_to_end_at_gaps() {
     let ranges = [range((1, 0x20), (1, 0x24), None), range((1, 0x27), (1, 0x2B), behind)];
     assert_eq!(listed(&archive).timelines[0].restorable, ranges);
     assert_eq!(listed(&archive).restorable(), ranges);
-    // Timeline 2 goes on from 0x29: what timeline 1 has behind that is not on the way.
+    // Timeline 2 continues from 0x29, so later WAL of timeline 1 is not on its path.
     push_more(&archive, root.path(), &[vec![history(0x29)], log(2, 0x29, 5)].concat());
     let along = [range((1, 0x20), (1, 0x24), None), range((1, 0x27), (2, 0x2D), behind)];
     let listing = listed(&archive);
     assert_eq!(listing.restorable(), along);
     assert_eq!(listing.timelines[1].restorable, [range_after(0x28, range((2, 0x29), (2, 0x2D), behind))]);
-    // As long as the missing ones wait, what is archived behind them is not reached.
+    // While the missing segments wait to be archived, later ones cannot be reached.
     let waiting = || vec![name(1, 0x25), name(1, 0x26)];
     let held = holdings(&archive, &waiting).expect("holdings");
     assert_eq!((held.missing_segments, held.restorable.as_slice()), (0, &along[..1]));
     assert_eq!(held.newest_restorable, Some(commit_time(0x24)));
-    // One of them is lost: known or not, recovery does not pass it.
+    // One of them is lost. Acknowledged or not, recovery cannot pass it.
     let held = holdings(&archive, &|| vec![name(1, 0x25)]).expect("holdings");
     assert_eq!((held.missing_segments, held.restorable.as_slice()), (1, &along[..]));
     acknowledge(&archive, name(1, 0x25), name(1, 0x26), "me", "lost").expect("acknowledged");
@@ -208,7 +210,8 @@ fn moments_that_can_be_restored_to_end_at_gaps() {
         (held.oldest_restorable, held.newest_restorable),
         (Some(commit_time(0x27)), Some(commit_time(0x2D)))
     );
-    // The first segment of timeline 2 is lost as well: nothing leads from timeline 1 to the rest.
+    // The first segment of timeline 2 is lost as well, so no path leads from timeline 1 to the remaining
+    // segments.
     remove(&archive, 2, [0x29]);
     let apart =
         [along[0].clone(), range((1, 0x27), (1, 0x28), behind), range((2, 0x2A), (2, 0x2D), Some((2, 0x2A)))];
@@ -224,16 +227,17 @@ fn moments_before_a_switch_are_known_while_the_new_timeline_has_no_commit() {
         RestorableRange { last_commit_time: Some(commit_time(0x25)), ..range((1, 0x20), (2, 0x27), None) };
     assert_eq!(listed(&archive).restorable(), std::slice::from_ref(&expected));
     assert_eq!(listed(&archive).timelines[1].parent_last_commit_time, Some(commit_time(0x25)));
-    // In a pack that goes on behind the switch, too.
+    // The same applies to a pack that continues after the switch.
     let options = PackOptions { segments: Some(8), keep: 0, ..PackOptions::default() };
     assert!(pack(&archive, &options, &|_, _| {}).expect("packed").is_good());
     assert_eq!(listed(&archive).restorable(), [expected]);
 }
 
-/// A moment between the last commit before a switch and the first one behind it is reached along the new timeline.
+/// A time between the last commit before a switch and the first one after it is reached along the new
+/// timeline.
 #[test]
 fn moments_between_two_timelines_belong_to_the_later_one() {
-    // Timeline 1 ends with the segment before the switch, or goes on behind it.
+    // Timeline 1 ends with the segment before the switch, or continues after it.
     for segments in [6, 12] {
         let root = tempfile::tempdir().expect("a folder");
         let third = ("00000003.history".to_owned(), b"1\t0/2680000\tx\n2\t0/2880000\tx\n".to_vec());
@@ -249,13 +253,13 @@ fn moments_between_two_timelines_belong_to_the_later_one() {
         let [first, second, third] = listing.timelines.as_slice() else { panic!("{listing:?}") };
         let last = 0x20 + segments - 1;
         assert_eq!(first.restorable, [range((1, 0x20), (1, last), None)]);
-        // Nothing was committed on timeline 2: the last commit before timeline 3 is one of timeline 1.
+        // Nothing was committed on timeline 2, so the last commit before timeline 3 is on timeline 1.
         assert_eq!(second.restorable[0].moments(), None);
         assert_eq!(second.restorable[0].previous_commit_time, Some(commit_time(0x25)));
         assert_eq!(third.restorable, [range_after(0x25, range((3, 0x28), (3, 0x2A), None))]);
         assert_eq!(third.restorable[0].moments(), Some((commit_time(0x25), commit_time(0x2A))));
         assert_eq!(listing.restorable(), [range((1, 0x20), (3, 0x2A), None)]);
-        // Recovery does as the list says.
+        // Recovery agrees with the listing.
         let recover = |timeline, moment| {
             recovery_to(&archive, RecoveryStart::Segment(name(1, 0x20)), Some(timeline), moment)
         };
@@ -298,7 +302,7 @@ fn what_backup_history_files_say_is_listed_as_it_was_written() {
         is_incremental: false,
     };
     assert_eq!(described().base_backups, [said, empty.clone()]);
-    // One that cannot be read is named all the same.
+    // An unreadable backup history file is still listed.
     cut(root.path(), &backup(0x22));
     let listing = described();
     assert_eq!((listing.backups.len(), listing.base_backups.as_slice()), (2, &[empty][..]));
@@ -306,7 +310,8 @@ fn what_backup_history_files_say_is_listed_as_it_was_written() {
     assert_eq!(listing.unreadable.iter().map(|one| one.object.as_str()).collect::<Vec<_>>(), [key]);
 }
 
-/// The old primary lives on after a failover. After recovery to a moment, the timeline that was left ended before.
+/// The old primary continues after a failover, which the listing must report. After recovery to a time, the
+/// abandoned timeline ended earlier.
 #[test]
 fn a_timeline_that_is_written_to_after_it_was_left_is_known() {
     for (segments, is_diverging) in [(6, false), (8, false), (9, true), (12, true)] {
@@ -347,12 +352,12 @@ fn of_an_archive_with_many_gaps_few_summaries_are_read() {
     assert!(ranges[39].commit_times().is_some());
 }
 
-/// The clock of a server was ahead for some time, and was set back.
+/// The clock of a server was ahead for some time, and was then set back.
 #[test]
 fn commit_times_that_go_back_are_listed() {
     let root = tempfile::tempdir().expect("a folder");
     let mut files = log(1, 0x20, 40);
-    // Forty files have samples from every second one.
+    // With forty files, every second one is sampled.
     files[2] = log_at(1, 0x22, commit_time(0x60));
     let archive = archive_of(root.path(), &files);
     assert!(listed(&archive).timelines[0].times_go_back.is_empty(), "not asked for");
@@ -379,7 +384,7 @@ fn a_timeline_that_was_pruned_lacks_nothing_at_its_beginning() {
     let files = [log(1, 0x20, 24), vec![history(0x2D)], log(2, 0x2D, 12)].concat();
     let archive = archive_of(root.path(), &files);
     assert_eq!(gaps(&archive), []);
-    // Wherever it is cut: before, at and behind the switch.
+    // Prunes at each position: before, at and after the switch.
     for cut in [0x2B, 0x2C, 0x2D, 0x2E, 0x32] {
         let rule = Rule::OlderThanSegment(name(1, cut));
         let done = plan(&archive, &rule, Vec::new()).expect("a plan").apply(&archive).expect("applied");
@@ -389,7 +394,7 @@ fn a_timeline_that_was_pruned_lacks_nothing_at_its_beginning() {
         assert_eq!(verified.gaps, [], "{cut:X}");
     }
     let timeline = &listed(&archive).timelines[1];
-    // Base backups of timeline 1 ended before the switch, and their WAL is gone.
+    // Base backups of timeline 1 ended before the switch, and their WAL was removed.
     assert_eq!(timeline.restorable, [range((2, 0x32), (2, 0x38), Some((2, 0x32)))]);
 }
 
@@ -407,15 +412,16 @@ fn what_is_missing_at_a_switch_is_found() {
     let archive = archive_of(root.path(), &files);
     remove(&archive, 2, [0x2D, 0x2E]);
     assert_eq!(gaps(&archive), [(2, 0x2D, 0x2E)]);
-    // The last segments of the timeline that was left, too, and all that it has behind the switch.
+    // The last segments of the abandoned timeline are missing, too, and all of its segments after the switch.
     remove(&archive, 1, [0x2B, 0x2C].into_iter().chain(0x2D..0x38));
     assert_eq!(gaps(&archive), [(1, 0x2B, 0x2C), (2, 0x2D, 0x2E)]);
-    // With nothing left from before the switch, the archive begins behind it.
+    // Without any segment from before the switch, the archive starts after it.
     remove(&archive, 1, 0x20..0x2B);
     assert_eq!(gaps(&archive), []);
 }
 
-/// After two promotions within one segment, the timeline between them has no complete segment, and a backup from before is as good.
+/// After two promotions within one segment, the intermediate timeline has no complete segment, but an earlier
+/// backup can still be used.
 #[test]
 fn backups_from_before_two_promotions_within_a_segment_count() {
     let root = tempfile::tempdir().expect("a folder");
@@ -432,14 +438,15 @@ fn backups_from_before_two_promotions_within_a_segment_count() {
     assert_eq!(listing.timelines[3].restorable, [range_after(0x26, range((4, 0x27), (4, 0x29), None))]);
     assert_eq!(listing.restorable(), [range((1, 0x20), (4, 0x29), None)]);
     assert_eq!(gaps(&archive), []);
-    // Where a segment before them is missing, a later backup is needed.
+    // If an earlier segment is missing, a later backup is required.
     remove(&archive, 1, [0x23]);
     assert_eq!(listed(&archive).timelines[3].restorable[0].base_backup_from, Some(name(1, 0x24).to_string()));
     remove(&archive, 2, [0x26]);
     assert_eq!(listed(&archive).timelines[3].restorable[0].base_backup_from, Some(name(4, 0x27).to_string()));
 }
 
-/// A backup history file is archived after the segment in which the backup starts.
+/// A backup history file is archived after the segment in which the backup starts, so it shows that this
+/// segment existed.
 #[test]
 fn an_end_that_is_lost_is_known_by_a_backup() {
     let root = tempfile::tempdir().expect("a folder");
@@ -457,23 +464,25 @@ fn an_end_that_is_lost_is_known_by_a_backup() {
         assert!(matches!(&error, GetError::Gap { later, .. } if *later == backup.0), "{error}");
     }
     assert!(matches!(ask(0x25), GetError::NotThere { .. }));
-    // Where a timeline was left in this segment, a later one has it.
+    // If a timeline branched off in this segment, the new timeline has it.
     push_more(&archive, root.path(), &[history(0x24)]);
     assert!(matches!(ask(0x24), GetError::NotThere { .. }));
 }
 
-/// The timelines of these tests do not follow each other record by record.
+/// Returns options without the check of records across segments: the timelines of these tests are not
+/// connected record by record.
 fn fast() -> VerifyOptions {
     VerifyOptions { fast: true, ..VerifyOptions::default() }
 }
 
-/// Timelines 1, 2 and 3, each of which left the one before it.
+/// Returns timelines 1, 2 and 3, each of which branches off the previous one.
 fn three_timelines() -> Vec<(String, Vec<u8>)> {
     let third = ("00000003.history".to_owned(), b"1\t0/2680000\tx\n2\t0/2880000\tx\n".to_vec());
     [log(1, 0x20, 8), vec![history(0x26)], log(2, 0x26, 4), vec![third], log(3, 0x28, 3)].concat()
 }
 
-/// Nothing of a timeline is left that the log leads over: its history, or that of the next one, shows what was in it.
+/// All segments of a timeline on the path are lost. Its history, or that of the next timeline, shows which
+/// are missing.
 #[test]
 fn a_timeline_that_is_lost_as_a_whole_is_missing() {
     let root = tempfile::tempdir().expect("a folder");
@@ -506,10 +515,10 @@ fn a_timeline_that_is_lost_as_a_whole_is_missing() {
     assert_eq!(listed(&archive).restorable(), apart);
     acknowledge(&archive, name(2, 0x26), name(2, 0x27), "me", "lost").expect("acknowledged");
     assert_eq!(missing(), (lost.clone(), [0, 0], Vec::new(), 0, 2));
-    // Its history is lost, too.
+    // The timeline's history is lost, too.
     archive.store().remove(&ArchivedFile::History(2).key()).expect("removed");
     assert_eq!(gaps(&archive), lost);
-    // Pruned from behind it on, the archive begins on the next timeline.
+    // After pruning all earlier segments, the archive starts on the next timeline.
     let rule = Rule::OlderThanSegment(name(1, 0x28));
     plan(&archive, &rule, Vec::new()).expect("a plan").apply(&archive).expect("applied");
     assert_eq!(gaps(&archive), []);
@@ -524,7 +533,7 @@ fn an_archive_that_begins_on_a_later_timeline_lacks_none_before_it() {
     remove(&archive, 2, 0x26..0x2A);
     assert_eq!(gaps(&archive), []);
     assert_eq!(listed(&archive).restorable(), [range((3, 0x28), (3, 0x2A), None)]);
-    // What timeline 1 has behind the switch does not lead to the others.
+    // Later WAL of timeline 1 does not lead to the other timelines.
     push_more(&archive, root.path(), &log(1, 0x27, 4));
     assert_eq!(gaps(&archive), []);
 }
@@ -544,13 +553,14 @@ fn base_backups_whose_first_segment_is_missing_are_known() {
             listing.backups_without_start.into_iter().map(|one| (one.backup, one.is_acknowledged)).collect();
         (without, verified.is_good())
     };
-    // The segment in which timeline 1 was left is one of timeline 2.
+    // The segment in which timeline 1 was abandoned exists on timeline 2.
     assert_eq!(without(), (Vec::new(), true));
     remove(&archive, 1, [0x23]);
     assert_eq!(without(), (vec![(backup(0x23), false)], false));
     acknowledge(&archive, name(1, 0x23), name(1, 0x23), "me", "lost").expect("acknowledged");
     assert_eq!(without(), (vec![(backup(0x23), true)], true));
-    // Where an archive begins, no segment is missing, but its base backups are of no use.
+    // At the archive's start no segment counts as missing, but base backups without their segments are
+    // unusable.
     remove(&archive, 1, [0x20, 0x21, 0x22]);
     assert_eq!(without(), (vec![(backup(0x21), false), (backup(0x23), true)], false));
     // All segments are lost.
@@ -560,7 +570,8 @@ fn base_backups_whose_first_segment_is_missing_are_known() {
     assert_eq!(without(), (all, false));
 }
 
-/// A timeline that was left in the segment in which it begins has no segment, and the next one follows what was there before it.
+/// A timeline that starts and is abandoned within one segment has no segment of its own. The next timeline
+/// continues the one before it.
 #[test]
 fn a_pack_that_stays_keeps_the_beginning_of_timelines_behind_one_without_segments() {
     let root = tempfile::tempdir().expect("a folder");
@@ -584,9 +595,9 @@ fn a_pack_that_stays_keeps_the_beginning_of_the_timeline_that_left_it() {
     push_more(&archive, root.path(), &[vec![history(0x22)], log(2, 0x22, 14)].concat());
     let rule = Rule::OlderThanSegment(name(1, 0x28));
     let done = plan(&archive, &rule, Vec::new()).expect("a plan").apply(&archive).expect("applied");
-    // The pack of 0x20 to 0x2F is needed from 0x28 on.
+    // The pack of 0x20 to 0x2F is needed for 0x28 and later.
     assert_eq!((done.removed_objects, gaps(&archive).len()), (0, 0));
-    // Without it, timeline 2 can be cut.
+    // Without it, timeline 2 can be pruned.
     let rule = Rule::OlderThanSegment(name(1, 0x30));
     let done = plan(&archive, &rule, Vec::new()).expect("a plan").apply(&archive).expect("applied");
     assert_eq!((done.removed_objects, gaps(&archive).len()), (15, 0));
@@ -615,7 +626,8 @@ fn acknowledged_gaps_do_not_trouble_prune_and_export() {
     assert_eq!((selections.each_ref().map(missing), warnings()), ([1, 1, 1], 1));
     acknowledge(&archive, name(1, 0x27), name(1, 0x27), "me", "lost").expect("acknowledged");
     assert_eq!((selections.each_ref().map(missing), warnings()), ([0, 0, 0], 0));
-    // What is missing across a switch is named on each timeline, and is new beside what is known.
+    // Missing segments around a switch are reported on each timeline, and are new in addition to the
+    // acknowledged ones.
     remove(&archive, 1, [0x29]);
     remove(&archive, 2, [0x2A]);
     let gaps = Plan::of(&archive, &selections[1]).expect("a plan").gaps;
@@ -625,7 +637,7 @@ fn acknowledged_gaps_do_not_trouble_prune_and_export() {
     assert_eq!(new, [alone(1, 0x29), alone(2, 0x2A)]);
 }
 
-/// A run that ended in 2099, by its clock.
+/// Returns a run that ended in 2099, according to its clock.
 fn future() -> VerifiedAt {
     VerifiedAt {
         time: 4_102_444_799_000_000,
@@ -647,7 +659,7 @@ fn a_run_of_verify_with_a_clock_ahead_hides_no_later_one() {
         let json = serde_json::to_vec(&future()).expect("JSON");
         archive.store().create(key, &json).expect("created");
     };
-    // What was written before keys had numbers is read.
+    // Results written before keys had numbers can be read.
     write("verified/20991231235959000000.json");
     assert_eq!(verified::last(&archive).expect("read"), LastRun::Found(future()));
     let key = ArchivedFile::Segment(name(1, 0x21)).key();
@@ -658,11 +670,11 @@ fn a_run_of_verify_with_a_clock_ahead_hides_no_later_one() {
         verified::last(&archive).expect("read").found().expect("a run")
     };
     assert_eq!(run().damaged, 1);
-    // The same of one with a number: it is the last one until the next one is.
+    // The same with a numbered result: it is the last one until the next run.
     write("verified/run-0000000002.json");
     assert_eq!(verified::last(&archive).expect("read"), LastRun::Found(future()));
     assert_eq!(run().damaged, 1);
-    // Old ones go, whatever their times.
+    // Old results are removed, whatever their times.
     for _ in 0..20 {
         run();
     }
@@ -672,7 +684,7 @@ fn a_run_of_verify_with_a_clock_ahead_hides_no_later_one() {
     assert_eq!((keys.len(), keys[0].as_str()), (16, "verified/run-0000000008.json"));
 }
 
-/// A file system that is not mounted is no archive in which all is well.
+/// A file system that is not mounted must not look like a healthy archive.
 #[test]
 fn where_there_is_no_archive_nothing_is_said_of_what_it_holds() {
     let root = tempfile::tempdir().expect("a folder");
@@ -687,7 +699,7 @@ fn where_there_is_no_archive_nothing_is_said_of_what_it_holds() {
     assert_eq!((held.segments, held.system_identifier), (0, None));
 }
 
-/// A server removes what is acknowledged, and nothing reads an archive that does not say whose it is.
+/// A server removes acknowledged files, but an archive without its identity cannot be read.
 #[test]
 fn without_archive_json_nothing_is_acknowledged() {
     let root = tempfile::tempdir().expect("a folder");
@@ -702,7 +714,7 @@ fn without_archive_json_nothing_is_acknowledged() {
     }
 }
 
-/// Cuts an object, as a full disk or a broken copy does.
+/// Truncates an object, as a full disk or an incomplete copy would.
 fn cut(root: &Path, file: &str) -> std::path::PathBuf {
     let key = ArchivedFile::parse(file).expect("a name").key();
     let path = root.join("archive").join(key);
@@ -722,7 +734,7 @@ fn a_damaged_object_is_a_finding_and_its_file_is_archived_again_once_it_is_moved
     let unreadable: Vec<&str> = listing.unreadable.iter().map(|one| one.object.as_str()).collect();
     let keys = ["00000002.history", last].map(|name| ArchivedFile::parse(name).expect("a name").key());
     assert_eq!(unreadable, keys, "{listing:?}");
-    // What the others say is not lost.
+    // The other objects' information is still available.
     let timeline = &listing.timelines[0];
     assert_eq!((timeline.segments, timeline.last_commit_time), (4, Some(commit_time(0x22))));
     let all = ListOptions { all_summaries: true, ..ListOptions::default() };
@@ -746,7 +758,7 @@ fn a_damaged_object_is_a_finding_and_its_file_is_archived_again_once_it_is_moved
     );
 }
 
-/// An object without a byte is there: whoever asks for its file must not be told that the archive has none, and recovery end there.
+/// An empty object exists: its file must not be reported as missing, which would end recovery.
 #[test]
 fn an_empty_object_is_damaged_and_not_missing() {
     for is_packed in [false, true] {
@@ -797,7 +809,7 @@ fn an_empty_object_is_damaged_and_not_missing() {
     }
 }
 
-/// Nothing after the newest segment shows that it is missing, but `verify` has found it before.
+/// No later file shows that the newest segments are missing, but `verify` found them before.
 #[test]
 fn newest_segments_that_disappeared_after_a_verification_are_missing() {
     let root = tempfile::tempdir().expect("a folder");
@@ -811,7 +823,7 @@ fn newest_segments_that_disappeared_after_a_verification_are_missing() {
         let key = ArchivedFile::parse(name).expect("a name").key();
         archive.store().remove(&key).expect("removed");
     }
-    // Also after a run that found them missing.
+    // This still holds after a run that found them missing.
     for _ in 0..2 {
         let listing = list(&archive, ListOptions::default()).expect("a list");
         let gaps = listing.gaps();

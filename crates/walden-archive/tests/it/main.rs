@@ -1,4 +1,4 @@
-//! The archive as its users see it, on real segments.
+//! Tests the archive through its public interface, with real segments.
 
 mod against;
 mod check;

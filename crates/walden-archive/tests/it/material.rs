@@ -1,4 +1,4 @@
-//! Real segments of PostgreSQL 14 to 18, and stores that fail.
+//! Real segments of PostgreSQL 14 to 18, generated ones, and archives of them.
 
 use std::fs;
 use std::io::Read;
@@ -15,7 +15,7 @@ use walden_format::rmgr::rmid;
 use walden_format::version::Major;
 use walden_testing::writer::LogWriter;
 
-/// The segments of a version: names and bytes, consecutive.
+/// Returns the consecutive segments of a version: names and bytes.
 pub fn segments(version: &str) -> Vec<(String, Vec<u8>)> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/golden").join(version);
     let mut found: Vec<_> = fs::read_dir(&folder)
@@ -34,14 +34,14 @@ pub fn segments(version: &str) -> Vec<(String, Vec<u8>)> {
     found
 }
 
-/// Consecutive segments that a server would archive: complete ones.
+/// Returns consecutive segments that a server would archive: complete ones.
 pub fn complete() -> Vec<(String, Vec<u8>)> {
     let mut found = segments("18.6");
     found.truncate(2);
     found
 }
 
-/// A server's pg_wal with these segments, all ready to be archived.
+/// Creates a server's pg_wal with these segments, all ready to be archived.
 pub fn pg_wal(root: &Path, segments: &[(String, Vec<u8>)]) -> PathBuf {
     let wal = root.join("pg_wal");
     fs::create_dir_all(wal.join("archive_status")).expect("a folder");
@@ -52,35 +52,36 @@ pub fn pg_wal(root: &Path, segments: &[(String, Vec<u8>)]) -> PathBuf {
     wal
 }
 
-/// After so long it is known of a file whether it was written to since.
+/// Time after which a file's modification time shows whether it was written to later.
 pub const SETTLED: Duration = Duration::from_millis(3100);
 
-/// An archive in a folder.
+/// Creates an archive in a folder.
 pub fn archive(root: &Path) -> Archive {
     let archive = Archive::new(Box::new(Folder::new(root.join("archive"))));
     archive.found().expect("an archive");
     archive
 }
 
-/// Microseconds from 1970 to 2000, from where PostgreSQL counts.
+/// Microseconds from 1970 to 2000, PostgreSQL's epoch.
 const POSTGRES_EPOCH: i64 = 946_684_800_000_000;
 
-/// The moment of the only commit in a segment of [`log`], in microseconds since 1970.
+/// Returns the time of the only commit in a segment of [`log`], in microseconds since 1970.
 pub fn commit_time(number: u64) -> i64 {
     POSTGRES_EPOCH + number as i64 * 3_600_000_000
 }
 
-/// Consecutive segments of 1 MB of a timeline: numbers from `first` on, each with a commit, ended by a switch.
+/// Returns consecutive segments of 1 MB on a timeline, numbered from `first`, each with a commit and a switch
+/// at its end.
 pub fn log(timeline: u32, first: u64, count: u64) -> Vec<(String, Vec<u8>)> {
     log_with(timeline, first, count, &|number| Some(commit_time(number)))
 }
 
-/// One segment with a commit at this time.
+/// Returns a segment with a commit at this time.
 pub fn log_at(timeline: u32, number: u64, time: i64) -> (String, Vec<u8>) {
     log_with(timeline, number, 1, &|_| Some(time)).remove(0)
 }
 
-/// The same without commits.
+/// Like [`log`], but without commits.
 pub fn log_without_commits(timeline: u32, first: u64, count: u64) -> Vec<(String, Vec<u8>)> {
     log_with(timeline, first, count, &|_| None)
 }
@@ -98,7 +99,7 @@ fn log_with(
     let size = writer.info.segment_size;
     for number in first..first + count {
         for part in 0..20 {
-            // XLOG_NOOP with some text.
+            // An XLOG_NOOP record with some text.
             let text = format!("what segment {number} says in part {part} of it").repeat(8);
             writer.main_data(rmid::XLOG, 0x20, text.as_bytes());
         }
@@ -113,7 +114,7 @@ fn log_with(
         .collect()
 }
 
-/// Archives files of a server's pg_wal, the first of which is asked for.
+/// Archives files of a server's pg_wal, each by a separate call.
 pub fn push_all(archive: &Archive, wal: &Path, files: &[(String, Vec<u8>)]) {
     let options = PushOptions { look_ahead: 0, ..PushOptions::default() };
     for (name, _) in files {
@@ -121,14 +122,14 @@ pub fn push_all(archive: &Archive, wal: &Path, files: &[(String, Vec<u8>)]) {
     }
 }
 
-/// An archive in a folder, with these segments in it.
+/// Creates an archive in a folder, with these segments.
 pub fn archive_of(root: &Path, segments: &[(String, Vec<u8>)]) -> Archive {
     let archive = archive(root);
     push_all(&archive, &pg_wal(root, segments), segments);
     archive
 }
 
-/// Asserts that the archive gives each of these files, byte for byte.
+/// Expects that the archive returns each of these files exactly.
 pub fn expect_all(archive: &Archive, files: &[(String, Vec<u8>)], what: &str) {
     let target = tempfile::tempdir().expect("a folder");
     for (name, original) in files {
@@ -141,7 +142,7 @@ pub fn expect_all(archive: &Archive, files: &[(String, Vec<u8>)], what: &str) {
     }
 }
 
-/// The segments and packs of a store, as the last part of their keys.
+/// Returns the segments and packs of a store, as the last part of their keys.
 pub fn stored(store: &dyn Store) -> Vec<String> {
     let mut found = Vec::new();
     store
@@ -154,7 +155,7 @@ pub fn stored(store: &dyn Store) -> Vec<String> {
     found
 }
 
-/// The files below a folder that are no objects: what somebody left behind.
+/// Returns temporary files left below a folder.
 pub fn leftovers(folder: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for entry in fs::read_dir(folder).into_iter().flatten().map(|entry| entry.expect("an entry")) {
@@ -173,7 +174,7 @@ pub struct User {
     pub identity: PathBuf,
 }
 
-/// Makes a user.
+/// Creates a user.
 pub fn user(root: &Path, name: &str) -> User {
     let pair = keys::generate();
     let identity = root.join(format!("{name}.key"));
@@ -181,7 +182,7 @@ pub fn user(root: &Path, name: &str) -> User {
     User { recipient: pair.recipient, identity }
 }
 
-/// Makes the archive of [`archive`] an encrypted one that a user can read; what a server knows of it, and what the user does.
+/// Creates an [`archive`] encrypted for a user. Returns the keys of a server, and those of the user.
 pub fn encrypt(root: &Path, user: &User) -> (KeyOptions, KeyOptions) {
     let store = Encrypted::new(Box::new(Folder::new(root.join("archive"))), KeyOptions::default());
     archive(root);
@@ -192,7 +193,7 @@ pub fn encrypt(root: &Path, user: &User) -> (KeyOptions, KeyOptions) {
     (server, reader)
 }
 
-/// An encrypted archive in a folder.
+/// Opens an encrypted archive in a folder.
 pub fn archive_with(root: &Path, keys: &KeyOptions) -> Archive {
     Archive::with_keys(Box::new(Folder::new(root.join("archive"))), keys.clone())
 }

@@ -1,4 +1,5 @@
-//! Objects of whoever can write to the store: small ones that decode to far more than a file of the archive has.
+//! Malicious objects, by someone with write access to the store: small ones that decode to far more than any
+//! archived file.
 
 use std::fs;
 use std::io::Cursor;
@@ -16,7 +17,7 @@ use walden_format::lsn::SegmentName;
 
 use crate::material::{archive_of, leftovers, log};
 
-/// Puts an object in the place of a file's, which is undamaged and has so many bytes of content.
+/// Replaces a file's object by an intact one with this many bytes of content.
 fn replace(root: &Path, name: &str, bytes: usize) {
     let mut writer = Writer::new(Vec::new(), WriteOptions::with_level(FileForm::Segment, 3));
     let meta = Meta { name: name.as_bytes().to_vec(), ..Meta::default() };
@@ -29,7 +30,7 @@ fn replace(root: &Path, name: &str, bytes: usize) {
     fs::write(path, object).expect("an object");
 }
 
-/// What keeps a file from being handed over. Nothing is left of it.
+/// Expects that a file is refused, and that nothing remains of it. Returns the error.
 fn refused(archive: &Archive, root: &Path, name: &str) -> String {
     let target = root.join("RECOVERYXLOG");
     let got = get(archive, ArchivedFile::parse(name).expect("a name"), &target);
@@ -65,7 +66,7 @@ fn no_object_decodes_to_more_than_its_file_can_have() {
     let failed = walden_source::error_text(&failed);
     assert!(failed.contains(name) && failed.contains("expected at most 1048576 bytes"), "{failed}");
     assert!(!spool.folder().join(name).exists() && leftovers(root.path()).is_empty());
-    // Of histories it is known without the archive's own size.
+    // The limit for histories does not depend on the archive's segment size.
     let history = "00000002.history";
     replace(root.path(), history, 2 << 20);
     assert!(refused(&archive, root.path(), history).contains("expected at most 1048576 bytes"));

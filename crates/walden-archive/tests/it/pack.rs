@@ -1,4 +1,4 @@
-//! Segments in packs: what is packed, what is there at any moment, and what is read from packs.
+//! Packs: which segments are packed, which objects exist at any time, and reading from packs.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -49,7 +49,7 @@ fn packs_take_the_place_of_segments_and_everything_comes_back() {
     assert_eq!((done.segments, done.objects_before, done.objects_after), (13, 20, Some(9)));
     assert!(done.bytes_after.expect("bytes") < done.bytes_before);
     expect_all(&archive, &segments, "packed");
-    // What lists and searches by time say is the same, without decoding anything.
+    // Lists and searches by time return the same, without decoding anything.
     let after = list(&archive, all).expect("a list");
     let (mut expected, found) = (before.timelines[0].clone(), after.timelines[0].clone());
     (expected.stored_bytes, expected.objects) = (found.stored_bytes, found.objects);
@@ -72,7 +72,7 @@ fn what_is_young_by_its_commits_stays_and_a_clock_that_was_set_does_no_harm() {
     assert_eq!(packed(&archive, &before(commit_time(0x0F))).segments, 0);
     assert_eq!(packed(&archive, &before(commit_time(0x18) - 1)).segments, 8);
     assert_eq!(packed(&archive, &before(commit_time(0x1A))).segments, 0);
-    // A clock far in the future: all is old.
+    // With a clock far in the future, all segments are old.
     assert_eq!(packed(&archive, &before(i64::MAX)).segments, 8);
     expect_all(&archive, &segments, "packed");
 }
@@ -88,7 +88,7 @@ fn a_packed_segment_is_pushed_again_only_if_it_is_the_same() {
     assert!(again.asked.expect("archived").was_there);
     assert!(again.others.iter().all(|other| other.as_ref().expect("archived").was_there));
     assert_eq!(stored(archive.store()).len(), 1);
-    // Another content, although as valid as the first.
+    // Different content that is equally valid.
     let other = log(1, 11, 1).swap_remove(0).1;
     assert_ne!(other, segments[3].1);
     fs::write(wal.join(&segments[3].0), &other).expect("a segment");
@@ -126,7 +126,7 @@ fn a_packed_segment_that_cannot_be_read_is_not_acknowledged() {
     }
 }
 
-/// An interrupted run leaves segments twice: recovery needs one of the two.
+/// An interrupted run leaves segments twice. Recovery needs only one of the two.
 #[test]
 fn a_segment_whose_own_object_is_damaged_comes_out_of_its_pack() {
     let root = tempfile::tempdir().expect("a folder");
@@ -142,7 +142,7 @@ fn a_segment_whose_own_object_is_damaged_comes_out_of_its_pack() {
         fs::write(&own, bad).expect("an object");
         expect_all(&archive, &segments, "beside a damaged object");
     }
-    // Of one that is damaged in both, nothing is handed over.
+    // If a segment is damaged in both, nothing is returned.
     fs::write(&pack, b"").expect("a pack");
     let target = root.path().join("target");
     let error = get(&archive, file, &target).expect_err("nothing to hand over");
@@ -160,7 +160,8 @@ fn what_an_interrupted_run_left_twice_is_compared_and_removed() {
         .map(|(name, _)| (folder.join(format!("{name}.wlz")), fs::read(folder.join(format!("{name}.wlz")))))
         .collect();
     packed(&archive, &options(4, 0));
-    // Killed before the segments' own objects were removed; and packs of another size were asked for before.
+    // The run was killed before it removed the segments' own objects, and earlier runs used another pack
+    // size.
     for (path, bytes) in &copies {
         fs::write(path, bytes.as_ref().expect("an object")).expect("an object");
     }
@@ -173,7 +174,7 @@ fn what_an_interrupted_run_left_twice_is_compared_and_removed() {
     assert_eq!((done.tidied.len(), done.segments), (8, 8));
     assert_eq!(stored(archive.store()).len(), 3);
     expect_all(&archive, &segments, "tidied");
-    // A pack within a larger one.
+    // A pack that is contained in a larger one.
     let small =
         fs::read(folder.join("000000010000000000000020-000000010000000000000023.wpk")).expect("a pack");
     let elsewhere = tempfile::tempdir().expect("a folder");
@@ -205,7 +206,7 @@ fn a_damaged_pack_never_costs_a_segment() {
         fs::write(&path, &bad).expect("a pack");
         let found = pack(&archive, &options(8, 0), &|_, _| {}).expect("a report");
         assert!(single(5).exists());
-        // A summary frame's damage is of no matter to the segments.
+        // Damage of a summary frame does not affect the segments.
         assert!(found.problems.len() == 1 || found.tidied.is_empty(), "byte {at}: {found:?}");
         expect_all(&archive, &segments[5..6], "beside a damaged pack");
         for (name, original) in &segments {
@@ -219,7 +220,7 @@ fn a_damaged_pack_never_costs_a_segment() {
         let verified = verify(&archive, VerifyOptions::default(), &|_, _| {}).expect("a list");
         assert!(!verified.is_good(), "byte {at}");
     }
-    // Two contents under one name: both are kept, and it is reported.
+    // If two contents have the same name, both are kept, and the conflict is reported.
     fs::write(&path, &good).expect("a pack");
     let elsewhere = tempfile::tempdir().expect("a folder");
     let mut other = segments.clone();
@@ -246,7 +247,7 @@ fn a_pack_ends_early_where_memory_does() {
     let done = packed(&archive, &short);
     assert!(done.packs.len() > 1 && done.segments == 12, "{done:?}");
     expect_all(&archive, &segments, "in short packs");
-    // Less than anything can be coded with is an error that changes nothing.
+    // A limit below the minimum for coding is an error that changes nothing.
     let other = log(1, 0x30, 12);
     push_all(&archive, &pg_wal(root.path(), &other), &other);
     let nothing = PackOptions { memory: Some(1 << 20), ..options(12, 0) };
@@ -286,7 +287,8 @@ fn recovery_gets_every_segment_in_order_while_they_are_packed_and_pruned_behind_
     let lock = spool.lock().expect("a lock").expect("no other process");
     let ahead = PrefetchOptions { segments: 12, threads: 2, idle: Duration::from_secs(2) };
     let target = root.path().join("RECOVERYXLOG");
-    // As the first `get` does before it starts the process that fetches: that one ends if there is nothing to be ahead of.
+    // The first `get` does this before it starts the prefetching process, which would otherwise end
+    // immediately.
     let Some(ArchivedFile::Segment(first)) = ArchivedFile::parse(&segments[0].0) else { panic!("a segment") };
     spool.note(first).expect("a note");
     std::thread::scope(|scope| {
@@ -300,7 +302,8 @@ fn recovery_gets_every_segment_in_order_while_they_are_packed_and_pruned_behind_
         for (name, original) in &segments {
             let Some(ArchivedFile::Segment(segment)) = ArchivedFile::parse(name) else { panic!("{name}") };
             spool.note(segment).expect("a note");
-            // As long as replay of the segment before may take; how much is fetched in it depends on the machine.
+            // Replay of the previous segment may take this long. How much is fetched meanwhile depends on the
+            // machine.
             let began = Instant::now();
             let mut is_ready = spool.take(segment, &target).expect("the spool");
             while !is_ready && began.elapsed() < Duration::from_secs(1) {
@@ -356,14 +359,15 @@ fn an_archive_that_is_not_there_is_none_to_pack() {
     assert!(matches!(missing, Err(ArchiveError::Missing(_))), "{missing:?}");
     let made = archive(root.path());
     assert!(matches!(run(&made), Err(ArchiveError::Empty(_))));
-    // What says whose it is was lost, and not what it is about.
+    // The archive's identity was lost, but not its objects.
     push_all(&made, &pg_wal(root.path(), &complete()), &complete());
     fs::remove_file(root.path().join("archive/archive.json")).expect("a file");
     let lost = run(&archive(root.path()));
     assert!(matches!(lost, Err(ArchiveError::Identity { .. })), "{lost:?}");
 }
 
-/// Lists and searches by time rely on summaries, which checksums of what is stored say nothing of.
+/// Lists and searches by time rely on summaries, whose agreement with the segment is not covered by checksums
+/// of stored bytes.
 #[test]
 fn a_summary_that_says_something_else_than_its_segment_is_damage() {
     let root = tempfile::tempdir().expect("a folder");
@@ -386,7 +390,7 @@ fn a_summary_that_says_something_else_than_its_segment_is_damage() {
         finding.object.clone()
     };
     assert_eq!(damaged(), file.key());
-    // A pack takes the summaries over as they are.
+    // A pack copies the summaries unchanged.
     packed(&archive, &options(4, 0));
     assert!(damaged().ends_with(".wpk"));
     expect_all(&archive, &segments, "packed");

@@ -1,4 +1,5 @@
-//! What lies ready for recovery: until when it counts, when it goes, and what waiting at the archive's end costs.
+//! Prefetched segments: how long they are valid, when they are removed, and the cost of waiting at the
+//! archive's end.
 
 use std::fs;
 use std::path::Path;
@@ -17,7 +18,7 @@ fn name(text: &str) -> SegmentName {
     SegmentName::parse(text).expect("a name")
 }
 
-/// A standby's data directory: what lies ready stays there when nothing was asked for some time.
+/// Creates a standby's data directory, in which prefetched segments stay after a period without requests.
 fn standby(root: &Path) -> std::path::PathBuf {
     let wal = root.join("data/pg_wal");
     fs::create_dir_all(&wal).expect("a folder");
@@ -25,7 +26,7 @@ fn standby(root: &Path) -> std::path::PathBuf {
     wal
 }
 
-/// Fetches what comes after a segment, until nothing was asked for so long.
+/// Prefetches the segments after the given one, until `idle` has passed without a request.
 fn fetch(archive: &Archive, spool: &Spool, after: &str, idle: Duration) {
     let lock = spool.lock().expect("a lock").expect("no other process");
     spool.note(name(after)).expect("a note");
@@ -47,7 +48,7 @@ fn what_lies_ready_counts_until_the_system_starts_again() {
     assert!(segments[1..].iter().all(|(segment, _)| spool.is_ahead(name(segment))));
     assert!(spool.take(name(&segments[1].0), &target).expect("the spool"));
     assert!(fs::read(&target).expect("a file") == segments[1].1);
-    // After a power failure: files have their names and sizes, and what the disk had there before.
+    // After a power failure, files have their names and sizes, but stale content.
     fs::write(&boot_id, "7a0f\n").expect("a file");
     for (segment, original) in &segments[2..] {
         fs::write(spool.folder().join(segment), vec![0x55; original.len()]).expect("a file");
@@ -67,7 +68,7 @@ fn a_segment_of_another_size_is_not_handed_over_but_fetched_again() {
     let segments = log(1, 0x20, 4);
     let archive = archive_of(root.path(), &segments);
     let target = root.path().join("RECOVERYXLOG");
-    // Whatever names the boot, and where nothing does.
+    // With the system's boot ID, and without any.
     for boot_id in [None, Some(root.path().join("no such file"))] {
         let spool = Spool::new(&standby(root.path()), &archive);
         let spool = boot_id.iter().fold(spool, |spool, path| spool.with_boot_id(path));
@@ -96,10 +97,10 @@ fn the_spool_goes_with_recovery() {
     let wal = standby(root.path());
     let spool = Spool::new(&wal, &archive);
     fetch(&archive, &spool, &segments[0].0, IDLE);
-    // Recovery is slow, or paused: it will ask for what lies ready.
+    // Recovery is slow, or paused, and will request the prefetched segments later.
     assert!(spool.is_ahead(name(&segments[1].0)) && !spool.is_left_over());
     fs::remove_file(root.path().join("data/standby.signal")).expect("promoted");
-    // It does not run: pg_rewind has listed its files.
+    // The server does not run: pg_rewind has listed its files.
     fetch(&archive, &spool, &segments[0].0, IDLE);
     assert!(spool.is_ahead(name(&segments[1].0)) && !spool.is_left_over());
     fs::write(root.path().join("data/postmaster.pid"), "").expect("a file");
@@ -107,7 +108,7 @@ fn the_spool_goes_with_recovery() {
     fetch(&archive, &spool, &segments[0].0, IDLE);
     assert_eq!(fs::read_dir(&wal).expect("a folder").count(), 0);
     assert!(!spool.is_left_over() && !spool.is_ahead(name(&segments[1].0)));
-    // What is not its own stays.
+    // Files of other origin stay.
     spool.note(name(&segments[0].0)).expect("a note");
     fs::write(spool.folder().join("mine"), "").expect("a file");
     fetch(&archive, &spool, &segments[0].0, IDLE);
@@ -128,7 +129,7 @@ fn waiting_at_the_end_of_the_archive_takes_few_listings() {
     let archive = Archive::new(Box::new(store));
     let spool = Spool::new(root.path(), &archive);
     fetch(&archive, &spool, &segments[1].0, Duration::from_secs(6));
-    // Of histories, and of segments after 0, 0.5, 1.5 and 3.5 seconds.
+    // Listings of histories, and of segments after 0, 0.5, 1.5 and 3.5 seconds.
     let listings = listings.load(Ordering::Relaxed);
     assert!((2..=5).contains(&listings), "{listings} listings");
 }

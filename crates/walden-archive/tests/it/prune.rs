@@ -1,4 +1,4 @@
-//! What goes and what stays: never anything that a kept backup needs.
+//! Pruning must never remove anything that a kept backup needs.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -25,13 +25,13 @@ fn lsn(number: u64, offset: u64) -> Lsn {
     Lsn((number << 20) + offset)
 }
 
-/// A time as labels have it.
+/// Formats a time as in backup history files.
 fn text_of(micros: i64) -> String {
     let time = jiff::Timestamp::from_microsecond(micros).expect("a time");
     time.strftime("%Y-%m-%d %H:%M:%S UTC").to_string()
 }
 
-/// The backup history file of a backup from one segment to another.
+/// Returns the backup history file of a backup from one segment to another.
 fn history(timeline: u32, start: u64, stop: u64, time: i64, label: &str) -> (String, Vec<u8>) {
     let file = name(timeline, start);
     let text = format!(
@@ -48,7 +48,7 @@ fn history(timeline: u32, start: u64, stop: u64, time: i64, label: &str) -> (Str
     (format!("{file}.00000028.backup"), text.into_bytes())
 }
 
-/// An archive of segments 0x20 to 0x37 with backups in 0x22, 0x2A and 0x32.
+/// Creates an archive of segments 0x20 to 0x37 with backups in 0x22, 0x2A and 0x32.
 fn with_backups(root: &Path) -> (Archive, Files) {
     let mut files = log(1, 0x20, 24);
     for start in [0x22, 0x2A, 0x32] {
@@ -98,9 +98,9 @@ fn what_the_oldest_kept_backup_needs_stays() {
     expect_all(&archive, &files[10..24], "kept");
     let listing = list(&archive, ListOptions::default()).expect("a list");
     assert_eq!((listing.timelines[0].gaps.len(), listing.backups.len()), (0, 2));
-    // Once more, and there is nothing left to do.
+    // A second run has nothing left to do.
     assert_eq!(applied(&archive, &Rule::KeepBackups(2), Vec::new()).removed_objects, 0);
-    // More than there are: nothing goes.
+    // If more backups are to be kept than exist, nothing is removed.
     let few = planned(&archive, &Rule::KeepBackups(3));
     assert!(few.reason.is_some() && few.removed_objects == 0 && few.is_good());
 }
@@ -136,7 +136,7 @@ fn gaps_are_warned_of_where_nothing_goes_too() {
     assert!(plan.reason.is_some() && !plan.is_good(), "{plan:?}");
 }
 
-/// Nothing after the newest segment shows that it is missing, but a backup history file or `verify` does.
+/// No later file shows that the newest segments are missing, but a backup history file or `verify` does.
 #[test]
 fn a_lost_end_of_the_archive_is_warned_of() {
     let warnings_without = |first_lost: usize, verified: bool| {
@@ -160,14 +160,14 @@ fn a_lost_end_of_the_archive_is_warned_of() {
             "on timeline 1, {segments} segments are missing, {first} to {last}: recovery ends before them"
         )
     };
-    // The third backup starts in 0x32, the last segment is 0x37.
+    // The third backup starts in 0x32, and the last segment is 0x37.
     assert_eq!(warnings_without(0x10, false), [missing(0x30, 0x32)]);
     assert_eq!(warnings_without(0x10, true), [missing(0x30, 0x37)]);
     assert_eq!(warnings_without(0x14, true), [missing(0x34, 0x37)]);
     assert_eq!(warnings_without(0x14, false), Vec::<String>::new());
 }
 
-/// PostgreSQL 17 and later: a backup of what has changed since another one.
+/// PostgreSQL 17 and later: a backup of the changes since another one.
 #[test]
 fn an_incremental_backup_keeps_what_it_was_taken_from() {
     let root = tempfile::tempdir().expect("a folder");
@@ -179,7 +179,7 @@ fn an_incremental_backup_keeps_what_it_was_taken_from() {
         (name, [text, more.into_bytes()].concat())
     };
     let full = |start: u64| history(1, start, start + 1, commit_time(start + 1), "full");
-    // Each but the second full one leads back to the first.
+    // All except the second full backup depend on the first one.
     files.extend([full(0x22), incremental(0x26, 0x22), full(0x2A), incremental(0x2E, 0x26)]);
     let archive = archive_of(root.path(), &files);
     let plan = planned(&archive, &Rule::KeepBackups(1));
@@ -189,12 +189,12 @@ fn an_incremental_backup_keeps_what_it_was_taken_from() {
         plan.backups.iter().map(|backup| backup.incremental_from.clone()).collect();
     let text = |number| Some(lsn(number, 0x28).to_string());
     assert_eq!(from, [None, text(0x22), None, text(0x26)]);
-    // Incremental ones do not count by themselves.
+    // Incremental backups do not count separately.
     assert!(planned(&archive, &Rule::KeepBackups(3)).reason.is_some());
-    // What a kept one leads back to stays before an end that was chosen, too.
+    // Dependencies of a kept backup stay even if a later start was chosen.
     let chosen = planned(&archive, &Rule::OlderThanSegment(name(1, 0x26)));
     assert_eq!(chosen.kept_from, Some(lsn(0x22, 0).to_string()), "{chosen:?}");
-    // The chain of the last one is cut: neither it nor what it needs is kept for it.
+    // The chain of the last backup is broken: neither it nor its dependencies are kept for it.
     archive
         .store()
         .remove(&walden_archive::name::ArchivedFile::parse(&files[25].0).expect("a name").key())
@@ -222,7 +222,8 @@ fn packs_stay_whole_and_histories_and_partial_segments_of_later_stay() {
     let options = PackOptions { segments: Some(8), keep: 0, ..PackOptions::default() };
     assert!(pack(&archive, &options, &|_, _| {}).expect("packed").is_good());
     let done = applied(&archive, &Rule::OlderThanBackup("backup 2A".to_owned()), Vec::new());
-    // The pack of 0x20 to 0x27, the partial segment and a history file; the pack of 0x28 to 0x2F is needed.
+    // The pack of 0x20 to 0x27, the partial segment and a history file are removed; the pack of 0x28 to 0x2F
+    // is needed.
     assert_eq!((done.removed_objects, done.timelines[0].removed_segments), (3, 8));
     expect_all(&archive, &files[8..24], "kept");
     expect_all(&archive, &more[..1], "a history");
@@ -249,13 +250,13 @@ fn a_timeline_without_its_history_is_warned_of() {
 fn a_backup_without_its_wal_does_not_count() {
     let root = tempfile::tempdir().expect("a folder");
     let (archive, files) = with_backups(root.path());
-    // The last backup cannot be made consistent: the others must stay.
+    // The last backup cannot become consistent, so the others must stay.
     let missing = walden_archive::name::ArchivedFile::parse(&files[0x13].0).expect("a name").key();
     archive.store().remove(&missing).expect("removed");
     let plan = planned(&archive, &Rule::KeepBackups(1));
     assert_eq!(plan.kept_from, Some(lsn(0x2A, 0).to_string()));
     assert_eq!(plan.backups[2].problem.as_deref(), Some("000000010000000000000033 is not in the archive"));
-    // And the gap is reported, as recovery from what is kept ends there.
+    // The gap is reported, too, as recovery from the kept backup ends there.
     assert!(!plan.is_good() && plan.warnings[0].contains("000000010000000000000033"), "{plan:?}");
     let by_label = planned(&archive, &Rule::OlderThanBackup("backup 32".to_owned()));
     assert!(by_label.removed_objects == 0 && !by_label.is_good());
@@ -270,7 +271,7 @@ fn an_empty_history_file_neither_counts_nor_stops_anything() {
     let plan = planned(&archive, &Rule::KeepBackups(1));
     assert_eq!(plan.kept_from, Some(lsn(0x32, 0).to_string()));
     assert!(plan.backups[3].problem.is_some() && plan.backups[3].is_kept);
-    // With nothing else to go by, nothing goes.
+    // Without any other backup, nothing is removed.
     let other = tempfile::tempdir().expect("a folder");
     let alone = archive_of(other.path(), &[log(1, 0x35, 2), empty].concat());
     for rule in [Rule::KeepBackups(1), Rule::KeepSince { moment: i64::MAX, age: 0 }] {
@@ -303,7 +304,7 @@ fn an_end_that_the_user_chose_leaves_a_backup() {
     assert!(at(0x33).removed_objects == 0 && !at(0x33).is_good());
     let lsn = planned(&archive, &Rule::OlderThanPosition(lsn(0x30, 0x1234)));
     assert_eq!(lsn, at(0x30));
-    // Backups that nobody knows of, snapshots for example.
+    // Backups that the archive does not know, such as snapshots.
     let other = tempfile::tempdir().expect("a folder");
     let unknown = archive_of(other.path(), &log(1, 0x20, 8));
     assert_eq!(planned(&unknown, &Rule::OlderThanSegment(name(1, 0x24))).removed_objects, 4);
@@ -313,24 +314,24 @@ fn an_end_that_the_user_chose_leaves_a_backup() {
 fn days_count_from_what_the_archive_has_and_a_clock_that_was_set_makes_nothing_old() {
     const HOUR: i64 = 3_600_000_000;
     let root = tempfile::tempdir().expect("a folder");
-    // A segment an hour.
+    // One segment per hour.
     let (archive, _) = with_backups(root.path());
     let last = commit_time(0x37);
     let since = |now: i64, hours: i64| Rule::KeepSince { moment: now - hours * HOUR, age: hours * HOUR };
-    // Backups end at 23, 2B and 33.
+    // The backups end in 23, 2B and 33.
     let kept_from = |rule: &Rule| planned(&archive, rule).kept_from;
     assert_eq!(kept_from(&since(last, 2)), Some(lsn(0x32, 0).to_string()));
     assert_eq!(kept_from(&since(last, 10)), Some(lsn(0x2A, 0).to_string()));
     assert_eq!(kept_from(&since(last, 13)), Some(lsn(0x22, 0).to_string()));
     assert_eq!(kept_from(&since(last, 100)), None);
-    // This machine's clock is years ahead: the same as if it were right.
+    // If the local clock is years ahead, the result is the same as with the correct time.
     assert_eq!(kept_from(&since(last + 100_000 * HOUR, 10)), Some(lsn(0x2A, 0).to_string()));
-    // It is behind: more stays.
+    // If the local clock is behind, more is kept.
     assert_eq!(kept_from(&since(last - 8 * HOUR, 10)), Some(lsn(0x22, 0).to_string()));
-    // The server's clock was behind when a backup was taken: it does not stand for an older one.
+    // The server's clock was behind during a backup, which must not replace an older one.
     push_more(&archive, root.path(), &vec![history(1, 0x35, 0x36, commit_time(0x21), "clock behind")]);
     assert_eq!(kept_from(&since(last, 10)), Some(lsn(0x2A, 0).to_string()));
-    // It was ahead: everything from there on stays until that time has come.
+    // The server's clock was ahead: everything since then is kept until that time has passed.
     push_more(&archive, root.path(), &vec![history(1, 0x20, 0x21, commit_time(0x900), "clock ahead")]);
     assert_eq!(kept_from(&since(last, 2)), None);
     assert_eq!(kept_from(&Rule::KeepBackups(1)), Some(lsn(0x35, 0).to_string()));
@@ -340,7 +341,8 @@ fn days_count_from_what_the_archive_has_and_a_clock_that_was_set_makes_nothing_o
 fn backups_on_ancestors_keep_the_way_to_every_later_timeline() {
     let root = tempfile::tempdir().expect("a folder");
     let (archive, files) = with_backups(root.path());
-    // Timeline 2 left timeline 1 in 0x2D, timeline 3 left timeline 2 in 0x31; timeline 1 went on.
+    // Timeline 2 branches off timeline 1 in 0x2D, timeline 3 off timeline 2 in 0x31, and timeline 1
+    // continues.
     let more = [
         log(2, 0x2D, 5),
         log(3, 0x31, 6),
@@ -351,7 +353,7 @@ fn backups_on_ancestors_keep_the_way_to_every_later_timeline() {
     ]
     .concat();
     push_more(&archive, root.path(), &more);
-    // The one kept backup is on timeline 1, and 2 and 3 can be reached from it.
+    // The only kept backup is on timeline 1, and timelines 2 and 3 can be reached from it.
     let done = applied(&archive, &Rule::OlderThanBackup("backup 2A".to_owned()), Vec::new());
     assert_eq!(
         done.timelines.iter().map(|timeline| timeline.removed_segments).collect::<Vec<_>>(),
@@ -359,23 +361,24 @@ fn backups_on_ancestors_keep_the_way_to_every_later_timeline() {
     );
     expect_all(&archive, &files[10..24], "timeline 1");
     expect_all(&archive, &more, "timelines 2 and 3");
-    // A backup of timeline 3 is the newest, although timeline 1 went further.
+    // A backup on timeline 3 is the newest, although timeline 1 has higher LSNs.
     let newest = vec![history(3, 0x32, 0x33, commit_time(0x33), "on timeline 3")];
     push_more(&archive, root.path(), &newest);
     let done = applied(&archive, &Rule::KeepBackups(1), Vec::new());
     assert_eq!(done.kept_from, Some(lsn(0x32, 0).to_string()));
     expect_all(&archive, &more[6..11], "timeline 3");
-    // What is newer than the oldest kept backup stays, also on a timeline that nobody comes from.
+    // Everything newer than the oldest kept backup stays, even on a timeline that no kept backup needs.
     expect_all(&archive, &files[0x12..24], "timeline 1");
     expect_all(&archive, &more[11..], "histories");
 }
 
-/// A standby was promoted, and the old primary lives on: which of the two is the cluster, the newest backup does not say.
+/// A standby was promoted, and the old primary continues. The newest backup does not show which of the two is
+/// in use.
 #[test]
 fn the_only_way_to_a_newer_timeline_is_kept_unless_it_is_given_up() {
     let root = tempfile::tempdir().expect("a folder");
     let (archive, files) = with_backups(root.path());
-    // Timeline 2 left timeline 1 in 0x2E, and the last backup is one of timeline 1.
+    // Timeline 2 branches off timeline 1 in 0x2E, and the last backup is on timeline 1.
     let left = ("00000002.history".to_owned(), b"1\t0/2E80000\tx\n".to_vec());
     let more = [log(2, 0x2E, 5), vec![left]].concat();
     push_more(&archive, root.path(), &more);
@@ -385,22 +388,23 @@ fn the_only_way_to_a_newer_timeline_is_kept_unless_it_is_given_up() {
     assert!(!done.is_good() && done.warnings[0].contains("timeline 2"), "{:?}", done.warnings);
     expect_all(&archive, &files[10..24], "timeline 1");
     expect_all(&archive, &more, "timeline 2");
-    // Of what the user named, nothing more is kept.
+    // If the user names the backup, no earlier WAL is kept.
     let given_up = planned(&archive, &Rule::OlderThanBackup("backup 32".to_owned()));
     assert_eq!(given_up.kept_from, Some(lsn(0x32, 0).to_string()));
     assert!(!given_up.is_good() && given_up.warnings[0].contains("any more"), "{:?}", given_up.warnings);
-    // With a backup of its own, it needs no other one.
+    // With its own backup, the timeline needs no other.
     push_more(&archive, root.path(), &vec![history(2, 0x30, 0x31, commit_time(0x31), "of timeline 2")]);
     let own = planned(&archive, &keep);
     assert!(own.is_good() && own.kept_from == Some(lsn(0x30, 0).to_string()), "{own:?}");
 }
 
-/// A promoted copy archives into the archive of its primary: the primary's WAL must not go because the copy's timeline is newer.
+/// A promoted copy archives into its primary's archive. The copy's newer timeline must not cause removal of
+/// the primary's WAL.
 #[test]
 fn each_timeline_that_continues_keeps_its_newest_backups() {
     let root = tempfile::tempdir().expect("a folder");
     let (archive, files) = with_backups(root.path());
-    // The copy left timeline 1 in 0x28, and its own log has grown faster than that of the primary.
+    // The copy branches off timeline 1 in 0x28, and writes more WAL than the primary.
     let more = [
         log(2, 0x28, 0x20),
         vec![
@@ -428,14 +432,14 @@ fn each_timeline_that_continues_keeps_its_newest_backups() {
     assert_eq!(done.kept_from, Some(lsn(0x32, 0).to_string()));
     expect_all(&archive, &files[0x12..24], "timeline 1");
     expect_all(&archive, &more[0x0A..0x20], "timeline 2");
-    // The user may give a timeline up, with a warning.
+    // The user may abandon a timeline, with a warning.
     let given_up = applied(&archive, &Rule::OlderThanPosition(lsn(0x40, 0)), Vec::new());
     assert_eq!(given_up.kept_from, Some(lsn(0x40, 0).to_string()));
     assert!(given_up.warnings[0].contains("timeline 1 cannot be restored to any more"), "{given_up:?}");
     assert!(planned(&archive, &Rule::KeepBackups(1)).is_good(), "nothing is ambiguous any more");
 }
 
-/// A backup's folder with a manifest of these ranges.
+/// Creates a backup's folder with a manifest of these ranges.
 fn backup_folder(folder: &Path, system: u64, ranges: &[(u32, Lsn, Lsn)]) -> PathBuf {
     fs::create_dir_all(folder).expect("a folder");
     let ranges: Vec<String> = ranges
@@ -466,14 +470,14 @@ fn backups_of_standbys_are_known_by_their_manifests() {
         .concat();
     push_more(&archive, root.path(), &more);
     let folder = root.path().join("backups");
-    // Taken on a standby that was promoted meanwhile: its WAL is on two timelines.
+    // Taken on a standby that was promoted meanwhile, so its WAL is on two timelines.
     let ranges = [(1, lsn(0x34, 0x28), lsn(0x35, 0x8_0000)), (2, lsn(0x35, 0x8_0000), lsn(0x36, 0x100))];
     let manifest = backup_folder(&folder.join("host/promoted"), SYSTEM, &ranges);
     backup_folder(&folder.join("old"), SYSTEM, &[(1, lsn(0x26, 0x28), lsn(0x27, 0x100))]);
     let system = SYSTEM.to_string();
     let on_disk = backup::in_folder(&folder, &system).expect("backups");
     assert_eq!(on_disk.len(), 2);
-    // Only what is on disk counts: three history files more do not.
+    // Only backups on disk count, not three further history files.
     let report = plan(&archive, &Rule::KeepBackups(2), on_disk.clone()).expect("a plan").report().clone();
     assert_eq!(report.kept_from, Some(lsn(0x26, 0).to_string()));
     assert_eq!(report.backups.iter().filter(|backup| backup.problem.is_none()).count(), 2);
@@ -481,7 +485,7 @@ fn backups_of_standbys_are_known_by_their_manifests() {
     assert_eq!(done.kept_from, Some(lsn(0x34, 0).to_string()));
     expect_all(&archive, &files[0x14..24], "timeline 1");
     expect_all(&archive, &more, "timeline 2");
-    // A manifest that is damaged, or of another cluster, is nothing to go by.
+    // A damaged manifest, or one of another cluster, is an error.
     assert!(backup::of_manifest(&manifest, "7").is_err());
     let good = fs::read(&manifest).expect("a manifest");
     for at in 0..good.len() {
@@ -489,12 +493,12 @@ fn backups_of_standbys_are_known_by_their_manifests() {
         bad[at] ^= 1;
         fs::write(&manifest, &bad).expect("a manifest");
         let found = backup::of_manifest(&manifest, &system);
-        // What follows the checksum, and the letters of its name, are not in it.
+        // The checksum does not cover the bytes after it, nor the letters of its name.
         assert!(found.is_err() || at > good.len() - 4, "byte {at}");
         fs::write(&manifest, &good[..at]).expect("a manifest");
         assert!(backup::of_manifest(&manifest, &system).is_err() || at == good.len() - 1, "cut at {at}");
     }
-    // A backup that is being taken has a label and no manifest yet: it does not count.
+    // A backup in progress has a label but no manifest yet, so it does not count.
     let running = folder.join("running");
     fs::create_dir(&running).expect("a folder");
     let label =

@@ -1,4 +1,5 @@
-//! What reads an archive while another process packs and prunes it, between any two keys of a listing and any two calls.
+//! Reads an archive while another process packs and prunes it, between any two keys of a listing and any two
+//! calls.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fs;
@@ -22,10 +23,10 @@ use crate::faults::{copy, half_packed, pack_all};
 use crate::material::{archive, archive_of, commit_time, expect_all, log, pg_wal, push_all, stored};
 use crate::watched::{Order, Watched};
 
-/// What another process does in one call.
+/// One call of another process.
 #[derive(Clone, Debug)]
 enum Step {
-    /// Stores an object: its path, and where its content is.
+    /// Stores an object: its path, and the path of its content.
     Create(PathBuf, PathBuf),
     Remove(PathBuf),
 }
@@ -37,7 +38,7 @@ impl Step {
                 fs::create_dir_all(path.parent().expect("a folder")).expect("a folder");
                 fs::copy(content, path).expect("a copy");
             }
-            // What is read here may be pruned by the test itself.
+            // The test itself may already have pruned the file.
             Step::Remove(path) => match fs::remove_file(path) {
                 Err(error) if error.kind() != std::io::ErrorKind::NotFound => panic!("{error}"),
                 _ => {}
@@ -46,17 +47,17 @@ impl Step {
     }
 }
 
-/// What another process does from the k-th event on: a call, or a key of a listing.
+/// The steps of another process, starting with the k-th event: a call, or a key of a listing.
 struct Events {
     seen: usize,
     starts_at: usize,
-    /// One step for each event, or all at once.
+    /// One step per event, instead of all at the first one.
     is_gradual: bool,
     steps: VecDeque<Step>,
 }
 
 impl Events {
-    /// Does what is due before an event.
+    /// Runs the steps that are due before an event.
     fn before(&mut self) {
         self.seen += 1;
         if self.seen <= self.starts_at {
@@ -69,7 +70,8 @@ impl Events {
     }
 }
 
-/// The steps that lead from one archive to another, as `pack` and `prune` take them: what is removed is in a pack before.
+/// Returns the steps from one archive to another, in the order of `pack` and `prune`: objects are removed
+/// only after they are in a pack.
 fn steps(before: &Path, after: &Path, place: &Path) -> VecDeque<Step> {
     let objects = |root: &Path| -> BTreeMap<Object, String> {
         let mut found = BTreeMap::new();
@@ -102,7 +104,8 @@ fn steps(before: &Path, after: &Path, place: &Path) -> VecDeque<Step> {
     steps
 }
 
-/// Does something with an archive that is packed, or pruned and packed, from its k-th event on, for every k.
+/// Runs an operation on an archive that is packed, or pruned and packed, starting with the k-th event, for
+/// every k.
 fn while_it_is_packed(run: impl Fn(&Archive, bool, &str)) {
     let before = tempfile::tempdir().expect("a folder");
     half_packed(before.path());
@@ -140,7 +143,7 @@ fn while_it_is_packed(run: impl Fn(&Archive, bool, &str)) {
     }
 }
 
-/// The first segment that is there, where the first two may be pruned.
+/// Returns whether a name is that of the first existing segment, given that earlier ones may be pruned.
 fn is_first(name: &str, is_pruned: bool) -> bool {
     name.ends_with("00000020") || (is_pruned && (name.ends_with("00000021") || name.ends_with("00000022")))
 }
@@ -164,7 +167,7 @@ fn a_list_shows_no_gap_and_every_segment() {
 #[test]
 fn verification_finds_nothing_wrong_and_looks_at_every_segment() {
     while_it_is_packed(|archive, is_pruned, what| {
-        // Where only checksums are compared, it takes the same way, and less time.
+        // If only checksums are compared, the path is the same, but faster.
         let options = VerifyOptions { fast: true, threads: 1 };
         let shown = Mutex::new((0, 0));
         let progress = |done: u64, all: u64| {
@@ -239,7 +242,7 @@ fn a_source_has_every_segment_and_finds_moments() {
     });
 }
 
-/// Several segments are archived at once, and one may be there before the one in front of it.
+/// Several segments are archived concurrently, and one may arrive before its predecessor.
 #[test]
 fn a_segment_that_is_on_its_way_is_not_missing() {
     let segments = log(1, 0x20, 4);
@@ -251,7 +254,7 @@ fn a_segment_that_is_on_its_way_is_not_missing() {
     };
     assert_eq!(missing(&Vec::new), 1);
     assert_eq!(missing(&|| vec![SegmentName::parse(&late[0].0).expect("a name")]), 0);
-    // Archived, and no longer waiting, between the listing and the question what waits.
+    // Archived, and no longer waiting, between the listing and the query of waiting files.
     let wal = pg_wal(root.path(), late);
     let arrive = || {
         push_all(&archive, &wal, late);
@@ -281,8 +284,8 @@ fn a_segment_that_arrives_during_verification_is_not_missing() {
     assert_eq!((verified.segments, verified.gaps.len()), (3, 0), "{verified:?}");
 }
 
-/// A process packs in small packs, or tidies up where one was killed that did; at its k-th call, for every k, another one has stored a
-/// larger pack of the same segments, and tidies up, which takes the small packs away again.
+/// A process writes small packs, or tidies up after a killed one. At its k-th call, for every k, another
+/// process has stored a larger pack of the same segments, and tidies up, which removes the small packs.
 #[test]
 fn a_pack_that_a_larger_one_replaces_meanwhile_is_no_problem() {
     let segments = log(1, 0x20, 8);

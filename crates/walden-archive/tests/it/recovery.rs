@@ -1,4 +1,4 @@
-//! Which moments recovery can reach, and from where.
+//! Which times recovery can reach, and from which starting points.
 
 use std::path::Path;
 
@@ -22,12 +22,12 @@ fn name(timeline: u32, number: u64) -> SegmentName {
     SegmentName::new(timeline, number, SegmentSize::new(1 << 20).expect("a size"))
 }
 
-/// The history of timeline 2, which left timeline 1 in a segment.
+/// Returns the history of timeline 2, which branches off timeline 1 in a segment.
 fn history(number: u64) -> (String, Vec<u8>) {
     ("00000002.history".to_owned(), format!("1\t0/{:X}\tx\n", (number << 20) + 0x8_0000).into_bytes())
 }
 
-/// The segment in which timeline 1 was left, as a server archives it.
+/// Returns the segment in which timeline 1 was abandoned, as a server archives it.
 fn partial(number: u64) -> (String, Vec<u8>) {
     let (name, content) = log(1, number, 1).swap_remove(0);
     (format!("{name}.partial"), content)
@@ -37,7 +37,7 @@ fn push_more(archive: &Archive, root: &Path, files: &[(String, Vec<u8>)]) {
     push_all(archive, &pg_wal(root, files), files);
 }
 
-/// Recovery from a segment of timeline 1 to right behind the commit in another one.
+/// Recovers from a segment of timeline 1 to just after the commit in another one.
 fn recover(
     archive: &Archive,
     timeline: Option<u32>,
@@ -69,16 +69,16 @@ fn recovery_does_not_read_partial_segments() {
         let error = recover(&archive, timeline, 0x2C, 0x2B).expect_err("it cannot start");
         assert!(matches!(&error, RecoveryError::NoStart { partial: Some(_), .. }), "{timeline:?}: {error}");
     }
-    // Whatever else reads the log of timeline 1 has it.
+    // Other readers of timeline 1's WAL do read it.
     let of_one = Log::of(&archive, Some(1), 0..=u64::MAX).expect("a log");
     assert!(of_one.segments.last().is_some_and(|last| last.is_partial));
-    // Timeline 2 has its records, once its first segment is archived.
+    // Timeline 2 has its records after its first segment is archived.
     push_more(&archive, root.path(), &log(2, 0x2C, 2));
     let found = recover(&archive, None, 0x20, 0x2B).expect("a recovery");
     assert_eq!(found.files().last(), Some(&ArchivedFile::Segment(name(2, 0x2C))));
 }
 
-/// The server of a drill would end recovery on an earlier timeline, and find all in order there.
+/// The drill's server would end recovery on an earlier timeline, and report no problem there.
 #[test]
 fn a_drill_refuses_to_follow_a_timeline_whose_history_is_missing() {
     let root = tempfile::tempdir().expect("a folder");
@@ -113,7 +113,7 @@ fn a_drill_refuses_to_follow_a_timeline_whose_history_is_missing() {
 #[test]
 fn a_base_backup_has_to_have_ended_before_its_timeline_was_left() {
     let root = tempfile::tempdir().expect("a folder");
-    // Both timelines were written to after the switch, as when recovery to a moment began a timeline.
+    // Both timelines continue after the switch, as after a recovery to a time.
     let archive = archive_of(root.path(), &[log(1, 0x20, 12), vec![history(0x26)], log(2, 0x26, 6)].concat());
     let switch = Lsn((0x26 << 20) + 0x8_0000);
     let of = |timeline, start, end: Option<Lsn>| {
@@ -129,7 +129,7 @@ fn a_base_backup_has_to_have_ended_before_its_timeline_was_left() {
         of(1, Lsn(switch.0 - 8), None),
         RecoveryStart::Segment(name(1, 0x26)),
         of(2, switch, Some(Lsn(0x29 << 20))),
-        // A standby followed its primary across the switch.
+        // A backup of a standby that followed its primary across the switch.
         RecoveryStart::Backup {
             start: before,
             timeline: Some(1),
@@ -152,7 +152,7 @@ fn a_base_backup_has_to_have_ended_before_its_timeline_was_left() {
         );
         assert!(error.to_string().contains("of timeline 1 that ended before 0/02680000"), "{error}");
         assert!(error.hint().expect("a hint").contains("--timeline"));
-        // The timeline itself has it.
+        // It can be used on its own timeline.
         follow(Some(1), start).unwrap_or_else(|error| panic!("{start:?}: {error}"));
     }
     let error = follow(Some(1), of(2, switch, None)).expect_err("it is on a later timeline");
@@ -162,7 +162,8 @@ fn a_base_backup_has_to_have_ended_before_its_timeline_was_left() {
     );
 }
 
-/// Whatever is wrong with the moment that was asked for, the moments that can be reached are the same: from the backup's checkpoint on.
+/// Whatever the problem with the requested time, the reported reachable times are the same: from the backup's
+/// checkpoint on.
 #[test]
 fn the_moments_that_can_be_reached_begin_at_the_backups_checkpoint() {
     let root = tempfile::tempdir().expect("a folder");
@@ -188,12 +189,12 @@ fn the_moments_that_can_be_reached_begin_at_the_backups_checkpoint() {
     let expected = Some((Some(begun), Some(last)));
     assert_eq!([begun - 1, last].map(|moment| reachable(consistent, moment)), [expected, expected]);
     assert_eq!([begun, last - 1].map(|moment| reachable(consistent, moment)), [None, None]);
-    // A commit before the backup is consistent is the first one.
+    // If there is a commit before the backup is consistent, it is the earliest reachable time.
     let (late, first) = (Lsn(0x23 << 20), commit_time(0x22));
     let expected = Some((Some(first), Some(last)));
     assert_eq!([begun, first - 1, last].map(|moment| reachable(late, moment)), [expected; 3]);
     assert_eq!([first, last - 1].map(|moment| reachable(late, moment)), [None, None]);
-    // The segment that is being written counts, as far as the archive has it.
+    // The current segment counts, as far as the archive has it.
     let (segment, content) = (name(1, 0x25), log(1, 0x25, 1).swap_remove(0).1);
     parts::store(&archive, Part { segment, start: 0, end: content.len() as u32 }, &content).expect("stored");
     let last = commit_time(0x25);
@@ -201,7 +202,7 @@ fn the_moments_that_can_be_reached_begin_at_the_backups_checkpoint() {
     assert_eq!([begun - 1, last].map(|moment| reachable(consistent, moment)), [expected, expected]);
 }
 
-/// With `receive --ack-after archive`, a base backup may have been taken since the last segment was complete.
+/// With `receive --ack-after archive`, a base backup may start after the last complete segment.
 #[test]
 fn recovery_starts_in_a_segment_of_which_the_archive_has_parts() {
     let root = tempfile::tempdir().expect("a folder");
@@ -213,7 +214,7 @@ fn recovery_starts_in_a_segment_of_which_the_archive_has_parts() {
     checkpoint[64..72].copy_from_slice(&(begun / 1_000_000).to_le_bytes());
     let at = writer.main_data(rmid::XLOG, 0x10, &checkpoint);
     let [first, _] = [0x21, 0x22].map(|number: i64| {
-        // Since 2000, from where PostgreSQL counts.
+        // Microseconds since 2000, PostgreSQL's epoch.
         writer.main_data(rmid::XACT, 0, &(number * 3_600_000_000).to_le_bytes())
     });
     let archive = archive_of(root.path(), &log(1, 0x20, 1));
@@ -246,7 +247,7 @@ fn recovery_starts_in_a_segment_of_which_the_archive_has_parts() {
     assert!(exported.starts_with(&content) && exported.len() == 1 << 20);
 }
 
-/// Who saves what is left of an archive needs all that is not damaged.
+/// Salvaging an archive requires everything that is not damaged.
 #[test]
 fn what_is_damaged_is_named_and_all_else_is_exported() {
     for is_packed in [false, true] {
@@ -262,7 +263,7 @@ fn what_is_damaged_is_named_and_all_else_is_exported() {
         };
         let object = root.path().join("archive").join(&key);
         let mut content = std::fs::read(&object).expect("an object");
-        // In the compressed content of the first segment.
+        // A byte in the compressed content of the first segment.
         content[100] ^= 1;
         std::fs::write(&object, content).expect("written");
         let plan = Plan::of(&archive, &Selection { timeline: None, from: None, to: None }).expect("a plan");
@@ -300,7 +301,7 @@ fn the_beginning_of_a_segment_is_the_end_of_the_log_only_without_later_wal() {
     get(false).expect("the last segment");
     let written = std::fs::read(&target).expect("a segment");
     assert!(written[..4096] == files[1].1[..4096] && written[4096..].iter().all(|&byte| byte == 0));
-    // Later WAL that is live, and then archived.
+    // Later WAL, first in a live part, then archived.
     store(3, 0, 4096);
     assert!(is_refused());
     push_all(&archive, &pg_wal(root.path(), &files[4..]), &files[4..]);
@@ -308,20 +309,20 @@ fn the_beginning_of_a_segment_is_the_end_of_the_log_only_without_later_wal() {
     let error = report_gap(&archive, name(1, 0x21), &target).expect_err("a gap");
     assert!(matches!(&error, GetError::Gap { later, .. } if *later == files[3].0), "{error}");
     get(true).expect("on request");
-    // With all of its parts archived, a segment is whole.
+    // With all of its parts archived, a segment is complete.
     store(1, 4096, files[1].1.len());
     get(false).expect("a whole segment");
     assert!(std::fs::read(&target).expect("a segment") == files[1].1);
 }
 
-/// With `receive --ack-after archive`, these have commits that were acknowledged.
+/// With `receive --ack-after archive`, these parts contain acknowledged commits.
 #[test]
 fn parts_of_the_segment_that_is_being_written_are_exported() {
     let root = tempfile::tempdir().expect("a folder");
     let files = log(1, 0x20, 3);
     let archive = archive_of(root.path(), &files[..2]);
     let (segment, content) = (name(1, 0x22), &files[2].1);
-    // The last record is the switch: what is written ends with it.
+    // The last record is the switch, which ends the written bytes.
     let written = content.iter().rposition(|&byte| byte != 0).expect("bytes") + 1;
     let store = |start: usize, end: usize| {
         let part = Part { segment, start: start as u32, end: end as u32 };
@@ -339,11 +340,11 @@ fn parts_of_the_segment_that_is_being_written_are_exported() {
     assert_eq!(plan(&Selection { to: Some(0x21), ..all }).begun, []);
     assert_eq!(run(&plan(&all)).expect("exported").written, 3);
     assert!(exported()[..4096] == content[..4096] && exported()[4096..].iter().all(|&byte| byte == 0));
-    // More of it takes its place, and then all of it.
+    // A longer part replaces it, and then the complete segment.
     store(4096, written);
     let done = run(&plan(&all)).expect("exported");
     assert!((done.written, done.unchanged) == (1, 2) && exported() == *content);
-    // Recovery to a moment before its commit stops there.
+    // Recovery to a time before its commit stops there.
     let found = recover(&archive, None, 0x20, 0x21).expect("a recovery");
     assert_eq!((found.begun, found.stop.segment.clone()), (Some(segment), segment.to_string()));
     assert_eq!(found.files().last(), Some(&ArchivedFile::Segment(segment)));
@@ -355,7 +356,7 @@ fn parts_of_the_segment_that_is_being_written_are_exported() {
     );
     push_more(&archive, root.path(), &files[2..]);
     assert_eq!(plan(&all).begun, []);
-    // Other content is never replaced.
+    // Different content is never replaced.
     std::fs::write(folder.join(segment.to_string()), vec![1; content.len()]).expect("a file");
     assert!(matches!(run(&plan(&all)), Err(ExportError::Conflict(_))));
 }

@@ -1,4 +1,4 @@
-//! `archive.json` is written anew where it is lost, and nowhere else.
+//! `archive.json` is rewritten only if it is lost.
 
 use std::fs;
 use std::path::Path;
@@ -24,7 +24,7 @@ fn identity(root: &Path) -> std::path::PathBuf {
     root.join("archive/archive.json")
 }
 
-/// Loses `archive.json`, has it written anew, and compares it with what it was.
+/// Removes `archive.json`, has it rewritten, and compares it with the original.
 fn lose_and_repair(root: &Path, keys: &KeyOptions) -> Rewritten {
     let before = fs::read(identity(root)).expect("archive.json");
     fs::remove_file(identity(root)).expect("removed");
@@ -43,7 +43,7 @@ fn it_is_what_it_was_before_it_was_lost() {
     let keys = KeyOptions::default();
     let rewritten = lose_and_repair(root.path(), &keys);
     assert_eq!((rewritten.objects, rewritten.asked, rewritten.agreeing), (12, 12, 12));
-    // With the README, and from packs.
+    // Also rewrites the README, and reads from packs.
     fs::remove_file(root.path().join("archive/README.txt")).expect("removed");
     pack(&archive, &PackOptions { keep: 2, segments: Some(4), ..PackOptions::default() }, &|_, _| {})
         .expect("packed");
@@ -90,7 +90,7 @@ fn a_place_without_segments_is_no_archive_to_repair() {
     assert!(!identity(root.path()).exists());
 }
 
-/// As where somebody has copied objects from one archive to another.
+/// As if objects had been copied from one archive to another.
 #[test]
 fn segments_of_several_clusters_are_named_and_nothing_is_written() {
     let (root, other) = (tempfile::tempdir().expect("a folder"), tempfile::tempdir().expect("a folder"));
@@ -108,12 +108,12 @@ fn segments_of_several_clusters_are_named_and_nothing_is_written() {
     assert!(found.contains(&object), "{found}");
     assert!(!identity(root.path()).exists());
     fs::remove_file(copy).expect("removed");
-    // A damaged one says nothing, and the others do.
+    // A damaged segment does not identify the cluster, but the others do.
     let damaged = root.path().join(folder).join("000000010000000000000021.wlz");
     fs::write(&damaged, b"damaged").expect("written");
     let rewritten = rewrite_identity(&plain(root.path())).expect("written");
     assert_eq!((rewritten.asked, rewritten.agreeing, rewritten.unreadable.len()), (3, 2, 1));
-    // None does.
+    // No segment identifies the cluster.
     fs::remove_file(identity(root.path())).expect("removed");
     for number in [0x20, 0x22] {
         fs::remove_file(root.path().join(folder).join(format!("0000000100000000000000{number:X}.wlz")))
@@ -137,12 +137,12 @@ fn an_encrypted_archive_stays_one_with_the_key_of_its_beginning() {
     let rewritten = lose_and_repair(root.path(), &reader);
     assert_eq!(rewritten.identity.encryption.map(|it| it.recipient), Some(first));
     assert_eq!(rewritten.agreeing, 3);
-    // Without a private key, no segment says anything.
+    // Without a private key, no segment identifies the cluster.
     fs::remove_file(identity(root.path())).expect("removed");
     let error = rewrite_identity(&archive_with(root.path(), &server)).expect_err("no private key");
     let RepairError::Archive(ArchiveError::Store(error)) = &error else { panic!("{error}") };
     assert_eq!(error.cause, Cause::Locked);
-    // Nor is a plain archive made of it where its keys are lost as well.
+    // If its keys are lost, too, it must not become an unencrypted archive.
     let keys = root.path().join("archive/keys");
     fs::rename(&keys, root.path().join("keys")).expect("moved away");
     for options in [&KeyOptions::default(), &reader] {
@@ -161,7 +161,7 @@ fn an_encrypted_archive_stays_one_with_the_key_of_its_beginning() {
     expect_all(&archive_with(root.path(), &reader), &files, "after the repair");
 }
 
-/// With keys beside it, all of a plain archive would be taken for unknown objects.
+/// If it had keys, all objects of an unencrypted archive would count as unknown.
 #[test]
 fn a_plain_archive_does_not_become_an_encrypted_one() {
     let (root, other) = (tempfile::tempdir().expect("a folder"), tempfile::tempdir().expect("a folder"));

@@ -1,4 +1,4 @@
-//! How many requests of an object store a segment takes: what `research/costs/layouts.toml` reckons with.
+//! The number of object store requests per segment, which `research/costs/layouts.toml` assumes.
 
 use std::fs;
 use std::path::Path;
@@ -14,7 +14,7 @@ use walden_archive::push::{PushOptions, push};
 use crate::material::{SETTLED, log, pg_wal};
 use crate::watched::Watched;
 
-/// Requests as object stores count them: what writes or lists, and what reads.
+/// Requests as object stores bill them: writes and lists, and reads.
 #[derive(Default)]
 struct Requests {
     write: AtomicUsize,
@@ -22,7 +22,7 @@ struct Requests {
 }
 
 impl Requests {
-    /// The count of a call; what removes objects costs nothing, and what makes them durable is no request.
+    /// Returns the counter of a call. Removing objects is free, and making them durable is not a request.
     fn of(&self, call: &str) -> Option<&AtomicUsize> {
         match call {
             "create" | "list" => Some(&self.write),
@@ -31,7 +31,7 @@ impl Requests {
         }
     }
 
-    /// An archive below a folder that counts its requests here.
+    /// Creates an archive below a folder that counts its requests here.
     fn archive(self: &Arc<Requests>, root: &Path) -> Archive {
         let requests = self.clone();
         let count = move |call| {
@@ -42,13 +42,14 @@ impl Requests {
         Archive::new(Box::new(Watched::new(&root.join("archive"), count)))
     }
 
-    /// Requests that write or list, and that read, since the last call.
+    /// Returns the numbers of requests that write or list, and that read, since the last call.
     fn take(&self) -> (usize, usize) {
         (self.write.swap(0, Ordering::Relaxed), self.read.swap(0, Ordering::Relaxed))
     }
 }
 
-/// Reads a layout's figures in `research/costs/layouts.toml`: write requests, read requests, segments of a pack.
+/// Returns the figures of a layout in `research/costs/layouts.toml`: write requests, read requests, segments
+/// per pack.
 fn stated(name: &str) -> (f64, f64, u64) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../research/costs/layouts.toml");
     let text = fs::read_to_string(path).expect("research/costs/layouts.toml");
@@ -66,7 +67,7 @@ fn stated(name: &str) -> (f64, f64, u64) {
     (number("write"), number("read"), number("pack_segments") as u64)
 }
 
-/// A server without another source asks for the next segment every few seconds.
+/// A server without another source requests the next segment every few seconds.
 #[test]
 fn a_segment_that_is_not_there_takes_three_listings() {
     let root = tempfile::tempdir().expect("a folder");
@@ -79,11 +80,11 @@ fn a_segment_that_is_not_there_takes_three_listings() {
         .asked
         .expect("archived");
     requests.take();
-    // Another process: nothing is known.
+    // Another process, without cached knowledge.
     let next = ArchivedFile::parse(&files[1].0).expect("a segment's name");
     let ArchivedFile::Segment(segment) = next else { panic!("a segment") };
     let target = root.path().join("next");
-    // What the program does for a standby.
+    // The program's calls for a standby.
     let error = get(&requests.archive(root.path()), next, &target).expect_err("not there");
     assert!(matches!(error, GetError::NotThere { .. }), "{error}");
     let error = get_begun(&requests.archive(root.path()), segment, &target, true).expect_err("not there");
@@ -91,7 +92,7 @@ fn a_segment_that_is_not_there_takes_three_listings() {
     assert_eq!(requests.take(), (3, 4));
 }
 
-/// An archive of these files, each pushed by a call of its own, whose requests are not counted.
+/// Creates an archive of these files, each pushed by a separate call, without counting these requests.
 fn archived(root: &Path, files: &[(String, Vec<u8>)]) -> (Arc<Requests>, Archive) {
     let wal = pg_wal(root, files);
     let requests = Arc::new(Requests::default());
@@ -117,7 +118,7 @@ fn a_history_that_is_missing_takes_few_listings_however_many_timelines_there_may
     assert!(matches!(get_history(TIMELINE), GetError::NoHistory { .. }));
     let (listings, _) = requests.take();
     assert!(listings <= 6, "{listings} listings");
-    // Nothing of the timeline is there.
+    // No file of the timeline exists.
     assert!(matches!(get_history(TIMELINE - 1), GetError::NotThere { .. }));
 }
 
@@ -128,7 +129,7 @@ fn a_file_that_was_archived_ahead_takes_no_more_than_a_listing() {
     let wal = pg_wal(root.path(), &files);
     let requests = Arc::new(Requests::default());
     requests.archive(root.path()).found().expect("an archive");
-    // Another process each time.
+    // Each call simulates another process.
     let push = |index: usize| {
         requests.take();
         let pushed =
@@ -139,9 +140,9 @@ fn a_file_that_was_archived_ahead_takes_no_more_than_a_listing() {
     assert!(!push(0).0);
     let (was_there, (listings, reads)) = push(1);
     assert!(was_there);
-    // A folder is asked whether it still is the archive; the object is not read.
+    // The folder's identity is checked again, but the object is not read.
     assert_eq!((listings, reads), (1, 1));
-    // Written to since, and the same as before.
+    // Written to later, with the same content.
     fs::write(wal.join(&files[2].0), &files[2].1).expect("a segment");
     let (was_there, (_, reads)) = push(2);
     assert!(was_there && reads > 1, "{reads} reads");
@@ -168,7 +169,7 @@ fn requests_per_segment_are_what_the_cost_table_reckons_with() {
     let files = log(1, 1, SEGMENTS);
     let wal = pg_wal(root.path(), &files);
     let requests = Arc::new(Requests::default());
-    // Each call of archive_command is a process that knows nothing yet.
+    // Each call of archive_command is a new process without cached knowledge.
     let archive = || requests.archive(root.path());
     let options = PushOptions { look_ahead: 0, ..PushOptions::default() };
     archive().found().expect("an archive");

@@ -1,4 +1,4 @@
-//! Into the archive and out of it.
+//! Files are pushed to the archive, and returned unchanged.
 
 use std::fs;
 use std::os::unix::fs::{FileExt, MetadataExt, chown};
@@ -40,7 +40,7 @@ fn what_is_ready_is_archived_ahead_and_comes_back_byte_for_byte() {
     let first = batch.asked.expect("archived");
     assert!(!first.was_there && first.stored.expect("stored") < first.bytes / 2);
     assert_eq!((batch.others.len(), batch.ready), (1, 2));
-    // What was archived ahead is there when it is asked for.
+    // Files archived ahead are present when requested.
     for (name, _) in &originals {
         let batch = push(&archive, &wal.join(name), &PushOptions::default());
         assert!(batch.asked.expect("archived").was_there, "{name}");
@@ -80,11 +80,11 @@ fn others_are_begun_when_those_archived_ahead_are_used_up() {
     expect_all(&archive, &files, "archived ahead");
 }
 
-/// PostgreSQL stops at the first file that is refused, and what is behind it may be another server's.
+/// PostgreSQL stops at the first refused file, and later files may belong to another server.
 #[test]
 fn nothing_is_archived_ahead_of_what_is_refused_or_was_not_compared() {
     let damaged = |bytes: &[u8]| [&bytes[..5000], &[bytes[5000] ^ 1], &bytes[5001..]].concat();
-    // The segment of the damage, the one that is archived before, and what is archived then.
+    // The damaged segment, the segment archived beforehand, and the expected segments in the archive.
     for (bad, archived_before, expected) in
         [(Some(0), None, vec![]), (Some(2), None, vec![0, 1]), (None, Some(2), vec![0, 1, 2])]
     {
@@ -112,11 +112,11 @@ fn nothing_is_archived_ahead_of_what_is_refused_or_was_not_compared() {
     }
 }
 
-/// As of a clone, or of a second server that was promoted to the timeline.
+/// As with a clone, or another server that was promoted to the same timeline.
 #[test]
 fn a_segment_that_does_not_follow_the_one_before_it_is_refused() {
     let root = tempfile::tempdir().expect("a folder");
-    // Each begins a log of its own.
+    // Two pairs of segments, which are not connected.
     let files = [log(1, 1, 2), log(1, 3, 2)].concat();
     let wal = pg_wal(root.path(), &files);
     let archive = archive(root.path());
@@ -129,13 +129,13 @@ fn a_segment_that_does_not_follow_the_one_before_it_is_refused() {
         other => panic!("{other:?}"),
     }
     assert_eq!(stored(archive.store()).len(), 2);
-    // The same by what the archived one says of itself, when that segment is asked for.
+    // The same is detected from the archived segment's summary, when that segment is requested.
     let asked = push(&archive.afresh(), &wal.join(&files[2].0), &PushOptions::default()).asked;
     assert!(matches!(asked, Err(PushError::Refused { refusal: Refusal::Link { .. }, .. })), "{asked:?}");
     assert_eq!(stored(archive.store()).len(), 2);
 }
 
-/// Whether a segment's records were decoded when it was archived.
+/// Returns whether a segment's records were decoded when it was archived.
 fn form(archive: &Archive, name: &str) -> Form {
     let key = ArchivedFile::parse(name).expect("a name").key();
     let object = archive.store().read(&key).expect("an object");
@@ -149,14 +149,15 @@ fn records_that_do_not_come_back_are_archived_as_bytes_with_a_warning() {
     let (name, mut bytes) = log(1, 1, 1).remove(0);
     let file = ArchivedFile::parse(&name).expect("a name");
     let mut checked = check(file, &mut &bytes[..], Rules::default()).expect("checked");
-    // Decoding computes the records' checksums: a wrong one that the check has missed stands for an error of the codec.
+    // Decoding computes the records' checksums. A wrong one, set after the check, simulates an error of the
+    // codec.
     bytes[LONG_HEADER + RECORD_HEADER - 1] ^= 1;
     checked.hash = *blake3::hash(&bytes).as_bytes();
     let object = encode(file, &mut checked, &mut Content::Held(&bytes), 3).expect("archived");
     let summary = summary_at_end(&file.key(), &object).expect("a summary");
     assert!(summary.has_records_as_bytes() && summary.is_as_bytes, "{summary:?}");
     assert!(summary.warnings.len() == 1 && !summary.has_accepted_damage(), "{summary:?}");
-    // As the first versions wrote it.
+    // As written by the first versions.
     assert!(Summary { is_as_bytes: false, ..summary }.has_records_as_bytes());
     let archive = archive(root.path());
     archive.store().create(&file.key(), &object).expect("stored");
@@ -176,13 +177,13 @@ fn a_long_queue_is_archived_as_bytes_and_its_end_as_records() {
         let mark = |ending| wal.join("archive_status").join(format!("{name}.{ending}"));
         fs::rename(mark("ready"), mark("done")).expect("renamed");
     }
-    // Before them waited 8, 7, 6, and so on.
+    // The number of waiting files was 8, 7, 6, and so on.
     let forms: Vec<Form> = files.iter().map(|(name, _)| form(&archive, name)).collect();
     assert_eq!(forms, [[Form::Bytes; 3].as_slice(), [Form::Records; 5].as_slice()].concat());
     expect_all(&archive, &files, "archived fast");
     let verified = verify(&archive, VerifyOptions::default(), &|_, _| {}).expect("verified");
     assert!(verified.is_good() && verified.segments == 8, "{verified:?}");
-    // Packs do not show how segments were archived.
+    // Packs do not depend on how segments were archived.
     let other = tempfile::tempdir().expect("a folder");
     let options = PackOptions { segments: Some(4), keep: 0, ..PackOptions::default() };
     let packs = [archive, archive_of(other.path(), &files)].map(|archive| {
@@ -208,7 +209,7 @@ fn a_queue_that_was_long_is_archived_as_bytes_nearly_to_its_end() {
         file.set_modified(SystemTime::now() - Duration::from_secs(seconds)).expect("a time");
     };
     for (index, (name, _)) in files.iter().enumerate() {
-        // The second one was complete a moment ago.
+        // The second segment was completed just now.
         age(name, if index == 1 { 1 } else { 60 });
         push(&archive, &wal.join(name), &options).asked.expect("archived");
         let mark = |ending| wal.join("archive_status").join(format!("{name}.{ending}"));
@@ -227,7 +228,7 @@ fn what_was_archived_ahead_is_compared_when_it_is_asked_for() {
     let archive = archive(root.path());
     let batch = push(&archive, &wal.join(&files[0].0), &PushOptions::default());
     assert!(batch.asked.is_ok() && batch.others.len() == 2, "{batch:?}");
-    // Another server's, or changed since.
+    // From another server, or changed later.
     fs::write(wal.join(&files[2].0), &files[1].1).expect("a segment");
     assert!(push(&archive, &wal.join(&files[1].0), &PushOptions::default()).asked.expect("there").was_there);
     let asked = push(&archive, &wal.join(&files[2].0), &PushOptions::default()).asked;
@@ -247,20 +248,20 @@ fn what_was_archived_ahead_a_while_after_it_was_written_is_not_acknowledged_once
     let object = |index: usize| {
         root.path().join("archive").join(ArchivedFile::parse(&files[index].0).expect("a name").key())
     };
-    // Another process each time.
+    // Each call simulates another process.
     let push =
         |index: usize| push(&archive.afresh(), &wal.join(&files[index].0), &PushOptions::default()).asked;
     std::thread::sleep(SETTLED);
     push(0).expect("archived");
     assert!(push(1).expect("archived ahead").was_there);
-    // Other content, of the same size, and with the time of its modification set back.
+    // Different content of the same size, with the modification time set back.
     let changed = fs::File::options().write(true).open(wal.join(&files[2].0)).expect("a segment");
     let modified = changed.metadata().and_then(|found| found.modified()).expect("a time");
     changed.write_all_at(&files[3].1, 0).expect("written");
     changed.set_modified(modified).expect("set");
     let error = push(2).expect_err("other content");
     assert_eq!(error.cause(), "mismatch", "{error:?}");
-    // Another file by the same name, with the same content.
+    // Another file with the same name and content.
     let copy = wal.join("copy");
     fs::copy(wal.join(&files[3].0), &copy).expect("a copy");
     fs::rename(&copy, wal.join(&files[3].0)).expect("renamed");
@@ -268,7 +269,7 @@ fn what_was_archived_ahead_a_while_after_it_was_written_is_not_acknowledged_once
     fs::write(object(3), [&good[..100], &[!good[100]], &good[101..]].concat()).expect("damage");
     assert_eq!(push(3).expect_err("damage").cause(), "damaged_object");
     fs::write(object(3), &good).expect("an object");
-    // The object was cut since, or removed.
+    // The object was truncated or removed later.
     let good = fs::read(object(4)).expect("an object");
     fs::write(object(4), &good[..good.len() - 1]).expect("cut");
     assert_eq!(push(4).expect_err("damage").cause(), "damaged_object");
@@ -307,7 +308,7 @@ fn the_same_name_never_gets_another_content() {
     assert!(fs::read(&target).expect("a file") == originals[0].1);
 }
 
-/// As a standby that archives too may have it, in a file that was recycled.
+/// As on a standby that archives, too, in a recycled file.
 #[test]
 fn other_bytes_behind_a_switch_do_not_make_another_segment() {
     let root = tempfile::tempdir().expect("a folder");
@@ -340,7 +341,8 @@ fn other_bytes_behind_a_switch_do_not_make_another_segment() {
     }
 }
 
-/// The beginning of a segment of 1 MB: some records, and others behind where its timeline was left. Also gives back that place.
+/// Returns a segment of 1 MB with some records, and `own` more after the LSN at which its timeline was
+/// abandoned. Also returns that LSN.
 fn left_segment(word: &str, own: usize, is_full: bool) -> (Vec<u8>, Lsn) {
     let mut writer = LogWriter::new(Major::V18);
     writer.info.timeline = 1;
@@ -361,20 +363,20 @@ fn left_segment(word: &str, own: usize, is_full: bool) -> (Vec<u8>, Lsn) {
     (bytes, left)
 }
 
-/// As crash recovery before `pg_rewind` leaves it, or a primary that others have left.
+/// As left by crash recovery before `pg_rewind`, or by an old primary.
 #[test]
 fn other_bytes_behind_the_place_where_a_timeline_was_left_do_not_make_another_segment() {
     let (shared, left) = left_segment("record", 0, false);
     let (recovered, full) = (left_segment("record", 1, false).0, left_segment("record", 2, true).0);
     let other = left_segment("commit", 0, false).0;
     let history = ("00000002.history".to_owned(), format!("1\t{left}\tx\n").into_bytes());
-    // What is archived, what is offered, and whether that is the same.
+    // Archived content, offered content, and whether both count as the same.
     let pairs = [
         (&shared, &recovered, true),
         (&recovered, &shared, true),
         (&full, &shared, true),
         (&full, &recovered, true),
-        // It has more of the log than what is archived.
+        // The offered segment has more WAL than the archived one.
         (&shared, &full, false),
         (&shared, &other, false),
         (&other, &shared, false),
@@ -382,7 +384,7 @@ fn other_bytes_behind_the_place_where_a_timeline_was_left_do_not_make_another_se
     let options = PushOptions { look_ahead: 0, ..PushOptions::default() };
     for (at, (archived, offered, is_same)) in pairs.into_iter().enumerate() {
         for name in ["000000010000000000000020", "000000010000000000000020.partial"] {
-            // In a partial segment nothing counts behind that place.
+            // In a partial segment, bytes after that LSN do not count.
             let is_same = is_same || at == 4 && name.ends_with("partial");
             let root = tempfile::tempdir().expect("a folder");
             let wal = pg_wal(root.path(), std::slice::from_ref(&history));
@@ -403,7 +405,7 @@ fn other_bytes_behind_the_place_where_a_timeline_was_left_do_not_make_another_se
     }
 }
 
-/// The server removes a file once it is acknowledged: what is archived of it has to be whole then.
+/// The server removes an acknowledged file, so its archived copy must be intact.
 #[test]
 fn a_file_whose_object_is_damaged_is_not_acknowledged() {
     let root = tempfile::tempdir().expect("a folder");
@@ -446,7 +448,8 @@ fn another_clusters_segment_is_refused() {
     };
 }
 
-/// A history of another cluster would end recovery with the wrong timeline, and a backup history file would count as a backup.
+/// A history of another cluster would make recovery end on the wrong timeline, and a backup history file
+/// would count as a backup.
 #[test]
 fn another_clusters_histories_are_refused() {
     let root = tempfile::tempdir().expect("a folder");
@@ -458,11 +461,11 @@ fn another_clusters_histories_are_refused() {
         [("00000002.history".to_owned(), b"1\t0/3000000\tx\n".to_vec()), (backup, label.into_bytes())];
     let by_segment =
         pg_wal(&root.path().join("other"), &[&texts[..], std::slice::from_ref(segment)].concat());
-    // Of a server's own files, as `%p` names them.
+    // A server's own files, as named by `%p`.
     let by_server = pg_wal(&root.path().join("server"), &texts);
     fs::create_dir(root.path().join("server/global")).expect("a folder");
     fs::write(root.path().join("server/global/pg_control"), pg_control(7)).expect("a file");
-    // Nobody knows whose these are.
+    // Files of an unknown cluster.
     let unknown = pg_wal(&root.path().join("unknown"), &texts);
     let options = PushOptions { look_ahead: 0, ..PushOptions::default() };
     for (name, _) in &texts {
@@ -476,7 +479,8 @@ fn another_clusters_histories_are_refused() {
     }
 }
 
-/// What another cluster's archive lacks, the server's own may have: "not there" would end recovery.
+/// The server's own archive may have a file that another cluster's lacks, so reporting it as missing would
+/// end recovery.
 #[test]
 fn a_server_gets_nothing_of_another_clusters_archive() {
     let root = tempfile::tempdir().expect("a folder");
@@ -503,7 +507,7 @@ fn a_server_gets_nothing_of_another_clusters_archive() {
     }
 }
 
-/// A `pg_control` of PostgreSQL 18, sound, with nothing in it but the system identifier.
+/// Returns a valid `pg_control` of PostgreSQL 18, which contains only the system identifier.
 fn pg_control(system_id: u64) -> Vec<u8> {
     let mut bytes = vec![0; 8192];
     bytes[..8].copy_from_slice(&system_id.to_le_bytes());
@@ -515,7 +519,7 @@ fn pg_control(system_id: u64) -> Vec<u8> {
     bytes
 }
 
-/// The same names stand for other positions then.
+/// With another segment size, the same names mean other LSNs.
 #[test]
 fn segments_of_another_size_are_refused() {
     let root = tempfile::tempdir().expect("a folder");
@@ -543,7 +547,7 @@ fn a_wrong_segment_size_in_the_archives_identity_is_named() {
     drop(archive_of(root.path(), &originals));
     let (path, wal) = (root.path().join("archive/archive.json"), root.path().join("pg_wal"));
     let text = fs::read_to_string(&path).expect("an identity");
-    // One that servers have, and one that no server has.
+    // A valid size, and an invalid one.
     for size in [2 << 20, (1 << 20) + 1] {
         fs::write(&path, text.replace("1048576", &size.to_string())).expect("written");
         let archive = Archive::new(Box::new(Folder::new(root.path().join("archive"))));
@@ -558,7 +562,7 @@ fn a_wrong_segment_size_in_the_archives_identity_is_named() {
             let verified = verify(&archive, options, &|_, _| {}).expect_err("a wrong size");
             assert!(is_named(&verified), "{verified:?}");
         }
-        // Although it is archived already.
+        // This holds even for an archived file.
         let options = PushOptions { look_ahead: 0, ..PushOptions::default() };
         let pushed = push(&archive, &wal.join(&originals[0].0), &options).asked;
         assert!(matches!(pushed, Err(PushError::Archive { .. })), "{pushed:?}");
@@ -568,7 +572,7 @@ fn a_wrong_segment_size_in_the_archives_identity_is_named() {
     assert!(verify(&archive, VerifyOptions::default(), &|_, _| {}).expect("verified").is_good());
 }
 
-/// As under the mount point of a file system that is not mounted: what would be acknowledged there is lost.
+/// As below the mount point of a file system that is not mounted: acknowledged files there would be lost.
 #[test]
 fn nothing_is_archived_where_no_archive_was_made() {
     let root = tempfile::tempdir().expect("a folder");
@@ -595,7 +599,7 @@ fn nothing_is_archived_where_no_archive_was_made() {
     assert!(batch.asked.is_ok() && batch.others.iter().all(Result::is_ok), "{batch:?}");
 }
 
-/// Part of an archive was moved to another disk, and a link left in its place.
+/// Part of an archive was moved to another disk, and replaced by a link.
 #[test]
 fn what_is_behind_links_is_listed_as_it_is_read() {
     let root = tempfile::tempdir().expect("a folder");
@@ -607,7 +611,7 @@ fn what_is_behind_links_is_listed_as_it_is_read() {
     let listing = list(&archive, ListOptions::default()).expect("listed");
     assert_eq!(listing.timelines[0].segments, 3);
     expect_all(&archive, &segments, "behind a link");
-    // Links that lead nowhere, and in a circle.
+    // Dangling and circular links.
     for target in [Path::new("/nowhere"), &root.path().join("archive/wal")] {
         fs::remove_file(&folder).expect("removed");
         std::os::unix::fs::symlink(target, &folder).expect("a link");
@@ -617,7 +621,8 @@ fn what_is_behind_links_is_listed_as_it_is_read() {
     }
 }
 
-/// The disk that a part of an archive was moved to is not there: recovery must stop, and not end where the archive seems to.
+/// The disk with a part of the archive is missing: recovery must stop with an error, not end at an apparent
+/// end of the archive.
 #[test]
 fn what_is_behind_a_broken_link_is_not_missing() {
     let segments = log(1, 0x20, 3);
@@ -644,7 +649,7 @@ fn what_is_behind_a_broken_link_is_not_missing() {
     }
 }
 
-/// A file system that is unmounted while a process archives.
+/// A file system is unmounted while a process archives.
 #[test]
 fn what_was_stored_under_a_mount_point_is_not_acknowledged() {
     let root = tempfile::tempdir().expect("a folder");
@@ -659,7 +664,7 @@ fn what_was_stored_under_a_mount_point_is_not_acknowledged() {
     fs::create_dir(&place).expect("a mount point");
     assert_eq!(push_to(&archive).expect_err("not in the archive").cause(), "no_archive");
     assert!(!place.join("wal").exists());
-    // Unmounted at a worse moment: it lies there, and does not count for who finds it either.
+    // If unmounted at a worse time, the file is stored there, but must not count for later readers, either.
     let other = tempfile::tempdir().expect("a folder");
     archive_of(other.path(), &files);
     let key = ArchivedFile::parse(&files[1].0).expect("a name").key();
@@ -675,7 +680,8 @@ fn what_was_stored_under_a_mount_point_is_not_acknowledged() {
     expect_all(&archive, &files, "mounted again");
 }
 
-/// PostgreSQL does not synchronise backup history files, and offers one again that it has not marked as done before a crash.
+/// PostgreSQL does not fsync backup history files, and after a crash offers a file again if it was not yet
+/// marked as done.
 #[test]
 fn a_backup_history_file_that_a_crash_has_emptied_does_not_stall_archiving() {
     let root = tempfile::tempdir().expect("a folder");
@@ -708,7 +714,7 @@ fn names_are_exact_and_a_missing_file_is_not_trouble() {
     let archive = Archive::new(Box::new(Folder::new(root.path().join("archive"))));
     let target = root.path().join("target");
     let file = ArchivedFile::parse(&originals[0].0).expect("a name");
-    // A place without an archive, such as a folder whose file system is not mounted, is trouble.
+    // A folder without an archive, such as a mount point without its file system, is an error.
     let nowhere = get(&archive, file, &target);
     assert!(
         matches!(nowhere, Err(GetError::Archive { source: ArchiveError::Missing(_), .. })),
@@ -755,7 +761,7 @@ fn what_is_damaged_in_the_archive_is_found_and_never_handed_over() {
     }
 }
 
-/// The server itself wrote damage, or somebody took it for that: another copy is good.
+/// The server itself wrote the damage, or an administrator assumed that. Another copy is intact.
 #[test]
 fn a_good_copy_of_what_was_archived_damaged_is_archived_once_that_is_moved_aside() {
     let root = tempfile::tempdir().expect("a folder");
@@ -776,7 +782,7 @@ fn a_good_copy_of_what_was_archived_damaged_is_archived_once_that_is_moved_aside
     expect_all(&archive, &[(name, good)], "the good copy");
 }
 
-/// The server's account must be able to read what an administrator packs, verifies or imports.
+/// The server's account must be able to read objects that an administrator packs, verifies or imports.
 #[test]
 fn what_root_stores_belongs_to_the_owner_of_the_archives_folder() {
     if !rustix::process::geteuid().is_root() {
@@ -826,7 +832,8 @@ fn what_is_no_regular_file_is_refused_and_not_waited_for() {
     }
 }
 
-/// A FIFO, a folder, or a device where an object belongs is an error at once: no command waits for another process to write into it.
+/// A FIFO, a folder, or a device instead of an object is an immediate error: no command waits for another
+/// process to write into it.
 #[test]
 fn an_object_that_is_not_a_regular_file_is_an_error() {
     let make_fifo =

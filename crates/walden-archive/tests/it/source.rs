@@ -16,7 +16,7 @@ use walden_source::inventory::Inventory;
 
 use crate::material::{archive_of, complete, log, pg_wal};
 
-/// A folder that remembers which objects were read as a whole.
+/// A folder that records which objects were read completely.
 struct Recording {
     folder: Folder,
     read: Arc<Mutex<Vec<String>>>,
@@ -53,7 +53,7 @@ impl Store for Recording {
     }
 }
 
-/// An archive of the golden segments; the second one is also on timeline 2, which begins in it.
+/// Creates an archive of the golden segments. The second one is also on timeline 2, which starts in it.
 fn archived(root: &Path) -> (Archive, Arc<Mutex<Vec<String>>>) {
     let originals = complete();
     let mut files = originals.clone();
@@ -129,18 +129,18 @@ fn a_range_of_times_is_found_by_the_summaries() {
     };
     assert_eq!(at(None, None).len(), 2);
     assert_eq!(at(Some(first), None).len(), 2, "all of it ends then or later");
-    // The range begins behind the last commit, so the segment that has it is kept.
+    // The range starts after the last commit, so the segment that contains it is kept.
     let segments = ["00000001000000000000000A", "00000002000000000000000B"];
     let kept = if listing.timelines[1].last_commit_time.is_some() { &segments[1..] } else { &segments[..] };
     assert_eq!(at(Some(last + 1), None), kept);
     assert_eq!(at(None, Some(first)).len(), 2, "with the end of the first segment's last record");
 }
 
-/// An archive of two segments of a cluster.
+/// Creates an archive of two segments of a cluster.
 fn archive_of_cluster(root: &Path, system_id: u64) -> Archive {
     let mut segments = log(1, 0x20, 2);
     for (_, bytes) in &mut segments {
-        // `xlp_sysid`, behind the short header.
+        // `xlp_sysid`, after the short header.
         bytes[24..32].copy_from_slice(&system_id.to_le_bytes());
     }
     archive_of(root, &segments)
@@ -170,7 +170,7 @@ fn a_damaged_object_is_an_error_where_it_is_read() {
     let middle = bytes.len() / 2;
     bytes[middle] ^= 1;
     fs::write(&object, bytes).expect("an object");
-    // Objects are read ahead from here on.
+    // From here on, objects are read ahead.
     let source = open(&archive, &options()).expect("a log");
     let mut content = Vec::new();
     let read = walden_source::open::open(&source.segments[1]).and_then(|mut it| it.read_to_end(&mut content));

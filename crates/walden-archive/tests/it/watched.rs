@@ -1,24 +1,24 @@
-//! A store in which something happens before each call.
+//! A store that runs a function before each call.
 
 use std::ops::Range;
 use std::path::Path;
 
 use walden_archive::store::{Created, Folder, Listed, Store, StoreError};
 
-/// In which order a listing visits keys.
+/// The order in which a listing visits keys.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Order {
     Ascending,
     Descending,
 }
 
-/// A folder with something that happens before each call.
+/// A folder that runs a function before each call.
 pub struct Watched {
     folder: Folder,
-    /// Gets the call's name.
+    /// Gets the name of the call.
     before: Box<dyn Fn(&'static str) + Send + Sync>,
-    /// Listings as of an object store whose answers have one key each, with something before each of them: what is created behind the
-    /// last key is seen, and nothing before it.
+    /// Listings like those of an object store whose responses have one key each, with a call of `before` for
+    /// each response. Keys created after the last returned key are seen, earlier ones are not.
     key_by_key: Option<Order>,
 }
 
