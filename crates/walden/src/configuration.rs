@@ -127,7 +127,7 @@ fn check_recipient(text: &str) -> Result<(), String> {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LogFormat {
-    /// As PostgreSQL's own log
+    /// Like PostgreSQL's message log
     #[default]
     Text,
     /// A JSON object in each line

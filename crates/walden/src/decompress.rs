@@ -44,12 +44,12 @@ Output is compared with the hash of the original before it gets its name.
 
 Exit status: 0 done, 1 salvaged, but something is lost, 2 wrong usage, or a file exists and --force is not given, 3 a file is damaged or could not be read or written.";
 
-/// Decompress what walden compress wrote
+/// Decompress files written by walden compress
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct DecompressArgs {
-    /// Compressed files, or folders of them (searched recursively for .wlz and .wpk files); - for standard input, which goes to
-    /// standard output if no --output is given
+    /// Compressed files, or folders of them (searched recursively for .wlz and .wpk files); - for standard
+    /// input, which is written to standard output unless --output is given
     #[arg(value_name = "FILE|DIR", required = true)]
     files: Vec<PathBuf>,
 
@@ -76,7 +76,7 @@ pub struct DecompressArgs {
     #[command(flatten)]
     limits: LimitArgs,
 
-    /// Threads, each with a file of its own [default: one per core]
+    /// Threads, one file each [default: one per core]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     threads: Option<u16>,
 }

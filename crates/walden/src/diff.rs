@@ -76,8 +76,8 @@ pub struct DiffArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     timeline: Option<u32>,
 
-    /// Also compare by these dimensions of explain (schema, partition, tablespace, group, vacuum, database ...); may be
-    /// given more than once
+    /// Also compare by these dimensions of explain (schema, partition, tablespace, group, vacuum, database
+    /// ...); may be given more than once
     #[arg(long, value_name = "DIMENSIONS", value_parser = parse_view)]
     by: Vec<ViewSpec>,
 
@@ -126,7 +126,7 @@ enum PerArgument {
     Second,
     /// Bytes per committed transaction
     Transaction,
-    /// Bytes as they are
+    /// Bytes, not scaled
     Total,
 }
 

@@ -110,7 +110,7 @@ enum Command {
     Page(page::PageArgs),
     Rows(Box<rows::RowsArgs>),
     Redo(redo::RedoArgs),
-    /// Query the WAL with SQL: records, blocks, transactions, checkpoints; the program walden-sql does it
+    /// Query the WAL with SQL: records, blocks, transactions, checkpoints (runs the program walden-sql)
     Sql(programs::Words),
     #[cfg(feature = "export")]
     Export(export::ExportArgs),
@@ -119,9 +119,10 @@ enum Command {
     Test(test::TestArgs),
     Archive(archive::ArchiveArgs),
     Receive(Box<receive::ReceiveArgs>),
-    /// Run PostgreSQL servers: workloads whose WAL is kept, and published experiments; the program walden-lab does it
+    /// Run PostgreSQL servers: workloads whose WAL is kept, and published experiments (runs the program
+    /// walden-lab)
     Lab(programs::Words),
-    /// Measure Walden against other programs on the same files; the program walden-lab does it
+    /// Measure Walden against other programs on the same files (runs the program walden-lab)
     Bench(programs::Words),
     #[command(flatten)]
     SetUp(set_up::SetUp),

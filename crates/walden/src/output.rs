@@ -452,7 +452,7 @@ fn text_output(path: &Path, overwrite: Overwrite) -> Result<Option<Output>> {
     output.with_context(|| format!("cannot write {}", path.display())).map(Some)
 }
 
-/// An error with a hint of its own.
+/// An error with its own hint.
 #[derive(Debug)]
 struct Hinted {
     text: String,

@@ -55,8 +55,8 @@ Exit status: 0 done, 1 the page is not known at that LSN, 2 wrong usage, 3 input
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct PageArgs {
-    /// Segments, folders of segments (pg_wal, a data directory, an archive, compressed or not), or archives of
-    /// `walden archive` (a folder, or s3://BUCKET/PREFIX)
+    /// Segments, folders of segments (pg_wal, a data directory, an archive, compressed or not), or archives
+    /// of `walden archive` (a folder, or s3://BUCKET/PREFIX)
     #[arg(value_name = "SOURCE", required = true)]
     sources: Vec<PathBuf>,
 
@@ -64,8 +64,8 @@ pub struct PageArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     timeline: Option<u32>,
 
-    /// The relation: TABLESPACE/DATABASE/FILE as numbers, a path such as base/5/16384 as in the server's messages, or
-    /// with --names a table's or index's name
+    /// The relation: TABLESPACE/DATABASE/FILE as numbers, a path such as base/5/16384 as in the server's
+    /// messages, or with --names the name of a table or index
     #[arg(long, value_name = "SPC/DB/REL|PATH|NAME")]
     relation: String,
 

@@ -27,7 +27,7 @@ pub struct Words {
 struct Delegate {
     command: &'static str,
     program: &'static str,
-    /// Whether the program expects the command as its first word.
+    /// Whether the program expects the command as its first argument.
     passes_command: bool,
 }
 

@@ -1,5 +1,5 @@
-//! The file with this machine's recovery rates: written by `walden bench redo --calibrate`, read by `walden
-//! whatif`.
+//! The file with this machine's recovery rates, written by `walden bench redo --calibrate` and read by
+//! `walden whatif`.
 
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};

@@ -48,7 +48,7 @@ pub struct RetentionArgs {
     #[arg(value_name = "PGDATA|PG_WAL", required_unless_present = "dsn")]
     source: Option<PathBuf>,
 
-    /// The server, for its slots and archiver, and its files if no folder is given
+    /// The server, for its slots and archiver, and for its files unless a folder is given
     #[arg(long, value_name = "DSN")]
     dsn: Option<String>,
 

@@ -39,7 +39,8 @@ Exit status: 0 everything is as it was, 1 something is damaged, 2 wrong usage, 3
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct TestArgs {
-    /// Compressed files, or folders of them (searched recursively for .wlz and .wpk files); - for standard input
+    /// Compressed files, or folders of them (searched recursively for .wlz and .wpk files); - for standard
+    /// input
     #[arg(value_name = "FILE|DIR", required = true)]
     files: Vec<PathBuf>,
 
@@ -59,7 +60,7 @@ pub struct TestArgs {
     #[command(flatten)]
     limits: LimitArgs,
 
-    /// Threads, each with a file of its own [default: one per core]
+    /// Threads, one file each [default: one per core]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     threads: Option<u16>,
 }

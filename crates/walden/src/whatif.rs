@@ -136,8 +136,8 @@ pub struct WhatifArgs {
     #[arg(long)]
     all_images: bool,
 
-    /// Memory for pages, such as 512MB or 4GB; more pages than fit go to a temporary file (TMPDIR) [default: a quarter
-    /// of the machine's]
+    /// Memory for pages, such as 512MB or 4GB; more pages than fit go to a temporary file (TMPDIR) [default:
+    /// a quarter of the machine's]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     memory: Option<usize>,
 

@@ -75,7 +75,7 @@ pub struct CompressArgs {
     #[arg(short, long, value_name = "DIR")]
     output: Option<PathBuf>,
 
-    /// Level of compression, 1 (fast) to 9 (small), also as -1 to -9 [default: 3 for files, 6 for packs]
+    /// Compression level, 1 (fast) to 9 (small), also as -1 to -9 [default: 3 for files, 6 for packs]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=9))]
     level: Option<u8>,
 
@@ -119,7 +119,7 @@ pub struct CompressArgs {
     #[arg(long, value_enum, default_value_t)]
     format: Format,
 
-    /// Threads, each with a file of its own [default: one per core]
+    /// Threads, one file each [default: one per core]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     threads: Option<u16>,
 }

@@ -40,15 +40,16 @@ The servers listen on Unix sockets in temporary folders, which are removed at th
 
 Exit status: 0 done, 1 figures that differ from pg_waldump's, 2 wrong usage, 3 a server could not be run.";
 
-/// Show all of it on a server of its own, in two minutes: explain, predict, run again, compress, a page with charts
+/// Demonstrate Walden on a temporary server in two minutes: explain, predict, measure, compress, a page with
+/// charts
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct DemoArgs {
-    /// The PostgreSQL version, downloaded if it is not installed [default: an installed one, else 18]
+    /// The PostgreSQL version, downloaded if it is not installed [default: an installed one, otherwise 18]
     #[arg(long, value_name = "VERSION")]
     pg: Option<Wanted>,
 
-    /// Transactions of pgbench
+    /// Number of pgbench transactions
     #[arg(long, value_name = "N", default_value_t = 6_000, value_parser = clap::value_parser!(u32).range(4..=10_000_000))]
     transactions: u32,
 
@@ -59,7 +60,7 @@ pub struct DemoArgs {
     #[command(flatten)]
     overwrite: Overwrite,
 
-    /// How to print the results; csv has the explanation alone
+    /// Output format; csv contains only the explanation
     #[arg(long, value_enum, default_value_t = Format::Table)]
     format: Format,
 }

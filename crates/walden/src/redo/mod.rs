@@ -59,8 +59,8 @@ struct Inputs {
     #[arg(long, value_name = "DIR")]
     base: Option<PathBuf>,
 
-    /// Memory for pages, such as 512MB or 4GB; more pages than fit go to a temporary file (TMPDIR) [default: a quarter
-    /// of the machine's]
+    /// Memory for pages, such as 512MB or 4GB; more pages than fit go to a temporary file (TMPDIR) [default:
+    /// a quarter of the machine's]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     memory: Option<usize>,
 

@@ -80,12 +80,13 @@ pub struct WatchArgs {
     #[arg(long, value_enum, conflicts_with = "listen")]
     format: Option<Format>,
 
-    /// Serve metrics for Prometheus over HTTP. There is neither encryption nor a password: listen where only the scraper can
-    /// connect
+    /// Serve metrics for Prometheus over HTTP, without encryption or a password: listen where only the
+    /// scraper can connect
     #[arg(long, value_name = "ADDRESS")]
     listen: Option<SocketAddr>,
 
-    /// Also group by schema, partition (partitioned tables with all their partitions) or tablespace; needs names
+    /// Also group by schema, partition (partitioned tables with all their partitions) or tablespace; needs
+    /// names
     #[arg(long, value_name = "WHAT", value_enum, value_delimiter = ',', conflicts_with = "listen")]
     by: Vec<By>,
 

@@ -28,7 +28,8 @@ walden_testing::tests! {
 /// A page magic that no version uses yet.
 const NEWER: u16 = 0xD1F0;
 
-/// A data directory with complete segments of a version that Walden does not read, an archive, and a configuration.
+/// A data directory with complete segments of a version that Walden does not read, an archive, and a
+/// configuration.
 struct Site {
     folder: tempfile::TempDir,
     segments: BTreeMap<String, Vec<u8>>,

@@ -59,8 +59,8 @@ fn maps_that_create_database_copies_are_no_difference(major: u32) -> Outcome {
     assert!(number(&json, "/pages/copied_maps") > 10, "{json:#}");
     let table = walden(&[Path::new("redo"), Path::new("check"), Path::new("--base"), &base, &wal]);
     assert!(table.stdout.contains("whose bits CREATE DATABASE does not log"), "{}", table.stdout);
-    // In a data file, the difference is explained only for such maps, and only if the file's map lacks no bit. A
-    // bit that another map lacks is a difference.
+    // In a data file, the difference is explained only for such maps, and only if the file's map lacks no
+    // bit. A bit that another map lacks is a difference.
     let map = fs::read_dir(data.join("base/1")).unwrap().map(|entry| entry.unwrap().path());
     let map = map.filter(|path| path.to_str().unwrap().ends_with("_vm")).find(|path| {
         let bytes = fs::read(path).unwrap();

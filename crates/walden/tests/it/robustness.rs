@@ -158,8 +158,8 @@ fn a_moment_before_the_log_is_refused_with_the_logs_range() {
     assert!(matches!(run.errors()[..], [error] if error.contains(&range)), "{run:?}");
 }
 
-/// Runs the program without root's right to read every file: as root, runs it as `nobody`, from a folder that this
-/// user can access.
+/// Runs the program without root's right to read every file: as root, runs it as `nobody`, from a folder that
+/// this user can access.
 fn as_unprivileged_user(folder: &Path, arguments: &[&str]) -> Run {
     let mut program = PathBuf::from(env!("CARGO_BIN_EXE_walden"));
     let is_root = fs::metadata("/proc/self").unwrap().uid() == 0;

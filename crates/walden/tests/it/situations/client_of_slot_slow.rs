@@ -1,4 +1,5 @@
-//! Timescale helm-charts issue 404: the WAL volume grows while replicas receive more slowly than the primary writes.
+//! Timescale helm-charts issue 404: the WAL volume grows while replicas receive more slowly than the primary
+//! writes.
 
 use std::process::{Child, Command, Stdio};
 

@@ -1,4 +1,5 @@
-//! Citus issue 2630: `DROP TABLE` of a table with thousands of partitions writes more WAL than the partitions had rows.
+//! Citus issue 2630: `DROP TABLE` of a table with thousands of partitions writes more WAL than the partitions
+//! had rows.
 
 use walden_testing::Outcome;
 

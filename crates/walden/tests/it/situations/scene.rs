@@ -11,7 +11,7 @@ use walden_testing::{Missing, postgres};
 use crate::archive::text;
 use crate::material::{Run, walden};
 
-/// Bytes of a megabyte, and of a segment here.
+/// Bytes in a megabyte, which is the segment size here.
 pub const MB: u64 = 1 << 20;
 
 /// A server with segments of 1 MB, and a session in it.
@@ -21,7 +21,7 @@ pub struct Scene {
 }
 
 impl Scene {
-    /// Starts a server that writes no WAL of its own accord, with these settings.
+    /// Starts a server with these settings, which writes no WAL on its own.
     pub fn start(major: u32, settings: &[(&str, &str)]) -> Result<Scene, Missing> {
         let quiet = [
             ("autovacuum", "off"),
@@ -72,18 +72,18 @@ impl Scene {
         }
     }
 
-    /// Bytes of the files in `pg_wal`, as the server lists them.
+    /// Returns the size of the files in `pg_wal`, as the server lists them.
     pub fn wal_bytes(&mut self) -> u64 {
         self.run("SELECT sum(size) FROM pg_ls_waldir()").unwrap().parse().unwrap()
     }
 
-    /// Runs `walden retention` by the server and its files.
+    /// Runs `walden retention` with the server and its files.
     pub fn ask(&self) -> Answer {
         let (data, dsn) = (self.cluster.data_dir(), self.cluster.dsn("postgres"));
         Answer::of(&[text(&data), "--dsn", &dsn])
     }
 
-    /// Runs `walden retention` by the files alone.
+    /// Runs `walden retention` with the files only.
     pub fn ask_files(&self) -> Answer {
         Answer::of(&[text(&self.cluster.data_dir())])
     }
@@ -146,14 +146,14 @@ impl Answer {
         Answer { code: table.code, text, document: serde_json::from_str(&json.stdout).unwrap() }
     }
 
-    /// Bytes that a holder keeps.
+    /// Returns the bytes that a holder keeps.
     pub fn holds(&self, kind: &str) -> u64 {
         let holders = self.document["holders"].as_array().unwrap();
         let of_kind = holders.iter().filter(|holder| holder["kind"] == kind);
         of_kind.map(|holder| holder["holds_bytes"].as_u64().unwrap()).sum()
     }
 
-    /// The remedy whose text has `part`.
+    /// Returns the remedy whose text has `part`.
     pub fn remedy(&self, part: &str) -> &Value {
         let remedies = self.document["remedies"].as_array().unwrap();
         let is_it = |remedy: &&Value| remedy["text"].as_str().unwrap().contains(part);

@@ -1,4 +1,5 @@
-//! ReadySet pull request 552: more WAL than `max_slot_wal_keep_size` was written, and the slot is lost at the next checkpoint.
+//! ReadySet pull request 552: more WAL than `max_slot_wal_keep_size` was written, and the slot is lost at the
+//! next checkpoint.
 
 use walden_testing::Outcome;
 

@@ -1,5 +1,5 @@
-//! pgBackRest issue 475: the configuration of primary and standby is the same. A standby with `archive_mode =
-//! on` archives nothing, and its marks keep nothing.
+//! pgBackRest issue 475: primary and standby have the same configuration. A standby with `archive_mode = on`
+//! archives nothing, and its marks keep nothing.
 
 use std::fs;
 
