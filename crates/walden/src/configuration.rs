@@ -80,8 +80,8 @@ pub struct ArchiveSection {
 }
 
 impl ArchiveSection {
-    /// Checks values that deserialization accepts but the archive would not. Each push would refuse them only
-    /// later.
+    /// Checks values that deserialization accepts but the archive does not. Otherwise each push would refuse
+    /// them, long after the file was written.
     ///
     /// # Errors
     /// Names the key whose value is invalid.

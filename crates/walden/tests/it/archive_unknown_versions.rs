@@ -340,7 +340,8 @@ fn proxy_of_newer_version(cluster: &Cluster) -> String {
     format!("host=127.0.0.1 port={port} {user} sslmode=disable")
 }
 
-/// Forwards a server's messages. In messages with WAL, 24 bytes with its start precede the WAL.
+/// Forwards a server's messages. An XLogData message has a tag byte and 24 bytes before its WAL; the first 8
+/// of these are the LSN at which the WAL starts.
 fn pass_on(mut server: UnixStream, mut client: TcpStream) {
     const BEFORE_WAL: usize = 25;
     loop {

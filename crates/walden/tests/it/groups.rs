@@ -102,7 +102,7 @@ fn relations_are_grouped_by_their_names() -> Outcome {
     let again = explained(&["--names", saved]);
     assert_eq!(one(&again[1], "measured"), one(partitions, "measured"));
     assert_eq!(one(&again[4], "22"), one(tenants, "22"));
-    // A file of names in an older format is still read.
+    // The format's version has not changed, so files of names from older versions can be read.
     let old: Value = serde_json::from_str(&fs::read_to_string(saved).unwrap()).unwrap();
     assert_eq!(old["walden_names"], 1);
     Ok(())
