@@ -3,9 +3,10 @@
 //! The kernel clears each 4 kB page on its first write, which takes up to some microseconds. So commands that
 //! encode or decode files keep freed memory for later allocations instead of returning it to the system.
 //!
-//! Commands that replay a whole log have the pages of its relations in memory, and ask for huge pages, which take a third less of
-//! the time on small logs. Others do not: a process that is done after some dozen megabytes saves little with these, and on a
-//! virtual machine that gives free memory back to its host it waits for each of them (research/codec-notes.md).
+//! Commands that replay all of the WAL keep pages of relations in memory. They request huge pages, which save
+//! a third of the time on small inputs. Other commands do not: a process that uses a few dozen megabytes
+//! saves little, and on a virtual machine that returns free memory to its host, each huge page has to be
+//! waited for (research/codec-notes.md).
 
 /// Bytes by which the heap grows at a time. They take no memory until used.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
