@@ -253,7 +253,7 @@ fn has_begun_before(run: &Run, segment: usize, from: Lsn) -> bool {
     })
 }
 
-/// Returns the time of the last transaction end before a segment, in its run.
+/// Returns the time at which the last transaction ended before a segment. Reads segments of the same run.
 fn time_before(run: &Run, segment: usize) -> i64 {
     for index in (0..segment).rev() {
         let sums = sums_of(run, index, || SegmentVisitor::new(run, index, None, NO_TIME, LastEnd));

@@ -60,11 +60,9 @@ impl Form {
         Ok(match code {
             0 => Form::Symbols,
             1 => Form::Bytes,
-            width => {
-                Form::Rows(u16::try_from(width - 1).map_err(|_| {
-                    corrupt("cannot read the directory of columns: expected a form up to 65536")
-                })?)
-            }
+            width => Form::Rows(u16::try_from(width - 1).map_err(|_| {
+                corrupt("cannot read the directory of columns: expected a column form of at most 65536")
+            })?),
         })
     }
 }

@@ -258,7 +258,8 @@ pub struct CheckpointDocument {
 /// A checkpoint cycle, from redo pointer to redo pointer.
 #[derive(Clone, Debug, Serialize)]
 pub struct CycleDocument {
-    /// The start of its checkpoint and its redo pointer, formatted like the labels of views by checkpoint.
+    /// The start time and the redo pointer of the checkpoint that starts the cycle, formatted like the labels
+    /// of views by checkpoint.
     pub label: String,
     /// The cause of the checkpoint at its start: see [`CheckpointDocument::cause`]. `None` before the first
     /// redo pointer.

@@ -317,7 +317,7 @@ impl RowChanges {
         Ok(RowChanges { run, options, findings, catalog, pending, tables, start, gaps, notes })
     }
 
-    /// Does the same for the part of the WAL that [`choose`] selects. The notes mention other parts.
+    /// Does the same for the part of the WAL that [`choose()`] selects. The notes mention other parts.
     ///
     /// # Errors
     /// There is no such part, or an error of [`RowChanges::survey`].

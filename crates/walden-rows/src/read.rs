@@ -621,8 +621,8 @@ impl<F: FnMut(Entry) -> ControlFlow<()>> Reader<'_, F> {
     }
 
     /// Reverts the catalog changes of transactions that a crash or a promotion ended without a record. A
-    /// prepared transaction whose end is not in the range keeps its changes, and its locks keep others from
-    /// its tables.
+    /// prepared transaction whose end is not in the range keeps its changes. This is safe because its locks
+    /// prevent other transactions from using its tables.
     fn take_back_lost(&mut self, record: &Record<'_>) {
         if self.replaced.is_empty() {
             return;

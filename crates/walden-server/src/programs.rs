@@ -53,7 +53,8 @@ pub fn find_in_path(name: &str) -> Option<PathBuf> {
     find(name, folders_in("PATH"))
 }
 
-/// Finds a server's program in `PATH`, or in folders of such programs that may be missing in a user's `PATH`.
+/// Finds the program of a daemon, such as `sshd`, in `PATH`, `/usr/sbin` or `/usr/local/sbin`. The `PATH` of
+/// users often lacks the latter two.
 pub fn find_server_in_path(name: &str) -> Option<PathBuf> {
     find(name, folders_in("PATH").into_iter().chain(["/usr/sbin", "/usr/local/sbin"].map(PathBuf::from)))
 }

@@ -17,7 +17,7 @@ const MAX_UNDECIDED: usize = 1 << 17;
 #[derive(Clone, Debug)]
 pub struct Subtransactions<R> {
     tops: FxHashMap<u32, u32>,
-    /// All of `tops` by top-level transaction; some of these may have been removed from `tops`.
+    /// The subtransactions of each top-level transaction, including some that were removed from `tops`.
     of_top: FxHashMap<u32, Vec<u32>>,
     undecided: FxHashMap<u32, Held<R>>,
     /// The number of the next rollback that is held back.

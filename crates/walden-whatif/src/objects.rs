@@ -502,7 +502,7 @@ mod tests {
         assert!((-51_000..-49_000).contains(&fuller.best_bytes), "5 of 100 parts fewer images: {fuller:?}");
         // Entries of 500 more updates, and an image for each page that they move to.
         assert!(fuller.worst_bytes > 500_000 / 3 + 1_000_000, "{fuller:?}");
-        // WAL long enough for checkpoints by volume: one more or fewer of them counts.
+        // This WAL is long enough for checkpoints by volume: the error includes one checkpoint more or fewer.
         let long = Prediction { bytes: 600 << 20, ..same.clone() };
         let with_checkpoint = effect(&(change(Change::AddIndex(8)), counts), &settings, &long, &same.buckets);
         let without = of(Change::AddIndex(8));

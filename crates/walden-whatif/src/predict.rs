@@ -92,8 +92,8 @@ pub struct Forecast {
     /// Seconds by which a checkpoint may start earlier or later in another run: one requested by volume, and
     /// one by time.
     pub delays: [f64; 2],
-    /// Whether a single session wrote the WAL and waits for its commits: it writes nothing until the
-    /// checkpointer is awake.
+    /// Whether a single session wrote the WAL and waits for each commit to be flushed. Such a session writes
+    /// nothing while the checkpointer, which it has signaled, starts to run.
     pub one_session: bool,
     /// Changes of tables and indexes, with the activity on them in the trace.
     pub objects: Vec<(ObjectChange, Counts)>,

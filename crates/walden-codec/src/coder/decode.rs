@@ -83,7 +83,9 @@ impl Decoder {
                     Unpacker::new(false).with_cases(self.cases).allow_mixing(self.limits.may_model);
                 unpacker.part(&mut rest, bytes).and_then(|decoded| {
                     if !rest.is_empty() {
-                        return Err(corrupt("cannot decode a piece: expected one part and nothing after it"));
+                        return Err(corrupt(
+                            "cannot decode a member: expected one compressed part, found bytes after it",
+                        ));
                     }
                     out(&decoded);
                     Ok(decoded.len())
@@ -129,7 +131,7 @@ impl Decoder {
             }
             None if !keyframe => {
                 return Err(corrupt(
-                    "cannot decode the segment: expected those before it since the keyframe",
+                    "cannot decode the segment: expected the keyframe and all later members to be decoded before it",
                 ));
             }
             state => {

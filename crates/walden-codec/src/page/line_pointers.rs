@@ -62,7 +62,7 @@ impl PointerForm {
             PointerForm::Elsewhere,
         ];
         let form = usize::try_from(code).ok().and_then(|code| FORMS.get(code));
-        form.copied().ok_or_else(|| corrupt("cannot decode a line pointer: expected form 0 to 5"))
+        form.copied().ok_or_else(|| corrupt("cannot decode a line pointer: expected a form from 0 to 5"))
     }
 }
 
@@ -108,7 +108,8 @@ impl LinePointerColumns {
         })
     }
 
-    /// Returns the column of forms, and the symbol for an item directly before the last one.
+    /// Returns the column of line pointer forms, and the symbol for an item that ends where the previously
+    /// coded item starts.
     pub fn next(self) -> (Column, u8) {
         (self.pointers, PointerForm::Next as u8)
     }

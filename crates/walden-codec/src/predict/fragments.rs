@@ -91,8 +91,9 @@ impl<S: Coder> TupleCoder<'_, S> {
         let columns = self.copy_columns(relation, 0)?;
         // Inserted again at the end. Only one page at a time is in use.
         let page = self.recent_fragments.pages.remove(&address.key());
-        let page =
-            page.ok_or_else(|| corrupt("cannot decode fragments: expected earlier ones of the page"))?;
+        let page = page.ok_or_else(|| {
+            corrupt("cannot decode fragments: expected a page that earlier records have reconstructed")
+        })?;
         let mut index = SourceIndex::default();
         if source.is_some() {
             index.fill(&page.0);

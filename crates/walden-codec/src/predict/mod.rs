@@ -160,7 +160,7 @@ pub struct TupleCoder<'m, S> {
 
 impl<S: Coder> TupleCoder<'_, S> {
     /// Codes block data by a predictor and appends it to `out`. Returns false if the predictor does not fit
-    /// the data. `column` codes whether it does.
+    /// the data. `column` has a flag that states whether it fits.
     pub fn data(
         &mut self,
         column: Column,

@@ -139,9 +139,9 @@ impl Run {
         self.repeats = repeats;
     }
 
-    /// When decoding: finds the items of the run in the columns, at most `most`. The run continues while
-    /// lengths are those of plain values and items fit between the last one and `pd_lower`. Consumes no
-    /// values of the columns.
+    /// When decoding: finds the items of the run in the columns, at most `most`. The run ends before an item
+    /// whose length column has a special value, or that does not fit between the previous item and
+    /// `pd_lower`. Consumes no values of the columns.
     pub fn find_in_columns<S: Coder>(
         &mut self,
         (coder, layouts): (&S, &Layouts),

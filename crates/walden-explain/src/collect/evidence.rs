@@ -34,8 +34,9 @@ pub(crate) struct SegmentEvidence {
     /// Tuples written: per transaction, and by any transaction.
     written: Box<[[u32; 2]; TUPLES]>,
     locks: Box<[Lock; LOCKS]>,
-    /// Number of inserts into TOAST tables so far; per transaction, that number at its last insert.
+    /// Number of inserts into TOAST tables so far.
     toast_inserts: u32,
+    /// For recent transactions: the transaction, and `toast_inserts` after its last insert into a TOAST table.
     last_toast: Box<[(u32, u32); SESSIONS]>,
     /// The last update of a transaction that has inserted no row since.
     updates: Box<[LastUpdate; SESSIONS]>,

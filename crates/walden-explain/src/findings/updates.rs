@@ -71,7 +71,7 @@ impl<'a> Updates<'a> {
             return None;
         }
         let moved = evidence.moved_updates.min(other);
-        // `MULTI_INSERT` inserts many rows; the leaf inserts of the busiest index count them.
+        // A `MULTI_INSERT` record inserts many rows. The leaf inserts of the busiest index are the number of rows.
         let entries = table.indexes().iter().map(|index| index.evidence.leaf_inserts).max().unwrap_or(0);
         let inserts = facts.records(facts.cells(table.heaps(), is_insert)).max(entries.saturating_sub(other));
         let of_index_tuples = other as f64 / (other + inserts).max(1) as f64;

@@ -232,7 +232,7 @@ fn only_file(folder: &Path) -> Result<PathBuf> {
     match (entries.next().transpose()?, entries.next()) {
         (Some(path), None) => Ok(path),
         (None, _) => bail!("cannot unpack the download: expected one file, found none"),
-        _ => bail!("cannot unpack the download: expected one file in {}, found more", folder.display()),
+        _ => bail!("cannot unpack the download into {}: expected one file, found more", folder.display()),
     }
 }
 

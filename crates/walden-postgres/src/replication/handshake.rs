@@ -256,7 +256,10 @@ fn ask_for_tls(transport: &mut Transport) -> io::Result<bool> {
         [b'N'] => Ok(false),
         [other] => Err(io::Error::new(
             ErrorKind::InvalidData,
-            format!("expected the answer S or N, found '{}'", other.escape_ascii()),
+            format!(
+                "expected S or N as the server's answer to the request for TLS, found '{}'",
+                other.escape_ascii()
+            ),
         )),
     }
 }

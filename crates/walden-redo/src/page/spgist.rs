@@ -85,7 +85,8 @@ impl InnerTupleHead {
     }
 }
 
-/// Returns the size of a leaf tuple, or of a tuple that is not live, from its first four bytes.
+/// Returns the size of an SP-GiST leaf tuple, or of a dead, redirect or placeholder tuple, from its first
+/// four bytes.
 #[inline]
 pub fn leaf_tuple_size(head: u32) -> usize {
     (head >> 2) as usize

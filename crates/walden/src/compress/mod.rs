@@ -197,7 +197,7 @@ fn refuse_other_ending(args: &CompressArgs) {
     let mut whole = name.clone();
     whole.as_mut_os_string().push(format!(".{PACK_ENDING}"));
     crate::wrong_usage(&format!(
-        "cannot use --pack={}: expected a name that ends in .{PACK_ENDING}, by which packs are found in folders: --pack={}",
+        "cannot use --pack={}: expected a name that ends in .{PACK_ENDING}, by which packs are found in folders; use --pack={}",
         name.display(),
         whole.display()
     ));
@@ -484,7 +484,7 @@ fn options(args: &CompressArgs, form: FileForm, largest: u64) -> WriteOptions {
     let needs = match (args.memory, args.spill) {
         (None, None) => of_segments,
         given => Needs::within(
-            // A limit for the temporary file alone must not stop large segments from being coded as records.
+            // If only the temporary file is limited, large segments must still be coded as records.
             given.0.map_or(memory.max(of_segments.memory()), |bytes| bytes as u64),
             given.1.map_or(spill, |bytes| bytes as u64),
         ),

@@ -1,4 +1,4 @@
-//! Parses and formats the identity of a page: files, names and block numbers.
+//! Parses and formats the identity of a page: its relation (file numbers or name), fork and block number.
 
 use walden_format::record::{Fork, RelFileLocator};
 use walden_redo::BlockKey;

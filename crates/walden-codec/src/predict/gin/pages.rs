@@ -120,7 +120,8 @@ impl PageEntries {
 
     /// Codes the number of bytes shared with the last key, and the bytes after them.
     fn key_bytes<S: Coder>(&mut self, coder: &mut TupleCoder<'_, S>, source: &[u8]) -> Result<(), Corrupt> {
-        let wrong = Corrupt("cannot decode a GIN key: expected fewer bytes");
+        let wrong =
+            Corrupt("cannot decode a GIN key: expected at most the bytes of the previous key in common");
         let relation = self.relation.number;
         let same = source.iter().zip(&self.key).take_while(|(new, last)| new == last).count();
         let common = coder.gin_column(Topic::KeyCommon, relation)?;

@@ -48,7 +48,7 @@ pub fn tables(results: &Results) -> String {
     tables.join("\n")
 }
 
-/// Computes a measure from the results without a case and with all cases.
+/// Compares the result of a run in which one case is switched off with that of a run with all cases.
 type Measure = fn(&Spent, &Spent) -> f64;
 
 fn gain(without: f64, with: f64) -> f64 {

@@ -1,4 +1,4 @@
-//! Decodes frames into their sequences, for tests. Only frames of the library itself: the input is trusted.
+//! Decodes a frame into its sequences, for tests. The frame must come from libzstd: its content is trusted.
 
 use super::Sequence;
 
