@@ -683,6 +683,12 @@ fn other_name(name: &str) -> &'static str {
         // complete.
         _ if name.starts_with("xlogtemp.") => "segments that are being created",
         "RECOVERYXLOG" | "RECOVERYHISTORY" => "files that are being restored",
+        // The prefixes are those of walden-archive (`out/prefetch/spool.rs`, `into/push/ahead.rs`).
+        _ if name.starts_with("walden-prefetch-") => "segments that walden archive get has fetched ahead",
+        _ if name.starts_with("walden-ahead-") => "notes of walden archive push",
+        // RestoreArchivedFile asks for these names; `pending.rs` of walden-archive adds the dot and the
+        // ending.
+        _ if name.starts_with(".RECOVERY") && name.ends_with(".tmp") => "files that are being restored",
         _ => "files that are not PostgreSQL's",
     }
 }
@@ -939,11 +945,21 @@ mod tests {
     }
 
     #[test]
+    fn files_of_walden_are_named_so() {
+        let ahead = "segments that walden archive get has fetched ahead";
+        for name in ["position", "lock", "000000010000000000000007", ".000000010000000000000007.tmp"] {
+            assert_eq!(other_name(&format!("walden-prefetch-4a5646968e75afe9/{name}")), ahead);
+        }
+        assert_eq!(other_name("walden-ahead-4a5646968e75afe9"), "notes of walden archive push");
+    }
+
+    #[test]
     fn files_that_postgresql_is_making_are_its_own() {
         assert_eq!(other_name("xlogtemp.4711"), "segments that are being created");
         assert_eq!(other_name("RECOVERYXLOG"), "files that are being restored");
         assert_eq!(other_name("RECOVERYHISTORY"), "files that are being restored");
         assert_eq!(other_name("00000002.history"), "timeline histories");
+        assert_eq!(other_name(".RECOVERYXLOG.tmp"), "files that are being restored");
         assert_eq!(other_name("notes.txt"), "files that are not PostgreSQL's");
     }
 
