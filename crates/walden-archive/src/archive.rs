@@ -197,7 +197,7 @@ impl ArchiveError {
     /// What the user can do about it.
     pub fn hint(&self) -> Option<&'static str> {
         if let Some(error) = self.store_error() {
-            return error.cause.hint();
+            return error.hint();
         }
         match self {
             ArchiveError::Store(_) | ArchiveError::Object(_) => {

@@ -146,7 +146,7 @@ pub enum RowsError {
     #[error(transparent)]
     DataDir(#[from] DataDirError),
     /// The base backup cannot be read.
-    #[error("cannot read the catalogs of {}: {error}", path.display())]
+    #[error("cannot read the catalogs of {}", path.display())]
     Base {
         /// Its folder.
         path: PathBuf,
@@ -157,8 +157,8 @@ pub enum RowsError {
     /// A page could not be kept or read.
     #[error("{0}")]
     Store(String),
-    /// A TOAST table of the base backup cannot be read, or the places of its chunks cannot be stored.
-    #[error("cannot read values of a TOAST table: {0}")]
+    /// A TOAST table of the base backup cannot be read, or what is known of one cannot be kept.
+    #[error("cannot read values of a TOAST table")]
     Toast(#[source] io::Error),
 }
 

@@ -9,7 +9,6 @@ use serde::Serialize;
 use walden_format::lsn::Lsn;
 use walden_postgres::connection::{self, Client};
 use walden_source::datadir::ControlFile;
-use walden_source::error_text;
 
 use crate::archiver::{Archiver, archiver_of};
 use crate::process::ServerProcess;
@@ -136,7 +135,7 @@ pub fn from_files(folders: &Folders) -> ServerState {
 
 /// Why a query fails.
 #[derive(Debug, thiserror::Error)]
-#[error("{}", error_text(.0))]
+#[error(transparent)]
 pub struct QueryError(#[from] connection::QueryError);
 
 impl QueryError {

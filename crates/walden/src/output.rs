@@ -547,7 +547,7 @@ fn hint_of_cause(cause: &(dyn std::error::Error + 'static)) -> Option<&'static s
     if let Some(hint) = hint_of_file(cause) {
         return Some(hint);
     }
-    cause.downcast_ref::<StoreError>().and_then(|error| error.cause.hint())
+    cause.downcast_ref::<StoreError>().and_then(StoreError::hint)
 }
 
 /// Returns a hint for an error about a source, a data directory or saved names.

@@ -117,7 +117,7 @@ fn connect(dsn: &str, has_files: bool) -> Result<Option<Client>> {
 }
 
 fn go_on_from_files(error: &dyn std::error::Error) {
-    output::tell(&format!("warning: {error}; this is from the files alone"));
+    output::tell(&format!("warning: {}; this is from the files alone", walden_source::error_text(error)));
 }
 
 /// Adds the server's own information.

@@ -313,6 +313,28 @@ impl Cause {
     }
 }
 
+impl StoreError {
+    /// The remedy.
+    pub fn hint(&self) -> Option<&'static str> {
+        let is_remote = self.location.contains("://");
+        if self.cause == Cause::Denied && is_remote && self.operation == "list" {
+            return Some(
+                "let these credentials list this prefix: s3:ListBucket on the bucket (with a condition on s3:prefix, for all prefixes of the \
+                 archive). The end of the WAL counts as such only if no prefix shows that there was more; docs/archive.md has the rights \
+                 that each command needs",
+            );
+        }
+        self.cause.hint()
+    }
+
+    /// Whether the source is an error of the file system of this kind of cause, which says the same.
+    fn has_cause_in_source(&self) -> bool {
+        let source = self.source.as_deref().and_then(|source| source.downcast_ref::<std::io::Error>());
+        source.is_some()
+            && matches!(self.cause, Cause::NotFound | Cause::Denied | Cause::Full | Cause::ReadOnly)
+    }
+}
+
 impl fmt::Display for StoreError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let StoreError { operation, key, location, cause, .. } = self;
@@ -321,6 +343,7 @@ impl fmt::Display for StoreError {
             false => write!(f, "cannot {operation} {key} in {location}")?,
         }
         match cause {
+            _ if self.has_cause_in_source() => Ok(()),
             Cause::NotFound => f.write_str(": no such object"),
             Cause::NoBucket => f.write_str(": no such bucket"),
             Cause::Denied => f.write_str(": permission denied"),

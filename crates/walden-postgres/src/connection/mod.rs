@@ -41,8 +41,8 @@ pub enum ConnectionError {
         /// The problem with it.
         problem: String,
     },
-    /// The operating system lacks a resource for the connection.
-    #[error("cannot prepare a connection: {0}")]
+    /// The operating system has nothing to connect with.
+    #[error("cannot prepare a connection")]
     Runtime(#[source] std::io::Error),
     /// The server accepts the connection, but does not complete the login within the time limit.
     #[error(
@@ -55,7 +55,7 @@ pub enum ConnectionError {
         seconds: u64,
     },
     /// The server cannot be reached or refuses the connection.
-    #[error("cannot connect to {place}: {}{notes}", walden_source::error_text(.source))]
+    #[error("cannot connect to {place}{notes}")]
     Server {
         /// Host and port, or the folder of the socket.
         place: String,

@@ -68,8 +68,8 @@ impl Fields {
 /// Why a server's log cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum LogError {
-    /// An error of the file system, or damaged compressed data; the text names the file.
-    #[error("cannot read the server's log: {0}")]
+    /// The file system, or compressed data; the text names the file.
+    #[error("cannot read the server's log")]
     Io(#[source] io::Error),
     /// A log in text format whose prefix is not known.
     #[error(

@@ -155,7 +155,7 @@ impl Exporter {
     fn report(&self) -> Report {
         // Opened each time: what an archive that was read once says of itself is remembered, and this one may be gone since.
         let opened = self.place.open_to_answer_within(STORE_ANSWERS_WITHIN);
-        let opened = opened.map_err(|error| format!("{error:#}"));
+        let opened = opened.map_err(|error| crate::output::chain_text(&error));
         let archive = opened.as_ref().map(|(archive, _)| archive);
         let holdings = archive.map_err(Clone::clone).and_then(|archive| self.holdings(archive));
         let mut log = self.log.lock().unwrap_or_else(PoisonError::into_inner);

@@ -37,6 +37,7 @@ use crate::configuration::ArchiveSection;
 use crate::configuration::FILE;
 
 /// An object store that has not answered a small request by then is down.
+use crate::output;
 pub const STORE_ANSWERS_WITHIN: Duration = Duration::from_secs(10);
 
 /// What is said of an encrypted archive without keys.
@@ -88,7 +89,7 @@ impl Report {
         section: &ArchiveSection,
     ) -> Report {
         let mut problems = Vec::new();
-        let mut keep = |error: anyhow::Error| problems.push(format!("{error:#}"));
+        let mut keep = |error: anyhow::Error| problems.push(output::chain_text(&error));
         // One that has not answered once is not asked again, for each request can take a minute.
         let archive = archive.filter(|_| holdings.is_ok());
         let holdings = holdings.map_err(|error| keep(anyhow::Error::msg(error))).ok();

@@ -237,7 +237,7 @@ impl<'a> Session<'a> {
             Ok(names) => names,
             // A replication role may lack permission to connect to a database.
             Err(error) if args.names.is_empty() => {
-                output::tell(&format!("warning: no names: {error:#}"));
+                output::tell(&format!("warning: no names: {}", output::chain_text(&error)));
                 walden_source::names::Names::default()
             }
             Err(error) => return Err(error),

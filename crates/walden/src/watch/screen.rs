@@ -249,7 +249,7 @@ impl Screen {
         let path = std::path::PathBuf::from(format!("walden-watch-{time}.json"));
         let message = match session.save(&path, Overwrite::default()) {
             Ok(()) => format!("saved {}", path.display()),
-            Err(error) => format!("{error:#}"),
+            Err(error) => crate::output::chain_text(&error),
         };
         self.message = Some((Instant::now(), message));
     }

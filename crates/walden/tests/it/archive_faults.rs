@@ -346,7 +346,7 @@ fn a_disk_that_fills_up_loses_nothing() -> Outcome {
     disk.remount(&format!("size={}", files_sizes(&place.repo()) + 8192));
     let pushed = walden(&place.push(NAMES[0]));
     assert_eq!(pushed.code, 1, "{pushed:?}");
-    assert!(pushed.stderr.contains("no room left") && pushed.stderr.contains("HINT: "), "{pushed:?}");
+    assert!(pushed.stderr.contains("No space left") && pushed.stderr.contains("HINT: "), "{pushed:?}");
     assert!(!place.has(NAMES[0], "full"));
     place.expect_no_leftovers("full");
     disk.remount("size=64m");
@@ -430,7 +430,7 @@ fn what_may_only_be_read_is_read_and_not_written() -> Outcome {
     let history = place.wal().join("00000002.history");
     fs::write(&history, "1\t0/B80000\tx\n").unwrap();
     let refused = on_disk(&["push"], Some(&history));
-    assert!(refused.code == 1 && refused.stderr.contains("read-only"), "{refused:?}");
+    assert!(refused.code == 1 && refused.stderr.contains("Read-only"), "{refused:?}");
     let target = place.root.path().join("target");
     let got = on_disk(&["get", "--prefetch", "0", NAMES[0]], Some(&target));
     assert_eq!(got.code, 0, "{got:?}");
@@ -444,7 +444,7 @@ fn what_may_only_be_read_is_read_and_not_written() -> Outcome {
     ] {
         let run = on_disk(command, None);
         assert!([1, 3].contains(&run.code) && !run.stderr.contains("panicked"), "{command:?}: {run:?}");
-        assert!((run.stdout + &run.stderr).contains("read-only"), "{command:?}");
+        assert!((run.stdout + &run.stderr).contains("Read-only"), "{command:?}");
     }
     disk.remount("rw");
     expect_denied(&folder, &place);
@@ -465,15 +465,15 @@ fn expect_denied(folder: &Path, place: &Place) {
     };
     let segment = place.wal().join(NAMES[0]);
     let pushed = as_nobody(&["push", segment.to_str().unwrap()]);
-    assert!(pushed.code == 1 && pushed.stderr.contains("permission denied"), "{pushed:?}");
-    // Recovery must stop, not treat this as the archive's end.
+    assert!(pushed.code == 1 && pushed.stderr.contains("Permission denied"), "{pushed:?}");
+    // Recovery must stop, and not take it for the archive's end.
     let got = as_nobody(&["get", "--prefetch", "0", NAMES[0], "/tmp/never-written"]);
-    assert!(got.code > 125 && got.stderr.contains("permission denied"), "{got:?}");
+    assert!(got.code > 125 && got.stderr.contains("Permission denied"), "{got:?}");
     for command in
         [&["pack"][..], &["prune", "--keep-backups", "1", "--assume-backups-exist", "--apply"], &["list"]]
     {
         let run = as_nobody(command);
-        assert!(run.code == 3 && run.stderr.contains("permission denied"), "{command:?}: {run:?}");
+        assert!(run.code == 3 && run.stderr.contains("Permission denied"), "{command:?}: {run:?}");
     }
 }
 
@@ -510,7 +510,7 @@ fn what_may_not_be_read_is_not_called_damaged() {
     };
     let run = verify_as_other("table");
     let says = |text: &str| run.stdout.contains(text);
-    assert!(run.code == 1 && says("1 object could not be read") && says("permission denied"), "{run:?}");
+    assert!(run.code == 1 && says("1 object could not be read") && says("Permission denied"), "{run:?}");
     assert!(says("HINT: nothing shows that they are damaged") && !says("DAMAGED"), "{run:?}");
     let run = verify_as_other("json");
     let found: serde_json::Value = serde_json::from_str(&run.stdout).unwrap();

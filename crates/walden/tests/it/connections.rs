@@ -145,7 +145,7 @@ fn install(data: &Path, certificate: &str, key: &str) {
 
 /// Returns whether a connection uses TLS, or why it failed.
 fn has_tls(conninfo: &str) -> Result<bool, String> {
-    let mut client = connect(conninfo).map_err(|error| error.to_string())?;
+    let mut client = connect(conninfo).map_err(|error| walden_source::error_text(&error))?;
     let query = "SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()";
     Ok(client.query_one(query, &[]).unwrap().get(0))
 }
