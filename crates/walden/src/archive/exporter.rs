@@ -22,7 +22,7 @@ use crate::{http, output};
 
 const EXAMPLES: &str = "\
 Examples:
-  walden archive exporter --pgdata /var/lib/postgresql/18/main
+  walden archive exporter --data /var/lib/postgresql/18/main
       serve http://127.0.0.1:9719/metrics until it is stopped
   walden archive exporter --dsn 'host=db1 user=monitor' --listen 0.0.0.0:9719 --refresh 300
 

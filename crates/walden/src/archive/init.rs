@@ -56,7 +56,7 @@ pub struct InitArgs {
     output: PathBuf,
 
     /// The server's data directory, within which no archive is made
-    #[arg(long, value_name = "FOLDER", env = "PGDATA")]
+    #[arg(long, visible_alias = "pgdata", value_name = "FOLDER", env = "PGDATA")]
     data: Option<PathBuf>,
 
     /// Also look at the server's settings over this connection: a URL or `host=... user=...`

@@ -51,7 +51,7 @@ pub fn describe(lag: &Lag) -> String {
 #[group(multiple = false)]
 pub struct QueueOptions {
     /// The server's data directory, for how far the archive is behind
-    #[arg(long, value_name = "DIR", env = "PGDATA")]
+    #[arg(long = "data", visible_alias = "pgdata", value_name = "DIR", env = "PGDATA")]
     pub pgdata: Option<PathBuf>,
 
     /// The server, as libpq writes it, for the same by SQL

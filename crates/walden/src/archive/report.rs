@@ -46,7 +46,7 @@ pub const KEYS_MISSING: &str =
 
 /// The note of a report that asked no server.
 const NOT_ASKED: &str =
-    "no server was asked whether it archives: --pgdata or --dsn names one, or --spool a receiver";
+    "no server was asked whether it archives: --data or --dsn names one, or --spool a receiver";
 
 /// How archiving is doing.
 #[derive(Clone, PartialEq, Debug, Serialize)]

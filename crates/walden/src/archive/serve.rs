@@ -54,7 +54,7 @@ pub struct ServeArgs {
     place: Place,
 
     /// A server's data directory; files of others are refused. Several servers of one cluster may share an archive
-    #[arg(long, value_name = "DIR", env = "PGDATA", required = true)]
+    #[arg(long, visible_alias = "pgdata", value_name = "DIR", env = "PGDATA", required = true)]
     data: Vec<PathBuf>,
 
     /// The socket to listen on, in a folder that nobody else can write to

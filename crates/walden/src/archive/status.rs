@@ -28,12 +28,12 @@ use crate::{FOUND, output};
 
 const EXAMPLES: &str = "\
 Examples:
-  walden archive status --pgdata /var/lib/postgresql/18/main
+  walden archive status --data /var/lib/postgresql/18/main
       what waits, what is archived, when it was verified, and what is wrong
   walden archive status --dsn 'host=db1 user=monitor' --textfile /var/lib/prometheus/node-exporter/walden.prom
       the same by SQL, and as metrics for node_exporter, from cron or a timer
 
-Without --pgdata and --dsn, the server is that of the data directory in which walden.toml lies, or which is the working directory. \
+Without --data and --dsn, the server is that of the data directory in which walden.toml lies, or which is the working directory. \
 If there is none, the line begins with UNKNOWN in place of OK, and so it does before the first segment of the server is archived and \
 while an attempt to archive has no result for 10 seconds.
 

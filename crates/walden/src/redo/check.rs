@@ -30,7 +30,7 @@ const EXAMPLES: &str = "\
 Examples:
   walden redo check /archive/wal
       replay, and compare each full-page image with the replayed page
-  walden redo check --base /backup/base --pgdata /var/lib/postgresql/18/main /archive/wal
+  walden redo check --base /backup/base --data /var/lib/postgresql/18/main /archive/wal
       start with the pages of a base backup, and compare the replayed pages with the files of a stopped server
   walden redo check --memory 512MB /archive/wal
       as the first example, with at most 512 MB of memory for pages; other pages are in a temporary file
@@ -44,9 +44,9 @@ pub struct CheckArgs {
     #[command(flatten)]
     inputs: Inputs,
 
-    /// The data directory of the server that wrote the WAL, stopped cleanly: compare its pages with the
-    /// replayed ones as of its shutdown
-    #[arg(long, value_name = "DIR")]
+    /// The data directory of the server that wrote the log, stopped cleanly: compare its pages with the replayed ones
+    /// as of its shutdown
+    #[arg(long = "data", visible_alias = "pgdata", value_name = "DIR")]
     pgdata: Option<PathBuf>,
 
     /// Output format; docs/redo.md describes the JSON

@@ -55,7 +55,7 @@ pub struct CheckArgs {
     place: Place,
 
     /// The server's data directory [default: the working directory, if it is one]
-    #[arg(long, value_name = "FOLDER")]
+    #[arg(long, visible_alias = "pgdata", value_name = "FOLDER")]
     data: Option<PathBuf>,
 
     /// A connection to the server: a URL or `host=... user=...`
