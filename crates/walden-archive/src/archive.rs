@@ -91,16 +91,16 @@ pub enum ArchiveError {
         /// The file's.
         found: String,
     },
-    /// The file's segments have another size than the archive's.
+    /// The segments of a file, server or base backup have another size than the archive's.
     #[error(
-        "segments of another size are in {location}: expected {} MB, found {} MB in the file", expected >> 20, found >> 20
+        "the archive in {location} has segments of another size: expected {} MB, as there, found {} MB", expected >> 20, found >> 20
     )]
     OtherSegmentSize {
         /// Where the archive is.
         location: String,
         /// Bytes of the archive's segments.
         expected: u64,
-        /// Bytes of the file's.
+        /// Bytes of the others.
         found: u64,
     },
     /// The name is archived already, in an object that cannot be compared with.
@@ -353,7 +353,11 @@ impl Archive {
         segment_size: SegmentSize,
     ) -> Result<(), ArchiveError> {
         self.compare_cluster(identity, system_id)?;
-        let (expected, found) = (identity.segment_bytes, segment_size.bytes());
+        self.compare_segment_bytes(identity, segment_size.bytes())
+    }
+
+    fn compare_segment_bytes(&self, identity: &Identity, found: u64) -> Result<(), ArchiveError> {
+        let expected = identity.segment_bytes;
         if expected == found {
             return Ok(());
         }
@@ -375,6 +379,17 @@ impl Archive {
         let (expected, found) = (identity.system_identifier.clone(), system_id.to_string());
         if expected == found {
             return Ok(());
+    /// Confirms that the archive has segments of this size, or none yet.
+    ///
+    /// # Errors
+    /// [`ArchiveError::OtherSegmentSize`], and the store's.
+    pub fn expect_segment_bytes(&self, found: u64) -> Result<(), ArchiveError> {
+        match self.identity() {
+            Err(ArchiveError::Empty(_)) => Ok(()),
+            other => self.compare_segment_bytes(other?, found),
+        }
+    }
+
         }
         Err(ArchiveError::OtherCluster { location: self.store.location().to_owned(), expected, found })
     }

@@ -343,6 +343,8 @@ pub struct ControlFile {
     pub checkpoint_time: i64,
     /// Most pages of a file of a relation; further pages are in the next file.
     pub blocks_per_segment: u32,
+    /// `xlog_seg_size`: bytes of a WAL segment.
+    pub wal_segment_bytes: u32,
     /// `data_checksum_version`: 0 if pages have no checksums.
     pub data_checksum_version: u32,
     /// The server's setting of `wal_log_hints`.
@@ -432,6 +434,7 @@ struct ControlLayout {
     wal_log_hints: usize,
     page_bytes: usize,
     blocks_per_segment: usize,
+    wal_segment_bytes: usize,
     data_checksum_version: usize,
     /// The CRC-32C of all bytes before it.
     crc: usize,
@@ -445,6 +448,7 @@ const CONTROL_LAYOUTS: [ControlLayout; 4] = [
         wal_log_hints: 176,
         page_bytes: 216,
         blocks_per_segment: 220,
+        wal_segment_bytes: 228,
         data_checksum_version: 252,
         crc: 288,
     },
@@ -455,6 +459,7 @@ const CONTROL_LAYOUTS: [ControlLayout; 4] = [
         wal_log_hints: 176,
         page_bytes: 216,
         blocks_per_segment: 220,
+        wal_segment_bytes: 228,
         data_checksum_version: 252,
         crc: 288,
     },
@@ -465,6 +470,7 @@ const CONTROL_LAYOUTS: [ControlLayout; 4] = [
         wal_log_hints: 176,
         page_bytes: 216,
         blocks_per_segment: 220,
+        wal_segment_bytes: 228,
         data_checksum_version: 252,
         crc: 292,
     },
@@ -476,6 +482,7 @@ const CONTROL_LAYOUTS: [ControlLayout; 4] = [
         wal_log_hints: 184,
         page_bytes: 224,
         blocks_per_segment: 228,
+        wal_segment_bytes: 240,
         data_checksum_version: 268,
         crc: 308,
     },
@@ -552,6 +559,7 @@ impl ControlFile {
             timeline: u32_at(48)?,
             checkpoint_time: u64_at(layout.checkpoint_time)?.cast_signed(),
             blocks_per_segment,
+            wal_segment_bytes: u32_at(layout.wal_segment_bytes)?,
             data_checksum_version: u32_at(layout.data_checksum_version)?,
             wal_log_hints: bytes[layout.wal_log_hints] != 0,
             // The following fields, in this order in every version.
@@ -593,6 +601,7 @@ mod tests {
         put(layout.checkpoint_time, 1_795_000_000, 8);
         put(layout.page_bytes, 8192, 4);
         put(layout.blocks_per_segment, 131_072, 4);
+        put(layout.wal_segment_bytes, 16 << 20, 4);
         put(layout.data_checksum_version, 1, 4);
         put(layout.wal_log_hints, 1, 1);
         for (index, size) in [100, 8, 10, 2, 64].into_iter().enumerate() {
@@ -625,6 +634,7 @@ mod tests {
                     timeline: 3,
                     checkpoint_time: 1_795_000_000,
                     blocks_per_segment: 131_072,
+                    wal_segment_bytes: 16 << 20,
                     data_checksum_version: 1,
                     wal_log_hints: true,
                     sizes: SharedSizes {

@@ -171,6 +171,11 @@ fn try_out(archive: &Archive, options: &DrillOptions, progress: &mut dyn FnMut(S
             identity.system_identifier
         );
     }
+    if let Some(bytes) = start.segment_bytes {
+        archive
+            .expect_segment_bytes(bytes)
+            .with_context(|| format!("cannot restore {}", options.base.display()))?;
+    }
     if let Target::RestorePoint(name) = &options.target {
         expect_restore_point(archive, name)?;
     }
@@ -368,6 +373,7 @@ mod tests {
                 end: None,
                 end_timeline: None,
                 system_identifier: None,
+                segment_bytes: None,
             }
         };
         let first = |log: &Log, start| first_segment(log, &backup(start));

@@ -177,7 +177,8 @@ pub enum Outcome {
 /// push, unless the server's WAL differs from the archive's.
 ///
 /// # Errors
-/// The archive belongs to another cluster or does not exist, or the archive or the server does not answer.
+/// An archive of another cluster or segment size, a place that has none, and one or the other that does not
+/// answer.
 pub fn compare(
     archive: &Archive,
     server: &mut dyn Server,
@@ -193,6 +194,8 @@ pub fn compare(
     let files = server.files().map_err(AgainstError::Server)?;
     let histories = histories(archive, server, &files)?;
     let complete = Complete { facts: &facts, histories: &histories };
+    // With another size, the same names mean other positions.
+    archive.expect_segment_bytes(facts.segment_bytes)?;
     let mut compared = Compared {
         location: archive.store().location().to_owned(),
         timeline: facts.timeline,

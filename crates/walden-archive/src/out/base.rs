@@ -87,6 +87,8 @@ pub struct BackupStart {
     pub end_timeline: Option<Timeline>,
     /// System identifier of the cluster, if known.
     pub system_identifier: Option<u64>,
+    /// Bytes of its segments, if they are known.
+    pub segment_bytes: Option<u64>,
 }
 
 impl BackupStart {
@@ -116,6 +118,7 @@ impl BackupStart {
         }
         if let Ok(data) = DataDir::open(path) {
             start.system_identifier = Some(data.control().system_identifier);
+            start.segment_bytes = Some(data.control().wal_segment_bytes.into());
         }
         Ok(start)
     }
@@ -137,6 +140,7 @@ impl BackupStart {
             // PostgreSQL archives the end of a backup only for primaries, which stay on their timeline.
             end_timeline: label.stop.and(label.timeline),
             system_identifier: None,
+            segment_bytes: None,
         })
     }
 
@@ -149,6 +153,7 @@ impl BackupStart {
             end: last.end,
             end_timeline: Some(last.timeline),
             system_identifier: manifest.system_identifier,
+            segment_bytes: None,
         })
     }
 }
@@ -189,6 +194,7 @@ fn of_data_directory(path: &Path) -> Result<BackupStart, BaseError> {
         end: None,
         end_timeline: None,
         system_identifier: Some(control.system_identifier),
+        segment_bytes: Some(control.wal_segment_bytes.into()),
     })
 }
 

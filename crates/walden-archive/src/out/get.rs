@@ -80,7 +80,25 @@ pub enum GetError {
         /// System identifier of the archive.
         found: String,
     },
-    /// The file cannot be written. Recovery must stop.
+    /// The server has segments of another size than the archive: recovery must stop, as the names mean
+    /// other positions.
+    #[error(
+        "cannot get {name} from {location}: expected segments of {} MB, as in {}, found segments of {} MB", expected >> 20,
+        control.display(), found >> 20
+    )]
+    OtherSegmentSize {
+        /// The file's name.
+        name: String,
+        /// Where the archive is.
+        location: String,
+        /// The server's control file.
+        control: PathBuf,
+        /// Bytes of the server's segments.
+        expected: u64,
+        /// Bytes of the archive's.
+        found: u64,
+    },
+    /// The file cannot be written: recovery must stop.
     #[error("cannot write {}", path.display())]
     Write {
         /// Path of the requested file.
@@ -106,6 +124,7 @@ impl GetError {
             GetError::Gap { .. } => "gap",
             GetError::Archive { source, .. } => source.cause(),
             GetError::OtherCluster { .. } => "other_cluster",
+            GetError::OtherSegmentSize { .. } => "other_segment_size",
             GetError::Write { .. } => "write",
         }
     }
@@ -116,6 +135,9 @@ impl GetError {
             GetError::Archive { source, .. } => source.hint(),
             GetError::OtherCluster { .. } => Some(
                 "restore_command has to name the archive of the server's own cluster, which after pg_upgrade is a new one; by hand, files of another cluster are fetched outside of a data directory",
+            ),
+            GetError::OtherSegmentSize { .. } => Some(
+                "pg_resetwal --wal-segsize changed the size, and WAL from before cannot be replayed after it: restore a base backup from before the change, or name the archive with this server's segments in restore_command; by hand, segments of another size are fetched outside of a data directory",
             ),
             GetError::NoHistory { .. } => Some(gaps::HISTORY_HINT),
             GetError::Gap { .. } => Some(

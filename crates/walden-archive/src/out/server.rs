@@ -12,29 +12,54 @@ use crate::out::get::GetError;
 use crate::stored::check;
 use crate::stored::name::ArchivedFile;
 
-/// Checks that the archive belongs to the server that requests a file, if its data directory is known. This
-/// is the one whose `pg_wal` contains the target, or the working directory, in which PostgreSQL runs
+/// A server that asks for a file.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct AskingServer {
+    /// Its control file.
+    pub control: PathBuf,
+    /// Its system identifier.
+    pub system_id: u64,
+    /// Bytes of its segments.
+    pub segment_bytes: u64,
+}
+
+/// Confirms that the archive is that of the server which asks for a file and has segments of its size, if
+/// the data directory is known: the one whose `pg_wal` the target is in, or else the working directory, in
+/// which PostgreSQL runs
 /// `restore_command`.
 ///
 /// # Errors
-/// [`GetError::OtherCluster`], and [`GetError::Archive`] if the archive's cluster cannot be determined.
+/// [`GetError::OtherCluster`], [`GetError::OtherSegmentSize`], and [`GetError::Archive`] if the archive's
+/// cluster is unknown.
 pub fn expect_own_archive(archive: &Archive, file: ArchivedFile, target: &Path) -> Result<(), GetError> {
-    let Some((control, system_id)) = asking_server(target) else { return Ok(()) };
-    archive.expect_cluster(system_id).map_err(|error| match error {
+    let Some(AskingServer { control, system_id, segment_bytes }) = asking_server(target) else {
+        return Ok(());
+    };
+    let is_own = archive.expect_cluster(system_id).and_then(|()| archive.expect_segment_bytes(segment_bytes));
+    let name = file.to_string();
+    is_own.map_err(|error| match error {
         ArchiveError::OtherCluster { location, expected: found, .. } => {
-            let name = file.to_string();
             GetError::OtherCluster { name, location, control, expected: system_id, found }
         }
-        source => GetError::Archive { name: file.to_string(), source },
+        ArchiveError::OtherSegmentSize { location, expected: found, .. } => {
+            GetError::OtherSegmentSize { name, location, control, expected: segment_bytes, found }
+        }
+        source => GetError::Archive { name, source },
     })
 }
 
-/// Returns the control file and system identifier of the server that requests a file, if its data directory
-/// is known (see [`expect_own_archive`]).
-pub fn asking_server(target: &Path) -> Option<(PathBuf, u64)> {
+/// The server that asks for a file, as far as its data directory is known: see [`expect_own_archive`].
+pub fn asking_server(target: &Path) -> Option<AskingServer> {
     let above = target.parent().and_then(Path::parent);
     let mut places = above.into_iter().chain([Path::new("")]);
-    places.find_map(|data| Some((data.join(ControlFile::PATH), system_id_of_server(data)?)))
+    places.find_map(|data| {
+        let control = ControlFile::of_data_directory(data)?;
+        Some(AskingServer {
+            control: data.join(ControlFile::PATH),
+            system_id: control.system_identifier,
+            segment_bytes: control.wal_segment_bytes.into(),
+        })
+    })
 }
 
 /// Returns the cluster of a file that does not state it: that of the server whose `pg_wal` contains the file,

@@ -206,6 +206,11 @@ fn backup_start(archive: &Archive, base: &Path) -> Result<RecoveryStart> {
             base.display()
         );
     }
+    if let Some(bytes) = start.segment_bytes {
+        archive
+            .expect_segment_bytes(bytes)
+            .with_context(|| format!("cannot recover from {}", base.display()))?;
+    }
     Ok(RecoveryStart::from(&start))
 }
 

@@ -14,6 +14,7 @@ pub fn control_file(state: DatabaseState) -> ControlFile {
         timeline: 1,
         checkpoint_time: 1_795_000_000,
         blocks_per_segment: 131_072,
+        wal_segment_bytes: 16 << 20,
         data_checksum_version: 1,
         wal_log_hints: false,
         sizes: SharedSizes {

@@ -49,7 +49,7 @@ over by a rename.
 
 Exit status: 0 the file is there; 1 the archive does not have it, and PostgreSQL goes on without it (with --until: the moment cannot be \
 reached); 200 anything else, which makes \
-PostgreSQL stop: an archive that cannot be read, that belongs to another cluster, or that lacks a segment before later ones has not ended.";
+PostgreSQL stop: an archive that cannot be read, that belongs to another cluster, has segments of another size, or lacks a segment before later ones has not ended.";
 
 /// Get a file back out of the archive
 #[derive(Args, Debug)]
@@ -188,9 +188,9 @@ fn missing_segment(error: &anyhow::Error) -> Option<SegmentName> {
 
 /// Whether the server that asks for a file is a standby, which does not promote at the end of the archive.
 fn serves_standby(target: &Path) -> bool {
-    asking_server(target).is_some_and(|(control, _)| {
+    asking_server(target).is_some_and(|server| {
         // `global/pg_control` in the data directory.
-        let data = control.parent().and_then(Path::parent);
+        let data = server.control.parent().and_then(Path::parent);
         // Up to 11, recovery.conf configures standbys and other recoveries.
         data.is_some_and(|data| {
             ["standby.signal", "recovery.conf"].iter().any(|name| data.join(name).exists())
@@ -256,7 +256,7 @@ fn known_of(archive: &Archive, target: &Path) -> Known {
         Some((identity.system_identifier.parse().ok()?, says))
     });
     let of_server =
-        asking_server(target).map(|(control, system_id)| (system_id, control.display().to_string()));
+        asking_server(target).map(|server| (server.system_id, server.control.display().to_string()));
     Known {
         system_ids: of_archive.into_iter().chain(of_server).collect(),
         segment_bytes: identity.map(|identity| identity.segment_bytes),
