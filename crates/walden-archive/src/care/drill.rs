@@ -176,6 +176,7 @@ fn try_out(archive: &Archive, options: &DrillOptions, progress: &mut dyn FnMut(S
             .expect_segment_bytes(bytes)
             .with_context(|| format!("cannot restore {}", options.base.display()))?;
     }
+    copy::expect_tablespaces(&options.base)?;
     if let Target::RestorePoint(name) = &options.target {
         expect_restore_point(archive, name)?;
     }

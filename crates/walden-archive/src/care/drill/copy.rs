@@ -4,7 +4,7 @@ use std::fs::{self, DirBuilder};
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt, symlink};
 use std::path::Path;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 
 use crate::out::base::{is_tar, unpack};
 
@@ -36,8 +36,34 @@ const LEFT_OUT: &[&str] = &[
     "walden.toml",
 ];
 
-/// Copies a backup to `data`, and its tablespaces to folders in `tablespaces`. Calls `copied` with the bytes
-/// copied so far.
+/// Confirms that the links to tablespaces in a backup lead to folders.
+pub fn expect_tablespaces(base: &Path) -> Result<()> {
+    let folder = base.join("pg_tblspc");
+    if is_tar(base) || !folder.is_dir() {
+        return Ok(());
+    }
+    let reading = || format!("cannot read tablespaces in {}", folder.display());
+    for entry in fs::read_dir(&folder).with_context(reading)? {
+        let link = entry.with_context(reading)?.path();
+        let Ok(target) = fs::read_link(&link) else { continue };
+        let found = match fs::metadata(&link) {
+            Ok(found) if found.is_dir() => continue,
+            Ok(_) => "no folder there".to_owned(),
+            Err(error) => error.to_string(),
+        };
+        bail!(
+            "cannot restore {}: expected the link {} to lead to the tablespace's folder {}, found: {found}\nhint: put the backup of the tablespace \
+             there, or let the link lead to where it is (ln -sfn FOLDER LINK); pg_basebackup --tablespace-mapping and --format=tar keep \
+             tablespaces with the backup",
+            base.display(),
+            link.display(),
+            target.display()
+        );
+    }
+    Ok(())
+}
+
+/// Copies a backup to `data`, and its tablespaces into folders in `tablespaces`. `copied` gets the bytes copied so far.
 pub fn copy_backup(base: &Path, data: &Path, tablespaces: &Path, copied: &mut dyn FnMut(u64)) -> Result<()> {
     make_folder(data)?;
     make_folder(tablespaces)?;
@@ -87,14 +113,20 @@ impl Copying<'_> {
             if is_data_directory && LEFT_OUT.contains(&text) {
                 continue;
             }
-            let found = fs::metadata(&source).with_context(copying)?;
+            // If pg_wal of the server is a link, the link in the backup may lead nowhere.
+            if is_data_directory && EMPTIED.contains(&text) {
+                make_folder(&target)?;
+                continue;
+            }
+            let found = fs::metadata(&source);
+            let found = found.with_context(|| format!("cannot copy {}", source.display()))?;
             if !found.is_dir() {
                 if found.is_file() {
                     fs::copy(&source, &target).with_context(copying)?;
                     self.bytes += found.len();
                     (self.copied)(self.bytes);
                 }
-            } else if is_data_directory && (EMPTIED.contains(&text) || text == "pg_tblspc") {
+            } else if is_data_directory && text == "pg_tblspc" {
                 make_folder(&target)?;
             } else {
                 self.folder(&source, &target, false)?;
@@ -138,6 +170,33 @@ impl Copying<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_link_that_leads_nowhere_is_named() {
+        let root = tempfile::tempdir().unwrap();
+        let (base, tablespace) = (root.path().join("base"), root.path().join("tablespace"));
+        fs::create_dir_all(base.join("pg_tblspc")).unwrap();
+        expect_tablespaces(&base).unwrap();
+        let link = base.join("pg_tblspc/16400");
+        symlink(&tablespace, &link).unwrap();
+        let expect_refused = |found: &str| {
+            let error = expect_tablespaces(&base).unwrap_err().to_string();
+            for part in [link.to_str().unwrap(), tablespace.to_str().unwrap(), found] {
+                assert!(error.contains(part), "{error}");
+            }
+        };
+        expect_refused("No such file");
+        fs::write(&tablespace, "").unwrap();
+        expect_refused("no folder there");
+        fs::remove_file(&tablespace).unwrap();
+        fs::create_dir(&tablespace).unwrap();
+        expect_tablespaces(&base).unwrap();
+        // The copy has an empty pg_wal, wherever that of the original was.
+        symlink(root.path().join("lost"), base.join("pg_wal")).unwrap();
+        let data = root.path().join("copy");
+        copy_backup(&base, &data, &root.path().join("own"), &mut |_| {}).unwrap();
+        assert_eq!(fs::read_dir(data.join("pg_wal")).unwrap().count(), 0);
+    }
 
     #[test]
     fn a_copy_has_its_own_tablespaces_and_nothing_that_configures_it() {
