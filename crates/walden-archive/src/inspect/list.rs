@@ -847,16 +847,31 @@ pub fn find_branch(archive: &Archive, own: Timeline, end: Lsn) -> Result<Option<
 /// # Errors
 /// The store's errors.
 pub fn last_segments(archive: &Archive) -> Result<BTreeMap<Timeline, SegmentName>, ArchiveError> {
-    let mut last = BTreeMap::new();
+    let extents = extents(archive)?.into_iter();
+    Ok(extents.map(|(timeline, (_, last))| (timeline, last)).collect())
+}
+
+/// The first segment of each timeline that has any, by one listing.
+///
+/// # Errors
+/// The store's.
+pub fn first_segments(archive: &Archive) -> Result<BTreeMap<Timeline, SegmentName>, ArchiveError> {
+    let extents = extents(archive)?.into_iter();
+    Ok(extents.map(|(timeline, (first, _))| (timeline, first)).collect())
+}
+
+/// The first and last segment of each timeline that has any, by one listing.
+fn extents(archive: &Archive) -> Result<BTreeMap<Timeline, (SegmentName, SegmentName)>, ArchiveError> {
+    let mut extents = BTreeMap::new();
     if matches!(archive.identity(), Err(ArchiveError::Missing(_) | ArchiveError::Empty(_))) {
-        return Ok(last);
+        return Ok(extents);
     }
     let objects = Snapshot::take(archive.store(), &[WAL.to_owned()])?.objects;
-    for (_, name) in objects.into_keys().filter_map(|object| object.segments()) {
-        let known = last.entry(name.timeline).or_insert(name);
-        *known = name.max(*known);
+    for (first, last) in objects.into_keys().filter_map(|object| object.segments()) {
+        let known = extents.entry(first.timeline).or_insert((first, last));
+        *known = (first.min(known.0), last.max(known.1));
     }
-    Ok(last)
+    Ok(extents)
 }
 
 /// Returns the last segment of the newest timeline with segments, where a copy of the WAL continues. Returns

@@ -1,7 +1,7 @@
 //! Whether a server's archiver fails, by its files or by SQL, and why.
 
 use std::fs;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -18,7 +18,7 @@ use walden_source::error_text;
 use walden_watch::process::ArchiverProcess;
 use walden_watch::settings::Settings;
 
-use super::arrival::has_settings;
+use super::arrival::{changed_at, has_settings};
 use super::commands::{describe_other, is_own_library, other_archive};
 use super::data_directory;
 use super::queue::QueueOptions;
@@ -132,9 +132,7 @@ fn is_off(data: &Path) -> bool {
 fn last_done(data: &Path) -> Option<SystemTime> {
     let entries = fs::read_dir(data.join("pg_wal/archive_status")).ok()?.flatten();
     let done = entries.filter(|entry| entry.file_name().as_encoded_bytes().ends_with(b".done"));
-    // The mark is renamed, which keeps the time of its modification.
-    let changed = done.filter_map(|mark| u64::try_from(mark.metadata().ok()?.ctime()).ok());
-    Some(UNIX_EPOCH + Duration::from_secs(changed.max()?))
+    done.filter_map(|mark| changed_at(&mark.metadata().ok()?)).max()
 }
 
 /// Why an archiver fails.

@@ -3,17 +3,21 @@
 //! A server that archives nothing, or by a command that names another archive, says itself that all is well, and removes its WAL.
 //! A standby archives nothing by design, as long as `archive_mode` is not `always`, and is not judged.
 
-use std::fs;
-use std::path::Path;
+use std::fs::{self, File, Metadata};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use walden_archive::Archive;
 use walden_archive::archive::ArchiveError;
 use walden_archive::list;
 use walden_archive::name::ArchivedFile;
 use walden_archive::push::ready_files;
-use walden_format::lsn::{SegmentName, SegmentSize};
+use walden_format::lsn::{SegmentName, SegmentSize, Timeline};
 use walden_source::datadir::ControlFile;
 use walden_watch::settings::Settings;
+
+use super::commands::archives_into;
 
 /// Segments by which the archive may be behind a server for which nothing waits: the one that is being written, and the one before,
 /// which was completed a moment ago.
@@ -40,8 +44,14 @@ pub struct Archiving {
     pub is_off: bool,
     /// It has neither `archive_command` nor `archive_library`.
     pub is_unset: bool,
+    /// The timeline that it writes.
+    pub timeline: Timeline,
     /// The last file that it has archived, as it says.
     pub last: Option<ArchivedFile>,
+    /// `archive_command`, if the settings were changed or loaded after `last` was archived.
+    pub newer_command: Option<String>,
+    /// Its data directory, if that is on this machine.
+    pub data: Option<PathBuf>,
     /// The segment that its log has reached at least.
     pub reached: Option<SegmentName>,
     /// Files are marked as ready.
@@ -49,8 +59,8 @@ pub struct Archiving {
 }
 
 impl Archiving {
-    /// By a primary's files.
-    pub fn of_data_directory(data: &Path, control: &ControlFile) -> Archiving {
+    /// Reads the files of a primary that writes a timeline.
+    pub fn of_data_directory(data: &Path, control: &ControlFile, timeline: Timeline) -> Archiving {
         let wal = data.join("pg_wal");
         // Before the files that wait: what is completed later than them is none of what was reached.
         let size = segment_size(&wal);
@@ -60,11 +70,20 @@ impl Archiving {
         let is_set_to = |name: &str, value: &str| {
             settings.as_ref().is_some_and(|settings| settings.get(name) == Some(value))
         };
+        // Read before the ready files: a file that is archived meanwhile is no longer marked as ready.
+        let last = last_done(&wal, timeline);
+        let is_newer = last.is_none_or(|(_, marked)| {
+            marked.is_some_and(|marked| settings_changed(data).is_some_and(|changed| marked < changed))
+        });
+        let command = settings.as_ref().filter(|_| is_newer && is_set_to("archive_library", ""));
+        let newer_command = command.and_then(|settings| settings.get("archive_command")).map(str::to_owned);
         Archiving {
             is_off: is_set_to("archive_mode", "off"),
             is_unset: is_set_to("archive_command", "") && is_set_to("archive_library", ""),
-            // Read before what waits: a file that is archived meanwhile is no longer marked as ready.
-            last: last_done(&wal),
+            timeline,
+            last: last.map(|(name, _)| ArchivedFile::Segment(name)),
+            newer_command,
+            data: Some(data.to_owned()),
             reached,
             has_ready_files: ready_files(&wal).map_or(true, |ready| !ready.is_empty()),
         }
@@ -101,7 +120,7 @@ impl Archiving {
             ));
         }
         if let Some(last) = self.last
-            && let Some(problem) = elsewhere(archive, last)?
+            && let Some(problem) = self.elsewhere(archive, last)?
         {
             return Ok(Some(format!(
                 "{problem}: it archives elsewhere, see its archive_command or archive_library"
@@ -127,24 +146,63 @@ impl Archiving {
     }
 }
 
+impl Archiving {
+    /// Describes the last file that the server has archived, if it was archived elsewhere.
+    pub fn elsewhere(&self, archive: &Archive, last: ArchivedFile) -> Result<Option<String>, ArchiveError> {
+        let is_there = archive.find(last)?.is_some() || self.is_from_before(archive, last)?;
+        let location = archive.store().location();
+        let problem = || format!("the last file that the server archived, {last}, is not in {location}");
+        Ok((!is_there).then(problem))
+    }
+
+    /// Whether a file is from before the server archived into this archive.
+    ///
+    /// Recovery marks the files of `restore_command` as done (`XLogArchiveForceDone` in `xlogarchive.c`),
+    /// and statistics may come with a copy of a data directory. These files have earlier timelines than the
+    /// one that the server writes, or precede the first segment of the archive.
+    fn is_from_before(&self, archive: &Archive, file: ArchivedFile) -> Result<bool, ArchiveError> {
+        if file.timeline() < self.timeline {
+            return Ok(true);
+        }
+        let first = list::first_segments(archive)?.get(&file.timeline()).copied();
+        Ok(match (first, file) {
+            (Some(first), ArchivedFile::Segment(name)) => name < first,
+            (Some(_), _) => false,
+            (None, _) => self
+                .newer_command
+                .as_deref()
+                .is_some_and(|command| archives_into(command, self.data.as_deref(), archive)),
+        })
+    }
+}
+
 /// Whether an archive whose newest segment is this one does not get what comes before the segment of number `reached`.
 pub fn is_far_behind(newest: SegmentName, reached: u64, size: SegmentSize) -> bool {
     newest.number(size).is_some_and(|newest| reached > newest + MAX_BEHIND)
 }
 
-/// What is said of the last file that a server has archived, if the archive does not have it.
-pub fn elsewhere(archive: &Archive, last: ArchivedFile) -> Result<Option<String>, ArchiveError> {
-    let is_there = archive.find(last)?.is_some();
-    let location = archive.store().location();
-    Ok((!is_there).then(|| format!("the last file that the server archived, {last}, is not in {location}")))
+/// The last segment of a timeline that is marked as done, and when it was marked. Recovery marks segments
+/// of earlier timelines.
+fn last_done(wal: &Path, timeline: Timeline) -> Option<(SegmentName, Option<SystemTime>)> {
+    let entries = fs::read_dir(wal.join("archive_status")).ok()?.flatten();
+    let done = entries.filter_map(|entry| {
+        let name = SegmentName::parse(entry.file_name().to_str()?.strip_suffix(".done")?)?;
+        (name.timeline == timeline).then_some((name, entry))
+    });
+    let (name, mark) = done.max_by_key(|(name, _)| *name)?;
+    Some((name, mark.metadata().ok().and_then(|mark| changed_at(&mark))))
 }
 
-/// The last segment that is marked as done.
-fn last_done(wal: &Path) -> Option<ArchivedFile> {
-    let entries = fs::read_dir(wal.join("archive_status")).ok()?.flatten();
-    let names =
-        entries.filter_map(|entry| SegmentName::parse(entry.file_name().to_str()?.strip_suffix(".done")?));
-    names.max().map(ArchivedFile::Segment)
+/// When a file was changed or renamed last. A mark is renamed, which keeps the time of its modification.
+pub fn changed_at(file: &Metadata) -> Option<SystemTime> {
+    let (seconds, nanoseconds) = (file.ctime().try_into().ok()?, file.ctime_nsec().try_into().ok()?);
+    UNIX_EPOCH.checked_add(Duration::new(seconds, nanoseconds))
+}
+
+/// When the settings of a data directory were changed last.
+fn settings_changed(data: &Path) -> Option<SystemTime> {
+    let files = [main_configuration(data), data.join("postgresql.auto.conf")];
+    files.iter().filter_map(|path| fs::metadata(path).ok()?.modified().ok()).max()
 }
 
 /// Bytes of the segments in a `pg_wal`: all that have a segment's name are of this size.
@@ -157,12 +215,15 @@ pub fn segment_size(wal: &Path) -> Option<SegmentSize> {
 
 /// Whether the server's settings can be read: what is not in them has its default.
 pub fn has_settings(data: &Path) -> bool {
+    File::open(main_configuration(data)).is_ok()
+}
+
+fn main_configuration(data: &Path) -> PathBuf {
     let options = fs::read_to_string(data.join("postmaster.opts")).unwrap_or_default();
     let named = options
         .split_once("config_file=")
         .map(|(_, rest)| rest.split(['"', ' ', '\n']).next().unwrap_or(rest));
-    let main = named.map_or_else(|| data.join("postgresql.conf"), |path| data.join(path));
-    fs::File::open(main).is_ok()
+    named.map_or_else(|| data.join("postgresql.conf"), |path| data.join(path))
 }
 
 #[cfg(test)]
@@ -196,7 +257,7 @@ mod tests {
                 fs::write(data.path().join("postgresql.conf"), main).unwrap();
             }
             fs::write(data.path().join("postgresql.auto.conf"), automatic).unwrap();
-            let archiving = Archiving::of_data_directory(data.path(), &control);
+            let archiving = Archiving::of_data_directory(data.path(), &control, control.timeline);
             let arrives = archiving.arrives(&archive, None).unwrap();
             let case = format!("{main:?}, {automatic:?}: {arrives:?}");
             match (expected, &arrives) {

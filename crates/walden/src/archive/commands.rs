@@ -4,6 +4,7 @@ use std::path::Path;
 
 use walden_archive::Archive;
 
+use crate::configuration::FILE;
 use crate::place::Place;
 
 /// The values of `archive_command` and `restore_command` for the archive of a place, which they name from any working directory.
@@ -81,13 +82,30 @@ fn named_archive(command: &str) -> Option<String> {
 
 /// The archive that a command of the server names, unless it is this one.
 pub fn other_archive(command: &str, archive: Option<&Archive>) -> Option<String> {
-    let own = archive?.store().location();
+    let archive = archive?;
+    named_archive(command).filter(|named| !is_place_of(archive, named))
+}
+
+/// Whether a path or URL is the place of an archive.
+fn is_place_of(archive: &Archive, place: &str) -> bool {
     let resolved = |place: &str| match place.contains("://") {
         true => place.trim_end_matches('/').to_owned(),
         false => std::fs::canonicalize(place)
             .map_or_else(|_| place.trim_end_matches('/').to_owned(), |path| path.display().to_string()),
     };
-    named_archive(command).filter(|named| resolved(named) != resolved(own))
+    resolved(place) == resolved(archive.store().location())
+}
+
+/// Whether an `archive_command` is known to archive into this archive. Without options, the configuration
+/// in the server's data directory names it, if there is one.
+pub fn archives_into(command: &str, data: Option<&Path>, archive: &Archive) -> bool {
+    let beside = || {
+        let config = data?.join(FILE);
+        let place = Place { repo: None, config: Some(config), identity: None };
+        place.configuration().ok()?.0.repo
+    };
+    command.contains("archive push")
+        && named_archive(command).or_else(beside).is_some_and(|named| is_place_of(archive, &named))
 }
 
 /// Describes a command that names another archive.

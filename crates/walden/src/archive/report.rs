@@ -29,6 +29,7 @@ use walden_source::error_text;
 use super::activity::{Activity, ActivityReader};
 use super::archiver::{Cause, FailingArchiver};
 use super::arrival::{self, Archiving, Arrives, NOT_YET, is_far_behind};
+use super::data_directory;
 use super::other_writer::{self, OtherWriter};
 use super::queue::{QueueOptions, be, waiting};
 use super::receiving::{ReceivingOptions, problem_of};
@@ -353,9 +354,13 @@ fn look_at_server(
             if let Some(reached) = row.try_get::<_, Option<String>>(3)? {
                 let last: String = row.try_get(4)?;
                 archiving = Some(Archiving {
+                let timeline = row.try_get::<_, Option<i32>>(2)?.map_or(0, i32::cast_unsigned);
                     is_off: row.try_get::<_, String>(5)? == "off",
                     last: ArchivedFile::parse(&last).filter(|_| !is_failing),
+                    timeline,
                     reached: SegmentName::parse(&reached),
+                    newer_command: row.try_get(10)?,
+                    data: data_directory::of_server(dsn),
                     has_ready_files: row.try_get(6)?,
                     is_unset: row.try_get(7)?,
                 });
@@ -370,7 +375,9 @@ fn look_at_server(
             let control = ControlFile::of_data_directory(data);
             let timeline = control.as_ref().and_then(|control| written_timeline(data, control));
             let primary = control.as_ref().filter(|_| timeline.is_some());
-            archiving = primary.map(|control| Archiving::of_data_directory(data, control));
+            archiving = primary
+                .zip(timeline)
+                .map(|(control, timeline)| Archiving::of_data_directory(data, control, timeline));
             let is_standby = control.is_some() && timeline.is_none();
             written = primary.map(|control| control.checkpoint);
             failing = FailingArchiver::of_data_directory(data, files, is_standby);
@@ -558,7 +565,8 @@ pub fn written_timeline(data: &Path, control: &ControlFile) -> Option<Timeline> 
 }
 
 /// Whose server it is, whether its archiver has failed since it archived a file, as `check` asks, the timeline of a primary, with
-/// the segment that it writes, its settings for archiving, the bytes of its segments, and up to where a primary has written.
+/// the segment that it writes, its settings for archiving, the bytes of its segments, up to where a primary
+/// has written, and its `archive_command` if that was loaded after the last file was archived.
 const SERVER: &str = "
 SELECT system_identifier, coalesce(last_failed_time > coalesce(last_archived_time, '-infinity'), false),
        CASE WHEN NOT pg_is_in_recovery()
@@ -568,7 +576,10 @@ SELECT system_identifier, coalesce(last_failed_time > coalesce(last_archived_tim
        EXISTS (SELECT FROM pg_ls_archive_statusdir() WHERE name LIKE '%.ready'),
        current_setting('archive_command') = '' AND coalesce(current_setting('archive_library', true), '') = '',
        (SELECT setting::bigint FROM pg_settings WHERE name = 'wal_segment_size'),
-       CASE WHEN NOT pg_is_in_recovery() THEN pg_current_wal_lsn()::text END
+       CASE WHEN NOT pg_is_in_recovery() THEN pg_current_wal_lsn()::text END,
+       CASE WHEN coalesce(last_archived_time < pg_conf_load_time(), true)
+                 AND coalesce(current_setting('archive_library', true), '') = ''
+            THEN current_setting('archive_command') END
 FROM pg_control_system(), pg_stat_archiver";
 
 /// What is said of segments that are missing.

@@ -21,6 +21,7 @@ use crate::archive::activity::ActivityReader;
 use crate::archive::archiver::{Cause, FailingArchiver};
 use crate::archive::arrival::{self, Archiving, Arrives, NOT_YET};
 use crate::archive::commands::{describe_other, is_own_library, other_archive};
+use crate::archive::data_directory;
 use crate::archive::other_writer;
 use crate::archive::queue::{self, QueueOptions};
 use crate::archive::report::{self, written_timeline};
@@ -108,8 +109,8 @@ fn look_at_arrival(data: &Path, archive: &Archive, control: &ControlFile) -> Opt
     if !matches!(archive.identity(), Ok(_) | Err(ArchiveError::Empty(_))) {
         return None;
     }
-    written_timeline(data, control)?;
-    let archiving = Archiving::of_data_directory(data, control);
+    let timeline = written_timeline(data, control)?;
+    let archiving = Archiving::of_data_directory(data, control, timeline);
     let arrives = list::newest_segment(archive).and_then(|newest| archiving.arrives(archive, newest));
     Some(match arrives {
         Ok(Arrives::Yes) => Check::ok(NAME, "what the server says that it has archived is in the archive"),
@@ -453,14 +454,19 @@ fn archiver(
     let row = query(
         client,
         "SELECT archived_count, failed_count, coalesce(last_archived_wal, ''), coalesce(last_failed_wal, ''),
-                coalesce(last_failed_time > coalesce(last_archived_time, '-infinity'), false), pg_is_in_recovery()
+                coalesce(last_failed_time > coalesce(last_archived_time, '-infinity'), false), pg_is_in_recovery(),
+                CASE WHEN coalesce(last_archived_time < pg_conf_load_time(), true)
+                          AND coalesce(current_setting('archive_library', true), '') = ''
+                     THEN current_setting('archive_command') END,
+                CASE WHEN NOT pg_is_in_recovery()
+                     THEN ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::int END
          FROM pg_stat_archiver",
     )?;
     let (archived, failed): (i64, i64) = (row.get(0), row.get(1));
     let (last, last_failed): (String, String) = (row.get(2), row.get(3));
     let (is_failing, is_standby): (bool, bool) = (row.get(4), row.get(5));
     if let (false, Some(archive), Some(file)) = (is_failing, arrived_in, ArchivedFile::parse(&last))
-        && let Some(problem) = arrival::elsewhere(archive, file)?
+        && let Some(problem) = archiving.elsewhere(archive, file)?
     {
         return Ok(Check::fail(
             "archiver",
@@ -473,6 +479,13 @@ fn archiver(
     let queue = QueueOptions { pgdata: None, dsn: Some(dsn.to_owned()) };
     // It may fail although the server counts no failure.
     let files = queue::of_server(client)?;
+    let archiving = Archiving {
+        // A standby with archive_mode = always archives segments of any timeline.
+        timeline: row.get::<_, Option<i32>>(7).map_or(0, i32::cast_unsigned),
+        newer_command: row.get(6),
+        data: data_directory::of_server(dsn),
+        ..Archiving::default()
+    };
     let uncounted = FailingArchiver::of_server(client, &files)?.filter(|_| !is_failing);
     if let Some(failing) = uncounted {
         if !failing.is_certain {
