@@ -87,8 +87,8 @@ fn is_same_folder(one: &Path, other: &Path) -> bool {
     identity(one).is_some_and(|found| Some(found) == identity(other))
 }
 
-/// Returns the user's name by the program `id`, which also knows users that are not in `/etc/passwd`.
-fn name_of(uid: u32) -> String {
+/// The user's name by the program `id`, which also knows users that are not in `/etc/passwd`.
+pub fn name_of(uid: u32) -> String {
     let output = Command::new("id")
         .args(["-nu", &uid.to_string()])
         .stdin(Stdio::null())

@@ -23,6 +23,7 @@ use super::commands::{describe_other, is_own_library, other_archive};
 use super::data_directory;
 use super::queue::QueueOptions;
 use super::serve::SOCKET;
+use super::writable::{User, find_unwritable};
 
 /// A call of `archive push` takes less time than this, with all that it archives ahead.
 const MAX_CALL: Duration = Duration::from_secs(60);
@@ -171,6 +172,13 @@ impl Cause {
                 )
             })
             .or_else(|| cause_in_store(archive))
+            .or_else(|| {
+                let queue =
+                    ArchivedFile::parse(file).map(|file| QueuedFile { file, bytes: 0, since: UNIX_EPOCH });
+                let user = User::of_server(data.as_deref()?)?;
+                let found = find_unwritable(archive, queue.as_slice(), &user)?;
+                Some(Cause { text: harmless(&found.problem).into_owned(), hint: Some(found.hint) })
+            })
             .or_else(|| settings.other_program())
     }
 }

@@ -32,6 +32,7 @@ mod status;
 #[cfg(test)]
 mod testing;
 mod verify;
+mod writable;
 
 use std::process::ExitCode;
 

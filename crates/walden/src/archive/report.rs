@@ -33,6 +33,7 @@ use super::data_directory;
 use super::other_writer::{self, OtherWriter};
 use super::queue::{QueueOptions, be, waiting};
 use super::receiving::{ReceivingOptions, problem_of};
+use super::writable::{Unwritable, User, find_unwritable};
 use crate::configuration::ArchiveSection;
 #[cfg(feature = "encryption")]
 use crate::configuration::FILE;
@@ -421,6 +422,18 @@ fn look_at_server(
         found.is_foreign = true;
         found.arrives = archiving.and(archives_itself).map(|_| false);
         return Ok(found);
+    }
+    let data = match &queue.dsn {
+        Some(dsn) => data_directory::of_server(dsn),
+        None => queue.pgdata.clone(),
+    };
+    let user = data.and_then(|data| User::of_server(&data));
+    if let Some((archive, user)) = archives_itself.zip(user)
+        && archiving.as_ref().is_some_and(|archiving| !archiving.is_off)
+        && let Some(Unwritable { problem, hint }) = find_unwritable(archive, files, &user)
+        && !found.problems.iter().any(|known| known.contains(&problem))
+    {
+        found.problems.push(format!("{problem}; hint: {hint}"));
     }
     let last = holdings.and_then(last_segment);
     if let Some((archiving, archive)) = archiving.zip(archives_itself) {

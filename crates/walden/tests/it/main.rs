@@ -16,6 +16,7 @@ mod archive_interrupted;
 mod archive_library;
 mod archive_matrix;
 mod archive_packs;
+mod archive_permissions;
 mod archive_prefetch;
 mod archive_s3;
 mod archive_serve;
@@ -84,6 +85,7 @@ fn main() -> ExitCode {
         archive_matrix::TESTS,
         archive_packs::TESTS,
         archive_prefetch::TESTS,
+        archive_permissions::TESTS,
         archive_s3::TESTS,
         archive_serve::TESTS,
         archive_spool::TESTS,

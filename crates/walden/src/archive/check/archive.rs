@@ -22,6 +22,7 @@ use crate::archive::activity::ActivityReader;
 use crate::archive::queue::QueueOptions;
 use crate::archive::receiving::{self, ReceivingOptions, ago};
 use crate::archive::report;
+use crate::archive::writable::{Unwritable, User, find_unwritable};
 use crate::configuration::{ArchiveSection, FILE};
 use crate::place::Place;
 
@@ -87,6 +88,12 @@ pub fn look(
         checks.extend(look_at_contents(archive, queue, receiving));
     }
     checks.push(probe_store(archive));
+    // A server that is named has a user of its own.
+    if !queue.names_server()
+        && let Some(Unwritable { problem, hint }) = find_unwritable(archive, &[], &User::own())
+    {
+        checks.push(Check::fail("permissions", problem, Some(hint)));
+    }
     if let Some(warning) = archive.store().warning() {
         checks.push(Check::warn(
             "conditional requests",

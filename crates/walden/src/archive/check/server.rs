@@ -26,6 +26,7 @@ use crate::archive::other_writer;
 use crate::archive::queue::{self, QueueOptions};
 use crate::archive::report::{self, written_timeline};
 use crate::archive::serve::SOCKET;
+use crate::archive::writable::{Unwritable, User, find_unwritable};
 
 /// Clocks further apart than this make moments of recovery ambiguous.
 const CLOCK_TOLERANCE: Duration = Duration::from_secs(2);
@@ -62,9 +63,11 @@ pub fn look_at_data(data: &Path, look: &Look<'_>) -> Vec<Check> {
         files.as_ref().ok().filter(|_| is_own).and_then(|files| archiver_of_data(data, files, look));
     let queue = QueueOptions { pgdata: Some(data.to_owned()), dsn: None };
     let names = files.as_ref().ok().filter(|_| is_own).and_then(|files| names(look, &queue, files));
+    let ready = files.as_deref().unwrap_or_default();
+    let writable = writable(Some(data), ready, look).filter(|_| is_own && !is_received);
     let waiting = files.map(|files| backlog(&files, look, is_own));
     let waiting = waiting.unwrap_or_else(|error| Check::error("backlog", &error));
-    [Some(own), size, archiver, names, Some(waiting), arrives].into_iter().flatten().collect()
+    [Some(own), size, writable, archiver, names, Some(waiting), arrives].into_iter().flatten().collect()
 }
 
 /// The archiver, if it fails, by a data directory.
@@ -154,6 +157,15 @@ fn names(look: &Look<'_>, queue: &QueueOptions, files: &[QueuedFile]) -> Option<
         Ok(found) => found.map(|found| Check::fail(NAME, found.problem, Some(found.hint))),
         Err(error) => Some(Check::error(NAME, &error)),
     }
+}
+
+/// Whether the server's user may write into the archive's folders; nothing if it may, or if that is not
+/// known.
+fn writable(data: Option<&Path>, files: &[QueuedFile], look: &Look<'_>) -> Option<Check> {
+    const NAME: &str = "permissions";
+    let (archive, user) = look.archive.zip(User::of_server(data?))?;
+    let Unwritable { problem, hint } = find_unwritable(archive, files, &user)?;
+    Some(Check::fail(NAME, problem, Some(hint)))
 }
 
 /// What waits, as `status` has it. Of a server that is not the archive's own, nothing is archived here whatever its names.
@@ -256,6 +268,11 @@ pub fn look_at_server(dsn: &str, look: &Look<'_>) -> Vec<Check> {
     let queue = QueueOptions { dsn: Some(dsn.to_owned()), pgdata: None };
     if let Some(found) = files.as_ref().ok().filter(|_| is_own).and_then(|files| names(look, &queue, files)) {
         add("names", Ok(found));
+    }
+    let ready = files.as_deref().unwrap_or_default();
+    let local = || data_directory::of_server(dsn);
+    if let Some(found) = arrived_in.and_then(|_| writable(local().as_deref(), ready, look)) {
+        add("permissions", Ok(found));
     }
     add("backlog", files.map(|files| backlog(&files, look, is_own)));
     match (expected, archive) {
