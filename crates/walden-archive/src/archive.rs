@@ -5,11 +5,12 @@ use std::collections::btree_map::Entry;
 use std::sync::{Arc, OnceLock};
 
 use serde::{Deserialize, Serialize};
-use walden_format::lsn::{SegmentName, SegmentSize, Timeline};
+use walden_format::lsn::{Lsn, SegmentName, SegmentSize, Timeline};
 
 use crate::encryption::{Encrypted, Encryption, KeyOptions};
 use crate::history::History;
 use crate::store::{Cause, Created, Listed, Store, StoreError};
+use crate::stored::check::{Checked, RESET_HINT};
 use crate::stored::contents::Contents;
 use crate::stored::documents;
 use crate::stored::name::{ArchivedFile, HISTORY, IDENTITY, Object, WAL, log_prefix};
@@ -127,6 +128,19 @@ pub enum ArchiveError {
         /// The hash of what was offered.
         offered: String,
     },
+    /// The name has another content already, and the offered file starts with what `pg_resetwal` wrote.
+    #[error(
+        "{name} starts with the shutdown checkpoint without a previous record (xl_prev 0/00000000), at {at}, with which pg_resetwal starts the WAL again"
+    )]
+    Reset {
+        /// The archived file's name.
+        name: String,
+        /// Where the checkpoint is.
+        at: Lsn,
+        /// The conflict with the archived file.
+        #[source]
+        conflict: Box<ArchiveError>,
+    },
     /// The name has another content already, whose damage was accepted when it was archived.
     #[error("{name} was archived although it is damaged")]
     DamageAccepted {
@@ -153,7 +167,21 @@ impl ArchiveError {
             ArchiveError::OtherSegmentSize { .. } => "other_segment_size",
             ArchiveError::NoSegments { .. } => "no_segments",
             ArchiveError::DamagedBefore { .. } => "damaged_object",
-            ArchiveError::Conflict { .. } | ArchiveError::DamageAccepted { .. } => "conflict",
+            ArchiveError::Conflict { .. }
+            | ArchiveError::Reset { .. }
+            | ArchiveError::DamageAccepted { .. } => "conflict",
+        }
+    }
+
+    /// Names `pg_resetwal` as the cause of a conflict if the offered file starts where it started the WAL
+    /// again.
+    pub(crate) fn with_reset(self, file: ArchivedFile, offered: &Checked) -> ArchiveError {
+        let reset_at = offered.contents.as_ref().and_then(Contents::reset_at);
+        match (self, reset_at) {
+            (conflict @ ArchiveError::Conflict { .. }, Some(at)) => {
+                ArchiveError::Reset { name: file.to_string(), at, conflict: Box::new(conflict) }
+            }
+            (other, _) => other,
         }
     }
 
@@ -227,6 +255,7 @@ impl ArchiveError {
             ArchiveError::DamageAccepted { .. } => Some(
                 "nothing was overwritten. What is archived was taken by --accept-damaged: if the file that is offered is a good copy of it, move the archived object out of the archive, and the file is archived when it is offered again",
             ),
+            ArchiveError::Reset { .. } => Some(RESET_HINT),
             ArchiveError::Conflict { archived: None, .. } => Some(
                 "nothing was overwritten. If it ends with a switch, or its timeline was left in it, servers may have other bytes behind that, which is no harm; without a private key nobody can tell, unless what is archived has zeros there: with identity in walden.toml, push compares the WAL alone. Else two servers write the same timeline: find out which one is the primary and stop the other from archiving",
             ),
@@ -346,6 +375,17 @@ impl Archive {
         }
     }
 
+    /// Confirms that the archive has segments of this size, or none yet.
+    ///
+    /// # Errors
+    /// [`ArchiveError::OtherSegmentSize`], and the store's.
+    pub fn expect_segment_bytes(&self, found: u64) -> Result<(), ArchiveError> {
+        match self.identity() {
+            Err(ArchiveError::Empty(_)) => Ok(()),
+            other => self.compare_segment_bytes(other?, found),
+        }
+    }
+
     fn compare_identity(
         &self,
         identity: &Identity,
@@ -379,17 +419,6 @@ impl Archive {
         let (expected, found) = (identity.system_identifier.clone(), system_id.to_string());
         if expected == found {
             return Ok(());
-    /// Confirms that the archive has segments of this size, or none yet.
-    ///
-    /// # Errors
-    /// [`ArchiveError::OtherSegmentSize`], and the store's.
-    pub fn expect_segment_bytes(&self, found: u64) -> Result<(), ArchiveError> {
-        match self.identity() {
-            Err(ArchiveError::Empty(_)) => Ok(()),
-            other => self.compare_segment_bytes(other?, found),
-        }
-    }
-
         }
         Err(ArchiveError::OtherCluster { location: self.store.location().to_owned(), expected, found })
     }

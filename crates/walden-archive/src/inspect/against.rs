@@ -23,6 +23,7 @@ use crate::inspect::list::{self, ListOptions, Listing};
 use crate::into::intake::{self, Intake};
 use crate::into::push::{PushOptions, Pusher};
 use crate::inventory::gaps::Gap;
+pub use crate::stored::check::RESET_HINT;
 use crate::stored::check::{self, Checked};
 use crate::stored::name::ArchivedFile;
 use crate::stored::object::Content;
@@ -144,6 +145,8 @@ pub struct RefusedFile {
     pub file: String,
     /// The reason.
     pub problem: String,
+    /// Whether `pg_resetwal` is the likely cause: it started the WAL of the server again with this file.
+    pub is_reset: bool,
 }
 
 /// A file that the archive lacks.
@@ -191,11 +194,11 @@ pub fn compare(
         let (location, expected) = (listing.location.clone(), listing.system_identifier.clone());
         return Err(ArchiveError::OtherCluster { location, expected, found: own }.into());
     }
+    // With another size, the same names mean other positions.
+    archive.expect_segment_bytes(facts.segment_bytes)?;
     let files = server.files().map_err(AgainstError::Server)?;
     let histories = histories(archive, server, &files)?;
     let complete = Complete { facts: &facts, histories: &histories };
-    // With another size, the same names mean other positions.
-    archive.expect_segment_bytes(facts.segment_bytes)?;
     let mut compared = Compared {
         location: archive.store().location().to_owned(),
         timeline: facts.timeline,
@@ -236,9 +239,13 @@ pub fn compare(
         let mut content = Vec::new();
         // Otherwise the file was archived and removed in the meantime, or this user must not read it.
         if server.open(first.file).take(first.bytes).read_to_end(&mut content).is_ok() {
-            let problem = why_refused(&pusher, first.file, &content)?;
-            compared.refused = problem.map(|problem| RefusedFile { file: first.file.to_string(), problem });
+            compared.refused = find_refusal(&pusher, first.file, &content)?;
         }
+    }
+    if compared.refused.as_ref().is_some_and(|refused| refused.is_reset)
+        && let Some(other) = &mut compared.other_history
+    {
+        other.hint = RESET_HINT.to_owned();
     }
     compared.missing = match repair {
         Some(options) if compared.other_history.is_none() => {
@@ -283,8 +290,8 @@ pub fn find_taken(
             pusher = Some(Pusher::new(archive.clone(), PushOptions::default(), histories));
         }
         let Some(pusher) = &pusher else { continue };
-        if let Some(problem) = why_refused(pusher, file, &content)? {
-            return Ok(Some(RefusedFile { file: file.to_string(), problem }));
+        if let Some(refused) = find_refusal(pusher, file, &content)? {
+            return Ok(Some(refused));
         }
     }
     Ok(None)
@@ -295,9 +302,15 @@ fn is_first(one: &ServerFile, other: Option<&ServerFile>) -> bool {
     other.is_none_or(|other| one.file.archiving_order() < other.file.archiving_order())
 }
 
-/// Returns why the archive refuses a file that a server offers, or `None` if it does not. Nothing is stored.
-/// This reads one file over the connection, and all other files wait for it.
-fn why_refused(pusher: &Pusher, file: ArchivedFile, content: &[u8]) -> Result<Option<String>, ArchiveError> {
+/// Finds out whether the archive refuses a file that a server offers, and stores nothing. One file is read
+/// over the connection, and all others wait for it.
+fn find_refusal(
+    pusher: &Pusher,
+    file: ArchivedFile,
+    content: &[u8],
+) -> Result<Option<RefusedFile>, ArchiveError> {
+    let name = file.to_string();
+    let refused = |problem| RefusedFile { file: name.clone(), problem, is_reset: false };
     let offered = Checked::of_hash(content.len() as u64, *blake3::hash(content).as_bytes());
     let conflict = match pusher.find_present(file, &offered) {
         Ok(Some(_)) => return Ok(None),
@@ -305,19 +318,21 @@ fn why_refused(pusher: &Pusher, file: ArchivedFile, content: &[u8]) -> Result<Op
         Err(conflict @ (ArchiveError::Conflict { .. } | ArchiveError::DamageAccepted { .. })) => {
             Some(conflict)
         }
-        Err(error) if error.is_damage() => return Ok(Some(error_text(&error))),
+        Err(error) if error.is_damage() => return Ok(Some(refused(error_text(&error)))),
         Err(error) => return Err(error),
     };
     let checked = check::check_held(file, content, pusher.rules());
     Ok(match (checked, conflict) {
         (Ok(_), None) => None,
-        (Err(refusal), None) => Some(error_text(&refusal)),
-        (Err(_), Some(conflict)) => Some(error_text(&conflict)),
-        // The same WAL, but different bytes after it.
+        (Err(refusal), None) => Some(refused(error_text(&refusal))),
+        (Err(_), Some(conflict)) => Some(refused(error_text(&conflict))),
+        // The same log, and other bytes behind it.
         (Ok(checked), Some(conflict)) => {
             let same = pusher.find_same_log(file, &checked, &mut Content::Held(content));
             let is_same = same.is_ok_and(|same| same.is_some());
-            (!is_same).then(|| error_text(&conflict))
+            let conflict = conflict.with_reset(file, &checked);
+            let is_reset = matches!(conflict, ArchiveError::Reset { .. });
+            (!is_same).then(|| RefusedFile { is_reset, ..refused(error_text(&conflict)) })
         }
     })
 }

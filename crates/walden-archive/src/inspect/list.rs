@@ -265,12 +265,31 @@ pub struct TimelineListing {
     pub restorable: Vec<RestorableRange>,
     /// Number of segments with a version that Walden cannot read, among those whose summaries were read.
     pub unknown_version_segments: u64,
-    /// Named restore points in the segments whose summaries were read.
+    /// Where `pg_resetwal` started the WAL again, in the segments whose summaries were read.
+    pub resets: Vec<Reset>,
+    /// Named restore points, in the segments that were looked into.
     pub restore_points: Vec<RestorePoint>,
 }
 
-/// A decrease of commit times on a timeline. A time in between is ambiguous, and recovery stops at the first
-/// later commit.
+/// Where `pg_resetwal` started the WAL again. Recovery does not get past it. Names of segments may have
+/// been skipped before it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Reset {
+    /// The segment that starts with it.
+    pub segment: String,
+    /// The checkpoint that `pg_resetwal` wrote.
+    pub lsn: String,
+}
+
+impl Reset {
+    fn of_contents(timeline: Timeline, contents: &Contents) -> Option<Reset> {
+        let (lsn, size) = (contents.reset_at()?, SegmentSize::new(contents.segment_bytes)?);
+        let segment = SegmentName::new(timeline, size.segment_of(lsn), size).to_string();
+        Some(Reset { segment, lsn: lsn.to_string() })
+    }
+}
+
+/// Where commit times of a timeline go back: a time between the two has several meanings, and recovery stops at the first later commit.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct TimesGoBack {
     /// LSN of the first record in the first segment with earlier times.
@@ -915,6 +934,7 @@ fn segments(
         times_go_back: Vec::new(),
         restorable: Vec::new(),
         unknown_version_segments: 0,
+        resets: Vec::new(),
         restore_points: Vec::new(),
     };
     let mut ranges = Vec::new();
@@ -1152,6 +1172,10 @@ fn times(
     let has_all = summaries.len() == objects.len() && unreadable.len() == known_before;
     let unknown = summaries.values().flatten().filter(|it| it.unknown_magic.is_some());
     listing.unknown_version_segments = unknown.count() as u64;
+    let timeline = listing.timeline;
+    let resets = summaries.values().flatten().filter_map(|it| Reset::of_contents(timeline, it));
+    let resets: BTreeMap<String, Reset> = resets.map(|reset| (reset.segment.clone(), reset)).collect();
+    listing.resets = resets.into_values().collect();
     listing.restore_points = summaries.into_values().flatten().flat_map(|it| it.restore_points).collect();
     // A segment that is in a pack and in its own object counts once.
     let mut seen = BTreeSet::new();

@@ -7,7 +7,7 @@ use serde::Serialize;
 use walden_format::lsn::{SegmentName, Timeline};
 
 use crate::archive::{Archive, ArchiveError, LogListings};
-use crate::inspect::list::{self, Diverging, ListOptions, Listing, RestorableRange};
+use crate::inspect::list::{self, Diverging, ListOptions, Listing, Reset, RestorableRange};
 use crate::inventory::gaps::{self, Gap};
 use crate::inventory::verified::{self, LastRun, VerifiedAt};
 use crate::stored::name::ArchivedFile;
@@ -44,7 +44,9 @@ pub struct Holdings {
     pub missing_segments: u64,
     /// Number of missing segments that are acknowledged.
     pub acknowledged_segments: u64,
-    /// See [`Listing::has_all_gaps`]. If false, more segments may be missing.
+    /// Where `pg_resetwal` started the WAL again right after missing segments that are not acknowledged.
+    pub resets: Vec<Reset>,
+    /// As of [`Listing::has_all_gaps`]: else more segments may be missing.
     pub has_all_gaps: bool,
     /// See [`Listing::timelines_without_segments`].
     pub timelines_without_segments: Vec<Timeline>,
@@ -130,6 +132,7 @@ pub fn holdings(archive: &Archive, waiting: &dyn Fn() -> Vec<SegmentName>) -> Re
         restorable,
         missing_segments: gaps.iter().filter(|gap| gap.is_new()).map(missing).sum(),
         acknowledged_segments: gaps.iter().filter(|gap| !gap.is_new()).map(|gap| gap.segments).sum(),
+        resets: resets_after_gaps(timelines),
         has_all_gaps: listing.as_ref().is_none_or(|listing| listing.has_all_gaps),
         timelines_without_segments: listing
             .as_ref()
@@ -149,8 +152,22 @@ pub fn holdings(archive: &Archive, waiting: &dyn Fn() -> Vec<SegmentName>) -> Re
     })
 }
 
-/// Drops the ranges after segments that wait to be archived. Recovery cannot reach them before these segments
-/// are archived, and then there is no gap.
+/// The resets of the WAL right after gaps that are not acknowledged.
+fn resets_after_gaps(timelines: &[list::TimelineListing]) -> Vec<Reset> {
+    let resets = timelines.iter().flat_map(|timeline| {
+        // A range of the timeline starts after each gap.
+        let is_after_gap = |reset: &&Reset| {
+            let mut ranges = timeline.restorable.iter();
+            ranges.any(|range| range.first_segment == reset.segment)
+                && timeline.gaps.iter().any(|gap| gap.is_new() && gap.last < reset.segment)
+        };
+        timeline.resets.iter().filter(is_after_gap)
+    });
+    resets.cloned().collect()
+}
+
+/// Drops the ranges behind segments that wait to be archived. Recovery does not get to them before these are archived, and then there is no
+/// gap before them.
 fn before_what_waits(mut ranges: Vec<RestorableRange>, lasting: &[&Gap]) -> Vec<RestorableRange> {
     // Names along one timeline sort by position.
     let lasts = |pair: &[RestorableRange]| {

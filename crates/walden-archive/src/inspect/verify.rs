@@ -525,11 +525,14 @@ impl Links {
         }
         self.last = Some((name, records));
         let found = found.first_previous?;
-        // The first record after pg_resetwal has no predecessor.
-        let is_right = expected.is_empty() || found == Lsn::INVALID || expected.contains(&found);
+        let is_right = expected.is_empty() || expected.contains(&found);
         (!is_right).then(|| {
             let expected = expected.iter().map(Lsn::to_string).collect::<Vec<_>>().join(" or ");
-            format!("{name}: expected the first record to point back at {expected}, found {found}")
+            let cause = match found {
+                Lsn::INVALID => ": pg_resetwal started the WAL again here, and recovery does not get past it",
+                _ => "",
+            };
+            format!("{name}: expected the first record to point back at {expected}, found {found}{cause}")
         })
     }
 }

@@ -210,7 +210,8 @@ impl Intake {
         if let Some(conflict) = conflict {
             let Ok(checked) = checked else { return Err(conflict.into()) };
             let found = self.pusher.find_same_log(file, &checked, &mut Content::Read(&mut content));
-            return found.map_err(IntakeError::Read)?.ok_or(conflict.into());
+            let found = found.map_err(IntakeError::Read)?;
+            return found.ok_or_else(|| conflict.with_reset(file, &checked).into());
         }
         let checked = checked?;
         Ok(self.pusher.store(file, checked, &mut Content::Read(&mut content), self.level)?)

@@ -90,7 +90,14 @@ pub struct Rules<'h> {
     pub histories: &'h [History],
 }
 
-/// Reasons for refusing to archive a file.
+/// What to do about a server whose WAL `pg_resetwal` started again.
+pub const RESET_HINT: &str = "pg_resetwal discards WAL and starts it again on the same timeline, so no base backup from before \
+                                     it can be recovered past it. Give the server a new archive (walden archive init --repo with another place), set \
+                                     archive_command to it, reload the server, and take a new base backup; the archive here stays as it is, for \
+                                     recovery to before the reset. If nobody ran pg_resetwal on this server, stop it from archiving: it is a copy \
+                                     on which somebody did";
+
+/// Why a file is not archived.
 #[derive(Debug, thiserror::Error)]
 pub enum Refusal {
     /// The file cannot be read.
@@ -159,7 +166,22 @@ pub enum Refusal {
         /// Start of the previous record according to the first record.
         found: Lsn,
     },
-    /// The file is not a valid timeline history.
+    /// `pg_resetwal` started the WAL again after the segment before it.
+    #[error(
+        "the link to {before}: expected the first record, at {at} (offset {offset}), to point back at {expected}, found the shutdown \
+         checkpoint without a previous record (xl_prev 0/00000000) with which pg_resetwal starts the WAL again"
+    )]
+    Reset {
+        /// The segment before.
+        before: String,
+        /// Where the first record starts.
+        at: Lsn,
+        /// The same in the file.
+        offset: u64,
+        /// Where the last record of the segment before starts.
+        expected: String,
+    },
+    /// It is not a timeline history as PostgreSQL writes them.
     #[error("the timeline history is damaged")]
     History(#[from] HistoryError),
 }
@@ -207,6 +229,7 @@ impl Refusal {
             Refusal::Link { .. } => {
                 "PostgreSQL keeps the file and offers it again; another server, a clone or a second one that was promoted to this timeline, has written one of the two segments: find out which one is the primary and stop the other from archiving"
             }
+            Refusal::Reset { .. } => RESET_HINT,
             Refusal::History(_) => {
                 "compare it with the copies on the standbys and in other archives; never edit history files"
             }

@@ -92,6 +92,22 @@ pub(crate) struct Survey {
 }
 
 impl Contents {
+    /// Where `pg_resetwal` started the WAL again, if the segment starts there.
+    ///
+    /// It writes a shutdown checkpoint without a previous record at the start of a new segment
+    /// (`WriteEmptyXLOG` in
+    /// `pg_resetwal.c`). In a cluster's first segment, `initdb` does the same (`BootStrapXLOG` in `xlog.c`).
+    pub fn reset_at(&self) -> Option<Lsn> {
+        let parse = |text: &Option<String>| text.as_ref()?.parse::<Lsn>().ok();
+        let (at, previous) = (parse(&self.first_record)?, parse(&self.first_record_previous)?);
+        let is_first_segment = at.0.checked_div(self.segment_bytes)? <= 1;
+        let is_checkpoint = self
+            .checkpoints
+            .first()
+            .is_some_and(|checkpoint| checkpoint.is_shutdown && checkpoint.lsn.parse() == Ok(at));
+        (previous == Lsn::INVALID && is_checkpoint && !is_first_segment).then_some(at)
+    }
+
     /// Creates contents without records.
     fn new(name: SegmentName, system_id: u64, version: String, segment_size: SegmentSize) -> Contents {
         Contents {

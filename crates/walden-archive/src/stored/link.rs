@@ -38,7 +38,7 @@ pub(crate) fn last_of(own: [Option<Lsn>; 2], before: &[Lsn]) -> Vec<Lsn> {
 /// Checks that a segment's first record points back at one of the last records of the previous segment.
 ///
 /// # Errors
-/// [`Refusal::Link`].
+/// [`Refusal::Link`] and [`Refusal::Reset`].
 pub(crate) fn expect_link(
     contents: &Contents,
     before: SegmentName,
@@ -47,13 +47,16 @@ pub(crate) fn expect_link(
     let (Some(at), Some(found)) = (lsn(&contents.first_record), lsn(&contents.first_record_previous)) else {
         return Ok(());
     };
-    // The first record after pg_resetwal has no predecessor.
-    if found == Lsn::INVALID || last_records.is_empty() || last_records.contains(&found) {
+    if last_records.is_empty() || last_records.contains(&found) {
         return Ok(());
     }
     let expected = last_records.iter().map(Lsn::to_string).collect::<Vec<_>>().join(" or ");
     let offset = at.0.checked_rem(contents.segment_bytes).unwrap_or_default();
-    Err(Refusal::Link { before: before.to_string(), at, offset, expected, found })
+    let before = before.to_string();
+    Err(match contents.reset_at() {
+        Some(at) => Refusal::Reset { before, at, offset, expected },
+        None => Refusal::Link { before, at, offset, expected, found },
+    })
 }
 
 fn lsn(text: &Option<String>) -> Option<Lsn> {

@@ -243,6 +243,12 @@ fn one(timeline: &TimelineListing, listing: &Listing) -> (String, Vec<String>) {
         lines.push(format!("goes on to {end}, in parts of the segment that is being written"));
     }
     lines.extend(timeline.gaps.iter().map(super::gaps::line));
+    lines.extend(timeline.resets.iter().map(|reset| {
+        format!(
+            "pg_resetwal started the WAL again at {} ({}): base backups from before cannot be recovered past it",
+            reset.lsn, reset.segment
+        )
+    }));
     if listing.timelines_without_segments.contains(number) {
         lines.push(
             "no segment of it is there: they are missing, unless it was left in the segment in which it began, which its history says"
@@ -372,6 +378,7 @@ mod tests {
             partial_segment: None,
             live_end: None,
             unknown_version_segments: 0,
+            resets: Vec::new(),
             gaps: Vec::new(),
             raw_bytes: 64_000_000,
             stored_bytes: 8_000_000,

@@ -4,7 +4,7 @@ use std::io;
 use std::path::Path;
 
 use walden_archive::Archive;
-use walden_archive::against::find_taken;
+use walden_archive::against::{RESET_HINT, find_taken};
 use walden_archive::archive::ArchiveError;
 use walden_archive::list::{self, Branch, ListOptions};
 use walden_archive::name::ArchivedFile;
@@ -45,9 +45,18 @@ pub fn find_taken_name(
         (None, Some(data)) => find_taken(archive, &ready, &mut |file| read_ready(data, file))?,
         (None, None) => None,
     };
-    Ok(taken.map(|taken| OtherWriter {
-        problem: format!("another server archived the name of a file that waits here: {}", taken.problem),
-        hint: TAKEN_HINT.to_owned(),
+    Ok(taken.map(|taken| match taken.is_reset {
+        true => OtherWriter {
+            problem: format!(
+                "pg_resetwal was run on this server, and the archive has WAL from before: {}",
+                taken.problem
+            ),
+            hint: RESET_HINT.to_owned(),
+        },
+        false => OtherWriter {
+            problem: format!("another server archived the name of a file that waits here: {}", taken.problem),
+            hint: TAKEN_HINT.to_owned(),
+        },
     }))
 }
 
@@ -67,7 +76,7 @@ pub fn find_segment_ahead(
         |last: &SegmentName| last.number(size).is_some_and(|number| number >= size.segment_of(written));
     Ok(last.filter(is_ahead).map(|last| OtherWriter {
         problem: format!(
-            "another server archived names that this server has yet to write: the server has written up to {written}, and the archive \
+            "another server archived names that this server has yet to write, or pg_resetwal took this server back: the server has written up to {written}, and the archive \
              has {last}"
         ),
         hint: TAKEN_HINT.to_owned(),

@@ -37,9 +37,9 @@ use super::writable::{Unwritable, User, find_unwritable};
 use crate::configuration::ArchiveSection;
 #[cfg(feature = "encryption")]
 use crate::configuration::FILE;
+use crate::output;
 
 /// An object store that has not answered a small request by then is down.
-use crate::output;
 pub const STORE_ANSWERS_WITHIN: Duration = Duration::from_secs(10);
 
 /// What is said of an encrypted archive without keys.
@@ -172,7 +172,7 @@ impl Report {
                 found.push(KEYS_MISSING.to_owned());
             }
             if holdings.missing_segments > 0 {
-                found.push(missing_text(holdings.missing_segments));
+                found.push(missing_text(holdings));
             }
             found.extend(missing_by_verify(holdings));
             if !holdings.missing_histories.is_empty() {
@@ -354,14 +354,14 @@ fn look_at_server(
             failing = FailingArchiver::of_server(&mut client, files)?;
             if let Some(reached) = row.try_get::<_, Option<String>>(3)? {
                 let last: String = row.try_get(4)?;
-                archiving = Some(Archiving {
                 let timeline = row.try_get::<_, Option<i32>>(2)?.map_or(0, i32::cast_unsigned);
+                archiving = Some(Archiving {
                     is_off: row.try_get::<_, String>(5)? == "off",
-                    last: ArchivedFile::parse(&last).filter(|_| !is_failing),
                     timeline,
-                    reached: SegmentName::parse(&reached),
+                    last: ArchivedFile::parse(&last).filter(|_| !is_failing),
                     newer_command: row.try_get(10)?,
                     data: data_directory::of_server(dsn),
+                    reached: SegmentName::parse(&reached),
                     has_ready_files: row.try_get(6)?,
                     is_unset: row.try_get(7)?,
                 });
@@ -595,9 +595,19 @@ SELECT system_identifier, coalesce(last_failed_time > coalesce(last_archived_tim
             THEN current_setting('archive_command') END
 FROM pg_control_system(), pg_stat_archiver";
 
-/// What is said of segments that are missing.
-pub fn missing_text(segments: u64) -> String {
-    format!("{} {} missing: see walden archive list", counted(segments, "segment"), be(segments))
+/// Describes segments that are missing.
+pub fn missing_text(holdings: &Holdings) -> String {
+    let segments = holdings.missing_segments;
+    let mut text =
+        format!("{} {} missing: see walden archive list", counted(segments, "segment"), be(segments));
+    if let Some(reset) = holdings.resets.last() {
+        text += &format!(
+            "; pg_resetwal started the WAL again at {}, and base backups from before cannot be recovered past it: take a new base backup, and \
+             note the missing segments with walden archive acknowledge-gap",
+            reset.lsn
+        );
+    }
+    text
 }
 
 /// What is said of damage that `verify` has found.

@@ -18,6 +18,7 @@ mod archive_matrix;
 mod archive_packs;
 mod archive_permissions;
 mod archive_prefetch;
+mod archive_reset;
 mod archive_s3;
 mod archive_serve;
 mod archive_spool;
@@ -84,8 +85,9 @@ fn main() -> ExitCode {
         archive_library::TESTS,
         archive_matrix::TESTS,
         archive_packs::TESTS,
-        archive_prefetch::TESTS,
         archive_permissions::TESTS,
+        archive_prefetch::TESTS,
+        archive_reset::TESTS,
         archive_s3::TESTS,
         archive_serve::TESTS,
         archive_spool::TESTS,

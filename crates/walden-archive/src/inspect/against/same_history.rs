@@ -19,7 +19,7 @@ use crate::history::History;
 use crate::into::intake;
 use crate::into::push::{Pusher, is_locked};
 use crate::out::get;
-use crate::stored::check::{self, Checked};
+use crate::stored::check::{self, Checked, RESET_HINT, Refusal};
 use crate::stored::contents::Contents;
 use crate::stored::link;
 use crate::stored::name::ArchivedFile;
@@ -45,6 +45,12 @@ pub struct OtherHistory {
 }
 
 impl OtherHistory {
+    /// Names `pg_resetwal` as the cause where it started the server's WAL again.
+    fn after_reset(self, at: Lsn) -> OtherHistory {
+        let problem = format!("{}; pg_resetwal started the server's WAL again at {at}", self.problem);
+        OtherHistory { problem, hint: RESET_HINT.to_owned(), ..self }
+    }
+
     fn new(file: ArchivedFile, lsn: Lsn, problem: String) -> OtherHistory {
         OtherHistory { file: file.to_string(), lsn: lsn.to_string(), problem, hint: HINT.to_owned() }
     }
@@ -168,7 +174,11 @@ impl Comparison<'_> {
         let problem = format!(
             "the content at {lsn} (offset {offset}): expected the archived one, found another one on the server"
         );
-        Ok(Outcome::Different(OtherHistory::new(file, lsn, problem)))
+        let found = OtherHistory::new(file, lsn, problem);
+        Ok(Outcome::Different(match checked.contents.as_ref().and_then(Contents::reset_at) {
+            Some(at) => found.after_reset(at),
+            None => found,
+        }))
     }
 
     /// Returns the first difference from the archived segment, or the segment's start if the archived one
@@ -216,7 +226,11 @@ impl Comparison<'_> {
             if let Err(refusal) = link::expect_link(first, before, &link::last_records(last, &[])) {
                 let lsn = first.first_record.as_ref().and_then(|lsn| lsn.parse().ok());
                 let file = ArchivedFile::Segment(after);
-                return Ok(Some(OtherHistory::new(file, lsn.unwrap_or(Lsn::INVALID), error_text(&refusal))));
+                let found = OtherHistory::new(file, lsn.unwrap_or(Lsn::INVALID), error_text(&refusal));
+                return Ok(Some(match refusal {
+                    Refusal::Reset { .. } => OtherHistory { hint: RESET_HINT.to_owned(), ..found },
+                    _ => found,
+                }));
             }
         }
         Ok(None)

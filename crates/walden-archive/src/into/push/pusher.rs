@@ -167,7 +167,7 @@ impl Pusher {
             Err(_) if is_emptied_backup(file, &content) => Ok(()),
             Err(conflict) => match self.find_same_log(file, &checked, &mut content) {
                 Ok(Some(_)) => Ok(()),
-                _ => Err(failed(conflict)),
+                _ => Err(failed(conflict.with_reset(file, &checked))),
             },
         }
     }
@@ -259,7 +259,7 @@ impl Pusher {
                 let found = self.find_same_log(file, &offered, content);
                 let found =
                     found.map_err(|error| PushError::Refused { name: name(), refusal: error.into() })?;
-                found.ok_or(conflict)
+                found.ok_or_else(|| conflict.with_reset(file, &offered))
             }
             other => other,
         };

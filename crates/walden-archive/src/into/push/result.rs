@@ -94,7 +94,8 @@ impl PushError {
             PushError::Name(_) => "name",
             PushError::Refused { refusal, .. } => match refusal {
                 Refusal::Io(_) => "unreadable",
-                Refusal::Mismatch { .. } | Refusal::Timeline { .. } | Refusal::Link { .. } => "mismatch",
+                Refusal::Mismatch { .. } | Refusal::Timeline { .. } => "mismatch",
+                Refusal::Link { .. } | Refusal::Reset { .. } => "mismatch",
                 Refusal::UnknownVersion { .. } => "unknown_version",
                 Refusal::Damaged { .. } => "damaged",
                 Refusal::Incomplete { .. } => "incomplete",

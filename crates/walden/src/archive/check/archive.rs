@@ -151,9 +151,9 @@ fn look_at_contents(archive: &Archive, queue: &QueueOptions, receiving: &Receivi
                 ),
             }
         }
-        missing => Check::fail(
+        _ => Check::fail(
             SEGMENTS,
-            report::missing_text(missing),
+            report::missing_text(&holdings),
             Some(
                 "walden archive check --against DSN finds those that a server still has; acknowledge-gap notes those that are lost"
                     .to_owned(),

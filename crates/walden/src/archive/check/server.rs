@@ -479,6 +479,13 @@ fn archiver(
                      THEN ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::int END
          FROM pg_stat_archiver",
     )?;
+    let archiving = Archiving {
+        // A standby with archive_mode = always archives segments of any timeline.
+        timeline: row.get::<_, Option<i32>>(7).map_or(0, i32::cast_unsigned),
+        newer_command: row.get(6),
+        data: data_directory::of_server(dsn),
+        ..Archiving::default()
+    };
     let (archived, failed): (i64, i64) = (row.get(0), row.get(1));
     let (last, last_failed): (String, String) = (row.get(2), row.get(3));
     let (is_failing, is_standby): (bool, bool) = (row.get(4), row.get(5));
@@ -496,13 +503,6 @@ fn archiver(
     let queue = QueueOptions { pgdata: None, dsn: Some(dsn.to_owned()) };
     // It may fail although the server counts no failure.
     let files = queue::of_server(client)?;
-    let archiving = Archiving {
-        // A standby with archive_mode = always archives segments of any timeline.
-        timeline: row.get::<_, Option<i32>>(7).map_or(0, i32::cast_unsigned),
-        newer_command: row.get(6),
-        data: data_directory::of_server(dsn),
-        ..Archiving::default()
-    };
     let uncounted = FailingArchiver::of_server(client, &files)?.filter(|_| !is_failing);
     if let Some(failing) = uncounted {
         if !failing.is_certain {
@@ -607,7 +607,7 @@ fn switch(client: &mut Client, archive: &Archive, wait: Duration, is_received: b
             "switch",
             format!("{name} was in {location} before the server had completed it: it is not this server's"),
             Some(
-                "two servers write the same timeline, or one that was restored goes on without a timeline of its own: find out which one \
+                "two servers write the same timeline, pg_resetwal took this one back, or one that was restored continues without a timeline of its own: find out which one \
                  is the primary, and stop the other from archiving"
                     .to_owned(),
             ),
