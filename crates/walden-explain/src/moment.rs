@@ -13,7 +13,8 @@ impl Moment {
     /// applies.
     ///
     /// # Errors
-    /// The text is no time, clocks skip or repeat it, its zone is unknown, or `TZ`, which applies to a text without a zone, is invalid.
+    /// The text is no time, clocks skip or repeat it, its zone is unknown, or `TZ`, which applies to a text
+    /// without a zone, is invalid.
     pub fn parse(text: &str) -> Result<Moment, String> {
         Moment::parse_in(text, local_zone)
     }
@@ -41,8 +42,8 @@ impl Moment {
                 format!("\"{zone}\" is no time zone of this machine, such as +01, UTC or Europe/Berlin (abbreviations have several meanings; the package tzdata has the names)")
             })?,
         };
-        // PostgreSQL reads a skipped or repeated time by the standard offset (`DetermineTimeZoneOffset` in `datetime.c`) and says
-        // nothing. A target of recovery may then be an hour off.
+        // PostgreSQL accepts a skipped or repeated time without a message (`DetermineTimeZoneOffset` in
+        // `datetime.c`). A target of recovery may then be an hour off.
         let zoned = zone.to_ambiguous_zoned(DateTime::from_parts(date, time));
         match zoned.offset() {
             AmbiguousOffset::Unambiguous { .. } => {}
@@ -234,7 +235,7 @@ mod tests {
         ] {
             let error = Moment::parse_in(text, utc).unwrap_err();
             assert!(error.contains(expected), "{error}");
-            // What the message proposes can be read.
+            // The proposals of the message can be read.
             for proposed in error.split('"').skip(3).step_by(2) {
                 Moment::parse_in(proposed, utc).unwrap_or_else(|error| panic!("{error}"));
             }
