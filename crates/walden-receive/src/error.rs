@@ -274,7 +274,7 @@ fn remedy_of_server(error: &ReplicationError) -> Remedy {
             ReplicationError::Parameters(_) => Remedy::stop("parameters", "see walden receive --help"),
             ReplicationError::Tls { .. } | ReplicationError::Authentication { .. } => Remedy::retry(
                 "not_admitted",
-                "see \"Connections to servers\" in docs/archive.md for passwords and certificates",
+                "see \"Connections to servers\" in docs/archive-operations.md for passwords and certificates",
             ),
             _ => Remedy::wait("connection"),
         },

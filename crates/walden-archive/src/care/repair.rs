@@ -136,7 +136,7 @@ impl RepairError {
                  again"
             }
             RepairError::Silent { .. } => {
-                "\"If archive.json is lost\" in docs/archive.md in the archive says how to write it by hand"
+                "\"If archive.json is lost\" in docs/archive-reference.md in the archive says how to write it by hand"
             }
             RepairError::Different { .. } => {
                 "pg_controldata says of which cluster the server is: move the objects of the other one out of the archive, and repair again"

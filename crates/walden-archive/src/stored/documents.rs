@@ -7,11 +7,11 @@ pub const README: &str = "README.txt";
 
 /// Keys and texts of the documents.
 ///
-/// In the repository they are links to the project's documentation. A package of this crate contains them as
-/// files.
-pub const DOCUMENTS: [(&str, &str); 4] = [
+/// They are links into the project's documentation, which a package of this crate has as files.
+pub const DOCUMENTS: [(&str, &str); 5] = [
     (README, include_str!("../../documents/README.txt")),
-    ("docs/archive.md", include_str!("../../documents/archive.md")),
+    ("docs/archive-reference.md", include_str!("../../documents/archive-reference.md")),
+    ("docs/archive-restore.md", include_str!("../../documents/archive-restore.md")),
     ("docs/format.md", include_str!("../../documents/format.md")),
     ("docs/format-model.md", include_str!("../../documents/format-model.md")),
 ];

@@ -12,7 +12,7 @@ const PEER: &str = "over its socket this server accepts an operating system user
      host=localhost with a password";
 pub(crate) const PASSWORD: &str = "put the password into a password file (~/.pgpass or PGPASSFILE with a line HOST:PORT:DATABASE:USER:PASSWORD and mode \
      0600), a service file or PGPASSWORD; without a password, connect over the server's socket as the user that owns the server: sudo -u postgres";
-pub(crate) const TLS: &str = "sslmode and sslrootcert decide which certificates are accepted: see \"Connections to servers\" in docs/archive.md";
+pub(crate) const TLS: &str = "sslmode and sslrootcert decide which certificates are accepted: see \"Connections to servers\" in docs/archive-operations.md";
 
 impl ConnectionError {
     /// Returns the next step for the user.
