@@ -320,7 +320,7 @@ impl StoreError {
         if self.cause == Cause::Denied && is_remote && self.operation == "list" {
             return Some(
                 "let these credentials list this prefix: s3:ListBucket on the bucket (with a condition on s3:prefix, for all prefixes of the \
-                 archive). The end of the WAL counts as such only if no prefix shows that there was more; docs/archive.md has the rights \
+                 archive). The end of the WAL counts as such only if no prefix shows that there was more; docs/archive-reference.md has the rights \
                  that each command needs",
             );
         }

@@ -7,7 +7,8 @@ pub const README: &str = "README.txt";
 
 /// Keys and texts of the documents.
 ///
-/// They are links into the project's documentation, which a package of this crate has as files.
+/// In the repository they are links to the project's documentation. A package of this crate contains them as
+/// files.
 pub const DOCUMENTS: [(&str, &str); 5] = [
     (README, include_str!("../../documents/README.txt")),
     ("docs/archive-reference.md", include_str!("../../documents/archive-reference.md")),
