@@ -2,8 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::fmt;
 use std::sync::{Arc, OnceLock};
 
+use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use walden_format::lsn::{Lsn, SegmentName, SegmentSize, Timeline};
 
@@ -47,6 +49,34 @@ impl Identity {
     }
 }
 
+/// The positions and times that an archive has of a log.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Extent {
+    /// Where the first segment starts.
+    pub start: Lsn,
+    /// Where the last segment ends.
+    pub end: Lsn,
+    /// When the first and the last transaction ended, in microseconds since 1970-01-01 00:00:00 UTC; `None` if none did, or if the
+    /// summaries that have it cannot be read.
+    pub times: Option<(i64, i64)>,
+}
+
+impl fmt::Display for Extent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} to {}", self.start, self.end)?;
+        let text = |micros: i64| match Timestamp::from_second(micros.div_euclid(1_000_000)) {
+            Ok(time) => time.to_string(),
+            Err(_) => format!("{micros} \u{b5}s since 1970"),
+        };
+        match self.times {
+            Some((first, last)) => {
+                write!(f, ", with transactions that ended from {} to {}", text(first), text(last))
+            }
+            None => Ok(()),
+        }
+    }
+}
+
 /// Why an archive cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ArchiveError {
@@ -64,13 +94,16 @@ pub enum ArchiveError {
     Empty(String),
     /// It has no segments where some are wanted.
     #[error(
-        "cannot find segments in {location}: expected some along timeline {timeline} in the range, found none"
+        "cannot find segments in {location}: expected some along timeline {timeline} in the range, found none{}",
+        .extent.map_or_else(String::new, |extent| format!("; the archive has {extent}"))
     )]
     NoSegments {
         /// Where the archive is.
         location: String,
         /// The timeline that was followed.
         timeline: Timeline,
+        /// The extent of the archive along that timeline.
+        extent: Option<Extent>,
     },
     /// `archive.json` cannot be read.
     #[error("cannot read {IDENTITY} in {location}: {problem}")]

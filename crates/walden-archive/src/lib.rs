@@ -28,7 +28,7 @@ pub mod store;
 mod stored;
 pub mod url;
 
-pub use archive::{Archive, ArchiveError};
+pub use archive::{Archive, ArchiveError, Extent};
 pub use care::{backup, drill, pack, prune, repair};
 pub use inspect::{acknowledge, against, list, replay, status, verify};
 pub use into::push::push;

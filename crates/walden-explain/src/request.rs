@@ -123,7 +123,7 @@ pub enum ExplainError {
 
 fn known_times(ended: &Option<(i64, i64)>) -> String {
     match ended {
-        Some((first, last)) => format!("; they end from {} to {}", second_text(*first), second_text(*last)),
+        Some((_, last)) => format!("; the last one ends at {}", second_text(*last)),
         None => "; it has the end of none".to_owned(),
     }
 }

@@ -309,7 +309,7 @@ mod tests {
         let error = timeline.range(Some(late), None).unwrap_err();
         assert_eq!(error, ExplainError::TimeAfterEnd(Some((100, 200))));
         let text = error.to_string();
-        assert!(text.ends_with("they end from 1970-01-01T00:01:40Z to 1970-01-01T00:03:20Z"), "{text}");
+        assert!(text.ends_with("the last one ends at 1970-01-01T00:03:20Z"), "{text}");
         let lsn = Bound::Lsn(Lsn(7));
         assert_eq!(timeline.range(Some(lsn), Some(lsn)).unwrap(), (Some(Lsn(7)), Some(Lsn(7))));
     }

@@ -5,13 +5,13 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, anyhow};
 use clap::{Args, ValueEnum};
 use regex::Regex;
 use walden_explain::document::{Context, Document};
 use walden_explain::group::{Dimension, ViewSpec};
 use walden_explain::writers::Writers;
-use walden_explain::{Bound, Explanation, Request};
+use walden_explain::{Bound, ExplainError, Explanation, Request};
 use walden_report::explain_html;
 use walden_source::inventory::Inventory;
 use walden_source::names::Names;
@@ -180,9 +180,17 @@ pub fn run(args: &ExplainArgs) -> Result<ExitCode> {
     sources::tell_about(&inventory);
     names::check_cluster(&names, &inventory)?;
     let writers = load_log(args, &names)?;
-    let explanation = explain(args, &inventory, writers.clone())?;
+    let explanation = explain(args, &inventory, writers.clone());
+    let extent = || {
+        let threads = args.threads.map_or_else(terminal::cores, usize::from);
+        sources::describe_extent(&sources, &source_range(args), &inventory, threads)
+    };
+    let explanation = explanation.map_err(|error| match error.downcast_ref() {
+        Some(ExplainError::TimeAfterEnd(_)) => anyhow!("{error}\nhint: {}", extent()),
+        _ => error,
+    })?;
     if explanation.wal_bytes() == 0 && explanation.damage.is_none() && (args.from.or(args.to)).is_some() {
-        sources::tell_times(&inventory, args.threads.map_or_else(terminal::cores, usize::from));
+        eprintln!("warning: the range has no WAL: {}", extent());
     }
     let checkpoint_settings = names::complete(&mut names, &explanation);
     let top = args.top.or((args.format == Format::Table).then_some(10)).filter(|top| *top > 0);

@@ -5,11 +5,11 @@ use std::process::ExitCode;
 
 use anyhow::{Result, bail};
 use rustix::process::{Resource, Rlimit};
-use walden_archive::Archive;
 use walden_archive::source::{self, SourceOptions};
 use walden_archive::sources::{self, is_archive};
+use walden_archive::{Archive, Extent};
 use walden_explain::{Bound, second_text};
-use walden_format::lsn::Timeline;
+use walden_format::lsn::{Lsn, Timeline};
 use walden_report::table::harmless;
 use walden_report::units;
 use walden_source::counted;
@@ -90,7 +90,7 @@ fn open_from(sources: &[PathBuf], range: &SourceRange, from: Option<Bound>) -> R
     for note in &found.notes {
         eprintln!("note: {note}");
     }
-    tell_if_outside(&found.inventory, range);
+    warn_if_outside(&found.inventory, &archives, range);
     Ok(found.inventory)
 }
 
@@ -121,28 +121,63 @@ fn timeline_of_server(paths: &[PathBuf]) -> Option<Timeline> {
     Some(timeline)
 }
 
-/// Warns about a range outside of the WAL: empty tables would look like an idle server.
-fn tell_if_outside(inventory: &Inventory, range: &SourceRange) {
-    let starts = inventory.runs.iter().map(Run::start).min();
-    let ends = inventory.runs.iter().map(Run::end).max();
-    let Some((start, end)) = starts.zip(ends) else { return };
-    let is_behind = matches!(range.from, Some(Bound::Lsn(from)) if from >= end);
-    let is_before = matches!(range.to, Some(Bound::Lsn(to)) if to <= start);
-    if is_behind || is_before {
+/// Warns of a range that has nothing of the log: empty tables would look like an idle server.
+fn warn_if_outside(inventory: &Inventory, archives: &[(String, Archive)], range: &SourceRange) {
+    let Some((start, end)) = positions(inventory) else { return };
+    let is_outside = |start: Lsn, end: Lsn| {
+        matches!(range.from, Some(Bound::Lsn(from)) if from >= end)
+            || matches!(range.to, Some(Bound::Lsn(to)) if to <= start)
+    };
+    if is_outside(start, end) {
+        // An archive yields only segments of the range.
+        let (start, end) = extents(archives, range).into_iter().fold((start, end), join);
         eprintln!("warning: nothing is in the range: the segments are from {start} to {end}");
     }
 }
 
-/// Warns about a range without WAL, and prints the LSNs and times of the source.
-pub fn tell_times(inventory: &Inventory, threads: usize) {
-    let ended = walden_explain::Timeline::read(&inventory.runs, threads, |_| {}).times();
-    let times = ended.map_or("has the end of no transaction".to_owned(), |(first, last)| {
-        format!("has transactions that ended from {} to {}", second_text(first), second_text(last))
-    });
+/// Where the first segment starts and where the last one ends.
+fn positions(inventory: &Inventory) -> Option<(Lsn, Lsn)> {
     let starts = inventory.runs.iter().map(Run::start).min();
-    let ends = inventory.runs.iter().map(Run::end).max();
-    let positions = starts.zip(ends).map_or_else(String::new, |(start, end)| format!(" ({start} to {end})"));
-    eprintln!("warning: the range has no WAL: the source{positions} {times}");
+    starts.zip(inventory.runs.iter().map(Run::end).max())
+}
+
+/// The extents of archives. An archive that cannot be listed again is left out.
+fn extents(archives: &[(String, Archive)], range: &SourceRange) -> Vec<Extent> {
+    let of = |(_, archive): &(String, Archive)| source::extent(archive, range.timeline).ok().flatten();
+    archives.iter().filter_map(of).collect()
+}
+
+fn join((start, end): (Lsn, Lsn), extent: Extent) -> (Lsn, Lsn) {
+    (start.min(extent.start), end.max(extent.end))
+}
+
+/// The positions and times that the sources have, as a sentence. The inventory has only the range of an archive.
+pub fn describe_extent(
+    sources: &[PathBuf],
+    range: &SourceRange,
+    inventory: &Inventory,
+    threads: usize,
+) -> String {
+    let archives = sources.iter().filter(|path| is_archive(path)).map(|place| open_archive(place));
+    let archives: Vec<_> = archives.filter_map(Result::ok).collect();
+    let extents = extents(&archives, range);
+    let read = || walden_explain::Timeline::read(&inventory.runs, threads, |_| {}).times();
+    // Those of the archive's segments that are in the inventory are among the extent's times.
+    let has_files = sources.len() > archives.len() || extents.iter().any(|extent| extent.times.is_none());
+    let files = if has_files { read() } else { None };
+    let seconds = |micros: i64| micros.div_euclid(1_000_000);
+    let archived = extents.iter().filter_map(|extent| extent.times);
+    let archived = archived.map(|(first, last)| (seconds(first), seconds(last)));
+    let ended = archived.chain(files).reduce(|one, other| (one.0.min(other.0), one.1.max(other.1)));
+    let times = ended.map_or_else(
+        || "has the end of no transaction".to_owned(),
+        |(first, last)| {
+            format!("has transactions that ended from {} to {}", second_text(first), second_text(last))
+        },
+    );
+    let found = positions(inventory).map(|found| extents.into_iter().fold(found, join));
+    let positions = found.map_or_else(String::new, |(start, end)| format!(" ({start} to {end})"));
+    format!("the source{positions} {times}")
 }
 
 /// Checks that all segments are from one cluster: LSNs, blocks and transactions of different clusters are

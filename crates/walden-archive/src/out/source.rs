@@ -23,9 +23,9 @@ use walden_source::timelines::Stretch;
 use walden_source::workers::map_in_order;
 
 use self::ahead::ReadAhead;
-use crate::archive::{Archive, ArchiveError};
+use crate::archive::{Archive, ArchiveError, Extent};
 use crate::out::get::{self, PackMembers};
-use crate::out::log::{Log, LogSegment};
+use crate::out::log::{Ends, Log, LogSegment};
 use crate::store::Store;
 use crate::stored::name::{Object, PackName};
 use crate::stored::object::{self, ObjectError, ObjectReader};
@@ -63,7 +63,32 @@ pub struct Source {
     pub segments: Vec<SegmentFile>,
 }
 
-/// Finds the segments of a range in an archive. Reads only the first one.
+/// The extent of the log along a timeline, or along the newest one that has segments. Reads only the summaries of the first
+/// and the last segments are read. `None` if there are no segments.
+///
+/// # Errors
+/// An archive that cannot be listed.
+pub fn extent(archive: &Archive, timeline: Option<Timeline>) -> Result<Option<Extent>, ArchiveError> {
+    let log = Log::of(archive, timeline, 0..=u64::MAX)?;
+    let Some((first, last)) = log.segments.first().zip(log.segments.last()) else { return Ok(None) };
+    let Some(start) = first.name.start(log.size) else { return Ok(None) };
+    let end = last.name.start(log.size).unwrap_or(start).plus(log.size.bytes());
+    let mut ends = Ends::new(archive, &log.segments);
+    let mut times = || -> Result<Option<(i64, i64)>, ArchiveError> {
+        let Some(last) = ends.last_known(log.segments.len())? else { return Ok(None) };
+        let Some((_, last_end)) = ends.of(last)? else { return Ok(None) };
+        for index in 0..=last {
+            if let Some((first_end, _)) = ends.of(index)? {
+                return Ok(Some((first_end, last_end)));
+            }
+        }
+        Ok(None)
+    };
+    let times = times().unwrap_or_default();
+    Ok(Some(Extent { start, end, times }))
+}
+
+/// Finds the segments of a log in an archive. No more than the first of them is read.
 ///
 /// # Errors
 /// The archive cannot be listed or has none of the segments, or the first segment is unreadable.
@@ -81,11 +106,13 @@ pub fn open(archive: &Archive, options: &SourceOptions) -> Result<Source, Archiv
         _ => None,
     };
     log.narrow(archive, time(options.from), time(options.to))?;
-    let nothing = || ArchiveError::NoSegments {
-        location: archive.store().location().to_owned(),
-        timeline: log.timeline(),
+    let Some(&first) = log.segments.first() else {
+        return Err(ArchiveError::NoSegments {
+            location: archive.store().location().to_owned(),
+            timeline: log.timeline(),
+            extent: extent(archive, options.timeline)?,
+        });
     };
-    let first = *log.segments.first().ok_or_else(nothing)?;
     let members = pack_members(archive, &log.segments, options.threads);
     let files = Files { location: archive.store().location().trim_end_matches('/').to_owned(), members };
     let entries: Vec<LogSegment> = log.segments.clone();

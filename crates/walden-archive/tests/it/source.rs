@@ -113,7 +113,13 @@ fn no_more_is_read_than_a_range_needs() {
     assert_eq!(segments, ["wal/00000002/00000000/00000002000000000000000B.wlz"]);
     let nowhere = Some(Bound::Lsn(Lsn(0xD0_0000)));
     let error = open(&archive, &SourceOptions { from: nowhere, ..options() });
-    assert!(matches!(error, Err(ArchiveError::NoSegments { timeline: 2, .. })), "{error:?}");
+    let Err(ArchiveError::NoSegments { timeline: 2, extent: Some(extent), .. }) = error else {
+        panic!("{error:?}")
+    };
+    assert_eq!((extent.start, extent.end), (Lsn(0xA0_0000), Lsn(0xC0_0000)));
+    assert!(extent.times.is_some_and(|(first, last)| first <= last), "{extent:?}");
+    let text = extent.to_string();
+    assert!(text.contains(" to 0/") && text.contains(", with transactions that ended from "), "{text}");
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::process::Command;
 use walden_lab::{Cluster, ClusterBuilder};
 use walden_testing::{Outcome, postgres};
 
-use crate::material::{Run, golden_segment, walden, write};
+use crate::material::{Run, golden, golden_segment, walden, write};
 
 walden_testing::tests! {
     a_command_without_a_source_lists_the_servers,
@@ -102,12 +102,41 @@ fn a_range_without_wal_names_what_the_log_has() -> Outcome {
     for (range, part) in [
         (["--to", "2001-01-01 00:00 UTC"], "has transactions that ended from 20"),
         (["--to", "0/1"], "has transactions that ended from 20"),
-        (["--from", "2999-01-01 00:00 Europe/Berlin"], "they end from 20"),
+        (["--from", "2999-01-01 00:00 Europe/Berlin"], "has transactions that ended from 20"),
         (["--from", "2026-11-28 21:00 Europe/Nowhere"], "no time zone"),
         (["--from", "yesterday"], "2026-11-20 22:00 Europe/Berlin"),
     ] {
         let found = walden(&[&["explain", &segment][..], &range].concat());
         assert!(found.stderr.contains(part), "{range:?}: {found:?}");
+    }
+    // An archive yields only the segments of a range; the whole archive is named.
+    let (wal, repo) = (folder.path().join("wal"), folder.path().join("repo").display().to_string());
+    std::fs::create_dir(&wal).unwrap();
+    // The third segment is not complete.
+    for (name, content) in golden("18.6").into_iter().take(2) {
+        write(&wal, &name, &content);
+    }
+    let wal = wal.display().to_string();
+    let imported = walden(&["archive", "import", "--repo", &repo, &wal]);
+    assert_eq!(imported.code, 0, "{imported:?}");
+    for range in [
+        ["--to", "2001-01-01 00:00 UTC"],
+        ["--to", "0/1"],
+        ["--from", "2999-01-01 00:00 UTC"],
+        ["--from", "F0/0"],
+    ] {
+        // Positions and times of the line that has both.
+        let extent = |source: &str| {
+            let found = walden(&[&["explain", source][..], &range].concat());
+            let line = found.stderr.lines().find(|line| line.contains("transactions that ended from"));
+            let line = line.unwrap_or_else(|| panic!("{range:?}: {found:?}"));
+            let words = line
+                .split([' ', ',', '(', ')'])
+                .filter(|word| word.starts_with("0/") || word.starts_with("20") && word.ends_with('Z'));
+            words.map(str::to_owned).collect::<Vec<_>>()
+        };
+        assert_eq!(extent(&wal).len(), 4, "{range:?}");
+        assert_eq!(extent(&repo), extent(&wal), "{range:?}");
     }
     let program = env!("CARGO_BIN_EXE_walden");
     let from_local = ["explain", "--from", "2026-11-28 21:00", &segment];
