@@ -21,6 +21,7 @@ use walden_redo::page::checksum;
 use walden_redo::{BasePages, BlockKey, HintSettings};
 use walden_redo::{PAGE_BYTES, Page};
 
+use crate::denied::with_user;
 use crate::names::{DEFAULT_TABLESPACE, GLOBAL_TABLESPACE};
 use crate::regular_file;
 
@@ -54,7 +55,8 @@ pub enum DataDirError {
     Io {
         /// The file.
         path: PathBuf,
-        /// The error of the operating system.
+        /// What the system said.
+        #[source]
         error: io::Error,
     },
     /// Its `pg_control` cannot be used.
@@ -124,7 +126,10 @@ impl DataDir {
                 io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => {
                     DataDirError::NotOne { path: path.into(), missing: name }
                 }
-                _ => DataDirError::Io { path: file, error },
+                _ => {
+                    let error = with_user(&file, error);
+                    DataDirError::Io { path: file, error }
+                }
             })
         };
         let version = String::from_utf8_lossy(&read("PG_VERSION")?).trim().to_owned();
@@ -278,7 +283,9 @@ impl DataDir {
     }
 
     fn named(&self, key: FileKey, error: io::Error) -> io::Error {
-        io::Error::new(error.kind(), format!("{}: {error}", self.file_path(key).display()))
+        let path = self.file_path(key);
+        let kind = error.kind();
+        io::Error::new(kind, format!("{}: {}", path.display(), with_user(&path, error)))
     }
 }
 

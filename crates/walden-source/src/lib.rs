@@ -6,6 +6,7 @@ mod compression;
 mod counted;
 pub mod datadir;
 mod decoding;
+mod denied;
 mod error_text;
 mod file_kind;
 mod held;

@@ -36,7 +36,7 @@ use walden_report::html::Page;
 use walden_report::table::harmless;
 use walden_rows::RowsError;
 use walden_source::datadir::DataDirError;
-use walden_source::inventory::InventoryError;
+use walden_source::inventory::{InventoryError, Unreadable, UnreadableReason};
 use walden_source::names::{self as saved, Names};
 use walden_watch::server::QueryError;
 
@@ -493,6 +493,18 @@ pub fn hint_of(error: &anyhow::Error) -> Option<&'static str> {
     if is_full && terminal::is_of_stdout(error) {
         return Some("free some space for standard output; the output so far is not complete");
     }
+    hint_of_kind(kind)
+}
+
+/// A hint for a file that was skipped because it cannot be read, if the error of the file system decides it.
+pub fn hint_of_unreadable(file: &Unreadable) -> Option<&'static str> {
+    match &file.reason {
+        UnreadableReason::Io(error) => hint_of_kind(error.kind()),
+        _ => None,
+    }
+}
+
+fn hint_of_kind(kind: io::ErrorKind) -> Option<&'static str> {
     Some(match kind {
         io::ErrorKind::NotFound => "check the name; a file may also have been removed or recycled meanwhile",
         io::ErrorKind::PermissionDenied => {
@@ -653,8 +665,6 @@ fn claimed() -> MutexGuard<'static, BTreeSet<PathBuf>> {
 
 #[cfg(test)]
 mod tests {
-    use walden_source::inventory::{InventoryError, Unreadable, UnreadableReason};
-
     use walden_codec::container;
 
     use super::*;

@@ -145,9 +145,7 @@ pub fn run(args: &PageArgs) -> Result<ExitCode> {
     if let Err(error) = sources::expect_one_cluster(&inventory) {
         return Ok(fail(USAGE, &error.to_string()));
     }
-    for unreadable in &inventory.unreadable {
-        eprintln!("error: {unreadable}");
-    }
+    let has_unreadable = sources::report_unreadable(&inventory);
     let base = args.base.as_deref().map(DataDir::open_at_rest).transpose()?;
     if let (Some(base), Some(run)) = (&base, inventory.runs.first())
         && base.control().system_identifier != run.system_id
@@ -181,7 +179,7 @@ pub fn run(args: &PageArgs) -> Result<ExitCode> {
         eprintln!("error: {damage}\nhint: {}", damage.hint());
         return Ok(ExitCode::from(DAMAGED));
     }
-    if !inventory.unreadable.is_empty() {
+    if has_unreadable {
         return Ok(ExitCode::from(DAMAGED));
     }
     Ok(code)

@@ -184,10 +184,7 @@ pub fn run(args: &RowsArgs) -> Result<ExitCode> {
     let mut inventory = sources::open_with_past(&args.sources, &args.log.range())?;
     sources::tell_about(&inventory);
     names::check_cluster(&names, &inventory)?;
-    for unreadable in &inventory.unreadable {
-        eprintln!("error: {unreadable}");
-    }
-    let has_unreadable = !inventory.unreadable.is_empty();
+    let has_unreadable = sources::report_unreadable(&inventory);
     let threads = args.log.threads();
     let (from, to) = bounds(args, &inventory, threads)?;
     let filter = Filter {

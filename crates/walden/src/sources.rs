@@ -9,17 +9,17 @@ use walden_archive::source::{self, SourceOptions};
 use walden_archive::sources::{self, is_archive};
 use walden_archive::{Archive, Extent};
 use walden_explain::{Bound, second_text};
-use walden_format::lsn::{Lsn, Timeline};
+use walden_format::lsn::{Lsn, SegmentName, Timeline};
 use walden_report::table::harmless;
 use walden_report::units;
 use walden_source::counted;
 use walden_source::datadir::ControlFile;
-use walden_source::inventory::{Duplicate, Inventory, Run};
+use walden_source::inventory::{Duplicate, FileKind, Gap, Inventory, Run, Unreadable};
 use walden_source::scan::Damage;
 
 use crate::place::Place;
 use crate::progress::Waiting;
-use crate::{DAMAGED, terminal};
+use crate::{DAMAGED, output, terminal};
 
 /// The segments needed from archives. From files and folders, more may be read, which does no harm.
 #[derive(Clone, Copy, Debug)]
@@ -201,7 +201,13 @@ fn open_archive(place: &Path) -> Result<(String, Archive)> {
 
 /// Prints a line for each file that is not explained.
 pub fn tell_about(inventory: &Inventory) {
-    for gap in inventory.gaps() {
+    // An error names each file that cannot be read.
+    let unreadable: Vec<SegmentName> = inventory.unreadable.iter().filter_map(segment_name).collect();
+    let is_unreadable = |gap: &Gap| {
+        let names = unreadable.iter().filter(|name| gap.first <= **name && **name <= gap.last);
+        names.count() as u64 >= gap.segments
+    };
+    for gap in inventory.gaps().into_iter().filter(|gap| !is_unreadable(gap)) {
         eprintln!("warning: {gap}");
     }
     tell_about_duplicates(&inventory.duplicates);
@@ -220,7 +226,15 @@ pub fn tell_about(inventory: &Inventory) {
     }
 }
 
-/// Prints duplicates. More than a few become one line: an archive next to its server's `pg_wal` has hundreds.
+/// The segment that a file is named as.
+fn segment_name(file: &Unreadable) -> Option<SegmentName> {
+    match FileKind::of(file.path.file_name()?.to_str()?) {
+        FileKind::Segment { name, .. } => Some(name),
+        _ => None,
+    }
+}
+
+/// An archive beside the `pg_wal` of its server has hundreds of them: more than a few are one line.
 fn tell_about_duplicates(duplicates: &[Duplicate]) {
     const MAX_LINES: usize = 3;
     let paths =
@@ -240,11 +254,24 @@ fn tell_about_duplicates(duplicates: &[Duplicate]) {
     }
 }
 
-/// Prints unreadable files and damage. Returns the exit status for them.
-pub fn ended(inventory: &Inventory, damage: Option<&Damage>) -> ExitCode {
-    let mut code = ExitCode::SUCCESS;
+/// Prints an error for each file that cannot be read, and what to do about these. Returns whether there is any.
+pub fn report_unreadable(inventory: &Inventory) -> bool {
     for unreadable in &inventory.unreadable {
         eprintln!("error: {unreadable}");
+    }
+    let mut hints: Vec<&str> = inventory.unreadable.iter().filter_map(output::hint_of_unreadable).collect();
+    hints.sort_unstable();
+    hints.dedup();
+    for hint in hints {
+        eprintln!("hint: {hint}");
+    }
+    !inventory.unreadable.is_empty()
+}
+
+/// Prints what could not be read. Returns the exit status for it.
+pub fn ended(inventory: &Inventory, damage: Option<&Damage>) -> ExitCode {
+    let mut code = ExitCode::SUCCESS;
+    if report_unreadable(inventory) {
         code = ExitCode::from(DAMAGED);
     }
     if let Some(damage) = damage {

@@ -25,6 +25,7 @@ use self::search::{Candidate, Candidates, candidates_in};
 pub use self::skipped::{Ignored, IgnoredReason, InventoryError, Unreadable, UnreadableReason};
 use crate::compressed::Member;
 use crate::compression::Compression;
+use crate::denied::with_user;
 pub use crate::file_kind::FileKind;
 use crate::held;
 use crate::open::{self, fill};
@@ -163,7 +164,12 @@ impl Inventory {
                     gone.push(candidate.path.clone());
                 }
                 Err(reason) => {
-                    let unreadable = Unreadable { path: candidate.path.clone(), reason };
+                    let path = candidate.path.clone();
+                    let reason = match reason {
+                        UnreadableReason::Io(error) => UnreadableReason::Io(with_user(&path, error)),
+                        reason => reason,
+                    };
+                    let unreadable = Unreadable { path, reason };
                     if candidate.explicit {
                         return Err(InventoryError::Unreadable(unreadable));
                     }

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use walden_format::lsn::SegmentName;
 
 use super::{Ignored, IgnoredReason, Inventory, InventoryError, Unreadable, UnreadableReason};
+use crate::denied::with_user;
 use crate::file_kind::FileKind;
 
 /// A file that may be a segment.
@@ -74,7 +75,7 @@ impl Search<'_> {
     fn path(&mut self, path: &Path) -> Result<(), InventoryError> {
         let io = |error: io::Error| match error.kind() {
             io::ErrorKind::NotFound => InventoryError::NotFound(path.to_owned()),
-            _ => InventoryError::Io { path: path.to_owned(), error },
+            _ => InventoryError::Io { path: path.to_owned(), error: with_user(path, error) },
         };
         let metadata = fs::metadata(path).map_err(io)?;
         if metadata.is_dir() {
@@ -147,7 +148,8 @@ impl Search<'_> {
                 return Ok(());
             }
             Err(error) => {
-                let error = io::Error::new(error.kind(), format!("{}: {error}", path.display()));
+                let error =
+                    io::Error::new(error.kind(), format!("{}: {}", path.display(), with_user(path, error)));
                 let reason = UnreadableReason::Io(error);
                 self.inventory.unreadable.push(Unreadable { path: path.to_owned(), reason });
                 return Ok(());
@@ -155,7 +157,8 @@ impl Search<'_> {
         };
         if metadata.is_dir() {
             if let Err(error) = self.folder(path, &metadata, false) {
-                let error = io::Error::new(error.kind(), format!("{}: {error}", path.display()));
+                let error =
+                    io::Error::new(error.kind(), format!("{}: {}", path.display(), with_user(path, error)));
                 let reason = UnreadableReason::Io(error);
                 self.inventory.unreadable.push(Unreadable { path: path.to_owned(), reason });
             }

@@ -71,13 +71,11 @@ struct Inputs {
 
 /// Prints damage and unreadable files. Returns the exit status for them, if there are any.
 fn report(inventory: &Inventory, damages: &[Damage]) -> Option<ExitCode> {
-    for unreadable in &inventory.unreadable {
-        eprintln!("error: {unreadable}");
-    }
+    let has_unreadable = sources::report_unreadable(inventory);
     for damage in damages {
         eprintln!("error: {damage}\nhint: {}", damage.hint());
     }
-    (!damages.is_empty() || !inventory.unreadable.is_empty()).then_some(ExitCode::from(DAMAGED))
+    (!damages.is_empty() || has_unreadable).then_some(ExitCode::from(DAMAGED))
 }
 
 /// The opened inputs.

@@ -9,7 +9,9 @@ use std::process::{Command, Stdio};
 
 use walden_format::lsn::Lsn;
 
-use crate::material::{Run, explain, golden_segment, link_program, records_of, segment_start, walden, write};
+use crate::material::{
+    Run, explain, golden, golden_segment, link_program, records_of, segment_start, walden, write,
+};
 
 walden_testing::tests! {
     the_program_explains_what_is_before_a_cut,
@@ -17,6 +19,7 @@ walden_testing::tests! {
     files_that_are_not_wal_are_named,
     segments_cut_within_their_first_header_are_refused,
     an_unreadable_file_is_named,
+    an_unreadable_segment_of_a_folder_is_named_once,
     a_moment_before_the_log_is_refused_with_the_logs_range,
     wrong_usage_is_exit_status_2,
     a_closed_pipe_or_a_full_disk_is_no_panic,
@@ -142,7 +145,41 @@ fn an_unreadable_file_is_named() {
     let path = write(folder.path(), &name, &segment);
     fs::set_permissions(&path, fs::Permissions::from_mode(0o000)).unwrap();
     let run = as_unprivileged_user(folder.path(), &["explain", path.to_str().unwrap()]);
-    is_refused(&run, &[&name, "ermission", "hint: the user that runs walden"]);
+    is_refused(
+        &run,
+        &[&name, "ermission", "walden runs as user ", "the mode 0000", "hint: the user that runs walden"],
+    );
+}
+
+/// Each command names it once, with the user and the remedy, and calls no segment missing.
+fn an_unreadable_segment_of_a_folder_is_named_once() {
+    let page = ["page", "--relation", "base/5/16384", "--block", "0"];
+    let rows = ["rows", "--relation", "public.orders"];
+    let commands: [&[&str]; 5] = [&["explain"], &["whatif"], &page, &rows, &["redo", "check"]];
+    let names: Vec<String> = golden("18.6").into_keys().collect();
+    let folder = tempfile::tempdir().unwrap();
+    for (name, segment) in golden("18.6") {
+        write(folder.path(), &name, &segment);
+    }
+    for unreadable in &names {
+        let path = folder.path().join(unreadable);
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o000)).unwrap();
+        for command in commands {
+            let run =
+                as_unprivileged_user(folder.path(), &[command, &[folder.path().to_str().unwrap()]].concat());
+            run.assert_no_panic();
+            let lines = |part: &str| run.stderr.lines().filter(|line| line.contains(part)).count();
+            let errors = run.errors().into_iter().filter(|line| line.contains("ermission denied"));
+            let errors: Vec<&str> = errors.collect();
+            let [error] = errors[..] else { panic!("{run:?}") };
+            assert_eq!(run.code, 3, "{run:?}");
+            let parts = [unreadable, "ermission denied", "walden runs as user ", "the mode 0000"];
+            assert!(parts.iter().all(|part| error.contains(part)), "{run:?}");
+            assert_eq!(lines("hint: the user that runs walden needs to read the files"), 1, "{run:?}");
+            assert_eq!(lines("is missing"), 0, "{run:?}");
+        }
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
+    }
 }
 
 fn a_moment_before_the_log_is_refused_with_the_logs_range() {
@@ -158,13 +195,15 @@ fn a_moment_before_the_log_is_refused_with_the_logs_range() {
     assert!(matches!(run.errors()[..], [error] if error.contains(&range)), "{run:?}");
 }
 
-/// Runs the program without root's right to read every file: as root, runs it as `nobody`, from a folder that
-/// this user can access.
+/// Runs the program; root may read every file, so as root it runs as `nobody`, where this user can reach it.
 fn as_unprivileged_user(folder: &Path, arguments: &[&str]) -> Run {
     let mut program = PathBuf::from(env!("CARGO_BIN_EXE_walden"));
     let is_root = fs::metadata("/proc/self").unwrap().uid() == 0;
     if is_root {
-        program = link_program(folder);
+        program = folder.join("walden");
+        if !program.exists() {
+            program = link_program(folder);
+        }
         fs::set_permissions(folder, fs::Permissions::from_mode(0o755)).unwrap();
     }
     let mut command = Command::new(program);
