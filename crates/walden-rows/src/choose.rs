@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 use std::path::Path;
 
 use rustc_hash::FxHashSet;
-use walden_format::lsn::SegmentName;
+use walden_format::lsn::{Lsn, SegmentName};
 use walden_format::payload::{self, Payload};
 use walden_format::record::Record;
 use walden_format::rmgr::rmid;
@@ -50,6 +50,15 @@ pub fn choose(runs: Vec<Run>, base: Option<&Path>, filter: &Filter) -> Result<Ch
     };
     let (id, from) = (base.control().system_identifier, base.redo_from());
     let timeline = base.control().timeline;
+    let of_cluster = || lineages.iter().map(|lineage| &lineage.run).filter(|run| run.system_id == id);
+    if let Some(first) = of_cluster().map(Run::start).min()
+        && let Some(to) = filter.to.filter(|to| *to <= from)
+    {
+        // A time before the first transaction is the position 0/0.
+        let to = if to == Lsn(0) { first.min(from) } else { to };
+        return Err(RowsError::EndsBeforeBase { base: base.path().into(), from, to });
+    }
+    let log = of_cluster().map(Run::start).min().zip(of_cluster().map(Run::end).max());
     let goes_on = |lineage: &Lineage| lineage.run.system_id == id && lineage.run.goes_on_from(from, timeline);
     if let Some(index) = lineages.iter().rposition(goes_on) {
         let run = lineages.remove(index).run;
@@ -58,7 +67,7 @@ pub fn choose(runs: Vec<Run>, base: Option<&Path>, filter: &Filter) -> Result<Ch
     }
     Err(match lineages.iter().find(|lineage| lineage.run.system_id != id) {
         Some(other) => RowsError::OtherCluster { base: id, log: other.run.system_id },
-        None => RowsError::NotContinued { base: base.path().into(), from },
+        None => RowsError::NotContinued { base: base.path().into(), from, log },
     })
 }
 
@@ -214,7 +223,7 @@ fn segments(first: SegmentName, last: SegmentName) -> String {
 mod tests {
     use std::path::PathBuf;
 
-    use walden_format::lsn::{Lsn, SegmentSize, Timeline};
+    use walden_format::lsn::{SegmentSize, Timeline};
     use walden_format::version::Major;
     use walden_source::open::Compression;
 

@@ -133,14 +133,31 @@ pub enum RowsError {
     },
     /// The WAL does not contain the position from which the base backup must be replayed.
     #[error(
-        "the WAL does not continue from {}: replay has to start at {from}\nhint: give the segments from that position on",
-        base.display()
+        "the WAL does not continue from {}: replay has to start at {from}{}\nhint: add the segments from that position on",
+        base.display(),
+        log.map_or_else(String::new, |(start, end)| format!(", and the segments are from {start} to {end}"))
     )]
     NotContinued {
         /// The folder of the base backup.
         base: PathBuf,
         /// Where replay has to start.
         from: Lsn,
+        /// Where the first segment starts and the last one ends.
+        log: Option<(Lsn, Lsn)>,
+    },
+    /// The range ends before the position from which the base backup has to be replayed.
+    #[error(
+        "the range ends at {to}, and the base backup {} starts at {from}: replay starts there, after the range\nhint: use a \
+         base backup that started before {to} (--base), or read the range with names (--names) in place of a base backup",
+        base.display()
+    )]
+    EndsBeforeBase {
+        /// The folder of the base backup.
+        base: PathBuf,
+        /// Where its replay has to start.
+        from: Lsn,
+        /// Where the range ends.
+        to: Lsn,
     },
     /// The folder is no base backup.
     #[error(transparent)]

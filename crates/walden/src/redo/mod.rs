@@ -188,8 +188,12 @@ pub fn open_base(path: &Path, inventory: &Inventory) -> Result<(usize, DataDir)>
     let base = Base::of(path.to_owned(), &data);
     let Some(index) = base.run_in(&inventory.runs) else {
         let from = base.from;
-        let text =
-            format!("the WAL does not continue from {}: replay has to start at {from}", path.display());
+        let of_cluster = || inventory.runs.iter().filter(|run| run.system_id == base.system_id);
+        let ends = of_cluster().map(Run::start).min().zip(of_cluster().map(Run::end).max());
+        let segments = ends
+            .map_or_else(String::new, |(start, end)| format!(", and the segments are from {start} to {end}"));
+        let path = path.display();
+        let text = format!("the WAL does not continue from {path}: replay has to start at {from}{segments}");
         return Err(output::with_hint(text, "give the segments from that position on"));
     };
     Ok((index, data))

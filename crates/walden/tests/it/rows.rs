@@ -8,9 +8,10 @@ use std::time::Duration;
 
 use postgres::Client;
 use serde_json::Value;
-use walden_format::lsn::{SegmentName, SegmentSize};
+use walden_format::lsn::{Lsn, SegmentName, SegmentSize};
 use walden_lab::{Cluster, ClusterBuilder, StopMode};
 use walden_rows::encoding::Encoding;
+use walden_source::datadir::DataDir;
 use walden_testing::{ALL_SERVERS, Missing, Need, Outcome, postgres};
 
 use crate::material::{Run, cluster_that_keeps_wal, say, walden};
@@ -24,6 +25,7 @@ walden_testing::tests! {
     what_a_crash_ended_is_taken_back,
     what_a_crash_ended_beside_a_prepared_transaction_is_taken_back,
     statements_reach_what_they_are_for_alone,
+    ranges_that_end_before_the_base_backup_are_refused,
     statements_meet_one_row_or_fail,
     catalogs_and_databases_that_move_are_followed,
     catalogs_that_were_rewritten_before_are_followed,
@@ -1171,22 +1173,15 @@ fn statements_reach_what_they_are_for_alone() -> Outcome {
         "{ambiguous:?}"
     );
     assert_eq!(lines(&log.rows("s1.twice", JSON)).len(), 1);
-    // A range outside of the WAL.
-    for (bound, position) in [("--from", "F0/0"), ("--to", "0/10")] {
+    // A range that has nothing of the log.
+    let named = Log { wal: log.wal.clone(), from: ("--names", save_names(&cluster, "postgres")) };
+    for (log, bound, position) in [(&log, "--from", "F0/0"), (&named, "--to", "0/10")] {
         let query = "SELECT lsn FROM row_changes('public.par')";
+        let (source, path) = (log.from.0, log.from.1.to_str().unwrap());
+        let wal = log.wal.to_str().unwrap();
         for found in [
             log.rows("public.par", &["--format", "json", bound, position]),
-            walden(&[
-                "sql",
-                "--format",
-                "json",
-                "--base",
-                log.from.1.to_str().unwrap(),
-                bound,
-                position,
-                query,
-                log.wal.to_str().unwrap(),
-            ]),
+            walden(&["sql", "--format", "json", source, path, bound, position, query, wal]),
         ] {
             let is_said = found.stderr.contains("warning: nothing is in the range: the segments are from");
             assert!(found.code == 0 && found.stdout.is_empty() && is_said, "{bound}: {found:?}");
@@ -1196,8 +1191,53 @@ fn statements_reach_what_they_are_for_alone() -> Outcome {
     Ok(())
 }
 
-/// Deferred keys, rows changed by others, identity columns, columns with changed types, inserts suppressed by
-/// a trigger, and names and values that the script itself uses.
+/// A base backup that starts after the range shows no change of that range: an empty script would look complete.
+fn ranges_that_end_before_the_base_backup_are_refused() -> Outcome {
+    let (cluster, mut client) = server()?;
+    run(&mut client, "CREATE TABLE kept (id int PRIMARY KEY); INSERT INTO kept VALUES (1)");
+    let first = begin_segment(&mut client);
+    run(&mut client, "DELETE FROM kept");
+    let to: String = client.query_one("SELECT pg_current_wal_insert_lsn()::text", &[]).unwrap().get(0);
+    let to = to.parse::<Lsn>().unwrap().to_string();
+    let time: String = client.query_one("SELECT clock_timestamp()::text", &[]).unwrap().get(0);
+    std::thread::sleep(Duration::from_millis(20));
+    for _ in 0..3 {
+        run(&mut client, "INSERT INTO kept VALUES (2); DELETE FROM kept");
+        switch_segment(&mut client);
+    }
+    run(&mut client, "CHECKPOINT");
+    drop(client);
+    let base = copy_base(&cluster);
+    let starts_at = DataDir::open(&base).unwrap().redo_from().to_string();
+    let mut client = connect(&cluster);
+    run(&mut client, "INSERT INTO kept VALUES (3)");
+    switch_segment(&mut client);
+    drop(client);
+    let wal = stop_and_collect_wal(&cluster, &first);
+    // An archive takes complete segments only.
+    let last = std::fs::read_dir(&wal).unwrap().map(|entry| entry.unwrap().path()).max().unwrap();
+    std::fs::remove_file(last).unwrap();
+    let repo = cluster.dir().join("repo");
+    let imported = walden(&["archive", "import", "--repo", repo.to_str().unwrap(), wal.to_str().unwrap()]);
+    assert_eq!(imported.code, 0, "{imported:?}");
+    for source in [&wal, &repo] {
+        for to in [&to, &starts_at, &time, "2001-01-01 00:00 UTC"] {
+            for format in [&["--undo"][..], &["--format", "json"]] {
+                let refused = rows_of(source, ("--base", &base), "kept", &[format, &["--to", to]].concat());
+                let is_named = refused.stderr.contains(&format!("starts at {starts_at}"))
+                    && refused.stderr.contains("hint: use a base backup that started before")
+                    && (!to.contains('/') || refused.stderr.contains(&format!("the range ends at {to},")));
+                assert!(refused.code == 3 && refused.stdout.is_empty() && is_named, "{to}: {refused:?}");
+            }
+        }
+        let complete = rows_of(source, ("--base", &base), "kept", &["--undo"]);
+        assert!(complete.code == 0 && complete.stdout.contains("DELETE FROM"), "{complete:?}");
+    }
+    Ok(())
+}
+
+/// Keys that are deferred, rows that others changed, identity columns, columns that get other types, inserts that a trigger keeps from the
+/// table, names and values that are those of the script.
 fn statements_meet_one_row_or_fail() -> Outcome {
     let (cluster, mut client) = server()?;
     run(
