@@ -384,6 +384,9 @@ impl<'a> SegmentTally<'a> {
             Ok(Payload::StorageCreate(create)) if create.fork == Fork::MAIN => {
                 Event::Created { xid, file: create.relation }
             }
+            Ok(Payload::StorageCreate(create)) if create.fork == Fork::INIT => {
+                Event::CreatedUnlogged(create.relation)
+            }
             Ok(Payload::Abort(end)) => return self.end(&end, false, xid),
             Ok(Payload::Prepare(prepare)) => Event::Prepare { xid, subxids: prepare.subxids().collect() },
             Ok(Payload::Assignment(assignment)) => {
@@ -394,7 +397,10 @@ impl<'a> SegmentTally<'a> {
                 Event::CheckpointRedo { redo, time: self.finished.last().map(|last| last.time) }
             }
             Ok(Payload::StandbyLock(lock)) => Event::Locked(lock.locks.collect()),
-            Ok(Payload::RunningXacts(running)) => Event::Running(RunningTransactions::of_snapshot(&running)),
+            Ok(Payload::RunningXacts(running)) => Event::Running {
+                running: RunningTransactions::of_snapshot(&running),
+                time: self.finished.last().map(|last| last.time),
+            },
             Ok(Payload::ParameterChange(change)) => {
                 Event::Parameters { wal_level: change.wal_level, wal_log_hints: change.wal_log_hints }
             }

@@ -161,6 +161,9 @@ pub struct Evidence {
     pub key_share_locks: Count,
     /// Inserts of TOAST values; recorded since 14.
     pub toast_inserts: u64,
+    /// Who inserted many rows by records of several rows each that have a replication origin. The initial copy of a subscription
+    /// writes them (`copy_table`); changes that are applied later are inserts of a row each (`apply_handle_insert`).
+    pub copies: Batches,
     /// Inserts of `INSERT ... ON CONFLICT`.
     pub speculative_inserts: u64,
     /// Old tuples and keys in updates and deletes, for logical decoding.
@@ -263,6 +266,7 @@ impl Evidence {
         counts.into_iter().for_each(|(sum, more)| sum.merge(more));
         self.updates_by.merge(&other.updates_by);
         self.deletes_by.merge(&other.deletes_by);
+        self.copies.merge(&other.copies);
         self.update_batches.merge(&other.update_batches);
         self.delete_batches.merge(&other.delete_batches);
     }

@@ -15,6 +15,7 @@ use crate::checkpoints::CheckpointRecord;
 use crate::evidence::{DecodingEvidence, Evidence};
 use crate::group::{Cell, Dimension, GroupKey, ViewSpec};
 use crate::image_sample::Sample;
+use crate::old_transactions::OldTransaction;
 use crate::slices::TENTHS;
 use crate::tally::{Bucket, Buckets, ImageTable, ImageTally, Tally};
 
@@ -67,7 +68,11 @@ pub struct Explanation {
     pub decoding: DecodingEvidence,
     /// Main forks that were created.
     pub created: FxHashSet<RelFileLocator>,
-    /// Files of relations that were dropped, with the LSN of the commit record that did so.
+    /// Files of unlogged relations, whose init forks were created.
+    pub unlogged: FxHashSet<RelFileLocator>,
+    /// The transaction that was the oldest one for most of the WAL, by snapshots of the transactions in progress.
+    pub old_transaction: Option<OldTransaction>,
+    /// Files of relations that were dropped, with the commit record that did so.
     pub dropped: FxHashMap<RelFileLocator, Lsn>,
     /// Main forks created for new relations, including those that `make_new_heap` creates for a rewrite, and
     /// the transactions that did so. Other created main forks are new files of existing relations, as

@@ -16,6 +16,7 @@ mod labels;
 pub mod live;
 mod merge;
 pub mod moment;
+mod old_transactions;
 mod request;
 pub mod rewrites;
 pub mod savings;
@@ -35,6 +36,7 @@ pub use explanation::{
 pub use findings::{Finding, FindingKind, RULES, Rule, rank as rank_findings};
 pub use image_sample::Sample;
 pub use labels::{Label, Labels, Part};
+pub use old_transactions::OldTransaction;
 pub use request::{Bound, BoundError, ExplainError, Request};
 pub use time::second_text;
 pub use timeline::Timeline;

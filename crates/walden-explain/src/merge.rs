@@ -23,6 +23,7 @@ use crate::explanation::{
 };
 use crate::group::{Cell, Dimension, ViewSpec};
 use crate::image_sample::Sample;
+use crate::old_transactions::OldestTransactions;
 use crate::request::Request;
 use crate::slices::Slices;
 use crate::tally::{Bucket, ImageTable, ImageTally, Tally};
@@ -81,6 +82,8 @@ pub(crate) struct Merge<'a> {
     evidence: FxHashMap<RelFileLocator, Evidence>,
     decoding: DecodingEvidence,
     created_files: FxHashSet<RelFileLocator>,
+    unlogged_files: FxHashSet<RelFileLocator>,
+    oldest_transactions: OldestTransactions,
     dropped_files: DroppedFiles,
     /// Databases and OIDs of locked relations, with the first transaction that locked each.
     locked: FxHashMap<(u32, u32), u32>,
@@ -121,6 +124,8 @@ impl<'a> Merge<'a> {
             evidence: FxHashMap::default(),
             decoding: DecodingEvidence::default(),
             created_files: FxHashSet::default(),
+            unlogged_files: FxHashSet::default(),
+            oldest_transactions: OldestTransactions::default(),
             dropped_files: DroppedFiles::default(),
             locked: FxHashMap::default(),
             along: FxHashMap::default(),
@@ -460,7 +465,16 @@ impl<'a> Merge<'a> {
                 }
             }
             Event::Locked(locks) => self.lock(&locks),
-            Event::Running(running) => self.close_ended(&running),
+            Event::CreatedUnlogged(file) => {
+                if self.unlogged_files.len() < MAX_GROUPS {
+                    self.unlogged_files.insert(file);
+                }
+            }
+            Event::Running { running, time } => {
+                let micros = time.map(Timestamp::unix_micros).or(last_end);
+                self.oldest_transactions.observe(lsn, running.oldest(), micros);
+                self.close_ended(&running);
+            }
             Event::Checkpoint(checkpoint) => {
                 if checkpoint.shutdown {
                     self.close_ended(&RunningTransactions::at_shutdown(&checkpoint));
@@ -576,6 +590,8 @@ impl<'a> Merge<'a> {
             evidence,
             decoding: self.decoding,
             created: self.created_files,
+            unlogged: self.unlogged_files,
+            old_transaction: self.oldest_transactions.longest(),
             dropped: self.dropped_files.at,
             new_relations,
             transient: self.dropped_files.transient,

@@ -54,7 +54,12 @@ impl RunningTransactions {
         RunningTransactions { oldest: next, next, listed: None }
     }
 
-    /// Whether all running transactions are younger than `xid`.
+    /// The oldest transaction that runs, and the next one to start; `None` if none runs.
+    pub fn oldest(&self) -> Option<(u32, u32)> {
+        precedes(self.oldest, self.next).then_some((self.oldest, self.next))
+    }
+
+    /// Whether all that run are younger.
     pub fn is_oldest_after(&self, xid: u32) -> bool {
         precedes(xid, self.oldest)
     }

@@ -96,12 +96,18 @@ pub(crate) enum Event {
         xid: u32,
         file: RelFileLocator,
     },
+    /// The init fork of an unlogged relation was created.
+    CreatedUnlogged(RelFileLocator),
     /// A committed transaction dropped files.
     Dropped(Box<Dropped>),
     /// Transactions hold these locks.
     Locked(Vec<AccessExclusiveLock>),
     /// A snapshot of the transactions in progress.
-    Running(RunningTransactions),
+    Running {
+        running: RunningTransactions,
+        /// The last transaction end before it in its segment, if any.
+        time: Option<Timestamp>,
+    },
     /// Settings logged by `PARAMETER_CHANGE`.
     Parameters {
         wal_level: WalLevel,

@@ -6,7 +6,7 @@
 use rustc_hash::FxHashMap;
 use walden_format::payload::heap::{
     DeleteFlags, InfoBits, InsertFlags, PruneFlags, SharedLengths, TUPLE_HEADER, UpdateFlags, XlHeapDelete,
-    XlHeapHeader, XlHeapLock, XlHeapUpdate, moved_from,
+    XlHeapHeader, XlHeapLock, XlHeapMultiInsert, XlHeapUpdate, moved_from,
 };
 use walden_format::record::{BlockRef, Compression, Fork, Record, RelFileLocator};
 use walden_format::rmgr::info::{btree, heap, heap2};
@@ -93,6 +93,7 @@ struct Observed<'a> {
     bytes: u32,
     image_bytes: u32,
     has_image: bool,
+    has_origin: bool,
 }
 
 /// Whether records of a resource manager are evidence.
@@ -154,6 +155,7 @@ impl SegmentEvidence {
             bytes: (record.header.total_len + u32::from(record.alignment)).saturating_sub(image_bytes),
             image_bytes,
             has_image: block.image.is_some(),
+            has_origin: record.origin.is_some(),
         };
         let locked = || {
             let lock = XlHeapLock::read(record.main_data())?;
@@ -180,6 +182,7 @@ impl SegmentEvidence {
             bytes: record.aligned_len(),
             image_bytes: 0,
             has_image: false,
+            has_origin: false,
         };
         self.observe_any(header.rmid, &observed, || None, || None);
     }
@@ -302,6 +305,11 @@ impl SegmentEvidence {
         if kind == heap2::MULTI_INSERT {
             let flags = InsertFlags(record.main.first().copied().unwrap_or_default());
             self.forget_update(record.xid);
+            if record.has_origin {
+                let rows = XlHeapMultiInsert::read(record.main).map_or(0, |insert| insert.count);
+                let relation = self.relation(record.relation);
+                (0..rows).for_each(|_| self.relations[relation].1.copies.add(record.xid));
+            }
             return self.stored(record, flags.contains_new_tuple());
         }
         let since_17 = self.version >= Major::V17;

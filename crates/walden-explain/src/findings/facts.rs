@@ -18,6 +18,7 @@ use crate::evidence::Evidence;
 use crate::explanation::Explanation;
 use crate::group::{Cell, Owner};
 use crate::labels::{Label, Labels, Part};
+use crate::old_transactions::OldTransaction;
 use crate::tally::{Bucket, Tally};
 
 /// Input of the rules.
@@ -78,6 +79,8 @@ pub(super) struct Rewriting {
     pub is_move: bool,
     /// Whether it was `REPACK (CONCURRENTLY)`; since 19.
     pub is_concurrent: bool,
+    /// Whether the relation was unlogged before, as `ALTER TABLE ... SET LOGGED` finds it.
+    pub was_unlogged: bool,
     /// Whether the rows that it writes are logged: with `wal_level=minimal`, a transaction logs none of those in files that it creates
     /// itself, but images of their pages at its commit if they are few (`smgrDoPendingSyncs`).
     pub has_logged_rows: bool,
@@ -153,6 +156,15 @@ impl<'a> Facts<'a> {
     /// Where the first record of a cluster is.
     fn first_record(&self) -> Lsn {
         Lsn(self.explanation.segment_size.bytes() + LONG_HEADER as u64)
+    }
+
+    /// A transaction that was open for half of the WAL or more, while many others started.
+    pub fn old_transaction(&self) -> Option<OldTransaction> {
+        /// Fewer are no long time.
+        const MIN_YOUNGER: u32 = 1000;
+        let old = self.explanation.old_transaction?;
+        let is_long = self.share(old.bytes()) >= 0.5 && old.younger >= MIN_YOUNGER;
+        is_long.then_some(old)
     }
 
     fn group_tables(&self) -> Vec<Table> {
@@ -244,6 +256,7 @@ impl<'a> Facts<'a> {
                         xid: rewrite.xid,
                         is_move: !is_swap,
                         is_concurrent,
+                        was_unlogged: old.iter().any(|file| self.explanation.unlogged.contains(file)),
                         // Without locks, the level is `minimal`.
                         has_logged_rows: has_new_relation,
                     };
@@ -486,7 +499,6 @@ pub(super) fn is_index_vacuum(manager: u8, info: u8) -> bool {
         && matches!(
             info,
             btree::VACUUM
-                | btree::DELETE
                 | btree::MARK_PAGE_HALFDEAD
                 | btree::UNLINK_PAGE
                 | btree::UNLINK_PAGE_META

@@ -1,5 +1,6 @@
 //! Causes in the upkeep of tables: freezing, hint bits, pruning, vacuum.
 
+use rustc_hash::FxHashSet;
 use walden_format::rmgr::info::{heap2, xlog};
 use walden_format::rmgr::rmid;
 use walden_format::version::Major;
@@ -66,7 +67,7 @@ fn hint_cells<'a>(facts: &'a Facts<'_>, table: &'a Table) -> impl Iterator<Item 
 }
 
 fn hint_images(facts: &Facts<'_>, table: &Table) -> u64 {
-    hint_cells(facts, table).map(|cell| facts.tally(cell).images).sum()
+    images_of(facts, hint_cells(facts, table))
 }
 
 /// Whether the hint bits of a table cost images only because checkpoints are frequent: its rows change all
@@ -90,25 +91,59 @@ pub(super) fn hint_images_of_checkpoints(facts: &Facts<'_>) -> Claim {
 pub(super) fn hint_bits(facts: &Facts<'_>) -> Vec<Candidate> {
     let mut found = Vec::new();
     for table in facts.user_tables().filter(|table| !are_first_touches(facts, table)) {
-        let images = hint_images(facts, table);
-        if images == 0 {
-            continue;
-        }
-        let claim = facts.claim(hint_cells(facts, table), 1.0, 1.0);
         let name = &table.name;
-        found.push(Candidate {
-            text: format!(
-                "reads of {name} set hint bits on {}, each logged as an image because of data checksums or \
-                 wal_log_hints: {} of the WAL",
-                counted(images, "page"),
-                facts.percent(claim.bytes())
-            ),
-            points_at: name.clone(),
-            remedy: format!("VACUUM right after a load, before the next checkpoint; or {LOAD_FROZEN}"),
-            ..Candidate::new(claim, (0.7, 1.0))
-        });
+        let images = images_of(facts, of_hints(facts, table, false));
+        if images > 0 {
+            let claim = facts.claim(of_hints(facts, table, false), 1.0, 1.0);
+            found.push(Candidate {
+                text: format!(
+                    "reads of {name} set hint bits on {}, each logged as an image because of data checksums or \
+                     wal_log_hints: {} of the WAL",
+                    counted(images, "page"),
+                    facts.percent(claim.bytes())
+                ),
+                points_at: name.clone(),
+                remedy: format!("VACUUM right after a load, before the next checkpoint; or {LOAD_FROZEN}"),
+                ..Candidate::new(claim, (0.7, 1.0))
+            });
+        }
+        let images = images_of(facts, of_hints(facts, table, true));
+        if images > 0 {
+            let claim = facts.claim(of_hints(facts, table, true), 1.0, 1.0);
+            found.push(Candidate {
+                text: format!(
+                    "scans of indexes of {name} marked entries of dead rows on {}, each logged as an image because of data checksums or \
+                     wal_log_hints: {} of the WAL",
+                    counted(images, "page"),
+                    facts.percent(claim.bytes())
+                ),
+                points_at: name.clone(),
+                remedy: table.sql.statement(
+                    "VACUUM",
+                    " after many deletes or updates, and before queries scan these entries: it removes them, and the changes of the pages need \
+                     fewer images if checkpoints are farther apart (max_wal_size, checkpoint_timeout)",
+                ),
+                ..Candidate::new(claim, (0.0, 1.0))
+            });
+        }
     }
     found
+}
+
+/// The cells of images that hints cause on the pages of a table's indexes (`_bt_killitems`), or on those of the table and its TOAST
+/// table.
+fn of_hints<'a>(
+    facts: &'a Facts<'_>,
+    table: &'a Table,
+    of_indexes: bool,
+) -> impl Iterator<Item = usize> + 'a {
+    let of_index: FxHashSet<usize> =
+        table.relations.iter().filter(|one| one.is_index).flat_map(|one| one.cells.iter().copied()).collect();
+    hint_cells(facts, table).filter(move |cell| of_index.contains(cell) == of_indexes)
+}
+
+fn images_of(facts: &Facts<'_>, cells: impl Iterator<Item = usize>) -> u64 {
+    cells.map(|cell| facts.tally(cell).images).sum()
 }
 
 pub(super) fn pruning(facts: &Facts<'_>) -> Vec<Candidate> {

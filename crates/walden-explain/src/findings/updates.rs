@@ -380,17 +380,70 @@ fn changed_index<'a, 'b>(
     indexes.iter().filter(is_candidate).min_by_key(order).map(|index| (index, false))
 }
 
+/// Updates that leave their page; without those in bulk.
+fn leaving_updates<'a>(facts: &'a Facts<'_>) -> impl Iterator<Item = Updates<'a>> {
+    let is_leaving = |updates: &Updates<'_>| {
+        !updates.are_bulk() && updates.moved >= MIN_UPDATES && updates.moved * 5 >= updates.all
+    };
+    all_updates(facts).filter(is_leaving)
+}
+
+/// Claims the bytes that updates write because they leave their page.
+fn claim_moves(facts: &Facts<'_>, updates: &Updates<'_>, claim: &mut Claim) {
+    let share = updates.moved as f64 / (updates.indexed + updates.moved) as f64;
+    updates.claim_indexes(facts, claim, share);
+    let locks = updates.evidence.update_locks;
+    facts.extend_plain(claim, facts.cells(updates.table.heaps(), is_lock), locks.bytes);
+}
+
+/// Whether an old transaction keeps the row versions of updates: most of these update a row that was updated shortly before, so that
+/// pruning would have made space on the page.
+fn are_kept(facts: &Facts<'_>, updates: &Updates<'_>) -> bool {
+    facts.old_transaction().is_some() && updates.evidence.recent_updates * 2 >= updates.all
+}
+
+/// Updates that find no space because a transaction that stays open keeps old row versions from being removed.
+pub(super) fn old_transaction(facts: &Facts<'_>) -> Vec<Candidate> {
+    let Some(old) = facts.old_transaction() else { return Vec::new() };
+    let mut claim = Claim::default();
+    let (mut largest, mut moved, mut all) = ((0, String::new()), 0, 0);
+    for updates in leaving_updates(facts).filter(|updates| are_kept(facts, updates)) {
+        claim_moves(facts, &updates, &mut claim);
+        (moved, all) = (moved + updates.moved, all + updates.all);
+        if updates.moved > largest.0 {
+            largest = (updates.moved, updates.table.name.clone());
+        }
+    }
+    let (_, name) = largest;
+    if moved == 0 {
+        return Vec::new();
+    }
+    let seconds = old.times.map_or(0, |(first, last)| (last - first) / 1_000_000);
+    let time = if seconds > 0 { format!(" for {seconds} s") } else { String::new() };
+    vec![Candidate {
+        text: format!(
+            "transaction {} stayed open{time} while {} younger ones began, so that row versions which these replaced could not be \
+             pruned or vacuumed: {moved} of {all} updates, most of {name}, found no space on their page, and write into each index; that takes \
+             {} of the WAL",
+            old.xid,
+            old.younger,
+            facts.percent(claim.bytes())
+        ),
+        points_at: format!("transaction {}", old.xid),
+        remedy: "end it: pg_stat_activity has its backend_xid, or pg_prepared_xacts if it was prepared; idle_in_transaction_session_timeout \
+                 ends sessions that stay idle in a transaction (transaction_timeout, since 17, all that take too long); split a long batch \
+                 into transactions"
+            .into(),
+        ..Candidate::new(claim, (0.4, 1.0))
+    }]
+}
+
 pub(super) fn without_space(facts: &Facts<'_>) -> Vec<Candidate> {
     let mut found = Vec::new();
-    for updates in all_updates(facts).filter(|updates| !updates.are_bulk()) {
-        if updates.moved < MIN_UPDATES || updates.moved * 5 < updates.all {
-            continue;
-        }
-        let share = updates.moved as f64 / (updates.indexed + updates.moved) as f64;
+    for updates in leaving_updates(facts).filter(|updates| !are_kept(facts, updates)) {
         let mut claim = Claim::default();
-        updates.claim_indexes(facts, &mut claim, share);
+        claim_moves(facts, &updates, &mut claim);
         let locks = updates.evidence.update_locks;
-        facts.extend_plain(&mut claim, facts.cells(updates.table.heaps(), is_lock), locks.bytes);
         let name = &updates.table.name;
         found.push(Candidate {
             text: format!(

@@ -108,15 +108,20 @@ impl ServerKind {
 pub(crate) enum Step {
     /// One message to the server: one transaction, unless it has its own `COMMIT`s.
     Sql(&'static str),
-    /// A number of concurrent sessions, each with the statement, in which `$session` is the session's number,
-    /// starting at 1.
+    /// A statement in another database.
+    In(&'static str, &'static str),
+    /// A statement, in which `$dsn` is a connection string of another database.
+    With(&'static str, &'static str),
+    /// So many sessions at a time, each with the statement, in which `$session` is its number from 1 on.
     Sessions(u32, &'static str),
     /// A number of rounds; each runs every statement as a separate message, in which `$round` is the number
     /// of the round, starting at 1.
     Rounds(u32, &'static [&'static str]),
     /// pgbench with these arguments.
     Pgbench(&'static [&'static str]),
-    /// A pause, in milliseconds.
+    /// A statement in a session of its own, which stays open until the last step has ended.
+    Open(&'static str),
+    /// Milliseconds in which nothing happens.
     Pause(u64),
 }
 

@@ -232,8 +232,22 @@ fn run_culprit(
 }
 
 fn steps(steps: &[Step], cluster: &Cluster, database: &str, client: &mut Client) -> Result<()> {
+    let mut open = Vec::new();
     for step in steps {
         match step {
+            Step::In(other, sql) => {
+                let mut session = cluster.client(other)?;
+                session.batch_execute(sql).with_context(|| format!("the statement failed: {sql}"))?;
+            }
+            Step::With(other, sql) => {
+                let sql = sql.replace("$dsn", &cluster.dsn(other).replace('\'', "''"));
+                client.batch_execute(&sql).with_context(|| format!("the statement failed: {sql}"))?;
+            }
+            Step::Open(sql) => {
+                let mut session = cluster.client(database)?;
+                session.batch_execute(sql).with_context(|| format!("the statement failed: {sql}"))?;
+                open.push(session);
+            }
             Step::Sql(sql) => {
                 client.batch_execute(sql).with_context(|| format!("the statement failed: {sql}"))?
             }

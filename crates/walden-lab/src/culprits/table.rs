@@ -1,7 +1,7 @@
 //! The culprits.
 
 use super::ServerKind::{ArchiveTimeout, Checksums, Consistency, Logical, Plain, SmallWal, TimedCheckpoints};
-use super::Step::{Pause, Pgbench, Rounds, Sessions, Sql};
+use super::Step::{In, Open, Pause, Pgbench, Rounds, Sessions, Sql, With};
 use super::{Culprit, Expected, Step};
 
 const fn cause(rule: &'static str, object: &'static str, remedy: &'static str) -> Option<Expected> {
@@ -751,7 +751,142 @@ pub const CULPRITS: &[Culprit] = &[
         also: &["uncompressed-images", "main-table"],
         ..BASE
     },
+    Culprit {
+        name: "idle-transaction",
+        about: "a session that stays idle in a transaction, and repeated updates of the same rows",
+        setup: &[Sql(
+            "CREATE TABLE sensor (id int PRIMARY KEY, n int NOT NULL, name text) WITH (fillfactor = 50);
+             CREATE TABLE note (what text);
+             INSERT INTO sensor SELECT i, 0, md5(i::text) FROM generate_series(1, 2000) i",
+        )],
+        run: &[
+            Open("BEGIN; INSERT INTO note VALUES ('forgotten')"), Sql("CHECKPOINT"), Sql(SENSOR_UPDATES), Sql("CHECKPOINT"),
+        ],
+        expected: cause("old-transaction", "transaction", "idle_in_transaction_session_timeout"),
+        also: &["uncompressed-images", "main-table"],
+        ..BASE
+    },
+    Culprit {
+        name: "updates-with-pruning",
+        about: "the same updates without that session: pruning keeps them on their pages",
+        setup: &[Sql(
+            "CREATE TABLE sensor (id int PRIMARY KEY, n int NOT NULL, name text) WITH (fillfactor = 50);
+             INSERT INTO sensor SELECT i, 0, md5(i::text) FROM generate_series(1, 2000) i",
+        )],
+        run: &[Sql("CHECKPOINT"), Sql(SENSOR_UPDATES), Sql("CHECKPOINT")],
+        expected: cause("pruning", "sensor", "narrow table"),
+        also: &["uncompressed-images", "main-table", "tiny-transactions"],
+        ..BASE
+    },
+    Culprit {
+        name: "set-logged",
+        about: "a table that is loaded unlogged and then logged, again and again",
+        setup: &[Sql("CREATE TABLE feed (id int PRIMARY KEY, line text)")],
+        run: &[Rounds(
+            3,
+            &[
+                "TRUNCATE feed", "ALTER TABLE feed SET UNLOGGED",
+                "INSERT INTO feed SELECT i, md5((i * $round)::text) FROM generate_series(1, 15000) i", "ALTER TABLE feed SET LOGGED",
+            ],
+        )],
+        expected: cause("table-rewrite", "feed", "load it with COPY"),
+        ..BASE
+    },
+    Culprit {
+        name: "reindex-concurrently",
+        about: "REINDEX CONCURRENTLY of the same index again and again",
+        setup: &[Sql(ROWS), Sql("CREATE INDEX item_body ON item (body)")],
+        run: &[Rounds(4, &["REINDEX INDEX CONCURRENTLY item_body"])],
+        expected: cause("index-build", "item_body", "bloated"),
+        also: &["uncompressed-images", "index-build"],
+        ..BASE
+    },
+    Culprit {
+        name: "reindex",
+        about: "REINDEX of the same index again and again",
+        setup: &[Sql(ROWS), Sql("CREATE INDEX item_body ON item (body)")],
+        run: &[Rounds(4, &["REINDEX INDEX item_body"])],
+        expected: cause("index-build", "item_body", "bloated"),
+        ..BASE
+    },
+    Culprit {
+        name: "failing-index-builds",
+        about: "CREATE INDEX CONCURRENTLY and DROP INDEX CONCURRENTLY of the same index again and again",
+        setup: &[Sql(ROWS)],
+        run: &[Rounds(
+            4,
+            &["CREATE INDEX CONCURRENTLY item_body ON item (body)", "DROP INDEX CONCURRENTLY item_body"],
+        )],
+        expected: cause("index-build", "CREATE INDEX", "fails"),
+        ..BASE
+    },
+    Culprit {
+        name: "dead-entry-hints",
+        about: "scans of an index whose rows were deleted, with data checksums, after a checkpoint",
+        server: Checksums,
+        // A prepared transaction keeps the rows from the VACUUM before the workload.
+        setup: &[
+            Sql(ROWS), Sql("CREATE INDEX item_name ON item (name)"),
+            Sql("BEGIN; CREATE TABLE other (); PREPARE TRANSACTION 'keeps'"), Sql("DELETE FROM item WHERE id % 2 = 0"),
+            // Hint bits of the table are set once the WAL of the DELETE is on disk.
+            Pause(1_000), Sql("SELECT count(*) FROM item"),
+        ],
+        run: &[
+            COMPRESS, Sql("COMMIT PREPARED 'keeps'"),
+            Sql(
+                "SET enable_seqscan = off; SET enable_bitmapscan = off; SET enable_sort = off;
+                 SELECT sum(length(body)) OVER (ORDER BY name) FROM item OFFSET 40000",
+            ),
+        ],
+        expected: cause("hint-bits", "item", "before queries scan"),
+        also: &["uncompressed-images", "hint-bits", "pruning"],
+        ..BASE
+    },
+    Culprit {
+        name: "initial-copy",
+        about: "a subscription that copies a table with two indexes when it starts",
+        server: Logical,
+        setup: &[
+            Sql("CREATE DATABASE \"initial-copy-source\""),
+            In("initial-copy-source", ROWS),
+            In("initial-copy-source", "CREATE PUBLICATION items FOR TABLE item"),
+            In("initial-copy-source", "SELECT pg_create_logical_replication_slot('initial_copy', 'pgoutput')"),
+            Sql(
+                "CREATE TABLE item (id int PRIMARY KEY, price int NOT NULL, name text NOT NULL, body text NOT NULL);
+                 CREATE INDEX item_name ON item (name)",
+            ),
+        ],
+        run: &[
+            Sql("SET enable_seqscan = off; SELECT count(*) FROM item WHERE name = 'x'; RESET enable_seqscan"),
+            With(
+                "initial-copy-source",
+                "CREATE SUBSCRIPTION items CONNECTION '$dsn' PUBLICATION items WITH (create_slot = false, slot_name = 'initial_copy')",
+            ),
+            Sql(
+                "DO $$ BEGIN FOR i IN 1..600 LOOP
+                   EXIT WHEN NOT EXISTS (SELECT FROM pg_subscription_rel WHERE srsubstate <> 'r');
+                   PERFORM pg_sleep(0.1); COMMIT; END LOOP;
+                 IF EXISTS (SELECT FROM pg_subscription_rel WHERE srsubstate <> 'r') THEN RAISE 'the copy did not end'; END IF; END $$",
+            ),
+            Sql("ALTER SUBSCRIPTION items DISABLE"),
+            Sql("ALTER SUBSCRIPTION items SET (slot_name = NONE)"),
+            Sql("DROP SUBSCRIPTION items"),
+            In(
+                "initial-copy-source",
+                "DO $$ BEGIN FOR i IN 1..100 LOOP
+                   EXIT WHEN NOT EXISTS (SELECT FROM pg_replication_slots WHERE slot_name = 'initial_copy' AND active);
+                   PERFORM pg_sleep(0.1); COMMIT; END LOOP; PERFORM pg_drop_replication_slot('initial_copy'); END $$",
+            ),
+        ],
+        expected: cause("initial-copy", "item", "pg_createsubscriber"),
+        also: &["uncompressed-images", "main-table", "random-keys", "logical-level"],
+        ..BASE
+    },
 ];
+
+/// Ten updates of each of 2,000 rows.
+const SENSOR_UPDATES: &str = "DO $$ BEGIN FOR i IN 1..20000 LOOP
+  UPDATE sensor SET n = n + 1 WHERE id = 1 + (i * 7919) % 2000; IF i % 4 = 0 THEN COMMIT; END IF; END LOOP; END $$";
 
 const UUID_INSERTS_1: &str = "DO $$ BEGIN FOR i IN 100001..103000 LOOP
   INSERT INTO random_key VALUES (md5(i::text)::uuid, i);
