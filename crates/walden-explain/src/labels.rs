@@ -323,8 +323,15 @@ impl<'a> Labels<'a> {
         }
     }
 
-    /// Returns the label of the partitioned index at the root of an index partition, and whether queries have
-    /// used any of its partitions.
+    /// The name of another index that starts with all columns of an index, if the names have one.
+    pub(crate) fn covering_index(&self, owner: Owner) -> Option<String> {
+        let Owner::Relation(locator, _) = owner else { return None };
+        let index = self.names.resolve(locator).relation()?;
+        let covering = self.names.by_oid(locator.database, index.covered_by?)?;
+        Some(covering.to_string())
+    }
+
+    /// The label of the partitioned index that an index is a part of, at the root, and whether queries have used any of its parts.
     ///
     /// The server drops such an index only as a whole.
     pub(crate) fn partitioned_index(&self, owner: Owner) -> Option<(Label, bool)> {

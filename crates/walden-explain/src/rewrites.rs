@@ -148,6 +148,7 @@ mod tests {
                 partition_of: None,
                 scans: None,
                 is_required: None,
+                covered_by: None,
             };
             names.add(relation, Some(file(*number)));
         }

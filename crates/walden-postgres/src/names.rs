@@ -153,18 +153,37 @@ fn origin(client: &mut Client, notes: &mut Vec<String>) -> Result<Origin, NamesE
     Ok(origin)
 }
 
+/// The index that starts with all columns of the index `i`, as [`Relation::covered_by`] has it. The vectors are compared as text, in which
+/// spaces separate the numbers. Only key columns have an operator class.
+fn covering_index(version: u32) -> String {
+    let has_only_keys = if version >= 110_000 { "i.indnatts = i.indnkeyatts" } else { "true" };
+    let starts_alike = ["indkey", "indclass", "indcollation", "indoption"]
+        .map(|vector| format!("o.{vector}::text || ' ' LIKE i.{vector}::text || ' %'"))
+        .join(" AND ");
+    format!(
+        "CASE WHEN i.indisvalid AND i.indpred IS NULL AND i.indexprs IS NULL AND a.amname = 'btree' AND {has_only_keys}
+                  AND NOT (i.indisprimary OR i.indisunique OR i.indisexclusion OR i.indisreplident) THEN
+             (SELECT o.indexrelid FROM pg_index o JOIN pg_class oc ON oc.oid = o.indexrelid
+              WHERE o.indrelid = i.indrelid AND o.indexrelid <> i.indexrelid AND oc.relam = c.relam
+                  AND o.indisvalid AND o.indpred IS NULL AND {starts_alike}
+                  AND (o.indkey::text <> i.indkey::text OR o.indisunique OR o.indexrelid < i.indexrelid)
+              ORDER BY o.indnatts, o.indexrelid LIMIT 1) END"
+    )
+}
+
 fn relations(client: &mut Client, database: u32, version: u32, names: &mut Names) -> Result<(), NamesError> {
     let partition = if version >= 100_000 {
         "(SELECT h.inhparent FROM pg_inherits h WHERE c.relispartition AND h.inhrelid = c.oid LIMIT 1)"
     } else {
         "NULL::oid"
     };
-    // A TOAST table's index belongs to the table that owns the TOAST table.
+    let covered = covering_index(version);
+    // A TOAST table's index belongs to the table that the TOAST table belongs to.
     let query = format!(
         "SELECT c.oid, n.nspname, c.relname, c.relkind, c.relpersistence, c.relisshared, c.reltablespace,
                 pg_relation_filenode(c.oid), a.amname, COALESCE(it.oid, i.indrelid, t.oid), {partition},
                 s.idx_scan,
-                i.indisprimary OR i.indisunique OR i.indisexclusion OR i.indisreplident
+                i.indisprimary OR i.indisunique OR i.indisexclusion OR i.indisreplident, {covered}
          FROM pg_class c
          JOIN pg_namespace n ON n.oid = c.relnamespace
          LEFT JOIN pg_am a ON a.oid = c.relam
@@ -197,6 +216,7 @@ fn relations(client: &mut Client, database: u32, version: u32, names: &mut Names
             partition_of: optional(10),
             scans: row.get(11).and_then(|scans| scans.parse().ok()),
             is_required: row.get(12).map(|is_required| is_required == "t"),
+            covered_by: optional(13),
         };
         names.add(relation, file);
     }

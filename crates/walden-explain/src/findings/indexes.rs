@@ -95,6 +95,38 @@ pub(super) fn unused(facts: &Facts<'_>) -> Vec<Candidate> {
     found
 }
 
+/// An index whose columns another index of the table starts with. Its build is left out: that is over.
+pub(super) fn redundant(facts: &Facts<'_>) -> Vec<Candidate> {
+    let mut found = Vec::new();
+    for table in facts.user_tables() {
+        for Index { last: index, files, .. } in table.indexes() {
+            let owner = Owner::Relation(index.file, Fork::MAIN);
+            let Some(covering) = facts.labels.covering_index(owner).filter(|_| index.part == Part::Index)
+            else {
+                continue;
+            };
+            let mut claim = Claim::default();
+            files.iter().for_each(|file| claim_without_build(facts, file, &mut claim));
+            found.push(Candidate {
+                text: format!(
+                    "index {}{} takes {} of the WAL; {covering} starts with the same columns in the same order, and serves the same queries",
+                    index.name,
+                    table.behind(index),
+                    facts.percent(claim.bytes())
+                ),
+                points_at: index.name.clone(),
+                remedy: drop_statement(
+                    facts,
+                    index,
+                    &format!(", unless queries need it because it is smaller than {covering}"),
+                ),
+                ..Candidate::new(claim, (0.9, 1.0))
+            });
+        }
+    }
+    found
+}
+
 /// Claims what was written to a file of an index after its build.
 fn claim_without_build(facts: &Facts<'_>, file: &Relation, claim: &mut Claim) {
     let (mut plain_of_build, mut images_of_build) = logged_build(facts, file);

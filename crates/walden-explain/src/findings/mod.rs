@@ -117,6 +117,8 @@ use FindingKind::{Cause, Setting};
 pub const RULES: &[Rule] = &[
     Rule { name: "unused-index", kind: Cause, threshold: 0.05, find: indexes::unused,
            description: "an index that was never scanned and enforces nothing" },
+    Rule { name: "redundant-index", kind: Cause, threshold: 0.05, find: indexes::redundant,
+           description: "an index whose columns are the first ones of another index" },
     Rule { name: "random-keys", kind: Cause, threshold: 0.05, find: indexes::random_keys,
            description: "an index whose new keys each go to another leaf page" },
     Rule { name: "gin-pending-list", kind: Cause, threshold: 0.10, find: indexes::pending_list,

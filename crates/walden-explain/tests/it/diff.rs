@@ -31,6 +31,7 @@ fn names() -> Names {
             partition_of: None,
             scans: None,
             is_required: None,
+            covered_by: None,
         };
         names.add(relation, Some(RelFileLocator { tablespace: 1663, database, relation: ORDERS }));
     }

@@ -62,6 +62,7 @@ fn orders(kind: RelationKind) -> Relation {
         partition_of: None,
         scans: None,
         is_required: None,
+        covered_by: None,
     }
 }
 
@@ -103,6 +104,36 @@ fn an_index_is_unused_only_if_nothing_needs_it() {
     assert_eq!(found(Some(0), Some(true)), None);
     assert_eq!(found(Some(0), None), None, "names of an earlier form do not say what an index is for");
     assert_eq!(found(None, Some(false)), None);
+}
+
+/// Queries use both, and one of them is enough.
+#[test]
+fn an_index_whose_columns_another_one_starts_with_is_redundant() {
+    let explanation = inserts(300).explain(&request(Vec::new()));
+    let found = |covered_by| {
+        let mut names = Names::default();
+        let index = |oid, name: &str, covered_by| Relation {
+            oid,
+            name: name.into(),
+            kind: RelationKind::Index,
+            table: Some(20_000),
+            scans: Some(7),
+            is_required: Some(false),
+            covered_by,
+            ..orders(RelationKind::Table)
+        };
+        names.add(orders(RelationKind::Table), Some(file(16384)));
+        names.add(index(20_001, "orders_note", covered_by), Some(file(16390)));
+        names.add(index(20_002, "orders_note_day", None), Some(file(16391)));
+        let document = document_with(&explanation, &names);
+        document.findings.into_iter().find(|finding| finding.rule == "redundant-index")
+    };
+    let finding = found(Some(20_002)).unwrap();
+    assert_eq!(finding.points_at, "orders_note");
+    assert!(finding.text.contains("orders_note_day starts with the same columns"), "{finding:?}");
+    assert!(finding.remedy.starts_with("DROP INDEX CONCURRENTLY orders_note"), "{finding:?}");
+    assert_eq!(found(None), None);
+    assert_eq!(found(Some(20_009)), None, "names do not have that index");
 }
 
 /// Hash and BRIN indexes log their build as they log inserts.

@@ -882,6 +882,26 @@ pub const CULPRITS: &[Culprit] = &[
         also: &["uncompressed-images", "main-table", "random-keys", "logical-level"],
         ..BASE
     },
+    Culprit {
+        name: "redundant-index",
+        about: "inserts into a table with an index on a column, and one on that column and another one, which queries use both",
+        setup: &[Sql(
+            "CREATE TABLE event (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, device int, kind int, note text);
+             CREATE INDEX event_device ON event (device);
+             INSERT INTO event (device, kind, note) SELECT i % 700, i % 7, md5(i::text) FROM generate_series(1, 20000) i;
+             SET enable_seqscan = off; SELECT count(*) FROM event WHERE device = 5;
+             CREATE INDEX event_device_kind ON event (device, kind); CREATE INDEX event_kind ON event (kind) WHERE kind > 5;
+             SELECT count(note) FROM event WHERE device = 5 AND kind = 3; SELECT count(note) FROM event WHERE kind = 6",
+        )],
+        run: &[Sql(
+            "DO $$ BEGIN FOR i IN 20001..32000 LOOP
+               INSERT INTO event (device, kind, note) VALUES (i * 7919 % 700, i % 7, md5(i::text));
+               IF i % 4 = 0 THEN COMMIT; END IF; END LOOP; END $$",
+        )],
+        expected: cause("redundant-index", "event_device", "DROP INDEX"),
+        also: &["uncompressed-images", "random-keys", "main-table"],
+        ..BASE
+    },
 ];
 
 /// Ten updates of each of 2,000 rows.

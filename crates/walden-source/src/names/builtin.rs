@@ -69,6 +69,7 @@ fn parse(line: &str) -> Option<Row> {
         partition_of: None,
         scans: None,
         is_required: None,
+        covered_by: None,
     };
     Some(Row { relation, versions })
 }

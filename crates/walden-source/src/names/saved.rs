@@ -85,6 +85,8 @@ struct RelationRow {
     scans: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     is_required: Option<bool>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    covered_by: Option<u32>,
     #[serde(default)]
     files: Vec<Option<(u32, u32, u32)>>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -301,6 +303,7 @@ pub(super) fn load(path: &Path) -> Result<Names, NamesError> {
             partition_of: row.partition_of,
             scans: row.scans,
             is_required: row.is_required,
+            covered_by: row.covered_by,
         });
         for (at, file) in row.files.into_iter().enumerate() {
             let Some((tablespace, database, file)) = file else { continue };
@@ -386,6 +389,7 @@ pub(super) fn write(names: &Names, mut out: impl Write) -> io::Result<()> {
             partition_of: relation.partition_of,
             scans: relation.scans,
             is_required: relation.is_required,
+            covered_by: relation.covered_by,
             files: files.into_iter().map(|(_, file)| file).collect(),
         }
     });

@@ -27,6 +27,7 @@ fn table(oid: u32, name: &str) -> Relation {
         partition_of: None,
         scans: None,
         is_required: None,
+        covered_by: None,
     }
 }
 

@@ -175,6 +175,7 @@ mod tests {
                 partition_of: None,
                 scans: None,
                 is_required: None,
+                covered_by: None,
             };
             names.add(relation, Some(RelFileLocator { tablespace: 1663, database: 5, relation: oid }));
         }

@@ -15,7 +15,7 @@ const SOME: &str = "healthy,unused-index,index-on-hot-column,uuid-keys,no-op-bul
                     savepoints,sequences,checkpoints-by-command,uncompressed-images,create-and-drop-database,batch-updates,purge-jobs,\
                     drip-deletes,gin-without-list,hash-index,partition-moves,two-phase-commit,setval,refresh-concurrently,audit-trigger,\
                     wide-updates-for-decoding,checkpoints-with-checksums,idle-transaction,updates-with-pruning,set-logged,\
-                    reindex-concurrently,reindex,failing-index-builds,dead-entry-hints,initial-copy";
+                    reindex-concurrently,reindex,failing-index-builds,dead-entry-hints,initial-copy,redundant-index";
 
 fn the_first_finding_names_the_culprit_and_no_other_is_false(major: u32) -> Outcome {
     let version = postgres(major)?.version.to_string();
