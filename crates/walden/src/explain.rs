@@ -1,4 +1,4 @@
-//! `walden explain`: arguments to a request, the explanation to an output.
+//! `walden explain`: turns arguments into a request, and prints the explanation.
 
 use std::io::IsTerminal;
 use std::path::PathBuf;
@@ -57,33 +57,34 @@ Without --by: the largest parts and relations, and the findings; --full prints a
 
 Exit status: 0 done, 2 wrong usage, 3 input unreadable or damaged (what comes before the damage is explained).";
 
-/// Say where WAL comes from: every byte by relation, record, transaction, database, time, checkpoint
+/// Attribute every byte of WAL by relation, record, transaction, database, time, checkpoint
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct ExplainArgs {
-    /// Segments, folders of segments (pg_wal, a data directory, an archive, compressed or not), tar files (pg_wal.tar or
-    /// base.tar of pg_basebackup), archives of `walden archive` (a folder, or s3://BUCKET/PREFIX), or the connection string of a
-    /// server on this machine, which is also asked for names. Without a source, the servers of this machine are listed
+    /// Segments, folders of segments (pg_wal, a data directory, an archive, compressed or not), tar files
+    /// (pg_wal.tar or base.tar of pg_basebackup), archives of `walden archive` (a folder, or
+    /// s3://BUCKET/PREFIX), or the connection string of a server on this machine, which also supplies names.
+    /// Without a source, lists the servers of this machine
     #[arg(value_name = "SOURCE")]
     sources: Vec<PathBuf>,
 
-    /// Another SOURCE, as pg_waldump names it
+    /// Another SOURCE, for users of pg_waldump
     #[arg(short, long, value_name = "SOURCE")]
     path: Vec<PathBuf>,
 
-    /// Follow the log that ends on this timeline, from its ancestors on [default: of an archive the newest; else each
-    /// timeline by itself]
+    /// Follow this timeline and its ancestors [default: the newest for an archive, else each timeline
+    /// separately]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     timeline: Option<u32>,
 
-    /// Split by relation, record, xid, database, time, checkpoint, schema, partition, tablespace, group or vacuum, and with --log by
-    /// user, application, client or statement; several
-    /// with commas make combinations; may be given more than once
+    /// Split by relation, record, xid, database, time, checkpoint, schema, partition, tablespace, group or
+    /// vacuum, and with --log by user, application, client or statement; separate several by commas to
+    /// combine them; repeatable
     #[arg(long, value_name = "DIMENSIONS", value_parser = parse_view)]
     by: Vec<ViewSpec>,
 
-    /// Put relations into groups by what this regular expression finds in DATABASE.SCHEMA.TABLE, or by its capture groups
-    /// ('tenant_(\d+)'); without --by group, a view by group is added
+    /// Group relations by the text that this regular expression matches in DATABASE.SCHEMA.TABLE, or by its
+    /// capture groups ('tenant_(\d+)'); adds a view by group unless --by has one
     #[arg(long, value_name = "REGEX", value_parser = parse_pattern)]
     group: Option<Regex>,
 
@@ -91,20 +92,22 @@ pub struct ExplainArgs {
     #[arg(long, value_name = "DSN|FILE")]
     names: Vec<String>,
 
-    /// Save the names for later use
+    /// Save the names to this file
     #[arg(long, value_name = "FILE", requires = "names")]
     save_names: Option<PathBuf>,
 
-    /// The server's log (csvlog, jsonlog, or stderr with %x in log_line_prefix; also compressed; any number of files, in any
-    /// order): who wrote it, for --by user, application, client and statement [without these: by user]
+    /// The server's log (csvlog, jsonlog, or stderr with %x in log_line_prefix; also compressed; any number of
+    /// files, in any order), which shows who wrote the WAL, for --by user, application, client and statement
+    /// [default: by user]
     #[arg(long, value_name = "FILE", num_args = 1)]
     log: Vec<PathBuf>,
 
-    /// The log_line_prefix of a log in text form [default: that of the names, or a usual one that fits]
+    /// log_line_prefix of a log in text format [default: the one saved with the names, or a common one that matches]
     #[arg(long, value_name = "PREFIX", requires = "log")]
     log_line_prefix: Option<String>,
 
-    /// Start with the first record at or after this LSN (16/B374D848) or time (2026-11-20 22:00, local unless with zone)
+    /// Start with the first record at or after this LSN (16/B374D848) or time (2026-11-20 22:00, local time
+    /// unless it has a zone)
     #[arg(long, visible_alias = "start", value_name = "LSN|TIME", value_parser = parse_bound)]
     from: Option<Bound>,
 
@@ -112,42 +115,42 @@ pub struct ExplainArgs {
     #[arg(long, visible_alias = "end", value_name = "LSN|TIME", value_parser = parse_bound)]
     to: Option<Bound>,
 
-    /// Width of the spans of --by time, such as 10s, 5m, 1h [default: at most 60 spans]
+    /// Interval of --by time, such as 10s, 5m, 1h [default: at most 60 intervals]
     #[arg(long, value_name = "SPAN", value_parser = parse_span)]
     every: Option<i64>,
 
-    /// Rows of each table, with a last row for the others. 0: all [default: 10; all for json and csv]
+    /// Rows of each table, with a last row for the others; 0: all [default: 10; all for json and csv]
     #[arg(long, value_name = "N")]
     top: Option<usize>,
 
-    /// Also print images by compression, kinds of records, transactions, checkpoints, and all findings
+    /// Also print images by compression, record types, transactions, checkpoints, and all findings
     #[arg(long)]
     full: bool,
 
-    /// How to print it
+    /// Output format
     #[arg(long, value_enum, default_value_t = Format::Table)]
     format: Format,
 
-    /// Also write a page with charts, for any browser and without a network: over time, checkpoints, relations
+    /// Also write an HTML page with charts that works offline: over time, checkpoints, relations
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
 
     #[command(flatten)]
     overwrite: Overwrite,
 
-    /// How to compute what changed settings would save
+    /// Method for estimating savings of changed settings
     #[arg(long, value_name = "METHOD", value_enum, default_value_t)]
     savings: savings::Method,
 
-    /// Threads that decode [default: one per core]
+    /// Number of threads that decode [default: one per core]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     threads: Option<u16>,
 }
 
-/// How results are printed.
+/// Output formats.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub enum Format {
-    /// Tables for people
+    /// Tables for the terminal
     Table,
     /// One JSON object, see docs/explain.md
     Json,
@@ -211,7 +214,7 @@ pub fn run(args: &ExplainArgs) -> Result<ExitCode> {
         let page = Document { findings: document.findings.clone(), ..page };
         output::write_page(path, &explain_html::page(&page), args.overwrite)?;
     }
-    // The page's own views are the last ones.
+    // The views added for the page are the last ones.
     document.views.truncate(views(args).len());
     if !args.by.iter().any(|view| view.dimensions.contains(&Dimension::Checkpoint)) {
         document.cycles.clear();
@@ -226,7 +229,8 @@ pub fn run(args: &ExplainArgs) -> Result<ExitCode> {
     Ok(sources::ended(&inventory, explanation.damage.as_deref()))
 }
 
-/// What of an archive is needed. A checkpoint behind the range says where in it a cycle begins.
+/// Returns the part of an archive to read. A checkpoint after the range shows where in the range a cycle
+/// starts.
 fn source_range(args: &ExplainArgs) -> SourceRange {
     let by_checkpoint = args.by.iter().any(|view| view.dimensions.contains(&Dimension::Checkpoint));
     match by_checkpoint || args.html.is_some() {
@@ -245,7 +249,7 @@ pub fn print(document: &Document, format: Format) -> Result<()> {
     terminal::print(&text)
 }
 
-/// The views that are asked for.
+/// Returns the requested views.
 fn views(args: &ExplainArgs) -> Vec<ViewSpec> {
     let by_group = ViewSpec::by(Dimension::Pattern);
     let has = |wanted: fn(&ViewSpec) -> bool| args.by.iter().any(wanted);
@@ -280,7 +284,8 @@ fn explain(args: &ExplainArgs, inventory: &Inventory, writers: Option<Arc<Writer
     Ok(explanation)
 }
 
-/// Reads the server's logs. Sessions go on from file to file, so these are read by the time of their first entry.
+/// Reads the server's log files, ordered by the time of their first entry because sessions continue from file
+/// to file.
 fn load_log(args: &ExplainArgs, names: &Names) -> Result<Option<Arc<Writers>>> {
     if args.log.is_empty() {
         return Ok(None);

@@ -1,4 +1,4 @@
-//! What calls have done, by the log that they append to: counts since its beginning, and the last of each kind.
+//! Activity of push and get by their log: counts since its start, and the last event of each kind.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;
@@ -13,92 +13,93 @@ use walden_archive::push::PushError;
 
 use super::log::{Entry, Outcome};
 
-/// More than any line has; longer ones are none of the log's.
+/// Longer than any entry; a longer line is not an entry of the log.
 const MAX_LINE: u64 = 64 << 10;
-/// Of more files than this that failed and were not archived since, the first ones are remembered: any number can fail, and the server
-/// waits at the first.
+/// Number of unresolved files to remember, the first ones in PostgreSQL's order. Any number can fail, and the
+/// server waits at the first.
 const MAX_UNRESOLVED: usize = 1000;
-/// The seconds over which the rate is taken.
+/// Period in seconds over which the rate is computed.
 const RATE_SECONDS: i64 = 3600;
 
-/// Counts of what calls have done.
+/// Counts and last events.
 #[derive(Clone, PartialEq, Debug, Default, Serialize)]
 pub struct Activity {
-    /// Files that were archived.
+    /// Files archived.
     pub archived: u64,
-    /// Files that were offered again and were archived before.
+    /// Files offered again after they had been archived.
     pub present: u64,
     /// Bytes of the archived files.
     pub raw_bytes: u64,
     /// Bytes of their objects.
     pub stored_bytes: u64,
-    /// Seconds that archiving them took.
+    /// Seconds spent on archiving them.
     pub seconds: f64,
-    /// Files that were handed over to recovery.
+    /// Files delivered to recovery.
     pub fetched: u64,
     /// Failures by command and cause.
     pub failures: Vec<Failures>,
-    /// When a file was archived last, in microseconds since 1970-01-01 00:00:00 UTC.
+    /// Time of the last archived file, in microseconds since 1970-01-01 00:00:00 UTC.
     pub last_archived: Option<i64>,
-    /// The last failure of the first file, in PostgreSQL's order, that failed to be archived and was not archived since.
+    /// Last failure of the first file, in PostgreSQL's order, that failed and was not archived since.
     pub unresolved_failure: Option<Failure>,
-    /// How many such files there are.
+    /// Number of such files.
     pub unresolved_files: u64,
-    /// Bytes of WAL per second archived in the last hour.
+    /// WAL archived in the last hour, in bytes per second.
     pub bytes_per_second: f64,
 }
 
-/// How often something failed.
+/// Number of failures of a kind.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Failures {
-    /// The command.
+    /// Command.
     pub command: String,
-    /// Why, in a word.
+    /// Machine-readable cause.
     pub cause: String,
-    /// How often.
+    /// Number of failures.
     pub count: u64,
 }
 
 /// A failure.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Failure {
-    /// When, in microseconds since 1970-01-01 00:00:00 UTC.
+    /// Time in microseconds since 1970-01-01 00:00:00 UTC.
     pub time: i64,
-    /// The file.
+    /// File name.
     pub file: String,
-    /// Why, in a word.
+    /// Machine-readable cause.
     pub cause: String,
-    /// Why, in a sentence.
+    /// Message.
     pub message: String,
-    /// What the user can do about it.
+    /// Remedy.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hint: Option<String>,
 }
 
 impl Failure {
-    /// Whether the file is not archived although the archive has one of its name: the content was refused, or what is archived is damaged,
-    /// another cluster's, or of another segment size. The server does not get past such a file.
+    /// Returns whether the file counts as unarchived although the archive has a file of its name: the content
+    /// was refused, or the archived file is damaged, another cluster's, or of another segment size. The
+    /// server does not get past it.
     fn is_in_spite_of_name(&self) -> bool {
         const OF_ARCHIVE: [&str; 3] = ["damaged_object", "other_cluster", "other_segment_size"];
         PushError::is_cause_of_content(&self.cause) || OF_ARCHIVE.contains(&self.cause.as_str())
     }
 }
 
-/// Reads a log as it grows.
+/// Reads a log incrementally.
 pub struct ActivityReader {
     path: PathBuf,
-    /// Device and inode of the file, and up to where it was read.
+    /// Device and inode of the file, and the offset up to which it was read.
     position: Option<((u64, u64), u64)>,
     activity: Activity,
     failures: BTreeMap<(String, String), u64>,
-    /// Files that failed to be archived and were not archived since, in PostgreSQL's order.
+    /// Files that failed and were not archived since, in PostgreSQL's order.
     unresolved: BTreeMap<(bool, String), Failure>,
     /// Times and bytes of the files archived in the last hour.
     recent: VecDeque<(i64, u64)>,
 }
 
 impl ActivityReader {
-    /// Of a log that need not exist yet.
+    /// Creates a reader of a log that need not exist yet.
     pub fn new(path: &Path) -> ActivityReader {
         ActivityReader {
             path: path.to_owned(),
@@ -110,12 +111,14 @@ impl ActivityReader {
         }
     }
 
-    /// Reads what was appended since the last time. After a rotation, counts go on: those of Prometheus must not go back.
+    /// Reads the entries appended since the last call. Counts continue after a rotation, because Prometheus
+    /// counters must not decrease.
     ///
-    /// `is_archived` says whether the archive has a file, for what failed and whose archiving the log does not tell.
+    /// `is_archived` returns whether the archive has a file; it resolves failures whose success is not in the
+    /// log.
     ///
     /// # Errors
-    /// The file system's.
+    /// Fails if the log cannot be read.
     pub fn read(&mut self, is_archived: &dyn Fn(&str) -> bool) -> io::Result<Activity> {
         let since = Timestamp::now().as_microsecond() - RATE_SECONDS * 1_000_000;
         match File::open(&self.path) {
@@ -146,12 +149,12 @@ impl ActivityReader {
         })
     }
 
-    /// The last failure of a file that was not archived since, by what was read.
+    /// Returns the last unresolved failure of a file.
     pub fn failure_of(&self, file: &str) -> Option<&Failure> {
         self.unresolved.get(&ArchivedFile::archiving_order_of(file))
     }
 
-    /// Whether a file is not archived although the archive may have its name, by what was read.
+    /// Returns whether a file counts as unarchived although the archive may have its name.
     pub fn is_refused(&self, file: &str) -> bool {
         self.failure_of(file).is_some_and(Failure::is_in_spite_of_name)
     }
@@ -161,7 +164,8 @@ impl ActivityReader {
         let identity = (metadata.dev(), metadata.ino());
         let known = self.position.filter(|(of, at)| *of == identity && *at <= metadata.len());
         if known.is_none() {
-            // What still fails is tried again within a minute, and said in the new log; what nobody tries again is over.
+            // A file that still fails is retried within a minute and appears in the new log; one that is no
+            // longer tried is over.
             self.unresolved.clear();
         }
         let mut at = known.map_or(0, |(_, at)| at);
@@ -173,7 +177,7 @@ impl ActivityReader {
             let bytes = reader.by_ref().take(MAX_LINE).read_until(b'\n', &mut line)? as u64;
             let is_whole = line.ends_with(b"\n");
             if !is_whole && bytes < MAX_LINE {
-                // A call is writing it: it is read the next time.
+                // A call is still writing this line; the next read gets it.
                 break;
             }
             at += bytes;
@@ -185,12 +189,12 @@ impl ActivityReader {
         Ok(())
     }
 
-    /// Files archived before `since` do not count for the rate.
+    /// Adds an entry. Files archived before `since` do not count for the rate.
     fn add(&mut self, entry: Entry, since: i64) {
         let Ok(time) = entry.time.parse::<Timestamp>() else { return };
         let time = time.as_microsecond();
         let is_push = entry.command == "push";
-        // A wrong name, by hand: PostgreSQL asks for no such file.
+        // A file name given manually; PostgreSQL archives no such file.
         if is_push && ArchivedFile::parse(&entry.file).is_none() {
             return;
         }
@@ -226,7 +230,8 @@ impl ActivityReader {
         }
         if is_push {
             activity.last_archived = activity.last_archived.max(Some(time));
-            // The server gets past a file only once that file is archived: what was archived ahead of it says nothing.
+            // The server gets past a file only once that file is archived; files archived ahead of it do not
+            // resolve it.
             self.unresolved.remove(&place);
         }
     }
@@ -238,7 +243,7 @@ mod tests {
 
     use super::*;
 
-    /// A segment's name by its end; other names as they are.
+    /// Returns a segment's name by its last digits; other names unchanged.
     fn name(file: &str) -> String {
         if file.len() > 2 { file.to_owned() } else { format!("00000001{file:0>16}") }
     }
@@ -264,12 +269,12 @@ mod tests {
             (activity.unresolved_failure.map(|failure| failure.file), activity.unresolved_files)
         };
         let of = |file: &str| (Some(name(file)), 1);
-        // One call: what was asked for, and behind it what was archived ahead.
+        // One call: the requested file, then the files archived ahead.
         let call =
             |file: &str| line(9, file, "failed", ",\"cause\":\"damaged\"") + &line(9, "08", "archived", "");
         assert_eq!(read(call("07") + &line(9, "09", "archived", "")), of("07"));
         assert_eq!(read(call("07") + &line(8, "0A", "present", "")), of("07"));
-        // Others fail too. A history is asked for before all segments.
+        // Other files fail too. PostgreSQL archives histories before segments.
         assert_eq!(read(line(7, "0B", "failed", "")), (Some(name("07")), 2));
         assert_eq!(read(line(7, "00000002.history", "failed", "")).0, Some("00000002.history".to_owned()));
         assert_eq!(
@@ -277,9 +282,9 @@ mod tests {
             of("07")
         );
         assert_eq!(read(line(5, "07", "present", "")), (None, 0));
-        // What has no name of PostgreSQL's was a mistake.
+        // A name that PostgreSQL does not use was a mistake.
         assert_eq!(read(line(4, "by hand", "failed", "")), (None, 0));
-        // Nobody tries it again: it ends with the log.
+        // No call tries it again, so the failure ends with the log.
         assert_eq!(read(line(4, "0C", "failed", "")), of("0C"));
         fs::rename(&path, folder.path().join("log.1")).unwrap();
         fs::write(&path, "").unwrap();
@@ -332,7 +337,7 @@ mod tests {
         assert!(reader.recent.is_empty());
         let failure = activity.unresolved_failure.unwrap();
         assert_eq!((failure.cause.as_str(), failure.hint.as_deref()), ("full", Some("free some space")));
-        // Half a line is one that is being written; a line of something else counts for nothing.
+        // An incomplete line is still being written; a line of another kind is ignored.
         let more = line(5, "B", "archived", stored);
         fs::write(&path, format!("{first}rubbish\n{}", &more[..more.len() / 2])).unwrap();
         assert_eq!(reader.read(&|_| false).unwrap().archived, 1);

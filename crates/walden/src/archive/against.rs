@@ -1,4 +1,4 @@
-//! `walden archive check --against DSN`: what a server still has and the archive lacks.
+//! `walden archive check --against DSN`: files that a server still has and the archive lacks.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -93,12 +93,13 @@ fn table(compared: &Compared, is_repair: bool) -> String {
     text
 }
 
-/// A server that is asked by SQL alone.
+/// A server that is read by SQL only.
 struct SqlServer {
     client: Client,
 }
 
-/// Where the server's WAL is complete, and on which timeline: written by itself, or received and replayed.
+/// Timeline and end of the server's complete WAL: written by a primary, or received and replayed by a
+/// standby.
 const FACTS: &str = "
 SELECT (SELECT system_identifier FROM pg_control_system()),
        (SELECT setting::bigint FROM pg_settings WHERE name = 'wal_segment_size'),
@@ -120,7 +121,7 @@ impl Server for SqlServer {
         let row = self.client.query_one(FACTS, &[])?;
         let written: Option<String> = row.try_get(3)?;
         Ok(Facts {
-            // SQL has no unsigned numbers, so a large one comes back as a negative one.
+            // SQL has no unsigned integers: a large identifier arrives as a negative one.
             system_identifier: row.try_get::<_, i64>(0)?.cast_unsigned(),
             segment_bytes: row.try_get::<_, i64>(1)?.cast_unsigned(),
             is_standby: row.try_get(2)?,
@@ -156,18 +157,18 @@ impl Server for SqlServer {
     }
 }
 
-/// A file in `pg_wal`, read some at a time.
+/// A file in `pg_wal`, read in chunks.
 struct FileOfServer<'a> {
     client: &'a mut Client,
     file: ArchivedFile,
-    /// Where the next chunk starts.
+    /// Offset of the next chunk.
     at: i64,
     chunk: Vec<u8>,
-    /// Bytes of the chunk that were handed over.
+    /// Bytes of the chunk already returned.
     taken: usize,
 }
 
-/// Reads a file in the `pg_wal` of a server.
+/// Reads a file from a server's `pg_wal`.
 pub fn read_file(client: &mut Client, file: ArchivedFile) -> io::Result<Vec<u8>> {
     let mut content = Vec::new();
     let mut input = FileOfServer { client, file, at: 0, chunk: Vec::new(), taken: 0 };
@@ -175,7 +176,7 @@ pub fn read_file(client: &mut Client, file: ArchivedFile) -> io::Result<Vec<u8>>
     Ok(content)
 }
 
-/// Bytes that are asked for at a time.
+/// Bytes per query.
 const CHUNK: i64 = 1 << 20;
 
 impl Read for FileOfServer<'_> {

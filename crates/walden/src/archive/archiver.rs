@@ -1,4 +1,4 @@
-//! Whether a server's archiver fails, by its files or by SQL, and why.
+//! Detects by files or by SQL that a server's archiver fails, and finds the cause.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -25,21 +25,22 @@ use super::queue::QueueOptions;
 use super::serve::SOCKET;
 use super::writable::{User, find_unwritable};
 
-/// A call of `archive push` takes less time than this, with all that it archives ahead.
+/// Longest duration of an `archive push` call, including the files that it archives ahead.
 const MAX_CALL: Duration = Duration::from_secs(60);
-/// After this time without a result, a call may never end.
+/// A call without a result after this time may hang forever.
 const PENDING_CALL: Duration = Duration::from_secs(10);
-/// The slowest rate at which one large segment is archived.
+/// Lowest rate at which a large segment is archived.
 const MIN_BYTES_PER_SECOND: u64 = 8 << 20;
 
 /// An archiver that does not get past a file.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct FailingArchiver {
-    /// The file's name.
+    /// File name.
     pub file: String,
-    /// How the failure shows.
+    /// Evidence of the failure.
     pub evidence: String,
-    /// Whether it fails. Otherwise the attempt has no result yet, so nothing shows that it will succeed.
+    /// Whether it certainly fails. Otherwise the attempt has no result yet, and nothing shows that it will
+    /// succeed.
     pub is_certain: bool,
 }
 
@@ -64,8 +65,8 @@ impl FailingArchiver {
         })
     }
 
-    /// Reads the process title of the archiver and the marks in a data directory. A standby with `archive_mode = on` archives no file,
-    /// however long the file is ready.
+    /// Reads the process title of the archiver and the marks in a data directory. A standby with
+    /// `archive_mode = on` archives no files, however long they are ready.
     pub fn of_data_directory(data: &Path, queue: &[QueuedFile], is_standby: bool) -> Option<FailingArchiver> {
         match ArchiverProcess::of_data_directory(data) {
             ArchiverProcess::Failed(file) => Some(FailingArchiver::of_last_attempt(file, None)),
@@ -75,7 +76,7 @@ impl FailingArchiver {
         }
     }
 
-    /// Finds that a server which archives has no archiver process, although files are ready.
+    /// Detects a server that should archive and has no archiver process although files are ready.
     fn without_process(queue: &[QueuedFile]) -> Option<FailingArchiver> {
         let file = next_of(queue)?.file.to_string();
         let evidence = format!(
@@ -85,8 +86,8 @@ impl FailingArchiver {
         Some(FailingArchiver { file, evidence, is_certain: true })
     }
 
-    /// Finds that the server archived no file for longer than a successful call takes, although one is ready;
-    /// or that its attempt has no result yet.
+    /// Detects that the server has archived no file for longer than a successful call takes although one is
+    /// ready, or that its attempt has no result yet.
     fn of_queue(
         queue: &[QueuedFile],
         last_archived: Option<SystemTime>,
@@ -109,8 +110,9 @@ impl FailingArchiver {
     }
 }
 
-/// Whether and with which file the last attempt failed, the number of failures, the time of the last success, whether the server is a
-/// standby or lacks an archiver process, which `pg_stat_activity` shows since 15, and the time by its clock.
+/// Whether the last attempt failed and with which file, the number of failures, the time of the last success,
+/// whether the server is a standby or lacks an archiver process (in `pg_stat_activity` since 15), and the
+/// server's time.
 const ARCHIVER: &str = "
 SELECT coalesce(last_failed_time > coalesce(last_archived_time, '-infinity'), false), coalesce(last_failed_wal, ''), failed_count,
        last_archived_time, pg_is_in_recovery(),
@@ -119,29 +121,29 @@ SELECT coalesce(last_failed_time > coalesce(last_archived_time, '-infinity'), fa
        clock_timestamp()
 FROM pg_stat_archiver";
 
-/// The file that the server archives next.
+/// Returns the file that the server archives next.
 fn next_of(queue: &[QueuedFile]) -> Option<&QueuedFile> {
     queue.iter().min_by_key(|queued| queued.file.archiving_order())
 }
 
-/// Whether the settings in a data directory have `archive_mode = off`.
+/// Returns whether the settings in a data directory have `archive_mode = off`.
 fn is_off(data: &Path) -> bool {
     has_settings(data) && Settings::of_data_directory(data).get("archive_mode") == Some("off")
 }
 
-/// When the last file that is marked as done was marked.
+/// Returns when a file was last marked as done.
 fn last_done(data: &Path) -> Option<SystemTime> {
     let entries = fs::read_dir(data.join("pg_wal/archive_status")).ok()?.flatten();
     let done = entries.filter(|entry| entry.file_name().as_encoded_bytes().ends_with(b".done"));
     done.filter_map(|mark| changed_at(&mark.metadata().ok()?)).max()
 }
 
-/// Why an archiver fails.
+/// Cause of a failing archiver.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Cause {
-    /// The problem.
+    /// Problem.
     pub text: String,
-    /// The remedy.
+    /// Remedy.
     pub hint: Option<String>,
 }
 
@@ -150,8 +152,8 @@ impl Cause {
         Cause { text: text.into(), hint: Some(hint.to_owned()) }
     }
 
-    /// Looks for why a server does not get past a file: in its settings, in the file itself, and in the archive.
-    /// `accept_unknown_versions` is the setting of `walden.toml`.
+    /// Searches the server's settings, the file, and the archive for the reason why a server does not get
+    /// past a file. `accept_unknown_versions` is the setting of `walden.toml`.
     pub fn find(
         file: &str,
         queue: &QueueOptions,
@@ -183,11 +185,11 @@ impl Cause {
     }
 }
 
-/// How a server archives.
+/// Archiving settings of a server.
 struct ArchivingSettings {
     command: String,
     library: String,
-    /// Where `walden_archive.so` connects to.
+    /// Socket that `walden_archive.so` connects to.
     socket: String,
 }
 
@@ -210,7 +212,7 @@ impl ArchivingSettings {
         })
     }
 
-    /// Finds a cause in the settings themselves. `is_local`: the server runs on this machine.
+    /// Finds a cause in the settings. `is_local`: the server runs on this machine.
     fn cause(&self, archive: &Archive, is_local: bool) -> Option<Cause> {
         let is_unset = matches!(self.command.as_str(), "" | "(disabled)");
         if is_unset && self.library.is_empty() {
@@ -243,7 +245,7 @@ impl ArchivingSettings {
         Some(Cause::new(format!("no walden archive serve listens at {socket}: {error}"), hint))
     }
 
-    /// Names a program that is not Walden.
+    /// Returns the cause that the configured program is not Walden.
     fn other_program(&self) -> Option<Cause> {
         let (name, value) = match self.library.as_str() {
             "" | "?" => ("archive_command", &self.command),
@@ -256,7 +258,7 @@ impl ArchivingSettings {
         Some(Cause::new(format!("{name} is '{}', which is not Walden's", harmless(value)), hint))
     }
 
-    /// The options of a push by the server's command.
+    /// Returns the options that a push has under the server's command.
     fn push_options(&self, accept_unknown_versions: bool) -> PushOptions {
         PushOptions {
             accept_damaged: self.command.contains("--accept-damaged"),
@@ -275,9 +277,9 @@ fn is_executable(program: &Path) -> bool {
     fs::metadata(program).is_ok_and(|file| file.is_file() && file.permissions().mode() & 0o111 != 0)
 }
 
-/// Whether a push of the file is refused.
+/// Returns the cause if a push refuses the file.
 fn cause_in_file(file: &str, data: &Path, archive: &Archive, options: &PushOptions) -> Option<Cause> {
-    // The server names the file: use it only as a file name.
+    // The name comes from the server: accept only a valid file name.
     ArchivedFile::parse(file)?;
     let path: PathBuf = data.join("pg_wal").join(file);
     let error = push::find_refusal(archive, &path, options).err()?;
@@ -285,9 +287,9 @@ fn cause_in_file(file: &str, data: &Path, archive: &Archive, options: &PushOptio
     Some(Cause { text: harmless(&error_text(&error)).into_owned(), hint })
 }
 
-/// Whether there is no room in the archive's file system, or it may not be written to.
+/// Returns the cause if the archive's file system is full or read-only.
 fn cause_in_store(archive: &Archive) -> Option<Cause> {
-    /// More than the object of an ordinary segment takes is needed.
+    /// More than the object of an ordinary segment needs.
     const MIN_FREE: u64 = 4 << 20;
     let folder = archive.encrypted().inner().folder()?;
     let system = rustix::fs::statvfs(folder).ok()?;
@@ -319,13 +321,13 @@ mod tests {
         type Expected<'a> = Option<(&'a str, bool)>;
         let cases: [(&[QueuedFile], Option<SystemTime>, Expected<'_>); 6] = [
             (&[], ago(1000), None),
-            // An attempt without a result yet.
+            // An attempt without a result so far.
             (&[queued(first, 30, now)], None, Some((first, false))),
             (&[queued(first, 90, now)], None, Some((first, true))),
-            // It gets on, although the queue is old.
+            // The archiver makes progress although the queue is old.
             (&[queued(first, 900, now), queued(second, 800, now)], ago(5), None),
             (&[queued(second, 800, now), queued(first, 900, now)], ago(70), Some((first, true))),
-            // It was idle until now.
+            // The server was idle until now.
             (&[queued(first, 5, now)], ago(1000), None),
         ];
         for (queue, last_archived, expected) in cases {

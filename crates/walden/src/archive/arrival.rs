@@ -1,7 +1,7 @@
-//! Whether what a primary writes gets into an archive: the rule of `status` and of `check`.
+//! Decides whether a primary's WAL reaches an archive, for `status` and `check`.
 //!
-//! A server that archives nothing, or by a command that names another archive, says itself that all is well, and removes its WAL.
-//! A standby archives nothing by design, as long as `archive_mode` is not `always`, and is not judged.
+//! A server that archives nothing, or whose command names another archive, reports success and removes its
+//! WAL. A standby archives nothing unless `archive_mode` is `always`, and is not judged.
 
 use std::fs::{self, File, Metadata};
 use std::os::unix::fs::MetadataExt;
@@ -19,50 +19,50 @@ use walden_watch::settings::Settings;
 
 use super::commands::archives_into;
 
-/// Segments by which the archive may be behind a server for which nothing waits: the one that is being written, and the one before,
-/// which was completed a moment ago.
+/// Maximum lag of the archive, in segments, while the server's queue is empty: the segment being
+/// written, and the one completed a moment ago.
 const MAX_BEHIND: u64 = 2;
 
-/// Whether what a primary writes gets into an archive.
+/// Whether a primary's WAL reaches an archive.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Arrives {
-    /// Nothing shows that it does not.
+    /// Nothing indicates otherwise.
     Yes,
-    /// Not known: no segment was archived here yet, and the server does not say that one was.
+    /// Unknown: the archive has no segment, and the server reports none as archived.
     NotYet,
     /// No, for this reason.
     No(String),
 }
 
-/// What is said of a server of which no segment was archived yet.
+/// Note for a server without an archived segment so far.
 pub const NOT_YET: &str = "no segment of the server was archived here yet";
 
-/// What a primary says of its archiving.
+/// A primary's report of its archiving.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Archiving {
-    /// `archive_mode` is off.
+    /// Whether `archive_mode` is off.
     pub is_off: bool,
-    /// It has neither `archive_command` nor `archive_library`.
+    /// Whether neither `archive_command` nor `archive_library` is set.
     pub is_unset: bool,
-    /// The timeline that it writes.
+    /// Timeline that it writes.
     pub timeline: Timeline,
-    /// The last file that it has archived, as it says.
+    /// Last file that it reports as archived.
     pub last: Option<ArchivedFile>,
     /// `archive_command`, if the settings were changed or loaded after `last` was archived.
     pub newer_command: Option<String>,
-    /// Its data directory, if that is on this machine.
+    /// Data directory, if it is on this machine.
     pub data: Option<PathBuf>,
-    /// The segment that its log has reached at least.
+    /// A segment that WAL has reached or passed.
     pub reached: Option<SegmentName>,
-    /// Files are marked as ready.
+    /// Whether files are marked as ready.
     pub has_ready_files: bool,
 }
 
 impl Archiving {
-    /// Reads the files of a primary that writes a timeline.
+    /// Reads the files of a primary that writes `timeline`.
     pub fn of_data_directory(data: &Path, control: &ControlFile, timeline: Timeline) -> Archiving {
         let wal = data.join("pg_wal");
-        // Before the files that wait: what is completed later than them is none of what was reached.
+        // Read before the waiting files, so that segments completed in the meantime do not count as reached.
         let size = segment_size(&wal);
         let reached =
             size.map(|size| SegmentName::new(control.timeline, size.segment_of(control.checkpoint), size));
@@ -70,7 +70,7 @@ impl Archiving {
         let is_set_to = |name: &str, value: &str| {
             settings.as_ref().is_some_and(|settings| settings.get(name) == Some(value))
         };
-        // Read before the ready files: a file that is archived meanwhile is no longer marked as ready.
+        // Read before the ready files: a file archived in the meantime is no longer marked as ready.
         let last = last_done(&wal, timeline);
         let is_newer = last.is_none_or(|(_, marked)| {
             marked.is_some_and(|marked| settings_changed(data).is_some_and(|changed| marked < changed))
@@ -89,18 +89,18 @@ impl Archiving {
         }
     }
 
-    /// Whether the archive gets what the server writes. `listed` is the newest segment by a listing.
+    /// Decides whether the archive receives the server's WAL. `listed` is the newest segment of a listing.
     pub fn arrives(&self, archive: &Archive, listed: Option<SegmentName>) -> Result<Arrives, ArchiveError> {
         Ok(match (self.problem(archive, listed)?, listed) {
             (Some(problem), _) => Arrives::No(problem),
-            // Of a server that says nothing either, nothing can be said.
+            // Without a report from the server either, the answer is unknown.
             (None, None) => Arrives::NotYet,
             (None, Some(_)) => Arrives::Yes,
         })
     }
 
-    /// Why the archive does not get what the server writes, if so. A listing from before the server was asked says nothing of a server
-    /// that has gone on, so the archive is listed once more before it is said.
+    /// Returns why the archive does not receive the server's WAL. A listing made before the server was
+    /// queried may be outdated, so this lists the archive again before it reports a problem.
     fn problem(
         &self,
         archive: &Archive,
@@ -147,7 +147,7 @@ impl Archiving {
 }
 
 impl Archiving {
-    /// Describes the last file that the server has archived, if it was archived elsewhere.
+    /// Describes the last file that the server has archived, if it is not in this archive.
     pub fn elsewhere(&self, archive: &Archive, last: ArchivedFile) -> Result<Option<String>, ArchiveError> {
         let is_there = archive.find(last)?.is_some() || self.is_from_before(archive, last)?;
         let location = archive.store().location();
@@ -155,7 +155,7 @@ impl Archiving {
         Ok((!is_there).then(problem))
     }
 
-    /// Whether a file is from before the server archived into this archive.
+    /// Returns whether a file predates the server's use of this archive.
     ///
     /// Recovery marks the files of `restore_command` as done (`XLogArchiveForceDone` in `xlogarchive.c`),
     /// and statistics may come with a copy of a data directory. These files have earlier timelines than the
@@ -176,13 +176,14 @@ impl Archiving {
     }
 }
 
-/// Whether an archive whose newest segment is this one does not get what comes before the segment of number `reached`.
+/// Returns whether an archive with `newest` as its newest segment lacks segments before the one of number
+/// `reached`.
 pub fn is_far_behind(newest: SegmentName, reached: u64, size: SegmentSize) -> bool {
     newest.number(size).is_some_and(|newest| reached > newest + MAX_BEHIND)
 }
 
-/// The last segment of a timeline that is marked as done, and when it was marked. Recovery marks segments
-/// of earlier timelines.
+/// Returns the last segment of a timeline that is marked as done, and when it was marked. Recovery marks
+/// segments of earlier timelines.
 fn last_done(wal: &Path, timeline: Timeline) -> Option<(SegmentName, Option<SystemTime>)> {
     let entries = fs::read_dir(wal.join("archive_status")).ok()?.flatten();
     let done = entries.filter_map(|entry| {
@@ -193,19 +194,20 @@ fn last_done(wal: &Path, timeline: Timeline) -> Option<(SegmentName, Option<Syst
     Some((name, mark.metadata().ok().and_then(|mark| changed_at(&mark))))
 }
 
-/// When a file was changed or renamed last. A mark is renamed, which keeps the time of its modification.
+/// Returns when a file was last changed or renamed. The server renames marks, which preserves the
+/// modification time.
 pub fn changed_at(file: &Metadata) -> Option<SystemTime> {
     let (seconds, nanoseconds) = (file.ctime().try_into().ok()?, file.ctime_nsec().try_into().ok()?);
     UNIX_EPOCH.checked_add(Duration::new(seconds, nanoseconds))
 }
 
-/// When the settings of a data directory were changed last.
+/// Returns when the settings of a data directory were last changed.
 fn settings_changed(data: &Path) -> Option<SystemTime> {
     let files = [main_configuration(data), data.join("postgresql.auto.conf")];
     files.iter().filter_map(|path| fs::metadata(path).ok()?.modified().ok()).max()
 }
 
-/// Bytes of the segments in a `pg_wal`: all that have a segment's name are of this size.
+/// Returns the size in bytes of the segments in a `pg_wal`, where all have the same size.
 pub fn segment_size(wal: &Path) -> Option<SegmentSize> {
     let entries = fs::read_dir(wal).ok()?.flatten();
     let mut segments =
@@ -213,7 +215,7 @@ pub fn segment_size(wal: &Path) -> Option<SegmentSize> {
     segments.find_map(|entry| SegmentSize::new(entry.metadata().ok()?.len()))
 }
 
-/// Whether the server's settings can be read: what is not in them has its default.
+/// Returns whether the server's settings can be read; a setting that is absent from them has its default.
 pub fn has_settings(data: &Path) -> bool {
     File::open(main_configuration(data)).is_ok()
 }
@@ -241,7 +243,7 @@ mod tests {
         let control = control_file(DatabaseState::ShutDown);
         let archive = Archive::new(Box::new(Folder::new("/nowhere")));
         let cases = [
-            // Settings that cannot be read say nothing.
+            // Unreadable settings prove nothing.
             (None, "", None),
             (Some(""), "", OFF),
             (Some("archive_mode = off\n"), "archive_command = 'cp %p /b'\n", OFF),

@@ -1,4 +1,4 @@
-//! The commands that a server calls, as postgresql.conf has them.
+//! The commands that PostgreSQL runs, as values for postgresql.conf.
 
 use std::path::Path;
 
@@ -7,7 +7,7 @@ use walden_archive::Archive;
 use crate::configuration::FILE;
 use crate::place::Place;
 
-/// The values of `archive_command` and `restore_command` for the archive of a place, which they name from any working directory.
+/// Returns `archive_command` and `restore_command` for an archive, valid in any working directory.
 pub fn commands_of(place: &Place) -> [String; 2] {
     let absolute =
         |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned()).display().to_string();
@@ -22,14 +22,14 @@ pub fn commands_of(place: &Place) -> [String; 2] {
     server_commands(&program(), &options)
 }
 
-/// This program's own file.
+/// Returns the path of this program.
 pub fn program() -> String {
     std::env::current_exe().map_or("walden".to_owned(), |path| path.display().to_string())
 }
 
-/// The values of `archive_command` and `restore_command`, as postgresql.conf has them.
+/// Returns `archive_command` and `restore_command` with the quoting of postgresql.conf.
 pub fn server_commands(program: &str, options: &[String]) -> [String; 2] {
-    // PostgreSQL replaces what follows a %, and %% by one.
+    // PostgreSQL expands % sequences, and replaces %% by a single %.
     let word = |text: &str| word(text).replace('%', "%%");
     let (program, options) =
         (word(program), options.iter().map(|text| format!(" {}", word(text))).collect::<String>());
@@ -40,7 +40,7 @@ pub fn server_commands(program: &str, options: &[String]) -> [String; 2] {
     ]
 }
 
-/// A word for a shell, in quotation marks if it needs them.
+/// Quotes a word for a shell if necessary.
 pub fn word(text: &str) -> String {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/._-+=:,@".contains(&byte);
     match !text.is_empty() && text.bytes().all(is_plain) {
@@ -49,12 +49,13 @@ pub fn word(text: &str) -> String {
     }
 }
 
-/// A word for a shell, in quotation marks.
+/// Quotes a word for a shell.
 pub fn quoted(text: &str) -> String {
     format!("'{}'", text.replace('\'', "'\\''"))
 }
 
-/// The archive that a command of the server names, as far as that can be known here: by `--repo`, or by a configuration that can be read.
+/// Returns the archive that a command names by `--repo` or by a readable configuration, if that is known
+/// here.
 fn named_archive(command: &str) -> Option<String> {
     let command = command.replace("%%", "%");
     let mut words = command.split_whitespace().map(|word| word.trim_matches(['\'', '"']));
@@ -76,17 +77,17 @@ fn named_archive(command: &str) -> Option<String> {
         }
         (None, None) => return None,
     };
-    // A relative path is one in the server's data directory.
+    // A relative path is relative to the server's data directory.
     (named.contains("://") || Path::new(&named).is_absolute()).then_some(named)
 }
 
-/// The archive that a command of the server names, unless it is this one.
+/// Returns the archive that a command of the server names, unless it is `archive`.
 pub fn other_archive(command: &str, archive: Option<&Archive>) -> Option<String> {
     let archive = archive?;
     named_archive(command).filter(|named| !is_place_of(archive, named))
 }
 
-/// Whether a path or URL is the place of an archive.
+/// Returns whether a path or URL is the location of an archive.
 fn is_place_of(archive: &Archive, place: &str) -> bool {
     let resolved = |place: &str| match place.contains("://") {
         true => place.trim_end_matches('/').to_owned(),
@@ -96,8 +97,8 @@ fn is_place_of(archive: &Archive, place: &str) -> bool {
     resolved(place) == resolved(archive.store().location())
 }
 
-/// Whether an `archive_command` is known to archive into this archive. Without options, the configuration
-/// in the server's data directory names it, if there is one.
+/// Returns whether an `archive_command` certainly archives into this archive. Without options, the
+/// configuration in the server's data directory names the archive, if there is one.
 pub fn archives_into(command: &str, data: Option<&Path>, archive: &Archive) -> bool {
     let beside = || {
         let config = data?.join(FILE);
@@ -114,7 +115,7 @@ pub fn describe_other(other: &str, archive: Option<&Archive>) -> String {
     format!("it names the archive {other}, not {own}")
 }
 
-/// Whether an `archive_library` is `walden_archive.so`.
+/// Returns whether an `archive_library` is `walden_archive.so`.
 pub fn is_own_library(value: &str) -> bool {
     Path::new(value).file_stem().is_some_and(|name| name == "walden_archive")
 }
@@ -125,7 +126,7 @@ mod tests {
 
     use super::*;
 
-    /// The value of a setting as PostgreSQL reads it (`GUC_scanstr` in `guc-file.l`), and the command as it then runs it.
+    /// Returns the command that PostgreSQL runs for the value of a setting (`GUC_scanstr` in `guc-file.l`).
     fn command_of(setting: &str, file: &str, path: &str) -> String {
         let inner = setting.strip_prefix('\'').and_then(|text| text.strip_suffix('\'')).unwrap();
         let (mut value, mut rest) = (String::new(), inner.chars());

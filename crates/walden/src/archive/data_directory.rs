@@ -1,4 +1,5 @@
-//! Archives within a server's data directory, where they are copied and lost together with it.
+//! Detects archives inside a server's data directory, where every backup copies them and its loss destroys
+//! them.
 
 use std::iter;
 use std::path::{Path, PathBuf};
@@ -7,14 +8,14 @@ use walden_archive::Archive;
 
 use crate::protect::{is_data_directory, resolve};
 
-/// What to do about such an archive.
+/// Remedy.
 pub const HINT: &str = "keep the archive in a folder outside of every data directory, on another disk or, better, another machine";
 
-/// What is said of an archive that lies within a data directory: one of those that are known, or another one.
+/// Describes an archive inside a data directory, one of `known` or any other.
 pub fn problem_of(archive: &Archive, known: &[PathBuf]) -> Option<String> {
     let folder = archive.encrypted().inner().folder()?;
     let known: Vec<PathBuf> = known.iter().map(|data| resolve(data)).collect();
-    // To the commands that a server runs, a relative path is one in its data directory.
+    // In the server's commands, a relative path is relative to its data directory.
     let of_servers = known.iter().map(|data| resolve(&data.join(folder)));
     iter::once(resolve(folder)).chain(of_servers).find_map(|place| {
         let is_known = |above: &Path| known.iter().any(|data| data == above);
@@ -27,7 +28,7 @@ pub fn problem_of(archive: &Archive, known: &[PathBuf]) -> Option<String> {
     })
 }
 
-/// The data directory of a server on this machine, as far as it says it to this user.
+/// Returns the data directory of a server on this machine, if the server reveals it to this user.
 pub fn of_server(dsn: &str) -> Option<PathBuf> {
     let mut client = walden_postgres::connection::connect(dsn).ok()?;
     let row = client.query_one(DATA_DIRECTORY, &[]).ok()?;
@@ -65,18 +66,18 @@ mod tests {
             let archive = Archive::new(Box::new(Folder::new(place)));
             problem_of(&archive, known).is_some()
         };
-        // Found by what is in it.
+        // Recognized by its contents.
         for name in ["main", "main/archive", "main/not/there", "link/archive", "link/not/there"] {
             assert!(is_within(&path(name), &[]), "{name}");
         }
-        // What lies outside, and is reached by a link within.
+        // Outside, although a link inside a data directory may lead there.
         for name in ["backup", "backup/not/there", "main/elsewhere/archive", "main/../backup", "mainly"] {
             assert!(!is_within(&path(name), &[path("main")]), "{name}");
         }
-        // Named, and perhaps not readable.
+        // Named explicitly, perhaps unreadable.
         assert!(!is_within(&path("other/archive"), &[]));
         assert!(is_within(&path("other/archive"), &[path("other")]));
-        // Relative, as the server's own commands see it.
+        // Relative, as in the server's own commands.
         let relative = Path::new("walden-archive-of-a-test");
         assert!(!is_within(relative, &[]));
         assert!(is_within(relative, &[path("other")]));

@@ -1,4 +1,4 @@
-//! `walden archive drill`: a restore tried out on a copy.
+//! `walden archive drill`: tests a restore on a copy.
 
 use std::ffi::OsString;
 use std::fmt::Write;
@@ -38,18 +38,18 @@ on a socket in that folder alone, archives nothing, and connects to nothing. Tab
 Exit status: 0 recovered, and nothing wrong was found; 1 the checks found something wrong, or recovery failed or ended where a segment is missing; 2 wrong usage; 3 the \
 archive or the backup could not be used.";
 
-/// Try a restore out: recover a copy of a base backup, check it, say how long it took and to which moment
+/// Test a restore: recover a copy of a base backup, check it, and report its duration and the time it reached
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct DrillArgs {
     #[command(flatten)]
     place: Place,
 
-    /// The base backup: a folder of pg_basebackup in plain or tar format, or a stopped server's data directory
+    /// Base backup: a folder or tar files of pg_basebackup, or the data directory of a stopped server
     #[arg(long, value_name = "BACKUP")]
     base: PathBuf,
 
-    /// Recover to this time, such as 2026-11-20 10:00 (local unless with zone) [default: to the end]
+    /// Recover to this time, such as 2026-11-20 10:00 (local time unless it has a zone) [default: end of WAL]
     #[arg(long, value_name = "TIME", value_parser = Moment::parse, conflicts_with = "restore_point")]
     until: Option<Moment>,
 
@@ -61,11 +61,11 @@ pub struct DrillArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     timeline: Option<Timeline>,
 
-    /// The folder of the server's programs [default: searched for in PATH and /usr/lib/postgresql]
+    /// Folder of the server's programs [default: found in PATH or /usr/lib/postgresql]
     #[arg(long, value_name = "DIR")]
     bin: Option<PathBuf>,
 
-    /// Where the temporary folder is made [default: where the system keeps temporary files]
+    /// Folder for temporary files [default: the system's]
     #[arg(long, value_name = "DIR")]
     folder: Option<PathBuf>,
 
@@ -73,11 +73,11 @@ pub struct DrillArgs {
     #[arg(long, value_name = "NAME", default_value = "postgres")]
     user: String,
 
-    /// Show the result of a query in --database in place of counting all rows; may be given more than once
+    /// Print the result of a query in --database instead of counting all rows; repeatable
     #[arg(long, value_name = "SQL")]
     query: Vec<String>,
 
-    /// The database of --query
+    /// Database for --query
     #[arg(long, value_name = "NAME", default_value = "postgres")]
     database: String,
 
@@ -85,11 +85,11 @@ pub struct DrillArgs {
     #[arg(long)]
     no_amcheck: bool,
 
-    /// A setting of the server, such as shared_buffers=4GB or shared_preload_libraries=...; may be given more than once
+    /// A server setting, such as shared_buffers=4GB or shared_preload_libraries=...; repeatable
     #[arg(long, value_name = "NAME=VALUE", value_parser = parse_setting)]
     set: Vec<(String, String)>,
 
-    /// Seconds that recovery may take
+    /// Time limit for recovery in seconds
     #[arg(long, value_name = "N")]
     timeout: Option<u64>,
 
@@ -153,23 +153,24 @@ pub fn run(args: &DrillArgs) -> Result<ExitCode> {
     Ok(if drill.is_good() { ExitCode::SUCCESS } else { ExitCode::from(FOUND) })
 }
 
-/// A moment or restore point that recovery did not find may be on a timeline that it did not follow.
+/// Returns a hint if a time or restore point that recovery did not find may be on another timeline.
 fn timeline_hint(archive: &Archive, options: &DrillOptions, error: &anyhow::Error) -> Option<&'static str> {
     if options.target == Target::End || options.timeline.is_some() || !drill::is_recovery_failure(error) {
         return None;
     }
-    // It is on no timeline.
+    // No timeline has it.
     if error.is::<UnknownRestorePoint>() {
         return None;
     }
     other_timeline_hint(archive, options.timeline)
 }
 
-/// Why recovery cannot stop at the moment, if the archive shows it: the server would say so after the backup was copied and all was
-/// replayed. What the archive does not show, the server does.
+/// Returns why recovery cannot stop at the target, if the archive shows it. The server would report it only
+/// after the backup was copied and all WAL replayed. It still reports the reasons that the archive does not
+/// show.
 fn find_unreachable(archive: &Archive, args: &DrillArgs) -> Option<RecoveryError> {
     let moment = args.until.as_ref()?;
-    // A setting may name another target or timeline.
+    // --set may set another target or timeline.
     if args.set.iter().any(|(name, _)| name.to_ascii_lowercase().starts_with("recovery_target")) {
         return None;
     }
@@ -182,7 +183,7 @@ fn find_unreachable(archive: &Archive, args: &DrillArgs) -> Option<RecoveryError
     matches!(error, RecoveryError::Unreachable { .. }).then_some(error)
 }
 
-/// What is said where recovery followed the newest timeline, and there are others.
+/// Returns a hint if recovery followed the newest of several timelines.
 fn other_timeline_hint(archive: &Archive, followed: Option<Timeline>) -> Option<&'static str> {
     let newest = list::newest_segment(archive).ok()??;
     (followed.is_none() && newest.timeline > 1).then_some(
@@ -190,7 +191,7 @@ fn other_timeline_hint(archive: &Archive, followed: Option<Timeline>) -> Option<
     )
 }
 
-/// This program, with the same archive: as a server runs it, from another working directory.
+/// Returns a command that runs this program with the same archive, from any working directory.
 fn restore_command(place: &Place) -> Result<Vec<OsString>> {
     let program = std::env::current_exe().context("cannot find this program's own file")?;
     // A drill ends recovery before a gap and reports the gap itself.
@@ -199,7 +200,7 @@ fn restore_command(place: &Place) -> Result<Vec<OsString>> {
     Ok(command)
 }
 
-/// A bar for each step.
+/// A progress bar for each step.
 struct Steps {
     bar: Option<(&'static str, Progress, u64)>,
     segment: u64,

@@ -1,4 +1,5 @@
-//! `walden archive export`: archived files as plain files, all, a range, or what recovery to a moment needs.
+//! `walden archive export`: writes archived files as plain files: all, a range, or those for recovery to a
+//! time.
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -43,39 +44,40 @@ Exit status: 0 all files are there but segments of acknowledged gaps; 1 others a
 timeline or range, or the moment cannot be reached; 2 wrong usage; 3 the archive or some of its \
 objects could not be read, or a file not be written.";
 
-/// Write archived files as plain files, as PostgreSQL named them
+/// Write archived files as plain files under PostgreSQL's names
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct ExportArgs {
     #[command(flatten)]
     pub(super) place: Place,
 
-    /// The folder to write them into, made if it is not there
+    /// Output folder; created if missing
     #[arg(short, long, value_name = "DIR")]
     pub(super) output: PathBuf,
 
-    /// The first segment: its name, or an LSN in it
+    /// First segment: its name, or an LSN in it
     #[arg(long, value_name = "SEGMENT|LSN", value_parser = parse_position)]
     pub(super) from: Option<Position>,
 
-    /// The last segment: its name, or an LSN in it
+    /// Last segment: its name, or an LSN in it
     #[arg(long, value_name = "SEGMENT|LSN", value_parser = parse_position, conflicts_with = "until")]
     pub(super) to: Option<Position>,
 
-    /// Only the log that ends on this timeline, from its ancestors on [default: all timelines; with --until the newest]
+    /// Only WAL of this timeline and its ancestors [default: all timelines; with --until the newest]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(super) timeline: Option<Timeline>,
 
-    /// What recovery to this moment reads, such as 2026-11-20 10:00 (local unless with zone); needs --from or --base
+    /// Files that recovery to this time reads, such as 2026-11-20 10:00 (local time unless it has a zone);
+    /// needs --from or --base
     #[arg(long, value_name = "TIME", value_parser = Moment::parse)]
     pub(super) until: Option<Moment>,
 
-    /// Recovery starts from this base backup: its folder or tar file, backup_label, backup_manifest, or the name of a
-    /// backup history file in the archive
+    /// Base backup from which recovery starts: its folder or tar file, backup_label, backup_manifest, or the
+    /// name of a backup history file in the archive
     #[arg(long, value_name = "BACKUP", requires = "until", conflicts_with = "from")]
     pub(super) base: Option<PathBuf>,
 
-    /// Objects that are read at the same time [default: one per core]
+    /// Number of objects to read in parallel [default: one per core]
     #[arg(long, value_name = "N")]
     pub(super) threads: Option<usize>,
 
@@ -84,11 +86,11 @@ pub struct ExportArgs {
     pub(super) format: Format,
 }
 
-/// What is missing where a moment is named alone.
+/// Error for a time without a start of recovery.
 pub(super) const START_NEEDED: &str =
     "--until needs to know where recovery starts: --base BACKUP, or --from SEGMENT";
 
-/// A segment, or a position in it.
+/// A segment, or a position in one.
 #[derive(Clone, Copy, Debug)]
 pub enum Position {
     /// By name.
@@ -101,7 +103,7 @@ pub enum Position {
 pub fn run(args: &ExportArgs) -> Result<ExitCode> {
     walden_archive::clean_up_on_signals();
     let (archive, section) = args.place.open()?;
-    // Any name in the folder.
+    // Any file name in the folder serves for this check.
     output::expect_no_input(&args.output.join("segment"), &Inputs::default())?;
     let threads = args.threads.or(section.threads).unwrap_or_else(terminal::cores);
     if let Some(moment) = &args.until {
@@ -125,7 +127,7 @@ pub fn run(args: &ExportArgs) -> Result<ExitCode> {
     Ok(if is_complete { ExitCode::SUCCESS } else { ExitCode::from(FOUND) })
 }
 
-/// Exports what recovery to a moment reads; the status says whether the moment can be reached.
+/// Exports the files for recovery to a time. The exit status shows whether recovery can reach the time.
 fn export_until(archive: &Archive, args: &ExportArgs, moment: &Moment, threads: usize) -> Result<ExitCode> {
     let start = match (args.base.as_deref(), args.from) {
         (Some(base), _) => backup_start(archive, base)?,
@@ -163,7 +165,7 @@ fn export_until(archive: &Archive, args: &ExportArgs, moment: &Moment, threads: 
     Ok(ExitCode::SUCCESS)
 }
 
-/// Names the files that were not written for damage, the last one in the error.
+/// Reports the files that damage kept from being written; returns the last one as the error.
 fn expect_undamaged(exported: &Exported) -> Result<()> {
     let Some((last, others)) = exported.damaged.split_last() else { return Ok(()) };
     for finding in others {
@@ -186,7 +188,8 @@ fn recovery_text(moment: &Moment, recovery: &Recovery) -> String {
     text
 }
 
-/// Where recovery from a base backup starts; `base` is a path, or the name of a backup history file in the archive.
+/// Reads where recovery from a base backup starts. `base` is a path, or the name of a backup history file in
+/// the archive.
 fn backup_start(archive: &Archive, base: &Path) -> Result<RecoveryStart> {
     let archived = base.to_str().and_then(ArchivedFile::parse).filter(|_| !base.exists());
     let start = match archived {
@@ -194,7 +197,7 @@ fn backup_start(archive: &Archive, base: &Path) -> Result<RecoveryStart> {
             let folder = tempfile::tempdir().context("cannot make a temporary folder")?;
             let path = folder.path().join("backup_label");
             get::get(archive, file, &path)?;
-            // A name that nobody has given says nothing.
+            // Without the path: the user did not name that temporary file.
             BackupStart::read(&path).map_err(|error| error.of(base))?
         }
         _ => BackupStart::read(base)?,
@@ -288,7 +291,7 @@ fn table(plan: &Plan, exported: &Exported, folder: &Path) -> String {
     text
 }
 
-/// Reads the name of a segment, or an LSN.
+/// Parses a segment name or an LSN.
 pub fn parse_position(text: &str) -> Result<Position, String> {
     if let Some(name) = SegmentName::parse(text) {
         return Ok(Position::Segment(name));

@@ -1,4 +1,4 @@
-//! `walden archive exporter`: metrics for Prometheus over HTTP.
+//! `walden archive exporter`: serves metrics for Prometheus over HTTP.
 
 use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
@@ -41,20 +41,20 @@ pub struct ExporterArgs {
     #[command(flatten)]
     receiving: ReceivingOptions,
 
-    /// The log that push and get append to [default: that of walden.toml]
+    /// Log that push and get append to [default: the one in walden.toml]
     #[arg(long, value_name = "FILE")]
     log: Option<PathBuf>,
 
-    /// Where to listen
+    /// Address to listen on
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:9719")]
     listen: SocketAddr,
 
-    /// Seconds after which the archive is listed again; the queue and the log are read at each request
+    /// Seconds between listings of the archive; each request reads the queue and the log
     #[arg(long, value_name = "N", default_value_t = 60)]
     refresh: u64,
 }
 
-/// Runs `walden archive exporter`, until the process is ended.
+/// Runs `walden archive exporter` until the process is terminated.
 pub fn run(args: &ExporterArgs) -> Result<ExitCode> {
     let place = args.place.of_server(args.queue.pgdata.as_deref());
     let (_, section) = place.open()?;
@@ -80,10 +80,10 @@ pub fn run(args: &ExporterArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// A scrape is answered within this time, which is less than scrapers wait, with what was known before if it has to be.
+/// Time limit for a scrape, less than scrapers wait. When it expires, the answer has the previous values.
 const ANSWER_WITHIN: Duration = Duration::from_secs(3);
-/// An archive that is still being read after so long does not answer, as that on a network file system whose server is gone. The
-/// largest ones are listed within some minutes.
+/// Time limit for reading the archive, after which it counts as unresponsive, for example on a network file
+/// system whose server is down. Listing the largest archives takes minutes.
 const MAX_READING: Duration = Duration::from_secs(300);
 
 struct Exporter {
@@ -93,21 +93,21 @@ struct Exporter {
     log: Mutex<Option<ActivityReader>>,
     section: ArchiveSection,
     refresh: Duration,
-    /// What the archive held, and when that was.
+    /// Contents of the archive, and when they were read.
     holdings: Mutex<Option<(Instant, Result<Holdings, String>)>>,
     state: Mutex<State>,
-    /// A report was asked for, or made.
+    /// Signals that a report was requested or completed.
     changed: Condvar,
 }
 
-/// The reports that scrapes ask for, and that a thread of its own makes one after the other.
+/// Requests for reports, which one thread computes in sequence.
 #[derive(Default)]
 struct State {
-    /// How many were asked for.
+    /// Number of requests.
     asked: u64,
-    /// How many of these had been asked for when the last one was begun.
+    /// Number of requests that existed when the last completed report was started.
     answered: u64,
-    /// Since when one is being made.
+    /// Start of the report in progress.
     since: Option<Instant>,
     last: Option<Report>,
 }
@@ -130,7 +130,7 @@ impl Exporter {
         metrics::render(&report)
     }
 
-    /// Makes a report whenever one is asked for.
+    /// Computes a report whenever one is requested.
     fn keep_reading(&self) {
         let mut state = self.state();
         loop {
@@ -153,7 +153,7 @@ impl Exporter {
     }
 
     fn report(&self) -> Report {
-        // Opened each time: what an archive that was read once says of itself is remembered, and this one may be gone since.
+        // Opened for each report: an open archive caches its identity, and the archive may be gone.
         let opened = self.place.open_to_answer_within(STORE_ANSWERS_WITHIN);
         let opened = opened.map_err(|error| crate::output::chain_text(&error));
         let archive = opened.as_ref().map(|(archive, _)| archive);
@@ -162,9 +162,9 @@ impl Exporter {
         Report::new(archive.ok(), holdings, &self.queue, &self.receiving, log.as_mut(), &self.section)
     }
 
-    /// What is known without the archive: the queue as it is, if it is in a folder, and what the log said.
+    /// Reports the state without the archive: the queue, if it is in a folder, and the log's contents.
     fn report_without_archive(&self, last: Option<Report>) -> Report {
-        // A server may not answer either.
+        // The server may not answer either.
         let queue = QueueOptions { dsn: None, ..self.queue.clone() };
         let error = Err("the archive does not answer".to_owned());
         let report = Report::new(None, error, &queue, &self.receiving, None, &self.section);

@@ -1,4 +1,4 @@
-//! `walden archive acknowledge-gap`: that segments are known to be missing.
+//! `walden archive acknowledge-gap`: records that segments are lost.
 
 use std::process::ExitCode;
 
@@ -22,11 +22,11 @@ What was acknowledged is kept in the archive, with who did so and when. `list`, 
 as something that is wrong. Segments that go missing beside it are a new gap. If the segments come back, they are archived as any \
 other.";
 
-/// Say in writing that segments are known to be missing
+/// Record in the archive that segments are permanently missing
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct AcknowledgeArgs {
-    /// The segments: the first and the last one with `..` between them, or a single one
+    /// The segments: FIRST..LAST, or a single one
     #[arg(value_name = "FIRST..LAST", value_parser = parse_range)]
     range: (SegmentName, SegmentName),
 
@@ -37,7 +37,7 @@ pub struct AcknowledgeArgs {
     #[arg(long, value_name = "TEXT")]
     reason: String,
 
-    /// Who says so [default: this user and machine]
+    /// Name of the person who acknowledges [default: this user and machine]
     #[arg(long, value_name = "NAME")]
     by: Option<String>,
 }
@@ -78,13 +78,13 @@ fn user_and_machine() -> String {
     }
 }
 
-/// A gap as `list` and `verify` print it.
+/// Formats a gap for `list` and `verify`.
 pub fn line(gap: &Gap) -> String {
     let Gap { first, last, acknowledged, .. } = gap;
     let segments = counted(gap.segments, "segment");
     match acknowledged {
         None => format!("MISSING: {segments}, {first} to {last}"),
-        // Of an encrypted acknowledgement, only the segments are known.
+        // Without a key, only the segments of an encrypted acknowledgement are known.
         Some(one) if one.time == 0 => {
             format!("missing: {segments}, {first} to {last}, acknowledged: {}", harmless(&one.reason))
         }

@@ -1,4 +1,4 @@
-//! `walden archive import`: WAL that another archiver keeps, checked in full on its way in.
+//! `walden archive import`: imports WAL from another archiver, verifying it.
 
 use std::fmt::Write;
 use std::io::{self, Read};
@@ -37,55 +37,56 @@ interruption: what is archived already is compared and not stored again.
 
 Exit status: 0 everything is in the archive; 1 some files were refused; 3 the source or the archive could not be used.";
 
-/// Import the WAL that another archiver keeps: pgBackRest, WAL-G, Barman, or plain files
+/// Import WAL from pgBackRest, WAL-G, Barman, or plain files
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct ImportArgs {
-    /// A repository of another archiver, a folder, or a file
+    /// Repository of another archiver, a folder, or a file
     #[arg(value_name = "SOURCE")]
     source: PathBuf,
 
     #[command(flatten)]
     place: Place,
 
-    /// How the source keeps files [default: what its folders show]
+    /// Layout of the source [default: detected]
     #[arg(long, value_enum, value_name = "LAYOUT")]
     layout: Option<LayoutName>,
 
-    /// Level of compression, 1 (fast) to 9 (small) [default: 3]
+    /// Compression level, 1 (fast) to 9 (small) [default: 3]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=9))]
     level: Option<u8>,
 
     #[command(flatten)]
     level_flags: LevelFlags,
 
-    /// Files that are worked on at the same time [default: one per core]
+    /// Number of files to process in parallel [default: one per core]
     #[arg(long, value_name = "N")]
     threads: Option<usize>,
 
-    /// Import segments although their records are damaged
+    /// Import segments with damaged records
     #[arg(long)]
     accept_damaged: bool,
 
-    /// Import segments of a PostgreSQL that this Walden does not know, such as a newer one, as bytes: verified by their hash alone
+    /// Import segments of a PostgreSQL version that this Walden does not know, as bytes: verified by hash
+    /// only
     #[arg(long)]
     accept_unknown_versions: bool,
 
-    /// How to print it
+    /// Output format
     #[arg(long, value_enum, default_value_t)]
     format: Format,
 }
 
-/// The layouts by the names that users write.
+/// Layouts under the names that users type.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 enum LayoutName {
-    /// Files under their names, perhaps compressed
+    /// Files under their names, optionally compressed
     Plain,
-    /// A repository of pgBackRest
+    /// A pgBackRest repository
     Pgbackrest,
-    /// A storage of WAL-G in the file system
+    /// A WAL-G storage in the file system
     WalG,
-    /// A server in Barman's home
+    /// A server's folder in Barman's home
     Barman,
 }
 
@@ -131,14 +132,14 @@ pub fn run(args: &ImportArgs) -> Result<ExitCode> {
     Ok(if imported.refused.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(FOUND) })
 }
 
-/// An encrypted source would fail at each of its files: the first and the last one show it.
+/// Refuses an encrypted source, which would fail at every file. The first and the last file reveal it.
 fn refuse_encrypted(source: &Source) -> Result<()> {
     let is_segment = |file: &&SourceFile| matches!(file.file, ArchivedFile::Segment(_));
     let segments = || source.files.iter().filter(is_segment);
     let ends = [segments().next(), segments().next_back()];
     let encryption = |file: &SourceFile| match open::identify(&file.path) {
         Ok(Err(Foreign::Encrypted(by))) => Some((file.path.clone(), by.to_owned())),
-        // WAL-G's libsodium leaves no signature, but its files keep the compressor's ending.
+        // WAL-G's libsodium encryption has no signature, but files keep the compressor's extension.
         Ok(Err(Foreign::Unknown(_))) if source.layout == Layout::WalG => {
             Some((file.path.clone(), "or damaged: its content is no compressed segment".to_owned()))
         }
@@ -151,7 +152,7 @@ fn refuse_encrypted(source: &Source) -> Result<()> {
     Ok(())
 }
 
-/// Opens a file by what its content shows; the ending decides only about texts in formats that have no signature.
+/// Opens a file by its content. The extension only decides for formats without a signature.
 fn open_decompressed(file: &SourceFile) -> io::Result<Box<dyn Read>> {
     if file.ending == Some("wlz") {
         return Ok(Box::new(open::open_path(&file.path, Compression::Walden)?));
@@ -164,7 +165,7 @@ fn open_decompressed(file: &SourceFile) -> io::Result<Box<dyn Read>> {
             Some("br" | "brotli") => Compression::Brotli,
             _ => return Ok(Box::new(regular_file::open(&file.path)?)),
         },
-        // What is not compressed is refused by the checks of segments, which say what is wrong with it.
+        // Uncompressed data that is not a segment fails the checks of segments, which report the problem.
         Err(Foreign::Unknown(_)) if file.ending.is_none() => Compression::None,
         Err(foreign) => return Err(io::Error::new(io::ErrorKind::InvalidData, refusal(foreign))),
     };
@@ -215,7 +216,7 @@ fn table(imported: &Imported) -> String {
     text
 }
 
-/// Files that are none of PostgreSQL's need no line each; segments that are of no use do.
+/// Lists unusable segments individually; files that PostgreSQL does not archive are only counted.
 fn write_ignored(text: &mut String, ignored: &[Ignored]) {
     let is_of_interest = |one: &&Ignored| {
         let name = one.path.file_name().unwrap_or_default().to_string_lossy();

@@ -1,4 +1,5 @@
-//! `walden archive init`: a configuration file, and the lines for postgresql.conf.
+//! `walden archive init`: creates an archive and a configuration file, and prints the lines for
+//! postgresql.conf.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -34,7 +35,7 @@ Examples:
   walden archive init --repo s3://backups/main --recipient age1... --recipient alice=age1...
       an encrypted archive, which these can read; walden archive key generate makes a key pair";
 
-/// Make an archive, write walden.toml, prove that both work, and print the lines for postgresql.conf
+/// Create an archive and walden.toml, test both, and print the lines for postgresql.conf
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct InitArgs {
@@ -42,11 +43,11 @@ pub struct InitArgs {
     #[arg(long, value_name = "URL", required_unless_present = "config")]
     repo: Option<String>,
 
-    /// Make the archive that this configuration names, and write none
+    /// Create the archive that this configuration names, and write no configuration
     #[arg(long, value_name = "FILE", conflicts_with_all = ["repo", "output"])]
     config: Option<PathBuf>,
 
-    /// Encrypt the archive for whoever has the private key to this public key: age1..., or NAME=age1... (repeatable)
+    /// Encrypt the archive to this public key: age1..., or NAME=age1... (repeatable)
     #[cfg(feature = "encryption")]
     #[arg(long = "recipient", value_name = "RECIPIENT", value_parser = walden_archive::encryption::keys::User::parse)]
     recipients: Vec<walden_archive::encryption::keys::User>,
@@ -55,11 +56,11 @@ pub struct InitArgs {
     #[arg(short, long, value_name = "FILE", default_value = FILE)]
     output: PathBuf,
 
-    /// The server's data directory, within which no archive is made
+    /// Data directory of the server; an archive inside it is refused
     #[arg(long, visible_alias = "pgdata", value_name = "FOLDER", env = "PGDATA")]
     data: Option<PathBuf>,
 
-    /// Also look at the server's settings over this connection: a URL or `host=... user=...`
+    /// Also check the server's settings over this connection: a URL or `host=... user=...`
     #[arg(long, value_name = "DSN")]
     dsn: Option<String>,
 }
@@ -75,7 +76,7 @@ pub fn run(args: &InitArgs) -> Result<ExitCode> {
             "cannot write {}: expected its folder to be there: make it, or name another file by -o",
             args.output.display()
         ),
-        // A relative path would mean another folder to each program that reads the file.
+        // A relative path would denote a different folder for each program that reads the file.
         (Some(repo), _) if !repo.contains("://") => {
             Place::of(std::path::absolute(repo)?.display().to_string())
         }
@@ -107,7 +108,7 @@ pub fn run(args: &InitArgs) -> Result<ExitCode> {
     if let Some(repo) = &place.repo {
         write_configuration(&args.output, repo, &archive)?;
     }
-    // Last, so that what could not be set up is no archive that something archives to.
+    // Last, so that a failed setup leaves no usable archive.
     archive.found()?;
     drop(waiting);
     let program = program();
@@ -143,7 +144,7 @@ pub fn run(args: &InitArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Variables of the environment that object stores take settings from.
+/// Environment variables that configure object stores.
 const STORE_VARIABLES: [&str; 6] = [
     "AWS_ACCESS_KEY_ID",
     "AWS_SECRET_ACCESS_KEY",
@@ -153,7 +154,8 @@ const STORE_VARIABLES: [&str; 6] = [
     "AWS_ENDPOINT_URL",
 ];
 
-/// A warning where an object store's settings come from the environment of this command, which the server's commands do not have.
+/// Warns if an object store's settings come from this command's environment, which the server's commands
+/// lack.
 fn environment_note(
     location: &str,
     stored: Option<&BTreeMap<String, String>>,
@@ -177,14 +179,15 @@ fn environment_note(
     ))
 }
 
-/// What to do where an archive has lost `archive.json`.
+/// Remedy for an archive that has lost `archive.json`.
 const IDENTITY_HINT: &str = "put archive.json back from another copy of the archive. If there is none, walden archive repair writes it anew, \
                              from what the segments say";
 
-/// Makes sure that a place which has segments says whose they are: without that it is no new archive, and no command can use it.
+/// Checks that a location with segments has an identity. Without it, the location is not a new archive, and
+/// no command can use it.
 fn expect_identity(archive: &Archive) -> Result<()> {
     match archive.expect_archive() {
-        // A place that has none yet, unless all but the segments is lost.
+        // A location without an identity is new, unless it has lost everything except segments.
         Err(error @ ArchiveError::Missing(_)) => {
             let mut has_segments = false;
             archive.store().list(WAL, &mut |listed| has_segments |= Object::of_key(&listed.key).is_some())?;

@@ -1,4 +1,4 @@
-//! `walden archive key`: who can read an encrypted archive.
+//! `walden archive key`: lists and changes who can read an encrypted archive.
 
 use std::fmt::Write as _;
 use std::fs::OpenOptions;
@@ -31,7 +31,7 @@ Examples:
 
 No object is written again. Private keys are files of age (age-keygen writes them too); what pushes needs none.";
 
-/// Say who can read an encrypted archive, and change it
+/// List and change who can read an encrypted archive
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct KeyArgs {
@@ -41,40 +41,41 @@ pub struct KeyArgs {
 
 #[derive(Subcommand, Debug)]
 enum KeyCommand {
-    /// Make a key pair: the private key into a file, the public key printed
+    /// Create a key pair: write the private key to a file and print the public key
     Generate {
-        /// The file, which must not exist
+        /// Output file, which must not exist
         #[arg(short, long, value_name = "FILE")]
         output: PathBuf,
     },
-    /// List who can read, and the archive's own public keys
+    /// List the users who can read, and the archive's own public keys
     List {
         #[command(flatten)]
         place: Place,
 
-        /// How to print it
+        /// Output format
         #[arg(long, value_enum, default_value_t)]
         format: Format,
     },
-    /// Let others read as well (needs a private key that may read)
+    /// Allow more users to read (needs a private key that can read)
     Add {
         #[command(flatten)]
         place: Place,
 
-        /// Their public keys, with names for people if wanted: age1..., or NAME=age1...
+        /// Public keys of the users, optionally with names: age1..., or NAME=age1...
         #[arg(value_name = "RECIPIENT", required = true, value_parser = User::parse)]
         recipients: Vec<User>,
     },
-    /// Keep some from reading what will be archived, under a new key of the archive (needs a private key that may read)
+    /// Remove users: future WAL is encrypted to a new archive key that they lack (needs a private key that
+    /// can read)
     Remove {
         #[command(flatten)]
         place: Place,
 
-        /// Their public keys or names
+        /// Public keys or names of the users
         #[arg(value_name = "RECIPIENT", required = true)]
         recipients: Vec<String>,
     },
-    /// Give the archive a new key for what will be archived (needs a private key that may read)
+    /// Encrypt future WAL to a new archive key (needs a private key that can read)
     Rotate {
         #[command(flatten)]
         place: Place,
@@ -105,7 +106,7 @@ pub fn run(args: &KeyArgs) -> Result<ExitCode> {
 
 fn generate(output: &PathBuf) -> Result<()> {
     let pair = keys::generate();
-    // Nobody else may read it at any moment.
+    // Created with its final mode, so that no other user can read it at any moment.
     let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(output);
     file.and_then(|mut file| {
         file.write_all(pair.identity_file.as_bytes())?;

@@ -1,4 +1,4 @@
-//! `walden archive list`: what there is, and which moments can be restored to.
+//! `walden archive list`: lists the archive's contents and the times to which recovery is possible.
 
 use std::fmt::Write;
 use std::process::ExitCode;
@@ -33,18 +33,18 @@ Examples:
 Exit status: 0 no segment is missing between the first and the last of each timeline but those of acknowledged gaps; 1 some are, or the \
 history of a timeline or the first segment of a base backup is, an object that was looked into is damaged, or the keys of an encrypted archive are missing; 3 the archive could not be read.";
 
-/// List timelines, gaps, sizes, base backups, and the moments that can be restored to
+/// List timelines, gaps, sizes, base backups, and the times to which recovery is possible
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct ListArgs {
     #[command(flatten)]
     place: Place,
 
-    /// Read every segment's summary, for all restore points
+    /// Read every segment's summary to find all restore points
     #[arg(long)]
     all: bool,
 
-    /// How to print it
+    /// Output format
     #[arg(long, value_enum, default_value_t)]
     format: Format,
 }
@@ -145,7 +145,7 @@ fn table(listing: &Listing) -> String {
     text
 }
 
-/// What a backup history file says, with times as the server wrote them.
+/// Describes a backup history file, with times as the server wrote them.
 fn backup_text(backup: &BaseBackup) -> String {
     let BaseBackup { label, start_time, stop_time, method, is_incremental, .. } = backup;
     let label = label.as_ref().map(|label| format!("\"{}\"", harmless(label)));
@@ -160,7 +160,7 @@ fn backup_text(backup: &BaseBackup) -> String {
     }
 }
 
-/// The base backups whose first segment is missing, as `list` and `verify` print them.
+/// Formats the base backups whose first segment is missing, for `list` and `verify`.
 pub fn backups_without_start(backups: &[BackupWithoutStart]) -> String {
     let mut text = String::new();
     for backup in backups {
@@ -175,7 +175,7 @@ pub fn backups_without_start(backups: &[BackupWithoutStart]) -> String {
     text
 }
 
-/// A timeline history that is missing, as `list` and `verify` print it.
+/// Formats a missing timeline history for `list` and `verify`.
 pub fn missing_history_line(history: &str) -> String {
     format!("MISSING: {history}, the history of an archived timeline")
 }
@@ -185,15 +185,16 @@ pub fn unknown_version_line(segments: u64) -> String {
     format!("{} of an unknown version: verified by hash only", counted(segments, "segment"))
 }
 
-/// The timeline that another one descends from, if it is listed too.
+/// Returns the parent of a timeline, if it is listed too.
 fn parent_of<'a>(timeline: &TimelineListing, listing: &'a Listing) -> Option<&'a TimelineListing> {
     listing.timelines.iter().find(|other| Some(other.timeline) == timeline.parent)
 }
 
-/// After so many failovers, timelines are not indented further: each says whom it left.
+/// Maximum indentation of timelines; every timeline names its parent.
 const MAX_DEPTH: usize = 12;
 
-/// A timeline, and below it those that left it; before its first line and before the others there is so much.
+/// Writes a timeline and its descendants as a tree, with these prefixes for its first line and for the
+/// others.
 fn tree(
     text: &mut String,
     timeline: &TimelineListing,
@@ -202,7 +203,7 @@ fn tree(
     depth: usize,
 ) {
     let (first, lines) = one(timeline, listing);
-    // Histories only name timelines below their own.
+    // A history file can only name lower timelines.
     let is_child = |other: &&TimelineListing| {
         other.parent == Some(timeline.timeline) && other.timeline > timeline.timeline
     };
@@ -220,7 +221,7 @@ fn tree(
     }
 }
 
-/// What is said of a timeline: the first line, and those below it.
+/// Describes a timeline: its first line, and the lines below.
 fn one(timeline: &TimelineListing, listing: &Listing) -> (String, Vec<String>) {
     let TimelineListing { timeline: number, segments, .. } = timeline;
     let from = match (timeline.parent, &timeline.begins_at) {
@@ -262,14 +263,15 @@ fn one(timeline: &TimelineListing, listing: &Listing) -> (String, Vec<String>) {
         let (name, time) = (harmless(&point.name), time_text(point.time));
         format!("restore point \"{name}\" at {} ({time})", point.lsn)
     }));
-    // By default, recovery follows the newest one.
+    // By default, recovery follows the newest timeline.
     if listing.timelines.len() > 1 {
         lines.push(format!("recovery along this timeline: recovery_target_timeline = '{number}'"));
     }
     (format!("Timeline {number}{from}"), lines)
 }
 
-/// What is said of the segment in which a timeline was left: after a split brain, the old server's segments follow it.
+/// Describes the segment in which a timeline was left. After a split brain, the old server's segments follow
+/// it.
 fn partial_line(timeline: &TimelineListing) -> Option<String> {
     let partial = timeline.partial_segment.as_ref()?;
     let last = timeline.last_segment.as_ref().filter(|last| *last >= partial);
@@ -281,13 +283,13 @@ fn partial_line(timeline: &TimelineListing) -> Option<String> {
     })
 }
 
-/// Which moments of a timeline can be restored to.
+/// Describes the times of a timeline to which recovery is possible.
 fn restorable(timeline: &TimelineListing, listing: &Listing, lines: &mut Vec<String>) {
     let ranges = timeline.restorable.iter().filter_map(|range| Some((range, range.moments()?)));
     let before = lines.len();
     for (range, times) in ranges {
         let from = range.base_backup_from.as_deref().unwrap_or_else(|| first_before(timeline, listing));
-        // Behind a gap on the timeline itself, only its own ones count.
+        // After a gap on the timeline itself, only its own backups count.
         let is_own = range
             .base_backup_from
             .as_deref()
@@ -320,7 +322,8 @@ fn restorable(timeline: &TimelineListing, listing: &Listing, lines: &mut Vec<Str
     });
 }
 
-/// The first segment of a log without a gap up to a timeline's first one: its own, or that of a timeline that it descends from.
+/// Returns the first segment of gapless WAL up to a timeline's first segment, from the timeline itself or an
+/// ancestor.
 fn first_before<'a>(timeline: &'a TimelineListing, listing: &'a Listing) -> &'a str {
     let (mut timeline, mut first) = (timeline, timeline.first_segment.as_deref().unwrap_or_default());
     while let Some(parent) = parent_of(timeline, listing).filter(|parent| parent.timeline < timeline.timeline)
@@ -328,7 +331,7 @@ fn first_before<'a>(timeline: &'a TimelineListing, listing: &'a Listing) -> &'a 
         match parent.first_segment.as_deref() {
             Some(begins) if is_before(begins, first) => first = begins,
             Some(_) => break,
-            // It was left in its first segment.
+            // The timeline was left in its first segment.
             None => {}
         }
         timeline = parent;
@@ -336,14 +339,14 @@ fn first_before<'a>(timeline: &'a TimelineListing, listing: &'a Listing) -> &'a 
     first
 }
 
-/// Whether a segment lies before another one, of whatever timelines.
+/// Returns whether a segment precedes another, regardless of timelines.
 fn is_before(one: &str, other: &str) -> bool {
     let position = |name| SegmentName::parse(name).map(|name| (name.log, name.segment));
     position(one) < position(other)
 }
 
-/// The moments that recovery to a time can reach, by the first and the last commit or abort. It stops only at one that is later than the
-/// time: nothing is later than the last one.
+/// Describes the times that recovery can reach, given the first and the last commit or abort. Recovery stops
+/// only at a commit later than the target, and none is later than the last one.
 pub fn moments((first, last): (i64, i64)) -> String {
     match first < last {
         true => format!("from {} until just before the last commit, {}", time_text(first), time_text(last)),
@@ -361,7 +364,7 @@ mod tests {
 
     use super::*;
 
-    /// 2026-11-20 10:00:00 UTC and some minutes.
+    /// Minutes after 2026-11-20 10:00:00 UTC.
     fn at(minutes: i64) -> i64 {
         1_795_168_800_000_000 + minutes * 60_000_000
     }

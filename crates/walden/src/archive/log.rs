@@ -1,7 +1,7 @@
-//! What each call leaves for people and programs: lines in PostgreSQL's log, and JSON lines in a file.
+//! Output of each call for users and programs: lines in PostgreSQL's log, and JSON lines in a file.
 //!
-//! Calls of `archive_command` share nothing but this file. Each call appends its lines by one write, so lines of calls at the same
-//! time do not mix; logrotate may rename the file at any time.
+//! Calls of `archive_command` share only this file. Each call appends its lines with a single write, so that
+//! lines of concurrent calls do not mix; logrotate may rename the file at any time.
 
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -18,19 +18,19 @@ use walden_source::error_text;
 use crate::configuration::{ArchiveSection, LogFormat};
 use crate::output;
 
-/// How and where a command says what it did.
+/// Format and destination of a command's messages.
 #[derive(Args, Clone, Debug)]
 pub struct LogOptions {
-    /// How messages are written to standard error [default: text]
+    /// Format of messages on standard error [default: text]
     #[arg(long, value_enum, value_name = "FORMAT")]
     pub log_format: Option<LogFormat>,
 
-    /// Append a JSON line about each file to a file
+    /// Append a JSON line about each file to this file
     #[arg(long, value_name = "FILE")]
     pub log: Option<PathBuf>,
 }
 
-/// What became of a file.
+/// Outcome for a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Outcome {
@@ -38,44 +38,44 @@ pub enum Outcome {
     Archived,
     /// Archived before.
     Present,
-    /// Handed over.
+    /// Delivered to the caller.
     Fetched,
     /// Not in the archive.
     Missing,
-    /// Not archived, or not handed over.
+    /// Not archived, or not delivered.
     Failed,
 }
 
 /// A line of the log.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Entry {
-    /// When, as in RFC 3339.
+    /// Time as in RFC 3339.
     pub time: String,
     /// `push`, `get` or `prefetch`.
     pub command: String,
-    /// The file's name.
+    /// File name.
     pub file: String,
-    /// What became of it.
+    /// Outcome.
     pub outcome: Outcome,
-    /// Why it failed, in a word.
+    /// Machine-readable cause of a failure.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cause: Option<String>,
-    /// The same in a sentence, or what the user should know although all went well.
+    /// Message of the failure, or a warning after success.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
-    /// What the user can do about it.
+    /// Remedy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hint: Option<String>,
-    /// How long it took.
+    /// Duration.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seconds: Option<f64>,
     /// Bytes of the file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bytes: Option<u64>,
-    /// Bytes of its object, if it was stored now.
+    /// Bytes of its object, if this call stored it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stored: Option<u64>,
-    /// Files that waited at that time.
+    /// Number of files waiting at that time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ready: Option<u64>,
 }
@@ -97,7 +97,7 @@ impl Entry {
         }
     }
 
-    /// Of a file that was to be archived while `ready` waited.
+    /// Creates the entry of a push while `ready` files waited.
     pub fn of_push(name: &str, result: Result<&Pushed, &PushError>, ready: usize) -> Entry {
         let ready = Some(ready as u64);
         match result {
@@ -123,7 +123,7 @@ impl Entry {
         }
     }
 
-    /// Of a file that was asked for.
+    /// Creates the entry of a requested file.
     pub fn of_get(command: &str, name: &str, result: Result<(), &anyhow::Error>, took: Duration) -> Entry {
         let seconds = Some(took.as_secs_f64());
         let Err(error) = result else {
@@ -144,14 +144,14 @@ impl Entry {
     }
 }
 
-/// Where a command's messages go.
+/// Destination of a command's messages.
 pub struct Log {
     format: LogFormat,
     file: Option<PathBuf>,
 }
 
 impl Log {
-    /// By options, or else by the configuration.
+    /// Creates the log from the options, with defaults from the configuration.
     pub fn new(options: &LogOptions, section: &ArchiveSection) -> Log {
         Log {
             format: options.log_format.or(section.log_format).unwrap_or_default(),
@@ -159,7 +159,7 @@ impl Log {
         }
     }
 
-    /// Says what became of files. A log that cannot be written never keeps a file from being archived.
+    /// Writes the outcomes of files. A log that cannot be written never prevents archiving.
     pub fn write(&self, entries: &[Entry]) {
         let line = |entry: &Entry| serde_json::to_string(entry).unwrap_or_default() + "\n";
         if self.format == LogFormat::Json {
@@ -176,7 +176,7 @@ impl Log {
         }
     }
 
-    /// A warning that is about no file.
+    /// Writes a warning that concerns no file.
     pub fn warn(&self, message: &str) {
         match self.format {
             LogFormat::Text => output::tell(&format!("WARNING: {message}")),
@@ -184,7 +184,7 @@ impl Log {
         }
     }
 
-    /// A message that is about no file.
+    /// Writes a message that concerns no file.
     pub fn note(&self, message: &str) {
         match self.format {
             LogFormat::Text => output::tell(message),
@@ -197,7 +197,7 @@ impl Log {
         output::tell(&serde_json::json!({ "time": time, kind: message }).to_string());
     }
 
-    /// Whether messages are text.
+    /// Returns whether messages are text.
     pub fn is_text(&self) -> bool {
         self.format == LogFormat::Text
     }

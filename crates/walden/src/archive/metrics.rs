@@ -1,6 +1,7 @@
-//! Metrics in Prometheus' text format, version 0.0.4: what node_exporter's textfile collector and every scraper read.
+//! Metrics in Prometheus' text format, version 0.0.4, for node_exporter's textfile collector and any scraper.
 //!
-//! Counters count from the beginning of the log, or of the exporter; Prometheus takes a count that falls for a new beginning.
+//! Counters count from the start of the log or of the exporter. Prometheus treats a decrease as a counter
+//! reset.
 
 use walden_format::lsn::Lsn;
 use walden_receive::status::{State, Status};
@@ -49,12 +50,12 @@ const METRICS: [Metric; 37] = [
     Metric { name: "walden_receive_interruptions_total", kind: "counter", help: "Connections that were lost or could not be made since walden receive started." },
 ];
 
-/// The metrics of a report. What is not known is left out, and not 0.
+/// Renders the metrics of a report. Unknown values are omitted, not 0.
 pub fn render(report: &Report) -> String {
     prometheus::render(&METRICS, |name| samples(report, name).unwrap_or_default())
 }
 
-/// The samples of a metric: labels and values. Nothing if there is no metric of that name.
+/// Returns the samples of a metric as labels and values; `None` if there is no metric of that name.
 fn samples(report: &Report, name: &str) -> Option<Vec<(Labels, f64)>> {
     let (holdings, lag, activity) = (&report.holdings, report.lag.as_ref(), &report.activity);
     let verified = holdings.as_ref().and_then(|holdings| holdings.verified.as_ref());

@@ -1,4 +1,4 @@
-//! `walden archive`: WAL into an archive, out of it, and whether it is whole.
+//! `walden archive`: stores WAL in an archive, restores it, and checks that the archive is complete.
 
 mod activity;
 mod against;
@@ -71,7 +71,7 @@ Examples:
 The archive is named by --repo, by WALDEN_REPO, or by walden.toml in the working directory (for PostgreSQL, the data directory) \
 or in /etc/walden.";
 
-/// Keep WAL in an archive: compressed, checked in full, never overwritten
+/// Archive WAL: compressed, verified, never overwritten
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct ArchiveArgs {
@@ -108,7 +108,7 @@ pub fn run(args: &ArchiveArgs) -> Result<ExitCode> {
     let result = run_command(&args.command);
     let Err(error) = &result else { return result };
     let Some(ArchiveError::Empty(_)) = error.downcast_ref() else { return result };
-    // Nothing is wrong with an archive that was just made.
+    // A new archive has no problems to report.
     let status = match &args.command {
         ArchiveCommand::List(_)
         | ArchiveCommand::Pack(_)

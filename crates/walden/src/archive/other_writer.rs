@@ -1,4 +1,5 @@
-//! Signs that another server writes into the archive of a server: a clone, or a copy that was promoted with the same `archive_command`.
+//! Detects another server that writes into the same archive: a clone, or a promoted copy with the same
+//! `archive_command`.
 
 use std::io;
 use std::path::Path;
@@ -16,21 +17,21 @@ use walden_source::regular_file;
 use super::against::read_file;
 use super::queue::QueueOptions;
 
-/// A sign of another writer.
+/// Evidence of another writer.
 pub struct OtherWriter {
-    /// What was found.
+    /// Evidence.
     pub problem: String,
-    /// What the user can do about it.
+    /// Remedy.
     pub hint: String,
 }
 
-/// What to do about names that another server has taken.
+/// Remedy for names that another server has used.
 const TAKEN_HINT: &str = "find out which of the two servers is the primary, and stop the other from archiving here (archive_mode = off, or \
                           an archive of its own). If this server is the primary, take it to an archive of its own: walden archive init \
                           makes one, a new base backup starts it, and the first segments that it needs are still in pg_wal; the archive \
                           here stays the other server's from the first such name on";
 
-/// Finds a file that a server has ready, and whose name the archive has with other content.
+/// Finds a server's ready file whose name the archive has with other content.
 pub fn find_taken_name(
     archive: &Archive,
     queue: &QueueOptions,
@@ -64,8 +65,8 @@ fn read_ready(data: &Path, file: ArchivedFile) -> io::Result<Vec<u8>> {
     regular_file::read(&data.join("pg_wal").join(file.to_string()), SegmentSize::MAX.bytes())
 }
 
-/// Finds that the archive has a segment that a primary has not completed: `last` was the last one of its timeline before the primary said
-/// that it has written up to `written`.
+/// Finds a segment in the archive that a primary has not completed. `last` was the last segment of its
+/// timeline before the primary reported its write position, `written`.
 pub fn find_segment_ahead(
     archive: &Archive,
     last: Option<SegmentName>,
@@ -83,7 +84,8 @@ pub fn find_segment_ahead(
     }))
 }
 
-/// Finds a timeline that a standby of a primary follows by default, and that left the primary's timeline before `written`.
+/// Finds a timeline that left the primary's timeline before `written`, and that its standbys would follow by
+/// default.
 pub fn find_branch(
     archive: &Archive,
     own: Timeline,

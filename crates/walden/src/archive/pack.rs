@@ -1,4 +1,4 @@
-//! `walden archive pack`: runs of segments into packs.
+//! `walden archive pack`: combines segments into packs.
 
 use std::fmt::Write;
 use std::process::ExitCode;
@@ -32,26 +32,26 @@ removed. It can be interrupted at any time: the next run removes what is there t
 
 Exit status: 0 done; 1 an object is damaged or could not be packed, and was left as it is; 3 the archive could not be listed.";
 
-/// Rewrite runs of segments into packs: fewer objects, and smaller
+/// Combine consecutive segments into packs: fewer and smaller objects
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct PackArgs {
     #[command(flatten)]
     place: Place,
 
-    /// Segments of a pack at most, in an encrypted archive no more than 512 [default: 512 MB of WAL]
+    /// Maximum number of segments in a pack, at most 512 in an encrypted archive [default: 512 MB of WAL]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(2..))]
     segments: Option<u64>,
 
-    /// Leave the newest segments of each timeline as they are
+    /// Number of newest segments of each timeline to leave unpacked
     #[arg(long, value_name = "N", default_value_t = PackOptions::default().keep)]
     keep: u64,
 
-    /// Pack only what is older, by the times of its commits and checkpoints: 12h, 7d
+    /// Pack only older segments, by the times of their commits and checkpoints: 12h, 7d
     #[arg(long, value_name = "TIME", value_parser = parse_age)]
     older_than: Option<jiff::Span>,
 
-    /// Level of compression, 1 (fast) to 9 (small)
+    /// Compression level, 1 (fast) to 9 (small)
     #[arg(long, value_name = "N", default_value_t = PackOptions::default().level,
         value_parser = clap::value_parser!(u8).range(1..=9))]
     level: u8,
@@ -59,25 +59,25 @@ pub struct PackArgs {
     #[command(flatten)]
     level_flags: LevelFlags,
 
-    /// Memory for coding: a segment that needs more is compressed as bytes, and a pack that gets larger than a quarter of it
-    /// ends early [default: what the largest segment may need]
+    /// Memory for compression. A segment that needs more is compressed as bytes, and a pack larger than a
+    /// quarter of it ends early [default: enough for the largest segment]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     memory: Option<usize>,
 
-    /// Packs that are written at the same time
+    /// Number of packs to write in parallel
     #[arg(long, value_name = "N", default_value_t = 1)]
     threads: usize,
 
-    /// Change nothing: print what would be packed
+    /// Change nothing; print the packs that would be written
     #[arg(long)]
     dry_run: bool,
 
-    /// How to print it
+    /// Output format
     #[arg(long, value_enum, default_value_t)]
     format: Format,
 }
 
-/// Reads an age such as `7d`.
+/// Parses an age such as `7d`.
 pub(super) fn parse_age(text: &str) -> Result<jiff::Span, String> {
     let wrong = || format!("expected an age such as 12h or 7d, found \"{text}\"");
     let span: jiff::Span = text.parse().map_err(|_| wrong())?;
@@ -119,7 +119,7 @@ pub fn run(args: &PackArgs) -> Result<ExitCode> {
     Ok(if packed.is_good() { ExitCode::SUCCESS } else { ExitCode::from(FOUND) })
 }
 
-/// That so many segments stay.
+/// Describes the number of segments that remain unpacked.
 fn staying(segments: u64) -> String {
     let verb = if segments == 1 { "stays as it is" } else { "stay as they are" };
     format!("{} {verb}", counted(segments, "segment"))

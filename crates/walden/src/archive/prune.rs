@@ -1,4 +1,4 @@
-//! `walden archive prune`: WAL that no kept base backup needs.
+//! `walden archive prune`: removes WAL that no kept base backup needs.
 
 use std::fmt::Write;
 use std::path::PathBuf;
@@ -50,44 +50,45 @@ pub struct PruneArgs {
     #[command(flatten)]
     rule: RuleArgs,
 
-    /// The manifest of a backup: only backups that are named so count, beside those of --backups
+    /// Manifests of existing backups; only these and the backups of --backups count as existing
     #[arg(long, value_name = "FILE", num_args = 1..)]
     manifest: Vec<PathBuf>,
 
-    /// Where backups are kept, each in a folder with its backup_manifest: only these count
+    /// Folder of existing backups, each in a folder with its backup_manifest; only these count as existing
     #[arg(long, value_name = "DIR")]
     backups: Vec<PathBuf>,
 
-    /// Count every backup history file as an existing backup. Base backups that became standbys have one, too, and count
+    /// Treat every backup history file as an existing backup, including those of base backups that became
+    /// standbys
     #[arg(long, conflicts_with_all = ["backups", "manifest"])]
     assume_backups_exist: bool,
 
-    /// Remove it
+    /// Remove the files; otherwise only print them
     #[arg(long, visible_alias = "yes")]
     apply: bool,
 
-    /// How to print it
+    /// Output format
     #[arg(long, value_enum, default_value_t)]
     format: Format,
 }
 
-/// What is kept.
+/// The rule for what to keep.
 #[derive(Args, Debug)]
 #[group(required = true, multiple = false)]
 struct RuleArgs {
-    /// Keep the newest N backups and all WAL from the first of them on
+    /// Keep the newest N backups, and all WAL from the start of the oldest of them
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     keep_backups: Option<u64>,
 
-    /// Keep what recovery to any moment of the last N days needs
+    /// Keep what recovery to any time in the last N days needs
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     keep_days: Option<u32>,
 
-    /// Remove what is older than a backup, named by its label, its history file or its path
+    /// Remove WAL older than this backup, named by its label, history file or path
     #[arg(long, value_name = "LABEL")]
     older_than_backup: Option<String>,
 
-    /// Remove what is older than a segment or a position
+    /// Remove WAL older than this segment or position
     #[arg(long, value_name = "SEGMENT|LSN", value_parser = parse_end)]
     older_than: Option<Rule>,
 }
@@ -114,7 +115,7 @@ impl RuleArgs {
     }
 }
 
-/// Why history files alone do not decide what is removed.
+/// Error: backup history files alone do not decide what to remove.
 const UNKNOWN_BACKUPS: &str = "cannot tell which backups still exist: backup history files also come from base backups that became standbys or \
                                were deleted. Name the backups that exist by --backups DIR or --manifest FILE; if each history file in the \
                                list without --apply is an existing backup, use --assume-backups-exist";
@@ -122,7 +123,7 @@ const UNKNOWN_BACKUPS: &str = "cannot tell which backups still exist: backup his
 /// Runs `walden archive prune`.
 pub fn run(args: &PruneArgs) -> Result<ExitCode> {
     let (archive, _) = args.place.open()?;
-    // The parser demands one of them.
+    // The argument parser requires one of them.
     let Some(rule) = args.rule.rule() else { return Ok(ExitCode::from(USAGE)) };
     let counts_histories = matches!(rule, Rule::KeepBackups(_) | Rule::KeepSince { .. })
         && args.backups.is_empty()

@@ -1,4 +1,4 @@
-//! `walden archive push`: what `archive_command` calls.
+//! `walden archive push`: the command for `archive_command`.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -27,11 +27,11 @@ PostgreSQL asks for earlier are archived. PostgreSQL's own marks in archive_stat
 Exit status: 0 the file is archived, durable, and comes back byte for byte; 1 it is not, and PostgreSQL keeps it and tries again; \
 2 wrong usage.";
 
-/// Archive a file that PostgreSQL has ready, checked in full
+/// Verify and archive a file for PostgreSQL
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct PushArgs {
-    /// The file, as PostgreSQL names it: %p
+    /// The file's path: %p
     #[arg(value_name = "PATH")]
     path: PathBuf,
 
@@ -48,31 +48,33 @@ pub struct PushArgs {
     log: LogOptions,
 }
 
-/// The cost of archiving, and exceptions to the checks.
+/// Effort for archiving, and exceptions to its checks.
 #[derive(Args, Clone, Debug)]
 pub struct Effort {
-    /// Level of compression, 1 (fast) to 9 (small); 0 is zstd alone, in half of the time [default: 3]
+    /// Compression level, 1 (fast) to 9 (small); 0 uses zstd only, in half the time [default: 3]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(0..=9))]
     level: Option<u8>,
 
     #[command(flatten)]
     level_flags: LevelFlags,
 
-    /// While more files than this wait, compress them at level 0; 'walden archive pack' makes them small later [default: 64]
+    /// While more files than this wait, compress at level 0; 'walden archive pack' recompresses them later
+    /// [default: 64]
     #[arg(long, value_name = "N")]
     fast_queue: Option<usize>,
 
-    /// Files that are worked on at the same time [default: one per core]
+    /// Number of files to process in parallel [default: one per core]
     #[arg(long, value_name = "N")]
     threads: Option<usize>,
 
-    /// Archive segments of a PostgreSQL that this Walden does not know, such as a newer one, as bytes: verified by their hash alone
+    /// Archive segments of a PostgreSQL version that this Walden does not know, as bytes: verified by hash
+    /// only
     #[arg(long)]
     accept_unknown_versions: bool,
 }
 
 impl Effort {
-    /// Options of the program, else of the configuration, else the defaults.
+    /// Returns the options: from the arguments, else the configuration, else the defaults.
     pub fn options(&self, section: &ArchiveSection) -> PushOptions {
         let defaults = PushOptions::default();
         PushOptions {
@@ -85,14 +87,14 @@ impl Effort {
     }
 }
 
-/// What is archived for a server that marks files as ready.
+/// Options for a server that marks files as ready.
 #[derive(Args, Clone, Debug)]
 pub struct Ahead {
-    /// Archive at most so many other files that are ready [default: 64]
+    /// Maximum number of other ready files to archive in one call [default: 64]
     #[arg(long, value_name = "N")]
     look_ahead: Option<usize>,
 
-    /// Archive segments although their records are damaged: the server itself wrote them so
+    /// Archive segments with damaged records, as the server wrote them
     #[arg(long)]
     accept_damaged: bool,
 }
@@ -109,7 +111,7 @@ impl Ahead {
     }
 }
 
-/// How long the store may take to answer. PostgreSQL calls again by itself, and its archiver does nothing else meanwhile.
+/// Time limit for the store's answer. PostgreSQL retries on its own; meanwhile its archiver is blocked.
 pub const ANSWER_WITHIN: Duration = Duration::from_secs(15);
 
 /// Runs `walden archive push`.
@@ -122,7 +124,8 @@ pub fn run(args: &PushArgs) -> Result<ExitCode> {
         for other in &batch.others {
             match other {
                 Ok(pushed) => warn(pushed),
-                // It is the one that is asked for soon: until then it does not matter to PostgreSQL, but it does to people.
+                // PostgreSQL requests this file soon. Until then the failure does not matter to it, but the
+                // administrator should know.
                 Err(error) => complain("ahead of time: ", error, error.hint()),
             }
         }
@@ -155,7 +158,7 @@ pub fn warn(pushed: &Pushed) {
     }
 }
 
-/// In the form of PostgreSQL's own log, where it ends up.
+/// Prints an error in the form of PostgreSQL's messages, because it ends up in the server's log.
 pub fn complain(when: &str, error: &dyn std::error::Error, hint: Option<&str>) {
     output::tell(&format!("ERROR: {when}{}", walden_source::error_text(error)));
     if let Some(hint) = hint {

@@ -1,4 +1,4 @@
-//! Files that a server has ready to be archived: by its data directory, or by SQL.
+//! Files that a server has ready for archiving, from its data directory or by SQL.
 
 use std::fs;
 use std::iter;
@@ -17,17 +17,17 @@ use walden_source::counted;
 use crate::place::Place;
 use crate::protect::is_data_directory;
 
-/// How many files wait.
+/// Formats the number of waiting files.
 pub fn waiting(files: u64) -> String {
     format!("{} {}", counted(files, "file"), if files == 1 { "waits" } else { "wait" })
 }
 
-/// The verb of a number of things.
+/// Returns "is" or "are" for a number of things.
 pub fn be(number: u64) -> &'static str {
     if number == 1 { "is" } else { "are" }
 }
 
-/// What waits, in a few words.
+/// Summarizes the waiting files.
 pub fn describe(lag: &Lag) -> String {
     match lag {
         Lag { files: 0, ready_files: 0, .. } => "nothing waits".to_owned(),
@@ -46,26 +46,27 @@ pub fn describe(lag: &Lag) -> String {
     }
 }
 
-/// The server whose queue is looked at.
+/// The server whose queue is read.
 #[derive(Args, Clone, Debug)]
 #[group(multiple = false)]
 pub struct QueueOptions {
-    /// The server's data directory, for how far the archive is behind
+    /// Data directory of the server, to report how far the archive lags
     #[arg(long = "data", visible_alias = "pgdata", value_name = "DIR", env = "PGDATA")]
     pub pgdata: Option<PathBuf>,
 
-    /// The server, as libpq writes it, for the same by SQL
+    /// Connection to the server (libpq string or URL), to report the same by SQL
     #[arg(long, value_name = "DSN")]
     pub dsn: Option<String>,
 }
 
 impl QueueOptions {
-    /// Whether a server is named.
+    /// Returns whether a server is named.
     pub fn names_server(&self) -> bool {
         self.dsn.is_some() || self.pgdata.is_some()
     }
 
-    /// The server that is named, else that of the data directory which is the working directory or has the configuration file.
+    /// Returns the named server, or else the one whose data directory is the working directory or has the
+    /// configuration.
     pub fn or_beside_configuration(self, place: &Place) -> QueueOptions {
         if self.names_server() {
             return self;
@@ -76,7 +77,7 @@ impl QueueOptions {
         QueueOptions { pgdata, ..self }
     }
 
-    /// The files that are ready; nothing if no server was named.
+    /// Reads the ready files; `None` if no server was named.
     pub fn read(&self) -> Result<Option<Vec<QueuedFile>>> {
         match (&self.dsn, &self.pgdata) {
             (Some(dsn), _) => of_server(&mut walden_postgres::connection::connect(dsn)?).map(Some),
@@ -86,14 +87,14 @@ impl QueueOptions {
     }
 }
 
-/// The files that are ready, by a data directory.
+/// Reads the ready files from a data directory.
 pub fn of_data_directory(data: &Path) -> Result<Vec<QueuedFile>> {
     let wal = data.join("pg_wal");
     let ready = push::ready_files(&wal)
         .with_context(|| format!("cannot read {}", wal.join("archive_status").display()))?;
     let queued = |file: ArchivedFile| {
         let mark = fs::metadata(wal.join("archive_status").join(format!("{file}.ready")));
-        // Archived and marked as done meanwhile.
+        // The file was archived and marked as done in the meantime.
         let since = mark.and_then(|mark| mark.modified()).ok()?;
         let bytes = fs::metadata(wal.join(file.to_string())).map_or(0, |metadata| metadata.len());
         Some(QueuedFile { file, bytes, since })
@@ -107,7 +108,7 @@ SELECT mark.name, coalesce(wal.size, 0), extract(epoch FROM mark.modification)::
 FROM pg_ls_archive_statusdir() AS mark LEFT JOIN pg_ls_waldir() AS wal ON mark.name = wal.name || '.ready'
 WHERE mark.name LIKE '%.ready'";
 
-/// The files that are ready, by SQL.
+/// Reads the ready files by SQL.
 pub fn of_server(client: &mut Client) -> Result<Vec<QueuedFile>> {
     let mut queue = Vec::new();
     for row in client.query(READY, &[]).context("cannot ask the server for what is ready to be archived")? {

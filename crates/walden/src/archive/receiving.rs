@@ -1,4 +1,4 @@
-//! How `walden receive` is doing, by what it leaves in its spool.
+//! The state of `walden receive`, from its spool.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -12,21 +12,21 @@ use walden_report::table::harmless;
 use walden_report::units;
 use walden_source::regular_file;
 
-/// The process that receives, if there is one.
+/// The receiving process, if any.
 #[derive(Args, Clone, Debug)]
 pub struct ReceivingOptions {
-    /// The spool of walden receive, for how far it is behind the server
+    /// Spool of walden receive, to report how far it lags behind the server
     #[arg(long, value_name = "DIR")]
     pub spool: Option<PathBuf>,
 }
 
 /// A status has a few hundred bytes.
 const MAX_STATUS_BYTES: u64 = 1 << 20;
-/// A status of `walden receive` that is older than this is not one of a process that runs.
+/// A running `walden receive` writes its status more often than this.
 const MAX_STATUS_AGE: Duration = Duration::from_secs(10);
 
 impl ReceivingOptions {
-    /// What the process left last; a problem if it does not run.
+    /// Reads the last status; `None` without a spool. Fails if `walden receive` has never run.
     pub fn read(&self) -> Result<Option<Status>> {
         let Some(spool) = &self.spool else { return Ok(None) };
         let path = spool.join(FILE);
@@ -37,22 +37,22 @@ impl ReceivingOptions {
         Ok(Some(status))
     }
 
-    /// Whether a process receives into the spool now.
+    /// Returns whether a process is receiving into the spool.
     pub fn is_running(&self) -> bool {
         self.spool.as_deref().is_some_and(is_in_use)
     }
 }
 
-/// What stands before the trouble of a process that has ended: it ended by it, or was stopped while it lasted.
+/// Introduces the last trouble of a process that ended because of it, or was stopped while it lasted.
 const LAST_TROUBLE: &str = "; last trouble: ";
 
-/// Whether a status is older than that of a process that runs.
+/// Returns whether a status is older than a running process would leave it.
 fn is_old(status: &Status) -> bool {
     let age = jiff::Timestamp::now().as_microsecond().saturating_sub(status.time).max(0);
     age > MAX_STATUS_AGE.as_micros() as i64
 }
 
-/// What is wrong with a process that receives; `is_running` says whether there is one.
+/// Describes the problem of a receiver; `is_running` is whether its process exists.
 pub fn problem_of(status: &Status, is_running: bool) -> Option<String> {
     let text = |what: &str, before: &str| match &status.problem {
         Some(problem) => format!("walden receive {what}{before}{}", harmless(problem)),
@@ -77,7 +77,7 @@ pub fn problem_of(status: &Status, is_running: bool) -> Option<String> {
     archiving.map(|problem| format!("what was received is not archived: {}", harmless(problem)))
 }
 
-/// A status for people, on one line.
+/// Formats a status on one line.
 pub fn line(status: &Status) -> String {
     let mut text = match status.state {
         State::Streaming => format!("receiving timeline {} from {}", status.timeline, status.server),
@@ -105,8 +105,8 @@ pub fn line(status: &Status) -> String {
     text
 }
 
-/// How far what is durable is behind the server; nothing if the server was never heard of. Without a connection, the distance is to
-/// where the server was: it may have gone on since.
+/// Describes how far the durable WAL lags behind the server; empty if the server was never reached. Without a
+/// connection, the distance is to the server's last known position, which may have advanced.
 fn behind(status: &Status) -> String {
     let lag = units::bytes(status.lag_bytes);
     let lasted = match status.lag_bytes {
@@ -118,7 +118,7 @@ fn behind(status: &Status) -> String {
             format!(", {lag} behind the server{lasted}")
         }
         Ok(Lsn::INVALID) | Err(_) => String::new(),
-        // It is not known yet how far what is here goes.
+        // The end of the local WAL is not known yet.
         _ if status.flushed_lsn.parse::<Lsn>() == Ok(Lsn::INVALID) => String::new(),
         Ok(end) => {
             let heard = status.heard_time.map(|time| format!(", {} ago", ago(time))).unwrap_or_default();
@@ -127,7 +127,7 @@ fn behind(status: &Status) -> String {
     }
 }
 
-/// The time since then, in microseconds since 1970-01-01 00:00:00 UTC.
+/// Returns the time elapsed since a time in microseconds since 1970-01-01 00:00:00 UTC.
 pub fn ago(micros: i64) -> String {
     let now = jiff::Timestamp::now().as_microsecond();
     units::seconds(now.saturating_sub(micros).max(0) as f64 / 1e6)
@@ -168,7 +168,7 @@ mod tests {
         assert!(line.contains(", 6.3 MB behind 0/05600000"), "{line}");
         let problem = problem_of(&status, false).unwrap();
         assert!(problem.starts_with("walden receive has stopped; last trouble: the server: "), "{problem}");
-        // One that has not found out how far what is here goes.
+        // A process that has not determined the end of the local WAL.
         let unknown = Status { flushed_lsn: "0/00000000".to_owned(), ..status };
         assert!(!super::line(&unknown).contains(" behind "), "{}", super::line(&unknown));
     }

@@ -1,4 +1,4 @@
-//! `walden archive repair`: `archive.json` where it is lost.
+//! `walden archive repair`: rewrites a lost `archive.json`.
 
 use std::fmt::Write;
 use std::process::ExitCode;
@@ -25,7 +25,7 @@ replaced. Damaged objects are not repaired: walden archive verify says what to d
 
 Exit status: 0 archive.json was written; 3 it was not, as it is there, or the segments do not agree or cannot be read.";
 
-/// Write archive.json anew where it is lost, from what the segments say
+/// Rewrite a lost archive.json from the segments
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct RepairArgs {

@@ -1,4 +1,4 @@
-//! How archiving is doing, and what is wrong: what `walden archive status` prints and the exporter's metrics are made of.
+//! The state of archiving and its problems, for `walden archive status` and the exporter.
 
 use std::fs;
 use std::io;
@@ -39,49 +39,49 @@ use crate::configuration::ArchiveSection;
 use crate::configuration::FILE;
 use crate::output;
 
-/// An object store that has not answered a small request by then is down.
+/// An object store that takes longer to answer a small request counts as down.
 pub const STORE_ANSWERS_WITHIN: Duration = Duration::from_secs(10);
 
-/// What is said of an encrypted archive without keys.
+/// Problem of an encrypted archive without keys.
 pub const KEYS_MISSING: &str =
     "the archive is encrypted, and its keys are missing (keys/): whatever is archived, nobody could read";
 
-/// The note of a report that asked no server.
+/// Note of a report for which no server was queried.
 const NOT_ASKED: &str =
     "no server was asked whether it archives: --data or --dsn names one, or --spool a receiver";
 
-/// How archiving is doing.
+/// State of archiving.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Report {
-    /// What is wrong.
+    /// Problems.
     pub problems: Vec<String>,
-    /// What is not wrong by itself, and that the user should know.
+    /// Notes: not problems in themselves, but the administrator should know them.
     pub notes: Vec<String>,
-    /// Whether a server or a receiver was named: else nothing shows whether WAL arrives.
+    /// Whether a server or a receiver was named; otherwise nothing shows whether WAL arrives.
     pub is_server_asked: bool,
-    /// Whether something shows that archiving works or does not: nothing does before the first segment of a
-    /// server is archived, nor while an attempt has no result.
+    /// Whether anything shows that archiving works or fails. Nothing does before the first segment is
+    /// archived, or while an attempt has no result.
     pub is_outcome_known: bool,
-    /// What the archive holds; nothing if it cannot be read.
+    /// Contents of the archive; `None` if it cannot be read.
     pub holdings: Option<Holdings>,
-    /// What of the server's queue is not archived; nothing if no server was named or it does not answer.
+    /// Unarchived part of the server's queue; `None` if no server was named or it does not answer.
     pub lag: Option<Lag>,
-    /// Whether what a primary writes gets into the archive, as far as the server says; nothing if that is not known, as of a standby, or
-    /// where `walden receive` archives.
+    /// Whether a primary's WAL reaches the archive, according to the server. `None` if unknown, for a
+    /// standby, or if `walden receive` archives.
     pub arrives: Option<bool>,
-    /// Files that may wait before it is a problem.
+    /// Number of waiting files above which the queue is a problem.
     pub backlog_limit: u64,
-    /// Seconds that a file may wait before it is a problem.
+    /// Seconds that a file may wait before the queue is a problem.
     pub backlog_limit_seconds: u64,
-    /// What the log says; nothing if there is no log.
+    /// Contents of the activity log; `None` if there is no log.
     pub activity: Option<Activity>,
-    /// What `walden receive` does; nothing if no spool was named.
+    /// Status of `walden receive`; `None` if no spool was named.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub receiving: Option<Status>,
 }
 
 impl Report {
-    /// What can be found out; what cannot is a problem.
+    /// Collects the report. Anything that cannot be read becomes a problem.
     pub fn new(
         archive: Option<&Archive>,
         holdings: Result<Holdings, String>,
@@ -92,7 +92,7 @@ impl Report {
     ) -> Report {
         let mut problems = Vec::new();
         let mut keep = |error: anyhow::Error| problems.push(output::chain_text(&error));
-        // One that has not answered once is not asked again, for each request can take a minute.
+        // Do not ask an archive again that failed to answer: each request can take a minute.
         let archive = archive.filter(|_| holdings.is_ok());
         let holdings = holdings.map_err(|error| keep(anyhow::Error::msg(error))).ok();
         let diverging = holdings.iter().flat_map(|holdings| &holdings.diverging);
@@ -109,7 +109,7 @@ impl Report {
         let (mut arrives, mut own, mut is_foreign) = (None, None, false);
         let mut is_outcome_known = is_server_asked;
         if files.is_some() {
-            // What is received needs no archive_mode.
+            // WAL from `walden receive` needs no `archive_mode`.
             let archives_itself = archive.filter(|_| receiving.spool.is_none());
             let (holdings, size) = (holdings.as_ref(), segment_size(archive));
             let expected = Expected { holdings, size, archives_itself, archive, section };
@@ -195,7 +195,7 @@ impl Report {
                     harmless(&first.problem)
                 ));
             }
-            // It would never be too old.
+            // A verification dated in the future would never become too old.
             if let Some(verified) = holdings.verified.as_ref().filter(|verified| is_in_future(verified.time))
             {
                 let time = Timestamp::from_unix_micros(verified.time);
@@ -209,7 +209,7 @@ impl Report {
     }
 }
 
-/// What is not known of an encrypted archive without a private key.
+/// Describes which gaps of an encrypted archive cannot be determined without a private key.
 pub fn unknown_gaps_note(holdings: &Holdings) -> Option<String> {
     if holdings.has_all_gaps {
         return None;
@@ -221,7 +221,8 @@ pub fn unknown_gaps_note(holdings: &Holdings) -> Option<String> {
     Some(note)
 }
 
-/// What `verify` has found missing that nobody sees without a private key. It counts until the next run, as damage does.
+/// Reports segments that `verify` found missing and that are invisible without a private key. The result
+/// counts until the next run, as damage does.
 pub fn missing_by_verify(holdings: &Holdings) -> Option<String> {
     let missing = counted(holdings.missing_by_verify()?, "segment");
     Some(format!(
@@ -230,8 +231,9 @@ pub fn missing_by_verify(holdings: &Holdings) -> Option<String> {
     ))
 }
 
-/// What of a server's queue is not archived. Of an archive that does not answer, or of another server's, nothing of it is known to be. A
-/// file that failed by the log, which was read, is not archived, whatever the archive has under its name.
+/// Returns the part of a server's queue that is not archived. If the archive is unreachable or foreign, every
+/// queued file counts as unarchived. A file whose failure is in `log` counts too, even if the archive has a
+/// file of its name.
 pub fn lag(archive: Option<&Archive>, queue: &[QueuedFile], log: Option<&ActivityReader>) -> Lag {
     let now = SystemTime::now();
     let is_refused = |file: ArchivedFile| log.is_some_and(|log| log.is_refused(&file.to_string()));
@@ -239,8 +241,8 @@ pub fn lag(archive: Option<&Archive>, queue: &[QueuedFile], log: Option<&Activit
     lag.unwrap_or_else(|| Lag::of_queue(queue, now))
 }
 
-/// What is wrong with a server's queue, of which so many files may wait, and for so many seconds. How many of its files are archived ahead
-/// says nothing of its length: the server marks none of them as done, and removes none, before it has got past the first.
+/// Describes a queue that exceeds its limits: files, and seconds that a file may wait. Files archived ahead
+/// do not shorten the queue: the server marks and removes no file until it has archived the first one.
 pub fn backlog_problem(lag: &Lag, (limit, limit_seconds): (u64, u64)) -> Option<String> {
     let is_late = |seconds: f64| seconds > limit_seconds as f64;
     let stops = lag.is_next_missing || is_late(lag.ready_seconds);
@@ -264,7 +266,7 @@ pub fn backlog_problem(lag: &Lag, (limit, limit_seconds): (u64, u64)) -> Option<
         let (waiting, waited) = (waiting(lag.files), units::seconds(lag.seconds));
         return Some(format!("{waiting} to be archived, the oldest for {waited}, longer than {limit}"));
     }
-    // A file of the same name may have come from another server, or from another cluster.
+    // A file of the same name may be from another server or another cluster.
     is_late(lag.ready_seconds).then(|| {
         let (ready, be) = (counted(lag.ready_files, "file"), be(lag.ready_files));
         let waited = units::seconds(lag.ready_seconds);
@@ -275,7 +277,7 @@ pub fn backlog_problem(lag: &Lag, (limit, limit_seconds): (u64, u64)) -> Option<
     })
 }
 
-/// What the log says. What failed is over once it is in the archive, where it can be.
+/// Reads the activity log. A failure is resolved once the archive, if reachable, has the file.
 pub fn read_log(log: &mut ActivityReader, archive: Option<&Archive>) -> io::Result<Activity> {
     log.read(&|file| {
         let file = ArchivedFile::parse(file);
@@ -283,8 +285,8 @@ pub fn read_log(log: &mut ActivityReader, archive: Option<&Archive>) -> io::Resu
     })
 }
 
-/// What is said of a server that encrypts to a former key of the archive, as until its configuration is changed after `key remove` and
-/// `key rotate`. A key that never was the archive's is refused by each push.
+/// Notes that a server encrypts to a former key of the archive, which is so until its configuration is
+/// updated after `key remove` or `key rotate`. A push refuses a key that the archive never had.
 #[cfg(feature = "encryption")]
 fn former_key_note(archive: &Archive, section: &ArchiveSection) -> Option<String> {
     let own = section.recipient.as_ref()?;
@@ -307,36 +309,37 @@ fn former_key_note(_: &Archive, _: &ArchiveSection) -> Option<String> {
     None
 }
 
-/// What a server should be like.
+/// Expectations of a server.
 struct Expected<'a> {
-    /// What the archive holds, if it answers.
+    /// Contents of the archive, if it answers.
     holdings: Option<&'a Holdings>,
-    /// The size of its segments.
+    /// Size of the archive's segments.
     size: Option<SegmentSize>,
-    /// The archive, if the server is the one to archive what it writes.
+    /// The archive, if the server itself should archive into it.
     archives_itself: Option<&'a Archive>,
     /// The archive, if it answers.
     archive: Option<&'a Archive>,
     section: &'a ArchiveSection,
 }
 
-/// What a server says of itself.
+/// Facts found about a server.
 #[derive(Default)]
 struct ServerLook {
     problems: Vec<String>,
     notes: Vec<String>,
     /// As [`Report::arrives`].
     arrives: Option<bool>,
-    /// Its system identifier.
+    /// System identifier of the server.
     system_id: Option<u64>,
-    /// It is of another cluster than the archive, or has segments of another size: the same names stand for other files.
+    /// Whether the server's cluster or segment size differs from the archive's: its names then denote other
+    /// files.
     is_foreign: bool,
-    /// Nothing was archived yet, or an attempt has no result.
+    /// Whether nothing was archived yet, or an attempt has no result.
     is_outcome_unknown: bool,
 }
 
-/// Whether the server is of another cluster than the archive, or on an earlier timeline, or its archiver fails; and whether what a
-/// primary writes gets into the archive, if it is the one to archive it. `files` are ready there, and `activity` is the content of the log.
+/// Checks a server's cluster, timeline and archiver; and, if a primary is to archive into the archive itself,
+/// whether its WAL arrives. `files` are the server's ready files, and `activity` is the content of the log.
 fn look_at_server(
     queue: &QueueOptions,
     files: &[QueuedFile],
@@ -401,7 +404,7 @@ fn look_at_server(
         _ => None,
     };
     let (pending, failing): (Vec<_>, Vec<_>) = failing.into_iter().partition(|failing| !failing.is_certain);
-    // A file that was archived ahead shows that archiving works.
+    // A file that was archived ahead proves that archiving works.
     let is_archived = |file: &str| {
         let file = ArchivedFile::parse(file).zip(expected.archive);
         file.is_some_and(|(file, archive)| matches!(archive.find(file), Ok(Some(_))))
@@ -462,8 +465,8 @@ fn look_at_server(
     Ok(found)
 }
 
-/// Finds a sign of another server that writes into the archive, by the timeline of a primary and up to where it has written, and by the
-/// files that are ready.
+/// Finds a sign of another server that writes into the archive, by a primary's timeline and write position,
+/// and by the ready files.
 fn find_other_writer(
     queue: &QueueOptions,
     files: &[QueuedFile],
@@ -480,7 +483,7 @@ fn find_other_writer(
     if let Some(found) = other_writer::find_taken_name(archive, queue, files)? {
         return Ok(Some(found));
     }
-    // The last checkpoint, which files show, does not show how far the server has written.
+    // The last checkpoint in the data directory does not show how far the server has written.
     let last = expected.holdings.and_then(last_segment);
     match primary.filter(|_| queue.dsn.is_some()) {
         Some((own, written)) => {
@@ -491,7 +494,8 @@ fn find_other_writer(
     }
 }
 
-/// Describes an archiver that fails, with the cause unless `is_known`: the report contains a known cause as a separate problem.
+/// Describes a failing archiver, with the cause unless `is_known`: the report has a known cause as a separate
+/// problem.
 fn describe_failing(
     failing: &FailingArchiver,
     is_known: bool,
@@ -499,7 +503,7 @@ fn describe_failing(
     expected: &Expected<'_>,
 ) -> String {
     let FailingArchiver { file, evidence, .. } = failing;
-    // An archive that does not answer is a problem of its own as well.
+    // An unreachable archive is a separate problem as well.
     let Some(archive) = expected.archive.filter(|_| !is_known) else { return evidence.clone() };
     match Cause::find(file, queue, archive, expected.section.accept_unknown_versions) {
         Some(Cause { text, hint: Some(hint) }) => format!("{evidence}: {text}; hint: {hint}"),
@@ -508,26 +512,27 @@ fn describe_failing(
     }
 }
 
-/// What is said of segments of another size than those of the archive, in bytes.
+/// Describes segments whose size differs from the archive's. Both sizes are in bytes.
 pub fn other_segment_size(own: u64, archived: u64) -> String {
     format!("segments of {} MB, and the archive has segments of {} MB", own >> 20, archived >> 20)
 }
 
-/// What to do about them.
+/// Remedy for another segment size.
 pub const OTHER_SEGMENT_SIZE_HINT: &str = "with another segment size (pg_resetwal --wal-segsize) the same names stand for other positions: give the cluster a new archive, and take a new base backup";
 
-/// The last segment of the latest timeline that an archive holds.
+/// Returns the last segment of the latest timeline in an archive.
 fn last_segment(holdings: &Holdings) -> Option<SegmentName> {
     holdings.last_segment.as_deref().and_then(SegmentName::parse)
 }
 
-/// The size of the segments of an archive that can be read and in which something was archived.
+/// Returns the segment size of a readable archive with WAL in it.
 pub fn segment_size(archive: Option<&Archive>) -> Option<SegmentSize> {
     archive?.segment_size().ok()
 }
 
-/// What is said of a receiver of another cluster than `own`, that of the server or the archive that is looked at, or of one that
-/// archives elsewhere: not in the archive with segments of this size that has `last` as its last one.
+/// Describes a receiver of another cluster than `own` (of the server or the archive), or one that archives
+/// elsewhere: its last archived position is not in the archive, which has segments of `size` and `last` as
+/// its last one.
 pub fn received_elsewhere(
     status: &Status,
     own: Option<u64>,
@@ -542,7 +547,7 @@ pub fn received_elsewhere(
     let size = size?;
     let archived: Lsn = status.archived_lsn.as_deref()?.parse().ok()?;
     let archived = size.segment_of(Lsn(archived.0.checked_sub(1)?));
-    // It may have archived more since the archive was listed.
+    // The receiver may have archived more since the archive was listed.
     last.is_none_or(|last| is_far_behind(last, archived, size)).then(|| {
         format!(
             "what is received was archived up to {}, which is not here: the receiver archives elsewhere",
@@ -551,7 +556,7 @@ pub fn received_elsewhere(
     })
 }
 
-/// What is said of a primary's timeline, if the archive has segments of a later one.
+/// Notes that the archive has segments of a later timeline than a primary writes.
 fn earlier_timeline_note(own: Timeline, last_segment: Option<SegmentName>) -> Option<String> {
     let newest = last_segment?.timeline;
     (own < newest).then(|| {
@@ -561,10 +566,10 @@ fn earlier_timeline_note(own: Timeline, last_segment: Option<SegmentName>) -> Op
     })
 }
 
-/// The timeline that the server of a data directory writes, or wrote when it was stopped; nothing of a standby, which follows another
-/// server's.
+/// Returns the timeline that the server of a data directory writes, or wrote before it was stopped. Returns
+/// `None` for a standby, which follows another server's timeline.
 pub fn written_timeline(data: &Path, control: &ControlFile) -> Option<Timeline> {
-    // Before a standby's first start, `pg_control` is that of the server that it is a copy of.
+    // Until a standby starts for the first time, its `pg_control` is a copy of the other server's.
     let is_asked_to_recover =
         ["standby.signal", "recovery.signal", "recovery.conf"].iter().any(|name| data.join(name).exists());
     if control.state.is_standby() || is_asked_to_recover {
@@ -577,9 +582,9 @@ pub fn written_timeline(data: &Path, control: &ControlFile) -> Option<Timeline> 
     timelines.chain([control.timeline]).max()
 }
 
-/// Whose server it is, whether its archiver has failed since it archived a file, as `check` asks, the timeline of a primary, with
-/// the segment that it writes, its settings for archiving, the bytes of its segments, up to where a primary
-/// has written, and its `archive_command` if that was loaded after the last file was archived.
+/// System identifier; whether the archiver has failed since it last archived a file, as `check` asks; a
+/// primary's timeline and the segment that it writes; archiving settings; segment size in bytes; a primary's
+/// write position; and `archive_command` if it was loaded after the last file was archived.
 const SERVER: &str = "
 SELECT system_identifier, coalesce(last_failed_time > coalesce(last_archived_time, '-infinity'), false),
        CASE WHEN NOT pg_is_in_recovery()
@@ -610,14 +615,14 @@ pub fn missing_text(holdings: &Holdings) -> String {
     text
 }
 
-/// What is said of damage that `verify` has found.
+/// Describes damage that `verify` has found.
 pub fn damage_text(verified: &VerifiedAt) -> String {
     let (objects, be) = (counted(verified.damaged, "object"), be(verified.damaged));
     let time = Timestamp::from_unix_micros(verified.time);
     format!("{objects} {be} damaged, as walden archive verify found at {time}")
 }
 
-/// What failed and is not over, and what the user can do about it.
+/// Describes the first unresolved failure, and its remedy.
 pub fn failure_problem(activity: &Activity) -> Option<(String, Option<String>)> {
     let failure = activity.unresolved_failure.as_ref()?;
     let (file, message) = (harmless(&failure.file), harmless(&failure.message));
@@ -631,21 +636,21 @@ pub fn failure_problem(activity: &Activity) -> Option<(String, Option<String>)> 
     Some((format!("{file}, last tried at {time}, is not archived{others}: {message}"), hint))
 }
 
-/// Later than clocks of two machines differ.
+/// Returns whether a time is further in the future than clocks of two machines differ.
 fn is_in_future(micros: i64) -> bool {
     const HOUR: i64 = 3600 * 1_000_000;
     micros.saturating_sub(jiff::Timestamp::now().as_microsecond()) > HOUR
 }
 
-/// What an archive holds. What is known to wait to be archived is not missing.
+/// Reads the contents of an archive. Files in the queue or in a spool do not count as missing.
 pub fn holdings(
     archive: &Archive,
     queue: &QueueOptions,
     receiving: &ReceivingOptions,
 ) -> Result<Holdings, String> {
-    // Why one of them cannot be read is said elsewhere.
+    // A queue or spool that cannot be read is reported elsewhere.
     let waiting = || {
-        // What another cluster's server has ready is none of what is missing here.
+        // Ready files of another cluster do not explain segments that are missing here.
         let ready = queue.read().ok().flatten().filter(|_| is_own_server(archive, queue));
         let ready = ready.unwrap_or_default();
         let ready = ready.into_iter().filter_map(|queued| match queued.file {
@@ -661,7 +666,7 @@ pub fn holdings(
     })
 }
 
-/// Whether a server is of the archive's cluster, with segments of its size, as far as both say it.
+/// Returns whether a server has the archive's cluster and segment size, as far as both report them.
 fn is_own_server(archive: &Archive, queue: &QueueOptions) -> bool {
     let by_sql = |dsn: &str| {
         let mut client = walden_postgres::connection::connect(dsn).ok()?;
@@ -680,11 +685,11 @@ fn is_own_server(archive: &Archive, queue: &QueueOptions) -> bool {
     archived.system_identifier == cluster.to_string() && bytes.is_none_or(|own| own == archived.segment_bytes)
 }
 
-/// Whose server it is, and bytes of its segments.
+/// System identifier, and segment size in bytes.
 const IDENTITY: &str = "
 SELECT system_identifier, (SELECT setting::bigint FROM pg_settings WHERE name = 'wal_segment_size') FROM pg_control_system()";
 
-/// The log that an option or the configuration names.
+/// Returns a reader of the log that the option or the configuration names.
 pub fn log_reader(option: Option<&Path>, section: &ArchiveSection) -> Option<ActivityReader> {
     option.or(section.log.as_deref()).map(ActivityReader::new)
 }
@@ -733,16 +738,16 @@ mod tests {
         let (cluster, elsewhere) =
             (Some("is of cluster 7, and not of cluster 8"), Some("archives elsewhere"));
         let cases = [
-            // Whose server, up to where was archived, the archive's segment size and last segment.
+            // System identifier, last archived position, and the archive's segment size and last segment.
             (Some(7), Some("0/00800000"), size, last, None),
             (None, Some("0/00800000"), size, last, None),
             (Some(8), Some("0/00800000"), size, last, cluster),
             (Some(8), None, None, None, cluster),
-            // Two segments may have been archived since the archive was listed.
+            // Up to two segments may have been archived since the archive was listed.
             (Some(7), Some("0/00A00000"), size, last, None),
             (Some(7), Some("0/00B00000"), size, last, elsewhere),
             (Some(7), Some("0/00100000"), size, None, elsewhere),
-            // Nothing was archived yet, or the archive cannot be read.
+            // The archive is empty or unreadable.
             (Some(7), None, size, last, None),
             (Some(7), Some("0/00000000"), size, last, None),
             (Some(7), Some("0/00B00000"), None, last, None),

@@ -1,7 +1,8 @@
 //! `walden archive serve`: archives for servers whose `archive_library` is `walden_archive`.
 //!
-//! The module in the server hands a file's name over through a Unix socket and waits for what became of it. Whatever goes wrong
-//! here, a panic or a hang included, is a file that is not archived yet, and never harms the server's archiver.
+//! The module in the server sends a file's name through a Unix socket and waits for the outcome. Any failure
+//! of this process, even a panic or a hang, leaves a file unarchived for now and never harms the server's
+//! archiver.
 
 use std::fs::{self, DirBuilder, File, Permissions};
 use std::io::{self, Read};
@@ -46,18 +47,19 @@ server keeps its files and asks again.
 
 SIGTERM ends it after the files that are being worked on, with exit status 143.";
 
-/// Archive what servers ask for by archive_library, without a process per file
+/// Archive for servers with archive_library, without a process per file
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct ServeArgs {
     #[command(flatten)]
     place: Place,
 
-    /// A server's data directory; files of others are refused. Several servers of one cluster may share an archive
+    /// Data directory of a server; files of other servers are refused. Servers of one cluster may share an
+    /// archive
     #[arg(long, visible_alias = "pgdata", value_name = "DIR", env = "PGDATA", required = true)]
     data: Vec<PathBuf>,
 
-    /// The socket to listen on, in a folder that nobody else can write to
+    /// Socket to listen on, in a folder that only this user can write to
     #[arg(long, value_name = "PATH", default_value = SOCKET)]
     socket: PathBuf,
 
@@ -71,20 +73,20 @@ pub struct ServeArgs {
     log: LogOptions,
 }
 
-/// As in the module (`walden.socket`).
+/// Same default as in the module (`walden.socket`).
 pub const SOCKET: &str = "/run/walden/archive.sock";
-/// Connections at the same time: a server has one.
+/// Maximum number of connections. A server uses one.
 const MAX_CLIENTS: usize = 32;
-/// How long a request may take to arrive, and an answer to be taken.
+/// Time limit for a request to arrive, and for an answer to be read.
 const MAX_TIME: Duration = Duration::from_secs(5);
-/// How often signals, and the service manager's watchdog, are looked after.
+/// Interval for checking signals and notifying the service manager's watchdog.
 const TICK: Duration = Duration::from_millis(200);
-/// How long files that are being worked on keep a signal from ending the process.
+/// Maximum time that files in progress delay the end of the process.
 const MAX_STOP: Duration = Duration::from_secs(60);
-/// How often a server is told how many of its files wait.
+/// Interval between warnings to a server about its waiting files.
 const BACKLOG_EVERY: Duration = Duration::from_secs(60);
 
-/// Runs `walden archive serve`, until a signal ends it.
+/// Runs `walden archive serve` until a signal ends it.
 pub fn run(args: &ServeArgs) -> Result<ExitCode> {
     let (archive, section) = args.place.open_to_answer_within(ANSWER_WITHIN)?;
     let (_, config) = args.place.configuration()?;
@@ -122,7 +124,7 @@ pub fn run(args: &ServeArgs) -> Result<ExitCode> {
         socket.accept_until_stopped(|stream| {
             if service.clients.fetch_add(1, Ordering::Relaxed) < MAX_CLIENTS {
                 scope.spawn(|| {
-                    // A server that has gone asks again.
+                    // A server that has disconnected asks again.
                     end_on_panic(|| drop(service.answer(stream)));
                     service.clients.fetch_sub(1, Ordering::Relaxed);
                 });
@@ -143,21 +145,22 @@ pub fn run(args: &ServeArgs) -> Result<ExitCode> {
 /// Whether all threads have ended.
 static STOPPED: (Mutex<bool>, Condvar) = (Mutex::new(false), Condvar::new());
 
-/// Lets the files that are being worked on be finished before a signal ends the process.
+/// Waits until the files in progress are finished, before a signal ends the process.
 fn wait_until_stopped() {
     let (is_stopped, changed) = &STOPPED;
     let guard = is_stopped.lock().unwrap_or_else(PoisonError::into_inner);
     drop(changed.wait_timeout_while(guard, MAX_STOP, |is_stopped| !*is_stopped));
 }
 
-/// A thread that panics would leave servers without answers: the service manager starts the process again.
+/// Ends the process if `work` panics. Servers would otherwise get no answers; the service manager restarts
+/// it.
 fn end_on_panic(work: impl FnOnce()) {
     if std::panic::catch_unwind(AssertUnwindSafe(work)).is_err() {
         std::process::exit(101);
     }
 }
 
-/// A server's data directory, and who archives what is in it.
+/// A server's data directory, and the pusher for its files.
 struct Server {
     data: PathBuf,
     resident: Resident,
@@ -169,13 +172,13 @@ struct Service {
     servers: Vec<Server>,
     log: Log,
     backlog: usize,
-    /// When a server was told last that many files wait.
+    /// When a server was last warned about waiting files.
     backlog_told: Mutex<Option<Instant>>,
     clients: AtomicUsize,
 }
 
 impl Service {
-    /// Writes to the log what became of a file, as push does.
+    /// Logs the outcome for a file, as push does.
     fn report(&self, report: &Report<'_>) {
         if self.log.is_text() {
             match report.result {
@@ -208,7 +211,7 @@ impl Service {
                 return refusal("a file", &error_text(&error), error.hint()).write(&mut stream);
             }
         };
-        // Whoever asked may have lost patience while this process was stopped.
+        // The server may have timed out while this process was stopped.
         Reply::Working.write(&mut stream)?;
         let reply = match self.accept(&request) {
             Err(reply) => reply,
@@ -233,7 +236,7 @@ impl Service {
         reply.write(&mut stream)
     }
 
-    /// The file that is asked for, and who archives it, if it is one for this archive.
+    /// Returns the requested file and its server, if the request is for this archive.
     fn accept(&self, request: &Request) -> Result<(&Server, ArchivedFile), Reply> {
         let refuse = |detail: String, hint: &str| Err(refusal(&request.file, &detail, hint));
         let data = request.data.canonicalize();
@@ -277,7 +280,7 @@ impl Service {
         }
     }
 
-    /// What a server is told now and then if many of its files wait.
+    /// Returns a warning, at intervals, if many of a server's files wait.
     fn backlog_warning(&self, server: &Server) -> Option<String> {
         let ready = server.resident.ready();
         let mut told = self.backlog_told.lock().unwrap_or_else(PoisonError::into_inner);
@@ -303,7 +306,7 @@ fn refusal(file: &str, detail: &str, hint: &str) -> Reply {
     }
 }
 
-/// Whether two archives are the same: by their URLs, or as folders.
+/// Returns whether two archives are the same, by URL or as folders.
 fn is_same_place(one: &str, other: &str) -> bool {
     let plain = |place: &str| place.trim_end_matches('/').to_owned();
     plain(one) == plain(other) || is_same_path(Path::new(one), Path::new(other))
@@ -313,7 +316,7 @@ fn is_same_path(one: &Path, other: &Path) -> bool {
     one == other || matches!((one.canonicalize(), other.canonicalize()), (Ok(one), Ok(other)) if one == other)
 }
 
-/// A connection whose bytes arrive in time, however they trickle.
+/// A connection with a time limit for a whole message, however slowly its bytes arrive.
 struct Bounded<'s> {
     stream: &'s UnixStream,
     began: Instant,
@@ -336,11 +339,11 @@ impl Read for Bounded<'_> {
     }
 }
 
-/// A socket at a path, removed when it is dropped.
+/// A Unix socket, removed on drop.
 struct Socket {
     listener: UnixListener,
     path: PathBuf,
-    /// Locked as long as the process lives, so that a socket that is there can be told from one that was left.
+    /// Locked while the process lives, to distinguish a socket in use from one that was left over.
     _lock: File,
 }
 
@@ -381,7 +384,7 @@ impl Socket {
         Ok(socket)
     }
 
-    /// Hands over connections until a signal asks the process to end.
+    /// Passes connections to `serve` until a signal asks the process to end.
     fn accept_until_stopped(&self, mut serve: impl FnMut(UnixStream)) {
         let watchdog = systemd::watchdog_interval();
         let mut petted = Instant::now();
@@ -399,7 +402,7 @@ impl Socket {
                     }
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                // Out of file descriptors, for example: not at full speed.
+                // Out of file descriptors, for example: do not spin.
                 Err(_) => thread::sleep(TICK),
             }
         }

@@ -1,4 +1,4 @@
-//! `walden archive status`: one line about how archiving is doing, and a text file for Prometheus.
+//! `walden archive status`: prints the state of archiving on one line, and writes metrics for Prometheus.
 
 use std::fs::{self, File};
 use std::io::Read as _;
@@ -44,7 +44,7 @@ that is not archived; the server is another cluster's than the archive or has se
 timeline are missing; an object is damaged; a file failed to be archived and was not archived since; or verify found damage; 3 the archive \
 could not be read, also not within --timeout, or there is none, or --textfile could not be written.";
 
-/// Say in one line how archiving is doing, with metrics for Prometheus
+/// Print the state of archiving on one line, and write metrics for Prometheus
 #[derive(Args, Clone, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct StatusArgs {
@@ -54,27 +54,28 @@ pub struct StatusArgs {
     #[command(flatten)]
     queue: QueueOptions,
 
-    /// The log that push and get append to [default: that of walden.toml]
+    /// Log that push and get append to [default: the one in walden.toml]
     #[arg(long, value_name = "FILE")]
     log: Option<PathBuf>,
 
-    /// Write metrics in Prometheus' text format to a file, which is replaced as a whole
+    /// Write metrics in Prometheus' text format to this file, replacing it atomically
     #[arg(long, value_name = "FILE")]
     textfile: Option<PathBuf>,
 
     #[command(flatten)]
     receiving: ReceivingOptions,
 
-    /// After so many seconds, say what is known without the archive, with what the server of --dsn says within 5 more; 0 for never
+    /// After this many seconds, report without the archive; a server in --dsn then has 5 more seconds. 0: no
+    /// limit
     #[arg(long, value_name = "N", default_value_t = 30)]
     timeout: u64,
 
-    /// How to print it
+    /// Output format
     #[arg(long, value_enum, default_value_t)]
     format: Format,
 }
 
-/// The first bytes of a file of metrics.
+/// First bytes of a metrics file.
 const METRICS_START: &[u8] = b"# HELP walden_";
 
 /// Runs `walden archive status`.
@@ -85,12 +86,12 @@ pub fn run(args: &StatusArgs) -> Result<ExitCode> {
     let args = &StatusArgs { queue, ..args.clone() };
     let (archive, section) = match args.timeout {
         0 => place.open()?,
-        // Else a store that is down would not be named before the time is over.
+        // Otherwise, the timeout would expire before a store that is down is reported.
         _ => place.open_to_answer_within(STORE_ANSWERS_WITHIN)?,
     };
     let report = report_in_time(args, archive, &section);
     terminal::show(args.format, || &report, || line(&report))?;
-    // Whoever reads the line must not go without it for the sake of the file.
+    // A failure to write the file must not suppress the line.
     if let Some(path) = &args.textfile {
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
         if !folder.is_dir() {
@@ -106,7 +107,7 @@ pub fn run(args: &StatusArgs) -> Result<ExitCode> {
     })
 }
 
-/// Checks that a file is missing or has metrics of an earlier run, which new ones replace.
+/// Checks that a file is missing or has Walden's metrics, which new ones may replace.
 fn expect_own_metrics(path: &Path) -> Result<()> {
     output::expect_no_input(path, &Inputs::default())?;
     let found = fs::metadata(path).ok().filter(|found| found.is_file() && found.len() > 0);
@@ -121,8 +122,8 @@ fn expect_own_metrics(path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The report; without what the archive says, if it does not say it in time, and then without what a server says that does not answer
-/// either.
+/// Returns the report. If the archive does not answer in time, the report lacks its contents; if the server
+/// does not answer either, the report lacks its statistics too.
 fn report_in_time(args: &StatusArgs, archive: Archive, section: &ArchiveSection) -> Report {
     let (own_args, own_section) = (args.clone(), section.clone());
     let report = in_time(args.timeout, move || {
@@ -147,15 +148,15 @@ fn report_in_time(args: &StatusArgs, archive: Archive, section: &ArchiveSection)
     })
 }
 
-/// Seconds that a server has for its answer once the archive's time is over.
+/// Seconds that a server has to answer after the archive's time has expired.
 const SERVER_ANSWERS_WITHIN: u64 = 5;
 
-/// What is found out within so many seconds, if it is; 0 for however long it takes.
+/// Runs `find_out` with a time limit in seconds, 0 for none. Returns `None` if it expires.
 fn in_time(seconds: u64, find_out: impl FnOnce() -> Report + Send + 'static) -> Option<Report> {
     let (sender, receiver) = mpsc::channel();
-    // What waits for a network file system whose server is gone cannot be ended but with the process.
+    // A thread blocked on a network file system whose server is down ends only with the process.
     thread::spawn(move || {
-        // Nobody waits any more if this fails.
+        // Fails if the time limit has expired.
         let _ = sender.send(find_out());
     });
     match seconds {
@@ -164,7 +165,7 @@ fn in_time(seconds: u64, find_out: impl FnOnce() -> Report + Send + 'static) -> 
     }
 }
 
-/// One line, as monitoring scripts print it.
+/// Formats the report on one line for monitoring scripts.
 fn line(report: &Report) -> String {
     let mut parts = Vec::new();
     if let Some(holdings) = &report.holdings {
@@ -186,7 +187,7 @@ fn line(report: &Report) -> String {
     let all = parts.join("; ");
     match report.problems.as_slice() {
         [] if report.is_outcome_known => format!("OK: {all}\n"),
-        // An archiver that fails at each file leaves nothing in the archive that shows it.
+        // An archiver that fails at every file leaves no trace in the archive.
         [] => format!("UNKNOWN: {all}\n"),
         problems => {
             format!("PROBLEM: {}{}{all}\n", problems.join("; "), if all.is_empty() { "" } else { " | " })

@@ -1,9 +1,9 @@
-//! What several tests of this module need.
+//! Helpers for tests of this module.
 
 use walden_format::lsn::Lsn;
 use walden_source::datadir::{ControlFile, DatabaseState, SharedSizes};
 
-/// A `pg_control` of a cluster of PostgreSQL 18 on its first timeline, in a state.
+/// Returns a `pg_control` of a PostgreSQL 18 cluster on its first timeline, in the given state.
 pub fn control_file(state: DatabaseState) -> ControlFile {
     ControlFile {
         system_identifier: 7,

@@ -1,4 +1,4 @@
-//! `walden archive verify`: whether everything is as it was archived.
+//! `walden archive verify`: checks that the archive is intact and complete.
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -35,7 +35,7 @@ Examples:
 Exit status: 0 everything is as it was archived and nothing is missing; 1 something is damaged or missing, be it the \
 history of a timeline or the first segment of a base backup, or an object could not be read; 3 the archive could not be listed.";
 
-/// Check that everything is as it was archived, and that nothing is missing
+/// Check that all archived files are intact, and that nothing is missing
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct VerifyArgs {
@@ -46,28 +46,28 @@ pub struct VerifyArgs {
     #[arg(long)]
     fast: bool,
 
-    /// Also replay the log from a base backup (--base), and hold each full-page image against the replayed page
+    /// Also replay WAL from a base backup (--base), and compare each full-page image with the replayed page
     #[arg(long, requires = "base", conflicts_with = "fast")]
     replay: bool,
 
-    /// The base backup: a folder of pg_basebackup in plain or tar format, or a stopped server's data directory
+    /// Base backup: a folder or tar files of pg_basebackup, or the data directory of a stopped server
     #[arg(long, value_name = "BACKUP", requires = "replay")]
     base: Option<PathBuf>,
 
-    /// Replay the log that ends on this timeline, from its ancestors on [default: the newest]
+    /// Replay WAL of this timeline and its ancestors [default: the newest]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), requires = "replay")]
     timeline: Option<u32>,
 
-    /// Memory for pages, such as 512MB or 4GB; more pages than fit go to a temporary file (TMPDIR) [default: a quarter
-    /// of the machine's]
+    /// Memory for pages, such as 512MB or 4GB; excess pages go to a temporary file (TMPDIR) [default: a
+    /// quarter of the machine's memory]
     #[arg(long, value_name = "SIZE", value_parser = parse_size, requires = "replay")]
     memory: Option<usize>,
 
-    /// Objects that are read at the same time [default: one per core]
+    /// Number of objects to read in parallel [default: one per core]
     #[arg(long, value_name = "N")]
     threads: Option<usize>,
 
-    /// How to print it
+    /// Output format
     #[arg(long, value_enum, default_value_t)]
     format: Format,
 }
@@ -89,7 +89,7 @@ pub fn run(args: &VerifyArgs) -> Result<ExitCode> {
     if let Some(base) = args.base.as_deref().filter(|_| args.replay) {
         verified.add_replay(&replay(&archive, base, args)?);
     }
-    // A user that may only read verifies as well.
+    // A user with read-only access can verify too.
     if let Err(error) = verify::record(&archive, &verified, args.fast) {
         crate::output::tell(&format!(
             "WARNING: cannot note in the archive that it was verified: {}",
@@ -100,14 +100,15 @@ pub fn run(args: &VerifyArgs) -> Result<ExitCode> {
     Ok(if verified.is_good() { ExitCode::SUCCESS } else { ExitCode::from(FOUND) })
 }
 
-/// What was done since it was shown last; what is done may be less than that for a while, as where objects are packed or pruned meanwhile.
+/// Returns the progress since the last call. Progress can fall for a while, for example if objects are packed
+/// or pruned in the meantime.
 fn newly_done(shown: &mut u64, done: u64) -> u64 {
     let more = done.saturating_sub(*shown);
     *shown += more;
     more
 }
 
-/// Replays the log from a base backup on; one in tar format is unpacked into a temporary folder.
+/// Replays WAL from a base backup; a backup in tar format is unpacked into a temporary folder.
 fn replay(archive: &Archive, path: &Path, args: &VerifyArgs) -> Result<Replayed> {
     let unpacked = tempfile::tempdir().context("cannot make a temporary folder")?;
     let folder = match base::is_tar(path) {

@@ -1,7 +1,7 @@
-//! Whether a server's user may write into the folders of an archive, as far as owners and modes show it.
+//! Checks whether a server's user may write into an archive's folders, as far as owners and modes show it.
 //!
-//! If a push fails for want of a permission, only the server's log has the cause. `status` and `check` run
-//! as other users, whose own attempts prove nothing.
+//! If a push fails for lack of permission, only the server's log has the cause. `status` and `check` run as
+//! other users, whose own attempts prove nothing.
 
 use std::fs::{self, Metadata};
 use std::os::unix::fs::MetadataExt;
@@ -26,7 +26,8 @@ pub struct User {
 }
 
 impl User {
-    /// The user that runs the server of a data directory: by its first process, else the owner of its files.
+    /// Returns the user of the server of a data directory: that of its postmaster, else the owner of its
+    /// files.
     pub fn of_server(data: &Path) -> Option<User> {
         User::of_postmaster(data).or_else(|| {
             let found = fs::metadata(data.join(ControlFile::PATH)).ok()?;
@@ -34,7 +35,7 @@ impl User {
         })
     }
 
-    /// The user that runs this program.
+    /// Returns the user of this process.
     pub fn own() -> User {
         let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
         let groups = rustix::process::getgroups().ok();
@@ -44,7 +45,7 @@ impl User {
 
     fn of_postmaster(data: &Path) -> Option<User> {
         let pid = PostmasterFile::read(data).ok()?.pid?;
-        // The server of a container has process IDs that can be another process's here.
+        // The process ID may be that of a container, and belong to another process here.
         let folder = fs::read_link(format!("/proc/{pid}/cwd")).ok()?;
         if folder != fs::canonicalize(data).ok()? {
             return None;
@@ -52,7 +53,7 @@ impl User {
         User::of_status(&fs::read_to_string(format!("/proc/{pid}/status")).ok()?)
     }
 
-    /// Reads `/proc/PID/status`: the second of its numbers is the effective one.
+    /// Parses `/proc/PID/status`, where the second number of a line is the effective ID.
     fn of_status(status: &str) -> Option<User> {
         let numbers = |name: &str| -> Option<Vec<u32>> {
             let line = status.lines().find_map(|line| line.strip_prefix(name))?;
@@ -62,8 +63,8 @@ impl User {
         Some(User { uid, groups: Some(numbers("Groups:")?), gid })
     }
 
-    /// Whether the user has all of these permissions, as bits of one class. `None` if owner and mode do not
-    /// show it.
+    /// Returns whether the user has all of these permissions, as bits of one class. `None` if owner and mode
+    /// do not decide it.
     fn may(&self, bits: u32, folder: &Path, found: &Metadata) -> Option<bool> {
         if self.uid == 0 {
             return Some(true);
@@ -84,7 +85,7 @@ impl User {
     }
 }
 
-/// Whether an access control list says more than the mode.
+/// Returns whether the folder has an access control list that the mode does not show.
 fn has_access_list(folder: &Path) -> bool {
     let mut none: [u8; 0] = [];
     rustix::fs::getxattr(folder, "system.posix_acl_access", &mut none).is_ok_and(|bytes| bytes > 0)
@@ -102,8 +103,8 @@ pub struct Unwritable {
 const WRITE_AND_SEARCH: u32 = 0o3;
 const SEARCH: u32 = 0o1;
 
-/// Finds a folder of the archive that keeps a server's user from archiving: the folder of the next segment,
-/// of histories, or of backup history files. `queue` has the files that are ready. `None` if the archive is
+/// Finds a folder of the archive that prevents a server's user from archiving: the folder of the next
+/// segment, of histories, or of backup history files. `queue` has the ready files. `None` if the archive is
 /// not in a folder.
 pub fn find_unwritable(archive: &Archive, queue: &[QueuedFile], user: &User) -> Option<Unwritable> {
     let root = archive.encrypted().inner().folder()?;
@@ -125,7 +126,7 @@ pub fn find_unwritable(archive: &Archive, queue: &[QueuedFile], user: &User) -> 
     None
 }
 
-/// The folder of the segment that the server archives next, as a key.
+/// Returns the folder, as a key, of the segment that the server archives next.
 fn next_folder(archive: &Archive, queue: &[QueuedFile]) -> String {
     let ready =
         queue.iter().map(|queued| queued.file).filter(|file| matches!(file, ArchivedFile::Segment(_)));
@@ -138,7 +139,7 @@ fn next_folder(archive: &Archive, queue: &[QueuedFile]) -> String {
     next.and_then(|file| Some(file.key().rsplit_once('/')?.0.to_owned())).unwrap_or_else(|| WAL.to_owned())
 }
 
-/// The deepest folder on the way to a key: those below it are made with the first object in them.
+/// Returns the deepest existing folder on the way to a key; the first object creates those below it.
 fn deepest(root: &Path, key: &Path) -> PathBuf {
     // Prefixes end with a slash.
     let mut ways = key.ancestors().map(|way| root.join(way.components().as_path()));

@@ -1,4 +1,4 @@
-//! The configuration, the archive and its keys.
+//! Checks of the configuration, the archive and its keys.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -26,7 +26,7 @@ use crate::archive::writable::{Unwritable, User, find_unwritable};
 use crate::configuration::{ArchiveSection, FILE};
 use crate::place::Place;
 
-/// The configuration; the archive, if one is named, and where it is.
+/// Checks the configuration. Returns the archive that it names, if any, and the archive's location.
 pub fn configuration(place: &Place) -> (Vec<Check>, Option<(Archive, ArchiveSection)>, String) {
     const NAME: &str = "configuration";
     let check = match place.configuration() {
@@ -56,7 +56,8 @@ pub fn configuration(place: &Place) -> (Vec<Check>, Option<(Archive, ArchiveSect
     }
 }
 
-/// The archive itself; whose it is, if something was archived. What waits in a server's queue or a spool is not missing.
+/// Checks the archive, and the cluster it belongs to once it has WAL. Files in the server's queue or in a
+/// spool do not count as missing.
 pub fn look(
     archive: &Archive,
     section: &ArchiveSection,
@@ -77,7 +78,8 @@ pub fn look(
             checks.push(Check::ok("archive", format!("{location}: nothing was archived yet")));
             None
         }
-        // In a place that has no archive, a probe would make the folders of one, perhaps under the mount point of a file system.
+        // Do not probe a place without an archive: the probe would create folders, perhaps under an unmounted
+        // mount point.
         Err(error) => {
             checks.push(Check::error("archive", &error.into()));
             return (checks, None);
@@ -88,7 +90,7 @@ pub fn look(
         checks.extend(look_at_contents(archive, queue, receiving));
     }
     checks.push(probe_store(archive));
-    // A server that is named has a user of its own.
+    // A server has its own user, so this user's permissions prove nothing.
     if !queue.names_server()
         && let Some(Unwritable { problem, hint }) = find_unwritable(archive, &[], &User::own())
     {
@@ -105,7 +107,7 @@ pub fn look(
     (checks, identity)
 }
 
-/// Whether recovery finds the way from each timeline to the next.
+/// Checks that recovery finds the timeline history files on the way from each timeline to the next.
 fn look_at_histories(archive: &Archive) -> Check {
     const NAME: &str = "timelines";
     match gaps::timelines_without_history(archive) {
@@ -120,7 +122,7 @@ fn look_at_histories(archive: &Archive) -> Check {
     }
 }
 
-/// Whether segments are missing, and what `verify` has found.
+/// Checks for missing segments, and for damage that `verify` has found.
 fn look_at_contents(archive: &Archive, queue: &QueueOptions, receiving: &ReceivingOptions) -> Vec<Check> {
     const SEGMENTS: &str = "segments";
     const VERIFICATION: &str = "verification";
@@ -140,7 +142,7 @@ fn look_at_contents(archive: &Archive, queue: &QueueOptions, receiving: &Receivi
             match (report::missing_by_verify(&holdings), unknown) {
                 (Some(missing), _) => Check::fail(SEGMENTS, missing, None),
                 (None, None) => Check::ok(SEGMENTS, found),
-                // As after each failover: nothing shows that anything is wrong.
+                // Every failover causes this; nothing indicates a problem.
                 (None, Some(unknown)) if holdings.timelines_without_segments.is_empty() => {
                     Check::ok(SEGMENTS, format!("{found} as far as names show: {unknown}"))
                 }
@@ -183,7 +185,7 @@ fn look_at_contents(archive: &Archive, queue: &QueueOptions, receiving: &Receivi
     [Some(segments), Some(verification), unreadable].into_iter().flatten().collect()
 }
 
-/// Whether a file failed to be archived and was not archived since, by the log, if there is one.
+/// Checks the activity log, if there is one, for files that failed and were not archived since.
 pub fn look_at_log(log: &mut ActivityReader, archive: &Archive, section: &ArchiveSection) -> Option<Check> {
     const NAME: &str = "failures";
     let path = section.log.as_ref().filter(|path| path.exists())?;
@@ -199,7 +201,7 @@ pub fn look_at_log(log: &mut ActivityReader, archive: &Archive, section: &Archiv
     })
 }
 
-/// What `walden receive` does, if a spool was named, and whether it archives into this archive.
+/// Checks `walden receive`, if a spool is named, and that it archives into this archive.
 pub fn look_at_receiving(
     receiving: &ReceivingOptions,
     archive: Option<&Archive>,
@@ -214,7 +216,7 @@ pub fn look_at_receiving(
     if let Some(problem) = receiving::problem_of(&status, is_running) {
         return Some(Check::fail(NAME, problem, status.hint));
     }
-    // With an archive in which nothing was archived, nothing can be compared.
+    // Until something is archived, there is nothing to compare with.
     let size = report::segment_size(archive.filter(|_| identity.is_some()));
     let last = match archive.filter(|_| size.is_some()).map(list::newest_segment).transpose() {
         Ok(last) => last.flatten(),

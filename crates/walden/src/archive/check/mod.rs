@@ -1,4 +1,4 @@
-//! `walden archive check`: whether a set-up works from end to end.
+//! `walden archive check`: tests a setup from end to end.
 
 mod archive;
 mod server;
@@ -47,67 +47,68 @@ archive: a clone, or a second one that was promoted to the same timeline.
 Exit status: 0 nothing is wrong (there may be warnings), or nothing is missing any more; 1 something is; 3 with --against, the server \
 or the archive could not be read.";
 
-/// Test a set-up from end to end; or compare the archive with what a server still has in pg_wal, and fill holes
+/// Test a setup from end to end, or compare the archive with a server's pg_wal and fill gaps
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct CheckArgs {
     #[command(flatten)]
     place: Place,
 
-    /// The server's data directory [default: the working directory, if it is one]
+    /// Data directory of the server [default: the working directory, if it is one]
     #[arg(long, visible_alias = "pgdata", value_name = "FOLDER")]
     data: Option<PathBuf>,
 
-    /// A connection to the server: a URL or `host=... user=...`
+    /// Connection to the server: a URL or `host=... user=...`
     #[arg(long, value_name = "DSN")]
     dsn: Option<String>,
 
     #[command(flatten)]
     receiving: ReceivingOptions,
 
-    /// Switch to a new segment on the server, and wait until the one before is in the archive
+    /// Switch to a new segment on the server and wait until the previous one is in the archive
     #[arg(long, requires = "dsn")]
     switch: bool,
 
-    /// Seconds to wait for it
+    /// Seconds to wait for that segment
     #[arg(long, value_name = "N", default_value_t = 60, requires = "switch")]
     wait: u64,
 
-    /// In place of all that, compare the archive with a server of the cluster, as libpq writes it: a connection string or URL
+    /// Instead of the other checks, compare the archive with the pg_wal of a server of the cluster: a libpq
+    /// connection string or URL
     #[arg(long, value_name = "DSN", conflicts_with_all = ["data", "dsn", "spool"])]
     against: Option<String>,
 
-    /// Archive what is missing
+    /// Archive the missing files
     #[arg(long, requires = "against")]
     repair: bool,
 
-    /// How to print it
+    /// Output format
     #[arg(long, value_enum, default_value_t)]
     format: Format,
 }
 
-/// How a check ended.
+/// Result of a check.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Status {
-    /// As it should be.
+    /// Works as expected.
     Ok,
-    /// It works, and there is something to know.
+    /// Works, with something that the administrator should know.
     Warn,
-    /// It does not work.
+    /// Does not work.
     Fail,
 }
 
 /// One check.
 #[derive(Clone, Debug, Serialize)]
 pub struct Check {
-    /// What was looked at.
+    /// Subject of the check.
     pub name: &'static str,
-    /// How it ended.
+    /// Result.
     pub status: Status,
-    /// What was found.
+    /// What the check found.
     pub found: String,
-    /// What to do about it.
+    /// Remedy.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hint: Option<String>,
 }
@@ -125,14 +126,14 @@ impl Check {
         Check { name, status: Status::Fail, found: found.into(), hint }
     }
 
-    /// A failure by an error, with its causes and its hint.
+    /// Returns a failure with the error's causes and hint.
     pub fn error(name: &'static str, error: &anyhow::Error) -> Check {
         let hint = crate::output::hint_of(error).map(str::to_owned);
         Check::fail(name, crate::output::chain_text(error), hint)
     }
 }
 
-/// All checks.
+/// Results of all checks.
 #[derive(Debug, Serialize)]
 struct Report {
     location: String,
@@ -184,7 +185,7 @@ pub fn run(args: &CheckArgs) -> Result<ExitCode> {
         checks.extend(server::look_at_server(dsn, &look));
     }
     if let Some(archive) = opened {
-        // One that does not answer would take the same time once more.
+        // A server that did not answer would cost the same timeout again.
         let answers = !checks.iter().any(|check| check.name == "server" && check.status == Status::Fail);
         let of_server = args.dsn.as_deref().filter(|_| answers).and_then(data_directory::of_server);
         let known = server::data_directory(args.data.as_deref()).into_iter().chain(of_server);
@@ -198,7 +199,7 @@ pub fn run(args: &CheckArgs) -> Result<ExitCode> {
     Ok(if report.failed > 0 { ExitCode::from(FOUND) } else { ExitCode::SUCCESS })
 }
 
-/// What a server's settings and statistics are, for people.
+/// Describes a server's settings and statistics as text.
 pub fn describe_server(
     dsn: &str,
     archive: &Archive,
@@ -206,7 +207,7 @@ pub fn describe_server(
     commands: &[String; 2],
 ) -> String {
     let identity = archive.identity().ok();
-    // What a server archived before this archive was made is elsewhere.
+    // Files archived before this archive existed are elsewhere.
     let expected = identity.map_or(Arrival::Nothing, |_| Arrival::Last);
     let look = Look {
         limits: limits(section),
@@ -221,7 +222,7 @@ pub fn describe_server(
     lines(&server::look_at_server(dsn, &look))
 }
 
-/// How many files may wait, and for how many seconds.
+/// Returns the number of files that may wait, and the seconds that a file may wait.
 fn limits(section: &ArchiveSection) -> (u64, u64) {
     (section.backlog() as u64, section.backlog_seconds())
 }
@@ -239,7 +240,7 @@ fn table(report: &Report, has_server: bool) -> String {
     text
 }
 
-/// A line for each check, and its hint below it.
+/// Writes a line for each check, with its hint below it.
 fn lines(checks: &[Check]) -> String {
     let mut text = String::new();
     let width = checks.iter().map(|check| check.name.len()).max().unwrap_or(0);

@@ -1,4 +1,4 @@
-//! The server's side: its data directory, and what it says over a connection.
+//! Checks of the server: its data directory, and its answers over a connection.
 
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -28,10 +28,10 @@ use crate::archive::report::{self, written_timeline};
 use crate::archive::serve::SOCKET;
 use crate::archive::writable::{Unwritable, User, find_unwritable};
 
-/// Clocks further apart than this make moments of recovery ambiguous.
+/// A larger difference between clocks makes recovery targets given as times ambiguous.
 const CLOCK_TOLERANCE: Duration = Duration::from_secs(2);
 
-/// The data directory that is named, or the working directory if it is one.
+/// Returns the named data directory, or the working directory if it is one.
 pub fn data_directory(named: Option<&Path>) -> Option<PathBuf> {
     match named {
         Some(path) => Some(path.to_owned()),
@@ -39,7 +39,7 @@ pub fn data_directory(named: Option<&Path>) -> Option<PathBuf> {
     }
 }
 
-/// Whose data directory it is, and what waits in it.
+/// Checks which cluster a data directory belongs to, and which files wait in it.
 pub fn look_at_data(data: &Path, look: &Look<'_>) -> Vec<Check> {
     let Look { archive, identity, is_received, .. } = *look;
     let path = data.join("global/pg_control");
@@ -55,7 +55,7 @@ pub fn look_at_data(data: &Path, look: &Look<'_>) -> Vec<Check> {
     let bytes = arrival::segment_size(&data.join("pg_wal")).map(SegmentSize::bytes);
     let size = bytes.zip(identity).map(|(bytes, identity)| compare_segment_size(bytes, identity));
     let is_own = is_ok(&own) && size.as_ref().is_none_or(is_ok);
-    // What is received needs no archive_mode.
+    // WAL from `walden receive` needs no `archive_mode`.
     let arrives = archive.filter(|_| is_own && !is_received).zip(control.ok());
     let arrives = arrives.and_then(|(archive, control)| look_at_arrival(data, archive, &control));
     let files = queue::of_data_directory(data);
@@ -70,7 +70,7 @@ pub fn look_at_data(data: &Path, look: &Look<'_>) -> Vec<Check> {
     [Some(own), size, writable, archiver, names, Some(waiting), arrives].into_iter().flatten().collect()
 }
 
-/// The archiver, if it fails, by a data directory.
+/// Checks the archiver by a data directory. Returns `None` unless it fails.
 fn archiver_of_data(data: &Path, files: &[QueuedFile], look: &Look<'_>) -> Option<Check> {
     let control = ControlFile::of_data_directory(data);
     let is_standby = control.is_some_and(|control| written_timeline(data, &control).is_none());
@@ -84,13 +84,14 @@ fn archiver_of_data(data: &Path, files: &[QueuedFile], look: &Look<'_>) -> Optio
     Some(Check::fail("archiver", format!("{evidence}{cause}"), Some(hint)))
 }
 
-/// An attempt that has no result yet.
+/// Reports an attempt without a result so far.
 fn pending(archiver: FailingArchiver) -> Check {
     let hint = "look again in a minute; see the server's log and its archive_command if the file is still ready then";
     Check::warn("archiver", archiver.evidence, hint)
 }
 
-/// Returns the cause for which the archiver fails with a file, from the activity log or by a search, as text to append; and a remedy.
+/// Returns why the archiver fails with a file, as text to append, and a remedy. The cause is from the
+/// activity log or from a search.
 fn cause_of_failure(file: &str, queue: &QueueOptions, look: &Look<'_>) -> (String, String) {
     let logged = look.log.and_then(|log| log.failure_of(file));
     let logged = logged.map(|failure| Cause { text: failure.message.clone(), hint: failure.hint.clone() });
@@ -105,10 +106,10 @@ fn is_ok(check: &Check) -> bool {
     check.status == Status::Ok
 }
 
-/// Whether what a primary writes gets into the archive, by its files.
+/// Checks by a primary's files that its WAL reaches the archive.
 fn look_at_arrival(data: &Path, archive: &Archive, control: &ControlFile) -> Option<Check> {
     const NAME: &str = "arrival";
-    // A place without an archive was reported.
+    // Another check has reported a place without an archive.
     if !matches!(archive.identity(), Ok(_) | Err(ArchiveError::Empty(_))) {
         return None;
     }
@@ -139,7 +140,7 @@ fn compare_system(name: &'static str, own: u64, identity: Option<&Identity>) -> 
     }
 }
 
-/// The same names stand for other positions in segments of another size.
+/// Compares segment sizes: with another size, the same names denote other WAL positions.
 fn compare_segment_size(own: u64, identity: &Identity) -> Check {
     const NAME: &str = "segment size";
     if own == identity.segment_bytes {
@@ -149,7 +150,7 @@ fn compare_segment_size(own: u64, identity: &Identity) -> Check {
     Check::fail(NAME, found, Some(report::OTHER_SEGMENT_SIZE_HINT.to_owned()))
 }
 
-/// Whether another server has archived under the name of a file that waits; nothing if not.
+/// Finds a waiting file whose name another server has already used in the archive.
 fn names(look: &Look<'_>, queue: &QueueOptions, files: &[QueuedFile]) -> Option<Check> {
     const NAME: &str = "names";
     let archive = look.archive.filter(|_| look.identity.is_some())?;
@@ -159,8 +160,8 @@ fn names(look: &Look<'_>, queue: &QueueOptions, files: &[QueuedFile]) -> Option<
     }
 }
 
-/// Whether the server's user may write into the archive's folders; nothing if it may, or if that is not
-/// known.
+/// Checks whether the server's user may write into the archive's folders. Returns `None` if it may, or if
+/// that cannot be determined.
 fn writable(data: Option<&Path>, files: &[QueuedFile], look: &Look<'_>) -> Option<Check> {
     const NAME: &str = "permissions";
     let (archive, user) = look.archive.zip(User::of_server(data?))?;
@@ -168,7 +169,8 @@ fn writable(data: Option<&Path>, files: &[QueuedFile], look: &Look<'_>) -> Optio
     Some(Check::fail(NAME, problem, Some(hint)))
 }
 
-/// What waits, as `status` has it. Of a server that is not the archive's own, nothing is archived here whatever its names.
+/// Checks the server's queue as `status` does. Files of a foreign cluster count as unarchived whatever their
+/// names.
 fn backlog(files: &[QueuedFile], look: &Look<'_>, is_own: bool) -> Check {
     const NAME: &str = "backlog";
     let archive = look.archive.filter(|_| is_own && look.identity.is_some());
@@ -182,39 +184,40 @@ fn backlog(files: &[QueuedFile], look: &Look<'_>, is_own: bool) -> Check {
     }
 }
 
-/// What has to be in the archive of what the server archives.
+/// Which of the server's files the archive must have.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Arrival {
-    /// Nothing yet.
+    /// None yet.
     Nothing,
-    /// The last file that it archived.
+    /// The last file that the server archived.
     Last,
-    /// The segment that it is told to switch away from, within this time.
+    /// The segment that `pg_switch_wal` completes, within this time.
     Next(Duration),
 }
 
-/// What a server is looked at for.
+/// Context for the checks of a server.
 #[derive(Clone, Copy)]
 pub struct Look<'a> {
-    /// How many files may wait, and for how many seconds.
+    /// Limits of the queue: files, and seconds that a file may wait.
     pub limits: (u64, u64),
-    /// The archive that it should archive into.
+    /// Archive that the server should use.
     pub archive: Option<&'a Archive>,
-    /// Whose that is.
+    /// Identity of that archive.
     pub identity: Option<&'a Identity>,
-    /// The log of what was archived, which was read.
+    /// Activity log, already read.
     pub log: Option<&'a ActivityReader>,
-    /// What has to arrive.
+    /// The file that must arrive.
     pub expected: Arrival,
-    /// `walden receive` archives what it writes, which needs none of its settings for archiving.
+    /// Whether `walden receive` archives the server's WAL; the server's own archiving settings are then
+    /// irrelevant.
     pub is_received: bool,
     /// Whether `walden.toml` has `accept_unknown_versions`.
     pub accepts_unknown_versions: bool,
-    /// `archive_command` and `restore_command`, as postgresql.conf should have them.
+    /// `archive_command` and `restore_command` as postgresql.conf should have them.
     pub commands: &'a [String; 2],
 }
 
-/// What the server says, and whether its WAL arrives.
+/// Checks the server's settings and statistics over a connection, and whether its WAL arrives.
 pub fn look_at_server(dsn: &str, look: &Look<'_>) -> Vec<Check> {
     let Look { archive, identity, is_received, .. } = *look;
     let mut client = match walden_postgres::connection::connect(dsn) {
@@ -229,7 +232,7 @@ pub fn look_at_server(dsn: &str, look: &Look<'_>) -> Vec<Check> {
         is_good
     };
     let mut is_own = add("server", system(&mut client, identity));
-    // Timelines of two clusters have nothing to do with each other.
+    // Timelines of two clusters are unrelated.
     if let Some(archive) = archive.filter(|_| identity.is_some() && is_own) {
         add("timeline", timeline(&mut client, archive));
     }
@@ -238,7 +241,7 @@ pub fn look_at_server(dsn: &str, look: &Look<'_>) -> Vec<Check> {
     }
     add("clock", clock(&mut client));
     let library = setting(&mut client, "archive_library").unwrap_or_default();
-    // The one of the two that the server does not use.
+    // The setting that the server does not use.
     let unused = if library.is_empty() { "archive_library" } else { "archive_command" };
     let is_judged = |name: &str| name != unused && !(is_received && name.starts_with("archive_"));
     for (name, judge) in SETTINGS.iter().filter(|(name, _)| is_judged(name)) {
@@ -248,7 +251,7 @@ pub fn look_at_server(dsn: &str, look: &Look<'_>) -> Vec<Check> {
     if is_own_library(&library) {
         add("archive serve", serve(&mut client, archive));
     }
-    // What else there is to say of a standby does not need the switch.
+    // The other checks of a standby do not need the switch.
     let is_standby = query(&mut client, "SELECT pg_is_in_recovery()").is_ok_and(|row| row.get(0));
     let expected = match look.expected {
         Arrival::Next(_) if is_standby => {
@@ -257,9 +260,10 @@ pub fn look_at_server(dsn: &str, look: &Look<'_>) -> Vec<Check> {
         }
         expected => expected,
     };
-    // An archive in which nothing was archived lacks the server's last file too; a place without one was reported.
+    // An empty archive lacks the server's last file too; another check has reported a place without an
+    // archive.
     let has_archive = |archive: &&Archive| matches!(archive.identity(), Ok(_) | Err(ArchiveError::Empty(_)));
-    // What is received, the server itself may archive elsewhere, or not at all.
+    // The server itself may archive received WAL elsewhere, or not at all.
     let arrived_in = archive.filter(|_| !is_received && is_own).filter(has_archive);
     if !is_received || is_archiving(&mut client).unwrap_or(true) {
         add("archiver", archiver(dsn, &mut client, arrived_in, look, expected));
@@ -302,7 +306,7 @@ fn segment_size(client: &mut Client, identity: &Identity) -> Result<Check> {
     Ok(compare_segment_size(row.get::<_, i64>(0).cast_unsigned(), identity))
 }
 
-/// Whether a primary writes the newest timeline that the archive has.
+/// Checks that a primary writes the newest timeline of the archive.
 fn timeline(client: &mut Client, archive: &Archive) -> Result<Check> {
     const NAME: &str = "timeline";
     // Before the query, because the server may complete a segment in the meantime.
@@ -357,7 +361,7 @@ fn setting(client: &mut Client, name: &str) -> Result<String> {
     Ok(row.get(0))
 }
 
-/// What a setting's value means.
+/// Checks the value of a setting.
 type Judge = fn(&str, &Look<'_>) -> Check;
 
 const SETTINGS: [(&str, Judge); 5] = [
@@ -433,7 +437,7 @@ const SETTINGS: [(&str, Judge); 5] = [
     }),
 ];
 
-/// Whether somebody works for `walden_archive.so`, and into which archive.
+/// Checks that a process listens for `walden_archive.so`, and which archive it uses.
 fn serve(client: &mut Client, archive: Option<&Archive>) -> Result<Check> {
     const NAME: &str = "archive serve";
     let named = |value: String, default: &str| if value.is_empty() { default.to_owned() } else { value };
@@ -458,7 +462,7 @@ fn serve(client: &mut Client, archive: Option<&Archive>) -> Result<Check> {
     })
 }
 
-/// Whether archiving works, and into this archive: the server's command may name another one.
+/// Checks that archiving works and reaches this archive: the server's command may name another one.
 fn archiver(
     dsn: &str,
     client: &mut Client,
@@ -466,7 +470,7 @@ fn archiver(
     look: &Look<'_>,
     expected: Arrival,
 ) -> Result<Check> {
-    // Whether the next file arrives is waited for: it says more than whether the last one has.
+    // If the caller waits for the next file, that file proves more than the last one.
     let arrived_in = archive.filter(|_| expected == Arrival::Last);
     let row = query(
         client,
@@ -501,7 +505,7 @@ fn archiver(
         ));
     }
     let queue = QueueOptions { pgdata: None, dsn: Some(dsn.to_owned()) };
-    // It may fail although the server counts no failure.
+    // The archiver may fail even if the server counts no failures.
     let files = queue::of_server(client)?;
     let uncounted = FailingArchiver::of_server(client, &files)?.filter(|_| !is_failing);
     if let Some(failing) = uncounted {
@@ -537,7 +541,8 @@ fn archiver(
     })
 }
 
-/// Whether the server has archived a segment, as it says. Its mark goes with the segment, at the next checkpoint.
+/// Whether the server has marked a segment as done. It removes the mark together with the segment at a
+/// checkpoint.
 const IS_DONE: &str = r#"
 SELECT EXISTS (SELECT FROM pg_ls_archive_statusdir() WHERE name = $1::text || '.done')
        OR EXISTS (SELECT FROM pg_stat_archiver
@@ -550,7 +555,7 @@ fn is_done(client: &mut Client, name: &str) -> Result<bool> {
     Ok(row.context("the server does not show the marks of its files")?.get(0))
 }
 
-/// Whether the server hands its WAL to anything.
+/// Returns whether the server archives its WAL by any means.
 fn is_archiving(client: &mut Client) -> Result<bool> {
     if setting(client, "archive_mode")? == "off" {
         return Ok(false);
@@ -568,8 +573,8 @@ fn switch_on_standby() -> Check {
     )
 }
 
-/// Switches to a new segment and waits for the one before, until the server says that it is archived, and the archive has it. What is
-/// received arrives whatever the server itself archives.
+/// Switches to a new segment and waits until the server reports the previous one as archived and the archive
+/// has it. For WAL from `walden receive`, the server's own report is not required.
 fn switch(client: &mut Client, archive: &Archive, wait: Duration, is_received: bool) -> Result<Check> {
     if !is_received && !is_archiving(client)? {
         return Ok(Check::fail(
@@ -588,7 +593,7 @@ fn switch(client: &mut Client, archive: &Archive, wait: Duration, is_received: b
         );
         return Ok(Check::fail("switch", found, None));
     }
-    // A switch without anything logged since the last one does nothing.
+    // pg_switch_wal does nothing if no WAL was written since the last switch.
     let row = query(client, "SELECT pg_walfile_name(pg_create_restore_point('walden archive check'))")?;
     let current: String = row.get(0);
     let is_taken = match ArchivedFile::parse(&current) {
@@ -601,7 +606,7 @@ fn switch(client: &mut Client, archive: &Archive, wait: Duration, is_received: b
         return Ok(Check::fail("switch", format!("the server names a segment {name}"), None));
     };
     let location = archive.store().location();
-    // A busy server may have been in another segment when the archive was asked.
+    // On a busy server, WAL may have moved to another segment before the archive was queried.
     if is_taken && current == name {
         return Ok(Check::fail(
             "switch",
@@ -616,7 +621,8 @@ fn switch(client: &mut Client, archive: &Archive, wait: Duration, is_received: b
     let began = Instant::now();
     loop {
         let found = archive.find(file)?;
-        // A file that is archived ahead, or of another content, is in the archive before the server is done with it.
+        // The archive may have a file before the server marks it as done: archived ahead, or with other
+        // content.
         if let Some((object, bytes)) = found
             && (is_received || is_done(client, &name)?)
         {
@@ -625,7 +631,7 @@ fn switch(client: &mut Client, archive: &Archive, wait: Duration, is_received: b
                 format!("{name} arrived after {} ms: {key}, {bytes} bytes", began.elapsed().as_millis());
             return Ok(Check::ok("switch", found));
         }
-        // A mark that was there before the archive was asked once more: the server is done with the file.
+        // If the mark existed before this second query of the archive, the server has finished with the file.
         if !is_received && is_done(client, &name)? && archive.find(file)?.is_none() {
             return Ok(Check::fail(
                 "switch",

@@ -1,4 +1,4 @@
-//! `walden archive get`: what `restore_command` calls.
+//! `walden archive get`: the command for `restore_command`.
 
 mod prefetch;
 mod until;
@@ -31,9 +31,11 @@ use crate::configuration::ArchiveSection;
 use crate::place::Place;
 use crate::terminal::Format;
 
-/// The archive has no such file: PostgreSQL goes on, and ends recovery if it was the last one.
+/// Exit status if the archive lacks the file: PostgreSQL continues, and treats a missing segment as the end
+/// of WAL.
 const NOT_THERE: u8 = 1;
-/// The file cannot be read although it may be there: above 125, so that PostgreSQL stops in place of ending recovery early.
+/// Exit status if the file may exist but cannot be read. Above 125, so that PostgreSQL stops instead of
+/// ending recovery early.
 pub const TROUBLE: u8 = 200;
 
 const EXAMPLES: &str = "\
@@ -51,61 +53,63 @@ Exit status: 0 the file is there; 1 the archive does not have it, and PostgreSQL
 reached); 200 anything else, which makes \
 PostgreSQL stop: an archive that cannot be read, that belongs to another cluster, has segments of another size, or lacks a segment before later ones has not ended.";
 
-/// Get a file back out of the archive
+/// Restore a file from the archive
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct GetArgs {
-    /// The file's name: %f
+    /// File name: %f
     #[arg(value_name = "NAME", required_unless_present = "until", conflicts_with = "until")]
     name: Option<String>,
 
-    /// Where to write it: %p
+    /// Where to write the file: %p
     #[arg(value_name = "PATH", required_unless_present = "until")]
     target: Option<PathBuf>,
 
-    /// In place of one file, all that recovery to this moment reads, such as 2026-11-20 10:00 (local unless with zone);
-    /// as `walden archive export --until`
+    /// Instead of one file, restore all files that recovery to this time reads, such as 2026-11-20 10:00
+    /// (local time unless it has a zone); same as `walden archive export --until`
     #[arg(long, value_name = "TIME", value_parser = Moment::parse, requires = "output")]
     until: Option<Moment>,
 
-    /// With --until: the folder to write files into
+    /// With --until: output folder
     #[arg(short, long, value_name = "DIR", requires = "until")]
     output: Option<PathBuf>,
 
-    /// With --until: recovery starts from this base backup (its folder or tar file, backup_label, backup_manifest, or the
-    /// name of a backup history file in the archive)
+    /// With --until: base backup from which recovery starts (its folder or tar file, backup_label,
+    /// backup_manifest, or the name of a backup history file in the archive)
     #[arg(long, value_name = "BACKUP", requires = "until", conflicts_with = "from")]
     base: Option<PathBuf>,
 
-    /// With --until: recovery starts with this segment, or at this LSN
+    /// With --until: first segment of recovery, or an LSN in it
     #[arg(long, value_name = "SEGMENT|LSN", requires = "until", value_parser = parse_position)]
     from: Option<Position>,
 
-    /// With --until: follow the log that ends on this timeline [default: the newest]
+    /// With --until: follow this timeline and its ancestors [default: the newest]
     #[arg(long, value_name = "N", requires = "until", value_parser = clap::value_parser!(u32).range(1..))]
     timeline: Option<Timeline>,
 
-    /// With --until: how to print the outcome
+    /// With --until: output format
     #[arg(long, value_enum, default_value_t, requires = "until")]
     format: Format,
 
     #[command(flatten)]
     place: Place,
 
-    /// Where walden receive keeps what is not archived yet (its --spool), for what the archive does not have; of the last segment,
-    /// what was received of it
+    /// Folder of walden receive (its --spool), for files that are not in the archive yet, including the
+    /// received part of the last segment
     #[arg(long, value_name = "DIR", conflicts_with = "until")]
     spool: Option<PathBuf>,
 
-    /// Treat a missing segment as the end of the log even if later ones are archived; recovery then ends before the gap
+    /// Treat a missing segment as the end of WAL even if later ones are archived; recovery then ends before
+    /// the gap
     #[arg(long, conflicts_with = "until")]
     ignore_gaps: bool,
 
-    /// Segments that are fetched ahead at most, 0 for none [default: 16]
+    /// Maximum number of segments to prefetch, 0 for none [default: 16]
     #[arg(long, value_name = "N")]
     prefetch: Option<usize>,
 
-    /// For the server of a drill: keep tablespaces that a segment creates within the data directory, with notes in this folder
+    /// For a drill's server: keep tablespaces that a segment creates inside the data directory, with notes in
+    /// this folder
     #[arg(long, value_name = "DIR", hide = true, conflicts_with_all = ["until", "spool"])]
     redirect_tablespaces: Option<PathBuf>,
 
@@ -115,12 +119,12 @@ pub struct GetArgs {
 
 /// Runs `walden archive get`.
 pub fn run(args: &GetArgs) -> ExitCode {
-    // A panic's exit status, 101, would say that the archive does not have the file.
+    // A panic's exit status, 101, would mean that the archive lacks the file.
     std::panic::catch_unwind(AssertUnwindSafe(|| {
         match (&args.until, &args.output, &args.name, &args.target) {
             (Some(moment), Some(output), ..) => get_until(args, moment, output),
             (_, _, Some(name), Some(target)) => get_and_log(args, name, target),
-            // The definition of the arguments leaves nothing else.
+            // Unreachable: the argument parser requires one of the two forms.
             _ => ExitCode::from(TROUBLE),
         }
     }))
@@ -134,7 +138,7 @@ fn get_and_log(args: &GetArgs, name: &str, target: &Path) -> ExitCode {
         .or_else(|error| get_from_spool(args, name, target, error))
         .or_else(|error| expect_end(args, target, error))
         .and_then(|()| redirect_tablespaces(args, name, target));
-    // Without a configuration that can be read, the options alone say where messages go.
+    // If the configuration cannot be read, only the options decide where messages go.
     let section = args.place.configuration().map(|(section, _)| section).unwrap_or_default();
     let log = Log::new(&args.log, &section);
     let hint = result.as_ref().err().and_then(hint_of);
@@ -154,8 +158,8 @@ fn get_and_log(args: &GetArgs, name: &str, target: &Path) -> ExitCode {
     ExitCode::from(TROUBLE)
 }
 
-/// Reports a segment that is missing in the middle of the log, unless the server can get it elsewhere: a standby continues by streaming, and
-/// PostgreSQL reads the copy in its `pg_wal` if there is one.
+/// Reports a segment that is missing before the end of WAL, unless the server can get it elsewhere: a standby
+/// continues by streaming, and PostgreSQL reads the copy in its `pg_wal` if there is one.
 fn expect_end(args: &GetArgs, target: &Path, error: anyhow::Error) -> Result<()> {
     let Some(segment) = missing_segment(&error) else { return Err(error) };
     if may_end_at_gap(args, segment, target) {
@@ -165,7 +169,7 @@ fn expect_end(args: &GetArgs, target: &Path, error: anyhow::Error) -> Result<()>
     Ok(get::report_gap(&archive, segment, target)?)
 }
 
-/// Whether recovery may stop reading the archive before a gap.
+/// Returns whether recovery may stop reading the archive before a gap.
 fn may_end_at_gap(args: &GetArgs, segment: SegmentName, target: &Path) -> bool {
     args.ignore_gaps || target.with_file_name(segment.to_string()).exists() || serves_standby(target)
 }
@@ -177,7 +181,7 @@ fn get_begun(args: &GetArgs, target: &Path, error: anyhow::Error) -> Result<()> 
     Ok(get::get_begun(&archive, segment, target, may_end_at_gap(args, segment, target))?)
 }
 
-/// The segment that the archive does not have.
+/// Returns the segment that the archive lacks.
 fn missing_segment(error: &anyhow::Error) -> Option<SegmentName> {
     let Some(GetError::NotThere { name, .. }) = error.downcast_ref::<GetError>() else { return None };
     match ArchivedFile::parse(name) {
@@ -186,7 +190,7 @@ fn missing_segment(error: &anyhow::Error) -> Option<SegmentName> {
     }
 }
 
-/// Whether the server that asks for a file is a standby, which does not promote at the end of the archive.
+/// Returns whether the requesting server is a standby, which does not promote at the end of the archive.
 fn serves_standby(target: &Path) -> bool {
     asking_server(target).is_some_and(|server| {
         // `global/pg_control` in the data directory.
@@ -198,7 +202,7 @@ fn serves_standby(target: &Path) -> bool {
     })
 }
 
-/// What the user can do about it.
+/// Returns the remedy for an error.
 fn hint_of(error: &anyhow::Error) -> Option<&'static str> {
     use io::ErrorKind::{QuotaExceeded, StorageFull};
     let is_full = |error: &io::Error| [StorageFull, QuotaExceeded].contains(&error.kind());
@@ -209,7 +213,7 @@ fn hint_of(error: &anyhow::Error) -> Option<&'static str> {
     of_archive.or(of_spool).or(of_drill).or(is_full.then_some(FULL_HINT))
 }
 
-/// Rewrites a segment for a drill's server, which must not see it otherwise.
+/// Rewrites a segment before a drill's server can see it.
 fn redirect_tablespaces(args: &GetArgs, name: &str, target: &Path) -> Result<()> {
     let (Some(notes), Some(ArchivedFile::Segment(segment))) =
         (&args.redirect_tablespaces, ArchivedFile::parse(name))
@@ -223,12 +227,12 @@ fn redirect_tablespaces(args: &GetArgs, name: &str, target: &Path) -> Result<()>
     Ok(redirected?)
 }
 
-/// What to do where the server's own file system has no room for a file.
+/// Remedy if the server's file system is full.
 const FULL_HINT: &str = "make room in the file system of the file, which for a server is that of pg_wal; a recovery that has stopped goes on when the server is started again";
 
-/// What the archive does not have, of the log that was received last.
+/// Restores a file that the archive lacks from the files that `walden receive` received last.
 fn get_from_spool(args: &GetArgs, name: &str, target: &Path, error: anyhow::Error) -> Result<()> {
-    // A history may lie there alone.
+    // The spool may have a history file without segments.
     let is_missing = matches!(
         error.downcast_ref::<GetError>(),
         Some(GetError::NotThere { .. } | GetError::NoHistory { .. })
@@ -240,7 +244,7 @@ fn get_from_spool(args: &GetArgs, name: &str, target: &Path, error: anyhow::Erro
     let archived = || archive.histories().map_err(io::Error::other);
     match copy_out(spool, file, target, &known_of(&archive, target), archived) {
         Ok(true) => Ok(()),
-        // It may have been archived, and left the spool, since the archive was asked.
+        // The file may have been archived and removed from the spool since the archive was queried.
         Ok(false) => get_from_archive(args, name, target),
         Err(source) => {
             Err(anyhow::Error::new(source).context(format!("cannot get {name} from {}", spool.display())))
@@ -248,7 +252,7 @@ fn get_from_spool(args: &GetArgs, name: &str, target: &Path, error: anyhow::Erro
     }
 }
 
-/// The cluster that a file of the spool has to be of: the archive's, and that of the server that asks.
+/// Returns the clusters that a spool's file must belong to: the archive's, and the requesting server's.
 fn known_of(archive: &Archive, target: &Path) -> Known {
     let identity = archive.identity().ok();
     let of_archive = identity.and_then(|identity| {
@@ -263,7 +267,7 @@ fn known_of(archive: &Archive, target: &Path) -> Known {
     }
 }
 
-/// From where it was fetched ahead, or from the archive itself.
+/// Restores a file from the prefetched segments, or from the archive.
 fn get_from_archive(args: &GetArgs, name: &str, target: &Path) -> Result<()> {
     let (archive, section) = args.place.open()?;
     let Some(file) = ArchivedFile::parse(name) else {
@@ -273,12 +277,13 @@ fn get_from_archive(args: &GetArgs, name: &str, target: &Path) -> Result<()> {
     let ahead = args.prefetch.or(section.prefetch).unwrap_or(PrefetchOptions::default().segments);
     let folder = target.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let spool = Spool::new(folder, &archive);
-    // By hand, a segment is asked for alone.
+    // A user requests a single segment; only a server continues with the next one.
     let ahead = if spool.is_of_a_server() { ahead } else { 0 };
     let ArchivedFile::Segment(segment) = file else {
         expect_own_archive(&archive, file, target)?;
-        // The last file that a server asks for when recovery has ended is a history (`writeTimeLineHistory` in `timeline.c`). If recovery
-        // was paused before, the process that fetched ahead is gone; another one removes what it has left.
+        // The last file that a server requests at the end of recovery is a history (`writeTimeLineHistory` in
+        // `timeline.c`). If recovery was paused before, the prefetch process has ended; a new one removes its
+        // remaining files.
         if ahead > 0 && spool.is_left_over() {
             start_prefetch(args, &archive, &spool, folder, ahead);
         }
@@ -288,27 +293,27 @@ fn get_from_archive(args: &GetArgs, name: &str, target: &Path) -> Result<()> {
     };
     let is_ahead = ahead > 0 && spool.is_ahead(segment);
     let note = || {
-        // Fetching ahead is for speed alone: whatever keeps it from working must not keep recovery from going on.
+        // Prefetching only improves speed: its failure must not stop recovery.
         if ahead > 0 && spool.note(segment).is_ok() {
             start_prefetch(args, &archive, &spool, folder, ahead);
         }
     };
     if is_ahead {
-        // Before the segment is taken, so that it is not fetched again.
+        // Noted before the segment is taken, so that it is not fetched again.
         note();
         if spool.take(segment, target).unwrap_or(false) {
             return Ok(());
         }
     }
     expect_own_archive(&archive, file, target)?;
-    // What comes next is fetched meanwhile; of a file that is not there, nothing does.
+    // Meanwhile, prefetch the following segments; a missing file has none.
     let got = get::get_after(&archive, file, target, || {
         if !is_ahead {
             note();
         }
     });
     match got {
-        // What lies ready for later may take the space.
+        // Prefetched segments may occupy the space.
         Err(error) if ahead > 0 && error.is_full() && spool.give_way().is_ok() => {
             get::get(&archive, file, target)?;
         }
@@ -318,8 +323,9 @@ fn get_from_archive(args: &GetArgs, name: &str, target: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Warns of an archive that does not say whose it is. Files whose objects are whole are handed over all the same where nobody recovers by
-/// them, which is outside of a data directory: elsewhere, [`expect_own_archive`] has ended it.
+/// Warns that the archive does not identify its cluster. Outside a data directory, where no server recovers
+/// from the file, files from intact objects are still written; in a data directory, [`expect_own_archive`]
+/// has already failed.
 fn tell_of_lost_identity(args: &GetArgs, archive: &Archive, section: &ArchiveSection) {
     if let Err(error @ (ArchiveError::Identity { .. } | ArchiveError::Missing(_))) = archive.identity() {
         let hint = error.hint().map(|hint| format!("; {hint}")).unwrap_or_default();
@@ -342,7 +348,7 @@ mod tests {
         };
         for kind in [io::ErrorKind::StorageFull, io::ErrorKind::QuotaExceeded] {
             assert_eq!(write(kind), Some(FULL_HINT));
-            // Of what was received and is not archived yet.
+            // For a received file that is not archived yet.
             let error = anyhow::Error::new(io::Error::from(kind)).context("cannot get it from the spool");
             assert_eq!(hint_of(&error), Some(FULL_HINT));
         }

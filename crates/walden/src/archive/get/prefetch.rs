@@ -1,4 +1,4 @@
-//! The process that fetches ahead of recovery, as `walden archive prefetch`.
+//! `walden archive prefetch`: the process that fetches segments ahead of recovery.
 
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -18,24 +18,24 @@ use crate::archive::log::{Entry, Log, LogOptions};
 use crate::archive::push::complain;
 use crate::place::Place;
 
-/// Fetching ahead has failed, in whatever way: no status but this one and 0 will do.
+/// Exit status of any failure. The process must exit only with this status or 0.
 ///
-/// The process outlives `restore_command`, and process 1 becomes its parent: in a container that may be the postmaster. To that, any
-/// other status of a child that it does not know, or a signal that has ended it, is a backend that crashed, for which it ends all
-/// others (`CleanupBackend` in `postmaster.c`).
+/// The process outlives `restore_command`, and process 1 becomes its parent. In a container, process 1 may be
+/// the postmaster, which treats any other status, or death by a signal, of an unknown child as a crashed
+/// backend and terminates all others (`CleanupBackend` in `postmaster.c`).
 pub const PREFETCH_FAILED: u8 = 1;
 
-/// Fetch ahead of recovery (started by `walden archive get`)
+/// Fetch segments ahead of recovery (started by `walden archive get`)
 #[derive(Args, Debug)]
 pub struct PrefetchArgs {
-    /// The folder beside which segments are kept
+    /// Folder next to which prefetched segments are stored
     #[arg(value_name = "FOLDER")]
     folder: PathBuf,
 
     #[command(flatten)]
     place: Place,
 
-    /// Segments that lie ready at most
+    /// Maximum number of prefetched segments
     #[arg(long, value_name = "N", default_value_t = 16)]
     segments: usize,
 
@@ -47,10 +47,10 @@ pub struct PrefetchArgs {
     log: LogOptions,
 }
 
-/// Starts the process that fetches ahead, unless it runs.
+/// Starts the prefetch process unless it is running.
 pub fn start_prefetch(args: &GetArgs, archive: &Archive, spool: &Spool, folder: &Path, ahead: usize) {
     match spool.lock() {
-        // Let go, for the process to take it.
+        // Released so that the process can acquire it.
         Ok(Some(lock)) => drop(lock),
         _ => return,
     }
@@ -69,15 +69,16 @@ pub fn start_prefetch(args: &GetArgs, archive: &Archive, spool: &Spool, folder: 
     }
     command.arg(folder);
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-    // A group of its own: the server's shutdown waits for restore_command and not for this.
+    // A separate process group: a server's shutdown waits for restore_command, but must not wait for this
+    // process.
     let _ = command.process_group(0).spawn();
 }
 
 /// Runs `walden archive prefetch`.
 pub fn run_prefetch(args: &PrefetchArgs) -> ExitCode {
-    // What it leaves in the spool, the next one uses or removes.
+    // The next prefetch process uses or removes the files left in the spool.
     signals::exit_with(0, PREFETCH_FAILED);
-    // Without a configuration that can be read, the options alone say where messages go.
+    // If the configuration cannot be read, only the options decide where messages go.
     let section = args.place.configuration().map(|(section, _)| section).unwrap_or_default();
     let log = Arc::new(Log::new(&args.log, &section));
     end_well_at_panics(log.clone());
@@ -106,7 +107,7 @@ fn log_prefetch_failure(log: &Log, error: &anyhow::Error, began: Instant) {
     }
 }
 
-/// Has a panic of any thread end the process so.
+/// Makes a panic in any thread end the process with [`PREFETCH_FAILED`].
 fn end_well_at_panics(log: Arc<Log>) {
     let began = Instant::now();
     std::panic::set_hook(Box::new(move |panic| {

@@ -1,4 +1,5 @@
-//! `walden archive get --until`: all that recovery to a moment reads, as `walden archive export --until` writes it.
+//! `walden archive get --until`: writes all files that recovery to a time reads, as `walden archive export
+//! --until` does.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -10,7 +11,7 @@ use crate::archive::export::{self, ExportArgs, START_NEEDED};
 /// Runs `walden archive get --until`.
 pub fn get_until(args: &GetArgs, moment: &Moment, output: &Path) -> ExitCode {
     if args.base.is_none() && args.from.is_none() {
-        // Wrong usage as any other of get: of export, it would have another status.
+        // Wrong usage has the exit status of get, not that of export.
         crate::output::tell(&format!("error: {START_NEEDED}"));
         return ExitCode::from(TROUBLE);
     }
@@ -25,7 +26,7 @@ pub fn get_until(args: &GetArgs, moment: &Moment, output: &Path) -> ExitCode {
         threads: None,
         format: args.format,
     };
-    // With the statuses of get: 1 says that the archive does not have it, and trouble is above 125.
+    // Exit statuses of get: 1 if the archive lacks a file, above 125 for other errors.
     export::run(&request).unwrap_or_else(|error| {
         crate::output::report(&error);
         ExitCode::from(TROUBLE)
