@@ -1,4 +1,4 @@
-//! An archive: a store with the log of one cluster in it.
+//! An archive: a store with the WAL of one cluster.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -18,22 +18,22 @@ use crate::stored::documents;
 use crate::stored::name::{ArchivedFile, HISTORY, IDENTITY, Object, WAL, log_prefix};
 use crate::stored::object::{self, ObjectError};
 
-/// What stands for the hash of a file that is archived encrypted, where no private key opens it.
+/// Placeholder for the hash of an encrypted file that no private key decrypts.
 const UNKNOWN_HASH: &str = "unknown without a private key";
 
-/// The version of the archive's layout.
+/// Version of the archive's layout.
 pub const LAYOUT_VERSION: u32 = 1;
 
-/// Which cluster's archive it is; the content of `archive.json`.
+/// Identity of the archive's cluster; the content of `archive.json`.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Identity {
-    /// The layout's version.
+    /// Layout version.
     pub walden_archive: u32,
-    /// The cluster's system identifier, as text: JSON numbers are not exact at this size.
+    /// System identifier of the cluster, as text: JSON numbers are not exact at this size.
     pub system_identifier: String,
-    /// Bytes of its segments.
+    /// Segment size in bytes.
     pub segment_bytes: u64,
-    /// How its objects are encrypted, if they are.
+    /// Encryption of the objects, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub encryption: Option<Encryption>,
 }
@@ -86,21 +86,21 @@ pub enum ArchiveError {
     /// An object cannot be decoded or encoded.
     #[error(transparent)]
     Object(#[from] ObjectError),
-    /// There is no archive at the place.
+    /// The location has no archive.
     #[error("cannot find an archive in {0}: expected {IDENTITY} there, found none")]
     Missing(String),
-    /// The archive was made, and has nothing in it that says whose it is.
+    /// The archive was created, but does not belong to a cluster yet.
     #[error("nothing was archived yet in {0}")]
     Empty(String),
-    /// It has no segments where some are wanted.
+    /// The archive lacks the requested segments.
     #[error(
         "cannot find segments in {location}: expected some along timeline {timeline} in the range, found none{}",
         .extent.map_or_else(String::new, |extent| format!("; the archive has {extent}"))
     )]
     NoSegments {
-        /// Where the archive is.
+        /// Location of the archive.
         location: String,
-        /// The timeline that was followed.
+        /// Timeline that was followed.
         timeline: Timeline,
         /// The extent of the archive along that timeline.
         extent: Option<Extent>,
@@ -108,85 +108,86 @@ pub enum ArchiveError {
     /// `archive.json` cannot be read.
     #[error("cannot read {IDENTITY} in {location}: {problem}")]
     Identity {
-        /// Where the archive is.
+        /// Location of the archive.
         location: String,
-        /// What is wrong.
+        /// Problem.
         problem: String,
     },
-    /// The file is another cluster's.
+    /// The file belongs to another cluster.
     #[error(
         "another cluster's archive is in {location}: expected system identifier {expected}, found {found} in the file"
     )]
     OtherCluster {
-        /// Where the archive is.
+        /// Location of the archive.
         location: String,
-        /// The archive's system identifier.
+        /// System identifier of the archive.
         expected: String,
-        /// The file's.
+        /// System identifier of the file.
         found: String,
     },
-    /// The segments of a file, server or base backup have another size than the archive's.
+    /// A file, server or base backup has another segment size than the archive.
     #[error(
         "the archive in {location} has segments of another size: expected {} MB, as there, found {} MB", expected >> 20, found >> 20
     )]
     OtherSegmentSize {
-        /// Where the archive is.
+        /// Location of the archive.
         location: String,
-        /// Bytes of the archive's segments.
+        /// Segment size of the archive in bytes.
         expected: u64,
-        /// Bytes of the others.
+        /// The other segment size in bytes.
         found: u64,
     },
-    /// The name is archived already, in an object that cannot be compared with.
+    /// The name is archived already, in an object that cannot be read for comparison.
     #[error("{name} is archived already, in an object that cannot be read")]
     DamagedBefore {
-        /// The archived file's name.
+        /// Name of the archived file.
         name: String,
-        /// What is wrong with the object.
+        /// Problem with the object.
         #[source]
         source: Box<ArchiveError>,
     },
-    /// The name has another content already.
+    /// The name is archived already with other content.
     #[error(
         "{name} is archived already with other content in {location}: BLAKE3 {} there, {offered} in the file offered now",
         archived.as_deref().unwrap_or(UNKNOWN_HASH)
     )]
     Conflict {
-        /// The archived file's name.
+        /// Name of the archived file.
         name: String,
-        /// Where the archive is.
+        /// Location of the archive.
         location: String,
-        /// The hash of what is archived; nothing if it is encrypted, and no private key opens it.
+        /// Hash of the archived content; `None` if it is encrypted and no private key decrypts it.
         archived: Option<String>,
-        /// The hash of what was offered.
+        /// Hash of the offered content.
         offered: String,
     },
-    /// The name has another content already, and the offered file starts with what `pg_resetwal` wrote.
+    /// The name is archived already with other content, and the offered file starts where `pg_resetwal`
+    /// restarted the WAL.
     #[error(
         "{name} starts with the shutdown checkpoint without a previous record (xl_prev 0/00000000), at {at}, with which pg_resetwal starts the WAL again"
     )]
     Reset {
-        /// The archived file's name.
+        /// Name of the archived file.
         name: String,
-        /// Where the checkpoint is.
+        /// LSN of the checkpoint.
         at: Lsn,
-        /// The conflict with the archived file.
+        /// Conflict with the archived file.
         #[source]
         conflict: Box<ArchiveError>,
     },
-    /// The name has another content already, whose damage was accepted when it was archived.
+    /// The name is archived already with other content, which was archived despite damage.
     #[error("{name} was archived although it is damaged")]
     DamageAccepted {
-        /// The archived file's name.
+        /// Name of the archived file.
         name: String,
-        /// The conflict with it.
+        /// Conflict with the archived file.
         #[source]
         conflict: Box<ArchiveError>,
     },
 }
 
 impl ArchiveError {
-    /// The cause in a word, for logs and metrics.
+    /// Returns the machine-readable cause, for logs and metrics.
     pub fn cause(&self) -> &'static str {
         if let Some(error) = self.store_error() {
             return error.cause.word();
@@ -206,8 +207,7 @@ impl ArchiveError {
         }
     }
 
-    /// Names `pg_resetwal` as the cause of a conflict if the offered file starts where it started the WAL
-    /// again.
+    /// Names `pg_resetwal` as the cause of a conflict if the offered file starts where it restarted the WAL.
     pub(crate) fn with_reset(self, file: ArchivedFile, offered: &Checked) -> ArchiveError {
         let reset_at = offered.contents.as_ref().and_then(Contents::reset_at);
         match (self, reset_at) {
@@ -218,7 +218,7 @@ impl ArchiveError {
         }
     }
 
-    /// The store's error, if the store is what failed, also while an object was decoded.
+    /// Returns the store's error if the store failed, including while an object was decoded.
     pub fn store_error(&self) -> Option<&StoreError> {
         match self {
             ArchiveError::Store(error) => Some(error),
@@ -227,18 +227,18 @@ impl ArchiveError {
         }
     }
 
-    /// Whether an object was asked for that is not there: what it held may be in another one by now.
+    /// Returns whether a requested object is missing; another object may have its content by now.
     pub fn is_not_found(&self) -> bool {
         self.store_error().is_some_and(|error| error.cause == Cause::NotFound)
     }
 
-    /// Whether the archive is encrypted, and the keys that are asked for are not there.
+    /// Returns whether the archive is encrypted and its keys are missing.
     pub(crate) fn is_for_want_of_keys(&self) -> bool {
         self.store_error().is_some_and(|error| error.cause == Cause::KeysMissing)
     }
 
-    /// Whether an object is not as it was stored, and the store did give it; or is encrypted so that nobody can read it, with whatever
-    /// private key.
+    /// Returns whether the store delivered an object that differs from the stored one, or that no private key
+    /// can decrypt.
     pub fn is_damage(&self) -> bool {
         match (self.store_error(), self) {
             (Some(error), _) => {
@@ -249,13 +249,13 @@ impl ArchiveError {
         }
     }
 
-    /// Whether keys are what an object cannot be read for, and not its bytes.
+    /// Returns whether an object is unreadable because of keys, not because of its bytes.
     fn is_of_keys(&self) -> bool {
         let cause = self.store_error().map(|error| error.cause);
         matches!(cause, Some(Cause::ForeignKey | Cause::KeysDamaged))
     }
 
-    /// What the user can do about it.
+    /// Returns the remedy.
     pub fn hint(&self) -> Option<&'static str> {
         if let Some(error) = self.store_error() {
             return error.hint();
@@ -299,7 +299,7 @@ impl ArchiveError {
     }
 }
 
-/// The log of one cluster in a store. Clones share the store.
+/// The WAL of one cluster in a store. Clones share the store.
 #[derive(Clone)]
 pub struct Archive {
     store: Arc<Encrypted>,
@@ -307,77 +307,82 @@ pub struct Archive {
 }
 
 impl Archive {
-    /// Uses what is in a store, which is looked at when it is needed.
+    /// Opens an archive in a store without reading anything yet.
     pub fn new(store: Box<dyn Store>) -> Archive {
         Archive::with_keys(store, KeyOptions::default())
     }
 
-    /// Uses what is in a store, encrypted or not.
+    /// Opens an archive, encrypted or not, in a store.
     pub fn with_keys(store: Box<dyn Store>, keys: KeyOptions) -> Archive {
         Archive { store: Arc::new(Encrypted::new(store, keys)), identity: OnceLock::new() }
     }
 
-    /// The same archive as if it were opened now: what it said of itself is asked again, as the place may have been unmounted or
-    /// replaced since.
+    /// Returns the same archive as if it were opened now, without its cached identity: the location may have
+    /// been unmounted or replaced.
     pub fn afresh(&self) -> Archive {
         Archive { store: Arc::new(self.store.afresh()), identity: OnceLock::new() }
     }
 
-    /// The same archive, as one that was encrypted to this recipient from its beginning: for one that has lost its `archive.json`.
+    /// Returns the same archive, treated as encrypted to `recipient` since its creation: for an archive that
+    /// has lost its `archive.json`.
     pub(crate) fn encrypted_to(&self, recipient: &str) -> Result<Archive, ArchiveError> {
         Ok(Archive { store: Arc::new(self.store.encrypted_to(recipient)?), identity: OnceLock::new() })
     }
 
-    /// The store, with objects as they were before encryption.
+    /// Returns the store with decrypted objects.
     pub fn store(&self) -> &dyn Store {
         &*self.store
     }
 
-    /// The name that an object has in the store, for people: that of an encrypted one is longer than its key.
+    /// Returns an object's name in the store, for messages: an encrypted object has a longer name than its
+    /// key.
     pub fn stored_name(&self, key: &str) -> String {
         self.store.stored_name(key)
     }
 
-    /// The store and its keys.
+    /// Returns the store and its keys.
     pub fn encrypted(&self) -> &Encrypted {
         &self.store
     }
 
-    /// Makes sure that objects can be read before many of them are: an encrypted archive needs the private key of a user.
+    /// Checks that objects can be read before many are requested: an encrypted archive needs a user's private
+    /// key.
     ///
     /// # Errors
-    /// [`Cause::Locked`] and [`Cause::WrongIdentity`], and the store's.
+    /// [`Cause::Locked`] and [`Cause::WrongIdentity`], and errors of the store.
     pub fn unlock(&self) -> Result<(), ArchiveError> {
         Ok(self.store.unlock()?)
     }
 
-    /// The name of what lies beside a server's segments for this archive: the prefix, and a hash of the archive's place.
+    /// Returns the name of this archive's file next to a server's segments: the prefix, and a hash of the
+    /// location.
     pub(crate) fn name_beside_segments(&self, prefix: &str) -> String {
         let place = blake3::hash(self.store.location().as_bytes());
         format!("{prefix}{}", &place.to_hex()[..16])
     }
 
-    /// The store, for what outlives a borrow of the archive.
+    /// Returns the store, for users that outlive a borrow of the archive.
     pub fn shared_store(&self) -> Arc<dyn Store> {
         self.store.clone()
     }
 
-    /// Makes an archive of a place that has none: from then on a cluster can claim it.
+    /// Creates an archive, which a cluster can then claim.
     ///
-    /// Only commands that people give do this: `init` and `import`. What archives on its own cannot tell a new archive from one whose file
-    /// system is not mounted, and would acknowledge segments that disappear under the mount point.
+    /// Only commands given by a user do this: `init` and `import`. A process that archives on its own cannot
+    /// distinguish a new archive from an unmounted file system, and would acknowledge segments that disappear
+    /// under the mount point.
     ///
     /// # Errors
-    /// The store's.
+    /// Errors of the store.
     pub fn found(&self) -> Result<(), ArchiveError> {
         Ok(documents::store(&*self.store)?)
     }
 
-    /// Makes an archive that was founded a cluster's, or confirms that it is.
+    /// Assigns a new archive to a cluster, or confirms that it belongs to it.
     ///
     /// # Errors
-    /// [`ArchiveError::Missing`] in a place that has no archive, [`ArchiveError::OtherCluster`],
-    /// [`ArchiveError::OtherSegmentSize`], and the store's.
+    /// [`ArchiveError::Missing`] if the location has no archive, [`ArchiveError::OtherCluster`],
+    /// [`ArchiveError::OtherSegmentSize`], and errors of the store.
     pub fn claim(&self, system_id: u64, segment_size: SegmentSize) -> Result<(), ArchiveError> {
         let own = Identity::of(system_id, segment_size);
         let identity = match self.identity() {
@@ -385,7 +390,8 @@ impl Archive {
                 let encryption = self.store.recipient()?.map(|recipient| Encryption { recipient });
                 let own = Identity { encryption, ..own.clone() };
                 let json = serde_json::to_vec_pretty(&own).unwrap_or_default();
-                // Before the object that makes it an archive: afterwards nobody would notice that they are missing.
+                // Written before the object that makes this an archive; afterwards, their absence would go
+                // unnoticed.
                 documents::store(&*self.store)?;
                 match self.store.create(IDENTITY, &json)? {
                     Created::New => own,
@@ -397,10 +403,10 @@ impl Archive {
         self.compare_identity(&identity, system_id, segment_size)
     }
 
-    /// Confirms that the archive is a cluster's with segments of this size, or no cluster's yet.
+    /// Confirms that the archive belongs to a cluster with segments of this size, or to no cluster yet.
     ///
     /// # Errors
-    /// As [`Archive::claim`].
+    /// Same as [`Archive::claim`].
     pub fn expect_segments_of(&self, system_id: u64, segment_size: SegmentSize) -> Result<(), ArchiveError> {
         match self.identity() {
             Err(ArchiveError::Empty(_)) => Ok(()),
@@ -411,7 +417,7 @@ impl Archive {
     /// Confirms that the archive has segments of this size, or none yet.
     ///
     /// # Errors
-    /// [`ArchiveError::OtherSegmentSize`], and the store's.
+    /// [`ArchiveError::OtherSegmentSize`], and errors of the store.
     pub fn expect_segment_bytes(&self, found: u64) -> Result<(), ArchiveError> {
         match self.identity() {
             Err(ArchiveError::Empty(_)) => Ok(()),
@@ -437,10 +443,10 @@ impl Archive {
         Err(ArchiveError::OtherSegmentSize { location: self.store.location().to_owned(), expected, found })
     }
 
-    /// Confirms that the archive is a cluster's, or no cluster's yet.
+    /// Confirms that the archive belongs to a cluster, or to none yet.
     ///
     /// # Errors
-    /// [`ArchiveError::OtherCluster`], and the store's.
+    /// [`ArchiveError::OtherCluster`], and errors of the store.
     pub fn expect_cluster(&self, system_id: u64) -> Result<(), ArchiveError> {
         match self.identity() {
             Err(ArchiveError::Empty(_)) => Ok(()),
@@ -456,10 +462,11 @@ impl Archive {
         Err(ArchiveError::OtherCluster { location: self.store.location().to_owned(), expected, found })
     }
 
-    /// Which cluster's archive it is.
+    /// Returns the identity of the archive's cluster.
     ///
     /// # Errors
-    /// [`ArchiveError::Empty`] if nothing was archived yet, [`ArchiveError::Missing`] in a place that has no archive, and the store's.
+    /// [`ArchiveError::Empty`] if nothing was archived yet, [`ArchiveError::Missing`] if the location has no
+    /// archive, and errors of the store.
     pub fn identity(&self) -> Result<&Identity, ArchiveError> {
         if let Some(identity) = self.identity.get() {
             return Ok(identity);
@@ -479,7 +486,8 @@ impl Archive {
                 if is_empty {
                     return Err(ArchiveError::Empty(location()));
                 }
-                // archive.json is stored before any segment: another process may have stored both after our first read; else it is lost.
+                // archive.json is stored before any segment: another process may have stored both after the
+                // first read. Otherwise archive.json is lost.
                 read()?.ok_or_else(|| problem("expected it beside segments, found none".to_owned()))?
             }
         };
@@ -494,10 +502,10 @@ impl Archive {
         Ok(self.identity.get_or_init(|| identity))
     }
 
-    /// Bytes of the cluster's segments.
+    /// Returns the cluster's segment size.
     ///
     /// # Errors
-    /// As [`Archive::identity`], and a size that no cluster has.
+    /// Same as [`Archive::identity`], and a size that PostgreSQL does not support.
     pub fn segment_size(&self) -> Result<SegmentSize, ArchiveError> {
         let bytes = self.identity()?.segment_bytes;
         SegmentSize::new(bytes).ok_or_else(|| ArchiveError::Identity {
@@ -506,11 +514,11 @@ impl Archive {
         })
     }
 
-    /// Confirms that segments have the size that `archive.json` states, by what is known of some of them. One object that differs from the
-    /// others is damaged itself.
+    /// Confirms by the known sizes of some segments that segments have the size stated in `archive.json`. A
+    /// single object that differs from the others is itself damaged.
     ///
     /// # Errors
-    /// [`ArchiveError::Identity`] if no segment has that size, and as [`Archive::segment_size`].
+    /// [`ArchiveError::Identity`] if no segment has the stated size, and as [`Archive::segment_size`].
     pub(crate) fn expect_size_of<'c>(
         &self,
         segments: impl IntoIterator<Item = &'c Contents>,
@@ -532,35 +540,36 @@ impl Archive {
         })
     }
 
-    /// Bytes of the cluster's segments, if it is known already and needs no request.
+    /// Returns the cluster's segment size in bytes, if it is cached.
     pub(crate) fn known_segment_bytes(&self) -> Option<u64> {
         Some(SegmentSize::new(self.identity.get()?.segment_bytes)?.bytes())
     }
 
-    /// Makes sure that there is an archive, be there anything in it or not: what is not found in a place that has none, such as a
-    /// folder whose file system is not mounted, is not known to be missing.
+    /// Checks that the archive exists, even if it is empty. Without an archive, for example in a folder whose
+    /// file system is not mounted, a file that is not found cannot count as missing.
     ///
     /// # Errors
-    /// [`ArchiveError::Missing`], and the store's.
+    /// [`ArchiveError::Missing`], and errors of the store.
     pub fn expect_archive(&self) -> Result<(), ArchiveError> {
         match self.identity() {
-            // Set up, and nothing was pushed yet.
+            // Created, but nothing has been pushed.
             Err(ArchiveError::Empty(_)) => Ok(()),
             other => other.map(drop),
         }
     }
 
-    /// Makes sure that a place that had an archive still has it, without requests where nothing can have changed. What was stored in a folder
-    /// is only in the archive if the archive is there afterwards: its file system may have been unmounted meanwhile.
+    /// Checks that an archive still exists, without requests if nothing can have changed. A file stored in a
+    /// folder is in the archive only if the archive exists afterwards: its file system may have been
+    /// unmounted in the meantime.
     ///
     /// # Errors
-    /// As [`Archive::expect_archive`].
+    /// Same as [`Archive::expect_archive`].
     pub(crate) fn expect_still_there(&self) -> Result<(), ArchiveError> {
         if !self.store.can_be_unmounted() {
             return Ok(());
         }
         match self.store.size(IDENTITY) {
-            // Nothing was archived yet.
+            // Nothing has been archived yet.
             Err(error) if error.cause == Cause::NotFound => {
                 self.expect_founded(self.store.location().to_owned())
             }
@@ -575,33 +584,34 @@ impl Archive {
         }
     }
 
-    /// The objects that hold segments of the timeline and log of `name`.
+    /// Lists the objects with segments of the same timeline and WAL file prefix as `name`.
     ///
     /// # Errors
-    /// The store's.
+    /// Errors of the store.
     pub fn segments_beside(&self, name: SegmentName) -> Result<LogListing, ArchiveError> {
         let mut listing = LogListing::default();
         self.store.list(&log_prefix(name), &mut |listed| listing.add(listed))?;
         Ok(listing)
     }
 
-    /// Finds a file's object: of its own, or a pack. Names are exact: a segment never answers for a backup history file.
+    /// Finds a file's object: its own, or a pack. Names are exact: a segment is never returned for a backup
+    /// history file.
     ///
     /// # Errors
-    /// The store's.
+    /// Errors of the store.
     pub fn find(&self, file: ArchivedFile) -> Result<Option<(Object, u64)>, ArchiveError> {
         match (self.find_in_one_listing(file)?, file) {
-            // A pack is there before its segments' own objects are removed. A listing that was begun before that may have neither, as
-            // the second one cannot.
+            // A pack exists before its segments' own objects are removed. A listing that started before that
+            // may see neither, but the second one cannot.
             (None, ArchivedFile::Segment(_)) => self.find_in_one_listing(file),
             (found, _) => Ok(found),
         }
     }
 
-    /// Finds a file's object in one listing, which may miss a segment that is packed meanwhile.
+    /// Finds a file's object in one listing, which may miss a segment that is being packed.
     ///
     /// # Errors
-    /// The store's.
+    /// Errors of the store.
     pub(crate) fn find_in_one_listing(
         &self,
         file: ArchivedFile,
@@ -615,7 +625,8 @@ impl Archive {
         Ok(self.segments_beside(name)?.find(file))
     }
 
-    /// The own object of a segment and the pack that has it, where both are there: a run of `pack` that was interrupted leaves both.
+    /// Finds both the segment's own object and a pack that contains it: an interrupted run of `pack` leaves
+    /// both.
     pub(crate) fn find_duplicate(&self, file: ArchivedFile) -> Option<[(Object, u64); 2]> {
         let ArchivedFile::Segment(name) = file else { return None };
         let listing = self.segments_beside(name).ok()?;
@@ -623,19 +634,20 @@ impl Archive {
         Some([(own, *listing.objects.get(&own)?), listing.find_pack(name)?])
     }
 
-    /// The histories of all timelines, by timeline.
+    /// Reads the histories of all timelines, by timeline.
     ///
     /// # Errors
-    /// The store's, and histories that cannot be decoded.
+    /// Errors of the store, and a history that cannot be decoded.
     pub fn histories(&self) -> Result<BTreeMap<Timeline, History>, ArchiveError> {
         let (histories, damaged) = self.undamaged_histories()?;
         damaged.into_iter().next().map_or(Ok(histories), |(_, error)| Err(error))
     }
 
-    /// The histories that can be decoded, by timeline, and the keys of the other ones, each with what is wrong with it.
+    /// Reads the histories that can be decoded, by timeline, and the keys of the others, each with its
+    /// problem.
     ///
     /// # Errors
-    /// The store's.
+    /// Errors of the store.
     #[expect(clippy::type_complexity, reason = "taken apart where it is called")]
     pub(crate) fn undamaged_histories(
         &self,
@@ -666,7 +678,7 @@ impl Archive {
     }
 }
 
-/// What is archived, as far as it was looked for: each 4 GB of a timeline are listed once.
+/// Listings of the archive, read on demand: each 4 GB of a timeline are listed once.
 #[derive(Default)]
 pub(crate) struct LogListings {
     /// By prefix.
@@ -674,10 +686,10 @@ pub(crate) struct LogListings {
 }
 
 impl LogListings {
-    /// The object that has a segment, and the object's bytes.
+    /// Finds the object that contains a segment, and the object's size in bytes.
     ///
     /// # Errors
-    /// The store's.
+    /// Errors of the store.
     pub fn find(
         &mut self,
         archive: &Archive,
@@ -690,7 +702,7 @@ impl LogListings {
         Ok(listing.find(ArchivedFile::Segment(name)))
     }
 
-    /// Adds a segment's own object, which was stored since.
+    /// Adds a segment's own object, stored after the listing.
     pub fn add(&mut self, name: SegmentName, bytes: u64) {
         if let Some(listing) = self.listings.get_mut(&log_prefix(name)) {
             listing.add(Listed { key: ArchivedFile::Segment(name).key(), bytes });
@@ -698,7 +710,7 @@ impl LogListings {
     }
 }
 
-/// What is archived of 4 GB of a timeline.
+/// The archived objects of 4 GB of a timeline.
 #[derive(Clone, Default, Debug)]
 pub struct LogListing {
     objects: BTreeMap<Object, u64>,
@@ -711,7 +723,7 @@ impl LogListing {
         }
     }
 
-    /// The object of a segment of its own or of a pack, and the object's bytes.
+    /// Returns a file's own object, or a pack that contains it, and the object's size in bytes.
     pub fn find(&self, file: ArchivedFile) -> Option<(Object, u64)> {
         let own = Object::File(file);
         if let Some(&bytes) = self.objects.get(&own) {
@@ -741,7 +753,7 @@ mod tests {
         }
     }
 
-    /// Versions find what an earlier one left, and processes each other's.
+    /// Other versions and processes must find the files under these names.
     #[test]
     fn the_names_beside_the_segments_stay_as_they_are() {
         let archive = |place: &str| Archive::new(Box::new(Folder::new(place)));

@@ -1,4 +1,5 @@
-//! The BLAKE3 hash of a file, by two threads where it is large: while one file is compared, nothing else needs the processors.
+//! The BLAKE3 hash of a file, computed by two threads if it is large: no other work needs the processors
+//! meanwhile.
 
 use std::fs::File;
 use std::io;
@@ -7,15 +8,15 @@ use std::thread;
 
 use blake3::hazmat::{self, ChainingValue, HasherExt, Mode};
 
-/// Bytes of a file from which on two threads take less time than one.
+/// File size in bytes from which two threads are faster than one.
 const MIN_SHARED: u64 = 4 << 20;
-/// Bytes that are read at a time, and hashed while they are in a processor's cache.
+/// Bytes that are read at a time, and hashed while they are in the processor's cache.
 const CHUNK: usize = 128 << 10;
 
-/// Hashes all that a file has, wherever it is read from; its bytes and their hash.
+/// Hashes a whole file, regardless of its current offset. Returns its size and hash.
 ///
 /// # Errors
-/// The file system's, and a file that gets shorter meanwhile.
+/// Errors of the file system, and a file that is truncated meanwhile.
 pub(crate) fn hash_file(file: &File, threads: usize) -> io::Result<(u64, [u8; 32])> {
     let bytes = file.metadata()?.len();
     if threads < 2 || bytes < MIN_SHARED {
@@ -23,7 +24,7 @@ pub(crate) fn hash_file(file: &File, threads: usize) -> io::Result<(u64, [u8; 32
         update(&mut hasher, file, 0, bytes)?;
         return Ok((bytes, *hasher.finalize().as_bytes()));
     }
-    // BLAKE3 is a tree: the hashes of both subtrees below its root are computed from their bytes alone.
+    // BLAKE3 is a tree: the hashes of the two subtrees below its root depend only on their own bytes.
     let middle = hazmat::left_subtree_len(bytes);
     let (left, right) = thread::scope(|scope| {
         let right = scope.spawn(|| hash_subtree(file, middle, bytes));

@@ -1,17 +1,18 @@
-//! An archive of PostgreSQL's write-ahead log that is small, fast and never wrong.
+//! An archive of PostgreSQL's write-ahead log: small, fast and verified.
 //!
-//! [`Archive`] is a [`store::Store`] with the log of one cluster in it. [`push()`] checks a file in full ([`check`]), compresses it
-//! and proves that it comes back, and stores it under a key of its own ([`name`]) that no later write replaces.
+//! [`Archive`] is a [`store::Store`] with the WAL of one cluster. [`push()`] verifies a file ([`check`]),
+//! compresses it, proves that it decompresses to the original, and stores it under its own key ([`name`]),
+//! which no later write replaces.
 //!
-//! | Folder of the sources | What is in it |
+//! | Source folder | Contents |
 //! |---|---|
-//! | `store`, `encryption` | where objects lie, and how they are encrypted on the way there |
-//! | `stored` | the files that PostgreSQL archives by name, what is checked of them, and the objects that hold them |
-//! | `inventory` | what there is and what is missing, as listings show it |
-//! | `into` | into the archive: from a server that archives, from streams, and from other archives |
-//! | `out` | out of the archive: for recovery, as plain files, and for whatever else reads the log |
-//! | `inspect` | what can be restored, whether all of it is as it was stored, what servers have that it lacks |
-//! | `care` | packs, the removal of WAL that no backup needs, restores that are tried out, and a lost `archive.json` |
+//! | `store`, `encryption` | storage of objects, and their encryption |
+//! | `stored` | the files that PostgreSQL archives, by name; their checks; and the objects that hold them |
+//! | `inventory` | present and missing files, according to listings |
+//! | `into` | writing to the archive: from archiving servers, from streams, and from other archives |
+//! | `out` | reading from the archive: for recovery, as plain files, and for other readers of WAL |
+//! | `inspect` | possible recovery targets, verification, and comparison with servers |
+//! | `care` | packs, removal of WAL that no backup needs, test restores, and a lost `archive.json` |
 #![forbid(unsafe_code)]
 
 pub mod archive;

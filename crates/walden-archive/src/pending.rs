@@ -1,13 +1,13 @@
-//! Files that appear complete or not at all: written under a temporary name beside the target, which they get by a rename.
+//! Files that appear complete or not at all: written under a temporary name next to the target, then renamed.
 //!
-//! The writer decides what is synchronised, by what a crash of the system may lose:
+//! The writer decides what to synchronize, by what a system crash may lose:
 //!
-//! | File | Synchronised | Why |
+//! | File | Synchronized | Why |
 //! |---|---|---|
-//! | object of an archive | the file before the rename, its folder after it | a server removes its WAL on our word |
-//! | segment that is exported, output of `walden compress` and others | the same | the original may be removed next |
+//! | object of an archive | the file before the rename, its folder after it | the server removes its WAL next |
+//! | exported segment, output of `walden compress` and others | the same | the original may be removed next |
 //! | segment for recovery ([`Incoming`]) | nothing | recovery asks for it again |
-//! | state that the next one replaces ([`replace_state`]) | nothing | the next one says more, and other files are waited for on the same disk |
+//! | regularly replaced state ([`replace_state`]) | nothing | soon replaced; syncing delays other files |
 
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions, Permissions, TryLockError};
@@ -19,15 +19,15 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use tempfile::{NamedTempFile, PersistError, TempPath};
 use walden_server::signals::{self, Stage};
 
-/// What the names of files end with that are being written.
+/// File name extension of unfinished files.
 pub const ENDING: &str = ".tmp";
 
-/// How often the temporary file of a name is tried before another name is used.
+/// Number of attempts with the derived temporary name before another name is used.
 const ATTEMPTS: usize = 4;
 
-/// Temporary files of this process, by what they are: another process may have taken the name since.
+/// Temporary files of this process, by identity: another process may have taken the name since.
 static UNFINISHED: Mutex<Vec<Unfinished>> = Mutex::new(Vec::new());
-/// More of them than are written at the same time: those that are finished are dropped from the list.
+/// More files than are written concurrently; finished ones are dropped from the list.
 const MAX_KNOWN: usize = 64;
 
 struct Unfinished {
@@ -47,9 +47,9 @@ fn unfinished() -> MutexGuard<'static, Vec<Unfinished>> {
     UNFINISHED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Has what this process is writing and has not finished removed if a signal ends it.
+/// Registers the removal of this process's unfinished files for the case that a signal ends it.
 pub fn clean_up_on_signals() {
-    // Without a handler, a temporary file may stay behind, which the next run uses or removes: no reason not to go on.
+    // Without a handler, a temporary file may remain, which the next run uses or removes: no reason to stop.
     let _ = signals::before_exit(Stage::Files, remove_unfinished);
 }
 
@@ -58,17 +58,18 @@ fn remove_unfinished() {
     for file in unfinished.iter().filter(|file| file.is_there()) {
         let _ = fs::remove_file(&file.path);
     }
-    // Locked to the end of the process, so that no other file is begun after this.
+    // Locked until the process ends, so that no other file is started after this.
     std::mem::forget(unfinished);
 }
 
-/// Begins a file: under a temporary name beside `target`, which it gets by [`publish`].
+/// Creates a file under a temporary name next to `target`, for [`publish`].
 ///
-/// The temporary name follows from the target's, so what a killed process left is used by the next that writes the same, and no
-/// leftovers accumulate. The file is locked while it is written: where another process is writing it, a name of its own is made.
+/// The temporary name is derived from the target's, so the next writer of the same target reuses the file of
+/// a killed process, and leftovers do not accumulate. The file is locked while it is written; if another
+/// process is writing it, a unique name is used.
 ///
 /// # Errors
-/// The file system's.
+/// Errors of the file system.
 pub fn begin(target: &Path, mode: u32) -> io::Result<NamedTempFile> {
     expect_file(target)?;
     register(|| {
@@ -84,23 +85,24 @@ pub fn begin(target: &Path, mode: u32) -> io::Result<NamedTempFile> {
     })
 }
 
-/// Begins a file as [`begin`] does, but under a temporary name of its own with another ending: in folders of users, where what has the
-/// name that follows from the target's may be anybody's.
+/// Creates a file like [`begin`], but under a unique temporary name with another extension: in users'
+/// folders, the derived name may belong to any file.
 ///
 /// # Errors
-/// The file system's.
+/// Errors of the file system.
 pub fn begin_apart(target: &Path, ending: &str, mode: u32) -> io::Result<NamedTempFile> {
     expect_file(target)?;
     register(|| create_apart(target, ending, mode))
 }
 
-/// Gives a file that was begun its name; a target that exists is replaced or an error.
+/// Renames a finished file to its target. An existing target is replaced, or an error.
 ///
 /// # Errors
-/// The file system's, with the file, which is removed when that is dropped.
+/// Errors of the file system, with the file, which is removed on drop.
 pub fn publish(file: NamedTempFile, target: &Path, replaces: bool) -> Result<File, PersistError> {
     let path = file.path().to_owned();
-    // Whoever gets the lock after a signal finds the file removed, and must not take that for an error.
+    // A thread that gets the lock after a signal finds the file removed, and must not report that as an
+    // error.
     let mut unfinished = unfinished();
     let published = if replaces { file.persist(target) } else { file.persist_noclobber(target) };
     if published.is_ok() {
@@ -109,39 +111,40 @@ pub fn publish(file: NamedTempFile, target: &Path, replaces: bool) -> Result<Fil
     published
 }
 
-/// Bytes that are collected before they are written. Decoding gives most of a segment in larger parts, which are not copied.
+/// Size of the write buffer in bytes. Decoding returns most of a segment in larger parts, which are not
+/// copied.
 const WRITE_BUFFER: usize = 64 << 10;
 
-/// A file for recovery or for whoever asks again, while it is written.
+/// A file for recovery, or for a caller that can ask again, while it is written.
 pub struct Incoming {
     target: PathBuf,
     file: BufWriter<NamedTempFile>,
 }
 
 impl Incoming {
-    /// Begins a file in the target's folder.
+    /// Creates a file in the target's folder.
     ///
     /// # Errors
-    /// The file system's.
+    /// Errors of the file system.
     pub fn create(target: &Path) -> io::Result<Incoming> {
         let file = BufWriter::with_capacity(WRITE_BUFFER, begin(target, 0o600)?);
         Ok(Incoming { target: target.to_owned(), file })
     }
 
-    /// Gives the file its name. It is not synchronised: after a crash, recovery asks for it again.
+    /// Renames the file to its target without synchronizing: after a crash, recovery asks for it again.
     ///
     /// # Errors
-    /// The file system's.
+    /// Errors of the file system.
     pub fn publish(self) -> io::Result<()> {
         let file = self.file.into_inner().map_err(io::IntoInnerError::into_error)?;
         publish(file, &self.target, true)?;
         Ok(())
     }
 
-    /// Gives the file its name once its bytes are durable.
+    /// Synchronizes the file, then renames it to its target.
     ///
     /// # Errors
-    /// The file system's.
+    /// Errors of the file system.
     pub fn publish_durably(mut self) -> io::Result<()> {
         self.file.flush()?;
         self.file.get_ref().as_file().sync_all()?;
@@ -159,10 +162,10 @@ impl Write for Incoming {
     }
 }
 
-/// Replaces a small file that says how things are now. It is not synchronised.
+/// Replaces a small state file without synchronizing.
 ///
 /// # Errors
-/// The file system's.
+/// Errors of the file system.
 pub fn replace_state(target: &Path, mode: u32, content: &[u8]) -> io::Result<()> {
     let mut file = begin(target, mode)?;
     file.write_all(content)?;
@@ -181,7 +184,7 @@ fn register(begin: impl FnOnce() -> io::Result<NamedTempFile>) -> io::Result<Nam
     Ok(file)
 }
 
-/// A rename would put a file in the place of a device: as root, `/dev/null` would be one from then on.
+/// A rename would replace a device by a file: for root, `/dev/null` would become a regular file.
 fn expect_file(target: &Path) -> io::Result<()> {
     match fs::metadata(target) {
         Ok(found) if !found.is_file() && !found.is_dir() => {
@@ -195,7 +198,7 @@ fn expect_file(target: &Path) -> io::Result<()> {
     }
 }
 
-/// Creates a temporary file under a name that no other process has.
+/// Creates a temporary file under a unique name.
 fn create_apart(target: &Path, ending: &str, mode: u32) -> io::Result<NamedTempFile> {
     let mut prefix = hidden_name(target);
     prefix.push(".");
@@ -205,7 +208,7 @@ fn create_apart(target: &Path, ending: &str, mode: u32) -> io::Result<NamedTempF
         .suffix(ending)
         .permissions(permissions)
         .tempfile_in(parent_folder(target))?;
-    // So that nobody takes it for a leftover. Where there are no locks, its age has to do.
+    // Locked, so that no process treats it as a leftover. If locks are unsupported, its age protects it.
     let _ = file.as_file().try_lock();
     Ok(file)
 }
@@ -216,25 +219,25 @@ fn hidden_name(target: &Path) -> OsString {
     name
 }
 
-/// The folder that a path's file is in; `.` where the path has none.
+/// Returns the folder of a path's file; `.` if the path has none.
 pub fn parent_folder(target: &Path) -> &Path {
     target.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// Opens and locks a temporary file, empty; nothing if it cannot be this process's alone.
+/// Opens, locks and empties a temporary file. Returns `None` if another process may be using it.
 fn claim(path: &Path, mode: u32) -> io::Result<Option<File>> {
     let mut options = OpenOptions::new();
     options.write(true).read(true).create(true).truncate(false).mode(mode);
     options.custom_flags(rustix::fs::OFlags::NOFOLLOW.bits() as i32);
     let file = match options.open(path) {
-        // Another user's leftover, or a link that somebody put there.
+        // Another user's leftover, or a link from another user.
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied && path.exists() => return Ok(None),
         Err(error) if error.raw_os_error() == Some(rustix::io::Errno::LOOP.raw_os_error()) => {
             return Ok(None);
         }
         other => other?,
     };
-    // Where there are no locks, every writer has a name of its own.
+    // If locks are unsupported, every writer uses a unique name.
     if let Err(TryLockError::Error(_)) = file.try_lock() {
         let _ = fs::remove_file(path);
         return Ok(None);
@@ -242,8 +245,8 @@ fn claim(path: &Path, mode: u32) -> io::Result<Option<File>> {
     if !is_locked_now(&file, path)? {
         return Ok(None);
     }
-    // On file systems without a rename that does not replace, a name is given by a link: what a process left that was killed
-    // right after it is the file itself.
+    // File systems without a non-replacing rename publish by a hard link: the file left by a process that was
+    // killed right after that is the published file itself.
     if file.metadata()?.nlink() > 1 {
         fs::remove_file(path)?;
         return Ok(None);
@@ -253,7 +256,8 @@ fn claim(path: &Path, mode: u32) -> io::Result<Option<File>> {
     Ok(Some(file))
 }
 
-/// Locks a file; false if another process has it locked, or has renamed or removed it since it was opened.
+/// Locks a file. Returns false if another process has locked it, or it was renamed or removed after it was
+/// opened.
 fn is_locked_now(file: &File, path: &Path) -> io::Result<bool> {
     match file.try_lock() {
         Ok(()) => {}
@@ -267,10 +271,10 @@ fn is_locked_now(file: &File, path: &Path) -> io::Result<bool> {
     }
 }
 
-/// Removes a temporary file that no process is writing any more; whether it was one.
+/// Removes a temporary file that no process is writing. Returns whether it did.
 ///
 /// # Errors
-/// The file system's.
+/// Errors of the file system.
 pub fn remove_leftover(path: &Path) -> io::Result<bool> {
     let file = match OpenOptions::new().write(true).open(path) {
         Ok(file) => file,
@@ -284,12 +288,12 @@ pub fn remove_leftover(path: &Path) -> io::Result<bool> {
     Ok(true)
 }
 
-/// Whether a file of this name is one that is being written.
+/// Returns whether a file name is that of an unfinished file.
 pub fn is_temporary(name: &str) -> bool {
     name.starts_with('.') && name.ends_with(ENDING)
 }
 
-/// The temporary files in a folder that nobody writes any more are removed.
+/// Removes the temporary files in a folder that no process is writing. Returns their paths.
 ///
 /// # Errors
 /// A folder that cannot be read.
@@ -345,14 +349,14 @@ mod tests {
         file.write_all(b"x").unwrap();
         file.persist(&target).unwrap();
         assert_eq!((fs::read(&target).unwrap(), names(folder.path()).len()), (b"x".to_vec(), 1));
-        // Killed between a link and the removal of the temporary name.
+        // Killed between creating the link and removing the temporary name.
         fs::hard_link(&target, &temporary).unwrap();
         drop(begin(&target, 0o600).unwrap());
         assert_eq!(fs::read(&target).unwrap(), b"x");
         fs::hard_link(&target, &temporary).unwrap();
         assert_eq!(remove_leftovers_in(folder.path()).unwrap(), std::slice::from_ref(&temporary));
         assert_eq!(fs::read(&target).unwrap(), b"x");
-        // A link to elsewhere is not followed.
+        // A link to another folder is not followed.
         std::os::unix::fs::symlink(&target, &temporary).unwrap();
         begin(&target, 0o600).unwrap().write_all(b"y").unwrap();
         assert_eq!(fs::read(&target).unwrap(), b"x");

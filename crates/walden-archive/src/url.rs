@@ -1,4 +1,4 @@
-//! An archive's place as users write it.
+//! An archive's location as users write it.
 
 use std::time::Duration;
 
@@ -6,23 +6,23 @@ use crate::archive::Archive;
 use crate::encryption::KeyOptions;
 use crate::store::{Folder, Store, StoreError};
 
-/// How a place is used.
+/// How to use a location.
 #[derive(Clone, Default, Debug)]
 pub struct PlaceOptions {
     /// Options of object stores, such as `endpoint` and `region`, by name.
     pub store: Vec<(String, String)>,
-    /// The object store has no conditional requests.
+    /// Whether the object store lacks conditional requests.
     pub without_conditional_requests: bool,
-    /// How long an object store may take to answer, repetitions included, for each page of a listing too; else a request is repeated
-    /// for a minute.
+    /// Time limit for an object store's answer, including retries, and for each page of a listing; by
+    /// default, requests are retried for a minute.
     pub answer_within: Option<Duration>,
-    /// What is known of an encrypted archive's keys.
+    /// Keys of an encrypted archive.
     pub keys: KeyOptions,
 }
 
-/// Opens the archive at a place: a path, `file:///path`, or `s3://bucket/prefix`.
+/// Opens the archive at a location: a path, `file:///path`, or `s3://bucket/prefix`.
 ///
-/// Nothing is read before it is needed.
+/// Nothing is read yet.
 ///
 /// # Errors
 /// A URL or an option that cannot be used.

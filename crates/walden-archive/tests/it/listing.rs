@@ -107,7 +107,7 @@ fn the_log_in_parts_ends_at_a_missing_one() {
 #[test]
 fn a_segment_is_a_gap_if_its_timeline_continues_after_it() {
     let root = tempfile::tempdir().expect("a folder");
-    // Timeline 2 branches off in segment 26, of which timeline 1 has only the start.
+    // Timeline 2 branches off in segment 26; timeline 1 has only its start.
     let files = [log(1, 0x20, 6), vec![history(0x26)], log(2, 0x26, 3)];
     let archive = archive_of(root.path(), &files.concat());
     let target = root.path().join("segment");
@@ -475,7 +475,7 @@ fn fast() -> VerifyOptions {
     VerifyOptions { fast: true, ..VerifyOptions::default() }
 }
 
-/// Returns timelines 1, 2 and 3, each of which branches off the previous one.
+/// Returns timelines 1, 2 and 3. Each of 2 and 3 branches off the previous one.
 fn three_timelines() -> Vec<(String, Vec<u8>)> {
     let third = ("00000003.history".to_owned(), b"1\t0/2680000\tx\n2\t0/2880000\tx\n".to_vec());
     [log(1, 0x20, 8), vec![history(0x26)], log(2, 0x26, 4), vec![third], log(3, 0x28, 3)].concat()

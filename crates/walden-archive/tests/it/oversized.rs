@@ -1,4 +1,4 @@
-//! Malicious objects, by someone with write access to the store: small ones that decode to far more than any
+//! Malicious objects, by an attacker with write access to the store: small ones that decode to far more than any
 //! archived file.
 
 use std::fs;

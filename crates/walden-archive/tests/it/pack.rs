@@ -72,7 +72,7 @@ fn what_is_young_by_its_commits_stays_and_a_clock_that_was_set_does_no_harm() {
     assert_eq!(packed(&archive, &before(commit_time(0x0F))).segments, 0);
     assert_eq!(packed(&archive, &before(commit_time(0x18) - 1)).segments, 8);
     assert_eq!(packed(&archive, &before(commit_time(0x1A))).segments, 0);
-    // With a clock far in the future, all segments are old.
+    // If the clock is far in the future, all segments are old.
     assert_eq!(packed(&archive, &before(i64::MAX)).segments, 8);
     expect_all(&archive, &segments, "packed");
 }

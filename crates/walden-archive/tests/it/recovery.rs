@@ -162,7 +162,7 @@ fn a_base_backup_has_to_have_ended_before_its_timeline_was_left() {
     );
 }
 
-/// Whatever the problem with the requested time, the reported reachable times are the same: from the backup's
+/// For every problem with the requested time, the reported reachable times are the same: from the backup's
 /// checkpoint on.
 #[test]
 fn the_moments_that_can_be_reached_begin_at_the_backups_checkpoint() {
