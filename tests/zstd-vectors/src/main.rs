@@ -1,4 +1,4 @@
-//! Prints a line of `vectors.txt`: what the libzstd that is linked makes of the sources.
+//! Prints a line of `vectors.txt`: the results of the linked libzstd for the sources.
 
 #[path = "../../../crates/walden-redo/src/compress/zstd/numbers.rs"]
 mod numbers;
@@ -8,17 +8,17 @@ mod sources;
 use std::ffi::{CStr, c_char, c_int, c_void};
 
 use self::sources::{added, fingerprint, judged_sources, sources};
-// Only linked: its declarations lack what is private to libzstd.
+// Only linked: its declarations omit libzstd's private functions.
 use zstd_sys as _;
 
 /// PostgreSQL's level for full-page images (`ZSTD_CLEVEL_DEFAULT`).
 const LEVEL: c_int = 3;
-/// `MINMATCH`, which sequences' lengths lack.
+/// `MINMATCH`, which libzstd subtracts from the lengths of sequences.
 const MIN_MATCH: u32 = 3;
-/// Shorter sources are stored, and nothing is searched.
+/// Shorter sources are stored without a search for matches.
 const MIN_SOURCE: usize = 7;
 
-/// `seqDef` of `zstd_internal.h`; the same in all releases here but for its fields' names.
+/// `seqDef` of `zstd_internal.h`. In these releases, only the names of its fields differ.
 #[repr(C)]
 struct Sequence {
     offset: u32,
@@ -26,7 +26,7 @@ struct Sequence {
     copied: u16,
 }
 
-/// How `seqStore_t` begins.
+/// The first fields of `seqStore_t`.
 #[repr(C)]
 struct SequenceStore {
     start: *const Sequence,
@@ -47,13 +47,14 @@ unsafe extern "C" {
         bytes: usize,
         level: c_int,
     ) -> usize;
-    /// Private to libzstd; what the last block's sequences are in.
+    /// Private to libzstd; returns the sequences of the last block.
     fn ZSTD_getSeqStore(context: *const c_void) -> *const SequenceStore;
 }
 
-/// Compresses a source, which is one block, and adds the sequences that were found in it to a sum.
+/// Compresses a source, which is one block, and adds its sequences to a checksum.
 fn compress(source: &[u8], sum: u64) -> (Vec<u8>, u64) {
-    // SAFETY: the context is a new one, target and source are as long as stated, and the sequences are read while it lives.
+    // SAFETY: the context is new, target and source have the stated lengths, and the sequences are read
+    // before the context is freed.
     unsafe {
         let context = ZSTD_createCCtx();
         let mut target = vec![0; ZSTD_compressBound(source.len())];
@@ -76,7 +77,7 @@ fn compress(source: &[u8], sum: u64) -> (Vec<u8>, u64) {
 }
 
 fn main() {
-    // SAFETY: a constant of the library, which ends with a zero.
+    // SAFETY: the library returns a constant string that ends with a zero.
     let version = unsafe { CStr::from_ptr(ZSTD_versionString()) }.to_str().expect("ASCII");
     let found = sources().iter().fold(0, |sum, source| compress(source, sum).1);
     let frames = judged_sources().map(|source| fingerprint(&compress(&source, 0).0));
