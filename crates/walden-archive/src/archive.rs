@@ -56,8 +56,8 @@ pub struct Extent {
     pub start: Lsn,
     /// Where the last segment ends.
     pub end: Lsn,
-    /// When the first and the last transaction ended, in microseconds since 1970-01-01 00:00:00 UTC; `None` if none did, or if the
-    /// summaries that have it cannot be read.
+    /// When the first and the last transaction ended, in microseconds since 1970-01-01 00:00:00 UTC; `None`
+    /// if none did, or if the summaries that have it cannot be read.
     pub times: Option<(i64, i64)>,
 }
 

@@ -12,7 +12,8 @@ pub struct Limits {
     pub blocks: usize,
     /// Whether parts coded with context mixing (levels 7 to 9) may be decoded. That takes 128 MB of memory.
     pub may_model: bool,
-    /// Whether records may have the forms of data that version 2 of the format added. Files for readers of version 1 have none.
+    /// Whether records may have the forms of data that version 2 of the format added. Files for readers of
+    /// version 1 have none.
     pub may_copy: bool,
 }
 

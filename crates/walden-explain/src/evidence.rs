@@ -161,8 +161,9 @@ pub struct Evidence {
     pub key_share_locks: Count,
     /// Inserts of TOAST values; recorded since 14.
     pub toast_inserts: u64,
-    /// Who inserted many rows by records of several rows each that have a replication origin. The initial copy of a subscription
-    /// writes them (`copy_table`); changes that are applied later are inserts of a row each (`apply_handle_insert`).
+    /// Who inserted many rows by records of several rows each that have a replication origin. The initial
+    /// copy of a subscription writes them (`copy_table`); changes that are applied later are inserts of a row
+    /// each (`apply_handle_insert`).
     pub copies: Batches,
     /// Inserts of `INSERT ... ON CONFLICT`.
     pub speculative_inserts: u64,

@@ -70,7 +70,8 @@ pub struct Explanation {
     pub created: FxHashSet<RelFileLocator>,
     /// Files of unlogged relations, whose init forks were created.
     pub unlogged: FxHashSet<RelFileLocator>,
-    /// The transaction that was the oldest one for most of the WAL, by snapshots of the transactions in progress.
+    /// The transaction that was the oldest one for most of the WAL, by snapshots of the transactions in
+    /// progress.
     pub old_transaction: Option<OldTransaction>,
     /// Files of relations that were dropped, with the commit record that did so.
     pub dropped: FxHashMap<RelFileLocator, Lsn>,

@@ -331,7 +331,8 @@ impl<'a> Labels<'a> {
         Some(covering.to_string())
     }
 
-    /// The label of the partitioned index that an index is a part of, at the root, and whether queries have used any of its parts.
+    /// The label of the partitioned index that an index is a part of, at the root, and whether queries have
+    /// used any of its parts.
     ///
     /// The server drops such an index only as a whole.
     pub(crate) fn partitioned_index(&self, owner: Owner) -> Option<(Label, bool)> {

@@ -118,7 +118,8 @@ fn civil(time: DateTime, offset: Offset) -> String {
     format!("{}{offset}", time.strftime("%Y-%m-%d %H:%M:%S%.f"))
 }
 
-/// The time zone of the environment or the system. One that `TZ` misspells is an error: the C library takes UTC without a word.
+/// The time zone of the environment or the system. One that `TZ` misspells is an error: the C library takes
+/// UTC without a word.
 fn local_zone() -> Result<TimeZone, String> {
     let named = std::env::var("TZ").unwrap_or_default();
     match TimeZone::try_system() {

@@ -1,8 +1,9 @@
 //! Transactions that stay open while others come and go.
 //!
-//! `RUNNING_XACTS` records, which the server writes at checkpoints and every 15 seconds, have the oldest transaction with an ID that
-//! runs and the next ID (`LogStandbySnapshot`). While a transaction is open, no row version that a younger one deletes can be removed.
-//! A transaction that has only read has no ID, and is in no record.
+//! `RUNNING_XACTS` records, which the server writes at checkpoints and every 15 seconds, have the oldest
+//! transaction with an ID that runs and the next ID (`LogStandbySnapshot`). While a transaction is open, no
+//! row version that a younger one deletes can be removed. A transaction that has only read has no ID, and is
+//! in no record.
 
 use walden_format::lsn::Lsn;
 
@@ -17,7 +18,8 @@ pub struct OldTransaction {
     pub to: Lsn,
     /// How many transaction IDs were assigned after its own, up to the last snapshot.
     pub younger: u32,
-    /// The last transaction ends before these snapshots, in microseconds since 1970-01-01 UTC, if they are known.
+    /// The last transaction ends before these snapshots, in microseconds since 1970-01-01 UTC, if they are
+    /// known.
     pub times: Option<(i64, i64)>,
 }
 
@@ -36,7 +38,8 @@ pub(crate) struct OldestTransactions {
 }
 
 impl OldestTransactions {
-    /// Takes the next snapshot: its oldest transaction and the next ID, if one runs, and the last transaction end before it.
+    /// Takes the next snapshot: its oldest transaction and the next ID, if one runs, and the last transaction
+    /// end before it.
     pub(crate) fn observe(&mut self, lsn: Lsn, oldest: Option<(u32, u32)>, micros: Option<i64>) {
         let Some((xid, next)) = oldest else {
             self.current = None;

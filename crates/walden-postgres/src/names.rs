@@ -153,8 +153,8 @@ fn origin(client: &mut Client, notes: &mut Vec<String>) -> Result<Origin, NamesE
     Ok(origin)
 }
 
-/// The index that starts with all columns of the index `i`, as [`Relation::covered_by`] has it. The vectors are compared as text, in which
-/// spaces separate the numbers. Only key columns have an operator class.
+/// The index that starts with all columns of the index `i`, as [`Relation::covered_by`] has it. The vectors
+/// are compared as text, in which spaces separate the numbers. Only key columns have an operator class.
 fn covering_index(version: u32) -> String {
     let has_only_keys = if version >= 110_000 { "i.indnatts = i.indnkeyatts" } else { "true" };
     let starts_alike = ["indkey", "indclass", "indcollation", "indoption"]

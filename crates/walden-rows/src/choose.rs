@@ -27,7 +27,8 @@ pub struct Chosen {
     pub gap: Option<Gap>,
 }
 
-/// Chooses the part that goes on from a base backup; without one the last part that the range of `filter` has.
+/// Chooses the part that goes on from a base backup; without one the last part that the range of `filter`
+/// has.
 ///
 /// # Errors
 /// There is no such part, or the base backup is none.
@@ -71,8 +72,8 @@ pub fn choose(runs: Vec<Run>, base: Option<&Path>, filter: &Filter) -> Result<Ch
     })
 }
 
-/// OIDs of the databases in which a transaction, or a subtransaction of it, changed something: at most one. `done` gets the bytes of
-/// each segment that was read.
+/// OIDs of the databases in which a transaction, or a subtransaction of it, changed something: at most one.
+/// `done` gets the bytes of each segment that was read.
 pub fn databases_of(xid: u32, run: &Run, threads: usize, done: impl FnMut(u64)) -> Vec<u32> {
     let mut databases = Databases { xid, xids: FxHashSet::from_iter([xid]), found: FxHashSet::default() };
     let scan = ScanOptions { threads, from: None, to: None };
@@ -166,7 +167,8 @@ fn gap_before(run: &Run, others: &[Lineage], filter: &Filter) -> Option<Gap> {
     })
 }
 
-/// What the range has behind the part that is read. A later part on an earlier timeline is of a log that this one has left.
+/// What the range has behind the part that is read. A later part on an earlier timeline is of a log that this
+/// one has left.
 fn gap_behind(run: &Run, others: &[Lineage], filter: &Filter) -> Option<Gap> {
     let end = run.end();
     if filter.to.is_some_and(|to| to <= end) {

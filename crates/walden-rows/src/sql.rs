@@ -1,13 +1,14 @@
 //! Changes as SQL: what reverts them, and what makes them again.
 //!
-//! A row is found by the table's primary key, if there is one, and has to have the values that the log has in the columns that are
-//! changed, so that a statement fails where somebody has changed them since. Without a key it is found by all its columns, and of
-//! several equal rows one is taken. Statements
-//! are for the table alone (`ONLY`): tables that inherit from it have rows of their own, perhaps with the same key or at the same place.
-//! A statement is made with the table that the caller gives: the change's, by the names that it has where the statement is run
-//! ([`NamesAtEnd`](crate::NamesAtEnd)), with the columns marked as dropped that it no longer has there. Statements need the settings of
-//! [`SETTINGS`], under which literals mean what they say. They are run in blocks of PL/pgSQL ([`Batch`]), which can check that each
-//! meets one row without anything in the database.
+//! A row is found by the table's primary key, if there is one, and has to have the values that the log has in
+//! the columns that are changed, so that a statement fails where somebody has changed them since. Without a
+//! key it is found by all its columns, and of several equal rows one is taken. Statements are for the table
+//! alone (`ONLY`): tables that inherit from it have rows of their own, perhaps with the same key or at the
+//! same place. A statement is made with the table that the caller gives: the change's, by the names that it
+//! has where the statement is run ([`NamesAtEnd`](crate::NamesAtEnd)), with the columns marked as dropped
+//! that it no longer has there. Statements need the settings of [`SETTINGS`], under which literals mean what
+//! they say. They are run in blocks of PL/pgSQL ([`Batch`]), which can check that each meets one row without
+//! anything in the database.
 
 mod large_objects;
 
@@ -21,8 +22,8 @@ use crate::change::{Cell, Image, Operation, Row, RowChange, Table, TableColumn};
 use crate::types::{is_builtin, oid};
 use crate::value::Value;
 
-/// What statements need before them in their transaction: settings under which literals are read as they were printed, and unique
-/// constraints that are checked when all rows have their values.
+/// What statements need before them in their transaction: settings under which literals are read as they were
+/// printed, and unique constraints that are checked when all rows have their values.
 pub const SETTINGS: &str = "\
 SET LOCAL client_encoding = 'UTF8';
 SET LOCAL standard_conforming_strings = on;
@@ -37,7 +38,8 @@ SET LOCAL array_nulls = on;
 SET CONSTRAINTS ALL DEFERRED;
 ";
 
-/// Statements of a block. PostgreSQL keeps the plan of each until the block's end: with hundreds, a statement takes longer.
+/// Statements of a block. PostgreSQL keeps the plan of each until the block's end: with hundreds, a statement
+/// takes longer.
 const MAX_BATCH_STATEMENTS: usize = 20;
 /// Bytes of lines after which a block ends, whatever it has.
 const MAX_BATCH_BYTES: usize = 1 << 20;
@@ -52,8 +54,8 @@ pub struct Statement {
     pub text: Option<String>,
     /// What the statement leaves out, or why there is none.
     pub left_out: Option<String>,
-    /// Whether only some columns of an update, or columns that were dropped since, are left out. Otherwise, no statement of an older change of the row finds it as it
-    /// has to be.
+    /// Whether only some columns of an update, or columns that were dropped since, are left out. Otherwise,
+    /// no statement of an older change of the row finds it as it has to be.
     pub is_partial: bool,
 }
 
@@ -91,7 +93,8 @@ fn statement(change: &RowChange, table: &Table, operation: Operation, [from, to]
     }
 }
 
-/// A statement that fails unless it meets one row. A trigger or rule that keeps an insert from the table leaves none.
+/// A statement that fails unless it meets one row. A trigger or rule that keeps an insert from the table
+/// leaves none.
 fn checked(text: &str, operation: Operation, change: &RowChange, table: &Table) -> String {
     let failure = match operation {
         Operation::Insert => "the row was not inserted",
@@ -144,7 +147,8 @@ impl Batch {
     }
 }
 
-/// Statements without which an update cannot set identity columns that are `GENERATED ALWAYS`, each with what takes it back.
+/// Statements without which an update cannot set identity columns that are `GENERATED ALWAYS`, each with what
+/// takes it back.
 pub fn identity_alterations(change: &RowChange, table: &Table) -> Vec<[String; 2]> {
     let (Some(before), Some(after)) = (change.before.row(), change.after.row()) else { return Vec::new() };
     let altered = |column: &TableColumn, how: &str| {
@@ -161,16 +165,17 @@ pub fn identity_alterations(change: &RowChange, table: &Table) -> Vec<[String; 2
         .collect()
 }
 
-/// The end of a script: what takes [`identity_alterations`] and [`defer_foreign_keys`] back, once deferred constraints have been checked,
-/// and `COMMIT`.
+/// The end of a script: what takes [`identity_alterations`] and [`defer_foreign_keys`] back, once deferred
+/// constraints have been checked, and `COMMIT`.
 pub fn ending<'a>(alterations: impl Iterator<Item = &'a str>) -> String {
     let alterations: String = alterations.map(|line| format!("{line}\n")).collect();
     let checked = if alterations.is_empty() { "" } else { "SET CONSTRAINTS ALL IMMEDIATE;\n" };
     format!("{checked}{alterations}COMMIT;\n")
 }
 
-/// Two blocks: the first one defers the foreign keys between the tables to the end of the transaction, the second one undoes that. A row may
-/// come before the row that it refers to, as a cascade logs the referenced table first. The blocks find the keys in `pg_constraint`.
+/// Two blocks: the first one defers the foreign keys between the tables to the end of the transaction, the
+/// second one undoes that. A row may come before the row that it refers to, as a cascade logs the referenced
+/// table first. The blocks find the keys in `pg_constraint`.
 pub fn defer_foreign_keys<'t>(tables: impl Iterator<Item = &'t Table>) -> [String; 2] {
     let mut names: Vec<String> =
         tables.map(|table| format!("'{}'", Qualified(table).to_string().replace('\'', "''"))).collect();
@@ -212,7 +217,8 @@ fn columns<'a>(table: &'a Table, row: &'a Row) -> impl Iterator<Item = (&'a Tabl
     table.columns.iter().zip(&row.cells).filter(|(column, _)| !column.column.is_dropped)
 }
 
-/// The values of columns that were dropped since, each with its reason, as far as a row has others than `other`.
+/// The values of columns that were dropped since, each with its reason, as far as a row has others than
+/// `other`.
 fn dropped_values(table: &Table, row: &Row, other: Option<&Row>) -> Vec<String> {
     let mut lost = Vec::new();
     for (index, (column, cell)) in table.columns.iter().zip(&row.cells).enumerate() {
@@ -302,8 +308,9 @@ fn update(table: &Table, from: &Row, to: &Row) -> Result<Statement, String> {
     Ok(Statement { text, left_out, is_partial })
 }
 
-/// What is true for a row alone, or of several equal ones for one. Besides the key, `is_compared` says which columns must have the
-/// row's values, as far as they can be compared. Where a constraint is deferred, several rows may have the key for a while.
+/// What is true for a row alone, or of several equal ones for one. Besides the key, `is_compared` says which
+/// columns must have the row's values, as far as they can be compared. Where a constraint is deferred,
+/// several rows may have the key for a while.
 fn condition(
     table: &Table,
     row: &Row,
@@ -344,7 +351,8 @@ fn one_of(table: &Table, condition: &str) -> String {
     format!("ctid IN (SELECT ctid FROM ONLY {} WHERE {condition} LIMIT 1)", Qualified(table))
 }
 
-/// Whether a column's value says that the row is the log's. What is computed, or is known by a server's text alone, may differ.
+/// Whether a column's value says that the row is the log's. What is computed, or is known by a server's text
+/// alone, may differ.
 fn is_comparable(column: &TableColumn, cell: &Cell) -> bool {
     !column.column.is_generated && !matches!(cell, Cell::Unknown(_) | Cell::Value(Value::Printed(_)))
 }
@@ -392,7 +400,8 @@ enum Comparison {
     Operator,
     /// The operator without the column's collation, which may be nondeterministic.
     Bytes,
-    /// The value's text: the type has no operator, or one for which values that are printed otherwise are equal.
+    /// The value's text: the type has no operator, or one for which values that are printed otherwise are
+    /// equal.
     Cast,
     /// The text of the type's output function: a cast of `bpchar` removes blanks at the end.
     Output,
@@ -637,7 +646,8 @@ mod tests {
         assert_eq!(undo(&nothing), NOTHING);
     }
 
-    /// The row before has the default of a column that names know as text, the row after the same value as it is stored.
+    /// The row before has the default of a column that names know as text, the row after the same value as it
+    /// is stored.
     #[test]
     fn a_value_that_is_known_as_text_is_no_change() {
         let printed = |text: &str| Cell::Value(Value::Printed(text.to_owned()));
@@ -869,7 +879,8 @@ mod tests {
         }
     }
 
-    /// Numbers of `xid`, `cid` and the like are no integers; `"char"` has bytes that 14 does not read as it prints them since.
+    /// Numbers of `xid`, `cid` and the like are no integers; `"char"` has bytes that 14 does not read as it
+    /// prints them since.
     #[test]
     fn literals_take_the_type_of_their_column() {
         let cases = [

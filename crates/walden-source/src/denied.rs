@@ -5,8 +5,8 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-/// Adds to an error of a missing permission the user of this process, and the owner and the mode of the file or folder. Other errors
-/// stay as they are.
+/// Adds to an error of a missing permission the user of this process, and the owner and the mode of the file
+/// or folder. Other errors stay as they are.
 pub fn with_user(path: &Path, error: io::Error) -> io::Error {
     if error.kind() != io::ErrorKind::PermissionDenied {
         return error;

@@ -255,8 +255,8 @@ mod tests {
         assert_eq!(RecoveryModel::fit(&[], &usual), usual);
     }
 
-    /// Workloads of `walden bench redo` with PostgreSQL's seconds (research/benchmarks.md); the number of pages
-    /// is assumed to equal that of images.
+    /// Workloads of `walden bench redo` with PostgreSQL's seconds (research/benchmarks.md); the number of
+    /// pages is assumed to equal that of images.
     #[test]
     fn measured_recoveries_are_reproduced() {
         let work = |records, record_bytes, pages, image_bytes| Work {

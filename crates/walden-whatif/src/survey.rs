@@ -713,7 +713,8 @@ mod tests {
         assert_eq!(levels(Logical, Some(60), None), [(50, Logical)]);
     }
 
-    /// Since 19, `CHECKPOINT_REDO` has `wal_level` as configured, not the level that a logical slot raises it to.
+    /// Since 19, `CHECKPOINT_REDO` has `wal_level` as configured, not the level that a logical slot raises it
+    /// to.
     #[test]
     fn a_logical_slot_raises_the_level() {
         use WalLevel::{Logical, Minimal, Replica};

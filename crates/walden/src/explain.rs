@@ -96,13 +96,14 @@ pub struct ExplainArgs {
     #[arg(long, value_name = "FILE", requires = "names")]
     save_names: Option<PathBuf>,
 
-    /// The server's log (csvlog, jsonlog, or stderr with %x in log_line_prefix; also compressed; any number of
-    /// files, in any order), which shows who wrote the WAL, for --by user, application, client and statement
-    /// [default: by user]
+    /// The server's log (csvlog, jsonlog, or stderr with %x in log_line_prefix; also compressed; any number
+    /// of files, in any order), which shows who wrote the WAL, for --by user, application, client and
+    /// statement [default: by user]
     #[arg(long, value_name = "FILE", num_args = 1)]
     log: Vec<PathBuf>,
 
-    /// log_line_prefix of a log in text format [default: the one saved with the names, or a common one that matches]
+    /// log_line_prefix of a log in text format [default: the one saved with the names, or a common one that
+    /// matches]
     #[arg(long, value_name = "PREFIX", requires = "log")]
     log_line_prefix: Option<String>,
 

@@ -61,18 +61,18 @@ all of them, 2 wrong usage, 3 input unreadable or damaged.";
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct RowsArgs {
-    /// Segments, folders of segments (pg_wal, a data directory, an archive, compressed or not), or archives of
-    /// `walden archive` (a folder, or s3://BUCKET/PREFIX)
+    /// Segments, folders of segments (pg_wal, a data directory, an archive, compressed or not), or archives
+    /// of `walden archive` (a folder, or s3://BUCKET/PREFIX)
     #[arg(value_name = "SOURCE", required = true)]
     sources: Vec<PathBuf>,
 
     #[command(flatten)]
     log: RangeArgs,
 
-    /// The table, with its partitions: a name such as public.orders or shop.public.orders, a path such as base/5/16384, or
-    /// TABLESPACE/DATABASE/FILE as numbers. Upper and lower case count, also without quotes; a part with a dot or a quote in
-    /// it is written in quotes, and a quote within it twice. Repeat it for several tables; without it, all tables of the database
-    /// that the transaction of --xid changed
+    /// The table, with its partitions: a name such as public.orders or shop.public.orders, a path such as
+    /// base/5/16384, or TABLESPACE/DATABASE/FILE as numbers. Upper and lower case count, also without quotes;
+    /// a part with a dot or a quote in it is written in quotes, and a quote within it twice. Repeat it for
+    /// several tables; without it, all tables of the database that the transaction of --xid changed
     #[arg(long, value_name = "NAME|PATH|SPC/DB/REL", required_unless_present_any = ["xid", "all"])]
     relation: Vec<String>,
 
@@ -84,8 +84,8 @@ pub struct RowsArgs {
     #[arg(long, value_name = "NAME", requires = "all")]
     database: Option<String>,
 
-    /// A base backup, or a copy of a stopped data directory, from which the log continues: its catalogs have the columns, and
-    /// its pages the rows
+    /// A base backup, or a copy of a stopped data directory, from which the log continues: its catalogs have
+    /// the columns, and its pages the rows
     #[arg(long, value_name = "DIR")]
     base: Option<PathBuf>,
 
@@ -122,8 +122,8 @@ pub struct RowsArgs {
     #[arg(long, conflicts_with = "format")]
     undo: bool,
 
-    /// Memory for pages, such as 512MB or 4GB; more pages than fit go to a temporary file (TMPDIR) [default: a quarter
-    /// of the machine's]
+    /// Memory for pages, such as 512MB or 4GB; more pages than fit go to a temporary file (TMPDIR) [default:
+    /// a quarter of the machine's]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     memory: Option<usize>,
 }

@@ -151,7 +151,8 @@ fn join((start, end): (Lsn, Lsn), extent: Extent) -> (Lsn, Lsn) {
     (start.min(extent.start), end.max(extent.end))
 }
 
-/// The positions and times that the sources have, as a sentence. The inventory has only the range of an archive.
+/// The positions and times that the sources have, as a sentence. The inventory has only the range of an
+/// archive.
 pub fn describe_extent(
     sources: &[PathBuf],
     range: &SourceRange,
@@ -254,7 +255,8 @@ fn tell_about_duplicates(duplicates: &[Duplicate]) {
     }
 }
 
-/// Prints an error for each file that cannot be read, and what to do about these. Returns whether there is any.
+/// Prints an error for each file that cannot be read, and what to do about these. Returns whether there is
+/// any.
 pub fn report_unreadable(inventory: &Inventory) -> bool {
     for unreadable in &inventory.unreadable {
         eprintln!("error: {unreadable}");

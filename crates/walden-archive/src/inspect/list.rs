@@ -289,7 +289,8 @@ impl Reset {
     }
 }
 
-/// Where commit times of a timeline go back: a time between the two has several meanings, and recovery stops at the first later commit.
+/// Where commit times of a timeline go back: a time between the two has several meanings, and recovery stops
+/// at the first later commit.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct TimesGoBack {
     /// LSN of the first record in the first segment with earlier times.

@@ -166,8 +166,8 @@ fn resets_after_gaps(timelines: &[list::TimelineListing]) -> Vec<Reset> {
     resets.cloned().collect()
 }
 
-/// Drops the ranges behind segments that wait to be archived. Recovery does not get to them before these are archived, and then there is no
-/// gap before them.
+/// Drops the ranges behind segments that wait to be archived. Recovery does not get to them before these are
+/// archived, and then there is no gap before them.
 fn before_what_waits(mut ranges: Vec<RestorableRange>, lasting: &[&Gap]) -> Vec<RestorableRange> {
     // Names along one timeline sort by position.
     let lasts = |pair: &[RestorableRange]| {

@@ -63,8 +63,8 @@ pub struct Source {
     pub segments: Vec<SegmentFile>,
 }
 
-/// The extent of the log along a timeline, or along the newest one that has segments. Reads only the summaries of the first
-/// and the last segments are read. `None` if there are no segments.
+/// Returns the extent of the WAL along a timeline, or along the newest timeline that has segments. Reads only
+/// the summaries of the first and the last segments. Returns `None` if there are no segments.
 ///
 /// # Errors
 /// An archive that cannot be listed.

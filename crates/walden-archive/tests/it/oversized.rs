@@ -1,5 +1,5 @@
-//! Malicious objects, by an attacker with write access to the store: small ones that decode to far more than any
-//! archived file.
+//! Malicious objects, by an attacker with write access to the store: small ones that decode to far more than
+//! any archived file.
 
 use std::fs;
 use std::io::Cursor;

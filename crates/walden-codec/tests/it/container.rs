@@ -32,8 +32,8 @@ fn every_member_comes_back_at_every_level() {
 }
 
 /// Images, tuples and TOAST values that a server compressed with pglz, lz4 or zstd take no more space than
-/// uncompressed ones. The reference is xz, which cannot compress them again. The last segment has transactions
-/// with thousands of subtransactions.
+/// uncompressed ones. The reference is xz, which cannot compress them again. The last segment has
+/// transactions with thousands of subtransactions.
 #[test]
 fn what_a_server_compressed_gets_smaller() {
     let files = [

@@ -142,7 +142,8 @@ fn names_in(cell: &str) -> Vec<String> {
     (digits.0..=digits.1).map(|digit| format!("{}{digit}{}", &first[..at], &first[at + 1..])).collect()
 }
 
-/// The header of a file binds its members: a file that states version 1 has no form of data of version 2, or is damaged.
+/// The header of a file binds its members: a file that states version 1 has no form of data of version 2, or
+/// is damaged.
 #[test]
 fn a_file_for_readers_of_version_1_has_nothing_of_version_2() {
     for name in [GENERIC, POINTS] {

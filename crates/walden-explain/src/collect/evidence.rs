@@ -36,7 +36,8 @@ pub(crate) struct SegmentEvidence {
     locks: Box<[Lock; LOCKS]>,
     /// Number of inserts into TOAST tables so far.
     toast_inserts: u32,
-    /// For recent transactions: the transaction, and `toast_inserts` after its last insert into a TOAST table.
+    /// For recent transactions: the transaction, and `toast_inserts` after its last insert into a TOAST
+    /// table.
     last_toast: Box<[(u32, u32); SESSIONS]>,
     /// The last update of a transaction that has inserted no row since.
     updates: Box<[LastUpdate; SESSIONS]>,

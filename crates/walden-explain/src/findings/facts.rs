@@ -58,7 +58,8 @@ pub(super) struct Relation {
     pub dropped_at: Option<Lsn>,
     /// How it was written, as the new file of a relation that was written whole.
     pub written_by: Option<Rewriting>,
-    /// Whether the relation was written whole into a new file when this one was dropped, or may have been: its rows were kept.
+    /// Whether the relation was written whole into a new file when this one was dropped, or may have been:
+    /// its rows were kept.
     pub is_replaced: bool,
 }
 
@@ -81,8 +82,9 @@ pub(super) struct Rewriting {
     pub is_concurrent: bool,
     /// Whether the relation was unlogged before, as `ALTER TABLE ... SET LOGGED` finds it.
     pub was_unlogged: bool,
-    /// Whether the rows that it writes are logged: with `wal_level=minimal`, a transaction logs none of those in files that it creates
-    /// itself, but images of their pages at its commit if they are few (`smgrDoPendingSyncs`).
+    /// Whether the rows that it writes are logged: with `wal_level=minimal`, a transaction logs none of those
+    /// in files that it creates itself, but images of their pages at its commit if they are few
+    /// (`smgrDoPendingSyncs`).
     pub has_logged_rows: bool,
 }
 
@@ -136,8 +138,8 @@ impl<'a> Facts<'a> {
 
     /// Where initdb's part of the WAL ends, if the log begins with it.
     ///
-    /// The first record of a cluster is the checkpoint of `BootStrapXLOG`, at the start of segment 1. Then the bootstrap process and
-    /// the one that fills the catalogs end, each with a shutdown checkpoint.
+    /// The first record of a cluster is the checkpoint of `BootStrapXLOG`, at the start of segment 1. Then
+    /// the bootstrap process and the one that fills the catalogs end, each with a shutdown checkpoint.
     pub fn initdb_end(&self) -> Option<Lsn> {
         /// Shutdown checkpoints of initdb behind the first record.
         const SHUTDOWNS: usize = 2;
@@ -217,10 +219,11 @@ impl<'a> Facts<'a> {
 
     /// Tells rewrites from other transactions that gave a relation a new file.
     ///
-    /// `VACUUM FULL`, `CLUSTER`, `REPACK`, `REFRESH MATERIALIZED VIEW` and forms of `ALTER TABLE` fill a transient relation, and swap its
-    /// file with the relation's (`make_new_heap`, `finish_heap_swap`). `TRUNCATE` gives the relation an empty file
-    /// (`RelationSetNewRelfilenumber`), as `SET TABLESPACE` does with a copy in another tablespace. `REPACK (CONCURRENTLY)` makes
-    /// transient indexes as well (`build_new_indexes`).
+    /// `VACUUM FULL`, `CLUSTER`, `REPACK`, `REFRESH MATERIALIZED VIEW` and forms of `ALTER TABLE` fill a
+    /// transient relation, and swap its file with the relation's (`make_new_heap`, `finish_heap_swap`).
+    /// `TRUNCATE` gives the relation an empty file (`RelationSetNewRelfilenumber`), as `SET TABLESPACE` does
+    /// with a copy in another tablespace. `REPACK (CONCURRENTLY)` makes transient indexes as well
+    /// (`build_new_indexes`).
     fn mark_rewritten(&self, tables: &mut [Table]) {
         let relations = tables.iter().flat_map(|table| &table.relations);
         let indexes: FxHashMap<RelFileLocator, Part> =
@@ -233,7 +236,8 @@ impl<'a> Facts<'a> {
             let old_by_table = self.by_table(old.difference(&new).copied());
             for (table, new) in self.by_table(new.difference(&old).copied()) {
                 let heaps = || new.iter().filter(|file| !indexes.contains_key(file));
-                // An old file that has no name may be that of any table but a new one, whose OID is the number of its file.
+                // An old file that has no name may be that of any table but a new one, whose OID is the
+                // number of its file.
                 let unnamed =
                     || old_by_table.get(&None).filter(|_| heaps().any(|file| !self.is_first_file(*file)));
                 let Some(old) = old_by_table.get(&table).or_else(unnamed) else { continue };
@@ -303,8 +307,8 @@ impl<'a> Facts<'a> {
             && !self.explanation.new_relations.contains_key(&relation.file)
     }
 
-    /// Bytes that a transaction wrote, without images and of images, at most: only the largest transactions are known by
-    /// themselves.
+    /// Bytes that a transaction wrote, without images and of images, at most: only the largest transactions
+    /// are known by themselves.
     pub fn bytes_of(&self, xid: u32) -> (u64, u64) {
         let transactions = &self.explanation.transactions;
         let transaction = transactions.iter().find(|one| one.xid == xid).or(transactions.last());
@@ -366,8 +370,9 @@ impl<'a> Facts<'a> {
         cells.filter(|(_, (cell, _))| is_its(cell)).map(|(at, _)| at).collect()
     }
 
-    /// The cells of a relation's main fork. Images of maps say nothing of how the relation was written: to truncate a table is to
-    /// log a page of each (`FreeSpaceMapPrepareTruncateRel`, `visibilitymap_prepare_truncate`).
+    /// The cells of a relation's main fork. Images of maps say nothing of how the relation was written: to
+    /// truncate a table is to log a page of each (`FreeSpaceMapPrepareTruncateRel`,
+    /// `visibilitymap_prepare_truncate`).
     pub fn main_fork(&self, relation: &Relation) -> impl Iterator<Item = usize> {
         let owner = |cell: usize| self.explanation.cells[cell].0.owner;
         let is_main =
@@ -417,7 +422,8 @@ impl<'a> Facts<'a> {
 }
 
 impl Table {
-    /// ` of TABLE` behind the name of an index. Without names the table is not known, and the index is listed as one of its own.
+    /// ` of TABLE` behind the name of an index. Without names the table is not known, and the index is listed
+    /// as one of its own.
     pub fn behind(&self, index: &Relation) -> String {
         match index.part == Part::Relation || index.name == self.name {
             true => String::new(),

@@ -21,8 +21,8 @@ const MIN_INSERTS: u64 = 500;
 /// Each server has statistics of its own, and names may be from a standby.
 const UNUSED_ELSEWHERE: &str = ", if no other server (primary or standby) uses it either and the statistics cover all jobs, also monthly ones";
 
-/// An index that no query has used and no constraint needs. Its build is left out: that is over. The parts of a partitioned index are
-/// one finding.
+/// An index that no query has used and no constraint needs. Its build is left out: that is over. The parts of
+/// a partitioned index are one finding.
 pub(super) fn unused(facts: &Facts<'_>) -> Vec<Candidate> {
     let mut found = Vec::new();
     let mut partitioned: BTreeMap<String, Partitioned> = BTreeMap::new();
@@ -141,8 +141,9 @@ fn claim_without_build(facts: &Facts<'_>, file: &Relation, claim: &mut Claim) {
     }
 }
 
-/// The statement that drops an index, and what is said behind it. The server refuses to drop a part of a partitioned index
-/// ("cannot drop index ... because index ... requires it"), and to drop a partitioned one concurrently.
+/// The statement that drops an index, and what is said behind it. The server refuses to drop a part of a
+/// partitioned index ("cannot drop index ... because index ... requires it"), and to drop a partitioned one
+/// concurrently.
 pub(super) fn drop_statement(facts: &Facts<'_>, index: &Relation, behind: &str) -> String {
     let owner = Owner::Relation(index.file, Fork::MAIN);
     if let Some((whole, _)) = facts.labels.partitioned_index(owner) {
@@ -170,16 +171,16 @@ struct Partitioned {
     claim: Claim,
 }
 
-/// Bytes without images and of images that the build of an index wrote, at most, where it logs what inserts log as well. Builds of
-/// other access methods log an image of each page.
+/// Bytes without images and of images that the build of an index wrote, at most, where it logs what inserts
+/// log as well. Builds of other access methods log an image of each page.
 fn logged_build(facts: &Facts<'_>, index: &Relation) -> (u64, u64) {
     let is_logged = |manager: u8, _: u8| matches!(manager, rmid::HASH | rmid::BRIN | rmid::GENERIC);
     let is_its = facts.cells([index], is_logged).next().is_some();
     facts.creator_of(index.file).filter(|_| is_its).map_or((0, 0), |xid| facts.bytes_of(xid))
 }
 
-/// An index whose new keys are spread over its leaf pages: each page gets an image after each checkpoint, and splits leave pages
-/// half full. Ascending keys all go to the last page.
+/// An index whose new keys are spread over its leaf pages: each page gets an image after each checkpoint, and
+/// splits leave pages half full. Ascending keys all go to the last page.
 pub(super) fn random_keys(facts: &Facts<'_>) -> Vec<Candidate> {
     let indexes = facts.user_tables().flat_map(Table::indexes);
     indexes
@@ -300,8 +301,8 @@ fn of_indexes(facts: &Facts<'_>, found: impl Fn(&Table, Index<'_>) -> Option<Can
         .collect()
 }
 
-/// A GIN index with `fastupdate`: entries are logged when they get into the pending list, and again when they get from there into
-/// the tree.
+/// A GIN index with `fastupdate`: entries are logged when they get into the pending list, and again when they
+/// get from there into the tree.
 pub(super) fn pending_list(facts: &Facts<'_>) -> Vec<Candidate> {
     let is_pending = |manager: u8, info: u8| {
         manager == rmid::GIN

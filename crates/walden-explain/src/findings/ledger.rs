@@ -56,8 +56,8 @@ pub(super) struct Ledger {
 }
 
 impl Ledger {
-    /// A ledger of all bytes. In the list of settings the first touch of a page and its lack of compression are two findings about
-    /// the same images, so that its ledger has each image for both.
+    /// A ledger of all bytes. In the list of settings the first touch of a page and its lack of compression
+    /// are two findings about the same images, so that its ledger has each image for both.
     pub fn new(explanation: &Explanation, kind: FindingKind) -> Ledger {
         let factor = if kind == FindingKind::Setting { 2 } else { 1 };
         let cells = explanation.cells.iter().map(|(_, tally)| {

@@ -37,7 +37,8 @@ pub(super) fn rows(facts: &Facts<'_>) -> Vec<Candidate> {
     found
 }
 
-/// Checks of foreign keys lock the row that is referred to; several transactions at a time need a multixact for that.
+/// Checks of foreign keys lock the row that is referred to; several transactions at a time need a multixact
+/// for that.
 pub(super) fn foreign_keys(facts: &Facts<'_>) -> Vec<Candidate> {
     let multixacts = facts
         .cells_without_relation(|manager, info| manager == rmid::MULTIXACT && info != multixact::TRUNCATE_ID);

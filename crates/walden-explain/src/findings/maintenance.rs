@@ -130,8 +130,8 @@ pub(super) fn hint_bits(facts: &Facts<'_>) -> Vec<Candidate> {
     found
 }
 
-/// The cells of images that hints cause on the pages of a table's indexes (`_bt_killitems`), or on those of the table and its TOAST
-/// table.
+/// The cells of images that hints cause on the pages of a table's indexes (`_bt_killitems`), or on those of
+/// the table and its TOAST table.
 fn of_hints<'a>(
     facts: &'a Facts<'_>,
     table: &'a Table,
@@ -155,8 +155,8 @@ pub(super) fn pruning(facts: &Facts<'_>) -> Vec<Candidate> {
         if evidence.prunes.count == 0 {
             continue;
         }
-        // Images of pages that are pruned first after a checkpoint are none of pruning's: the update would have them.
-        // Since 19, some records of the kind do not prune.
+        // Images of pages that are pruned first after a checkpoint are none of pruning's: the update would
+        // have them. Since 19, some records of the kind do not prune.
         let mut claim = Claim::default();
         facts.extend_plain(&mut claim, facts.cells(table.heaps(), is_prune), evidence.prunes.bytes);
         let who = match is_by_queries(facts, table, evidence.prunes.count, evidence.prunes_in_transactions) {
@@ -183,7 +183,8 @@ pub(super) fn pruning(facts: &Facts<'_>) -> Vec<Candidate> {
     found
 }
 
-/// Since 17 a record shows who prunes. Before, vacuum has no transaction ID, and leaves other records as well.
+/// Since 17 a record shows who prunes. Before, vacuum has no transaction ID, and leaves other records as
+/// well.
 fn is_by_queries(facts: &Facts<'_>, table: &Table, prunes: u64, in_transactions: u64) -> bool {
     let version = facts.explanation.version;
     let is_vacuum = |manager: u8, info: u8| {

@@ -1,9 +1,9 @@
 //! Findings: what writes notable shares of the WAL, and what to do about it.
 //!
-//! [`RULES`] has a row per rule, with its threshold; `docs/findings.md` has the evidence, threshold and remedy of each for users.
-//! There are two lists. *Causes* are what in the work writes WAL: an object, a pattern of statements. *Settings* are what the
-//! configuration adds. Within each list no byte counts twice: a rule claims bytes of cells in a ledger, the finding that would
-//! save most first, and gets what is left.
+//! [`RULES`] has a row per rule, with its threshold; `docs/findings.md` has the evidence, threshold and
+//! remedy of each for users. There are two lists. *Causes* are what in the work writes WAL: an object, a
+//! pattern of statements. *Settings* are what the configuration adds. Within each list no byte counts twice:
+//! a rule claims bytes of cells in a ledger, the finding that would save most first, and gets what is left.
 
 mod catalogs;
 mod facts;
@@ -64,7 +64,8 @@ pub struct Finding {
 }
 
 impl Finding {
-    /// Bytes by which a list of both kinds is sorted: the saving, or half of the finding's bytes if its saving is unknown.
+    /// Bytes by which a list of both kinds is sorted: the saving, or half of the finding's bytes if its
+    /// saving is unknown.
     pub fn priority_bytes(&self) -> u64 {
         self.saves_bytes.unwrap_or(self.bytes / 2)
     }
@@ -276,7 +277,8 @@ fn settle(facts: &Facts<'_>, rule: &Rule, candidate: Candidate, ledger: &mut Led
     })
 }
 
-/// Sorts findings: causes before settings, each list by what the remedy saves, as far as that is known, else by bytes.
+/// Sorts findings: causes before settings, each list by what the remedy saves, as far as that is known, else
+/// by bytes.
 ///
 /// Frequent checkpoints come before the lack of compression of the images that they cause. The table with
 /// most bytes comes last, unless all other causes are small.

@@ -423,8 +423,8 @@ impl Build {
     }
 }
 
-/// Builds of indexes whose files were dropped again. `sizes`: the indexes that are left, with the bytes of a build. The name is that of one
-/// whose build, in `found`, the candidate includes.
+/// Builds of indexes whose files were dropped again. `sizes`: the indexes that are left, with the bytes of a
+/// build. The name is that of one whose build, in `found`, the candidate includes.
 fn replaced_builds(
     facts: &Facts<'_>,
     builds: Vec<Claim>,
@@ -479,15 +479,15 @@ fn images_of_build(facts: &Facts<'_>, index: &Relation) -> Claim {
     claim
 }
 
-/// Whether a new file without a name is that of an index, as images filled it and nothing else. A table has records of its rows, unless
-/// a rewrite wrote it or `CREATE DATABASE` copied it, catalogs and all.
+/// Whether a new file without a name is that of an index, as images filled it and nothing else. A table has
+/// records of its rows, unless a rewrite wrote it or `CREATE DATABASE` copied it, catalogs and all.
 fn is_index_by_its_images(facts: &Facts<'_>, relation: &Relation) -> bool {
     let has_image = |cell| facts.kind(cell).is_some_and(|kind| kind.rmid() == rmid::XLOG);
     relation.part == Part::Relation && facts.main_fork(relation).all(has_image)
 }
 
-/// How many times as many bytes a file's rows may take as the images of all of its pages: more rows than that were not added
-/// since it was rewritten.
+/// How many times as many bytes a file's rows may take as the images of all of its pages: more rows than that
+/// were not added since it was rewritten.
 const MAX_ROWS_TO_IMAGES: u64 = 10;
 
 /// How a table was written whole.
@@ -530,15 +530,17 @@ fn times_logged(table: &Table) -> usize {
     table.heaps().filter(is_its).count()
 }
 
-/// Whether images filled a file, and not rows: vacuum logs an image of an empty page now and then (`lazy_scan_new_or_empty`).
+/// Whether images filled a file, and not rows: vacuum logs an image of an empty page now and then
+/// (`lazy_scan_new_or_empty`).
 fn is_written_by_images(facts: &Facts<'_>, relation: &Relation) -> bool {
     let images = facts.bucket(facts.main_fork(relation), Bucket::ImageForced);
     let rows: u64 = facts.cells([relation], is_insert).map(|cell| facts.tally(cell).bytes()).sum();
     images > 0 && rows <= MAX_ROWS_TO_IMAGES * images
 }
 
-/// What a rewrite wrote: images of the pages of the new files, with their records, and rows that are inserted one by one. What was
-/// written to the new files later is left out; of rows, as far as there are more of them than the transaction wrote.
+/// What a rewrite wrote: images of the pages of the new files, with their records, and rows that are inserted
+/// one by one. What was written to the new files later is left out; of rows, as far as there are more of them
+/// than the transaction wrote.
 fn written_whole(facts: &Facts<'_>, table: &Table) -> Claim {
     let mut claim = Claim::default();
     let created = || table.relations.iter().filter(|one| one.was_created);

@@ -99,7 +99,8 @@ pub(super) fn checkpoint_images(facts: &Facts<'_>) -> Vec<Candidate> {
     }
     // Without these checkpoints, pages that change in each cycle have one image instead of one per cycle.
     let most = requested as f64 / (checkpoints().count() + 1) as f64;
-    // Without settings, what has none of the other causes' regularities counts as requested: so do the first few of any cause.
+    // Without settings, what has none of the other causes' regularities counts as requested: so do the first
+    // few of any cause.
     if facts.checkpoint_settings().is_none() && volume + time == 0 {
         return vec![Candidate {
             text: text(requested, "of causes that so few checkpoints do not show"),
@@ -189,8 +190,8 @@ pub(super) fn logical_level(facts: &Facts<'_>) -> Vec<Candidate> {
     }]
 }
 
-/// Images of parts of the log that have no compressed one: beside those, with the setting on, the others are images that compression did
-/// not make smaller.
+/// Images of parts of the log that have no compressed one: beside those, with the setting on, the others are
+/// images that compression did not make smaller.
 pub(super) fn uncompressed_images(facts: &Facts<'_>) -> Vec<Candidate> {
     let (images, all) = (facts.explanation.uncompressed, facts.explanation.images.compressible());
     let (count, bytes) = (images.count, images.bytes);

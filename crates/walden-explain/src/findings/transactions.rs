@@ -42,8 +42,8 @@ pub(super) fn tiny(facts: &Facts<'_>) -> Vec<Candidate> {
     }]
 }
 
-/// Subtransactions cost little by themselves: an entry in the commit record, and an `ASSIGNMENT` record per 64 of them; rolled
-/// back, a record of their own and what they wrote.
+/// Subtransactions cost little by themselves: an entry in the commit record, and an `ASSIGNMENT` record per
+/// 64 of them; rolled back, a record of their own and what they wrote.
 pub(super) fn savepoints(facts: &Facts<'_>) -> Vec<Candidate> {
     /// Bytes of a subtransaction's entry in the commit record.
     const ENTRY: u64 = 4;
@@ -125,8 +125,8 @@ pub(super) fn rolled_back(facts: &Facts<'_>) -> Vec<Candidate> {
     found
 }
 
-/// Transactions that have no end in the log although it shows later that they no longer ran. Where parts of the log are missing, their
-/// ends may be there.
+/// Transactions that have no end in the log although it shows later that they no longer ran. Where parts of
+/// the log are missing, their ends may be there.
 fn cut_off(facts: &Facts<'_>) -> Option<Candidate> {
     let sums = facts.explanation.transaction_sums;
     let has_gap = facts.explanation.ranges.windows(2).any(|pair| pair[1].start > pair[0].end);

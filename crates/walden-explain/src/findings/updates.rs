@@ -46,14 +46,17 @@ struct IndexShare {
     images: f64,
 }
 
-/// The share of updates in what a B-tree index wrote, splits included, which insert the entry for which there was no space.
+/// The share of updates in what a B-tree index wrote, splits included, which insert the entry for which there
+/// was no space.
 ///
-/// It is that of its own entries: rows inserted before the index was built have none in the WAL, so that the table's inserts say
-/// nothing of the index's. `walden-whatif` shares out the records of indexes by the same rule (`objects.rs`).
+/// It is that of its own entries: rows inserted before the index was built have none in the WAL, so that the
+/// table's inserts say nothing of the index's. `walden-whatif` shares out the records of indexes by the same
+/// rule (`objects.rs`).
 fn share_of_updates(evidence: &Evidence) -> IndexShare {
     let Evidence { leaf_inserts, update_entries, leaf_images, update_images, .. } = *evidence;
     let plain = update_entries as f64 / leaf_inserts.max(1) as f64;
-    // Entries of updates go all over an index and have more than their share of its images, where inserts have ascending keys.
+    // Entries of updates go all over an index and have more than their share of its images, where inserts
+    // have ascending keys.
     let images = if leaf_images > 0 { update_images as f64 / leaf_images as f64 } else { plain };
     IndexShare { plain, images }
 }
@@ -71,7 +74,8 @@ impl<'a> Updates<'a> {
             return None;
         }
         let moved = evidence.moved_updates.min(other);
-        // A `MULTI_INSERT` record inserts many rows. The leaf inserts of the busiest index are the number of rows.
+        // A `MULTI_INSERT` record inserts many rows. The leaf inserts of the busiest index are the number of
+        // rows.
         let entries = table.indexes().iter().map(|index| index.evidence.leaf_inserts).max().unwrap_or(0);
         let inserts = facts.records(facts.cells(table.heaps(), is_insert)).max(entries.saturating_sub(other));
         let of_index_tuples = other as f64 / (other + inserts).max(1) as f64;
@@ -89,8 +93,8 @@ impl<'a> Updates<'a> {
         self.evidence.updates_by.count.max(self.evidence.update_batches.rows).min(self.all)
     }
 
-    /// Claims a share of the update records with their locks. An update to another page locks the old row first, and that record has the
-    /// image of the old row's page.
+    /// Claims a share of the update records with their locks. An update to another page locks the old row
+    /// first, and that record has the image of the old row's page.
     fn claim_heap(&self, facts: &Facts<'_>, claim: &mut Claim, share: f64, images: f64) {
         facts.extend(claim, facts.cells(self.table.heaps(), is_update), share, images);
         let locks = (self.evidence.update_locks.bytes as f64 * share) as u64;
@@ -179,7 +183,8 @@ pub(super) fn unchanged(facts: &Facts<'_>) -> Vec<Candidate> {
     found
 }
 
-/// Of a hundred updates so many must be of rows that were just updated, to say that few rows are updated all the time.
+/// Of a hundred updates so many must be of rows that were just updated, to say that few rows are updated all
+/// the time.
 const HOT_ROWS: u64 = 95;
 const MIN_HOT_ROW_UPDATES: u64 = 2000;
 
@@ -236,7 +241,8 @@ pub(super) fn bulk(facts: &Facts<'_>) -> Vec<Candidate> {
         .collect()
 }
 
-/// Partitioned tables of which one transaction updated most rows that were updated, with the partitions. None of these has as many.
+/// Partitioned tables of which one transaction updated most rows that were updated, with the partitions. None
+/// of these has as many.
 fn bulk_of_partitions<'a>(facts: &Facts<'_>, updates: Vec<Updates<'a>>) -> Vec<(String, Vec<Updates<'a>>)> {
     let mut roots: BTreeMap<String, Vec<Updates<'a>>> = BTreeMap::new();
     for one in updates {
@@ -396,13 +402,14 @@ fn claim_moves(facts: &Facts<'_>, updates: &Updates<'_>, claim: &mut Claim) {
     facts.extend_plain(claim, facts.cells(updates.table.heaps(), is_lock), locks.bytes);
 }
 
-/// Whether an old transaction keeps the row versions of updates: most of these update a row that was updated shortly before, so that
-/// pruning would have made space on the page.
+/// Whether an old transaction keeps the row versions of updates: most of these update a row that was updated
+/// shortly before, so that pruning would have made space on the page.
 fn are_kept(facts: &Facts<'_>, updates: &Updates<'_>) -> bool {
     facts.old_transaction().is_some() && updates.evidence.recent_updates * 2 >= updates.all
 }
 
-/// Updates that find no space because a transaction that stays open keeps old row versions from being removed.
+/// Updates that find no space because a transaction that stays open keeps old row versions from being
+/// removed.
 pub(super) fn old_transaction(facts: &Facts<'_>) -> Vec<Candidate> {
     let Some(old) = facts.old_transaction() else { return Vec::new() };
     let mut claim = Claim::default();

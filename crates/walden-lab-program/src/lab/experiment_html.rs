@@ -87,7 +87,6 @@ fn signed(fraction: f64) -> String {
 }
 
 // ---- Claims
-// ------------------------------------------------------------------------------------------------------------
 
 fn claims(report: &Report) -> Section {
     let mut section = Section::new("Claims");
@@ -152,7 +151,6 @@ fn ratio(value: Option<f64>) -> Cell {
 }
 
 // ---- Figures as bars
-// ---------------------------------------------------------------------------------------------------
 
 type Which = fn(&Figure) -> Option<f64>;
 
@@ -210,7 +208,6 @@ fn add_bars(section: Section, chart: Option<Bars>, note: &str) -> Section {
 }
 
 // ---- wal-level
-// ---------------------------------------------------------------------------------------------------------
 
 fn levels(report: &Report) -> Section {
     let mut section = Section::new("WAL by level");
@@ -231,7 +228,6 @@ fn levels(report: &Report) -> Section {
 }
 
 // ---- checkpoint-distance
-// -----------------------------------------------------------------------------------------------
 
 /// Returns the value of a run's setting in bytes, as the server reported it.
 fn setting_bytes(run: &RunResult, name: &str) -> Option<f64> {
@@ -351,7 +347,6 @@ fn predicted_steps(report: &Report, measure: &str, is_step: &dyn Fn(&str) -> boo
 }
 
 // ---- full-page-writes
-// --------------------------------------------------------------------------------------------------
 
 fn statements(report: &Report) -> Section {
     let mut section = Section::new("Statement by statement");
@@ -423,7 +418,6 @@ fn statements(report: &Report) -> Section {
 }
 
 // ---- segment-size
-// ------------------------------------------------------------------------------------------------------
 
 fn copies(report: &Report) -> Section {
     let mut section = Section::new("Copying the same bytes");
@@ -470,7 +464,6 @@ fn copies(report: &Report) -> Section {
 }
 
 // ---- whatif-validation
-// -------------------------------------------------------------------------------------------------
 
 /// Compares the printed errors with the actual ones: all cells, sorted by the ratio of actual to printed
 /// error.
@@ -527,7 +520,6 @@ fn calibration(report: &Report) -> Section {
 }
 
 // ---- Predictions and figures
-// -------------------------------------------------------------------------------------------
 
 /// Predictions with a larger error are outside the dotted lines.
 const TOLERANCE: f64 = 0.05;

@@ -203,8 +203,8 @@ impl Calibration {
         let median = |of: fn(&CalibrationCell) -> f64| median(self.cells.iter().map(of));
         let (error, width) = (median(|cell| cell.error_percent), median(|cell| cell.width_percent));
         let within_percent = 100.0 * within as f64 / cells as f64;
-        // The width that would have covered 95 % of the cells, in per cent of the actual bars: above 100, the bars
-        // are too narrow.
+        // The width that would have covered 95 % of the cells, in per cent of the actual bars: above 100, the
+        // bars are too narrow.
         let needed = 100.0 * self.cells[(95 * cells).div_ceil(100) - 1].error_to_width;
         for (measure, value) in [
             ("cells", cells as f64),

@@ -77,7 +77,8 @@ impl Metadata {
 /// The call that creates a large object.
 const CREATE: &str = "PERFORM lo_create(";
 
-/// Whether a statement of these catalogs creates a large object. It sets neither comments nor security labels.
+/// Whether a statement of these catalogs creates a large object. It sets neither comments nor security
+/// labels.
 pub fn creates_large_object(statement: &str) -> bool {
     statement.starts_with(CREATE)
 }

@@ -385,8 +385,8 @@ mod tests {
         let others = others.into_iter().chain([(8, "000000020000000000000020")]);
         let known = others.map(|(id, name)| place(id, name)).collect();
         assert_eq!(gaps(&Places { known, named: Vec::new() }), [""; 0]);
-        // Segments that are known by name only: damaged ones, and one whose timeline has no segment with a known
-        // size.
+        // Segments that are known by name only: damaged ones, and one whose timeline has no segment with a
+        // known size.
         let named = ["000000010000000000000002", "000000010000000000000006", "000000020000000000000007"];
         let named = named.map(|name| SegmentName::parse(name).unwrap()).to_vec();
         assert_eq!(

@@ -44,8 +44,8 @@ pub struct CheckArgs {
     #[command(flatten)]
     inputs: Inputs,
 
-    /// The data directory of the server that wrote the log, stopped cleanly: compare its pages with the replayed ones
-    /// as of its shutdown
+    /// The data directory of the server that wrote the log, stopped cleanly: compare its pages with the
+    /// replayed ones as of its shutdown
     #[arg(long = "data", visible_alias = "pgdata", value_name = "DIR")]
     pgdata: Option<PathBuf>,
 

@@ -1,8 +1,8 @@
 //! Statements of a script that cannot be run, as one that would be run before them is left out.
 //!
-//! A statement reverts a change of a row as the change left it. If what reverts a later change of the row is left out, the row is not so
-//! when the script comes to it, and the statement would fail, with the script as a whole. So it is left out as well. Likewise of rows that
-//! a truncate has removed.
+//! A statement reverts a change of a row as the change left it. If what reverts a later change of the row is
+//! left out, the row is not so when the script comes to it, and the statement would fail, with the script as
+//! a whole. So it is left out as well. Likewise of rows that a truncate has removed.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -39,8 +39,8 @@ pub(super) struct RowId {
 }
 
 impl RowId {
-    /// A row by the key that its table has where the script is run, and by its place. `epoch` is another one after the table's rows were
-    /// moved.
+    /// A row by the key that its table has where the script is run, and by its place. `epoch` is another one
+    /// after the table's rows were moved.
     pub fn of(table: &Table, row: Option<&Row>, tid: Option<Tid>, epoch: u32) -> RowId {
         let key = row.and_then(|row| key(table, row)).unwrap_or_default();
         let place = tid.map(|tid| hash(&(table.oid, epoch, tid.block, tid.offset_number)));
@@ -118,10 +118,12 @@ impl Step {
     }
 }
 
-/// Finds the statements that cannot be run; takes the steps from the newest to the oldest, as the script has them.
+/// Finds the statements that cannot be run; takes the steps from the newest to the oldest, as the script has
+/// them.
 #[derive(Debug, Default)]
 pub(super) struct Dependents {
-    /// Tables that are empty at this step for a later truncate, with the rows that the script has put into them by then.
+    /// Tables that are empty at this step for a later truncate, with the rows that the script has put into
+    /// them by then.
     truncated: HashMap<u32, HashSet<u64>>,
     /// Rows that are not as they were at this step. The value says whether they are not in the table.
     changed: HashMap<u64, bool>,

@@ -274,7 +274,8 @@ fn push_doubled(out: &mut String, text: &str) {
     }
 }
 
-/// Adds a row as a JSON object in a field of CSV: what [`Object`] is, quoted. `keys` are those of [`Relation`].
+/// Adds a row as a JSON object in a field of CSV: what [`Object`] is, quoted. `keys` are those of
+/// [`Relation`].
 fn push_object(out: &mut String, keys: &[String], row: &Row, json: &mut Vec<u8>) -> AnyResult<()> {
     let mut begin = "\"{";
     for (key, cell) in keys.iter().zip(&row.cells) {

@@ -1,7 +1,7 @@
 //! `--undo`: statements that revert the changes, the newest first.
 //!
-//! They come in the log's order and are printed in the opposite one, so they lie in a temporary file meanwhile: each with the change that
-//! it reverts, the [`Step`] and both lengths behind it.
+//! They come in the log's order and are printed in the opposite one, so they lie in a temporary file
+//! meanwhile: each with the change that it reverts, the [`Step`] and both lengths behind it.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs::File;
@@ -177,7 +177,8 @@ impl Script {
         self.put(Step::of_table(kind, oid), &comment, "")
     }
 
-    /// Reports a change of a column, which no statement reverts. Where values are printed as before, none is needed.
+    /// Reports a change of a column, which no statement reverts. Where values are printed as before, none is
+    /// needed.
     fn column_event(&mut self, event: &Event, column: &str) -> Result<()> {
         let (what, why) = match event.kind {
             EventKind::AddColumn => ("ADD COLUMN", "the column stays"),

@@ -918,7 +918,7 @@ fn the_own_last_connection_is_named(cluster: &Cluster, client: &mut postgres::Cl
     let said = receiving.said();
     rustix::process::kill_process(pid, rustix::process::Signal::CONT).unwrap();
     assert!(said.contains("the server has sent nothing"), "{said}");
-    assert!(said.contains("HINT: this process received with the slot before"), "{said}");
+    assert!(said.contains("HINT: this process used the slot before"), "{said}");
     wait("the next connection", || receiving.said()[said.len()..].contains("receiving from"));
 }
 

@@ -191,7 +191,7 @@ fn a_moment_before_the_log_is_refused_with_the_logs_range() {
     run.assert_no_panic();
     assert_eq!(run.code, 1, "{run:?}");
     let start = segment_start(&segment);
-    let range = format!("the log at hand is from {start} to {}", start.plus(segment.len() as u64));
+    let range = format!("the WAL that was read is from {start} to {}", start.plus(segment.len() as u64));
     assert!(matches!(run.errors()[..], [error] if error.contains(&range)), "{run:?}");
 }
 

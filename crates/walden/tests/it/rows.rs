@@ -1191,7 +1191,8 @@ fn statements_reach_what_they_are_for_alone() -> Outcome {
     Ok(())
 }
 
-/// A base backup that starts after the range shows no change of that range: an empty script would look complete.
+/// A base backup that starts after the range shows no change of that range: an empty script would look
+/// complete.
 fn ranges_that_end_before_the_base_backup_are_refused() -> Outcome {
     let (cluster, mut client) = server()?;
     run(&mut client, "CREATE TABLE kept (id int PRIMARY KEY); INSERT INTO kept VALUES (1)");
@@ -1236,8 +1237,8 @@ fn ranges_that_end_before_the_base_backup_are_refused() -> Outcome {
     Ok(())
 }
 
-/// Keys that are deferred, rows that others changed, identity columns, columns that get other types, inserts that a trigger keeps from the
-/// table, names and values that are those of the script.
+/// Keys that are deferred, rows that others changed, identity columns, columns that get other types, inserts
+/// that a trigger keeps from the table, names and values that are those of the script.
 fn statements_meet_one_row_or_fail() -> Outcome {
     let (cluster, mut client) = server()?;
     run(

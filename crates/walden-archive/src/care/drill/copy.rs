@@ -63,7 +63,8 @@ pub fn expect_tablespaces(base: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Copies a backup to `data`, and its tablespaces into folders in `tablespaces`. `copied` gets the bytes copied so far.
+/// Copies a backup to `data`, and its tablespaces into folders in `tablespaces`. `copied` gets the bytes
+/// copied so far.
 pub fn copy_backup(base: &Path, data: &Path, tablespaces: &Path, copied: &mut dyn FnMut(u64)) -> Result<()> {
     make_folder(data)?;
     make_folder(tablespaces)?;

@@ -1,7 +1,7 @@
 //! The fixed part of heap records' main data, read and written on its own.
 //!
-//! Replay and compression read only these structures for nearly every record. [`super::insert()`] and the other
-//! modules read the same structures as payloads, including the data after them.
+//! Replay and compression read only these structures for nearly every record. [`super::insert()`] and the
+//! other modules read the same structures as payloads, including the data after them.
 
 use super::{
     DeleteFlags, InfoBits, InsertFlags, LockFlags, PruneFlags, TUPLE_HEADER, UpdateFlags, VisibleFlags,
