@@ -106,6 +106,7 @@ pub fn of_rows(error: &RowsError) -> PyErr {
         RowsError::NoTable(_) | RowsError::Ambiguous(_) => {
             wrong_value(format!("relation: {}", with_arguments()))
         }
+        RowsError::EndsBeforeBase { .. } => wrong_value(format!("end: {}", with_arguments())),
         RowsError::DataDir(DataDirError::NotOne { .. }) => wrong_value(format!("base: {}", with_arguments())),
         RowsError::DataDir(DataDirError::Io { error: cause, .. }) | RowsError::Base { error: cause, .. } => {
             file(error, cause)
