@@ -46,7 +46,7 @@ impl OldestTransactions {
             return;
         };
         let younger = next.wrapping_sub(xid).saturating_sub(1);
-        // Another range of the WAL may begin before this one.
+        // Another range of the WAL may start before this one.
         let continued = self.current.filter(|one| one.xid == xid && one.from <= lsn);
         let current = match continued {
             Some(one) => {

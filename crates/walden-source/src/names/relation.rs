@@ -36,9 +36,9 @@ pub struct Relation {
     /// For an index: whether it enforces a constraint or identifies rows for replication (primary key,
     /// unique, exclusion, replica identity), so that it is needed even if no query uses it.
     pub is_required: Option<bool>,
-    /// Of a B-tree index: OID of another one of the same table that starts with all of its columns, in the
-    /// same order, and has no condition. An index that enforces a constraint, or has a condition or
-    /// expressions, has none.
+    /// OID of another B-tree index of the same table that starts with all columns of this one, in the same
+    /// order, and has no condition. `None` for an index that enforces a constraint, or has a condition or
+    /// expressions.
     pub covered_by: Option<u32>,
 }
 
