@@ -7,6 +7,8 @@
 //!     REL, REL_fsm, REL_vm, REL_init   the forks; files after the first one of a fork end with .1, .2 ...
 //! ```
 
+mod restart_point;
+
 use std::fmt;
 use std::fs::{self, File};
 use std::io;
@@ -25,7 +27,9 @@ use crate::denied::with_user;
 use crate::names::{DEFAULT_TABLESPACE, GLOBAL_TABLESPACE};
 use crate::regular_file;
 
-/// Most files that are held open.
+pub use restart_point::RestartPoint;
+
+/// Files that are held open at most.
 const MAX_OPEN_FILES: usize = 64;
 /// A data directory that no server is writing to, or a base backup in plain format.
 #[derive(Debug)]
@@ -233,7 +237,12 @@ impl DataDir {
         self.control.data_checksum_version == 0 || checksum::is_sound(page, block)
     }
 
-    /// Returns the file of a segment of a fork, and opens it if necessary; `None` if it does not exist.
+    /// The major version, as the file `PG_VERSION` has it.
+    pub fn version(&self) -> &str {
+        &self.version
+    }
+
+    /// The file that holds a segment of a fork, opened now or before; nothing if it is not there.
     fn file(&mut self, key: FileKey) -> io::Result<Option<&File>> {
         self.clock += 1;
         let open = match self.open.remove(&key) {
@@ -356,7 +365,11 @@ pub struct ControlFile {
     pub data_checksum_version: u32,
     /// The server's setting of `wal_log_hints`.
     pub wal_log_hints: bool,
-    /// Settings that must be at least as large on a server that recovers.
+    /// `minRecoveryPoint`: a standby's files are consistent from this position on; 0 if the server was none.
+    pub min_recovery_point: Lsn,
+    /// `track_commit_timestamp` as the server had it.
+    pub track_commit_timestamp: bool,
+    /// Settings that a server which recovers needs to be at least as large.
     pub sizes: SharedSizes,
 }
 
@@ -431,6 +444,8 @@ pub enum ControlError {
     PageSize(u32),
     #[error("cannot use a file length of {0} pages: expected a power of two")]
     SegmentSize(u32),
+    #[error("cannot store a checkpoint of {found} bytes: expected {expected} bytes in this version")]
+    Checkpoint { expected: usize, found: usize },
 }
 
 /// The fields whose offsets differ between versions of the format (`ControlFileData` in `pg_control.h`).
@@ -569,7 +584,9 @@ impl ControlFile {
             wal_segment_bytes: u32_at(layout.wal_segment_bytes)?,
             data_checksum_version: u32_at(layout.data_checksum_version)?,
             wal_log_hints: bytes[layout.wal_log_hints] != 0,
-            // The following fields, in this order in every version.
+            min_recovery_point: Lsn(u64_at(layout.wal_log_hints - restart_point::MIN_RECOVERY_POINT)?),
+            track_commit_timestamp: bytes[layout.wal_log_hints + restart_point::TRACK_COMMIT_TIMESTAMP] != 0,
+            // The fields behind it, in this order in every version.
             sizes: SharedSizes {
                 max_connections: u32_at(layout.wal_log_hints + 4)?,
                 max_worker_processes: u32_at(layout.wal_log_hints + 8)?,
@@ -644,6 +661,8 @@ mod tests {
                     wal_segment_bytes: 16 << 20,
                     data_checksum_version: 1,
                     wal_log_hints: true,
+                    min_recovery_point: Lsn(0),
+                    track_commit_timestamp: false,
                     sizes: SharedSizes {
                         max_connections: 100,
                         max_worker_processes: 8,

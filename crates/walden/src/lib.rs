@@ -49,6 +49,7 @@ mod receive;
 pub mod recovery_rates;
 #[doc(hidden)]
 pub mod redo;
+mod restore;
 mod retention;
 mod rows;
 #[doc(hidden)]
@@ -119,8 +120,8 @@ enum Command {
     Test(test::TestArgs),
     Archive(archive::ArchiveArgs),
     Receive(Box<receive::ReceiveArgs>),
-    /// Run PostgreSQL servers: workloads whose WAL is kept, and published experiments (runs the program
-    /// walden-lab)
+    Restore(Box<restore::RestoreArgs>),
+    /// Run PostgreSQL servers: workloads whose WAL is kept, and published experiments; the program walden-lab does it
     Lab(programs::Words),
     /// Measure Walden against other programs on the same files (runs the program walden-lab)
     Bench(programs::Words),
@@ -147,6 +148,7 @@ pub fn main() -> ExitCode {
             | Command::Rows(_)
             | Command::Archive(_)
             | Command::Receive(_)
+            | Command::Restore(_)
     );
     if reuses_memory {
         // SAFETY: nothing before has started a thread.
@@ -174,6 +176,7 @@ pub fn main() -> ExitCode {
         Command::Test(args) => test::run(&args),
         Command::Archive(args) => archive::run(&args),
         Command::Receive(args) => receive::run(&args),
+        Command::Restore(args) => restore::run(&args),
         Command::SetUp(set_up) => set_up.run(Arguments::command()),
         Command::Sql(_) | Command::Lab(_) | Command::Bench(_) => {
             unreachable!("these words start another program")

@@ -45,7 +45,14 @@ impl Base {
         *cut = blocks.min(*cut);
     }
 
-    /// Returns whether the block was neither truncated nor dropped since the backup.
+    /// Forgets what the log dropped and truncated of a database in a tablespace.
+    pub(super) fn readmit(&mut self, database: u32, tablespace: u32) {
+        self.cut
+            .retain(|(relation, _), _| (relation.database, relation.tablespace) != (database, tablespace));
+        self.databases.remove(&(database, Some(tablespace)));
+    }
+
+    /// Whether the block was neither truncated nor dropped since the backup.
     pub(super) fn is_valid(&self, key: BlockKey) -> bool {
         let RelFileLocator { database, tablespace, .. } = key.relation;
         self.cut.get(&(key.relation, key.fork)).is_none_or(|&blocks| key.block < blocks)

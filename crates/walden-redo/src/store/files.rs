@@ -77,6 +77,15 @@ impl PageStore {
         self.copied.insert((database, tablespace));
     }
 
+    /// Reads the pages of a database in a tablespace from the base backup again, after the caller copied the database's files there
+    /// as [`PageStore::copy_database`] has noted it.
+    pub fn read_database_from_base(&mut self, database: u32, tablespace: u32) {
+        self.copied.remove(&(database, tablespace));
+        if let Some(base) = &mut self.base {
+            base.readmit(database, tablespace);
+        }
+    }
+
     /// Notes that an image of a visibility map's page was restored, and whether the image has a hole.
     ///
     /// A map has bits where other pages have their hole. Only `CREATE DATABASE` logs it with a hole

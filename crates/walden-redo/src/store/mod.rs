@@ -461,7 +461,13 @@ impl PageStore {
         }
     }
 
-    /// Returns the first failure, if any.
+    /// Whether a page is exact and differs from the base backup's, or may: a record was replayed on it, or the backup lacks it.
+    pub fn is_changed(&self, slot: Slot) -> bool {
+        let entry = &self.entries[slot.0 as usize];
+        entry.state == StateCode::EXACT && (entry.flags & CHANGED != 0 || entry.flags & IN_BASE == 0)
+    }
+
+    /// What went wrong first, if anything did.
     pub fn failure(&self) -> Option<&StoreFailure> {
         self.failure.as_ref()
     }

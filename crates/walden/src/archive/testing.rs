@@ -17,6 +17,8 @@ pub fn control_file(state: DatabaseState) -> ControlFile {
         wal_segment_bytes: 16 << 20,
         data_checksum_version: 1,
         wal_log_hints: false,
+        min_recovery_point: Lsn(0),
+        track_commit_timestamp: false,
         sizes: SharedSizes {
             max_connections: 100,
             max_worker_processes: 8,

@@ -1,0 +1,137 @@
+//! The base backup that recovery starts from.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use walden_format::lsn::{Lsn, Timeline};
+use walden_source::datadir::{ControlFile, DataDir};
+
+use crate::error::RecoverError;
+
+/// Major versions that are restored.
+const VERSIONS: std::ops::RangeInclusive<u32> = 14..=19;
+
+/// A base backup in plain format: a data directory with its `backup_label`.
+#[derive(Clone, Debug)]
+pub struct BaseBackup {
+    pub(crate) path: PathBuf,
+    pub(crate) version: String,
+    pub(crate) control: ControlFile,
+    pub(crate) label: Label,
+}
+
+/// The fields of `backup_label` (`build_backup_content` in `xlogbackup.c`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Label {
+    /// `START WAL LOCATION`: the redo pointer of the backup's checkpoint.
+    pub start: Lsn,
+    /// `CHECKPOINT LOCATION`
+    pub checkpoint: Lsn,
+    /// `START TIMELINE`
+    pub timeline: Timeline,
+    /// `BACKUP FROM: standby`: the end of the backup is `minRecoveryPoint`, and WAL has no record of it.
+    pub is_from_standby: bool,
+}
+
+impl BaseBackup {
+    /// Opens a base backup.
+    ///
+    /// # Errors
+    /// The folder is not a base backup in plain format, or has something that is not restored.
+    pub fn open(path: &Path) -> Result<BaseBackup, RecoverError> {
+        let data = DataDir::open(path)?;
+        let refuse = |expected, found: String, hint| RecoverError::Base {
+            base: path.to_owned(),
+            expected,
+            found,
+            hint,
+        };
+        let version = data.version().to_owned();
+        if !version.parse().is_ok_and(|version: u32| VERSIONS.contains(&version)) {
+            let hint = "recover with PostgreSQL alone";
+            return Err(refuse("a base backup of PostgreSQL 14 to 19", format!("version {version}"), hint));
+        }
+        let label_path = path.join("backup_label");
+        if !data.is_backup() {
+            let hint = "name a base backup in plain format, as pg_basebackup -D FOLDER writes it";
+            return Err(refuse("a backup_label", "none".into(), hint));
+        }
+        let label = fs::read(&label_path).map_err(RecoverError::io("read", &label_path))?;
+        let label = Label::parse(&String::from_utf8_lossy(&label)).map_err(|line| {
+            let hint = "use another base backup: this one is damaged or incomplete";
+            refuse(line, "none in backup_label".into(), hint)
+        })?;
+        if path.join("tablespace_map").exists() {
+            let hint = "recover with PostgreSQL alone: Walden does not place the tablespaces of a backup in tar format";
+            return Err(refuse("no tablespace_map", "one".into(), hint));
+        }
+        let base = BaseBackup { path: path.to_owned(), version, control: *data.control(), label };
+        base.expect_no_tablespace_links()?;
+        Ok(base)
+    }
+
+    /// Tablespaces in other places would be shared with the original. Folders in `pg_tblspc` (`allow_in_place_tablespaces`) are
+    /// copied with the rest.
+    fn expect_no_tablespace_links(&self) -> Result<(), RecoverError> {
+        let folder = self.path.join("pg_tblspc");
+        for entry in fs::read_dir(&folder).map_err(RecoverError::io("read", &folder))? {
+            let entry = entry.map_err(RecoverError::io("read", &folder))?;
+            if entry.file_type().is_ok_and(|kind| kind.is_symlink()) {
+                return Err(RecoverError::Base {
+                    base: self.path.clone(),
+                    expected: "no tablespaces outside of the data directory",
+                    found: format!("the link pg_tblspc/{}", entry.file_name().display()),
+                    hint: "recover with PostgreSQL alone",
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// The cluster.
+    pub fn system_identifier(&self) -> u64 {
+        self.control.system_identifier
+    }
+
+    /// The position from which WAL is replayed.
+    pub fn start(&self) -> Lsn {
+        self.label.start
+    }
+
+    /// The timeline at the start.
+    pub fn timeline(&self) -> Timeline {
+        self.label.timeline
+    }
+}
+
+impl Label {
+    /// Reads a label. The error is what is missing.
+    fn parse(text: &str) -> Result<Label, &'static str> {
+        let value = |name: &str| text.lines().find_map(|line| line.strip_prefix(name));
+        let lsn = |name| value(name)?.split_whitespace().next()?.parse().ok();
+        Ok(Label {
+            start: lsn("START WAL LOCATION: ").ok_or("START WAL LOCATION")?,
+            checkpoint: lsn("CHECKPOINT LOCATION: ").ok_or("CHECKPOINT LOCATION")?,
+            timeline: value("START TIMELINE: ")
+                .and_then(|number| number.trim().parse().ok())
+                .ok_or("START TIMELINE")?,
+            is_from_standby: value("BACKUP FROM: ").is_some_and(|from| from.trim() == "standby"),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_label_has_start_checkpoint_timeline_and_origin() {
+        let text = "START WAL LOCATION: 0/2000028 (file 000000020000000000000002)\nCHECKPOINT LOCATION: 0/2000080\n\
+                    BACKUP METHOD: streamed\nBACKUP FROM: standby\nSTART TIME: 2026-11-29 10:00:00 UTC\nLABEL: x\nSTART TIMELINE: 2\n";
+        let label = Label::parse(text).unwrap();
+        assert_eq!((label.start, label.checkpoint), (Lsn(0x200_0028), Lsn(0x200_0080)));
+        assert_eq!((label.timeline, label.is_from_standby), (2, true));
+        assert!(!Label::parse(&text.replace("standby", "primary")).unwrap().is_from_standby);
+        assert_eq!(Label::parse(&text.replace("CHECKPOINT", "X")), Err("CHECKPOINT LOCATION"));
+    }
+}

@@ -1,0 +1,114 @@
+//! The base backup copied into the new data directory.
+
+use std::fs::{self, File};
+use std::os::unix::fs::lchown;
+use std::path::{Path, PathBuf};
+
+use walden_source::datadir::ControlFile;
+
+use crate::error::RecoverError;
+
+/// Folders whose content recovery does not need. `pg_basebackup` leaves most of them empty. `pg_wal` is filled by
+/// `restore_command`; a restart point removes all files in `pg_logical` of a server without replication slots
+/// (`CheckPointSnapBuild`, `CheckPointLogicalRewriteHeap`).
+const EMPTIED: [&str; 10] = [
+    "pg_wal",
+    "pg_replslot",
+    "pg_dynshmem",
+    "pg_notify",
+    "pg_serial",
+    "pg_snapshots",
+    "pg_stat_tmp",
+    "pg_subtrans",
+    "pg_logical/mappings",
+    "pg_logical/snapshots",
+];
+/// Files of the backup or of its server that the new data directory does not have.
+const LEFT_OUT: [&str; 6] = [
+    "backup_manifest",
+    "postmaster.pid",
+    "postmaster.opts",
+    "standby.signal",
+    "recovery.signal",
+    "backup_label.old",
+];
+
+/// Copies a base backup without `pg_control`, which is written last: PostgreSQL does not start without it. `done` gets the bytes of
+/// each file.
+pub(crate) fn copy_backup(base: &Path, data: &Path, done: &mut dyn FnMut(u64)) -> Result<(), RecoverError> {
+    copy_folder(base, data, Path::new(""), done)
+}
+
+fn copy_folder(
+    base: &Path,
+    data: &Path,
+    inside: &Path,
+    done: &mut dyn FnMut(u64),
+) -> Result<(), RecoverError> {
+    let (from, to) = (base.join(inside), data.join(inside));
+    let metadata = fs::metadata(&from).map_err(RecoverError::io("read", &from))?;
+    if !inside.as_os_str().is_empty() {
+        fs::create_dir(&to).map_err(RecoverError::io("create", &to))?;
+    }
+    fs::set_permissions(&to, metadata.permissions()).map_err(RecoverError::io("write", &to))?;
+    if EMPTIED.iter().any(|emptied| Path::new(emptied) == inside) {
+        return Ok(());
+    }
+    for entry in fs::read_dir(&from).map_err(RecoverError::io("read", &from))? {
+        let entry = entry.map_err(RecoverError::io("read", &from))?;
+        let (name, path) = (inside.join(entry.file_name()), entry.path());
+        // A link to pg_wal becomes a folder.
+        let kind = match name == Path::new("pg_wal") {
+            true => fs::metadata(&path).map(|metadata| metadata.file_type()),
+            false => entry.file_type(),
+        };
+        let kind = kind.map_err(RecoverError::io("read", &path))?;
+        if kind.is_dir() {
+            copy_folder(base, data, &name, done)?;
+        } else if kind.is_file() {
+            if name == Path::new(ControlFile::PATH) || LEFT_OUT.iter().any(|left| Path::new(left) == name) {
+                continue;
+            }
+            let bytes = fs::copy(&path, data.join(&name)).map_err(RecoverError::io("copy", &path))?;
+            done(bytes);
+        } else if kind.is_symlink() {
+            return Err(RecoverError::Base {
+                base: base.to_owned(),
+                expected: "files and folders",
+                found: format!("the link {}", name.display()),
+                hint: "replace the link by what it leads to, or recover with PostgreSQL alone",
+            });
+        }
+    }
+    Ok(())
+}
+
+/// Synchronizes a folder with everything in it. `owner` is the account that all of it is given to, if it is another one's.
+pub(crate) fn synchronize(folder: &Path, owner: Option<(u32, u32)>) -> Result<(), RecoverError> {
+    let give = |path: &Path| match owner {
+        Some((user, group)) => {
+            lchown(path, Some(user), Some(group)).map_err(RecoverError::io("change the owner of", path))
+        }
+        None => Ok(()),
+    };
+    give(folder)?;
+    let mut folders: Vec<PathBuf> = vec![folder.to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).map_err(RecoverError::io("read", &folder))? {
+            let path = entry.map_err(RecoverError::io("read", &folder))?.path();
+            give(&path)?;
+            match path.symlink_metadata().map_err(RecoverError::io("read", &path))?.is_dir() {
+                true => folders.push(path),
+                false => synchronize_one(&path)?,
+            }
+        }
+        synchronize_one(&folder)?;
+    }
+    Ok(())
+}
+
+/// Synchronizes a file or the entries of a folder.
+pub(crate) fn synchronize_one(path: &Path) -> Result<(), RecoverError> {
+    let file = File::open(path).map_err(RecoverError::io("read", path))?;
+    file.sync_all().map_err(RecoverError::io("synchronize", path))
+}

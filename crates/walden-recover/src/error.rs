@@ -1,0 +1,174 @@
+//! Why a base backup cannot be rolled forward.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use walden_format::lsn::{Lsn, Timeline};
+use walden_redo::{BlockKey, State};
+use walden_source::datadir::{ControlError, DataDirError};
+use walden_source::scan::Damage;
+
+/// Why a base backup cannot be rolled forward.
+#[derive(Debug, thiserror::Error)]
+pub enum RecoverError {
+    /// The base backup is not a data directory.
+    #[error(transparent)]
+    DataDir(#[from] DataDirError),
+    /// A file or folder cannot be read or written.
+    #[error("cannot {action} {}", path.display())]
+    Io {
+        /// "read", "write", "create" or "copy".
+        action: &'static str,
+        /// The file or folder.
+        path: PathBuf,
+        /// The error of the file system.
+        #[source]
+        error: io::Error,
+    },
+    /// The base backup has something that this version does not restore.
+    #[error("cannot restore {}: expected {expected}, found {found}", base.display())]
+    Base {
+        /// The base backup.
+        base: PathBuf,
+        /// What can be restored.
+        expected: &'static str,
+        /// What it has.
+        found: String,
+        /// The remedy.
+        hint: &'static str,
+    },
+    /// The target directory is in use.
+    #[error("cannot restore to {}: expected an empty or missing directory, found {found}", path.display())]
+    Target {
+        /// The directory.
+        path: PathBuf,
+        /// What it is.
+        found: String,
+        /// The remedy.
+        hint: &'static str,
+    },
+    /// The WAL is of another cluster.
+    #[error(
+        "cannot recover with this WAL: expected system identifier {expected}, the base backup's, found {found}"
+    )]
+    OtherCluster {
+        /// The base backup's.
+        expected: u64,
+        /// The WAL's.
+        found: u64,
+    },
+    /// The WAL does not contain the position at which recovery starts.
+    #[error(
+        "cannot start recovery at {start} on timeline {timeline}: expected WAL from there on, found {found}"
+    )]
+    NoStart {
+        /// The backup's redo pointer.
+        start: Lsn,
+        /// The timeline there.
+        timeline: Timeline,
+        /// What the WAL has.
+        found: String,
+    },
+    /// The WAL ends before the target.
+    #[error("cannot recover to {target}: expected it in WAL from {start} on, found the end of WAL at {end}")]
+    TargetNotReached {
+        /// The target.
+        target: String,
+        /// Where the WAL starts.
+        start: Lsn,
+        /// Where it ends.
+        end: Lsn,
+    },
+    /// The target is before the end of the base backup.
+    #[error(
+        "cannot recover to {target} at {stop}: expected a position after the end of the base backup at {consistent}"
+    )]
+    TargetTooEarly {
+        /// The target.
+        target: String,
+        /// The record at which recovery would stop.
+        stop: Lsn,
+        /// Where the backup is consistent.
+        consistent: String,
+    },
+    /// The WAL ends before the base backup does.
+    #[error(
+        "cannot complete the base backup: expected the record of its end in WAL from {start} on, found the end of WAL at {end}"
+    )]
+    NoEndOfBackup {
+        /// The backup's redo pointer.
+        start: Lsn,
+        /// Where the WAL ends.
+        end: Lsn,
+    },
+    /// The WAL is damaged.
+    #[error("{0}")]
+    Damage(Box<Damage>),
+    /// A record could not be replayed although the survey accepted it.
+    #[error("cannot replay the record at {lsn}: {reason}")]
+    Record {
+        /// The record.
+        lsn: Lsn,
+        /// Why.
+        reason: String,
+    },
+    /// A page is not known at the end of replay.
+    #[error("cannot write {page} at {redo}: expected its content from the base backup or an image in WAL, found {}", state_text(*.state))]
+    UnknownPage {
+        /// The page.
+        page: BlockKey,
+        /// The redo pointer.
+        redo: Lsn,
+        /// Its state.
+        state: State,
+    },
+    /// Pages could not be kept.
+    #[error("cannot keep pages: {0}")]
+    Pages(String),
+    /// `pg_control` cannot be changed.
+    #[error("cannot write pg_control: {0}")]
+    Control(#[from] ControlError),
+}
+
+fn state_text(state: State) -> String {
+    match state {
+        State::Exact => "it exact".into(),
+        State::Unknown(unknown) => unknown.to_string(),
+        State::Untracked => "a change by a resource manager that is not replayed".into(),
+    }
+}
+
+impl RecoverError {
+    /// The error of a file or folder.
+    pub(crate) fn io(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> RecoverError {
+        let path = path.to_owned();
+        move |error| RecoverError::Io { action, path, error }
+    }
+
+    /// The next step for the user.
+    pub fn hint(&self) -> Option<&'static str> {
+        match self {
+            RecoverError::DataDir(error) => error.hint(),
+            RecoverError::Base { hint, .. } | RecoverError::Target { hint, .. } => Some(hint),
+            RecoverError::OtherCluster { .. } => Some("name a base backup and the WAL of one cluster"),
+            RecoverError::NoStart { .. } => {
+                Some("name the archive or folder that has the WAL since the start of the base backup")
+            }
+            RecoverError::TargetNotReached { .. } => {
+                Some("choose an earlier target, or --to latest for the end of the WAL")
+            }
+            RecoverError::TargetTooEarly { .. } => Some("use an earlier base backup"),
+            RecoverError::NoEndOfBackup { .. } => {
+                Some("add the WAL up to the end of the base backup, or use another base backup")
+            }
+            RecoverError::Damage(damage) => Some(damage.hint()),
+            RecoverError::Record { .. } | RecoverError::UnknownPage { .. } => Some(
+                "recover with PostgreSQL alone; the base backup or the WAL may be damaged (walden redo check reads both)",
+            ),
+            RecoverError::Pages(_) => {
+                Some("TMPDIR names the folder of the temporary file; more --memory makes it smaller")
+            }
+            RecoverError::Io { .. } | RecoverError::Control(_) => None,
+        }
+    }
+}

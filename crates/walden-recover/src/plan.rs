@@ -1,0 +1,234 @@
+//! What a restore does, decided before it writes anything: one pass over the WAL.
+
+use std::ops::ControlFlow;
+
+use walden_format::lsn::{Lsn, Timeline};
+use walden_format::payload::xlog::{Checkpoint, ParameterChange};
+use walden_format::payload::{self, Payload};
+use walden_format::record::Record;
+use walden_format::rmgr::rmid;
+use walden_format::stream::Visitor;
+use walden_source::inventory::Run;
+use walden_source::scan::{Damage, ScanOptions, SegmentEnd, scan};
+
+use crate::base::BaseBackup;
+use crate::error::RecoverError;
+use crate::support::{Unsupported, unsupported};
+use crate::target::{Target, end_of_transaction};
+
+/// A checkpoint record at which PostgreSQL may start.
+#[derive(Clone, PartialEq, Debug)]
+pub struct CheckpointRecord {
+    /// LSN of the record.
+    pub lsn: Lsn,
+    /// Its end.
+    pub end: Lsn,
+    /// Its fields.
+    pub fields: Checkpoint,
+    /// Its main data, which `pg_control` has a copy of.
+    pub(crate) data: Vec<u8>,
+}
+
+/// What a restore does.
+#[derive(Debug)]
+pub struct Plan {
+    /// Where recovery stops.
+    pub target: Target,
+    /// The position from which WAL is replayed.
+    pub start: Lsn,
+    /// From where on the base backup is consistent.
+    pub consistent: Lsn,
+    /// The checkpoint up to whose redo pointer Walden replays; `None` if there is none between the end of the backup and the
+    /// target: PostgreSQL starts from the base backup itself.
+    pub checkpoint: Option<CheckpointRecord>,
+    /// Number of checkpoints between the base backup and the target.
+    pub checkpoints: u64,
+    /// The record at which recovery stops, or the end of the WAL.
+    pub stop: Lsn,
+    /// The last commit or abort before it, in microseconds since 1970-01-01 00:00:00 UTC.
+    pub last_commit: Option<i64>,
+    /// The timeline that is followed to the target.
+    pub timeline: Timeline,
+    /// The first record that is left to PostgreSQL because Walden does not replay it.
+    pub unsupported: Option<Unsupported>,
+    /// What ended the WAL, if it is damaged there.
+    pub damage: Option<Damage>,
+    /// Settings at the checkpoint, if WAL has changed them since the base backup.
+    pub(crate) settings: Option<ParameterChange>,
+}
+
+impl Plan {
+    /// Bytes of WAL that Walden replays.
+    pub fn replayed_bytes(&self) -> u64 {
+        self.checkpoint.as_ref().map_or(0, |checkpoint| checkpoint.fields.redo.bytes_since(self.start))
+    }
+
+    /// Bytes of WAL that PostgreSQL replays.
+    pub fn remaining_bytes(&self) -> u64 {
+        let from = self.checkpoint.as_ref().map_or(self.start, |checkpoint| checkpoint.fields.redo);
+        self.stop.bytes_since(from)
+    }
+
+    /// Reads the WAL from the base backup to the target and chooses the checkpoint. `done` gets the bytes of each segment that was
+    /// read.
+    ///
+    /// # Errors
+    /// The WAL does not continue the backup, does not reach the target, or is damaged before it.
+    pub fn make(
+        run: &Run,
+        base: &BaseBackup,
+        target: Target,
+        threads: usize,
+        mut done: impl FnMut(u64),
+    ) -> Result<Plan, RecoverError> {
+        let (start, timeline) = (base.start(), base.timeline());
+        let (expected, found) = (base.system_identifier(), run.system_id);
+        if expected != found {
+            return Err(RecoverError::OtherCluster { expected, found });
+        }
+        if !run.goes_on_from(start, timeline) {
+            let found =
+                format!("segments from {} to {} on timeline {}", run.start(), run.end(), run.timeline);
+            return Err(RecoverError::NoStart { start, timeline, found });
+        }
+        let commit_timestamps = base.control.track_commit_timestamp;
+        let make = |_| Survey { start, target: &target, commit_timestamps, found: Found::default() };
+        let (mut all, mut reached, mut damage) = (Found::default(), start, None);
+        scan(run, ScanOptions { threads, from: Some(start), to: None }, make, |outcome| {
+            reached = outcome.position;
+            all.append(outcome.visitor.found);
+            done(run.segment_size.bytes());
+            if all.stop.is_some() {
+                return ControlFlow::Break(());
+            }
+            if let SegmentEnd::Damaged(found) = outcome.end {
+                damage = Some(found);
+            }
+            ControlFlow::Continue(())
+        });
+        let stop = match (all.stop, &target) {
+            (Some(stop), _) => stop,
+            (None, Target::Latest) => reached,
+            (None, _) => {
+                return Err(match damage {
+                    Some(damage) => RecoverError::Damage(Box::new(damage)),
+                    None => {
+                        RecoverError::TargetNotReached { target: target.to_string(), start, end: reached }
+                    }
+                });
+            }
+        };
+        let consistent = match base.label.is_from_standby {
+            true => Some(base.control.min_recovery_point),
+            false => all.ends_of_backups.iter().find(|(of, _)| *of == start).map(|(_, end)| *end),
+        };
+        let Some(consistent) = consistent.filter(|&consistent| consistent <= stop) else {
+            return Err(match target {
+                Target::Latest => RecoverError::NoEndOfBackup { start, end: reached },
+                _ => RecoverError::TargetTooEarly {
+                    target: target.to_string(),
+                    stop,
+                    consistent: consistent.map_or("a later position".into(), |end| end.to_string()),
+                },
+            });
+        };
+        let is_before_stop = |checkpoint: &CheckpointRecord| checkpoint.end <= stop;
+        let checkpoints =
+            all.checkpoints.iter().filter(|it| it.lsn > base.label.checkpoint && is_before_stop(it));
+        let is_possible = |checkpoint: &&CheckpointRecord| {
+            let redo = checkpoint.fields.redo;
+            is_before_stop(checkpoint)
+                && redo >= consistent
+                && all.unsupported.as_ref().is_none_or(|unsupported| redo <= unsupported.lsn)
+        };
+        let (count, checkpoint) =
+            (checkpoints.count() as u64, all.checkpoints.iter().rfind(is_possible).cloned());
+        let redo = checkpoint.as_ref().map_or(start, |checkpoint| checkpoint.fields.redo);
+        let settings = all.settings.iter().rfind(|(lsn, _)| *lsn < redo).map(|(_, settings)| *settings);
+        Ok(Plan {
+            target,
+            start,
+            consistent,
+            checkpoint,
+            checkpoints: count,
+            stop,
+            last_commit: all.last_commit,
+            timeline: run.timeline,
+            unsupported: all.unsupported.filter(|unsupported| unsupported.lsn < stop),
+            damage,
+            settings,
+        })
+    }
+}
+
+/// What the survey has found.
+#[derive(Default)]
+struct Found {
+    checkpoints: Vec<CheckpointRecord>,
+    /// Starts of backups, and the ends of the records that say that they have ended.
+    ends_of_backups: Vec<(Lsn, Lsn)>,
+    settings: Vec<(Lsn, ParameterChange)>,
+    unsupported: Option<Unsupported>,
+    last_commit: Option<i64>,
+    /// The record at which recovery stops.
+    stop: Option<Lsn>,
+}
+
+impl Found {
+    /// Appends what was found in a later segment.
+    fn append(&mut self, later: Found) {
+        self.checkpoints.extend(later.checkpoints);
+        self.ends_of_backups.extend(later.ends_of_backups);
+        self.settings.extend(later.settings);
+        self.unsupported = self.unsupported.take().or(later.unsupported);
+        self.last_commit = later.last_commit.or(self.last_commit);
+        self.stop = later.stop;
+    }
+}
+
+/// Reads a segment for a [`Plan`].
+struct Survey<'t> {
+    start: Lsn,
+    target: &'t Target,
+    commit_timestamps: bool,
+    found: Found,
+}
+
+impl Visitor for Survey<'_> {
+    fn record(&mut self, record: &Record<'_>) -> ControlFlow<()> {
+        if record.lsn < self.start {
+            return ControlFlow::Continue(());
+        }
+        if self.target.stops_at(record) {
+            self.found.stop = Some(record.lsn);
+            return ControlFlow::Break(());
+        }
+        if self.found.unsupported.is_none() {
+            self.found.unsupported = unsupported(record, self.commit_timestamps);
+        }
+        match record.header.rmid {
+            rmid::XACT => {
+                self.found.last_commit =
+                    end_of_transaction(record).map(|(_, time)| time).or(self.found.last_commit);
+            }
+            rmid::XLOG => self.read_of_log(record),
+            _ => {}
+        }
+        ControlFlow::Continue(())
+    }
+}
+
+impl Survey<'_> {
+    fn read_of_log(&mut self, record: &Record<'_>) {
+        match payload::parse(record) {
+            Ok(Payload::Checkpoint(fields)) => {
+                let data = record.main_data().to_owned();
+                let checkpoint = CheckpointRecord { lsn: record.lsn, end: record.end, fields, data };
+                self.found.checkpoints.push(checkpoint);
+            }
+            Ok(Payload::BackupEnd(end)) => self.found.ends_of_backups.push((end.start, record.end)),
+            Ok(Payload::ParameterChange(change)) => self.found.settings.push((record.lsn, change)),
+            _ => {}
+        }
+    }
+}

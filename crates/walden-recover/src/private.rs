@@ -1,0 +1,22 @@
+//! Files and folders that only their owner reads, as a server creates them (`PG_FILE_MODE_OWNER`, `PG_DIR_MODE_OWNER`).
+
+use std::fs::{DirBuilder, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::Path;
+
+/// Opens a file to read and write it; creates it if `create` is set.
+pub(crate) fn open(path: &Path, create: bool) -> io::Result<File> {
+    OpenOptions::new().read(true).write(true).create(create).truncate(false).mode(0o600).open(path)
+}
+
+/// Writes a file in place of one that may exist.
+pub(crate) fn write(path: &Path, bytes: impl AsRef<[u8]>) -> io::Result<()> {
+    let file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path);
+    file?.write_all(bytes.as_ref())
+}
+
+/// Creates a folder and those above it, unless they exist.
+pub(crate) fn create_folders(path: &Path) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(0o700).create(path)
+}

@@ -1,0 +1,284 @@
+//! A restore: the copy, replay, and the state in which PostgreSQL finds the new data directory.
+
+use std::fs::{self, DirBuilder};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt, lchown};
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use walden_format::lsn::Lsn;
+use walden_source::datadir::{ControlFile, RestartPoint};
+use walden_source::inventory::Run;
+use walden_source::scan::{ScanOptions, SegmentEnd, scan_again};
+
+use crate::base::BaseBackup;
+use crate::copy::{copy_backup, synchronize, synchronize_one};
+use crate::engine::{Engine, Written};
+use crate::error::RecoverError;
+use crate::files::{RelationFiles, SharedFiles, remove_folder};
+use crate::plan::{CheckpointRecord, Plan};
+use crate::private;
+
+/// A file that marks a folder as one that a restore was writing.
+const MARK: &str = "walden_restore_is_incomplete";
+
+/// Where a restore writes, and what PostgreSQL does afterwards.
+#[derive(Clone, Debug)]
+pub struct RestoreOptions {
+    /// The new data directory: missing or empty.
+    pub data: PathBuf,
+    /// `restore_command`
+    pub restore_command: String,
+    /// `recovery_target_action`; else PostgreSQL's default, or that of the configuration in the backup.
+    pub target_action: Option<String>,
+    /// Memory for pages; more go to a temporary file.
+    pub memory_bytes: usize,
+    /// Threads; with more than one, another one reads and decodes ahead of replay.
+    pub threads: usize,
+}
+
+/// What is being done, for progress.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Step {
+    /// So many bytes of the backup were copied since the last step.
+    Copied(u64),
+    /// So many bytes of WAL were replayed since the last step.
+    Replayed(u64),
+    /// Pages are written and files are synchronized.
+    Writing,
+}
+
+/// What a restore has done.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Restored {
+    /// Bytes of the base backup that were copied.
+    pub copied_bytes: u64,
+    /// Records replayed.
+    pub records: u64,
+    /// Pages written.
+    pub pages: u64,
+    /// Prepared transactions in `pg_twophase`.
+    pub prepared_transactions: usize,
+}
+
+/// Checks that a data directory can be created at a path, before a restore begins.
+///
+/// # Errors
+/// The path, or the folder beside it in which a restore works, is in use.
+pub fn expect_free_target(data: &Path) -> Result<(), RecoverError> {
+    let refuse = |path: &Path, found: &str, hint| {
+        Err(RecoverError::Target { path: path.to_owned(), found: found.to_owned(), hint })
+    };
+    match fs::read_dir(data) {
+        Ok(mut entries) => {
+            if entries.next().is_some() {
+                return refuse(data, "one with files", "name another directory, or remove the files");
+            }
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) if error.kind() == io::ErrorKind::NotADirectory => {
+            return refuse(data, "a file", "name another directory");
+        }
+        Err(error) => return Err(RecoverError::io("read", data)(error)),
+    }
+    let partial = partial_of(data)?;
+    if partial.symlink_metadata().is_ok() && !partial.join(MARK).exists() {
+        return refuse(&partial, "one that Walden did not create", "remove it, or name another directory");
+    }
+    Ok(())
+}
+
+/// The folder in which a restore works. It is renamed in the end.
+fn partial_of(data: &Path) -> Result<PathBuf, RecoverError> {
+    let Some(name) = data.file_name() else {
+        let hint = "name a directory that does not exist, or that is empty";
+        return Err(RecoverError::Target { path: data.to_owned(), found: "no name".to_owned(), hint });
+    };
+    let mut partial = name.to_owned();
+    partial.push(".partial");
+    Ok(data.with_file_name(partial))
+}
+
+/// Restores a base backup by a plan. A restore that fails removes what it has written. One that is killed leaves a folder without
+/// `pg_control`, from which PostgreSQL does not start and which the next restore replaces.
+///
+/// # Errors
+/// Whatever prevents the new data directory from being complete.
+pub fn restore(
+    run: &Run,
+    base: &BaseBackup,
+    plan: &Plan,
+    options: &RestoreOptions,
+    progress: &mut dyn FnMut(Step),
+) -> Result<Restored, RecoverError> {
+    expect_free_target(&options.data)?;
+    let partial = partial_of(&options.data)?;
+    remove_folder(&partial).map_err(RecoverError::io("remove", &partial))?;
+    let created = DirBuilder::new().mode(0o700).create(&partial);
+    created.map_err(RecoverError::io("create", &partial))?;
+    let outcome = fill(run, base, plan, &partial, options, progress);
+    if outcome.is_err() {
+        // The first error counts.
+        let _ = remove_folder(&partial);
+    }
+    outcome
+}
+
+fn fill(
+    run: &Run,
+    base: &BaseBackup,
+    plan: &Plan,
+    partial: &Path,
+    options: &RestoreOptions,
+    progress: &mut dyn FnMut(Step),
+) -> Result<Restored, RecoverError> {
+    let mark = partial.join(MARK);
+    private::write(&mark, "").map_err(RecoverError::io("create", &mark))?;
+    let mut restored = Restored::default();
+    copy_backup(&base.path, partial, &mut |bytes| {
+        restored.copied_bytes += bytes;
+        progress(Step::Copied(bytes));
+    })?;
+    // A server refuses a data directory that others can write to.
+    let mode = fs::metadata(&base.path).map_or(0o700, |metadata| metadata.permissions().mode() & 0o750);
+    let restrict = fs::set_permissions(partial, fs::Permissions::from_mode(mode));
+    restrict.map_err(RecoverError::io("write", partial))?;
+    let control_path = base.path.join(ControlFile::PATH);
+    let mut control = fs::read(&control_path).map_err(RecoverError::io("read", &control_path))?;
+    if let Some(checkpoint) = &plan.checkpoint {
+        let (records, written) = replay(run, base, checkpoint, partial, options, progress)?;
+        restored.records = records;
+        restored.pages = written.pages;
+        restored.prepared_transactions = written.prepared_transactions;
+        restart_point(checkpoint, plan).change_control_file(&mut control)?;
+        let label = partial.join("backup_label");
+        fs::remove_file(&label).map_err(RecoverError::io("remove", &label))?;
+    }
+    progress(Step::Writing);
+    write_settings(partial, plan, options)?;
+    let owner = new_owner(&base.path, partial);
+    synchronize(partial, owner)?;
+    // From here on PostgreSQL can start.
+    let path = partial.join(ControlFile::PATH);
+    private::write(&path, &control).map_err(RecoverError::io("write", &path))?;
+    fs::remove_file(&mark).map_err(RecoverError::io("remove", &mark))?;
+    if let Some((user, group)) = owner {
+        lchown(&path, Some(user), Some(group)).map_err(RecoverError::io("change the owner of", &path))?;
+    }
+    for synchronized in [&path, &partial.join("global"), partial] {
+        synchronize_one(synchronized)?;
+    }
+    fs::rename(partial, &options.data).map_err(RecoverError::io("create", &options.data))?;
+    let above = options.data.parent().filter(|above| !above.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    synchronize_one(above)?;
+    Ok(restored)
+}
+
+/// The account of the backup, if files can be given to it.
+fn new_owner(base: &Path, partial: &Path) -> Option<(u32, u32)> {
+    let (base, own) = (fs::metadata(base).ok()?, fs::metadata(partial).ok()?);
+    let owner = (base.uid(), base.gid());
+    let can_give = || lchown(partial, Some(owner.0), Some(owner.1)).is_ok();
+    ((own.uid(), own.gid()) != owner && can_give()).then_some(owner)
+}
+
+fn replay(
+    run: &Run,
+    base: &BaseBackup,
+    checkpoint: &CheckpointRecord,
+    data: &Path,
+    options: &RestoreOptions,
+    progress: &mut dyn FnMut(Step),
+) -> Result<(u64, Written), RecoverError> {
+    let (control, redo) = (&base.control, checkpoint.fields.redo);
+    let files = SharedFiles::new(RelationFiles::new(
+        data.to_owned(),
+        base.version.clone(),
+        control.catalog_version,
+        control.blocks_per_segment,
+        control.data_checksum_version != 0,
+    ));
+    let version = run.segments.first().map(|segment| segment.version).ok_or_else(|| {
+        RecoverError::NoStart { start: base.start(), timeline: base.timeline(), found: "none".to_owned() }
+    })?;
+    let mut engine = Engine::new(base, data, files, redo, version, options.memory_bytes)
+        .map_err(RecoverError::io("read", data))?;
+    let range = ScanOptions { threads: options.threads, from: Some(base.start()), to: Some(redo) };
+    // The plan has verified all checksums.
+    let (reached, end) = scan_again(run, range, redo, &mut engine, |bytes| progress(Step::Replayed(bytes)));
+    if let Some(failure) = engine.take_failure() {
+        return Err(failure);
+    }
+    if let SegmentEnd::Damaged(damage) = end {
+        return Err(RecoverError::Damage(Box::new(damage)));
+    }
+    expect_reached(reached, redo)?;
+    progress(Step::Writing);
+    let records = engine.records;
+    Ok((records, engine.finish(data, checkpoint.fields.next_xid)?))
+}
+
+/// A file of WAL may have been cut since the plan was made.
+fn expect_reached(reached: Lsn, redo: Lsn) -> Result<(), RecoverError> {
+    match reached >= redo {
+        true => Ok(()),
+        false => Err(RecoverError::Record {
+            lsn: reached,
+            reason: format!("expected WAL up to {redo}, as at the first reading, found its end"),
+        }),
+    }
+}
+
+fn restart_point<'p>(checkpoint: &'p CheckpointRecord, plan: &'p Plan) -> RestartPoint<'p> {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+    RestartPoint {
+        checkpoint: checkpoint.lsn,
+        data: &checkpoint.data,
+        end: checkpoint.end,
+        timeline: checkpoint.fields.timeline,
+        settings: plan.settings.as_ref(),
+        time: now.cast_signed(),
+    }
+}
+
+/// Appends the settings of recovery to `postgresql.auto.conf`, where they have precedence, and creates `recovery.signal`.
+fn write_settings(data: &Path, plan: &Plan, options: &RestoreOptions) -> Result<(), RecoverError> {
+    const TARGETS: [&str; 5] = [
+        "recovery_target",
+        "recovery_target_lsn",
+        "recovery_target_name",
+        "recovery_target_time",
+        "recovery_target_xid",
+    ];
+    let path = data.join("postgresql.auto.conf");
+    let mut text = match fs::read_to_string(&path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
+        Err(error) => return Err(RecoverError::io("read", &path)(error)),
+    };
+    if !text.is_empty() && !text.ends_with('\n') {
+        text.push('\n');
+    }
+    let mut set = |name: &str, value: &str| {
+        let value = value.replace('\\', "\\\\").replace('\'', "''");
+        text.push_str(&format!("{name} = '{value}'\n"));
+    };
+    set("restore_command", &options.restore_command);
+    let target = plan.target.setting();
+    // PostgreSQL refuses two targets, and the backup's configuration may have one. An empty setting after the target counts as a
+    // second one, too.
+    let other_targets =
+        TARGETS.into_iter().filter(|&name| target.as_ref().is_none_or(|(own, _)| *own != name));
+    other_targets.for_each(|name| set(name, ""));
+    if let Some((name, value)) = &target {
+        set(name, value);
+    }
+    set("recovery_target_inclusive", "true");
+    set("recovery_target_timeline", &plan.timeline.to_string());
+    if let Some(action) = &options.target_action {
+        set("recovery_target_action", action);
+    }
+    private::write(&path, text).map_err(RecoverError::io("write", &path))?;
+    let signal = data.join("recovery.signal");
+    private::write(&signal, "").map_err(RecoverError::io("create", &signal))
+}
