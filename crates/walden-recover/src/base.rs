@@ -105,7 +105,7 @@ impl BaseBackup {
 }
 
 impl Label {
-    /// Reads a label. The error is what is missing.
+    /// Reads a label. The error names the missing line.
     fn parse(text: &str) -> Result<Label, &'static str> {
         let value = |name: &str| text.lines().find_map(|line| line.strip_prefix(name));
         let lsn = |name| value(name)?.split_whitespace().next()?.parse().ok();

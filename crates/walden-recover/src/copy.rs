@@ -76,35 +76,38 @@ fn copy_folder(
                 base: base.to_owned(),
                 expected: "files and folders",
                 found: format!("the link {}", name.display()),
-                hint: "replace the link by what it leads to, or recover with PostgreSQL alone",
+                hint: "replace the link by its destination, or recover with PostgreSQL alone",
             });
         }
     }
     Ok(())
 }
 
-/// Synchronizes a folder with everything in it. `owner` is the account that all of it is given to, if it is another one's.
-pub(crate) fn synchronize(folder: &Path, owner: Option<(u32, u32)>) -> Result<(), RecoverError> {
-    let give = |path: &Path| match owner {
-        Some((user, group)) => {
-            lchown(path, Some(user), Some(group)).map_err(RecoverError::io("change the owner of", path))
-        }
-        None => Ok(()),
+/// Gives a folder and everything in it to another account.
+pub(crate) fn give_to(folder: &Path, (user, group): (u32, u32)) -> Result<(), RecoverError> {
+    let give = |path: &Path| {
+        lchown(path, Some(user), Some(group)).map_err(RecoverError::io("change the owner of", path))
     };
-    give(folder)?;
     let mut folders: Vec<PathBuf> = vec![folder.to_owned()];
     while let Some(folder) = folders.pop() {
+        give(&folder)?;
         for entry in fs::read_dir(&folder).map_err(RecoverError::io("read", &folder))? {
             let path = entry.map_err(RecoverError::io("read", &folder))?.path();
-            give(&path)?;
             match path.symlink_metadata().map_err(RecoverError::io("read", &path))?.is_dir() {
                 true => folders.push(path),
-                false => synchronize_one(&path)?,
+                false => give(&path)?,
             }
         }
-        synchronize_one(&folder)?;
     }
     Ok(())
+}
+
+/// Synchronizes the file system that a folder is on. A data directory has thousands of files, and waiting for each one takes much
+/// longer (`recovery_init_sync_method = syncfs`).
+pub(crate) fn synchronize(folder: &Path) -> Result<(), RecoverError> {
+    let file = File::open(folder).map_err(RecoverError::io("read", folder))?;
+    let outcome = rustix::fs::syncfs(&file).map_err(std::io::Error::from);
+    outcome.map_err(RecoverError::io("synchronize", folder))
 }
 
 /// Synchronizes a file or the entries of a folder.

@@ -38,7 +38,7 @@ pub(crate) struct Engine {
     failure: Option<RecoverError>,
 }
 
-/// What replay has written.
+/// Pages and prepared transactions that replay has written.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Written {
     pub pages: u64,
@@ -74,7 +74,7 @@ impl Engine {
         })
     }
 
-    /// Changes what is not a page.
+    /// Applies the effects of a record outside of pages.
     fn apply(&mut self, record: &Record<'_>) -> io::Result<()> {
         let has_effect = matches!(
             record.header.rmid,

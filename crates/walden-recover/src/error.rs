@@ -30,9 +30,9 @@ pub enum RecoverError {
     Base {
         /// The base backup.
         base: PathBuf,
-        /// What can be restored.
+        /// The supported form.
         expected: &'static str,
-        /// What it has.
+        /// The content of the backup.
         found: String,
         /// The remedy.
         hint: &'static str,
@@ -42,7 +42,7 @@ pub enum RecoverError {
     Target {
         /// The directory.
         path: PathBuf,
-        /// What it is.
+        /// Its content.
         found: String,
         /// The remedy.
         hint: &'static str,
@@ -66,7 +66,7 @@ pub enum RecoverError {
         start: Lsn,
         /// The timeline there.
         timeline: Timeline,
-        /// What the WAL has.
+        /// The range of the WAL.
         found: String,
     },
     /// The WAL ends before the target.

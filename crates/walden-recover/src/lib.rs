@@ -16,7 +16,7 @@
 //! end of the checkpoint record, the least value that PostgreSQL itself writes (`CreateRestartPoint`): it makes sure that the WAL
 //! with the checkpoint record is there before the server accepts connections.
 //!
-//! # What is replayed
+//! # State that is replayed
 //!
 //! | State | How |
 //! |---|---|

@@ -1,4 +1,4 @@
-//! What a restore does, decided before it writes anything: one pass over the WAL.
+//! The plan of a restore, made in one pass over the WAL before anything is written.
 
 use std::ops::ControlFlow;
 
@@ -29,7 +29,7 @@ pub struct CheckpointRecord {
     pub(crate) data: Vec<u8>,
 }
 
-/// What a restore does.
+/// The plan of a restore.
 #[derive(Debug)]
 pub struct Plan {
     /// Where recovery stops.
@@ -38,7 +38,7 @@ pub struct Plan {
     pub start: Lsn,
     /// From where on the base backup is consistent.
     pub consistent: Lsn,
-    /// The checkpoint up to whose redo pointer Walden replays; `None` if there is none between the end of the backup and the
+    /// The checkpoint up to whose redo pointer Walden replays; `None` if no checkpoint lies between the end of the backup and the
     /// target: PostgreSQL starts from the base backup itself.
     pub checkpoint: Option<CheckpointRecord>,
     /// Number of checkpoints between the base backup and the target.
@@ -51,7 +51,7 @@ pub struct Plan {
     pub timeline: Timeline,
     /// The first record that is left to PostgreSQL because Walden does not replay it.
     pub unsupported: Option<Unsupported>,
-    /// What ended the WAL, if it is damaged there.
+    /// Damage that ends the WAL.
     pub damage: Option<Damage>,
     /// Settings at the checkpoint, if WAL has changed them since the base backup.
     pub(crate) settings: Option<ParameterChange>,
@@ -161,11 +161,11 @@ impl Plan {
     }
 }
 
-/// What the survey has found.
+/// Results of the survey of a segment, or of all segments so far.
 #[derive(Default)]
 struct Found {
     checkpoints: Vec<CheckpointRecord>,
-    /// Starts of backups, and the ends of the records that say that they have ended.
+    /// Starts of backups, and the ends of their `BACKUP_END` records.
     ends_of_backups: Vec<(Lsn, Lsn)>,
     settings: Vec<(Lsn, ParameterChange)>,
     unsupported: Option<Unsupported>,
@@ -175,7 +175,7 @@ struct Found {
 }
 
 impl Found {
-    /// Appends what was found in a later segment.
+    /// Appends the results of a later segment.
     fn append(&mut self, later: Found) {
         self.checkpoints.extend(later.checkpoints);
         self.ends_of_backups.extend(later.ends_of_backups);

@@ -10,7 +10,7 @@ pub(crate) fn open(path: &Path, create: bool) -> io::Result<File> {
     OpenOptions::new().read(true).write(true).create(create).truncate(false).mode(0o600).open(path)
 }
 
-/// Writes a file in place of one that may exist.
+/// Writes a file and replaces an existing one.
 pub(crate) fn write(path: &Path, bytes: impl AsRef<[u8]>) -> io::Result<()> {
     let file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path);
     file?.write_all(bytes.as_ref())

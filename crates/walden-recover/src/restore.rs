@@ -12,7 +12,7 @@ use walden_source::inventory::Run;
 use walden_source::scan::{ScanOptions, SegmentEnd, scan_again};
 
 use crate::base::BaseBackup;
-use crate::copy::{copy_backup, synchronize, synchronize_one};
+use crate::copy::{copy_backup, give_to, synchronize, synchronize_one};
 use crate::engine::{Engine, Written};
 use crate::error::RecoverError;
 use crate::files::{RelationFiles, SharedFiles, remove_folder};
@@ -22,7 +22,7 @@ use crate::private;
 /// A file that marks a folder as one that a restore was writing.
 const MARK: &str = "walden_restore_is_incomplete";
 
-/// Where a restore writes, and what PostgreSQL does afterwards.
+/// Paths and limits of a restore, and settings of the new server.
 #[derive(Clone, Debug)]
 pub struct RestoreOptions {
     /// The new data directory: missing or empty.
@@ -37,7 +37,7 @@ pub struct RestoreOptions {
     pub threads: usize,
 }
 
-/// What is being done, for progress.
+/// A step of a restore, for progress.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Step {
     /// So many bytes of the backup were copied since the last step.
@@ -48,7 +48,7 @@ pub enum Step {
     Writing,
 }
 
-/// What a restore has done.
+/// Figures of a completed restore.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Restored {
     /// Bytes of the base backup that were copied.
@@ -61,10 +61,10 @@ pub struct Restored {
     pub prepared_transactions: usize,
 }
 
-/// Checks that a data directory can be created at a path, before a restore begins.
+/// Checks that a data directory can be created at a path, before a restore starts.
 ///
 /// # Errors
-/// The path, or the folder beside it in which a restore works, is in use.
+/// The path, or the folder next to it in which a restore works, is in use.
 pub fn expect_free_target(data: &Path) -> Result<(), RecoverError> {
     let refuse = |path: &Path, found: &str, hint| {
         Err(RecoverError::Target { path: path.to_owned(), found: found.to_owned(), hint })
@@ -99,11 +99,11 @@ fn partial_of(data: &Path) -> Result<PathBuf, RecoverError> {
     Ok(data.with_file_name(partial))
 }
 
-/// Restores a base backup by a plan. A restore that fails removes what it has written. One that is killed leaves a folder without
+/// Restores a base backup by a plan. A failed restore removes its files. A killed one leaves a folder without
 /// `pg_control`, from which PostgreSQL does not start and which the next restore replaces.
 ///
 /// # Errors
-/// Whatever prevents the new data directory from being complete.
+/// A file cannot be read or written, or the WAL cannot be replayed up to the checkpoint.
 pub fn restore(
     run: &Run,
     base: &BaseBackup,
@@ -157,7 +157,10 @@ fn fill(
     progress(Step::Writing);
     write_settings(partial, plan, options)?;
     let owner = new_owner(&base.path, partial);
-    synchronize(partial, owner)?;
+    if let Some(owner) = owner {
+        give_to(partial, owner)?;
+    }
+    synchronize(partial)?;
     // From here on PostgreSQL can start.
     let path = partial.join(ControlFile::PATH);
     private::write(&path, &control).map_err(RecoverError::io("write", &path))?;

@@ -109,7 +109,7 @@ pub(crate) struct MultiXacts {
 }
 
 impl MultiXacts {
-    /// Members in a group, which begins with a byte of flags for each.
+    /// Members in a group, which starts with a byte of flags for each.
     const GROUP_MEMBERS: u64 = 4;
     const GROUP_BYTES: u64 = 20;
     const GROUPS_PER_PAGE: u64 = PAGE_BYTES as u64 / MultiXacts::GROUP_BYTES;
@@ -307,8 +307,8 @@ impl Origins {
     }
 
     fn parse(bytes: &[u8]) -> io::Result<BTreeMap<u16, Lsn>> {
-        let wrong = |what: &str| {
-            io::Error::new(io::ErrorKind::InvalidData, format!("pg_logical/replorigin_checkpoint: {what}"))
+        let wrong = |problem: &str| {
+            io::Error::new(io::ErrorKind::InvalidData, format!("pg_logical/replorigin_checkpoint: {problem}"))
         };
         let (content, crc) =
             bytes.split_last_chunk().ok_or_else(|| wrong("expected a checksum, found its end"))?;

@@ -367,7 +367,7 @@ pub struct ControlFile {
     pub wal_log_hints: bool,
     /// `minRecoveryPoint`: a standby's files are consistent from this position on; 0 if the server was none.
     pub min_recovery_point: Lsn,
-    /// `track_commit_timestamp` as the server had it.
+    /// The server's `track_commit_timestamp`.
     pub track_commit_timestamp: bool,
     /// Settings that a server which recovers needs to be at least as large.
     pub sizes: SharedSizes,

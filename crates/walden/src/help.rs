@@ -13,7 +13,7 @@ use crate::{Arguments, terminal};
 const GROUPS: [(&str, &[&str]); 5] = [
     ("Understand the log", &["explain", "diff", "watch", "retention", "whatif", "rows", "page", "redo"]),
     ("Open it to other tools", &["sql", "export"]),
-    ("Store it", &["compress", "decompress", "test", "archive", "receive"]),
+    ("Store it", &["compress", "decompress", "test", "archive", "receive", "restore"]),
     ("Try it out, measure", &["demo", "lab", "bench"]),
     ("Set up", &["completions", "man", "licenses", "help"]),
 ];

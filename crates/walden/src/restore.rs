@@ -33,7 +33,7 @@ Examples:
   walden restore --repo /backup/main --base /backups/monday -o /var/lib/postgresql/restored
       restore to the end of the WAL
   walden restore --base /backups/monday -o restored --to '2026-11-20 10:00' --dry-run
-      print what a restore to a time does
+      print the plan of a restore to a time
   walden restore --wal /backup/wal --base /backups/monday -o restored --to name:before_upgrade
 
 Walden replays the WAL up to the last checkpoint before the target. PostgreSQL replays the rest when it is started on the new data \
@@ -48,7 +48,7 @@ pub struct RestoreArgs {
     #[command(flatten)]
     place: Place,
 
-    /// A folder of WAL segments, in place of an archive
+    /// A folder of WAL segments, instead of an archive
     #[arg(long, value_name = "FOLDER", conflicts_with = "repo")]
     wal: Option<PathBuf>,
 
@@ -76,7 +76,7 @@ pub struct RestoreArgs {
     #[arg(long, value_enum)]
     target_action: Option<TargetAction>,
 
-    /// Print what a restore does, and write nothing
+    /// Print the plan and write nothing
     #[arg(long)]
     dry_run: bool,
 
@@ -93,7 +93,7 @@ pub struct RestoreArgs {
     format: Format,
 }
 
-/// What the server does at the target.
+/// Action of the server at the target.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 enum TargetAction {
     Pause,
@@ -198,7 +198,7 @@ fn find_run(args: &RestoreArgs, base: &BaseBackup, threads: usize) -> Result<Run
                     hint,
                 ));
             }
-            let inventory = sources::open(&[folder.clone()], &SourceRange::all(args.timeline))?;
+            let inventory = sources::open(std::slice::from_ref(folder), &SourceRange::all(args.timeline))?;
             sources::tell_about(&inventory);
             inventory.runs
         }
@@ -212,7 +212,7 @@ fn find_run(args: &RestoreArgs, base: &BaseBackup, threads: usize) -> Result<Run
     runs.retain(|run| !run.segments.is_empty());
     let is_of_cluster = |run: &Run| run.system_id == base.system_identifier();
     let continues = |run: &Run| is_of_cluster(run) && run.goes_on_from(base.start(), base.timeline());
-    // Without one that continues the backup, the plan names what there is.
+    // Without one that continues the backup, the plan's error names the WAL that exists.
     let index = runs.iter().rposition(continues).or_else(|| runs.iter().rposition(is_of_cluster));
     let found = runs.into_iter().nth(index.unwrap_or(0));
     found.context("cannot find WAL to recover from: expected segments, found none")
@@ -273,6 +273,13 @@ fn restore_command(args: &RestoreArgs, run: &Run) -> Result<String> {
             hint,
         ));
     }
+    let history = folder.join(format!("{:08X}.history", run.timeline));
+    if run.timeline > 1 && !history.is_file() {
+        let hint = "add the file from the archive or from pg_wal of the server that was promoted";
+        let text =
+            format!("cannot follow timeline {}: expected {}, found none", run.timeline, history.display());
+        return Err(output::with_hint(text, hint));
+    }
     if folder.as_os_str().as_bytes().contains(&b'\n') {
         bail!("cannot use {} in restore_command: its name has a line break", folder.display());
     }
@@ -298,14 +305,14 @@ fn restore(run: &Run, base: &BaseBackup, plan: &Plan, options: &RestoreOptions) 
         }
     };
     let restored = walden_recover::restore(run, base, plan, options, &mut |step| {
-        let (what, bytes, total) = match step {
+        let (label, bytes, total) = match step {
             Step::Copied(bytes) => ("copying", bytes, 0),
             Step::Replayed(bytes) => ("replaying", bytes, plan.replayed_bytes().next_multiple_of(size)),
             Step::Writing => return finish(&mut bar),
         };
-        if bar.as_ref().is_none_or(|(of, _)| *of != what) {
+        if bar.as_ref().is_none_or(|(of, _)| *of != label) {
             finish(&mut bar);
-            bar = Some((what, Progress::bytes(what, total)));
+            bar = Some((label, Progress::bytes(label, total)));
         }
         if let Some((_, bar)) = &mut bar {
             if total == 0 {
@@ -372,7 +379,7 @@ fn summary(args: &RestoreArgs, plan: &Plan, restored: &Restored, seconds: f64) -
     text
 }
 
-/// What is printed as JSON.
+/// The JSON document.
 #[derive(Serialize)]
 struct Document {
     plan: PlanDocument,

@@ -45,7 +45,7 @@ impl Base {
         *cut = blocks.min(*cut);
     }
 
-    /// Forgets what the log dropped and truncated of a database in a tablespace.
+    /// Forgets that the log has dropped or truncated files of a database in a tablespace.
     pub(super) fn readmit(&mut self, database: u32, tablespace: u32) {
         self.cut
             .retain(|(relation, _), _| (relation.database, relation.tablespace) != (database, tablespace));

@@ -49,6 +49,7 @@ mod programs;
 mod receive;
 mod redo;
 mod restore;
+mod restore_forward;
 mod retention;
 mod rewrites;
 mod robustness;
@@ -116,6 +117,7 @@ fn main() -> ExitCode {
         receive::TESTS,
         redo::TESTS,
         restore::TESTS,
+        restore_forward::TESTS,
         retention::TESTS,
         rewrites::TESTS,
         robustness::TESTS,

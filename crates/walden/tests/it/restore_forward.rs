@@ -1,0 +1,666 @@
+//! `walden restore`, judged by PostgreSQL: one copy of a base backup is recovered by PostgreSQL alone, another one by Walden.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use postgres::Client;
+use serde_json::Value;
+use walden_lab::{Cluster, ClusterBuilder, Installation};
+use walden_redo::page::checksum;
+use walden_redo::{PAGE_BYTES, Page};
+use walden_server::account;
+use walden_testing::{ALL_SERVERS, Outcome, postgres};
+
+use crate::archive::{program_for, text, wait_until_archived, wait_until_promoted};
+use crate::material::{Run, make_archive, say, walden};
+
+walden_testing::tests! {
+    a_restored_directory_is_that_of_a_restart_point on ALL_SERVERS,
+    a_restore_from_an_archive_continues_from_there on [17],
+    recovery_stops_at_each_kind_of_target on [16],
+    a_record_that_is_not_replayed_is_left_to_postgresql on [15, 19],
+    what_cannot_be_restored_is_refused_before_anything_is_written on [18],
+}
+
+/// Settings of all servers here.
+const SETTINGS: &[(&str, &str)] = &[
+    ("autovacuum", "off"),
+    ("max_prepared_transactions", "20"),
+    ("wal_level", "logical"),
+    ("max_wal_size", "1GB"),
+    ("checkpoint_timeout", "1h"),
+];
+
+/// A server whose base backup was taken while it worked.
+struct Primary {
+    cluster: Cluster,
+    backup: PathBuf,
+}
+
+impl Primary {
+    fn start(installation: &Installation, settings: &[(&str, &str)]) -> Primary {
+        let builder =
+            ClusterBuilder::new(installation.clone()).checksums(true).wal_segsize_mb(1).archive(true);
+        let all = SETTINGS.iter().chain(settings);
+        let builder = all.fold(builder, |builder, (name, value)| builder.setting(name, value));
+        let cluster = builder.start().unwrap();
+        let backup = cluster.dir().join("backup");
+        Primary { cluster, backup }
+    }
+
+    fn major(&self) -> u32 {
+        self.cluster.major()
+    }
+
+    fn client(&self, database: &str) -> Client {
+        self.cluster.client(database).unwrap()
+    }
+
+    /// Takes a base backup as pg_basebackup does, while `work` changes the tables.
+    fn back_up(&self, work: impl FnMut(&mut Client) + Send) {
+        let mut client = self.client("postgres");
+        let (start, stop) = match self.major() {
+            14 => (
+                "SELECT pg_start_backup('x', true, false)",
+                "SELECT labelfile FROM pg_stop_backup(false, false)",
+            ),
+            _ => ("SELECT pg_backup_start('x', true)", "SELECT labelfile FROM pg_backup_stop(false)"),
+        };
+        client.batch_execute(start).unwrap();
+        let is_done = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let (mut work, mut client, is_done) = (work, self.client("postgres"), &is_done);
+            scope.spawn(move || {
+                while !is_done.load(Ordering::Relaxed) {
+                    work(&mut client);
+                }
+            });
+            copy_running(&self.cluster.data_dir(), &self.backup);
+            is_done.store(true, Ordering::Relaxed);
+        });
+        let label: String = client.query_one(stop, &[]).unwrap().get(0);
+        fs::write(self.backup.join("backup_label"), label).unwrap();
+    }
+
+    /// Makes a checkpoint while nothing else is written, and a restore point after it.
+    fn checkpoint_and_name(&self, name: &str) {
+        let mut client = self.client("postgres");
+        client.batch_execute("CHECKPOINT").unwrap();
+        client.batch_execute(&format!("SELECT pg_create_restore_point('{name}')")).unwrap();
+    }
+
+    fn archive_all(&self) {
+        let mut client = self.client("postgres");
+        client.batch_execute("SELECT pg_switch_wal()").unwrap();
+        wait_until_archived(&mut client);
+    }
+
+    fn restore_command(&self) -> String {
+        format!("cp {}/%f \"%p\"", self.cluster.archive_dir().display())
+    }
+
+    /// A server for a data directory of this one's.
+    fn server_of(&self, data: &Path) -> ClusterBuilder {
+        let builder = ClusterBuilder::new(self.cluster.installation().clone()).copy_of(data);
+        let builder = SETTINGS.iter().fold(builder, |builder, (name, value)| builder.setting(name, value));
+        let builder = builder.setting("archive_mode", "off").setting("hot_standby", "off");
+        match self.major() {
+            14 => builder,
+            _ => builder.setting("allow_in_place_tablespaces", "on"),
+        }
+    }
+
+    /// PostgreSQL recovers the backup alone, to a restore point: the data directory as it is there, and the promoted server.
+    fn recover_alone(&self, name: &str) -> (PathBuf, Cluster) {
+        let postgres = self.cluster.installation().postgres();
+        let kept = self.cluster.dir().join(format!("alone_{name}"));
+        let builder = self
+            .server_of(&self.backup)
+            .setting("restore_command", &self.restore_command())
+            .setting("recovery_target_name", name);
+        let action = |data: &Path, action: &str| {
+            let path = data.join("postgresql.auto.conf");
+            let text = fs::read_to_string(&path).unwrap_or_default();
+            fs::write(path, format!("{text}recovery_target_action = '{action}'\n")).unwrap();
+        };
+        let cluster = builder.start_after(|data| {
+            fs::write(data.join("recovery.signal"), "")?;
+            action(data, "shutdown");
+            account::chown_all(data)?;
+            let mut command = account::command(&postgres, data)?;
+            let output = command.arg("-D").arg(data).stdin(Stdio::null()).output()?;
+            let log = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert!(log.contains("recovery stopping at restore point"), "{log}");
+            copy_running(data, &kept);
+            action(data, "promote");
+            Ok(())
+        });
+        let cluster = cluster.unwrap_or_else(|error| panic!("{error:#}"));
+        wait_until_promoted(&cluster);
+        (kept, cluster)
+    }
+
+    /// Walden restores the backup to a target: the data directory and what was printed.
+    fn restore(&self, target: &str, folder: &str) -> (PathBuf, Value) {
+        let data = self.cluster.dir().join(folder);
+        let wal = self.cluster.archive_dir();
+        let arguments =
+            ["restore", "--wal", text(&wal), "--base", text(&self.backup), "-o", text(&data), "--to", target];
+        let run = walden(&[&arguments[..], &["--target-action", "promote", "--format", "json"]].concat());
+        assert_eq!(run.code, 0, "{run:?}");
+        (data, serde_json::from_str(&run.stdout).unwrap())
+    }
+}
+
+/// Copies a data directory without its WAL. A server may be using it: files come and go.
+fn copy_running(from: &Path, to: &Path) {
+    fs::create_dir_all(to).unwrap();
+    let Ok(entries) = fs::read_dir(from) else { return };
+    for entry in entries {
+        let path = entry.unwrap().path();
+        let (name, kind) = (path.file_name().unwrap().to_str().unwrap(), fs::symlink_metadata(&path));
+        let target = to.join(name);
+        if kind.is_ok_and(|kind| kind.is_dir()) {
+            match name {
+                "pg_wal" => fs::create_dir(&target).unwrap(),
+                _ => copy_running(&path, &target),
+            }
+        } else if !name.starts_with("postmaster.") {
+            let _ = fs::copy(&path, &target);
+        }
+    }
+}
+
+/// Changes of all kinds that recovery replays.
+fn work(primary: &Primary, round: i32) {
+    let mut client = primary.client("postgres");
+    let mut run = |sql: &str| client.batch_execute(sql).unwrap_or_else(|error| panic!("{sql}: {error}"));
+    run("INSERT INTO log SELECT g, repeat('x', g % 300) FROM generate_series(1, 3000) g");
+    run(&format!("UPDATE main SET t = t || '{round}' WHERE i % 7 = {round}"));
+    run(&format!("DELETE FROM main WHERE i % 11 = {round}"));
+    run(&format!("DROP TABLE IF EXISTS kinds{}", round - 1));
+    run(&format!(
+        "CREATE TABLE kinds{round} AS SELECT g i, md5(g::text) t, ARRAY[g, g % 10] a, int4range(g, g + 5) r, \
+         point(g, g % 100) p, to_tsvector(md5(g::text)) v FROM generate_series(1, 1500) g"
+    ));
+    for method in ["btree(t)", "gin(a)", "gist(r)", "brin(i)", "hash(t)", "spgist(p)", "gin(v)"] {
+        run(&format!("CREATE INDEX ON kinds{round} USING {method}"));
+    }
+    run(&format!(
+        "INSERT INTO kinds{round} SELECT g i, md5(g::text) t, ARRAY[g, g % 10] a, int4range(g, g + 5) r, \
+         point(g, g % 100) p, to_tsvector('x' || g) v FROM generate_series(1, 900) g"
+    ));
+    run(&format!("DELETE FROM kinds{round} WHERE i % 5 = 0"));
+    for sql in
+        ["VACUUM main", "VACUUM (FREEZE) log", "TRUNCATE cut", "DELETE FROM log WHERE i > 300", "VACUUM log"]
+    {
+        run(sql);
+    }
+    run(&format!("VACUUM kinds{round}"));
+    run(
+        "BEGIN; SAVEPOINT x; INSERT INTO cut VALUES (1); SAVEPOINT y; INSERT INTO cut VALUES (2); ROLLBACK TO y; \
+         SAVEPOINT z; INSERT INTO cut VALUES (3); RELEASE z; COMMIT",
+    );
+    run("BEGIN; CREATE TABLE never (i int); INSERT INTO never VALUES (1); ROLLBACK");
+    for (name, end) in [("kept", ""), ("done", "COMMIT PREPARED"), ("undone", "ROLLBACK PREPARED")] {
+        run(&format!(
+            "BEGIN; INSERT INTO prepared VALUES ({round}); SAVEPOINT s; INSERT INTO prepared VALUES (0)"
+        ));
+        run(&format!("PREPARE TRANSACTION '{name}{round}'"));
+        if !end.is_empty() {
+            run(&format!("{end} '{name}{round}'"));
+        }
+    }
+    if round > 1 {
+        run(&format!("COMMIT PREPARED 'kept{}'", round - 1));
+    }
+    run(&format!("CREATE UNLOGGED TABLE unlogged{round} (i int PRIMARY KEY)"));
+    run(&format!("INSERT INTO unlogged{round} VALUES (1)"));
+    run("CLUSTER main USING main_pkey");
+    run("VACUUM FULL pg_class");
+    run("SELECT nextval('counter') FROM generate_series(1, 50)");
+    run(&format!(
+        "SELECT pg_replication_origin_session_setup('origin'); BEGIN; \
+         SELECT pg_replication_origin_xact_setup('0/{round}00', now()); INSERT INTO cut VALUES (9); COMMIT; \
+         SELECT pg_replication_origin_session_reset()"
+    ));
+    lock_together(primary);
+    let strategies = match primary.major() {
+        14 => ["", ""],
+        _ => ["STRATEGY file_copy", "STRATEGY wal_log"],
+    };
+    for (index, strategy) in strategies.iter().enumerate() {
+        run(&format!("CREATE DATABASE d{round}_{index} TEMPLATE source {strategy}"));
+    }
+    primary
+        .client(&format!("d{round}_0"))
+        .batch_execute("CREATE TABLE own AS SELECT generate_series(1, 500) i")
+        .unwrap();
+    run(&format!("CREATE DATABASE again{round} TEMPLATE d{round}_0 {}", strategies[0]));
+    run(&format!("DROP DATABASE d{round}_0"));
+    if primary.major() >= 15 {
+        run("SET allow_in_place_tablespaces = on");
+        run(&format!("CREATE TABLESPACE space{round} LOCATION ''"));
+        run(&format!(
+            "CREATE TABLE placed{round} TABLESPACE space{round} AS SELECT generate_series(1, 100) i"
+        ));
+        if round > 1 {
+            run(&format!("DROP TABLE placed{}", round - 1));
+            run(&format!("DROP TABLESPACE space{}", round - 1));
+        }
+    }
+}
+
+/// Two transactions lock and update the same rows: multixacts.
+fn lock_together(primary: &Primary) {
+    let (mut one, mut other) = (primary.client("postgres"), primary.client("postgres"));
+    for _ in 0..20 {
+        one.batch_execute("BEGIN; SELECT * FROM shared WHERE i <= 40 FOR KEY SHARE").unwrap();
+        other.batch_execute("BEGIN; SELECT * FROM shared WHERE i <= 40 FOR SHARE; COMMIT").unwrap();
+        other.batch_execute("UPDATE shared SET t = t || 'x' WHERE i <= 20").unwrap();
+        one.batch_execute("COMMIT").unwrap();
+    }
+}
+
+fn create_tables(primary: &Primary) {
+    let mut client = primary.client("postgres");
+    for sql in [
+        "CREATE TABLE main (i int PRIMARY KEY, t text)",
+        "INSERT INTO main SELECT g, md5(g::text) FROM generate_series(1, 5000) g",
+        "CREATE INDEX ON main (t)",
+        "CREATE TABLE log (i int, t text)",
+        "CREATE TABLE cut (i int)",
+        "INSERT INTO cut SELECT generate_series(1, 3000)",
+        "CREATE TABLE prepared (i int)",
+        "CREATE TABLE busy (i int PRIMARY KEY, n int)",
+        "INSERT INTO busy SELECT g, 0 FROM generate_series(1, 20000) g",
+        "CREATE TABLE shared (i int PRIMARY KEY, t text)",
+        "INSERT INTO shared SELECT g, '' FROM generate_series(1, 100) g",
+        "CREATE SEQUENCE counter",
+        "CREATE UNLOGGED TABLE unlogged (i int)",
+        "INSERT INTO unlogged VALUES (1)",
+        "VACUUM main",
+        "VACUUM cut",
+        "CREATE DATABASE source",
+        "SELECT pg_replication_origin_create('origin')",
+    ] {
+        client.batch_execute(sql).unwrap_or_else(|error| panic!("{sql}: {error}"));
+    }
+    primary.client("source").batch_execute("CREATE TABLE t AS SELECT generate_series(1, 1000) i").unwrap();
+}
+
+/// The content of every table in every database, as checksums.
+fn content(cluster: &Cluster) -> BTreeMap<(String, String), (i64, String)> {
+    let mut all = BTreeMap::new();
+    let databases = "SELECT datname FROM pg_database WHERE datallowconn ORDER BY 1";
+    for row in cluster.client("postgres").unwrap().query(databases, &[]).unwrap() {
+        let database: String = row.get(0);
+        let mut client = cluster.client(&database).unwrap();
+        // Statistics of replication slots and the like change by themselves.
+        let tables = "SELECT oid::regclass::text FROM pg_class WHERE relkind IN ('r', 'm', 'S') \
+                      AND relpersistence = 'p' ORDER BY 1";
+        for row in client.query(tables, &[]).unwrap() {
+            let table: String = row.get(0);
+            let sql = format!(
+                "SELECT count(*), coalesce(md5(string_agg(t::text, ',' ORDER BY t::text)), '') FROM (SELECT * FROM {table}) t"
+            );
+            let row =
+                client.query_one(&sql, &[]).unwrap_or_else(|error| panic!("{database}, {table}: {error:?}"));
+            all.insert((database.clone(), table), (row.get(0), row.get(1)));
+        }
+    }
+    all
+}
+
+fn expect_same_content(
+    found: &BTreeMap<(String, String), (i64, String)>,
+    expected: &BTreeMap<(String, String), (i64, String)>,
+) {
+    let differs =
+        |(table, content): &(&(String, String), &(i64, String))| expected.get(*table) != Some(*content);
+    let different: Vec<_> = found.iter().filter(differs).map(|(table, _)| table).collect();
+    assert!(different.is_empty() && found.len() == expected.len(), "{different:?}");
+}
+
+/// Runs amcheck on all tables and indexes, where the installation has it. How many were checked.
+fn amcheck(cluster: &Cluster) -> usize {
+    let mut client = cluster.client("postgres").unwrap();
+    if client.batch_execute("CREATE EXTENSION amcheck").is_err() {
+        return 0;
+    }
+    let problems = "SELECT c.oid::regclass::text, v.msg FROM pg_class c, LATERAL verify_heapam(c.oid) v \
+                    WHERE c.relkind IN ('r', 't', 'm') AND c.relpersistence = 'p'";
+    let problems = client.query(problems, &[]).unwrap();
+    let texts: Vec<String> = problems
+        .iter()
+        .map(|row| format!("{}: {}", row.get::<_, String>(0), row.get::<_, String>(1)))
+        .collect();
+    assert!(texts.is_empty(), "{texts:?}");
+    let checked = "SELECT bt_index_check(i.indexrelid, true) FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid \
+                   JOIN pg_am a ON a.oid = c.relam WHERE a.amname = 'btree' AND c.relpersistence = 'p' AND i.indisvalid";
+    client.query(checked, &[]).unwrap().len()
+}
+
+/// Every file below some folders of a data directory, by its path.
+fn files_of(data: &Path, folders: &[&str]) -> BTreeMap<PathBuf, Vec<u8>> {
+    let mut found = BTreeMap::new();
+    let mut left: Vec<PathBuf> = folders.iter().map(|folder| data.join(folder)).collect();
+    while let Some(folder) = left.pop() {
+        for entry in fs::read_dir(&folder).into_iter().flatten() {
+            let path = entry.unwrap().path();
+            match path.is_dir() {
+                true => left.push(path),
+                false => {
+                    drop(found.insert(path.strip_prefix(data).unwrap().to_owned(), fs::read(&path).unwrap()))
+                }
+            }
+        }
+    }
+    found
+}
+
+fn expect_same_names(expected: &BTreeMap<PathBuf, Vec<u8>>, found: &BTreeMap<PathBuf, Vec<u8>>) {
+    let missing: Vec<&PathBuf> = expected.keys().filter(|path| !found.contains_key(*path)).collect();
+    let surplus: Vec<&PathBuf> = found.keys().filter(|path| !expected.contains_key(*path)).collect();
+    assert!(missing.is_empty() && surplus.is_empty(), "missing {missing:?}, surplus {surplus:?}");
+}
+
+/// The main fork beside an init fork.
+fn main_of_init(path: &Path) -> Option<PathBuf> {
+    Some(path.with_file_name(path.file_name()?.to_str()?.strip_suffix("_init")?))
+}
+
+/// Compares a restored data directory that no server has used with one that PostgreSQL left at the same restart point. Returns the
+/// number of pages.
+fn compare_directories(alone: &Path, restored: &Path) -> usize {
+    let states = ["pg_xact", "pg_multixact", "pg_commit_ts", "pg_twophase"];
+    let (expected, found) = (files_of(alone, &states), files_of(restored, &states));
+    expect_same_names(&expected, &found);
+    for (path, content) in &expected {
+        assert!(*content == found[path], "{} differs", path.display());
+    }
+    let origins = Path::new("pg_logical/replorigin_checkpoint");
+    assert_eq!(fs::read(alone.join(origins)).unwrap(), fs::read(restored.join(origins)).unwrap());
+
+    let is_relation = |path: &Path| {
+        let name = path.file_name().unwrap().to_str().unwrap();
+        !["pg_internal.init", "pg_control", "config_exec_params.new"].contains(&name)
+            && !name.contains("_fsm")
+    };
+    let folders = ["base", "global", "pg_tblspc"];
+    let (mut expected, mut found) = (files_of(alone, &folders), files_of(restored, &folders));
+    for files in [&mut expected, &mut found] {
+        // PostgreSQL removes the main forks of unlogged relations when it starts.
+        let unlogged: Vec<PathBuf> = files.keys().filter_map(|path| main_of_init(path)).collect();
+        files.retain(|path, _| is_relation(path) && !unlogged.contains(path));
+    }
+    expect_same_names(&expected, &found);
+    let mut pages = 0;
+    for (path, content) in &expected {
+        let (name, other) = (path.display(), &found[path]);
+        assert_eq!(content.len(), other.len(), "{name}");
+        let is_paged = content.len() % PAGE_BYTES == 0 && !content.is_empty();
+        if !is_paged {
+            assert!(content == other, "{name} differs");
+            continue;
+        }
+        for (block, (one, other)) in content.chunks(PAGE_BYTES).zip(other.chunks(PAGE_BYTES)).enumerate() {
+            let at: Vec<usize> = (0..PAGE_BYTES).filter(|&at| one[at] != other[at]).take(20).collect();
+            assert!(at.is_empty(), "{name} block {block} differs at {at:?}");
+            pages += 1;
+        }
+    }
+    pages
+}
+
+/// Checks that every page of relations has the right checksum.
+fn check_checksums(data: &Path) {
+    for (path, content) in files_of(data, &["base", "global", "pg_tblspc"]) {
+        let name = path.file_name().unwrap().to_str().unwrap();
+        let segment: u32 = name.split_once('.').map_or(0, |(_, segment)| segment.parse().unwrap_or(0));
+        if !name.starts_with(|c: char| c.is_ascii_digit()) {
+            continue;
+        }
+        for (block, bytes) in content.chunks_exact(PAGE_BYTES).enumerate() {
+            let mut page = Page::default();
+            page.0.copy_from_slice(bytes);
+            let block = segment * 131_072 + block as u32;
+            assert!(page.is_new() || checksum::is_sound(&page, block), "{} block {block}", path.display());
+        }
+    }
+}
+
+/// Changes rows while a backup is taken, some pages several times.
+fn keep_busy(client: &mut Client) {
+    client.batch_execute("UPDATE busy SET n = n + 1 WHERE i % 50 = (random() * 50)::int").unwrap();
+    client.batch_execute("CREATE TABLE gone AS SELECT generate_series(1, 500) i; DROP TABLE gone").unwrap();
+}
+
+/// The directory that Walden writes is, byte for byte, the one that PostgreSQL leaves when it recovers the same backup and makes a
+/// restart point at the same checkpoint. Servers that are started on both reach the same state at later targets.
+fn a_restored_directory_is_that_of_a_restart_point(version: u32) -> Outcome {
+    let installation = postgres(version)?;
+    let timestamps = if version.is_multiple_of(2) { "on" } else { "off" };
+    let primary = Primary::start(&installation, &[("track_commit_timestamp", timestamps)]);
+    create_tables(&primary);
+    primary.back_up(keep_busy);
+    work(&primary, 1);
+    primary.client("postgres").batch_execute("CHECKPOINT").unwrap();
+    work(&primary, 2);
+    work(&primary, 3);
+    primary.checkpoint_and_name("at_checkpoint");
+    let mut client = primary.client("postgres");
+    (0..5).for_each(|_| keep_busy(&mut client));
+    lock_together(&primary);
+    client.batch_execute("COMMIT PREPARED 'kept3'").unwrap();
+    client.batch_execute("BEGIN; INSERT INTO prepared VALUES (4); PREPARE TRANSACTION 'kept4'").unwrap();
+    client.batch_execute("SELECT pg_create_restore_point('later')").unwrap();
+    keep_busy(&mut client);
+    primary.archive_all();
+
+    let (alone, expected) = primary.recover_alone("at_checkpoint");
+    let (data, json) = primary.restore("name:at_checkpoint", "at_checkpoint");
+    let pages = compare_directories(&alone, &data);
+    check_checksums(&data);
+    assert!(pages > 3000, "{pages} pages");
+    assert_eq!(json["restored"]["prepared_transactions"], 1, "{json}");
+    let server = primary.server_of(&data).start().unwrap_or_else(|error| panic!("{error:#}"));
+    wait_until_promoted(&server);
+    expect_same_content(&content(&server), &content(&expected));
+    let checked = amcheck(&server);
+    drop((server, expected));
+
+    // The checkpoint is the same; PostgreSQL replays what is after it.
+    let (_, expected) = primary.recover_alone("later");
+    let (data, json) = primary.restore("name:later", "later");
+    assert!(json["plan"]["remaining_wal_bytes"].as_u64().unwrap() > 100_000, "{json}");
+    let server = primary.server_of(&data).start().unwrap_or_else(|error| panic!("{error:#}"));
+    wait_until_promoted(&server);
+    expect_same_content(&content(&server), &content(&expected));
+    amcheck(&server);
+    let mut client = server.client("postgres").unwrap();
+    for sql in ["COMMIT PREPARED 'kept4'", "INSERT INTO main VALUES (-1, '')", "VACUUM"] {
+        client.batch_execute(sql).unwrap();
+    }
+    say(&format!(
+        "PostgreSQL {version}: {pages} pages are those of a restart point, {checked} indexes pass amcheck"
+    ));
+    Ok(())
+}
+
+/// An archive is read by Walden, and then by PostgreSQL through the `restore_command` that Walden has written.
+fn a_restore_from_an_archive_continues_from_there(version: u32) -> Outcome {
+    let installation = postgres(version)?;
+    let primary = Primary::start(&installation, &[]);
+    create_tables(&primary);
+    primary.back_up(keep_busy);
+    work(&primary, 1);
+    primary.checkpoint_and_name("here");
+    keep_busy(&mut primary.client("postgres"));
+    primary.archive_all();
+    let repo = primary.cluster.dir().join("repo");
+    make_archive(&repo);
+    let mut segments: Vec<PathBuf> =
+        fs::read_dir(primary.cluster.archive_dir()).unwrap().map(|entry| entry.unwrap().path()).collect();
+    segments.sort();
+    for segment in &segments {
+        let pushed = walden(&["archive", "push", "--repo", text(&repo), text(segment)]);
+        assert_eq!(pushed.code, 0, "{pushed:?}");
+    }
+    account::chown_all(&repo).unwrap();
+    let (data, program) = (primary.cluster.dir().join("restored"), program_for(&primary.cluster));
+    let mut command = Command::new(&program);
+    command.args(["restore", "--repo", text(&repo), "--base", text(&primary.backup), "-o", text(&data)]);
+    let run = Run::of(command.args(["--target-action", "promote"]));
+    assert!(
+        run.code == 0 && run.stdout.contains("Walden replays") && run.stdout.contains("Restored in"),
+        "{run:?}"
+    );
+    let settings = fs::read_to_string(data.join("postgresql.auto.conf")).unwrap();
+    assert!(settings.contains("archive get --repo"), "{settings}");
+    let server = primary.server_of(&data).start().unwrap_or_else(|error| panic!("{error:#}"));
+    wait_until_promoted(&server);
+    let (mut found, mut expected) = (content(&server), content(&primary.cluster));
+    for content in [&mut found, &mut expected] {
+        // WAL has a sequence's values ahead of those that were given out.
+        assert!(content.remove(&("postgres".to_owned(), "counter".to_owned())).is_some());
+    }
+    expect_same_content(&found, &expected);
+    Ok(())
+}
+
+/// A time, an LSN, a transaction and a restore point, each with a checkpoint on either side.
+fn recovery_stops_at_each_kind_of_target(version: u32) -> Outcome {
+    let installation = postgres(version)?;
+    let primary = Primary::start(&installation, &[]);
+    let mut client = primary.client("postgres");
+    client.batch_execute("CREATE TABLE steps (i int)").unwrap();
+    primary.back_up(|client| client.batch_execute("INSERT INTO steps VALUES (0)").unwrap());
+    client.batch_execute("DELETE FROM steps").unwrap();
+    let mut targets = Vec::new();
+    for step in 0..4 {
+        client.batch_execute("CHECKPOINT").unwrap();
+        let sql = format!("INSERT INTO steps VALUES ({step}) RETURNING pg_current_xact_id()::text");
+        let xid: String = client.query_one(&sql, &[]).unwrap().get(0);
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        let row = client.query_one(
+            "SELECT to_char(clock_timestamp() AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS.US+00'), pg_current_wal_insert_lsn()::text",
+            &[],
+        );
+        let row = row.unwrap();
+        client.batch_execute(&format!("SELECT pg_create_restore_point('step{step}')")).unwrap();
+        targets.push(match step {
+            0 => row.get(0),
+            1 => row.get(1),
+            2 => format!("xid:{xid}"),
+            _ => format!("name:step{step}"),
+        });
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        client.batch_execute("CHECKPOINT").unwrap();
+    }
+    client.batch_execute("INSERT INTO steps VALUES (99)").unwrap();
+    primary.archive_all();
+    for (step, target) in targets.iter().enumerate() {
+        let (data, json) = primary.restore(target, &format!("step{step}"));
+        assert!(json["plan"]["checkpoint"]["redo_lsn"].is_string(), "{target}: {json}");
+        let server = primary.server_of(&data).start().unwrap_or_else(|error| panic!("{target}: {error:#}"));
+        wait_until_promoted(&server);
+        let last = server.client("postgres").unwrap().query_one("SELECT max(i) FROM steps", &[]).unwrap();
+        assert_eq!(last.get::<_, i32>(0), step as i32, "{target}: {json}");
+    }
+    Ok(())
+}
+
+/// A record that Walden does not replay ends its part at the checkpoint before, and the plan names it.
+fn a_record_that_is_not_replayed_is_left_to_postgresql(version: u32) -> Outcome {
+    let installation = postgres(version)?;
+    let primary = Primary::start(&installation, &[]);
+    create_tables(&primary);
+    primary.back_up(keep_busy);
+    let mut client = primary.client("postgres");
+    client.batch_execute("CHECKPOINT").unwrap();
+    let folder = primary.cluster.make_folder("space").unwrap();
+    client.batch_execute(&format!("CREATE TABLESPACE outside LOCATION '{}'", folder.display())).unwrap();
+    client.batch_execute("CHECKPOINT").unwrap();
+    keep_busy(&mut client);
+    client.batch_execute("CHECKPOINT").unwrap();
+    primary.archive_all();
+    let (data, json) = primary.restore("latest", "restored");
+    let left = json["plan"]["left_to_postgresql"].as_str().unwrap();
+    assert!(left.contains("Tablespace CREATE") && left.contains("outside of the data directory"), "{json}");
+    assert_eq!(json["plan"]["checkpoints"], 3, "{json}");
+    assert!(json["plan"]["remaining_wal_bytes"].as_u64().unwrap() > 10_000, "{json}");
+    assert_eq!(fs::read_dir(data.join("pg_tblspc")).unwrap().count(), 0);
+    Ok(())
+}
+
+/// Each refusal leaves nothing, and says what to do.
+fn what_cannot_be_restored_is_refused_before_anything_is_written(version: u32) -> Outcome {
+    let installation = postgres(version)?;
+    let primary = Primary::start(&installation, &[]);
+    create_tables(&primary);
+    primary.back_up(keep_busy);
+    primary.checkpoint_and_name("here");
+    primary.archive_all();
+    let (wal, base) = (primary.cluster.archive_dir(), &primary.backup);
+    let target = primary.cluster.dir().join("new");
+    let refused = |base: &Path, wal: &Path, data: &Path, to: &str, expected: &str| {
+        let arguments = ["restore", "--wal", text(wal), "--base", text(base), "-o", text(data), "--to", to];
+        let run = walden(&arguments);
+        assert!(run.code != 0 && run.stderr.contains(expected), "{expected}: {run:?}");
+        assert!(!target.exists() && !target.with_extension("partial").exists(), "{expected}");
+    };
+    refused(base, &wal, base, "latest", "expected an empty or missing directory");
+    refused(base, &wal, &target, "name:nowhere", "expected it in WAL from");
+    refused(base, &wal, &target, "FF/0", "expected it in WAL from");
+    refused(base, &wal, &target, "2020-01-01", "after the end of the base backup");
+    refused(base, &wal, &target, "xid:2", "expected a transaction ID from 3 on");
+    refused(&primary.cluster.data_dir(), &wal, &target, "latest", "expected a backup_label");
+    refused(&wal, &wal, &target, "latest", "not a data directory");
+    // Another cluster's WAL.
+    let other = Primary::start(&installation, &[]);
+    other.archive_all();
+    refused(base, &other.cluster.archive_dir(), &target, "latest", "expected system identifier");
+    // A missing segment before the target.
+    let incomplete = primary.cluster.dir().join("incomplete");
+    fs::create_dir(&incomplete).unwrap();
+    let mut segments: Vec<PathBuf> = fs::read_dir(&wal)
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| path.extension().is_none())
+        .collect();
+    segments.sort();
+    let start = fs::read_to_string(base.join("backup_label")).unwrap();
+    let start = start.split(['(', ')']).nth(1).unwrap().strip_prefix("file ").unwrap().to_owned();
+    for path in segments {
+        let name = path.file_name().unwrap().to_str().unwrap().to_owned();
+        if name != start {
+            fs::copy(&path, incomplete.join(&name)).unwrap();
+        }
+    }
+    refused(base, &incomplete, &target, "latest", "cannot start recovery at");
+
+    // A dry run writes nothing either.
+    let arguments = ["restore", "--wal", text(&wal), "--base", text(base), "-o", text(&target), "--dry-run"];
+    let run = walden(&arguments);
+    assert!(run.code == 0 && run.stdout.contains("Walden replays"), "{run:?}");
+    assert!(!target.exists());
+
+    // The folder of a killed restore is replaced, another one is not.
+    let partial = primary.cluster.dir().join("new.partial");
+    fs::create_dir(&partial).unwrap();
+    fs::write(partial.join("own"), "").unwrap();
+    let run = walden(&arguments[..arguments.len() - 1]);
+    assert!(run.code != 0 && run.stderr.contains("found one that Walden did not create"), "{run:?}");
+    fs::write(partial.join("walden_restore_is_incomplete"), "").unwrap();
+    let run = walden(&arguments[..arguments.len() - 1]);
+    assert!(
+        run.code == 0 && target.join("global/pg_control").exists() && !target.join("own").exists(),
+        "{run:?}"
+    );
+    assert!(!partial.exists() && !target.join("walden_restore_is_incomplete").exists());
+    Ok(())
+}
