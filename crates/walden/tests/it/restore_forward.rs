@@ -21,6 +21,7 @@ walden_testing::tests! {
     a_restored_directory_is_that_of_a_restart_point on ALL_SERVERS,
     a_restore_from_an_archive_continues_from_there on [17],
     recovery_stops_at_each_kind_of_target on [16],
+    a_promotion_is_followed on [18],
     a_record_that_is_not_replayed_is_left_to_postgresql on [15, 19],
     what_cannot_be_restored_is_refused_before_anything_is_written on [18],
 }
@@ -571,6 +572,47 @@ fn recovery_stops_at_each_kind_of_target(version: u32) -> Outcome {
         let last = server.client("postgres").unwrap().query_one("SELECT max(i) FROM steps", &[]).unwrap();
         assert_eq!(last.get::<_, i32>(0), step as i32, "{target}: {json}");
     }
+    Ok(())
+}
+
+/// A standby was promoted between the base backup and the target: the checkpoint is on the new timeline.
+fn a_promotion_is_followed(version: u32) -> Outcome {
+    let installation = postgres(version)?;
+    let primary = Primary::start(&installation, &[]);
+    create_tables(&primary);
+    primary.back_up(keep_busy);
+    work(&primary, 1);
+    primary.checkpoint_and_name("promotion");
+    keep_busy(&mut primary.client("postgres"));
+    primary.archive_all();
+    let (data, json) = primary.restore("name:promotion", "promoted");
+    assert_eq!(json["plan"]["timeline"], 1, "{json}");
+    let archive = format!("cp %p {}/%f", primary.cluster.archive_dir().display());
+    let promoted =
+        primary.server_of(&data).setting("archive_mode", "on").setting("archive_command", &archive);
+    let promoted = promoted.start().unwrap_or_else(|error| panic!("{error:#}"));
+    wait_until_promoted(&promoted);
+    let mut client = promoted.client("postgres").unwrap();
+    (0..3).for_each(|_| keep_busy(&mut client));
+    for sql in ["CHECKPOINT", "DELETE FROM busy WHERE i % 3 = 0", "SELECT pg_create_restore_point('end')"] {
+        client.batch_execute(sql).unwrap();
+    }
+    let expected = content(&promoted);
+    client.batch_execute("SELECT pg_switch_wal()").unwrap();
+    wait_until_archived(&mut client);
+    let (data, json) = primary.restore("name:end", "end");
+    assert_eq!(json["plan"]["timeline"], 2, "{json}");
+    assert!(
+        json["plan"]["remaining_wal_bytes"].as_u64().unwrap()
+            < json["plan"]["replayed_wal_bytes"].as_u64().unwrap()
+    );
+    let server = primary.server_of(&data).start().unwrap_or_else(|error| panic!("{error:#}"));
+    wait_until_promoted(&server);
+    let (mut found, mut expected) = (content(&server), expected);
+    for content in [&mut found, &mut expected] {
+        content.remove(&("postgres".to_owned(), "counter".to_owned()));
+    }
+    expect_same_content(&found, &expected);
     Ok(())
 }
 
