@@ -70,8 +70,8 @@ impl BaseBackup {
         Ok(base)
     }
 
-    /// Tablespaces in other places would be shared with the original. Folders in `pg_tblspc` (`allow_in_place_tablespaces`) are
-    /// copied with the rest.
+    /// Tablespaces in other places would be shared with the original. Folders in `pg_tblspc`
+    /// (`allow_in_place_tablespaces`) are copied with the rest.
     fn expect_no_tablespace_links(&self) -> Result<(), RecoverError> {
         let folder = self.path.join("pg_tblspc");
         for entry in fs::read_dir(&folder).map_err(RecoverError::io("read", &folder))? {

@@ -8,9 +8,9 @@ use walden_source::datadir::ControlFile;
 
 use crate::error::RecoverError;
 
-/// Folders whose content recovery does not need. `pg_basebackup` leaves most of them empty. `pg_wal` is filled by
-/// `restore_command`; a restart point removes all files in `pg_logical` of a server without replication slots
-/// (`CheckPointSnapBuild`, `CheckPointLogicalRewriteHeap`).
+/// Folders whose content recovery does not need. `pg_basebackup` leaves most of them empty. `pg_wal` is
+/// filled by `restore_command`; a restart point removes all files in `pg_logical` of a server without
+/// replication slots (`CheckPointSnapBuild`, `CheckPointLogicalRewriteHeap`).
 const EMPTIED: [&str; 10] = [
     "pg_wal",
     "pg_replslot",
@@ -33,8 +33,8 @@ const LEFT_OUT: [&str; 6] = [
     "backup_label.old",
 ];
 
-/// Copies a base backup without `pg_control`, which is written last: PostgreSQL does not start without it. `done` gets the bytes of
-/// each file.
+/// Copies a base backup without `pg_control`, which is written last: PostgreSQL does not start without it.
+/// `done` gets the bytes of each file.
 pub(crate) fn copy_backup(base: &Path, data: &Path, done: &mut dyn FnMut(u64)) -> Result<(), RecoverError> {
     copy_folder(base, data, Path::new(""), done)
 }
@@ -102,8 +102,8 @@ pub(crate) fn give_to(folder: &Path, (user, group): (u32, u32)) -> Result<(), Re
     Ok(())
 }
 
-/// Synchronizes the file system that a folder is on. A data directory has thousands of files, and waiting for each one takes much
-/// longer (`recovery_init_sync_method = syncfs`).
+/// Synchronizes the file system that a folder is on. A data directory has thousands of files, and waiting for
+/// each one takes much longer (`recovery_init_sync_method = syncfs`).
 pub(crate) fn synchronize(folder: &Path) -> Result<(), RecoverError> {
     let file = File::open(folder).map_err(RecoverError::io("read", folder))?;
     let outcome = rustix::fs::syncfs(&file).map_err(std::io::Error::from);

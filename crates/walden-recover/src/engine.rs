@@ -180,8 +180,8 @@ impl Engine {
         if is_prepared { self.prepared.end(xid) } else { Ok(()) }
     }
 
-    /// Cuts a relation's files (`smgr_redo`). The free space map is removed: it may name blocks that no longer exist, and
-    /// PostgreSQL builds it again.
+    /// Cuts a relation's files (`smgr_redo`). The free space map is removed: it may name blocks that no
+    /// longer exist, and PostgreSQL builds it again.
     fn truncate(&mut self, cut: &StorageTruncate) -> io::Result<()> {
         let (relation, flags) = (cut.relation, cut.flags);
         let mut files = self.files.lock();
@@ -200,7 +200,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Creates a database (`dbase_redo`). To copy files, the pages of the source are written first, as PostgreSQL does.
+    /// Creates a database (`dbase_redo`). To copy files, the pages of the source are written first, as
+    /// PostgreSQL does.
     fn create_database(&mut self, created: &DatabaseCreate) -> io::Result<()> {
         let target = (created.database, created.tablespace);
         let Some(source) = created.source else {

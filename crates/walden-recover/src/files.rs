@@ -1,5 +1,5 @@
-//! Relation files of the new data directory: read by the page store, and changed as PostgreSQL's redo changes them (`md.c`,
-//! `storage.c`, `dbcommands.c`).
+//! Relation files of the new data directory: read by the page store, and changed as PostgreSQL's redo changes
+//! them (`md.c`, `storage.c`, `dbcommands.c`).
 
 use std::fs::{self, File};
 use std::io;
@@ -89,8 +89,8 @@ impl RelationFiles {
         self.database_folder(database, tablespace).join(format!("{relation}{fork}{segment}"))
     }
 
-    /// Reads a page; false past the end of the file, and for a page whose checksum is wrong: a base backup may have caught it
-    /// half written, and then WAL has an image of it.
+    /// Reads a page; false past the end of the file, and for a page whose checksum is wrong: a base backup
+    /// may have caught it half written, and then WAL has an image of it.
     fn read(&mut self, key: BlockKey, page: &mut Page) -> io::Result<bool> {
         let (file_key, offset) = self.place(key);
         let file = match self.file(file_key, false) {
@@ -117,7 +117,8 @@ impl RelationFiles {
         self.file(file_key, true)?.write_all_at(&page.0, offset)
     }
 
-    /// Extends the segments before this one to their full length: PostgreSQL takes a shorter one for the last.
+    /// Extends the segments before this one to their full length: PostgreSQL takes a shorter one for the
+    /// last.
     fn fill_before(&mut self, key: FileKey) -> io::Result<()> {
         let full = u64::from(self.blocks_per_segment) * PAGE_BYTES as u64;
         for segment in (0..key.segment).rev() {

@@ -1,20 +1,23 @@
 //! Rolls a base backup of PostgreSQL forward without a server.
 //!
-//! [`Plan::make`] reads the WAL once, in parallel. It finds where recovery stops, chooses the last checkpoint before that, and
-//! names the first record that Walden does not replay. [`restore()`] then copies the backup, replays the WAL up to that checkpoint's
-//! redo pointer, and leaves the new data directory in the state of an archive recovery that was interrupted at a restart point.
-//! PostgreSQL starts from it with `recovery.signal` and `restore_command`, replays the remaining WAL, and stops at the target.
+//! [`Plan::make`] reads the WAL once, in parallel. It finds where recovery stops, chooses the last checkpoint
+//! before that, and names the first record that Walden does not replay. [`restore()`] then copies the backup,
+//! replays the WAL up to that checkpoint's redo pointer, and leaves the new data directory in the state of an
+//! archive recovery that was interrupted at a restart point. PostgreSQL starts from it with `recovery.signal`
+//! and `restore_command`, replays the remaining WAL, and stops at the target.
 //!
 //! # Up to which record
 //!
-//! Replay ends at the checkpoint's *redo pointer*, not at the checkpoint record. PostgreSQL starts to replay at the redo pointer.
-//! Each record before it was replayed by Walden and each record from it on by PostgreSQL, so no record is replayed twice: files
-//! that records after the redo pointer create, truncate or drop are not in the state of a later moment. A restart point of
-//! PostgreSQL may contain later pages as well; that is allowed but not required.
+//! Replay ends at the checkpoint's *redo pointer*, not at the checkpoint record. PostgreSQL starts to replay
+//! at the redo pointer. Each record before it was replayed by Walden and each record from it on by
+//! PostgreSQL, so no record is replayed twice: files that records after the redo pointer create, truncate or
+//! drop are not in the state of a later moment. A restart point of PostgreSQL may contain later pages as
+//! well; that is allowed but not required.
 //!
-//! The state is consistent at the redo pointer, as the end of the base backup is before it. `minRecoveryPoint` is nevertheless the
-//! end of the checkpoint record, the least value that PostgreSQL itself writes (`CreateRestartPoint`): it makes sure that the WAL
-//! with the checkpoint record is there before the server accepts connections.
+//! The state is consistent at the redo pointer, as the end of the base backup is before it.
+//! `minRecoveryPoint` is nevertheless the end of the checkpoint record, the least value that PostgreSQL
+//! itself writes (`CreateRestartPoint`): it makes sure that the WAL with the checkpoint record is there
+//! before the server accepts connections.
 //!
 //! # State that is replayed
 //!
@@ -30,9 +33,10 @@
 //! | databases | created with both strategies, and dropped; for a copy, the source's pages are written first |
 //! | relation maps, `pg_control` | as their records say |
 //!
-//! The page store keeps a bounded number of pages in memory. A page does not depend on other pages, except for bits of
-//! the visibility map. Replay can therefore be divided by relation and range of blocks among several engines: records without
-//! blocks, which change files, are barriers for the relations that they name.
+//! The page store keeps a bounded number of pages in memory. A page does not depend on other pages, except
+//! for bits of the visibility map. Replay can therefore be divided by relation and range of blocks among
+//! several engines: records without blocks, which change files, are barriers for the relations that they
+//! name.
 #![forbid(unsafe_code)]
 
 mod base;

@@ -38,8 +38,8 @@ pub struct Plan {
     pub start: Lsn,
     /// From where on the base backup is consistent.
     pub consistent: Lsn,
-    /// The checkpoint up to whose redo pointer Walden replays; `None` if no checkpoint lies between the end of the backup and the
-    /// target: PostgreSQL starts from the base backup itself.
+    /// The checkpoint up to whose redo pointer Walden replays; `None` if no checkpoint lies between the end
+    /// of the backup and the target: PostgreSQL starts from the base backup itself.
     pub checkpoint: Option<CheckpointRecord>,
     /// Number of checkpoints between the base backup and the target.
     pub checkpoints: u64,
@@ -69,8 +69,8 @@ impl Plan {
         self.stop.bytes_since(from)
     }
 
-    /// Reads the WAL from the base backup to the target and chooses the checkpoint. `done` gets the bytes of each segment that was
-    /// read.
+    /// Reads the WAL from the base backup to the target and chooses the checkpoint. `done` gets the bytes of
+    /// each segment that was read.
     ///
     /// # Errors
     /// The WAL does not continue the backup, does not reach the target, or is damaged before it.

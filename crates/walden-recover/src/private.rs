@@ -1,4 +1,5 @@
-//! Files and folders that only their owner reads, as a server creates them (`PG_FILE_MODE_OWNER`, `PG_DIR_MODE_OWNER`).
+//! Files and folders that only their owner reads, as a server creates them (`PG_FILE_MODE_OWNER`,
+//! `PG_DIR_MODE_OWNER`).
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, Write};

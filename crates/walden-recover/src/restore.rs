@@ -244,7 +244,8 @@ fn restart_point<'p>(checkpoint: &'p CheckpointRecord, plan: &'p Plan) -> Restar
     }
 }
 
-/// Appends the settings of recovery to `postgresql.auto.conf`, where they have precedence, and creates `recovery.signal`.
+/// Appends the settings of recovery to `postgresql.auto.conf`, where they have precedence, and creates
+/// `recovery.signal`.
 fn write_settings(data: &Path, plan: &Plan, options: &RestoreOptions) -> Result<(), RecoverError> {
     const TARGETS: [&str; 5] = [
         "recovery_target",
@@ -268,8 +269,8 @@ fn write_settings(data: &Path, plan: &Plan, options: &RestoreOptions) -> Result<
     };
     set("restore_command", &options.restore_command);
     let target = plan.target.setting();
-    // PostgreSQL refuses two targets, and the backup's configuration may have one. An empty setting after the target counts as a
-    // second one, too.
+    // PostgreSQL refuses two targets, and the backup's configuration may have one. An empty setting after the
+    // target counts as a second one, too.
     let other_targets =
         TARGETS.into_iter().filter(|&name| target.as_ref().is_none_or(|(own, _)| *own != name));
     other_targets.for_each(|name| set(name, ""));

@@ -36,8 +36,8 @@ impl fmt::Display for Target {
 }
 
 impl Target {
-    /// Whether recovery stops at a record: before it for a time, after it for the others (`recoveryStopsBefore` and
-    /// `recoveryStopsAfter` in `xlogrecovery.c`).
+    /// Whether recovery stops at a record: before it for a time, after it for the others
+    /// (`recoveryStopsBefore` and `recoveryStopsAfter` in `xlogrecovery.c`).
     pub(crate) fn stops_at(&self, record: &Record<'_>) -> bool {
         match self {
             Target::Latest => false,
@@ -64,7 +64,8 @@ impl Target {
     }
 }
 
-/// The transaction that a record commits or aborts, and the time in microseconds since 1970-01-01 00:00:00 UTC.
+/// The transaction that a record commits or aborts, and the time in microseconds since 1970-01-01 00:00:00
+/// UTC.
 pub(crate) fn end_of_transaction(record: &Record<'_>) -> Option<(u32, i64)> {
     if record.header.rmid != rmid::XACT {
         return None;

@@ -1,5 +1,5 @@
-//! States of transactions outside of relations: `pg_xact`, `pg_commit_ts`, `pg_multixact`, `pg_twophase` and the progress of
-//! replication origins.
+//! States of transactions outside of relations: `pg_xact`, `pg_commit_ts`, `pg_multixact`, `pg_twophase` and
+//! the progress of replication origins.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -148,8 +148,8 @@ impl MultiXacts {
         self.offsets.zero_page(page)
     }
 
-    /// Creates a multixact (`RecordNewMultiXact`). As the newest minor releases do, this sets the next multixact's offset as well, which
-    /// is where this one's members end.
+    /// Creates a multixact (`RecordNewMultiXact`). As the newest minor releases do, this sets the next
+    /// multixact's offset as well, which is where this one's members end.
     pub(crate) fn create(&mut self, multi: &MultiXactCreate<'_>) -> io::Result<()> {
         self.set_offset(multi.multi, multi.offset)?;
         let next = MultiXacts::next(multi.multi);
@@ -214,7 +214,8 @@ impl MultiXacts {
     }
 }
 
-/// Prepared transactions, whose state PostgreSQL writes to `pg_twophase` at a restart point (`CheckPointTwoPhase`).
+/// Prepared transactions, whose state PostgreSQL writes to `pg_twophase` at a restart point
+/// (`CheckPointTwoPhase`).
 #[derive(Debug)]
 pub(crate) struct PreparedTransactions {
     folder: PathBuf,

@@ -121,7 +121,8 @@ enum Command {
     Archive(archive::ArchiveArgs),
     Receive(Box<receive::ReceiveArgs>),
     Restore(Box<restore::RestoreArgs>),
-    /// Run PostgreSQL servers: workloads whose WAL is kept, and published experiments; the program walden-lab does it
+    /// Run PostgreSQL servers: workloads whose WAL is kept, and published experiments; the program walden-lab
+    /// does it
     Lab(programs::Words),
     /// Measure Walden against other programs on the same files (runs the program walden-lab)
     Bench(programs::Words),

@@ -60,7 +60,8 @@ pub struct RestoreArgs {
     #[arg(short, long, value_name = "DATADIR")]
     output: PathBuf,
 
-    /// The recovery target: latest, a time such as '2026-11-20 10:00' (local unless with zone), an LSN, xid:N or name:RESTORE_POINT
+    /// The recovery target: latest, a time such as '2026-11-20 10:00' (local unless with zone), an LSN, xid:N
+    /// or name:RESTORE_POINT
     #[arg(long, value_name = "TARGET", default_value = "latest", value_parser = parse_target)]
     to: Target,
 
@@ -80,7 +81,8 @@ pub struct RestoreArgs {
     #[arg(long)]
     dry_run: bool,
 
-    /// Memory for pages, such as 512MB or 4GB; more pages than fit go to a temporary file (TMPDIR) [default: a quarter of the machine's]
+    /// Memory for pages, such as 512MB or 4GB; more pages than fit go to a temporary file (TMPDIR) [default:
+    /// a quarter of the machine's]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     memory: Option<usize>,
 

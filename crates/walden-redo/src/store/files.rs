@@ -77,8 +77,8 @@ impl PageStore {
         self.copied.insert((database, tablespace));
     }
 
-    /// Reads the pages of a database in a tablespace from the base backup again, after the caller copied the database's files there
-    /// as [`PageStore::copy_database`] has noted it.
+    /// Reads the pages of a database in a tablespace from the base backup again, after the caller copied the
+    /// database's files there as [`PageStore::copy_database`] has noted it.
     pub fn read_database_from_base(&mut self, database: u32, tablespace: u32) {
         self.copied.remove(&(database, tablespace));
         if let Some(base) = &mut self.base {

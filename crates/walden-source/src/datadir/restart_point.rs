@@ -17,7 +17,8 @@ const CHECKPOINT: usize = 32;
 /// Offset of `checkPointCopy`.
 const CHECKPOINT_COPY: usize = 40;
 
-/// `minRecoveryPoint` is this far before `wal_log_hints`, and so are the next fields, in every version since 14.
+/// `minRecoveryPoint` is this far before `wal_log_hints`, and so are the next fields, in every version since
+/// 14.
 pub(super) const MIN_RECOVERY_POINT: usize = 40;
 const MIN_RECOVERY_TIMELINE: usize = 32;
 const BACKUP_START_POINT: usize = 24;
@@ -47,7 +48,8 @@ pub struct RestartPoint<'a> {
 }
 
 impl RestartPoint<'_> {
-    /// Changes the content of a `pg_control` to the state of an archive recovery that was interrupted at this restart point.
+    /// Changes the content of a `pg_control` to the state of an archive recovery that was interrupted at this
+    /// restart point.
     ///
     /// # Errors
     /// The content is not a valid `pg_control`, or the checkpoint is not of its version.

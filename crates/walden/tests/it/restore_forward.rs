@@ -1,4 +1,5 @@
-//! `walden restore`, judged by PostgreSQL: one copy of a base backup is recovered by PostgreSQL alone, another one by Walden.
+//! `walden restore`, judged by PostgreSQL: one copy of a base backup is recovered by PostgreSQL alone,
+//! another one by Walden.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -114,7 +115,8 @@ impl Primary {
         }
     }
 
-    /// PostgreSQL recovers the backup alone, to a restore point: the data directory as it is there, and the promoted server.
+    /// PostgreSQL recovers the backup alone, to a restore point: the data directory as it is there, and the
+    /// promoted server.
     fn recover_alone(&self, name: &str) -> (PathBuf, Cluster) {
         let postgres = self.cluster.installation().postgres();
         let kept = self.cluster.dir().join(format!("alone_{name}"));
@@ -374,8 +376,8 @@ fn main_of_init(path: &Path) -> Option<PathBuf> {
     Some(path.with_file_name(path.file_name()?.to_str()?.strip_suffix("_init")?))
 }
 
-/// Compares a restored data directory that no server has used with one that PostgreSQL left at the same restart point. Returns the
-/// number of pages.
+/// Compares a restored data directory that no server has used with one that PostgreSQL left at the same
+/// restart point. Returns the number of pages.
 fn compare_directories(alone: &Path, restored: &Path) -> usize {
     let states = ["pg_xact", "pg_multixact", "pg_commit_ts", "pg_twophase"];
     let (expected, found) = (files_of(alone, &states), files_of(restored, &states));
@@ -440,8 +442,9 @@ fn keep_busy(client: &mut Client) {
     client.batch_execute("CREATE TABLE gone AS SELECT generate_series(1, 500) i; DROP TABLE gone").unwrap();
 }
 
-/// The directory that Walden writes is, byte for byte, the one that PostgreSQL leaves when it recovers the same backup and makes a
-/// restart point at the same checkpoint. Servers that are started on both reach the same state at later targets.
+/// The directory that Walden writes is, byte for byte, the one that PostgreSQL leaves when it recovers the
+/// same backup and makes a restart point at the same checkpoint. Servers that are started on both reach the
+/// same state at later targets.
 fn a_restored_directory_is_that_of_a_restart_point(version: u32) -> Outcome {
     let installation = postgres(version)?;
     let timestamps = if version.is_multiple_of(2) { "on" } else { "off" };
@@ -492,7 +495,8 @@ fn a_restored_directory_is_that_of_a_restart_point(version: u32) -> Outcome {
     Ok(())
 }
 
-/// An archive is read by Walden, and then by PostgreSQL through the `restore_command` that Walden has written.
+/// An archive is read by Walden, and then by PostgreSQL through the `restore_command` that Walden has
+/// written.
 fn a_restore_from_an_archive_continues_from_there(version: u32) -> Outcome {
     let installation = postgres(version)?;
     let primary = Primary::start(&installation, &[]);
