@@ -203,7 +203,7 @@ pub fn report(path: &Path, error: &anyhow::Error) {
     match error.downcast_ref::<Error>() {
         Some(fault) => {
             let named = if is_stream(path) { Path::new(STDIN) } else { path };
-            output::tell(&format!("error: {}: {}", named.display(), output::chain_text(&error)));
+            output::tell(&format!("error: {}: {}", named.display(), output::chain_text(error)));
             if let Some(hint) = hint_of(path, fault).or_else(|| output::hint_of(error)) {
                 eprintln!("hint: {hint}");
             }

@@ -464,7 +464,7 @@ fn another_clusters_histories_are_refused() {
     // A server's own files, as named by `%p`.
     let by_server = pg_wal(&root.path().join("server"), &texts);
     fs::create_dir(root.path().join("server/global")).expect("a folder");
-    fs::write(root.path().join("server/global/pg_control"), pg_control(7)).expect("a file");
+    fs::write(root.path().join("server/global/pg_control"), pg_control(7, 1 << 20)).expect("a file");
     // Files of an unknown cluster.
     let unknown = pg_wal(&root.path().join("unknown"), &texts);
     let options = PushOptions { look_ahead: 0, ..PushOptions::default() };
@@ -490,28 +490,34 @@ fn a_server_gets_nothing_of_another_clusters_archive() {
     let data = root.path().join("data");
     fs::create_dir_all(data.join("global")).expect("a folder");
     let targets = [data.join("pg_wal/RECOVERYXLOG"), root.path().join("elsewhere/RECOVERYXLOG")];
-    for system_id in [own, 7] {
-        fs::write(data.join("global/pg_control"), pg_control(system_id)).expect("a file");
+    for (system_id, segment_bytes) in [(own, 1 << 20), (7, 1 << 20), (own, 2 << 20)] {
+        let control = pg_control(system_id, segment_bytes);
+        fs::write(data.join("global/pg_control"), control).expect("a file");
         for name in [&originals[0].0, &originals[1].0, "00000002.history"] {
             let file = ArchivedFile::parse(name).expect("a name");
             let expect = |target| expect_own_archive(&archive, file, target);
-            match (expect(&targets[0]), system_id) {
-                (Ok(()), id) if id == own => {}
-                (Err(error @ GetError::OtherCluster { expected: 7, .. }), 7) => {
+            match (expect(&targets[0]), system_id, segment_bytes) {
+                (Ok(()), id, 0x10_0000) if id == own => {}
+                (Err(error @ GetError::OtherCluster { expected: 7, .. }), 7, _) => {
                     assert!(error.cause() == "other_cluster" && error.hint().is_some());
                 }
-                (other, _) => panic!("{name}: {other:?}"),
+                (Err(error @ GetError::OtherSegmentSize { found: 0x10_0000, .. }), _, 0x20_0000) => {
+                    assert!(error.cause() == "other_segment_size" && error.hint().is_some());
+                    let text = error.to_string();
+                    assert!(text.contains("of 2 MB") && text.contains("of 1 MB"), "{text}");
+                }
+                (other, ..) => panic!("{name}: {other:?}"),
             }
             expect(&targets[1]).expect("no data directory");
         }
     }
 }
 
-/// Returns a valid `pg_control` of PostgreSQL 18, which contains only the system identifier.
-fn pg_control(system_id: u64) -> Vec<u8> {
+/// Returns a valid `pg_control` of PostgreSQL 18, which contains only the system identifier and the segment size.
+fn pg_control(system_id: u64, segment_bytes: u32) -> Vec<u8> {
     let mut bytes = vec![0; 8192];
     bytes[..8].copy_from_slice(&system_id.to_le_bytes());
-    for (at, number) in [(8, 1800_u32), (216, 8192), (220, 131_072)] {
+    for (at, number) in [(8, 1800_u32), (216, 8192), (220, 131_072), (228, segment_bytes)] {
         bytes[at..at + 4].copy_from_slice(&number.to_le_bytes());
     }
     let checksum = walden_format::crc::crc32c_append(0, &bytes[..292]);

@@ -155,11 +155,9 @@ fn describe(folder: &Path, found: &Metadata, user: &User, what: &str) -> Unwrita
         found.gid(),
         found.mode() & 0o7777
     );
-    let hint = format!(
-        "the user that PostgreSQL runs as writes into the archive: give it the archive's folder (chown -R), with write permission there (chmod \
-         u+wx) and access to all folders above"
-    );
-    Unwritable { problem, hint }
+    let hint = "the user that PostgreSQL runs as writes into the archive: give it the archive's folder (chown -R), with write permission there (chmod \
+         u+wx) and access to all folders above";
+    Unwritable { problem, hint: hint.to_owned() }
 }
 
 #[cfg(test)]
