@@ -127,7 +127,7 @@ pub enum ArchiveError {
     },
     /// A file, server or base backup has another segment size than the archive.
     #[error(
-        "the archive in {location} has segments of another size: expected {} MB, as there, found {} MB", expected >> 20, found >> 20
+        "the archive in {location} has segments of another size: expected {} MB, found {} MB", expected >> 20, found >> 20
     )]
     OtherSegmentSize {
         /// Location of the archive.
@@ -164,7 +164,7 @@ pub enum ArchiveError {
     /// The name is archived already with other content, and the offered file starts where `pg_resetwal`
     /// restarted the WAL.
     #[error(
-        "{name} starts with the shutdown checkpoint without a previous record (xl_prev 0/00000000), at {at}, with which pg_resetwal starts the WAL again"
+        "{name} starts with a pg_resetwal checkpoint at {at}: a shutdown checkpoint without a previous record (xl_prev 0/00000000)"
     )]
     Reset {
         /// Name of the archived file.
@@ -262,7 +262,7 @@ impl ArchiveError {
         }
         match self {
             ArchiveError::Store(_) | ArchiveError::Object(_) => {
-                Some("walden archive verify says what else is damaged")
+                Some("walden archive verify lists all other damage")
             }
             ArchiveError::Missing(location) if location.contains("://") => Some(
                 "check the URL, its prefix, and the endpoint in walden.toml or the environment; walden archive init and import create an archive; push, serve and receive never do",
@@ -273,24 +273,24 @@ impl ArchiveError {
             ArchiveError::Empty(_) => None,
             ArchiveError::NoSegments { .. } => Some("walden archive list shows timelines and their segments"),
             ArchiveError::Identity { .. } => Some(
-                "restore the object from another copy of the archive; if there is none, walden archive repair writes it anew, from what the segments say",
+                "restore the object from another copy of the archive; if there is none, walden archive repair rewrites it from the segments",
             ),
             ArchiveError::OtherCluster { .. } => {
-                Some("give each cluster an archive of its own; after pg_upgrade a cluster is a new one")
+                Some("give each cluster its own archive; pg_upgrade creates a new cluster")
             }
             ArchiveError::OtherSegmentSize { .. } => Some(
-                "with another segment size (pg_resetwal --wal-segsize) the same names stand for other positions: give the cluster a new archive, and take a new base backup",
+                "after a change of the segment size (pg_resetwal --wal-segsize), the same names denote other WAL positions: give the cluster a new archive, and take a new base backup",
             ),
             ArchiveError::DamagedBefore { source, .. } if source.is_of_keys() => source.hint(),
             ArchiveError::DamagedBefore { .. } => Some(
-                "nothing was overwritten, and the file that is offered is still there: move the damaged object out of the archive, and the file is archived when it is offered again. A pack (.wpk) holds other segments too: copy from it what walden archive get can still read first. walden archive verify says what else is damaged",
+                "nothing was overwritten, and the offered file still exists. Move the damaged object out of the archive; the next attempt then archives the file. If the object is a pack (.wpk), first copy its other segments with walden archive get. walden archive verify lists all other damage",
             ),
             ArchiveError::DamageAccepted { .. } => Some(
-                "nothing was overwritten. What is archived was taken by --accept-damaged: if the file that is offered is a good copy of it, move the archived object out of the archive, and the file is archived when it is offered again",
+                "nothing was overwritten. The archived file was accepted with --accept-damaged: if the offered file is an intact copy, move the archived object out of the archive; the next attempt then archives the file",
             ),
             ArchiveError::Reset { .. } => Some(RESET_HINT),
             ArchiveError::Conflict { archived: None, .. } => Some(
-                "nothing was overwritten. If it ends with a switch, or its timeline was left in it, servers may have other bytes behind that, which is no harm; without a private key nobody can tell, unless what is archived has zeros there: with identity in walden.toml, push compares the WAL alone. Else two servers write the same timeline: find out which one is the primary and stop the other from archiving",
+                "nothing was overwritten. If the segment ends with a switch, or its timeline was left in it, possibly only unused bytes after that differ, which is harmless: set identity in walden.toml to a private key, and push compares only the WAL. Otherwise two servers write the same timeline: find out which one is the primary and stop the other from archiving",
             ),
             ArchiveError::Conflict { .. } => Some(
                 "nothing was overwritten. Two servers write the same timeline: find out which one is the primary and stop the other from archiving",
@@ -488,11 +488,13 @@ impl Archive {
                 }
                 // archive.json is stored before any segment: another process may have stored both after the
                 // first read. Otherwise archive.json is lost.
-                read()?.ok_or_else(|| problem("expected it beside segments, found none".to_owned()))?
+                read()?.ok_or_else(|| problem("expected it next to the segments, found none".to_owned()))?
             }
         };
         if json.is_empty() {
-            return Err(problem("expected whose archive it is, found an empty object of 0 bytes".to_owned()));
+            return Err(problem(
+                "expected the archive's identity, found an empty object of 0 bytes".to_owned(),
+            ));
         }
         let identity: Identity = serde_json::from_slice(&json).map_err(|error| problem(error.to_string()))?;
         if identity.walden_archive > LAYOUT_VERSION {

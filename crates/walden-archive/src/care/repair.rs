@@ -46,7 +46,7 @@ pub enum RepairError {
     Archive(#[from] ArchiveError),
     /// `archive.json` exists and is valid.
     #[error(
-        "{IDENTITY} in {location} is not lost: it says cluster {}, segments of {} MB", identity.system_identifier,
+        "{IDENTITY} in {location} is not lost: it names cluster {}, segments of {} MB", identity.system_identifier,
         identity.segment_bytes >> 20
     )]
     NotLost {
@@ -86,7 +86,7 @@ pub enum RepairError {
     },
     /// No segment states its cluster.
     #[error(
-        "cannot write {IDENTITY} in {location}: expected segments that say of which cluster they are, found none in {asked} objects{problem}"
+        "cannot write {IDENTITY} in {location}: expected segments that identify their cluster, found none in {asked} objects{problem}"
     )]
     Silent {
         /// Location of the archive.
@@ -108,7 +108,7 @@ pub enum RepairError {
     },
     /// Another process concurrently wrote a different `archive.json`.
     #[error(
-        "cannot write {IDENTITY} in {location}: somebody else has written one at the same moment, and it says something else than the segments"
+        "cannot write {IDENTITY} in {location}: another process wrote one at the same time, and it contradicts the segments"
     )]
     Changed {
         /// Location of the archive.
@@ -122,27 +122,26 @@ impl RepairError {
         Some(match self {
             RepairError::Archive(error) => return error.hint(),
             RepairError::NotLost { .. } => {
-                "nothing was changed; walden archive verify compares all segments with what it says"
+                "nothing was changed; walden archive verify compares all segments with it"
             }
             RepairError::Damaged { .. } => {
-                "nothing is overwritten: put archive.json back from another copy of the archive; if there is none, move it out of the \
-                 archive, and repair again"
+                "nothing is overwritten: restore archive.json from another copy of the archive; if there is none, move it out of the \
+                 archive, and run repair again"
             }
             RepairError::NoKeys { .. } => {
-                "put the folder keys/ back from another copy of the archive: what is encrypted to keys that are gone, nobody can read"
+                "restore the folder keys/ from another copy of the archive: objects encrypted to lost keys cannot be read"
             }
             RepairError::NotEncrypted { .. } => {
-                "an archive is encrypted from its beginning or not at all: if keys/ is another archive's, move it out of this one, and repair \
-                 again"
+                "an archive is encrypted from its creation or not at all: if keys/ belongs to another archive, move it out of this one, and run repair again"
             }
             RepairError::Silent { .. } => {
                 "\"If archive.json is lost\" in docs/archive-reference.md in the archive says how to write it by hand"
             }
             RepairError::Different { .. } => {
-                "pg_controldata says of which cluster the server is: move the objects of the other one out of the archive, and repair again"
+                "pg_controldata shows the system identifier of the server: move the objects of the other cluster out of the archive, and run repair again"
             }
             RepairError::Changed { .. } => {
-                "find out who did; walden archive verify says which segments differ from it"
+                "find out which process did; walden archive verify lists the segments that differ from it"
             }
         })
     }

@@ -134,7 +134,7 @@ impl Engine {
             return Ok(());
         }
         let problem = format!(
-            "expected an object that is encrypted to a key of this archive, found one to {recipient}, which is none of them"
+            "expected an object that is encrypted to a key of this archive, found one that is encrypted to {recipient}"
         );
         Err(failure(inner, "decrypt", &sealed(key), Cause::ForeignKey, problem))
     }
@@ -154,7 +154,7 @@ impl Engine {
             return failure(inner, "decrypt", &sealed(key), fault.cause, fault.source);
         };
         if unlocked.identities.iter().any(|identity| identity.to_public().to_string() == recipient) {
-            return failed(Cause::Damaged, format!("the private key to {recipient} does not open it"));
+            return failed(Cause::Damaged, format!("the private key for {recipient} does not decrypt it"));
         }
         if let Some(damage) = &unlocked.damage {
             let problem =
@@ -165,7 +165,7 @@ impl Engine {
             Ok(()) => failed(
                 Cause::WrongIdentity,
                 format!(
-                    "it is encrypted to {recipient}, a key of the archive that this private key does not open"
+                    "it is encrypted to {recipient}, a key of the archive that this private key does not decrypt"
                 ),
             ),
             Err(error) => error,

@@ -190,9 +190,7 @@ pub fn faults(inner: &dyn Store, first: &str, file: Option<&Path>) -> Result<Vec
         let lost = expected.find(|expected| newest.recipients.iter().all(|own| own != expected));
         found.extend(lost.map(|lost| Finding {
             object: key_of(newest.generation),
-            problem: format!(
-                "expected all of the archive's keys, found none to {lost}, which is one of them"
-            ),
+            problem: format!("expected all of the archive's keys, found none for {lost}"),
         }));
     }
     Ok(found)
@@ -268,7 +266,7 @@ fn read_checked(
 
 fn read_stored(inner: &dyn Store, generation: u32, stored: Stored) -> Result<Vec<u8>, StoreError> {
     if !stored.has_keys {
-        let problem = format!("expected it beside {}, found none", checksum_of(generation));
+        let problem = format!("expected it next to {}, found none", checksum_of(generation));
         return Err(damaged(inner, generation, problem));
     }
     inner.read(&key_of(generation))
@@ -321,7 +319,7 @@ pub(super) fn initialise(inner: &dyn Store, users: &[User]) -> Result<Statement,
     }
     if holds_something || exists(inner, crate::stored::name::IDENTITY)? {
         return Err(refused(
-            "expected an archive with nothing in it, found one in use; an archive is encrypted from its beginning or not at all: import it into a new one",
+            "expected an empty archive, found one in use; an archive is encrypted from its creation or not at all: import its files into a new one",
         ));
     }
     write(inner, 1, vec![Identity::generate()], users.to_vec())
@@ -375,7 +373,7 @@ pub(super) fn change(
     }
     if let Some(pinned) = pinned.filter(|&pinned| expected.iter().all(|known| known != pinned)) {
         let problem = format!(
-            "expected keys with the one to {pinned}, found none in any generation: the newest one may be gone"
+            "expected a key for {pinned}, found none in any generation: the newest generation may be lost"
         );
         return Err(failure(inner, "change", "the keys", Cause::OtherRecipient, problem));
     }
@@ -397,8 +395,7 @@ pub(super) fn change(
             None if identities.is_empty() && !is_opened => return Err(wrong_identity(inner, &names)),
             None => {
                 return Err(refused(format!(
-                    "expected the private key to {recipient}, which is one of the archive's, in a generation that the private key of {} \
-                     opens, found none; a new generation without it would make its objects unreadable",
+                    "expected the archive's private key for {recipient} in a generation that the private key of {} decrypts, found none; a new generation without it would make its objects unreadable",
                     names.join(", ")
                 )));
             }
@@ -431,12 +428,12 @@ pub(super) fn change(
                 let before = users.len();
                 users.retain(|known| !known.is_named(user));
                 if users.len() == before {
-                    return Err(refused(format!("{user} is not among those who can read")));
+                    return Err(refused(format!("{user} is not a user who can read the archive")));
                 }
             }
             if users.is_empty() {
                 return Err(refused(
-                    "nobody could read the archive any more; add another user first".to_owned(),
+                    "no user could read the archive any more; add another user first".to_owned(),
                 ));
             }
         }
@@ -515,17 +512,17 @@ fn write(
     };
     decrypt().map_err(|error| failed(error.to_string()))?;
     if read_back != text || read_statement(inner, generation, &content)? != statement {
-        return Err(failed("the keys do not come back as they were encrypted".to_owned()));
+        return Err(failed("the keys differ after decryption".to_owned()));
     }
     if inner.create(&key, &content)? == Created::Exists {
         return Err(failed(
-            "somebody else changed the keys at the same moment; look at them and try again".to_owned(),
+            "another process changed the keys at the same time; check them with walden archive key list and try again".to_owned(),
         ));
     }
     // The checksum is stored before the read-back, so that everyone detects a store that damaged the keys.
     inner.create(&checksum_of(generation), checksum_text(generation, &content).as_bytes())?;
     if inner.read(&key)? != content {
-        return Err(failed("the store does not give back what was stored".to_owned()));
+        return Err(failed("the store returned other content than was stored".to_owned()));
     }
     let stored = Stored { has_keys: true, has_checksum: true };
     Ok(read_checked(inner, generation, stored)?.0)
@@ -619,7 +616,7 @@ fn decrypt_generation(
             // A user's key fails to decrypt the generation only if the header is damaged.
             return match identities.iter().map(public_key).find(is_user) {
                 Some(own) => Err(damaged(format!(
-                    "expected that the private key to {own} opens it, as its header says"
+                    "expected the private key for {own} to decrypt it, as its header states"
                 ))),
                 None => Ok(None),
             };
@@ -632,7 +629,7 @@ fn decrypt_generation(
     let public: Vec<String> = found.iter().map(public_key).collect();
     match statement.recipients.iter().find(|&stated| !public.contains(stated)) {
         Some(lost) => {
-            Err(damaged(format!("expected the private key to {lost}, which its header states, found none")))
+            Err(damaged(format!("expected the private key for {lost}, which its header states, found none")))
         }
         None => Ok(Some(found)),
     }
@@ -651,7 +648,7 @@ fn read_identity_file(path: &Path) -> Result<Vec<Identity>, StoreError> {
         .and_then(|file| file.take(MAX_IDENTITY_FILE).read_to_end(&mut text))
         .map_err(|error| failed(Cause::UnreadableIdentity, error.into()))?;
     if text.starts_with(b"age-encryption.org/") || text.starts_with(b"-----BEGIN AGE") {
-        let problem = "it is protected by a passphrase, and nobody can be asked while a server recovers";
+        let problem = "it is protected by a passphrase, which cannot be entered while a server recovers";
         return Err(failed(Cause::ProtectedIdentity, problem.into()));
     }
     let text = String::from_utf8_lossy(&text);

@@ -75,7 +75,7 @@ impl From<DecryptError> for Fault {
     fn from(error: DecryptError) -> Fault {
         match error {
             DecryptError::NoMatchingKeys => {
-                Fault { cause: Cause::ForeignKey, source: "none of the private keys opens it".into() }
+                Fault { cause: Cause::ForeignKey, source: "no private key decrypts it".into() }
             }
             // The input is in memory, so an I/O error means that it is too short.
             error => Fault::damaged(error.to_string()),
@@ -129,7 +129,7 @@ pub fn seal(recipient: &Recipient, stated: &Stated, content: &[u8]) -> Result<Ve
     loop {
         let bytes = reader.read(&mut buffer)?;
         if content.get(compared..compared + bytes) != Some(&buffer[..bytes]) {
-            return Err(Fault::damaged("the content does not come back as it was encrypted"));
+            return Err(Fault::damaged("the content differs after decryption"));
         }
         compared += bytes;
         if bytes == 0 {
@@ -137,7 +137,7 @@ pub fn seal(recipient: &Recipient, stated: &Stated, content: &[u8]) -> Result<Ve
         }
     }
     if compared != content.len() {
-        return Err(Fault::damaged("the content does not come back whole"));
+        return Err(Fault::damaged("the content is incomplete after decryption"));
     }
     Ok(sealed)
 }
@@ -147,7 +147,7 @@ pub fn seal(recipient: &Recipient, stated: &Stated, content: &[u8]) -> Result<Ve
 fn expect_header(sealed: &[u8], stated: &Stated) -> Result<(), Fault> {
     match Header::of(sealed)? {
         Some(header) if header.stated == *stated => Ok(()),
-        Some(_) => Err(Fault::damaged("its header does not come back as it was written")),
+        Some(_) => Err(Fault::damaged("its header differs when read back")),
         None => Err(Fault::damaged(format!(
             "expected a header of at most {MAX_HEADER} bytes, found a longer one"
         ))),
@@ -161,7 +161,7 @@ pub fn open(identities: &[Identity], key: &str, sealed: &[u8]) -> Result<Vec<u8>
     }
     // As strict as partial reads, so that a successful read-back means that all readers can read the object.
     if Header::of(sealed)?.is_none() {
-        return Err(Fault::damaged("it ends within its header, or that is too long"));
+        return Err(Fault::damaged("it ends within its header, or its header is too long"));
     }
     let opening = Opening { identities, stated: RefCell::new(None) };
     let mut reader = Decryptor::new_buffered(sealed)?.decrypt(iter::once(&opening as _))?;
@@ -233,7 +233,7 @@ impl Header {
     ) -> Result<Vec<u8>, Fault> {
         let (stored, chunks) = chunks;
         if chunks.len() as u64 != stored.end - stored.start {
-            return Err(Fault::damaged("it ends before its end"));
+            return Err(Fault::damaged("it is truncated"));
         }
         let pieces = Pieces { header: &self.bytes, chunks, stored: stored.clone(), stored_bytes, at: 0 };
         let opening = Opening { identities, stated: RefCell::new(None) };

@@ -75,7 +75,7 @@ impl Encrypted {
         let made = keys::initialise(self.inner(), users)?;
         // A concurrent plain push may have founded a plain archive.
         if crate::store::exists(self.inner(), IDENTITY)? && !self.is_encrypted()? {
-            let problem = "a push stored something at the same moment, in plain";
+            let problem = "a push stored an unencrypted object at the same time";
             return Err(failure(self.inner(), "encrypt", "the archive", Cause::Other, problem));
         }
         Ok(made)
@@ -180,7 +180,7 @@ impl Encrypted {
             && error.cause == Cause::OtherRecipient
         {
             let problem = error.source.as_ref().map_or_else(|| error.to_string(), ToString::to_string);
-            let problem = format!("{problem}: a generation of keys may be gone");
+            let problem = format!("{problem}: a generation of keys may be lost");
             found.push(Finding { object: KEYS.to_owned(), problem });
         }
         Ok(found)
@@ -235,7 +235,7 @@ impl Encrypted {
         let failed = |problem: String| failure(self.inner(), "read", IDENTITY, Cause::Other, problem);
         let engine = match self.read_identity() {
             Ok([]) => {
-                let problem = "expected whose archive it is, found an empty object of 0 bytes: restore it from another copy of the archive";
+                let problem = "expected the archive's identity, found an empty object of 0 bytes: restore it from another copy of the archive";
                 return Err(failed(problem.to_owned()));
             }
             Ok(json) => {
@@ -285,7 +285,7 @@ impl Encrypted {
                     Err(other) if other.cause == Cause::NotFound => Err(error),
                     Err(other) => Err(other),
                     Ok(_) => {
-                        let problem = "the object is gone, although the archive has encrypted objects";
+                        let problem = "the object is missing, although the archive has encrypted objects";
                         Err(failure(self.inner(), "read", IDENTITY, Cause::Other, problem))
                     }
                 }

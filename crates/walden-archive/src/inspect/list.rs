@@ -217,7 +217,7 @@ impl fmt::Display for Diverging {
         let Diverging { timeline, left_by, left_at } = self;
         write!(
             f,
-            "timeline {timeline} goes on behind {left_at}, where timeline {left_by} left it, with commits later than the first one of \
+            "timeline {timeline} continues after {left_at}, where timeline {left_by} left it, with commits later than the first one of \
              timeline {left_by}: two servers have written at the same time"
         )
     }
@@ -820,7 +820,7 @@ fn live_end(
             let segment = SegmentName::new(extent.segment.timeline, number, size);
             // The parts of a segment that was archived in the meantime are being removed.
             if archive.find(ArchivedFile::Segment(segment))?.is_none() {
-                let problem = format!("expected parts with the log from {from} on, found none before {to}");
+                let problem = format!("expected parts with the WAL from {from}, found none before {to}");
                 unreadable.push(Finding { object: parts::folder_of(segment), problem });
                 return Ok(Some(from));
             }

@@ -89,7 +89,7 @@ pub enum ReplayError {
     },
     /// The archive lacks the WAL from the base backup's start.
     #[error(
-        "cannot replay from this base backup: expected the log from {from} on along timeline {timeline}, found none there"
+        "cannot replay from this base backup: expected WAL from {from} along timeline {timeline}, found none"
     )]
     NoStart {
         /// LSN at which replay must start.
@@ -128,10 +128,10 @@ impl ReplayError {
                 Some("walden archive list shows what is archived; --timeline follows another timeline")
             }
             ReplayError::OtherTimeline { .. } => Some(
-                "--timeline follows another timeline; walden archive list shows them, and which base backups they go on from",
+                "--timeline follows another timeline; walden archive list shows the timelines, and the base backups that lead to them",
             ),
             ReplayError::Pages(_) => {
-                Some("TMPDIR says where the temporary file is; with more --memory it is smaller")
+                Some("TMPDIR sets the folder of the temporary file; more --memory makes the file smaller")
             }
         }
     }

@@ -100,19 +100,16 @@ impl Default for VerifyOptions {
 
 /// Remedy for a damaged object.
 pub const DAMAGE_HINT: &str = "put the object back from another copy of the archive. If there is none, move it out of the archive, and archive \
-                               the segment once more with walden archive push while a server still has it in pg_wal; from a pack (.wpk), first \
-                               copy what walden archive get can still read. A segment that is lost for good is noted by walden archive \
-                               acknowledge-gap once its object is moved out";
+                               the segment once more with walden archive push while a server still has it in pg_wal; from a pack (.wpk), first copy the segments that walden archive get can still read. If a segment is lost for good, move its object out and run walden archive acknowledge-gap";
 
 /// Remedy for objects that could not be read.
 pub const UNREADABLE_HINT: &str = "nothing shows that they are damaged: leave them where they are. Run verify as the user whose commands use \
                                    the archive, such as PostgreSQL's, or with credentials that may read it, and give that user the files \
                                    that another one, such as root, made there (chown -R); if the store did not answer, verify again once \
-                                   it does. Until then, what earlier runs have found counts";
+                                   it does. Until then, the findings of earlier runs count";
 
 /// Remedy for damaged keys of an encrypted archive.
-pub const KEYS_HINT: &str = "put the file of keys back from another copy of the archive, and verify again. Until then leave all objects where they \
-                             are: those that only these keys open are not damaged themselves";
+pub const KEYS_HINT: &str = "restore the file of keys from another copy of the archive, and verify again. Until then leave all objects where they are: those that only these keys decrypt are not damaged themselves";
 
 /// Verifies an archive. Calls `progress` with the number of finished objects and the total, neither of which
 /// ever decreases: objects that disappear before they are read count too.
@@ -461,8 +458,9 @@ impl Inspection {
         if *stored != found {
             let [found, stored] = [&found, stored].map(|it| serde_json::to_value(it).unwrap_or_default());
             let difference = difference("", &found, &stored);
-            self.problem
-                .get_or_insert(format!("{file}: the stored summary is not what the file has{difference}"));
+            self.problem.get_or_insert(format!(
+                "{file}: the stored summary differs from the file's content{difference}"
+            ));
         }
     }
 }
@@ -529,7 +527,7 @@ impl Links {
         (!is_right).then(|| {
             let expected = expected.iter().map(Lsn::to_string).collect::<Vec<_>>().join(" or ");
             let cause = match found {
-                Lsn::INVALID => ": pg_resetwal started the WAL again here, and recovery does not get past it",
+                Lsn::INVALID => ": pg_resetwal restarted the WAL here, and recovery cannot get past it",
                 _ => "",
             };
             format!("{name}: expected the first record to point back at {expected}, found {found}{cause}")

@@ -42,10 +42,10 @@ pub(crate) enum IntakeError {
     #[error("SHA-1 of the content: expected {expected} as in the file's name, found {found}")]
     Digest { expected: String, found: String },
     #[error(
-        "the cluster that it is of: expected a segment of the source that says it, found none that can be read"
+        "the file's cluster: expected a segment of the source that identifies it, found none that can be read"
     )]
     UnknownCluster,
-    #[error("the cluster that it is of: expected segments of one cluster in the source, found system identifiers {}", found.join(" and "))]
+    #[error("the file's cluster: expected segments of one cluster in the source, found system identifiers {}", found.join(" and "))]
     SeveralClusters { found: Vec<String> },
     #[error(transparent)]
     Refused(#[from] Refusal),
@@ -63,17 +63,17 @@ impl IntakeError {
     pub fn hint(&self) -> Option<String> {
         match self {
             IntakeError::Refused(Refusal::Damaged { .. }) => Some(
-                "look for another copy, such as in a second repository or on a standby; --accept-damaged archives it as it is".to_owned(),
+                "find another copy, such as in a second repository or on a standby; --accept-damaged archives it as it is".to_owned(),
             ),
             IntakeError::Refused(refusal @ Refusal::UnknownVersion { .. }) => Some(refusal.hint().to_owned()),
             IntakeError::Refused(Refusal::Incomplete { .. }) => Some(
-                "if it is the newest one of a server that runs, import it once the server has filled it; else look for another copy".to_owned(),
+                "if it is the newest segment of a running server, import it once the server has filled it; otherwise find another copy".to_owned(),
             ),
             IntakeError::UnknownCluster => Some(
-                "histories and backup history files do not say which cluster they are of: import them together with segments of their cluster".to_owned(),
+                "timeline history and backup history files do not identify their cluster: import them together with segments of their cluster".to_owned(),
             ),
             IntakeError::SeveralClusters { .. } => Some(
-                "histories and backup history files do not say which cluster they are of: import a folder that has the files of one cluster alone".to_owned(),
+                "timeline history and backup history files do not identify their cluster: import a folder with files of one cluster only".to_owned(),
             ),
             IntakeError::Archive(error) => error.hint().map(str::to_owned),
             _ => None,

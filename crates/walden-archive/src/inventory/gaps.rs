@@ -26,8 +26,7 @@ pub const GAPS: &str = "gaps/";
 
 /// Remedy for a missing timeline history.
 pub const HISTORY_HINT: &str = "walden archive check --against DSN --repair fetches it from a server of the cluster, and walden \
-                                       archive push archives a copy; without it, recovery that starts on an earlier timeline takes \
-                                       the timeline for one that does not exist";
+                                       archive push archives a copy; without it, recovery from an earlier timeline assumes that the timeline does not exist";
 
 /// A range of missing segments.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
@@ -74,7 +73,7 @@ impl Acknowledgement {
     /// Reconstructs an acknowledgement from its key.
     fn of_key(key: &str) -> Option<Acknowledgement> {
         let (first, last) = key.rsplit('/').next()?.strip_suffix(".json")?.split_once('-')?;
-        let reason = "encrypted: it is read with a private key".to_owned();
+        let reason = "encrypted: reading it needs a private key".to_owned();
         Some(Acknowledgement {
             first: first.to_owned(),
             last: last.to_owned(),
@@ -392,8 +391,7 @@ pub(crate) fn listed_without_history(
 }
 
 /// Notice for an archive whose histories cannot be read.
-pub const GAPS_UNKNOWN: &str = "without a private key it is not known whether segments are missing that only histories name: at the end \
-                                of a timeline that was left, or of a timeline of which no segment is there";
+pub const GAPS_UNKNOWN: &str = "without a private key, some gaps remain unknown because only histories show them: at the end of a timeline that was left, or on a timeline without segments";
 
 /// Returns the timelines that have a history but no WAL, and lie between an earlier timeline with WAL and a
 /// later timeline.

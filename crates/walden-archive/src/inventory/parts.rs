@@ -174,13 +174,13 @@ fn join(archive: &Archive, parts: &[Part]) -> Result<Vec<u8>, ArchiveError> {
         let differs = |expected, found| ObjectError::Mismatch { key: part.key(), expected, found };
         let start = part.start as usize;
         if start > joined.len() {
-            let expected = format!("a part that goes on at offset {:#X}", joined.len());
+            let expected = format!("a part that continues at offset {:#X}", joined.len());
             return Err(differs(expected, format!("none before offset {start:#X}")).into());
         }
         let known = &joined[start..joined.len().min(part.end as usize)];
         if let Some(at) = known.iter().zip(&bytes).position(|(known, own)| known != own) {
             let expected = "the bytes of the part before".to_owned();
-            return Err(differs(expected, format!("others from offset {:#X} on", start + at)).into());
+            return Err(differs(expected, format!("others from offset {:#X}", start + at)).into());
         }
         joined.extend_from_slice(&bytes[known.len()..]);
     }
@@ -359,7 +359,7 @@ mod tests {
         parts.iter().for_each(|&part| store(&archive, part, &bytes(part)).unwrap());
         archive.store().remove(&parts[1].key()).unwrap();
         let error = assemble(&archive, SEGMENT).unwrap_err();
-        assert!(error.to_string().contains("goes on at offset 0x64"), "{error}");
+        assert!(error.to_string().contains("continues at offset 0x64"), "{error}");
         let extent = Extent { segment: SEGMENT, end: 100, goes_on_at: Some(200) };
         assert_eq!(extents(&archive).unwrap(), [extent]);
         // The content of another part under this key.

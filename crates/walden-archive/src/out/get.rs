@@ -134,10 +134,10 @@ impl GetError {
         match self {
             GetError::Archive { source, .. } => source.hint(),
             GetError::OtherCluster { .. } => Some(
-                "restore_command has to name the archive of the server's own cluster, which after pg_upgrade is a new one; by hand, files of another cluster are fetched outside of a data directory",
+                "restore_command must name the archive of the server's own cluster, and pg_upgrade creates a new cluster; to fetch files of another cluster manually, write them outside of any data directory",
             ),
             GetError::OtherSegmentSize { .. } => Some(
-                "pg_resetwal --wal-segsize changed the size, and WAL from before cannot be replayed after it: restore a base backup from before the change, or name the archive with this server's segments in restore_command; by hand, segments of another size are fetched outside of a data directory",
+                "pg_resetwal --wal-segsize changed the size, and WAL from before cannot be replayed after it: restore a base backup from before the change, or name the archive with this server's segments in restore_command; to fetch segments of another size manually, write them outside of any data directory",
             ),
             GetError::NoHistory { .. } => Some(gaps::HISTORY_HINT),
             GetError::Gap { .. } => Some(

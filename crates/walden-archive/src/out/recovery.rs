@@ -107,7 +107,7 @@ pub enum RecoveryError {
     /// The first segment is not archived.
     #[error(
         "cannot recover: expected segment {segment}, at which recovery starts, in the archive, found {}",
-        .partial.as_ref().map_or_else(|| "none".to_owned(), |partial| format!("{partial}, which recovery does not ask for"))
+        .partial.as_ref().map_or_else(|| "none".to_owned(), |partial| format!("{partial}, which recovery does not read"))
     )]
     NoStart {
         /// Name of the segment.
@@ -156,20 +156,19 @@ impl RecoveryError {
             RecoveryError::NoStart { partial: Some(_), .. }
             | RecoveryError::Unreachable { ends_at: LogEnd::Partial(_), .. } => Some(PARTIAL_HINT),
             RecoveryError::NoStart { partial: None, .. } => {
-                Some("use a base backup whose log is archived; walden archive list shows what is")
+                Some("use a base backup whose WAL is archived; walden archive list shows the archived WAL")
             }
             RecoveryError::NoHistory(_) => Some(HISTORY_HINT),
-            RecoveryError::Gone(_) => Some("try again; walden archive list shows what is there"),
+            RecoveryError::Gone(_) => Some("try again; walden archive list shows the archived segments"),
             RecoveryError::Unreachable { .. } => Some(
-                "what came after the last commit or abort is reached by the end of the log, without a target time",
+                "to reach WAL after the last commit or abort, recover to the end of WAL, without a target time",
             ),
         }
     }
 }
 
 /// Remedy for recovering the WAL in a `.partial`.
-pub(crate) const PARTIAL_HINT: &str = "recovery reads what a .partial has only if the file is put into the server's pg_wal without \
-                                       this ending; walden archive get fetches it";
+pub(crate) const PARTIAL_HINT: &str = "recovery reads a .partial file only if it is placed in the server's pg_wal without this ending; walden archive get fetches it";
 
 fn other_timeline(timeline: Timeline, left_at: Option<Lsn>, found: &str) -> String {
     match left_at {
@@ -192,15 +191,17 @@ fn reachable(earliest: Option<i64>, latest: Option<i64>, ends_at: &LogEnd) -> St
     let end = match ends_at {
         LogEnd::Nothing => String::new(),
         LogEnd::Missing(segment) => format!(" (segment {segment} is missing)"),
-        LogEnd::Partial(partial) => format!(" ({partial} follows, which recovery does not ask for)"),
+        LogEnd::Partial(partial) => format!(" ({partial} follows, which recovery does not read)"),
     };
     match (earliest, latest) {
         (Some(earliest), Some(latest)) if earliest < latest => format!(
-            "expected a moment from {} to before {}, the last commit or abort in the log{end}",
+            "expected a time from {} to before {}, the last commit or abort in the WAL{end}",
             time_text(earliest),
             time_text(latest)
         ),
-        _ => format!("no moment can be reached from this start, as too few transactions end in the log{end}"),
+        _ => format!(
+            "no time can be reached from this start, because too few transactions end in the WAL{end}"
+        ),
     }
 }
 

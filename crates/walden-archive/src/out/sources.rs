@@ -161,6 +161,6 @@ impl Sources {
             1 => "; 1 segment of another timeline is left out".to_owned(),
             many => format!("; {many} segments of other timelines are left out"),
         };
-        self.notes.push(format!("the log along timeline {}{before}{rest}", last.timeline));
+        self.notes.push(format!("the WAL along timeline {}{before}{rest}", last.timeline));
     }
 }

@@ -85,7 +85,7 @@ impl Folder {
         let is_broken = |link: &&Path| link.is_symlink() && !link.exists();
         let link = below_root.filter(|above| above.starts_with(&self.root)).find(is_broken)?;
         Some(io::Error::other(format!(
-            "cannot follow the link {}: what it leads to is not there",
+            "cannot follow the link {}: its target does not exist",
             link.display()
         )))
     }
@@ -135,7 +135,7 @@ impl Folder {
     fn walk(&self, folder: &Path, prefix: &str, visit: &mut dyn FnMut(Listed)) -> io::Result<()> {
         if prefix.bytes().filter(|&byte| byte == b'/').count() > MAX_DEPTH {
             return Err(io::Error::other(format!(
-                "expected at most {MAX_DEPTH} levels of folders, found more in {}: a link that leads back?",
+                "expected at most {MAX_DEPTH} levels of folders, found more in {}: is there a circular link?",
                 folder.display()
             )));
         }

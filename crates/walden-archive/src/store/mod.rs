@@ -265,13 +265,13 @@ impl Cause {
     pub fn hint(self) -> Option<&'static str> {
         Some(match self {
             Cause::NoBucket => {
-                "check the bucket's name, the endpoint and the region; buckets are not made by walden"
+                "check the bucket's name, the endpoint and the region; walden does not create buckets"
             }
             Cause::Denied => {
-                "let the user that walden runs as, or whose credentials it has, read and write the archive: the server's commands run as PostgreSQL's user, by hand use the same one, and give it what another user, such as root, made there (chown -R)"
+                "let the user that walden runs as, or its credentials, read and write the archive: the server's commands run as PostgreSQL's user; use that user for manual commands too, and give it any files that another user, such as root, created there (chown -R)"
             }
             Cause::NoCredentials => {
-                "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in the environment of whoever asks, as of the server's service, or access_key_id and secret_access_key in [archive.store] of walden.toml; profiles and ~/.aws are not read"
+                "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in the environment of the command, for a server's commands in that of its service, or access_key_id and secret_access_key in [archive.store] of walden.toml; profiles and ~/.aws are not read"
             }
             Cause::Full => {
                 "make room in the archive's file system or bucket, for example with walden archive prune"
@@ -287,27 +287,27 @@ impl Cause {
                 "walden archive key list shows whose private keys can read; any of them can add another by walden archive key add"
             }
             Cause::UnreadableIdentity => {
-                "check the path (--identity, WALDEN_IDENTITY, or identity in walden.toml), and let the user that walden runs as read the file, and nobody else: the server's user, where restore_command reads it"
+                "check the path (--identity, WALDEN_IDENTITY, or identity in walden.toml), and let only the user that walden runs as read the file: for restore_command, the server's user"
             }
             Cause::ProtectedIdentity => {
-                "name a file with the private key in plain that the server's user alone can read: age -d -o restore.key FILE, then chmod 600 restore.key"
+                "name a file with the unencrypted private key that the server's user alone can read: age -d -o restore.key FILE, then chmod 600 restore.key"
             }
             Cause::NoIdentity => {
-                "name the file with the private key, as walden archive key generate and age-keygen write it: a line AGE-SECRET-KEY-1...; the public key (age1...) opens nothing"
+                "name the file with the private key, as walden archive key generate and age-keygen write it: a line AGE-SECRET-KEY-1...; the public key (age1...) decrypts nothing"
             }
             Cause::OtherRecipient => {
-                "if the archive is the right one, put the recipient that walden archive key list shows into walden.toml; if nobody changed its keys, find out who wrote to it, and whether a generation of keys (keys/) was lost: put that back from another copy of the archive"
+                "if this is the right archive and you changed its keys, put the recipient that walden archive key list shows into walden.toml. Otherwise, find out which process wrote to the archive, and whether a generation of keys (keys/) was lost: restore that from another copy of the archive"
             }
             Cause::ForeignKey => {
-                "the object was made in another archive, or the generation of keys (keys/) that opens it was lost: put that back from another copy of the archive if so. Else put the object back from another copy, or move it out of the archive: a server that still has the file archives it when it is offered again"
+                "the object is from another archive, or the generation of keys (keys/) that decrypts it was lost. If the keys were lost, restore them from another copy of the archive. Otherwise, restore the object from another copy, or move it out of the archive: a server that still has the file then archives it again"
             }
             Cause::KeysMissing => {
-                "put the folder keys/ back, from another copy of the archive: what is encrypted without it nobody can read but who has the archive's own private keys"
+                "restore the folder keys/ from another copy of the archive: without it, only a holder of the archive's own private keys can read encrypted objects"
             }
             Cause::KeysDamaged => {
-                "put the file of keys back from another copy of the archive, and leave all objects where they are: what only its keys open is lost without it"
+                "restore the file of keys from another copy of the archive, and leave all objects where they are: without it, objects that only its keys decrypt are lost"
             }
-            Cause::Damaged => "walden archive verify says what else is damaged; restore it from another copy",
+            Cause::Damaged => "walden archive verify lists all other damage; restore it from another copy",
             Cause::NotFound | Cause::TooLarge | Cause::InvalidKey | Cause::Other => return None,
         })
     }
@@ -347,7 +347,7 @@ impl fmt::Display for StoreError {
             Cause::NotFound => f.write_str(": no such object"),
             Cause::NoBucket => f.write_str(": no such bucket"),
             Cause::Denied => f.write_str(": permission denied"),
-            Cause::NoCredentials => f.write_str(": no credentials are named"),
+            Cause::NoCredentials => f.write_str(": no credentials are configured"),
             Cause::Full => f.write_str(": no room left"),
             Cause::ReadOnly => f.write_str(": the store is read-only"),
             Cause::Unavailable => f.write_str(": the store did not answer as expected"),
@@ -358,9 +358,9 @@ impl fmt::Display for StoreError {
             | Cause::UnreadableIdentity
             | Cause::ProtectedIdentity
             | Cause::NoIdentity => f.write_str(": the private key cannot be used"),
-            Cause::OtherRecipient => f.write_str(": encrypted for others"),
+            Cause::OtherRecipient => f.write_str(": encrypted for other users"),
             Cause::KeysMissing => f.write_str(": the archive is encrypted, and its keys are missing"),
-            Cause::ForeignKey => f.write_str(": encrypted to a key that is none of the archive's"),
+            Cause::ForeignKey => f.write_str(": encrypted to a key that the archive does not have"),
             Cause::KeysDamaged => f.write_str(": keys of the archive are damaged"),
             Cause::Damaged => f.write_str(": damaged"),
             Cause::Other => Ok(()),

@@ -337,7 +337,7 @@ impl Store for Remote {
 
     fn warning(&self) -> Option<&str> {
         (!self.is_conditional).then_some(
-            "the store has no conditional requests: two servers that archive the same name at the same moment both succeed, and the second overwrites",
+            "the store has no conditional requests: two servers that archive the same name at the same time both succeed, and the second overwrites the first",
         )
     }
 }

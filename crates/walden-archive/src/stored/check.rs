@@ -91,11 +91,9 @@ pub struct Rules<'h> {
 }
 
 /// What to do about a server whose WAL `pg_resetwal` started again.
-pub const RESET_HINT: &str = "pg_resetwal discards WAL and starts it again on the same timeline, so no base backup from before \
-                                     it can be recovered past it. Give the server a new archive (walden archive init --repo with another place), set \
+pub const RESET_HINT: &str = "pg_resetwal discards WAL and restarts it on the same timeline, so no earlier base backup can be recovered past it. Give the server a new archive (walden archive init --repo with another place), set \
                                      archive_command to it, reload the server, and take a new base backup; the archive here stays as it is, for \
-                                     recovery to before the reset. If nobody ran pg_resetwal on this server, stop it from archiving: it is a copy \
-                                     on which somebody did";
+                                     recovery to before the reset. If pg_resetwal was not run on your primary, stop this server from archiving: it is a copy on which it was run";
 
 /// Why a file is not archived.
 #[derive(Debug, thiserror::Error)]
@@ -124,7 +122,7 @@ pub enum Refusal {
     /// The pages belong to another timeline, and there is no evidence that the named timeline starts in this
     /// segment.
     #[error(
-        "the pages' timeline: expected {expected}, or a record or history by which it begins in this segment, found {found}"
+        "the pages' timeline: expected {expected}, or a record or history that shows its start in this segment, found {found}"
     )]
     Timeline {
         /// Timeline of the name.
@@ -142,7 +140,7 @@ pub enum Refusal {
     },
     /// The segment is unwritten after its last record: the server is still writing it, or its end was lost.
     #[error(
-        "the segment is not complete: its records end at {end} (offset {offset}), and nothing was written behind"
+        "the segment is not complete: its records end at {end} (offset {offset}), and nothing was written after that"
     )]
     Incomplete {
         /// End of the last record.
@@ -168,8 +166,7 @@ pub enum Refusal {
     },
     /// `pg_resetwal` started the WAL again after the segment before it.
     #[error(
-        "the link to {before}: expected the first record, at {at} (offset {offset}), to point back at {expected}, found the shutdown \
-         checkpoint without a previous record (xl_prev 0/00000000) with which pg_resetwal starts the WAL again"
+        "the link to {before}: expected the first record, at {at} (offset {offset}), to point back at {expected}, found a pg_resetwal checkpoint: a shutdown checkpoint without a previous record (xl_prev 0/00000000)"
     )]
     Reset {
         /// The segment before.
@@ -200,10 +197,10 @@ impl Refusal {
     pub fn hint(&self) -> &'static str {
         match self {
             Refusal::Io(error) if error.kind() == std::io::ErrorKind::NotFound => {
-                "check the path: archive_command hands it over as %p, from the data directory on"
+                "check the path: archive_command passes it as %p, relative to the data directory"
             }
             Refusal::Io(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
-                "PostgreSQL's files are for its own user: run walden as the same one, as archive_command does, or give the file to it (chown)"
+                "only PostgreSQL's user can read its files: run walden as that user, as archive_command does; if another user owns the file, give it to that user (chown)"
             }
             Refusal::Io(_) => {
                 "PostgreSQL keeps the file and offers it again; see the system's log for why it cannot be read"
@@ -218,13 +215,13 @@ impl Refusal {
                 "PostgreSQL keeps the file, and pg_wal fills until it is archived: archive the WAL of this server with another program"
             }
             Refusal::Timeline { .. } => {
-                "if the timeline begins in this segment, put its history file beside it; else it was renamed or copied: PostgreSQL keeps the file, find out what did so before you remove anything"
+                "if the timeline starts in this segment, put its history file next to it. Otherwise, the segment was renamed or copied: PostgreSQL keeps the file; find out what did so before you remove anything"
             }
             Refusal::Damaged { .. } => {
                 "PostgreSQL keeps the file and offers it again; check the disk and memory of this server. If the server itself wrote the damage, take a new base backup and archive the file with --accept-damaged"
             }
             Refusal::Incomplete { .. } => {
-                "if it is the one that the server is writing, it is archived once it is full; if the server has gone on to the next one, look for another copy, such as on a standby"
+                "if the server is still writing this segment, it is archived once it is full; if the server already writes the next one, find another copy, such as on a standby"
             }
             Refusal::Link { .. } => {
                 "PostgreSQL keeps the file and offers it again; another server, a clone or a second one that was promoted to this timeline, has written one of the two segments: find out which one is the primary and stop the other from archiving"
@@ -408,7 +405,9 @@ fn check_segment(
         let ends_here = is_partial || ends_in(rules.histories, name.timeline, start, start.plus(size), end);
         if ends_here && !pages_behind.log_goes_on {
             if !is_partial {
-                warnings.push(format!("the timeline ends in this segment, at {end}; what follows is unused"));
+                warnings.push(format!(
+                    "the timeline ends in this segment, at {end}; the bytes after that are unused"
+                ));
             }
         } else if rules.accept_damaged {
             let refusal = Refusal::Damaged { offset, fault };

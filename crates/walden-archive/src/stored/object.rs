@@ -122,7 +122,7 @@ impl Summary {
 
 /// Text for an empty object, including the remedy, because a list of findings has no separate hint.
 pub(crate) const EMPTY: &str = "an empty object of 0 bytes, as a crash of its file system or an interrupted copy leaves it: restore it \
-                                from another copy, or move it out of the archive and archive once more what was in it";
+                                from another copy, or move it out of the archive and archive its files again";
 
 /// Reasons for failing to encode a file as an object or to decode it.
 #[derive(Debug, thiserror::Error)]
@@ -198,7 +198,7 @@ pub enum Content<'a> {
 }
 
 /// Start of the warning about a segment that is compressed as bytes although its records are valid.
-const AS_BYTES: &str = "its records are compressed as bytes, which takes more space, as decoding them did not give the segment back; please report this:";
+const AS_BYTES: &str = "its records are compressed as bytes, which takes more space, because decoding them did not reproduce the segment; please report this:";
 
 /// Compresses a checked file, decodes the result, and compares it with the original. If the records do not
 /// decode identically, the file is compressed as bytes and `checked` gets a warning, because archiving must

@@ -202,7 +202,7 @@ fn without_a_key_and_with_a_wrong_one_it_is_said_what_to_do() {
     for (content, expected, advice) in [
         ("", Cause::NoIdentity, "age-keygen"),
         ("# nothing\n", Cause::NoIdentity, "age-keygen"),
-        (set.user.recipient.as_str(), Cause::NoIdentity, "the public key (age1...) opens nothing"),
+        (set.user.recipient.as_str(), Cause::NoIdentity, "the public key (age1...) decrypts nothing"),
         ("AGE-SECRET-KEY-1XYZ\n", Cause::NoIdentity, "age-keygen"),
         ("age-encryption.org/v1\n-> scrypt", Cause::ProtectedIdentity, plain),
         ("-----BEGIN AGE ENCRYPTED FILE-----\n", Cause::ProtectedIdentity, plain),
@@ -419,7 +419,7 @@ fn an_archive_in_use_is_not_made_an_encrypted_one() {
     let store = Encrypted::new(Box::new(Folder::new(root.path().join("archive"))), KeyOptions::default());
     let users = [keys::User::parse(&keys::generate().recipient).expect("a recipient")];
     let error = store.initialise_keys(&users).expect_err("in use");
-    assert!(format!("{error:?}").contains("import it into a new one"), "{error:?}");
+    assert!(format!("{error:?}").contains("import its files into a new one"), "{error:?}");
     assert!(!root.path().join("archive/keys").exists());
 }
 

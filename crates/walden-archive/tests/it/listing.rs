@@ -96,10 +96,10 @@ fn the_log_in_parts_ends_at_a_missing_one() {
     };
     assert_eq!(live(&archive), ("0/024001F4".to_owned(), None));
     archive.store().remove(&stored[2].key()).expect("removed");
-    let problem = "expected parts with the log from 0/02300000 on, found none before 0/02400000";
+    let problem = "expected parts with the WAL from 0/02300000, found none before 0/02400000";
     assert_eq!(live(&archive), ("0/02300000".to_owned(), Some(problem.to_owned())));
     archive.store().remove(&stored[0].key()).expect("removed");
-    let problem = "expected parts with the log from 0/02200000 on, found none before 0/02202328";
+    let problem = "expected parts with the WAL from 0/02200000, found none before 0/02202328";
     assert_eq!(live(&archive), ("0/02200000".to_owned(), Some(problem.to_owned())));
 }
 
@@ -746,7 +746,7 @@ fn a_damaged_object_is_a_finding_and_its_file_is_archived_again_once_it_is_moved
     let push_again = |name: &str| push(&archive.afresh(), &wal.join(name), &options).asked;
     for (name, object) in [last, "00000002.history"].into_iter().zip(objects) {
         let error = push_again(name).expect_err("nothing is overwritten");
-        assert!(error.hint().is_some_and(|hint| hint.contains("move the damaged object")), "{error:?}");
+        assert!(error.hint().is_some_and(|hint| hint.contains("Move the damaged object")), "{error:?}");
         assert_eq!(error.cause(), "damaged_object");
         std::fs::rename(object, root.path().join("aside")).expect("moved");
         assert!(!push_again(name).expect("archived").was_there);

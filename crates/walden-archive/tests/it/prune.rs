@@ -241,7 +241,7 @@ fn a_timeline_without_its_history_is_warned_of() {
     archive.store().remove("history/00000002.history.wlz").expect("removed");
     let plan = planned(&archive, &Rule::KeepBackups(2));
     let expected =
-        "00000002.history is missing: recovery that starts on an earlier timeline does not get to timeline 2";
+        "00000002.history is missing: recovery from an earlier timeline cannot reach timeline 2";
     assert_eq!(plan.warnings, [expected]);
     assert!(!plan.is_good());
 }
@@ -435,7 +435,7 @@ fn each_timeline_that_continues_keeps_its_newest_backups() {
     // The user may abandon a timeline, with a warning.
     let given_up = applied(&archive, &Rule::OlderThanPosition(lsn(0x40, 0)), Vec::new());
     assert_eq!(given_up.kept_from, Some(lsn(0x40, 0).to_string()));
-    assert!(given_up.warnings[0].contains("timeline 1 cannot be restored to any more"), "{given_up:?}");
+    assert!(given_up.warnings[0].contains("recovery to timeline 1 becomes impossible"), "{given_up:?}");
     assert!(planned(&archive, &Rule::KeepBackups(1)).is_good(), "nothing is ambiguous any more");
 }
 

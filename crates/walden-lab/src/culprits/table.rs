@@ -60,7 +60,7 @@ pub const CULPRITS: &[Culprit] = &[
     },
     Culprit {
         name: "unused-index",
-        about: "inserts into a table with an index that no query uses, beside one that is used",
+        about: "inserts into a table with an index that no query uses, next to one that is used",
         setup: &[Sql(
             "CREATE TABLE orders (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, customer int, note text, sku text UNIQUE);
              CREATE INDEX orders_customer ON orders (customer);
@@ -345,7 +345,7 @@ pub const CULPRITS: &[Culprit] = &[
     },
     Culprit {
         name: "on-conflict",
-        about: "INSERT ... ON CONFLICT DO UPDATE where the row is there already",
+        about: "INSERT ... ON CONFLICT DO UPDATE where the row already exists",
         setup: &[Sql(
             "CREATE TABLE reading (sensor int PRIMARY KEY, value int, at timestamptz);
              INSERT INTO reading SELECT i, 0, now() FROM generate_series(1, 18000) i;

@@ -57,7 +57,7 @@ pub(super) fn add(
     }
     if changes.is_some() {
         lab.notes.push(
-            "Oracle's model reads the row changes out of PostgreSQL's log without images; six of its constants were fitted \
+            "Oracle's model reads the row changes from PostgreSQL's WAL without images; six of its constants were fitted \
              to the two updates in normal mode, everything else is predicted"
                 .into(),
         );

@@ -32,7 +32,7 @@ pub(super) fn run(lab: &mut Lab<'_>) -> Result<()> {
     let definition = lab.definition;
     let name = definition.workload.as_deref().unwrap_or_default();
     let workload = workloads::by_name(name)
-        .with_context(|| format!("cannot run workload {name}: there is none of that name"))?;
+        .with_context(|| format!("cannot run workload {name}: no workload has that name"))?;
     let folder = tempfile::tempdir().context("cannot create a folder for the WAL of traces")?;
     let mut outcomes = Vec::new();
     for case in &definition.cases {
@@ -273,7 +273,7 @@ pub(super) fn finish(lab: &mut Lab<'_>, stage: Stage, others: &mut Option<Others
         Ok(())
     })?;
     if is_trace(lab, &run.case) && lab.options.dsn.is_some() {
-        failed = Some("cannot predict: the log of an existing server is not accessible".into());
+        failed = Some("cannot predict: the WAL of an existing server is not accessible".into());
     }
     lab.unavailable.extend(failed);
     Ok(run)
@@ -324,7 +324,7 @@ pub(super) fn add_predictions(lab: &mut Lab<'_>, others: Option<Others>) {
     }
     lab.details.insert("predicted".into(), json!({ "from": others.trace, "cases": cells }));
     lab.notes.push(format!(
-        "predicted from the log of {}, for the same work at the same pace: cases that ran faster or slower met \
+        "predicted from the WAL of {}, for the same work at the same pace: cases that ran faster or slower met \
          checkpoint_timeout earlier or later",
         others.trace
     ));

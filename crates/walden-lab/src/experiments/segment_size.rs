@@ -88,8 +88,7 @@ pub(super) fn run(lab: &mut Lab<'_>) -> Result<()> {
     let cached = small.cached_percent()?;
     lab.notes.push(match cached {
         Some(percent) => format!(
-            "cold: the cache was asked to let go of each file before its loop (posix_fadvise); after that {percent:.0} % of \
-             the bytes were still in it. Below files there may be other caches, which cannot be emptied from here"
+            "cold: each file was dropped from the page cache before its loop (posix_fadvise); {percent:.0} % of the bytes were still cached after that. Caches below the file system cannot be emptied from here"
         ),
         None => "cold: the cache was asked to let go of each file before its loop (posix_fadvise); without fincore \
                  (package util-linux-extra) it is not known whether it did"

@@ -108,7 +108,7 @@ impl Stage {
                     retry(drop)
                 });
                 if let Err(error) = dropped {
-                    eprintln!("warning: the database {name} is still there: {error:#}");
+                    eprintln!("warning: the database {name} still exists: {error:#}");
                 }
             }
         });

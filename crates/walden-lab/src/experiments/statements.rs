@@ -55,8 +55,7 @@ pub(super) fn run(lab: &mut Lab<'_>) -> Result<()> {
     lab.details.insert("statements".into(), Value::Array(details));
     if lab.options.dsn.is_some() {
         lab.unavailable.push(
-            "categories of bytes, bytes by process and Oracle's model: the files and processes of a server that is there \
-             are not accessible"
+            "categories of bytes, bytes by process and Oracle's model: the files and processes of an existing server are not accessible"
                 .into(),
         );
     }

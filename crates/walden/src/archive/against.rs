@@ -79,16 +79,16 @@ fn table(compared: &Compared, is_repair: bool) -> String {
         let _ = writeln!(text, "{}", super::gaps::line(gap));
     }
     if compared.other_history.is_some() {
-        let _ = writeln!(text, "Nothing is filled from this server.");
+        let _ = writeln!(text, "Nothing is archived from this server.");
     } else if missing.iter().any(|one| one.outcome == Outcome::Found) && !is_repair {
-        let _ = writeln!(text, "Nothing was changed: --repair archives what is missing.");
+        let _ = writeln!(text, "Nothing was changed: --repair archives the missing files.");
     }
     if compared.is_good() && waiting + offered > 0 {
-        let _ = writeln!(text, "The archive lacks nothing but what waits.");
+        let _ = writeln!(text, "The archive lacks only the waiting files.");
     } else if compared.is_good() {
         let _ = writeln!(text, "The archive has everything that the server has completed.");
     } else if !compared.gaps.is_empty() {
-        let _ = writeln!(text, "Other servers of the cluster may have what this one lacks.");
+        let _ = writeln!(text, "Other servers of the cluster may have the missing files.");
     }
     text
 }

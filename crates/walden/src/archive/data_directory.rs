@@ -21,7 +21,7 @@ pub fn problem_of(archive: &Archive, known: &[PathBuf]) -> Option<String> {
         let is_known = |above: &Path| known.iter().any(|data| data == above);
         let data = place.ancestors().find(|above| is_known(above) || is_data_directory(above))?;
         Some(format!(
-            "{} lies in the data directory {}: every base backup would copy the archive too, and whoever loses the data directory loses the archive with it",
+            "{} is inside the data directory {}: every base backup would copy the archive too, and a loss of the data directory would destroy the archive with it",
             place.display(),
             data.display()
         ))

@@ -27,7 +27,7 @@ use crate::{FOUND, output};
 const EXAMPLES: &str = "\
 Examples:
   walden archive drill --repo /backup/main --base /backups/monday
-      recover to the end of the log, run pg_amcheck, count all rows
+      recover to the end of WAL, run pg_amcheck, count all rows
   walden archive drill --base /backups/monday --until '2026-11-20 10:00'
   walden archive drill --base /backups/monday --query 'SELECT max(id) FROM orders' --database shop
       show what the restored data has
@@ -187,7 +187,7 @@ fn find_unreachable(archive: &Archive, args: &DrillArgs) -> Option<RecoveryError
 fn other_timeline_hint(archive: &Archive, followed: Option<Timeline>) -> Option<&'static str> {
     let newest = list::newest_segment(archive).ok()??;
     (followed.is_none() && newest.timeline > 1).then_some(
-        "recovery followed the newest timeline; --timeline names the one under which walden archive list shows the moment or restore point",
+        "recovery followed the newest timeline; --timeline names the one under which walden archive list shows the time or restore point",
     )
 }
 
@@ -238,7 +238,7 @@ impl Steps {
 fn table(drill: &Drill) -> String {
     let mut text = String::new();
     let target = match &drill.target {
-        Target::End => "to the end of the log".to_owned(),
+        Target::End => "to the end of WAL".to_owned(),
         Target::Time(time) => format!("to {time}"),
         Target::RestorePoint(name) => format!("to the restore point {}", harmless(name)),
     };

@@ -278,7 +278,7 @@ fn table(plan: &Plan, exported: &Exported, folder: &Path) -> String {
         let _ = writeln!(text, "NOT WRITTEN: {files}, as objects of the archive are damaged");
     }
     for begun in &plan.begun {
-        let _ = writeln!(text, "{begun} is being written: what the archive has of it, with zeros behind");
+        let _ = writeln!(text, "{begun} is still being written: its archived part, followed by zeros");
     }
     if plan.segments() == 0 {
         text.push_str(

@@ -227,6 +227,6 @@ fn write_ignored(text: &mut String, ignored: &[Ignored]) {
     }
     let others = ignored.iter().filter(|one| !is_of_interest(one)).count();
     if others > 0 {
-        let _ = writeln!(text, "left out: {others} files that are none of those that PostgreSQL archives");
+        let _ = writeln!(text, "left out: {others} files that PostgreSQL does not archive");
     }
 }

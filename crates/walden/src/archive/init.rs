@@ -73,7 +73,7 @@ pub fn run(args: &InitArgs) -> Result<ExitCode> {
             args.output.display()
         ),
         (Some(_), _) if !parent_folder(&args.output).is_dir() => bail!(
-            "cannot write {}: expected its folder to be there: make it, or name another file by -o",
+            "cannot write {}: expected its folder to exist: create it, or name another file with -o",
             args.output.display()
         ),
         // A relative path would denote a different folder for each program that reads the file.
@@ -180,8 +180,7 @@ fn environment_note(
 }
 
 /// Remedy for an archive that has lost `archive.json`.
-const IDENTITY_HINT: &str = "put archive.json back from another copy of the archive. If there is none, walden archive repair writes it anew, \
-                             from what the segments say";
+const IDENTITY_HINT: &str = "put archive.json back from another copy of the archive. If there is none, walden archive repair rewrites it from the segments";
 
 /// Checks that a location with segments has an identity. Without it, the location is not a new archive, and
 /// no command can use it.
@@ -211,7 +210,7 @@ fn write_configuration(path: &Path, repo: &str, archive: &Archive) -> Result<()>
         None => String::new(),
     };
     let text = format!(
-        "# Walden's archive of this cluster's WAL; see `walden archive --help`.\n\n[archive]\nrepo = {}\n{recipient}\n# level = 3            # 1 (fast) to 9 (small)\n# fast_queue = 64      # while more segments wait, they are compressed at level 0\n# look_ahead = 64      # other ready segments that one push archives\n# backlog_warning = 1000         # files that wait, beyond which a push warns and status exits with 1\n# backlog_warning_seconds = 900  # seconds that a file waits, beyond which status exits with 1\n# prefetch = 16        # segments that lie ready for recovery\n# accept_unknown_versions = false  # true archives the WAL of a PostgreSQL newer than this Walden as bytes\n# log = \"/var/log/postgresql/walden.json\"  # push and get append JSON lines to it: status and metrics read them\n\n# [archive.store]      # object stores: settings that the environment does not have\n# endpoint = \"https://s3.example.net\"\n# region = \"eu-1\"\n# access_key_id = \"...\"      # a server that systemd starts lacks the variables of your shell\n# secret_access_key = \"...\"  # then chmod 600, and the server's user owns this file\n",
+        "# Walden's archive of this cluster's WAL; see `walden archive --help`.\n\n[archive]\nrepo = {}\n{recipient}\n# level = 3            # 1 (fast) to 9 (small)\n# fast_queue = 64      # while more segments wait, they are compressed at level 0\n# look_ahead = 64      # other ready segments that one push archives\n# backlog_warning = 1000         # files that wait, beyond which a push warns and status exits with 1\n# backlog_warning_seconds = 900  # seconds that a file waits, beyond which status exits with 1\n# prefetch = 16        # segments to fetch ahead of recovery\n# accept_unknown_versions = false  # true archives the WAL of a PostgreSQL newer than this Walden as bytes\n# log = \"/var/log/postgresql/walden.json\"  # push and get append JSON lines to it: status and metrics read them\n\n# [archive.store]      # object stores: settings that the environment does not have\n# endpoint = \"https://s3.example.net\"\n# region = \"eu-1\"\n# access_key_id = \"...\"      # a server that systemd starts lacks the variables of your shell\n# secret_access_key = \"...\"  # then chmod 600, and the server's user owns this file\n",
         serde_json::Value::String(repo.to_owned())
     );
     output::write(path, &text, Overwrite::default())

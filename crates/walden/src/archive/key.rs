@@ -92,7 +92,7 @@ pub fn run(args: &KeyArgs) -> Result<ExitCode> {
             let Some(statement) = keys::newest(archive.encrypted().inner())? else {
                 archive.encrypted().expect_keys()?;
                 bail!(
-                    "the archive in {location} is not encrypted; an archive is from its beginning, by walden archive init --recipient"
+                    "the archive in {location} is not encrypted; an archive is encrypted from its creation, by walden archive init --recipient, or not at all"
                 );
             };
             terminal::show(*format, || &statement, || table(location, &statement))?;

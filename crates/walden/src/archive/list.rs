@@ -139,7 +139,7 @@ fn table(listing: &Listing) -> String {
     } else if !listing.unreadable.is_empty() {
         let _ = writeln!(
             text,
-            "  HINT: times and restore points are those of the other objects; walden archive verify says what else is damaged"
+            "  HINT: times and restore points are those of the other objects; walden archive verify lists all other damage"
         );
     }
     text
@@ -241,18 +241,18 @@ fn one(timeline: &TimelineListing, listing: &Listing) -> (String, Vec<String>) {
     }
     lines.extend(partial_line(timeline));
     if let Some(end) = &timeline.live_end {
-        lines.push(format!("goes on to {end}, in parts of the segment that is being written"));
+        lines.push(format!("continues to {end}, in parts of the segment that is being written"));
     }
     lines.extend(timeline.gaps.iter().map(super::gaps::line));
     lines.extend(timeline.resets.iter().map(|reset| {
         format!(
-            "pg_resetwal started the WAL again at {} ({}): base backups from before cannot be recovered past it",
+            "pg_resetwal restarted the WAL at {} ({}): earlier base backups cannot be recovered past it",
             reset.lsn, reset.segment
         )
     }));
     if listing.timelines_without_segments.contains(number) {
         lines.push(
-            "no segment of it is there: they are missing, unless it was left in the segment in which it began, which its history says"
+            "it has no segments: they are missing, unless the timeline was left in the segment in which it started, as the history of a later timeline shows"
                 .to_owned(),
         );
     }
@@ -277,7 +277,7 @@ fn partial_line(timeline: &TimelineListing) -> Option<String> {
     let last = timeline.last_segment.as_ref().filter(|last| *last >= partial);
     Some(match last {
         Some(last) => format!(
-            "{partial}.partial was archived where a failover left this timeline, which does not end there: it goes on to {last}"
+            "{partial}.partial was archived where a failover left this timeline, which does not end there: it continues to {last}"
         ),
         None => format!("ends in {partial}.partial, in which it was left"),
     })
@@ -317,7 +317,7 @@ fn restorable(timeline: &TimelineListing, listing: &Listing, lines: &mut Vec<Str
         ));
     }
     lines.push(match lines.len() > before {
-        true => "(what came with the last commit or abort and after it is reached by the end of WAL, not by a time)".to_owned(),
+        true => "(the last commit or abort and later WAL are reached by recovery to the end of WAL, not to a time)".to_owned(),
         false => "no transaction ended in it: no time can be restored to, only the end".to_owned(),
     });
 }
@@ -415,7 +415,7 @@ mod tests {
         let end = line("000000010000000000000011").unwrap();
         assert!(end.starts_with("ends in 000000010000000000000011.partial"), "{end}");
         let inside = line("00000001000000000000000D").unwrap();
-        assert!(inside.ends_with("it goes on to 000000010000000000000010"), "{inside}");
+        assert!(inside.ends_with("it continues to 000000010000000000000010"), "{inside}");
         assert_eq!(partial_line(&listed), None);
     }
 
@@ -495,13 +495,13 @@ Timeline 1
 │ 64.0 MB of WAL in 8.0 MB (8.0 times smaller)
 │ restorable to any moment from 2026-11-20 10:00:00.000000 UTC until just before the last commit, 2026-11-20 10:10:00.000000 UTC, from a base backup that started in 000000010000000000000001 or later
 │ restorable to any moment from 2026-11-20 10:20:00.000000 UTC until just before the last commit, 2026-11-20 10:30:00.000000 UTC, from a base backup that started in 000000010000000000000006 or later
-│ (what came with the last commit or abort and after it is reached by the end of WAL, not by a time)
+│ (the last commit or abort and later WAL are reached by recovery to the end of WAL, not to a time)
 │ recovery along this timeline: recovery_target_timeline = '1'
 ├─ Timeline 2, which left timeline 1 at 0/7000000
 │  │ 4 segments in 4 objects, 000000020000000000000007 to 000000020000000000000008
 │  │ 64.0 MB of WAL in 8.0 MB (8.0 times smaller)
 │  │ restorable to any moment from 2026-11-20 10:29:00.000000 UTC until just before the last commit, 2026-11-20 10:50:00.000000 UTC, from a base backup that started in 000000010000000000000006 or later (of timeline 1, one that ended before 0/7000000)
-│  │ (what came with the last commit or abort and after it is reached by the end of WAL, not by a time)
+│  │ (the last commit or abort and later WAL are reached by recovery to the end of WAL, not to a time)
 │  │ recovery along this timeline: recovery_target_timeline = '2'
 │  └─ Timeline 3, which left timeline 2 at 0/8000000
 │       no transaction ended in it: no time can be restored to, only the end
@@ -510,13 +510,13 @@ Timeline 1
      4 segments in 4 objects, 000000040000000000000002 to 000000040000000000000003
      64.0 MB of WAL in 8.0 MB (8.0 times smaller)
      restorable to any moment before the last commit, 2026-11-20 11:00:00.000000 UTC, from a base backup that started in 000000010000000000000001 or later (of timeline 1, one that ended before 0/2000000)
-     (what came with the last commit or abort and after it is reached by the end of WAL, not by a time)
+     (the last commit or abort and later WAL are reached by recovery to the end of WAL, not to a time)
      recovery along this timeline: recovery_target_timeline = '4'
 
 Restore points are those in segments at the ends of timelines and gaps; --all reads every segment's summary for all of them.
 MISSING: 00000003.history, the history of an archived timeline
-  HINT: walden archive check --against DSN --repair fetches it from a server of the cluster, and walden archive push archives a copy; without it, recovery that starts on an earlier timeline takes the timeline for one that does not exist
-NOTE: timeline 1 goes on behind 0/7000000, where timeline 2 left it, with commits later than the first one of timeline 2: two servers have written at the same time
+  HINT: walden archive check --against DSN --repair fetches it from a server of the cluster, and walden archive push archives a copy; without it, recovery from an earlier timeline assumes that the timeline does not exist
+NOTE: timeline 1 continues after 0/7000000, where timeline 2 left it, with commits later than the first one of timeline 2: two servers have written at the same time
 Base backups:
   000000010000000000000001.00000028.backup
   000000010000000000000006.00000028.backup: \"monday\", started 2026-11-20 11:20:00 CET, stopped 2026-11-20 11:25:00 CET, streamed (its first segment is MISSING)

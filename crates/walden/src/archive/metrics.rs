@@ -11,19 +11,19 @@ use crate::prometheus::{self, Labels, Metric};
 
 #[rustfmt::skip]
 const METRICS: [Metric; 37] = [
-    Metric { name: "walden_archive_up", kind: "gauge", help: "Whether there is an archive and it could be read." },
-    Metric { name: "walden_archive_problems", kind: "gauge", help: "What is wrong, as walden archive status says it." },
+    Metric { name: "walden_archive_up", kind: "gauge", help: "Whether the archive exists and could be read." },
+    Metric { name: "walden_archive_problems", kind: "gauge", help: "Number of problems that walden archive status reports." },
     Metric { name: "walden_archive_status_timestamp_seconds", kind: "gauge", help: "When these metrics were written." },
-    Metric { name: "walden_archive_arriving", kind: "gauge", help: "Whether what the primary writes gets into the archive, as far as the server says." },
+    Metric { name: "walden_archive_arriving", kind: "gauge", help: "Whether the primary's WAL reaches the archive, according to the server." },
     Metric { name: "walden_archive_segments", kind: "gauge", help: "Complete segments in the archive." },
-    Metric { name: "walden_archive_objects", kind: "gauge", help: "Objects that hold them." },
+    Metric { name: "walden_archive_objects", kind: "gauge", help: "Objects that contain these segments." },
     Metric { name: "walden_archive_raw_bytes", kind: "gauge", help: "Bytes of the archived segments before compression." },
     Metric { name: "walden_archive_stored_bytes", kind: "gauge", help: "Bytes of their objects." },
     Metric { name: "walden_archive_compression_ratio", kind: "gauge", help: "Bytes of WAL for each byte stored." },
     Metric { name: "walden_archive_missing_segments", kind: "gauge", help: "Segments that are missing, by whether that was acknowledged." },
-    Metric { name: "walden_archive_oldest_restorable_timestamp_seconds", kind: "gauge", help: "The first commit or abort behind the last gap of the newest timeline's log." },
-    Metric { name: "walden_archive_newest_restorable_timestamp_seconds", kind: "gauge", help: "The last commit or abort there: recovery to a time can reach every moment from the oldest to before this one." },
-    Metric { name: "walden_archive_last_verified_timestamp_seconds", kind: "gauge", help: "When walden archive verify ended last." },
+    Metric { name: "walden_archive_oldest_restorable_timestamp_seconds", kind: "gauge", help: "The first commit or abort after the last gap in the newest timeline's WAL." },
+    Metric { name: "walden_archive_newest_restorable_timestamp_seconds", kind: "gauge", help: "The last commit or abort there: recovery to a time can reach every time from the oldest to just before this one." },
+    Metric { name: "walden_archive_last_verified_timestamp_seconds", kind: "gauge", help: "When walden archive verify last ended." },
     Metric { name: "walden_archive_last_verified_damaged_objects", kind: "gauge", help: "Damaged objects that it found." },
     Metric { name: "walden_archive_verification_locked", kind: "gauge", help: "Whether verification results cannot be read without a private key." },
     Metric { name: "walden_archive_lag_segments", kind: "gauge", help: "Files that the server has ready and the archive does not have, or refuses." },
@@ -46,7 +46,7 @@ const METRICS: [Metric; 37] = [
     Metric { name: "walden_receive_lag_bytes", kind: "gauge", help: "Bytes of the server's WAL that are not durable where it is received." },
     Metric { name: "walden_receive_lag_seconds", kind: "gauge", help: "Seconds for which there have been such bytes." },
     Metric { name: "walden_receive_waiting_files", kind: "gauge", help: "Received files that wait to be archived." },
-    Metric { name: "walden_receive_position_bytes", kind: "gauge", help: "WAL positions by what they are the end of: received, flushed, archived, server." },
+    Metric { name: "walden_receive_position_bytes", kind: "gauge", help: "Ends of the WAL by position: received, flushed, archived, server." },
     Metric { name: "walden_receive_interruptions_total", kind: "counter", help: "Connections that were lost or could not be made since walden receive started." },
 ];
 

@@ -26,10 +26,7 @@ pub struct OtherWriter {
 }
 
 /// Remedy for names that another server has used.
-const TAKEN_HINT: &str = "find out which of the two servers is the primary, and stop the other from archiving here (archive_mode = off, or \
-                          an archive of its own). If this server is the primary, take it to an archive of its own: walden archive init \
-                          makes one, a new base backup starts it, and the first segments that it needs are still in pg_wal; the archive \
-                          here stays the other server's from the first such name on";
+const TAKEN_HINT: &str = "find out which of the two servers is the primary, and stop the other from archiving here (archive_mode = off, or its own archive). If this server is the primary, move it to a new archive: create one with walden archive init, and take a new base backup; the first segments that the new archive needs are still in pg_wal. From the first such name on, this archive belongs to the other server";
 
 /// Finds a server's ready file whose name the archive has with other content.
 pub fn find_taken_name(

@@ -163,7 +163,7 @@ fn table(packed: &Packed) -> String {
         );
     }
     if packed.single_segments > 0 {
-        let _ = writeln!(text, "{}: no segment beside may be packed too", staying(packed.single_segments));
+        let _ = writeln!(text, "{}: no neighboring segment can be packed", staying(packed.single_segments));
     }
     if let (Some(objects), Some(bytes)) = (packed.objects_after, packed.bytes_after) {
         let before = (packed.objects_before, packed.bytes_before);

@@ -111,7 +111,10 @@ WHERE mark.name LIKE '%.ready'";
 /// Reads the ready files by SQL.
 pub fn of_server(client: &mut Client) -> Result<Vec<QueuedFile>> {
     let mut queue = Vec::new();
-    for row in client.query(READY, &[]).context("cannot ask the server for what is ready to be archived")? {
+    for row in client
+        .query(READY, &[])
+        .context("cannot query the server for the files that are ready to be archived")?
+    {
         let name: String = row.try_get(0)?;
         let Some(file) = name.strip_suffix(".ready").and_then(ArchivedFile::parse) else { continue };
         let since = Duration::try_from_secs_f64(row.try_get(2)?).unwrap_or_default();

@@ -67,14 +67,14 @@ pub fn problem_of(status: &Status, is_running: bool) -> Option<String> {
             true => format!(
                 "walden receive runs, and has not written its status for {ago}: is the spool's disk full?"
             ),
-            false => format!("walden receive does not run: last heard of {ago} ago"),
+            false => format!("walden receive does not run: its last status is {ago} old"),
         });
     }
     if status.state == State::Waiting {
         return Some(text("waits", ": "));
     }
     let archiving = status.archive_problem.as_ref();
-    archiving.map(|problem| format!("what was received is not archived: {}", harmless(problem)))
+    archiving.map(|problem| format!("the received WAL is not archived: {}", harmless(problem)))
 }
 
 /// Formats a status on one line.

@@ -44,7 +44,7 @@ pub const STORE_ANSWERS_WITHIN: Duration = Duration::from_secs(10);
 
 /// Problem of an encrypted archive without keys.
 pub const KEYS_MISSING: &str =
-    "the archive is encrypted, and its keys are missing (keys/): whatever is archived, nobody could read";
+    "the archive is encrypted, and its keys are missing (keys/): newly archived files could never be read";
 
 /// Note of a report for which no server was queried.
 const NOT_ASKED: &str =
@@ -166,7 +166,7 @@ impl Report {
         if let Some(holdings) = &self.holdings {
             let was_used = self.activity.as_ref().is_some_and(|activity| activity.archived > 0);
             if holdings.system_identifier.is_none() && was_used {
-                found.push(format!("there is no archive any more in {}", holdings.location));
+                found.push(format!("the archive in {} no longer exists", holdings.location));
             }
             if holdings.are_keys_missing {
                 found.push(KEYS_MISSING.to_owned());
@@ -199,7 +199,7 @@ impl Report {
             if let Some(verified) = holdings.verified.as_ref().filter(|verified| is_in_future(verified.time))
             {
                 let time = Timestamp::from_unix_micros(verified.time);
-                found.push(format!("the last verify says that it ended at {time}, which is to come: a clock was set wrong; verify again"));
+                found.push(format!("the last verify is dated {time}, which is in the future: a clock was set wrong; verify again"));
             }
             if let Some(verified) = holdings.verified.as_ref().filter(|verified| verified.damaged > 0) {
                 found.push(damage_text(verified));
@@ -394,8 +394,7 @@ fn look_at_server(
     let whose = holdings.and_then(|holdings| holdings.system_identifier.as_deref());
     let foreign = match (own.map(|own| own.to_string()), whose, own_bytes, size.map(SegmentSize::bytes)) {
         (Some(own), Some(whose), ..) if own != whose => Some(format!(
-            "the server is of cluster {own}, and the archive of cluster {whose}, so it gets nothing from the server: give each cluster an \
-             archive of its own; after pg_upgrade a cluster is a new one"
+            "the server is of cluster {own}, and the archive of cluster {whose}, so it gets nothing from the server: give each cluster its own archive; pg_upgrade creates a new cluster"
         )),
         (.., Some(own), Some(archived)) if own != archived => Some(format!(
             "the server has {}, so the archive gets nothing from it: {OTHER_SEGMENT_SIZE_HINT}",
@@ -518,7 +517,7 @@ pub fn other_segment_size(own: u64, archived: u64) -> String {
 }
 
 /// Remedy for another segment size.
-pub const OTHER_SEGMENT_SIZE_HINT: &str = "with another segment size (pg_resetwal --wal-segsize) the same names stand for other positions: give the cluster a new archive, and take a new base backup";
+pub const OTHER_SEGMENT_SIZE_HINT: &str = "after a change of the segment size (pg_resetwal --wal-segsize), the same names denote other WAL positions: give the cluster a new archive, and take a new base backup";
 
 /// Returns the last segment of the latest timeline in an archive.
 fn last_segment(holdings: &Holdings) -> Option<SegmentName> {
@@ -542,7 +541,7 @@ pub fn received_elsewhere(
     if let (Some(own), Some(received)) = (own.map(|own| own.to_string()), &status.system_identifier)
         && own != *received
     {
-        return Some(format!("what is received is of cluster {received}, and not of cluster {own}"));
+        return Some(format!("the received WAL is of cluster {received}, and not of cluster {own}"));
     }
     let size = size?;
     let archived: Lsn = status.archived_lsn.as_deref()?.parse().ok()?;
@@ -550,7 +549,7 @@ pub fn received_elsewhere(
     // The receiver may have archived more since the archive was listed.
     last.is_none_or(|last| is_far_behind(last, archived, size)).then(|| {
         format!(
-            "what is received was archived up to {}, which is not here: the receiver archives elsewhere",
+            "the received WAL was archived up to {}, which is not in this archive: the receiver archives elsewhere",
             status.archived_lsn.as_deref().unwrap_or_default()
         )
     })
@@ -607,7 +606,7 @@ pub fn missing_text(holdings: &Holdings) -> String {
         format!("{} {} missing: see walden archive list", counted(segments, "segment"), be(segments));
     if let Some(reset) = holdings.resets.last() {
         text += &format!(
-            "; pg_resetwal started the WAL again at {}, and base backups from before cannot be recovered past it: take a new base backup, and \
+            "; pg_resetwal restarted the WAL at {}, and earlier base backups cannot be recovered past it: take a new base backup, and \
              note the missing segments with walden archive acknowledge-gap",
             reset.lsn
         );

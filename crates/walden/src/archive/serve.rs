@@ -359,7 +359,7 @@ impl Socket {
         let is_ours = found.uid() == geteuid().as_raw();
         if !is_ours || found.mode() & 0o022 != 0 {
             bail!(
-                "{}: expected a folder that belongs to this user (id {}) and that nobody else can write to, found owner {} and mode {:o}; choose another one by --socket, such as systemd's RuntimeDirectory",
+                "{}: expected a folder that belongs to this user (id {}) and that no other user can write to, found owner {} and mode {:o}; choose another one by --socket, such as systemd's RuntimeDirectory",
                 cannot(),
                 geteuid().as_raw(),
                 found.uid(),
@@ -370,7 +370,7 @@ impl Socket {
         name.push(".lock");
         let lock = File::options().create(true).append(true).open(folder.join(name)).with_context(cannot)?;
         if lock.try_lock().is_err() {
-            bail!("{}: another walden archive serve has it", cannot());
+            bail!("{}: another walden archive serve uses it", cannot());
         }
         match fs::remove_file(&path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error).with_context(cannot),

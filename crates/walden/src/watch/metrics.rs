@@ -43,7 +43,7 @@ pub const METRICS: [Metric; 30] = [
     Metric { name: "walden_watch_archiver_ready_files", kind: "gauge", help: "Files that wait to be archived." },
     Metric { name: "walden_watch_archiver_ready_bytes", kind: "gauge", help: "Their bytes." },
     Metric { name: "walden_watch_archiver_oldest_seconds", kind: "gauge", help: "Seconds that the oldest of them has waited." },
-    Metric { name: "walden_watch_slot_lag_bytes", kind: "gauge", help: "Bytes of WAL from the restart position of each slot to the end of the log." },
+    Metric { name: "walden_watch_slot_lag_bytes", kind: "gauge", help: "Bytes of WAL from the restart position of each slot to the end of WAL." },
     Metric { name: "walden_watch_slot_active", kind: "gauge", help: "Whether a client uses the slot, where the server was asked." },
     Metric { name: "walden_watch_slot_lost", kind: "gauge", help: "Whether the server has given the slot up." },
     Metric { name: "walden_watch_bytes_per_second", kind: "gauge", help: "Bytes of WAL per second over a window." },

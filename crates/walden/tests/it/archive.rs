@@ -505,7 +505,7 @@ fn expect_whole_files_alone(repo: &Path, name: &str, content: &[u8]) {
     let target = repo.with_extension("target");
     let get = |name: &str| walden(&["archive", "get", "--repo", text(repo), name, text(&target)]);
     let run = get(name);
-    let expected = "nothing says of which cluster it is";
+    let expected = "nothing identifies its cluster";
     assert!(run.code == 0 && run.stderr.contains(expected) && run.stderr.contains("WARNING"), "{run:?}");
     assert!(fs::read(&target).unwrap() == content);
     for missing in ["0000000100000000000000F0", "00000002.history"] {
@@ -526,7 +526,7 @@ fn no_archive_is_made_within_a_data_directory() {
     let refused = |repo: &str, more: &[&str]| {
         let run = init(repo, more);
         let says = |text: &str| run.stderr.contains(text);
-        assert!(run.code == 3 && says("lies in the data directory"), "{repo}: {run:?}");
+        assert!(run.code == 3 && says("is inside the data directory"), "{repo}: {run:?}");
         assert!(says("base backup would copy") && says("hint: keep the archive"), "{run:?}");
         assert!(!config.exists() && !folder.path().join(repo).exists(), "{repo}");
     };

@@ -555,7 +555,7 @@ fn a_server_that_archives_elsewhere_is_found() -> Outcome {
     for server in [["--dsn", dsn.as_str()], ["--pgdata", text(&data)]] {
         for (repo, code) in [(&repo, 0), (&other, 1)] {
             let run = walden(&[&["archive", "status", "--repo", text(repo)][..], &server[..]].concat());
-            let is_other = run.stdout.contains("give each cluster an archive of its own");
+            let is_other = run.stdout.contains("give each cluster its own archive");
             assert_eq!((run.code, is_other), (code, code == 1), "{run:?}");
         }
     }
@@ -669,7 +669,7 @@ fn a_damaged_object_does_not_hide_what_the_others_say() {
     let (code, report, _) = site.status();
     assert_eq!((code, report["holdings"]["unreadable"].as_array().unwrap().len()), (1, 1), "{report:#}");
     let pushed = site.push(first);
-    assert!(pushed.code == 1 && pushed.stderr.contains("move the damaged object"), "{pushed:?}");
+    assert!(pushed.code == 1 && pushed.stderr.contains("Move the damaged object"), "{pushed:?}");
     fs::rename(&object, site.path("aside")).unwrap();
     assert_eq!(site.push(first).code, 0);
     assert_eq!(site.walden(&["list"]).code, 0);

@@ -302,7 +302,7 @@ fn an_archive_is_not_filled_from_a_clone() -> Outcome {
     let dsn = clone.dsn("postgres");
     let shown = walden(&["archive", "check", "--repo", text(&site.repo), "--against", &dsn, "--repair"]);
     assert!(shown.code == 1 && shown.stdout.contains("ANOTHER HISTORY at 0/"), "{shown:?}");
-    assert!(shown.stdout.contains("Nothing is filled"), "{shown:?}");
+    assert!(shown.stdout.contains("Nothing is archived from this server"), "{shown:?}");
     // Without a common segment, detected by the link to the previous one.
     fs::remove_file(wal(&clone).join(&names[0])).unwrap();
     site.expect_other_history(&clone, &names[1]);

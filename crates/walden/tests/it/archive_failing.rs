@@ -111,7 +111,7 @@ fn cases() -> Vec<Case> {
         case(cut, PUSH, "the file's size: expected 1048576 bytes"),
         case(|repo, _| fs::remove_dir_all(repo).unwrap(), PUSH, "cannot find an archive in"),
         case(make_read_only, PUSH, "cannot write into the archive's folder "),
-        case(archive_of_another_cluster, PUSH, "give each cluster an archive of its own"),
+        case(archive_of_another_cluster, PUSH, "give each cluster its own archive"),
         case(archive_another_content, PUSH, "Two servers write the same timeline"),
     ]
 }

@@ -175,12 +175,12 @@ fn a_server_archives_by_the_library_and_recovers() -> Outcome {
         walden(&[&["archive", "check", "--dsn", &dsn, "--repo", text(&pair.repo)], more].concat())
     };
     let checked = check(&["--switch"]);
-    assert!(checked.code == 0 && checked.stdout.contains("somebody listens at"), "{checked:?}");
+    assert!(checked.code == 0 && checked.stdout.contains("a process listens at"), "{checked:?}");
     pair.wait_until_all_is_done();
     assert!(!pair.log().contains("could not archive"), "{}", pair.log());
     pair.serve.as_mut().map(|serve| serve.kill().and_then(|()| serve.wait())).unwrap().unwrap();
     let checked = check(&[]);
-    assert!(checked.code == 1 && checked.stdout.contains("nobody listens at"), "{checked:?}");
+    assert!(checked.code == 1 && checked.stdout.contains("no process listens at"), "{checked:?}");
     pair.cluster.crash().unwrap();
     pair.expect_all(&first_segment(&pair));
 

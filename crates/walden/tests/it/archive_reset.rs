@@ -129,7 +129,7 @@ fn a_reset_is_named_with_a_remedy_that_works(version: u32) -> Outcome {
     let failed = "SELECT failed_count > 0 FROM pg_stat_archiver";
     wait(|| client.query_one(failed, &[]).unwrap().get(0));
     let log = fs::read_to_string(site.cluster.log_path()).unwrap();
-    assert!(log.contains("with which pg_resetwal starts the WAL again"), "{log}");
+    assert!(log.contains("a pg_resetwal checkpoint"), "{log}");
     let [status, check] = [site.ask("status", &repo), site.ask("check", &repo)];
     for run in status.iter().chain(&check).chain([&site.against(&repo)]) {
         assert!(run.code == 1 && run.stdout.contains("pg_resetwal"), "{run:?}");
@@ -160,10 +160,10 @@ fn a_reset_is_named_with_a_remedy_that_works(version: u32) -> Outcome {
     site.cluster.start().unwrap();
     site.write(2);
     let list = walden(&["archive", "list", "--repo", text(&new)]);
-    assert!(list.stdout.contains("pg_resetwal started the WAL again at "), "{list:?}");
+    assert!(list.stdout.contains("pg_resetwal restarted the WAL at "), "{list:?}");
     let [status, check] = [site.ask("status", &new), site.ask("check", &new)];
     for run in status.iter().chain(&check) {
-        assert!(run.code == 1 && run.stdout.contains("pg_resetwal started the WAL again at "), "{run:?}");
+        assert!(run.code == 1 && run.stdout.contains("pg_resetwal restarted the WAL at "), "{run:?}");
     }
     let backup = site.back_up("newer-backup")?;
     site.write(1);

@@ -375,7 +375,7 @@ fn a_signal_ends_it_after_the_running_file_and_the_socket_is_used_again() {
         "--socket",
         text(&serve.path("socket")),
     ]);
-    assert!(second.code == 3 && second.stderr.contains("another walden archive serve has it"), "{second:?}");
+    assert!(second.code == 3 && second.stderr.contains("another walden archive serve uses it"), "{second:?}");
 
     let mut running = serve.begin([text(&data), &names[0], "", ""]);
     let mut first = [0];
@@ -426,6 +426,6 @@ fn a_folder_that_others_can_write_to_is_refused() {
         "--socket",
         text(&open.join("socket")),
     ]);
-    assert!(run.code == 3 && run.stderr.contains("nobody else can write to"), "{run:?}");
+    assert!(run.code == 3 && run.stderr.contains("no other user can write to"), "{run:?}");
     assert_eq!(fs::read_dir(&open).unwrap().count(), 0);
 }

@@ -59,7 +59,7 @@ fn a_damaged_object_of_a_file_that_waits_is_a_problem_at_once() {
         }
         // The error that the server gets.
         let pushed = site.push(first);
-        assert!(pushed.code == 1 && pushed.stderr.contains("move the damaged object"), "{pushed:?}");
+        assert!(pushed.code == 1 && pushed.stderr.contains("Move the damaged object"), "{pushed:?}");
         let (code, report, metrics) = site.status();
         let problems = report["problems"].as_array().unwrap().iter();
         let said = format!("{first}, last tried at ");
@@ -129,7 +129,7 @@ fn a_server_that_is_not_the_archives_own_has_nothing_archived() -> Outcome {
     for name in ready.iter().map(String::as_str).chain(["000000030000000000000040"]) {
         push(&other, &other_segment(&cluster.dir().join("segments"), name, 7777), "0");
     }
-    let expected = "give each cluster an archive of its own";
+    let expected = "give each cluster its own archive";
     expect_nothing_archived(&cluster, &other, ready.len(), expected, "server");
     // The cluster's own archive: all waiting files are archived, but not marked yet.
     let own = cluster.dir().join("own");

@@ -276,7 +276,7 @@ fn fetch_until(archived: &Archived) {
     // Times after the last commit, and before the backup's start, cannot be reached.
     for until in ["2199-01-01 00:00Z", "2001-01-01"] {
         let run = get(until, &["--base", text(backup)]);
-        assert!(run.code == 1 && run.stderr.contains("expected a moment from"), "{run:?}");
+        assert!(run.code == 1 && run.stderr.contains("expected a time from"), "{run:?}");
     }
     let without_start = get(time, &[]);
     let expected = "--until needs to know where recovery starts";
@@ -334,7 +334,7 @@ fn drill(archived: &Archived) -> bool {
     }
     // The archive shows which times can be reached: nothing is copied for an unreachable one.
     let late = run(&["--no-amcheck", "--until", "2199-01-01 00:00Z"]);
-    assert!(late.code == 1 && late.stderr.contains("expected a moment from"), "{late:?}");
+    assert!(late.code == 1 && late.stderr.contains("expected a time from"), "{late:?}");
     assert!(!late.stderr.contains("copying"), "{late:?}");
     let missing = run(&["--no-amcheck", "--restore-point", "nowhere"]);
     let expected = "restore point nowhere is not in the archive; known: ";

@@ -14,8 +14,7 @@ use crate::out::recovery::PARTIAL_HINT;
 const REFUSES_TO_END_EARLY: u32 = 13;
 
 /// Remedy for a gap.
-const MENDING: &str = "walden archive check --against looks for it on a server; without it, what is behind it can only be restored \
-                       from a base backup taken later";
+const MENDING: &str = "walden archive check --against searches a server for it; without it, later WAL can only be restored from a later base backup";
 
 /// Returns why a server of a major version did not replay all the WAL in the earlier listing `log`, or `None`
 /// if it did.
@@ -45,12 +44,12 @@ pub fn find_shortfall(
 pub fn end_text(archive: &Archive, log: &Log) -> Option<String> {
     if let Some(missing) = log.clone().cut_at_gap() {
         return Some(format!(
-            "recovery comes no further than segment {missing}, which is not in the archive: {MENDING}"
+            "recovery ends before segment {missing}, which is not in the archive: {MENDING}"
         ));
     }
     // An error here is ignored, because recovery has already failed.
     let partial = log.partial_at(archive, log.segments.last()?.number + 1).ok()??;
-    Some(format!("recovery does not ask for {partial}, which follows the last segment: {PARTIAL_HINT}"))
+    Some(format!("recovery does not read {partial}, which follows the last segment: {PARTIAL_HINT}"))
 }
 
 fn is_target(setting: &str) -> bool {
@@ -65,22 +64,22 @@ fn before_end(archive: &Archive, log: &Log, reached: Lsn) -> Result<Option<Strin
     if reached > last {
         return Ok(get::find_lost_end(archive, segment.name)?.map(|(missing, later)| {
             format!(
-                "recovery ended at {reached}, the end of the archived log, before segment {missing}, which is missing: the archive has or \
+                "recovery ended at {reached}, the end of the archived WAL, before segment {missing}, which is missing: the archive has or \
                  had {later}. {MENDING}"
             )
         }));
     }
     let found = format!(
-        "recovery ended at {reached}, before the last record of the archived log, at {last} in segment {}",
+        "recovery ended at {reached}, before the last record of the archived WAL, at {last} in segment {}",
         segment.name
     );
     let was_complete = log.clone().cut_at_gap().is_none();
     let now = Log::of_recovery(archive, Some(log.timeline()), None, first.number)?.cut_at_gap();
     Ok(match now {
         Some(missing) => Some(format!("{found}: segment {missing} is missing. {MENDING}")),
-        None if was_complete => Some(format!(
-            "{found}, although no segment is missing: walden archive verify says what is damaged"
-        )),
+        None if was_complete => {
+            Some(format!("{found}, although no segment is missing: walden archive verify finds the damage"))
+        }
         // The segment was being archived: several segments are archived concurrently.
         None => None,
     })
@@ -105,7 +104,7 @@ pub(super) fn expect_known_version(archive: &Archive, log: &Log) -> anyhow::Resu
     match magic {
         None => Ok(()),
         Some(magic) => anyhow::bail!(
-            "cannot try out the restore: segment {} is of a version of PostgreSQL that this Walden does not read (page magic {magic}), so              it cannot find out whether recovery reaches the end of the WAL\nhint: restore with restore_command = 'walden archive get',              which returns each byte, or install a Walden that reads this version",
+            "cannot test the restore: segment {} is of a version of PostgreSQL that this Walden does not read (page magic {magic}), so it cannot check whether recovery reaches the end of the WAL\nhint: restore with restore_command = 'walden archive get', which returns each byte, or install a Walden that reads this version",
             segment.name
         ),
     }

@@ -56,7 +56,7 @@ impl RedirectFileError {
     pub fn hint(&self) -> Option<&'static str> {
         match self {
             RedirectFileError::Redirect { .. } => Some(
-                "take a base backup after the tablespace was created, or restore by hand on a machine that does not have the original's files",
+                "take a new base backup, now that the tablespace exists, or restore manually on a machine without the original server's files",
             ),
             RedirectFileError::Io { .. } => None,
         }

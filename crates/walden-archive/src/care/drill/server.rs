@@ -60,7 +60,7 @@ const FIRST_WITH_IN_PLACE: [Version; 3] =
 /// Error of a server without in-place tablespaces.
 const EMPTY_PATH: &str = "directory \"\" does not exist";
 /// Remedy for this error.
-const OLD_SERVER: &str = "the log creates a tablespace, which a drill replays with PostgreSQL 12.12, 13.8, 14.5 or a later release: \
+const OLD_SERVER: &str = "the WAL creates a tablespace, which a drill can replay only with PostgreSQL 12.12, 13.8, 14.5 or a later release: \
                           name its programs with --bin, or take a newer base backup";
 
 /// PostgreSQL's error for a record of an extension that is not loaded (`RmgrNotFound`).
@@ -304,7 +304,7 @@ impl Server {
             if self.is_ready() {
                 return self.connect("postgres").map(drop).with_context(|| {
                     format!(
-                        "the server has recovered; --user names a superuser of the cluster, and is {}",
+                        "the server has recovered; --user must name a superuser of the cluster, and is {}",
                         self.user
                     )
                 });
@@ -337,10 +337,11 @@ impl Server {
                     (SELECT timeline_id FROM pg_control_checkpoint())",
             &[],
         );
-        let row = row.context("cannot ask how far recovery got")?;
+        let row = row.context("cannot query how far recovery got")?;
         let lsn: Option<String> = row.get(0);
-        let lsn =
-            lsn.and_then(|lsn| lsn.parse().ok()).context("the server does not say how far recovery got")?;
+        let lsn = lsn
+            .and_then(|lsn| lsn.parse().ok())
+            .context("the server does not report how far recovery got")?;
         Ok(Reached { lsn, time: row.get(1), timeline: row.get::<_, i32>(2).cast_unsigned() })
     }
 

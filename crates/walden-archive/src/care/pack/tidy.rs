@@ -33,7 +33,7 @@ pub(super) fn tidy(
             Err(ObjectError::Store(error)) => return Err(error.into()),
             Err(error) => {
                 let problem = format!(
-                    "{}; its segments have objects of their own, so that it can be removed",
+                    "{}; its segments have their own objects, so it can be removed",
                     error_text(&error)
                 );
                 packed.problems.push(Finding { object: pack.key(), problem });

@@ -279,10 +279,10 @@ fn describe_last_backup(last: &LastBackupOfTimeline<'_>, rule: &Rule) -> String 
     let LastBackupOfTimeline { timeline, backup: Backup { name, .. } } = last;
     match rule.is_explicit() {
         true => format!(
-            "timeline {timeline} cannot be restored to any more: {name} is the last backup that leads to it"
+            "recovery to timeline {timeline} becomes impossible: {name} is the last backup that leads to it"
         ),
         false => format!(
-            "{name} stays as well, as the last backup that leads to timeline {timeline}, which is newer than those of the kept ones: take a base backup on timeline {timeline}, or give it up by --older-than-backup"
+            "{name} is kept too: it is the last backup that leads to timeline {timeline}, which is newer than the timelines of the other kept backups. Take a base backup on timeline {timeline}, or abandon that timeline with --older-than-backup"
         ),
     }
 }
@@ -309,9 +309,7 @@ fn describe_gap((timeline, gap): &(Timeline, Gap)) -> String {
 
 fn describe_missing_history(timeline: Timeline) -> String {
     let history = ArchivedFile::History(timeline);
-    format!(
-        "{history} is missing: recovery that starts on an earlier timeline does not get to timeline {timeline}"
-    )
+    format!("{history} is missing: recovery from an earlier timeline cannot reach timeline {timeline}")
 }
 
 impl Plan {

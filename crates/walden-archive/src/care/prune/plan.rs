@@ -53,9 +53,7 @@ impl Segments {
     pub fn problem_of(&self, backup: &Backup) -> Option<String> {
         if backup.ranges.last().is_some_and(|range| range.end.is_none()) {
             // Includes a backup that is in progress.
-            return Some(
-                "where it ends is not known: its history file is empty, or it has no manifest".to_owned(),
-            );
+            return Some("its end is unknown: its history file is empty, or it has no manifest".to_owned());
         }
         let timelines: Vec<Timeline> = backup.ranges.iter().map(|range| range.timeline).collect();
         backup.ranges.iter().find_map(|range| self.missing_in(range, &timelines))
@@ -278,7 +276,7 @@ impl<'a> Choice<'a> {
             let (found, incremental) = (full.len(), counted.len() - full.len());
             let backups =
                 if found == 1 { "1 backup counts".to_owned() } else { format!("{found} backups count") };
-            let beside = if incremental == 0 { "" } else { ", incremental ones apart" };
+            let beside = if incremental == 0 { "" } else { ", not counting incremental ones" };
             let text = format!("{backups}{beside}, and {count} are to be kept: nothing is removed");
             return Err(Reason::note(text));
         };

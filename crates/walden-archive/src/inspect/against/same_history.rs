@@ -27,9 +27,7 @@ use crate::stored::object::Content;
 use crate::stored::same_log;
 
 /// Remedy for a server with a different history.
-const HINT: &str = "from there on the server has another history than the archive: it is a clone, or was promoted to the same timeline \
-                    beside another server. Find out which of the servers is the primary: if it is this one, give it an archive of its \
-                    own and take a new base backup; else ask the server that archives here";
+const HINT: &str = "after that position, the server's WAL differs from the archive's: the server is a clone, or two servers were promoted to the same timeline. Find out which server is the primary. If it is this one, give it its own archive and take a new base backup; otherwise, compare with the server that archives here";
 
 /// Where a server's history differs from the archive's.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
@@ -47,7 +45,7 @@ pub struct OtherHistory {
 impl OtherHistory {
     /// Names `pg_resetwal` as the cause where it started the server's WAL again.
     fn after_reset(self, at: Lsn) -> OtherHistory {
-        let problem = format!("{}; pg_resetwal started the server's WAL again at {at}", self.problem);
+        let problem = format!("{}; pg_resetwal restarted the server's WAL at {at}", self.problem);
         OtherHistory { problem, hint: RESET_HINT.to_owned(), ..self }
     }
 

@@ -375,7 +375,7 @@ impl Search {
                     None => self.file(path),
                 }
             } else {
-                let reason = "neither a file nor a folder that is looked into; name it itself";
+                let reason = "neither a file nor a folder that import searches; name it directly";
                 self.ignored.push(Ignored { path, reason });
             }
         }
@@ -438,7 +438,7 @@ fn unused(path: &Path, name: &str) -> Option<&'static str> {
     let segment = SegmentName::parse(name)?;
     let start = read_start(path, 8 << 10).ok()?;
     if start.iter().all(|&byte| byte == 0) {
-        return Some("made ahead of its use, without WAL");
+        return Some("preallocated, without WAL");
     }
     let (size, address) = match (StreamInfo::of_segment(&start), PageHeader::parse(&start)) {
         (Ok(info), Ok(header)) => (info.segment_size, header.address),
@@ -447,7 +447,7 @@ fn unused(path: &Path, name: &str) -> Option<&'static str> {
             (header.long?.segment_size()?, header.address)
         }
     };
-    (address < segment.start(size)?).then_some("an earlier segment, renamed ahead of its use")
+    (address < segment.start(size)?).then_some("an earlier segment, recycled for later use")
 }
 
 #[cfg(test)]

@@ -245,7 +245,7 @@ impl Pusher {
         let stored = match stored {
             Err(ArchiveError::Conflict { .. }) if is_emptied_backup(file, content) => {
                 let warning =
-                    "archived before, and empty now, as after a crash of the server: what is archived stays";
+                    "archived before, but empty now, as after a crash of the server: the archived file stays";
                 Ok(Pushed {
                     file,
                     was_there: true,
@@ -375,7 +375,7 @@ impl Pusher {
             same_log::same_until(file, Version { content: &archived, checked: &found }, version, &histories);
         let Some(end) = end else { return Ok(None) };
         let warning = format!(
-            "archived before with the same WAL up to {end}; what is behind is not used, and differs: the archived bytes stay"
+            "archived before with the same WAL up to {end}; only the unused bytes after it differ: the archived bytes stay"
         );
         Ok(Some(Pushed {
             file,

@@ -121,7 +121,7 @@ impl PushError {
     /// Returns a remedy for the user.
     pub fn hint(&self) -> Option<&'static str> {
         match self {
-            PushError::Name(_) => Some("archive_command hands over the path: 'walden archive push %p'"),
+            PushError::Name(_) => Some("archive_command must pass the path: 'walden archive push %p'"),
             PushError::Refused { refusal, .. } => Some(refusal.hint()),
             PushError::Archive { source, .. } => source.hint(),
         }

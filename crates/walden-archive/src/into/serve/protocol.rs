@@ -51,7 +51,7 @@ pub enum RequestError {
     #[error("cannot read the request")]
     Io(#[from] io::Error),
     /// The magic bytes are missing.
-    #[error("cannot use the request: expected \"WALD\" at its beginning, found other bytes")]
+    #[error("cannot use the request: expected \"WALD\" at its start, found other bytes")]
     Magic,
     /// The request has another version.
     #[error("cannot use the request: expected version {VERSION}, found {0}")]
@@ -115,7 +115,7 @@ impl Request {
         };
         let [data, file, repo, config] = [next()?, next()?, next()?, next()?];
         if !left.is_empty() {
-            return Err(RequestError::Fields { expected: "nothing behind four fields" });
+            return Err(RequestError::Fields { expected: "nothing after four fields" });
         }
         let text = |field| {
             String::from_utf8(field)

@@ -44,7 +44,7 @@ pub fn configuration(place: &Place) -> (Vec<Check>, Option<(Archive, ArchiveSect
                 ),
             ),
         },
-        Ok((_, None)) => Check::ok(NAME, format!("no {FILE}: options and the environment alone")),
+        Ok((_, None)) => Check::ok(NAME, format!("no {FILE}: only options and the environment apply")),
         Err(error) => return (vec![Check::error(NAME, &error)], None, String::new()),
     };
     match place.open_for_user() {
@@ -149,7 +149,7 @@ fn look_at_contents(archive: &Archive, queue: &QueueOptions, receiving: &Receivi
                 (None, Some(unknown)) => Check::warn(
                     SEGMENTS,
                     format!("{found} as far as names show: {unknown}"),
-                    "walden archive list --identity FILE, with a private key, says whether segments of it are missing",
+                    "walden archive list --identity FILE, with a private key, shows whether its segments are missing",
                 ),
             }
         }
@@ -157,7 +157,7 @@ fn look_at_contents(archive: &Archive, queue: &QueueOptions, receiving: &Receivi
             SEGMENTS,
             report::missing_text(&holdings),
             Some(
-                "walden archive check --against DSN finds those that a server still has; acknowledge-gap notes those that are lost"
+                "walden archive check --against DSN finds those that a server still has; acknowledge-gap records those that are lost"
                     .to_owned(),
             ),
         ),
@@ -174,12 +174,12 @@ fn look_at_contents(archive: &Archive, queue: &QueueOptions, receiving: &Receivi
         None if holdings.is_verification_locked => Check::warn(
             VERIFICATION,
             UNREADABLE,
-            "--identity names one; the next verify writes results that everybody can read",
+            "--identity names one; the next verify writes results that need no private key",
         ),
         None => Check::ok(VERIFICATION, "never verified: walden archive verify reads everything"),
     };
     let unreadable = holdings.unreadable.first().map(|first| {
-        let hint = "walden archive verify says what else is damaged";
+        let hint = "walden archive verify lists all other damage";
         Check::fail("objects", format!("{}: {}", first.object, first.problem), Some(hint.to_owned()))
     });
     [Some(segments), Some(verification), unreadable].into_iter().flatten().collect()
@@ -192,7 +192,7 @@ pub fn look_at_log(log: &mut ActivityReader, archive: &Archive, section: &Archiv
     Some(match report::read_log(log, Some(archive)) {
         Ok(activity) => match report::failure_problem(&activity) {
             Some((problem, hint)) => Check::fail(NAME, problem, hint),
-            None => Check::ok(NAME, format!("none that is not over, by {}", path.display())),
+            None => Check::ok(NAME, format!("no unresolved failure in {}", path.display())),
         },
         Err(error) => {
             let error = anyhow::Error::new(error).context(format!("cannot read the log {}", path.display()));
@@ -227,7 +227,7 @@ pub fn look_at_receiving(
         Some(problem) => Check::fail(
             NAME,
             problem,
-            Some("see which archive the receiver's settings name (--config, --repo)".to_owned()),
+            Some("check which archive the receiver's settings name (--config, --repo)".to_owned()),
         ),
         None => Check::ok(NAME, receiving::line(&status)),
     })
@@ -245,7 +245,7 @@ fn probe_store(archive: &Archive) -> Check {
         }
         Ok(Probe { left: Some(error), .. }) => Check::warn(
             NAME,
-            format!("a segment goes in and out, and cannot be removed: {}", error_text(&error)),
+            format!("a segment can be written and read, but not removed: {}", error_text(&error)),
             "walden archive pack and prune need the right to delete; push and get do not",
         ),
         Err(error) => {
@@ -265,9 +265,9 @@ fn look_at_keys(archive: &Archive, section: &ArchiveSection) -> Vec<Check> {
                 None => vec![Check::ok(NAME, "the archive is not encrypted")],
                 Some(recipient) => vec![Check::fail(
                     NAME,
-                    format!("the archive is not encrypted, and {FILE} demands {recipient}"),
+                    format!("the archive is not encrypted, but {FILE} demands {recipient}"),
                     Some(
-                        "nothing is archived so; walden archive init --recipient makes an encrypted archive"
+                        "pushes are refused; walden archive init --recipient creates an encrypted archive"
                             .to_owned(),
                     ),
                 )],
@@ -317,7 +317,7 @@ fn recipient(archive: &Archive, section: &ArchiveSection) -> Check {
             NAME,
             format!("encrypted to {newest}, as the archive itself says"),
             format!(
-                "put recipient = \"{newest}\" into {FILE}, so that nobody who can write to the archive can replace it"
+                "put recipient = \"{newest}\" into {FILE}, so that write access to the archive does not suffice to replace it"
             ),
         ),
         (Some(own), Ok(_)) if *own == newest => Check::ok(NAME, format!("encrypted to {newest}")),

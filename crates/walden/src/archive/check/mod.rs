@@ -235,7 +235,7 @@ fn table(report: &Report, has_server: bool) -> String {
         (failed, _) => writeln!(text, "\nWrong: {failed}."),
     };
     if !has_server {
-        text.push_str("The server's settings and statistics were not looked at: --dsn names a connection.\n");
+        text.push_str("The server's settings and statistics were not checked: --dsn names a connection.\n");
     }
     text
 }

@@ -86,7 +86,8 @@ fn archiver_of_data(data: &Path, files: &[QueuedFile], look: &Look<'_>) -> Optio
 
 /// Reports an attempt without a result so far.
 fn pending(archiver: FailingArchiver) -> Check {
-    let hint = "look again in a minute; see the server's log and its archive_command if the file is still ready then";
+    let hint =
+        "check again in a minute; if the file is still ready then, see the server's log and archive_command";
     Check::warn("archiver", archiver.evidence, hint)
 }
 
@@ -117,7 +118,9 @@ fn look_at_arrival(data: &Path, archive: &Archive, control: &ControlFile) -> Opt
     let archiving = Archiving::of_data_directory(data, control, timeline);
     let arrives = list::newest_segment(archive).and_then(|newest| archiving.arrives(archive, newest));
     Some(match arrives {
-        Ok(Arrives::Yes) => Check::ok(NAME, "what the server says that it has archived is in the archive"),
+        Ok(Arrives::Yes) => {
+            Check::ok(NAME, "the files that the server reports as archived are in the archive")
+        }
         Ok(Arrives::NotYet) => Check::ok(NAME, NOT_YET),
         Ok(Arrives::No(problem)) => Check::fail(NAME, problem, None),
         Err(error) => Check::error(NAME, &error.into()),
@@ -126,16 +129,14 @@ fn look_at_arrival(data: &Path, archive: &Archive, control: &ControlFile) -> Opt
 
 fn compare_system(name: &'static str, own: u64, identity: Option<&Identity>) -> Check {
     match identity {
-        None => Check::ok(name, format!("cluster {own}; the archive will be its own with the first push")),
+        None => Check::ok(name, format!("cluster {own}; the first push assigns the archive to it")),
         Some(identity) if identity.system_identifier == own.to_string() => {
             Check::ok(name, format!("cluster {own}, as in the archive"))
         }
         Some(identity) => Check::fail(
             name,
-            format!("cluster {own}, and the archive is that of cluster {}", identity.system_identifier),
-            Some(
-                "give each cluster an archive of its own; after pg_upgrade a cluster is a new one".to_owned(),
-            ),
+            format!("cluster {own}, but the archive is that of cluster {}", identity.system_identifier),
+            Some("give each cluster its own archive; pg_upgrade creates a new cluster".to_owned()),
         ),
     }
 }
@@ -334,7 +335,7 @@ fn timeline(client: &mut Client, archive: &Archive) -> Result<Check> {
             format!(
                 "the server writes timeline {own}, and the archive has timeline {newest}: another server was promoted"
             ),
-            "find out which of the two is the primary, and stop the other: what it commits is lost at the next failover",
+            "find out which of the two is the primary, and stop the other: its commits are lost at the next failover",
         ),
         _ => Check::ok(NAME, format!("the server writes timeline {own}")),
     })
@@ -349,7 +350,7 @@ fn clock(client: &mut Client) -> Result<Check> {
         false => Check::warn(
             "clock",
             format!("the server's and this machine's are {} s apart", apart.as_secs()),
-            "recovery to a time goes by the server's clock; let both follow the same time server",
+            "recovery to a time uses the server's clock; synchronize both with the same time server",
         ),
     })
 }
@@ -368,7 +369,7 @@ const SETTINGS: [(&str, Judge); 5] = [
     ("wal_level", |value, _| match value {
         "minimal" => Check::fail(
             "wal_level",
-            "minimal: what is logged does not suffice for recovery",
+            "minimal: the WAL does not suffice for recovery",
             Some("wal_level = replica, and a restart".to_owned()),
         ),
         _ => Check::ok("wal_level", value),
@@ -390,11 +391,11 @@ const SETTINGS: [(&str, Judge); 5] = [
         _ if !value.contains("archive push") => Check::warn(
             "archive_command",
             value,
-            "it does not call walden archive push; if a script of yours does, all is well",
+            "it does not call walden archive push; this is fine if it runs a script that does",
         ),
         _ if !value.contains("%p") => Check::fail(
             "archive_command",
-            format!("{value}: without %p it does not know which file"),
+            format!("{value}: without %p it does not receive the file's path"),
             Some(format!("archive_command = {}, and a reload", look.commands[0])),
         ),
         _ => match other_archive(value, look.archive) {
@@ -446,17 +447,19 @@ fn serve(client: &mut Client, archive: Option<&Archive>) -> Result<Check> {
     if let Some(own) = archive.map(|archive| archive.store().location()).filter(|_| !repo.is_empty())
         && own.trim_end_matches('/') != repo.trim_end_matches('/')
     {
-        let hint = "give this check the archive that walden.repo names, or walden.repo this one";
-        let found = format!("walden.repo is {repo}, and the archive looked at is {own}");
+        let hint = "name the archive of walden.repo in this check, or set walden.repo to this archive";
+        let found = format!("walden.repo is {repo}, but this check uses {own}");
         return Ok(Check::fail(NAME, found, Some(hint.to_owned())));
     }
     let is_local: bool = query(client, "SELECT inet_server_addr() IS NULL")?.get(0);
     Ok(match UnixStream::connect(&socket) {
-        _ if !is_local => Check::ok(NAME, format!("{socket} is the server's, and not looked at from here")),
-        Ok(_) => Check::ok(NAME, format!("somebody listens at {socket}")),
+        _ if !is_local => {
+            Check::ok(NAME, format!("{socket} is on the server's machine, and cannot be checked from here"))
+        }
+        Ok(_) => Check::ok(NAME, format!("a process listens at {socket}")),
         Err(error) => Check::fail(
             NAME,
-            format!("nobody listens at {socket}, the server's walden.socket: {error}"),
+            format!("no process listens at {socket}, the server's walden.socket: {error}"),
             Some(format!("start walden archive serve --socket {socket}, and see its log")),
         ),
     })
@@ -500,7 +503,7 @@ fn archiver(
             "archiver",
             problem,
             Some(
-                "see which archive the server's settings name (--config, --repo); if they name this one since, walden archive check --switch shows whether WAL arrives".to_owned(),
+                "check which archive the server's settings name (--config, --repo); if they were changed to this one, walden archive check --switch shows whether WAL arrives".to_owned(),
             ),
         ));
     }
@@ -527,7 +530,7 @@ fn archiver(
         }
         (false, 0) if is_standby => Check::ok("archiver", "a standby: it archives after a promotion"),
         (false, 0) if matches!(expected, Arrival::Next(_)) => {
-            Check::ok("archiver", "nothing was archived since the statistics were reset; the switch tries it")
+            Check::ok("archiver", "nothing was archived since the statistics were reset; the switch tests it")
         }
         (false, 0) => Check::warn(
             "archiver",
@@ -636,22 +639,22 @@ fn switch(client: &mut Client, archive: &Archive, wait: Duration, is_received: b
             return Ok(Check::fail(
                 "switch",
                 format!(
-                    "the server says that it has archived {name}, and it is not in {location}: the server archives elsewhere"
+                    "the server reports {name} as archived, but it is not in {location}: the server archives elsewhere"
                 ),
                 Some("see its archive_command, and which archive it names".to_owned()),
             ));
         }
         if began.elapsed() > wait {
             let what = match found {
-                Some(_) => "is in the archive, and the server did not get past it",
+                Some(_) => "is in the archive, but the server did not mark it as done",
                 None => "did not arrive",
             };
             return Ok(Check::fail(
                 "switch",
                 format!("{name} {what} within {} s", wait.as_secs()),
                 Some(match is_received {
-                    true => "see the log of walden receive for what it said".to_owned(),
-                    false => "see the server's log for what it said".to_owned(),
+                    true => "see the log of walden receive for the cause".to_owned(),
+                    false => "see the server's log for the cause".to_owned(),
                 }),
             ));
         }

@@ -228,7 +228,7 @@ fn redirect_tablespaces(args: &GetArgs, name: &str, target: &Path) -> Result<()>
 }
 
 /// Remedy if the server's file system is full.
-const FULL_HINT: &str = "make room in the file system of the file, which for a server is that of pg_wal; a recovery that has stopped goes on when the server is started again";
+const FULL_HINT: &str = "make room in the file system of the file, which for a server is that of pg_wal; a stopped recovery continues when the server is started again";
 
 /// Restores a file that the archive lacks from the files that `walden receive` received last.
 fn get_from_spool(args: &GetArgs, name: &str, target: &Path, error: anyhow::Error) -> Result<()> {
@@ -330,7 +330,7 @@ fn tell_of_lost_identity(args: &GetArgs, archive: &Archive, section: &ArchiveSec
     if let Err(error @ (ArchiveError::Identity { .. } | ArchiveError::Missing(_))) = archive.identity() {
         let hint = error.hint().map(|hint| format!("; {hint}")).unwrap_or_default();
         Log::new(&args.log, section).warn(&format!(
-            "the file is as it was archived, and nothing says of which cluster it is: {}{hint}",
+            "the file is as it was archived, but nothing identifies its cluster: {}{hint}",
             walden_source::error_text(&error)
         ));
     }
