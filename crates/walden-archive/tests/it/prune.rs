@@ -240,8 +240,7 @@ fn a_timeline_without_its_history_is_warned_of() {
     assert!(plan.is_good() && plan.warnings.is_empty(), "{plan:?}");
     archive.store().remove("history/00000002.history.wlz").expect("removed");
     let plan = planned(&archive, &Rule::KeepBackups(2));
-    let expected =
-        "00000002.history is missing: recovery from an earlier timeline cannot reach timeline 2";
+    let expected = "00000002.history is missing: recovery from an earlier timeline cannot reach timeline 2";
     assert_eq!(plan.warnings, [expected]);
     assert!(!plan.is_good());
 }

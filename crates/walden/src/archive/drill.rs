@@ -30,13 +30,14 @@ Examples:
       recover to the end of WAL, run pg_amcheck, count all rows
   walden archive drill --base /backups/monday --until '2026-11-20 10:00'
   walden archive drill --base /backups/monday --query 'SELECT max(id) FROM orders' --database shop
-      show what the restored data has
+      query the restored data
 
-The backup is copied into a temporary folder (TMPDIR, or --folder): it needs as much space there as the database has. The server listens \
-on a socket in that folder alone, archives nothing, and connects to nothing. Tablespaces that the WAL creates are in that folder too, and never where the original has them. Nothing is left in the end.
+The backup is copied into a temporary folder (TMPDIR, or --folder), which needs as much space as the database. The server listens only \
+on a socket in that folder, archives nothing, and connects to nothing. Tablespaces that the WAL creates are in that folder too, and \
+never where the original has them. The folder is removed at the end.
 
-Exit status: 0 recovered, and nothing wrong was found; 1 the checks found something wrong, or recovery failed or ended where a segment is missing; 2 wrong usage; 3 the \
-archive or the backup could not be used.";
+Exit status: 0 recovered, and the checks found no problem; 1 the checks found a problem, or recovery failed or ended at a missing \
+segment; 2 wrong usage; 3 the archive or the backup could not be used.";
 
 /// Test a restore: recover a copy of a base backup, check it, and report its duration and the time it reached
 #[derive(Args, Debug)]

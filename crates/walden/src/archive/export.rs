@@ -35,14 +35,14 @@ Examples:
   walden archive export --from 000000010000000000000007 --to 0/9000000 --timeline 2 -o /tmp/wal
       a range, by segments or LSNs, along timeline 2 and its ancestors
   walden archive export --until '2026-11-20 10:00' --base /backups/monday -o /tmp/wal
-      what recovery from a base backup to a moment reads
+      the files that recovery from a base backup to a time reads
 
-A file that is there with the same content is left as it is: an export that was interrupted goes on when it is run again. Another \
-content is never overwritten. What is damaged is left out and named, and all else is written.
+An existing file with the same content is left as it is, so an interrupted export can be run again to continue. A file with other \
+content is never overwritten. Damaged files are skipped and reported, and all others are written.
 
-Exit status: 0 all files are there but segments of acknowledged gaps; 1 others are missing in the archive, it has no segment of the \
-timeline or range, or the moment cannot be reached; 2 wrong usage; 3 the archive or some of its \
-objects could not be read, or a file not be written.";
+Exit status: 0 all files were exported, except segments in acknowledged gaps; 1 other files are missing in the archive, it has no \
+segment of the timeline or range, or the time cannot be reached; 2 wrong usage; 3 the archive or some of its objects could not be \
+read, or a file could not be written.";
 
 /// Write archived files as plain files under PostgreSQL's names
 #[derive(Args, Debug)]

@@ -26,7 +26,7 @@ Examples:
       serve http://127.0.0.1:9719/metrics until it is stopped
   walden archive exporter --dsn 'host=db1 user=monitor' --listen 0.0.0.0:9719 --refresh 300
 
-There is neither encryption nor a password: listen where only the scraper can connect.";
+The endpoint has neither encryption nor a password: listen where only the scraper can connect.";
 
 /// Serve metrics for Prometheus over HTTP
 #[derive(Args, Debug)]

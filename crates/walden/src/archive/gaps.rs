@@ -18,9 +18,9 @@ const EXAMPLES: &str = "\
 Examples:
   walden archive acknowledge-gap 000000010000000000000007..000000010000000000000009 --reason 'disk of db1 lost on 2026-11-20'
 
-What was acknowledged is kept in the archive, with who did so and when. `list`, `verify` and `status` show it and no longer count it \
-as something that is wrong. Segments that go missing beside it are a new gap. If the segments come back, they are archived as any \
-other.";
+The archive stores the acknowledgement, with its author and time. `list`, `verify` and `status` show it and no longer count it \
+as a problem. Neighboring segments that go missing later are a new gap. If the segments reappear, they are archived like any \
+others.";
 
 /// Record in the archive that segments are permanently missing
 #[derive(Args, Debug)]

@@ -32,8 +32,8 @@ Examples:
   walden archive import --repo /backup/main /mnt/wal --layout plain
       every segment, history and backup history file in a folder and those below it, also compressed
 
-Each file passes the same checks as a pushed one. Those that do not pass are reported, and the others imported. Run it again after an \
-interruption: what is archived already is compared and not stored again.
+Each file passes the same checks as a pushed one. Files that fail are reported, and the others are imported. Run it again after an \
+interruption: files that are already archived are compared and not stored again.
 
 Exit status: 0 everything is in the archive; 1 some files were refused; 3 the source or the archive could not be used.";
 

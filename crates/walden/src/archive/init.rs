@@ -29,11 +29,11 @@ const EXAMPLES: &str = "\
 Examples:
   walden archive init --repo /backup/main -o /etc/walden/walden.toml
   walden archive init --repo s3://backups/main --dsn 'host=/run/postgresql user=postgres'
-      also what the server's settings lack
+      also check the server's settings
   walden archive init --config /etc/walden/walden.toml
-      the archive that a configuration names which is there already
+      create the archive that an existing configuration names
   walden archive init --repo s3://backups/main --recipient age1... --recipient alice=age1...
-      an encrypted archive, which these can read; walden archive key generate makes a key pair";
+      create an encrypted archive for two users; walden archive key generate creates a key pair";
 
 /// Create an archive and walden.toml, test both, and print the lines for postgresql.conf
 #[derive(Args, Debug)]

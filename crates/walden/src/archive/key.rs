@@ -20,16 +20,16 @@ use crate::terminal::{self, Format};
 const EXAMPLES: &str = "\
 Examples:
   walden archive key generate -o restore.key
-      a key pair; the file has the private key, and the public key is printed
+      create a key pair: write the private key to the file, print the public key
   walden archive init --repo s3://backups/main --recipient age1...
-      an encrypted archive that the private key to age1... can read
+      create an encrypted archive that the private key for age1... can read
   walden archive key list --repo s3://backups/main
   walden archive key add --identity restore.key alice=age1...
-      somebody else can read as well, whatever is and will be in the archive
+      let alice read the whole archive too, now and in the future
   walden archive key remove --identity restore.key alice
-      alice cannot read what will be archived; she may have kept a key to what is there
+      alice cannot read future objects; she may have kept keys for existing ones
 
-No object is written again. Private keys are files of age (age-keygen writes them too); what pushes needs none.";
+Objects are never rewritten. Private keys are age files, which age-keygen also writes. push needs no private key.";
 
 /// List and change who can read an encrypted archive
 #[derive(Args, Debug)]

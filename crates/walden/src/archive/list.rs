@@ -30,8 +30,9 @@ Examples:
   walden archive list --repo /backup/main
   walden archive list --format json | jq '.timelines[].gaps'
 
-Exit status: 0 no segment is missing between the first and the last of each timeline but those of acknowledged gaps; 1 some are, or the \
-history of a timeline or the first segment of a base backup is, an object that was looked into is damaged, or the keys of an encrypted archive are missing; 3 the archive could not be read.";
+Exit status: 0 no segment is missing between the first and the last of each timeline, except in acknowledged gaps; 1 segments, the \
+history of a timeline, or the first segment of a base backup are missing, an object that was read is damaged, or the keys of an \
+encrypted archive are missing; 3 the archive could not be read.";
 
 /// List timelines, gaps, sizes, base backups, and the times to which recovery is possible
 #[derive(Args, Debug)]

@@ -23,12 +23,12 @@ Examples:
   walden archive pack --repo /backup/main
       from cron, for example once a day
   walden archive pack --older-than 7d --level 9
-      what is older than a week, as small as it gets, slowly
+      pack segments older than a week with the best, slowest compression
   walden archive pack --dry-run
-      what would be packed
+      print what would be packed
 
 A pack is decoded and compared with its segments, stored, read back and compared once more; then the segments' own objects are \
-removed. It can be interrupted at any time: the next run removes what is there twice. Servers may push and recover meanwhile.
+removed. It can be interrupted at any time: the next run removes duplicates. Servers may push and recover meanwhile.
 
 Exit status: 0 done; 1 an object is damaged or could not be packed, and was left as it is; 3 the archive could not be listed.";
 

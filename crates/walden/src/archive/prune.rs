@@ -23,21 +23,21 @@ use crate::{FOUND, USAGE, output};
 const EXAMPLES: &str = "\
 Examples:
   walden archive prune --keep-backups 2
-      what would go
+      print what would be removed
   walden archive prune --keep-backups 2 --backups /backup/base --apply
-      removes it; only backups that exist below /backup/base count
+      remove it; only backups that exist below /backup/base count
   walden archive prune --keep-days 14 --backups /backup/base --apply
-      so that any moment of the last 14 days can be restored to, from the backups that are there
+      keep the WAL to restore to any time in the last 14 days, from the existing backups
   walden archive prune --older-than-backup 000000010000000000000042.00000028.backup
 
-Nothing is removed without --apply. PostgreSQL archives a backup history file for each base backup of a primary, also for one that was \
-made to clone a standby or that was deleted. Therefore --apply with --keep-backups or --keep-days requires the backups themselves \
+Nothing is removed without --apply. PostgreSQL archives a backup history file for each base backup of a primary, even if the backup \
+became a standby or was deleted. Therefore, --apply with --keep-backups or --keep-days requires the backups themselves \
 (--backups, --manifest), or --assume-backups-exist. A backup counts only if the archive has the WAL that makes it consistent. Everything from the start of the oldest \
-kept backup on stays, on every timeline, and so do all timeline histories. The last backup that leads to a timeline newer than those of \
-all kept ones is kept too, with a warning, but by --older-than-backup and --older-than. If several timelines have WAL after the last switch \
+kept backup is kept, on every timeline, and so are all timeline histories. The last backup that leads to a newer timeline than those of \
+all kept backups is kept too, with a warning, except with --older-than-backup and --older-than. If several timelines have WAL after the last switch \
 away from them, --keep-backups and --keep-days apply to each of them.
 
-Exit status: 0 planned or done; 1 no backup can be relied on, what is kept has gaps, or no backup that was to be kept leads to a newer \
+Exit status: 0 planned or done; 1 no backup is usable, the kept WAL has gaps, no backup that the rule keeps leads to a newer \
 timeline, or several timelines continue and keep more WAL; 2 wrong usage; 3 the archive or a backup could not be read.";
 
 /// Remove WAL that no kept base backup needs

@@ -21,10 +21,10 @@ Examples:
       in postgresql.conf, with walden.toml in the data directory or in /etc/walden
   walden archive push --repo /backup/main pg_wal/000000010000000000000007
 
-Each call also archives other segments that PostgreSQL has ready, so that the next calls find them done; none before all that \
-PostgreSQL asks for earlier are archived. PostgreSQL's own marks in archive_status are read and never changed.
+Each call also archives other segments that PostgreSQL has ready, in PostgreSQL's order, so that the next calls only confirm them. \
+PostgreSQL's own marks in archive_status are read and never changed.
 
-Exit status: 0 the file is archived, durable, and comes back byte for byte; 1 it is not, and PostgreSQL keeps it and tries again; \
+Exit status: 0 the file is archived, durable, and can be restored byte for byte; 1 it is not, and PostgreSQL keeps it and tries again; \
 2 wrong usage.";
 
 /// Verify and archive a file for PostgreSQL

@@ -18,12 +18,12 @@ const EXAMPLES: &str = "\
 Examples:
   walden archive repair --repo /backup/main
   walden archive repair --repo s3://backups/main --identity restore.key
-      an encrypted archive, whose segments are read with a private key
+      for an encrypted archive, whose segments are read with a private key
 
-Cluster and segment size are those that the archived segments state, which have to agree. An archive.json that is there is never \
-replaced. Damaged objects are not repaired: walden archive verify says what to do about each.
+The cluster and segment size are read from the archived segments, which must agree. An existing archive.json is never \
+replaced. Damaged objects are not repaired: walden archive verify prints a remedy for each.
 
-Exit status: 0 archive.json was written; 3 it was not, as it is there, or the segments do not agree or cannot be read.";
+Exit status: 0 archive.json was written; 3 it was not: it exists, or the segments do not agree or cannot be read.";
 
 /// Rewrite a lost archive.json from the segments
 #[derive(Args, Debug)]
@@ -50,8 +50,8 @@ fn text(location: &str, rewritten: &Rewritten) -> String {
     let (cluster, megabytes) = (&identity.system_identifier, identity.segment_bytes >> 20);
     let encrypted = identity.encryption.as_ref().map(|it| format!(", encrypted to {}", it.recipient));
     let mut text = format!(
-        "{location}: archive.json was written anew: cluster {cluster}, segments of {megabytes} MB{}\n{agreeing} of {} that were asked say so, \
-         and none says something else; there are {objects}.\n",
+        "{location}: archive.json was rewritten: cluster {cluster}, segments of {megabytes} MB{}\n{agreeing} of {} that were read agree, \
+         and none contradicts it; the archive has {objects}.\n",
         encrypted.unwrap_or_default(),
         counted(*asked, "object")
     );

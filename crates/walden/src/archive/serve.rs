@@ -37,15 +37,15 @@ use crate::{output, systemd};
 const EXAMPLES: &str = "\
 Examples:
   walden archive serve --data /var/lib/postgresql/18/main
-      in a service that runs as the server does, with walden.toml in /etc/walden
+      in a service that runs as the server's user, with walden.toml in /etc/walden
   archive_library = 'walden_archive'
-      in postgresql.conf, in place of archive_command; walden.socket names another --socket
+      in postgresql.conf, instead of archive_command; walden.socket names another --socket
 
-One process for each archive. It archives the files that the server asks for, as a call of push does, and others that are ready \
-ahead of that, on all cores; PostgreSQL's own marks in archive_status are read and never changed. While it does not run, the \
+Run one process for each archive. Like push, it archives the files that the server requests, and other ready files ahead of time, \
+on all cores; PostgreSQL's own marks in archive_status are read and never changed. While the process does not run, the \
 server keeps its files and asks again.
 
-SIGTERM ends it after the files that are being worked on, with exit status 143.";
+After SIGTERM, it finishes the files in progress and exits with status 143.";
 
 /// Archive for servers with archive_library, without a process per file
 #[derive(Args, Debug)]

@@ -29,20 +29,20 @@ use crate::{FOUND, output};
 const EXAMPLES: &str = "\
 Examples:
   walden archive status --data /var/lib/postgresql/18/main
-      what waits, what is archived, when it was verified, and what is wrong
+      waiting files, archived WAL, last verification, and problems
   walden archive status --dsn 'host=db1 user=monitor' --textfile /var/lib/prometheus/node-exporter/walden.prom
       the same by SQL, and as metrics for node_exporter, from cron or a timer
 
-Without --data and --dsn, the server is that of the data directory in which walden.toml lies, or which is the working directory. \
-If there is none, the line begins with UNKNOWN in place of OK, and so it does before the first segment of the server is archived and \
-while an attempt to archive has no result for 10 seconds.
+Without --data and --dsn, the server is that of the data directory that contains walden.toml or is the working directory. \
+If there is none, the line starts with UNKNOWN instead of OK. It also does so before the first segment of the server is archived, and \
+while an attempt to archive has had no result for 10 seconds.
 
 Failures and rates come from the log that push and get append to: log = \"FILE\" in walden.toml.
 
-Exit status: 0 nothing is wrong; 1 more files wait than backlog_warning, one for longer than backlog_warning_seconds, or any behind one \
-that is not archived; the server is another cluster's than the archive or has segments of another size, archives nothing or elsewhere, or its archiver fails; segments or the history of a \
+Exit status: 0 no problems; 1 more files wait than backlog_warning, one waits for longer than backlog_warning_seconds, or files wait \
+behind a file that fails; the server is another cluster's than the archive or has segments of another size, archives nothing or elsewhere, or its archiver fails; segments or the history of a \
 timeline are missing; an object is damaged; a file failed to be archived and was not archived since; or verify found damage; 3 the archive \
-could not be read, also not within --timeout, or there is none, or --textfile could not be written.";
+could not be read (within --timeout), does not exist, or --textfile could not be written.";
 
 /// Print the state of archiving on one line, and write metrics for Prometheus
 #[derive(Args, Clone, Debug)]

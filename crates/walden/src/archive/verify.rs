@@ -26,14 +26,14 @@ use crate::{FOUND, memory};
 const EXAMPLES: &str = "\
 Examples:
   walden archive verify --repo /backup/main
-      read and decode every object, compare every record's checksum, and follow the log from segment to segment
+      read and decode every object, compare every record's checksum, and follow the WAL from segment to segment
   walden archive verify --fast --format json
-      compare the checksums of what is stored, and decode nothing
+      compare the stored checksums, and decode nothing
   walden archive verify --replay --base /backups/monday
-      also replay the log from a base backup, and compare each full-page image with the replayed page
+      also replay WAL from a base backup, and compare each full-page image with the replayed page
 
-Exit status: 0 everything is as it was archived and nothing is missing; 1 something is damaged or missing, be it the \
-history of a timeline or the first segment of a base backup, or an object could not be read; 3 the archive could not be listed.";
+Exit status: 0 everything is intact and nothing is missing; 1 an object is damaged or could not be read, or a segment, the \
+history of a timeline, or the first segment of a base backup is missing; 3 the archive could not be listed.";
 
 /// Check that all archived files are intact, and that nothing is missing
 #[derive(Args, Debug)]

@@ -491,7 +491,7 @@ fn an_archive_that_lost_its_identity_is_no_new_one() {
     }
     let repair = || walden(&["archive", "repair", "--repo", text(&repo)]);
     let repaired = repair();
-    let expected = "archive.json was written anew: cluster ";
+    let expected = "archive.json was rewritten: cluster ";
     assert!(repaired.code == 0 && repaired.stdout.contains(expected), "{repaired:?}");
     assert_eq!((push().code, walden(&["archive", "verify", "--repo", text(&repo)]).code), (0, 0));
     let again = repair();

@@ -25,27 +25,27 @@ use crate::terminal::{self, Format};
 const EXAMPLES: &str = "\
 Examples:
   walden archive check --config /etc/walden/walden.toml
-      the configuration, and whether a segment goes into the archive and comes back
+      check the configuration, and write and read back a test segment
   walden archive check --data /var/lib/postgresql/18/main
-      also whether it is that server's archive, and what waits to be archived
+      also check that the archive is that server's, and which files wait to be archived
   walden archive check --dsn 'host=/run/postgresql dbname=postgres user=postgres' --switch
-      also the server's settings and statistics, and whether its WAL arrives after pg_switch_wal()
+      also check the server's settings and statistics, and that its WAL arrives after pg_switch_wal()
   walden archive check --dsn 'host=db1 user=postgres' --spool /var/lib/walden/spool
-      the same where walden receive archives: whether it does, in place of the server's settings for archiving
+      the same, with walden receive as the archiver instead of the server's archiving settings
   walden archive check --against 'host=standby1 user=postgres'
-      say which complete files of the server's pg_wal the archive lacks, and change nothing
+      list the complete files of the server's pg_wal that the archive lacks, and change nothing
   walden archive check --against 'host=standby1 user=postgres' --repair
       archive them, after the same checks as at a push
 
-A probe's objects lie under probe/ while it runs, and are removed.
+The test segment is stored under probe/, and removed afterwards.
 
-After a failover the archive can have a hole that no server reports: a standby marks what it received as archived, as its primary was \
-to do that. --against reads everything by SQL; the user needs pg_monitor and, for --repair, histories, what is compared, \
-and a look at the first file that waits, pg_read_server_files. Nothing is archived from a server that has another history than the \
-archive: a clone, or a second one that was promoted to the same timeline.
+After a failover, the archive can have a gap that no server reports: a standby marks received segments as archived, because its primary \
+should have archived them. --against reads everything by SQL. The user needs pg_monitor, and also pg_read_server_files to read files: for \
+--repair, for histories and the first waiting file, and to compare contents. Nothing is archived from a server whose WAL differs from the archive's: a clone, or \
+a second server that was promoted to the same timeline.
 
-Exit status: 0 nothing is wrong (there may be warnings), or nothing is missing any more; 1 something is; 3 with --against, the server \
-or the archive could not be read.";
+Exit status: 0 no problems (there may be warnings), or nothing is missing any more; 1 problems, or files are missing; 3 with --against, \
+the server or the archive could not be read.";
 
 /// Test a setup from end to end, or compare the archive with a server's pg_wal and fill gaps
 #[derive(Args, Debug)]

@@ -44,14 +44,13 @@ Examples:
       in postgresql.conf, with walden.toml in the data directory or in /etc/walden
   walden archive get --repo /backup/main 000000010000000000000007 ./000000010000000000000007
   walden archive get --until '2026-11-20 10:00' --base /backups/monday -o /tmp/wal
-      all that recovery from a base backup to a moment reads
+      all files that recovery from a base backup to a time reads
 
-While recovery goes on, a process in the background fetches the segments that come next into pg_wal, from where they are handed \
-over by a rename.
+During recovery, a background process fetches the next segments into pg_wal; later calls only rename them.
 
-Exit status: 0 the file is there; 1 the archive does not have it, and PostgreSQL goes on without it (with --until: the moment cannot be \
-reached); 200 anything else, which makes \
-PostgreSQL stop: an archive that cannot be read, that belongs to another cluster, has segments of another size, or lacks a segment before later ones has not ended.";
+Exit status: 0 the file was written; 1 the archive does not have it, and PostgreSQL continues without it (with --until: the time cannot be \
+reached); 200 any other error, which makes PostgreSQL stop instead of ending recovery early: the archive cannot be read, belongs to \
+another cluster, has segments of another size, or lacks a segment before later ones.";
 
 /// Restore a file from the archive
 #[derive(Args, Debug)]
