@@ -13,10 +13,10 @@ use super::ledger::Claim;
 use super::{Candidate, bytes_text};
 use crate::tally::Bucket;
 
-/// The catalogs that hold large objects: content, and not what a database is made of.
+/// The catalogs that hold large objects: user data, not definitions of database objects.
 const OF_LARGE_OBJECTS: [&str; 2] = ["pg_largeobject", "pg_largeobject_metadata"];
 
-/// Whether a table is a catalog of this name, in whichever database.
+/// Whether a table is the catalog of this name, in any database.
 fn is_named(table: &Table, name: &str) -> bool {
     table.is_catalog && table.name.ends_with(name)
 }
@@ -115,7 +115,7 @@ pub(super) fn churn(facts: &Facts<'_>) -> Vec<Candidate> {
     let (text, what, remedy, saves) = if initdb * 2 >= claim.bytes() {
         (
             format!(
-                "{all} of the WAL is changes of system catalogs: the log begins with initdb, which wrote up to {}",
+                "{all} of the WAL is changes of system catalogs: the WAL starts with initdb, which wrote up to {}",
                 bytes_text(initdb)
             ),
             "initdb",
@@ -180,15 +180,15 @@ pub(super) fn churn(facts: &Facts<'_>) -> Vec<Candidate> {
                 largest.name
             ),
             largest.name.as_str(),
-            "--by relation,record shows what was written to them",
+            "--by relation,record shows the records of each catalog",
             None,
         )
     };
     vec![candidate(claim, text, what, remedy, saves)]
 }
 
-/// The images of tables and indexes of users that `CREATE DATABASE` copied from a template. With the catalogs
-/// of the same databases, they are the WAL of the statement.
+/// Claims the images of user tables and indexes that `CREATE DATABASE` copied from a template. Together with
+/// the catalogs of the new databases, these images are the WAL of the statement.
 fn pages_copied_from_template(facts: &Facts<'_>) -> Claim {
     let mut claim = Claim::default();
     let relations = facts.user_tables().flat_map(|table| &table.relations);
@@ -232,7 +232,7 @@ pub(super) fn sequences(facts: &Facts<'_>) -> Vec<Candidate> {
         if set * 2 > records {
             found.push(Candidate {
                 text: format!(
-                    "sequence {name} takes {} of the WAL: {}, of which at least {set} are of setval(), which logs each call",
+                    "sequence {name} takes {} of the WAL: {}, at least {set} of them from setval(), which logs each call",
                     facts.percent(claim.bytes()),
                     counted(records, "record")
                 ),

@@ -34,7 +34,7 @@ pub(super) struct Facts<'a> {
     copied_databases: FxHashSet<u32>,
 }
 
-/// A table with what belongs to it.
+/// A table with its indexes and its TOAST table.
 pub(super) struct Table {
     pub name: String,
     pub sql: SqlName,
@@ -110,7 +110,7 @@ impl SqlName {
         SqlName { name: name.clone(), place: place.unwrap_or_default() }
     }
 
-    /// A statement about the relation, with what is before its name and behind it.
+    /// Returns a statement that names the relation, with the given text before and after the name.
     pub fn statement(&self, before: &str, behind: &str) -> String {
         format!("{}{before} {}{behind}", self.place, self.name)
     }
@@ -136,12 +136,12 @@ impl<'a> Facts<'a> {
         CheckpointSettings::from_settings(self.settings, self.explanation.version)
     }
 
-    /// Where initdb's part of the WAL ends, if the log begins with it.
+    /// Returns the end of initdb's part of the WAL, if the WAL starts with it.
     ///
     /// The first record of a cluster is the checkpoint of `BootStrapXLOG`, at the start of segment 1. Then
     /// the bootstrap process and the one that fills the catalogs end, each with a shutdown checkpoint.
     pub fn initdb_end(&self) -> Option<Lsn> {
-        /// Shutdown checkpoints of initdb behind the first record.
+        /// Shutdown checkpoints of initdb after the first record.
         const SHUTDOWNS: usize = 2;
         let begin = self.first_record();
         let checkpoints = self.explanation.checkpoints.iter().filter(|one| one.shutdown);
@@ -150,7 +150,7 @@ impl<'a> Facts<'a> {
         shutdowns.nth(SHUTDOWNS - 1).or_else(|| self.explanation.ranges.last().map(|range| range.end))
     }
 
-    /// Bytes of WAL that initdb wrote, if the log begins with it; 0 else.
+    /// Returns the bytes of WAL that initdb wrote; 0 if the WAL does not start with initdb.
     pub fn initdb_bytes(&self) -> u64 {
         self.initdb_end().map_or(0, |end| end.bytes_since(self.first_record()))
     }
@@ -217,7 +217,8 @@ impl<'a> Facts<'a> {
         tables
     }
 
-    /// Tells rewrites from other transactions that gave a relation a new file.
+    /// Marks rewritten tables, and distinguishes rewrites from other transactions that gave a relation a new
+    /// file.
     ///
     /// `VACUUM FULL`, `CLUSTER`, `REPACK`, `REFRESH MATERIALIZED VIEW` and forms of `ALTER TABLE` fill a
     /// transient relation, and swap its file with the relation's (`make_new_heap`, `finish_heap_swap`).
@@ -422,8 +423,8 @@ impl<'a> Facts<'a> {
 }
 
 impl Table {
-    /// ` of TABLE` behind the name of an index. Without names the table is not known, and the index is listed
-    /// as one of its own.
+    /// Returns ` of TABLE`, the suffix of an index name. Without names the table is unknown, and the suffix
+    /// is empty.
     pub fn behind(&self, index: &Relation) -> String {
         match index.part == Part::Relation || index.name == self.name {
             true => String::new(),
@@ -468,7 +469,7 @@ impl Table {
 }
 
 impl Index<'_> {
-    /// Whether it was there before the log begins.
+    /// Whether the index existed before the first record of the WAL.
     pub fn is_old(&self) -> bool {
         self.files.iter().any(|file| !file.was_created)
     }

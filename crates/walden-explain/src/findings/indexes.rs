@@ -127,7 +127,7 @@ pub(super) fn redundant(facts: &Facts<'_>) -> Vec<Candidate> {
     found
 }
 
-/// Claims what was written to a file of an index after its build.
+/// Claims the bytes that were written to a file of an index after its build.
 fn claim_without_build(facts: &Facts<'_>, file: &Relation, claim: &mut Claim) {
     let (mut plain_of_build, mut images_of_build) = logged_build(facts, file);
     for cell in &file.cells {
@@ -141,13 +141,13 @@ fn claim_without_build(facts: &Facts<'_>, file: &Relation, claim: &mut Claim) {
     }
 }
 
-/// The statement that drops an index, and what is said behind it. The server refuses to drop a part of a
+/// Returns the statement that drops an index, followed by a condition. The server refuses to drop a part of a
 /// partitioned index ("cannot drop index ... because index ... requires it"), and to drop a partitioned one
 /// concurrently.
 pub(super) fn drop_statement(facts: &Facts<'_>, index: &Relation, behind: &str) -> String {
     let owner = Owner::Relation(index.file, Fork::MAIN);
     if let Some((whole, _)) = facts.labels.partitioned_index(owner) {
-        let behind = format!(", of which {} is a part{behind}", index.name);
+        let behind = format!(", the partitioned index of {}{behind}", index.name);
         return SqlName::of(&whole).statement("DROP INDEX", &behind);
     }
     match facts.labels.is_index_partition(owner) {
@@ -155,7 +155,8 @@ pub(super) fn drop_statement(facts: &Facts<'_>, index: &Relation, behind: &str) 
             "drop the index of the partitioned table that {} is a part of, as the server refuses to drop a part{behind}",
             index.name
         ),
-        // Without this, the statement waits for a lock of the table, and all queries of it wait behind it.
+        // Without CONCURRENTLY, the statement waits for a lock on the table, and all queries of the table
+        // queue up after it.
         false => index.sql.statement("DROP INDEX CONCURRENTLY", behind),
     }
 }
@@ -221,9 +222,11 @@ fn random_index(facts: &Facts<'_>, Index { last: index, files, evidence }: &Inde
     const FEWER: &str =
         "checkpoints farther apart (max_wal_size, checkpoint_timeout) write fewer images of it";
     let owner = Owner::Relation(index.file, Fork::MAIN);
-    // What an index is for is known by names only. Other columns than keys have the values that they have.
+    // Only names show the purpose of an index. Values of columns that are not keys cannot be chosen.
     let (remedy, saves) = match facts.labels.is_required_index(owner) {
-        Some(true) => (format!("{ASCENDING}; where the values are given, {FEWER}"), (0.9, 1.0)),
+        Some(true) => {
+            (format!("{ASCENDING}; if the application cannot choose the values, {FEWER}"), (0.9, 1.0))
+        }
         Some(false) => {
             (drop_statement(facts, index, &format!(", if few queries need it; {FEWER}")), (0.0, 1.0))
         }

@@ -1,4 +1,4 @@
-//! Which bytes a finding is about, so that no byte counts twice in a list.
+//! Accounts for the bytes of findings, so that no byte counts twice in a list.
 
 use super::FindingKind;
 use crate::explanation::Explanation;
@@ -9,7 +9,7 @@ use crate::tally::Tally;
 pub(super) struct Claim {
     /// Index of a cell, bytes without full-page images, bytes of images.
     cells: Vec<(usize, u64, u64)>,
-    /// Bytes of which the cells are not known, such as those of transactions.
+    /// Bytes whose cells are unknown, such as those of transactions.
     spread: u64,
 }
 
@@ -38,7 +38,7 @@ impl Claim {
         self.spread += other.spread;
     }
 
-    /// Adds bytes of which the cells are not known.
+    /// Adds bytes whose cells are unknown.
     pub fn add_spread(&mut self, bytes: u64) {
         self.spread += bytes;
     }
@@ -87,7 +87,7 @@ impl Ledger {
         left.min(self.total)
     }
 
-    /// Takes what is left of a claim.
+    /// Removes the bytes of a claim, as far as they remain.
     pub fn take(&mut self, claim: &Claim) {
         self.total -= self.left(claim);
         for (cell, plain, images) in &claim.cells {

@@ -10,7 +10,7 @@ use super::Candidate;
 use super::facts::{Facts, Table, is_delete, is_heap_vacuum, is_index_vacuum, is_update};
 use super::ledger::Claim;
 
-/// What a table that is written once, and then vacuumed, should have been loaded with.
+/// Remedy for a table that is written once and then vacuumed.
 const LOAD_FROZEN: &str =
     "COPY ... WITH (FREEZE) into a table that the same transaction creates or truncates";
 

@@ -1,9 +1,10 @@
-//! Findings: what writes notable shares of the WAL, and what to do about it.
+//! Findings: causes of notable shares of the WAL, with remedies.
 //!
 //! [`RULES`] has a row per rule, with its threshold; `docs/findings.md` has the evidence, threshold and
-//! remedy of each for users. There are two lists. *Causes* are what in the work writes WAL: an object, a
-//! pattern of statements. *Settings* are what the configuration adds. Within each list no byte counts twice:
-//! a rule claims bytes of cells in a ledger, the finding that would save most first, and gets what is left.
+//! remedy of each for users. There are two lists. *Causes* are parts of the workload that write WAL: an
+//! object, a pattern of statements. *Settings* are parts of the configuration that add WAL. Within each list
+//! no byte counts twice: rules claim bytes of cells in a ledger, the finding that would save most first, and
+//! each gets only bytes that no other finding has.
 
 mod catalogs;
 mod facts;
@@ -31,9 +32,9 @@ use crate::labels::Labels;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FindingKind {
-    /// What in the work writes it.
+    /// A part of the workload.
     Cause,
-    /// What the configuration adds.
+    /// A part of the configuration.
     Setting,
 }
 
@@ -44,7 +45,7 @@ pub struct Finding {
     pub kind: FindingKind,
     /// Name of its rule.
     pub rule: &'static str,
-    /// Bytes of WAL that it is about, none of which another finding of its list is about.
+    /// Bytes of WAL that it explains. No other finding of its list explains the same bytes.
     pub bytes: u64,
     /// Their share of the WAL, from 0 to 1.
     pub share: f64,
@@ -79,12 +80,12 @@ pub struct Rule {
     pub kind: FindingKind,
     /// The minimum share of the WAL, from 0 to 1.
     pub threshold: f64,
-    /// What it finds, in words.
+    /// The subject of its findings, in words.
     pub description: &'static str,
     find: fn(&Facts<'_>) -> Vec<Candidate>,
 }
 
-/// What a rule has found, before it is known which bytes are left for it.
+/// A finding of a rule before the ledger has settled its bytes.
 struct Candidate {
     text: String,
     points_at: String,
@@ -205,10 +206,10 @@ pub const RULES: &[Rule] = &[
     Rule { name: "switch-padding", kind: Setting, threshold: 0.20, find: settings::switch_padding,
            description: "padding after segment switches" },
     Rule { name: "no-full-page-writes", kind: Setting, threshold: 0.0, find: settings::no_full_page_writes,
-           description: "full_page_writes is off (whatever the share)" },
+           description: "full_page_writes is off (at any share)" },
 ];
 
-/// The rule that is left for what no other cause explains.
+/// The rule for WAL that no other cause explains.
 const FALLBACK: &str = "large-transaction";
 
 /// The rule that names the table with most bytes that no other cause has.
@@ -228,7 +229,7 @@ pub(crate) fn find(
             .filter(|rule| rule.kind == kind)
             .flat_map(|rule| (rule.find)(&facts).into_iter().map(move |candidate| (rule, candidate)))
             .collect();
-        // The fallback comes last, the others by what they save, as far as that is known.
+        // The fallback comes last, after the table; the others are sorted by saving, then by bytes.
         candidates.sort_by_key(|(rule, candidate)| {
             let saves = candidate.saves.map_or(0, |(saves, _)| saves);
             let order = usize::from(rule.name == TABLE) + 2 * usize::from(rule.name == FALLBACK);
@@ -248,7 +249,7 @@ pub(crate) fn find(
     findings
 }
 
-/// A finding of what is left for a candidate, if that reaches the rule's threshold.
+/// Returns a finding with the bytes that remain for a candidate, if they reach the rule's threshold.
 fn settle(facts: &Facts<'_>, rule: &Rule, candidate: Candidate, ledger: &mut Ledger) -> Option<Finding> {
     let wanted = candidate.claim.bytes();
     let left = ledger.left(&candidate.claim);
@@ -277,8 +278,8 @@ fn settle(facts: &Facts<'_>, rule: &Rule, candidate: Candidate, ledger: &mut Led
     })
 }
 
-/// Sorts findings: causes before settings, each list by what the remedy saves, as far as that is known, else
-/// by bytes.
+/// Sorts findings: causes before settings, each list by the saving of the remedy, or by bytes if the saving
+/// is unknown.
 ///
 /// Frequent checkpoints come before the lack of compression of the images that they cause. The table with
 /// most bytes comes last, unless all other causes are small.

@@ -88,7 +88,7 @@ fn emptied(facts: &Facts<'_>, table: &Table) -> Option<Candidate> {
     })
 }
 
-/// Tables of which nothing is known but the numbers of their files, as they were dropped.
+/// Dropped tables, known only by the numbers of their files.
 fn dropped(facts: &Facts<'_>) -> Option<Candidate> {
     let files = || facts.user_tables().filter(|table| table.part == Part::Relation);
     let filled: Vec<&Table> = files().filter(|table| fills(facts, table) > 0).collect();
@@ -412,7 +412,7 @@ impl Build {
         };
         let candidate = Candidate {
             text: format!(
-                "index {name}{of_table} was {done}: images of all of its pages, {bytes}, take {share} of the WAL, whatever the checkpoints"
+                "index {name}{of_table} was {done}: images of all of its pages, {bytes}, take {share} of the WAL, regardless of checkpoints"
             ),
             points_at: name.to_owned(),
             remedy,
@@ -486,8 +486,8 @@ fn is_index_by_its_images(facts: &Facts<'_>, relation: &Relation) -> bool {
     relation.part == Part::Relation && facts.main_fork(relation).all(has_image)
 }
 
-/// How many times as many bytes a file's rows may take as the images of all of its pages: more rows than that
-/// were not added since it was rewritten.
+/// Maximum ratio of inserted bytes to image bytes of a file that counts as filled by images. The inserts were
+/// made after the rewrite.
 const MAX_ROWS_TO_IMAGES: u64 = 10;
 
 /// How a table was written whole.
@@ -538,9 +538,9 @@ fn is_written_by_images(facts: &Facts<'_>, relation: &Relation) -> bool {
     images > 0 && rows <= MAX_ROWS_TO_IMAGES * images
 }
 
-/// What a rewrite wrote: images of the pages of the new files, with their records, and rows that are inserted
-/// one by one. What was written to the new files later is left out; of rows, as far as there are more of them
-/// than the transaction wrote.
+/// Claims the bytes of a rewrite: images of the pages of the new files, with their records, and rows that are
+/// inserted one by one. Excludes later writes to the new files, and inserted rows beyond the number that the
+/// transaction wrote.
 fn written_whole(facts: &Facts<'_>, table: &Table) -> Claim {
     let mut claim = Claim::default();
     let created = || table.relations.iter().filter(|one| one.was_created);

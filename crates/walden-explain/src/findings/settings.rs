@@ -99,23 +99,23 @@ pub(super) fn checkpoint_images(facts: &Facts<'_>) -> Vec<Candidate> {
     }
     // Without these checkpoints, pages that change in each cycle have one image instead of one per cycle.
     let most = requested as f64 / (checkpoints().count() + 1) as f64;
-    // Without settings, what has none of the other causes' regularities counts as requested: so do the first
-    // few of any cause.
+    // Without settings, a checkpoint without the regularities of the other causes counts as requested. The
+    // first few checkpoints of any cause do, too.
     if facts.checkpoint_settings().is_none() && volume + time == 0 {
         return vec![Candidate {
             text: text(requested, "of causes that so few checkpoints do not show"),
             points_at: "max_wal_size".into(),
             remedy: format!(
-                "--names gives the server's settings, which tell why; whatever it is, fewer checkpoints mean fewer images; {PRICE}"
+                "--names adds the server's settings, which show the cause; in any case, fewer checkpoints mean fewer images; {PRICE}"
             ),
             ..Candidate::new(claim, (0.0, most))
         }];
     }
     let backups = facts.explanation.backups;
     let why = match backups {
-        0 => "on request: CHECKPOINT, CREATE DATABASE, the begin of a base backup".to_owned(),
+        0 => "on request: CHECKPOINT, CREATE DATABASE, the start of a base backup".to_owned(),
         backups => format!(
-            "on request: CHECKPOINT, CREATE DATABASE, the begin of a base backup ({backups} ended in this log)"
+            "on request: CHECKPOINT, CREATE DATABASE, the start of a base backup ({backups} ended in this log)"
         ),
     };
     vec![Candidate {
@@ -138,7 +138,7 @@ fn larger_max_wal_size(facts: &Facts<'_>) -> String {
         .filter_map(|checkpoint| checkpoint.distance)
         .collect();
     let mean = distances.iter().sum::<u64>() / distances.len().max(1) as u64;
-    // A checkpoint for volume begins at about half of the setting, with the usual completion target.
+    // A checkpoint for volume starts at about half of the setting, with the usual completion target.
     let bytes = (known.unwrap_or(mean * 19 / 10) * FARTHER).max(FARTHER * MEGABYTE);
     let megabytes = bytes.div_ceil(MEGABYTE);
     if megabytes >= 4096 { format!("{}GB", megabytes.div_ceil(1024)) } else { format!("{megabytes}MB") }
@@ -190,8 +190,8 @@ pub(super) fn logical_level(facts: &Facts<'_>) -> Vec<Candidate> {
     }]
 }
 
-/// Images of parts of the log that have no compressed one: beside those, with the setting on, the others are
-/// images that compression did not make smaller.
+/// Claims images of those parts of the WAL that have no compressed image. In a part with compressed images
+/// the setting was on, and the other images are those that compression did not make smaller.
 pub(super) fn uncompressed_images(facts: &Facts<'_>) -> Vec<Candidate> {
     let (images, all) = (facts.explanation.uncompressed, facts.explanation.images.compressible());
     let (count, bytes) = (images.count, images.bytes);
@@ -289,7 +289,7 @@ pub(super) fn manual_switches(facts: &Facts<'_>) -> Vec<Candidate> {
             facts.percent(claim.bytes())
         ),
         points_at: "pg_switch_wal(), base backups".into(),
-        remedy: "switch segments only where a file is needed at once; archive_timeout or streaming bound what a crash can lose".into(),
+        remedy: "switch segments only where a file is needed at once; archive_timeout or streaming limits the loss in a crash".into(),
         ..Candidate::new(claim, (0.9, 1.0))
     }]
 }

@@ -121,7 +121,7 @@ pub(super) fn main_table(facts: &Facts<'_>) -> Vec<Candidate> {
     let named = parts.iter().take(NAMED_PARTS);
     let named: Vec<String> =
         named.map(|(part, (bytes, records))| part.describe(*records, &facts.percent(*bytes))).collect();
-    // One that writes so much of the WAL has written most of the table.
+    // A transaction that writes at least half of the WAL has written most of the table.
     let largest = facts.explanation.transactions.first().filter(|one| facts.share(one.bytes) >= 0.5);
     let by = largest.map_or_else(String::new, |one| {
         format!("; transaction {} writes {} of the WAL", one.xid, facts.percent(one.bytes))

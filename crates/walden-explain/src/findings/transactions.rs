@@ -43,7 +43,7 @@ pub(super) fn tiny(facts: &Facts<'_>) -> Vec<Candidate> {
 }
 
 /// Subtransactions cost little by themselves: an entry in the commit record, and an `ASSIGNMENT` record per
-/// 64 of them; rolled back, a record of their own and what they wrote.
+/// 64 of them; if rolled back, an abort record and the records they wrote.
 pub(super) fn savepoints(facts: &Facts<'_>) -> Vec<Candidate> {
     /// Bytes of a subtransaction's entry in the commit record.
     const ENTRY: u64 = 4;
@@ -64,7 +64,7 @@ pub(super) fn savepoints(facts: &Facts<'_>) -> Vec<Candidate> {
             facts.percent(claim.bytes())
         ),
         points_at: "SAVEPOINT, EXCEPTION blocks of PL/pgSQL".into(),
-        remedy: "a savepoint per batch and not per row; test for what would fail before it is written (ON CONFLICT DO NOTHING)".into(),
+        remedy: "a savepoint per batch instead of one per row; avoid errors before the write (ON CONFLICT DO NOTHING)".into(),
         ..Candidate::new(claim, (0.9, 1.0))
     }]
 }
@@ -118,15 +118,15 @@ pub(super) fn rolled_back(facts: &Facts<'_>) -> Vec<Candidate> {
         ),
         points_at: "errors and retries of the application, EXCEPTION blocks".into(),
         remedy: "find out in the server's log why they fail, and check that before the first write; errors that an EXCEPTION block \
-                 catches are not in it: test for what would fail, such as by ON CONFLICT DO NOTHING"
+                 catches are not in it: avoid them, such as by ON CONFLICT DO NOTHING"
             .into(),
         ..Candidate::new(claim, (0.9, 1.0))
     });
     found
 }
 
-/// Transactions that have no end in the log although it shows later that they no longer ran. Where parts of
-/// the log are missing, their ends may be there.
+/// Transactions without an end in the WAL although later WAL shows that they no longer ran. If parts of the
+/// WAL are missing, these parts may contain the ends.
 fn cut_off(facts: &Facts<'_>) -> Option<Candidate> {
     let sums = facts.explanation.transaction_sums;
     let has_gap = facts.explanation.ranges.windows(2).any(|pair| pair[1].start > pair[0].end);
@@ -151,7 +151,7 @@ fn cut_off(facts: &Facts<'_>) -> Option<Candidate> {
     })
 }
 
-/// What `pg_logical_emit_message` writes.
+/// Messages of `pg_logical_emit_message`.
 pub(super) fn messages(facts: &Facts<'_>) -> Vec<Candidate> {
     let cells = facts.cells_without_relation(|manager, _| manager == rmid::LOGICALMSG);
     let count = facts.records(cells.iter().copied());
@@ -188,7 +188,7 @@ pub(super) fn large(facts: &Facts<'_>) -> Vec<Candidate> {
             largest.records
         ),
         points_at: format!("transaction {}", largest.xid),
-        remedy: "--by xid,relation,record shows what it wrote".into(),
+        remedy: "--by xid,relation,record shows its records".into(),
         saves: None,
         ..Candidate::new(claim, (0.0, 1.0))
     }]

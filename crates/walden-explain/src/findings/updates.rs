@@ -46,12 +46,12 @@ struct IndexShare {
     images: f64,
 }
 
-/// The share of updates in what a B-tree index wrote, splits included, which insert the entry for which there
-/// was no space.
+/// Returns the share of updates in the WAL of a B-tree index. This includes splits, which insert the entry
+/// for which there was no space.
 ///
-/// It is that of its own entries: rows inserted before the index was built have none in the WAL, so that the
-/// table's inserts say nothing of the index's. `walden-whatif` shares out the records of indexes by the same
-/// rule (`objects.rs`).
+/// The share is that among the index's own entries. The inserts of the table do not show it: rows inserted
+/// before the index was built have no entries in the WAL. `walden-whatif` divides the records of indexes by
+/// the same rule (`objects.rs`).
 fn share_of_updates(evidence: &Evidence) -> IndexShare {
     let Evidence { leaf_inserts, update_entries, leaf_images, update_images, .. } = *evidence;
     let plain = update_entries as f64 / leaf_inserts.max(1) as f64;
@@ -183,8 +183,8 @@ pub(super) fn unchanged(facts: &Facts<'_>) -> Vec<Candidate> {
     found
 }
 
-/// Of a hundred updates so many must be of rows that were just updated, to say that few rows are updated all
-/// the time.
+/// Minimum percentage of updates that must change a row that was just updated, for the finding that a few
+/// rows are updated all the time.
 const HOT_ROWS: u64 = 95;
 const MIN_HOT_ROW_UPDATES: u64 = 2000;
 
@@ -241,8 +241,8 @@ pub(super) fn bulk(facts: &Facts<'_>) -> Vec<Candidate> {
         .collect()
 }
 
-/// Partitioned tables of which one transaction updated most rows that were updated, with the partitions. None
-/// of these has as many.
+/// Returns partitioned tables where one transaction made most of the updates, with the partitions. No
+/// partition is a bulk update by itself.
 fn bulk_of_partitions<'a>(facts: &Facts<'_>, updates: Vec<Updates<'a>>) -> Vec<(String, Vec<Updates<'a>>)> {
     let mut roots: BTreeMap<String, Vec<Updates<'a>>> = BTreeMap::new();
     for one in updates {
@@ -303,7 +303,7 @@ fn bulk_update(facts: &Facts<'_>, name: &str, parts: &[Updates<'_>]) -> Candidat
     }
 }
 
-/// What can be done instead of dropping an index of a column that changes.
+/// Alternative to dropping an index of a column that changes.
 const WITHOUT_COLUMN: &str =
     "leave the changing column out of it; then these updates are HOT and write to no index";
 

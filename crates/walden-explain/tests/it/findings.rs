@@ -86,7 +86,7 @@ fn an_index_is_unused_only_if_nothing_needs_it() {
     };
     let finding = found(Some(0), Some(false)).unwrap();
     assert_eq!(finding.points_at, "orders_note");
-    assert!(finding.text.contains("since the statistics began"), "{finding:?}");
+    assert!(finding.text.contains("since the statistics started"), "{finding:?}");
     let mut with_reset = names(Some(0), Some(false));
     let statistics_reset = Some("2026-11-29 10:00:00".to_owned());
     let database = Database { name: "shop".to_owned(), tablespace: 1663, encoding: None, statistics_reset };
@@ -102,7 +102,7 @@ fn an_index_is_unused_only_if_nothing_needs_it() {
     assert_eq!((finding.bytes, finding.saves_bytes), (index, Some(index)));
     assert_eq!(found(Some(1), Some(false)), None);
     assert_eq!(found(Some(0), Some(true)), None);
-    assert_eq!(found(Some(0), None), None, "names of an earlier form do not say what an index is for");
+    assert_eq!(found(Some(0), None), None, "names of an earlier format lack the purpose of an index");
     assert_eq!(found(None, Some(false)), None);
 }
 
@@ -507,7 +507,7 @@ fn a_part_of_a_partitioned_index_is_dropped_with_the_whole() {
         let single = remedy(&names(Some(9), Some(false)));
         assert!(single.starts_with(&format!("DROP INDEX CONCURRENTLY orders_note{why}")), "{single}");
         let whole = remedy(&names_of_part(true, Some(false)));
-        let expected = format!("DROP INDEX orders_id_idx, of which orders_0_id_idx is a part{why}");
+        let expected = format!("DROP INDEX orders_id_idx, the partitioned index of orders_0_id_idx{why}");
         assert!(whole.starts_with(&expected), "{whole}");
         let part = remedy(&names_of_part(false, Some(false)));
         assert!(part.starts_with("drop the index of the partitioned table that orders_0_id_idx"), "{part}");
@@ -1290,7 +1290,7 @@ fn catalogs_of_a_new_cluster_are_from_initdb() {
     let explanation = explain_golden("15.18-first", &request(Vec::new())).remove(0);
     let found = found_in_catalogs(&explanation);
     assert_eq!(found.iter().map(|one| one.points_at.as_str()).collect::<Vec<_>>(), ["initdb"]);
-    assert!(found[0].text.contains("the log begins with initdb"), "{found:?}");
+    assert!(found[0].text.contains("the WAL starts with initdb"), "{found:?}");
     assert_eq!(found[0].saves_bytes, None);
 }
 
