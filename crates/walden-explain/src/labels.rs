@@ -310,7 +310,7 @@ impl<'a> Labels<'a> {
         };
         match database.and_then(|database| database.statistics_reset.as_deref()) {
             Some(time) => format!("since the statistics were reset at {time} UTC"),
-            None => "since the statistics began (with the database, or after the last crash)".to_owned(),
+            None => "since the statistics started (with the database, or after the last crash)".to_owned(),
         }
     }
 

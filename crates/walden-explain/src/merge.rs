@@ -135,7 +135,7 @@ impl<'a> Merge<'a> {
         }
     }
 
-    /// Begins a range, which starts at its first segment or at the first record at or after `from`.
+    /// Opens a range, which starts at its first segment or at the first record at or after `from`.
     pub(crate) fn begin_range(&mut self, run: &Run, from: Option<Lsn>, to: Option<Lsn>) {
         self.has_range_started = false;
         self.has_record = false;
@@ -234,7 +234,7 @@ impl<'a> Merge<'a> {
         range.tail = Some(tail);
     }
 
-    /// Begins a range to which parts are added as they are written.
+    /// Opens a range to which parts are added as they are written.
     pub(crate) fn begin_live(&mut self, timeline: Timeline, start: Lsn, segment: SegmentName) {
         // Drop ranges that stayed empty.
         self.ranges.retain(|range| range.bytes > 0);

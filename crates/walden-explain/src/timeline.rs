@@ -59,7 +59,7 @@ impl<'a> Timeline<'a> {
         timeline
     }
 
-    /// Adds the redo pointers in `begun` that have no checkpoint record, with the time of the last
+    /// Adds those of the given redo pointers that have no checkpoint record, with the time of the last
     /// transaction end before them.
     fn add_unfinished(&mut self, mut begun: Vec<Lsn>) {
         begun.sort_unstable();

@@ -473,7 +473,7 @@ fn notes_of(compare: &Comparison<'_>, a: Side<'_>, b: Side<'_>, total: &Change) 
     }
     for (side, numbers) in [(a, compare.a), (b, compare.b)] {
         if numbers.bytes == 0 {
-            notes.push(format!("{} has no WAL: its range contains none of the WAL that was read", side.name));
+            notes.push(format!("{} has no WAL: the WAL that was read is outside its range", side.name));
         } else if numbers.whole_cycles == 0
             && side.document.settings.get("full_page_writes") != Some(&"off".into())
         {

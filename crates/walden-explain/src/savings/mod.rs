@@ -381,7 +381,7 @@ mod tests {
         let saves = |at: usize, findings: &[Finding]| findings[at].saves_bytes;
         write_savings(&mut findings, &savings, 100);
         assert_eq!((saves(0, &findings), saves(1, &findings)), (Some(20), Some(70)));
-        assert_eq!(findings[0].remedy, "; what it saves is in addition to b=x");
+        assert_eq!(findings[0].remedy, "; the saving is in addition to that of b=x");
         assert_eq!(findings[1].remedy, "");
     }
 }

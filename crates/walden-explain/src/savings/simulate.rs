@@ -219,8 +219,8 @@ impl Walk<'_> {
         self.saved
     }
 
-    /// Returns the bytes that a cycle saves in two cases: its redo pointer is kept, or the simulated cycle
-    /// that started with cycle `begin` continues.
+    /// Returns the bytes that a cycle saves in two cases: its redo pointer is kept, or the current simulated
+    /// cycle continues. The argument after the cycle is the first cycle of the simulated one.
     fn touch(&mut self, cycle: usize, begin: u32) -> (f64, f64) {
         let (mut if_kept, mut if_not) = (0.0, 0.0);
         let number = cycle as u32 + 1;

@@ -86,7 +86,7 @@ pub struct AutomaticVacuums {
     pub count: u64,
     /// Records that they wrote; 0 if the server's log does not contain the number (before 13).
     pub wal_records: u64,
-    /// Bytes of WAL that they wrote, likewise.
+    /// Bytes of WAL that they wrote; 0 if the server's log does not contain the number (before 13).
     pub wal_bytes: u64,
 }
 
