@@ -21,17 +21,17 @@ use crate::{Filter, Gap, RowsError};
 pub struct Chosen {
     /// Its segments.
     pub run: Run,
-    /// What the caller should know of: that the range has other parts, which are no part of this log.
+    /// A warning that the range has other parts, which do not belong to this WAL.
     pub note: Option<&'static str>,
-    /// Segments of this log that are in the range and are not read, as others are missing between.
+    /// Segments of this WAL that are in the range and are not read, because segments before them are missing.
     pub gap: Option<Gap>,
 }
 
-/// Chooses the part that goes on from a base backup; without one the last part that the range of `filter`
-/// has.
+/// Chooses the part that continues a base backup; without a base backup, the last part in the range of
+/// `filter`.
 ///
 /// # Errors
-/// There is no such part, or the base backup is none.
+/// There is no such part, or the folder is not a base backup.
 pub fn choose(runs: Vec<Run>, base: Option<&Path>, filter: &Filter) -> Result<Chosen, RowsError> {
     let base = base.map(DataDir::open_at_rest).transpose()?;
     let mut lineages = lineages(runs);
@@ -85,7 +85,7 @@ pub fn databases_of(xid: u32, run: &Run, threads: usize, done: impl FnMut(u64)) 
     databases.found.into_iter().collect()
 }
 
-/// Looks for the databases that a transaction changed.
+/// Collects the databases that a transaction changed.
 struct Databases {
     xid: u32,
     /// The transaction and its subtransactions.
@@ -133,7 +133,8 @@ impl Visitor for Databases {
     }
 }
 
-/// What the range has before the part that is read. An earlier part on a later timeline is of another log.
+/// Returns the unread part of the range before the part that is read. An earlier part on a later timeline
+/// belongs to another log.
 fn gap_before(run: &Run, others: &[Lineage], filter: &Filter) -> Option<Gap> {
     let start = run.start();
     if filter.from.is_some_and(|from| from >= start) {
@@ -149,26 +150,26 @@ fn gap_before(run: &Run, others: &[Lineage], filter: &Filter) -> Option<Gap> {
     };
     let unread = || earlier().flat_map(|other| &other.segments).filter(is_asked);
     let ends = unread().min_by_key(|segment| segment.start).zip(unread().max_by_key(|segment| segment.start));
-    // The range may begin with the missing ones.
+    // The range may start with the missing segments.
     let (from, unread) = match ends {
         Some((first, last)) => {
             let names = segments(first.name, last.name);
             let verb = if first.name == last.name { "is" } else { "are" };
-            (first.start.max(filter.from.unwrap_or_default()), format!("{names} before {verb} not read; "))
+            (first.start.max(filter.from.unwrap_or_default()), format!("{names} before it {verb} not read; "))
         }
         None => (filter.from.unwrap_or(last.end()), String::new()),
     };
     Some(Gap {
         from,
         why: format!(
-            "{}: {unread}give the missing ones too, or begin behind them (--from {start})",
+            "{}: {unread}pass the missing segments too, or start after them (--from {start})",
             missing(last, run)
         ),
     })
 }
 
-/// What the range has behind the part that is read. A later part on an earlier timeline is of a log that this
-/// one has left.
+/// Returns the unread part of the range after the part that is read. A later part on an earlier timeline
+/// belongs to a log that this one has left.
 fn gap_behind(run: &Run, others: &[Lineage], filter: &Filter) -> Option<Gap> {
     let end = run.end();
     if filter.to.is_some_and(|to| to <= end) {
@@ -182,7 +183,7 @@ fn gap_behind(run: &Run, others: &[Lineage], filter: &Filter) -> Option<Gap> {
     Some(Gap {
         from: end,
         why: format!(
-            "{}: {} behind are not read; give the missing ones too, or end before them (--to {end})",
+            "{}: {} after it are not read; pass the missing segments too, or end before them (--to {end})",
             missing(run, first),
             segments(first_of(first)?, last_of(last)?),
         ),
@@ -193,17 +194,17 @@ fn is_same_log(one: &Run, other: &Run) -> bool {
     (one.system_id, one.version, one.segment_size) == (other.system_id, other.version, other.segment_size)
 }
 
-/// What is between two parts of a log, for people.
+/// Describes the gap between two parts of a log.
 fn missing(left: &Run, right: &Run) -> String {
     let size = left.segment_size;
     let first = size.segment_of(left.end());
     let Some(last) = size.segment_of(right.start()).checked_sub(1).filter(|last| *last >= first) else {
-        return format!("the log does not go on from timeline {} to {}", left.timeline, right.timeline);
+        return format!("the WAL does not continue from timeline {} to {}", left.timeline, right.timeline);
     };
-    // With a change of timeline between, the last one that is missing is on the later one.
+    // If the timeline changes in the gap, the last missing segment is on the later timeline.
     let later = first_of(right).map_or(right.timeline, |name| name.timeline);
     let names = segments(SegmentName::new(left.timeline, first, size), SegmentName::new(later, last, size));
-    format!("the log has a gap, {names}")
+    format!("the WAL has a gap, {names}")
 }
 
 fn first_of(run: &Run) -> Option<SegmentName> {
@@ -281,14 +282,14 @@ mod tests {
         let missing = "a gap, the segments 000000010000000000000007 to 000000010000000000000008: ";
         assert!(gap.why.contains(missing), "{}", gap.why);
         let unread =
-            ": the segments 000000010000000000000002 to 000000010000000000000006 before are not read; ";
+            ": the segments 000000010000000000000002 to 000000010000000000000006 before it are not read; ";
         assert!(gap.why.contains(unread), "{}", gap.why);
-        // What is before the range is not among them.
+        // Segments before the range are not among the unread ones.
         let why =
             |from| choose(runs(), None, &range(Some(from), None)).expect("a part").gap.expect("a gap").why;
-        let unread = ": the segment 000000010000000000000006 before is not read; give";
+        let unread = ": the segment 000000010000000000000006 before it is not read; pass";
         assert!(why(6).contains(unread), "{}", why(6));
-        assert!(why(8).contains("000000010000000000000008: give the missing ones"), "{}", why(8));
+        assert!(why(8).contains("000000010000000000000008: pass the missing segments"), "{}", why(8));
     }
 
     #[test]

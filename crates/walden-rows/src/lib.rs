@@ -174,7 +174,7 @@ pub enum RowsError {
     /// A page could not be kept or read.
     #[error("{0}")]
     Store(String),
-    /// A TOAST table of the base backup cannot be read, or what is known of one cannot be kept.
+    /// A TOAST table of the base backup cannot be read, or its values cannot be stored.
     #[error("cannot read values of a TOAST table")]
     Toast(#[source] io::Error),
 }
@@ -687,7 +687,7 @@ fn computed_anew(tables: &FxHashSet<u32>, findings: &Findings, filter: &Filter) 
     for computed in retyping::computed_anew(tables, findings).values() {
         for computed in computed.iter().filter(is_asked) {
             let note = format!(
-                "ALTER TABLE at {} by transaction {} has most likely computed the column {} of {} anew for all rows (USING), which \
+                "ALTER TABLE at {} by transaction {} has most likely recomputed the column {} of {} for all rows (USING), which \
                  no change shows",
                 computed.lsn,
                 computed.xid,

@@ -1,14 +1,14 @@
-//! Changes as SQL: what reverts them, and what makes them again.
+//! Changes as SQL: statements that revert them, and statements that repeat them.
 //!
-//! A row is found by the table's primary key, if there is one, and has to have the values that the log has in
-//! the columns that are changed, so that a statement fails where somebody has changed them since. Without a
-//! key it is found by all its columns, and of several equal rows one is taken. Statements are for the table
-//! alone (`ONLY`): tables that inherit from it have rows of their own, perhaps with the same key or at the
-//! same place. A statement is made with the table that the caller gives: the change's, by the names that it
-//! has where the statement is run ([`NamesAtEnd`](crate::NamesAtEnd)), with the columns marked as dropped
-//! that it no longer has there. Statements need the settings of [`SETTINGS`], under which literals mean what
-//! they say. They are run in blocks of PL/pgSQL ([`Batch`]), which can check that each meets one row without
-//! anything in the database.
+//! A statement finds a row by the table's primary key, if there is one. The columns that it changes must have
+//! the values that the WAL has, so that the statement fails if another transaction has changed them since.
+//! Without a key, a statement finds the row by all its columns, and changes one of several equal rows.
+//! Statements are for the table alone (`ONLY`): tables that inherit from it have rows of their own, perhaps
+//! with the same key or at the same TID. The caller passes the table of the change, with the names that it
+//! has where the statement is run ([`NamesAtEnd`](crate::NamesAtEnd)). Columns that it no longer has there
+//! are marked as dropped. Statements need the settings of [`SETTINGS`], under which literals are read as they
+//! were printed. They are run in blocks of PL/pgSQL ([`Batch`]), which check that each statement changes one
+//! row and need no objects in the database.
 
 mod large_objects;
 
@@ -41,7 +41,7 @@ SET CONSTRAINTS ALL DEFERRED;
 /// Statements of a block. PostgreSQL keeps the plan of each until the block's end: with hundreds, a statement
 /// takes longer.
 const MAX_BATCH_STATEMENTS: usize = 20;
-/// Bytes of lines after which a block ends, whatever it has.
+/// Bytes of lines after which a block ends, at any number of statements.
 const MAX_BATCH_BYTES: usize = 1 << 20;
 
 /// Why the value of a column is left out that the table no longer has.
@@ -52,7 +52,7 @@ const DROPPED: &str = "the column was dropped since";
 pub struct Statement {
     /// The statement, with the check that it met one row, for a [`Batch`]; nothing if there is nothing to do.
     pub text: Option<String>,
-    /// What the statement leaves out, or why there is none.
+    /// The columns that the statement omits, with the reason, or the reason for a missing statement.
     pub left_out: Option<String>,
     /// Whether only some columns of an update, or columns that were dropped since, are left out. Otherwise,
     /// no statement of an older change of the row finds it as it has to be.
@@ -308,9 +308,9 @@ fn update(table: &Table, from: &Row, to: &Row) -> Result<Statement, String> {
     Ok(Statement { text, left_out, is_partial })
 }
 
-/// What is true for a row alone, or of several equal ones for one. Besides the key, `is_compared` says which
-/// columns must have the row's values, as far as they can be compared. Where a constraint is deferred,
-/// several rows may have the key for a while.
+/// Returns a condition that is true for the row alone, or for one of several equal rows. `is_compared`
+/// selects the columns that must have the row's values in addition to the key, as far as they can be
+/// compared. If a constraint is deferred, several rows may have the key for a while (`may_be_twice`).
 fn condition(
     table: &Table,
     row: &Row,
@@ -351,8 +351,8 @@ fn one_of(table: &Table, condition: &str) -> String {
     format!("ctid IN (SELECT ctid FROM ONLY {} WHERE {condition} LIMIT 1)", Qualified(table))
 }
 
-/// Whether a column's value says that the row is the log's. What is computed, or is known by a server's text
-/// alone, may differ.
+/// Whether a column's value identifies the row of the WAL. Values that are computed, or that are known only
+/// as a server's text, may differ.
 fn is_comparable(column: &TableColumn, cell: &Cell) -> bool {
     !column.column.is_generated && !matches!(cell, Cell::Unknown(_) | Cell::Value(Value::Printed(_)))
 }
@@ -470,7 +470,7 @@ fn column_literal(column: &TableColumn, cell: &Cell) -> Result<String, String> {
     let why = if column.is_retyped {
         "its type was changed since"
     } else if column.is_computed_anew {
-        "ALTER COLUMN ... TYPE has most likely computed its values anew since"
+        "ALTER COLUMN ... TYPE has most likely recomputed its values since"
     } else if column.has_other_attributes {
         "attributes of its composite type, or of one within it, were added or dropped since"
     } else if has_unknown(value) {

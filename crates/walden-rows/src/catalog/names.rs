@@ -12,7 +12,7 @@ use crate::types::Types;
 
 /// First number for namespaces, as names do not contain their OIDs.
 const FIRST_NAMESPACE: u32 = 0xF000_0000;
-/// First OID of rows that represent primary keys, likewise.
+/// First OID of rows that represent primary keys, as names do not contain their OIDs.
 pub(crate) const FIRST_MADE: u32 = 0xE000_0000;
 
 /// Builds a database's catalog from names.

@@ -34,7 +34,7 @@ pub(super) fn statement(
 struct Metadata {
     large_object: u32,
     owner: u32,
-    /// Nothing for those that a large object has from its beginning.
+    /// `None` for the default privileges.
     privileges: Option<Cell>,
 }
 

@@ -126,7 +126,7 @@ const WORK: &[&str] = &[
     "UPDATE items SET packed = repeat(md5(id::text), 100) WHERE id < 40",
     "UPDATE items SET packed = (SELECT string_agg(md5((items.id * j)::text) || repeat('compressible ', 10), '')
         FROM generate_series(1, 300) j) WHERE id BETWEEN 30 AND 60",
-    "UPDATE items SET note = 'beside it' WHERE id BETWEEN 25 AND 45",
+    "UPDATE items SET note = 'unrelated' WHERE id BETWEEN 25 AND 45",
     "DELETE FROM items WHERE id BETWEEN 36 AND 38",
     // HOT updates, several of them of one row.
     "UPDATE items SET note = 'hot ' || id WHERE id < 50",
@@ -1101,7 +1101,7 @@ fn statements_reach_what_they_are_for_alone() -> Outcome {
         "INSERT INTO unkeyed VALUES (1, 'other')",
         "INSERT INTO replaced VALUES (1)",
         "BEGIN; DROP TABLE replaced; CREATE TABLE replaced (v text); COMMIT",
-        "INSERT INTO replaced VALUES ('anew')",
+        "INSERT INTO replaced VALUES ('second')",
     ] {
         run(&mut client, statement);
     }
@@ -1159,7 +1159,7 @@ fn statements_reach_what_they_are_for_alone() -> Outcome {
     let (_, file) = named.split_once("in the file ").unwrap();
     let anew = lines(&log.rows(file.split_whitespace().next().unwrap(), JSON));
     assert_eq!(anew.len(), 1, "{anew:?}");
-    assert_eq!(anew[0]["after"]["v"], "anew");
+    assert_eq!(anew[0]["after"]["v"], "second");
     let unread = log.rows("comp", &["--undo"]);
     assert!(unread.code == 1 && unread.stdout.contains("-- NOT REVERTED"), "{unread:?}");
     let script = log.rows("in_progress", &["--undo"]).stdout;
@@ -1311,16 +1311,16 @@ fn statements_meet_one_row_or_fail() -> Outcome {
     // Later changes by others are not overwritten, and then nothing else is changed, either.
     let changes = lines(&log.rows("later", JSON));
     let xid = changes[0]["xid"].to_string();
-    run(&mut client, "UPDATE later SET w = 'beside it' WHERE id = 1");
+    run(&mut client, "UPDATE later SET w = 'by others' WHERE id = 1");
     let script = log.rows("later", &["--xid", &xid, "--undo"]).stdout;
     run(&mut client, &script);
-    assert_eq!(contents(&mut client, "later"), ["(1,a,\"beside it\")", "(2,b,y)"]);
+    assert_eq!(contents(&mut client, "later"), ["(1,a,\"by others\")", "(2,b,y)"]);
     run(&mut client, "UPDATE later SET v = 'wrong'; UPDATE later SET v = 'corrected' WHERE id = 2");
     let error = client.batch_execute(&script).expect_err("the row was changed");
     let message = error.as_db_error().unwrap().message();
     assert!(message.contains("the row is not as the log has it"), "{message}");
     run(&mut client, "ROLLBACK");
-    assert_eq!(contents(&mut client, "later"), ["(1,wrong,\"beside it\")", "(2,corrected,y)"]);
+    assert_eq!(contents(&mut client, "later"), ["(1,wrong,\"by others\")", "(2,corrected,y)"]);
     // A value whose meaning depends on the column's former type is not set.
     let script = log.rows("zoned", &["--undo"]);
     assert!(script.code == 1 && script.stdout.contains("-- NOT COMPLETE: 2 changes"), "{script:?}");
@@ -1862,7 +1862,7 @@ fn what_a_log_lacks_is_told() -> Outcome {
         let lines = lines(&found);
         assert_eq!(lines[1]["after"]["id"], id, "{of:?}");
         let why = lines[0]["why"].as_str().unwrap();
-        assert!(why.starts_with("the log has a gap, the segment 0000") && why.contains("not read"), "{why}");
+        assert!(why.starts_with("the WAL has a gap, the segment 0000") && why.contains("not read"), "{why}");
         assert!(found.stderr.contains(&format!("note: {why}")), "{}", found.stderr);
         for format in [&["--undo"][..], &["--format", "sql"]] {
             let script = rows(of, format);

@@ -35,7 +35,7 @@ const WORK: &[&str] = &[
     "UPDATE rewritten SET v = 12",
 ];
 
-const NOT_SET_BACK: &str = "ALTER COLUMN ... TYPE has most likely computed";
+const NOT_SET_BACK: &str = "ALTER COLUMN ... TYPE has most likely recomputed";
 
 fn run(client: &mut Client, script: &str) {
     client.batch_execute(script).unwrap_or_else(|error| panic!("{error:?}: {script}"));
@@ -84,7 +84,7 @@ fn computed_values_are_not_set_back(version: u32) -> Outcome {
     let undo = |table: &str| rows_of(&wal, ("--base", &base), table, &["--undo"]);
 
     let script = undo("computed");
-    let note = "has most likely computed the column v of computed anew for all rows";
+    let note = "has most likely recomputed the column v of computed for all rows";
     assert!(script.code == 1 && script.stderr.contains(note), "{script:?}");
     let lines = not_reverted(&script);
     assert_eq!(lines.len(), 3, "{lines:#?}");
@@ -97,7 +97,7 @@ fn computed_values_are_not_set_back(version: u32) -> Outcome {
     assert_eq!(contents(&cluster, "computed"), ["(1,20,a,x,1)", "(2,4,b,y,2)"], "{}", script.stdout);
 
     let script = undo("longer");
-    assert!(script.code == 1 && script.stderr.contains("the column l of longer anew"), "{script:?}");
+    assert!(script.code == 1 && script.stderr.contains("recomputed the column l of longer"), "{script:?}");
     assert_eq!(not_reverted(&script).len(), 4, "{script:?}");
 
     let script = undo("rewritten");

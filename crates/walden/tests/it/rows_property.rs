@@ -140,7 +140,7 @@ const REASONS: &[(&str, &[&str])] = &[
     ("TRUNCATE", &["a truncate removed"]),
     ("ADD COLUMN", &["ADD COLUMN", "others were added since"]),
     ("DROP COLUMN", &["DROP COLUMN", "the column was dropped since"]),
-    ("TYPE", &["a change of the type of column", "its type was changed since", "has most likely computed"]),
+    ("TYPE", &["a change of the type of column", "its type was changed since", "has most likely recomputed"]),
     ("ATTRIBUTE", &["a change of the type of column", "attributes of its composite type"]),
     ("UNLOGGED", &["while it was unlogged", "is unlogged at"]),
 ];
