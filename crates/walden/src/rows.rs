@@ -89,7 +89,7 @@ pub struct RowsArgs {
     #[arg(long, value_name = "DIR")]
     base: Option<PathBuf>,
 
-    /// Only what this transaction did, with its subtransactions
+    /// Only changes of this transaction and its subtransactions
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(3..))]
     xid: Option<u32>,
 
@@ -97,7 +97,7 @@ pub struct RowsArgs {
     #[arg(long, value_enum, value_delimiter = ',', value_name = "OPERATIONS")]
     op: Vec<OperationName>,
 
-    /// Also show what was rolled back, marked so
+    /// Also show changes that were rolled back, marked as such
     #[arg(long, conflicts_with = "undo")]
     aborted: bool,
 
@@ -289,7 +289,8 @@ fn bounds(args: &RowsArgs, inventory: &Inventory, threads: usize) -> Result<(Opt
     Ok(timeline.range(args.log.from, args.log.to)?)
 }
 
-/// The segment behind the log that is read, if it is there and cannot be read. An error says so as well.
+/// Returns a gap if the segment after the WAL that is read exists and cannot be read. An error reports the
+/// segment as well.
 fn unreadable_behind(run: &Run, unreadable: &[Unreadable], to: Option<Lsn>) -> Option<Gap> {
     let end = run.end();
     let is_next = |file: &Unreadable| {
@@ -304,7 +305,7 @@ fn unreadable_behind(run: &Run, unreadable: &[Unreadable], to: Option<Lsn>) -> O
     }
     Some(Gap {
         from: end,
-        why: format!("the segment behind cannot be read: the log is not read from {end} on"),
+        why: format!("the next segment cannot be read: the WAL is not read from {end} on"),
     })
 }
 
@@ -386,7 +387,7 @@ fn read(
     }
 }
 
-/// What was asked for, for the script's first line.
+/// Describes the selected tables and changes, for the script's first line.
 fn selection(args: &RowsArgs) -> String {
     let mut text = match args.relation.is_empty() {
         true => "all tables".to_owned(),
@@ -402,7 +403,7 @@ fn selection(args: &RowsArgs) -> String {
     text
 }
 
-/// Writes a script; gives back also whether it reverts all changes of the log that was read.
+/// Writes a script. Returns also whether it reverts all changes of the WAL that was read.
 fn undo(args: &RowsArgs, changes: RowChanges, progress: &mut Progress) -> Result<(Summary, bool)> {
     let mut script = Script::new(&changes)?;
     let summary = read(changes, progress, |entry| script.take(entry))?;

@@ -235,7 +235,8 @@ fn segment_name(file: &Unreadable) -> Option<SegmentName> {
     }
 }
 
-/// An archive beside the `pg_wal` of its server has hundreds of them: more than a few are one line.
+/// Prints notes on duplicate segments. An archive that is read together with the `pg_wal` of its server has
+/// hundreds of them, so more than a few are one line.
 fn tell_about_duplicates(duplicates: &[Duplicate]) {
     const MAX_LINES: usize = 3;
     let paths =
@@ -270,7 +271,7 @@ pub fn report_unreadable(inventory: &Inventory) -> bool {
     !inventory.unreadable.is_empty()
 }
 
-/// Prints what could not be read. Returns the exit status for it.
+/// Prints the unreadable files and the damage. Returns the exit status.
 pub fn ended(inventory: &Inventory, damage: Option<&Damage>) -> ExitCode {
     let mut code = ExitCode::SUCCESS;
     if report_unreadable(inventory) {

@@ -207,7 +207,7 @@ mod tests {
         second.write_all(b"held").unwrap();
         assert_eq!(first.write_all(b"no room").unwrap_err().kind(), io::ErrorKind::StorageFull);
         assert_eq!(second.write_all(b"more").unwrap_err().kind(), io::ErrorKind::StorageFull);
-        assert_eq!(second.finish().unwrap_err().kind(), io::ErrorKind::StorageFull, "nobody waits any more");
+        assert_eq!(second.finish().unwrap_err().kind(), io::ErrorKind::StorageFull, "no turn waits any more");
         assert!(turns.take(2).is_err());
     }
 }

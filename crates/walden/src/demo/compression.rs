@@ -16,7 +16,7 @@ use walden_report::units;
 
 use crate::compress;
 
-/// The level of `xz`. Its default level takes four times as long for a few percent, too long for a demo.
+/// The level of `xz`. Its default level takes four times the time for a few percent, too long for a demo.
 const XZ_LEVEL: u32 = 2;
 
 /// The size of the segments in one form.

@@ -1,8 +1,8 @@
-//! Statements of a script that cannot be run, as one that would be run before them is left out.
+//! Finds the statements of a script that would fail because an earlier statement is omitted.
 //!
-//! A statement reverts a change of a row as the change left it. If what reverts a later change of the row is
-//! left out, the row is not so when the script comes to it, and the statement would fail, with the script as
-//! a whole. So it is left out as well. Likewise of rows that a truncate has removed.
+//! A statement reverts a change of a row, and expects the row as the change left it. If the statement for a
+//! later change of the row is omitted, the row differs at this point, and the statement would fail, and with
+//! it the whole script. So it is omitted, too. The same applies to rows that a truncate has removed.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -14,7 +14,7 @@ const TRUNCATED: &str = "a truncate removed the row since";
 const NOT_AS_IT_WAS: &str = "a later change of the row is not reverted";
 const OCCUPIED: &str = "a row that has its key is left in the table, as a later change is not reverted";
 
-/// What a step of a script is about.
+/// The kind of change that a step of a script reverts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Kind {
     /// A row that was inserted: it is deleted.
@@ -29,7 +29,7 @@ pub(super) enum Kind {
 
 const KINDS: [Kind; 5] = [Kind::Insert, Kind::Update, Kind::Delete, Kind::Truncate, Kind::Other];
 
-/// A row by hashes; 0 for what is not known.
+/// A row by hashes; 0 for an unknown key or place.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct RowId {
     /// Of its table and its primary key, or 0 if the table has none.

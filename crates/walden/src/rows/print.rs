@@ -24,7 +24,7 @@ pub(super) struct Printer {
     format: RowsFormat,
     /// For SQL.
     names: NamesAtEnd,
-    /// In SQL, what is run with the statements to come.
+    /// In SQL, statements that are printed as one block with the next ones.
     batch: sql::Batch,
     text: String,
     /// A value as JSON, for CSV.
@@ -194,7 +194,7 @@ impl Printer {
             }
             Outcome::Aborted { .. } | Outcome::Unfinished => "",
         };
-        // Field by field: a format string takes several times as long, and there may be millions of rows.
+        // Field by field: a format string is several times slower, and there may be millions of rows.
         let _ = write!(out, "{}", entry.lsn());
         let (mut xid_text, mut top_xid_text) = (itoa::Buffer::new(), itoa::Buffer::new());
         let (xid, top_xid) = (xid_text.format(xid), top_xid_text.format(top_xid));
@@ -433,7 +433,7 @@ impl Serialize for Line<'_> {
     }
 }
 
-/// What a change has in addition.
+/// Serializes the fields that only changes have.
 fn add_change<M: SerializeMap>(map: &mut M, change: &RowChange) -> Result<(), M::Error> {
     if change.is_moved {
         map.serialize_entry("moved", &true)?;
@@ -469,7 +469,7 @@ impl<T: Display> Serialize for Shown<T> {
     }
 }
 
-/// A row by the names of its columns, without what is not known.
+/// A row by the names of its columns, without unknown values.
 struct Object<'a>(&'a Table, &'a Row);
 
 impl Serialize for Object<'_> {

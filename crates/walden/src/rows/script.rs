@@ -1,7 +1,7 @@
 //! `--undo`: statements that revert the changes, the newest first.
 //!
-//! They come in the log's order and are printed in the opposite one, so they lie in a temporary file
-//! meanwhile: each with the change that it reverts, the [`Step`] and both lengths behind it.
+//! They arrive in the order of the WAL and are printed in the opposite order, so a temporary file holds them
+//! meanwhile: each is followed by the change that it reverts, the [`Step`] and both lengths.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs::File;
@@ -23,7 +23,7 @@ use crate::terminal;
 const DROPPED: &str = "its table was dropped since";
 /// Bytes of a length.
 const LENGTH_BYTES: usize = 8;
-/// Bytes behind a statement: its step, its length and that of what it reverts.
+/// Bytes after a statement: its step, its length and that of the description of the change.
 const TRAILER_BYTES: usize = STEP_BYTES + 2 * LENGTH_BYTES;
 
 pub(super) struct Script {
@@ -31,7 +31,7 @@ pub(super) struct Script {
     names: NamesAtEnd,
     /// Why there may be changes that the script does not have.
     gaps: Vec<Gap>,
-    /// What else the user should know of the log that was read.
+    /// Other warnings about the WAL that was read.
     notes: Vec<String>,
     file: BufWriter<File>,
     bytes: u64,
@@ -39,11 +39,11 @@ pub(super) struct Script {
     /// Changes that cannot be reverted.
     missing: u64,
     truncations: u64,
-    /// Beginnings and ends of times in which the table was unlogged.
+    /// Starts and ends of periods in which a table was unlogged.
     unlogged: u64,
     /// How many times a table's rows were moved.
     epochs: HashMap<u32, u32>,
-    /// What updates of identity columns need, and what takes it back, by the OIDs of their tables.
+    /// Statements that updates of identity columns need, and those that undo them, by the OIDs of the tables.
     alterations: BTreeSet<(u32, [String; 2])>,
     /// The tables of the statements, by their OIDs.
     tables: BTreeMap<u32, Arc<Table>>,
@@ -63,7 +63,7 @@ struct Line {
     /// Where the text is.
     start: u64,
     length: usize,
-    /// The change behind it.
+    /// Length of the description of the change, after the text.
     subject: usize,
 }
 
@@ -97,7 +97,7 @@ impl Script {
 
     pub fn take(&mut self, entry: &Entry) -> Result<()> {
         match entry {
-            // Whoever takes back what was not committed, or not yet, changes rows that nobody changed.
+            // Uncommitted changes have no effect on the table, so there is nothing to revert.
             entry if entry.outcome() == Outcome::Unfinished => Ok(()),
             entry if self.short_lived.contains(&entry.table().oid) => Ok(()),
             Entry::Change(change) => {
@@ -137,7 +137,7 @@ impl Script {
         }
         // Without a statement, it is still known which row was before the change.
         self.put(step, &text.unwrap_or_default(), &subject(change))?;
-        // Of what is put last, the script has the first line.
+        // The script is printed backwards, so the comment precedes the statement.
         if let Some(why) = left_out {
             self.missing += 1;
             let comment = format!("-- NOT REVERTED: {}", said(change, &why));
@@ -162,12 +162,12 @@ impl Script {
             EventKind::SetUnlogged { .. } => (
                 &mut self.unlogged,
                 Kind::Other,
-                "what was changed while it was unlogged, from here on, is not in the log",
+                "changes while it was unlogged, from here on, are not in the WAL",
             ),
             EventKind::SetLogged { .. } => (
                 &mut self.unlogged,
                 Kind::Other,
-                "what was changed while it was unlogged, until here, is not in the log",
+                "changes while it was unlogged, until here, are not in the WAL",
             ),
             _ => return self.rewrite(event),
         };
@@ -204,7 +204,7 @@ impl Script {
         self.put(Step::of_table(Kind::Other, event.table.oid), &comment, "")
     }
 
-    /// Says of a rewrite which columns got other values.
+    /// Reports the columns whose values a rewrite has changed.
     fn rewrite(&mut self, event: &Event) -> Result<()> {
         let columns = self.names.computed_by(event);
         if columns.is_empty() {
@@ -212,7 +212,7 @@ impl Script {
         }
         let columns: Vec<String> = columns.into_iter().map(sql::in_comment).collect();
         let comment = format!(
-            "-- NOT REVERTED: {} at {}: ALTER COLUMN ... TYPE has most likely computed the values of {} anew",
+            "-- NOT REVERTED: {} at {}: ALTER COLUMN ... TYPE has most likely recomputed the values of {}",
             sql::in_comment(&event.table.name),
             event.lsn,
             columns.join(", ")
@@ -234,7 +234,7 @@ impl Script {
         Ok(())
     }
 
-    /// Prints the script; gives back whether it reverts all changes of the log that was read.
+    /// Prints the script. Returns whether it reverts all changes of the WAL that was read.
     pub fn finish(mut self, relation: &str, summary: &Summary) -> Result<bool> {
         self.file.flush().context("cannot write to the temporary file (TMPDIR)")?;
         let dependents = self.dependents()?;
@@ -321,7 +321,7 @@ impl Script {
             0 => "-- NOT COMPLETE: only the changes that are known are reverted.\n".to_owned(),
             _ => {
                 format!(
-                    "-- NOT COMPLETE: {} not reverted in full; look for NOT REVERTED.\n",
+                    "-- NOT COMPLETE: {} not reverted in full; search for NOT REVERTED.\n",
                     self.not_reverted()
                 )
             }

@@ -90,8 +90,8 @@ pub struct WatchArgs {
     #[arg(long, value_name = "WHAT", value_enum, value_delimiter = ',', conflicts_with = "listen")]
     by: Vec<By>,
 
-    /// Also group by what a regular expression matches in DATABASE.SCHEMA.TABLE: its capture group, as in
-    /// 'tenant_(\d+)'
+    /// Also group by the text that a regular expression matches in DATABASE.SCHEMA.TABLE: its capture group,
+    /// as in 'tenant_(\d+)'
     #[arg(long, value_name = "REGEX", value_parser = parse_pattern, conflicts_with = "listen")]
     group: Option<Regex>,
 
@@ -99,8 +99,8 @@ pub struct WatchArgs {
     #[arg(long, value_name = "N", default_value_t = 10)]
     top: usize,
 
-    /// Number of largest relations that get metrics of their own and keep them, up to ten times as many over
-    /// time; the others share one
+    /// Number of largest relations that get metrics of their own and keep them, up to ten times this number
+    /// over time; the others share one
     #[arg(long, value_name = "N", default_value_t = 20, requires = "listen")]
     relations: usize,
 

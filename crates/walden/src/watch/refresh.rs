@@ -122,7 +122,7 @@ impl Reader {
         }
     }
 
-    /// Reads all names again. Returns `None` if none of the sources can change.
+    /// Reads all names again. Returns `None` if no source can change.
     fn names(&mut self) -> Option<Names> {
         self.subject.dsn.as_ref()?;
         let mut all = Names::default();

@@ -1,4 +1,4 @@
-//! `walden archive status` must report every failing archiver, whatever the reason.
+//! `walden archive status` must report every failing archiver, for any reason.
 
 use std::fs;
 use std::path::{Path, PathBuf};

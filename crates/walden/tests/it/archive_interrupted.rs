@@ -59,7 +59,7 @@ fn interrupt(arguments: &[&str], check: &dyn Fn(bool)) -> bool {
         rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
         let began = Instant::now();
         let status = running.wait().unwrap();
-        assert!(began.elapsed() < Duration::from_secs(5), "it goes on for {:?}", began.elapsed());
+        assert!(began.elapsed() < Duration::from_secs(5), "it continues for {:?}", began.elapsed());
         if status.success() {
             check(true);
             break;

@@ -811,7 +811,7 @@ fn the_same_output_again_is_no_error() {
     let after = files(folder.path());
     assert!(before.keys().eq(after.keys()), "no temporary files");
     let changed = before.iter().filter(|(name, bytes)| after[*name] != **bytes).count();
-    assert_eq!(changed, 2, "only what the test has written");
+    assert_eq!(changed, 2, "only the files that the test has written");
     // Existing identical output suffices to remove the original.
     fs::write(&history, b"1\t0/C000000\tno recovery target specified\n").unwrap();
     let segment = archive.join("00000001000000000000000A");

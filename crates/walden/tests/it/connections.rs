@@ -213,7 +213,7 @@ fn try_modes(server: &Server, root: &str, other_root: &str) {
             false => assert_eq!(has_tls(&conninfo), Ok(false), "{mode}"),
         }
     }
-    // Connections over a socket never use TLS, whatever the mode.
+    // Connections over a socket never use TLS, in any mode.
     let by_socket = format!("{} sslmode=verify-full sslrootcert={root}", server.cluster.dsn("postgres"));
     assert_eq!(has_tls(&by_socket), Ok(false));
 }

@@ -173,7 +173,7 @@ fn changes_of_rows_are_the_same_in_a_file(folder: &Path, wal: &str, names: &str)
 
 fn sums_are_those_of_explain(explained: &Value, wal: &str, names: &str) {
     let file_bytes = explained["file_bytes"].as_u64().unwrap();
-    // There are as many partitions as threads: 7 partitions split the long record.
+    // The number of partitions is the number of threads: 7 partitions split the long record.
     for threads in ["1", "2", "7"] {
         let arguments = ["--threads", threads, wal];
         let records = number("SELECT sum(bytes) FROM records", &arguments);

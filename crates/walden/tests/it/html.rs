@@ -1,5 +1,4 @@
-//! Pages with charts, in a real browser: they draw, sort, and log no console messages, whatever the tables'
-//! names.
+//! Pages with charts, in a real browser: they draw, sort, and log no console messages, with any table names.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -165,7 +164,7 @@ fn assert_policy_holds(browser: &mut Browser) {
           document.body.append(added); })()",
     );
     assert_eq!(browser.evaluate("window.ran === undefined"), true);
-    assert!(!browser.console_messages().is_empty(), "the console reports what is wrong");
+    assert!(!browser.console_messages().is_empty(), "the console reports the error");
 }
 
 /// Creates the page of a server's WAL, with tables of all kinds of names.

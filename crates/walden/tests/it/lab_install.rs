@@ -149,7 +149,7 @@ fn sha256(path: &Path) -> String {
     output(Command::new("sha256sum").arg(path)).split_whitespace().next().unwrap().to_owned()
 }
 
-/// These versions do not exist, so none of them can be installed on this machine.
+/// These versions do not exist, so they cannot be installed on this machine.
 fn the_newest_release_of_debians_suites_is_installed() -> Outcome {
     Need::Apt.find()?;
     let library = library("1");

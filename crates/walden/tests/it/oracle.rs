@@ -124,7 +124,7 @@ fn the_same_records(pg_waldump: &Path, wal: &Path, run: &Run) -> Compared {
         let compared = compare(run, &theirs);
         let more = theirs.recv();
         drop(theirs);
-        assert!(more.is_err(), "pg_waldump goes on where the log was taken to end: {more:?}");
+        assert!(more.is_err(), "pg_waldump continues after the expected end of the WAL: {more:?}");
         lister.join().unwrap();
         compared
     })

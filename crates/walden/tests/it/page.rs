@@ -113,7 +113,7 @@ fn damaged_pages_are_reconstructed_from_the_log(major: u32) -> Outcome {
         assert_eq!(run.code, 0, "{}", run.stderr);
         let page = fs::read(&out).unwrap();
         let run = rebuild(&all_wal, None, file, block, &out);
-        assert_eq!(run.code, 2, "the file is there: {run:?}");
+        assert_eq!(run.code, 2, "the file exists: {run:?}");
         assert_eq!(fs::read(&out).unwrap(), page);
 
         let from_log = cluster.dir().join(format!("page-{block}-log"));

@@ -563,7 +563,7 @@ fn an_old_primary_is_rewound() -> Outcome {
     let program = link_program(old.dir());
     // Files archived later belong to another account.
     let end: Lsn = flush_lsn(&standby).parse().unwrap();
-    wait("archiving of what the standby wrote", || {
+    wait("archiving of the standby's WAL", || {
         let durable = status_of(&spool, "flushed_lsn").as_str().and_then(|lsn| lsn.parse::<Lsn>().ok());
         durable >= Some(end) && complete_segments(&spool).unwrap().is_empty()
     });

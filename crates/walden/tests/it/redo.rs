@@ -100,7 +100,7 @@ fn golden_clusters_are_replayed_without_a_misfit() {
     assert!(images > 18, "{images} images");
 }
 
-/// An unreadable segment is reported, whatever the other segments hold, and so is a missing one.
+/// An unreadable segment is reported, regardless of the other segments, and so is a missing one.
 fn an_unreadable_segment_is_an_error_and_a_missing_one_a_warning() {
     let folder = tempfile::tempdir().unwrap();
     let mut segments = golden("18.6");

@@ -209,7 +209,7 @@ fn as_unprivileged_user(folder: &Path, arguments: &[&str]) -> Run {
     let mut command = Command::new(program);
     command.args(arguments);
     if is_root {
-        /// The UID of `nobody` on Linux, whatever its name.
+        /// The overflow UID on Linux, usually named `nobody`.
         const OVERFLOW_UID: u32 = 65534;
         command.uid(OVERFLOW_UID).gid(OVERFLOW_UID);
     }

@@ -111,7 +111,7 @@ fn write_transactions(cluster: &Cluster) -> Vec<(String, &'static str)> {
     let mut app = connect(cluster, "app", "my \"shop\"");
     let mut report = connect(cluster, "re, port", "nightly");
     let mut expected = Vec::new();
-    // A block with several statements, the first of which is logged before the transaction has an ID.
+    // A block with several statements. The first one is logged before the transaction has an ID.
     for round in 0..20 {
         let mut transaction = app.transaction().unwrap();
         let text = format!(

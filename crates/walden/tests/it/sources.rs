@@ -358,7 +358,7 @@ fn pages_written_between_two_reads_are_no_damage() {
     assert_eq!(readings.into_inner(), 3);
 }
 
-/// Whatever the damage and the segment, reading ahead yields the same as reading on request.
+/// For any damage and segment, reading ahead yields the same as reading on request.
 fn reading_ahead_changes_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let wal = plain(folder.path());

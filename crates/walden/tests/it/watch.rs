@@ -83,7 +83,7 @@ impl Drop for Watching {
     }
 }
 
-/// Starts a server with segments of 1 MB, many of which are recycled, and an archive that keeps all of them.
+/// Starts a server with segments of 1 MB, which it recycles often, and an archive that keeps all of them.
 fn small_segments(major: u32) -> Result<Cluster, walden_testing::Missing> {
     let builder = ClusterBuilder::new(postgres(major)?)
         .wal_segsize_mb(1)

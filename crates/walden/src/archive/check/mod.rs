@@ -106,7 +106,7 @@ pub struct Check {
     pub name: &'static str,
     /// Result.
     pub status: Status,
-    /// What the check found.
+    /// The finding, in words.
     pub found: String,
     /// Remedy.
     #[serde(skip_serializing_if = "Option::is_none")]
