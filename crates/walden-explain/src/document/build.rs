@@ -477,7 +477,7 @@ fn log_hints(writers: &Writers, joined: f64, statements: f64) -> Vec<String> {
         ));
     } else if joined < enough {
         hints.push(
-            "transactions of which no entry was logged with their ID are missing: log_statement = mod logs more of them, where a \
+            "transactions whose ID no log entry contains are missing: log_statement = mod logs more of them, where a \
              transaction has several statements, and auto_explain.log_min_duration = 0 or log_executor_stats = on those of one; or the \
              log does not cover the time of the WAL"
                 .to_owned(),

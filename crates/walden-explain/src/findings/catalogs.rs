@@ -251,8 +251,8 @@ pub(super) fn sequences(facts: &Facts<'_>) -> Vec<Candidate> {
             points_at: name.clone(),
             remedy: sequence.sql.statement(
                 "ALTER SEQUENCE",
-                " CACHE 1000, where sessions stay and draw many: each takes so many numbers with one record, loses those that it does not \
-                 use, and their order is no more that of time",
+                " CACHE 1000, if sessions are long and draw many numbers: a session reserves 1000 numbers with one record, unused numbers \
+                 are lost, and numbers no longer follow the order of time",
             ),
             ..Candidate::new(claim, (0.9, 0.98))
         });

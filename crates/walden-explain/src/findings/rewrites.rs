@@ -178,7 +178,7 @@ pub(super) fn initial_copy(facts: &Facts<'_>) -> Vec<Candidate> {
         ),
         points_at: first.name.clone(),
         remedy: "it happens once for each table. For a whole database, pg_createsubscriber (since 17) makes a subscriber of a standby and \
-                 copies nothing; else create indexes other than the primary key after the copy; copy_data = false where the rows are there already"
+                 copies nothing; else create indexes other than the primary key after the copy; copy_data = false if the subscriber has the rows already"
             .into(),
         ..Candidate::new(claim, (0.0, 1.0))
     }]
@@ -286,15 +286,15 @@ pub(super) fn table(facts: &Facts<'_>) -> Vec<Candidate> {
                     "{name} and its indexes were written whole, as REPACK, VACUUM FULL, CLUSTER and some forms of ALTER TABLE do: \
                      {share} of the WAL"
                 ),
-                "plain VACUUM often enough that the space is used again; to give much space back, REPACK (CONCURRENTLY), which writes \
-                 about as much but lets queries and changes go on (it needs a primary key or another identity index)",
+                "plain VACUUM often enough that the space is used again; to release much space, REPACK (CONCURRENTLY), which writes \
+                 a similar amount but lets queries and changes continue (it needs a primary key or another identity index)",
                 Some((0.9, 1.0)),
             ),
             Way::Concurrent => (
                 format!(
                     "{name} and its indexes were written whole by REPACK (CONCURRENTLY), row by row: {share} of the WAL"
                 ),
-                "plain VACUUM often enough that the space is used again; REPACK only to give much space back",
+                "plain VACUUM often enough that the space is used again; REPACK only to release much space",
                 Some((0.9, 1.0)),
             ),
             Way::Images => (
@@ -302,7 +302,7 @@ pub(super) fn table(facts: &Facts<'_>) -> Vec<Candidate> {
                     "{name} and its indexes were written whole, as VACUUM FULL, CLUSTER and some forms of ALTER TABLE do: {share} of \
                      the WAL"
                 ),
-                "plain VACUUM often enough that the space is used again; VACUUM FULL only to give much space back",
+                "plain VACUUM often enough that the space is used again; VACUUM FULL only to release much space",
                 Some((0.9, 1.0)),
             ),
             Way::Logged => (

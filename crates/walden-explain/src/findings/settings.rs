@@ -176,7 +176,7 @@ pub(super) fn logical_level(facts: &Facts<'_>) -> Vec<Candidate> {
     }
     vec![Candidate {
         text: format!(
-            "with wal_level = logical, {updates} updates log the whole new row and not only what differs from the old one; these records \
+            "with wal_level = logical, {updates} updates log the whole new row instead of its difference from the old one; these records \
              take {} of the WAL",
             facts.percent(claim.bytes())
         ),
@@ -272,7 +272,7 @@ pub(super) fn switch_padding(facts: &Facts<'_>) -> Vec<Candidate> {
             facts.percent(claim.bytes())
         ),
         points_at: "archive_timeout".into(),
-        remedy: "a longer archive_timeout, where so much more may be lost with the server, or 0 where pg_receivewal or walden receive \
+        remedy: "a longer archive_timeout, if losing the WAL of that time with the server is acceptable, or 0 where pg_receivewal or walden receive \
                  streams into the archive; compressed, an unused end takes next to nothing"
             .into(),
         ..Candidate::new(claim, (0.5, 1.0))

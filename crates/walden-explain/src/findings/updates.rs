@@ -169,12 +169,12 @@ pub(super) fn unchanged(facts: &Facts<'_>) -> Vec<Candidate> {
         let name = &updates.table.name;
         found.push(Candidate {
             text: format!(
-                "{of_all} of {name} wrote a row that is the same as before; with what they wrote to its indexes they take {} of \
+                "{of_all} of {name} wrote a row that is the same as before; with their index entries they take {} of \
                  the WAL",
                 facts.percent(claim.bytes())
             ),
             points_at: name.clone(),
-            remedy: "update only what differs: WHERE (a, b) IS DISTINCT FROM (new a, new b), or the trigger \
+            remedy: "update only rows that change: WHERE (a, b) IS DISTINCT FROM (new a, new b), or the trigger \
                      suppress_redundant_updates_trigger()"
                 .into(),
             ..Candidate::new(claim, (least, 1.0))
@@ -296,8 +296,8 @@ fn bulk_update(facts: &Facts<'_>, name: &str, parts: &[Updates<'_>]) -> Candidat
         ),
         points_at: name.into(),
         remedy: "update only rows that change, in batches with a VACUUM between them, so that new versions use the space of old ones \
-                 and can be HOT; a table that changes whole, while nobody else writes to it, is smaller in the WAL as CREATE TABLE AS \
-                 with its indexes, constraints and privileges made after"
+                 and can be HOT; to change all rows of a table without other writers, CREATE TABLE AS writes less WAL; \
+                 create indexes, constraints and privileges afterwards"
             .into(),
         ..Candidate::new(claim, (0.0, 0.6))
     }
@@ -429,7 +429,7 @@ pub(super) fn old_transaction(facts: &Facts<'_>) -> Vec<Candidate> {
     let time = if seconds > 0 { format!(" for {seconds} s") } else { String::new() };
     vec![Candidate {
         text: format!(
-            "transaction {} stayed open{time} while {} younger ones began, so that row versions which these replaced could not be \
+            "transaction {} stayed open{time} while {} younger ones started, so that row versions which these replaced could not be \
              pruned or vacuumed: {moved} of {all} updates, most of {name}, found no space on their page, and write into each index; that takes \
              {} of the WAL",
             old.xid,
@@ -601,8 +601,8 @@ pub(super) fn bulk_delete(facts: &Facts<'_>) -> Vec<Candidate> {
                 facts.percent(claim.bytes())
             ),
             points_at: name.clone(),
-            remedy: "partition the table by what is deleted at once, and drop a partition instead; to delete most of a table, lock it, \
-                     copy what stays, TRUNCATE and insert that again, in one transaction (not where foreign keys refer to it)"
+            remedy: "partition the table so that rows deleted together share a partition, and drop the partition instead; to delete most of a table, lock it, \
+                     copy the remaining rows, TRUNCATE and insert them again, in one transaction (not where foreign keys refer to it)"
                 .into(),
             ..Candidate::new(claim, (0.9, 1.0))
         });
