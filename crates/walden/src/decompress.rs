@@ -28,17 +28,17 @@ use crate::{DAMAGED, FOUND, USAGE, terminal};
 const EXAMPLES: &str = "\
 Examples:
   walden decompress 0000000100000A2B000000C5.wlz
-      the segment, beside the compressed one, which stays
+      the segment, in the same folder; the compressed file is kept
   walden decompress -o /restore /backup/*.wpk
       all members of packs
   walden decompress -o /restore /backup
-      what all compressed files of a folder were made from
+      the originals of all compressed files of a folder
   walden decompress --member 0000000100000A2B000000C5 -o /tmp march.wpk && pg_waldump /tmp/0000000100000A2B000000C5
       one member of a pack, for a program that reads files; it is decoded from the last keyframe before it on
   walden decompress - < 0000000100000A2B000000C5.wlz > 0000000100000A2B000000C5
       standard input to standard output
   walden decompress --salvage -o /restore damaged.wpk
-      everything that is not damaged, and a list of what is lost
+      everything that is not damaged, and a list of lost parts
 
 Output is compared with the hash of the original before it gets its name.
 

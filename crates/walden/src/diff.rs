@@ -38,7 +38,7 @@ Examples:
 
 The WAL of A is scaled to the length of B; changes of parts add up to the change of the whole, to the byte.
 
-Exit status: 0 done, 2 wrong usage, 3 input unreadable or damaged (what comes before the damage is compared).";
+Exit status: 0 done, 2 wrong usage, 3 input unreadable or damaged (the part before the damage is compared).";
 
 /// Compare two ranges of WAL: by relation, record, checkpoint and schema, with the likely causes
 #[derive(Args, Debug)]

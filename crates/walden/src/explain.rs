@@ -55,7 +55,7 @@ Examples:
 
 Without --by: the largest parts and relations, and the findings; --full prints all tables.
 
-Exit status: 0 done, 2 wrong usage, 3 input unreadable or damaged (what comes before the damage is explained).";
+Exit status: 0 done, 2 wrong usage, 3 input unreadable or damaged (the part before the damage is explained).";
 
 /// Attribute every byte of WAL by relation, record, transaction, database, time, checkpoint
 #[derive(Args, Debug)]

@@ -42,9 +42,9 @@ Examples:
   walden page /archive/wal --relation 1663/5/16384 --block 7
       every record that touched the block
   walden page /archive/wal --names 'host=/run/postgresql' --relation public.orders --block 7 --at 0/5E3A1F0
-      what was on the page after the last record that ends at this LSN or before
+      the content of the page after the last record that ends at this LSN or before
   walden page /archive/wal --relation base/5/16384 --block 7 --diff 0/5E00000 end
-      what changed on it since then
+      the changes of the page since then
   walden page /archive/wal --base /backups/monday --relation base/5/16384 --block 7 --at end --out page.bin
       the page as it has to be, to put in the place of a damaged one; see docs/redo.md
 

@@ -35,9 +35,9 @@ Examples:
   walden retention --dsn 'host=db1 user=monitor'
       of a server elsewhere, by SQL alone; needs pg_monitor
 
-A logical slot's backlog is decoded, up to --decode-limit, to tell its own database from others.
+A logical slot's backlog is decoded, up to --decode-limit, to distinguish its own database from others.
 
-Exit status: 0 done; 1 pg_wal grows by all that is written, as a slot or the archiver does not get on, and no \
+Exit status: 0 done; 1 pg_wal grows by all WAL that is written, as a slot or the archiver makes no progress, and no \
 max_slot_wal_keep_size ends that, or its file system is full; 2 wrong usage; 3 it cannot be read.";
 
 /// Explain the size of pg_wal: the holder of each byte, and how to release it
@@ -415,8 +415,8 @@ fn remedy_lines(remedies: &[Remedy]) -> Vec<String> {
 
 fn growth(retention: &Retention) -> String {
     let Some(rate) = retention.bytes_per_second else {
-        return "How fast it grows is not known: of the segments in it, none was finished in the last ten minutes, as of an idle server \
-                or where checkpoints recycle finished segments at once.\n"
+        return "Its growth is unknown: no segment was completed in the last ten minutes, as on an idle server \
+                or where checkpoints recycle completed segments at once.\n"
             .to_owned();
     };
     let per_second = format!("{}/s", bytes(rate as u64));
@@ -515,7 +515,7 @@ fn lost_text(slot: &Slot) -> String {
         Some(other) => format!(" ({})", harmless(other)),
     };
     format!(
-        "Slot {name}: lost{reason}; it holds nothing, and its client cannot go on with it. Drop it (SELECT \
+        "Slot {name}: lost{reason}; it holds nothing, and its client cannot continue with it. Drop it (SELECT \
          pg_drop_replication_slot('{quoted}')), create it again, and {client}.\n"
     )
 }
@@ -671,7 +671,7 @@ mod tests {
             oldest_transaction: None,
         };
         let mut retention = Retention::new(&Listing::default(), &situation);
-        assert!(growth(&retention).starts_with("How fast it grows is not known"));
+        assert!(growth(&retention).starts_with("Its growth is unknown"));
         retention.bytes_per_second = Some(1e6);
         assert!(growth(&retention).contains("checkpoints recycle"), "{}", growth(&retention));
         retention.holders.push(of_slot("s1", None));

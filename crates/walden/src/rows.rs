@@ -46,7 +46,7 @@ Examples:
   walden rows /archive/wal --base /backups/monday --relation public.orders --from '2026-11-25 02:55' --to '2026-11-25 03:05' --op delete
       the rows that were deleted in ten minutes of a night
   walden rows /archive/wal --base /backups/monday --relation public.orders --xid 7351 --undo > undo.sql
-      SQL that reverts what one transaction did to the table; without --relation, what it did to all tables
+      SQL that reverts the changes of one transaction to the table; without --relation, to all tables
   walden rows /archive/wal --base /backups/monday --all --order commit --format json
       the changes of all tables, transaction by transaction
   walden rows /archive/wal --base /backups/monday --relation public.orders --format json
@@ -54,7 +54,7 @@ Examples:
 
 Without a base backup, the row before a change is known from the first full-page image of its page on; see docs/rows.md.
 
-Exit status: 0 done, 1 some rows are not known (they are marked), changes may be missing (a note says so), or a script does not revert \
+Exit status: 0 done, 1 some rows are not known (they are marked), changes may be missing (a note reports it), or a script does not revert \
 all of them, 2 wrong usage, 3 input unreadable or damaged.";
 
 /// Show the rows of a table that changed, before and after, from the WAL alone; as SQL, what reverts them
@@ -256,7 +256,7 @@ fn wanted(args: &RowsArgs, run: &Run, threads: usize) -> Result<Wanted> {
             match databases.first() {
                 Some(database) => Ok(Wanted::All(Database::Oid(*database))),
                 None => anyhow::bail!(
-                    "cannot tell which database transaction {xid} changed: the WAL from {} to {} has no change by it; give the \
+                    "cannot determine which database transaction {xid} changed: the WAL from {} to {} has no change by it; give the \
                      segments that have it, or name the tables (--relation)",
                     run.start(),
                     run.end()

@@ -96,7 +96,7 @@ fn no_local_files(named: &Path) -> anyhow::Error {
     output::with_hint(
         format!("cannot find the server's data directory {} on this machine", named.display()),
         "explain reads files: run walden on the server's machine, or receive the log here (walden receive --dsn ... --repo FOLDER --slot walden \
-         --create-slot) and explain FOLDER; walden watch takes the connection string and shows what is written from now on",
+         --create-slot) and explain FOLDER; walden watch takes the connection string and shows WAL as it is written",
     )
 }
 

@@ -29,7 +29,7 @@ Examples:
   walden test /backup/*.wpk
       decode everything and compare it with the checksums of the originals; nothing is written
   walden test --list march.wpk
-      what is in a pack, without decoding it
+      list the members of a pack, without decoding it
   walden test --stats march.wpk
       where its bytes are: by kind of data and by relation
 

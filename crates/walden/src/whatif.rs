@@ -50,7 +50,7 @@ Examples:
 
 Sizes are distances of LSNs: WAL as written, before any compression by an archive.
 
-Exit status: 0 done, 2 wrong usage, 3 input unreadable or damaged (what comes before the damage is predicted).";
+Exit status: 0 done, 2 wrong usage, 3 input unreadable or damaged (the part before the damage is predicted).";
 
 /// Predict how much WAL the same work would write under other settings, before trying them on a server
 #[derive(Args, Debug)]

@@ -140,7 +140,7 @@ impl Archiving {
         Ok(is_behind(newest).then(|| {
             format!(
                 "the server has written up to {reached}, nothing waits to be archived, and the last segment in {location} is {newest}: \
-                 what lies between was not archived here, see its archive_mode and archive_command"
+                 the segments between were not archived here, see its archive_mode and archive_command"
             )
         }))
     }

@@ -116,7 +116,7 @@ impl RuleArgs {
 }
 
 /// Error: backup history files alone do not decide what to remove.
-const UNKNOWN_BACKUPS: &str = "cannot tell which backups still exist: backup history files also come from base backups that became standbys or \
+const UNKNOWN_BACKUPS: &str = "cannot determine which backups still exist: backup history files also come from base backups that became standbys or \
                                were deleted. Name the backups that exist by --backups DIR or --manifest FILE; if each history file in the \
                                list without --apply is an existing backup, use --assume-backups-exist";
 

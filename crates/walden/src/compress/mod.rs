@@ -42,7 +42,7 @@ use crate::terminal::Format;
 const EXAMPLES: &str = "\
 Examples:
   walden compress 0000000100000A2B000000C5
-      one segment, to 0000000100000A2B000000C5.wlz beside it
+      one segment, to 0000000100000A2B000000C5.wlz in the same folder
   walden compress -9 --rm /archive/wal
       each file of a folder at the slowest level; each original is removed after its copy was verified
   walden compress --pack -o /backup /archive/wal
@@ -57,7 +57,7 @@ are decompressed before: smaller where a log has such values. 6, the default for
 contexts are mixed, and decompressing takes as long as compressing: packs of 7 are 8 % smaller than of 6, in twice the time; 8 is 5 % smaller \
 than 7, in 2.4 times its time; 9, the smallest, is 2 % smaller than 8, in 1.4 times its time.
 
-Segments are compressed record by record; anything else (other versions, damaged or encrypted segments, history and backup files) is compressed as bytes. Every file is restored byte for byte, with its name, permissions and time of modification. An existing compressed file is not replaced; it is no error if the new one would be the same. What a killed run left unfinished (.NAME.walden-tmp), a run that writes to the same folder removes a minute later or after that.
+Segments are compressed record by record; anything else (other versions, damaged or encrypted segments, history and backup files) is compressed as bytes. Every file is restored byte for byte, with its name, permissions and time of modification. An existing compressed file is not replaced; it is no error if the new one would be the same. Unfinished files of a killed run (.NAME.walden-tmp) are removed by a run that writes to the same folder at least a minute later.
 
 Exit status: 0 done, 2 wrong usage, or compressed files exist and --force is not given, 3 a file could not be read or written (the others are done).";
 

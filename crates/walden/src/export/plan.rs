@@ -91,7 +91,7 @@ impl Exporter<'_> {
                     holding.system_id
                 ),
                 None => bail!(
-                    "cannot export to {}: an earlier version of walden wrote {path}, which does not say of which cluster it is: \
+                    "cannot export to {}: an earlier version of walden wrote {path}, which does not name its cluster: \
                      remove the earlier export, or name another folder",
                     self.args.output.display()
                 ),

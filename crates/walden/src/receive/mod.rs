@@ -34,12 +34,12 @@ Examples:
   walden receive
       all servers of the [[receive]] sections of walden.toml
   kill -USR1 PID
-      print how it is doing
+      print its status
 
-To restore what is not archived yet as well: restore_command = 'walden archive get %f \"%p\" --spool DIR'.
+To restore received WAL that is not archived yet: restore_command = 'walden archive get %f \"%p\" --spool DIR'.
 
-Exit status: 0 it was stopped; 1 to go on could not help or could do harm, such as with another cluster's server; 2 wrong usage; 3 it could \
-not begin.";
+Exit status: 0 it was stopped; 1 to continue would be useless or harmful, such as with another cluster's server; 2 wrong usage; 3 it could \
+not start.";
 
 /// Receive a server's WAL as it is written and archive it, durable before it is acknowledged
 #[derive(Args, Debug)]
@@ -235,7 +235,7 @@ fn run_one(server: &Server, receiver: &Receiver<'_>, stop: &AtomicBool) -> u8 {
             let error = error_text(error);
             server.log.warn(&format!(
                 "{prefix}cannot find out from where on the server keeps WAL for the slot {slot}: {error}; WAL is received from the \
-                 server's current position on, and what the slot keeps from before is not{}",
+                 server's current position on, and the earlier WAL that the slot keeps is not{}",
                 hint_line(Some(SLOT_HINT))
             ));
         }

@@ -39,19 +39,19 @@ Examples:
   walden watch /var/lib/postgresql/18/main
       what writes WAL now: a full-screen view that reads the files of a running server, without a connection
   walden watch /var/lib/postgresql/18/main --names 'host=/run/postgresql user=postgres'
-      the same with the names of tables and indexes, and what the server says of its slots
+      the same with the names of tables and indexes, and the state of the server's slots
   walden watch 'host=db1 user=replicator dbname=postgres'
       of a server elsewhere, over the replication protocol; it needs a role with REPLICATION
   walden watch --once --interval 30s PGDATA
       one table of the next 30 seconds
   walden watch --by schema --group 'tenant_(\\d+)' --names 'host=/run/postgresql user=postgres' PGDATA
-      by schema, and by what a pattern finds in the tables' names, too
+      by schema, and by the text that a pattern matches in table names
   walden watch --interval 10s --format json PGDATA >> wal.jsonl
       a line of JSON every ten seconds, until it is stopped
   walden watch --listen 127.0.0.1:9187 PGDATA
       metrics for Prometheus at /metrics; docs/grafana/walden-watch.json is a dashboard of them
 
-In the view: Tab changes the list, s the order, / filters, Enter looks into a row, p pauses, w saves, q quits, ? helps.
+In the view: Tab changes the list, s the order, / filters, Enter shows a row's details, p pauses, w saves, q quits, ? helps.
 
 Exit status: 0 done or stopped, 2 wrong usage, 3 the log cannot be read.";
 

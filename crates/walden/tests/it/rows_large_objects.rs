@@ -17,13 +17,13 @@ const MADE: &str = "
     CREATE TABLE documents (id int PRIMARY KEY, image oid); CREATE TABLE others (id int PRIMARY KEY);
     SELECT lo_from_bytea(n, decode(repeat(md5(n::text), 600), 'hex')) FROM generate_series(70001, 70006) n;
     ALTER LARGE OBJECT 70001 OWNER TO keeper;
-    SELECT lo_put(70004, 90000, 'behind a hole');
+    SELECT lo_put(70004, 90000, 'after a hole!');
     INSERT INTO documents SELECT n, n FROM generate_series(70001, 70006) n";
 
 /// Pages are rewritten, added, truncated and removed; objects are created and removed, and change owners.
 const WORK: &str = "
     SELECT lo_unlink(70001); DELETE FROM documents WHERE id = 70001;
-    SELECT lo_put(70002, 3000, 'within'); SELECT lo_put(70002, 20000, 'behind the end');
+    SELECT lo_put(70002, 3000, 'within'); SELECT lo_put(70002, 20000, 'beyond the end');
     SELECT lo_truncate(lo_open(70003, x'60000'::int), 2500);
     SELECT lo_put(70004, 40000, 'in a hole');
     ALTER LARGE OBJECT 70005 OWNER TO keeper;
