@@ -1,10 +1,10 @@
 //! Files that appear complete or not at all: written under a temporary name next to the target, then renamed.
 //!
-//! The writer decides what to synchronize, by what a system crash may lose:
+//! The writer decides what to synchronize, depending on the data that a system crash may lose:
 //!
 //! | File | Synchronized | Why |
 //! |---|---|---|
-//! | object of an archive | the file before the rename, its folder after it | the server removes its WAL next |
+//! | archive object | the file before the rename, its folder after it | the server removes its WAL next |
 //! | exported segment, output of `walden compress` and others | the same | the original may be removed next |
 //! | segment for recovery ([`Incoming`]) | nothing | recovery asks for it again |
 //! | regularly replaced state ([`replace_state`]) | nothing | soon replaced; syncing delays other files |

@@ -158,13 +158,13 @@ pub struct Missing {
     pub bytes: u64,
     /// Archive status on the server.
     pub mark: Mark,
-    /// What was done about it.
+    /// Outcome.
     pub outcome: Outcome,
     /// Why it was not archived.
     pub problem: Option<String>,
 }
 
-/// What was done about a missing file.
+/// Outcome for a missing file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Outcome {
@@ -326,7 +326,7 @@ fn find_refusal(
         (Ok(_), None) => None,
         (Err(refusal), None) => Some(refused(error_text(&refusal))),
         (Err(_), Some(conflict)) => Some(refused(error_text(&conflict))),
-        // The same log, and other bytes behind it.
+        // The same WAL, followed by other bytes.
         (Ok(checked), Some(conflict)) => {
             let same = pusher.find_same_log(file, &checked, &mut Content::Held(content));
             let is_same = same.is_ok_and(|same| same.is_some());

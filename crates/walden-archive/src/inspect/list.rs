@@ -267,7 +267,7 @@ pub struct TimelineListing {
     pub unknown_version_segments: u64,
     /// Where `pg_resetwal` started the WAL again, in the segments whose summaries were read.
     pub resets: Vec<Reset>,
-    /// Named restore points, in the segments that were looked into.
+    /// Named restore points in the segments whose summaries were read.
     pub restore_points: Vec<RestorePoint>,
 }
 

@@ -125,7 +125,7 @@ impl ReplayError {
                 Some("name a base backup of the cluster whose WAL is archived")
             }
             ReplayError::NoStart { .. } => {
-                Some("walden archive list shows what is archived; --timeline follows another timeline")
+                Some("walden archive list shows the archived WAL; --timeline follows another timeline")
             }
             ReplayError::OtherTimeline { .. } => Some(
                 "--timeline follows another timeline; walden archive list shows the timelines, and the base backups that lead to them",
@@ -288,7 +288,7 @@ mod tests {
         let stretches =
             [Stretch { timeline: 1, end: Some(Lsn(0x600_0000)) }, Stretch { timeline: 2, end: None }];
         assert!(goes_through(&stretches, 1, Lsn(0x5FF_FFF8)) && goes_through(&stretches, 2, Lsn(0x900_0000)));
-        assert!(!goes_through(&stretches, 1, Lsn(0x600_0000)), "the new timeline begins there");
+        assert!(!goes_through(&stretches, 1, Lsn(0x600_0000)), "the new timeline starts there");
         assert!(!goes_through(&stretches, 3, Lsn(0x500_0000)));
     }
 }

@@ -39,8 +39,9 @@ while an attempt to archive has had no result for 10 seconds.
 
 Failures and rates come from the log that push and get append to: log = \"FILE\" in walden.toml.
 
-Exit status: 0 no problems; 1 more files wait than backlog_warning, one waits for longer than backlog_warning_seconds, or files wait \
-behind a file that fails; the server is another cluster's than the archive or has segments of another size, archives nothing or elsewhere, or its archiver fails; segments or the history of a \
+Exit status: 0 no problems; 1 more files wait than backlog_warning, one waits for longer than backlog_warning_seconds, or the \
+ready files exceed these limits because one is not archived; the server belongs to another cluster than the archive or has segments of \
+another size, archives nothing or elsewhere, or its archiver fails; segments or the history of a \
 timeline are missing; an object is damaged; a file failed to be archived and was not archived since; or verify found damage; 3 the archive \
 could not be read (within --timeout), does not exist, or --textfile could not be written.";
 

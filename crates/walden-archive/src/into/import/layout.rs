@@ -210,7 +210,7 @@ fn stated_cluster(path: &Path, root: &Path, layout: Layout) -> Result<Option<(u6
         }
         // A single file is treated like a pushed one.
         Layout::Plain if root.is_file() => {
-            system_id_beside(root).map(|identifier| (identifier, "what lies beside it".to_owned()))
+            system_id_beside(root).map(|identifier| (identifier, "the files next to it".to_owned()))
         }
         Layout::Plain => {
             let system_id = if root.ends_with("pg_wal") { system_id_of_server(above) } else { None };

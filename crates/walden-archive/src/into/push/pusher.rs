@@ -412,7 +412,7 @@ impl Pusher {
     fn find_same(&self, file: ArchivedFile, content: &File) -> Result<Option<(Pushed, [u8; 32])>, PushError> {
         let failed = |source| PushError::Archive { name: file.to_string(), source };
         let Some(found) = self.find(file).map_err(failed)? else { return Ok(None) };
-        // If archive.json is lost or damaged, nobody can read the archive, so nothing is acknowledged.
+        // If archive.json is lost or damaged, no one can read the archive, so nothing is acknowledged.
         let size = match self.archive.segment_size() {
             // The archive was created, but no segment was pushed yet.
             Err(ArchiveError::Empty(_)) => None,
@@ -600,7 +600,7 @@ impl Pusher {
     }
 
     /// Reads a file's summary after verifying the stored file: acknowledging an archived file lets the server
-    /// remove what may be the last good copy. The summary on its own does not prove that the rest of the
+    /// remove possibly the last good copy. The summary on its own does not prove that the rest of the
     /// object is intact.
     ///
     /// Returns `None` if the object can be compared by a tag (`has_tag`) and no private key is available to

@@ -107,7 +107,7 @@ impl Spool {
     pub fn take(&self, segment: SegmentName, target: &Path) -> io::Result<bool> {
         let began = Instant::now();
         loop {
-            // Checked before looking for the segment: the announcement is removed only once the segment is
+            // Checked before the search for the segment: the announcement is removed only once the segment is
             // ready.
             let is_coming = began.elapsed() < MAX_WAIT && self.is_coming(segment);
             if self.take_ready(segment, target)? {

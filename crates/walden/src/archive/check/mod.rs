@@ -41,8 +41,8 @@ The test segment is stored under probe/, and removed afterwards.
 
 After a failover, the archive can have a gap that no server reports: a standby marks received segments as archived, because its primary \
 should have archived them. --against reads everything by SQL. The user needs pg_monitor, and also pg_read_server_files to read files: for \
---repair, for histories and the first waiting file, and to compare contents. Nothing is archived from a server whose WAL differs from the archive's: a clone, or \
-a second server that was promoted to the same timeline.
+--repair, for histories and the first waiting file, and to compare contents. Nothing is archived from a server whose WAL \
+differs from the archive's: a clone, or a second server that was promoted to the same timeline.
 
 Exit status: 0 no problems (there may be warnings), or nothing is missing any more; 1 problems, or files are missing; 3 with --against, \
 the server or the archive could not be read.";
