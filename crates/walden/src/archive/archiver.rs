@@ -300,7 +300,7 @@ fn cause_in_store(archive: &Archive) -> Option<Cause> {
     let free = system.f_bavail.saturating_mul(system.f_frsize);
     (free < MIN_FREE).then(|| {
         let text = format!("the file system of {} has {} free", folder.display(), units::bytes(free));
-        Cause::new(text, "make room there; walden archive prune removes WAL that no kept base backup needs")
+        Cause::new(text, "free space there; walden archive prune removes WAL that no kept base backup needs")
     })
 }
 

@@ -265,7 +265,7 @@ fn table(plan: &Plan, exported: &Exported, folder: &Path) -> String {
     let mut text = String::new();
     let _ = writeln!(
         text,
-        "{} in {}, with {}: {} written ({}), {} there before",
+        "{} in {}, with {}: {} written ({}), {} already present",
         counted((plan.files.len() + plan.begun.len()) as u64, "file"),
         folder.display(),
         counted(exported.segments, "segment"),

@@ -88,12 +88,12 @@ pub fn run(args: &InitArgs) -> Result<ExitCode> {
     let of_server = args.dsn.as_deref().and_then(data_directory::of_server);
     let known: Vec<PathBuf> = args.data.iter().cloned().chain(of_server).collect();
     if let Some(problem) = data_directory::problem_of(&archive, &known) {
-        let text = format!("cannot make an archive there: {problem}");
+        let text = format!("cannot create an archive there: {problem}");
         return Err(output::with_hint(text, data_directory::HINT));
     }
     let folder = archive.encrypted().inner().folder();
     if let Some(conflict) = folder.and_then(|folder| Inputs::default().find_closed_folder(folder)) {
-        let text = format!("cannot make an archive there: {conflict}");
+        let text = format!("cannot create an archive there: {conflict}");
         return Err(output::with_hint(text, "name a folder outside of every archive"));
     }
     if place.repo.is_some() {

@@ -44,7 +44,7 @@ const METRICS: [Metric; 37] = [
     Metric { name: "walden_archive_archived_bytes_per_second", kind: "gauge", help: "WAL archived per second in the last hour." },
     Metric { name: "walden_receive_streaming", kind: "gauge", help: "Whether walden receive receives." },
     Metric { name: "walden_receive_lag_bytes", kind: "gauge", help: "Bytes of the server's WAL that are not durable where it is received." },
-    Metric { name: "walden_receive_lag_seconds", kind: "gauge", help: "Seconds for which there have been such bytes." },
+    Metric { name: "walden_receive_lag_seconds", kind: "gauge", help: "Seconds for which such bytes have existed." },
     Metric { name: "walden_receive_waiting_files", kind: "gauge", help: "Received files that wait to be archived." },
     Metric { name: "walden_receive_position_bytes", kind: "gauge", help: "Ends of the WAL by position: received, flushed, archived, server." },
     Metric { name: "walden_receive_interruptions_total", kind: "counter", help: "Connections that were lost or could not be made since walden receive started." },

@@ -185,8 +185,8 @@ fn describe_backup(text: &mut String, backup: &BackupState) {
     let verdict = match (&backup.problem, backup.is_kept) {
         (None, true) => "stays",
         (None, false) => "goes",
-        (Some(_), true) => "does not count, its WAL stays",
-        (Some(_), false) => "does not count, its WAL goes",
+        (Some(_), true) => "does not count, its WAL is kept",
+        (Some(_), false) => "does not count, its WAL is removed",
     };
     let label = backup.label.as_deref().map_or(String::new(), |label| format!(" \"{}\"", harmless(label)));
     let time = backup.time.map_or(String::new(), |time| format!(", {}", Timestamp::from_unix_micros(time)));

@@ -275,7 +275,7 @@ impl Service {
             Some(file) => Ok((server, file)),
             None => refuse(
                 "Expected the name of a segment, a history or a backup history file.".to_owned(),
-                "PostgreSQL archives no other files: find out what made one of this name in archive_status.",
+                "PostgreSQL archives no other files: find out what created one of this name in archive_status.",
             ),
         }
     }

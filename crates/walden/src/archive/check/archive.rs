@@ -315,7 +315,7 @@ fn recipient(archive: &Archive, section: &ArchiveSection) -> Check {
         (_, Err(error)) => Check::error(NAME, &error.into()),
         (None, Ok(_)) => Check::warn(
             NAME,
-            format!("encrypted to {newest}, as the archive itself says"),
+            format!("encrypted to {newest}, according to the archive itself"),
             format!(
                 "put recipient = \"{newest}\" into {FILE}, so that write access to the archive does not suffice to replace it"
             ),

@@ -580,11 +580,7 @@ fn switch_on_standby() -> Check {
 /// has it. For WAL from `walden receive`, the server's own report is not required.
 fn switch(client: &mut Client, archive: &Archive, wait: Duration, is_received: bool) -> Result<Check> {
     if !is_received && !is_archiving(client)? {
-        return Ok(Check::fail(
-            "switch",
-            "not tried: the server archives nothing, as its settings say",
-            None,
-        ));
+        return Ok(Check::fail("switch", "not tried: the server's settings disable archiving", None));
     }
     if !is_received
         && setting(client, "archive_library")?.is_empty()
