@@ -513,7 +513,8 @@ fn a_server_gets_nothing_of_another_clusters_archive() {
     }
 }
 
-/// Returns a valid `pg_control` of PostgreSQL 18, which contains only the system identifier and the segment size.
+/// Returns a valid `pg_control` of PostgreSQL 18, which contains only the system identifier and the segment
+/// size.
 fn pg_control(system_id: u64, segment_bytes: u32) -> Vec<u8> {
     let mut bytes = vec![0; 8192];
     bytes[..8].copy_from_slice(&system_id.to_le_bytes());
