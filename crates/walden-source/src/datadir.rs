@@ -606,6 +606,8 @@ impl ControlFile {
 
 #[cfg(test)]
 mod tests {
+    use walden_format::payload::xlog::{ParameterChange, WalLevel};
+
     use super::*;
 
     /// Returns a valid `pg_control` of a version.
@@ -707,6 +709,43 @@ mod tests {
             assert_eq!(ControlFile::parse(&bytes), Err(ControlError::Alignment(4)));
             bytes[at] = 8;
             assert!(matches!(ControlFile::parse(&bytes), Err(ControlError::Checksum { .. })));
+        }
+    }
+
+    #[test]
+    fn a_restart_point_is_written_into_each_format_of_pg_control() {
+        for layout in CONTROL_LAYOUTS {
+            let mut bytes = control(layout.version);
+            let mut data = vec![0; layout.wal_log_hints - 48 - 40];
+            data[..8].copy_from_slice(&0x0300_0028_u64.to_le_bytes());
+            data[8..12].copy_from_slice(&2_u32.to_le_bytes());
+            let settings = ParameterChange {
+                max_connections: 200,
+                max_worker_processes: 9,
+                max_wal_senders: Some(11),
+                max_prepared_transactions: 3,
+                max_locks_per_transaction: 65,
+                wal_level: WalLevel::Replica,
+                wal_log_hints: false,
+                track_commit_timestamp: true,
+            };
+            let (checkpoint, end) = (Lsn(0x0300_0060), Lsn(0x0300_00D8));
+            let point = RestartPoint {
+                checkpoint,
+                data: &data,
+                end,
+                timeline: 2,
+                settings: Some(&settings),
+                time: 1,
+            };
+            point.change_control_file(&mut bytes).unwrap();
+            let read = ControlFile::parse(&bytes).unwrap();
+            assert_eq!((read.state.to_string().as_str(), read.timeline), ("in archive recovery", 2));
+            assert_eq!((read.checkpoint, read.redo), (checkpoint, Lsn(0x0300_0028)));
+            assert_eq!((read.min_recovery_point, read.track_commit_timestamp), (end, true));
+            assert_eq!((read.sizes.max_connections, read.sizes.max_locks_per_transaction), (200, 65));
+            let short = RestartPoint { data: &data[1..], ..point };
+            assert!(matches!(short.change_control_file(&mut bytes), Err(ControlError::Checkpoint { .. })));
         }
     }
 
