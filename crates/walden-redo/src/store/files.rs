@@ -81,6 +81,7 @@ impl PageStore {
     /// database's files there as [`PageStore::copy_database`] has noted it.
     pub fn read_database_from_base(&mut self, database: u32, tablespace: u32) {
         self.copied.remove(&(database, tablespace));
+        self.recent.missed = None;
         if let Some(base) = &mut self.base {
             base.readmit(database, tablespace);
         }

@@ -31,7 +31,7 @@ pub(super) struct Recent {
     pub(super) forks: Box<[Option<(ForkKey, u32)>; RECENT_FORKS]>,
     slots: Box<[u32; RECENT_SLOTS]>,
     /// The last block that was not found.
-    missed: Option<BlockKey>,
+    pub(super) missed: Option<BlockKey>,
 }
 
 impl Default for Recent {

@@ -182,6 +182,31 @@ fn blocks_not_met_before_come_from_the_base() {
 }
 
 #[test]
+fn a_database_that_the_caller_copied_is_read_from_the_base() {
+    let mut store = with_base(usize::MAX);
+    let slot = store.slot(key(OTHER, 1));
+    assert!(!store.is_changed(slot));
+    store.put(slot, filled(9), last());
+    assert!(store.is_changed(slot));
+    store.drop_relation(OTHER);
+    store.copy_database(OTHER.database, OTHER.tablespace);
+    assert_eq!(store.find(key(OTHER, 1)), None);
+    store.read_database_from_base(OTHER.database, OTHER.tablespace);
+    let slot = store.find(key(OTHER, 1)).unwrap();
+    assert_eq!(first_byte(&mut store, slot), Some(101));
+    assert!(!store.is_changed(slot));
+    // A page that is in the temporary file alone differs from the base's.
+    let mut store = with_base(0);
+    let slot = store.slot(key(OTHER, 1));
+    store.put(slot, filled(9), last());
+    for block in 10..30 {
+        let other = store.slot(key(RELATION, block));
+        store.put(other, filled(1), last());
+    }
+    assert!(store.kept().1 > 0 && store.is_changed(slot));
+}
+
+#[test]
 fn what_was_cut_or_dropped_is_not_in_the_base() {
     let mut store = with_base(usize::MAX);
     let knows = |store: &mut PageStore, relation, block| {
