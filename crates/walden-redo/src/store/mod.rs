@@ -461,8 +461,8 @@ impl PageStore {
         }
     }
 
-    /// Whether a page is exact and may differ from the base backup's: a record was replayed on it, or the backup
-    /// lacks it.
+    /// Whether a page is exact and may differ from the base backup's: a record was replayed on it, or the
+    /// backup lacks it.
     pub fn is_changed(&self, slot: Slot) -> bool {
         let entry = &self.entries[slot.0 as usize];
         entry.state == StateCode::EXACT && (entry.flags & CHANGED != 0 || entry.flags & IN_BASE == 0)
