@@ -40,8 +40,8 @@ pub(super) fn toast(facts: &Facts<'_>) -> Vec<Candidate> {
                 facts.percent(claim.bytes())
             ),
             points_at: name.clone(),
-            remedy: "keep what changes often within the large value apart from it, in columns or a table of its own, and do not set \
-                     the value where it stays the same"
+            remedy: "store the parts of the large value that change often separately, in columns or a table of its own, and do not set \
+                     the value if it stays the same"
                 .into(),
             ..Candidate::new(claim, (0.5, 1.0))
         });

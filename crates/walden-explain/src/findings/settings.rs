@@ -115,7 +115,7 @@ pub(super) fn checkpoint_images(facts: &Facts<'_>) -> Vec<Candidate> {
     let why = match backups {
         0 => "on request: CHECKPOINT, CREATE DATABASE, the start of a base backup".to_owned(),
         backups => format!(
-            "on request: CHECKPOINT, CREATE DATABASE, the start of a base backup ({backups} ended in this log)"
+            "on request: CHECKPOINT, CREATE DATABASE, the start of a base backup ({backups} ended in this WAL)"
         ),
     };
     vec![Candidate {

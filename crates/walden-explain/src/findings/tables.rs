@@ -80,7 +80,9 @@ impl<'a> Part<'a> {
             Part::Index(_) => {
                 "drop indexes that few queries need; each row that is inserted or not updated by HOT writes into all of them"
             }
-            Part::Images | Part::Toast | Part::Other => "--by relation,record shows what wrote it",
+            Part::Images | Part::Toast | Part::Other => {
+                "--by relation,record shows the records that wrote it"
+            }
         }
     }
 }

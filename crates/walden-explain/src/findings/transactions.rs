@@ -57,7 +57,7 @@ pub(super) fn savepoints(facts: &Facts<'_>) -> Vec<Candidate> {
     claim.add_spread(ENTRY * (sums.subtransactions - sums.aborted_subtransactions));
     vec![Candidate {
         text: format!(
-            "{} subtransactions, {} committed; rolled back alone: {}; these, and what keeps track of all, take {} of the WAL",
+            "{} subtransactions, {} committed; rolled back alone: {}; these, and the bookkeeping of all, take {} of the WAL",
             sums.subtransactions,
             counted(sums.committed, "transaction"),
             counted(sums.aborted_subtransactions, "subtransaction"),
