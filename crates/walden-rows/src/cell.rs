@@ -11,7 +11,7 @@ use crate::types::Types;
 
 pub(crate) const DAMAGED: &str = "its compressed bytes are damaged";
 pub(crate) const NO_CHUNKS: &str =
-    "its chunks in the TOAST table are neither in the log before it nor in a base backup";
+    "its chunks in the TOAST table are neither in earlier WAL nor in a base backup";
 
 /// Decodes the values of a heap tuple with these columns, [`Cell::Null`] for null, for tuples from a source
 /// other than WAL. `columns` are all columns of the table in order, including dropped ones, whose values are

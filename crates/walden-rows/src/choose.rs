@@ -45,7 +45,7 @@ pub fn choose(runs: Vec<Run>, base: Option<&Path>, filter: &Filter) -> Result<Ch
             filter.to.is_none_or(|to| other.run.start() < to)
                 && filter.from.is_none_or(|from| from < other.run.end())
         };
-        let note = "the log has several ends: only its last part is read";
+        let note = "the WAL has several ends: only its last part is read";
         let note = (gap.is_none() && lineages.iter().any(is_in_range)).then_some(note);
         return Ok(Chosen { run, note, gap });
     };

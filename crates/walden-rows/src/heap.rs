@@ -52,7 +52,7 @@ pub(crate) struct TupleChange {
     pub new: Bytes,
 }
 
-const NO_PAGE: &str = "the log has had no image of its page before, and there is no base backup";
+const NO_PAGE: &str = "the WAL has no earlier image of its page, and there is no base backup";
 const AHEAD: &str = "the base backup has a later state of its page";
 const UNREADABLE: &str = "the record cannot be read";
 

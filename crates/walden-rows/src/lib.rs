@@ -78,7 +78,7 @@ pub enum RowsError {
     /// The table is unknown.
     #[error(
         "cannot find the table {0}: give the names of its server (--names), or a base backup that has it (--base); of a table \
-         that was made within the log, name the database too, as in DATABASE.SCHEMA.TABLE{hint}",
+         that was made within the WAL, name the database too, as in DATABASE.SCHEMA.TABLE{hint}",
         hint = select::spelling_hint(.0)
     )]
     NoTable(String),
@@ -306,7 +306,7 @@ impl RowChanges {
         if let Some(xid) = options.filter.xid.filter(|_| !findings.has_wanted_xid && gaps.is_empty()) {
             let reached = findings.reached;
             let why =
-                format!("the log has no record of transaction {xid}: it is read from {start} to {reached}");
+                format!("the WAL has no record of transaction {xid}: it is read from {start} to {reached}");
             gaps.push(Gap { from: start, why });
         }
         gaps.extend(self::gaps(&findings, options.base.is_some()));
@@ -639,7 +639,7 @@ fn unlogged(tables: &FxHashSet<u32>, catalog: &Catalog, findings: &Findings, fro
         .map(|(from, class)| {
             let what = if class.persistence == 't' { "temporary" } else { "unlogged" };
             let name = sql::in_comment(&class.name);
-            let why = format!("{name} is {what} at {from}: as long as it is, its changes are not in the log");
+            let why = format!("{name} is {what} at {from}: as long as it is, its changes are not in the WAL");
             Gap { from, why }
         })
         .collect();
@@ -668,7 +668,7 @@ fn unlogged_rows(
         from: made.lsn,
         why: format!(
             "the server had wal_level = minimal: the rows that a transaction puts into a table that it has made, truncated or \
-             rewritten are not in the log, as of {} by transaction {} at {}",
+             rewritten are not in the WAL, as of {} by transaction {} at {}",
             sql::in_comment(name),
             made.xid,
             made.lsn

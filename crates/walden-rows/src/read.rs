@@ -33,7 +33,7 @@ use crate::tuple::Tuple;
 
 const NOT_THESE: &str = "the row does not fit the columns that are known: they were others then";
 const NO_COLUMNS: &str = "the columns are not known";
-const NOT_KEY: &str = "the log has the key's columns alone";
+const NOT_KEY: &str = "the WAL has the key's columns alone";
 
 /// Selects changes.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]

@@ -125,7 +125,7 @@ impl Wanted {
             'f' => "a foreign table",
             'c' => "a composite type",
             't' => "a TOAST table",
-            _ if found.persistence == 't' => "a temporary table, whose rows are not in the log",
+            _ if found.persistence == 't' => "a temporary table, whose rows are not in the WAL",
             _ => return None,
         })
     }

@@ -98,7 +98,7 @@ fn statement(change: &RowChange, table: &Table, operation: Operation, [from, to]
 fn checked(text: &str, operation: Operation, change: &RowChange, table: &Table) -> String {
     let failure = match operation {
         Operation::Insert => "the row was not inserted",
-        Operation::Update | Operation::Delete => "the row is not as the log has it",
+        Operation::Update | Operation::Delete => "the row differs from the WAL",
     };
     let RowChange { operation, lsn, xid, .. } = change;
     let message = format!("{failure}: {} of {table} at {lsn} by transaction {xid}", operation.name());
@@ -683,7 +683,7 @@ mod tests {
         assert_eq!(after, check("the row was not inserted"));
         let (statement, after) = redone.as_deref().and_then(|text| text.split_once('\n')).unwrap();
         assert!(statement.starts_with("DELETE") && statement.ends_with(';'), "{statement}");
-        assert_eq!(after, check("the row is not as the log has it"));
+        assert_eq!(after, check("the row differs from the WAL"));
     }
 
     #[test]

@@ -110,7 +110,7 @@ fn alter([from, to]: &[Metadata; 2]) -> Statement {
     let text = (from.owner != to.owner).then(|| {
         format!(
             "IF NOT EXISTS (SELECT FROM pg_largeobject_metadata WHERE oid = {large_object} AND lomowner = {owner}) THEN \
-             RAISE EXCEPTION 'the owner of large object {large_object} is not as the log has it'; END IF;\n{}",
+             RAISE EXCEPTION 'the owner of large object {large_object} differs from the WAL'; END IF;\n{}",
             to.set_owner()
         )
     });

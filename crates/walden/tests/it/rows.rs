@@ -1318,7 +1318,7 @@ fn statements_meet_one_row_or_fail() -> Outcome {
     run(&mut client, "UPDATE later SET v = 'wrong'; UPDATE later SET v = 'corrected' WHERE id = 2");
     let error = client.batch_execute(&script).expect_err("the row was changed");
     let message = error.as_db_error().unwrap().message();
-    assert!(message.contains("the row is not as the log has it"), "{message}");
+    assert!(message.contains("the row differs from the WAL"), "{message}");
     run(&mut client, "ROLLBACK");
     assert_eq!(contents(&mut client, "later"), ["(1,wrong,\"by others\")", "(2,corrected,y)"]);
     // A value whose meaning depends on the column's former type is not set.
@@ -1366,7 +1366,7 @@ fn statements_meet_one_row_or_fail() -> Outcome {
     let note = "and transaction 4000000000 started earlier: its changes before that position are not read";
     assert!(found.code == 1 && found.stderr.contains(note), "{found:?}");
     let found = log.rows("later", &["--xid", "1000000", "--undo"]);
-    let note = "the log has no record of transaction 1000000";
+    let note = "the WAL has no record of transaction 1000000";
     assert!(found.code == 1 && found.stderr.contains(note) && found.stdout.contains(note), "{found:?}");
     assert!(found.stdout.contains("-- NOT COMPLETE"), "{found:?}");
     Ok(())
@@ -1996,12 +1996,12 @@ fn scripts_that_are_not_complete_can_be_run() -> Outcome {
     let undo = |table: &str| log.rows(table, &["--undo"]);
     let later = "a later change of the row is not reverted";
     let found = run_incomplete(&mut client, &undo("parts"), "parts");
-    let dropped = ("parts_n at ", "the rows that a drop removed are not in the log");
+    let dropped = ("parts_n at ", "the rows that a drop removed are not in the WAL");
     assert_lines(&found, &[dropped, ("update of parts_n at ", "its table was dropped since")]);
     assert_eq!(contents(&mut client, "parts"), ["(2,south)"]);
     let found = run_incomplete(&mut client, &undo("emptied"), "emptied");
     let gone = "a truncate removed the row since";
-    let truncate = ("emptied at ", "the rows that a truncate removed are not in the log");
+    let truncate = ("emptied at ", "the rows that a truncate removed are not in the WAL");
     assert_lines(&found, &[truncate, ("update of emptied at ", gone), ("insert of emptied at ", gone)]);
     assert_eq!(contents(&mut client, "emptied"), ["(9,\"deleted before\")"]);
     let found = run_incomplete(&mut client, &undo("retyped"), "retyped");

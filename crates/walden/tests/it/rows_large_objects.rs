@@ -122,8 +122,8 @@ fn large_objects_that_changed_since_stop_a_script() -> Outcome {
     );
     for (script, expected) in [
         (&created, "large object 70020 has pages that the log does not have"),
-        (&changed, "the row is not as the log has it: update of pg_catalog.pg_largeobject at "),
-        (&owned, "the owner of large object 70005 is not as the log has it"),
+        (&changed, "the row differs from the WAL: update of pg_catalog.pg_largeobject at "),
+        (&owned, "the owner of large object 70005 differs from the WAL"),
     ] {
         let error = client.batch_execute(&script.stdout).unwrap_err();
         let message = error.as_db_error().unwrap().message().to_owned();
