@@ -278,11 +278,11 @@ impl View<'_> {
         let redo = base.redo_from();
         if start > redo {
             self.notes.push(format!(
-                "the base backup needs the log from {redo} on, this one starts at {start}: the backup's page is not used"
+                "the base backup needs WAL from {redo} on, this WAL starts at {start}: the backup's page is not used"
             ));
         } else if end < redo {
             self.notes.push(format!(
-                "the base backup starts at {redo}, after this log's end at {end}: its page is not used"
+                "the base backup starts at {redo}, after the end of this WAL at {end}: its page is not used"
             ));
         }
     }
@@ -513,7 +513,11 @@ fn last_kind(snapshot: &Snapshot) -> Option<Kind> {
 }
 
 fn shown(snapshot: &Snapshot) -> String {
-    if snapshot.at == END { format!("the log's end, {}", snapshot.reached) } else { snapshot.at.to_string() }
+    if snapshot.at == END {
+        format!("the end of the WAL, {}", snapshot.reached)
+    } else {
+        snapshot.at.to_string()
+    }
 }
 
 fn parse_moment(text: &str) -> Result<Lsn, String> {

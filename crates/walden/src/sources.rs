@@ -115,7 +115,7 @@ fn timeline_of_server(paths: &[PathBuf]) -> Option<Timeline> {
         Some((path, control.timeline))
     })?;
     eprintln!(
-        "note: the log is read along timeline {timeline}, on which {} is; --timeline names another one",
+        "note: the WAL is read along timeline {timeline}, on which {} is; --timeline names another one",
         path.display()
     );
     Some(timeline)

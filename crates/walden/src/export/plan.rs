@@ -206,7 +206,7 @@ impl Exporter<'_> {
             }
         }
         Err(anyhow!(
-            "cannot write {}, which has rows of another part of the log: name the same --from and --to as before, or another folder",
+            "cannot write {}, which has rows of another part of the WAL: name the same --from and --to as before, or another folder",
             file.path.display()
         ))
     }

@@ -154,10 +154,10 @@ impl Script {
         *self.epochs.entry(oid).or_default() += 1;
         let (count, kind, what) = match event.kind {
             EventKind::Truncate => {
-                (&mut self.truncations, Kind::Truncate, "the rows that a truncate removed are not in the log")
+                (&mut self.truncations, Kind::Truncate, "the rows that a truncate removed are not in the WAL")
             }
             EventKind::Drop => {
-                (&mut self.truncations, Kind::Other, "the rows that a drop removed are not in the log")
+                (&mut self.truncations, Kind::Other, "the rows that a drop removed are not in the WAL")
             }
             EventKind::SetUnlogged { .. } => (
                 &mut self.unlogged,
