@@ -115,8 +115,8 @@ impl Primary {
         }
     }
 
-    /// PostgreSQL recovers the backup alone, to a restore point: the data directory as it is there, and the
-    /// promoted server.
+    /// Recovers the backup with PostgreSQL alone, to a restore point. Returns a copy of the data directory at
+    /// that point, and the promoted server.
     fn recover_alone(&self, name: &str) -> (PathBuf, Cluster) {
         let postgres = self.cluster.installation().postgres();
         let kept = self.cluster.dir().join(format!("alone_{name}"));
@@ -146,7 +146,7 @@ impl Primary {
         (kept, cluster)
     }
 
-    /// Walden restores the backup to a target: the data directory and what was printed.
+    /// Restores the backup to a target with Walden. Returns the data directory and the printed JSON.
     fn restore(&self, target: &str, folder: &str) -> (PathBuf, Value) {
         let data = self.cluster.dir().join(folder);
         let wal = self.cluster.archive_dir();
@@ -371,7 +371,7 @@ fn expect_same_names(expected: &BTreeMap<PathBuf, Vec<u8>>, found: &BTreeMap<Pat
     assert!(missing.is_empty() && surplus.is_empty(), "missing {missing:?}, surplus {surplus:?}");
 }
 
-/// The main fork beside an init fork.
+/// Returns the path of the main fork of an init fork.
 fn main_of_init(path: &Path) -> Option<PathBuf> {
     Some(path.with_file_name(path.file_name()?.to_str()?.strip_suffix("_init")?))
 }
@@ -477,7 +477,7 @@ fn a_restored_directory_is_that_of_a_restart_point(version: u32) -> Outcome {
     let checked = amcheck(&server);
     drop((server, expected));
 
-    // The checkpoint is the same; PostgreSQL replays what is after it.
+    // The checkpoint is the same; PostgreSQL replays the records after it.
     let (_, expected) = primary.recover_alone("later");
     let (data, json) = primary.restore("name:later", "later");
     assert!(json["plan"]["remaining_wal_bytes"].as_u64().unwrap() > 100_000, "{json}");
@@ -643,7 +643,7 @@ fn a_record_that_is_not_replayed_is_left_to_postgresql(version: u32) -> Outcome 
     Ok(())
 }
 
-/// Each refusal leaves nothing, and says what to do.
+/// Each refusal leaves no files, and prints a remedy.
 fn what_cannot_be_restored_is_refused_before_anything_is_written(version: u32) -> Outcome {
     let installation = postgres(version)?;
     let primary = Primary::start(&installation, &[]);
