@@ -136,7 +136,7 @@ const fn nullable(name: &'static str, column_type: ColumnType, description: &'st
 }
 
 const TIMELINE: Column =
-    column("timeline", U32, "timeline that the log is read along, mostly that of the segment's name");
+    column("timeline", U32, "timeline along which the WAL is read, mostly that of the segment's name");
 const SEGMENT: Column = column("segment", Label, "name of the segment that it starts in");
 const START_LSN: Column = column("start_lsn", Lsn, "position of the record's first byte");
 const XID: Column =
@@ -267,7 +267,7 @@ const TRANSACTIONS: &[Column] = &[
     column(
         "xid",
         U32,
-        "top-level transaction; one that was rolled back may be a subtransaction where the log does not say so",
+        "top-level transaction; one that was rolled back may be a subtransaction where the WAL does not show this",
     ),
     column("outcome", Label, "committed, aborted, prepared, or open at the end of the source"),
     nullable("end_time", Time, "time of the commit or abort; NULL while open"),
@@ -288,7 +288,7 @@ const CHECKPOINTS: &[Column] = &[
     column("redo_lsn", Lsn, "redo pointer: where recovery from it starts"),
     column("time", Time, "start time"),
     column("cause", Label, "time, volume, requested, shutdown or first, as in walden explain"),
-    column("finished", Bool, "whether the log has its record"),
+    column("finished", Bool, "whether the WAL has its record"),
     nullable(
         "distance",
         U64,

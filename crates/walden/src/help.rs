@@ -11,7 +11,7 @@ use crate::{Arguments, terminal};
 
 /// Commands by purpose, in the order of the help.
 const GROUPS: [(&str, &[&str]); 5] = [
-    ("Understand the log", &["explain", "diff", "watch", "retention", "whatif", "rows", "page", "redo"]),
+    ("Understand WAL", &["explain", "diff", "watch", "retention", "whatif", "rows", "page", "redo"]),
     ("Open it to other tools", &["sql", "export"]),
     ("Store it", &["compress", "decompress", "test", "archive", "receive", "restore"]),
     ("Try it out, measure", &["demo", "lab", "bench"]),
