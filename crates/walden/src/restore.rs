@@ -24,6 +24,7 @@ use walden_source::timelines::lineages;
 use crate::arguments::parse_size;
 use crate::place::Place;
 use crate::progress::Progress;
+use crate::protect::{Inputs, find_protected, resolve};
 use crate::sources::{self, SourceRange};
 use crate::terminal::{self, Format};
 use crate::{memory, output};
@@ -117,6 +118,7 @@ impl TargetAction {
 pub fn run(args: &RestoreArgs) -> Result<ExitCode> {
     let threads = args.threads.map_or_else(terminal::cores, usize::from);
     walden_recover::expect_free_target(&args.output).map_err(with_hint)?;
+    expect_separate_target(&args.base, &args.output)?;
     let base = BaseBackup::open(&args.base).map_err(with_hint)?;
     let run = find_run(args, &base, threads)?;
     let plan = make_plan(args, &run, &base, threads)?;
@@ -152,6 +154,22 @@ pub fn run(args: &RestoreArgs) -> Result<ExitCode> {
         terminal::print(&terminal::json(&document)?)?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Refuses a new data directory inside the base backup, another data directory or an archive.
+fn expect_separate_target(base: &Path, output: &Path) -> Result<()> {
+    let refuse = |reason: &str| {
+        let text = format!("cannot create a data directory in {}: {reason}", output.display());
+        Err(output::with_hint(text, "name a directory outside of it"))
+    };
+    if resolve(output).starts_with(resolve(base)) {
+        return refuse("it is inside the base backup");
+    }
+    let file = output.join("PG_VERSION");
+    match Inputs::default().find_closed_folder(&file).or_else(|| find_protected(&file)) {
+        Some(reason) => refuse(&reason),
+        None => Ok(()),
+    }
 }
 
 /// Reads a target.

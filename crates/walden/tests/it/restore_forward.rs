@@ -660,6 +660,15 @@ fn what_cannot_be_restored_is_refused_before_anything_is_written(version: u32) -
         assert!(!target.exists() && !target.with_extension("partial").exists(), "{expected}");
     };
     refused(base, &wal, base, "latest", "expected an empty or missing directory");
+    // The copy would contain itself, or a server would find foreign files.
+    let inside = base.join("base/new");
+    refused(base, &wal, &inside, "latest", "it is inside the base backup");
+    assert!(!inside.exists() && !inside.with_extension("partial").exists());
+    refused(base, &wal, &primary.cluster.data_dir().join("new"), "latest", "it belongs to the server in");
+    let archive = primary.cluster.dir().join("archive of another cluster");
+    let init = walden(&["archive", "init", "--repo", text(&archive)]);
+    assert_eq!(init.code, 0, "{init:?}");
+    refused(base, &wal, &archive.join("new"), "latest", "is an archive, which only walden archive changes");
     refused(base, &wal, &target, "name:nowhere", "expected it in WAL from");
     refused(base, &wal, &target, "FF/0", "expected it in WAL from");
     refused(base, &wal, &target, "2020-01-01", "after the end of the base backup");
