@@ -12,7 +12,7 @@ walden_testing::tests! {
     each_shell_gets_completions_of_all_commands,
     bash_completes_commands_but_no_hidden_ones,
     the_other_programs_have_completions_and_manual_pages,
-    the_lines_of_the_readme_install_completions_and_manual_pages,
+    the_documented_lines_install_completions_and_manual_pages,
     each_program_prints_the_licences_of_what_it_contains,
     without_arguments_it_says_what_to_try_first,
     each_command_has_a_manual_page,
@@ -102,9 +102,9 @@ fn the_other_programs_have_completions_and_manual_pages() {
 }
 
 /// Uses a new home, whose folders do not exist yet.
-fn the_lines_of_the_readme_install_completions_and_manual_pages() {
-    let readme = include_str!("../../../../README.md");
-    let lines: Vec<&str> = readme.lines().filter(|line| line.contains("~/.local/share")).collect();
+fn the_documented_lines_install_completions_and_manual_pages() {
+    let page = include_str!("../../../../docs/install.md");
+    let lines: Vec<&str> = page.lines().filter(|line| line.contains("~/.local/share")).collect();
     assert_eq!(lines.len(), 3, "{lines:?}");
     let home = tempfile::tempdir().unwrap();
     let programs = Path::new(env!("CARGO_BIN_EXE_walden")).parent().unwrap();
