@@ -155,7 +155,7 @@ fn files_of_other_frames_than_their_form_has_are_found() {
     let piece = longer.iter_mut().find(|frame| frame.0 == PIECE).unwrap();
     piece.1.push(0);
     let found = fault_of(&longer);
-    assert!(found.contains("expected one part and nothing after it"), "{found}");
+    assert!(found.contains("expected one compressed part, found bytes after it"), "{found}");
 
     let records =
         write(options(FileForm::Segment, 1), &[("one", segment("15.18", "000000010000000000000009"))]).0;

@@ -666,7 +666,8 @@ fn what_cannot_be_restored_is_refused_before_anything_is_written(version: u32) -
     assert!(!inside.exists() && !inside.with_extension("partial").exists());
     refused(base, &wal, &primary.cluster.data_dir().join("new"), "latest", "it belongs to the server in");
     let archive = primary.cluster.dir().join("archive of another cluster");
-    let init = walden(&["archive", "init", "--repo", text(&archive)]);
+    let configuration = primary.cluster.dir().join("walden.toml");
+    let init = walden(&["archive", "init", "--repo", text(&archive), "-o", text(&configuration)]);
     assert_eq!(init.code, 0, "{init:?}");
     refused(base, &wal, &archive.join("new"), "latest", "is an archive, which only walden archive changes");
     refused(base, &wal, &target, "name:nowhere", "expected it in WAL from");
