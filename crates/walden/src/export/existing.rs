@@ -60,7 +60,7 @@ impl Holding {
         let from = bound(fields.next()?.strip_prefix("from ")?)?;
         let to = bound(fields.next()?.strip_prefix("to ")?)?;
         let is_final = match fields.next()? {
-            "the WAL continues" => true,
+            "the log goes on" => true,
             "the log ends" => false,
             _ => return None,
         };
