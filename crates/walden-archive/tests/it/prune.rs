@@ -390,7 +390,11 @@ fn the_only_way_to_a_newer_timeline_is_kept_unless_it_is_given_up() {
     // If the user names the backup, no earlier WAL is kept.
     let given_up = planned(&archive, &Rule::OlderThanBackup("backup 32".to_owned()));
     assert_eq!(given_up.kept_from, Some(lsn(0x32, 0).to_string()));
-    assert!(!given_up.is_good() && given_up.warnings[0].contains("becomes impossible"), "{:?}", given_up.warnings);
+    assert!(
+        !given_up.is_good() && given_up.warnings[0].contains("becomes impossible"),
+        "{:?}",
+        given_up.warnings
+    );
     // With its own backup, the timeline needs no other.
     push_more(&archive, root.path(), &vec![history(2, 0x30, 0x31, commit_time(0x31), "of timeline 2")]);
     let own = planned(&archive, &keep);
