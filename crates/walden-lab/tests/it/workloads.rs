@@ -16,6 +16,7 @@ walden_testing::tests! {
     dense,
     mixed,
     mixed_paced,
+    index_types,
     golden,
     every_workload_has_a_test,
     a_folder_in_use_is_refused_unless_forced,
@@ -106,6 +107,10 @@ fn mixed_paced() {
     assert!(facts["seconds"].as_f64().unwrap() > 1.9, "{}", facts["seconds"]);
 }
 
+fn index_types() {
+    check("index-types", 500);
+}
+
 fn golden() {
     let facts = check("golden", 1);
     assert_eq!(facts["wal_segment_bytes"], 1 << 20);
@@ -122,6 +127,7 @@ fn every_workload_has_a_test() {
         "dense",
         "mixed",
         "mixed-paced",
+        "index-types",
         "golden",
     ];
     let names: Vec<_> = all().iter().map(|one| one.name).collect();

@@ -247,7 +247,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let fifo = folder.path().join("postgresql.log");
         walden_testing::make_fifo(&fifo);
-        let error = read(&fifo, None, &mut |_| ()).unwrap_err().to_string();
+        let error = crate::error_text(&read(&fifo, None, &mut |_| ()).unwrap_err());
         assert!(error.ends_with("postgresql.log: expected a regular file, found a FIFO"), "{error}");
         assert!(first_time(&fifo, None).is_err());
         assert!(crate::names::Names::load(&fifo).is_err());
