@@ -80,16 +80,30 @@ pub enum RecoverError {
         end: Lsn,
     },
     /// The target is before the end of the base backup.
-    #[error(
-        "cannot recover to {target} at {stop}: expected a position after the end of the base backup at {consistent}"
-    )]
+    #[error("cannot recover to {target}: expected a target after the end of the base backup ({backup})")]
     TargetTooEarly {
         /// The target.
         target: String,
-        /// The record at which recovery would stop.
-        stop: Lsn,
-        /// Where the backup is consistent.
-        consistent: String,
+        /// The end of the backup, or the time of its checkpoint.
+        backup: String,
+    },
+    /// The server wrote WAL that recovery must not skip (`CheckRequiredParameterValues` in `xlogrecovery.c`).
+    #[error(
+        "cannot recover across {lsn}: expected WAL with wal_level replica or logical, found minimal: changes of the data are not in it"
+    )]
+    MinimalWal {
+        /// The record of the change of `wal_level`.
+        lsn: Lsn,
+    },
+    /// Segments are missing before later WAL.
+    #[error("cannot recover to {target}: expected WAL at {end}, found a gap before {later}")]
+    Gap {
+        /// The target.
+        target: String,
+        /// The end of the WAL that continues the backup.
+        end: Lsn,
+        /// Where the WAL after the gap starts.
+        later: Lsn,
     },
     /// The WAL ends before the base backup does.
     #[error(
@@ -158,6 +172,12 @@ impl RecoverError {
                 Some("choose an earlier target, or --to latest for the end of the WAL")
             }
             RecoverError::TargetTooEarly { .. } => Some("use an earlier base backup"),
+            RecoverError::MinimalWal { .. } => {
+                Some("choose a target before that position, or use a base backup that was taken after it")
+            }
+            RecoverError::Gap { .. } => Some(
+                "add the missing segments (walden archive list names them), or choose a target before the gap with --to LSN",
+            ),
             RecoverError::NoEndOfBackup { .. } => {
                 Some("add the WAL up to the end of the base backup, or use another base backup")
             }

@@ -3,8 +3,8 @@
 use std::ops::ControlFlow;
 
 use walden_format::lsn::{Lsn, Timeline};
-use walden_format::payload::xlog::{Checkpoint, ParameterChange};
-use walden_format::payload::{self, Payload};
+use walden_format::payload::xlog::{Checkpoint, ParameterChange, WalLevel};
+use walden_format::payload::{self, Payload, Timestamp};
 use walden_format::record::Record;
 use walden_format::rmgr::rmid;
 use walden_format::stream::Visitor;
@@ -53,6 +53,9 @@ pub struct Plan {
     pub unsupported: Option<Unsupported>,
     /// Damage that ends the WAL.
     pub damage: Option<Damage>,
+    /// Tablespaces that records before the target create outside of the data directory, with the position.
+    /// PostgreSQL creates them in the same folders.
+    pub tablespaces: Vec<(Lsn, String)>,
     /// Settings at the checkpoint, if WAL has changed them since the base backup.
     pub(crate) settings: Option<ParameterChange>,
 }
@@ -127,11 +130,23 @@ impl Plan {
                 Target::Latest => RecoverError::NoEndOfBackup { start, end: reached },
                 _ => RecoverError::TargetTooEarly {
                     target: target.to_string(),
-                    stop,
-                    consistent: consistent.map_or("a later position".into(), |end| end.to_string()),
+                    backup: consistent.map_or_else(|| format!("after {stop}"), |end| format!("at {end}")),
                 },
             });
         };
+        // PostgreSQL would stop at the first later commit, with changes after the target.
+        let backup_time = all.checkpoints.iter().find(|it| it.lsn == base.label.checkpoint);
+        if let (Target::Time(time), Some(checkpoint)) = (&target, backup_time)
+            && *time < checkpoint.fields.time.saturating_mul(1_000_000)
+        {
+            let backup =
+                format!("its checkpoint was at {}", Timestamp::from_unix_seconds(checkpoint.fields.time));
+            return Err(RecoverError::TargetTooEarly { target: target.to_string(), backup });
+        }
+        let is_minimal = |(_, settings): &&(Lsn, ParameterChange)| settings.wal_level == WalLevel::Minimal;
+        if let Some(&(lsn, _)) = all.settings.iter().find(is_minimal) {
+            return Err(RecoverError::MinimalWal { lsn });
+        }
         let is_before_stop = |checkpoint: &CheckpointRecord| checkpoint.end <= stop;
         let checkpoints =
             all.checkpoints.iter().filter(|it| it.lsn > base.label.checkpoint && is_before_stop(it));
@@ -156,6 +171,7 @@ impl Plan {
             timeline: run.timeline,
             unsupported: all.unsupported.filter(|unsupported| unsupported.lsn < stop),
             damage,
+            tablespaces: all.tablespaces,
             settings,
         })
     }
@@ -169,6 +185,7 @@ struct Found {
     ends_of_backups: Vec<(Lsn, Lsn)>,
     settings: Vec<(Lsn, ParameterChange)>,
     unsupported: Option<Unsupported>,
+    tablespaces: Vec<(Lsn, String)>,
     last_commit: Option<i64>,
     /// The record at which recovery stops.
     stop: Option<Lsn>,
@@ -180,6 +197,7 @@ impl Found {
         self.checkpoints.extend(later.checkpoints);
         self.ends_of_backups.extend(later.ends_of_backups);
         self.settings.extend(later.settings);
+        self.tablespaces.extend(later.tablespaces);
         self.unsupported = self.unsupported.take().or(later.unsupported);
         self.last_commit = later.last_commit.or(self.last_commit);
         self.stop = later.stop;
@@ -201,17 +219,19 @@ impl Visitor for Survey<'_> {
         }
         if self.target.stops_at(record) {
             self.found.stop = Some(record.lsn);
+            // Recovery to a time stops before the record, others after it.
+            if !matches!(self.target, Target::Time(_)) {
+                self.note_end_of_transaction(record);
+            }
             return ControlFlow::Break(());
         }
         if self.found.unsupported.is_none() {
             self.found.unsupported = unsupported(record, self.commit_timestamps);
         }
         match record.header.rmid {
-            rmid::XACT => {
-                self.found.last_commit =
-                    end_of_transaction(record).map(|(_, time)| time).or(self.found.last_commit);
-            }
+            rmid::XACT => self.note_end_of_transaction(record),
             rmid::XLOG => self.read_of_log(record),
+            rmid::TBLSPC => self.note_tablespace(record),
             _ => {}
         }
         ControlFlow::Continue(())
@@ -219,6 +239,21 @@ impl Visitor for Survey<'_> {
 }
 
 impl Survey<'_> {
+    fn note_end_of_transaction(&mut self, record: &Record<'_>) {
+        let time = end_of_transaction(record).map(|(_, time)| time);
+        self.found.last_commit = time.or(self.found.last_commit);
+    }
+
+    /// Notes a tablespace in a folder outside of the data directory.
+    fn note_tablespace(&mut self, record: &Record<'_>) {
+        if let Ok(Payload::TablespaceCreate(created)) = payload::parse(record)
+            && !created.path.0.is_empty()
+        {
+            let path = String::from_utf8_lossy(created.path.0).into_owned();
+            self.found.tablespaces.push((record.lsn, path));
+        }
+    }
+
     fn read_of_log(&mut self, record: &Record<'_>) {
         match payload::parse(record) {
             Ok(Payload::Checkpoint(fields)) => {

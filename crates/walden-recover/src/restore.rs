@@ -69,6 +69,13 @@ pub fn expect_free_target(data: &Path) -> Result<(), RecoverError> {
     let refuse = |path: &Path, found: &str, hint| {
         Err(RecoverError::Target { path: path.to_owned(), found: found.to_owned(), hint })
     };
+    // The new data directory gets its name by a rename, which replaces neither.
+    if data.is_symlink() {
+        return refuse(data, "a link", "name the directory that the link leads to, or remove the link");
+    }
+    if is_mount_point(data) {
+        return refuse(data, "a mount point", "name a directory in it");
+    }
     match fs::read_dir(data) {
         Ok(mut entries) => {
             if entries.next().is_some() {
@@ -82,10 +89,33 @@ pub fn expect_free_target(data: &Path) -> Result<(), RecoverError> {
         Err(error) => return Err(RecoverError::io("read", data)(error)),
     }
     let partial = partial_of(data)?;
-    if partial.symlink_metadata().is_ok() && !partial.join(MARK).exists() {
+    // A restore that is killed may leave an empty folder.
+    let is_empty = fs::read_dir(&partial).is_ok_and(|mut entries| entries.next().is_none());
+    if partial.symlink_metadata().is_ok() && !partial.join(MARK).exists() && !is_empty {
         return refuse(&partial, "one that Walden did not create", "remove it, or name another directory");
     }
     Ok(())
+}
+
+/// Whether a folder is on another file system than the folder that contains it.
+fn is_mount_point(folder: &Path) -> bool {
+    let device = |path: &Path| fs::metadata(path).map(|metadata| metadata.dev()).ok();
+    let Some(own) = device(folder) else { return false };
+    device(&folder.join("..")).is_some_and(|above| above != own)
+}
+
+/// Removes what an earlier restore left, its mark last: otherwise the remainder would look like another
+/// program's.
+fn remove_partial(partial: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(partial).into_iter().flatten() {
+        let entry = entry?;
+        match entry.file_type()?.is_dir() {
+            true => remove_folder(&entry.path())?,
+            false if entry.file_name() != MARK => fs::remove_file(entry.path())?,
+            false => {}
+        }
+    }
+    remove_folder(partial)
 }
 
 /// The folder in which a restore works. It is renamed in the end.
@@ -113,13 +143,13 @@ pub fn restore(
 ) -> Result<Restored, RecoverError> {
     expect_free_target(&options.data)?;
     let partial = partial_of(&options.data)?;
-    remove_folder(&partial).map_err(RecoverError::io("remove", &partial))?;
+    remove_partial(&partial).map_err(RecoverError::io("remove", &partial))?;
     let created = DirBuilder::new().mode(0o700).create(&partial);
     created.map_err(RecoverError::io("create", &partial))?;
     let outcome = fill(run, base, plan, &partial, options, progress);
     if outcome.is_err() {
         // The first error counts.
-        let _ = remove_folder(&partial);
+        let _ = remove_partial(&partial);
     }
     outcome
 }

@@ -120,8 +120,9 @@ pub fn run(args: &RestoreArgs) -> Result<ExitCode> {
     walden_recover::expect_free_target(&args.output).map_err(with_hint)?;
     expect_separate_target(&args.base, &args.output)?;
     let base = BaseBackup::open(&args.base).map_err(with_hint)?;
-    let run = find_run(args, &base, threads)?;
-    let plan = make_plan(args, &run, &base, threads)?;
+    let (run, later) = find_run(args, &base, threads)?;
+    let plan = make_plan(args, &run, later, &base, threads)?;
+    expect_no_used_tablespace(&plan)?;
     let restore_command = match &args.restore_command {
         Some(command) => command.clone(),
         None => restore_command(args, &run)?,
@@ -207,8 +208,23 @@ fn with_hint(error: RecoverError) -> anyhow::Error {
     }
 }
 
-/// Finds the log that continues the base backup.
-fn find_run(args: &RestoreArgs, base: &BaseBackup, threads: usize) -> Result<Run> {
+/// Refuses WAL that creates a tablespace in a folder that is in use on this machine: recovery would write into
+/// the original server's files.
+fn expect_no_used_tablespace(plan: &Plan) -> Result<()> {
+    let is_used = |path: &str| std::fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_some());
+    match plan.tablespaces.iter().find(|(_, path)| is_used(path)) {
+        None => Ok(()),
+        Some((lsn, path)) => Err(output::with_hint(
+            format!(
+                "cannot recover across {lsn}: the record creates a tablespace in {path}, which has files on this machine"
+            ),
+            "PostgreSQL would write into these files: restore on another machine, or to a target before that position (--to LSN)",
+        )),
+    }
+}
+
+/// Finds the WAL that continues the base backup, and the start of later WAL after a gap.
+fn find_run(args: &RestoreArgs, base: &BaseBackup, threads: usize) -> Result<(Run, Option<Lsn>)> {
     let runs = match &args.wal {
         Some(folder) => {
             if sources_of_archive(folder) {
@@ -234,8 +250,12 @@ fn find_run(args: &RestoreArgs, base: &BaseBackup, threads: usize) -> Result<Run
     let continues = |run: &Run| is_of_cluster(run) && run.goes_on_from(base.start(), base.timeline());
     // Without one that continues the backup, the plan's error names the WAL that exists.
     let index = runs.iter().rposition(continues).or_else(|| runs.iter().rposition(is_of_cluster));
+    let end = index.map(|index| runs[index].end());
+    let later = runs.iter().filter(|run| is_of_cluster(run)).map(Run::start);
+    let later = later.filter(|&start| end.is_some_and(|end| start > end)).min();
     let found = runs.into_iter().nth(index.unwrap_or(0));
-    found.context("cannot find WAL to recover from: expected segments, found none")
+    let found = found.context("cannot find WAL to recover from: expected segments, found none")?;
+    Ok((found, later))
 }
 
 fn sources_of_archive(folder: &Path) -> bool {
@@ -258,13 +278,26 @@ fn runs_of_archive(
     Ok(inventory.runs)
 }
 
-fn make_plan(args: &RestoreArgs, run: &Run, base: &BaseBackup, threads: usize) -> Result<Plan> {
+/// Makes the plan. `later` is the start of WAL after a gap: then the end of the run is not the end of the WAL.
+fn make_plan(
+    args: &RestoreArgs,
+    run: &Run,
+    later: Option<Lsn>,
+    base: &BaseBackup,
+    threads: usize,
+) -> Result<Plan> {
     let size = run.segment_size;
     let skipped = size.segment_of(base.start()).saturating_sub(size.segment_of(run.start()));
     let segments = (run.segments.len() as u64).saturating_sub(skipped);
     let mut bar = Progress::bytes("reading WAL", segments * size.bytes());
     let plan = Plan::make(run, base, args.to.clone(), threads, |bytes| bar.advance(bytes));
     bar.finish();
+    let gap = |later| RecoverError::Gap { target: args.to.to_string(), end: run.end(), later };
+    let plan = match (plan, later) {
+        (Ok(plan), Some(later)) if plan.target == Target::Latest => Err(gap(later)),
+        (Err(RecoverError::TargetNotReached { .. }), Some(later)) => Err(gap(later)),
+        (plan, _) => plan,
+    };
     plan.map_err(with_hint)
 }
 
@@ -375,6 +408,9 @@ fn plan_table(args: &RestoreArgs, plan: &Plan) -> String {
     }
     if let Some(unsupported) = &plan.unsupported {
         let _ = writeln!(text, "  left to PostgreSQL: {unsupported}");
+    }
+    for (lsn, path) in &plan.tablespaces {
+        let _ = writeln!(text, "  PostgreSQL creates the tablespace of {lsn} in {}", harmless(path));
     }
     text
 }

@@ -651,6 +651,7 @@ fn what_cannot_be_restored_is_refused_before_anything_is_written(version: u32) -
     primary.back_up(keep_busy);
     primary.checkpoint_and_name("here");
     primary.archive_all();
+    primary.archive_all();
     let (wal, base) = (primary.cluster.archive_dir(), &primary.backup);
     let target = primary.cluster.dir().join("new");
     let refused = |base: &Path, wal: &Path, data: &Path, to: &str, expected: &str| {
@@ -698,6 +699,19 @@ fn what_cannot_be_restored_is_refused_before_anything_is_written(version: u32) -
         }
     }
     refused(base, &incomplete, &target, "latest", "cannot start recovery at");
+    // A gap after the backup: the WAL does not end there.
+    fs::copy(wal.join(&start), incomplete.join(&start)).unwrap();
+    let mut names: Vec<PathBuf> =
+        fs::read_dir(&incomplete).unwrap().map(|entry| entry.unwrap().path()).collect();
+    names.sort();
+    fs::remove_file(&names[names.len() - 2]).unwrap();
+    refused(base, &incomplete, &target, "latest", "found a gap before");
+    refused(base, &incomplete, &target, "FF/0", "found a gap before");
+    let link = primary.cluster.dir().join("link");
+    let linked = primary.cluster.dir().join("linked");
+    fs::create_dir(&linked).unwrap();
+    std::os::unix::fs::symlink(&linked, &link).unwrap();
+    refused(base, &wal, &link, "latest", "found a link");
 
     // A dry run writes nothing either.
     let arguments = ["restore", "--wal", text(&wal), "--base", text(base), "-o", text(&target), "--dry-run"];
@@ -705,9 +719,11 @@ fn what_cannot_be_restored_is_refused_before_anything_is_written(version: u32) -
     assert!(run.code == 0 && run.stdout.contains("Walden replays"), "{run:?}");
     assert!(!target.exists());
 
-    // The folder of a killed restore is replaced, another one is not.
+    // The folder of a killed restore is replaced, also if it is still empty. Another one is not.
     let partial = primary.cluster.dir().join("new.partial");
     fs::create_dir(&partial).unwrap();
+    let run = walden(&arguments);
+    assert_eq!(run.code, 0, "{run:?}");
     fs::write(partial.join("own"), "").unwrap();
     let run = walden(&arguments[..arguments.len() - 1]);
     assert!(run.code != 0 && run.stderr.contains("found one that Walden did not create"), "{run:?}");

@@ -756,7 +756,8 @@ fn what_is_not_known_is_said() -> Outcome {
     assert_eq!(operations(&found), ["delete", "update", "insert", "delete"]);
     let lines = lines(&found);
     assert!(
-        lines[0]["before"].is_null() && lines[0]["before_unknown"].as_str().unwrap().contains("no image")
+        lines[0]["before"].is_null()
+            && lines[0]["before_unknown"].as_str().unwrap().contains("no earlier image of its page")
     );
     assert!(lines[1]["before"].is_null());
     assert_eq!(lines[2]["after"]["v"], "new");

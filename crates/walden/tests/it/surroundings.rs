@@ -151,5 +151,5 @@ fn each_command_has_a_manual_page() {
     }
     assert!(!man1.join("walden-archive-prefetch.1").exists());
     let check = fs::read_to_string(man1.join("walden-redo-check.1")).unwrap();
-    assert!(check.contains("pgdata"), "{check}");
+    assert!(check.contains("\\-\\-data"), "{check}");
 }
