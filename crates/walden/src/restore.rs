@@ -295,7 +295,9 @@ fn make_plan(
     let gap = |later| RecoverError::Gap { target: args.to.to_string(), end: run.end(), later };
     let plan = match (plan, later) {
         (Ok(plan), Some(later)) if plan.target == Target::Latest => Err(gap(later)),
-        (Err(RecoverError::TargetNotReached { .. }), Some(later)) => Err(gap(later)),
+        (Err(RecoverError::TargetNotReached { .. } | RecoverError::NoEndOfBackup { .. }), Some(later)) => {
+            Err(gap(later))
+        }
         (plan, _) => plan,
     };
     plan.map_err(with_hint)

@@ -634,6 +634,12 @@ fn a_record_that_is_not_replayed_is_left_to_postgresql(version: u32) -> Outcome 
     keep_busy(&mut client);
     client.batch_execute("CHECKPOINT").unwrap();
     primary.archive_all();
+    // PostgreSQL would write into the original's tablespace.
+    let (wal, data) = (primary.cluster.archive_dir(), primary.cluster.dir().join("restored"));
+    let run = walden(&["restore", "--wal", text(&wal), "--base", text(&primary.backup), "-o", text(&data)]);
+    assert!(run.code == 3 && run.stderr.contains("has files on this machine"), "{run:?}");
+    assert!(!data.exists());
+    fs::rename(&folder, folder.with_extension("moved")).unwrap();
     let (data, json) = primary.restore("latest", "restored");
     let left = json["plan"]["left_to_postgresql"].as_str().unwrap();
     assert!(left.contains("Tablespace CREATE") && left.contains("outside of the data directory"), "{json}");
