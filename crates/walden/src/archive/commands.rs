@@ -81,10 +81,17 @@ fn named_archive(command: &str) -> Option<String> {
     (named.contains("://") || Path::new(&named).is_absolute()).then_some(named)
 }
 
-/// Returns the archive that a command of the server names, unless it is `archive`.
+/// Divides a shell command such as `push A && push B` into its simple commands.
+fn simple_commands(command: &str) -> impl Iterator<Item = &str> {
+    command.split(['&', '|', ';', '\n']).filter(|part| !part.trim().is_empty())
+}
+
+/// Returns the archive that a command of the server names, unless it also names `archive`.
 pub fn other_archive(command: &str, archive: Option<&Archive>) -> Option<String> {
     let archive = archive?;
-    named_archive(command).filter(|named| !is_place_of(archive, named))
+    let mut named: Vec<String> = simple_commands(command).filter_map(named_archive).collect();
+    let is_own = named.iter().any(|named| is_place_of(archive, named));
+    (!is_own && !named.is_empty()).then(|| named.swap_remove(0))
 }
 
 /// Returns whether a path or URL is the location of an archive.
@@ -105,8 +112,9 @@ pub fn archives_into(command: &str, data: Option<&Path>, archive: &Archive) -> b
         let place = Place { repo: None, config: Some(config), identity: None };
         place.configuration().ok()?.0.repo
     };
-    command.contains("archive push")
-        && named_archive(command).or_else(beside).is_some_and(|named| is_place_of(archive, &named))
+    simple_commands(command)
+        .filter(|part| part.contains("archive push"))
+        .any(|part| named_archive(part).or_else(beside).is_some_and(|named| is_place_of(archive, &named)))
 }
 
 /// Describes a command that names another archive.
@@ -154,6 +162,25 @@ mod tests {
             }
         }
         command
+    }
+
+    #[test]
+    fn a_command_may_archive_into_several_archives() {
+        let folder = tempfile::tempdir().unwrap();
+        let place = |name: &str| folder.path().join(name).display().to_string();
+        let archive = |name: &str| {
+            std::fs::create_dir_all(place(name)).unwrap();
+            Archive::new(Box::new(walden_archive::store::Folder::new(folder.path().join(name))))
+        };
+        let (first, second, third) = (archive("a"), archive("b"), archive("c"));
+        let push = |name: &str| format!("walden archive push --repo {} %p", place(name));
+        let both = format!("{} && {}", push("a"), push("b"));
+        for own in [&first, &second] {
+            assert_eq!(other_archive(&both, Some(own)), None);
+            assert!(archives_into(&both, None, own));
+        }
+        assert_eq!(other_archive(&both, Some(&third)), Some(place("a")));
+        assert!(!archives_into(&both, None, &third));
     }
 
     #[test]
