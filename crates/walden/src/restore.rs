@@ -208,8 +208,8 @@ fn with_hint(error: RecoverError) -> anyhow::Error {
     }
 }
 
-/// Refuses WAL that creates a tablespace in a folder that is in use on this machine: recovery would write into
-/// the original server's files.
+/// Refuses WAL that creates a tablespace in a folder that is in use on this machine: recovery would write
+/// into the original server's files.
 fn expect_no_used_tablespace(plan: &Plan) -> Result<()> {
     let is_used = |path: &str| std::fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_some());
     match plan.tablespaces.iter().find(|(_, path)| is_used(path)) {
@@ -278,7 +278,8 @@ fn runs_of_archive(
     Ok(inventory.runs)
 }
 
-/// Makes the plan. `later` is the start of WAL after a gap: then the end of the run is not the end of the WAL.
+/// Makes the plan. `later` is the start of WAL after a gap: then the end of the run is not the end of the
+/// WAL.
 fn make_plan(
     args: &RestoreArgs,
     run: &Run,
