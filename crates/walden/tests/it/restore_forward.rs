@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use postgres::Client;
 use serde_json::Value;
-use walden_lab::{Cluster, ClusterBuilder, Installation};
+use walden_lab::{Cluster, ClusterBuilder, Installation, StopMode};
 use walden_redo::page::checksum;
 use walden_redo::{PAGE_BYTES, Page};
 use walden_server::account;
@@ -740,5 +740,37 @@ fn what_cannot_be_restored_is_refused_before_anything_is_written(version: u32) -
         "{run:?}"
     );
     assert!(!partial.exists() && !target.join("walden_restore_is_incomplete").exists());
+
+    // Changes from a time with wal_level = minimal are not in the WAL.
+    let alter = |statements: &[&str]| {
+        let mut client = primary.client("postgres");
+        for statement in statements {
+            client.batch_execute(&format!("ALTER SYSTEM {statement}")).unwrap();
+        }
+        drop(client);
+        primary.cluster.restart(StopMode::Fast).unwrap();
+    };
+    alter(&[
+        "SET wal_keep_size = '1GB'",
+        "SET archive_mode = off",
+        "SET max_wal_senders = 0",
+        "SET wal_level = minimal",
+    ]);
+    alter(&["RESET archive_mode", "RESET max_wal_senders", "RESET wal_level"]);
+    primary.client("postgres").batch_execute("CHECKPOINT; SELECT pg_switch_wal()").unwrap();
+    let minimal = primary.cluster.dir().join("minimal");
+    fs::create_dir(&minimal).unwrap();
+    for folder in [primary.cluster.data_dir().join("pg_wal"), wal.clone()] {
+        for path in fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
+            let name = path.file_name().unwrap().to_str().unwrap().to_owned();
+            if name.len() == 24 && path.is_file() {
+                fs::copy(&path, minimal.join(&name)).unwrap();
+            }
+        }
+    }
+    let data = primary.cluster.dir().join("after minimal");
+    let run = walden(&["restore", "--wal", text(&minimal), "--base", text(base), "-o", text(&data)]);
+    assert!(run.code == 3 && run.stderr.contains("found minimal"), "{run:?}");
+    assert!(!data.exists());
     Ok(())
 }
