@@ -11,6 +11,7 @@ use clap::{Args, ValueEnum};
 use serde::Serialize;
 use walden_archive::Archive;
 use walden_archive::source::{self, Bound, SourceOptions};
+use walden_archive::sources::is_archive;
 use walden_explain::moment::{Moment, time_text};
 use walden_format::lsn::{Lsn, Timeline};
 use walden_format::payload::Timestamp;
@@ -21,6 +22,7 @@ use walden_source::inventory::{Inventory, Run, SegmentFile};
 use walden_source::open::Compression;
 use walden_source::timelines::lineages;
 
+use crate::archive::commands::word;
 use crate::arguments::parse_size;
 use crate::place::Place;
 use crate::progress::Progress;
@@ -227,7 +229,7 @@ fn expect_no_used_tablespace(plan: &Plan) -> Result<()> {
 fn find_run(args: &RestoreArgs, base: &BaseBackup, threads: usize) -> Result<(Run, Option<Lsn>)> {
     let runs = match &args.wal {
         Some(folder) => {
-            if sources_of_archive(folder) {
+            if is_archive(folder) {
                 let hint = "name the archive with --repo";
                 return Err(output::with_hint(
                     format!("cannot use the archive {} as a folder", folder.display()),
@@ -256,10 +258,6 @@ fn find_run(args: &RestoreArgs, base: &BaseBackup, threads: usize) -> Result<(Ru
     let found = runs.into_iter().nth(index.unwrap_or(0));
     let found = found.context("cannot find WAL to recover from: expected segments, found none")?;
     Ok((found, later))
-}
-
-fn sources_of_archive(folder: &Path) -> bool {
-    walden_archive::sources::is_archive(folder)
 }
 
 /// The log of an archive from the base backup on, along the newest timeline or the one that is wanted.
@@ -342,14 +340,9 @@ fn restore_command(args: &RestoreArgs, run: &Run) -> Result<String> {
     Ok(format!("cp {}/%f \"%p\"", quoted(&folder.to_string_lossy())))
 }
 
-/// A word for the shell in a setting in which PostgreSQL replaces `%f` and `%p`.
-fn quoted(word: &str) -> String {
-    let word = word.replace('%', "%%");
-    let is_simple = |c: char| c.is_ascii_alphanumeric() || "/._-+:=,@%".contains(c);
-    match !word.is_empty() && word.chars().all(is_simple) {
-        true => word,
-        false => format!("'{}'", word.replace('\'', "'\\''")),
-    }
+/// Quotes a word for the shell in a setting in which PostgreSQL replaces `%f` and `%p`.
+fn quoted(text: &str) -> String {
+    word(text).replace('%', "%%")
 }
 
 fn restore(run: &Run, base: &BaseBackup, plan: &Plan, options: &RestoreOptions) -> Result<Restored> {

@@ -5,7 +5,7 @@ mod against;
 mod archiver;
 mod arrival;
 mod check;
-mod commands;
+pub mod commands;
 mod data_directory;
 mod drill;
 mod export;
