@@ -3,11 +3,13 @@
 use walden_format::record::{BlockRef, Fork, Record};
 use walden_format::rmgr;
 
-use crate::managers::{changes_its_pages_alone, manager, storage};
+use crate::managers::{changes_its_pages_alone, heap, manager, storage};
 use crate::page::Misfit;
 use crate::pool::PageBox;
 use crate::step::{Role, Step, Touched};
-use crate::store::{BlockKey, LastRecord, PageStore, State, Unknown};
+use crate::store::{BlockKey, LastRecord, PageStore, Slot, State, Unknown};
+
+const NOT_SEEN: State = State::Unknown(Unknown::NotSeen);
 
 /// Receives each record and its pages during replay.
 pub trait Observer {
@@ -62,6 +64,9 @@ impl Replay {
     }
 
     /// Replays a record; `observer` sees its pages before and after.
+    ///
+    /// If the store keeps only a share of the pages, the others count as unknown, and the observer does not
+    /// see records without a page of that share.
     pub fn apply<O: Observer>(&mut self, record: &Record<'_>, observer: &mut O) {
         self.apply_except(record, BlockSet::default(), observer);
     }
@@ -83,6 +88,11 @@ impl Replay {
             observer.after(record, &mut []);
             return true;
         }
+        let share = self.store.share();
+        if !share.is_all() && !share.has_any(record.blocks) && !heap::visibility_map::may_clear(record, share)
+        {
+            return true;
+        }
         let (mut buffer, count) = (std::mem::take(&mut self.touched), record.blocks.len());
         if buffer.len() < count {
             buffer.resize_with(count, Touched::default);
@@ -90,6 +100,9 @@ impl Replay {
         let touched = &mut buffer[..count];
         for (index, (block, touched)) in record.blocks.iter().zip(&mut *touched).enumerate() {
             match excluded.has(index) {
+                _ if !share.has(BlockKey::of(block)) => {
+                    touched.fill(block, (Slot::NONE, false), Role::Unknown(NOT_SEEN), NOT_SEEN, None);
+                }
                 true => self.exclude(block, touched),
                 false => self.touch(record, block, O::ALL_IMAGES, touched),
             }
@@ -119,11 +132,14 @@ impl Replay {
         let kind = rmgr::kind(record.version, record.header.rmid, record.header.info);
         let last = LastRecord { lsn: record.lsn, kind };
         for touched in touched {
+            if touched.slot == Slot::NONE {
+                continue;
+            }
             match (touched.page.take(), touched.role) {
                 (Some(page), Role::Ahead) => self.store.put_back(touched.slot, page),
                 (Some(page), _) => self.store.put(touched.slot, page, last),
                 (None, Role::Unknown(state)) => self.store.give_up(touched.slot, state, last),
-                (None, _) => self.store.give_up(touched.slot, State::Unknown(Unknown::NotSeen), last),
+                (None, _) => self.store.give_up(touched.slot, NOT_SEEN, last),
             }
             if let Some(image) = touched.image.take() {
                 self.store.recycle(image);
@@ -186,7 +202,7 @@ impl Replay {
         let key = BlockKey::of(block);
         let slot = self.store.slot(key);
         let (was, fresh) = (self.store.state(slot), self.store.is_fresh(slot));
-        let role = Role::Unknown(State::Unknown(Unknown::NotSeen));
+        let role = Role::Unknown(NOT_SEEN);
         touched.fill(block, (slot, fresh), role, was, None);
     }
 

@@ -8,6 +8,7 @@ mod files;
 mod hints;
 mod index;
 mod memory;
+mod share;
 mod spill;
 mod state;
 #[cfg(test)]
@@ -29,6 +30,7 @@ use base::Base;
 pub use base::BasePages;
 pub use hints::{HintLogging, HintSettings};
 use index::{ForkKey, ForkPages, Recent};
+pub use share::PageShare;
 use spill::{Place, Spill};
 use state::StateCode;
 pub use state::{State, Unknown};
@@ -96,12 +98,15 @@ pub struct StoreOptions {
     pub spill_dir: PathBuf,
     /// A base backup, for pages that the WAL changes without an earlier full-page image.
     pub base: Option<Box<dyn BasePages>>,
+    /// The pages that the store keeps. Other pages are not changed, and have no entries.
+    pub share: PageShare,
 }
 
 impl Default for StoreOptions {
-    /// Returns unlimited memory, and no base backup.
+    /// Returns unlimited memory, no base backup, and all pages.
     fn default() -> StoreOptions {
-        StoreOptions { memory_bytes: usize::MAX, spill_dir: std::env::temp_dir(), base: None }
+        let (memory_bytes, spill_dir) = (usize::MAX, std::env::temp_dir());
+        StoreOptions { memory_bytes, spill_dir, base: None, share: PageShare::ALL }
     }
 }
 
@@ -167,6 +172,7 @@ pub struct PageStore {
     base: Option<Base>,
     failure: Option<StoreFailure>,
     hints: HintLogging,
+    share: PageShare,
 }
 
 /// A block that a record referred to or that the base backup has.
@@ -208,7 +214,7 @@ impl Default for PageStore {
 impl PageStore {
     /// Creates a store in which every page is unknown.
     pub fn new(options: StoreOptions) -> PageStore {
-        let StoreOptions { memory_bytes, spill_dir, base } = options;
+        let StoreOptions { memory_bytes, spill_dir, base, share } = options;
         let base = base.map(Base::new);
         let mut store = PageStore {
             entries: Vec::new(),
@@ -230,6 +236,7 @@ impl PageStore {
             base,
             failure: None,
             hints: HintLogging::default(),
+            share,
         };
         store.share_memory();
         store
@@ -302,11 +309,20 @@ impl PageStore {
     /// Changes an exact page without setting its last record. A block without an entry may come from the base
     /// backup.
     pub fn change(&mut self, key: BlockKey, change: impl FnOnce(&mut Page)) {
+        if !self.share.has(key) {
+            return;
+        }
         let Some(slot) = self.find(key) else { return };
         let Some(mut page) = self.take(slot) else { return };
         change(&mut page);
         self.entries[slot.0 as usize].flags |= CHANGED;
         self.hold(slot, page);
+    }
+
+    /// Returns the pages that the store keeps.
+    #[inline]
+    pub fn share(&self) -> PageShare {
+        self.share
     }
 
     /// Returns whether hint bits are logged (`XLogHintBitIsNeeded`: checksums or `wal_log_hints`), as far as

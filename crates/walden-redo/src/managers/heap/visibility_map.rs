@@ -6,6 +6,7 @@ use walden_format::lsn::Lsn;
 use walden_format::payload::heap::{PruneFlags, XlHeapVisible};
 use walden_format::record::{BlockRef, Fork, Record, RelFileLocator};
 use walden_format::rmgr::info::heap2;
+use walden_format::rmgr::rmid;
 use walden_format::version::Major;
 
 use crate::image::restore_page;
@@ -15,7 +16,7 @@ use crate::page::maps::{
 };
 use crate::page::{Misfit, PAGE_CONTENTS, Page, flags};
 use crate::step::Step;
-use crate::store::{BlockKey, PageStore};
+use crate::store::{BlockKey, PageShare, PageStore};
 
 /// The position of a block's bits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -65,6 +66,16 @@ pub(super) fn clear(step: &mut Step<'_, '_>, heap: u8, bits: u8) {
     } else if let Some(store) = step.store() {
         store.change(key, |page| place.clear(page, bits));
     }
+}
+
+/// Returns whether a record may clear bits on a page of a visibility map that belongs to a store's share,
+/// although the record does not refer to that page.
+pub(crate) fn may_clear(record: &Record<'_>, share: PageShare) -> bool {
+    matches!(record.header.rmid, rmid::HEAP | rmid::HEAP2)
+        && record.blocks.iter().filter(|block| block.fork == Fork::MAIN).any(|heap| {
+            let block = MapPlace::of(heap.block).block;
+            share.has(BlockKey { relation: heap.relation, fork: Fork::VISIBILITY_MAP, block })
+        })
 }
 
 /// Returns the id of the map's block, if the record refers to it.
