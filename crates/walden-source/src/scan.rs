@@ -19,7 +19,7 @@ use walden_format::stream::{Decoder, Progress, StreamInfo, Visitor};
 
 use crate::inventory::Run;
 use crate::segment_file::SegmentFile;
-use crate::windows::{Ahead, Direct, SharedMembers, Windows};
+use crate::windows::{Direct, ReadingThread, SharedMembers, Windows};
 use crate::workers::run_in_order;
 
 /// Bytes read at a time for the end of a record in the next segment.
@@ -275,9 +275,64 @@ pub fn scan_again<V: Visitor>(
         return in_order(run, wanted, options, checked, visitor, done, &mut Direct::new());
     }
     std::thread::scope(|scope| {
-        let mut ahead = Ahead::start(scope, &run.segments[wanted.clone()]);
+        let mut thread = ReadingThread::new();
+        let mut ahead = thread.add_reader();
+        thread.start(scope, &run.segments[wanted.clone()]);
         in_order(run, wanted, options, checked, visitor, done, &mut ahead)
     })
+}
+
+/// As [`scan_again`], with a thread for each visitor. Each visitor gets all records. The segments are read and
+/// decompressed once, by a further thread.
+///
+/// No visitor gets more than some MB ahead of another one. Calls `done` for the first visitor, which runs on the
+/// calling thread, and `ended` for each one when it gets no more records: a visitor that waits for another one
+/// must then stop waiting. Returns the results in the order of the visitors.
+pub fn scan_shared<V: Visitor + Send>(
+    run: &Run,
+    options: ScanOptions,
+    checked: Lsn,
+    visitors: &mut [V],
+    done: impl FnMut(u64),
+    ended: impl Fn(&mut V) + Sync,
+) -> Vec<(Lsn, SegmentEnd)> {
+    let wanted = wanted_segments(run, options);
+    let Some((first, others)) = visitors.split_first_mut() else { return Vec::new() };
+    let ended = &ended;
+    std::thread::scope(|scope| {
+        let mut thread = ReadingThread::new();
+        let mut ahead = thread.add_reader();
+        let others: Vec<_> = others
+            .iter_mut()
+            .map(|visitor| {
+                let (mut ahead, wanted) = (thread.add_reader(), wanted.clone());
+                scope.spawn(move || {
+                    let ends = Ends(visitor, ended);
+                    in_order(run, wanted, options, checked, &mut *ends.0, |_| {}, &mut ahead)
+                })
+            })
+            .collect();
+        thread.start(scope, &run.segments[wanted.clone()]);
+        let mut results = {
+            let ends = Ends(first, ended);
+            vec![in_order(run, wanted, options, checked, &mut *ends.0, done, &mut ahead)]
+        };
+        drop(ahead);
+        results.extend(others.into_iter().map(|other| match other.join() {
+            Ok(result) => result,
+            Err(panic) => std::panic::resume_unwind(panic),
+        }));
+        results
+    })
+}
+
+/// Tells a visitor that it has ended, even if it panics.
+struct Ends<'v, V, F: Fn(&mut V)>(&'v mut V, &'v F);
+
+impl<V, F: Fn(&mut V)> Drop for Ends<'_, V, F> {
+    fn drop(&mut self) {
+        self.1(self.0);
+    }
 }
 
 fn in_order<V: Visitor>(

@@ -14,8 +14,9 @@ const WINDOW: usize = 128 << 10;
 /// Bytes that a thread reads ahead at a time: passing them to another thread may wake a sleeping core, which
 /// takes as long as reading some hundred kB.
 const WINDOW_AHEAD: usize = 1 << 20;
-/// Most windows read ahead, in addition to the ones being filled and used.
-const MAX_AHEAD: usize = 3;
+/// Most windows read ahead, in addition to the ones being filled and used. One of several readers may be this
+/// far ahead of another.
+const MAX_AHEAD: usize = 8;
 
 /// The reading thread ends early only if it panics.
 const GONE: &str = "the thread that reads ahead is gone";
@@ -154,58 +155,94 @@ pub(crate) struct Ahead {
     members: SharedMembers,
     pieces: Receiver<Piece>,
     /// Used windows, for reuse.
-    used: Sender<Vec<u8>>,
-    window: Vec<u8>,
+    used: Sender<Window>,
+    window: Window,
+    /// Bytes of the window that belong to the segment.
+    got: usize,
     /// Whether the current segment has been read.
     ended: bool,
 }
 
+/// A window that several readers may use at the same time.
+type Window = Arc<Vec<u8>>;
+
+#[derive(Clone)]
 enum Piece {
     /// A segment starts.
-    Opened(io::Result<()>),
+    Opened(Result<(), SharedError>),
     /// Bytes of the segment. An empty piece is its end.
-    Bytes(Vec<u8>, usize, Option<io::Error>),
+    Bytes(Window, usize, Option<SharedError>),
 }
 
-impl Ahead {
-    /// Starts to read. The segments must be opened in this order.
+/// An error that several readers get.
+type SharedError = Arc<io::Error>;
+
+fn into_error(error: SharedError) -> io::Error {
+    io::Error::new(error.kind(), error)
+}
+
+/// The thread that reads ahead, and the readers that get its windows.
+pub(crate) struct ReadingThread {
+    members: SharedMembers,
+    readers: Vec<SyncSender<Piece>>,
+    used: (Sender<Window>, Receiver<Window>),
+}
+
+impl ReadingThread {
+    pub fn new() -> ReadingThread {
+        ReadingThread { members: SharedMembers::default(), readers: Vec::new(), used: channel() }
+    }
+
+    /// Adds a reader, which gets all segments.
+    pub fn add_reader(&mut self) -> Ahead {
+        let (sender, pieces) = sync_channel(MAX_AHEAD);
+        self.readers.push(sender);
+        let (members, used) = (Arc::clone(&self.members), self.used.0.clone());
+        Ahead { members, pieces, used, window: Window::default(), got: 0, ended: true }
+    }
+
+    /// Starts to read. The readers must open the segments in this order.
     pub fn start<'scope, 'env: 'scope>(
+        mut self,
         scope: &'scope Scope<'scope, 'env>,
         segments: &'env [SegmentFile],
-    ) -> Ahead {
-        let (to, pieces) = sync_channel(MAX_AHEAD);
-        let (used, free) = channel();
-        let members = SharedMembers::default();
-        let shared = Arc::clone(&members);
-        scope.spawn(move || {
-            // The receiver is closed once the scan has ended.
-            segments.iter().try_for_each(|segment| read_ahead(segment, &shared, &to, &free))
-        });
-        Ahead { members, pieces, used, window: Vec::new(), ended: true }
+    ) {
+        // All readers are gone once the scan has ended.
+        scope.spawn(move || segments.iter().try_for_each(|segment| self.read(segment)));
     }
-}
 
-/// Reads a segment. Returns `None` if the receiver is closed.
-fn read_ahead(
-    segment: &SegmentFile,
-    members: &SharedMembers,
-    to: &SyncSender<Piece>,
-    free: &Receiver<Vec<u8>>,
-) -> Option<()> {
-    let mut segment = match Segment::open(segment, members) {
-        Ok(segment) => {
-            to.send(Piece::Opened(Ok(()))).ok()?;
-            segment
-        }
-        Err(error) => return to.send(Piece::Opened(Err(error))).ok(),
-    };
-    loop {
-        let mut window = free.try_recv().unwrap_or_else(|_| vec![0; WINDOW_AHEAD]);
-        let (got, stopped) = segment.read(&mut window);
-        let is_end = got == 0 || stopped.is_some();
-        to.send(Piece::Bytes(window, got, stopped)).ok()?;
-        if is_end {
-            return Some(());
+    /// Sends a piece to all readers. Returns `None` if none is left: a reader that has ended gets nothing.
+    fn send(&mut self, piece: &Piece) -> Option<()> {
+        self.readers.retain(|reader| reader.send(piece.clone()).is_ok());
+        (!self.readers.is_empty()).then_some(())
+    }
+
+    /// Returns a window that no reader uses any more, or a new one.
+    fn window(&self) -> Window {
+        let mut used = self.used.1.try_iter();
+        // Each reader returns the window; the last one is the only owner.
+        let free = used.find(|window| Arc::strong_count(window) == 1);
+        free.unwrap_or_else(|| Arc::new(vec![0; WINDOW_AHEAD]))
+    }
+
+    /// Reads a segment. Returns `None` if no reader is left.
+    fn read(&mut self, segment: &SegmentFile) -> Option<()> {
+        let mut segment = match Segment::open(segment, &self.members) {
+            Ok(segment) => {
+                self.send(&Piece::Opened(Ok(())))?;
+                segment
+            }
+            Err(error) => return self.send(&Piece::Opened(Err(error.into()))),
+        };
+        loop {
+            let mut window = self.window();
+            let bytes = Arc::make_mut(&mut window);
+            let (got, stopped) = segment.read(bytes);
+            let is_end = got == 0 || stopped.is_some();
+            self.send(&Piece::Bytes(window, got, stopped.map(Arc::new)))?;
+            if is_end {
+                return Some(());
+            }
         }
     }
 }
@@ -220,7 +257,7 @@ impl Windows for Ahead {
             match self.pieces.recv() {
                 Ok(Piece::Opened(opened)) => {
                     self.ended = opened.is_err();
-                    return opened;
+                    return opened.map_err(into_error);
                 }
                 // Unused windows of the previous segment.
                 Ok(Piece::Bytes(..)) => {}
@@ -239,11 +276,11 @@ impl Windows for Ahead {
             let _ = self.used.send(used);
         }
         let (window, got, stopped) = match self.pieces.recv() {
-            Ok(Piece::Bytes(window, got, stopped)) => (window, got, stopped),
-            _ => (Vec::new(), 0, Some(io::Error::other(GONE))),
+            Ok(Piece::Bytes(window, got, stopped)) => (window, got, stopped.map(into_error)),
+            _ => (Window::default(), 0, Some(io::Error::other(GONE))),
         };
         self.ended = got == 0 || stopped.is_some();
-        self.window = window;
+        (self.window, self.got) = (window, got);
         (&self.window[..got], stopped)
     }
 }
