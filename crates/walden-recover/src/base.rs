@@ -1,12 +1,14 @@
 //! The base backup that recovery starts from.
 
+use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use walden_format::lsn::{Lsn, Timeline};
+use walden_format::lsn::{Lsn, SegmentName, SegmentSize, Timeline};
 use walden_source::datadir::{ControlFile, DataDir};
 
 use crate::error::RecoverError;
+use crate::plan::CheckpointRecord;
 
 /// Major versions that are restored.
 const VERSIONS: std::ops::RangeInclusive<u32> = 14..=19;
@@ -21,7 +23,7 @@ pub struct BaseBackup {
 }
 
 /// The fields of `backup_label` (`build_backup_content` in `xlogbackup.c`).
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Label {
     /// `START WAL LOCATION`: the redo pointer of the backup's checkpoint.
     pub start: Lsn,
@@ -31,6 +33,31 @@ pub(crate) struct Label {
     pub timeline: Timeline,
     /// `BACKUP FROM: standby`: the end of the backup is `minRecoveryPoint`, and WAL has no record of it.
     pub is_from_standby: bool,
+    /// `LABEL`
+    pub name: String,
+}
+
+/// The label of a base backup that was rolled forward.
+///
+/// It is that of a backup of a standby: `pg_control` has the position at which the backup is consistent
+/// (`minRecoveryPoint`), and WAL has no record of the end of the backup (`read_backup_label` and
+/// `InitWalRecovery` in `xlogrecovery.c`).
+pub(crate) struct AdvancedLabel<'l> {
+    name: &'l str,
+    checkpoint: &'l CheckpointRecord,
+    segment: SegmentName,
+}
+
+impl fmt::Display for AdvancedLabel<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let fields = &self.checkpoint.fields;
+        let time =
+            jiff::Timestamp::from_second(fields.time).unwrap_or_default().strftime("%Y-%m-%d %H:%M:%S UTC");
+        writeln!(f, "START WAL LOCATION: {} (file {})", fields.redo, self.segment)?;
+        writeln!(f, "CHECKPOINT LOCATION: {}", self.checkpoint.lsn)?;
+        writeln!(f, "BACKUP METHOD: streamed\nBACKUP FROM: standby\nSTART TIME: {time}")?;
+        writeln!(f, "LABEL: {}\nSTART TIMELINE: {}", self.name, fields.timeline)
+    }
 }
 
 impl BaseBackup {
@@ -51,7 +78,7 @@ impl BaseBackup {
             let hint = "recover with PostgreSQL alone";
             return Err(refuse("a base backup of PostgreSQL 14 to 19", format!("version {version}"), hint));
         }
-        let label_path = path.join("backup_label");
+        let label_path = path.join(Label::FILE);
         if !data.is_backup() {
             let hint = "name a base backup in plain format, as pg_basebackup -D FOLDER writes it";
             return Err(refuse("a backup_label", "none".into(), hint));
@@ -105,6 +132,16 @@ impl BaseBackup {
 }
 
 impl Label {
+    /// Its name in a base backup.
+    pub(crate) const FILE: &str = "backup_label";
+
+    /// The label of this backup after it was rolled forward to a checkpoint.
+    pub(crate) fn at<'l>(&'l self, checkpoint: &'l CheckpointRecord, size: SegmentSize) -> AdvancedLabel<'l> {
+        let CheckpointRecord { fields, .. } = checkpoint;
+        let segment = SegmentName::new(fields.timeline, size.segment_of(fields.redo), size);
+        AdvancedLabel { name: &self.name, checkpoint, segment }
+    }
+
     /// Reads a label. The error names the missing line.
     fn parse(text: &str) -> Result<Label, &'static str> {
         let value = |name: &str| text.lines().find_map(|line| line.strip_prefix(name));
@@ -116,6 +153,7 @@ impl Label {
                 .and_then(|number| number.trim().parse().ok())
                 .ok_or("START TIMELINE")?,
             is_from_standby: value("BACKUP FROM: ").is_some_and(|from| from.trim() == "standby"),
+            name: value("LABEL: ").unwrap_or_default().to_owned(),
         })
     }
 }

@@ -23,26 +23,34 @@ const EMPTIED: [&str; 10] = [
     "pg_logical/mappings",
     "pg_logical/snapshots",
 ];
-/// Files of the backup or of its server that the new data directory does not have.
-const LEFT_OUT: [&str; 6] = [
-    "backup_manifest",
-    "postmaster.pid",
-    "postmaster.opts",
-    "standby.signal",
-    "recovery.signal",
-    "backup_label.old",
-];
+/// Files of the backup or of its server that a copy does not have. The manifest describes the old backup.
+const LEFT_OUT: [&str; 4] = ["backup_manifest", "postmaster.pid", "postmaster.opts", "backup_label.old"];
+/// Files that a new server does not have, in addition.
+const SIGNALS: [&str; 2] = ["standby.signal", "recovery.signal"];
 
 /// Copies a base backup without `pg_control`, which is written last: PostgreSQL does not start without it.
-/// `done` gets the bytes of each file.
-pub(crate) fn copy_backup(base: &Path, data: &Path, done: &mut dyn FnMut(u64)) -> Result<(), RecoverError> {
-    copy_folder(base, data, Path::new(""), done)
+/// `done` gets the bytes of each file. On file systems with reference links, the copy shares the blocks of the
+/// backup until they are changed ([`fs::copy`] calls `copy_file_range`).
+pub(crate) fn copy_backup(
+    base: &Path,
+    data: &Path,
+    is_server: bool,
+    done: &mut dyn FnMut(u64),
+) -> Result<(), RecoverError> {
+    let left_out: Vec<&Path> = [ControlFile::PATH]
+        .into_iter()
+        .chain(LEFT_OUT)
+        .chain(SIGNALS.into_iter().filter(|_| is_server))
+        .map(Path::new)
+        .collect();
+    copy_folder(base, data, Path::new(""), &left_out, done)
 }
 
 fn copy_folder(
     base: &Path,
     data: &Path,
     inside: &Path,
+    left_out: &[&Path],
     done: &mut dyn FnMut(u64),
 ) -> Result<(), RecoverError> {
     let (from, to) = (base.join(inside), data.join(inside));
@@ -64,9 +72,9 @@ fn copy_folder(
         };
         let kind = kind.map_err(RecoverError::io("read", &path))?;
         if kind.is_dir() {
-            copy_folder(base, data, &name, done)?;
+            copy_folder(base, data, &name, left_out, done)?;
         } else if kind.is_file() {
-            if name == Path::new(ControlFile::PATH) || LEFT_OUT.iter().any(|left| Path::new(left) == name) {
+            if left_out.contains(&name.as_path()) {
                 continue;
             }
             let bytes = fs::copy(&path, data.join(&name)).map_err(RecoverError::io("copy", &path))?;

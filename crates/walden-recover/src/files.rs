@@ -13,6 +13,7 @@ use walden_redo::page::checksum;
 use walden_redo::{BasePages, BlockKey, PAGE_BYTES, Page};
 use walden_source::names::{DEFAULT_TABLESPACE, GLOBAL_TABLESPACE};
 
+use crate::base::BaseBackup;
 use crate::private;
 
 /// Files that are held open at most.
@@ -48,15 +49,22 @@ pub(crate) struct RelationFiles {
 }
 
 impl RelationFiles {
-    pub(crate) fn new(
-        root: PathBuf,
-        version: String,
-        catalog_version: u32,
-        blocks_per_segment: u32,
-        has_checksums: bool,
-    ) -> RelationFiles {
-        let open = FxHashMap::default();
-        RelationFiles { root, version, catalog_version, blocks_per_segment, has_checksums, open, clock: 0 }
+    /// The files of the copy of `base` in `root`.
+    pub(crate) fn new(base: &BaseBackup, root: &Path) -> RelationFiles {
+        RelationFiles {
+            root: root.to_owned(),
+            version: base.version.clone(),
+            catalog_version: base.control.catalog_version,
+            blocks_per_segment: base.control.blocks_per_segment,
+            has_checksums: base.control.data_checksum_version != 0,
+            open: FxHashMap::default(),
+            clock: 0,
+        }
+    }
+
+    /// Closes all files, because another thread changes some of them.
+    pub(crate) fn close_all(&mut self) {
+        self.open.clear();
     }
 
     /// The folder of a database in a tablespace (`GetDatabasePath`).
@@ -249,7 +257,7 @@ fn named(path: &Path, error: io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("{}: {error}", path.display()))
 }
 
-/// The files, shared by the page store, which reads them, and the engine, which changes them.
+/// The files, shared by a page store, which reads them, and its engine, which writes them.
 #[derive(Clone, Debug)]
 pub(crate) struct SharedFiles(Arc<Mutex<RelationFiles>>);
 

@@ -33,10 +33,7 @@
 //! | databases | created with both strategies, and dropped; for a copy, the source's pages are written first |
 //! | relation maps, `pg_control` | as their records say |
 //!
-//! The page store keeps a bounded number of pages in memory. A page does not depend on other pages, except
-//! for bits of the visibility map. Replay can therefore be divided by relation and range of blocks among
-//! several engines: records without blocks, which change files, are barriers for the relations that they
-//! name.
+//! Several threads replay, each of them a share of the pages, with bounded memory: see `engine`.
 #![forbid(unsafe_code)]
 
 mod base;
@@ -44,9 +41,11 @@ mod copy;
 mod engine;
 mod error;
 mod files;
+mod gate;
 mod plan;
 mod private;
 mod restore;
+mod server_state;
 mod slru;
 mod support;
 mod target;
@@ -55,6 +54,6 @@ mod transactions;
 pub use base::BaseBackup;
 pub use error::RecoverError;
 pub use plan::{CheckpointRecord, Plan};
-pub use restore::{RestoreOptions, Restored, Step, expect_free_target, restore};
+pub use restore::{Purpose, RestoreOptions, Restored, Step, advance_in_place, expect_free_target, restore};
 pub use support::{Reason, Unsupported};
 pub use target::Target;

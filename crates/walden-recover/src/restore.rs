@@ -6,35 +6,46 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt, lchown};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use rustix::fs::{CWD, RenameFlags, renameat_with};
 use walden_format::lsn::Lsn;
 use walden_source::datadir::{ControlFile, RestartPoint};
 use walden_source::inventory::Run;
-use walden_source::scan::{ScanOptions, SegmentEnd, scan_again};
+use walden_source::scan::{ScanOptions, SegmentEnd, scan_shared};
 
-use crate::base::BaseBackup;
+use crate::base::{BaseBackup, Label};
 use crate::copy::{copy_backup, give_to, synchronize, synchronize_one};
-use crate::engine::{Engine, Written};
+use crate::engine::{Engine, EngineOptions, Written};
 use crate::error::RecoverError;
-use crate::files::{RelationFiles, SharedFiles, remove_folder};
+use crate::files::remove_folder;
 use crate::plan::{CheckpointRecord, Plan};
 use crate::private;
 
 /// A file that marks a folder as one that a restore was writing.
 const MARK: &str = "walden_restore_is_incomplete";
 
-/// Paths and limits of a restore, and settings of the new server.
+/// Paths and limits of a restore.
 #[derive(Clone, Debug)]
 pub struct RestoreOptions {
-    /// The new data directory: missing or empty.
-    pub data: PathBuf,
-    /// `restore_command`
-    pub restore_command: String,
-    /// `recovery_target_action`; else PostgreSQL's default, or that of the configuration in the backup.
-    pub target_action: Option<String>,
+    /// The purpose of the data directory.
+    pub purpose: Purpose,
     /// Memory for pages; more go to a temporary file.
     pub memory_bytes: usize,
-    /// Threads; with more than one, another one reads and decodes ahead of replay.
+    /// Threads that replay; another one reads and decompresses ahead of them.
     pub threads: usize,
+}
+
+/// The purpose of a new data directory.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Purpose {
+    /// A server is started on it, and continues recovery to the target.
+    Server {
+        /// `restore_command`
+        restore_command: String,
+        /// `recovery_target_action`; else PostgreSQL's default, or that of the configuration in the backup.
+        target_action: Option<String>,
+    },
+    /// It is a later base backup.
+    Backup,
 }
 
 /// A step of a restore, for progress.
@@ -88,13 +99,34 @@ pub fn expect_free_target(data: &Path) -> Result<(), RecoverError> {
         }
         Err(error) => return Err(RecoverError::io("read", data)(error)),
     }
-    let partial = partial_of(data)?;
+    expect_own_partial(&partial_of(data)?)
+}
+
+/// Checks that the folder in which a restore works is missing, or was left by an earlier restore.
+fn expect_own_partial(partial: &Path) -> Result<(), RecoverError> {
     // A restore that is killed may leave an empty folder.
-    let is_empty = fs::read_dir(&partial).is_ok_and(|mut entries| entries.next().is_none());
+    let is_empty = fs::read_dir(partial).is_ok_and(|mut entries| entries.next().is_none());
     if partial.symlink_metadata().is_ok() && !partial.join(MARK).exists() && !is_empty {
-        return refuse(&partial, "one that Walden did not create", "remove it, or name another directory");
+        return Err(RecoverError::Target {
+            path: partial.to_owned(),
+            found: "one that Walden did not create".to_owned(),
+            hint: "remove it, or name another directory",
+        });
     }
     Ok(())
+}
+
+/// Checks that a base backup can be replaced by a rename.
+fn expect_replaceable(backup: &Path, partial: &Path) -> Result<(), RecoverError> {
+    if is_mount_point(backup) {
+        return Err(RecoverError::Base {
+            base: backup.to_owned(),
+            expected: "a folder that can be renamed",
+            found: "a mount point".to_owned(),
+            hint: "write the later backup to another folder (-o)",
+        });
+    }
+    expect_own_partial(partial)
 }
 
 /// Whether a folder is on another file system than the folder that contains it.
@@ -129,8 +161,9 @@ fn partial_of(data: &Path) -> Result<PathBuf, RecoverError> {
     Ok(data.with_file_name(partial))
 }
 
-/// Restores a base backup by a plan. A failed restore removes its files. A killed one leaves a folder without
-/// `pg_control`, from which PostgreSQL does not start and which the next restore replaces.
+/// Restores a base backup by a plan into `data`, which must be missing or empty. A failed restore removes its
+/// files. A killed one leaves a folder without `pg_control`, from which PostgreSQL does not start and which
+/// the next restore replaces.
 ///
 /// # Errors
 /// A file cannot be read or written, or the WAL cannot be replayed up to the checkpoint.
@@ -138,18 +171,67 @@ pub fn restore(
     run: &Run,
     base: &BaseBackup,
     plan: &Plan,
+    data: &Path,
     options: &RestoreOptions,
     progress: &mut dyn FnMut(Step),
 ) -> Result<Restored, RecoverError> {
-    expect_free_target(&options.data)?;
-    let partial = partial_of(&options.data)?;
-    remove_partial(&partial).map_err(RecoverError::io("remove", &partial))?;
-    let created = DirBuilder::new().mode(0o700).create(&partial);
-    created.map_err(RecoverError::io("create", &partial))?;
-    let outcome = fill(run, base, plan, &partial, options, progress);
+    expect_free_target(data)?;
+    let partial = partial_of(data)?;
+    build(run, base, plan, &partial, options, progress, || {
+        fs::rename(&partial, data).map_err(RecoverError::io("create", data))?;
+        synchronize_entry(data)
+    })
+}
+
+/// Replaces a base backup by a later one, with the plan's checkpoint as its start. The old backup is valid
+/// until the new one is complete.
+///
+/// # Errors
+/// Those of [`restore()`], and those of a file system that cannot exchange two folders.
+pub fn advance_in_place(
+    run: &Run,
+    base: &BaseBackup,
+    plan: &Plan,
+    options: &RestoreOptions,
+    progress: &mut dyn FnMut(Step),
+) -> Result<Restored, RecoverError> {
+    // A path such as "." has no name, and a link would be exchanged itself.
+    let backup = fs::canonicalize(&base.path).map_err(RecoverError::io("read", &base.path))?;
+    let partial = partial_of(&backup)?;
+    expect_replaceable(&backup, &partial)?;
+    let options = RestoreOptions { purpose: Purpose::Backup, ..options.clone() };
+    build(run, base, plan, &partial, &options, progress, || {
+        renameat_with(CWD, &partial, CWD, &backup, RenameFlags::EXCHANGE).map_err(|error| {
+            RecoverError::io("exchange the old and the new folder of", &backup)(error.into())
+        })?;
+        synchronize_entry(&backup)?;
+        // The mark lets the next run remove the old backup, should this one be killed.
+        let mark = partial.join(MARK);
+        private::write(&mark, "").map_err(RecoverError::io("create", &mark))?;
+        remove_partial(&partial).map_err(RecoverError::io("remove", &partial))
+    })
+}
+
+/// Fills a folder, and completes it by `complete`. A failure removes the folder.
+fn build(
+    run: &Run,
+    base: &BaseBackup,
+    plan: &Plan,
+    partial: &Path,
+    options: &RestoreOptions,
+    progress: &mut dyn FnMut(Step),
+    complete: impl FnOnce() -> Result<(), RecoverError>,
+) -> Result<Restored, RecoverError> {
+    remove_partial(partial).map_err(RecoverError::io("remove", partial))?;
+    let created = DirBuilder::new().mode(0o700).create(partial);
+    created.map_err(RecoverError::io("create", partial))?;
+    let filled = fill(run, base, plan, partial, options, progress);
+    let outcome = filled.and_then(|restored| complete().map(|()| restored));
     if outcome.is_err() {
-        // The first error counts.
-        let _ = remove_partial(&partial);
+        // The first error counts. A folder without the mark is complete: the exchange succeeded.
+        if partial.join(MARK).exists() {
+            let _ = remove_partial(partial);
+        }
     }
     outcome
 }
@@ -165,7 +247,8 @@ fn fill(
     let mark = partial.join(MARK);
     private::write(&mark, "").map_err(RecoverError::io("create", &mark))?;
     let mut restored = Restored::default();
-    copy_backup(&base.path, partial, &mut |bytes| {
+    let is_server = options.purpose != Purpose::Backup;
+    copy_backup(&base.path, partial, is_server, &mut |bytes| {
         restored.copied_bytes += bytes;
         progress(Step::Copied(bytes));
     })?;
@@ -181,11 +264,19 @@ fn fill(
         restored.pages = written.pages;
         restored.prepared_transactions = written.prepared_transactions;
         restart_point(checkpoint, plan).change_control_file(&mut control)?;
-        let label = partial.join("backup_label");
-        fs::remove_file(&label).map_err(RecoverError::io("remove", &label))?;
+        let label = partial.join(Label::FILE);
+        match &options.purpose {
+            Purpose::Server { .. } => fs::remove_file(&label).map_err(RecoverError::io("remove", &label))?,
+            Purpose::Backup => {
+                let text = base.label.at(checkpoint, run.segment_size).to_string();
+                private::write(&label, text).map_err(RecoverError::io("write", &label))?;
+            }
+        }
     }
     progress(Step::Writing);
-    write_settings(partial, plan, options)?;
+    if let Purpose::Server { restore_command, target_action } = &options.purpose {
+        write_settings(partial, plan, restore_command, target_action.as_deref())?;
+    }
     let owner = new_owner(&base.path, partial);
     if let Some(owner) = owner {
         give_to(partial, owner)?;
@@ -201,10 +292,12 @@ fn fill(
     for synchronized in [&path, &partial.join("global"), partial] {
         synchronize_one(synchronized)?;
     }
-    fs::rename(partial, &options.data).map_err(RecoverError::io("create", &options.data))?;
-    let above = options.data.parent().filter(|above| !above.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    synchronize_one(above)?;
     Ok(restored)
+}
+
+/// Synchronizes the entry of a file or folder in the folder above.
+fn synchronize_entry(path: &Path) -> Result<(), RecoverError> {
+    synchronize_one(path.parent().filter(|above| !above.as_os_str().is_empty()).unwrap_or(Path::new(".")))
 }
 
 /// The account of the backup, if files can be given to it.
@@ -223,32 +316,50 @@ fn replay(
     options: &RestoreOptions,
     progress: &mut dyn FnMut(Step),
 ) -> Result<(u64, Written), RecoverError> {
-    let (control, redo) = (&base.control, checkpoint.fields.redo);
-    let files = SharedFiles::new(RelationFiles::new(
-        data.to_owned(),
-        base.version.clone(),
-        control.catalog_version,
-        control.blocks_per_segment,
-        control.data_checksum_version != 0,
-    ));
+    let redo = checkpoint.fields.redo;
     let version = run.segments.first().map(|segment| segment.version).ok_or_else(|| {
         RecoverError::NoStart { start: base.start(), timeline: base.timeline(), found: "none".to_owned() }
     })?;
-    let mut engine = Engine::new(base, data, files, redo, version, options.memory_bytes)
-        .map_err(RecoverError::io("read", data))?;
-    let range = ScanOptions { threads: options.threads, from: Some(base.start()), to: Some(redo) };
+    let (threads, memory_bytes) = (options.threads, options.memory_bytes);
+    let engine_options = EngineOptions { redo, version, memory_bytes, threads };
+    let mut engines =
+        Engine::create_all(base, data, engine_options).map_err(RecoverError::io("read", data))?;
+    let range = ScanOptions { threads, from: Some(base.start()), to: Some(redo) };
     // The plan has verified all checksums.
-    let (reached, end) = scan_again(run, range, redo, &mut engine, |bytes| progress(Step::Replayed(bytes)));
-    if let Some(failure) = engine.take_failure() {
+    let done = |bytes| progress(Step::Replayed(bytes));
+    let results = scan_shared(run, range, redo, &mut engines, done, Engine::leave);
+    if let Some(failure) = engines.iter_mut().find_map(Engine::take_failure) {
         return Err(failure);
     }
-    if let SegmentEnd::Damaged(damage) = end {
-        return Err(RecoverError::Damage(Box::new(damage)));
+    for (reached, end) in results {
+        if let SegmentEnd::Damaged(damage) = end {
+            return Err(RecoverError::Damage(Box::new(damage)));
+        }
+        expect_reached(reached, redo)?;
     }
-    expect_reached(reached, redo)?;
     progress(Step::Writing);
-    let records = engine.records;
-    Ok((records, engine.finish(data, checkpoint.fields.next_xid)?))
+    let records = engines.first().map_or(0, |engine| engine.records);
+    let finish = |engine: Engine| engine.finish(data, checkpoint.fields.next_xid);
+    let mut all = Written::default();
+    for written in finish_in_parallel(engines, finish) {
+        let written = written?;
+        all.pages += written.pages;
+        all.prepared_transactions += written.prepared_transactions;
+    }
+    Ok((records, all))
+}
+
+/// Calls `finish` for each engine on a thread of its own.
+fn finish_in_parallel<R: Send>(engines: Vec<Engine>, finish: impl Fn(Engine) -> R + Sync) -> Vec<R> {
+    std::thread::scope(|scope| {
+        let finish = &finish;
+        let threads: Vec<_> = engines.into_iter().map(|engine| scope.spawn(move || finish(engine))).collect();
+        let join = |thread: std::thread::ScopedJoinHandle<'_, R>| match thread.join() {
+            Ok(result) => result,
+            Err(panic) => std::panic::resume_unwind(panic),
+        };
+        threads.into_iter().map(join).collect()
+    })
 }
 
 /// A file of WAL may have been cut since the plan was made.
@@ -276,7 +387,12 @@ fn restart_point<'p>(checkpoint: &'p CheckpointRecord, plan: &'p Plan) -> Restar
 
 /// Appends the settings of recovery to `postgresql.auto.conf`, where they have precedence, and creates
 /// `recovery.signal`.
-fn write_settings(data: &Path, plan: &Plan, options: &RestoreOptions) -> Result<(), RecoverError> {
+fn write_settings(
+    data: &Path,
+    plan: &Plan,
+    restore_command: &str,
+    target_action: Option<&str>,
+) -> Result<(), RecoverError> {
     const TARGETS: [&str; 5] = [
         "recovery_target",
         "recovery_target_lsn",
@@ -297,7 +413,7 @@ fn write_settings(data: &Path, plan: &Plan, options: &RestoreOptions) -> Result<
         let value = value.replace('\\', "\\\\").replace('\'', "''");
         text.push_str(&format!("{name} = '{value}'\n"));
     };
-    set("restore_command", &options.restore_command);
+    set("restore_command", restore_command);
     let target = plan.target.setting();
     // PostgreSQL refuses two targets, and the backup's configuration may have one. An empty setting after the
     // target counts as a second one, too.
@@ -309,7 +425,7 @@ fn write_settings(data: &Path, plan: &Plan, options: &RestoreOptions) -> Result<
     }
     set("recovery_target_inclusive", "true");
     set("recovery_target_timeline", &plan.timeline.to_string());
-    if let Some(action) = &options.target_action {
+    if let Some(action) = target_action {
         set("recovery_target_action", action);
     }
     private::write(&path, text).map_err(RecoverError::io("write", &path))?;

@@ -13,7 +13,7 @@ use crate::{Arguments, terminal};
 const GROUPS: [(&str, &[&str]); 5] = [
     ("Understand WAL", &["explain", "diff", "watch", "retention", "whatif", "rows", "page", "redo"]),
     ("Open it to other tools", &["sql", "export"]),
-    ("Store it", &["compress", "decompress", "test", "archive", "receive", "restore"]),
+    ("Store it", &["compress", "decompress", "test", "archive", "receive", "restore", "backup"]),
     ("Try it out, measure", &["demo", "lab", "bench"]),
     ("Set up", &["completions", "man", "licenses", "help"]),
 ];

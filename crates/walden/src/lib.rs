@@ -45,11 +45,11 @@ pub mod protect;
 #[doc(hidden)]
 pub mod range;
 mod receive;
+mod recover;
 #[doc(hidden)]
 pub mod recovery_rates;
 #[doc(hidden)]
 pub mod redo;
-mod restore;
 mod retention;
 mod rows;
 #[doc(hidden)]
@@ -120,7 +120,8 @@ enum Command {
     Test(test::TestArgs),
     Archive(archive::ArchiveArgs),
     Receive(Box<receive::ReceiveArgs>),
-    Restore(Box<restore::RestoreArgs>),
+    Restore(Box<recover::restore::RestoreArgs>),
+    Backup(Box<recover::advance::BackupArgs>),
     /// Run PostgreSQL servers: workloads whose WAL is kept, and published experiments; the program walden-lab
     /// does it
     Lab(programs::Words),
@@ -150,12 +151,13 @@ pub fn main() -> ExitCode {
             | Command::Archive(_)
             | Command::Receive(_)
             | Command::Restore(_)
+            | Command::Backup(_)
     );
     if reuses_memory {
         // SAFETY: nothing before has started a thread.
         unsafe { memory::keep_freed() };
     }
-    if matches!(command, Command::Redo(_)) {
+    if matches!(command, Command::Redo(_) | Command::Restore(_) | Command::Backup(_)) {
         // SAFETY: nothing before has started a thread.
         unsafe { memory::use_huge_pages() };
     }
@@ -177,7 +179,8 @@ pub fn main() -> ExitCode {
         Command::Test(args) => test::run(&args),
         Command::Archive(args) => archive::run(&args),
         Command::Receive(args) => receive::run(&args),
-        Command::Restore(args) => restore::run(&args),
+        Command::Restore(args) => recover::restore::run(&args),
+        Command::Backup(args) => recover::advance::run(&args),
         Command::SetUp(set_up) => set_up.run(Arguments::command()),
         Command::Sql(_) | Command::Lab(_) | Command::Bench(_) => {
             unreachable!("these words start another program")

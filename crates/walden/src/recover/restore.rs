@@ -1,6 +1,5 @@
 //! `walden restore`: a base backup rolled forward without a server.
 
-use std::fmt::Write as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -9,27 +8,20 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
 use serde::Serialize;
-use walden_archive::Archive;
-use walden_archive::source::{self, Bound, SourceOptions};
-use walden_archive::sources::is_archive;
-use walden_explain::moment::{Moment, time_text};
-use walden_format::lsn::{Lsn, Timeline};
-use walden_format::payload::Timestamp;
-use walden_recover::{BaseBackup, Plan, RecoverError, RestoreOptions, Restored, Step, Target};
+use walden_recover::{Plan, Purpose, Restored};
 use walden_report::table::harmless;
 use walden_report::units;
-use walden_source::inventory::{Inventory, Run, SegmentFile};
+use walden_source::inventory::{Run, SegmentFile};
 use walden_source::open::Compression;
-use walden_source::timelines::lineages;
 
+use super::{
+    PlanDocument, Prepared, RecoverArgs, RestoredDocument, amounts_text, plan_text, warn_of_damage,
+    with_hint, with_progress,
+};
 use crate::archive::commands::word;
-use crate::arguments::parse_size;
-use crate::place::Place;
-use crate::progress::Progress;
+use crate::output;
 use crate::protect::{Inputs, find_protected, resolve};
-use crate::sources::{self, SourceRange};
 use crate::terminal::{self, Format};
-use crate::{memory, output};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -48,13 +40,6 @@ Exit status: 0 restored; 2 wrong usage; 3 the backup or the WAL cannot be used."
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct RestoreArgs {
-    #[command(flatten)]
-    place: Place,
-
-    /// A folder of WAL segments, instead of an archive
-    #[arg(long, value_name = "FOLDER", conflicts_with = "repo")]
-    wal: Option<PathBuf>,
-
     /// The base backup: a folder that pg_basebackup wrote in plain format
     #[arg(long, value_name = "BACKUP")]
     base: PathBuf,
@@ -62,15 +47,6 @@ pub struct RestoreArgs {
     /// The new data directory, which must be missing or empty
     #[arg(short, long, value_name = "DATADIR")]
     output: PathBuf,
-
-    /// The recovery target: latest, a time such as '2026-11-20 10:00' (local unless with zone), an LSN, xid:N
-    /// or name:RESTORE_POINT
-    #[arg(long, value_name = "TARGET", default_value = "latest", value_parser = parse_target)]
-    to: Target,
-
-    /// Follow this timeline [default: the latest]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
-    timeline: Option<Timeline>,
 
     /// restore_command of the new server [default: walden archive get, or cp from --wal]
     #[arg(long, value_name = "COMMAND")]
@@ -80,22 +56,8 @@ pub struct RestoreArgs {
     #[arg(long, value_enum)]
     target_action: Option<TargetAction>,
 
-    /// Print the plan and write nothing
-    #[arg(long)]
-    dry_run: bool,
-
-    /// Memory for pages, such as 512MB or 4GB; more pages than fit go to a temporary file (TMPDIR) [default:
-    /// a quarter of the machine's]
-    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
-    memory: Option<usize>,
-
-    /// Threads [default: all cores]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
-    threads: Option<u16>,
-
-    /// How to print it; docs/restore.md has the JSON
-    #[arg(long, value_enum, default_value_t)]
-    format: Format,
+    #[command(flatten)]
+    recover: RecoverArgs,
 }
 
 /// Action of the server at the target.
@@ -118,49 +80,49 @@ impl TargetAction {
 
 /// Runs `walden restore`.
 pub fn run(args: &RestoreArgs) -> Result<ExitCode> {
-    let threads = args.threads.map_or_else(terminal::cores, usize::from);
+    let format = args.recover.format;
     walden_recover::expect_free_target(&args.output).map_err(with_hint)?;
     expect_separate_target(&args.base, &args.output)?;
-    let base = BaseBackup::open(&args.base).map_err(with_hint)?;
-    let (run, later) = find_run(args, &base, threads)?;
-    let plan = make_plan(args, &run, later, &base, threads)?;
-    expect_no_used_tablespace(&plan)?;
+    let prepared = args.recover.prepare(&args.base)?;
+    let plan = &prepared.plan;
+    expect_no_used_tablespace(plan)?;
     let restore_command = match &args.restore_command {
         Some(command) => command.clone(),
-        None => restore_command(args, &run)?,
+        None => restore_command(&args.recover, &prepared.run)?,
     };
-    if args.format == Format::Table {
-        terminal::print(&plan_table(args, &plan))?;
+    let (base, output) = (args.base.display().to_string(), args.output.display().to_string());
+    if format == Format::Table {
+        let title = format!("Restore of {} to {}\n", harmless(&base), harmless(&output));
+        terminal::print(&(title + &plan_text(plan)))?;
     }
-    if let Some(damage) = &plan.damage {
-        output::tell(&format!("warning: {damage}"));
-        output::tell(&format!("hint: {}", damage.hint()));
-    }
-    let mut document = Document { plan: PlanDocument::new(args, &plan, &restore_command), restored: None };
-    if !args.dry_run {
-        let options = RestoreOptions {
-            data: args.output.clone(),
-            restore_command,
-            target_action: args.target_action.map(|action| action.name().to_owned()),
-            memory_bytes: args.memory.unwrap_or_else(memory::quarter_of_machine),
-            threads,
-        };
+    warn_of_damage(plan);
+    let mut document = Document {
+        plan: PlanDocument::new(&args.base, plan),
+        output,
+        restore_command: restore_command.clone(),
+        restored: None,
+    };
+    if !args.recover.dry_run {
+        let target_action = args.target_action.map(|action| action.name().to_owned());
+        let options = args.recover.options(Purpose::Server { restore_command, target_action });
         let started = Instant::now();
-        let restored = restore(&run, &base, &plan, &options)?;
+        let restored = with_progress(&prepared, |Prepared { base, run, plan }, progress| {
+            walden_recover::restore(run, base, plan, &args.output, &options, progress)
+        })?;
         let seconds = started.elapsed().as_secs_f64();
-        if args.format == Format::Table {
-            terminal::print(&summary(args, &plan, &restored, seconds))?;
+        if format == Format::Table {
+            terminal::print(&summary(args, plan, &restored, seconds))?;
         }
         document.restored = Some(RestoredDocument::new(&restored, seconds));
     }
-    if args.format == Format::Json {
+    if format == Format::Json {
         terminal::print(&terminal::json(&document)?)?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
 /// Refuses a new data directory inside the base backup, another data directory or an archive.
-fn expect_separate_target(base: &Path, output: &Path) -> Result<()> {
+pub(super) fn expect_separate_target(base: &Path, output: &Path) -> Result<()> {
     let refuse = |reason: &str| {
         let text = format!("cannot create a data directory in {}: {reason}", output.display());
         Err(output::with_hint(text, "name a directory outside of it"))
@@ -172,41 +134,6 @@ fn expect_separate_target(base: &Path, output: &Path) -> Result<()> {
     match Inputs::default().find_closed_folder(&file).or_else(|| find_protected(&file)) {
         Some(reason) => refuse(&reason),
         None => Ok(()),
-    }
-}
-
-/// Reads a target.
-fn parse_target(text: &str) -> Result<Target, String> {
-    if text == "latest" {
-        return Ok(Target::Latest);
-    }
-    if let Some(xid) = text.strip_prefix("xid:") {
-        let number = xid.parse().ok().filter(|&xid: &u32| xid >= 3);
-        return number
-            .map(Target::Xid)
-            .ok_or_else(|| format!("expected a transaction ID from 3 on, found \"{xid}\""));
-    }
-    if let Some(name) = text.strip_prefix("name:") {
-        return match name.len() {
-            // MAXFNAMELEN with its terminating zero.
-            1..64 => Ok(Target::Name(name.to_owned())),
-            length => {
-                Err(format!("expected the name of a restore point with 1 to 63 bytes, found {length} bytes"))
-            }
-        };
-    }
-    if let Ok(lsn) = text.parse::<Lsn>() {
-        return Ok(Target::Lsn(lsn));
-    }
-    Moment::parse(text).map(|moment| Target::Time(moment.micros())).map_err(|error| {
-        format!("expected latest, an LSN such as 2/3A0001F8, xid:N, name:RESTORE_POINT or a time; {error}")
-    })
-}
-
-fn with_hint(error: RecoverError) -> anyhow::Error {
-    match error.hint() {
-        Some(hint) => output::with_hint(walden_source::error_text(&error), hint),
-        None => error.into(),
     }
 }
 
@@ -225,85 +152,8 @@ fn expect_no_used_tablespace(plan: &Plan) -> Result<()> {
     }
 }
 
-/// Finds the WAL that continues the base backup, and the start of later WAL after a gap.
-fn find_run(args: &RestoreArgs, base: &BaseBackup, threads: usize) -> Result<(Run, Option<Lsn>)> {
-    let runs = match &args.wal {
-        Some(folder) => {
-            if is_archive(folder) {
-                let hint = "name the archive with --repo";
-                return Err(output::with_hint(
-                    format!("cannot use the archive {} as a folder", folder.display()),
-                    hint,
-                ));
-            }
-            let inventory = sources::open(std::slice::from_ref(folder), &SourceRange::all(args.timeline))?;
-            sources::tell_about(&inventory);
-            inventory.runs
-        }
-        None => runs_of_archive(&args.place.open()?.0, args, base, threads)?,
-    };
-    let mut runs: Vec<Run> = lineages(runs).into_iter().map(|lineage| lineage.run).collect();
-    for run in &mut runs {
-        // Recovery does not ask for a .partial.
-        while run.segments.pop_if(|segment| segment.partial).is_some() {}
-    }
-    runs.retain(|run| !run.segments.is_empty());
-    let is_of_cluster = |run: &Run| run.system_id == base.system_identifier();
-    let continues = |run: &Run| is_of_cluster(run) && run.goes_on_from(base.start(), base.timeline());
-    // Without one that continues the backup, the plan's error names the WAL that exists.
-    let index = runs.iter().rposition(continues).or_else(|| runs.iter().rposition(is_of_cluster));
-    let end = index.map(|index| runs[index].end());
-    let later = runs.iter().filter(|run| is_of_cluster(run)).map(Run::start);
-    let later = later.filter(|&start| end.is_some_and(|end| start > end)).min();
-    let found = runs.into_iter().nth(index.unwrap_or(0));
-    let found = found.context("cannot find WAL to recover from: expected segments, found none")?;
-    Ok((found, later))
-}
-
-/// The log of an archive from the base backup on, along the newest timeline or the one that is wanted.
-fn runs_of_archive(
-    archive: &Archive,
-    args: &RestoreArgs,
-    base: &BaseBackup,
-    threads: usize,
-) -> Result<Vec<Run>> {
-    let from = Some(Bound::Lsn(base.start()));
-    let options = SourceOptions { timeline: args.timeline, from, to: None, threads };
-    let source = source::open(archive, &options)?;
-    let no_paths: [&str; 0] = [];
-    let mut inventory = Inventory::with_segments(&no_paths, source.segments, 1)?;
-    inventory.follow(source.system_id, &source.stretches);
-    Ok(inventory.runs)
-}
-
-/// Makes the plan. `later` is the start of WAL after a gap: then the end of the run is not the end of the
-/// WAL.
-fn make_plan(
-    args: &RestoreArgs,
-    run: &Run,
-    later: Option<Lsn>,
-    base: &BaseBackup,
-    threads: usize,
-) -> Result<Plan> {
-    let size = run.segment_size;
-    let skipped = size.segment_of(base.start()).saturating_sub(size.segment_of(run.start()));
-    let segments = (run.segments.len() as u64).saturating_sub(skipped);
-    let mut bar = Progress::bytes("reading WAL", segments * size.bytes());
-    let plan = Plan::make(run, base, args.to.clone(), threads, |bytes| bar.advance(bytes));
-    bar.finish();
-    let gap = |later| RecoverError::Gap { target: args.to.to_string(), end: run.end(), later };
-    let plan = match (plan, later) {
-        (Ok(plan), Some(later)) if plan.target == Target::Latest => Err(gap(later)),
-        (Err(RecoverError::TargetNotReached { .. } | RecoverError::NoEndOfBackup { .. }), Some(later)) => {
-            Err(gap(later))
-        }
-        (plan, _) => plan,
-    };
-    plan.map_err(with_hint)
-}
-
 /// The command by which PostgreSQL gets the WAL that Walden has read.
-fn restore_command(args: &RestoreArgs, run: &Run) -> Result<String> {
+fn restore_command(args: &RecoverArgs, run: &Run) -> Result<String> {
     let Some(folder) = &args.wal else {
         let program = std::env::current_exe().context("cannot find this program's own file")?;
         let mut words = vec![program.into_os_string(), "archive".into(), "get".into()];
@@ -345,189 +195,29 @@ fn quoted(text: &str) -> String {
     word(text).replace('%', "%%")
 }
 
-fn restore(run: &Run, base: &BaseBackup, plan: &Plan, options: &RestoreOptions) -> Result<Restored> {
-    let size = run.segment_size.bytes();
-    let mut bar: Option<(&'static str, Progress)> = None;
-    let finish = |bar: &mut Option<(&'static str, Progress)>| {
-        if let Some((_, bar)) = bar.take() {
-            bar.finish();
-        }
-    };
-    let restored = walden_recover::restore(run, base, plan, options, &mut |step| {
-        let (label, bytes, total) = match step {
-            Step::Copied(bytes) => ("copying", bytes, 0),
-            Step::Replayed(bytes) => ("replaying", bytes, plan.replayed_bytes().next_multiple_of(size)),
-            Step::Writing => return finish(&mut bar),
-        };
-        if bar.as_ref().is_none_or(|(of, _)| *of != label) {
-            finish(&mut bar);
-            bar = Some((label, Progress::bytes(label, total)));
-        }
-        if let Some((_, bar)) = &mut bar {
-            if total == 0 {
-                bar.lengthen(bytes);
-            }
-            bar.advance(bytes);
-        }
-    });
-    finish(&mut bar);
-    restored.map_err(with_hint)
-}
-
-fn plan_table(args: &RestoreArgs, plan: &Plan) -> String {
-    let mut text = String::new();
-    let base = harmless(&args.base.display().to_string()).into_owned();
-    let _ = writeln!(text, "Restore of {base} to {}", harmless(&args.output.display().to_string()));
-    let _ = writeln!(text, "  start: {}, consistent at {}", plan.start, plan.consistent);
-    let target = harmless(&plan.target.to_string()).into_owned();
-    let last = plan
-        .last_commit
-        .map_or_else(String::new, |time| format!(", last commit or abort at {}", time_text(time)));
-    let _ = writeln!(text, "  target: {target}, at {} on timeline {}{last}", plan.stop, plan.timeline);
-    let (replayed, remaining) = (units::bytes(plan.replayed_bytes()), units::bytes(plan.remaining_bytes()));
-    match &plan.checkpoint {
-        Some(checkpoint) => {
-            let time = Timestamp::from_unix_seconds(checkpoint.fields.time);
-            let _ = writeln!(
-                text,
-                "  Walden replays {replayed} of WAL to the checkpoint of {time} (redo pointer {}), one of {}",
-                checkpoint.fields.redo, plan.checkpoints
-            );
-            let _ = writeln!(text, "  PostgreSQL replays the remaining {remaining}");
-        }
-        None => {
-            let _ = writeln!(
-                text,
-                "  Walden replays nothing: there is no checkpoint to start from after the end of the backup; PostgreSQL replays {remaining}"
-            );
-        }
-    }
-    if let Some(unsupported) = &plan.unsupported {
-        let _ = writeln!(text, "  left to PostgreSQL: {unsupported}");
-    }
-    for (lsn, path) in &plan.tablespaces {
-        let _ = writeln!(text, "  PostgreSQL creates the tablespace of {lsn} in {}", harmless(path));
-    }
-    text
-}
-
 fn summary(args: &RestoreArgs, plan: &Plan, restored: &Restored, seconds: f64) -> String {
-    let mut text = String::new();
-    let rate = plan.replayed_bytes() as f64 / seconds.max(0.001);
-    let _ = writeln!(
-        text,
-        "Restored in {seconds:.1} s ({} of WAL a second): {} records replayed, {} pages written, {} copied",
-        units::bytes(rate as u64),
-        units::count(restored.records),
-        units::count(restored.pages),
-        units::bytes(restored.copied_bytes),
-    );
-    let _ = writeln!(
-        text,
-        "Start PostgreSQL on {}: it replays {} of WAL",
-        harmless(&args.output.display().to_string()),
+    let output = args.output.display().to_string();
+    format!(
+        "Restored in {}\nStart PostgreSQL on {}: it replays {} of WAL\n",
+        amounts_text(plan, restored, seconds),
+        harmless(&output),
         units::bytes(plan.remaining_bytes())
-    );
-    text
+    )
 }
 
 /// The JSON document.
 #[derive(Serialize)]
 struct Document {
     plan: PlanDocument,
+    output: String,
+    restore_command: String,
     /// `null` with `--dry-run`.
     restored: Option<RestoredDocument>,
-}
-
-#[derive(Serialize)]
-struct PlanDocument {
-    base: String,
-    output: String,
-    start_lsn: String,
-    consistent_lsn: String,
-    target: String,
-    stop_lsn: String,
-    timeline: Timeline,
-    /// Microseconds since 1970-01-01 00:00:00 UTC.
-    last_commit: Option<i64>,
-    checkpoints: u64,
-    checkpoint: Option<CheckpointDocument>,
-    replayed_wal_bytes: u64,
-    remaining_wal_bytes: u64,
-    left_to_postgresql: Option<String>,
-    restore_command: String,
-}
-
-#[derive(Serialize)]
-struct CheckpointDocument {
-    lsn: String,
-    redo_lsn: String,
-    /// Seconds since 1970-01-01 00:00:00 UTC.
-    time: i64,
-}
-
-impl PlanDocument {
-    fn new(args: &RestoreArgs, plan: &Plan, restore_command: &str) -> PlanDocument {
-        let checkpoint = plan.checkpoint.as_ref().map(|checkpoint| CheckpointDocument {
-            lsn: checkpoint.lsn.to_string(),
-            redo_lsn: checkpoint.fields.redo.to_string(),
-            time: checkpoint.fields.time,
-        });
-        PlanDocument {
-            base: args.base.display().to_string(),
-            output: args.output.display().to_string(),
-            start_lsn: plan.start.to_string(),
-            consistent_lsn: plan.consistent.to_string(),
-            target: plan.target.to_string(),
-            stop_lsn: plan.stop.to_string(),
-            timeline: plan.timeline,
-            last_commit: plan.last_commit,
-            checkpoints: plan.checkpoints,
-            checkpoint,
-            replayed_wal_bytes: plan.replayed_bytes(),
-            remaining_wal_bytes: plan.remaining_bytes(),
-            left_to_postgresql: plan.unsupported.as_ref().map(ToString::to_string),
-            restore_command: restore_command.to_owned(),
-        }
-    }
-}
-
-#[derive(Serialize)]
-struct RestoredDocument {
-    seconds: f64,
-    copied_bytes: u64,
-    records: u64,
-    pages: u64,
-    prepared_transactions: u64,
-}
-
-impl RestoredDocument {
-    fn new(restored: &Restored, seconds: f64) -> RestoredDocument {
-        RestoredDocument {
-            seconds,
-            copied_bytes: restored.copied_bytes,
-            records: restored.records,
-            pages: restored.pages,
-            prepared_transactions: restored.prepared_transactions as u64,
-        }
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn targets_are_recognized_by_their_form() {
-        assert_eq!(parse_target("latest"), Ok(Target::Latest));
-        assert_eq!(parse_target("2/3A0001F8"), Ok(Target::Lsn(Lsn(0x2_3A00_01F8))));
-        assert_eq!(parse_target("xid:731"), Ok(Target::Xid(731)));
-        assert_eq!(parse_target("name:before upgrade"), Ok(Target::Name("before upgrade".into())));
-        assert_eq!(parse_target("2026-11-20 10:00+00"), Ok(Target::Time(1_795_168_800_000_000)));
-        for wrong in ["", "xid:2", "xid:", "name:", "yesterday", &format!("name:{}", "x".repeat(64))] {
-            assert!(parse_target(wrong).is_err(), "{wrong}");
-        }
-    }
 
     #[test]
     fn words_for_the_shell_are_quoted_and_keep_percent_signs() {

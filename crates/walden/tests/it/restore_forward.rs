@@ -44,8 +44,19 @@ struct Primary {
 
 impl Primary {
     fn start(installation: &Installation, settings: &[(&str, &str)]) -> Primary {
-        let builder =
-            ClusterBuilder::new(installation.clone()).checksums(true).wal_segsize_mb(1).archive(true);
+        Primary::start_with(installation, settings, true, 1)
+    }
+
+    fn start_with(
+        installation: &Installation,
+        settings: &[(&str, &str)],
+        checksums: bool,
+        segment_mb: u32,
+    ) -> Primary {
+        let builder = ClusterBuilder::new(installation.clone())
+            .checksums(checksums)
+            .wal_segsize_mb(segment_mb)
+            .archive(true);
         let all = SETTINGS.iter().chain(settings);
         let builder = all.fold(builder, |builder, (name, value)| builder.setting(name, value));
         let cluster = builder.start().unwrap();
@@ -148,11 +159,16 @@ impl Primary {
 
     /// Restores the backup to a target with Walden. Returns the data directory and the printed JSON.
     fn restore(&self, target: &str, folder: &str) -> (PathBuf, Value) {
+        self.restore_with(target, folder, "3")
+    }
+
+    fn restore_with(&self, target: &str, folder: &str, threads: &str) -> (PathBuf, Value) {
         let data = self.cluster.dir().join(folder);
         let wal = self.cluster.archive_dir();
         let arguments =
             ["restore", "--wal", text(&wal), "--base", text(&self.backup), "-o", text(&data), "--to", target];
-        let run = walden(&[&arguments[..], &["--target-action", "promote", "--format", "json"]].concat());
+        let options = ["--target-action", "promote", "--format", "json", "--threads", threads];
+        let run = walden(&[&arguments[..], &options].concat());
         assert_eq!(run.code, 0, "{run:?}");
         (data, serde_json::from_str(&run.stdout).unwrap())
     }
@@ -448,7 +464,15 @@ fn keep_busy(client: &mut Client) {
 fn a_restored_directory_is_that_of_a_restart_point(version: u32) -> Outcome {
     let installation = postgres(version)?;
     let timestamps = if version.is_multiple_of(2) { "on" } else { "off" };
-    let primary = Primary::start(&installation, &[("track_commit_timestamp", timestamps)]);
+    let full_page_writes = if version == 19 { "off" } else { "on" };
+    let settings = [("track_commit_timestamp", timestamps), ("full_page_writes", full_page_writes)];
+    let (has_checksums, segment_mb) = match version {
+        15 => (true, 16),
+        16 => (false, 1),
+        18 => (true, 64),
+        _ => (true, 1),
+    };
+    let primary = Primary::start_with(&installation, &settings, has_checksums, segment_mb);
     create_tables(&primary);
     primary.back_up(keep_busy);
     work(&primary, 1);
@@ -468,7 +492,14 @@ fn a_restored_directory_is_that_of_a_restart_point(version: u32) -> Outcome {
     let (alone, expected) = primary.recover_alone("at_checkpoint");
     let (data, json) = primary.restore("name:at_checkpoint", "at_checkpoint");
     let pages = compare_directories(&alone, &data);
-    check_checksums(&data);
+    if has_checksums {
+        check_checksums(&data);
+    }
+    // The pages are divided among the threads.
+    for threads in ["1", "2", "7"] {
+        let (data, _) = primary.restore_with("name:at_checkpoint", &format!("with_{threads}"), threads);
+        assert_eq!(compare_directories(&alone, &data), pages, "{threads} threads");
+    }
     assert!(pages > 3000, "{pages} pages");
     assert_eq!(json["restored"]["prepared_transactions"], 1, "{json}");
     let server = primary.server_of(&data).start().unwrap_or_else(|error| panic!("{error:#}"));

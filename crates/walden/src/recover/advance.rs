@@ -1,0 +1,108 @@
+//! `walden backup advance`: a base backup becomes a later one.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Instant;
+
+use anyhow::Result;
+use clap::{Args, Subcommand};
+use serde::Serialize;
+use walden_recover::{Purpose, Restored};
+use walden_report::table::harmless;
+
+use super::restore::expect_separate_target;
+use super::{
+    PlanDocument, Prepared, RecoverArgs, RestoredDocument, amounts_text, plan_text, warn_of_damage,
+    with_hint, with_progress,
+};
+use crate::terminal::{self, Format};
+
+const EXAMPLES: &str = "\
+Examples:
+  walden backup advance /backups/main --repo /backup/wal
+      replace the backup by one of the last checkpoint in the archive
+  walden backup advance /backups/monday --repo /backup/wal -o /backups/tuesday --to '2026-11-24 03:00'
+
+The new backup is used like one of pg_basebackup, with the WAL from its checkpoint on. No server is contacted. docs/restore.md \
+describes it.
+
+Exit status: 0 advanced, or no later checkpoint; 2 wrong usage; 3 the backup or the WAL cannot be used.";
+
+/// Roll base backups forward without a server
+#[derive(Args, Debug)]
+pub struct BackupArgs {
+    #[command(subcommand)]
+    command: BackupCommand,
+}
+
+#[derive(Subcommand, Debug)]
+enum BackupCommand {
+    Advance(AdvanceArgs),
+}
+
+/// Runs `walden backup`.
+pub fn run(args: &BackupArgs) -> Result<ExitCode> {
+    let BackupCommand::Advance(args) = &args.command;
+    advance(args)
+}
+
+/// Turn a base backup into a later one: replay WAL without a server
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+struct AdvanceArgs {
+    /// The base backup: a folder in plain format
+    #[arg(value_name = "BACKUP")]
+    base: PathBuf,
+
+    /// Write the later backup to this folder, which must be missing or empty [default: replace BACKUP]
+    #[arg(short, long, value_name = "FOLDER")]
+    output: Option<PathBuf>,
+
+    #[command(flatten)]
+    recover: RecoverArgs,
+}
+
+fn advance(args: &AdvanceArgs) -> Result<ExitCode> {
+    let format = args.recover.format;
+    if let Some(output) = &args.output {
+        walden_recover::expect_free_target(output).map_err(with_hint)?;
+        expect_separate_target(&args.base, output)?;
+    }
+    let prepared = args.recover.prepare(&args.base)?;
+    let plan = &prepared.plan;
+    let output = args.output.as_ref().unwrap_or(&args.base).display().to_string();
+    if format == Format::Table {
+        let base = args.base.display().to_string();
+        let title = format!("Advance of {} to {}\n", harmless(&base), harmless(&output));
+        terminal::print(&(title + &plan_text(plan)))?;
+    }
+    warn_of_damage(plan);
+    let mut document = Document { plan: PlanDocument::new(&args.base, plan), output, advanced: None };
+    if plan.checkpoint.is_some() && !args.recover.dry_run {
+        let options = args.recover.options(Purpose::Backup);
+        let started = Instant::now();
+        let restored: Restored =
+            with_progress(&prepared, |Prepared { base, run, plan }, progress| match &args.output {
+                Some(output) => walden_recover::restore(run, base, plan, output, &options, progress),
+                None => walden_recover::advance_in_place(run, base, plan, &options, progress),
+            })?;
+        let seconds = started.elapsed().as_secs_f64();
+        if format == Format::Table {
+            terminal::print(&format!("Advanced in {}\n", amounts_text(plan, &restored, seconds)))?;
+        }
+        document.advanced = Some(RestoredDocument::new(&restored, seconds));
+    }
+    if format == Format::Json {
+        terminal::print(&terminal::json(&document)?)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The JSON document.
+#[derive(Serialize)]
+struct Document {
+    plan: PlanDocument,
+    output: String,
+    /// `null` with `--dry-run`, and without a later checkpoint.
+    advanced: Option<RestoredDocument>,
+}
