@@ -11,12 +11,12 @@ use walden_format::lsn::{Lsn, SegmentName, SegmentSize, Timeline};
 
 use crate::encryption::{Encrypted, Encryption, KeyOptions};
 use crate::history::History;
+use crate::objects::check::{Checked, RESET_HINT};
+use crate::objects::contents::Contents;
+use crate::objects::documents;
+use crate::objects::name::{ArchivedFile, HISTORY, IDENTITY, Object, WAL, log_prefix};
+use crate::objects::object::{self, ObjectError};
 use crate::store::{Cause, Created, Listed, Store, StoreError};
-use crate::stored::check::{Checked, RESET_HINT};
-use crate::stored::contents::Contents;
-use crate::stored::documents;
-use crate::stored::name::{ArchivedFile, HISTORY, IDENTITY, Object, WAL, log_prefix};
-use crate::stored::object::{self, ObjectError};
 
 /// Placeholder for the hash of an encrypted file that no private key decrypts.
 const UNKNOWN_HASH: &str = "unknown without a private key";

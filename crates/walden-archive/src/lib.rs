@@ -7,37 +7,37 @@
 //! | Source folder | Contents |
 //! |---|---|
 //! | `store`, `encryption` | storage of objects, and their encryption |
-//! | `stored` | the files that PostgreSQL archives, by name; their checks; and the objects that hold them |
+//! | `objects` | the files that PostgreSQL archives, by name; their checks; and the objects that hold them |
 //! | `inventory` | present and missing files, according to listings |
-//! | `into` | writing to the archive: from archiving servers, from streams, and from other archives |
-//! | `out` | reading from the archive: for recovery, as plain files, and for other readers of WAL |
+//! | `ingest` | writing to the archive: from archiving servers, from streams, and from other archives |
+//! | `restore` | reading from the archive: for recovery, as plain files, and for other readers of WAL |
 //! | `inspect` | possible recovery targets, verification, and comparison with servers |
-//! | `care` | packs, removal of WAL that no backup needs, test restores, and a lost `archive.json` |
+//! | `maintenance` | packs, removal of WAL that no backup needs, test restores, and a lost `archive.json` |
 #![forbid(unsafe_code)]
 
 pub mod archive;
 mod boot;
-mod care;
 pub mod encryption;
 mod hash;
+mod ingest;
 mod inspect;
-mod into;
 mod inventory;
-mod out;
+mod maintenance;
+mod objects;
 pub mod pending;
+mod restore;
 pub mod store;
-mod stored;
 pub mod url;
 
 pub use archive::{Archive, ArchiveError, Extent};
-pub use care::{backup, drill, pack, prune, repair};
+pub use ingest::push::push;
+pub use ingest::{import, probe, push, serve};
 pub use inspect::{acknowledge, against, list, replay, status, verify};
-pub use into::push::push;
-pub use into::{import, probe, push, serve};
 pub use inventory::{gaps, parts, verified};
-pub use out::{base, export, get, log, prefetch, recovery, server, source, sources};
+pub use maintenance::{backup, drill, pack, prune, repair};
+pub use objects::{check, contents, documents, name, object, same_log};
 pub use pending::clean_up_on_signals;
-pub use stored::{check, contents, documents, name, object, same_log};
+pub use restore::{base, export, get, log, prefetch, recovery, server, source, sources};
 pub use walden_source::history;
 
 #[cfg(doctest)]

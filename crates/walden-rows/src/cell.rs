@@ -5,7 +5,7 @@ use walden_source::names::Column;
 
 use crate::change::Cell;
 use crate::decode::value;
-use crate::stored::{Stored, decompress};
+use crate::stored_value::{Stored, decompress};
 use crate::tuple::{NotThese, Tuple};
 use crate::types::Types;
 

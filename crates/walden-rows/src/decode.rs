@@ -6,7 +6,7 @@
 use walden_redo::page::Tid;
 use walden_redo::page::varlena::LONG_HEADER_BYTES;
 
-use crate::stored::{Stored, decompress, next};
+use crate::stored_value::{Stored, decompress, next};
 use crate::tuple::Tuple;
 use crate::types::{Kind, Types, oid};
 use crate::value::{

@@ -16,7 +16,7 @@ mod retyping;
 mod select;
 pub mod sql;
 mod start;
-mod stored;
+mod stored_value;
 mod survey;
 mod toast;
 mod tuple;

@@ -26,7 +26,7 @@ use crate::decode::{printed, value};
 use crate::heap::{Action, Bytes, Collector, TupleChange};
 use crate::retyping::keeps_values;
 use crate::start::Pending;
-use crate::stored::{Stored, decompress};
+use crate::stored_value::{Stored, decompress};
 use crate::survey::{CatalogChange, Findings};
 use crate::toast::Chunks;
 use crate::tuple::Tuple;

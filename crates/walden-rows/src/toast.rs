@@ -17,7 +17,7 @@ use walden_source::datadir::DataDir;
 
 use crate::heap::{Action, Bytes, TupleChange};
 use crate::places::{ChunkPlace, SpilledPlaces, ValueKey};
-use crate::stored::{MAX_VALUE_BYTES, Stored, next};
+use crate::stored_value::{MAX_VALUE_BYTES, Stored, next};
 use crate::types::Layout;
 
 /// Maximum number of bytes of held chunks.

@@ -3,7 +3,7 @@
 use walden_redo::page::heap_tuple::{HEAP_TUPLE_HEADER_BYTES, HeapTupleHeader};
 use walden_source::names::Column;
 
-use crate::stored::{Stored, next};
+use crate::stored_value::{Stored, next};
 use crate::types::{Layout, align_of};
 
 /// A heap tuple's bytes.
@@ -65,7 +65,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::stored::decompress;
+    use crate::stored_value::decompress;
 
     proptest! {
         /// Arbitrary tuples: the returned values are never longer than the tuple, even if headers claim so.

@@ -683,7 +683,8 @@ fn other_name(name: &str) -> &'static str {
         // complete.
         _ if name.starts_with("xlogtemp.") => "segments that are being created",
         "RECOVERYXLOG" | "RECOVERYHISTORY" => "files that are being restored",
-        // The prefixes are those of walden-archive (`out/prefetch/spool.rs`, `into/push/ahead.rs`).
+        // The prefixes are those of walden-archive (`restore/prefetch/spool.rs`,
+        // `ingest/push/ahead.rs`).
         _ if name.starts_with("walden-prefetch-") => "segments that walden archive get has fetched ahead",
         _ if name.starts_with("walden-ahead-") => "notes of walden archive push",
         // RestoreArchivedFile asks for these names; `pending.rs` of walden-archive adds the dot and the

@@ -3,8 +3,8 @@
 use std::ops::Range;
 
 use super::{KEYS, KeyOptions, failure};
+use crate::objects::object::Finding;
 use crate::store::{Cause, Created, FileHash, Store, StoreError};
-use crate::stored::object::Finding;
 
 /// Never exists in this build.
 pub enum Engine {}

@@ -9,8 +9,8 @@ use age::x25519::Recipient;
 use super::keys::{Change, Statement, Unlocked};
 use super::object::{self, Fault, HEADER_READ, Header, MAX_HEADER, Stated};
 use super::{KEYS, KeyOptions, failure, keys, sealed};
+use crate::objects::object::Finding;
 use crate::store::{Cause, Created, FileHash, MAX_OBJECT_BYTES, Store, StoreError};
-use crate::stored::object::Finding;
 
 /// Number of cached headers, enough for one reader at each of many objects.
 const KEPT_HEADERS: usize = 64;

@@ -28,8 +28,8 @@ use walden_source::error_text;
 
 use super::object::FileKeyIdentity;
 use super::{KEYS, SUFFIX, failure};
+use crate::objects::object::{Finding, to_hex};
 use crate::store::{Cause, Created, Store, StoreError, exists};
-use crate::stored::object::{Finding, to_hex};
 
 /// The stanza's type.
 const STANZA: &str = "walden-keys";
@@ -304,7 +304,7 @@ pub(super) fn initialise(inner: &dyn Store, users: &[User]) -> Result<Statement,
         return Err(refused("expected at least one recipient who can read, found none"));
     }
     let mut holds_something = false;
-    for prefix in [crate::stored::name::WAL, crate::stored::name::HISTORY, crate::stored::name::BACKUP] {
+    for prefix in [crate::objects::name::WAL, crate::objects::name::HISTORY, crate::objects::name::BACKUP] {
         inner.list(prefix, &mut |_| holds_something = true)?;
     }
     if let Some(found) = newest(inner)? {
@@ -317,7 +317,7 @@ pub(super) fn initialise(inner: &dyn Store, users: &[User]) -> Result<Statement,
             )),
         };
     }
-    if holds_something || exists(inner, crate::stored::name::IDENTITY)? {
+    if holds_something || exists(inner, crate::objects::name::IDENTITY)? {
         return Err(refused(
             "expected an empty archive, found one in use; an archive is encrypted from its creation or not at all: import its files into a new one",
         ));

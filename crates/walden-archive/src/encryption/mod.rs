@@ -27,8 +27,8 @@ use serde::{Deserialize, Serialize};
 
 pub use store::Encrypted;
 
+use crate::objects::name::VERIFIED;
 use crate::store::{Cause, Store, StoreError};
-use crate::stored::name::VERIFIED;
 
 /// Suffix of an encrypted object's key.
 pub const SUFFIX: &str = ".age";

@@ -25,8 +25,8 @@ use age::{DecryptError, Decryptor, EncryptError, Encryptor};
 use age_core::format::{FileKey, Stanza, is_arbitrary_string};
 
 use super::MAX_FILES;
+use crate::objects::object::EMPTY;
 use crate::store::{Cause, FileHash};
-use crate::stored::object::EMPTY;
 
 /// The stanza's type.
 const STANZA: &str = "walden-object";

@@ -10,9 +10,9 @@ use super::engine::Engine;
 #[cfg(feature = "encryption")]
 use super::keys::{self, Change, Statement, User};
 use super::{Encryption, KEYS, KeyOptions, SUFFIX, failure, is_plain, sealed};
+use crate::objects::name::IDENTITY;
+use crate::objects::object::Finding;
 use crate::store::{Cause, Created, FileHash, Listed, Store, StoreError};
-use crate::stored::name::IDENTITY;
-use crate::stored::object::Finding;
 
 /// Suffix in listings for an unencrypted object in an encrypted archive.
 const NOT_ENCRYPTED: &str = " (not encrypted)";

@@ -19,14 +19,14 @@ use self::same_history::Comparison;
 pub use self::same_history::OtherHistory;
 use crate::archive::{Archive, ArchiveError};
 use crate::history::History;
+use crate::ingest::intake::{self, Intake};
+use crate::ingest::push::{PushOptions, Pusher};
 use crate::inspect::list::{self, ListOptions, Listing};
-use crate::into::intake::{self, Intake};
-use crate::into::push::{PushOptions, Pusher};
 use crate::inventory::gaps::Gap;
-pub use crate::stored::check::RESET_HINT;
-use crate::stored::check::{self, Checked};
-use crate::stored::name::ArchivedFile;
-use crate::stored::object::Content;
+pub use crate::objects::check::RESET_HINT;
+use crate::objects::check::{self, Checked};
+use crate::objects::name::ArchivedFile;
+use crate::objects::object::Content;
 
 /// A server whose WAL is compared.
 pub trait Server {

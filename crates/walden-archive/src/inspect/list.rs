@@ -14,12 +14,12 @@ use crate::inventory::gaps::{self, Acknowledgement, Expected};
 use crate::inventory::parts::{self, Extent};
 use crate::inventory::snapshot::Snapshot;
 use crate::inventory::verified;
-use crate::out::get;
-use crate::out::log::latest_timeline;
-use crate::stored::backup_files::Label;
-use crate::stored::contents::{Contents, RestorePoint};
-use crate::stored::name::{ArchivedFile, BACKUP, HISTORY, Object, WAL};
-use crate::stored::object::Finding;
+use crate::objects::backup_files::Label;
+use crate::objects::contents::{Contents, RestorePoint};
+use crate::objects::name::{ArchivedFile, BACKUP, HISTORY, Object, WAL};
+use crate::objects::object::Finding;
+use crate::restore::get;
+use crate::restore::log::latest_timeline;
 
 pub use crate::inventory::gaps::Gap;
 

@@ -13,7 +13,7 @@ use walden_source::scan::Damage;
 use walden_source::timelines::Stretch;
 
 use crate::archive::{Archive, ArchiveError};
-use crate::out::source::{self, Bound, SourceOptions};
+use crate::restore::source::{self, Bound, SourceOptions};
 
 /// Options for replay.
 #[derive(Clone, Copy, Debug)]
@@ -256,8 +256,8 @@ impl Replayed {
                 found.lsn,
                 found.field,
                 found.offset,
-                crate::stored::object::to_hex(&found.expected),
-                crate::stored::object::to_hex(&found.found)
+                crate::objects::object::to_hex(&found.expected),
+                crate::objects::object::to_hex(&found.found)
             )
         };
         let misfit =

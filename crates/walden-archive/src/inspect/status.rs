@@ -10,8 +10,8 @@ use crate::archive::{Archive, ArchiveError, LogListings};
 use crate::inspect::list::{self, Diverging, ListOptions, Listing, Reset, RestorableRange};
 use crate::inventory::gaps::{self, Gap};
 use crate::inventory::verified::{self, LastRun, VerifiedAt};
-use crate::stored::name::ArchivedFile;
-use crate::stored::object::Finding;
+use crate::objects::name::ArchivedFile;
+use crate::objects::object::Finding;
 
 /// An archive's contents in numbers.
 #[derive(Clone, PartialEq, Debug, Serialize)]

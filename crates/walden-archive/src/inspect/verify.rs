@@ -20,13 +20,13 @@ use crate::inspect::replay::{ReplaySummary, Replayed};
 use crate::inventory::gaps;
 use crate::inventory::parts;
 use crate::inventory::verified::{self, VerifiedAt};
-use crate::out::get::{self, PackMembers};
+use crate::objects::check::{self, Checked, Rules};
+use crate::objects::contents::Contents;
+use crate::objects::link;
+use crate::objects::name::{ArchivedFile, Object};
+use crate::objects::object::{self, Finding, Summary};
+use crate::restore::get::{self, PackMembers};
 use crate::store::Cause;
-use crate::stored::check::{self, Checked, Rules};
-use crate::stored::contents::Contents;
-use crate::stored::link;
-use crate::stored::name::{ArchivedFile, Object};
-use crate::stored::object::{self, Finding, Summary};
 
 /// Result of verification.
 #[derive(Clone, PartialEq, Debug, Default, Serialize)]

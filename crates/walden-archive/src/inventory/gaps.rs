@@ -19,7 +19,7 @@ use walden_format::lsn::{SegmentName, SegmentSize, Timeline};
 use crate::archive::{Archive, ArchiveError};
 use crate::history::{Ancestor, History};
 use crate::inventory::snapshot::Snapshot;
-use crate::stored::name::{ArchivedFile, HISTORY, Object, WAL, timeline_prefix};
+use crate::objects::name::{ArchivedFile, HISTORY, Object, WAL, timeline_prefix};
 
 /// Key prefix of acknowledgements.
 pub const GAPS: &str = "gaps/";

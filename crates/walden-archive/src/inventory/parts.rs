@@ -18,9 +18,9 @@ use walden_format::lsn::{SegmentName, SegmentSize, Timeline};
 
 use crate::archive::{Archive, ArchiveError};
 use crate::history::History;
+use crate::objects::name::{ArchivedFile, Object};
+use crate::objects::object::{self, ObjectError};
 use crate::store::{Created, FileHash};
-use crate::stored::name::{ArchivedFile, Object};
-use crate::stored::object::{self, ObjectError};
 
 /// Key prefix of parts.
 pub const LIVE: &str = "live/";

@@ -10,8 +10,8 @@ use std::collections::BTreeMap;
 
 use walden_format::lsn::SegmentName;
 
+use crate::objects::name::Object;
 use crate::store::{Listed, Store, StoreError};
-use crate::stored::name::Object;
 
 /// Maximum number of listings. If changes continue, the last one is the best available.
 const MAX_LISTINGS: usize = 16;

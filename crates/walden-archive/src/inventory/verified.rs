@@ -18,8 +18,8 @@ use walden_format::lsn::{SegmentName, Timeline};
 
 use crate::archive::{Archive, ArchiveError};
 use crate::encryption::SUFFIX;
+use crate::objects::name::VERIFIED;
 use crate::store::{Cause, Created};
-use crate::stored::name::VERIFIED;
 
 /// Number of results to keep.
 const KEPT: usize = 16;

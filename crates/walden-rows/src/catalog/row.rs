@@ -6,7 +6,7 @@ use walden_source::names::{Column, Missing};
 
 use super::layout::{Layout, oid};
 use crate::encoding::Encoding;
-use crate::stored::{Stored, decompress, next};
+use crate::stored_value::{Stored, decompress, next};
 use crate::tuple::Tuple;
 use crate::types;
 

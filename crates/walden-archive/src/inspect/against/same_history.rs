@@ -16,15 +16,15 @@ use walden_source::error_text;
 use super::{AgainstError, Facts, Server, ServerFile};
 use crate::archive::{Archive, ArchiveError};
 use crate::history::History;
-use crate::into::intake;
-use crate::into::push::{Pusher, is_locked};
-use crate::out::get;
-use crate::stored::check::{self, Checked, RESET_HINT, Refusal};
-use crate::stored::contents::Contents;
-use crate::stored::link;
-use crate::stored::name::ArchivedFile;
-use crate::stored::object::Content;
-use crate::stored::same_log;
+use crate::ingest::intake;
+use crate::ingest::push::{Pusher, is_locked};
+use crate::objects::check::{self, Checked, RESET_HINT, Refusal};
+use crate::objects::contents::Contents;
+use crate::objects::link;
+use crate::objects::name::ArchivedFile;
+use crate::objects::object::Content;
+use crate::objects::same_log;
+use crate::restore::get;
 
 /// Remedy for a server with a different history.
 const HINT: &str = "after that position, the server's WAL differs from the archive's: the server is a clone, or two servers were promoted to the same timeline. Find out which server is the primary. If it is this one, give it its own archive and take a new base backup; otherwise, compare with the server that archives here";

@@ -1,0 +1,129 @@
+//! Options for archiving files, and the results.
+
+use std::time::Duration;
+
+use crate::archive::ArchiveError;
+use crate::objects::check::Refusal;
+use crate::objects::name::ArchivedFile;
+
+/// Compression level for a long queue: records are checked but not parsed for compression.
+pub const FAST: u8 = 0;
+
+/// Options for archiving files.
+#[derive(Clone, Debug)]
+pub struct PushOptions {
+    /// Compression level, 0 to 9.
+    pub level: u8,
+    /// Files are compressed at [`FAST`] while more files than this wait. For files that were complete more
+    /// than 10 seconds ago, an eighth of this number suffices; otherwise the end of a long queue would take
+    /// as long as all of it before.
+    pub fast_queue: usize,
+    /// Archive damaged records, with a warning.
+    pub accept_damaged: bool,
+    /// Archive segments of PostgreSQL versions that Walden cannot read as bytes, with a warning.
+    pub accept_unknown_versions: bool,
+    /// Maximum number of other ready files that one call archives.
+    pub look_ahead: usize,
+    /// A call starts no further file after this time.
+    pub time: Duration,
+    /// Number of files processed concurrently.
+    pub threads: usize,
+}
+
+impl Default for PushOptions {
+    fn default() -> PushOptions {
+        PushOptions {
+            level: 3,
+            fast_queue: 64,
+            accept_damaged: false,
+            accept_unknown_versions: false,
+            look_ahead: 64,
+            time: Duration::from_secs(10),
+            threads: 2,
+        }
+    }
+}
+
+/// Result for an archived file.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Pushed {
+    /// The file.
+    pub file: ArchivedFile,
+    /// It was already archived with the same content.
+    pub was_there: bool,
+    /// Size of the file in bytes.
+    pub bytes: u64,
+    /// Size of its object in bytes, or `None` if it already existed.
+    pub stored: Option<u64>,
+    /// Warnings about the file, which is archived anyway.
+    pub warnings: Vec<String>,
+    /// Time to check, compress and store it.
+    pub took: Duration,
+}
+
+/// Reasons for not archiving a file.
+#[derive(Debug, thiserror::Error)]
+pub enum PushError {
+    /// PostgreSQL archives no files with such a name.
+    #[error("cannot archive {0}: expected the name of a segment, a history or a backup history file")]
+    Name(String),
+    /// The file is refused.
+    #[error("cannot archive {name}")]
+    Refused {
+        /// The file's name.
+        name: String,
+        /// The reason.
+        #[source]
+        refusal: Refusal,
+    },
+    /// The archive cannot store the file.
+    #[error("cannot archive {name}")]
+    Archive {
+        /// The file's name.
+        name: String,
+        /// The reason.
+        #[source]
+        source: ArchiveError,
+    },
+}
+
+impl PushError {
+    /// Returns the cause as one word, for logs and metrics.
+    pub fn cause(&self) -> &'static str {
+        match self {
+            PushError::Name(_) => "name",
+            PushError::Refused { refusal, .. } => match refusal {
+                Refusal::Io(_) => "unreadable",
+                Refusal::Mismatch { .. } | Refusal::Timeline { .. } => "mismatch",
+                Refusal::Link { .. } | Refusal::Reset { .. } => "mismatch",
+                Refusal::UnknownVersion { .. } => "unknown_version",
+                Refusal::Damaged { .. } => "damaged",
+                Refusal::Incomplete { .. } => "incomplete",
+                Refusal::History(_) => "history",
+            },
+            PushError::Archive { source, .. } => source.cause(),
+        }
+    }
+
+    /// Returns whether a [`PushError::cause`] means that the content was refused or conflicts with the
+    /// archived content.
+    pub fn is_cause_of_content(cause: &str) -> bool {
+        ["conflict", "damaged", "history", "incomplete", "mismatch", "unknown_version"].contains(&cause)
+    }
+
+    /// The file's name.
+    pub fn name(&self) -> &str {
+        match self {
+            PushError::Name(name) | PushError::Refused { name, .. } | PushError::Archive { name, .. } => name,
+        }
+    }
+
+    /// Returns a remedy for the user.
+    pub fn hint(&self) -> Option<&'static str> {
+        match self {
+            PushError::Name(_) => Some("archive_command must pass the path: 'walden archive push %p'"),
+            PushError::Refused { refusal, .. } => Some(refusal.hint()),
+            PushError::Archive { source, .. } => source.hint(),
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! Checks whether recovery replayed all the WAL that it should have. PostgreSQL treats a missing segment as
+//! the end of the WAL and promotes, and the data it has replayed so far are consistent.
+
+use walden_format::lsn::Lsn;
+
+use super::{DrillOptions, Target};
+use crate::archive::{Archive, ArchiveError};
+use crate::restore::get;
+use crate::restore::log::{Log, LogSegment};
+use crate::restore::recovery::PARTIAL_HINT;
+
+/// The first version of PostgreSQL that refuses to end recovery before its target (`PerformWalRecovery` in
+/// `xlogrecovery.c`).
+const REFUSES_TO_END_EARLY: u32 = 13;
+
+/// Remedy for a gap.
+const MENDING: &str = "walden archive check --against searches a server for it; without it, later WAL can only be restored from a later base backup";
+
+/// Returns why a server of a major version did not replay all the WAL in the earlier listing `log`, or `None`
+/// if it did.
+///
+/// # Errors
+/// The store's errors, and unreadable summaries.
+pub fn find_shortfall(
+    archive: &Archive,
+    log: &Log,
+    options: &DrillOptions,
+    major: u32,
+    reached: Lsn,
+) -> Result<Option<String>, ArchiveError> {
+    if options.settings.iter().any(|(name, _)| is_target(name)) {
+        // The settings contain another target, so any end is acceptable.
+        return Ok(None);
+    }
+    match options.target {
+        Target::End => before_end(archive, log, reached),
+        Target::Time(_) | Target::RestorePoint(_) if major >= REFUSES_TO_END_EARLY => Ok(None),
+        Target::Time(_) | Target::RestorePoint(_) => at_gap(archive, log, reached),
+    }
+}
+
+/// Reports a missing segment in the WAL, or one that is archived only as a `.partial`, as a possible reason
+/// for not reaching the target.
+pub fn end_text(archive: &Archive, log: &Log) -> Option<String> {
+    if let Some(missing) = log.clone().cut_at_gap() {
+        return Some(format!(
+            "recovery ends before segment {missing}, which is not in the archive: {MENDING}"
+        ));
+    }
+    // An error here is ignored, because recovery has already failed.
+    let partial = log.partial_at(archive, log.segments.last()?.number + 1).ok()??;
+    Some(format!("recovery does not read {partial}, which follows the last segment: {PARTIAL_HINT}"))
+}
+
+fn is_target(setting: &str) -> bool {
+    let setting = setting.to_ascii_lowercase();
+    matches!(setting.strip_prefix("recovery_target"), Some("" | "_lsn" | "_name" | "_time" | "_xid"))
+}
+
+fn before_end(archive: &Archive, log: &Log, reached: Lsn) -> Result<Option<String>, ArchiveError> {
+    let (Some(first), Some((segment, last))) = (log.segments.first(), last_record(archive, log)?) else {
+        return Ok(None);
+    };
+    if reached > last {
+        return Ok(get::find_lost_end(archive, segment.name)?.map(|(missing, later)| {
+            format!(
+                "recovery ended at {reached}, the end of the archived WAL, before segment {missing}, which is missing: the archive has or \
+                 had {later}. {MENDING}"
+            )
+        }));
+    }
+    let found = format!(
+        "recovery ended at {reached}, before the last record of the archived WAL, at {last} in segment {}",
+        segment.name
+    );
+    let was_complete = log.clone().cut_at_gap().is_none();
+    let now = Log::of_recovery(archive, Some(log.timeline()), None, first.number)?.cut_at_gap();
+    Ok(match now {
+        Some(missing) => Some(format!("{found}: segment {missing} is missing. {MENDING}")),
+        None if was_complete => {
+            Some(format!("{found}, although no segment is missing: walden archive verify finds the damage"))
+        }
+        // The segment was being archived: several segments are archived concurrently.
+        None => None,
+    })
+}
+
+/// Returns a description if recovery to a target may have ended at a gap.
+fn at_gap(archive: &Archive, log: &Log, reached: Lsn) -> Result<Option<String>, ArchiveError> {
+    let mut replayed = log.clone();
+    let Some(missing) = replayed.cut_at_gap() else { return Ok(None) };
+    let last = last_record(archive, &replayed)?;
+    Ok(last.filter(|(_, last)| reached > *last).map(|_| {
+        format!("recovery ended at {reached}, where segment {missing} is missing, and not at its target. {MENDING}")
+    }))
+}
+
+/// Refuses a WAL whose newest segment has a version that Walden cannot read, because an early end of recovery
+/// would go unnoticed.
+pub(super) fn expect_known_version(archive: &Archive, log: &Log) -> anyhow::Result<()> {
+    let Some(segment) = log.segments.last() else { return Ok(()) };
+    let contents = get::read_contents(archive, segment.object, segment.bytes)?;
+    let magic = contents.iter().rev().find_map(|it| it.unknown_magic.as_deref());
+    match magic {
+        None => Ok(()),
+        Some(magic) => anyhow::bail!(
+            "cannot test the restore: segment {} is of a version of PostgreSQL that this Walden does not read (page magic {magic}), so it cannot check whether recovery reaches the end of the WAL\nhint: restore with restore_command = 'walden archive get', which returns each byte, or install a Walden that reads this version",
+            segment.name
+        ),
+    }
+}
+
+/// Returns the last complete record in the segments that recovery requests, and its segment.
+fn last_record(archive: &Archive, log: &Log) -> Result<Option<(LogSegment, Lsn)>, ArchiveError> {
+    for &segment in log.segments.iter().rev() {
+        let contents = get::read_contents(archive, segment.object, segment.bytes)?;
+        // A pack contains the contents of other segments too.
+        let last = contents.iter().filter_map(|it| it.last_record.as_ref()?.parse::<Lsn>().ok());
+        if let Some(last) = last.filter(|&last| log.size.segment_of(last) == segment.number).max() {
+            return Ok(Some((segment, last)));
+        }
+    }
+    Ok(None)
+}

@@ -1,0 +1,111 @@
+//! Removes duplicates: segments in two objects, because a process was killed before removing the segments'
+//! own objects, or because the size of packs was changed.
+
+use walden_format::lsn::SegmentName;
+use walden_source::error_text;
+
+use super::build::decode_members;
+use super::{Packed, Stored};
+use crate::archive::{Archive, ArchiveError};
+use crate::objects::name::{ArchivedFile, Object, PackName};
+use crate::objects::object::{self, Finding, ObjectError, ObjectReader, to_hex};
+use crate::store::Cause;
+
+/// Removes objects whose segments are all in one pack, after decoding the pack and comparing them. Differing
+/// objects are kept and reported.
+pub(super) fn tidy(
+    archive: &Archive,
+    stored: &mut Stored,
+    is_dry_run: bool,
+    packed: &mut Packed,
+) -> Result<(), ArchiveError> {
+    let packs: Vec<(PackName, u64)> = stored.packs.iter().map(|(pack, bytes)| (*pack, *bytes)).collect();
+    for (pack, bytes) in packs {
+        let doubles = objects_within(stored, pack);
+        if doubles.is_empty() || !stored.packs.contains_key(&pack) {
+            continue;
+        }
+        let input = ObjectReader::new(archive.store(), pack.key(), bytes);
+        let hashes = match decode_members(pack, input) {
+            Ok(hashes) => hashes,
+            // Another process tidies or prunes.
+            Err(error) if error.is_not_found() => continue,
+            Err(ObjectError::Store(error)) => return Err(error.into()),
+            Err(error) => {
+                let problem = format!(
+                    "{}; its segments have their own objects, so it can be removed",
+                    error_text(&error)
+                );
+                packed.problems.push(Finding { object: pack.key(), problem });
+                continue;
+            }
+        };
+        if !is_dry_run {
+            match archive.store().make_durable(&pack.key()) {
+                Err(error) if error.cause == Cause::NotFound => continue,
+                other => other?,
+            }
+        }
+        for (double, bytes) in doubles {
+            match is_same(archive, double, bytes, pack.first, &hashes) {
+                Ok(()) if is_dry_run => {}
+                Ok(()) => archive.store().remove(&double.key())?,
+                Err(error) if error.is_not_found() => {}
+                Err(ObjectError::Store(error)) => return Err(error.into()),
+                Err(error) => {
+                    packed.problems.push(Finding { object: double.key(), problem: error_text(&error) });
+                    continue;
+                }
+            }
+            packed.tidied.push(double.key());
+            stored.remove(double);
+        }
+    }
+    Ok(())
+}
+
+/// Returns the objects whose segments are all in the pack.
+fn objects_within(stored: &Stored, pack: PackName) -> Vec<(Object, u64)> {
+    let singles = stored.singles.range(pack.first..=pack.last);
+    let singles = singles.map(|(name, bytes)| (Object::File(ArchivedFile::Segment(*name)), *bytes));
+    let packs = stored.packs.iter().filter(|(other, _)| pack.replaces(**other));
+    singles.chain(packs.map(|(other, bytes)| (Object::Pack(*other), *bytes))).collect()
+}
+
+/// Compares an object's summaries with the hashes of a pack's segments, which start with `first`.
+fn is_same(
+    archive: &Archive,
+    object: Object,
+    bytes: u64,
+    first: SegmentName,
+    hashes: &[[u8; 32]],
+) -> Result<(), ObjectError> {
+    let (store, key) = (archive.store(), object.key());
+    let summaries = object::read_summaries(store, object, bytes)?;
+    let Some((start, _)) = object.segments() else { return Ok(()) };
+    let from = (start.segment - first.segment) as usize;
+    for (summary, hash) in summaries.iter().zip(hashes.get(from..).unwrap_or_default()) {
+        if summary.blake3 != to_hex(hash) {
+            return Err(ObjectError::Mismatch {
+                key,
+                expected: format!("{} as it is in a pack, with BLAKE3 {}", summary.name, to_hex(hash)),
+                found: summary.blake3.clone(),
+            });
+        }
+    }
+    Ok(())
+}
+
+impl Stored {
+    fn remove(&mut self, object: Object) {
+        match object {
+            Object::File(ArchivedFile::Segment(name)) => {
+                self.singles.remove(&name);
+            }
+            Object::Pack(pack) => {
+                self.packs.remove(&pack);
+            }
+            Object::File(_) => {}
+        }
+    }
+}

@@ -1,0 +1,451 @@
+//! Removes WAL that no kept base backup needs.
+//!
+//! A backup needs all WAL from its start, on its timeline and on every descendant. So a single position
+//! decides: the start of the oldest kept backup's WAL. Earlier WAL on any timeline is useless to all kept
+//! backups. Later WAL is kept, as are all histories and every pack with at least one kept segment. A backup
+//! counts only if the archive has the WAL that makes it consistent. If several timelines continue, a rule
+//! that counts backups applies to each of them. For a timeline that is newer than those of all kept backups,
+//! the last backup that leads to it is also kept, unless the user chose the position.
+
+mod plan;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::Serialize;
+use walden_format::lsn::{Lsn, SegmentName, SegmentSize, Timeline};
+
+use self::plan::{Choice, KeptForTimeline, LastBackupOfTimeline, Segments};
+use crate::archive::{Archive, ArchiveError};
+use crate::history::History;
+use crate::inspect::list::{self, ListOptions};
+use crate::inventory::gaps::{self, Gap};
+use crate::inventory::snapshot::Snapshot;
+use crate::maintenance::backup::{self, Backup};
+use crate::objects::name::{ArchivedFile, Object, WAL};
+use crate::restore::log::stretches;
+
+/// The rule for keeping backups.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Rule {
+    /// Keeps this many backups.
+    KeepBackups(u64),
+    /// Keeps the WAL for recovery to any moment since `moment`.
+    KeepSince {
+        /// The moment, in microseconds since 1970-01-01 00:00:00 UTC.
+        moment: i64,
+        /// Microseconds from the moment to now.
+        age: i64,
+    },
+    /// Keeps a backup and all later ones. The backup is identified by its label, the name of its history
+    /// file, or its path.
+    OlderThanBackup(String),
+    /// Keeps all backups that start in this segment or later.
+    OlderThanSegment(SegmentName),
+    /// Keeps all backups that start at this position or later.
+    OlderThanPosition(Lsn),
+}
+
+impl Rule {
+    /// Returns whether the user chose the position.
+    fn is_explicit(&self) -> bool {
+        match self {
+            Rule::KeepBackups(_) | Rule::KeepSince { .. } => false,
+            Rule::OlderThanBackup(_) | Rule::OlderThanSegment(_) | Rule::OlderThanPosition(_) => true,
+        }
+    }
+}
+
+/// Result of pruning.
+#[derive(Clone, PartialEq, Debug, Default, Serialize)]
+pub struct Pruned {
+    /// Location of the archive.
+    pub location: String,
+    /// The plan was applied.
+    pub is_applied: bool,
+    /// Start of the first kept segment. Everything before it is removed.
+    pub kept_from: Option<String>,
+    /// The reason for removing nothing, if any.
+    pub reason: Option<String>,
+    /// All known backups, ordered by their starts.
+    pub backups: Vec<BackupState>,
+    /// Removed and kept WAL by timeline.
+    pub timelines: Vec<TimelineState>,
+    /// Number of removed objects: segments, packs, partial segments and backup history files.
+    pub removed_objects: u64,
+    /// Their size in bytes.
+    pub removed_bytes: u64,
+    /// Warnings for the user.
+    pub warnings: Vec<String>,
+}
+
+/// A backup and the decision about it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct BackupState {
+    /// Name of the backup history file, or path of the manifest.
+    pub name: String,
+    /// Its label.
+    pub label: Option<String>,
+    /// Timeline of its start.
+    pub timeline: Timeline,
+    /// Start of its WAL.
+    pub start: String,
+    /// Latest possible time of completion, in microseconds since 1970-01-01 00:00:00 UTC.
+    pub time: Option<i64>,
+    /// Start of the backup that this incremental backup needs.
+    pub incremental_from: Option<String>,
+    /// Why it does not count, if so.
+    pub problem: Option<String>,
+    /// Its WAL is kept.
+    pub is_kept: bool,
+}
+
+/// The decision about a timeline's WAL.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
+pub struct TimelineState {
+    /// The timeline.
+    pub timeline: Timeline,
+    /// Number of removed segments.
+    pub removed_segments: u64,
+    /// Number of removed objects.
+    pub removed_objects: u64,
+    /// Their size in bytes.
+    pub removed_bytes: u64,
+    /// First and last removed segment.
+    pub removed_range: Option<(String, String)>,
+    /// Number of kept segments.
+    pub kept_segments: u64,
+    /// Number of kept objects.
+    pub kept_objects: u64,
+    /// Their size in bytes.
+    pub kept_bytes: u64,
+    /// First and last kept segment.
+    pub kept_range: Option<(String, String)>,
+}
+
+/// The planned removals, in order.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    pruned: Pruned,
+    keys: Vec<String>,
+}
+
+impl Pruned {
+    /// Returns whether the kept WAL is complete and backups were found.
+    pub fn is_good(&self) -> bool {
+        self.warnings.is_empty()
+    }
+}
+
+/// Plans the removals without changing anything. `on_disk` are the backups found on disk. If there are any,
+/// only these count.
+///
+/// # Errors
+/// The store's errors, and an archive that cannot be interpreted. The store's, and an archive that cannot be
+/// understood.
+pub fn plan(archive: &Archive, rule: &Rule, on_disk: Vec<Backup>) -> Result<Plan, ArchiveError> {
+    let size = archive.segment_size()?;
+    let objects = Snapshot::take(archive.store(), &[WAL.to_owned()])?.objects;
+    let only_on_disk = !on_disk.is_empty();
+    let backups = backup::merge(backup::archived(archive, size)?, on_disk);
+    let segments = Segments::new(&objects, size);
+    let newest = match rule {
+        Rule::KeepSince { .. } => list::list(archive, ListOptions::default())?
+            .timelines
+            .iter()
+            .filter_map(|timeline| timeline.last_commit_time)
+            .max(),
+        _ => None,
+    };
+    let states: Vec<Option<String>> = backups
+        .iter()
+        .map(|backup| match only_on_disk && !backup.is_on_disk {
+            true => Some("not found where backups are kept".to_owned()),
+            false => segments.problem_of(backup),
+        })
+        .collect();
+    let states = plan::with_parents(&backups, states);
+    let histories = archive.histories()?;
+    let timelines: BTreeSet<Timeline> =
+        objects.keys().map(|object| object.timeline()).chain(histories.keys().copied()).collect();
+    let lines: Vec<_> =
+        timelines.into_iter().map(|timeline| stretches(timeline, histories.get(&timeline))).collect();
+    let choice =
+        Choice { backups: &backups, problems: &states, size, segments: &segments, newest, lines: &lines };
+    let mut pruned = Pruned { location: archive.store().location().to_owned(), ..Pruned::default() };
+    let first_kept = match choice.first_kept(rule) {
+        Ok(number) => Some(pruned.keep_other_timelines(&choice, rule, number)),
+        Err(reason) => {
+            pruned.warnings.extend(reason.is_warning.then(|| reason.text.clone()));
+            pruned.reason = Some(reason.text);
+            None
+        }
+    };
+    pruned.kept_from = first_kept.map(|number| size.start_of(number).to_string());
+    // Without a position, everything is kept.
+    let cut = first_kept.unwrap_or(0);
+    pruned.add_backups(&backups, states, cut, first_kept, size);
+    let cuts = Cuts::new(cut, &objects, &histories, size);
+    // Also checked if nothing is removed, because then everything is kept. Gaps before the first kept object
+    // do not matter.
+    let gaps =
+        find_gaps(archive, &objects, &backups, &histories, |object| !cuts.removes_object(object, size))?;
+    pruned.warnings.extend(gaps.iter().filter(|(_, gap)| gap.is_new()).map(describe_gap));
+    let without_history = gaps::listed_without_history(archive, &objects, &histories)?;
+    pruned.warnings.extend(without_history.into_iter().map(describe_missing_history));
+    let keys = pruned.divide(&objects, &backups, &cuts, size);
+    Ok(Plan { pruned, keys })
+}
+
+/// Finds gaps among the kept objects, and missing segments after them up to the newest one that the archive
+/// had.
+fn find_gaps(
+    archive: &Archive,
+    objects: &BTreeMap<Object, u64>,
+    backups: &[Backup],
+    histories: &BTreeMap<Timeline, History>,
+    is_kept: impl Fn(Object) -> bool,
+) -> Result<Vec<(Timeline, Gap)>, ArchiveError> {
+    let size = archive.segment_size()?;
+    let acknowledged = gaps::all_acknowledged(archive)?;
+    let names: Vec<String> = backups.iter().filter_map(|backup| Some(backup.file?.to_string())).collect();
+    let mut by_timeline: BTreeMap<Timeline, BTreeMap<Object, u64>> = BTreeMap::new();
+    for (&object, &bytes) in objects {
+        by_timeline.entry(object.timeline()).or_default().insert(object, bytes);
+    }
+    let without_start =
+        list::backups_without_start(archive, &names, &by_timeline, histories, &acknowledged, size)?;
+    let newest_known = list::newest_known(archive, &without_start)?;
+    let kept = objects.keys().copied().filter(|&object| is_kept(object));
+    Ok(gaps::missing_among(kept, histories, &newest_known, size, &acknowledged))
+}
+
+/// The number of the first kept segment, by timeline.
+struct Cuts {
+    cut: u64,
+    earlier: BTreeMap<Timeline, u64>,
+}
+
+impl Cuts {
+    /// Keeps a pack as a whole if any of its segments is kept. If WAL kept before the cut leads to the start
+    /// of another timeline, that timeline is also kept from its start, and so are its descendants. Otherwise
+    /// the segments between would be reported as a gap.
+    fn new(
+        cut: u64,
+        objects: &BTreeMap<Object, u64>,
+        histories: &BTreeMap<Timeline, History>,
+        size: SegmentSize,
+    ) -> Cuts {
+        let mut cuts = Cuts { cut, earlier: BTreeMap::new() };
+        let mut of_timelines: BTreeMap<Timeline, Vec<Object>> = BTreeMap::new();
+        for object in objects.keys() {
+            of_timelines.entry(object.timeline()).or_default().push(*object);
+        }
+        // First kept segment of each timeline. In ascending order, so that a timeline's ancestors precede it.
+        let mut first_kept: BTreeMap<Timeline, u64> = BTreeMap::new();
+        for (timeline, objects) in of_timelines {
+            let ancestors = gaps::ancestors_of(timeline, histories);
+            let stays_before = ancestors.iter().any(|ancestor| {
+                let first = first_kept.get(&ancestor.timeline);
+                first.is_some_and(|&first| first <= size.segment_of(ancestor.end))
+            });
+            let begin = ancestors.last().map(|parent| size.segment_of(parent.end));
+            if let Some(begin) = begin.filter(|&begin| begin < cut && stays_before) {
+                cuts.earlier.insert(timeline, begin);
+            }
+            let kept = objects.into_iter().filter(|object| !cuts.removes_object(*object, size));
+            if let Some(first) = kept.filter_map(|object| gaps::first_number(object, size)).min() {
+                first_kept.insert(timeline, first);
+            }
+        }
+        cuts
+    }
+
+    /// Returns whether an object with segments is removed.
+    fn removes_object(&self, object: Object, size: SegmentSize) -> bool {
+        let last = match object {
+            Object::File(ArchivedFile::Partial(name)) => name.number(size),
+            _ => object.segments().and_then(|(_, last)| last.number(size)),
+        };
+        last.is_some_and(|last| self.removes(object.timeline(), last))
+    }
+
+    /// Returns whether an object is removed whose last segment has this number.
+    fn removes(&self, timeline: Timeline, last: u64) -> bool {
+        last < self.earlier.get(&timeline).copied().unwrap_or(self.cut)
+    }
+}
+
+fn describe_last_backup(last: &LastBackupOfTimeline<'_>, rule: &Rule) -> String {
+    let LastBackupOfTimeline { timeline, backup: Backup { name, .. } } = last;
+    match rule.is_explicit() {
+        true => format!(
+            "recovery to timeline {timeline} becomes impossible: {name} is the last backup that leads to it"
+        ),
+        false => format!(
+            "{name} is kept too: it is the last backup that leads to timeline {timeline}, which is newer than the timelines of the other kept backups. Take a base backup on timeline {timeline}, or abandon that timeline with --older-than-backup"
+        ),
+    }
+}
+
+fn describe_continuing(of_timelines: &[KeptForTimeline<'_>], without: Lsn) -> String {
+    let timelines: Vec<String> = of_timelines.iter().map(|kept| kept.timeline.to_string()).collect();
+    let backups: Vec<String> = of_timelines
+        .iter()
+        .map(|kept| format!("{} and later for timeline {}", kept.backup.name, kept.timeline))
+        .collect();
+    format!(
+        "several timelines have WAL after the last switch away from them ({}), and a live server may write any of them: the rule applies \
+         to each, so these backups stay: {}. If you need only the newest backups, --older-than {without} removes the WAL of the others",
+        timelines.join(", "),
+        backups.join("; ")
+    )
+}
+
+fn describe_gap((timeline, gap): &(Timeline, Gap)) -> String {
+    let Gap { first, last, segments, .. } = gap;
+    let are = if *segments == 1 { "segment is" } else { "segments are" };
+    format!("on timeline {timeline}, {segments} {are} missing, {first} to {last}: recovery ends before them")
+}
+
+fn describe_missing_history(timeline: Timeline) -> String {
+    let history = ArchivedFile::History(timeline);
+    format!("{history} is missing: recovery from an earlier timeline cannot reach timeline {timeline}")
+}
+
+impl Plan {
+    /// Returns the plan's report.
+    pub fn report(&self) -> &Pruned {
+        &self.pruned
+    }
+
+    /// Applies the plan: removes backup history files first, then WAL starting with the oldest, so that an
+    /// interruption leaves no gap.
+    ///
+    /// # Errors
+    /// The store's errors. The next run removes the remaining objects.
+    pub fn apply(self, archive: &Archive) -> Result<Pruned, ArchiveError> {
+        archive.store().remove_leftovers()?;
+        for key in &self.keys {
+            archive.store().remove(key)?;
+        }
+        Ok(Pruned { is_applied: true, ..self.pruned })
+    }
+}
+
+impl Pruned {
+    /// Returns the number of the first kept segment, adjusted so that a rule abandons no timeline that
+    /// continues.
+    fn keep_other_timelines(&mut self, choice: &Choice<'_>, rule: &Rule, number: u64) -> u64 {
+        let of_timelines = choice.kept_for_each_timeline(rule);
+        let first = of_timelines.iter().map(|kept| choice.first_number(kept.backup)).fold(number, u64::min);
+        if first < number {
+            self.warnings.push(describe_continuing(&of_timelines, choice.size.start_of(number)));
+        }
+        let last_backups = choice.last_backups_before(first);
+        self.warnings.extend(last_backups.iter().map(|last| describe_last_backup(last, rule)));
+        let kept = last_backups.iter().filter(|_| !rule.is_explicit());
+        kept.map(|last| choice.first_number(last.backup)).fold(first, u64::min)
+    }
+
+    fn add_backups(
+        &mut self,
+        backups: &[Backup],
+        problems: Vec<Option<String>>,
+        cut: u64,
+        first_kept: Option<u64>,
+        size: SegmentSize,
+    ) {
+        for (backup, problem) in backups.iter().zip(problems) {
+            let (timeline, start) = backup.start();
+            let is_kept = first_kept.is_none() || size.segment_of(start) >= cut;
+            self.backups.push(BackupState {
+                name: backup.name.clone(),
+                label: backup.label.clone(),
+                timeline,
+                start: start.to_string(),
+                time: backup.time,
+                incremental_from: backup.incremental_from.map(|from| from.to_string()),
+                problem,
+                is_kept,
+            });
+        }
+    }
+
+    /// Counts the removed and kept objects, and returns the keys of the removed ones.
+    fn divide(
+        &mut self,
+        objects: &BTreeMap<Object, u64>,
+        backups: &[Backup],
+        cuts: &Cuts,
+        size: SegmentSize,
+    ) -> Vec<String> {
+        let mut keys = Vec::new();
+        for backup in backups {
+            if let Some(file) = backup.file.filter(|_| size.segment_of(backup.start().1) < cuts.cut) {
+                self.removed_objects += 1;
+                self.removed_bytes += backup.stored_bytes;
+                keys.push(file.key());
+            }
+        }
+        let mut timelines: BTreeMap<Timeline, TimelineState> = BTreeMap::new();
+        // Ordered by position rather than timeline, so that after an interruption no timeline starts later
+        // than its predecessor.
+        let mut removed: Vec<(u64, Object)> = Vec::new();
+        for (&object, &bytes) in objects {
+            let (first, last) = match object {
+                Object::File(ArchivedFile::Partial(name)) => (name, name),
+                _ => match object.segments() {
+                    Some(segments) => segments,
+                    None => continue,
+                },
+            };
+            let timeline = object.timeline();
+            let state = timelines
+                .entry(timeline)
+                .or_insert_with(|| TimelineState { timeline, ..TimelineState::default() });
+            let (Some(first_number), Some(last_number)) = (first.number(size), last.number(size)) else {
+                continue;
+            };
+            let goes = cuts.removes(timeline, last_number);
+            state.add(object, bytes, (first, last), goes);
+            if goes {
+                self.removed_objects += 1;
+                self.removed_bytes += bytes;
+                removed.push((first_number, object));
+            }
+        }
+        removed.sort();
+        keys.extend(removed.into_iter().map(|(_, object)| object.key()));
+        self.timelines = timelines.into_values().collect();
+        keys
+    }
+}
+
+impl TimelineState {
+    fn add(&mut self, object: Object, bytes: u64, (first, last): (SegmentName, SegmentName), goes: bool) {
+        let segments = match object {
+            Object::Pack(pack) => pack.segments(),
+            Object::File(ArchivedFile::Segment(_)) => 1,
+            Object::File(_) => 0,
+        };
+        let (of_segments, of_objects, of_bytes, range) = match goes {
+            true => (
+                &mut self.removed_segments,
+                &mut self.removed_objects,
+                &mut self.removed_bytes,
+                &mut self.removed_range,
+            ),
+            false => {
+                (&mut self.kept_segments, &mut self.kept_objects, &mut self.kept_bytes, &mut self.kept_range)
+            }
+        };
+        *of_segments += segments;
+        *of_objects += 1;
+        *of_bytes += bytes;
+        let (first, last) = (first.to_string(), last.to_string());
+        *range = Some(match range.take() {
+            None => (first, last),
+            Some((known_first, known_last)) => (known_first.min(first), known_last.max(last)),
+        });
+    }
+}
