@@ -32,11 +32,15 @@ fn main() {
 
 /// Returns the commit being built, from the environment, from a published package, or from git.
 fn commit() -> Option<String> {
-    env::var("WALDEN_COMMIT").ok().filter(|commit| !commit.is_empty()).or_else(of_package).or_else(of_git)
+    env::var("WALDEN_COMMIT")
+        .ok()
+        .filter(|commit| !commit.is_empty())
+        .or_else(read_package_commit)
+        .or_else(read_git_commit)
 }
 
 /// `cargo package` records the commit in the package.
-fn of_package() -> Option<String> {
+fn read_package_commit() -> Option<String> {
     let text = fs::read_to_string(".cargo_vcs_info.json").ok()?;
     let (_, after) = text.split_once("\"sha1\"")?;
     let sha1: String =
@@ -45,7 +49,7 @@ fn of_package() -> Option<String> {
     Some(short(&sha1) + if is_dirty { " with changes" } else { "" })
 }
 
-fn of_git() -> Option<String> {
+fn read_git_commit() -> Option<String> {
     if env::var("PROFILE").is_ok_and(|profile| profile == "debug") {
         return None;
     }

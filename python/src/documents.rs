@@ -70,7 +70,7 @@ pub fn explain(
         }
         Ok(serde_json::to_string(&document))
     })?;
-    let json = document.map_err(|error| errors::of_explain(&error))?;
+    let json = document.map_err(|error| errors::from_explain(&error))?;
     json.map_err(|error| errors::other(&error))
 }
 
@@ -124,8 +124,8 @@ pub fn whatif(
         }))
     })?;
     let forecast: Result<serde_json::Result<String>, PredictError> =
-        forecast.map_err(|error: ExplainError| errors::of_explain(&error))?;
-    let json = forecast.map_err(|error| errors::of_predict(&error))?;
+        forecast.map_err(|error: ExplainError| errors::from_explain(&error))?;
+    let json = forecast.map_err(|error| errors::from_predict(&error))?;
     json.map_err(|error| errors::other(&error))
 }
 

@@ -69,7 +69,7 @@ fn file(error: &dyn Error, cause: &io::Error) -> PyErr {
     }
 }
 
-pub fn of_sources(error: &SourcesError) -> PyErr {
+pub fn from_sources(error: &SourcesError) -> PyErr {
     match error {
         SourcesError::Inventory(InventoryError::NotFound(_)) => PyFileNotFoundError::new_err(text(error)),
         SourcesError::Inventory(InventoryError::Io { error: cause, .. })
@@ -78,21 +78,21 @@ pub fn of_sources(error: &SourcesError) -> PyErr {
     }
 }
 
-pub fn of_names(error: &NamesError) -> PyErr {
+pub fn from_names(error: &NamesError) -> PyErr {
     match error {
         NamesError::Saved(saved::NamesError::File { error: cause, .. }) => file(error, cause),
         _ => other(error),
     }
 }
 
-pub fn of_explain(error: &ExplainError) -> PyErr {
+pub fn from_explain(error: &ExplainError) -> PyErr {
     match error {
         ExplainError::TimeAfterEnd(_) => wrong_value(format!("start: {}", text(error))),
         _ => other(error),
     }
 }
 
-pub fn of_predict(error: &PredictError) -> PyErr {
+pub fn from_predict(error: &PredictError) -> PyErr {
     match error {
         // The settings under which the WAL was written are checked earlier.
         PredictError::Setting(_) => wrong_value(format!("settings: {}", text(error))),
@@ -100,7 +100,7 @@ pub fn of_predict(error: &PredictError) -> PyErr {
     }
 }
 
-pub fn of_rows(error: &RowsError) -> PyErr {
+pub fn from_rows(error: &RowsError) -> PyErr {
     let with_arguments = || with_arguments(&text(error));
     match error {
         RowsError::NoTable(_) | RowsError::Ambiguous(_) => {
@@ -115,16 +115,16 @@ pub fn of_rows(error: &RowsError) -> PyErr {
     }
 }
 
-pub fn of_read(py: Python<'_>, error: &ReadError) -> PyErr {
+pub fn from_read(py: Python<'_>, error: &ReadError) -> PyErr {
     match error {
-        ReadError::Damaged(damage) => of_damage(py, damage),
-        ReadError::Explain(error) => of_explain(error),
-        ReadError::Rows(error) => of_rows(error),
+        ReadError::Damaged(damage) => from_damage(py, damage),
+        ReadError::Explain(error) => from_explain(error),
+        ReadError::Rows(error) => from_rows(error),
         ReadError::Arrow(_) => other(error),
     }
 }
 
-pub fn of_damage(py: Python<'_>, damage: &Damage) -> PyErr {
+pub fn from_damage(py: Python<'_>, damage: &Damage) -> PyErr {
     let exception = DamagedError::new_err(format!("{damage}; {}", damage.hint()));
     let value = exception.value(py);
     let set = value

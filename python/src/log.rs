@@ -82,7 +82,7 @@ impl Log {
         let found = opened.map_err(|error| error.exception())?;
         expect_one_cluster(&found.inventory)?;
         let named = interrupt::run(py, move |_| read_names(&names))?;
-        let mut named = named.map_err(|error| errors::of_names(&error))?;
+        let mut named = named.map_err(|error| errors::from_names(&error))?;
         check_cluster(&named, &found.inventory)?;
         if let Some(first) = found.inventory.runs.first() {
             named.set_version(first.version);
@@ -122,7 +122,7 @@ impl Log {
             options.set_range(&inventory.runs, from, to, |_| cancel.check())?;
             Ok(options)
         })?;
-        ranged.map_err(|error| errors::of_explain(&error))
+        ranged.map_err(|error| errors::from_explain(&error))
     }
 }
 
@@ -153,7 +153,7 @@ impl OpenError {
     fn exception(&self) -> PyErr {
         match self {
             OpenError::Place(error) => errors::other(error),
-            OpenError::Sources(error) => errors::of_sources(error),
+            OpenError::Sources(error) => errors::from_sources(error),
         }
     }
 }

@@ -92,7 +92,7 @@ impl LastError {
     /// Returns the error as an exception.
     pub fn exception(&self, py: Python<'_>) -> Option<PyErr> {
         let error = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        error.as_ref().map(|error| errors::of_read(py, error))
+        error.as_ref().map(|error| errors::from_read(py, error))
     }
 }
 

@@ -103,7 +103,7 @@ pub fn row_changes(
         let changes = RowChanges::survey_part_of(&inventory.runs, &names, options, |_| cancel.check())?;
         RowTable::new(changes, lsn_text)
     })?;
-    let mut table = surveyed.map_err(|error| errors::of_rows(&error))?;
+    let mut table = surveyed.map_err(|error| errors::from_rows(&error))?;
     let notes = table.changes().notes.iter().map(|note| errors::with_arguments(note)).collect();
     if let Some(names) = columns {
         let schema = table.schema();
@@ -275,7 +275,7 @@ impl BatchIterator {
                 Some(ended) => {
                     *reading = None;
                     return match ended {
-                        Some(Err(error)) => Err(errors::of_read(py, &error)),
+                        Some(Err(error)) => Err(errors::from_read(py, &error)),
                         _ => Ok(None),
                     };
                 }

@@ -39,7 +39,7 @@ pub struct Identity {
 }
 
 impl Identity {
-    fn of(system_id: u64, segment_size: SegmentSize) -> Identity {
+    fn new(system_id: u64, segment_size: SegmentSize) -> Identity {
         Identity {
             walden_archive: LAYOUT_VERSION,
             system_identifier: system_id.to_string(),
@@ -233,7 +233,7 @@ impl ArchiveError {
     }
 
     /// Returns whether the archive is encrypted and its keys are missing.
-    pub(crate) fn is_for_want_of_keys(&self) -> bool {
+    pub(crate) fn has_missing_keys(&self) -> bool {
         self.store_error().is_some_and(|error| error.cause == Cause::KeysMissing)
     }
 
@@ -250,7 +250,7 @@ impl ArchiveError {
     }
 
     /// Returns whether an object is unreadable because of keys, not because of its bytes.
-    fn is_of_keys(&self) -> bool {
+    fn is_key_error(&self) -> bool {
         let cause = self.store_error().map(|error| error.cause);
         matches!(cause, Some(Cause::ForeignKey | Cause::KeysDamaged))
     }
@@ -281,7 +281,7 @@ impl ArchiveError {
             ArchiveError::OtherSegmentSize { .. } => Some(
                 "after a change of the segment size (pg_resetwal --wal-segsize), the same names denote other WAL positions: give the cluster a new archive, and take a new base backup",
             ),
-            ArchiveError::DamagedBefore { source, .. } if source.is_of_keys() => source.hint(),
+            ArchiveError::DamagedBefore { source, .. } if source.is_key_error() => source.hint(),
             ArchiveError::DamagedBefore { .. } => Some(
                 "nothing was overwritten, and the offered file still exists. Move the damaged object out of the archive; the next attempt then archives the file. If the object is a pack (.wpk), first copy its other segments with walden archive get. walden archive verify lists all other damage",
             ),
@@ -374,7 +374,7 @@ impl Archive {
     ///
     /// # Errors
     /// Errors of the store.
-    pub fn found(&self) -> Result<(), ArchiveError> {
+    pub fn create(&self) -> Result<(), ArchiveError> {
         Ok(documents::store(&*self.store)?)
     }
 
@@ -384,7 +384,7 @@ impl Archive {
     /// [`ArchiveError::Missing`] if the location has no archive, [`ArchiveError::OtherCluster`],
     /// [`ArchiveError::OtherSegmentSize`], and errors of the store.
     pub fn claim(&self, system_id: u64, segment_size: SegmentSize) -> Result<(), ArchiveError> {
-        let own = Identity::of(system_id, segment_size);
+        let own = Identity::new(system_id, segment_size);
         let identity = match self.identity() {
             Err(ArchiveError::Empty(_)) => {
                 let encryption = self.store.recipient()?.map(|recipient| Encryption { recipient });
@@ -658,7 +658,7 @@ impl Archive {
         self.store.list(HISTORY, &mut |listed| found.push(listed))?;
         let (mut histories, mut damaged) = (BTreeMap::new(), Vec::new());
         for listed in found {
-            let Some(Object::File(file @ ArchivedFile::History(timeline))) = Object::of_key(&listed.key)
+            let Some(Object::File(file @ ArchivedFile::History(timeline))) = Object::parse_key(&listed.key)
             else {
                 continue;
             };
@@ -720,7 +720,7 @@ pub struct LogListing {
 
 impl LogListing {
     pub(crate) fn add(&mut self, listed: Listed) {
-        if let Some(object) = Object::of_key(&listed.key) {
+        if let Some(object) = Object::parse_key(&listed.key) {
             self.objects.insert(object, listed.bytes);
         }
     }

@@ -88,7 +88,9 @@ impl Rows for BlockRows {
             self.kind.push(kind);
             self.add(
                 block,
-                block.image.map(|image| (ImageCause::of(&image, images, kind.index(), block.id), image)),
+                block
+                    .image
+                    .map(|image| (ImageCause::classify(&image, images, kind.index(), block.id), image)),
             );
         }
     }

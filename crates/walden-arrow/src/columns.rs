@@ -67,7 +67,7 @@ pub(crate) fn null_if<T>(values: &[T], is_null: impl Fn(&T) -> bool) -> Option<N
 }
 
 /// Returns the value of each row's key; `none` for a negative key.
-fn of_keys<T: Copy>(keys: &[i32], none: T, values: impl Iterator<Item = T>) -> Vec<T> {
+fn map_keys<T: Copy>(keys: &[i32], none: T, values: impl Iterator<Item = T>) -> Vec<T> {
     let by_next_key: Vec<T> = std::iter::once(none).chain(values).collect();
     keys.iter().map(|key| by_next_key[(key + 1).max(0) as usize]).collect()
 }
@@ -99,7 +99,7 @@ pub(crate) fn labels<K, T: AsRef<str>>(
             texts.len() as i32 - 1
         })
     });
-    let mut keys = of_keys(keys, -1, text_keys);
+    let mut keys = map_keys(keys, -1, text_keys);
     let nulls = null_if(&keys, |key| *key < 0);
     if nulls.is_some() {
         keys.iter_mut().for_each(|key| *key = (*key).max(0));
@@ -213,7 +213,7 @@ impl Files {
         P::Native: Default,
     {
         let Keys { keys, values } = &self.column;
-        numbers::<P>(of_keys(&keys.values, P::Native::default(), values.iter().map(number)), self.nulls())
+        numbers::<P>(map_keys(&keys.values, P::Native::default(), values.iter().map(number)), self.nulls())
     }
 
     /// Returns the rows without a file, if there are any.

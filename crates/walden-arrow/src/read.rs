@@ -227,7 +227,7 @@ fn filling<'a, R: Rows>(
     Filling {
         wanted,
         batch_rows,
-        kinds: KindTable::of(part.run.version),
+        kinds: KindTable::for_version(part.run.version),
         rows: R::new(wanted, batch_rows),
         full: Vec::new(),
         deliver,

@@ -111,7 +111,7 @@ pub(crate) struct Named<'a> {
 
 impl Named<'_> {
     pub fn new(names: &Names) -> Named<'_> {
-        Named { labels: Labels::of_names(names, false) }
+        Named { labels: Labels::from_names(names, false) }
     }
 
     /// Returns the text of the column `name` for a file.

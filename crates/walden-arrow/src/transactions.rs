@@ -146,7 +146,9 @@ impl SegmentTransactions {
             Ok(Payload::Assignment(assignment)) => {
                 Event::Assigned { top: assignment.top_xid, subxids: assignment.subxacts.collect() }
             }
-            Ok(Payload::RunningXacts(running)) => Event::Running(RunningTransactions::of_snapshot(&running)),
+            Ok(Payload::RunningXacts(running)) => {
+                Event::Running(RunningTransactions::from_snapshot(&running))
+            }
             Ok(Payload::Checkpoint(checkpoint)) if checkpoint.shutdown => {
                 Event::Running(RunningTransactions::at_shutdown(&checkpoint))
             }
@@ -327,7 +329,7 @@ impl Open {
     /// Returns the sums of a transaction in progress and its subtransactions, if they wrote any records.
     fn sums_with_subtransactions(&self, xid: u32) -> Option<Sums> {
         let open = self.sums.get(&xid)?;
-        let parts = self.subtransactions.of(xid).iter().filter_map(|subxid| self.sums.get(subxid)?.sums);
+        let parts = self.subtransactions.get(xid).iter().filter_map(|subxid| self.sums.get(subxid)?.sums);
         open.sums.into_iter().chain(parts).reduce(|mut all, sums| {
             all.merge(&sums);
             all

@@ -104,7 +104,7 @@ impl<O: Observer> SegmentVisitor<O> {
     /// last transaction end before the segment, if it is known.
     pub fn new(run: &Run, segment: usize, from: Option<Lsn>, now: i64, observer: O) -> SegmentVisitor<O> {
         SegmentVisitor {
-            kinds: KindTable::of(run.version),
+            kinds: KindTable::for_version(run.version),
             geometry: run.geometry(),
             segment_end: run.segments[segment].start.plus(run.segment_size.bytes()),
             from,

@@ -25,7 +25,7 @@ fn golden() -> Vec<(PathBuf, Inventory)> {
     let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
     let mut found: Vec<(PathBuf, Inventory)> = entries
         .filter(|path| path.is_dir())
-        .map(|path| (path.clone(), Inventory::of(&[path]).unwrap()))
+        .map(|path| (path.clone(), Inventory::search(&[path]).unwrap()))
         .filter(|(_, inventory)| !inventory.runs.is_empty())
         .collect();
     found.sort_by(|one, other| one.0.cmp(&other.0));
@@ -283,7 +283,7 @@ fn ranges_that_meet_at_the_end_of_the_log_add_up() {
     let expect = |log: &LogWriter, positions: &[Lsn]| {
         let folder = tempfile::tempdir().unwrap();
         log.save(folder.path());
-        let inventory = Inventory::of(&[folder.path()]).unwrap();
+        let inventory = Inventory::search(&[folder.path()]).unwrap();
         expect_whole_of_two_ranges(&inventory.runs[0], positions.iter().map(|lsn| lsn.0));
     };
     let around = |lsn: Lsn| [Lsn(lsn.0 - 8), lsn, lsn.plus(8)];
@@ -364,7 +364,7 @@ fn ranges_that_meet_in_a_record_of_several_segments_add_up() {
         // Then without the segment in which the record starts, and also without the next one: a range that
         // ends within the record includes the bytes in its last segment.
         for first in [log.start.plus(8), behind, behind] {
-            let inventory = Inventory::of(&[folder.path()]).unwrap();
+            let inventory = Inventory::search(&[folder.path()]).unwrap();
             let run = &inventory.runs[0];
             let within = first.0..run.end().0;
             expect_whole_of_two_ranges(run, positions.iter().copied().filter(|lsn| within.contains(lsn)));

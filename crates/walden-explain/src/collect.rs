@@ -340,7 +340,7 @@ impl<'a> SegmentTally<'a> {
     }
 
     fn image(&mut self, record: &Record<'_>, block: &BlockRef, image: &Image, kind: u16, cell: u32) {
-        let cause = ImageCause::of(image, self.spec.kinds, kind.into(), block.id);
+        let cause = ImageCause::classify(image, self.spec.kinds, kind.into(), block.id);
         if let Some(sampler) = &mut self.sampler {
             sampler.add_image(record, block, image, cause);
         }
@@ -398,7 +398,7 @@ impl<'a> SegmentTally<'a> {
             }
             Ok(Payload::StandbyLock(lock)) => Event::Locked(lock.locks.collect()),
             Ok(Payload::RunningXacts(running)) => Event::Running {
-                running: RunningTransactions::of_snapshot(&running),
+                running: RunningTransactions::from_snapshot(&running),
                 time: self.finished.last().map(|last| last.time),
             },
             Ok(Payload::ParameterChange(change)) => {

@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn of_many_small_transactions_none_did_most() {
+    fn many_small_transactions_have_no_main_writer() {
         let mut majority = Majority::default();
         (0..16_001_u32).for_each(|number| majority.add(1000 + number / 4));
         assert!(majority.count <= 4, "{majority:?}");

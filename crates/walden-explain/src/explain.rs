@@ -50,7 +50,7 @@ pub fn explain(
     let views: Vec<ViewSpec> = request.views.iter().filter(|view| view.needs_pieces()).cloned().collect();
     let spec = CollectSpec {
         version: first.version,
-        kinds: KindTable::of(first.version),
+        kinds: KindTable::for_version(first.version),
         views: &views,
         slices: &cuts.slices,
         from,
@@ -82,7 +82,7 @@ pub fn explain(
             break;
         }
     }
-    Ok(merge.finish(Cluster::of(first), request, cuts.spans, &cuts.cycles))
+    Ok(merge.finish(Cluster::from_run(first), request, cuts.spans, &cuts.cycles))
 }
 
 /// The positions at which views by time and checkpoint are split.

@@ -262,7 +262,7 @@ impl Sampler {
             ImageCause::Consistency => return,
         };
         let page = hash_page(block.relation, block.fork, block.block);
-        let compressed = match Method::of(image.compression) {
+        let compressed = match Method::from_compression(image.compression) {
             None => self.compress_some(record.image_data(image)),
             Some(_) => None,
         };

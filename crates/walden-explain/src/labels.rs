@@ -126,15 +126,15 @@ impl Label {
             Part::Toast => format!("TOAST{rewritten}"),
             Part::ToastIndex => format!("TOAST index{rewritten}"),
             Part::Relation => format!("main fork{rewritten}"),
-            Part::FreeSpaceMap => format!("free space map{}{rewritten}", self.of_other()),
-            Part::VisibilityMap => format!("visibility map{}{rewritten}", self.of_other()),
-            Part::InitFork => format!("init fork{}{rewritten}", self.of_other()),
+            Part::FreeSpaceMap => format!("free space map{}{rewritten}", self.describe_owner()),
+            Part::VisibilityMap => format!("visibility map{}{rewritten}", self.describe_owner()),
+            Part::InitFork => format!("init fork{}{rewritten}", self.describe_owner()),
             _ => self.text.clone(),
         }
     }
 
     /// The relation of a map, if it is not the table itself.
-    fn of_other(&self) -> String {
+    fn describe_owner(&self) -> String {
         match (&self.table, &self.name) {
             (Some(_), Some(name)) => format!(" of {name}"),
             _ => String::new(),
@@ -198,7 +198,7 @@ impl<'a> Labels<'a> {
     }
 
     /// Creates labels that are qualified by the database if there are several.
-    pub fn of_names(names: &'a Names, several_databases: bool) -> Labels<'a> {
+    pub fn from_names(names: &'a Names, several_databases: bool) -> Labels<'a> {
         Labels { names, several_databases }
     }
 
@@ -490,7 +490,7 @@ mod tests {
     fn relations_without_a_name_say_whether_their_database_has_names() {
         let file = RelFileLocator { tablespace: 1663, database: 5, relation: 16384 };
         let schema =
-            |names: &Names| Labels::of_names(names, false).schema(Owner::Relation(file, Fork::MAIN)).text;
+            |names: &Names| Labels::from_names(names, false).schema(Owner::Relation(file, Fork::MAIN)).text;
         let mut names = Names::default();
         assert_eq!(schema(&names), NOT_NAMED);
         names.add_database(

@@ -68,7 +68,7 @@ impl Live {
         let StreamInfo { version, system_id, segment_size, data_page_bytes, .. } = *info;
         let spec = CollectSpec {
             version,
-            kinds: KindTable::of(version),
+            kinds: KindTable::for_version(version),
             views: &[],
             slices: &NO_SLICES,
             from: None,

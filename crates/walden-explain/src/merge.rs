@@ -40,7 +40,7 @@ pub(crate) struct Cluster {
 }
 
 impl Cluster {
-    pub fn of(run: &Run) -> Cluster {
+    pub fn from_run(run: &Run) -> Cluster {
         Cluster { version: run.version, system_id: run.system_id, segment_size: run.segment_size }
     }
 }

@@ -203,7 +203,7 @@ impl ImageCause {
 
     /// Returns why a record of the kind with this index contains an image of the block with this ID.
     #[inline]
-    pub fn of(image: &Image, kinds: &KindTable, kind_index: usize, block_id: u8) -> ImageCause {
+    pub fn classify(image: &Image, kinds: &KindTable, kind_index: usize, block_id: u8) -> ImageCause {
         if !image.apply {
             return ImageCause::Consistency;
         }
@@ -309,7 +309,7 @@ impl ImageTable {
     }
 
     /// The sums of one cause over all compressions.
-    pub fn of_cause(&self, cause: ImageCause) -> ImageTally {
+    pub fn sum_by_cause(&self, cause: ImageCause) -> ImageTally {
         self.0[cause as usize].iter().fold(ImageTally::default(), |sum, more| sum.plus(*more))
     }
 }

@@ -55,7 +55,7 @@ impl<R: Read> RecordReader<R> {
     pub fn new(mut input: R) -> Result<RecordReader<R>, ReadError> {
         let mut page = vec![0; LONG_HEADER];
         let len = read_up_to(&mut input, &mut page)?;
-        let info = StreamInfo::of_segment(&page[..len]);
+        let info = StreamInfo::from_first_page(&page[..len]);
         let fault = |kind| ReadError::Fault(Fault { lsn: Lsn(0), at: Lsn(0), kind });
         let (info, start) = info.and_then(|info| Ok((info, first_address(&page)?))).map_err(fault)?;
         page.resize(info.page_bytes as usize, 0);

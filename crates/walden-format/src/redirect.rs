@@ -91,7 +91,7 @@ pub fn redirect_tablespaces(
     timeline: Timeline,
     heads: &[Head],
 ) -> Result<Rewritten, RedirectError> {
-    let info = StreamInfo::of_segment(segment).map_err(|_| RedirectError::Unreadable)?;
+    let info = StreamInfo::from_first_page(segment).map_err(|_| RedirectError::Unreadable)?;
     let info = StreamInfo { timeline, ..info };
     let first_page = PageHeader::parse(segment).map_err(|_| RedirectError::Unreadable)?;
     let start = first_page.address;
@@ -323,7 +323,7 @@ mod tests {
             }
         }
         let mut found = Paths(Vec::new());
-        let info = StreamInfo { timeline: 2, ..StreamInfo::of_segment(&segments[0]).unwrap() };
+        let info = StreamInfo { timeline: 2, ..StreamInfo::from_first_page(&segments[0]).unwrap() };
         let mut decoder = Decoder::new(info, Lsn(FIRST * SIZE), Lsn(u64::MAX));
         // The WAL ends with zeros, where decoding stops.
         let _ = decoder.push(&segments.concat(), &mut found);

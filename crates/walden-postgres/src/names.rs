@@ -144,9 +144,10 @@ fn origin(client: &mut Client, notes: &mut Vec<String>) -> Result<Origin, NamesE
         (false, false) => "pg_current_xlog_location()",
         (true, false) => "pg_last_xlog_replay_location()",
     };
-    origin.lsn = one(client, &format!("SELECT {position}"), notes).and_then(|lsn| lsn.parse().ok());
+    origin.lsn =
+        query_optional(client, &format!("SELECT {position}"), notes).and_then(|lsn| lsn.parse().ok());
     if version >= 90_600 {
-        let id = one(client, "SELECT system_identifier FROM pg_control_system()", notes);
+        let id = query_optional(client, "SELECT system_identifier FROM pg_control_system()", notes);
         // SQL has no unsigned integers, so a large identifier is negative.
         origin.system_id = id.and_then(|id| id.parse::<i64>().ok()).map(i64::cast_unsigned);
     }
@@ -339,7 +340,7 @@ fn rows(client: &mut Client, query: &str) -> Result<Vec<SimpleQueryRow>, NamesEr
 }
 
 /// Returns an optional value; notes an error instead of failing.
-fn one(client: &mut Client, query: &str, notes: &mut Vec<String>) -> Option<String> {
+fn query_optional(client: &mut Client, query: &str, notes: &mut Vec<String>) -> Option<String> {
     match rows(client, query) {
         Ok(rows) => rows.first().and_then(|row| row.get(0)).map(str::to_owned),
         Err(error) => {

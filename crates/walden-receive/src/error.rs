@@ -112,7 +112,7 @@ struct Remedy {
 impl ReceiveError {
     /// Converts a fault in received WAL. After a page of a known version, a page of another version is
     /// damage.
-    pub(crate) fn of_fault(fault: Fault, is_version_known: bool) -> ReceiveError {
+    pub(crate) fn from_fault(fault: Fault, is_version_known: bool) -> ReceiveError {
         match fault.kind.unknown_version().filter(|_| !is_version_known) {
             Some((magic, reason)) => ReceiveError::UnknownVersion { at: fault.at, magic, reason },
             None => ReceiveError::Damaged(fault),
@@ -325,15 +325,15 @@ mod tests {
             (0x18D1, "PostgreSQL 18 on a big-endian machine"),
         ] {
             let page = [&u16::to_le_bytes(magic)[..], &[0; 8190]].concat();
-            let kind = StreamInfo::of_segment(&page).unwrap_err();
+            let kind = StreamInfo::from_first_page(&page).unwrap_err();
             let fault = Fault { lsn: Lsn(1 << 20), at: Lsn(1 << 20), kind };
-            let error = ReceiveError::of_fault(fault, false);
+            let error = ReceiveError::from_fault(fault, false);
             let text = error.to_string();
             assert!(text.contains("page at 0/00100000") && text.contains(expected), "{text}");
             assert!(error.is_final() && error.cause() == "unknown_version", "{text}");
             // After a page of a known version it is damage, which may be gone when the WAL is requested
             // again.
-            let later = ReceiveError::of_fault(fault, true);
+            let later = ReceiveError::from_fault(fault, true);
             assert!(!later.is_final() && later.cause() == "damaged", "{later}");
         }
     }

@@ -338,7 +338,7 @@ impl Received<'_> {
         if written <= LONG_HEADER as u64 {
             return Ok(false);
         }
-        let info = StreamInfo::of_segment(content);
+        let info = StreamInfo::from_first_page(content);
         if let Some(found) = check::system_id_of(content) {
             self.expect_cluster(found)?;
         }

@@ -486,7 +486,7 @@ impl Session<'_> {
                     state.server_end = state.server_end.max(server_end).max(end);
                     let verified = verifier.push(start, bytes);
                     state.verified = verified
-                        .map_err(|fault| ReceiveError::of_fault(fault, verifier.is_version_known()))?;
+                        .map_err(|fault| ReceiveError::from_fault(fault, verifier.is_version_known()))?;
                     self.spool.note_verified(state.verified);
                     let is_segment_done = self.size.segment_of(start) != self.size.segment_of(end);
                     state.progress.received = end;

@@ -645,7 +645,9 @@ fn find_records(name: SegmentName, size: SegmentSize, file: &dyn DiskFile) -> io
         }
     }
     let mut part = read_part(file, 0, size)?;
-    let (Ok(info), Some(start)) = (StreamInfo::of_segment(&part), name.start(size)) else { return Ok(None) };
+    let (Ok(info), Some(start)) = (StreamInfo::from_first_page(&part), name.start(size)) else {
+        return Ok(None);
+    };
     let info = StreamInfo { timeline: name.timeline, ..info };
     let mut decoder = Decoder::new(info, start, start.plus(size.bytes())).with_checked_padding();
     let (mut last, mut offset) = (Last::default(), 0);

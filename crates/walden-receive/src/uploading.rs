@@ -390,7 +390,7 @@ mod tests {
             let own = || store::Folder::new(folder.path().join("repo"));
             let failing = Failing { folder: own(), every, calls: AtomicU32::new(0) };
             let (archive, sound) = (Archive::new(Box::new(failing)), Archive::new(Box::new(own())));
-            sound.found().unwrap();
+            sound.create().unwrap();
             let disk = Folder::open(&folder.path().join("spool")).unwrap();
             let size = SegmentSize::new(MB).unwrap();
             let spool = Spool::open(&disk, size).unwrap();
@@ -459,7 +459,7 @@ mod tests {
         for (at, is_same) in [(end, true), (end + 5000, true), (end - 1, false), (first, false)] {
             let folder = tempfile::tempdir().unwrap();
             let archive = Archive::new(Box::new(store::Folder::new(folder.path().join("repo"))));
-            archive.found().unwrap();
+            archive.create().unwrap();
             let disk = Folder::open(&folder.path().join("spool")).unwrap();
             let spool = Spool::open(&disk, size).unwrap();
             let status = status::Shared::default();
@@ -484,7 +484,7 @@ mod tests {
     fn what_has_piled_up_is_stored_in_several_parts() {
         let folder = tempfile::tempdir().unwrap();
         let archive = Archive::new(Box::new(store::Folder::new(folder.path().join("repo"))));
-        archive.found().unwrap();
+        archive.create().unwrap();
         let disk = Folder::open(&folder.path().join("spool")).unwrap();
         let size = SegmentSize::new(MB).unwrap();
         let spool = Spool::open(&disk, size).unwrap();
@@ -508,7 +508,7 @@ mod tests {
     fn parts_of_another_log_are_not_gone_on_with() {
         let folder = tempfile::tempdir().unwrap();
         let archive = Archive::new(Box::new(store::Folder::new(folder.path().join("repo"))));
-        archive.found().unwrap();
+        archive.create().unwrap();
         let disk = Folder::open(&folder.path().join("spool")).unwrap();
         let size = SegmentSize::new(MB).unwrap();
         let spool = Spool::open(&disk, size).unwrap();

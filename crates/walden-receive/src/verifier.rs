@@ -124,7 +124,7 @@ impl Verifier {
             None if self.tail.len() < LONG_HEADER => return Ok(self.verified),
             None => {
                 let fault = |kind| Fault { lsn: self.tail_start, at: self.tail_start, kind };
-                let info = match StreamInfo::of_segment(&self.tail) {
+                let info = match StreamInfo::from_first_page(&self.tail) {
                     Err(kind) if self.accept_unknown_versions && kind.unknown_version().is_some() => {
                         let first = UnreadPageHeader::parse(&self.tail);
                         let pages = first.and_then(|first| Some((first.magic, first.long?.page_bytes)));

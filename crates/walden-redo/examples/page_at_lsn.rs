@@ -45,7 +45,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let key = BlockKey { relation, fork: Fork::MAIN, block: block.parse()? };
 
     let mut visitor = ReplayUntil { replay: Replay::default(), until: until.parse()? };
-    for run in &Inventory::of(&[PathBuf::from(folder)])?.runs {
+    for run in &Inventory::search(&[PathBuf::from(folder)])?.runs {
         let options = ScanOptions { threads: 1, from: None, to: Some(visitor.until) };
         scan_in_order(run, options, &mut visitor, |_| ());
     }

@@ -38,7 +38,7 @@ impl Family {
     /// Most index access methods have a page id in the last two bytes for this purpose. GIN has none: a page
     /// whose special area has GIN's size, and no other flags than GIN's at its end, counts as GIN. Pages of
     /// extensions, such as bloom (`BLOOM_PAGE_ID`), have other bits there.
-    pub fn of(page: &Page, fork: Fork) -> Family {
+    pub fn detect(page: &Page, fork: Fork) -> Family {
         match fork {
             Fork::FREE_SPACE_MAP => return Family::FreeSpaceMap,
             Fork::VISIBILITY_MAP => return Family::VisibilityMap,
@@ -67,7 +67,7 @@ impl Family {
     /// extension changes by Generic records is [`Family::Other`], regardless of its content.
     pub fn after(page: &Page, fork: Fork, last: Option<Kind>) -> Family {
         let is_generic = last.is_some_and(|kind| kind.rmid() == rmid::GENERIC);
-        if is_generic { Family::Other } else { Family::of(page, fork) }
+        if is_generic { Family::Other } else { Family::detect(page, fork) }
     }
 
     /// Returns the resource manager whose records change such pages.
@@ -122,10 +122,10 @@ mod tests {
     #[test]
     fn pages_of_extensions_are_not_gin() {
         const BLOOM_PAGE_ID: u16 = 0xFF83;
-        assert_eq!(Family::of(&page_with(8, BLOOM_PAGE_ID), Fork::MAIN), Family::Other);
-        assert_eq!(Family::of(&page_with(8, 0x0100), Fork::MAIN), Family::Other);
+        assert_eq!(Family::detect(&page_with(8, BLOOM_PAGE_ID), Fork::MAIN), Family::Other);
+        assert_eq!(Family::detect(&page_with(8, 0x0100), Fork::MAIN), Family::Other);
         let gin = page_with(8, 0x0082);
-        assert_eq!(Family::of(&gin, Fork::MAIN), Family::Gin);
+        assert_eq!(Family::detect(&gin, Fork::MAIN), Family::Gin);
         let last = |rmid| Some(rmgr::kind(Major::V18, rmid, 0));
         assert_eq!(Family::after(&gin, Fork::MAIN, last(rmid::GIN)), Family::Gin);
         assert_eq!(Family::after(&gin, Fork::MAIN, last(rmid::GENERIC)), Family::Other);

@@ -14,7 +14,7 @@ const CORRUPT: Misfit = Misfit("the image's bytes cannot be restored");
 ///
 /// `stored` are the image's bytes in the record. Invalid bytes never write outside the page.
 pub fn restore_image(image: &Image, stored: &[u8], page: &mut Page) -> Result<(), Misfit> {
-    let parts = Parts::of(image, stored)?;
+    let parts = Parts::parse(image, stored)?;
     let (hole, hole_end) = (parts.hole_offset, parts.hole_offset + parts.hole_len);
     if let Some((start, end)) = parts.uncompressed(image, stored) {
         page.0[..hole].copy_from_slice(start);
@@ -24,7 +24,7 @@ pub fn restore_image(image: &Image, stored: &[u8], page: &mut Page) -> Result<()
     }
     let expected = PAGE_BYTES - parts.hole_len;
     let content = &mut page.0[..expected];
-    let method = Method::of(image.compression).ok_or(CORRUPT)?;
+    let method = Method::from_compression(image.compression).ok_or(CORRUPT)?;
     match method.try_decompress(stored, content) {
         Ok(got) if got == expected => {}
         Err(DecompressError::NoMemory) => return Err(NO_MEMORY),
@@ -40,7 +40,7 @@ pub fn restore_image(image: &Image, stored: &[u8], page: &mut Page) -> Result<()
 pub(crate) fn restore_page(image: &Image, stored: &[u8], spare: Option<PageBox>) -> Result<PageBox, Misfit> {
     let mut page = match spare {
         Some(spare) => spare,
-        None => match Parts::of(image, stored)?.uncompressed(image, stored) {
+        None => match Parts::parse(image, stored)?.uncompressed(image, stored) {
             Some((start, end)) => return Ok(PageBox::around_hole(start, end)),
             None => PageBox::default(),
         },
@@ -58,7 +58,7 @@ struct Parts {
 
 impl Parts {
     /// Returns the position of the hole, which must be within a page.
-    fn of(image: &Image, stored: &[u8]) -> Result<Parts, Misfit> {
+    fn parse(image: &Image, stored: &[u8]) -> Result<Parts, Misfit> {
         let (hole_offset, hole_len) = (usize::from(image.hole_offset), usize::from(image.hole_len));
         if hole_offset + hole_len > PAGE_BYTES {
             return Err(Misfit("the image's hole is larger than a page"));

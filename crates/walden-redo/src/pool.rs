@@ -29,14 +29,14 @@ impl PageBox {
         let (first, whole) = end.as_rchunks();
         words.resize(WORDS - whole.len(), 0);
         words.extend(whole.iter().map(|word| u64::from_ne_bytes(*word)));
-        let mut page = PageBox::of(words);
+        let mut page = PageBox::from_words(words);
         // The bytes that share a word with the hole or with the start.
         let at = PAGE_BYTES - end.len();
         (*page).0[at..at + first.len()].copy_from_slice(first);
         page
     }
 
-    fn of(words: Vec<u64>) -> PageBox {
+    fn from_words(words: Vec<u64>) -> PageBox {
         // All callers pass exactly a page's words.
         PageBox(words.into_boxed_slice().try_into().unwrap_or_else(|_| Box::new([0; _])))
     }
@@ -45,7 +45,7 @@ impl PageBox {
 impl Default for PageBox {
     /// Returns a page of zeros.
     fn default() -> PageBox {
-        PageBox::of(vec![0; PAGE_BYTES / size_of::<u64>()])
+        PageBox::from_words(vec![0; PAGE_BYTES / size_of::<u64>()])
     }
 }
 
@@ -53,7 +53,7 @@ impl From<&Page> for PageBox {
     /// Copies a page without clearing the memory first: replay copies a page for most records.
     fn from(page: &Page) -> PageBox {
         let words: &Words = transmute_ref!(page);
-        PageBox::of(words.to_vec())
+        PageBox::from_words(words.to_vec())
     }
 }
 

@@ -18,7 +18,7 @@ use crate::step::{Role, Touched, touched_with};
 
 /// Returns whether the record's image of a block is the whole change, and does not replace data.
 pub(crate) fn is_forced_image(record: &Record<'_>, id: u8) -> bool {
-    let kinds = KindTable::of(record.version);
+    let kinds = KindTable::for_version(record.version);
     let kind = kinds.kind(record.header.rmid, record.header.info);
     kinds.image_class(kind.index(), id) == ImageClass::Forced
 }
@@ -128,7 +128,7 @@ impl RecordWithoutImages {
     /// replacement.
     ///
     /// `touched` are the pages before the record, as an observer sees them.
-    pub fn of(record: &Record<'_>, touched: &[Touched]) -> Option<RecordWithoutImages> {
+    pub fn reconstruct(record: &Record<'_>, touched: &[Touched]) -> Option<RecordWithoutImages> {
         let manager = manager(record.header.rmid)?;
         let around = PagesAround { record, touched };
         let mut blocks = Vec::with_capacity(record.blocks.len());

@@ -100,7 +100,7 @@ impl Replay {
         let touched = &mut buffer[..count];
         for (index, (block, touched)) in record.blocks.iter().zip(&mut *touched).enumerate() {
             match excluded.has(index) {
-                _ if !share.has(BlockKey::of(block)) => {
+                _ if !share.has(BlockKey::from_block(block)) => {
                     touched.fill(block, (Slot::NONE, false), Role::Unknown(NOT_SEEN), NOT_SEEN, None);
                 }
                 true => self.exclude(block, touched),
@@ -170,7 +170,7 @@ impl Replay {
     /// copying it would take longer than anything else here except for fetching the page from memory.
     #[inline]
     fn touch(&mut self, record: &Record<'_>, block: &BlockRef, all_images: bool, touched: &mut Touched) {
-        let key = BlockKey::of(block);
+        let key = BlockKey::from_block(block);
         let is_restored = block.image.is_some_and(|image| image.apply);
         if (is_restored || block.will_init) && !all_images {
             return self.touch_overwritten(record, block, key, touched);
@@ -192,14 +192,14 @@ impl Replay {
     /// Notes the image of a visibility map that redo restores.
     fn note_map_image(&mut self, block: &BlockRef) {
         if let Some(image) = block.image.filter(|image| image.apply) {
-            self.store.note_map_image(BlockKey::of(block), image.info.has_hole());
+            self.store.note_map_image(BlockKey::from_block(block), image.info.has_hole());
         }
     }
 
     /// Makes a block's page unknown.
     #[inline(never)]
     fn exclude(&mut self, block: &BlockRef, touched: &mut Touched) {
-        let key = BlockKey::of(block);
+        let key = BlockKey::from_block(block);
         let slot = self.store.slot(key);
         let (was, fresh) = (self.store.state(slot), self.store.is_fresh(slot));
         let role = Role::Unknown(NOT_SEEN);
@@ -211,7 +211,7 @@ impl Replay {
     fn restore(&mut self, record: &Record<'_>, block: &BlockRef, all_images: bool, touched: &mut Touched) {
         let (slot, role) = (touched.slot, touched.role);
         if block.fork == Fork::VISIBILITY_MAP {
-            touched.may_lack_bits = self.store.may_lack_bits(BlockKey::of(block));
+            touched.may_lack_bits = self.store.may_lack_bits(BlockKey::from_block(block));
             self.note_map_image(block);
         }
         let mut restored = Ok(());

@@ -27,9 +27,9 @@ pub fn curve(chart: &Curve, look: Look) -> String {
         lines.flat_map(|line| line.predicted.iter().chain(&line.measured).copied())
     };
     let all = || values(false).chain(values(true));
-    let x = Scale::of(&chart.x, all().map(|(x, _)| x).chain(chart.marks.iter().map(|mark| mark.at)));
-    let left = Scale::of(&chart.left, values(false).map(|(_, y)| y));
-    let right = chart.right.as_ref().map(|axis| Scale::of(axis, values(true).map(|(_, y)| y)));
+    let x = Scale::fit(&chart.x, all().map(|(x, _)| x).chain(chart.marks.iter().map(|mark| mark.at)));
+    let left = Scale::fit(&chart.left, values(false).map(|(_, y)| y));
+    let right = chart.right.as_ref().map(|axis| Scale::fit(axis, values(true).map(|(_, y)| y)));
     let labels = |scale: &Scale| figures(scale);
     let (of_left, of_right) = (labels(&left), right.as_ref().map(labels).unwrap_or_default());
     let widest =

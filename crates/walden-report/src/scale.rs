@@ -15,7 +15,7 @@ pub struct Scale {
 impl Scale {
     /// Returns a scale that includes the values. A linear scale starts at zero; a logarithmic one ignores
     /// values of at most zero.
-    pub fn of(axis: &Axis, values: impl IntoIterator<Item = f64>) -> Scale {
+    pub fn fit(axis: &Axis, values: impl IntoIterator<Item = f64>) -> Scale {
         let usable = |value: &f64| value.is_finite() && (!axis.log || (1e-15..1e18).contains(value));
         let (mut least, mut most) = (f64::INFINITY, f64::NEG_INFINITY);
         for value in values.into_iter().filter(usable) {
@@ -163,7 +163,7 @@ mod tests {
     use super::*;
 
     fn shown(unit: Unit, log: bool, values: [f64; 2]) -> Vec<String> {
-        let scale = Scale::of(&Axis { log, ..Axis::new("", unit) }, values);
+        let scale = Scale::fit(&Axis { log, ..Axis::new("", unit) }, values);
         scale.ticks(7).into_iter().map(|tick| scale.text(tick)).collect()
     }
 
@@ -188,14 +188,14 @@ mod tests {
         for unit in [Unit::Bytes, Unit::SettingBytes, Unit::Seconds, Unit::Plain] {
             for log in [false, true] {
                 for values in [&odd[..], &odd[..4], &odd[6..], &[]] {
-                    let scale = Scale::of(&Axis { log, ..Axis::new("", unit) }, values.iter().copied());
+                    let scale = Scale::fit(&Axis { log, ..Axis::new("", unit) }, values.iter().copied());
                     let ticks = scale.ticks(6);
                     assert!(ticks.len() <= 6, "{ticks:?}");
                     assert!(ticks.iter().all(|tick| scale.at(*tick).is_some()), "{scale:?} {ticks:?}");
                 }
             }
         }
-        let scale = Scale::of(&Axis::new("", Unit::Plain).log(), [1.0, 100.0]);
+        let scale = Scale::fit(&Axis::new("", Unit::Plain).log(), [1.0, 100.0]);
         assert!((scale.at(10.0).unwrap() - 0.5).abs() < 1e-9 && scale.at(0.0).is_none());
     }
 }

@@ -45,8 +45,8 @@ pub fn scatter(chart: &Scatter) -> Result<String, Box<dyn Error>> {
     let usable = |point: &&Point| point.x > 0.0 && point.y > 0.0 && (point.x + point.y).is_finite();
     let pairs: Vec<(f64, f64)> = points().filter(usable).map(|point| (point.x, point.y)).collect();
     let logarithmic = |axis: &Axis| axis.clone().log();
-    let x_scale = Scale::of(&logarithmic(&chart.x), pairs.iter().map(|pair| pair.0));
-    let y_scale = Scale::of(&logarithmic(&chart.y), pairs.iter().map(|pair| pair.1));
+    let x_scale = Scale::fit(&logarithmic(&chart.x), pairs.iter().map(|pair| pair.0));
+    let y_scale = Scale::fit(&logarithmic(&chart.y), pairs.iter().map(|pair| pair.1));
     let (xs, ys) = (x_scale.bounds(), y_scale.bounds());
     {
         let root = SVGBackend::with_string(&mut svg, SIZE).into_drawing_area();
@@ -159,7 +159,7 @@ fn draw_labels(
 /// # Errors
 /// The drawing library fails.
 pub fn curve(chart: &Curve) -> Result<String, Box<dyn Error>> {
-    let plot = Plot::of(chart);
+    let plot = Plot::new(chart);
     let mut svg = String::new();
     {
         let root = SVGBackend::with_string(&mut svg, SIZE).into_drawing_area();
@@ -210,7 +210,7 @@ struct Plot {
 }
 
 impl Plot {
-    fn of(chart: &Curve) -> Plot {
+    fn new(chart: &Curve) -> Plot {
         let rows = chart.lines.len().div_ceil(LEGEND_COLUMNS).max(1);
         let values = |right: bool| {
             let lines = chart.lines.iter().filter(move |line| (line.right && chart.right.is_some()) == right);
@@ -226,9 +226,9 @@ impl Plot {
             last: if chart.right.is_some() { 874 } else { 936 },
             top: 48,
             low: SIZE.1 as i32 - 62 - 20 * rows as i32,
-            x: Scale::of(&chart.x, all.chain(chart.marks.iter().map(|mark| mark.at))),
-            left: Scale::of(&chart.left, values(false).map(|(_, y)| y)),
-            right: chart.right.as_ref().map(|axis| Scale::of(axis, values(true).map(|(_, y)| y))),
+            x: Scale::fit(&chart.x, all.chain(chart.marks.iter().map(|mark| mark.at))),
+            left: Scale::fit(&chart.left, values(false).map(|(_, y)| y)),
+            right: chart.right.as_ref().map(|axis| Scale::fit(axis, values(true).map(|(_, y)| y))),
         }
     }
 

@@ -31,7 +31,7 @@ impl Sweep {
     }
 
     /// Finds the settings that differ between a document's predictions.
-    pub fn of(document: &Document) -> Sweep {
+    pub fn from_document(document: &Document) -> Sweep {
         let traced = |name: &str| {
             let known = document.traced_settings.iter().find(|traced| traced.name == name);
             known.map(|traced| traced.value.clone())
@@ -114,7 +114,7 @@ type Group<'a> = (&'a [String], Vec<(f64, &'a Predicted)>);
 /// Returns curves of WAL and recovery time along the swept setting, with a line for each combination of the
 /// others: one chart if there is one line, otherwise two. Empty if the swept setting is not numeric.
 pub fn curves(document: &Document) -> Vec<Curve> {
-    let sweep = Sweep::of(document);
+    let sweep = Sweep::from_document(document);
     let Some((name, unit)) = sweep.along() else { return Vec::new() };
     let groups = groups(&sweep, document);
     let xs = || groups.iter().flat_map(|group| &group.1).map(|(x, _)| *x);

@@ -75,7 +75,7 @@ fn settings(document: &Document, look: Look) -> String {
 }
 
 fn predictions(document: &Document, look: Look) -> String {
-    let sweep = Sweep::of(document);
+    let sweep = Sweep::from_document(document);
     let alone = document.predictions.len() == 1;
     let most = document.predictions.iter().map(|one| one.bytes).max().unwrap_or(0).max(document.trace_bytes);
     let share = |bytes: u64| Some(bytes as f64 / most.max(1) as f64);
@@ -116,7 +116,7 @@ fn predictions(document: &Document, look: Look) -> String {
     };
     let head = ["WAL", "change", "error", "checkpoints", "to replay", "recovery ≤"];
     let mut text = table(look, &title, ("settings", &head), &rows);
-    if let Some(note) = of_unused_ends(document, &sweep) {
+    if let Some(note) = describe_unused_ends(document, &sweep) {
         text.push_str(&format!("  {}\n", wrap(&note, look.width, 4)));
     }
     text
@@ -124,7 +124,7 @@ fn predictions(document: &Document, look: Look) -> String {
 
 /// Describes the change without the unused ends of switched segments, if these affect the total change
 /// visibly.
-pub(crate) fn of_unused_ends(document: &Document, sweep: &Sweep) -> Option<String> {
+pub(crate) fn describe_unused_ends(document: &Document, sweep: &Sweep) -> Option<String> {
     let ends = |buckets: &[BucketBytes]| {
         let found = buckets.iter().find(|one| one.name == Bucket::Switches.name());
         found.map_or(0, |one| one.bytes)
@@ -214,7 +214,7 @@ fn archive(document: &Document, look: Look) -> String {
         share: None,
     };
     let mut rows = vec![row("the trace", &document.trace.archive)];
-    let sweep = Sweep::of(document);
+    let sweep = Sweep::from_document(document);
     let labelled = document.predictions.iter().enumerate();
     rows.extend(labelled.map(|(index, one)| row(&sweep.label(document, index), &one.archive)));
     table(look, "In an archive, segment by segment", ("settings", &names), &rows)

@@ -10,7 +10,7 @@ use crate::chart::{Axis, Bars, Curve, CurveLine, Layer, Mark, Tone, Unit};
 use crate::html::{Cell, Page, Row, Section, Table, Weight};
 use crate::sweep::{self, MAX_LINES, Sweep};
 use crate::units;
-use crate::whatif::{causes, of_unused_ends, signed, signed_bytes};
+use crate::whatif::{causes, describe_unused_ends, signed, signed_bytes};
 
 /// Most bars in a chart; the tables contain all.
 const MAX_BARS: usize = 40;
@@ -21,7 +21,7 @@ const MAX_MARKS: usize = 100;
 
 /// Renders the page of a prediction.
 pub fn page(document: &Document) -> Page {
-    let sweep = Sweep::of(document);
+    let sweep = Sweep::from_document(document);
     let mut page = Page::new(&title(document, &sweep));
     let trace = &document.trace;
     page.subtitle(&format!(
@@ -145,7 +145,7 @@ fn advice(document: &Document) -> Section {
 
 fn predictions(document: &Document, sweep: &Sweep) -> Section {
     let mut section = Section::new("Predicted");
-    if let Some(note) = of_unused_ends(document, sweep) {
+    if let Some(note) = describe_unused_ends(document, sweep) {
         section = section.text(&format!("Unused ends of segments: {note}."));
     }
     let curves = sweep::curves(document);
@@ -262,7 +262,7 @@ fn more(document: &Document) -> String {
     }
 }
 
-fn of_what(sweep: &Sweep) -> String {
+fn describe_settings(sweep: &Sweep) -> String {
     if sweep.names.is_empty() { String::new() } else { format!(", by {}", sweep.names.join(", ")) }
 }
 
@@ -277,7 +277,7 @@ fn buckets(document: &Document, sweep: &Sweep) -> Section {
         Layer { name: name.to_owned(), tone, values: stacks().map(|all| Some(sum(all))).collect() }
     };
     let chart = Bars {
-        title: format!("Where the bytes are{}", of_what(sweep)),
+        title: format!("Where the bytes are{}", describe_settings(sweep)),
         x: Axis::new("WAL", Unit::Bytes),
         categories: categories(document, sweep),
         layers: LAYERS
@@ -322,7 +322,7 @@ fn checkpoints(document: &Document, sweep: &Sweep) -> Section {
         values: counts().map(|causes| Some(of(&causes) as f64)).collect(),
     };
     let chart = Bars {
-        title: format!("Checkpoints by cause{}", of_what(sweep)),
+        title: format!("Checkpoints by cause{}", describe_settings(sweep)),
         x: Axis::new("checkpoints", Unit::Count),
         categories: categories(document, sweep),
         layers: vec![
@@ -404,7 +404,7 @@ fn growth(document: &Document, sweep: &Sweep) -> Option<Curve> {
     let left = document.predictions.len() - shown.len();
     let first = if left > 0 { format!(", the first {}", shown.len()) } else { String::new() };
     Some(Curve {
-        title: format!("The log as time passes{}{first}", of_what(sweep)),
+        title: format!("The log as time passes{}{first}", describe_settings(sweep)),
         x: Axis::new("time since the start of the trace", Unit::Seconds),
         left: Axis::new("WAL", Unit::Bytes),
         right: None,
@@ -448,7 +448,7 @@ fn archive(document: &Document, sweep: &Sweep) -> Section {
         _ => Vec::new(),
     };
     let chart = Bars {
-        title: format!("Size of an archive{}", of_what(sweep)),
+        title: format!("Size of an archive{}", describe_settings(sweep)),
         x: Axis::new("bytes", Unit::Bytes),
         categories: categories(document, sweep),
         layers: compressors.iter().map(layer).collect(),
@@ -508,7 +508,7 @@ fn sureness(document: &Document, sweep: &Sweep) -> Section {
         values: drawn().map(|one| Some(one.shares[index] * one.bytes as f64)).collect(),
     };
     let chart = Bars {
-        title: format!("How the bytes are known{}", of_what(sweep)),
+        title: format!("How the bytes are known{}", describe_settings(sweep)),
         x: Axis::new("WAL", Unit::Bytes),
         categories: categories(document, sweep).split_off(1),
         layers: SHARES

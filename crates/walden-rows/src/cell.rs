@@ -19,7 +19,7 @@ pub(crate) const NO_CHUNKS: &str =
 ///
 /// Returns `None` if the tuple does not match the columns.
 pub fn tuple_values(types: &Types, columns: &[Column], tuple: &[u8]) -> Option<Vec<Cell>> {
-    let tuple = Tuple::of(tuple).filter(|tuple| tuple.natts() <= columns.len())?;
+    let tuple = Tuple::parse(tuple).filter(|tuple| tuple.natts() <= columns.len())?;
     let cell = |(stored, column): (Result<Option<Stored<'_>>, NotThese>, &Column)| {
         Some(match stored.ok()? {
             Some(stored) => cell_in_row(types, column, stored).unwrap_or(Cell::Unknown(NO_CHUNKS)),

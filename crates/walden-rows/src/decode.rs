@@ -42,7 +42,7 @@ pub(crate) fn printed(types: &Types, type_oid: u32, text: &str) -> Value {
         Kind::Base(oid::TEXT | oid::VARCHAR | oid::BPCHAR | oid::NAME | oid::REFCURSOR) => {
             Some(Value::Text(text.to_owned()))
         }
-        Kind::Base(base) => Value::of_text(base, text),
+        Kind::Base(base) => Value::parse_text(base, text),
         _ => None,
     };
     value.unwrap_or_else(|| Value::Printed(text.to_owned()))
@@ -298,7 +298,7 @@ fn multirange(types: &Types, subtype: u32, bytes: &[u8], depth: usize) -> Option
 fn composite(types: &Types, type_oid: u32, bytes: &[u8], depth: usize) -> Option<Value> {
     let columns = types.columns(type_oid)?;
     let whole = with_header(bytes);
-    let tuple = Tuple::of(&whole)?;
+    let tuple = Tuple::parse(&whole)?;
     let mut values = Vec::with_capacity(columns.len());
     let mut attributes = tuple.attributes(columns);
     // Attributes added to the type later are null.

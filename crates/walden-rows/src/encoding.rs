@@ -94,12 +94,12 @@ impl Encoding {
     pub const UTF8: Encoding = Encoding(&ENCODINGS[6]);
 
     /// The encoding with a number from `pg_database.encoding`.
-    pub fn of_number(number: u32) -> Option<Encoding> {
+    pub fn from_number(number: u32) -> Option<Encoding> {
         ENCODINGS.iter().find(|known| known.number == number).map(Encoding)
     }
 
     /// The encoding with a name from `pg_encoding_to_char`.
-    pub fn of_name(name: &str) -> Option<Encoding> {
+    pub fn from_name(name: &str) -> Option<Encoding> {
         ENCODINGS.iter().find(|known| known.name == name).map(Encoding)
     }
 

@@ -181,7 +181,7 @@ impl Pages<'_, '_> {
         let Some(touched) = self.touched(id) else { return Bytes::Unknown(UNREADABLE) };
         let Some(page) = &touched.page else { return Bytes::Unknown(NO_PAGE) };
         let item = page.normal_item(offset).ok();
-        let Some((item, header)) = item.and_then(|item| Some((item, HeapTupleHeader::of(item)?))) else {
+        let Some((item, header)) = item.and_then(|item| Some((item, HeapTupleHeader::parse(item)?))) else {
             return Bytes::Unknown(if touched.role == Role::Ahead { AHEAD } else { UNREADABLE });
         };
         if touched.role == Role::Ahead && !is_same(&header) {
@@ -220,7 +220,7 @@ impl Pages<'_, '_> {
 
 /// Builds a new tuple that shares its start and end with the old one (`heap_xlog_update`).
 fn join(tuple: &Tuple<'_>, prefix: usize, suffix: usize, old: &[u8]) -> Option<Vec<u8>> {
-    let attributes = old.get(usize::from(HeapTupleHeader::of(old)?.hoff())..)?;
+    let attributes = old.get(usize::from(HeapTupleHeader::parse(old)?.hoff())..)?;
     let begin = attributes.get(..prefix)?;
     let end = attributes.get(attributes.len().checked_sub(suffix)?..)?;
     // The record contains the null bitmap before the bytes after the prefix.

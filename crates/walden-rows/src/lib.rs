@@ -403,7 +403,7 @@ impl RowChanges {
 
     /// The names that the tables have at the end of the surveyed WAL, where statements are run.
     pub fn names_at_end(&self) -> NamesAtEnd {
-        NamesAtEnd::of(&self.tables, self.catalog.clone(), &self.pending, &self.findings)
+        NamesAtEnd::collect(&self.tables, self.catalog.clone(), &self.pending, &self.findings)
     }
 
     /// Reads the WAL again, and passes the changes that `filter` selects to `each` in WAL order; `each` may

@@ -55,7 +55,7 @@ struct ColumnAtEnd {
 
 impl NamesAtEnd {
     /// Collects the names of tables; `catalog` and `pending` are the state at the WAL's start.
-    pub(crate) fn of(
+    pub(crate) fn collect(
         tables: &FxHashSet<u32>,
         mut catalog: Catalog,
         pending: &Pending,
@@ -93,7 +93,7 @@ impl NamesAtEnd {
             let dropped = dropped.get(oid).cloned().unwrap_or_default();
             let key = keys.get(oid).cloned().unwrap_or_default();
             let computed = computed.get(oid).cloned().unwrap_or_default();
-            Some((*oid, TableNames { computed, ..TableNames::of(&catalog, *oid, dropped, key)? }))
+            Some((*oid, TableNames { computed, ..TableNames::from_catalog(&catalog, *oid, dropped, key)? }))
         };
         let dropped = findings.dropped_tables();
         NamesAtEnd { tables: tables.iter().filter_map(names).collect(), labels, dropped, last: None }
@@ -233,7 +233,12 @@ fn keys_at_end(catalog: &Catalog, pending: &Pending, findings: &Findings) -> FxH
 }
 
 impl TableNames {
-    fn of(catalog: &Catalog, oid: u32, dropped: FxHashSet<i16>, key: Vec<i16>) -> Option<TableNames> {
+    fn from_catalog(
+        catalog: &Catalog,
+        oid: u32,
+        dropped: FxHashSet<i16>,
+        key: Vec<i16>,
+    ) -> Option<TableNames> {
         let class = catalog.class(oid)?;
         let column = |number| match catalog.get(Key::Attribute(oid, number)) {
             Some(Row::Attribute { column, .. }) => {

@@ -338,7 +338,7 @@ impl<F: FnMut(Entry) -> ControlFlow<()>> Reader<'_, F> {
         if table.stored.is_empty() {
             return Image::Unknown(NO_COLUMNS);
         }
-        let Some(tuple) = Tuple::of(bytes).filter(|tuple| tuple.natts() <= table.stored.len()) else {
+        let Some(tuple) = Tuple::parse(bytes).filter(|tuple| tuple.natts() <= table.stored.len()) else {
             return Image::Unknown(NOT_THESE);
         };
         let mut attributes = tuple.attributes(&table.stored);
@@ -628,7 +628,7 @@ impl<F: FnMut(Entry) -> ControlFlow<()>> Reader<'_, F> {
             return;
         }
         let running = match payload::parse(record) {
-            Ok(Payload::RunningXacts(running)) => Some(RunningTransactions::of_snapshot(&running)),
+            Ok(Payload::RunningXacts(running)) => Some(RunningTransactions::from_snapshot(&running)),
             Ok(Payload::Checkpoint(checkpoint)) if checkpoint.shutdown => {
                 Some(RunningTransactions::at_shutdown(&checkpoint))
             }

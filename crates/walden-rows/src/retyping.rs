@@ -57,7 +57,7 @@ pub(crate) fn computed_anew(
                 let columns = columns.remove(&(table, change.xid)).unwrap_or_default();
                 if is_filled {
                     let is_moved = old.is_some_and(|old| old.persistence != class.persistence);
-                    found.entry(table).or_default().extend(of_rewrite(
+                    found.entry(table).or_default().extend(find_recomputed_columns(
                         change,
                         &class.name,
                         &columns,
@@ -73,7 +73,7 @@ pub(crate) fn computed_anew(
 
 /// Returns the columns that a rewrite recomputed. `columns` are the preceding changes of columns.
 /// `is_explained` is whether the rewrite has a reason other than them.
-fn of_rewrite(
+fn find_recomputed_columns(
     rewrite: &CatalogChange,
     table: &str,
     columns: &[&CatalogChange],
@@ -201,7 +201,7 @@ mod tests {
         Column { typmod, ..Column::plain(number, &format!("c{number}"), type_oid, -1, 'i') }
     }
 
-    fn of_column(lsn: u64, old: Option<&Column>, new: &Column, type_update: TypeUpdate) -> CatalogChange {
+    fn column_change(lsn: u64, old: Option<&Column>, new: &Column, type_update: TypeUpdate) -> CatalogChange {
         let row = |column: &Column| Row::Attribute { relation: TABLE, column: column.clone() };
         CatalogChange {
             lsn: Lsn(lsn),
@@ -214,7 +214,7 @@ mod tests {
         }
     }
 
-    fn of_table(lsn: u64, files: [u32; 2]) -> CatalogChange {
+    fn table_change(lsn: u64, files: [u32; 2]) -> CatalogChange {
         let [old, new] = files.map(|file| {
             Some(Row::Class(Class {
                 oid: TABLE,
@@ -251,28 +251,31 @@ mod tests {
         let committed = Outcome::Committed { time: Timestamp(0), lsn: Lsn(99) };
         let rewritten = |changes: Vec<CatalogChange>| found(changes, committed);
         let nothing: [(u64, i16, bool); 0] = [];
-        let using = || of_column(1, Some(&int), &int, same);
-        assert_eq!(rewritten(vec![using(), of_table(2, [1, 2])]), [(2, 1, true)]);
+        let using = || column_change(1, Some(&int), &int, same);
+        assert_eq!(rewritten(vec![using(), table_change(2, [1, 2])]), [(2, 1, true)]);
         // Whole pages were logged, or no file was written, or the column was changed in another way.
-        assert_eq!(rewritten(vec![using(), of_table(2, [1, 9])]), nothing);
-        assert_eq!(rewritten(vec![using(), of_table(2, [1, 1])]), nothing);
-        let renamed = of_column(1, Some(&int), &int, TypeUpdate::No);
-        assert_eq!(rewritten(vec![renamed, of_table(2, [1, 2])]), nothing);
+        assert_eq!(rewritten(vec![using(), table_change(2, [1, 9])]), nothing);
+        assert_eq!(rewritten(vec![using(), table_change(2, [1, 1])]), nothing);
+        let renamed = column_change(1, Some(&int), &int, TypeUpdate::No);
+        assert_eq!(rewritten(vec![renamed, table_change(2, [1, 2])]), nothing);
         // The change belongs to the first rewrite, not to the next one.
-        let twice = vec![using(), of_table(2, [1, 2]), of_table(3, [2, 3])];
+        let twice = vec![using(), table_change(2, [1, 2]), table_change(3, [2, 3])];
         assert_eq!(rewritten(twice), [(2, 1, true)]);
         // These are converted without an expression; values of another type have another meaning.
-        assert_eq!(rewritten(vec![of_column(1, Some(&int), &wide, other), of_table(2, [1, 2])]), nothing);
-        let retyped = vec![of_column(1, Some(&int), &text, other), of_table(2, [1, 2])];
+        assert_eq!(
+            rewritten(vec![column_change(1, Some(&int), &wide, other), table_change(2, [1, 2])]),
+            nothing
+        );
+        let retyped = vec![column_change(1, Some(&int), &text, other), table_change(2, [1, 2])];
         assert_eq!(rewritten(retyped), [(2, 1, false)]);
         // A greater length requires no rewrite, but need not be the rewrite's reason.
-        let longer = || of_column(1, Some(&short), &long, other);
-        assert_eq!(rewritten(vec![longer(), of_table(2, [1, 2])]), [(2, 2, true)]);
-        let both = vec![longer(), of_column(1, Some(&int), &wide, other), of_table(2, [1, 2])];
+        let longer = || column_change(1, Some(&short), &long, other);
+        assert_eq!(rewritten(vec![longer(), table_change(2, [1, 2])]), [(2, 2, true)]);
+        let both = vec![longer(), column_change(1, Some(&int), &wide, other), table_change(2, [1, 2])];
         assert_eq!(rewritten(both), nothing);
-        let with_new = vec![longer(), of_column(1, None, &int, TypeUpdate::No), of_table(2, [1, 2])];
+        let with_new = vec![longer(), column_change(1, None, &int, TypeUpdate::No), table_change(2, [1, 2])];
         assert_eq!(rewritten(with_new), nothing);
-        assert_eq!(found(vec![using(), of_table(2, [1, 2])], Outcome::Aborted { lsn: Lsn(99) }), nothing);
+        assert_eq!(found(vec![using(), table_change(2, [1, 2])], Outcome::Aborted { lsn: Lsn(99) }), nothing);
     }
 
     #[test]

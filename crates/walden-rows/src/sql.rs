@@ -744,7 +744,7 @@ mod tests {
 
     /// A deferred constraint lets several rows have a key while the statements run.
     #[test]
-    fn of_a_key_that_changes_one_row_is_taken() {
+    fn a_changed_key_selects_one_row() {
         let update = change(Operation::Update, true, image(1, text("a")), image(2, text("a")));
         let table = r#""public"."order""#;
         let expected = format!(

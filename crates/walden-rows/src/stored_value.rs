@@ -46,7 +46,7 @@ pub(crate) fn next<'a>(bytes: &'a [u8], at: &mut usize, layout: Layout) -> Optio
     // Padding bytes are zero, and a header of one byte is not (`att_align_pointer`).
     let start = if *bytes.get(*at)? != 0 { *at } else { at.next_multiple_of(align) };
     let rest = bytes.get(start..)?;
-    match ShortHeader::of(*rest.first()?) {
+    match ShortHeader::decode(*rest.first()?) {
         Some(ShortHeader::External) => {
             let pointer = ToastPointer::read(rest.get(..TOAST_POINTER_BYTES)?)?;
             *at = start + TOAST_POINTER_BYTES;

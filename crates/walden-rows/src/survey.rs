@@ -703,7 +703,7 @@ mod tests {
     }
 
     #[test]
-    fn of_transactions_that_do_not_matter_nothing_is_kept() {
+    fn unrelated_transactions_are_not_kept() {
         let mut findings =
             Findings { parents: FxHashMap::from_iter([(11, 10), (13, 10)]), ..Findings::default() };
         let interesting = FxHashSet::from_iter([12, 14]);

@@ -75,9 +75,9 @@ struct Chunk<'a> {
 }
 
 impl<'a> Chunk<'a> {
-    fn of(tuple: &'a [u8]) -> Option<Chunk<'a>> {
+    fn parse(tuple: &'a [u8]) -> Option<Chunk<'a>> {
         const NUMBER: Layout = Layout { length: 4, align: 4 };
-        let data = tuple.get(usize::from(HeapTupleHeader::of(tuple)?.hoff())..)?;
+        let data = tuple.get(usize::from(HeapTupleHeader::parse(tuple)?.hoff())..)?;
         let mut at = 0;
         let mut number = || match next(data, &mut at, NUMBER)? {
             Stored::Fixed(bytes) => bytes.try_into().ok().map(u32::from_le_bytes),
@@ -101,7 +101,7 @@ impl Chunks {
         else {
             return Ok(());
         };
-        let Some(chunk) = Chunk::of(tuple) else { return Ok(()) };
+        let Some(chunk) = Chunk::parse(tuple) else { return Ok(()) };
         let place = match is_page_known {
             true => Place::Page(tid),
             false => Place::Held(chunk.content.into()),
@@ -213,7 +213,7 @@ impl Chunks {
             for number in 1..=page.items() {
                 let is_normal =
                     page.line_pointer(number).is_some_and(|pointer| pointer.state() == ItemState::Normal);
-                let Some(chunk) = page.item(number).filter(|_| is_normal).and_then(Chunk::of) else {
+                let Some(chunk) = page.item(number).filter(|_| is_normal).and_then(Chunk::parse) else {
                     continue;
                 };
                 let tid = Tid { block, offset_number: number };
@@ -247,7 +247,7 @@ fn join(
                 if !store.read(slot, &mut page) {
                     return None;
                 }
-                let chunk = Chunk::of(page.normal_item(tid.offset_number).ok()?)?;
+                let chunk = Chunk::parse(page.normal_item(tid.offset_number).ok()?)?;
                 // The place may since have been reused for another chunk.
                 if (chunk.value, chunk.number) != (key.1, number) {
                     return None;

@@ -19,8 +19,8 @@ pub(crate) struct NotThese;
 
 impl<'a> Tuple<'a> {
     /// Wraps a tuple; `None` if the bytes have no header.
-    pub fn of(bytes: &'a [u8]) -> Option<Tuple<'a>> {
-        Some(Tuple { bytes, header: HeapTupleHeader::of(bytes)? })
+    pub fn parse(bytes: &'a [u8]) -> Option<Tuple<'a>> {
+        Some(Tuple { bytes, header: HeapTupleHeader::parse(bytes)? })
     }
 
     /// Number of attributes in the tuple, without those of columns added later.
@@ -78,7 +78,7 @@ mod tests {
                     .take(60)
                     .map(|(oid, length, align)| Column::plain(1, "c", oid, length, align))
                     .collect();
-            if let Some(tuple) = Tuple::of(&bytes) {
+            if let Some(tuple) = Tuple::parse(&bytes) {
                 for stored in tuple.attributes(&columns).flatten().flatten() {
                     match stored {
                         Stored::Fixed(part) | Stored::Plain(part) | Stored::Compressed(part) => {

@@ -179,7 +179,7 @@ pub struct Types {
 
 impl Types {
     /// Creates the types of a database with an encoding, without users' types.
-    pub fn of_encoding(encoding: Encoding) -> Types {
+    pub fn for_encoding(encoding: Encoding) -> Types {
         Types { encoding, ..Types::default() }
     }
 

@@ -128,7 +128,7 @@ impl Members {
 /// Returns the limits for decoding a file of this size: enough for all files that `walden compress` writes
 /// with its default limits.
 fn limits(file_bytes: u64) -> ReadLimits {
-    ReadLimits { page_memory: page_memory(), ..ReadLimits::of_file(file_bytes) }
+    ReadLimits { page_memory: page_memory(), ..ReadLimits::for_file(file_bytes) }
 }
 
 /// A compressed file that is open.
@@ -271,7 +271,7 @@ mod tests {
     #[test]
     fn packs_of_the_largest_segments_are_read() {
         for level in 0..=9 {
-            let needs = Needs::of_segments(FileForm::Pack, level, 1 << 30);
+            let needs = Needs::for_segments(FileForm::Pack, level, 1 << 30);
             assert!(limits(1 << 20).admit(needs).is_ok(), "{level}");
         }
     }
@@ -280,7 +280,7 @@ mod tests {
     fn a_small_file_cannot_demand_much_memory() {
         let demanding = Needs { memory_mib: 3 << 10, blocks: 0 };
         assert!(matches!(limits(38 << 10).admit(demanding), Err(Excess::Memory { .. })));
-        assert!(limits(38 << 10).admit(Needs::of_segments(FileForm::Pack, 9, 128 << 20)).is_ok());
+        assert!(limits(38 << 10).admit(Needs::for_segments(FileForm::Pack, 9, 128 << 20)).is_ok());
     }
 
     #[test]

@@ -531,7 +531,7 @@ impl ControlFile {
     pub const PATH: &str = "global/pg_control";
 
     /// Reads that of a data directory. Returns `None` if it cannot be read.
-    pub fn of_data_directory(data: &Path) -> Option<ControlFile> {
+    pub fn read_data_directory(data: &Path) -> Option<ControlFile> {
         /// Many times its size in every version.
         const MAX_BYTES: u64 = 1 << 20;
         ControlFile::parse(&regular_file::read(&data.join(ControlFile::PATH), MAX_BYTES).ok()?).ok()

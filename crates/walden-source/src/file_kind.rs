@@ -32,7 +32,7 @@ impl FileKind {
     ///
     /// A segment's name may be followed by `.partial`, by pgBackRest's `-` and SHA-1, and by the endings of
     /// compression and encryption programs. The ending does not determine how the file is compressed.
-    pub fn of(file_name: &str) -> FileKind {
+    pub fn from_name(file_name: &str) -> FileKind {
         if let Some(name) = file_name.get(..24).and_then(SegmentName::parse) {
             let rest = &file_name[24..];
             return match segment_suffix(rest) {

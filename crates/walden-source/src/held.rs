@@ -34,7 +34,7 @@ fn hold_at_most<'a>(runs: impl Iterator<Item = &'a mut Vec<SegmentFile>>, mut le
     for run in runs {
         let mut first = 0;
         for (index, segment) in run.iter_mut().enumerate().take(left) {
-            match HeldFile::of(segment) {
+            match HeldFile::open(segment) {
                 Ok(Some(held)) => {
                     (segment.member, segment.store) = (Some(0), Some(SharedStore::new(held)));
                     left -= 1;
@@ -57,7 +57,7 @@ struct HeldFile {
 
 impl HeldFile {
     /// Opens a segment. Returns `None` if it is compressed or already in a store.
-    fn of(segment: &SegmentFile) -> io::Result<Option<HeldFile>> {
+    fn open(segment: &SegmentFile) -> io::Result<Option<HeldFile>> {
         if segment.member.is_some() || segment.store.is_some() || segment.compression != Compression::None {
             return Ok(None);
         }

@@ -432,7 +432,7 @@ pub fn is_begun_before(run: &Run, segment: usize) -> bool {
     if start.bytes_since(first.start) > 2 * u64::from(MAX_RECORD_BYTES) {
         return false;
     }
-    let mut windows = Direct::of_starts(SharedMembers::default(), run.geometry().page_bytes() as usize);
+    let mut windows = Direct::for_starts(SharedMembers::default(), run.geometry().page_bytes() as usize);
     if windows.open(first).is_err() {
         return false;
     }
@@ -564,7 +564,7 @@ fn finish_in_next<V: Visitor>(
     visitor: &mut V,
     members: SharedMembers,
 ) -> Result<SegmentEnd, DamageKind> {
-    let mut windows = Direct::of_starts(members, SPILL_WINDOW);
+    let mut windows = Direct::for_starts(members, SPILL_WINDOW);
     let mut next_start = run.segments[index].start.plus(run.segment_size.bytes());
     for segment in &run.segments[index + 1..] {
         // The decoder's position is the record, which starts in an earlier segment.

@@ -78,7 +78,7 @@ impl<R> Subtransactions<R> {
     }
 
     /// Returns the known subtransactions of a transaction; some may have ended.
-    pub fn of(&self, top: u32) -> &[u32] {
+    pub fn get(&self, top: u32) -> &[u32] {
         self.of_top.get(&top).map_or(&[], Vec::as_slice)
     }
 
@@ -164,7 +164,7 @@ mod tests {
         assert!(known.hold(12, "twelve").is_empty() && known.is_undecided(12));
         assert_eq!(known.assign(12, 10), Some("twelve"));
         assert!(!known.is_undecided(12));
-        assert_eq!(known.of(10), [11]);
+        assert_eq!(known.get(10), [11]);
         assert_eq!(known.end(10), [11]);
         assert!(!known.is_top(10) && known.take_all().is_empty());
     }
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn of_too_many_rollbacks_the_older_half_is_let_go() {
+    fn the_older_half_of_too_many_rollbacks_is_dropped() {
         let mut known = Subtransactions::default();
         let most = MAX_UNDECIDED as u32;
         // Younger transactions may end first.

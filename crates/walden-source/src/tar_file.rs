@@ -159,7 +159,7 @@ impl Found {
                 EntryType::GNUSparse => true,
                 _ => continue,
             };
-            match FileKind::of(&name) {
+            match FileKind::from_name(&name) {
                 FileKind::Segment { .. } => {}
                 FileKind::History if entry.size() <= MAX_SMALL => {
                     let content = small(&mut entry)?;

@@ -105,7 +105,7 @@ pub fn lineages(mut runs: Vec<Run>) -> Vec<Lineage> {
     runs.sort_by_key(|run| (run.system_id, run.version, run.timeline, run.start()));
     let mut lineages: Vec<Lineage> = Vec::with_capacity(runs.len());
     for run in runs {
-        let switch = Switch::of(&run);
+        let switch = Switch::find(&run);
         let parent = switch.and_then(|switch| {
             lineages.iter().rposition(|lineage| switch.is_from(&lineage.run, &run)).map(|at| (at, switch))
         });
@@ -138,7 +138,7 @@ struct Switch {
 impl Switch {
     /// Searches the first segment of a run, which contains the switch if the run has the start of its
     /// timeline.
-    fn of(run: &Run) -> Option<Switch> {
+    fn find(run: &Run) -> Option<Switch> {
         let first = run.segments.first()?;
         if first.name.timeline < 2 {
             return None;
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn of_another_cluster_nothing_is_followed() {
+    fn another_cluster_is_not_followed() {
         let mut inventory = Inventory { runs: vec![run(1, 1..2)], ..Inventory::default() };
         inventory.follow(8, &[Stretch { timeline: 1, end: None }]);
         assert_eq!(inventory.runs.len(), 1);

@@ -69,7 +69,7 @@ impl Direct {
     /// Creates a reader of the starts of segments, with shared members and windows of this number of bytes.
     /// For segments that are decoded as a whole, it decodes the first window, and the rest only if more is
     /// read.
-    pub fn of_starts(members: SharedMembers, bytes: usize) -> Direct {
+    pub fn for_starts(members: SharedMembers, bytes: usize) -> Direct {
         Direct { members, window: vec![0; bytes], segment: None, wants_starts: true, started: None }
     }
 

@@ -208,7 +208,7 @@ mod tests {
     }
 
     fn database_of(path: &Path) -> Database {
-        let inventory = Arc::new(Inventory::of(&[path]).unwrap());
+        let inventory = Arc::new(Inventory::search(&[path]).unwrap());
         let version = inventory.runs.first().map(|run| run.version);
         let names = walden_source::names::Names::builtin(version);
         let options = ReadOptions::new(Arc::new(names), 1);
@@ -290,7 +290,7 @@ mod tests {
     /// A checkpoint of a running server can remove a file at any time.
     #[test]
     fn a_file_that_is_removed_after_it_was_found_is_read() {
-        let golden = Inventory::of(&[GOLDEN]).unwrap();
+        let golden = Inventory::search(&[GOLDEN]).unwrap();
         let segment = golden.segments().next().unwrap();
         let mut content = Vec::new();
         walden_source::open::open(segment).unwrap().read_to_end(&mut content).unwrap();

@@ -13,7 +13,7 @@ pub(crate) struct Range {
 
 impl Range {
     /// Returns the bounds of a column under conditions that all hold. Times are in microseconds.
-    pub fn of(column: &str, conditions: &[Expr]) -> Range {
+    pub fn from_conditions(column: &str, conditions: &[Expr]) -> Range {
         let mut range = Range::default();
         for condition in conditions {
             range.narrow(column, condition);
@@ -83,7 +83,7 @@ fn number(value: &ScalarValue) -> Option<i128> {
 
 /// Whether a condition may narrow a column.
 pub(crate) fn speaks_of(column: &str, condition: &Expr) -> bool {
-    Range::of(column, std::slice::from_ref(condition)) != Range::default()
+    Range::from_conditions(column, std::slice::from_ref(condition)) != Range::default()
 }
 
 #[cfg(test)]
@@ -95,11 +95,11 @@ mod tests {
     #[test]
     fn conditions_narrow() {
         let both = col("start_lsn").gt_eq(lit(10_u64)).and(lit(20_u64).gt(col("start_lsn")));
-        assert_eq!(Range::of("start_lsn", &[both]), Range { from: Some(10), to: Some(20) });
+        assert_eq!(Range::from_conditions("start_lsn", &[both]), Range { from: Some(10), to: Some(20) });
         let narrower = [col("start_lsn").gt(lit(5_u64)), col("start_lsn").eq(lit(7_u64))];
-        assert_eq!(Range::of("start_lsn", &narrower), Range { from: Some(7), to: Some(7) });
+        assert_eq!(Range::from_conditions("start_lsn", &narrower), Range { from: Some(7), to: Some(7) });
         let between = col("start_lsn").between(lit(1_u64), lit(2_u64));
-        assert_eq!(Range::of("start_lsn", &[between]), Range { from: Some(1), to: Some(2) });
+        assert_eq!(Range::from_conditions("start_lsn", &[between]), Range { from: Some(1), to: Some(2) });
     }
 
     #[test]
@@ -116,7 +116,7 @@ mod tests {
     #[test]
     fn times_are_in_microseconds() {
         let second = Expr::Literal(ScalarValue::TimestampSecond(Some(2), None), None);
-        let range = Range::of("time", &[col("time").lt(second)]);
+        let range = Range::from_conditions("time", &[col("time").lt(second)]);
         assert_eq!(range, Range { from: None, to: Some(2_000_000) });
     }
 }

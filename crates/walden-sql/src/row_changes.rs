@@ -155,11 +155,11 @@ impl TableProvider for RowChangesTable {
 /// Narrows a filter by conditions that all hold. It may pass more changes than they do.
 fn narrowed(filter: &Filter, conditions: &[Expr]) -> Filter {
     let mut filter = filter.clone();
-    let (from, to) = pruning::Range::of("lsn", conditions).positions();
+    let (from, to) = pruning::Range::from_conditions("lsn", conditions).positions();
     filter.from = filter.from.max(from);
     filter.to = [filter.to, to].into_iter().flatten().min();
     for column in ["xid", "top_xid"] {
-        let range = pruning::Range::of(column, conditions);
+        let range = pruning::Range::from_conditions(column, conditions);
         if range.from == range.to && filter.xid.is_none() {
             filter.xid = range.from.and_then(|xid| u32::try_from(xid).ok());
         }
@@ -251,29 +251,29 @@ mod tests {
 
     use super::*;
 
-    fn of(condition: Expr) -> Filter {
+    fn narrow(condition: Expr) -> Filter {
         narrowed(&Filter::default(), &[condition])
     }
 
     #[test]
     fn conditions_narrow_what_is_read() {
-        let both = of(col("lsn").gt_eq(lit(10_u64)).and(col("lsn").lt_eq(lit(20_u64))));
+        let both = narrow(col("lsn").gt_eq(lit(10_u64)).and(col("lsn").lt_eq(lit(20_u64))));
         assert_eq!((both.from, both.to), (Some(Lsn(10)), Some(Lsn(21))));
-        assert_eq!(of(col("top_xid").eq(lit(7_u32))).xid, Some(7));
-        assert_eq!(of(col("xid").gt(lit(7_u32))), Filter::default());
+        assert_eq!(narrow(col("top_xid").eq(lit(7_u32))).xid, Some(7));
+        assert_eq!(narrow(col("xid").gt(lit(7_u32))), Filter::default());
         let (insert, delete) = (col("operation").eq(lit("insert")), lit("delete"));
-        assert_eq!(of(insert.clone()).operations, [Operation::Insert]);
+        assert_eq!(narrow(insert.clone()).operations, [Operation::Insert]);
         let either = insert.clone().or(col("operation").eq(delete.clone()));
-        assert_eq!(of(either).operations, [Operation::Insert, Operation::Delete]);
+        assert_eq!(narrow(either).operations, [Operation::Insert, Operation::Delete]);
         let listed = col("operation").in_list(vec![delete.clone(), lit("update")], false);
-        assert_eq!(of(listed).operations, [Operation::Delete, Operation::Update]);
+        assert_eq!(narrow(listed).operations, [Operation::Delete, Operation::Update]);
         for other in [
             insert.clone().or(col("xid").eq(lit(7_u32))),
             col("operation").in_list(vec![delete.clone(), lit("truncate")], false),
             col("operation").in_list(vec![delete], true),
             col("operation").eq(lit("drop")),
         ] {
-            assert_eq!(of(other.clone()), Filter::default(), "{other}");
+            assert_eq!(narrow(other.clone()), Filter::default(), "{other}");
         }
     }
 }

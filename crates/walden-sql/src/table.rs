@@ -46,8 +46,8 @@ impl WalTable {
         let count = runs.iter().map(|run| run.decoding_threads(count)).min().unwrap_or(count);
         let mut wanted: Vec<Part<'_>> = runs.iter().map(Part::all).collect();
         if self.is_of_records() {
-            let (from, to) = pruning::Range::of("start_lsn", filters).positions();
-            let time = pruning::Range::of("time", filters);
+            let (from, to) = pruning::Range::from_conditions("start_lsn", filters).positions();
+            let time = pruning::Range::from_conditions("time", filters);
             let micros = |value: i128| value.clamp(i64::MIN.into(), i64::MAX.into()) as i64;
             for part in &mut wanted {
                 part.segments = Part::between(part.run, from, to).segments;

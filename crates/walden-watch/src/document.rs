@@ -279,7 +279,7 @@ impl<'a> Views<'a> {
         let databases = watch.totals().databases.keys().flatten().filter(|database| **database != 0).count();
         Views {
             window,
-            labels: Labels::of_names(watch.names(), databases > 1),
+            labels: Labels::from_names(watch.names(), databases > 1),
             total: window.sums.total().bytes(),
             version: watch.info().version,
         }
@@ -394,7 +394,7 @@ impl<'a> Views<'a> {
 pub fn database_label(watch: &Watch, database: Option<u32>) -> String {
     match database {
         None => String::new(),
-        Some(_) => Labels::of_names(watch.names(), false).database(database).text,
+        Some(_) => Labels::from_names(watch.names(), false).database(database).text,
     }
 }
 

@@ -34,16 +34,16 @@ pub enum ServerProcess {
 
 impl ServerProcess {
     /// Reads the state of a data directory, and its `pg_control` if possible.
-    pub fn of_data_directory(data: &Path) -> (ServerProcess, Option<ControlFile>) {
+    pub fn read_data_directory(data: &Path) -> (ServerProcess, Option<ControlFile>) {
         // In this order: a server that is stopped writes `pg_control` before it removes `postmaster.pid`.
-        let before = PidFile::of_data_directory(data);
-        let control = ControlFile::of_data_directory(data);
+        let before = PidFile::read_data_directory(data);
+        let control = ControlFile::read_data_directory(data);
         let process = match (&control, before) {
             (Some(control), _) if control.state.is_shut_down() => ServerProcess::ShutDown,
             (_, PidFile::Running) => ServerProcess::Running,
             (_, PidFile::NotHere(pid)) => ServerProcess::NotHere(pid),
             // The server may have been started between the two reads.
-            (Some(_), PidFile::Absent) if PidFile::of_data_directory(data) == PidFile::Absent => {
+            (Some(_), PidFile::Absent) if PidFile::read_data_directory(data) == PidFile::Absent => {
                 ServerProcess::Crashed
             }
             _ => ServerProcess::Unknown,
@@ -96,7 +96,7 @@ enum PidFile {
 }
 
 impl PidFile {
-    fn of_data_directory(data: &Path) -> PidFile {
+    fn read_data_directory(data: &Path) -> PidFile {
         match read_pid(data) {
             Ok(Some(pid)) if is_there(pid) => PidFile::Running,
             Ok(Some(pid)) => PidFile::NotHere(pid.as_raw_nonzero().get().cast_unsigned()),
@@ -166,7 +166,7 @@ pub enum ArchiverProcess {
 
 impl ArchiverProcess {
     /// Finds the archiver of a data directory's server among the processes of this machine.
-    pub fn of_data_directory(data: &Path) -> ArchiverProcess {
+    pub fn find_for_data_directory(data: &Path) -> ArchiverProcess {
         let Some(titles) = titles_of_children(data).filter(|titles| !titles.is_empty()) else {
             return ArchiverProcess::Unknown;
         };
@@ -247,12 +247,12 @@ mod tests {
         }
     }
 
-    fn of(pid_file: Option<&str>) -> PidFile {
+    fn read(pid_file: Option<&str>) -> PidFile {
         let folder = tempfile::tempdir().unwrap();
         if let Some(text) = pid_file {
             fs::write(folder.path().join(PID_FILE), text).unwrap();
         }
-        PidFile::of_data_directory(folder.path())
+        PidFile::read_data_directory(folder.path())
     }
 
     /// Returns a process that has ended and keeps its ID until its parent waits for it.
@@ -267,9 +267,9 @@ mod tests {
     #[test]
     fn a_pid_file_says_whether_its_process_is_there() {
         let own = std::process::id();
-        assert_eq!(of(None), PidFile::Absent);
-        assert_eq!(of(Some(&format!("{own}\n/data\n1795000000\n5432\n"))), PidFile::Running);
-        assert_eq!(of(Some(&format!("-{own}\n/data\n"))), PidFile::Running);
+        assert_eq!(read(None), PidFile::Absent);
+        assert_eq!(read(Some(&format!("{own}\n/data\n1795000000\n5432\n"))), PidFile::Running);
+        assert_eq!(read(Some(&format!("-{own}\n/data\n"))), PidFile::Running);
         let whole = "4711\n/data\n1795000000\n5433\n\n*\n  1 2\nready\n";
         let folder = tempfile::tempdir().unwrap();
         fs::write(folder.path().join(PID_FILE), whole).unwrap();
@@ -281,21 +281,21 @@ mod tests {
         };
         assert_eq!(PostmasterFile::read(folder.path()).unwrap(), expected);
         for unusable in ["", "\n", "0\n", "postmaster\n", "-2147483648\n", "99999999999\n"] {
-            assert_eq!(of(Some(unusable)), PidFile::Unknown, "{unusable:?}");
+            assert_eq!(read(Some(unusable)), PidFile::Unknown, "{unusable:?}");
         }
         let mut child = ended();
         let pid = child.id();
         let text = format!("{pid}\n/data\n");
         #[cfg(target_os = "linux")]
-        assert_eq!(of(Some(&text)), PidFile::NotHere(pid));
+        assert_eq!(read(Some(&text)), PidFile::NotHere(pid));
         child.wait().unwrap();
-        assert_eq!(of(Some(&text)), PidFile::NotHere(pid));
+        assert_eq!(read(Some(&text)), PidFile::NotHere(pid));
     }
 
     #[test]
     fn without_pg_control_no_server_is_taken_for_a_crashed_one() {
         let folder = tempfile::tempdir().unwrap();
-        let (process, control) = ServerProcess::of_data_directory(folder.path());
+        let (process, control) = ServerProcess::read_data_directory(folder.path());
         assert_eq!((process, control), (ServerProcess::Unknown, None));
         assert!(!process.is_stopped() && process.stopped_text().is_none() && process.name().is_none());
     }

@@ -59,7 +59,7 @@ impl Listing {
     ///
     /// # Errors
     /// The folder cannot be read.
-    pub fn of_folder(wal: &Path) -> io::Result<Listing> {
+    pub fn read_folder(wal: &Path) -> io::Result<Listing> {
         let mut listing = Listing { summarised: Some(Lsn(0)), ..Listing::default() };
         let mut folders = vec![(wal.to_path_buf(), String::new())];
         while let Some((folder, prefix)) = folders.pop() {
@@ -369,7 +369,7 @@ impl Retention {
                 .chain(full_disk_text(situation))
                 .collect(),
             remedies: remedies::list(&holders, &releases, situation),
-            recycling: recycling::of(listing, situation, current),
+            recycling: recycling::estimate(listing, situation, current),
             holders,
             archiver: situation.failures.clone(),
             bytes_per_second: rate,
@@ -465,7 +465,7 @@ fn holders(
 ) -> (Vec<Holder>, Vec<Release>) {
     let size = situation.segment_size;
     let claims = claims(listing, situation, current);
-    let mut holders: Vec<Holder> = claims.iter().map(|claim| Holder::of_claim(claim, situation)).collect();
+    let mut holders: Vec<Holder> = claims.iter().map(|claim| Holder::from_claim(claim, situation)).collect();
     let mut held = Vec::new();
     let mut others: BTreeMap<(HolderKind, &str), Holder> = BTreeMap::new();
     for file in &listing.files {
@@ -599,7 +599,7 @@ impl Holder {
         }
     }
 
-    fn of_claim(claim: &Claim, situation: &Situation) -> Holder {
+    fn from_claim(claim: &Claim, situation: &Situation) -> Holder {
         Holder {
             slot: claim.slot.clone(),
             safe_wal_size: claim.slot.as_ref().and_then(|slot| safe_wal_size(slot, situation)),

@@ -27,7 +27,7 @@ pub struct Folders {
 impl Folders {
     /// Returns the folders of a data directory or of a `pg_wal` folder, which may be the target of a symbolic
     /// link.
-    pub fn of(path: &Path) -> Folders {
+    pub fn find(path: &Path) -> Folders {
         let is_data = |folder: &Path| folder.join(ControlFile::PATH).is_file();
         if is_data(path) {
             return Folders { data: Some(path.to_owned()), wal: path.join("pg_wal") };
@@ -105,8 +105,8 @@ pub struct ServerState {
 pub fn from_files(folders: &Folders) -> ServerState {
     let mut state = ServerState { archiver: archiver_of(&folders.wal), ..ServerState::default() };
     let Some(data) = &folders.data else { return state };
-    state.settings = Settings::of_data_directory(data);
-    let (process, control) = ServerProcess::of_data_directory(data);
+    state.settings = Settings::read_data_directory(data);
+    let (process, control) = ServerProcess::read_data_directory(data);
     state.process = process;
     state.is_standby = control.as_ref().is_some_and(|control| control.state.is_standby());
     state.checkpoint = control.map(|control| (control.redo, control.checkpoint_time));

@@ -50,7 +50,7 @@ const KNOWN: [Known; 15] = [
 impl Settings {
     /// Reads the settings of a data directory, with the defaults of its version. An unreadable file sets
     /// nothing.
-    pub fn of_data_directory(data: &Path) -> Settings {
+    pub fn read_data_directory(data: &Path) -> Settings {
         let found = values_in_files(data);
         let version = version_of(data);
         let mut settings = BTreeMap::new();
@@ -64,7 +64,7 @@ impl Settings {
     }
 
     /// Returns settings in the format of `pg_settings`.
-    pub fn of_server(settings: &BTreeMap<String, String>) -> Settings {
+    pub fn from_server(settings: &BTreeMap<String, String>) -> Settings {
         Settings(settings.clone())
     }
 
@@ -310,7 +310,7 @@ mod tests {
             "postmaster.opts",
             "/usr/bin/postgres \"-D\" \"/data\" \"-c\" \"wal_keep_size=1GB\" \"--archive-mode=on\"\n",
         );
-        let settings = Settings::of_data_directory(folder.path());
+        let settings = Settings::read_data_directory(folder.path());
         assert_eq!(settings.bytes("max_wal_size"), Some(2 << 30));
         assert_eq!(settings.get("checkpoint_timeout"), Some("900 s"));
         assert_eq!(settings.bytes("min_wal_size"), Some(160 << 20));
@@ -326,7 +326,7 @@ mod tests {
             if let Some(version) = version {
                 fs::write(folder.path().join("PG_VERSION"), format!("{version}\n")).unwrap();
             }
-            let settings = Settings::of_data_directory(folder.path());
+            let settings = Settings::read_data_directory(folder.path());
             let get = |name| settings.get(name).unwrap().to_owned();
             (get("checkpoint_completion_target"), get("wal_level"))
         };

@@ -204,7 +204,7 @@ impl Watch {
 
     /// Returns the names of a relation in metrics: its database's and its own.
     pub fn relation_labels(&self, relation: RelFileLocator) -> (String, String) {
-        let labels = Labels::of_names(self.names(), false);
+        let labels = Labels::from_names(self.names(), false);
         let label = labels.owner(Owner::Relation(relation, Fork::MAIN));
         (label.database.unwrap_or_default(), label.name.unwrap_or(label.text))
     }

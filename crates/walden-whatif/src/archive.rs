@@ -88,14 +88,14 @@ pub fn fit(samples: &[Sample]) -> Option<Rates> {
 
 impl Compressor {
     /// Returns the size of an archive of the trace itself.
-    pub fn of_trace(&self, actual: &Buckets) -> ArchiveSize {
+    pub fn trace_size(&self, actual: &Buckets) -> ArchiveSize {
         let images = actual.images();
         self.sized(images as f64 * self.rates.images.unwrap_or(0.0), actual.total() - images)
     }
 
     /// Returns the size of an archive of a prediction; `None` if it has images but the trace has none to fit
     /// a rate to.
-    pub fn of(
+    pub fn predicted_size(
         &self,
         traced: &Settings,
         actual: (&Buckets, u64),
@@ -163,14 +163,17 @@ mod tests {
         let traced = Settings::default_of(Major::V15);
         let rates = Rates { images: Some(0.1), other: 0.5, error: 0.02 };
         let compressor = |recompresses_images| Compressor { name: "one".into(), recompresses_images, rates };
-        assert_eq!(compressor(true).of_trace(&actual).bytes, 1800);
+        assert_eq!(compressor(true).trace_size(&actual).bytes, 1800);
         let then = |recompresses_images, method| {
             let mut buckets = Buckets::default();
             buckets.add(Bucket::CheckpointImages, 2000);
             buckets.add(Bucket::Records, 2000);
             let prediction = Prediction { buckets, images: 1, ..Prediction::default() };
             let settings = Settings { wal_compression: method, ..traced.clone() };
-            compressor(recompresses_images).of(&traced, (&actual, 1), &settings, &prediction).unwrap().bytes
+            compressor(recompresses_images)
+                .predicted_size(&traced, (&actual, 1), &settings, &prediction)
+                .unwrap()
+                .bytes
         };
         assert_eq!([true, false].map(|recompresses_images| then(recompresses_images, None)), [1200, 1200]);
         for method in [Method::Pglz, Method::Lz4, Method::Zstd] {

@@ -113,7 +113,7 @@ impl Document {
                     forecast.error_parts(prediction),
                 );
                 let actual = (&forecast.actual, forecast.images);
-                let size = |one: &Compressor| one.of(traced, actual, settings, prediction);
+                let size = |one: &Compressor| one.predicted_size(traced, actual, settings, prediction);
                 Predicted { objects, archive: compressors.iter().filter_map(size).collect(), ..of_settings }
             })
             .collect();
@@ -131,7 +131,7 @@ impl Document {
                 images: forecast.images,
                 checkpoints: traced_checkpoints(forecast),
                 buckets: buckets(&forecast.actual),
-                archive: compressors.iter().map(|one| one.of_trace(&forecast.actual)).collect(),
+                archive: compressors.iter().map(|one| one.trace_size(&forecast.actual)).collect(),
             },
             traced_settings: forecast.learned.traced.clone(),
             self_check: SelfCheck {
@@ -319,7 +319,10 @@ fn settings_caveats(forecast: &Forecast, settings: &Settings, prediction: &Predi
     let traced = &forecast.learned.settings;
     let mut notes = Vec::new();
     let mut note = |text: String| notes.push(text);
-    let (from, to) = (crate::level::Level::of(traced.wal_level), crate::level::Level::of(settings.wal_level));
+    let (from, to) = (
+        crate::level::Level::from_setting(traced.wal_level),
+        crate::level::Level::from_setting(settings.wal_level),
+    );
     if from < to {
         note(format!(
             "wal_level={} from a trace under {}: data that the WAL does not contain is estimated ({})",

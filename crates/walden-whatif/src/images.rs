@@ -38,7 +38,7 @@ pub struct ImageSize {
 impl RawImage {
     /// The image of a page (`XLogRecordAssemble`). `is_standard`: registered with `REGBUF_STANDARD`, so that
     /// the hole is removed.
-    pub fn of(page: &Page, is_standard: bool) -> RawImage {
+    pub fn from_page(page: &Page, is_standard: bool) -> RawImage {
         let (lower, upper) = (page.lower(), page.upper());
         let has_hole = is_standard && lower >= PAGE_HEADER_BYTES && upper > lower && upper <= PAGE_BYTES;
         let len = if has_hole { PAGE_BYTES - (upper - lower) } else { PAGE_BYTES };
@@ -229,9 +229,9 @@ mod tests {
     #[test]
     fn holes_are_removed_from_standard_pages() {
         let page = page(100, 8000, 3);
-        let raw = RawImage::of(&page, true);
+        let raw = RawImage::from_page(&page, true);
         assert_eq!((raw.len, raw.has_hole), (8192 - 7900, true));
-        assert_eq!(RawImage::of(&page, false).len, 8192);
+        assert_eq!(RawImage::from_page(&page, false).len, 8192);
         assert_eq!(raw.size().bytes, raw.len + 5);
         assert_eq!(raw.compressed(raw.len - 3, Basis::Exact).bytes, raw.len - 3 + 7);
         assert_eq!(raw.compressed(raw.len - 2, Basis::Exact).bytes, raw.len + 5, "not worth it");
@@ -243,7 +243,7 @@ mod tests {
         let (mut exact, mut guessed) = (0.0, 0.0);
         for seed in 1..2000 {
             let page = page(200, 300 + (seed % 50) as u16 * 8, seed * 7919);
-            let raw = RawImage::of(&page, true);
+            let raw = RawImage::from_page(&page, true);
             exact += f64::from(all.image_size(Method::Lz4, RELATION, raw, Some(&page)).bytes);
             guessed += f64::from(sample.image_size(Method::Lz4, RELATION, raw, Some(&page)).bytes);
         }
@@ -270,7 +270,7 @@ mod tests {
             let (mut exact, mut guessed) = (0.0, 0.0);
             for at in 0..800 {
                 let page = page_of((at < first) == is_noise_first);
-                let raw = RawImage::of(&page, true);
+                let raw = RawImage::from_page(&page, true);
                 exact += f64::from(all.image_size(Method::Pglz, RELATION, raw, Some(&page)).bytes);
                 guessed += f64::from(sample.image_size(Method::Pglz, RELATION, raw, Some(&page)).bytes);
             }
@@ -288,7 +288,7 @@ mod tests {
         page.0[24..].fill(0);
         page.set_lsn(Lsn(0x12_3456_789A));
         let size = |lsn| {
-            let raw = RawImage { lsn, ..RawImage::of(&page, true) };
+            let raw = RawImage { lsn, ..RawImage::from_page(&page, true) };
             Compressor::new(true).image_size(Method::Pglz, RELATION, raw, Some(&page)).bytes
         };
         assert_eq!(size(page.lsn()), size(Lsn(0x21_4365_8798)));
@@ -302,7 +302,7 @@ mod tests {
         let (mut exact, mut guessed) = (0.0, 0.0);
         for at in 0..4000 {
             let page = page(200, 300, if at % 2 == 0 { 0 } else { 7919 });
-            let raw = RawImage::of(&page, true);
+            let raw = RawImage::from_page(&page, true);
             exact += f64::from(all.image_size(Method::Pglz, RELATION, raw, Some(&page)).bytes);
             guessed += f64::from(sample.image_size(Method::Pglz, RELATION, raw, Some(&page)).bytes);
         }

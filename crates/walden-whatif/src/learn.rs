@@ -217,7 +217,9 @@ fn learn_wal_level(survey: &Survey, window: (Lsn, Lsn), settings: &mut Settings)
         Some((WalLevel::Logical, _)) if !within.logical_decoding.is_empty() && is_raised() => {
             (WalLevel::Logical, Origin::Learned, "replica, which a logical slot raises to logical".into())
         }
-        Some((level, share)) => (level, Origin::Learned, format!("logged in records{}", of_bytes(share))),
+        Some((level, share)) => {
+            (level, Origin::Learned, format!("logged in records{}", describe_share(share)))
+        }
         None if logical > 0 => {
             let why = format!("{} written at this level only", counted(logical, "record"));
             (WalLevel::Logical, Origin::Learned, why)
@@ -244,7 +246,7 @@ fn snapshots_missing(survey: &Survey) -> bool {
 fn learn_full_page_writes(survey: &Survey, window: (Lsn, Lsn), settings: &mut Settings) -> Traced {
     let (within, around) = (&survey.evidence, &survey.outside);
     let (on, from, why) = match most_in_force(&within.full_page_writes, window) {
-        Some((on, share)) => (on, Origin::Learned, format!("logged by checkpoints{}", of_bytes(share))),
+        Some((on, share)) => (on, Origin::Learned, format!("logged by checkpoints{}", describe_share(share))),
         None if within.checkpoint_images + around.checkpoint_images > 0 => {
             (true, Origin::Learned, "the trace has full-page images".into())
         }
@@ -268,9 +270,12 @@ fn learn_compression(survey: &Survey, window: (Lsn, Lsn), settings: &mut Setting
     settings.wal_compression = most.and_then(|(method, _)| method);
     let images: u64 = survey.evidence.images.iter().chain(&survey.outside.images).sum();
     let (from, why) = match most {
-        Some((Some(_), share)) => (Origin::Learned, format!("images compressed by it{}", of_bytes(share))),
+        Some((Some(_), share)) => {
+            (Origin::Learned, format!("images compressed by it{}", describe_share(share)))
+        }
         Some((None, share)) => {
-            let why = format!("images that compression would shrink are not compressed{}", of_bytes(share));
+            let why =
+                format!("images that compression would shrink are not compressed{}", describe_share(share));
             (Origin::Learned, why)
         }
         None if images == 0 => (Origin::Assumed, "no full-page image in the trace".into()),
@@ -283,7 +288,7 @@ fn learn_compression(survey: &Survey, window: (Lsn, Lsn), settings: &mut Setting
 }
 
 /// Describes a fraction of the bytes, unless it is all of them.
-fn of_bytes(share: f64) -> String {
+fn describe_share(share: f64) -> String {
     if share >= 1.0 { String::new() } else { format!(", for {:.1} % of the bytes", 100.0 * share) }
 }
 

@@ -37,7 +37,7 @@ pub enum Level {
 
 impl Level {
     /// Returns the level of a setting; an unknown value counts as `replica`.
-    pub fn of(level: WalLevel) -> Level {
+    pub fn from_setting(level: WalLevel) -> Level {
         match level {
             WalLevel::Minimal => Level::Minimal,
             WalLevel::Logical => Level::Logical,

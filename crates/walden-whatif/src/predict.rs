@@ -657,7 +657,7 @@ impl Job<'_> {
             redo,
             full_page_writes: traced.full_page_writes,
             log_hints: traced.log_hints(),
-            level: Level::of(traced.wal_level),
+            level: Level::from_setting(traced.wal_level),
             running,
             requested,
             times: Arc::clone(&self.times),
@@ -680,7 +680,7 @@ impl Job<'_> {
         let has_redo = settings.version >= Major::V17;
         // A multixact offset has 8 bytes since 19.
         let online = if settings.version >= Major::V19 { 122 } else { 114 };
-        let has_running = Level::of(settings.wal_level) != Level::Minimal;
+        let has_running = Level::from_setting(settings.wal_level) != Level::Minimal;
         CheckpointRecords {
             redo: if has_redo { mean(checkpoint_record::REDO, 30) } else { 0 },
             running: if has_running { mean(checkpoint_record::RUNNING, 50) } else { 0 },

@@ -135,7 +135,7 @@ impl RecoveryModel {
         ]
     }
 
-    fn of(terms: [f64; TERMS]) -> RecoveryModel {
+    fn from_terms(terms: [f64; TERMS]) -> RecoveryModel {
         let [record, record_byte, page, image_byte, pglz_image, lz4_image, zstd_image] = terms;
         RecoveryModel { record, record_byte, page, image_byte, pglz_image, lz4_image, zstd_image }
     }
@@ -158,7 +158,7 @@ impl RecoveryModel {
                 std::array::from_fn(|term| {
                     let mut alone = [0.0; TERMS];
                     alone[term] = usual[term];
-                    RecoveryModel::of(alone).seconds(work) / seconds
+                    RecoveryModel::from_terms(alone).seconds(work) / seconds
                 })
             })
             .collect();
@@ -177,7 +177,7 @@ impl RecoveryModel {
                 parts[term] = (above / below).max(0.0);
             }
         }
-        RecoveryModel::of(std::array::from_fn(|term| usual[term] * parts[term]))
+        RecoveryModel::from_terms(std::array::from_fn(|term| usual[term] * parts[term]))
     }
 }
 
@@ -228,7 +228,7 @@ mod tests {
     fn a_fit_finds_the_figures_of_another_machine() {
         let usual = RecoveryModel::default();
         // Twice as slow; no measurement with pglz.
-        let truth = RecoveryModel::of(usual.terms().map(|term| 2.0 * term));
+        let truth = RecoveryModel::from_terms(usual.terms().map(|term| 2.0 * term));
         let work = |records: f64, images: f64, compression: Option<Method>| Work {
             records,
             record_bytes: records * 70.0,

@@ -400,7 +400,7 @@ impl Segment {
     fn new(version: Major, window: (Lsn, Lsn)) -> Segment {
         Segment {
             window,
-            kinds: KindTable::of(version),
+            kinds: KindTable::for_version(version),
             span: None,
             checkpoints: Vec::new(),
             begun: Vec::new(),
@@ -508,14 +508,15 @@ impl Segment {
         /// Maximum number of values of a segment to keep: sessions may set their own.
         const MAX_VALUES: usize = 64;
 
-        let method = Method::of(image.compression);
+        let method = Method::from_compression(image.compression);
         let values = &mut self.evidence.compression;
         if values.last().is_some_and(|(_, last)| *last == method) || values.len() >= MAX_VALUES {
             return;
         }
         if method.is_none() {
             let others = record.blocks.iter().filter_map(|block| block.image.as_ref());
-            let has_compressed = others.into_iter().any(|other| Method::of(other.compression).is_some());
+            let has_compressed =
+                others.into_iter().any(|other| Method::from_compression(other.compression).is_some());
             if has_compressed || self.tried_images >= MAX_TRIED {
                 return;
             }

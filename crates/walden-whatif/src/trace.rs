@@ -189,10 +189,11 @@ impl Pass {
     pub fn new(replay: Replay, plan: Plan, simulations: Vec<Simulation>, all_images: bool) -> Pass {
         assert!(simulations.len() <= MAX_SIMULATIONS, "one bit for each");
         let levels: Vec<Level> =
-            simulations.iter().map(|simulation| Level::of(simulation.settings.wal_level)).collect();
+            simulations.iter().map(|simulation| Level::from_setting(simulation.settings.wal_level)).collect();
         let all = [Level::Minimal, Level::Replica, Level::Logical];
         let distinct_levels = all.into_iter().filter(|level| levels.contains(level)).collect();
-        let at_minimal = simulations.iter().filter(|one| Level::of(one.settings.wal_level) == Level::Minimal);
+        let at_minimal =
+            simulations.iter().filter(|one| Level::from_setting(one.settings.wal_level) == Level::Minimal);
         let skip_threshold = at_minimal.map(|one| one.settings.skip_threshold).max();
         let skip_threshold = skip_threshold.filter(|_| plan.level != Level::Minimal);
         let records_unchanged =
@@ -210,12 +211,12 @@ impl Pass {
         // Images for hint bits are written if the page has no image in this cycle, so all simulations with
         // such images agree on the pages that have one.
         let changes = LastChanges::new(&simulations, |one| {
-            (Level::of(one.settings.wal_level), one.settings.log_hints())
+            (Level::from_setting(one.settings.wal_level), one.settings.log_hints())
         });
         Pass {
             replay,
             state: State {
-                kinds: KindTable::of(plan.version),
+                kinds: KindTable::for_version(plan.version),
                 real_redo: plan.redo.unwrap_or(Lsn(0)),
                 now: plan.times.first().map_or(0, |time| time.1),
                 plan,

@@ -147,13 +147,13 @@ fn rows(counted: &[(String, Bytes)], file_bytes: u64) -> Vec<Row> {
 }
 
 fn as_json(files: &[Counted<'_>], sum: &Counted<'_>) -> Value {
-    let mut object = of_file(sum);
+    let mut object = describe_file(sum);
     object["format_version"] = json!(1);
-    object["files"] = files.iter().map(of_file).collect();
+    object["files"] = files.iter().map(describe_file).collect();
     object
 }
 
-fn of_file(found: &Counted<'_>) -> Value {
+fn describe_file(found: &Counted<'_>) -> Value {
     let bytes = |Bytes { raw, stored }: Bytes| json!({ "raw_bytes": raw, "stored_bytes": stored });
     let classes: Vec<Value> = found
         .breakdown

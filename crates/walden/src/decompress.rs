@@ -101,7 +101,7 @@ impl LimitArgs {
     ///
     /// A small file gets less memory. `file_bytes` is the file's size, or `None` for a stream.
     pub fn to_limits(&self, file_bytes: Option<u64>) -> ReadLimits {
-        let default = file_bytes.map_or_else(ReadLimits::of_largest_segments, ReadLimits::of_file);
+        let default = file_bytes.map_or_else(ReadLimits::for_largest_segments, ReadLimits::for_file);
         let memory = self.memory.map_or(default.memory, |bytes| bytes as u64);
         ReadLimits {
             memory,
@@ -118,7 +118,7 @@ pub fn run(args: &DecompressArgs) -> Result<ExitCode> {
         return stream(args);
     }
     let (inputs, errors) = gather_compressed(&args.files);
-    let read = Inputs::of_files(inputs.iter().map(|input| &input.path));
+    let read = Inputs::from_files(inputs.iter().map(|input| &input.path));
     let total = inputs.iter().filter_map(|input| input.path.metadata().ok()).map(|found| found.len()).sum();
     let progress = Mutex::new(Progress::bytes("decompressing", total));
     let advance = |bytes| {
@@ -467,7 +467,7 @@ mod tests {
     fn packs_of_the_largest_segments_are_decoded_without_an_option() {
         let limits = LimitArgs { memory: None, spill: None }.to_limits(None);
         for level in 0..=9 {
-            assert!(limits.admit(Needs::of_segments(FileForm::Pack, level, 1 << 30)).is_ok(), "{level}");
+            assert!(limits.admit(Needs::for_segments(FileForm::Pack, level, 1 << 30)).is_ok(), "{level}");
         }
     }
 
@@ -480,6 +480,6 @@ mod tests {
         assert_eq!(LimitArgs { memory: Some(1 << 33), spill: None }.to_limits(Some(0)).memory, 1 << 33);
         // A pack may hold segments of 64 MB, however small it is.
         let limits = LimitArgs { memory: None, spill: None }.to_limits(Some(1000));
-        assert!(limits.admit(Needs::of_segments(FileForm::Pack, 9, 64 << 20)).is_ok());
+        assert!(limits.admit(Needs::for_segments(FileForm::Pack, 9, 64 << 20)).is_ok());
     }
 }

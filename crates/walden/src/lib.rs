@@ -281,7 +281,7 @@ pub fn parse<P: Parser>() -> P {
 /// Prints the requested help or version, and returns the exit status. `clap` would return 0 even if writing
 /// failed.
 fn print_help(help: &clap::Error) -> u8 {
-    let printed = help.print().and_then(|()| std::io::stdout().flush()).map_err(terminal::of_stdout);
+    let printed = help.print().and_then(|()| std::io::stdout().flush()).map_err(terminal::mark_stdout);
     match printed.context("cannot write to standard output") {
         Ok(()) => 0,
         Err(error) if terminal::is_reader_gone(&error) => 0,

@@ -731,7 +731,7 @@ mod tests {
 
     #[test]
     fn a_full_standard_output_has_no_incomplete_file() {
-        let full = terminal::of_stdout(io::ErrorKind::StorageFull.into());
+        let full = terminal::mark_stdout(io::ErrorKind::StorageFull.into());
         let hint = hint_of(&anyhow::Error::from(full).context("cannot write to standard output")).unwrap();
         assert!(hint.contains("standard output"), "{hint}");
         assert!(!hint.contains("incomplete"), "{hint}");

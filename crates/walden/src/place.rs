@@ -36,7 +36,7 @@ pub struct Place {
 impl Place {
     /// Creates the place of an archive with a given URL; the configuration still provides the options of its
     /// store.
-    pub fn of(repo: String) -> Place {
+    pub fn from_url(repo: String) -> Place {
         let named = |variable| std::env::var_os(variable).map(PathBuf::from);
         Place { repo: Some(repo), config: named("WALDEN_CONFIG"), identity: named("WALDEN_IDENTITY") }
     }
@@ -44,7 +44,7 @@ impl Place {
     /// Returns the same archive for a command that names a server's data directory. The directory's
     /// `walden.toml` is used, as for commands that the server runs with that directory as their working
     /// directory.
-    pub fn of_server(&self, data: Option<&Path>) -> Place {
+    pub fn for_server(&self, data: Option<&Path>) -> Place {
         let beside = data.map(|data| data.join(FILE)).filter(|path| path.exists());
         let config = match &self.config {
             None if !Path::new(FILE).exists() => beside,
@@ -192,14 +192,14 @@ mod tests {
     fn the_configuration_in_a_named_data_directory_is_used_unless_another_is_named() {
         let data = tempfile::tempdir().unwrap();
         let place = Place { repo: None, config: None, identity: None };
-        assert_eq!(place.of_server(Some(data.path())).config, None);
+        assert_eq!(place.for_server(Some(data.path())).config, None);
         let (own, other) = (data.path().join(FILE), data.path().join("other.toml"));
         std::fs::write(&own, "[archive]\nrepo = \"/own\"\n").unwrap();
         std::fs::write(&other, "[archive]\nrepo = \"/other\"\n").unwrap();
-        let repo = |place: &Place| place.of_server(Some(data.path())).configuration().unwrap().0.repo;
+        let repo = |place: &Place| place.for_server(Some(data.path())).configuration().unwrap().0.repo;
         assert_eq!(repo(&place).as_deref(), Some("/own"));
         let named = Place { config: Some(other), ..place.clone() };
         assert_eq!(repo(&named).as_deref(), Some("/other"));
-        assert_eq!(place.of_server(None).config, None);
+        assert_eq!(place.for_server(None).config, None);
     }
 }

@@ -33,14 +33,14 @@ pub struct Inputs {
 impl Inputs {
     /// Collects the sources of WAL that paths name. Ignores URLs and connection strings.
     pub fn new<P: AsRef<Path>>(paths: impl IntoIterator<Item = P>) -> Inputs {
-        let mut inputs = Inputs::of_files(paths);
+        let mut inputs = Inputs::from_files(paths);
         let named = inputs.files.values().filter_map(|file| resolve(file).parent().map(Path::to_owned));
         inputs.beside = named.collect();
         inputs
     }
 
     /// Collects the inputs of a command that reads each file independently.
-    pub fn of_files<P: AsRef<Path>>(paths: impl IntoIterator<Item = P>) -> Inputs {
+    pub fn from_files<P: AsRef<Path>>(paths: impl IntoIterator<Item = P>) -> Inputs {
         let mut inputs = Inputs::default();
         let mut seen_folders = BTreeSet::new();
         for path in paths {
@@ -135,7 +135,7 @@ impl Inputs {
 /// Returns whether a file in a folder of segments is read as part of the source.
 fn is_source_name(path: &Path) -> bool {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
-    FileKind::of(&name) != FileKind::Other || path.extension().is_some_and(|ending| ending == "wlz")
+    FileKind::from_name(&name) != FileKind::Other || path.extension().is_some_and(|ending| ending == "wlz")
 }
 
 /// Returns why no command may replace an existing file: it belongs to a server, or has the name of a WAL
@@ -147,7 +147,7 @@ pub fn find_protected(file: &Path) -> Option<String> {
         return Some(format!("it belongs to the server in {}", folder.display()));
     }
     let name = place.file_name().unwrap_or_default().to_string_lossy();
-    matches!(FileKind::of(&name), FileKind::Segment { .. })
+    matches!(FileKind::from_name(&name), FileKind::Segment { .. })
         .then(|| "its name is that of a WAL segment".to_owned())
 }
 
@@ -223,7 +223,7 @@ mod tests {
         let next = path("wal/000000010000000000000002");
         fs::write(&next, "next").unwrap();
         assert!(of_file(next.clone()).unwrap().contains("next to a file of the source"));
-        assert_eq!(Inputs::of_files([&segment]).find_conflict(&next), None);
+        assert_eq!(Inputs::from_files([&segment]).find_conflict(&next), None);
         for target in ["wal/report.html", "wal/new", "new", "not/there/new"] {
             assert_eq!(of_folder(path(target)), None, "{target}");
         }
@@ -282,7 +282,7 @@ mod tests {
         fs::remove_file(path("archive/archive.json")).unwrap();
         assert!(!is_closed());
         // An archive without segments has no identity yet.
-        Archive::new(Box::new(Folder::new(path("archive")))).found().unwrap();
+        Archive::new(Box::new(Folder::new(path("archive")))).create().unwrap();
         assert!(is_closed());
     }
 }

@@ -63,7 +63,7 @@ pub struct RetentionArgs {
 
 /// Runs `walden retention`.
 pub fn run(args: &RetentionArgs) -> Result<ExitCode> {
-    let folders = args.source.as_deref().map(Folders::of);
+    let folders = args.source.as_deref().map(Folders::find);
     if let Some(source) = args.source.as_deref().filter(|source| is_connection_string(source)) {
         crate::wrong_usage(&format!("a server is given by --dsn: --dsn '{}'", source.display()));
     }
@@ -72,8 +72,8 @@ pub fn run(args: &RetentionArgs) -> Result<ExitCode> {
         None => None,
     };
     let mut situation = match (&folders, &mut client) {
-        (Some(folders), client) => of_files(folders, client.as_mut())?,
-        (None, Some(client)) => of_server(client)?,
+        (Some(folders), client) => read_files(folders, client.as_mut())?,
+        (None, Some(client)) => query_server(client)?,
         (None, None) => bail!("expected a data directory or --dsn"),
     };
     if let Some(asked) = &mut client
@@ -86,7 +86,7 @@ pub fn run(args: &RetentionArgs) -> Result<ExitCode> {
         client = None;
     }
     let listing = match (&folders, &mut client) {
-        (Some(folders), _) => Listing::of_folder(&folders.wal)
+        (Some(folders), _) => Listing::read_folder(&folders.wal)
             .with_context(|| format!("cannot read {}", folders.wal.display()))?,
         (None, Some(client)) => Listing::by_sql(client)?,
         (None, None) => Listing::default(),
@@ -145,7 +145,7 @@ fn ask_server(client: &mut Client, situation: &mut Situation) -> Result<(), Quer
 }
 
 /// Reads the situation from the files; `client` must be connected to the same server.
-fn of_files(folders: &Folders, client: Option<&mut Client>) -> Result<Situation> {
+fn read_files(folders: &Folders, client: Option<&mut Client>) -> Result<Situation> {
     let follower = FolderFollower::at_end(&folders.wal)?;
     let (expected, found) = (follower.info().system_id, client.and_then(system_identifier));
     if let Some(found) = found.filter(|found| *found != expected) {
@@ -175,7 +175,7 @@ fn system_identifier(client: &mut Client) -> Option<u64> {
     row.get(0)?.parse::<i64>().ok().map(i64::cast_unsigned)
 }
 
-fn of_server(client: &mut Client) -> Result<Situation> {
+fn query_server(client: &mut Client) -> Result<Situation> {
     let query = "SELECT CASE WHEN pg_is_in_recovery() THEN coalesce(pg_last_wal_receive_lsn(), pg_last_wal_replay_lsn()) \
                  ELSE pg_current_wal_lsn() END, setting::bigint FROM pg_settings WHERE name = 'wal_segment_size'";
     let row = client
@@ -225,7 +225,7 @@ fn backlogs(
         return Ok(backlogs);
     }
     let mut names = dsn.and_then(|dsn| walden_postgres::names::from_server(dsn).ok());
-    let inventory = Inventory::of(&[&folders.wal])?;
+    let inventory = Inventory::search(&[&folders.wal])?;
     for (slot, restart) in slots {
         let length = situation.end.0.saturating_sub(restart.0);
         if length > decode_limit.saturating_mul(1 << 20) {
@@ -570,7 +570,7 @@ mod tests {
     use super::*;
     use walden_report::table::shorten;
 
-    fn of_slot(name: &str, active: Option<bool>) -> Holder {
+    fn slot_holder(name: &str, active: Option<bool>) -> Holder {
         let slot = Slot {
             name: name.to_owned(),
             active,
@@ -595,15 +595,15 @@ mod tests {
     #[test]
     fn a_slots_state_is_seen_in_a_narrow_table() {
         // Remaining width of the first column at 80 columns.
-        let narrow = |name, active| shorten(&holder_text(&of_slot(name, active)), 27);
+        let narrow = |name, active| shorten(&holder_text(&slot_holder(name, active)), 27);
         assert_eq!(narrow("s1", Some(false)), "inactive physical slot s1");
         assert!(narrow("a_long_name_of_a_slot", Some(false)).starts_with("inactive physical "));
         assert!(narrow("a_long_name_of_a_slot", Some(true)).starts_with("active physical "));
         assert!(narrow("a_long_name_of_a_slot", None).starts_with("physical slot "));
-        assert_eq!(slot_text(&of_slot("s1", Some(false))), "Slot s1: inactive for 10 min 0 s.\n");
-        assert_eq!(slot_text(&of_slot("s1", Some(true))), "Slot s1: used by standby1.\n");
-        assert_eq!(slot_text(&of_slot("s1", None)), "");
-        let mut of_file = of_slot("s1", None);
+        assert_eq!(slot_text(&slot_holder("s1", Some(false))), "Slot s1: inactive for 10 min 0 s.\n");
+        assert_eq!(slot_text(&slot_holder("s1", Some(true))), "Slot s1: used by standby1.\n");
+        assert_eq!(slot_text(&slot_holder("s1", None)), "");
+        let mut of_file = slot_holder("s1", None);
         of_file.slot.as_mut().unwrap().idle_seconds = Some(600);
         assert!(slot_text(&of_file).starts_with("Slot s1: its file was written 10 min 0 s ago; "));
     }
@@ -611,7 +611,7 @@ mod tests {
     #[test]
     fn a_slots_loss_is_announced() {
         let limited = |active, left| {
-            let slot = Holder { safe_wal_size: Some(left), ..of_slot("s1", active) };
+            let slot = Holder { safe_wal_size: Some(left), ..slot_holder("s1", active) };
             slot_text(&slot)
         };
         let left = limited(Some(false), 1_785_320);
@@ -624,7 +624,7 @@ mod tests {
             assert!(text.contains("it is lost at the next checkpoint"), "{text}");
         }
         assert!(limited(None, 1).contains("by its file, "));
-        let mut lost = of_slot("s1", Some(false));
+        let mut lost = slot_holder("s1", Some(false));
         lost.slot.as_mut().unwrap().is_lost = true;
         let text = slot_text(&lost);
         assert!(text.contains("pg_drop_replication_slot('s1')") && text.contains("base backup"), "{text}");
@@ -674,7 +674,7 @@ mod tests {
         assert!(growth(&retention).starts_with("Its growth is unknown"));
         retention.bytes_per_second = Some(1e6);
         assert!(growth(&retention).contains("checkpoints recycle"), "{}", growth(&retention));
-        retention.holders.push(of_slot("s1", None));
+        retention.holders.push(slot_holder("s1", None));
         assert!(growth(&retention).contains("if slot s1 has no client"), "{}", growth(&retention));
     }
 }

@@ -295,7 +295,7 @@ fn unreadable_behind(run: &Run, unreadable: &[Unreadable], to: Option<Lsn>) -> O
     let end = run.end();
     let is_next = |file: &Unreadable| {
         let name = file.path.file_name().and_then(|name| name.to_str());
-        match name.map(FileKind::of) {
+        match name.map(FileKind::from_name) {
             Some(FileKind::Segment { name, .. }) => name.start(run.segment_size) == Some(end),
             _ => false,
         }

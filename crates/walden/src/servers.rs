@@ -80,7 +80,7 @@ fn is_of_server(data: &Path, system_id: u64, started: i64) -> bool {
     let is_started = |file: PostmasterFile| {
         file.started.is_some_and(|first| (0..=MAX_START_SECONDS).contains(&(started - first)))
     };
-    ControlFile::of_data_directory(data).is_some_and(|control| control.system_identifier == system_id)
+    ControlFile::read_data_directory(data).is_some_and(|control| control.system_identifier == system_id)
         && PostmasterFile::read(data).is_ok_and(is_started)
 }
 

@@ -111,7 +111,7 @@ fn allow_open_files() {
 fn timeline_of_server(paths: &[PathBuf]) -> Option<Timeline> {
     let (path, timeline) = paths.iter().find_map(|path| {
         let places = [path.clone(), path.join("..")];
-        let control = places.iter().find_map(|place| ControlFile::of_data_directory(place))?;
+        let control = places.iter().find_map(|place| ControlFile::read_data_directory(place))?;
         Some((path, control.timeline))
     })?;
     eprintln!(
@@ -196,7 +196,7 @@ pub fn expect_one_cluster(inventory: &Inventory) -> Result<()> {
 
 fn open_archive(place: &Path) -> Result<(String, Archive)> {
     let place = place.to_string_lossy().into_owned();
-    let (archive, _) = Place::of(place.clone()).open()?;
+    let (archive, _) = Place::from_url(place.clone()).open()?;
     Ok((place, archive))
 }
 
@@ -229,7 +229,7 @@ pub fn tell_about(inventory: &Inventory) {
 
 /// The segment that a file is named as.
 fn segment_name(file: &Unreadable) -> Option<SegmentName> {
-    match FileKind::of(file.path.file_name()?.to_str()?) {
+    match FileKind::from_name(file.path.file_name()?.to_str()?) {
         FileKind::Segment { name, .. } => Some(name),
         _ => None,
     }

@@ -39,7 +39,7 @@ pub fn json(document: &(impl Serialize + ?Sized)) -> Result<String> {
 /// macros, which panic, this returns an error if the reader closed the pipe or the disk is full.
 pub fn print(lines: &str) -> Result<()> {
     let printed = anstream::stdout().lock().write_all(lines.as_bytes());
-    printed.map_err(of_stdout).context("cannot write to standard output")
+    printed.map_err(mark_stdout).context("cannot write to standard output")
 }
 
 /// Prints bytes unchanged: data may contain byte sequences that look like colour codes.
@@ -52,11 +52,11 @@ pub struct Stdout;
 
 impl Write for Stdout {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        io::stdout().write(bytes).map_err(of_stdout)
+        io::stdout().write(bytes).map_err(mark_stdout)
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        io::stdout().flush().map_err(of_stdout)
+        io::stdout().flush().map_err(mark_stdout)
     }
 }
 
@@ -78,7 +78,7 @@ impl std::error::Error for StdoutError {
 }
 
 /// Marks an error as one of standard output.
-pub fn of_stdout(error: io::Error) -> io::Error {
+pub fn mark_stdout(error: io::Error) -> io::Error {
     io::Error::new(error.kind(), StdoutError(error))
 }
 
@@ -141,10 +141,10 @@ mod tests {
         let broken = || io::Error::from(io::ErrorKind::BrokenPipe);
         let of_store = anyhow::Error::from(broken()).context("cannot read wal/1");
         assert!(!is_reader_gone(&of_store));
-        let printed = anyhow::Error::from(of_stdout(broken())).context("cannot write to standard output");
+        let printed = anyhow::Error::from(mark_stdout(broken())).context("cannot write to standard output");
         assert!(is_reader_gone(&printed));
         assert_eq!(format!("{printed:#}"), format!("cannot write to standard output: {}", broken()));
-        let full = of_stdout(io::ErrorKind::StorageFull.into());
+        let full = mark_stdout(io::ErrorKind::StorageFull.into());
         assert_eq!(full.kind(), io::ErrorKind::StorageFull);
         assert!(!is_reader_gone(&full.into()));
     }

@@ -5,7 +5,7 @@
 use std::io::{self, Write};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-use crate::terminal::of_stdout;
+use crate::terminal::mark_stdout;
 
 /// Maximum number of bytes that each thread buffers: a segment of the usual size.
 const MAX_HELD: usize = 16 << 20;
@@ -26,7 +26,7 @@ struct Place {
 
 impl Place {
     fn can_go_on(&self) -> io::Result<()> {
-        self.failed.map_or(Ok(()), |kind| Err(of_stdout(kind.into())))
+        self.failed.map_or(Ok(()), |kind| Err(mark_stdout(kind.into())))
     }
 }
 
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn of_what_failed_only_what_was_kept_is_written() {
+    fn a_failed_turn_writes_only_its_kept_bytes() {
         let turns = Turns::new(Vec::new());
         let (mut first, mut second) = (turns.take(0).unwrap(), turns.take(1).unwrap());
         second.write_all(b"whole").unwrap();
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_output_is_told_to_all() {
+    fn all_turns_report_a_full_output() {
         struct Full;
         impl Write for Full {
             fn write(&mut self, _: &[u8]) -> io::Result<usize> {

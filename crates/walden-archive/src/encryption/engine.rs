@@ -213,7 +213,7 @@ impl Engine {
         let unlocked = self.unlocked(inner)?;
         let stored = inner.read(&sealed(key))?;
         object::open(&unlocked.identities, key, &stored).map_err(|fault| {
-            let header = Header::of(&stored).ok().flatten();
+            let header = Header::parse(&stored).ok().flatten();
             let recipient = header.map(|header| header.stated.recipient);
             self.undecryptable(inner, key, recipient.as_deref(), fault)
         })

@@ -145,7 +145,7 @@ pub fn seal(recipient: &Recipient, stated: &Stated, content: &[u8]) -> Result<Ve
 /// Checks that the header can be read back: otherwise partial reads of the object would fail even if a full
 /// read succeeds.
 fn expect_header(sealed: &[u8], stated: &Stated) -> Result<(), Fault> {
-    match Header::of(sealed)? {
+    match Header::parse(sealed)? {
         Some(header) if header.stated == *stated => Ok(()),
         Some(_) => Err(Fault::damaged("its header differs when read back")),
         None => Err(Fault::damaged(format!(
@@ -160,7 +160,7 @@ pub fn open(identities: &[Identity], key: &str, sealed: &[u8]) -> Result<Vec<u8>
         return Err(Fault::empty());
     }
     // As strict as partial reads, so that a successful read-back means that all readers can read the object.
-    if Header::of(sealed)?.is_none() {
+    if Header::parse(sealed)?.is_none() {
         return Err(Fault::damaged("it ends within its header, or its header is too long"));
     }
     let opening = Opening { identities, stated: RefCell::new(None) };
@@ -181,7 +181,7 @@ pub struct Header {
 
 impl Header {
     /// Reads the header of an entire object. Returns `None` if it exceeds [`MAX_HEADER`].
-    pub fn of(sealed: &[u8]) -> Result<Option<Header>, Fault> {
+    pub fn parse(sealed: &[u8]) -> Result<Option<Header>, Fault> {
         Header::read(&sealed[..sealed.len().min(MAX_HEADER as usize)])
     }
 
@@ -374,7 +374,7 @@ mod tests {
         for files in [0, 1, MAX_FILES as usize] {
             let stated = stated(&recipient, files);
             let sealed = seal(&recipient, &stated, &content).expect("sealed");
-            let header = Header::of(&sealed).expect("a header").expect("whole");
+            let header = Header::parse(&sealed).expect("a header").expect("whole");
             assert_eq!(header.stated, stated);
             assert_eq!(open(std::slice::from_ref(&identity), "wal/x", &sealed).expect("open"), content);
         }

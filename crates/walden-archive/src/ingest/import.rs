@@ -108,7 +108,7 @@ pub fn import(
         accept_unknown_versions: options.accept_unknown_versions,
         ..PushOptions::default()
     };
-    archive.found()?;
+    archive.create()?;
     let histories = histories(archive, &source, open)?;
     let intake = Intake::new(archive, &push_options, histories, source.cluster.clone())?;
     let count = source.files.len() as u64;

@@ -186,7 +186,7 @@ impl Intake {
         if is_cut {
             return Err(IntakeError::TooLarge { limit });
         }
-        let present = self.pusher.find_present(file, &Checked::of_hash(bytes, hash));
+        let present = self.pusher.find_present(file, &Checked::from_hash(bytes, hash));
         if let Ok(Some(found)) = present {
             return Ok(found);
         }

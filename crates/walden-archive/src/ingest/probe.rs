@@ -107,7 +107,7 @@ fn run(scratch: &Archive) -> Result<(Duration, Option<Duration>), ProbeError> {
     fs::write(&path, &content)?;
     let options = PushOptions { look_ahead: 0, accept_damaged: true, ..PushOptions::default() };
     let push = |path: &Path| push::push(scratch, path, &options).asked;
-    scratch.found().map_err(ProbeError::Found)?;
+    scratch.create().map_err(ProbeError::Found)?;
     let began = Instant::now();
     push(&path).map_err(ProbeError::Push)?;
     let push_time = began.elapsed();

@@ -311,7 +311,7 @@ fn find_refusal(
 ) -> Result<Option<RefusedFile>, ArchiveError> {
     let name = file.to_string();
     let refused = |problem| RefusedFile { file: name.clone(), problem, is_reset: false };
-    let offered = Checked::of_hash(content.len() as u64, *blake3::hash(content).as_bytes());
+    let offered = Checked::from_hash(content.len() as u64, *blake3::hash(content).as_bytes());
     let conflict = match pusher.find_present(file, &offered) {
         Ok(Some(_)) => return Ok(None),
         Ok(None) => None,

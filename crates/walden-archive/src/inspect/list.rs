@@ -194,7 +194,7 @@ pub struct BaseBackup {
 }
 
 impl BaseBackup {
-    fn of_history(name: String, text: &[u8]) -> BaseBackup {
+    fn parse_history(name: String, text: &[u8]) -> BaseBackup {
         let Label { label, start_time_text, stop_time_text, method, is_incremental, .. } = Label::parse(text);
         let (start_time, stop_time) = (start_time_text, stop_time_text);
         BaseBackup { name, label, start_time, stop_time, method, is_incremental }
@@ -282,7 +282,7 @@ pub struct Reset {
 }
 
 impl Reset {
-    fn of_contents(timeline: Timeline, contents: &Contents) -> Option<Reset> {
+    fn from_contents(timeline: Timeline, contents: &Contents) -> Option<Reset> {
         let (lsn, size) = (contents.reset_at()?, SegmentSize::new(contents.segment_bytes)?);
         let segment = SegmentName::new(timeline, size.segment_of(lsn), size).to_string();
         Some(Reset { segment, lsn: lsn.to_string() })
@@ -393,7 +393,7 @@ pub(crate) fn list_objects(
     let are_keys_missing = depth != Depth::Keys && archive.encrypted().are_keys_missing()?;
     // An administrator may have kept the archive's own private key, which suffices without the keys in the
     // archive.
-    let needs_keys = || archive.unlock().is_err_and(|error| error.is_for_want_of_keys());
+    let needs_keys = || archive.unlock().is_err_and(|error| error.has_missing_keys());
     let key_findings = match depth {
         Depth::Keys => Vec::new(),
         Depth::Contents(_) => archive.encrypted().key_findings()?,
@@ -479,7 +479,7 @@ pub(crate) fn list_objects(
         if objects.contains_key(&timeline) {
             continue;
         }
-        let expected = Expected::of(timeline, &histories, &first_numbers, size);
+        let expected = Expected::from_histories(timeline, &histories, &first_numbers, size);
         if !expected.missing(timeline, iter::empty(), size, &[]).is_empty() {
             objects.insert(timeline, BTreeMap::new());
         }
@@ -545,7 +545,7 @@ fn classify_objects(archive: &Archive) -> Result<Classified, ArchiveError> {
     found.with_wal = found.timelines.keys().copied().collect();
     for prefix in [BACKUP, HISTORY] {
         archive.store().list(prefix, &mut |listed| {
-            let Some(object) = Object::of_key(&listed.key) else {
+            let Some(object) = Object::parse_key(&listed.key) else {
                 found.unknown.push(listed.key);
                 return;
             };
@@ -593,7 +593,7 @@ impl Timelines<'_> {
         listing: &mut Listing,
     ) -> Result<(), ArchiveError> {
         let newest_known = self.newest_known.get(&timeline).and_then(|name| name.number(self.size));
-        let expected = Expected::of(timeline, &self.histories, &self.first_numbers, self.size);
+        let expected = Expected::from_histories(timeline, &self.histories, &self.first_numbers, self.size);
         let expected = expected.up_to(newest_known);
         let mut found = segments(timeline, objects, self.size, &self.acknowledged, expected);
         let previous_commit_time = self.link_to_parent(&mut found, &listing.timelines)?;
@@ -735,7 +735,7 @@ fn read_backups(
     let mut found = Vec::new();
     for (name, text) in names.iter().zip(workers::map_in_order(names, BACKUP_THREADS, read)) {
         match text {
-            Ok(text) => found.extend(text.map(|text| BaseBackup::of_history(name.clone(), &text))),
+            Ok(text) => found.extend(text.map(|text| BaseBackup::parse_history(name.clone(), &text))),
             Err(error) if error.is_damage() => {
                 let object = ArchivedFile::parse(name).map_or_else(|| name.clone(), |file| file.key());
                 unreadable
@@ -1174,7 +1174,7 @@ fn times(
     let unknown = summaries.values().flatten().filter(|it| it.unknown_magic.is_some());
     listing.unknown_version_segments = unknown.count() as u64;
     let timeline = listing.timeline;
-    let resets = summaries.values().flatten().filter_map(|it| Reset::of_contents(timeline, it));
+    let resets = summaries.values().flatten().filter_map(|it| Reset::from_contents(timeline, it));
     let resets: BTreeMap<String, Reset> = resets.map(|reset| (reset.segment.clone(), reset)).collect();
     listing.resets = resets.into_values().collect();
     listing.restore_points = summaries.into_values().flatten().flat_map(|it| it.restore_points).collect();

@@ -220,13 +220,13 @@ pub struct Lag {
 
 impl Lag {
     /// Returns the lag if no file of the queue is archived.
-    pub fn of_queue(queue: &[QueuedFile], now: SystemTime) -> Lag {
-        let mut lag = Lag::of_ready(queue, now);
+    pub fn from_queue(queue: &[QueuedFile], now: SystemTime) -> Lag {
+        let mut lag = Lag::from_ready_files(queue, now);
         queue.iter().for_each(|queued| lag.add(queued, now));
         lag
     }
 
-    fn of_ready(queue: &[QueuedFile], now: SystemTime) -> Lag {
+    fn from_ready_files(queue: &[QueuedFile], now: SystemTime) -> Lag {
         let waited = queue.iter().map(|queued| queued.seconds_waited(now));
         let next = queue.iter().min_by_key(|queued| queued.file.archiving_order());
         Lag {
@@ -257,7 +257,7 @@ pub fn lag(
     is_refused: &dyn Fn(ArchivedFile) -> bool,
     now: SystemTime,
 ) -> Result<Lag, ArchiveError> {
-    let mut lag = Lag::of_ready(queue, now);
+    let mut lag = Lag::from_ready_files(queue, now);
     let mut listings = LogListings::default();
     for queued in queue {
         let found = match queued.file {

@@ -303,7 +303,7 @@ impl CheckedFile {
             let warnings = Vec::new();
             return CheckedFile { file, bytes, warnings, records: None, is_of_unknown_version: true };
         }
-        let records = contents.as_ref().map(Records::of);
+        let records = contents.as_ref().map(Records::from_contents);
         CheckedFile { file, bytes, warnings, records, is_of_unknown_version: false }
     }
 }
@@ -319,7 +319,7 @@ struct Records {
 }
 
 impl Records {
-    fn of(contents: &Contents) -> Records {
+    fn from_contents(contents: &Contents) -> Records {
         let lsn = |text: &Option<String>| text.as_ref()?.parse::<Lsn>().ok();
         Records {
             count: contents.records,
@@ -355,7 +355,7 @@ impl Inspection {
 fn inspect_fast(archive: &Archive, object: Object, bytes: u64) -> Inspection {
     match object::check_stored(archive.store(), object, bytes) {
         Ok(files) => {
-            let file = |(file, bytes, hash)| CheckedFile::new(file, Checked::of_hash(bytes, hash));
+            let file = |(file, bytes, hash)| CheckedFile::new(file, Checked::from_hash(bytes, hash));
             Inspection { files: files.into_iter().map(file).collect(), ..Inspection::default() }
         }
         Err(error) => Inspection::failed(&error.into()),

@@ -71,7 +71,7 @@ pub struct Acknowledgement {
 
 impl Acknowledgement {
     /// Reconstructs an acknowledgement from its key.
-    fn of_key(key: &str) -> Option<Acknowledgement> {
+    fn parse_key(key: &str) -> Option<Acknowledgement> {
         let (first, last) = key.rsplit('/').next()?.strip_suffix(".json")?.split_once('-')?;
         let reason = "encrypted: reading it needs a private key".to_owned();
         Some(Acknowledgement {
@@ -106,7 +106,7 @@ pub fn acknowledged(
     let (mut acknowledged, mut unknown) = (Vec::new(), Vec::new());
     for key in keys {
         let parsed: io::Result<Acknowledgement> = if is_locked {
-            Acknowledgement::of_key(&key).ok_or_else(|| io::ErrorKind::InvalidData.into())
+            Acknowledgement::parse_key(&key).ok_or_else(|| io::ErrorKind::InvalidData.into())
         } else {
             match archive.store().read(&key).map_err(ArchiveError::from) {
                 // A damaged object acknowledges no gap and does not invalidate the others.
@@ -248,7 +248,7 @@ impl Expected {
     /// before the start of the archive is not missing, whether the archive starts with its first push or was
     /// pruned. So a timeline must have only the segments that follow archived ones, of its own or of an
     /// ancestor.
-    pub fn of(
+    pub fn from_histories(
         timeline: Timeline,
         histories: &BTreeMap<Timeline, History>,
         first_numbers: &BTreeMap<Timeline, u64>,
@@ -325,7 +325,7 @@ pub(crate) fn missing_among(
         let mut ranges = ranges.remove(&timeline).unwrap_or_default();
         ranges.sort_unstable();
         let newest = newest_known.get(&timeline).and_then(|name| name.number(size));
-        let expected = Expected::of(timeline, histories, &first_numbers, size).up_to(newest);
+        let expected = Expected::from_histories(timeline, histories, &first_numbers, size).up_to(newest);
         let gaps = expected.missing(timeline, ranges, size, acknowledged);
         missing.extend(gaps.into_iter().map(|gap| (timeline, gap)));
     }
@@ -385,7 +385,7 @@ pub(crate) fn listed_without_history(
     let with_wal: BTreeSet<Timeline> = wal.keys().map(|object| object.timeline()).collect();
     let mut with_history: BTreeSet<Timeline> = BTreeSet::new();
     archive.store().list(HISTORY, &mut |listed| {
-        with_history.extend(timeline_of_history(Object::of_key(&listed.key)));
+        with_history.extend(timeline_of_history(Object::parse_key(&listed.key)));
     })?;
     Ok(without_history(&with_wal, &with_history, histories))
 }
@@ -397,7 +397,7 @@ pub const GAPS_UNKNOWN: &str = "without a private key, some gaps remain unknown 
 /// later timeline.
 ///
 /// Names show no more. Only the histories show whether such a timeline lost its segments, or ended in the
-/// segment in which it started and has none ([`Expected::of`]). Reading them takes a private key in an
+/// segment in which it started and has none ([`Expected::from_histories`]). Reading them takes a private key in an
 /// encrypted archive.
 pub(crate) fn without_wal(with_wal: &BTreeSet<Timeline>, with_history: &BTreeSet<Timeline>) -> Vec<Timeline> {
     let (Some(first), Some(last)) = (with_wal.first(), with_wal.last().max(with_history.last())) else {
@@ -424,7 +424,7 @@ pub(crate) fn needs_history(archive: &Archive, timeline: Timeline) -> Result<boo
     let has_wal = |timeline: Timeline| -> Result<bool, ArchiveError> {
         let mut has_object = false;
         archive.store().list(&timeline_prefix(timeline), &mut |listed| {
-            has_object |= Object::of_key(&listed.key).is_some();
+            has_object |= Object::parse_key(&listed.key).is_some();
         })?;
         Ok(has_object)
     };
@@ -477,7 +477,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_timeline_that_is_lost_what_was_read_of_it_is_missing() {
+    fn segments_of_a_lost_timeline_are_missing() {
         const SIZE: SegmentSize = SegmentSize::DEFAULT;
         fn file(timeline: Timeline, number: u64) -> Object {
             Object::File(ArchivedFile::Segment(SegmentName::new(timeline, number, SIZE)))

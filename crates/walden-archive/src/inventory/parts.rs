@@ -46,7 +46,7 @@ impl Part {
     }
 
     /// Parses the key of a part.
-    pub fn of_key(key: &str) -> Option<Part> {
+    pub fn parse_key(key: &str) -> Option<Part> {
         let (folder, range) = key.rsplit_once('/')?;
         let segment = SegmentName::parse(folder.rsplit('/').next()?)?;
         let (start, end) = range.strip_suffix(ENDING)?.split_once('-')?;
@@ -80,7 +80,7 @@ pub fn store(archive: &Archive, part: Part, bytes: &[u8]) -> Result<(), ArchiveE
     let key = part.key();
     let failed = |source| ObjectError::Container { key: key.clone(), source };
     let mut options = WriteOptions::with_level(FileForm::Segment, LEVEL);
-    options.needs = Needs::of_segments(FileForm::Segment, LEVEL, bytes.len() as u64);
+    options.needs = Needs::for_segments(FileForm::Segment, LEVEL, bytes.len() as u64);
     let mut writer = Writer::new(Vec::new(), options);
     let meta = Meta { name: part.name().into_bytes(), ..Meta::default() };
     writer.add(meta, false, &mut Cursor::new(bytes)).map_err(failed)?;
@@ -127,7 +127,7 @@ pub fn segments(archive: &Archive) -> Result<Vec<SegmentName>, ArchiveError> {
 
 fn list_below(archive: &Archive, prefix: &str) -> Result<Vec<Part>, ArchiveError> {
     let mut parts = Vec::new();
-    archive.store().list(prefix, &mut |listed| parts.extend(Part::of_key(&listed.key)))?;
+    archive.store().list(prefix, &mut |listed| parts.extend(Part::parse_key(&listed.key)))?;
     parts.sort_unstable();
     Ok(parts)
 }
@@ -233,7 +233,7 @@ pub struct Extent {
 }
 
 impl Extent {
-    fn of(segment: SegmentName, parts: &[Part]) -> Extent {
+    fn new(segment: SegmentName, parts: &[Part]) -> Extent {
         let mut end = 0;
         for part in parts {
             if part.start > end {
@@ -252,7 +252,7 @@ impl Extent {
 pub fn extents(archive: &Archive) -> Result<Vec<Extent>, ArchiveError> {
     let parts = list_below(archive, LIVE)?;
     let by_segment = parts.chunk_by(|one, other| one.segment == other.segment);
-    Ok(by_segment.map(|parts| Extent::of(parts[0].segment, parts)).collect())
+    Ok(by_segment.map(|parts| Extent::new(parts[0].segment, parts)).collect())
 }
 
 fn read(archive: &Archive, part: Part) -> Result<Vec<u8>, ArchiveError> {
@@ -281,7 +281,7 @@ mod tests {
 
     fn archive(folder: &std::path::Path) -> Archive {
         let archive = Archive::new(Box::new(Folder::new(folder)));
-        archive.found().unwrap();
+        archive.create().unwrap();
         archive
     }
 
@@ -297,7 +297,7 @@ mod tests {
     fn keys_say_which_part_it_is() {
         let one = part(0x2000, 0x1_0000);
         assert_eq!(one.key(), "live/00000001/000000010000000200000007/00002000-00010000.wlz");
-        assert_eq!(Part::of_key(&one.key()), Some(one));
+        assert_eq!(Part::parse_key(&one.key()), Some(one));
         for key in [
             "live/00000002/000000010000000200000007/00002000-00010000.wlz",
             "live/00000001/000000010000000200000007/00010000-00002000.wlz",
@@ -305,7 +305,7 @@ mod tests {
             "wal/00000001/00000002/000000010000000200000007.wlz",
             "",
         ] {
-            assert_eq!(Part::of_key(key), None, "{key}");
+            assert_eq!(Part::parse_key(key), None, "{key}");
         }
     }
 

@@ -73,7 +73,7 @@ pub struct BackupError {
 pub fn archived(archive: &Archive, size: SegmentSize) -> Result<Vec<Backup>, ArchiveError> {
     let mut files = Vec::new();
     archive.store().list(BACKUP, &mut |listed| {
-        if let Some(Object::File(file @ ArchivedFile::Backup(..))) = Object::of_key(&listed.key) {
+        if let Some(Object::File(file @ ArchivedFile::Backup(..))) = Object::parse_key(&listed.key) {
             files.push((file, listed.bytes));
         }
     })?;
@@ -85,7 +85,7 @@ pub fn archived(archive: &Archive, size: SegmentSize) -> Result<Vec<Backup>, Arc
         })?;
         // Removed since the listing.
         let Some(text) = text else { continue };
-        backups.extend(of_history(file, &text, size).map(|backup| Backup { stored_bytes, ..backup }));
+        backups.extend(parse_history(file, &text, size).map(|backup| Backup { stored_bytes, ..backup }));
     }
     backups.sort_by_key(Backup::start);
     Ok(backups)
@@ -93,7 +93,7 @@ pub fn archived(archive: &Archive, size: SegmentSize) -> Result<Vec<Backup>, Arc
 
 /// Reads a backup history file. The start comes from its name, because the file can be empty after a crash of
 /// the server.
-fn of_history(file: ArchivedFile, text: &[u8], size: SegmentSize) -> Option<Backup> {
+fn parse_history(file: ArchivedFile, text: &[u8], size: SegmentSize) -> Option<Backup> {
     let ArchivedFile::Backup(name, offset) = file else { return None };
     let start = Lsn(name.start(size)?.0.checked_add(offset.into())?);
     let label = Label::parse(text);
@@ -133,9 +133,9 @@ fn search(folder: &Path, depth: u32, system: &str, found: &mut Vec<Backup>) -> R
     let failed = |error: io::Error| BackupError { path: folder.to_owned(), problem: error.to_string() };
     let (manifest, label) = (folder.join(MANIFEST), folder.join(LABEL));
     if manifest.is_file() {
-        found.push(of_manifest(&manifest, system)?);
+        found.push(read_manifest(&manifest, system)?);
     } else if label.is_file() {
-        found.push(of_label(&label)?);
+        found.push(read_label(&label)?);
     } else if depth > 0 {
         for entry in fs::read_dir(folder).map_err(failed)? {
             let entry = entry.map_err(failed)?;
@@ -152,7 +152,7 @@ fn search(folder: &Path, depth: u32, system: &str, found: &mut Vec<Backup>) -> R
 ///
 /// # Errors
 /// The file is unreadable, damaged, or belongs to another cluster.
-pub fn of_manifest(path: &Path, system_identifier: &str) -> Result<Backup, BackupError> {
+pub fn read_manifest(path: &Path, system_identifier: &str) -> Result<Backup, BackupError> {
     let failed = |problem: String| BackupError { path: path.to_owned(), problem };
     let file = regular_file::open(path).map_err(|error| failed(error.to_string()))?;
     let manifest = Manifest::read(file).map_err(failed)?;
@@ -162,7 +162,7 @@ pub fn of_manifest(path: &Path, system_identifier: &str) -> Result<Backup, Backu
         return Err(failed(format!("expected system identifier {system_identifier}, found {found}")));
     }
     let beside = path.with_file_name(LABEL);
-    let label = beside.is_file().then(|| read_label(&beside)).transpose()?;
+    let label = beside.is_file().then(|| read_label_bytes(&beside)).transpose()?;
     let label = Label::parse(&label.unwrap_or_default());
     Ok(Backup {
         name: path.display().to_string(),
@@ -176,8 +176,8 @@ pub fn of_manifest(path: &Path, system_identifier: &str) -> Result<Backup, Backu
     })
 }
 
-fn of_label(path: &Path) -> Result<Backup, BackupError> {
-    let label = Label::parse(&read_label(path)?);
+fn read_label(path: &Path) -> Result<Backup, BackupError> {
+    let label = Label::parse(&read_label_bytes(path)?);
     let (Some(start), Some(timeline)) = (label.start, label.timeline) else {
         let problem = "expected START WAL LOCATION with its timeline in it, found none".to_owned();
         return Err(BackupError { path: path.to_owned(), problem });
@@ -194,7 +194,7 @@ fn of_label(path: &Path) -> Result<Backup, BackupError> {
     })
 }
 
-fn read_label(path: &Path) -> Result<Vec<u8>, BackupError> {
+fn read_label_bytes(path: &Path) -> Result<Vec<u8>, BackupError> {
     let failed = |error: io::Error| BackupError { path: path.to_owned(), problem: error.to_string() };
     let mut file = regular_file::open(path).map_err(failed)?;
     read_bounded(&mut file, crate::objects::check::MAX_TEXT_BYTES).map_err(failed)

@@ -310,7 +310,7 @@ fn first_segment(log: &Log, start: &BackupStart) -> SegmentName {
 /// Returns the WAL that recovery to the end replays.
 fn log_from(archive: &Archive, start: &BackupStart, timeline: Option<Timeline>) -> Result<Log> {
     let number = archive.segment_size()?.segment_of(start.start);
-    Ok(Log::of_recovery(archive, timeline, start.timeline, number)?)
+    Ok(Log::find_for_recovery(archive, timeline, start.timeline, number)?)
 }
 
 /// Finds the server programs of a major version, and their exact version.

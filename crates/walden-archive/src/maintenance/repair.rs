@@ -212,8 +212,8 @@ fn encryption_of(archive: &Archive) -> Result<Option<Encryption>, RepairError> {
     for prefix in [WAL, HISTORY, BACKUP] {
         let listed = encrypted.inner().list(prefix, &mut |listed| {
             let found = match listed.key.strip_suffix(SUFFIX) {
-                Some(key) if Object::of_key(key).is_some() => &mut sealed,
-                None if Object::of_key(&listed.key).is_some() => &mut plain,
+                Some(key) if Object::parse_key(key).is_some() => &mut sealed,
+                None if Object::parse_key(&listed.key).is_some() => &mut plain,
                 _ => return,
             };
             if found.is_none() {

@@ -51,7 +51,7 @@ pub struct Checked {
 
 impl Checked {
     /// Creates the result for a file whose size and BLAKE3 are the only known facts.
-    pub(crate) fn of_hash(bytes: u64, hash: [u8; 32]) -> Checked {
+    pub(crate) fn from_hash(bytes: u64, hash: [u8; 32]) -> Checked {
         Checked {
             bytes,
             hash,
@@ -185,7 +185,7 @@ pub enum Refusal {
 
 impl Refusal {
     /// Returns the reason for rejecting the header of a segment's first page.
-    pub fn of_first_page(kind: FaultKind) -> Refusal {
+    pub fn from_page_fault(kind: FaultKind) -> Refusal {
         if let Some((magic, reason)) = kind.unknown_version() {
             return Refusal::UnknownVersion { magic, reason };
         }
@@ -301,7 +301,7 @@ impl Chunks for Reading<'_> {
 
 fn plain(content: &[u8], warnings: Vec<String>) -> Checked {
     let hash = *blake3::hash(content).as_bytes();
-    Checked { warnings, ..Checked::of_hash(content.len() as u64, hash) }
+    Checked { warnings, ..Checked::from_hash(content.len() as u64, hash) }
 }
 
 fn read_text(content: &mut dyn Read) -> Result<Vec<u8>, Refusal> {
@@ -347,16 +347,16 @@ fn check_segment(
     rules: Rules<'_>,
 ) -> Result<Checked, Refusal> {
     let mut here = content.next()?;
-    let info = match StreamInfo::of_segment(here) {
+    let info = match StreamInfo::from_first_page(here) {
         Err(kind) if rules.accept_unknown_versions && kind.unknown_version().is_some() => {
-            let mut pages = UnreadPages::new(name, here).ok_or_else(|| Refusal::of_first_page(kind))??;
+            let mut pages = UnreadPages::new(name, here).ok_or_else(|| Refusal::from_page_fault(kind))??;
             while !here.is_empty() {
                 pages.observe(here);
                 here = content.next()?;
             }
             return pages.finish(is_partial, rules.histories);
         }
-        other => other.map_err(Refusal::of_first_page)?,
+        other => other.map_err(Refusal::from_page_fault)?,
     };
     let address = walden_format::page::PageHeader::parse(here).map_or(Lsn::INVALID, |header| header.address);
     let start = check_name(name, info.segment_size, (address, info.timeline))?;
@@ -557,7 +557,7 @@ impl UnreadPages {
         let size = long.segment_size().filter(|&size| Geometry::new(size, long.page_bytes).is_some());
         let Some(segment_size) = size else {
             let kind = FaultKind::Geometry { segment_bytes: long.segment_bytes, page_bytes: long.page_bytes };
-            return Some(Err(Refusal::of_first_page(kind)));
+            return Some(Err(Refusal::from_page_fault(kind)));
         };
         let start = match check_name(name, segment_size, (first.address, first.timeline)) {
             Ok(start) => start,
@@ -642,18 +642,18 @@ impl UnreadPages {
         let magic = self.first.magic;
         Ok(Checked {
             cluster: Some(self.cluster),
-            contents: Some(Contents::of_unknown_version(name, self.cluster.system_id, size, magic)),
+            contents: Some(Contents::for_unknown_version(name, self.cluster.system_id, size, magic)),
             warnings: vec![format!(
                 "this Walden does not read its version (page magic {magic:04X}): archived as bytes and verified by hash only"
             )],
-            ..Checked::of_hash(self.bytes, *self.hasher.finalize().as_bytes())
+            ..Checked::from_hash(self.bytes, *self.hasher.finalize().as_bytes())
         })
     }
 }
 
 /// Returns the system identifier in a segment's first page, even for a version that Walden cannot read.
 pub fn system_id_of(first_page: &[u8]) -> Option<u64> {
-    match StreamInfo::of_segment(first_page) {
+    match StreamInfo::from_first_page(first_page) {
         Ok(info) => Some(info.system_id),
         Err(_) => Some(UnreadPageHeader::parse(first_page)?.long?.system_id),
     }

@@ -132,7 +132,7 @@ impl Contents {
     }
 
     /// Creates the contents of a segment whose version Walden does not read.
-    pub(crate) fn of_unknown_version(
+    pub(crate) fn for_unknown_version(
         name: SegmentName,
         system_id: u64,
         size: SegmentSize,

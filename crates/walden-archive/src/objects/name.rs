@@ -155,7 +155,7 @@ pub enum Object {
 
 impl Object {
     /// Parses a key. Returns `None` if the object does not contain archived files.
-    pub fn of_key(key: &str) -> Option<Object> {
+    pub fn parse_key(key: &str) -> Option<Object> {
         let name = key.rsplit('/').next()?;
         let object = if let Some(name) = name.strip_suffix(ENDING) {
             Object::File(ArchivedFile::parse(name)?)
@@ -251,12 +251,12 @@ mod tests {
         ] {
             let file = ArchivedFile::parse(name).unwrap();
             assert_eq!(file.to_string(), name);
-            assert_eq!(Object::of_key(&file.key()), Some(Object::File(file)));
+            assert_eq!(Object::parse_key(&file.key()), Some(Object::File(file)));
         }
         let segment = |segment| SegmentName { timeline: 1, log: 2, segment };
         let pack = PackName { first: segment(8), last: segment(0x1F) };
         assert_eq!(pack.key(), "wal/00000001/00000002/000000010000000200000008-00000001000000020000001F.wpk");
-        assert_eq!(Object::of_key(&pack.key()), Some(Object::Pack(pack)));
+        assert_eq!(Object::parse_key(&pack.key()), Some(Object::Pack(pack)));
         assert_eq!(pack.segments(), 24);
         assert!(pack.contains(segment(0x1F)) && !pack.contains(segment(0x20)));
     }
@@ -303,7 +303,7 @@ mod tests {
             "wal/00000001/00000000/000000010000000000000007-000000010000000000000006.wpk",
             "wal/00000001/00000000/000000010000000000000007-000000010000000100000008.wpk",
         ] {
-            assert_eq!(Object::of_key(key), None, "{key}");
+            assert_eq!(Object::parse_key(key), None, "{key}");
         }
     }
 }

@@ -50,7 +50,7 @@ pub(crate) fn read_limits(form: FileForm, segment_bytes: Option<u64>) -> ReadLim
     let Some(bytes) = segment_bytes else { return *READ_LIMITS };
     // Twice the requirements of this version's encoder, because other versions may calculate them
     // differently.
-    let memory = 2 * Needs::of_segments(form, MAX_LEVEL, bytes).memory() + READ_LIMITS.page_memory;
+    let memory = 2 * Needs::for_segments(form, MAX_LEVEL, bytes).memory() + READ_LIMITS.page_memory;
     ReadLimits { memory: memory.min(READ_LIMITS.memory), ..*READ_LIMITS }
 }
 
@@ -159,7 +159,7 @@ pub enum ObjectError {
 
 impl ObjectError {
     /// Returns the error for an object whose compressed form is invalid.
-    pub(crate) fn of_container(key: &str, source: ContainerError) -> ObjectError {
+    pub(crate) fn from_container(key: &str, source: ContainerError) -> ObjectError {
         let key = key.to_owned();
         match source {
             ContainerError::Empty => ObjectError::Empty { key },
@@ -233,7 +233,7 @@ fn encode_by(
     let key = file.key();
     let failed = |source| ObjectError::Container { key: key.clone(), source };
     let mut options = WriteOptions::with_level(FileForm::Segment, level);
-    options.needs = Needs::of_segments(FileForm::Segment, level, checked.bytes);
+    options.needs = Needs::for_segments(FileForm::Segment, level, checked.bytes);
     let mut writer = Writer::new(Vec::new(), options);
     let meta = Meta { name: file.to_string().into_bytes(), ..Meta::default() };
     let added = match content {
@@ -355,7 +355,7 @@ impl Write for Bounded<'_> {
 
 /// Adds the object's key to an error.
 fn failed_in(key: &str) -> impl Fn(ContainerError) -> ObjectError {
-    move |source| ObjectError::of_container(key, source)
+    move |source| ObjectError::from_container(key, source)
 }
 
 /// Reads an object to its end. It must contain exactly the file of this name, which `read` consumes.
@@ -466,7 +466,7 @@ pub(crate) fn summaries_of_pack(
     input: impl Read + Seek,
 ) -> Result<Vec<Summary>, ObjectError> {
     let key = pack.key();
-    let failed = |source| ObjectError::of_container(&key, source);
+    let failed = |source| ObjectError::from_container(&key, source);
     let mut reader = Reader::open(input, *READ_LIMITS).map_err(failed)?;
     let index = reader.index().map_err(failed)?;
     let frames = reader.extras(&index, SUMMARY_FRAME).map_err(failed)?;
@@ -545,7 +545,7 @@ pub fn check_stored(
     bytes: u64,
 ) -> Result<Vec<(ArchivedFile, u64, [u8; 32])>, ObjectError> {
     let key = object.key();
-    let failed = |source| ObjectError::of_container(&key, source);
+    let failed = |source| ObjectError::from_container(&key, source);
     let input = ObjectReader::new(store, key.clone(), bytes);
     let mut reader = Reader::open(input, *READ_LIMITS).map_err(failed)?;
     reader.check_frames().map_err(failed)?;
@@ -723,7 +723,7 @@ mod tests {
             for bytes in [1 << 20, 16 << 20, MAX_SEGMENT_BYTES] {
                 let limits = read_limits(form, Some(bytes));
                 for level in 0..=MAX_LEVEL {
-                    let needs = Needs::of_segments(form, level, bytes);
+                    let needs = Needs::for_segments(form, level, bytes);
                     let page_memory = limits.admit(needs).expect("admitted");
                     assert_eq!(page_memory, READ_LIMITS.page_memory, "as without a limit");
                 }

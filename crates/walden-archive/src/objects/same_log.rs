@@ -125,7 +125,7 @@ pub fn switch_end(name: SegmentName, content: &[u8]) -> Option<Lsn> {
             ControlFlow::Continue(())
         }
     }
-    let info = StreamInfo::of_segment(content).ok()?;
+    let info = StreamInfo::from_first_page(content).ok()?;
     let start = name.start(info.segment_size)?;
     let info = StreamInfo { timeline: name.timeline, ..info };
     let mut decoder = Decoder::new(info, start, start.plus(info.segment_size.bytes()));

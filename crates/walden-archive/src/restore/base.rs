@@ -64,7 +64,7 @@ impl BaseError {
     /// Replaces the path in the error by the name that the user knows, for example if an archived file was
     /// fetched to a temporary one.
     #[must_use]
-    pub fn of(self, name: &Path) -> BaseError {
+    pub fn with_path(self, name: &Path) -> BaseError {
         let path = name.to_owned();
         match self {
             BaseError::Io { source, .. } => BaseError::Io { path, source },
@@ -100,17 +100,17 @@ impl BackupStart {
         let found = fs::metadata(path).map_err(|source| BaseError::Io { path: path.to_owned(), source })?;
         if !found.is_dir() {
             return match compression_of(path) {
-                Some(compression) => of_tar(path, compression),
-                None => of_file(path),
+                Some(compression) => read_tar(path, compression),
+                None => read_file(path),
             };
         }
         let mut start = match base_tar(path) {
-            Some((tar, compression)) => of_tar(&tar, compression)?,
-            None if path.join(LABEL).is_file() => of_file(&path.join(LABEL))?,
-            None => of_data_directory(path)?,
+            Some((tar, compression)) => read_tar(&tar, compression)?,
+            None if path.join(LABEL).is_file() => read_file(&path.join(LABEL))?,
+            None => read_data_directory(path)?,
         };
         if path.join(MANIFEST).is_file() {
-            let manifest = of_file(&path.join(MANIFEST))?;
+            let manifest = read_file(&path.join(MANIFEST))?;
             if start.end.is_none() {
                 (start.end, start.end_timeline) = (manifest.end, manifest.end_timeline);
             }
@@ -127,7 +127,7 @@ impl BackupStart {
     ///
     /// # Errors
     /// The expected content that is missing.
-    pub fn of_label(text: &str) -> Result<BackupStart, &'static str> {
+    pub fn parse_label(text: &str) -> Result<BackupStart, &'static str> {
         let label = Label::parse(text.as_bytes());
         if label.is_incremental {
             return Err("a full backup (pg_combinebackup makes one of an incremental one)");
@@ -144,7 +144,7 @@ impl BackupStart {
         })
     }
 
-    fn of_manifest(manifest: &Manifest) -> Option<BackupStart> {
+    fn from_manifest(manifest: &Manifest) -> Option<BackupStart> {
         let first = manifest.ranges.iter().min_by_key(|range| range.start)?;
         let last = manifest.ranges.iter().max_by_key(|range| (range.end, range.timeline))?;
         Some(BackupStart {
@@ -158,7 +158,7 @@ impl BackupStart {
     }
 }
 
-fn of_file(path: &Path) -> Result<BackupStart, BaseError> {
+fn read_file(path: &Path) -> Result<BackupStart, BaseError> {
     let io = |source| BaseError::Io { path: path.to_owned(), source };
     let mut file = BufReader::new(regular_file::open(path).map_err(io)?);
     let mut first = [0];
@@ -168,17 +168,17 @@ fn of_file(path: &Path) -> Result<BackupStart, BaseError> {
     if is_json {
         let manifest =
             Manifest::read(content).map_err(|problem| not_one("an undamaged backup manifest", problem))?;
-        return BackupStart::of_manifest(&manifest)
+        return BackupStart::from_manifest(&manifest)
             .ok_or_else(|| not_one("a range of WAL in the manifest", "none".to_owned()));
     }
     let text = read_bounded(&mut content, MAX_LABEL_BYTES).map_err(io)?;
     let text = String::from_utf8_lossy(&text);
     let found = || text.lines().next().unwrap_or_default().chars().take(60).flat_map(char::escape_default);
-    BackupStart::of_label(&text).map_err(|expected| not_one(expected, found().collect()))
+    BackupStart::parse_label(&text).map_err(|expected| not_one(expected, found().collect()))
 }
 
 /// Reads a data directory. The files of a cleanly stopped server are consistent.
-fn of_data_directory(path: &Path) -> Result<BackupStart, BaseError> {
+fn read_data_directory(path: &Path) -> Result<BackupStart, BaseError> {
     let data = DataDir::open(path)?;
     let control = data.control();
     if !control.state.is_shut_down() {
@@ -218,7 +218,7 @@ fn open_tar(path: &Path, compression: Compression) -> Result<tar::Archive<Segmen
 }
 
 /// Reads the label from a tar file. `pg_basebackup` writes the label first.
-fn of_tar(path: &Path, compression: Compression) -> Result<BackupStart, BaseError> {
+fn read_tar(path: &Path, compression: Compression) -> Result<BackupStart, BaseError> {
     let io = |source| BaseError::Io { path: path.to_owned(), source };
     let not_one = |expected, found| BaseError::NotOne { path: path.to_owned(), expected, found };
     let mut archive = open_tar(path, compression)?;
@@ -230,7 +230,7 @@ fn of_tar(path: &Path, compression: Compression) -> Result<BackupStart, BaseErro
         }
         let text = read_bounded(&mut entry, MAX_LABEL_BYTES).map_err(io)?;
         let text = String::from_utf8_lossy(&text);
-        return BackupStart::of_label(&text)
+        return BackupStart::parse_label(&text)
             .map_err(|expected| not_one(expected, "another backup_label".to_owned()));
     }
     Err(not_one("backup_label in the archive", "none".to_owned()))
@@ -303,15 +303,15 @@ mod tests {
 
     #[test]
     fn a_label_says_where_a_backup_starts() {
-        let start = BackupStart::of_label(TEXT).unwrap();
+        let start = BackupStart::parse_label(TEXT).unwrap();
         assert_eq!((start.start, start.timeline, start.end), (Lsn(0x200_0028), Some(3), None));
         let history = "START WAL LOCATION: 0/2000028 (file 000000010000000000000002)\nSTOP WAL LOCATION: 0/2000100 (file 000000010000000000000002)\n";
-        assert_eq!(BackupStart::of_label(history).unwrap().end, Some(Lsn(0x200_0100)));
+        assert_eq!(BackupStart::parse_label(history).unwrap().end, Some(Lsn(0x200_0100)));
         for bad in ["", "START WAL LOCATION: 0/2", "START WAL LOCATION: x (file y)"] {
-            assert!(BackupStart::of_label(bad).is_err(), "{bad}");
+            assert!(BackupStart::parse_label(bad).is_err(), "{bad}");
         }
         let incremental = format!("{TEXT}INCREMENTAL FROM LSN: 0/1000028\n");
-        assert!(BackupStart::of_label(&incremental).unwrap_err().contains("pg_combinebackup"));
+        assert!(BackupStart::parse_label(&incremental).unwrap_err().contains("pg_combinebackup"));
     }
 
     #[test]
@@ -374,7 +374,7 @@ mod tests {
         assert_eq!(fs::read_to_string(target.join(LABEL)).unwrap(), TEXT);
         // The same suffixes identify tar files as sources of WAL.
         for (ending, _) in TAR_ENDINGS {
-            assert_eq!(FileKind::of(&format!("base{ending}")), FileKind::BaseTar, "{ending}");
+            assert_eq!(FileKind::from_name(&format!("base{ending}")), FileKind::BaseTar, "{ending}");
         }
     }
 

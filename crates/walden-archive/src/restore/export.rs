@@ -96,7 +96,7 @@ impl Plan {
     ///
     /// # Errors
     /// The store's errors.
-    pub fn of(archive: &Archive, selection: &Selection) -> Result<Plan, ArchiveError> {
+    pub fn select(archive: &Archive, selection: &Selection) -> Result<Plan, ArchiveError> {
         let size = archive.segment_size()?;
         // Without a suitable private key, every object would be reported as unreadable.
         archive.unlock()?;
@@ -116,7 +116,7 @@ impl Plan {
         let followed = |timeline| stretches(timeline, histories.get(&timeline));
         for listed in [HISTORY, BACKUP] {
             archive.store().list(listed, &mut |listed| {
-                let Some(object @ Object::File(file)) = Object::of_key(&listed.key) else { return };
+                let Some(object @ Object::File(file)) = Object::parse_key(&listed.key) else { return };
                 let is_followed = selection.timeline.is_none_or(|timeline| {
                     followed(timeline).iter().any(|stretch| stretch.timeline == file.timeline())
                 });
@@ -134,8 +134,8 @@ impl Plan {
         plan.files.sort();
         for timeline in timelines {
             let log = match selection.timeline {
-                Some(_) => Log::of(archive, Some(timeline), range.clone())?,
-                None => Log::of_timeline_alone(archive, timeline, range.clone())?,
+                Some(_) => Log::find(archive, Some(timeline), range.clone())?,
+                None => Log::find_single_timeline(archive, timeline, range.clone())?,
             };
             plan.add_begun(&log, &with_parts, &range);
             plan.add_log(&log, if is_whole { None } else { Some(&range) }, &acknowledged);
@@ -150,7 +150,7 @@ impl Plan {
     ///
     /// # Errors
     /// The store's errors, and a history that was removed.
-    pub fn of_recovery(
+    pub fn for_recovery(
         archive: &Archive,
         recovery: &crate::restore::recovery::Recovery,
     ) -> Result<Plan, ArchiveError> {
@@ -324,7 +324,7 @@ enum Outcome {
 }
 
 impl Outcome {
-    fn of_published(written: Option<u64>) -> Outcome {
+    fn from_published(written: Option<u64>) -> Outcome {
         written.map_or(Outcome::Unchanged, Outcome::Written)
     }
 
@@ -332,7 +332,7 @@ impl Outcome {
     ///
     /// # Errors
     /// The error, unless the object is damaged.
-    fn of_error(file: ArchivedFile, object: String, source: ArchiveError) -> Result<Outcome, GetError> {
+    fn from_error(file: ArchivedFile, object: String, source: ArchiveError) -> Result<Outcome, GetError> {
         let is_damage = source.is_damage();
         let error = GetError::Archive { name: file.to_string(), source };
         match is_damage {
@@ -369,8 +369,8 @@ fn export_object(
             }
         });
         let outcome = match new {
-            Ok(new) => Outcome::of_published(new?.publish()?),
-            Err(error) => Outcome::of_error(file, archive.stored_name(&object.key()), error)?,
+            Ok(new) => Outcome::from_published(new?.publish()?),
+            Err(error) => Outcome::from_error(file, archive.stored_name(&object.key()), error)?,
         };
         done(file, outcome);
     }
@@ -392,7 +392,7 @@ fn export_begun(
     let assembled = match parts::assemble(archive, name) {
         Ok(assembled) => assembled,
         Err(error) => {
-            done(file, Outcome::of_error(file, parts::folder_of(name), error)?);
+            done(file, Outcome::from_error(file, parts::folder_of(name), error)?);
             return Ok(());
         }
     };
@@ -400,7 +400,7 @@ fn export_begun(
         let mut new = NewFile::create(&target)?;
         let written = get::write_begun(&bytes, size, &mut new);
         written.map_err(|source| GetError::Write { path: target, source })?;
-        done(file, Outcome::of_published(new.publish()?));
+        done(file, Outcome::from_published(new.publish()?));
         return Ok(());
     }
     // Archived since its parts were listed.

@@ -382,7 +382,7 @@ fn find_later(archive: &Archive, segment: SegmentName) -> Result<Option<String>,
     let Some(number) = segment.number(size) else { return Ok(None) };
     let mut nearest: Option<u64> = None;
     archive.store().list(&timeline_prefix(segment.timeline), &mut |listed| {
-        let first = Object::of_key(&listed.key).and_then(|object| gaps::first_number(object, size));
+        let first = Object::parse_key(&listed.key).and_then(|object| gaps::first_number(object, size));
         if let Some(first) = first.filter(|&first| first > number) {
             nearest = Some(nearest.map_or(first, |nearest| nearest.min(first)));
         }
@@ -413,7 +413,7 @@ fn find_lost(archive: &Archive, segment: SegmentName) -> Result<Option<String>, 
     let is_lost = |name: SegmentName| name.timeline == segment.timeline && name >= segment;
     let mut backup = None;
     archive.store().list(BACKUP, &mut |listed| {
-        if let Some(Object::File(file @ ArchivedFile::Backup(start, _))) = Object::of_key(&listed.key)
+        if let Some(Object::File(file @ ArchivedFile::Backup(start, _))) = Object::parse_key(&listed.key)
             && is_lost(start)
         {
             backup = Some(file.to_string());
@@ -531,7 +531,7 @@ impl<S: Deref<Target: Store>> PackMembers<S> {
         segment_bytes: Option<u64>,
     ) -> Result<PackMembers<S>, ArchiveError> {
         let key = pack.key();
-        let failed = |source| ObjectError::of_container(&key, source);
+        let failed = |source| ObjectError::from_container(&key, source);
         let input = ObjectReader::new(store, key.clone(), bytes);
         let limits = object::read_limits(FileForm::Pack, segment_bytes);
         let mut reader = Reader::open(input, limits).map_err(failed)?;

@@ -63,7 +63,7 @@ impl Log {
     ///
     /// # Errors
     /// The store's errors, and unreadable histories.
-    pub fn of(
+    pub fn find(
         archive: &Archive,
         timeline: Option<Timeline>,
         range: RangeInclusive<u64>,
@@ -84,8 +84,8 @@ impl Log {
     /// this name so that recovery does not read it (`CleanupAfterArchiveRecovery` in `xlog.c`).
     ///
     /// # Errors
-    /// The errors of [`Log::of`].
-    pub fn of_recovery(
+    /// The errors of [`Log::find`].
+    pub fn find_for_recovery(
         archive: &Archive,
         timeline: Option<Timeline>,
         start: Option<Timeline>,
@@ -134,7 +134,7 @@ impl Log {
     ///
     /// # Errors
     /// The store's errors.
-    pub fn of_timeline_alone(
+    pub fn find_single_timeline(
         archive: &Archive,
         timeline: Timeline,
         range: RangeInclusive<u64>,
@@ -260,7 +260,7 @@ struct Times {
 }
 
 impl Times {
-    fn of(contents: &Contents) -> Times {
+    fn from_contents(contents: &Contents) -> Times {
         let first = contents.first_record.as_ref().and_then(|lsn| lsn.parse::<Lsn>().ok());
         let checkpoint = |found: &Checkpoint| Some((found.lsn.parse::<Lsn>().ok()?, found.time));
         Times {
@@ -282,11 +282,11 @@ impl<'a> Ends<'a> {
     ///
     /// # Errors
     /// The store's errors, and unreadable summaries.
-    pub fn of(&mut self, index: usize) -> Result<Option<(i64, i64)>, ArchiveError> {
+    pub fn find(&mut self, index: usize) -> Result<Option<(i64, i64)>, ArchiveError> {
         let Some(segment) = self.segments.get(index) else { return Ok(None) };
         if !self.known.contains_key(&segment.object) {
             let contents = get::read_contents(self.archive, segment.object, segment.bytes)?;
-            self.known.insert(segment.object, contents.iter().map(Times::of).collect());
+            self.known.insert(segment.object, contents.iter().map(Times::from_contents).collect());
         }
         let times = self.known.get(&segment.object).and_then(|all| match all.as_slice() {
             [one] => Some(one),
@@ -298,10 +298,10 @@ impl<'a> Ends<'a> {
     /// Returns the time of the first checkpoint at or after a position, in one of the segments up to `index`.
     ///
     /// # Errors
-    /// The errors of [`Ends::of`].
+    /// The errors of [`Ends::find`].
     pub fn first_checkpoint(&mut self, position: Lsn, index: usize) -> Result<Option<i64>, ArchiveError> {
         for at in 0..=index.min(self.segments.len().saturating_sub(1)) {
-            self.of(at)?;
+            self.find(at)?;
             let Some(object) = self.segments.get(at).map(|segment| segment.object) else { break };
             let checkpoints = self.known.get(&object).into_iter().flatten().flat_map(|it| &it.checkpoints);
             let is_behind = |(lsn, time): &(Lsn, i64)| (*lsn >= position).then_some(*time);
@@ -316,14 +316,14 @@ impl<'a> Ends<'a> {
     /// number of segments if there is none.
     ///
     /// # Errors
-    /// The errors of [`Ends::of`].
+    /// The errors of [`Ends::find`].
     pub fn first_reaching(&mut self, time: i64) -> Result<usize, ArchiveError> {
         let (mut low, mut high) = (0, self.segments.len());
         while low < high {
             let middle = low + (high - low) / 2;
             let mut probe = middle;
             let last = loop {
-                match self.of(probe)? {
+                match self.find(probe)? {
                     Some((_, last)) => break Some(last),
                     None if probe == low => break None,
                     None => probe -= 1,
@@ -336,7 +336,7 @@ impl<'a> Ends<'a> {
         }
         // If segments without known times lie between the last one before the time and the first one after
         // it, the latter is returned.
-        while low < self.segments.len() && self.of(low)?.is_none_or(|(_, last)| last < time) {
+        while low < self.segments.len() && self.find(low)?.is_none_or(|(_, last)| last < time) {
             low += 1;
         }
         Ok(low)
@@ -345,10 +345,10 @@ impl<'a> Ends<'a> {
     /// Finds by a linear search the first segment whose last transaction ended after `time`.
     ///
     /// # Errors
-    /// The errors of [`Ends::of`].
+    /// The errors of [`Ends::find`].
     pub fn first_after(&mut self, time: i64) -> Result<Option<usize>, ArchiveError> {
         for index in 0..self.segments.len() {
-            if self.of(index)?.is_some_and(|(_, last)| last > time) {
+            if self.find(index)?.is_some_and(|(_, last)| last > time) {
                 return Ok(Some(index));
             }
         }
@@ -358,10 +358,10 @@ impl<'a> Ends<'a> {
     /// Returns the last segment before `index` in which a transaction ended.
     ///
     /// # Errors
-    /// The errors of [`Ends::of`].
+    /// The errors of [`Ends::find`].
     pub fn last_known(&mut self, index: usize) -> Result<Option<usize>, ArchiveError> {
         for before in (0..index).rev() {
-            if self.of(before)?.is_some() {
+            if self.find(before)?.is_some() {
                 return Ok(Some(before));
             }
         }

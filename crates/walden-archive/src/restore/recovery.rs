@@ -260,7 +260,7 @@ pub fn recovery_to(
         Some(before) => Some(end(reached, before)),
         None => match ends.last_known(reached)? {
             Some(index) => {
-                ends.of(index)?.map(|(_, time)| TransactionEnd { segment: name(index), lsn: None, time })
+                ends.find(index)?.map(|(_, time)| TransactionEnd { segment: name(index), lsn: None, time })
             }
             None => None,
         },
@@ -326,7 +326,7 @@ fn log_from(
         RecoveryStart::Backup { timeline, .. } => timeline,
     };
     check_histories(archive, timeline, start_timeline)?;
-    let log = Log::of_recovery(archive, timeline, start_timeline, number)?;
+    let log = Log::find_for_recovery(archive, timeline, start_timeline, number)?;
     check_timelines(&log, start)?;
     if log.segments.first().is_none_or(|first| first.number != number) {
         let segment = SegmentName::new(log.timeline_of(number), number, size);
@@ -402,7 +402,7 @@ fn unreachable(
     let in_begun = begun.as_ref().and_then(|begun| begun.events.ends.last().copied());
     let latest = match (in_begun, ends.last_known(log.segments.len())?) {
         (Some((_, time)), _) => Some(time),
-        (None, Some(last)) => ends.of(last)?.map(|(_, time)| time),
+        (None, Some(last)) => ends.find(last)?.map(|(_, time)| time),
         (None, None) => None,
     };
     let earliest = earliest(archive, log, &mut ends, begun.as_ref(), start)?;
@@ -431,7 +431,7 @@ fn earliest(
         let segments =
             log.segments.partition_point(|segment| segment.number <= log.size.segment_of(consistent));
         for index in (0..segments).rev() {
-            if ends.of(index)?.is_none() {
+            if ends.find(index)?.is_none() {
                 continue;
             }
             let all = ends_in(archive, log.size, &log.segments[index])?;
@@ -444,7 +444,7 @@ fn earliest(
         }
     }
     for index in 0..log.segments.len() {
-        if let Some((first, _)) = ends.of(index)? {
+        if let Some((first, _)) = ends.find(index)? {
             return Ok(Some(first));
         }
     }
@@ -487,7 +487,7 @@ fn ends_in(
 /// Parses the relevant records in a segment or its first part.
 fn events_of(content: &[u8], name: SegmentName, size: SegmentSize) -> Events {
     let mut events = Events::default();
-    if let (Ok(info), Some(start)) = (StreamInfo::of_segment(content), name.start(size)) {
+    if let (Ok(info), Some(start)) = (StreamInfo::from_first_page(content), name.start(size)) {
         let info = StreamInfo { timeline: name.timeline, ..info };
         // Recovery does not reach records after damage either.
         let _ = Decoder::new(info, start, start.plus(size.bytes())).push(content, &mut events);

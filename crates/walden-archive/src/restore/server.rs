@@ -53,7 +53,7 @@ pub fn asking_server(target: &Path) -> Option<AskingServer> {
     let above = target.parent().and_then(Path::parent);
     let mut places = above.into_iter().chain([Path::new("")]);
     places.find_map(|data| {
-        let control = ControlFile::of_data_directory(data)?;
+        let control = ControlFile::read_data_directory(data)?;
         Some(AskingServer {
             control: data.join(ControlFile::PATH),
             system_id: control.system_identifier,
@@ -88,7 +88,7 @@ pub(crate) fn system_id_beside(path: &Path) -> Option<u64> {
 
 /// Returns the system identifier of a data directory, if it can be read.
 pub(crate) fn system_id_of_server(data: &Path) -> Option<u64> {
-    Some(ControlFile::of_data_directory(data)?.system_identifier)
+    Some(ControlFile::read_data_directory(data)?.system_identifier)
 }
 
 /// Number of bytes of a segment that contain its first page's header.

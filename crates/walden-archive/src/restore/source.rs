@@ -69,16 +69,16 @@ pub struct Source {
 /// # Errors
 /// An archive that cannot be listed.
 pub fn extent(archive: &Archive, timeline: Option<Timeline>) -> Result<Option<Extent>, ArchiveError> {
-    let log = Log::of(archive, timeline, 0..=u64::MAX)?;
+    let log = Log::find(archive, timeline, 0..=u64::MAX)?;
     let Some((first, last)) = log.segments.first().zip(log.segments.last()) else { return Ok(None) };
     let Some(start) = first.name.start(log.size) else { return Ok(None) };
     let end = last.name.start(log.size).unwrap_or(start).plus(log.size.bytes());
     let mut ends = Ends::new(archive, &log.segments);
     let mut times = || -> Result<Option<(i64, i64)>, ArchiveError> {
         let Some(last) = ends.last_known(log.segments.len())? else { return Ok(None) };
-        let Some((_, last_end)) = ends.of(last)? else { return Ok(None) };
+        let Some((_, last_end)) = ends.find(last)? else { return Ok(None) };
         for index in 0..=last {
-            if let Some((first_end, _)) = ends.of(index)? {
+            if let Some((first_end, _)) = ends.find(index)? {
                 return Ok(Some((first_end, last_end)));
             }
         }
@@ -100,7 +100,7 @@ pub fn open(archive: &Archive, options: &SourceOptions) -> Result<Source, Archiv
     };
     // Includes the next segment, in which the last record may end.
     let last = number(options.to).map_or(u64::MAX, |number| number.saturating_add(1));
-    let mut log = Log::of(archive, options.timeline, number(options.from).unwrap_or(0)..=last)?;
+    let mut log = Log::find(archive, options.timeline, number(options.from).unwrap_or(0)..=last)?;
     let time = |bound| match bound {
         Some(Bound::Time(time)) => Some(time),
         _ => None,
@@ -123,7 +123,7 @@ pub fn open(archive: &Archive, options: &SourceOptions) -> Result<Source, Archiv
         first: Mutex::new(None),
     });
     let content = Contents { inner: Arc::clone(&inner), pack: None }.decode(0)?;
-    let info = StreamInfo::of_segment(&content).map_err(|kind| {
+    let info = StreamInfo::from_first_page(&content).map_err(|kind| {
         let fault = walden_format::fault::Fault { lsn: Lsn(0), at: Lsn(0), kind };
         let (expected, found) = (fault.expected(), fault.found());
         ObjectError::Mismatch { key: first.object.key(), expected, found }

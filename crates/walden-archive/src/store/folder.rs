@@ -144,7 +144,7 @@ impl Folder {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 return self.broken_link_above(folder).map_or(Ok(()), Err);
             }
-            Err(error) => return Err(of_path(folder, &error)),
+            Err(error) => return Err(add_path(folder, &error)),
         };
         for entry in entries {
             let entry = entry?;
@@ -169,7 +169,7 @@ impl Folder {
                 }
                 // Removed since the listing, by pack or prune.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                Err(error) => return Err(of_path(&entry.path(), &error)),
+                Err(error) => return Err(add_path(&entry.path(), &error)),
             }
         }
         Ok(())
@@ -328,7 +328,7 @@ fn sync_folder(folder: &Path) -> io::Result<()> {
 }
 
 /// Adds the path to an error. The prefix of a listing does not identify the subfolder that failed.
-fn of_path(path: &Path, error: &io::Error) -> io::Error {
+fn add_path(path: &Path, error: &io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("{}: {error}", path.display()))
 }
 

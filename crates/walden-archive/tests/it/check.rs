@@ -75,7 +75,7 @@ fn padding_that_is_not_zero_is_refused() {
     }
     for version in ["14.23", "15.18", "16.14", "17.11", "18.6", "19.rc1"] {
         let (name, content) = segments(version).swap_remove(0);
-        let info = StreamInfo::of_segment(&content).unwrap();
+        let info = StreamInfo::from_first_page(&content).unwrap();
         let start = SegmentName::parse(&name).unwrap().start(info.segment_size).unwrap();
         let mut padding = Padding(Vec::new());
         let _ = Decoder::new(info, start, start.plus(info.segment_size.bytes())).push(&content, &mut padding);

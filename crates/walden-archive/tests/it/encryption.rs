@@ -661,7 +661,7 @@ fn an_object_of_another_archive_is_named_and_the_others_are_exported() {
     assert_eq!((verified.damaged.len(), verified.objects), (1, 2));
     let folder = set.path().join("exported");
     let selection = Selection { timeline: None, from: None, to: None };
-    let plan = Plan::of(&reader, &selection).expect("a plan");
+    let plan = Plan::select(&reader, &selection).expect("a plan");
     let exported = export(&reader, &plan, &folder, 1, &|_| {}).expect("exported");
     assert_eq!((exported.written, exported.damaged.len()), (1, 1));
     assert!(exported.damaged[0].object.ends_with(".wlz.age"), "{:?}", exported.damaged);

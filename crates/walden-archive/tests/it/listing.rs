@@ -342,7 +342,7 @@ fn base_backups_that_no_timeline_goes_on_from_are_known() {
 }
 
 #[test]
-fn of_an_archive_with_many_gaps_few_summaries_are_read() {
+fn many_gaps_need_few_summaries() {
     let root = tempfile::tempdir().expect("a folder");
     let archive = archive_of(root.path(), &log(1, 0x20, 80));
     remove(&archive, 1, (0x20..0x70).filter(|number| number % 2 == 1));
@@ -494,7 +494,7 @@ fn a_timeline_that_is_lost_as_a_whole_is_missing() {
         let new = |gaps: &[Gap]| gaps.iter().filter(|gap| gap.is_new()).map(|gap| gap.segments).sum::<u64>();
         let exported = [None, Some(3)].map(|timeline| {
             let selection = Selection { timeline, from: None, to: None };
-            new(&Plan::of(&archive, &selection).expect("a plan").gaps)
+            new(&Plan::select(&archive, &selection).expect("a plan").gaps)
         });
         let rule = Rule::OlderThanSegment(name(1, 0x22));
         let pruned = plan(&archive, &rule, Vec::new()).expect("a plan").report().warnings.clone();
@@ -614,7 +614,7 @@ fn acknowledged_gaps_do_not_trouble_prune_and_export() {
         Selection { timeline: Some(2), from: Some(0x20), to: Some(0x2D) },
     ];
     let missing = |selection: &Selection| {
-        let gaps = Plan::of(&archive, selection).expect("a plan").gaps;
+        let gaps = Plan::select(&archive, selection).expect("a plan").gaps;
         gaps.iter().filter(|gap| gap.is_new()).map(|gap| gap.segments).sum::<u64>()
     };
     let warnings = || {
@@ -630,7 +630,7 @@ fn acknowledged_gaps_do_not_trouble_prune_and_export() {
     // acknowledged ones.
     remove(&archive, 1, [0x29]);
     remove(&archive, 2, [0x2A]);
-    let gaps = Plan::of(&archive, &selections[1]).expect("a plan").gaps;
+    let gaps = Plan::select(&archive, &selections[1]).expect("a plan").gaps;
     let new: Vec<_> =
         gaps.iter().filter(|gap| gap.is_new()).map(|gap| (gap.first.clone(), gap.last.clone())).collect();
     let alone = |timeline, number| (name(timeline, number).to_string(), name(timeline, number).to_string());
@@ -694,7 +694,7 @@ fn where_there_is_no_archive_nothing_is_said_of_what_it_holds() {
     assert!(is_missing() && !place.exists());
     std::fs::create_dir(&place).expect("a mount point");
     assert!(is_missing());
-    nowhere.found().expect("an archive");
+    nowhere.create().expect("an archive");
     let held = holdings(&nowhere, &Vec::new).expect("holdings");
     assert_eq!((held.segments, held.system_identifier), (0, None));
 }

@@ -58,7 +58,7 @@ pub const SETTLED: Duration = Duration::from_millis(3100);
 /// Creates an archive in a folder.
 pub fn archive(root: &Path) -> Archive {
     let archive = Archive::new(Box::new(Folder::new(root.join("archive"))));
-    archive.found().expect("an archive");
+    archive.create().expect("an archive");
     archive
 }
 
@@ -147,7 +147,7 @@ pub fn stored(store: &dyn Store) -> Vec<String> {
     let mut found = Vec::new();
     store
         .list("wal/", &mut |listed| {
-            assert!(Object::of_key(&listed.key).is_some(), "{}", listed.key);
+            assert!(Object::parse_key(&listed.key).is_some(), "{}", listed.key);
             found.push(listed.key.rsplit('/').next().expect("a name").to_owned());
         })
         .expect("a list");

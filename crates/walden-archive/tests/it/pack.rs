@@ -264,7 +264,7 @@ fn members_are_decoded_from_the_nearest_keyframe() {
     packed(&archive, &options(20, 0));
     let mut found = Vec::new();
     archive.store().list("wal/", &mut |listed| found.push(listed)).expect("a list");
-    let Some(Object::Pack(name)) = Object::of_key(&found[0].key) else { panic!("{found:?}") };
+    let Some(Object::Pack(name)) = Object::parse_key(&found[0].key) else { panic!("{found:?}") };
     let mut members = PackMembers::open(&archive, name, found[0].bytes).expect("a pack");
     let names: Vec<_> = name.names().collect();
     let keyframes: Vec<_> = names.iter().filter(|name| members.keyframe_of(**name) == **name).collect();

@@ -489,17 +489,17 @@ fn backups_of_standbys_are_known_by_their_manifests() {
     expect_all(&archive, &files[0x14..24], "timeline 1");
     expect_all(&archive, &more, "timeline 2");
     // A damaged manifest, or one of another cluster, is an error.
-    assert!(backup::of_manifest(&manifest, "7").is_err());
+    assert!(backup::read_manifest(&manifest, "7").is_err());
     let good = fs::read(&manifest).expect("a manifest");
     for at in 0..good.len() {
         let mut bad = good.clone();
         bad[at] ^= 1;
         fs::write(&manifest, &bad).expect("a manifest");
-        let found = backup::of_manifest(&manifest, &system);
+        let found = backup::read_manifest(&manifest, &system);
         // The checksum does not cover the bytes after it, nor the letters of its name.
         assert!(found.is_err() || at > good.len() - 4, "byte {at}");
         fs::write(&manifest, &good[..at]).expect("a manifest");
-        assert!(backup::of_manifest(&manifest, &system).is_err() || at == good.len() - 1, "cut at {at}");
+        assert!(backup::read_manifest(&manifest, &system).is_err() || at == good.len() - 1, "cut at {at}");
     }
     // A backup in progress has a label but no manifest yet, so it does not count.
     let running = folder.join("running");

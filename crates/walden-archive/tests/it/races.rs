@@ -77,7 +77,7 @@ fn steps(before: &Path, after: &Path, place: &Path) -> VecDeque<Step> {
         let mut found = BTreeMap::new();
         Folder::new(root.join("archive"))
             .list("", &mut |listed| {
-                found.extend(Object::of_key(&listed.key).map(|object| (object, listed.key)));
+                found.extend(Object::parse_key(&listed.key).map(|object| (object, listed.key)));
             })
             .expect("a list");
         found
@@ -206,7 +206,7 @@ fn an_export_has_every_segment() {
     let segments = crate::material::log(1, 0x20, 7);
     while_it_is_packed(|archive, is_pruned, what| {
         let selection = Selection { timeline: None, from: is_pruned.then_some(0x22), to: None };
-        let plan = Plan::of(archive, &selection).unwrap_or_else(|error| panic!("{what}: {error}"));
+        let plan = Plan::select(archive, &selection).unwrap_or_else(|error| panic!("{what}: {error}"));
         assert_eq!(plan.gaps, [], "{what}");
         let target = tempfile::tempdir().expect("a folder");
         export(archive, &plan, target.path(), 1, &|_| {}).unwrap_or_else(|error| panic!("{what}: {error:?}"));

@@ -70,7 +70,7 @@ fn recovery_does_not_read_partial_segments() {
         assert!(matches!(&error, RecoveryError::NoStart { partial: Some(_), .. }), "{timeline:?}: {error}");
     }
     // Other readers of timeline 1's WAL do read it.
-    let of_one = Log::of(&archive, Some(1), 0..=u64::MAX).expect("a log");
+    let of_one = Log::find(&archive, Some(1), 0..=u64::MAX).expect("a log");
     assert!(of_one.segments.last().is_some_and(|last| last.is_partial));
     // Timeline 2 has its records after its first segment is archived.
     push_more(&archive, root.path(), &log(2, 0x2C, 2));
@@ -241,7 +241,7 @@ fn recovery_starts_in_a_segment_of_which_the_archive_has_parts() {
         );
     }
     let folder = root.path().join("plain");
-    let plan = Plan::of_recovery(&archive, &found).expect("a plan");
+    let plan = Plan::for_recovery(&archive, &found).expect("a plan");
     assert_eq!(export(&archive, &plan, &folder, 2, &|_| {}).expect("exported").written, 1);
     let exported = std::fs::read(folder.join(segment.to_string())).expect("a file");
     assert!(exported.starts_with(&content) && exported.len() == 1 << 20);
@@ -266,7 +266,8 @@ fn what_is_damaged_is_named_and_all_else_is_exported() {
         // A byte in the compressed content of the first segment.
         content[100] ^= 1;
         std::fs::write(&object, content).expect("written");
-        let plan = Plan::of(&archive, &Selection { timeline: None, from: None, to: None }).expect("a plan");
+        let plan =
+            Plan::select(&archive, &Selection { timeline: None, from: None, to: None }).expect("a plan");
         let folder = root.path().join("plain");
         let done = export(&archive, &plan, &folder, 2, &|_| {}).expect("exported");
         assert!(done.damaged.iter().all(|one| one.object == key && one.problem.starts_with("cannot get ")));
@@ -331,7 +332,7 @@ fn parts_of_the_segment_that_is_being_written_are_exported() {
     let folder = root.path().join("plain");
     let run = |plan: &Plan| export(&archive, plan, &folder, 2, &|_| {});
     let all = Selection { timeline: None, from: None, to: None };
-    let plan = |selection: &Selection| Plan::of(&archive, selection).expect("a plan");
+    let plan = |selection: &Selection| Plan::select(&archive, selection).expect("a plan");
     let exported = || std::fs::read(folder.join(segment.to_string())).expect("a file");
     store(0, 4096);
     for timeline in [None, Some(1)] {
@@ -348,7 +349,7 @@ fn parts_of_the_segment_that_is_being_written_are_exported() {
     let found = recover(&archive, None, 0x20, 0x21).expect("a recovery");
     assert_eq!((found.begun, found.stop.segment.clone()), (Some(segment), segment.to_string()));
     assert_eq!(found.files().last(), Some(&ArchivedFile::Segment(segment)));
-    assert_eq!(run(&Plan::of_recovery(&archive, &found).expect("a plan")).expect("exported").unchanged, 3);
+    assert_eq!(run(&Plan::for_recovery(&archive, &found).expect("a plan")).expect("exported").unchanged, 3);
     let error = recover(&archive, None, 0x20, 0x22).expect_err("behind the last commit");
     assert!(
         matches!(error, RecoveryError::Unreachable { latest, .. } if latest == Some(commit_time(0x22))),

@@ -23,7 +23,7 @@ struct Requests {
 
 impl Requests {
     /// Returns the counter of a call. Removing objects is free, and making them durable is not a request.
-    fn of(&self, call: &str) -> Option<&AtomicUsize> {
+    fn counter(&self, call: &str) -> Option<&AtomicUsize> {
         match call {
             "create" | "list" => Some(&self.write),
             "read" | "read_range" | "size" => Some(&self.read),
@@ -35,7 +35,7 @@ impl Requests {
     fn archive(self: &Arc<Requests>, root: &Path) -> Archive {
         let requests = self.clone();
         let count = move |call| {
-            if let Some(count) = requests.of(call) {
+            if let Some(count) = requests.counter(call) {
                 count.fetch_add(1, Ordering::Relaxed);
             }
         };
@@ -75,7 +75,7 @@ fn a_segment_that_is_not_there_takes_three_listings() {
     let wal = pg_wal(root.path(), &files);
     let requests = Arc::new(Requests::default());
     let archive = requests.archive(root.path());
-    archive.found().expect("an archive");
+    archive.create().expect("an archive");
     push(&archive, &wal.join(&files[0].0), &PushOptions { look_ahead: 0, ..PushOptions::default() })
         .asked
         .expect("archived");
@@ -97,7 +97,7 @@ fn archived(root: &Path, files: &[(String, Vec<u8>)]) -> (Arc<Requests>, Archive
     let wal = pg_wal(root, files);
     let requests = Arc::new(Requests::default());
     let archive = requests.archive(root);
-    archive.found().expect("an archive");
+    archive.create().expect("an archive");
     let options = PushOptions { look_ahead: 0, ..PushOptions::default() };
     for (name, _) in files {
         push(&archive, &wal.join(name), &options).asked.expect("archived");
@@ -128,7 +128,7 @@ fn a_file_that_was_archived_ahead_takes_no_more_than_a_listing() {
     let files = log(1, 1, 3);
     let wal = pg_wal(root.path(), &files);
     let requests = Arc::new(Requests::default());
-    requests.archive(root.path()).found().expect("an archive");
+    requests.archive(root.path()).create().expect("an archive");
     // Each call simulates another process.
     let push = |index: usize| {
         requests.take();
@@ -172,7 +172,7 @@ fn requests_per_segment_are_what_the_cost_table_reckons_with() {
     // Each call of archive_command is a new process without cached knowledge.
     let archive = || requests.archive(root.path());
     let options = PushOptions { look_ahead: 0, ..PushOptions::default() };
-    archive().found().expect("an archive");
+    archive().create().expect("an archive");
     push(&archive(), &wal.join(&files[0].0), &options).asked.expect("archived");
     requests.take();
     for (name, _) in &files[1..] {

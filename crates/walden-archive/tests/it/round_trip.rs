@@ -486,7 +486,7 @@ fn a_server_gets_nothing_of_another_clusters_archive() {
     let root = tempfile::tempdir().expect("a folder");
     let originals = complete();
     let archive = archive_of(root.path(), &originals[..1]);
-    let own = StreamInfo::of_segment(&originals[0].1).expect("a segment").system_id;
+    let own = StreamInfo::from_first_page(&originals[0].1).expect("a segment").system_id;
     let data = root.path().join("data");
     fs::create_dir_all(data.join("global")).expect("a folder");
     let targets = [data.join("pg_wal/RECOVERYXLOG"), root.path().join("elsewhere/RECOVERYXLOG")];
@@ -601,7 +601,7 @@ fn nothing_is_archived_where_no_archive_was_made() {
         let stored = fs::read_dir(&place).map_or(0, Iterator::count);
         assert_eq!((stored, place.exists()), (0, is_empty));
     }
-    archive.found().expect("an archive");
+    archive.create().expect("an archive");
     let batch = push(&archive, &wal.join(&originals[0].0), &PushOptions::default());
     assert!(batch.asked.is_ok() && batch.others.iter().all(Result::is_ok), "{batch:?}");
 }
@@ -727,7 +727,7 @@ fn names_are_exact_and_a_missing_file_is_not_trouble() {
         matches!(nowhere, Err(GetError::Archive { source: ArchiveError::Missing(_), .. })),
         "{nowhere:?}"
     );
-    archive.found().expect("an archive");
+    archive.create().expect("an archive");
     assert!(matches!(get(&archive, file, &target), Err(GetError::NotThere { .. })));
     push(&archive, &wal.join(&originals[0].0), &PushOptions::default()).asked.expect("archived");
     for name in [

@@ -64,7 +64,7 @@ fn archived(root: &Path) -> (Archive, Arc<Mutex<Vec<String>>>) {
     let read = Arc::default();
     let store = Recording { folder: Folder::new(root.join("archive")), read: Arc::clone(&read) };
     let archive = Archive::new(Box::new(store));
-    archive.found().expect("an archive");
+    archive.create().expect("an archive");
     let batch = push(&archive, &wal.join(&files[0].0), &PushOptions::default());
     batch.asked.expect("archived");
     assert!(batch.others.len() == 3 && batch.others.iter().all(Result::is_ok), "{:?}", batch.others);

@@ -50,9 +50,9 @@ impl ColumnChunk {
         column: &ArrayRef,
         level: ZstdLevel,
     ) -> Result<Option<ColumnChunk>> {
-        let encoder: Box<dyn Encoder> = match Dictionary::of(column) {
+        let encoder: Box<dyn Encoder> = match Dictionary::from_column(column) {
             Some(dictionary) => Box::new(dictionary),
-            None => match NumberType::of(column.data_type()) {
+            None => match NumberType::from_data_type(column.data_type()) {
                 Some(numbers) => Box::new(Deltas::new(numbers)),
                 None => return Ok(None),
             },

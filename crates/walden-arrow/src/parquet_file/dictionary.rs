@@ -40,14 +40,14 @@ enum Entries {
 impl Dictionary {
     /// Creates a dictionary for a column that starts with these rows; `None` if it has too many distinct
     /// values.
-    pub fn of(column: &ArrayRef) -> Option<Dictionary> {
+    pub fn from_column(column: &ArrayRef) -> Option<Dictionary> {
         let entries = match column.data_type() {
             DataType::Dictionary(key, value) => {
                 let is_label = **key == DataType::Int32 && **value == DataType::Utf8;
                 is_label.then(|| Entries::Texts(Texts::default()))?
             }
             other => {
-                let number_type = NumberType::of(other)?;
+                let number_type = NumberType::from_data_type(other)?;
                 has_few_numbers(column).then(|| Entries::Numbers(Box::new(Numbers::new(number_type))))?
             }
         };

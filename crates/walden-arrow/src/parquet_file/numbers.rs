@@ -13,7 +13,7 @@ pub(super) struct NumberType {
 
 impl NumberType {
     /// Returns the representation; `None` for types that no table uses.
-    pub fn of(data_type: &DataType) -> Option<NumberType> {
+    pub fn from_data_type(data_type: &DataType) -> Option<NumberType> {
         let (width, is_signed) = match data_type {
             DataType::UInt8 | DataType::UInt16 | DataType::UInt32 => (4, false),
             DataType::UInt64 => (8, false),
@@ -56,7 +56,7 @@ impl Number for i64 {
     }
 }
 
-/// Applies the same code to the slice of numbers of each type supported by [`NumberType::of`]. NULL rows have
+/// Applies the same code to the slice of numbers of each type supported by [`NumberType::from_data_type`]. NULL rows have
 /// an arbitrary number.
 macro_rules! each_type {
     ($column:expr, $numbers:ident => $work:expr) => {{

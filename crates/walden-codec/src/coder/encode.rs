@@ -118,7 +118,7 @@ impl Encoder {
     /// keyframe.
     pub fn encode(&mut self, original: &[u8]) -> Encoded {
         let mut input = Cursor::new(original);
-        let columns = Original::of(&mut input).ok().and_then(|original| self.fill_columns(original));
+        let columns = Original::from_input(&mut input).ok().and_then(|original| self.fill_columns(original));
         match columns {
             Some(columns) => columns.pack(),
             None => self.encode_bytes(original),

@@ -45,15 +45,15 @@ impl Needs {
     /// segment.
     ///
     /// Segments that need more are coded as bytes.
-    pub fn of_segments(form: FileForm, level: u8, segment_bytes: u64) -> Needs {
+    pub fn for_segments(form: FileForm, level: u8, segment_bytes: u64) -> Needs {
         // Columns are rarely larger than the segment. If the server compresses full-page images, they can be
         // four times as large.
         let columns = (2 * segment_bytes).max(64 * MIB);
-        Needs { blocks: MAX_BLOCKS, ..Needs::of_member(form, level, columns, 0) }
+        Needs { blocks: MAX_BLOCKS, ..Needs::for_member(form, level, columns, 0) }
     }
 
     /// Returns the needs of one member that has `columns` bytes of columns and refers to `blocks` blocks.
-    pub(super) fn of_member(form: FileForm, level: u8, columns: u64, blocks: u64) -> Needs {
+    pub(super) fn for_member(form: FileForm, level: u8, columns: u64, blocks: u64) -> Needs {
         let memory = state(form, level) + MEMBER + columns.saturating_mul(COLUMNS_FACTOR);
         Needs {
             memory_mib: u32::try_from(memory.div_ceil(MIB)).unwrap_or(u32::MAX),
@@ -155,17 +155,17 @@ pub enum Excess {
 }
 
 impl ReadLimits {
-    /// Returns limits that are sufficient for every file with needs from [`Needs::of_segments`], up to
+    /// Returns limits that are sufficient for every file with needs from [`Needs::for_segments`], up to
     /// PostgreSQL's maximum segment size of 1 GB.
-    pub fn of_largest_segments() -> ReadLimits {
-        let memory = Needs::of_segments(FileForm::Pack, MAX_LEVEL, SegmentSize::MAX.bytes()).memory();
+    pub fn for_largest_segments() -> ReadLimits {
+        let memory = Needs::for_segments(FileForm::Pack, MAX_LEVEL, SegmentSize::MAX.bytes()).memory();
         ReadLimits { memory: memory.next_multiple_of(1 << 30), ..ReadLimits::default() }
     }
 
-    /// Returns the limits of [`ReadLimits::of_largest_segments`], but with less memory for a small file: the
+    /// Returns the limits of [`ReadLimits::for_largest_segments`], but with less memory for a small file: the
     /// memory is proportional to the compressed size.
-    pub fn of_file(file_bytes: u64) -> ReadLimits {
-        let (least, most) = (ReadLimits::default(), ReadLimits::of_largest_segments());
+    pub fn for_file(file_bytes: u64) -> ReadLimits {
+        let (least, most) = (ReadLimits::default(), ReadLimits::for_largest_segments());
         let memory = file_bytes.saturating_mul(MEMORY_RATIO).clamp(least.memory, most.memory);
         ReadLimits { memory, ..most }
     }
@@ -211,12 +211,12 @@ mod tests {
 
     #[test]
     fn what_is_written_of_any_segments_can_be_read() {
-        let limits = ReadLimits::of_largest_segments();
+        let limits = ReadLimits::for_largest_segments();
         assert_eq!(limits.memory, 11 << 30, "as the help of walden decompress says");
         for form in [FileForm::Segment, FileForm::Pack] {
             for level in 0..=MAX_LEVEL {
                 for segment_bytes in (20..=30).map(|shift| 1_u64 << shift) {
-                    let needs = Needs::of_segments(form, level, segment_bytes);
+                    let needs = Needs::for_segments(form, level, segment_bytes);
                     assert!(limits.admit(needs).is_ok(), "{form:?}, level {level}, {segment_bytes}");
                 }
             }

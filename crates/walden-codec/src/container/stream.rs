@@ -34,7 +34,7 @@ pub fn compress<W: Write>(
         (&mut input).take(missing).read_to_end(start).map_err(Error::Original)
     };
     read_to(LONG_HEADER as u64, &mut start)?;
-    let info = start.first_chunk::<LONG_HEADER>().and_then(|first| StreamInfo::of_segment(first).ok());
+    let info = start.first_chunk::<LONG_HEADER>().and_then(|first| StreamInfo::from_first_page(first).ok());
     if let Some(info) = info {
         // Requests one extra byte: if it exists, the input is not a segment.
         read_to(info.segment_size.bytes() + 1, &mut start)?;

@@ -42,7 +42,7 @@ impl WriteOptions {
 
     /// Returns options with a level from 0 to 9, for segments of up to 64 MB.
     pub fn with_level(form: FileForm, level: u8) -> WriteOptions {
-        let needs = Needs::of_segments(form, level, 64 << 20);
+        let needs = Needs::for_segments(form, level, 64 << 20);
         WriteOptions { form, level, keyframe: KEYFRAME_BYTES, needs, page_memory: 64 << 20 }
     }
 }
@@ -98,7 +98,7 @@ enum Source<'s, I> {
 impl<I: Read + Seek> Source<'_, I> {
     fn original(&mut self) -> Result<Original<'_>, Error> {
         match self {
-            Source::Read(input, _) => Original::of(*input).map_err(Error::Original),
+            Source::Read(input, _) => Original::from_input(*input).map_err(Error::Original),
             Source::Checked(content, hash) => Ok(Original::checked(content, *hash)),
         }
     }
@@ -194,7 +194,7 @@ impl<W: Write> Writer<W> {
         self.last = None;
         let piece_bytes = self.piece_bytes()?;
         let first = content.len().min(piece_bytes) as u64;
-        let needs = Needs::of_member(self.options.form, self.options.level, first, 0);
+        let needs = Needs::for_member(self.options.form, self.options.level, first, 0);
         let member = self.begin(meta, (Form::Bytes, true), None, &hash, needs)?;
         // Encodes slices of `content`. `add_bytes` would copy the whole segment, at level 0 for every queued
         // one.
@@ -224,7 +224,7 @@ impl<W: Write> Writer<W> {
         let mut buffer = Vec::new();
         let piece_bytes = self.piece_bytes()?;
         take(input, piece_bytes, &mut buffer)?;
-        let needs = Needs::of_member(self.options.form, self.options.level, buffer.len() as u64, 0);
+        let needs = Needs::for_member(self.options.form, self.options.level, buffer.len() as u64, 0);
         let member = self.begin(meta, (Form::Bytes, true), None, &buffer, needs)?;
         let mut hasher = blake3::Hasher::new();
         let mut bytes = 0;
@@ -312,7 +312,7 @@ impl<W: Write> Writer<W> {
             return Ok(None);
         }
         let Some(start) = original.start() else { return Ok(None) };
-        let Ok(info) = StreamInfo::of_segment(&start) else { return Ok(None) };
+        let Ok(info) = StreamInfo::from_first_page(&start) else { return Ok(None) };
         let place = Place { timeline: info.timeline, start: start_of(&start), size: info.segment_size };
         let here = Continuation { info, start: place.start };
         let bytes = info.segment_size.bytes();
@@ -325,7 +325,7 @@ impl<W: Write> Writer<W> {
         let Some(columns) = self.encoder.fill_columns(original) else { return Ok(None) };
         let hash = columns.hash;
         let WriteOptions { form, level, .. } = self.options;
-        let needs = Needs::of_member(form, level, columns.column_weight() as u64, columns.blocks() as u64);
+        let needs = Needs::for_member(form, level, columns.column_weight() as u64, columns.blocks() as u64);
         let least_reader = columns.least_reader();
         let encoded = columns.pack();
         self.since_keyframe = if encoded.keyframe { bytes } else { self.since_keyframe + bytes };

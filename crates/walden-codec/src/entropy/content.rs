@@ -72,7 +72,7 @@ impl Content {
 
     /// Creates a column with these bytes.
     #[cfg(test)]
-    pub fn of(class: Class, form: Form, bytes: &[u8]) -> Content {
+    pub fn from_bytes(class: Class, form: Form, bytes: &[u8]) -> Content {
         let mut content = Content::new(class, form, 0);
         bytes.chunks(7).for_each(|bytes| content.space(bytes.len()).extend_from_slice(bytes));
         content

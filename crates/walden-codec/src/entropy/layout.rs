@@ -101,7 +101,7 @@ impl Layout {
             delta.clear();
             delta.push(first);
             delta.extend(plane.windows(2).map(|pair| pair[1].wrapping_sub(pair[0])));
-            if costs.of(delta) < costs.of(plane) {
+            if costs.measure(delta) < costs.measure(plane) {
                 forms.push(PLANE_DELTA);
                 body.extend_from_slice(delta);
             } else {
@@ -245,7 +245,7 @@ mod tests {
 
     fn laid_out(columns: &[(Form, Vec<u8>)]) -> Vec<u8> {
         let mut layout = Layout::new(columns.iter().map(|(form, bytes)| (*form, bytes.len())), Cases::ALL);
-        let column = |(form, bytes): &(Form, Vec<u8>)| Content::of(Class::Text, *form, bytes);
+        let column = |(form, bytes): &(Form, Vec<u8>)| Content::from_bytes(Class::Text, *form, bytes);
         columns.iter().for_each(|of| layout.push(&column(of)));
         layout.finish().to_vec()
     }

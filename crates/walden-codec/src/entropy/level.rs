@@ -18,7 +18,7 @@ pub enum Method {
 
 impl Method {
     /// Returns the method of a level, 0 to 9.
-    pub fn of_level(level: u8) -> Method {
+    pub fn for_level(level: u8) -> Method {
         LEVELS[usize::from(level.min(9))]
     }
 }

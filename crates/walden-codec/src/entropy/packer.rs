@@ -64,7 +64,7 @@ impl Packer {
     /// chunk, or another part of a class, may follow.
     pub fn new(level: u8, goes_on: bool) -> Packer {
         Packer {
-            method: Method::of_level(level),
+            method: Method::for_level(level),
             cases: Cases::ALL,
             state: State::new(goes_on),
             zstd: zstd_coder::Compressor::default(),

@@ -35,7 +35,7 @@ impl Costs {
     }
 
     /// Returns the cost of a plane.
-    pub fn of(&mut self, plane: &[u8]) -> u64 {
+    pub fn measure(&mut self, plane: &[u8]) -> u64 {
         let (pairs, last) = plane.as_chunks::<2>();
         for [first, second] in pairs {
             self.counts[0][usize::from(*first)] += 1;
@@ -46,16 +46,16 @@ impl Costs {
         }
         let mut sum = 0;
         if plane.len() <= Costs::SHORT {
-            plane.iter().for_each(|&byte| sum += self.of_byte(byte));
+            plane.iter().for_each(|&byte| sum += self.take_byte(byte));
         } else {
-            (0..=255).for_each(|byte| sum += self.of_byte(byte));
+            (0..=255).for_each(|byte| sum += self.take_byte(byte));
         }
         sum
     }
 
     /// Returns the total cost of the bytes with one value, and resets their counts.
     #[inline]
-    fn of_byte(&mut self, byte: u8) -> u64 {
+    fn take_byte(&mut self, byte: u8) -> u64 {
         let [first, second] = &mut self.counts;
         let at = usize::from(byte);
         let count = std::mem::take(&mut first[at]) + std::mem::take(&mut second[at]);

@@ -100,7 +100,7 @@ fn columns_are_decoded_at_every_level_chunk_after_chunk() {
 fn columns_of_incomplete_rows_are_decoded() {
     let bytes: Vec<u8> = (0..1003).map(|at| (at / 3) as u8).collect();
     for level in [1, 5, 7, 8] {
-        let mut content = Content::of(Class::Fixed, Form::Rows(4), &bytes);
+        let mut content = Content::from_bytes(Class::Fixed, Form::Rows(4), &bytes);
         let mut out = Vec::new();
         Packer::new(level, true).class(Class::Fixed, &mut [&mut content], &mut out);
         let (mut rest, mut back) = (&out[..], Vec::new());
@@ -236,7 +236,7 @@ fn no_stored_bytes_make_decoding_panic() {
         .flat_map(|first| [(0, 5), (1, 3), (2, 1), (3, 1)].map(|(effort, tries)| (first + effort, tries)));
     for (coder, tries) in plain.into_iter().chain(mixed).chain([(255, 1)]) {
         let level = if coder < CODER_LEARNED { 5 } else { (coder % CODER_LEARNED).min(2) + 7 };
-        let mut column = Content::of(Class::Fixed, Form::Rows(24), &bytes);
+        let mut column = Content::from_bytes(Class::Fixed, Form::Rows(24), &bytes);
         let mut whole = Vec::new();
         Packer::new(level, true).class(Class::Fixed, &mut [&mut column], &mut whole);
         let part = Part::read(&mut &whole[..], usize::MAX).unwrap();
@@ -260,7 +260,7 @@ fn no_stored_bytes_make_decoding_panic() {
 #[test]
 fn statistics_have_the_sizes_of_classes() {
     let bytes = vec![7; 1000];
-    let mut column = Content::of(Class::Text, Form::Bytes, &bytes);
+    let mut column = Content::from_bytes(Class::Text, Form::Bytes, &bytes);
     let (mut packer, mut out) = (Packer::new(5, true), Vec::new());
     packer.class(Class::Text, &mut [&mut column], &mut out);
     let expected = Statistics { class: Class::Text, bytes: 1000, stored: out.len() as u64 };

@@ -108,27 +108,27 @@ impl Decompressor {
         if !prefix.is_empty() {
             // A context that refers to a prefix must not outlive it.
             let mut context = new_context()?;
-            context.ref_prefix(prefix).map_err(of_zstd)?;
-            context.decompress(&mut end, compressed).map_err(of_zstd)?;
+            context.ref_prefix(prefix).map_err(convert_zstd_error)?;
+            context.decompress(&mut end, compressed).map_err(convert_zstd_error)?;
             return Ok(());
         }
         let context = match &mut self.0 {
             Some(context) => context,
             none => none.insert(new_context()?),
         };
-        context.decompress(&mut end, compressed).map_err(of_zstd)?;
+        context.decompress(&mut end, compressed).map_err(convert_zstd_error)?;
         Ok(())
     }
 }
 
 fn new_context<'a>() -> Result<DCtx<'a>, Corrupt> {
     let mut context = DCtx::try_create().ok_or(Corrupt::NO_MEMORY)?;
-    context.set_parameter(DParameter::WindowLogMax(27)).map_err(of_zstd)?;
+    context.set_parameter(DParameter::WindowLogMax(27)).map_err(convert_zstd_error)?;
     Ok(context)
 }
 
 /// Converts an error of zstd. A lack of memory does not mean that the frame is damaged.
-fn of_zstd(error: ErrorCode) -> Corrupt {
+fn convert_zstd_error(error: ErrorCode) -> Corrupt {
     const NO_MEMORY: ErrorCode = (ZSTD_ErrorCode::ZSTD_error_memory_allocation as ErrorCode).wrapping_neg();
     match error {
         NO_MEMORY => Corrupt::NO_MEMORY,
@@ -143,8 +143,11 @@ mod tests {
     #[test]
     fn a_lack_of_memory_is_no_fault_of_the_frame() {
         let code = |code: ZSTD_ErrorCode| (code as ErrorCode).wrapping_neg();
-        assert_eq!(of_zstd(code(ZSTD_ErrorCode::ZSTD_error_memory_allocation)), Corrupt::NO_MEMORY);
-        let damaged = of_zstd(code(ZSTD_ErrorCode::ZSTD_error_corruption_detected));
+        assert_eq!(
+            convert_zstd_error(code(ZSTD_ErrorCode::ZSTD_error_memory_allocation)),
+            Corrupt::NO_MEMORY
+        );
+        let damaged = convert_zstd_error(code(ZSTD_ErrorCode::ZSTD_error_corruption_detected));
         assert_ne!(damaged, Corrupt::NO_MEMORY);
         let mut out = Vec::new();
         assert_eq!(Decompressor::default().decompress(b"no frame", &[], 8, &mut out), Err(damaged));

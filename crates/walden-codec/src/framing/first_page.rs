@@ -27,7 +27,7 @@ impl FirstPage {
     /// # Errors
     /// Returns an error if a field has a value that PostgreSQL does not write.
     pub fn parse(bytes: &[u8; LONG_HEADER]) -> Result<FirstPage, FaultKind> {
-        let info = StreamInfo::of_segment(bytes)?;
+        let info = StreamInfo::from_first_page(bytes)?;
         let header = PageHeader::parse(bytes).map_err(FaultKind::PageHeader)?;
         Ok(FirstPage { bytes: *bytes, header, info })
     }

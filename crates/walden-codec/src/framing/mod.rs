@@ -32,7 +32,7 @@ impl HeaderFields {
         (flags & HeaderFields::DERIVED == 0).then_some(HeaderFields { flags, timeline })
     }
 
-    fn of(header: &PageHeader) -> HeaderFields {
+    fn from_header(header: &PageHeader) -> HeaderFields {
         HeaderFields { flags: header.info & !HeaderFields::DERIVED, timeline: header.timeline }
     }
 }
@@ -66,7 +66,7 @@ pub struct PageWriter<P> {
 impl<P: PageSink> PageWriter<P> {
     /// Starts a segment with a first page and the changes of its header fields (empty when encoding).
     pub fn new(first: FirstPage, changes: Vec<HeaderChange>, out: P) -> PageWriter<P> {
-        let fields = HeaderFields::of(&first.header);
+        let fields = HeaderFields::from_header(&first.header);
         PageWriter { page_bytes: first.page_bytes(), first, out, left: 0, fields, changes, changes_done: 0 }
     }
 
@@ -158,7 +158,7 @@ impl<P: PageSink> PageWriter<P> {
     fn next_fields(&mut self, page: u32) {
         let original: Option<&[u8; SHORT_HEADER]> = self.out.peek();
         if let Some(header) = original.and_then(|original| PageHeader::parse(original).ok()) {
-            let fields = HeaderFields::of(&header);
+            let fields = HeaderFields::from_header(&header);
             if fields != self.fields {
                 self.changes.push(HeaderChange { page, fields });
             }
@@ -179,7 +179,7 @@ impl PageWriter<ComparingSink<'_>> {
         let is_before = |change: &HeaderChange| (change.page as usize) * self.page_bytes < len;
         self.changes_done = self.changes.iter().take_while(|change| is_before(change)).count();
         self.changes.truncate(self.changes_done);
-        let first = HeaderFields::of(&self.first.header);
+        let first = HeaderFields::from_header(&self.first.header);
         self.fields = self.changes.last().map_or(first, |change| change.fields);
     }
 }
@@ -212,7 +212,7 @@ mod tests {
     fn released_pieces_are_gone_and_the_others_are_there() {
         let bytes: Vec<u8> = (0..5 * Original::PIECE / 2).map(|at| (at / 1000) as u8).collect();
         let mut input = Cursor::new(&bytes[..]);
-        let mut original = Original::of(&mut input).expect("it can be read");
+        let mut original = Original::from_input(&mut input).expect("it can be read");
         let (piece, end) = (Original::PIECE, bytes.len());
         assert_eq!((original.bytes(), original.pieces()), (end, 3));
         assert_eq!(original.start(), Some([0; LONG_HEADER]));
@@ -239,7 +239,7 @@ mod tests {
         let bytes: Vec<u8> = (0..3 * Original::PIECE + 5).map(|at| (at / 777) as u8).collect();
         let mut input = Cursor::new(&bytes[..]);
         input.set_position(5);
-        let mut original = Original::of(&mut input).expect("it can be read");
+        let mut original = Original::from_input(&mut input).expect("it can be read");
         let mut seen = Vec::new();
         let see = |number, piece: &[u8]| {
             seen.push((number, piece.to_vec()));
@@ -287,7 +287,7 @@ mod tests {
         // One version for each seek to the start: for the header, the first pass, and the second pass.
         let later = vec![version(2), version(1), version(0)];
         let mut file = Changing { now: Cursor::new(version(0)), later };
-        let mut original = Original::of(&mut file).expect("it can be read");
+        let mut original = Original::from_input(&mut file).expect("it can be read");
         let mut seen = Vec::new();
         let see = |number, piece: &[u8]| {
             seen.push(piece[0]);
@@ -300,7 +300,7 @@ mod tests {
 
         let later = vec![vec![1; 7], version(1), version(0)];
         let mut file = Changing { now: Cursor::new(version(0)), later };
-        let mut original = Original::of(&mut file).expect("it can be read");
+        let mut original = Original::from_input(&mut file).expect("it can be read");
         assert_eq!(original.read_ahead(|number, _| Some(number + 1)), Some(()));
         assert!(original.piece(0).is_none() && original.hash().is_none(), "it was cut");
     }
@@ -327,7 +327,7 @@ mod tests {
     }
 
     fn compared<'i>(input: &'i mut Cursor<&[u8]>) -> ComparingSink<'i> {
-        let mut original = Original::of(input).expect("it can be read");
+        let mut original = Original::from_input(input).expect("it can be read");
         for number in 0..original.pieces() {
             original.piece(number).expect("a piece");
         }

@@ -76,7 +76,7 @@ impl<'i> Original<'i> {
     ///
     /// # Errors
     /// Returns errors of the file system.
-    pub fn of(input: &'i mut dyn Input) -> io::Result<Original<'i>> {
+    pub fn from_input(input: &'i mut dyn Input) -> io::Result<Original<'i>> {
         let from = input.stream_position()?;
         let bytes = input.seek(SeekFrom::End(0))?.saturating_sub(from);
         input.seek(SeekFrom::Start(from))?;

@@ -26,7 +26,7 @@ use crate::{Corrupt, corrupt};
 fn is_better_by_item(page: &Page, base: &Page, fork: u8) -> bool {
     const MIN_DIFFERENT_BYTES: usize = 128;
     let differ = page.0.iter().zip(&base.0).filter(|(new, old)| new != old).count();
-    differ >= MIN_DIFFERENT_BYTES && PageKind::of_items(page, fork) != PageKind::Bytes && base.items() > 0
+    differ >= MIN_DIFFERENT_BYTES && PageKind::detect_items(page, fork) != PageKind::Bytes && base.items() > 0
 }
 
 impl<S: Coder> TupleCoder<'_, S> {
@@ -50,13 +50,14 @@ impl<S: Coder> TupleCoder<'_, S> {
         let special = self.page_header(Topic::ChangedHeaders, address, source, page)?;
         let free = page.lower().clamp(PAGE_HEADER_BYTES, special);
         page.0[free..special].fill(0);
-        let columns = LinePointerColumns::of_known_page(self, address)?;
+        let columns = LinePointerColumns::for_known_page(self, address)?;
         let mut last = special;
         let mut bytes = Vec::new();
         for number in 1..=page.items() {
             let pointer = source.map_or(LinePointer::UNUSED, |source| line_pointer(source, number));
             let content = source.and_then(|source| item(source, number));
-            let form = columns.form(self.coder, PointerForm::of_item(pointer, content.is_some(), last))?;
+            let form =
+                columns.form(self.coder, PointerForm::from_item_pointer(pointer, content.is_some(), last))?;
             let pointer = match form {
                 PointerForm::Any => columns.pointer(self.coder, form, pointer)?,
                 PointerForm::Next | PointerForm::Elsewhere => {

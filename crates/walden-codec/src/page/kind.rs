@@ -29,16 +29,16 @@ pub enum PageKind {
 
 impl PageKind {
     /// Returns the best kind for a page.
-    pub fn of(page: &Page, fork: u8) -> PageKind {
+    pub fn detect(page: &Page, fork: u8) -> PageKind {
         match fork {
             0 if is_posting_leaf(page) => PageKind::PostingTids,
             0 if is_entry_leaf(page) => PageKind::GinEntries,
-            _ => PageKind::of_items(page, fork),
+            _ => PageKind::detect_items(page, fork),
         }
     }
 
     /// Returns the best kind for a page that is coded by its line pointers.
-    pub fn of_items(page: &Page, fork: u8) -> PageKind {
+    pub fn detect_items(page: &Page, fork: u8) -> PageKind {
         let (lower, special) = (page.lower(), page.special());
         let sound = fork == 0
             && (PAGE_HEADER_BYTES..=PAGE_BYTES).contains(&lower)
@@ -73,8 +73,8 @@ impl PageKind {
             PageKind::Heap => (Case::HeapPages, PageKind::Items),
             PageKind::Index => (Case::IndexPages, PageKind::Items),
             PageKind::Items => (Case::OtherPages, PageKind::Bytes),
-            PageKind::PostingTids => (Case::PostingPages, PageKind::of_items(page, fork)),
-            PageKind::GinEntries => (Case::EntryPages, PageKind::of_items(page, fork)),
+            PageKind::PostingTids => (Case::PostingPages, PageKind::detect_items(page, fork)),
+            PageKind::GinEntries => (Case::EntryPages, PageKind::detect_items(page, fork)),
         };
         if cases.has(case) { self } else { other.among(cases, page, fork) }
     }

@@ -32,17 +32,17 @@ pub enum PointerForm {
 impl PointerForm {
     /// Returns the form of a line pointer. `has_item` is whether its item can be coded, `last` the offset of
     /// the last item.
-    pub fn of(pointer: LinePointer, has_item: bool, last: usize) -> PointerForm {
+    pub fn from_pointer(pointer: LinePointer, has_item: bool, last: usize) -> PointerForm {
         match pointer.state() {
             ItemState::Unused if pointer == LinePointer::UNUSED => PointerForm::Unused,
             ItemState::Dead if pointer == LinePointer::dead() => PointerForm::Dead,
             ItemState::Redirect if pointer.is_empty() => PointerForm::Redirect,
-            _ => PointerForm::of_item(pointer, has_item, last),
+            _ => PointerForm::from_item_pointer(pointer, has_item, last),
         }
     }
 
-    /// As [`Self::of`], but only line pointers with items have their own forms.
-    pub fn of_item(pointer: LinePointer, has_item: bool, last: usize) -> PointerForm {
+    /// As [`Self::from_pointer`], but only line pointers with items have their own forms.
+    pub fn from_item_pointer(pointer: LinePointer, has_item: bool, last: usize) -> PointerForm {
         if pointer.state() != ItemState::Normal || !has_item {
             return PointerForm::Any;
         }
@@ -78,7 +78,7 @@ pub struct LinePointerColumns {
 
 impl LinePointerColumns {
     /// Creates the columns for pages without a base.
-    pub fn of_new_page<S: Coder>(
+    pub fn for_new_page<S: Coder>(
         coder: &mut TupleCoder<'_, S>,
         address: BlockAddress,
     ) -> Result<Self, Corrupt> {
@@ -86,7 +86,7 @@ impl LinePointerColumns {
     }
 
     /// Creates the columns for pages with a known older version.
-    pub fn of_known_page<S: Coder>(
+    pub fn for_known_page<S: Coder>(
         coder: &mut TupleCoder<'_, S>,
         address: BlockAddress,
     ) -> Result<Self, Corrupt> {

@@ -73,7 +73,7 @@ impl<S: Coder> TupleCoder<'_, S> {
         let (key, kind) = ([relation.number, fork.into(), 0], Kind::Symbols(Class::PageHeaders));
         let column = self.keyed_columns.column(self.coder, Topic::PageKinds, key, kind)?;
         let kind =
-            source.map_or(PageKind::Bytes, |page| PageKind::of(page, fork).among(self.cases, page, fork));
+            source.map_or(PageKind::Bytes, |page| PageKind::detect(page, fork).among(self.cases, page, fork));
         PageKind::from_code(self.coder.symbol(column, kind as u64)?)
     }
 
@@ -127,7 +127,7 @@ impl<S: Coder> TupleCoder<'_, S> {
         source: Option<&Page>,
         (target, special): (&mut Page, usize),
     ) -> Result<(), Corrupt> {
-        let columns = LinePointerColumns::of_new_page(self, address)?;
+        let columns = LinePointerColumns::for_new_page(self, address)?;
         let mut items = PageItems { target, source, number: 1, last: special, next: columns.next() };
         let mut bytes = Vec::new();
         while items.number <= items.target.items() {
@@ -135,7 +135,7 @@ impl<S: Coder> TupleCoder<'_, S> {
             let pointer = source.map_or(LinePointer::UNUSED, |page| line_pointer(page, number));
             let content = source.and_then(|page| item(page, number));
             let content = content.filter(|item| predictor.fits(self, item));
-            let form = PointerForm::of(pointer, content.is_some(), items.last);
+            let form = PointerForm::from_pointer(pointer, content.is_some(), items.last);
             let form = columns.form(self.coder, form)?;
             let pointer = match form {
                 PointerForm::Next | PointerForm::Elsewhere => {
@@ -158,7 +158,7 @@ impl<S: Coder> TupleCoder<'_, S> {
 
 /// Adds the heap or index tuples of a page to the survey.
 pub fn survey(target: &mut Survey, relation: RelFileLocator, fork: u8, page: &Page) {
-    let kind = PageKind::of(page, fork);
+    let kind = PageKind::detect(page, fork);
     for item in (1..=page.items()).filter_map(|number| item(page, number)) {
         match kind {
             PageKind::Heap if is_heap_tuple(item) => {

@@ -51,7 +51,7 @@ impl Model {
         out: &mut Vec<u8>,
     ) -> Result<(), Corrupt> {
         let &Shape { rmid, info, .. } = self.shapes.get(fields.shape);
-        let form = DataForm::of((rmid, info), source.id, fields.main);
+        let form = DataForm::detect((rmid, info), source.id, fields.main);
         if form != DataForm::Bytes {
             let mut old = std::mem::take(&mut self.old_tuple);
             old.clear();
@@ -84,7 +84,7 @@ impl Model {
         let key = [relation.number, fields.shape as u32, source.index as u32];
         let kind = Kind::Symbols(Class::BlockData);
         let column = self.predictors.keyed_columns.column(current.coder, Topic::DataForms, key, kind)?;
-        let old = HeapTuple::of(old);
+        let old = HeapTuple::parse(old);
         let mut coder = self.tuple_coder(current.coder);
         let bytes = source.bytes;
         match form {
@@ -299,7 +299,7 @@ pub enum DataForm {
 impl DataForm {
     /// Returns the form of a block's data, given the resource manager and info of the record, the block's ID
     /// and the main data.
-    pub fn of((rmid, info): (u8, u8), id: u8, main: &[u8]) -> DataForm {
+    pub fn detect((rmid, info): (u8, u8), id: u8, main: &[u8]) -> DataForm {
         use walden_format::rmgr::info::{btree, gin, hash, heap, heap2};
         /// Info bits that identify the kind of record, also for hash and GIN. Kinds with the highest bit set
         /// have no such data.

@@ -61,7 +61,7 @@ impl Model {
             true => Some(code(image.map(|image| image.hole_len))?),
             false => None,
         };
-        let form = match compression.map(compress::Method::of) {
+        let form = match compression.map(compress::Method::from_compression) {
             // Several methods at once, which no server writes.
             None => ImageForm::AsIs,
             Some(None) => ImageForm::Page,

@@ -46,7 +46,7 @@ impl Kept {
                 coder.symbol(column, KEPT)?;
                 continue;
             }
-            let slot = store.slot(BlockKey::of(block));
+            let slot = store.slot(BlockKey::from_block(block));
             if self.last.len() <= slot.index() {
                 self.last.resize(slot.index() + 1, None);
             }
@@ -95,7 +95,7 @@ pub fn dropped_blocks<S: Coder>(
 /// Marks all pages of a record that cannot be replayed as read: decoding has to fail to replay it as well.
 pub fn mark_all_read(record: &Record<'_>, store: &mut PageStore) {
     for block in record.blocks {
-        let slot = store.slot(BlockKey::of(block));
+        let slot = store.slot(BlockKey::from_block(block));
         store.see(slot);
     }
 }
@@ -161,7 +161,7 @@ mod tests {
 
     fn is_known(store: &mut PageStore, block: u32) -> bool {
         with(&insert(&[block], true), 0, |record| {
-            let slot = store.slot(BlockKey::of(&record.blocks[0]));
+            let slot = store.slot(BlockKey::from_block(&record.blocks[0]));
             store.state(slot) == walden_redo::State::Exact
         })
     }
@@ -169,7 +169,7 @@ mod tests {
     /// Reads a page as the model does.
     fn read(store: &mut PageStore, block: u32) {
         with(&insert(&[block], true), 0, |record| {
-            let slot = store.find(BlockKey::of(&record.blocks[0])).expect("a block that was met");
+            let slot = store.find(BlockKey::from_block(&record.blocks[0])).expect("a block that was met");
             assert!(store.page(slot).expect("a page").lower() > PAGE_HEADER_BYTES);
         });
     }

@@ -68,13 +68,14 @@ impl Model {
         let block = record.blocks.first().filter(|_| kind.0 == rmid::SPGIST)?;
         let main = record.main_data();
         if is_leaf_insert(kind) {
-            NewLeaf::of(main).filter(|_| cases.has(Case::LeafTuples))?;
+            NewLeaf::parse(main).filter(|_| cases.has(Case::LeafTuples))?;
             return Some(MainForm::NewLeaf);
         }
         let moved = MovedLeafs::read(kind.1, main).filter(|_| cases.has(Case::MovedTuples))?;
         let [.., leafs] = moved.split(main)?;
         let is_long = leafs.len() >= MIN_MOVED_BYTES && main.len() <= u16::MAX.into();
-        let slot = self.replay.store.find(BlockKey::of(block)).filter(|_| is_long && moved.deletes > 0)?;
+        let slot =
+            self.replay.store.find(BlockKey::from_block(block)).filter(|_| is_long && moved.deletes > 0)?;
         self.replay.store.page(slot)?;
         Some(MainForm::MovedLeafs)
     }
@@ -98,7 +99,7 @@ impl Model {
         current.coder.set_relation(Some(block.address.relation.locator));
         let source = current.source.map(Record::main_data);
         if form == MainForm::NewLeaf {
-            let leaf = source.and_then(NewLeaf::of);
+            let leaf = source.and_then(NewLeaf::parse);
             return self.tuple_coder(current.coder).new_leaf(block.address, leaf.as_ref(), main);
         }
         let info = self.shapes.get(shape).info;

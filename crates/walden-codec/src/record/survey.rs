@@ -36,7 +36,7 @@ impl Model {
                 continue;
             }
             let data = record.block_data(block);
-            match DataForm::of(kind, block.id, main) {
+            match DataForm::detect(kind, block.id, main) {
                 DataForm::Tuple { .. } => {
                     if let Some((header, body)) = data.split_first_chunk() {
                         heap::survey(survey, block.relation, header, body);

@@ -76,7 +76,7 @@ pub fn word_of(tuple: &[u8]) -> Option<&[u8]> {
 
 /// Returns the text in a key, if it is a short varlena padded with zeros.
 pub fn text(key: &[u8]) -> Option<&[u8]> {
-    let ShortHeader::Value { size } = ShortHeader::of(*key.first()?)? else { return None };
+    let ShortHeader::Value { size } = ShortHeader::decode(*key.first()?)? else { return None };
     let (text, rest) = key.split_at_checked(size).filter(|_| max_align(size) == key.len() && size > 1)?;
     rest.iter().all(|&byte| byte == 0).then(|| &text[1..])
 }
@@ -125,7 +125,7 @@ pub struct Entry<'a> {
 
 impl<'a> Entry<'a> {
     /// Splits an entry's index tuple; `None` if its lengths are inconsistent or its TIDs cannot be decoded.
-    pub fn of(tuple: &'a [u8]) -> Option<Entry<'a>> {
+    pub fn parse(tuple: &'a [u8]) -> Option<Entry<'a>> {
         let (Tid { block, offset_number: count }, info) = (Tid::read(tuple)?, t_info(tuple)?);
         if count == GIN_TREE_POSTING {
             let key = Key { flags: info & !INDEX_SIZE_MASK, bytes: tuple[HEADER..].to_vec() };
@@ -193,7 +193,7 @@ pub fn tree_entry(key: &Key, block: u32) -> Option<Vec<u8>> {
 /// Splits an item into the parts of an entry, if these parts reconstruct it. Also returns the root block of
 /// its posting tree. Entries with uncompressed lists (before 9.4) or several segments are not supported.
 pub fn as_entry(item: &[u8]) -> Option<(Entry<'_>, u32)> {
-    let entry_of = Entry::of(item)?;
+    let entry_of = Entry::parse(item)?;
     let block = Tid::read(item)?.block;
     let made = match &entry_of.tids {
         Some(tids) if is_list(tids) => new_entry(&entry_of.key, tids)?,

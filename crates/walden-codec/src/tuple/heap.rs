@@ -37,7 +37,7 @@ pub struct HeapTuple<'a> {
 
 impl HeapTuple<'_> {
     /// Splits an item.
-    pub fn of(item: &[u8]) -> Option<HeapTuple<'_>> {
+    pub fn parse(item: &[u8]) -> Option<HeapTuple<'_>> {
         let (header, body) = item.get(LOGGED_FIELDS.start..)?.split_first_chunk()?;
         let (bitmap, attributes) = body.split_at_checked(fields(header).null_bitmap_len()?)?;
         Some(HeapTuple { header, bitmap, attributes })

@@ -32,7 +32,7 @@ pub struct IndexTuple<'a> {
 
 impl IndexTuple<'_> {
     /// Splits an index tuple; `None` if its size or its posting list is inconsistent.
-    pub fn of(tuple: &[u8]) -> Option<IndexTuple<'_>> {
+    pub fn parse(tuple: &[u8]) -> Option<IndexTuple<'_>> {
         let (&tid, info) = (tuple.first_chunk()?, t_info(tuple)?);
         if tuple.len() < INDEX_TUPLE_HEADER_BYTES
             || usize::from(info & INDEX_SIZE_MASK) != tuple.len()
@@ -84,14 +84,14 @@ pub fn layout(info: u16, line_pointer: u16) -> u32 {
 
 /// Returns whether an item is an index tuple.
 pub fn is_index_tuple(item: &[u8]) -> bool {
-    IndexTuple::of(item).is_some()
+    IndexTuple::parse(item).is_some()
 }
 
 /// Returns the tuples of a page that have a complete key without nulls, each with its TID or the first of its
 /// TIDs.
 pub fn whole_keys(page: &Page) -> Vec<(Tid, &[u8])> {
     let whole = |number: u16| {
-        let tuple = IndexTuple::of(page.item(number)?).filter(|tuple| tuple.bitmap.is_empty())?;
+        let tuple = IndexTuple::parse(page.item(number)?).filter(|tuple| tuple.bitmap.is_empty())?;
         let has_alt_tid = tuple.info & INDEX_ALT_TID_MASK != 0;
         Some((Tid::read(if has_alt_tid { tuple.list } else { &tuple.tid })?, tuple.key))
     };

@@ -93,7 +93,7 @@ fn next(field: Field, tuple: &[u8], at: usize) -> Option<Span> {
         }
         Field::Varlena => {
             let &first = tuple.get(at)?;
-            match ShortHeader::of(first) {
+            match ShortHeader::decode(first) {
                 Some(ShortHeader::External) => {
                     let end = at + TOAST_POINTER_BYTES;
                     let fits = tuple.get(at..end)?.starts_with(&TOAST_POINTER_HEADER);

@@ -53,7 +53,7 @@ struct Text {
 }
 
 impl Text {
-    fn of<'a>(&self, bytes: &'a [u8]) -> &'a [u8] {
+    fn slice<'a>(&self, bytes: &'a [u8]) -> &'a [u8] {
         bytes.get(self.start as usize..self.end as usize).unwrap_or_default()
     }
 }
@@ -128,7 +128,7 @@ impl Json {
         parse_container(value, 0, value.len(), &mut parts, 0)?;
         let json = Json { parts, bytes: value.to_vec() };
         let has_zero = |part: &Part| match part {
-            Part::Key(text) | Part::Value(STRING, text) => text.of(value).contains(&0),
+            Part::Key(text) | Part::Value(STRING, text) => text.slice(value).contains(&0),
             _ => false,
         };
         (!json.parts.iter().any(has_zero) && json.value()? == value).then_some(json)
@@ -237,12 +237,12 @@ fn write_container<'a>(
         let from = out.len();
         let entry_type = match *parts.next()? {
             Part::Key(text) | Part::Value(STRING, text) => {
-                out.extend_from_slice(text.of(bytes));
+                out.extend_from_slice(text.slice(bytes));
                 STRING
             }
             Part::Value(value_type, text) => {
                 pad(out);
-                let text = text.of(bytes);
+                let text = text.slice(bytes);
                 out.extend(LongHeader::new(text.len().checked_add(LONG_HEADER_BYTES)?, false)?.to_bytes());
                 out.extend_from_slice(text);
                 value_type
@@ -330,7 +330,7 @@ impl<'a, S: Coder> JsonCoder<'a, S> {
     fn element(&mut self, depth: usize) -> Result<u8, Corrupt> {
         let part = self.parts.next().copied();
         let code = match part {
-            Some(Part::Value(STRING, text)) if is_digits(text.of(self.bytes)) => DIGITS,
+            Some(Part::Value(STRING, text)) if is_digits(text.slice(self.bytes)) => DIGITS,
             Some(Part::Value(kind, _)) => kind,
             Some(Part::Literal(literal)) => literal,
             _ => CONTAINER,
@@ -364,7 +364,7 @@ impl<'a, S: Coder> JsonCoder<'a, S> {
     /// When encoding: returns the bytes of a part.
     fn bytes_of(&self, part: Option<Part>) -> &'a [u8] {
         match part {
-            Some(Part::Key(text) | Part::Value(_, text)) => text.of(self.bytes),
+            Some(Part::Key(text) | Part::Value(_, text)) => text.slice(self.bytes),
             _ => &[],
         }
     }

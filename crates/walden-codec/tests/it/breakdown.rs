@@ -48,7 +48,7 @@ impl Visitor for ByRelation {
 fn relations_of(segments: &[File]) -> ByRelation {
     let mut relations = ByRelation::default();
     for (_, segment) in segments {
-        let info = StreamInfo::of_segment(segment[..40].try_into().unwrap()).unwrap();
+        let info = StreamInfo::from_first_page(segment[..40].try_into().unwrap()).unwrap();
         let start = Lsn(u64::from_le_bytes(segment[8..16].try_into().unwrap()));
         let mut decoder = Decoder::new(info, start, start.plus(segment.len() as u64));
         // Whatever the result, the records end with the WAL.

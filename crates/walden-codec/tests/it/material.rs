@@ -59,7 +59,7 @@ pub fn crashed(segment: &[u8], from: usize) -> Vec<u8> {
     let pages = segment.chunks(PAGE).enumerate();
     let crossed = |(number, page): &(usize, &[u8])| *number >= from && page[2] & FIRST_IS_CONTRECORD != 0;
     let cut = pages.clone().find(crossed).expect("a page that a record goes on in").0;
-    let info = StreamInfo::of_segment(segment).unwrap();
+    let info = StreamInfo::from_first_page(segment).unwrap();
     let start = u64::from_le_bytes(segment[8..16].try_into().unwrap());
     let mut stream = Decoder::new(info, Lsn(start), Lsn(u64::MAX));
     stream.push(&segment[..cut * PAGE], &mut Ignore).unwrap();

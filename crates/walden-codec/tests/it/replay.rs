@@ -27,7 +27,7 @@ impl Visitor for Hashes {
         self.records += 1;
         self.running.update(&record.lsn.0.to_le_bytes());
         for block in record.blocks {
-            self.hash_page(BlockKey::of(block));
+            self.hash_page(BlockKey::from_block(block));
         }
         ControlFlow::Continue(())
     }
@@ -77,7 +77,7 @@ fn lines() -> String {
     for (version, names) in segments() {
         for name in names {
             let bytes = segment(&version, &name);
-            let info = StreamInfo::of_segment(&bytes).unwrap();
+            let info = StreamInfo::from_first_page(&bytes).unwrap();
             let start = Lsn(u64::from_le_bytes(bytes[8..16].try_into().unwrap()));
             let mut hashes = Hashes {
                 replay: Replay::new(PageStore::default()),

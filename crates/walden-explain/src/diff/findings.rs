@@ -34,7 +34,7 @@ pub(super) fn find(
     relations: &[Change],
     images: &[ImageChange],
 ) -> Vec<DiffFinding> {
-    let finder = Finder { compare, a, b, total, per: compare.per, files: Files::of([a, b]) };
+    let finder = Finder { compare, a, b, total, per: compare.per, files: Files::from_sides([a, b]) };
     let larger = finder.larger();
     let is_large = |change: i64| change.unsigned_abs() as f64 >= MIN_SHARE * larger;
     // These findings are disjoint, and with all others they add up to the change.
@@ -177,7 +177,7 @@ impl Finder<'_> {
 
     /// Finds a different compression of images. Returns whether it differs.
     fn compression(&self, findings: &mut Vec<DiffFinding>) -> bool {
-        let (a, b) = (Methods::of(self.a.document), Methods::of(self.b.document));
+        let (a, b) = (Methods::from_document(self.a.document), Methods::from_document(self.b.document));
         let (Some(from), Some(to)) = (a.usual(), b.usual()) else { return false };
         if from == to || a.plain == 0 || b.plain == 0 {
             return false;
@@ -485,7 +485,7 @@ struct Files<'a> {
 }
 
 impl<'a> Files<'a> {
-    fn of(sides: [Side<'a>; 2]) -> Files<'a> {
+    fn from_sides(sides: [Side<'a>; 2]) -> Files<'a> {
         let parts = sides.iter().flat_map(|side| &side.document.relations).flat_map(|one| &one.parts);
         let mut by_label: FxHashMap<&str, Vec<&str>> = FxHashMap::default();
         for label in parts.filter_map(|part| part.keys.first()) {
@@ -516,7 +516,7 @@ struct Methods {
 }
 
 impl Methods {
-    fn of(document: &Document) -> Methods {
+    fn from_document(document: &Document) -> Methods {
         let mut methods = Methods::default();
         for cause in document.images.values() {
             let by = cause.get("by_compression").and_then(Value::as_object);

@@ -39,7 +39,7 @@ pub fn documents(a: (&Explanation, &Context<'_>), b: (&Explanation, &Context<'_>
     let is_one_cluster = a.0.system_id == b.0.system_id;
     let several = in_a.len().max(in_b.len()) > 1 || (is_one_cluster && in_a.union(&in_b).count() > 1);
     [a, b].map(|(explanation, context)| {
-        Document::with_labels(explanation, context, &Labels::of_names(context.names, several))
+        Document::with_labels(explanation, context, &Labels::from_names(context.names, several))
     })
 }
 
@@ -58,7 +58,7 @@ pub struct Side<'a> {
 
 /// Compares two ranges.
 pub fn diff(a: Side<'_>, b: Side<'_>, per: Option<Per>) -> Diff {
-    let (of_a, of_b) = (Numbers::of(a), Numbers::of(b));
+    let (of_a, of_b) = (Numbers::from_side(a), Numbers::from_side(b));
     let per = per.unwrap_or_else(|| usual(&of_a, &of_b));
     let scale = Scale::new(per, &of_a, &of_b);
     let compare = Comparison { a: &of_a, b: &of_b, per, scale };
@@ -128,11 +128,11 @@ struct Numbers {
 }
 
 impl Numbers {
-    fn of(side: Side<'_>) -> Numbers {
+    fn from_side(side: Side<'_>) -> Numbers {
         let document = side.document;
         let (of_time, relation_view) = (own_view(document, 0), own_view(document, 1));
-        let series = of_time.and_then(|view| Series::of_view(view, |_| Some(String::new())).remove(""));
-        let frame = of_time.and_then(noise::Frame::of);
+        let series = of_time.and_then(|view| Series::from_view(view, |_| Some(String::new())).remove(""));
+        let frame = of_time.and_then(noise::Frame::from_view);
         let by_relation = match (relation_view, frame) {
             (Some(view), Some(frame)) => Series::in_frame(view, frame, |group| {
                 group.keys.get(1).map(|key| key.unmarked_text().to_owned())
@@ -209,7 +209,7 @@ struct Bytes {
 }
 
 impl Bytes {
-    fn of(sum: &TallyDocument) -> Bytes {
+    fn from_tally(sum: &TallyDocument) -> Bytes {
         let of = |bucket: Bucket| sum.buckets.get(bucket.name()).and_then(Value::as_u64).unwrap_or(0);
         let (forced, checkpoint) = (of(Bucket::ImageForced), of(Bucket::ImageCheckpoint));
         Bytes { bytes: sum.wal_bytes(), images: sum.images, forced, checkpoint, ..Bytes::default() }
@@ -247,7 +247,7 @@ fn relation_rows(side: Side<'_>) -> Rows {
                 part: Some(label.part),
                 table: (relation.label.text != text).then(|| relation.label.text.clone()),
                 relation: label.file.is_some().then(|| base.to_owned()),
-                ..Bytes::of(&part.sum)
+                ..Bytes::from_tally(&part.sum)
             };
             if row.bytes > 0 {
                 rows.entry(text.to_owned()).or_default().merge(row);
@@ -264,7 +264,7 @@ fn kind_rows(side: Side<'_>) -> Rows {
 fn view_rows(view: &ViewDocument) -> Rows {
     let mut rows = group_rows(view.groups.iter());
     if let Some(rest) = &view.rest {
-        rows.entry("(smaller groups)".to_owned()).or_default().merge(Bytes::of(&rest.sum));
+        rows.entry("(smaller groups)".to_owned()).or_default().merge(Bytes::from_tally(&rest.sum));
     }
     rows
 }
@@ -273,7 +273,7 @@ fn group_rows<'a>(groups: impl Iterator<Item = &'a GroupDocument>) -> Rows {
     let mut rows = Rows::new();
     for group in groups {
         let text = group.keys.iter().map(Label::unmarked_text).collect::<Vec<_>>().join(", ");
-        let row = Bytes { part: group.keys.first().map(|key| key.part), ..Bytes::of(&group.sum) };
+        let row = Bytes { part: group.keys.first().map(|key| key.part), ..Bytes::from_tally(&group.sum) };
         if row.bytes > 0 {
             rows.entry(text).or_default().merge(row);
         }
@@ -372,7 +372,7 @@ impl Comparison<'_> {
     }
 
     fn noise(&self, a: &Series, b: &Series) -> Option<u64> {
-        let per_second = noise::of_change(a, b)?;
+        let per_second = noise::estimate_change_noise(a, b)?;
         Some((per_second * self.b.micros as f64 / 1e6) as u64)
     }
 }

@@ -28,7 +28,7 @@ const MIN_SPANS: usize = 8;
 const BATCHES: usize = 10;
 
 impl Frame {
-    pub fn of(view: &ViewDocument) -> Option<Frame> {
+    pub fn from_view(view: &ViewDocument) -> Option<Frame> {
         let width = view.span_seconds.filter(|width| *width > 0)?;
         let starts = || view.groups.iter().filter_map(start_of);
         let (first, last) = (starts().min()?, starts().max()?);
@@ -44,11 +44,11 @@ fn start_of(group: &GroupDocument) -> Option<i64> {
 
 impl Series {
     /// Returns the series of a view whose first dimension is time, by the `key` of a group.
-    pub fn of_view(
+    pub fn from_view(
         view: &ViewDocument,
         key: impl Fn(&GroupDocument) -> Option<String>,
     ) -> BTreeMap<String, Series> {
-        Frame::of(view).map(|frame| Series::in_frame(view, frame, key)).unwrap_or_default()
+        Frame::from_view(view).map(|frame| Series::in_frame(view, frame, key)).unwrap_or_default()
     }
 
     /// Returns the same, with the spans of another view of the same range.
@@ -101,7 +101,7 @@ impl Series {
 
 /// The change of the mean rate that may be chance: two standard errors of the difference, in bytes per
 /// second.
-pub(super) fn of_change(a: &Series, b: &Series) -> Option<f64> {
+pub(super) fn estimate_change_noise(a: &Series, b: &Series) -> Option<f64> {
     Some(2.0 * (a.squared_error()? + b.squared_error()?).sqrt())
 }
 
@@ -113,11 +113,11 @@ mod tests {
     fn steady_rates_have_no_noise_and_short_series_an_unknown_one() {
         let series = |bytes: &[u64]| Series { width: 2, bytes: bytes.to_vec() };
         let steady = series(&[100; 30]);
-        assert_eq!(of_change(&steady, &steady.empty()), Some(0.0));
-        assert_eq!(of_change(&steady, &series(&[100; 9])), None);
-        assert_eq!(of_change(&steady, &series(&[])), None);
+        assert_eq!(estimate_change_noise(&steady, &steady.empty()), Some(0.0));
+        assert_eq!(estimate_change_noise(&steady, &series(&[100; 9])), None);
+        assert_eq!(estimate_change_noise(&steady, &series(&[])), None);
         let varying: Vec<u64> = (0..42).map(|n| if n / 4 % 2 == 0 { 0 } else { 2000 }).collect();
-        let noise = of_change(&steady, &series(&varying)).unwrap();
+        let noise = estimate_change_noise(&steady, &series(&varying)).unwrap();
         // Ten batches that alternate between 250 and 750 bytes per second: two standard errors of their mean.
         assert!((noise - 2.0 * 250.0 / 3.0).abs() < 1e-9, "{noise}");
         assert_eq!(steady.rate()[1], (2.0, 50.0));

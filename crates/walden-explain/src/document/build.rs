@@ -25,7 +25,7 @@ use crate::writers::{WriterKey, WriterProperty, Writers};
 /// Returns full-page images by cause, in the form of [`Document::images`].
 pub fn images_by_cause(table: &ImageTable) -> Map<String, Value> {
     let one = |cause| {
-        let sum = table.of_cause(cause);
+        let sum = table.sum_by_cause(cause);
         let by: Map<String, Value> = COMPRESSIONS
             .iter()
             .map(|(compression, name)| (*name, table.get(cause, *compression)))

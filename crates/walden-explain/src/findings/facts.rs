@@ -97,7 +97,7 @@ pub(super) struct SqlName {
 }
 
 impl SqlName {
-    pub fn of(label: &Label) -> SqlName {
+    pub fn from_label(label: &Label) -> SqlName {
         // A statement with a file's number is refused.
         let Some(name) = &label.name else {
             return SqlName { name: format!("[name of {}]", label.text), place: String::new() };
@@ -190,7 +190,7 @@ impl<'a> Facts<'a> {
             };
             let relation = Relation {
                 file,
-                sql: SqlName::of(&label),
+                sql: SqlName::from_label(&label),
                 name: label.text,
                 part: label.part,
                 is_index,
@@ -201,7 +201,7 @@ impl<'a> Facts<'a> {
                 written_by: None,
                 is_replaced: self.explanation.perhaps_rewritten.contains(&file),
             };
-            let (name, sql) = (table.text.clone(), SqlName::of(&table));
+            let (name, sql) = (table.text.clone(), SqlName::from_label(&table));
             let is_catalog = self.labels.is_catalog(owner);
             let entry = tables.entry(table.text).or_insert_with(|| Table {
                 name,

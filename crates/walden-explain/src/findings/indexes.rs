@@ -42,7 +42,7 @@ pub(super) fn unused(facts: &Facts<'_>) -> Vec<Candidate> {
             if let Some((label, is_used)) = facts.labels.partitioned_index(owner) {
                 if !is_used {
                     let parts = partitioned.entry(label.text.clone()).or_insert_with(|| Partitioned {
-                        sql: SqlName::of(&label),
+                        sql: SqlName::from_label(&label),
                         table: facts.labels.partition_root(owner).text,
                         since: facts.labels.statistics_since(owner),
                         count: 0,
@@ -148,7 +148,7 @@ pub(super) fn drop_statement(facts: &Facts<'_>, index: &Relation, behind: &str) 
     let owner = Owner::Relation(index.file, Fork::MAIN);
     if let Some((whole, _)) = facts.labels.partitioned_index(owner) {
         let behind = format!(", the partitioned index of {}{behind}", index.name);
-        return SqlName::of(&whole).statement("DROP INDEX", &behind);
+        return SqlName::from_label(&whole).statement("DROP INDEX", &behind);
     }
     match facts.labels.is_index_partition(owner) {
         true => format!(
@@ -269,7 +269,7 @@ pub(super) fn gin_entries(facts: &Facts<'_>) -> Vec<Candidate> {
             ..Candidate::new(claim, (0.0, 0.8))
         })
     };
-    of_indexes(facts, found)
+    index_candidates(facts, found)
 }
 
 /// A hash index logs each entry with the page that counts them all, and splits buckets.
@@ -294,10 +294,13 @@ pub(super) fn hash_entries(facts: &Facts<'_>) -> Vec<Candidate> {
             ..Candidate::new(claim, (0.0, 0.7))
         })
     };
-    of_indexes(facts, found)
+    index_candidates(facts, found)
 }
 
-fn of_indexes(facts: &Facts<'_>, found: impl Fn(&Table, Index<'_>) -> Option<Candidate>) -> Vec<Candidate> {
+fn index_candidates(
+    facts: &Facts<'_>,
+    found: impl Fn(&Table, Index<'_>) -> Option<Candidate>,
+) -> Vec<Candidate> {
     facts
         .user_tables()
         .flat_map(|table| table.indexes().into_iter().filter_map(|index| found(table, index)))
@@ -339,5 +342,5 @@ pub(super) fn pending_list(facts: &Facts<'_>) -> Vec<Candidate> {
             ..Candidate::new(claim, (0.0, 1.0))
         })
     };
-    of_indexes(facts, found)
+    index_candidates(facts, found)
 }

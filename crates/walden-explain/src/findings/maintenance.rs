@@ -92,9 +92,9 @@ pub(super) fn hint_bits(facts: &Facts<'_>) -> Vec<Candidate> {
     let mut found = Vec::new();
     for table in facts.user_tables().filter(|table| !are_first_touches(facts, table)) {
         let name = &table.name;
-        let images = images_of(facts, of_hints(facts, table, false));
+        let images = images_of(facts, hint_image_cells(facts, table, false));
         if images > 0 {
-            let claim = facts.claim(of_hints(facts, table, false), 1.0, 1.0);
+            let claim = facts.claim(hint_image_cells(facts, table, false), 1.0, 1.0);
             found.push(Candidate {
                 text: format!(
                     "reads of {name} set hint bits on {}, each logged as an image because of data checksums or \
@@ -107,9 +107,9 @@ pub(super) fn hint_bits(facts: &Facts<'_>) -> Vec<Candidate> {
                 ..Candidate::new(claim, (0.7, 1.0))
             });
         }
-        let images = images_of(facts, of_hints(facts, table, true));
+        let images = images_of(facts, hint_image_cells(facts, table, true));
         if images > 0 {
-            let claim = facts.claim(of_hints(facts, table, true), 1.0, 1.0);
+            let claim = facts.claim(hint_image_cells(facts, table, true), 1.0, 1.0);
             found.push(Candidate {
                 text: format!(
                     "scans of indexes of {name} marked entries of dead rows on {}, each logged as an image because of data checksums or \
@@ -132,7 +132,7 @@ pub(super) fn hint_bits(facts: &Facts<'_>) -> Vec<Candidate> {
 
 /// The cells of images that hints cause on the pages of a table's indexes (`_bt_killitems`), or on those of
 /// the table and its TOAST table.
-fn of_hints<'a>(
+fn hint_image_cells<'a>(
     facts: &'a Facts<'_>,
     table: &'a Table,
     of_indexes: bool,

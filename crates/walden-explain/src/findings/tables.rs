@@ -28,7 +28,7 @@ enum Part<'a> {
 }
 
 impl<'a> Part<'a> {
-    fn of(relation: &'a Relation, manager: u8, info: u8) -> Part<'a> {
+    fn new(relation: &'a Relation, manager: u8, info: u8) -> Part<'a> {
         match manager {
             _ if relation.is_toast() => Part::Toast,
             manager if is_index_manager(manager) => Part::Index(&relation.name),
@@ -94,7 +94,7 @@ fn parts_of<'a>(facts: &Facts<'_>, table: &'a Table) -> Vec<(Part<'a>, (u64, u64
         for &cell in &relation.cells {
             let (Some(kind), tally) = (facts.kind(cell), facts.tally(cell)) else { continue };
             let images = tally.buckets.images();
-            let part = parts.entry(Part::of(relation, kind.rmid(), kind.info())).or_default();
+            let part = parts.entry(Part::new(relation, kind.rmid(), kind.info())).or_default();
             *part = (part.0 + tally.bytes() - images, part.1 + tally.records);
             parts.entry(Part::Images).or_default().0 += images;
         }

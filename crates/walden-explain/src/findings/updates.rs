@@ -62,7 +62,7 @@ fn share_of_updates(evidence: &Evidence) -> IndexShare {
 }
 
 impl<'a> Updates<'a> {
-    fn of(facts: &Facts<'_>, table: &'a Table) -> Option<Updates<'a>> {
+    fn for_table(facts: &Facts<'_>, table: &'a Table) -> Option<Updates<'a>> {
         let evidence = table.evidence();
         let count = |kind: u8| {
             let is_kind = move |manager: u8, info: u8| manager == rmid::HEAP && info & heap::OPMASK == kind;
@@ -138,7 +138,7 @@ fn all_updates<'a>(facts: &'a Facts<'_>) -> impl Iterator<Item = Updates<'a>> {
     facts
         .user_tables()
         .filter(|table| !matches!(table.part, Part::Toast | Part::MaterializedView))
-        .filter_map(|table| Updates::of(facts, table))
+        .filter_map(|table| Updates::for_table(facts, table))
 }
 
 pub(super) fn unchanged(facts: &Facts<'_>) -> Vec<Candidate> {

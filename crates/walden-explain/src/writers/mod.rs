@@ -161,7 +161,7 @@ impl Writers {
         }
         let (user, application, client) =
             (self.number(&entry.user), self.number(&entry.application), self.number(&entry.client));
-        let text = statement::of_entry(entry);
+        let text = statement::extract(entry);
         let normal = text.map(normalize);
         if self.sessions.len() >= MAX_SESSIONS && !self.sessions.contains_key(&entry.session) {
             self.sessions.clear();
@@ -372,7 +372,7 @@ impl Writers {
                     _ => {}
                 }
             }
-        } else if let Some(text) = statement::of_entry(entry)
+        } else if let Some(text) = statement::extract(entry)
             && text.get(..6).is_some_and(|word| word.eq_ignore_ascii_case("vacuum"))
         {
             // Without options in parentheses, the following words are names.

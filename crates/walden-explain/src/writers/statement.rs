@@ -44,7 +44,7 @@ pub(super) fn kind(statement: &str) -> Kind {
 
 /// Extracts the statement from an entry: of `log_statement`, `log_min_duration_statement` or `auto_explain`,
 /// or the statement that caused an error or another message.
-pub(super) fn of_entry(entry: &Entry) -> Option<&str> {
+pub(super) fn extract(entry: &Entry) -> Option<&str> {
     let message = entry.message.as_str();
     // "duration: 0.123 ms  statement: ...", "statement: ...", "execute NAME: ...", "duration: 0.123 ms
     // execute NAME: ..."
@@ -302,7 +302,7 @@ mod tests {
     fn statements_are_found_in_entries() {
         let of = |message: &str| {
             let entry = Entry { message: message.to_owned(), ..Entry::default() };
-            of_entry(&entry).map(str::to_owned)
+            extract(&entry).map(str::to_owned)
         };
         assert_eq!(of("statement: SELECT 1").unwrap(), "SELECT 1");
         assert_eq!(of("duration: 0.1 ms  statement: SELECT 1").unwrap(), "SELECT 1");

@@ -62,7 +62,7 @@ pub fn all_views() -> Vec<ViewSpec> {
 #[test]
 fn whole_segments_add_up_in_every_view() {
     for version in GOLDEN {
-        let inventory = Inventory::of(&[golden(version)]).unwrap();
+        let inventory = Inventory::search(&[golden(version)]).unwrap();
         let explanations = explain_golden(version, &request(all_views()));
         explanations.iter().for_each(check);
         assert!(explanations.iter().all(|one| one.damage.is_none()), "{version}");
@@ -89,7 +89,7 @@ fn the_sums_do_not_depend_on_the_number_of_threads() {
 #[test]
 fn adjacent_ranges_add_up() {
     for version in ["15.18", "17.11", "18.6"] {
-        let inventory = Inventory::of(&[golden(version)]).unwrap();
+        let inventory = Inventory::search(&[golden(version)]).unwrap();
         let starts = record_starts(&inventory);
         for step in 1..8 {
             let (a, b, c) = (step * 13, starts.len() * step / 9, starts.len() - 1 - step);
@@ -233,7 +233,7 @@ fn a_range_may_start_with_a_record_that_a_crash_cut_off() {
 fn damage_ends_the_sums_at_the_record_before_it() {
     let folder = tempfile::tempdir().unwrap();
     let path = unpack("17.11", folder.path()).remove(0);
-    let inventory = Inventory::of(&[folder.path()]).unwrap();
+    let inventory = Inventory::search(&[folder.path()]).unwrap();
     let (start, starts) = (inventory.runs[0].start(), record_starts(&inventory));
     let intact = fs::read(&path).unwrap();
     for at in [100, starts.len() / 3, starts.len() / 2] {
@@ -295,7 +295,7 @@ fn times_within_a_second_are_positions_between_its_transactions() {
     starts[0] = Lsn(0);
     let folder = tempfile::tempdir().unwrap();
     log.writer.save(folder.path());
-    let inventory = Inventory::of(&[folder.path()]).unwrap();
+    let inventory = Inventory::search(&[folder.path()]).unwrap();
     assert_eq!(inventory.runs[0].segments.len(), 2);
     for threads in [1, 2] {
         let timeline = Timeline::read(&inventory.runs, threads, |_| {});

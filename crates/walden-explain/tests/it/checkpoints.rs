@@ -54,7 +54,7 @@ fn the_document_counts_causes_and_says_whether_they_are_inferred() {
 /// `wal_level` is always `replica`.
 #[test]
 fn since_19_the_log_records_switches_of_logical_decoding() {
-    let mut log = Log::of(Major::V19);
+    let mut log = Log::with_version(Major::V19);
     let mut record = |kind, main: &[u8]| log.record(kind, 0, 0, &[], main).0;
     record((rmid::XLOG, xlog::CHECKPOINT_REDO), &[1, 0, 0, 0]);
     let slot = record((rmid::XLOG, xlog::LOGICAL_DECODING_STATUS_CHANGE), &[1]);
@@ -80,7 +80,7 @@ fn since_19_the_log_records_switches_of_logical_decoding() {
 #[test]
 fn a_checkpoint_without_its_record_began_at_the_last_transaction_before_it() {
     const SINCE_1970: i64 = 946_684_800;
-    let mut log = Log::of(Major::V17);
+    let mut log = Log::with_version(Major::V17);
     let mut redo_pointers = Vec::new();
     for second in 0..100 {
         if second % 30 == 10 {

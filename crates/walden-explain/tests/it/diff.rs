@@ -226,7 +226,7 @@ fn tables_of_two_databases_are_two_unless_the_clusters_are() {
 #[test]
 fn a_logical_slot_is_no_change_of_wal_level() {
     let range = |is_on: bool| {
-        let mut log = Log::of(Major::V19);
+        let mut log = Log::with_version(Major::V19);
         log.record((rmid::XLOG, xlog::CHECKPOINT_REDO), 0, 0, &[], &[1, 0, 0, 0]);
         log.record((rmid::XLOG, xlog::LOGICAL_DECODING_STATUS_CHANGE), 0, 0, &[], &[is_on.into()]);
         // `XLH_INSERT_CONTAINS_NEW_TUPLE`

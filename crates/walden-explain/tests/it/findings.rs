@@ -986,7 +986,7 @@ fn a_table_that_alter_table_writes_anew_is_not_emptied() {
 /// A table and its index in new files, written by images or row by row. `locked` are the relations that the
 /// transaction locks in addition to the transient table. Returns the text and the remedy of the finding.
 fn rewritten(version: Major, has_rows: bool, locked: u32) -> (String, String) {
-    let mut log = Log::of(version);
+    let mut log = Log::with_version(version);
     log.lock_relation(1000, 16400);
     log.create(1000, 16400);
     (0..100).for_each(|_| {
@@ -1035,7 +1035,7 @@ fn since_19_repack_is_told_from_alter_table_and_advised() {
 #[test]
 fn since_19_pages_that_are_marked_as_visible_alone_are_not_pruned() {
     let prunes = |version, main: [u8; 2]| {
-        let mut log = Log::of(version);
+        let mut log = Log::with_version(version);
         (0..10).for_each(|number| {
             log.record((rmid::HEAP2, heap2::PRUNE_ON_ACCESS), 1000, 16384, &[(number, &[1, 0, 2, 0])], &main);
         });
@@ -1071,7 +1071,7 @@ fn a_new_table_is_no_rewrite_of_one_that_is_emptied_with_it() {
 /// finding, and the name of that file according to names that contain the new file. `relations` are the OIDs
 /// that the commit record drops; `images` are logged of the new file.
 fn dropped_without_locks(version: Major, relations: &[u32], images: u32) -> (Vec<&'static str>, bool) {
-    let mut log = Log::of(version);
+    let mut log = Log::with_version(version);
     // A transaction creates its first file before it has an ID.
     log.create(0, 16384);
     (0..300).for_each(|_| {

@@ -42,10 +42,10 @@ pub struct Log {
 
 impl Log {
     pub fn new() -> Log {
-        Log::of(Major::V15)
+        Log::with_version(Major::V15)
     }
 
-    pub fn of(version: Major) -> Log {
+    pub fn with_version(version: Major) -> Log {
         Log { writer: LogWriter::new(version) }
     }
 
@@ -303,13 +303,13 @@ pub fn range(from: Option<Lsn>, to: Option<Lsn>) -> Request {
 }
 
 pub fn explain_folder(folder: &Path, request: &Request) -> Explanation {
-    let inventory = Inventory::of(&[folder]).unwrap();
+    let inventory = Inventory::search(&[folder]).unwrap();
     explain(&inventory.runs, request, |_| {}).unwrap()
 }
 
 /// Explains each run of a golden cluster: some clusters contain the WAL of two servers.
 pub fn explain_golden(version: &str, request: &Request) -> Vec<Explanation> {
-    let inventory = Inventory::of(&[golden(version)]).unwrap();
+    let inventory = Inventory::search(&[golden(version)]).unwrap();
     let runs = inventory.runs.iter();
     runs.map(|run| explain(std::slice::from_ref(run), request, |_| {}).unwrap()).collect()
 }
@@ -327,7 +327,7 @@ pub fn document_with(explanation: &Explanation, names: &Names) -> Document {
 
 /// Writes a golden cluster's segments uncompressed, and returns their paths.
 pub fn unpack(version: &str, folder: &Path) -> Vec<PathBuf> {
-    let inventory = Inventory::of(&[golden(version)]).unwrap();
+    let inventory = Inventory::search(&[golden(version)]).unwrap();
     let unpack = |segment| {
         let mut content = Vec::new();
         open::open(segment).unwrap().read_to_end(&mut content).unwrap();

@@ -15,7 +15,7 @@ const META_BLOCK: u8 = 2;
 const META_BLOCK_OF_UNLINK: u8 = 4;
 
 fn block_data<'a>(record: &Record<'a>, fields: &Fields<'a>, id: u8) -> Option<Fields<'a>> {
-    record.block(id).and_then(|block| fields.of_block(record, block))
+    record.block(id).and_then(|block| fields.for_block(record, block))
 }
 
 layout! {

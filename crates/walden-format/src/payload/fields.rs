@@ -27,7 +27,7 @@ pub(crate) struct Fields<'a> {
 }
 
 impl<'a> Fields<'a> {
-    pub fn of_main_data(record: &Record<'a>, kind: Kind) -> Fields<'a> {
+    pub fn from_main_data(record: &Record<'a>, kind: Kind) -> Fields<'a> {
         let data = record.main_data();
         let cut = (data.len() as u64) < u64::from(record.main_len);
         let reader = Reader::new(data);
@@ -35,7 +35,7 @@ impl<'a> Fields<'a> {
     }
 
     /// Returns the data of a block; `None` if it has none, for example because an image replaces it.
-    pub fn of_block(&self, record: &Record<'a>, block: &BlockRef) -> Option<Fields<'a>> {
+    pub fn for_block(&self, record: &Record<'a>, block: &BlockRef) -> Option<Fields<'a>> {
         if block.data_len == 0 {
             return None;
         }

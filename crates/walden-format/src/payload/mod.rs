@@ -144,7 +144,7 @@ pub fn parse<'a>(record: &Record<'a>) -> Result<Payload<'a>, PayloadError> {
     let Some(decode) = decoders::decoder(kind, record.version) else {
         return Ok(Payload::Opaque);
     };
-    let mut fields = Fields::of_main_data(record, kind);
+    let mut fields = Fields::from_main_data(record, kind);
     let payload = decode(record, &mut fields)?;
     fields.end("main data")?;
     Ok(payload)

@@ -27,7 +27,7 @@ pub struct Kind(u16);
 /// (`INSERT+INIT`) belongs to the kind.
 #[inline]
 pub fn kind(version: Major, rmid: u8, info: u8) -> Kind {
-    KindTable::of(version).kind(rmid, info)
+    KindTable::for_version(version).kind(rmid, info)
 }
 
 impl Kind {
@@ -67,7 +67,7 @@ impl Kind {
     /// Returns the index of the kind's row in [`KINDS`]; out of range if `version` does not write the kind.
     #[inline]
     pub(crate) fn row_index(self, version: Major) -> Option<usize> {
-        KindTable::of(version).rows.get(self.index()).map(|row| usize::from(*row))
+        KindTable::for_version(version).rows.get(self.index()).map(|row| usize::from(*row))
     }
 
     /// Returns the kind's name as that version's pg_waldump prints it: `INSERT+INIT`, or `UNKNOWN (f0)`.
@@ -264,7 +264,7 @@ const HINT_BIT: u64 = 1 << 63;
 impl KindTable {
     /// The table of a version.
     #[inline]
-    pub fn of(version: Major) -> &'static KindTable {
+    pub fn for_version(version: Major) -> &'static KindTable {
         &TABLES[version as usize]
     }
 
@@ -352,7 +352,7 @@ mod tests {
     #[test]
     fn the_tables_are_in_the_versions_order() {
         for version in Major::all() {
-            assert_eq!(KindTable::of(version).version(), version);
+            assert_eq!(KindTable::for_version(version).version(), version);
         }
     }
 
@@ -404,7 +404,7 @@ mod tests {
     #[test]
     fn images_are_classed_by_kind_and_block() {
         for version in Major::all() {
-            let table = KindTable::of(version);
+            let table = KindTable::for_version(version);
             let class = |rmid, info, block| table.image_class(table.kind(rmid, info).index(), block);
             assert_eq!(class(rmid::XLOG, 0xB0, 0), ImageClass::Forced);
             assert_eq!(class(rmid::XLOG, 0xB0, 32), ImageClass::Forced);
@@ -427,7 +427,7 @@ mod tests {
             prop_assert_eq!(kind.rmid(), rmid);
             prop_assert_eq!(kind.info() & !info, 0);
             prop_assert!(!kind.name(version).is_empty() && !kind.resource_manager(version).is_empty());
-            KindTable::of(version).image_class(kind.index(), block);
+            KindTable::for_version(version).image_class(kind.index(), block);
         }
     }
 }

@@ -95,7 +95,7 @@ impl Visitor for Collector {
 
 /// Returns the complete records in a segment's bytes, from the start of a page.
 fn records_from(segment: &[u8], page: usize, bytes: &[u8]) -> Vec<Seen> {
-    let info = StreamInfo::of_segment(segment).expect("a segment");
+    let info = StreamInfo::from_first_page(segment).expect("a segment");
     let start = segment_start(segment).plus((page * PAGE) as u64);
     let mut collector = Collector::default();
     let _ = Decoder::new(info, start, Lsn(u64::MAX)).push(&bytes[page * PAGE..], &mut collector);

@@ -112,7 +112,7 @@ pub fn run(
 /// Returns the size of the workload's WAL, and the work of replaying it from the base backup to its end.
 fn work(material: &Material) -> Result<(u64, Work)> {
     let base = material.folder.join("base");
-    let inventory = Inventory::of(&[material.wal()])?;
+    let inventory = Inventory::search(&[material.wal()])?;
     let (run, data) = redo::open_base(&base, &inventory)?;
     let open = || redo::base_pages(Some(&base));
     // Without a checkpoint, each page has one image.

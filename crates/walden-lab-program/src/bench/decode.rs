@@ -76,7 +76,7 @@ pub fn run(args: &DecodeArgs) -> Result<ExitCode> {
 }
 
 fn decode(args: &DecodeArgs, workload: &'static Workload) -> Result<Decoded> {
-    let material = Material::of(workload, args.pg, args.size, false)?;
+    let material = Material::generate(workload, args.pg, args.size, false)?;
     let (folder, start, end) = (material.wal(), &material.start, &material.end);
     let major = material.installation.version.major;
     let pg_waldump = tools().pg_waldump(major).with_context(|| {
@@ -106,7 +106,7 @@ fn decode(args: &DecodeArgs, workload: &'static Workload) -> Result<Decoded> {
 
     // The times are meaningless unless both sides read the same records. This is checked last, because Linux
     // counts the parent's memory at the start of a child process as the child's.
-    let inventory = Inventory::of(&[&folder])?;
+    let inventory = Inventory::search(&[&folder])?;
     let request = Request::sums(start.parse()?, end.parse()?, terminal::cores());
     let explanation = walden_explain::explain(&inventory.runs, &request, |_| {})?;
     let verdict = judge::compare(&explanation, &waldump::stats(&pg_waldump, &range)?);
@@ -118,7 +118,7 @@ fn decode(args: &DecodeArgs, workload: &'static Workload) -> Result<Decoded> {
     let (bytes, records) = (explanation.file_bytes, explanation.records);
     let baseline = median(samples[0].iter().map(|sample| sample.wall));
     let timed = |((program, _), samples): ((String, Command), Vec<Sample>)| {
-        Timed::of(program, &samples, bytes, records, baseline)
+        Timed::new(program, &samples, bytes, records, baseline)
     };
     Ok(Decoded {
         workload: workload.name.to_owned(),
@@ -152,7 +152,7 @@ fn run_in_turns(
 }
 
 impl Timed {
-    fn of(program: String, samples: &[Sample], bytes: u64, records: u64, baseline: f64) -> Timed {
+    fn new(program: String, samples: &[Sample], bytes: u64, records: u64, baseline: f64) -> Timed {
         let wall = median(samples.iter().map(|sample| sample.wall));
         Timed {
             program,

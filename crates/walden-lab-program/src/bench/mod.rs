@@ -169,7 +169,7 @@ struct Material {
 
 impl Material {
     /// Returns the WAL of a workload. With `keep_data`, `base/` has the data directory before the workload.
-    fn of(
+    fn generate(
         workload: &'static Workload,
         pg: Option<Wanted>,
         size: Option<u64>,

@@ -219,7 +219,7 @@ fn start(cluster: &Cluster, program: &Path, receiver: Receiver) -> Result<Option
             let archive = walden_archive::Archive::new(Box::new(walden_archive::store::Folder::new(
                 to.join("archive"),
             )));
-            archive.found()?;
+            archive.create()?;
             let mut command = Command::new(crate::programs::path_of("walden")?);
             command.args(["receive", "--synchronous", "--dsn", &dsn, "--repo"]).arg(to.join("archive"));
             command.arg("--spool").arg(to.join("spool"));

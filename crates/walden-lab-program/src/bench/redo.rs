@@ -112,7 +112,7 @@ pub fn run(args: &RedoArgs) -> Result<ExitCode> {
 }
 
 fn replay(args: &RedoArgs, workload: &'static Workload) -> Result<Replayed> {
-    let material = Material::of(workload, args.pg, args.size, true)?;
+    let material = Material::generate(workload, args.pg, args.size, true)?;
     ensure!(
         material.installation.version.major >= 14,
         "PostgreSQL says how long redo took since 14: choose such a version with --pg"

@@ -40,7 +40,7 @@ pub fn run(only: &[String], installation: Option<Installation>, format: Format) 
 /// Returns the findings of `walden explain --names` in a server's WAL.
 fn findings(window: &Window) -> Result<Vec<Finding>> {
     let mut names = walden_postgres::names::from_server(&window.dsn)?;
-    let inventory = Inventory::of(&[&window.wal_dir])?;
+    let inventory = Inventory::search(&[&window.wal_dir])?;
     let request =
         Request { top: 10, sample_images: true, ..Request::sums(window.from, window.to, terminal::cores()) };
     let explanation = walden_explain::explain(&inventory.runs, &request, |_| {})?;

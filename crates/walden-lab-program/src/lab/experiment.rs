@@ -192,7 +192,7 @@ impl Analysis for Reader {
         traced: &BTreeMap<String, String>,
         cases: &[BTreeMap<String, String>],
     ) -> Result<Vec<PredictedRun>> {
-        let inventory = Inventory::of(&[wal.to_owned()])?;
+        let inventory = Inventory::search(&[wal.to_owned()])?;
         let run = inventory
             .runs
             .first()
@@ -227,7 +227,7 @@ impl Analysis for Reader {
 }
 
 fn explain(wal: &Path, from: Lsn, to: Lsn) -> Result<Explanation> {
-    let inventory = Inventory::of(&[wal.to_owned()])?;
+    let inventory = Inventory::search(&[wal.to_owned()])?;
     let request = Request::sums(from, to, terminal::cores());
     let explanation = walden_explain::explain(&inventory.runs, &request, |_| {})?;
     match &explanation.damage {

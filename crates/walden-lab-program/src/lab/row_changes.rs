@@ -41,7 +41,7 @@ struct Row {
 /// Returns the row changes in each phase.
 pub fn row_changes(wal: &Path, table: &Relation, phases: &[Phase]) -> Result<Vec<RowChanges>> {
     let (Some(first), Some(last)) = (phases.first(), phases.last()) else { return Ok(Vec::new()) };
-    let inventory = Inventory::of(&[wal.to_owned()])?;
+    let inventory = Inventory::search(&[wal.to_owned()])?;
     let mut watcher = Watcher {
         table,
         phases,
@@ -305,7 +305,7 @@ fn extent(column: &Column, attributes: &[u8], at: usize, header_len: u8) -> Resu
     // A value with a short header is not aligned, and such a header never has the value of a padding byte, 0.
     let start = if attributes.get(at).is_some_and(|byte| *byte != 0) { at } else { align(at) };
     let Some(&first) = attributes.get(start) else { bail!("cannot decode a row: it ends before a value") };
-    Ok(match ShortHeader::of(first) {
+    Ok(match ShortHeader::decode(first) {
         // A reference to a TOAST table; other references do not occur on disk.
         Some(ShortHeader::External) => (start, TOAST_POINTER_BYTES, TOAST_POINTER_HEADER.len()),
         Some(ShortHeader::Value { size }) => (start, size, 1),

@@ -99,7 +99,7 @@ struct Files {
 }
 
 impl Files {
-    fn of(run: &SuiteRun) -> Files {
+    fn new(run: &SuiteRun) -> Files {
         let with = |end: FileEnd| {
             let files = run.files.iter().filter(|file| file.end == end);
             files.map(|file| file.name.clone()).collect::<Vec<_>>()
@@ -139,7 +139,7 @@ pub fn run(options: &SuiteOptions, format: Format) -> Result<ExitCode> {
 fn judge_run(run: &SuiteRun, options: &SuiteOptions, progress: &Progress) -> Result<Verdict> {
     let clock = Instant::now();
     let (from, to) = (run.facts.start_lsn, run.facts.end_lsn);
-    let inventory = Inventory::of(std::slice::from_ref(&run.wal))?;
+    let inventory = Inventory::search(std::slice::from_ref(&run.wal))?;
     let request = Request::sums(from, to, terminal::cores());
     let explanation = walden_explain::explain(&inventory.runs, &request, |_| {})?;
     if let Some(damage) = &explanation.damage {
@@ -168,7 +168,7 @@ fn judge_run(run: &SuiteRun, options: &SuiteOptions, progress: &Progress) -> Res
         .with_context(|| format!("cannot read {}", run.wal.display()))?;
     Ok(Verdict {
         postgresql: run.facts.server.version.clone(),
-        files: Files::of(run),
+        files: Files::new(run),
         seconds: run.facts.seconds,
         wal_bytes,
         explained_bytes: explanation.file_bytes,

@@ -87,7 +87,7 @@ impl Judge {
         self.is_first_right && self.false_rules.is_empty()
     }
 
-    fn of(culprit: &'static Culprit, version: &str, window: &Window, findings: Vec<Observed>) -> Judge {
+    fn new(culprit: &'static Culprit, version: &str, window: &Window, findings: Vec<Observed>) -> Judge {
         let is_first_right = match culprit.expected {
             None => findings.iter().all(|one| one.kind != "cause"),
             Some(expected) => {
@@ -228,7 +228,7 @@ fn run_culprit(
     settled_statistics(&mut || cluster.client(database))?;
     let window = Window { wal_dir: cluster.data_dir().join("pg_wal"), dsn: cluster.dsn(database), from, to };
     let findings = find(&window)?;
-    Ok(Judge { seconds, ..Judge::of(culprit, cluster.version(), &window, findings) })
+    Ok(Judge { seconds, ..Judge::new(culprit, cluster.version(), &window, findings) })
 }
 
 fn steps(steps: &[Step], cluster: &Cluster, database: &str, client: &mut Client) -> Result<()> {

@@ -181,7 +181,7 @@ pub fn run(definition: &Definition, options: &Options, analysis: &dyn Analysis) 
         options: &options,
         sizes: sizes(definition, &options)?,
         analysis,
-        figures: Figures::of(definition),
+        figures: Figures::from_definition(definition),
         runs: Vec::new(),
         server: None,
         notes: Vec::new(),

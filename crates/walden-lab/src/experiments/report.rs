@@ -163,7 +163,7 @@ pub(crate) struct Figures {
 }
 
 impl Figures {
-    pub fn of(definition: &Definition) -> Figures {
+    pub fn from_definition(definition: &Definition) -> Figures {
         Figures { list: Vec::new(), published: definition.published() }
     }
 

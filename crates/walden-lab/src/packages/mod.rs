@@ -68,7 +68,7 @@ const fn exactly(major: u32, minor: u32) -> Release {
 }
 
 /// Returns the pinned package of a major version.
-pub(crate) fn of_major(major: u32) -> Result<Package> {
+pub(crate) fn find_major(major: u32) -> Result<Package> {
     match PINNED.iter().find(|(_, release, _)| release.major() == major) {
         Some(&(registry, release, published)) => {
             Ok(Package { registry, release, published: published.into() })
@@ -82,8 +82,8 @@ pub(crate) fn of_major(major: u32) -> Result<Package> {
 
 /// Returns the package of an exact version: the pinned one, otherwise a build of that minor version in Debian
 /// or npm.
-pub(crate) fn of_version(version: Version) -> Result<Package> {
-    of_major(version.major).map(|pinned| {
+pub(crate) fn find_version(version: Version) -> Result<Package> {
+    find_major(version.major).map(|pinned| {
         let release = Release::Exact(version);
         if pinned.release == release {
             return pinned;

@@ -492,7 +492,7 @@ fn without_wal(folder: &Path, segments: &[SegmentName]) -> FollowError {
     let unknown = segments.iter().rev().find_map(|&name| {
         let mut start = [0; LONG_HEADER];
         let got = read_at(&open(folder, name).ok()??, &mut start, 0).ok()?;
-        let (magic, reason) = StreamInfo::of_segment(&start[..got]).err()?.unknown_version()?;
+        let (magic, reason) = StreamInfo::from_first_page(&start[..got]).err()?.unknown_version()?;
         let page = format!("the page at offset 0 of {}", folder.join(name.to_string()).display());
         Some(FollowError::UnknownVersion { page, magic, reason })
     });
@@ -506,7 +506,7 @@ fn read_first_page(folder: &Path, name: SegmentName) -> Result<Option<StreamInfo
     let mut start = [0; LONG_HEADER];
     let path = || folder.join(name.to_string());
     let got = read_at(&file, &mut start, 0).map_err(|error| FollowError::Io { path: path(), error })?;
-    let Ok(info) = StreamInfo::of_segment(&start[..got]) else { return Ok(None) };
+    let Ok(info) = StreamInfo::from_first_page(&start[..got]) else { return Ok(None) };
     let is_its_own = name.start(info.segment_size).is_some_and(|address| is_here(&start[..got], address, 0));
     Ok(is_its_own.then_some(info))
 }

@@ -86,7 +86,7 @@ fn options(threads: usize) -> ScanOptions {
 
 /// Asserts that all readers find the end of WAL in a folder at this position, in pages of the parent.
 fn expect_end(folder: &Path, end: Lsn, segments: usize) {
-    let inventory = Inventory::of(&[folder]).unwrap();
+    let inventory = Inventory::search(&[folder]).unwrap();
     assert_eq!((inventory.runs.len(), inventory.runs[0].segments.len()), (1, segments));
     let spares: Vec<_> = inventory.spares.iter().map(|spare| spare.kind).collect();
     let expected: Vec<_> = (segments..SEGMENTS).map(|index| SpareKind::Recycled(name(1, index))).collect();
@@ -134,7 +134,7 @@ fn zeros_before_pages_of_the_same_timeline_are_damage() {
     let hole = SIZE + 20 * PAGE;
     log.bytes[hole..hole + PAGE].fill(0);
     let folder = saved(&log);
-    let inventory = Inventory::of(&[folder.path()]).unwrap();
+    let inventory = Inventory::search(&[folder.path()]).unwrap();
     let (reached, end) = scan_in_order(&inventory.runs[0], options(1), &mut Count::default(), |_| ());
     assert!(matches!(end, SegmentEnd::Damaged(_)), "{end:?}");
     assert!(reached <= log.start.plus(hole as u64));
@@ -152,7 +152,7 @@ fn pages_of_a_later_segment_are_no_end_of_the_log() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join(name(1, 0).to_string());
         fs::write(&path, original).unwrap();
-        let inventory = Inventory::of(&[folder.path()]).unwrap();
+        let inventory = Inventory::search(&[folder.path()]).unwrap();
         let bytes = overwritten.start * PAGE..overwritten.end * PAGE;
         let mut content = original.to_vec();
         content[bytes.clone()].copy_from_slice(&later[bytes.clone()]);

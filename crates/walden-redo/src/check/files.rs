@@ -41,7 +41,7 @@ pub fn compare(
                 missing(check, &place, &found);
                 continue;
             }
-            let is_sequence = Family::of(&expected, fork) == Family::Sequence;
+            let is_sequence = Family::detect(&expected, fork) == Family::Sequence;
             let is_masked = is_sequence && mask_sequence(&expected, &mut found);
             check.judge_file(&place, &expected, &found, is_masked);
         }
@@ -65,7 +65,7 @@ fn mask_sequence(expected: &Page, found: &mut Page) -> bool {
 }
 
 fn missing(check: &mut Check, place: &Place, found: &Page) {
-    let family = Family::of(found, place.key.fork);
+    let family = Family::detect(found, place.key.fork);
     check.counts.entry((place.last.kind, family)).or_default().different += 1;
     check.note(Difference {
         key: place.key,

@@ -38,7 +38,7 @@ pub(super) struct MapDifference {
 impl MapDifference {
     /// Compares the pages. Returns `None` if they differ in more than bits, or in more than [`MAX_CLEARED`]
     /// blocks' bits.
-    pub(super) fn of(expected: &Page, found: &Page, map_block: u32) -> Option<MapDifference> {
+    pub(super) fn compare(expected: &Page, found: &Page, map_block: u32) -> Option<MapDifference> {
         // The LSN and the checksum come before the flags.
         let header = 10..PAGE_HEADER_BYTES;
         if expected.0[header.clone()] != found.0[header] {

@@ -189,7 +189,7 @@ impl Check {
         difference: Difference,
     ) -> Verdict {
         let is_map = place.key.fork == Fork::VISIBILITY_MAP;
-        let bits = is_map.then(|| MapDifference::of(expected, found, place.key.block)).flatten();
+        let bits = is_map.then(|| MapDifference::compare(expected, found, place.key.block)).flatten();
         let difference = match bits {
             Some(bits) if bits.only_lacks() && place.may_lack_bits => {
                 self.count(place, difference.family, Verdict::CopiedMap);
@@ -260,7 +260,7 @@ impl Check {
         let predicted = if is_xlog { Prediction::Unknown } else { predict(record, touched) };
         for (index, (block, touched)) in record.blocks.iter().zip(touched).enumerate() {
             let Some(image) = touched.image.as_deref().filter(|_| restored(touched)) else { continue };
-            let place = Place::of(record, BlockKey::of(block), touched);
+            let place = Place::new(record, BlockKey::from_block(block), touched);
             if block.fork == Fork::FREE_SPACE_MAP {
                 self.skip(&place, image, |counts| &mut counts.untracked);
                 continue;
@@ -310,7 +310,7 @@ impl Check {
         for (block, touched) in record.blocks.iter().zip(touched) {
             let beside = block.image.is_some_and(|image| !image.apply);
             let (true, Some(image)) = (beside, touched.image.take()) else { continue };
-            let place = Place::of(record, BlockKey::of(block), touched);
+            let place = Place::new(record, BlockKey::from_block(block), touched);
             match (touched.role, touched.page.as_deref()) {
                 (Role::Redo | Role::Init, Some(page)) => {
                     let verdict = self.judge(&place, &image, page, Some(record.header.rmid));
@@ -370,7 +370,7 @@ fn predict(record: &Record<'_>, touched: &[Touched]) -> Prediction {
     if manager(record.header.rmid).is_none() {
         return Prediction::Untracked;
     }
-    let Some(mut without_images) = RecordWithoutImages::of(record, touched) else {
+    let Some(mut without_images) = RecordWithoutImages::reconstruct(record, touched) else {
         return Prediction::Unknown;
     };
     let Some(bare) = without_images.record(record) else { return Prediction::Unknown };
@@ -396,7 +396,7 @@ pub struct Place {
 }
 
 impl Place {
-    fn of(record: &Record<'_>, key: BlockKey, touched: &Touched) -> Place {
+    fn new(record: &Record<'_>, key: BlockKey, touched: &Touched) -> Place {
         let kind = rmgr::kind(record.version, record.header.rmid, record.header.info);
         let last = LastRecord { lsn: record.lsn, kind };
         Place { key, last, version: record.version, may_lack_bits: touched.may_lack_bits }

@@ -48,7 +48,7 @@ pub enum Method {
 
 impl Method {
     /// Returns the method of a full-page image; `None` if it is not compressed.
-    pub fn of(compression: Compression) -> Option<Method> {
+    pub fn from_compression(compression: Compression) -> Option<Method> {
         match compression {
             Compression::None => None,
             Compression::Pglz => Some(Method::Pglz),
@@ -78,13 +78,13 @@ impl Method {
                     Some(context) => context,
                     none => none.insert(DCtx::try_create().ok_or(DecompressError::NoMemory)?),
                 };
-                context.decompress(raw, stored).map_err(of_zstd)
+                context.decompress(raw, stored).map_err(convert_zstd_error)
             }),
         }
     }
 }
 
-fn of_zstd(error: ErrorCode) -> DecompressError {
+fn convert_zstd_error(error: ErrorCode) -> DecompressError {
     const NO_MEMORY: ErrorCode = (ZSTD_ErrorCode::ZSTD_error_memory_allocation as ErrorCode).wrapping_neg();
     match error {
         NO_MEMORY => DecompressError::NoMemory,
@@ -156,7 +156,10 @@ mod tests {
     #[test]
     fn a_lack_of_memory_is_no_fault_of_the_bytes() {
         let code = |code: ZSTD_ErrorCode| (code as ErrorCode).wrapping_neg();
-        assert_eq!(of_zstd(code(ZSTD_ErrorCode::ZSTD_error_memory_allocation)), DecompressError::NoMemory);
+        assert_eq!(
+            convert_zstd_error(code(ZSTD_ErrorCode::ZSTD_error_memory_allocation)),
+            DecompressError::NoMemory
+        );
         for method in [Method::Pglz, Method::Lz4, Method::Zstd] {
             let result = method.try_decompress(&[0xFF; 9], &mut [0; 100]);
             assert_eq!(result, Err(DecompressError::Corrupt), "{method:?}");

@@ -55,7 +55,7 @@ pub(super) fn sequence(page: &Page, description: &mut Description) {
 
 fn tuple(bytes: &[u8]) -> (Fields, Bytes) {
     let mut fields = Fields::default();
-    let Some(header) = HeapTupleHeader::of(bytes) else { return (fields, Bytes(bytes.to_vec())) };
+    let Some(header) = HeapTupleHeader::parse(bytes) else { return (fields, Bytes(bytes.to_vec())) };
     fields.number("t_xmin", header.xmin());
     fields.number("t_xmax", header.xmax());
     let third = if header.infomask() & infomask::HEAP_MOVED != 0 { "t_xvac" } else { "t_cid" };

@@ -113,7 +113,7 @@ fn desummarize(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
 
 fn mask_page(page: &mut Page, _: Major, _: Fork) {
     mask::hint_bits(page);
-    let Ok(special) = BrinSpecialSpace::of(page) else { return };
+    let Ok(special) = BrinSpecialSpace::from_page(page) else { return };
     match special.page_type {
         BRIN_PAGETYPE_REGULAR => mask::unused_space(page),
         BRIN_PAGETYPE_META if page.lower() > PAGE_HEADER_BYTES => mask::unused_space(page),
@@ -143,7 +143,7 @@ struct RevmapPlace {
 impl RevmapPlace {
     /// Sets the TID of the tuple (`brinSetHeapBlockItemptr`).
     fn set(&self, revmap: &mut Page, tuple: Tid) -> Result<(), Misfit> {
-        if BrinSpecialSpace::of(revmap)?.page_type != BRIN_PAGETYPE_REVMAP {
+        if BrinSpecialSpace::from_page(revmap)?.page_type != BRIN_PAGETYPE_REVMAP {
             return Err(Misfit("the page is not of the revmap"));
         }
         let range = self.block.checked_div(self.pages_per_range).ok_or(Misfit("a range has no blocks"))?;

@@ -40,7 +40,7 @@ fn page_update(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
     let version = step.version();
     let mut data = Reader::new(step.data(0));
     if let Some(page) = step.page(0) {
-        let opaque = GistPageOpaqueData::of(page)?;
+        let opaque = GistPageOpaqueData::from_page(page)?;
         let deleted = numbers(&mut data, update.deleted)?;
         if overwrites(&update) {
             page.overwrite_item(deleted[0], read_index_tuple(&mut data)?)?;
@@ -96,7 +96,7 @@ fn delete(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
     let mark = deletion_mark(step.version());
     let deleted = numbers(&mut main, count)?;
     if let Some(page) = step.page(0) {
-        GistPageOpaqueData::of(page)?;
+        GistPageOpaqueData::from_page(page)?;
         page.delete_items(&deleted)?;
         change_flags(page, mark, F_HAS_GARBAGE)?;
     }
@@ -139,7 +139,7 @@ fn page_delete(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
     let XlGistPageDelete { delete_xid, downlink_offset } = field(XlGistPageDelete::read(step.main()))?;
     let delete_xid = delete_xid.to_le_bytes();
     if let Some(page) = step.page(0) {
-        GistPageOpaqueData::of(page)?;
+        GistPageOpaqueData::from_page(page)?;
         let end = PAGE_CONTENTS + GIST_DELETED_BYTES;
         if page.items() != 0 || end > page.upper() {
             return Err(Misfit("the page to delete has items"));
@@ -149,7 +149,7 @@ fn page_delete(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
         page.0[PAGE_CONTENTS..end].copy_from_slice(&delete_xid);
     }
     if let Some(page) = step.page(1) {
-        GistPageOpaqueData::of(page)?;
+        GistPageOpaqueData::from_page(page)?;
         page.delete_item(downlink_offset)?;
     }
     Ok(())
@@ -166,7 +166,7 @@ fn change_flags(page: &mut Page, set: u16, clear: u16) -> Result<(), Misfit> {
 fn mask_page(page: &mut Page, _: Major, _: Fork) {
     mask::hint_bits(page);
     mask::unused_space(page);
-    let Ok(opaque) = GistPageOpaqueData::of(page) else { return };
+    let Ok(opaque) = GistPageOpaqueData::from_page(page) else { return };
     let flags = opaque.flags & !(F_HAS_GARBAGE | F_TUPLES_DELETED) | F_FOLLOW_RIGHT;
     GistPageOpaqueData { nsn: Lsn(0), flags, ..opaque }.write(page);
     if flags & F_LEAF != 0 {

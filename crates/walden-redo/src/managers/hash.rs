@@ -76,7 +76,7 @@ fn insert(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
     let XlHashInsert { offset: number } = field(XlHashInsert::read(step.main()))?;
     let tuple = step.data(0);
     if let Some(page) = step.page(0) {
-        HashPageOpaqueData::of(page)?;
+        HashPageOpaqueData::from_page(page)?;
         page.insert_item(tuple, number)?;
     }
     if let Some(page) = step.page(1) {
@@ -166,7 +166,7 @@ fn split_complete(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
     let split = field(XlHashSplitComplete::read(step.main()))?;
     for (id, flag) in [(0, split.old_bucket_flag), (1, split.new_bucket_flag)] {
         if let Some(page) = step.page(id) {
-            HashPageOpaqueData::of(page)?;
+            HashPageOpaqueData::from_page(page)?;
             HashPageOpaqueData::change(page, |opaque| opaque.flag = flag)?;
         }
     }
@@ -177,7 +177,7 @@ fn move_page_contents(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
     let XlHashMovePageContents { tuples: moved, .. } = field(XlHashMovePageContents::read(step.main()))?;
     let data = step.data(1);
     if let Some(page) = step.page(1) {
-        HashPageOpaqueData::of(page)?;
+        HashPageOpaqueData::from_page(page)?;
         add_moved(page, data, moved)?;
     }
     delete_from(step, 2)?;
@@ -200,7 +200,7 @@ fn add_moved(page: &mut Page, data: &[u8], count: u16) -> Result<(), Misfit> {
 fn delete_from<'s>(step: &'s mut Step<'_, '_>, id: u8) -> Result<Option<&'s mut Page>, Misfit> {
     let data = step.data(id);
     let Some(page) = step.page(id) else { return Ok(None) };
-    HashPageOpaqueData::of(page)?;
+    HashPageOpaqueData::from_page(page)?;
     page.delete_items(&all_numbers(data)?)?;
     Ok(Some(page))
 }
@@ -211,7 +211,7 @@ fn squeeze_page(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
     // Until 16, this page gets the record's LSN even if the record refers to it only for its lock.
     let written = squeeze.tuples > 0 || squeeze.is_onto_previous_page || step.version() < Major::V17;
     if written && let Some(page) = step.page(1) {
-        HashPageOpaqueData::of(page)?;
+        HashPageOpaqueData::from_page(page)?;
         add_moved(page, data, squeeze.tuples)?;
         if squeeze.is_onto_previous_page {
             HashPageOpaqueData::change(page, |opaque| opaque.next = squeeze.next_block)?;
@@ -273,7 +273,7 @@ fn vacuum_one_page(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
     let _is_catalog_and_padding = field(main.u16())?;
     let deleted = numbers(&mut main, count)?;
     if let Some(page) = step.page(0) {
-        HashPageOpaqueData::of(page)?;
+        HashPageOpaqueData::from_page(page)?;
         page.delete_items(&deleted)?;
         HashPageOpaqueData::change(page, |opaque| opaque.flag &= !LH_PAGE_HAS_DEAD_TUPLES)?;
     }
@@ -297,7 +297,7 @@ mod metapage {
 
     /// Checks that the page is the metapage of a hash index.
     pub fn check(page: &Page) -> Result<(), Misfit> {
-        if HashPageOpaqueData::of(page)?.page_type() == LH_META_PAGE {
+        if HashPageOpaqueData::from_page(page)?.page_type() == LH_META_PAGE {
             Ok(())
         } else {
             Err(Misfit("the page is not a hash index's metapage"))
@@ -421,7 +421,7 @@ mod bitmap {
 
     /// Changes the bit that the block's data specifies.
     pub fn change(page: &mut Page, data: &[u8], change: fn(u8, u8) -> u8) -> Result<(), Misfit> {
-        HashPageOpaqueData::of(page)?;
+        HashPageOpaqueData::from_page(page)?;
         let HashBitmapBit { bit } = field(HashBitmapBit::read(data))?;
         let at = PAGE_CONTENTS + (bit / 8) as usize;
         if at >= page.lower() || at >= PAGE_BYTES - HashPageOpaqueData::BYTES {
@@ -443,7 +443,7 @@ mod bitmap {
 fn mask_page(page: &mut Page, _: Major, _: Fork) {
     mask::hint_bits(page);
     mask::unused_space(page);
-    let Ok(opaque) = HashPageOpaqueData::of(page) else { return };
+    let Ok(opaque) = HashPageOpaqueData::from_page(page) else { return };
     HashPageOpaqueData { flag: opaque.flag & !LH_PAGE_HAS_DEAD_TUPLES, ..opaque }.write(page);
     match opaque.page_type() {
         LH_UNUSED_PAGE => mask::content(page),

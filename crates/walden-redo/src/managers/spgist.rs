@@ -87,7 +87,7 @@ fn move_leafs(step: &mut Step<'_, '_>, main: &mut Reader<'_>) -> Result<(), Misf
         }
     }
     if let Some(page) = step.page(0) {
-        SpGistPageOpaqueData::of(page)?;
+        SpGistPageOpaqueData::from_page(page)?;
         delete(page, &deleted, source.moved_to(target), Dead::PLACEHOLDER)?;
     }
     if let Some(page) = step.page(2) {
@@ -206,7 +206,7 @@ fn vacuum_leaf(step: &mut Step<'_, '_>, main: &mut Reader<'_>) -> Result<(), Mis
     let (chained, next) = (numbers(main, chains)?, numbers(main, chains)?);
     nothing_left(main)?;
     let Some(page) = step.page(0) else { return Ok(()) };
-    SpGistPageOpaqueData::of(page)?;
+    SpGistPageOpaqueData::from_page(page)?;
     delete(page, &dead, Dead::DEAD, Dead::DEAD)?;
     delete(page, &placeholders, Dead::PLACEHOLDER, Dead::PLACEHOLDER)?;
     for (&from, &to) in move_from.iter().zip(&move_to) {
@@ -228,7 +228,7 @@ fn vacuum_root(step: &mut Step<'_, '_>, main: &mut Reader<'_>) -> Result<(), Mis
     let deleted = numbers(main, count)?;
     nothing_left(main)?;
     if let Some(page) = step.page(0) {
-        SpGistPageOpaqueData::of(page)?;
+        SpGistPageOpaqueData::from_page(page)?;
         page.delete_items(&deleted)?;
     }
     Ok(())
@@ -243,7 +243,7 @@ fn vacuum_redirect(step: &mut Step<'_, '_>, main: &mut Reader<'_>) -> Result<(),
     let redirections = numbers(main, count)?;
     nothing_left(main)?;
     let Some(page) = step.page(0) else { return Ok(()) };
-    SpGistPageOpaqueData::of(page)?;
+    SpGistPageOpaqueData::from_page(page)?;
     for &number in &redirections {
         let tuple = page.normal_item_mut(number)?;
         let parts = tuple.get_mut(..DEAD_TUPLE_BYTES).ok_or(Misfit("the tuple is too short"))?;
@@ -270,10 +270,10 @@ impl Downlink {
     /// Sets the downlink to an item of a block (`spgUpdateNodeLink`).
     fn set(&self, page: &mut Page, target: Tid) -> Result<(), Misfit> {
         const NO_SUCH_NODE: Misfit = Misfit("the inner tuple has no such node");
-        SpGistPageOpaqueData::of(page)?;
+        SpGistPageOpaqueData::from_page(page)?;
         let tuple = page.normal_item_mut(self.number)?;
         let head = Reader::new(tuple).u32().ok_or(NO_SUCH_NODE)?;
-        let head = InnerTupleHead::of(head);
+        let head = InnerTupleHead::decode(head);
         if self.node >= head.nodes {
             return Err(NO_SUCH_NODE);
         }
@@ -367,7 +367,7 @@ fn add_or_replace(page: &mut Page, number: u16, tuple: &[u8]) -> Result<(), Misf
 
 /// Replaces a tuple.
 fn replace(page: &mut Page, number: u16, tuple: &[u8]) -> Result<(), Misfit> {
-    SpGistPageOpaqueData::of(page)?;
+    SpGistPageOpaqueData::from_page(page)?;
     page.delete_item(number)?;
     page.insert_item(tuple, number)
 }
@@ -444,7 +444,7 @@ fn page_or_new<'s>(
 ) -> Result<Option<&'s mut Page>, Misfit> {
     if !is_new {
         let page = step.page(id);
-        return page.map(|page| SpGistPageOpaqueData::of(page).map(|_| page)).transpose();
+        return page.map(|page| SpGistPageOpaqueData::from_page(page).map(|_| page)).transpose();
     }
     let mut page = new_page(step, id)?;
     if let Some(page) = &mut page {
@@ -467,7 +467,7 @@ fn mask_page(page: &mut Page, _: Major, _: Fork) {
     if page.lower() >= PAGE_HEADER_BYTES {
         mask::unused_space(page);
     }
-    if SpGistPageOpaqueData::of(page).is_ok_and(|opaque| opaque.flags & SPGIST_META != 0) {
+    if SpGistPageOpaqueData::from_page(page).is_ok_and(|opaque| opaque.flags & SPGIST_META != 0) {
         let bytes = META_CACHED_PAGES * META_CACHED_PAGE_BYTES;
         page.0[META_LAST_USED_PAGES..META_LAST_USED_PAGES + bytes].fill(0);
     }

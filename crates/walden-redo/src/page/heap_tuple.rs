@@ -92,7 +92,7 @@ pub struct HeapTupleHeaderMut<'p>(&'p mut [u8; HEAP_TUPLE_HEADER_BYTES]);
 impl<'p> HeapTupleHeader<'p> {
     /// Returns the header at the start of a tuple's bytes; `None` if there are too few.
     #[inline]
-    pub fn of(tuple: &'p [u8]) -> Option<HeapTupleHeader<'p>> {
+    pub fn parse(tuple: &'p [u8]) -> Option<HeapTupleHeader<'p>> {
         tuple.first_chunk().map(HeapTupleHeader)
     }
 
@@ -176,7 +176,7 @@ impl<'p> HeapTupleHeaderMut<'p> {
     /// # Errors
     /// There are too few bytes.
     #[inline]
-    pub fn of(tuple: &'p mut [u8]) -> Result<HeapTupleHeaderMut<'p>, Misfit> {
+    pub fn parse(tuple: &'p mut [u8]) -> Result<HeapTupleHeaderMut<'p>, Misfit> {
         tuple
             .first_chunk_mut()
             .map(HeapTupleHeaderMut)

@@ -32,7 +32,7 @@ pub trait SpecialArea: Copy {
     /// # Errors
     /// The special area has another size or page id.
     #[inline]
-    fn of(page: &Page) -> Result<Self, Misfit> {
+    fn from_page(page: &Page) -> Result<Self, Misfit> {
         page.special_exactly(Self::BYTES)?;
         Self::read(page).check_id()
     }
@@ -40,10 +40,10 @@ pub trait SpecialArea: Copy {
     /// Changes the area of a page of this access method.
     ///
     /// # Errors
-    /// The same as [`SpecialArea::of`].
+    /// The same as [`SpecialArea::from_page`].
     #[inline]
     fn change(page: &mut Page, change: impl FnOnce(&mut Self)) -> Result<(), Misfit> {
-        let mut area = Self::of(page)?;
+        let mut area = Self::from_page(page)?;
         change(&mut area);
         area.write(page);
         Ok(())

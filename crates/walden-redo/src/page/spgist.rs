@@ -76,7 +76,7 @@ pub struct InnerTupleHead {
 impl InnerTupleHead {
     /// Decodes the first four bytes.
     #[inline]
-    pub fn of(head: u32) -> InnerTupleHead {
+    pub fn decode(head: u32) -> InnerTupleHead {
         InnerTupleHead {
             all_the_same: head & 4 != 0,
             nodes: (head >> 3 & 0x1FFF) as u16,

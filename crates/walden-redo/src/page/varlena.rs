@@ -49,7 +49,7 @@ pub enum ShortHeader {
 impl ShortHeader {
     /// Decodes a value's first byte; `None` if it starts a header of 4 bytes, or is padding before one.
     #[inline]
-    pub fn of(first: u8) -> Option<ShortHeader> {
+    pub fn decode(first: u8) -> Option<ShortHeader> {
         match first {
             1 => Some(ShortHeader::External),
             first if first & 1 == 1 => Some(ShortHeader::Value { size: usize::from(first >> 1) }),
@@ -148,15 +148,15 @@ mod tests {
     #[test]
     fn headers_are_read_as_they_are_written() {
         for content in 0..=MAX_SHORT_CONTENT {
-            let header = ShortHeader::of(ShortHeader::byte(content));
+            let header = ShortHeader::decode(ShortHeader::byte(content));
             assert_eq!(header, Some(ShortHeader::Value { size: content + 1 }));
         }
-        assert_eq!(ShortHeader::of(TOAST_POINTER_HEADER[0]), Some(ShortHeader::External));
-        assert_eq!([0, 2, 0xFE].map(ShortHeader::of), [None; 3]);
+        assert_eq!(ShortHeader::decode(TOAST_POINTER_HEADER[0]), Some(ShortHeader::External));
+        assert_eq!([0, 2, 0xFE].map(ShortHeader::decode), [None; 3]);
         for (size, is_compressed) in [(4, false), (70_000, true), ((1 << 30) - 1, true)] {
             let header = LongHeader::new(size, is_compressed).expect("a header");
             assert_eq!(LongHeader::read(&header.to_bytes()), Some(header));
-            assert_eq!(ShortHeader::of(header.to_bytes()[0]), None);
+            assert_eq!(ShortHeader::decode(header.to_bytes()[0]), None);
         }
         assert_eq!(LongHeader::new(1 << 30, false), None);
         assert_eq!(LongHeader::new(5, true).expect("a header").to_bytes(), [22, 0, 0, 0]);

@@ -49,7 +49,7 @@ pub struct BlockKey {
 impl BlockKey {
     /// Returns the key of a record's block reference.
     #[inline]
-    pub fn of(block: &BlockRef) -> BlockKey {
+    pub fn from_block(block: &BlockRef) -> BlockKey {
         BlockKey { relation: block.relation, fork: block.fork, block: block.block }
     }
 }

@@ -52,7 +52,7 @@ impl PageShare {
     /// Returns whether a page that a record refers to belongs to the share.
     #[inline]
     pub fn has_any(self, blocks: &[BlockRef]) -> bool {
-        blocks.iter().any(|block| self.has(BlockKey::of(block)))
+        blocks.iter().any(|block| self.has(BlockKey::from_block(block)))
     }
 }
 

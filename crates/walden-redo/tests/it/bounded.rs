@@ -25,7 +25,7 @@ impl Visitor for Both {
 fn a_bound_of_memory_changes_no_page() {
     for version in GOLDEN {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/golden").join(version);
-        let inventory = Inventory::of(&[folder]).unwrap();
+        let inventory = Inventory::search(&[folder]).unwrap();
         let whole = PageStore::default();
         let bounded = PageStore::new(StoreOptions { memory_bytes: 0, ..StoreOptions::default() });
         let mut both = Both([whole, bounded].map(Replay::new));

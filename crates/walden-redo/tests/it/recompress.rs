@@ -19,7 +19,7 @@ impl Visitor for Compressed {
     fn record(&mut self, record: &Record<'_>) -> ControlFlow<()> {
         for block in record.blocks {
             let Some(image) = &block.image else { continue };
-            let Some(method) = Method::of(image.compression) else { continue };
+            let Some(method) = Method::from_compression(image.compression) else { continue };
             let stored = record.image_data(image);
             let mut raw = vec![0; 8192 - usize::from(image.hole_len)];
             assert_eq!(method.decompress(stored, &mut raw), Some(raw.len()));
@@ -38,7 +38,7 @@ fn golden_images_are_compressed_as_servers_did() {
     for (version, images) in [("14.23", 0), ("15.18", 0), ("17.11", 0), ("18.6", 16)] {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/golden").join(version);
         let mut compressed = Compressed { recompressor: Recompressor::new(), images: 0 };
-        for run in &Inventory::of(&[folder]).unwrap().runs {
+        for run in &Inventory::search(&[folder]).unwrap().runs {
             let options = ScanOptions { threads: 1, from: None, to: None };
             scan_in_order(run, options, &mut compressed, |_| ());
         }

@@ -112,11 +112,11 @@ pub(crate) fn database_rows(data: &mut DataDir) -> io::Result<FxHashMap<u32, Dat
     let mut found = FxHashMap::default();
     read_all(data, file, &mut clog, |tuple, _| {
         // Its first columns are the OID, the name, the owner and the encoding in every version.
-        let hoff = HeapTupleHeader::of(tuple).map_or(0, |header| usize::from(header.hoff()));
+        let hoff = HeapTupleHeader::parse(tuple).map_or(0, |header| usize::from(header.hoff()));
         let Some((oid, rest)) = tuple.get(hoff..).and_then(|row| row.split_first_chunk()) else { return };
         let Some((name, rest)) = rest.split_at_checked(NAME_BYTES) else { return };
         let Some(encoding) = rest.get(OID_BYTES..).and_then(|rest| rest.first_chunk()) else { return };
-        let encoding = Encoding::of_number(u32::from_le_bytes(*encoding)).unwrap_or_default();
+        let encoding = Encoding::from_number(u32::from_le_bytes(*encoding)).unwrap_or_default();
         let end = name.iter().position(|&byte| byte == 0).unwrap_or(name.len());
         // The encoding of this name is unknown: it is that of the database in which it was created.
         let name = String::from_utf8_lossy(&name[..end]).into_owned();
@@ -188,7 +188,7 @@ fn read_all(
             let is_normal =
                 page.line_pointer(number).is_some_and(|pointer| pointer.state() == ItemState::Normal);
             let Some(tuple) = page.item(number).filter(|_| is_normal) else { continue };
-            let Some(header) = HeapTupleHeader::of(tuple) else { continue };
+            let Some(header) = HeapTupleHeader::parse(tuple) else { continue };
             let by = [inserter(&header, clog)?, deleter(&header, clog)?];
             each(tuple, by);
         }

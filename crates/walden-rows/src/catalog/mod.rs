@@ -52,7 +52,7 @@ pub(crate) struct Catalog {
 impl Catalog {
     pub fn new(database: u32, tablespace: Option<u32>, encoding: Encoding) -> Catalog {
         let tablespace = tablespace.unwrap_or(DEFAULT_TABLESPACE);
-        let types = Types::of_encoding(encoding);
+        let types = Types::for_encoding(encoding);
         Catalog { database, tablespace, types, ..Catalog::default() }
     }
 

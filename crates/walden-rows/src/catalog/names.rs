@@ -19,7 +19,8 @@ pub(crate) const FIRST_MADE: u32 = 0xE000_0000;
 pub(crate) fn from_names(names: &Names, database: u32) -> Catalog {
     let known = names.database(database);
     // Names saved by earlier versions have no encoding.
-    let encoding = known.and_then(|known| Encoding::of_name(known.encoding.as_deref()?)).unwrap_or_default();
+    let encoding =
+        known.and_then(|known| Encoding::from_name(known.encoding.as_deref()?)).unwrap_or_default();
     let mut catalog = Catalog::new(database, known.map(|known| known.tablespace), encoding);
     let mut schemas: Vec<String> = Vec::new();
     let mut namespace = |catalog: &mut Catalog, schema: &str| {

@@ -138,7 +138,7 @@ const MISSING_COLUMN: &str = "atthasmissing";
 pub(crate) fn type_update(layouts: &FxHashMap<u32, Layout>, old: &[u8], new: &[u8]) -> TypeUpdate {
     let Some(layout) = layouts.get(&oid::PG_ATTRIBUTE) else { return TypeUpdate::No };
     let (Some(old), Some(new)) =
-        (Fields::of(layout, Encoding::default(), old), Fields::of(layout, Encoding::default(), new))
+        (Fields::parse(layout, Encoding::default(), old), Fields::parse(layout, Encoding::default(), new))
     else {
         return TypeUpdate::No;
     };
@@ -176,7 +176,7 @@ fn gets_expression(old: &Fields<'_>, new: &Fields<'_>) -> bool {
 
 /// The server's count of the column's types in a `pg_attribute` tuple; `None` if the server keeps none.
 pub(crate) fn type_version(layouts: &FxHashMap<u32, Layout>, tuple: &[u8]) -> Option<Vec<u8>> {
-    let fields = Fields::of(layouts.get(&oid::PG_ATTRIBUTE)?, Encoding::default(), tuple)?;
+    let fields = Fields::parse(layouts.get(&oid::PG_ATTRIBUTE)?, Encoding::default(), tuple)?;
     options(&fields).into_iter().find(|option| option.starts_with(VERSION_OPTION))
 }
 
@@ -210,7 +210,7 @@ pub(crate) fn read(
     tuple: &[u8],
 ) -> Option<Row> {
     let layout = layouts.get(&catalog)?;
-    let fields = Fields::of(layout, encoding, tuple)?;
+    let fields = Fields::parse(layout, encoding, tuple)?;
     match catalog {
         oid::PG_CLASS => class(&fields).map(Row::Class),
         oid::PG_ATTRIBUTE => attribute(&fields),
@@ -254,7 +254,7 @@ pub(crate) fn is_likely_row(
     tuple: &[u8],
 ) -> bool {
     let natts = layouts.get(&catalog).map(|layout| layout.columns.len());
-    if Tuple::of(tuple).map(|tuple| tuple.natts()) != natts {
+    if Tuple::parse(tuple).map(|tuple| tuple.natts()) != natts {
         return false;
     }
     if OTHER_CATALOGS.contains(&catalog) {
@@ -279,8 +279,8 @@ fn is_likely_other(catalog: u32, layouts: &FxHashMap<u32, Layout>, tuple: &[u8])
     const INHERITS_BYTES: usize = 4 + 4 + 4 + 1;
     /// The first superuser (`BOOTSTRAP_SUPERUSERID`), whose OID is the lowest.
     const FIRST_OWNER: u32 = 10;
-    let fields = Fields::of(layouts.get(&catalog)?, Encoding::default(), tuple)?;
-    let bytes = tuple.len().checked_sub(usize::from(HeapTupleHeader::of(tuple)?.hoff()))?;
+    let fields = Fields::parse(layouts.get(&catalog)?, Encoding::default(), tuple)?;
+    let bytes = tuple.len().checked_sub(usize::from(HeapTupleHeader::parse(tuple)?.hoff()))?;
     let is_oid = |name: &str| fields.number(name).is_some_and(|oid| oid != 0);
     // The server fills the bytes after a name with zeros (`namein`).
     let is_name = |name: &str| {
@@ -326,8 +326,8 @@ struct Fields<'a> {
 }
 
 impl<'a> Fields<'a> {
-    fn of(layout: &'a Layout, encoding: Encoding, tuple: &'a [u8]) -> Option<Fields<'a>> {
-        let attributes = Tuple::of(tuple)?.attributes(&layout.columns);
+    fn parse(layout: &'a Layout, encoding: Encoding, tuple: &'a [u8]) -> Option<Fields<'a>> {
+        let attributes = Tuple::parse(tuple)?.attributes(&layout.columns);
         let values: Vec<_> = attributes.map(Result::ok).collect::<Option<_>>()?;
         Some(Fields { layout, encoding, values })
     }

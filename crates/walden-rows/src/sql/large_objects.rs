@@ -16,9 +16,9 @@ pub(super) fn statement(
 ) -> Option<Result<Statement, String>> {
     (change.table.oid == PG_LARGEOBJECT_METADATA).then(|| {
         let metadata = match operation {
-            Operation::Insert => [Metadata::default(), Metadata::of(to)?],
-            Operation::Delete => [Metadata::of(from)?, Metadata::default()],
-            Operation::Update => [Metadata::of(from)?, Metadata::of(to)?],
+            Operation::Insert => [Metadata::default(), Metadata::from_image(to)?],
+            Operation::Delete => [Metadata::from_image(from)?, Metadata::default()],
+            Operation::Update => [Metadata::from_image(from)?, Metadata::from_image(to)?],
         };
         let is_undo = operation != change.operation;
         Ok(match operation {
@@ -39,7 +39,7 @@ struct Metadata {
 }
 
 impl Metadata {
-    fn of(image: &Image) -> Result<Metadata, String> {
+    fn from_image(image: &Image) -> Result<Metadata, String> {
         let row = match image {
             Image::Row(row) => row,
             Image::Unknown(why) => return Err((*why).to_owned()),

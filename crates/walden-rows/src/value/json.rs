@@ -38,7 +38,7 @@ struct Entries<'a> {
 }
 
 impl<'a> Entries<'a> {
-    fn of(bytes: &'a [u8], count: usize) -> Option<Entries<'a>> {
+    fn parse(bytes: &'a [u8], count: usize) -> Option<Entries<'a>> {
         let contents = bytes.get(WORD_BYTES + count.checked_mul(WORD_BYTES)?..)?;
         Some(Entries { bytes, contents, count, at: 0, offset: 0 })
     }
@@ -74,9 +74,9 @@ impl Writer {
         let header = word(bytes, 0)?;
         let (kind, count) = (header >> KIND_SHIFT, (header & COUNT_MASK) as usize);
         if kind & flags::OBJECT != 0 {
-            let mut keys = Entries::of(bytes, count.checked_mul(2)?)?;
+            let mut keys = Entries::parse(bytes, count.checked_mul(2)?)?;
             // The values follow all keys.
-            let mut values = Entries { ..Entries::of(bytes, keys.count)? };
+            let mut values = Entries { ..Entries::parse(bytes, keys.count)? };
             (0..count).try_for_each(|_| values.next().map(drop))?;
             self.out.push('{');
             for index in 0..count {
@@ -92,7 +92,7 @@ impl Writer {
         if kind & flags::ARRAY == 0 {
             return None;
         }
-        let mut elements = Entries::of(bytes, count)?;
+        let mut elements = Entries::parse(bytes, count)?;
         let is_scalar = kind & flags::SCALAR != 0;
         self.out.push_str(if is_scalar { "" } else { "[" });
         for index in 0..count {

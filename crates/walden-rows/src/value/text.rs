@@ -13,7 +13,7 @@ const MAX_YEAR: i64 = 9_999_999;
 impl Value {
     /// Parses a value of a built-in type from its text. `None` if the text has another format, for example
     /// because of other settings, or if the type is not parsed from text.
-    pub(crate) fn of_text(type_oid: u32, text: &str) -> Option<Value> {
+    pub(crate) fn parse_text(type_oid: u32, text: &str) -> Option<Value> {
         let value = match type_oid {
             oid::NUMERIC => numeric(text).map(Value::Numeric),
             oid::DATE => date(text).map(Value::Date),
@@ -170,7 +170,7 @@ mod tests {
             ),
             (oid::XID, "4000000000", Value::Oid(4_000_000_000)),
         ] {
-            assert_eq!(Value::of_text(type_oid, text), Some(expected), "{text}");
+            assert_eq!(Value::parse_text(type_oid, text), Some(expected), "{text}");
         }
     }
 
@@ -186,7 +186,7 @@ mod tests {
             (oid::BOX, &["(1,1),(0,0)"]),
         ] {
             for text in texts {
-                assert_eq!(Value::of_text(type_oid, text), None, "{text}");
+                assert_eq!(Value::parse_text(type_oid, text), None, "{text}");
             }
         }
     }
@@ -202,15 +202,15 @@ mod tests {
             for (type_oid, value) in
                 [(oid::TIMESTAMP, Value::Timestamp(micros)), (oid::TIMESTAMPTZ, zoned), (oid::DATE, Value::Date(days))]
             {
-                prop_assert_eq!(Value::of_text(type_oid, &value.to_string()), Some(value));
+                prop_assert_eq!(Value::parse_text(type_oid, &value.to_string()), Some(value));
             }
-            prop_assert!(Value::of_text(oid::NUMERIC, &number).is_some(), "{}", number);
+            prop_assert!(Value::parse_text(oid::NUMERIC, &number).is_some(), "{}", number);
         }
 
         #[test]
         fn no_text_is_too_strange(text in "[-+0-9:. BCé]{0,30}") {
             for type_oid in [oid::NUMERIC, oid::DATE, oid::TIME, oid::TIMESTAMP, oid::TIMESTAMPTZ, oid::UUID] {
-                Value::of_text(type_oid, &text);
+                Value::parse_text(type_oid, &text);
             }
         }
     }

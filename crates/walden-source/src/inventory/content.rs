@@ -65,7 +65,7 @@ pub fn look_into(candidate: &Candidate) -> Result<Look, UnreadableReason> {
             }
             let magic = u16::from_le_bytes(magic);
             if Major::from_magic(magic).is_err() {
-                return Err(of_magic(magic));
+                return Err(unreadable_reason(magic));
             }
             // The magic is right; any other fault of the header is found below.
             (Compression::None, open::first_bytes(&candidate.path).map_err(UnreadableReason::Io)?)
@@ -90,7 +90,7 @@ fn look_into_tar(candidate: &Candidate, compression: Compression) -> Result<Look
             |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
         let (compression, start) = open::peek_range(range, &member.start)
             .map_err(|error| named(UnreadableReason::Io(in_member(error))))?;
-        let name = match FileKind::of(&member.name) {
+        let name = match FileKind::from_name(&member.name) {
             FileKind::Segment { name, partial } => Some((name, partial)),
             _ => None,
         };
@@ -120,7 +120,7 @@ pub fn look_into_member(
     member: &Member,
     before: Option<&SegmentFile>,
 ) -> Result<Option<Look>, UnreadableReason> {
-    let name = match FileKind::of(&member.name) {
+    let name = match FileKind::from_name(&member.name) {
         FileKind::Segment { name, partial } => Some((name, partial)),
         _ if member.place.is_some() => None,
         _ => return Ok(None),
@@ -191,7 +191,7 @@ fn look_into_content(
         Err(PageHeaderError::Magic(magic, what)) => return Err(UnreadableReason::Magic(magic, what)),
         Err(other) => return Err(UnreadableReason::Header(FaultKind::PageHeader(other))),
     };
-    let info = StreamInfo::of_segment(start).map_err(UnreadableReason::Header)?;
+    let info = StreamInfo::from_first_page(start).map_err(UnreadableReason::Header)?;
     let size = info.segment_size;
     if size.offset_of(address) != 0 {
         return Err(UnreadableReason::MidSegment(address));
@@ -225,7 +225,7 @@ fn look_into_content(
     Ok(Look::Segment(Found { file, first_page: info.timeline }))
 }
 
-fn of_magic(magic: u16) -> UnreadableReason {
+fn unreadable_reason(magic: u16) -> UnreadableReason {
     match Major::from_magic(magic) {
         Err(UnreadableMagic::NotWal) => UnreadableReason::NotWal,
         Err(what) => UnreadableReason::Magic(magic, what),

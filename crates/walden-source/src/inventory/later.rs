@@ -16,7 +16,7 @@ use crate::segment_file::SegmentFile;
 pub struct LastSegments<'a>(BTreeMap<(PathBuf, Timeline, u64), &'a SegmentFile>);
 
 impl<'a> LastSegments<'a> {
-    pub fn of(segments: impl Iterator<Item = &'a SegmentFile>) -> LastSegments<'a> {
+    pub fn collect(segments: impl Iterator<Item = &'a SegmentFile>) -> LastSegments<'a> {
         let mut lasts = BTreeMap::new();
         for segment in segments {
             let key = (folder_of(&segment.path, segment.name), segment.name.timeline, segment.system_id);

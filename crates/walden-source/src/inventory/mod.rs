@@ -121,7 +121,7 @@ impl Inventory {
     ///
     /// # Errors
     /// See [`Inventory::with_threads`].
-    pub fn of<P: AsRef<Path>>(paths: &[P]) -> Result<Inventory, InventoryError> {
+    pub fn search<P: AsRef<Path>>(paths: &[P]) -> Result<Inventory, InventoryError> {
         Inventory::with_threads(paths, 1)
     }
 
@@ -200,7 +200,7 @@ impl Inventory {
         if spares.is_empty() {
             return;
         }
-        let last = LastSegments::of(segments.iter().map(|found| &found.file));
+        let last = LastSegments::collect(segments.iter().map(|found| &found.file));
         let (again, kept): (Vec<_>, Vec<_>) =
             spares.into_iter().partition(|(_, spare)| last.behind(spare).is_some());
         self.spares.extend(kept.into_iter().map(|(_, spare)| spare));
@@ -222,7 +222,7 @@ impl Inventory {
         }
         let spares = std::mem::take(&mut self.spares);
         let dropped = self.duplicates.iter().map(|duplicate| &duplicate.dropped);
-        let last = LastSegments::of(self.segments().chain(dropped));
+        let last = LastSegments::collect(self.segments().chain(dropped));
         let found: HashSet<(u64, SegmentName)> =
             self.segments().map(|segment| (segment.system_id, segment.name)).collect();
         let (mut kept, mut lost) = (Vec::new(), Vec::new());
@@ -389,7 +389,7 @@ impl Inventory {
 
 /// Returns whether a segment precedes a removed one of the same folder and timeline.
 fn is_older(segment: &SegmentFile, gone: &Path) -> bool {
-    let name_of = |path: &Path| match FileKind::of(path.file_name()?.to_str()?) {
+    let name_of = |path: &Path| match FileKind::from_name(path.file_name()?.to_str()?) {
         FileKind::Segment { name, .. } => Some(name),
         _ => None,
     };

@@ -85,7 +85,8 @@ impl Search<'_> {
             let (path, reason) = (path.to_owned(), UnreadableReason::NoFile);
             return Err(InventoryError::Unreadable(Unreadable { path, reason }));
         }
-        let kind = path.file_name().and_then(|name| name.to_str()).map_or(FileKind::Other, FileKind::of);
+        let kind =
+            path.file_name().and_then(|name| name.to_str()).map_or(FileKind::Other, FileKind::from_name);
         let name = match kind {
             FileKind::Segment { name, partial } => Some((name, partial)),
             FileKind::History | FileKind::BackupLabel => {
@@ -119,10 +120,10 @@ impl Search<'_> {
         }
         let only = ONLY.iter().find(|(marks, _)| marks.iter().all(|mark| names.contains_key(*mark)));
         // A base backup in tar format has its WAL in one of the two.
-        let has_wal_tar = names.keys().any(|name| FileKind::of(name) == FileKind::WalTar);
+        let has_wal_tar = names.keys().any(|name| FileKind::from_name(name) == FileKind::WalTar);
         for (name, file_type) in &names {
             let is_wanted = only.is_none_or(|(_, wanted)| wanted.contains(&name.as_str()))
-                && !(has_wal_tar && FileKind::of(name) == FileKind::BaseTar);
+                && !(has_wal_tar && FileKind::from_name(name) == FileKind::BaseTar);
             if is_wanted && !BESIDE_SEGMENTS.contains(&name.as_str()) {
                 self.entry(&path.join(name), name, *file_type)?;
             }
@@ -131,7 +132,7 @@ impl Search<'_> {
     }
 
     fn entry(&mut self, path: &Path, file_name: &str, file_type: fs::FileType) -> io::Result<()> {
-        let kind = FileKind::of(file_name);
+        let kind = FileKind::from_name(file_name);
         let may_be_folder = file_type.is_dir() || file_type.is_symlink();
         let is_container = matches!(kind, FileKind::Pack | FileKind::WalTar | FileKind::BaseTar);
         if !may_be_folder && !is_container && !matches!(kind, FileKind::Segment { .. }) {

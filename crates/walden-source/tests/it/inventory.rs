@@ -14,8 +14,8 @@ use crate::material::{COMPRESSIONS, SIZE, Segment, compress, write};
 
 const SHA1: &str = "da39a3ee5e6b4b0d3255bfef95601890afd80709";
 
-fn of(path: &Path) -> Inventory {
-    Inventory::of(&[path]).unwrap()
+fn search(path: &Path) -> Inventory {
+    Inventory::search(&[path]).unwrap()
 }
 
 fn names(inventory: &Inventory) -> Vec<Vec<String>> {
@@ -33,7 +33,7 @@ fn what_is_behind_a_segment_is_told() {
     let (whole, longer) = (Segment::new(1, 1), Segment::new(1, 2));
     fs::write(folder.path().join(whole.name()), whole.content()).unwrap();
     fs::write(folder.path().join(longer.name()), [longer.content(), b"more".to_vec()].concat()).unwrap();
-    let inventory = of(folder.path());
+    let inventory = search(folder.path());
     let found: Vec<_> = inventory.longer().map(|file| (file.name.to_string(), file.size_on_disk)).collect();
     assert_eq!(found, [(longer.name(), u64::from(SIZE) + 4)]);
     assert_eq!(names(&inventory), [expected(&[whole, longer])]);
@@ -64,7 +64,7 @@ fn file_names_say_what_they_are() {
         (".", FileKind::Other),
         ("0", FileKind::Other),
     ] {
-        assert_eq!(FileKind::of(&format!("{name}{rest}")), kind, "{rest}");
+        assert_eq!(FileKind::from_name(&format!("{name}{rest}")), kind, "{rest}");
     }
     for (tar, kind) in [
         ("pg_wal.tar", FileKind::WalTar),
@@ -75,21 +75,21 @@ fn file_names_say_what_they_are() {
         ("pg_wal.gz", FileKind::Other),
         ("base.targz", FileKind::Other),
     ] {
-        assert_eq!(FileKind::of(tar), kind, "{tar}");
+        assert_eq!(FileKind::from_name(tar), kind, "{tar}");
     }
-    assert_eq!(FileKind::of("00000002.history"), FileKind::History);
-    assert_eq!(FileKind::of("00000002.history.gz"), FileKind::History);
+    assert_eq!(FileKind::from_name("00000002.history"), FileKind::History);
+    assert_eq!(FileKind::from_name("00000002.history.gz"), FileKind::History);
     for other in ["", "00000002.histories", "xlogtemp.123", "archive_status", "é0000001000000020000000AB"] {
-        assert_eq!(FileKind::of(other), FileKind::Other, "{other}");
+        assert_eq!(FileKind::from_name(other), FileKind::Other, "{other}");
     }
 }
 
 proptest! {
     #[test]
     fn no_file_name_is_too_strange(name in ".{0,60}") {
-        FileKind::of(&name);
-        FileKind::of(&format!("0000000100000002000000AB{name}"));
-        FileKind::of(&format!("00000001{name}"));
+        FileKind::from_name(&name);
+        FileKind::from_name(&format!("0000000100000002000000AB{name}"));
+        FileKind::from_name(&format!("00000001{name}"));
     }
 }
 
@@ -122,7 +122,7 @@ fn archives_of_every_tool_are_one_run() {
         write(folder.path(), "server/wals/xlog.db", b"000000010000000000000001\t16777216\t1.0\tNone");
         segments[0].write(folder.path(), "server/base/20260101T000000/data/pg_wal/000000010000000000000001");
         write(folder.path(), "server/base/20260101T000000/backup.info", b"");
-        let inventory = of(folder.path());
+        let inventory = search(folder.path());
         assert_eq!(names(&inventory), [expected(&segments)], "{tool}");
         let run = &inventory.runs[0];
         assert_eq!((run.version, run.timeline, run.segment_size.bytes()), (Major::V18, 1, u64::from(SIZE)));
@@ -153,7 +153,7 @@ fn a_data_directory_has_its_log_in_pg_wal() {
     one.write(&wal, "summaries/000000010000000000000005");
     write(&wal, "00000002.history", b"1\t0/200000\tno recovery target specified\n");
 
-    let inventory = of(data);
+    let inventory = search(data);
     assert_eq!(names(&inventory), [expected(&[one, two])]);
     let holds = SegmentName::parse(&one.name()).unwrap();
     let kinds: Vec<_> = inventory.spares.iter().map(|spare| spare.kind).collect();
@@ -163,7 +163,7 @@ fn a_data_directory_has_its_log_in_pg_wal() {
     assert_eq!(inventory.ignored[0].reason, IgnoredReason::History);
     // Searching the parent folder yields the same; a link that leads back changes nothing.
     symlink(folder.path(), elsewhere.path().join("back")).unwrap();
-    assert_eq!(names(&of(folder.path())), names(&inventory));
+    assert_eq!(names(&search(folder.path())), names(&inventory));
 }
 
 #[test]
@@ -183,7 +183,7 @@ fn a_file_with_later_segments_beside_it_is_not_kept_for_later() {
         // A server keeps them after the last segment.
         write(folder.path(), &segment(5).name(), content);
         write(folder.path(), &segment(6).name(), &zeros);
-        let inventory = of(folder.path());
+        let inventory = search(folder.path());
         assert_eq!(names(&inventory), [expected(&[segment(1)]), expected(&[segment(3), segment(4)])]);
         assert_eq!(inventory.spares.len(), 2, "{inventory:?}");
         let [lost] = &inventory.unreadable[..] else { panic!("{inventory:?}") };
@@ -198,11 +198,11 @@ fn a_file_with_later_segments_beside_it_is_not_kept_for_later() {
             )
         );
         let named = [1, 2, 3].map(|number| folder.path().join(segment(number).name()));
-        assert_eq!(Inventory::of(&named).unwrap().unreadable.len(), 1);
+        assert_eq!(Inventory::search(&named).unwrap().unreadable.len(), 1);
         // With another copy of the segment, nothing is lost.
         let elsewhere = tempfile::tempdir().unwrap();
         segment(2).write(elsewhere.path(), &segment(2).name());
-        let inventory = Inventory::of(&[folder.path(), elsewhere.path()]).unwrap();
+        let inventory = Inventory::search(&[folder.path(), elsewhere.path()]).unwrap();
         assert_eq!(names(&inventory), [expected(&[1, 2, 3, 4].map(segment))]);
         assert!(inventory.unreadable.is_empty() && inventory.spares.len() == 3, "{inventory:?}");
     }
@@ -225,7 +225,7 @@ fn segments_elsewhere_or_of_another_log_do_not_count_as_later_ones() {
         one.write(folder.path(), &beside(&one));
         segment.write(folder.path(), &place);
         write(folder.path(), &format!("pg_wal/{kept}"), content);
-        let inventory = of(folder.path());
+        let inventory = search(folder.path());
         assert!(inventory.unreadable.is_empty() && inventory.spares.len() == 1, "{what}: {inventory:?}");
     }
 }
@@ -241,14 +241,14 @@ fn a_lost_segment_is_found_across_the_folders_of_archivers_and_timelines() {
     }
     let lost = segments[1].name();
     write(folder.path(), &format!("main/18-1/{}/{lost}", &lost[..16]), &vec![0; SIZE as usize]);
-    assert_eq!(of(folder.path()).unreadable.len(), 1);
+    assert_eq!(search(folder.path()).unreadable.len(), 1);
 
     // A page of the previous timeline with the right address, but not in the new timeline's first segment.
     let folder = tempfile::tempdir().unwrap();
     for (holds, number) in [(1, 2), (1, 3), (2, 4)] {
         Segment::new(holds, number).write(folder.path(), &Segment::new(2, number).name());
     }
-    let inventory = of(folder.path());
+    let inventory = search(folder.path());
     let [lost] = &inventory.unreadable[..] else { panic!("{inventory:?}") };
     assert_eq!(lost.path, folder.path().join(Segment::new(2, 3).name()));
     assert!(lost.to_string().contains("found the first page of segment 000000010000000000000003"), "{lost}");
@@ -261,7 +261,7 @@ fn gaps_split_runs_and_are_reported() {
     for segment in &segments {
         segment.write(folder.path(), &segment.name());
     }
-    let inventory = of(folder.path());
+    let inventory = search(folder.path());
     assert_eq!(
         names(&inventory),
         [expected(&segments[..2]), expected(&segments[2..3]), expected(&segments[3..])]
@@ -288,7 +288,7 @@ fn timelines_clusters_and_versions_are_runs_of_their_own() {
     segment(2, 3).write(folder.path(), "a/000000020000000000000003");
     Segment { system_id: 7, ..segment(1, 3) }.write(folder.path(), "b/000000010000000000000003");
     Segment { magic: Major::V17.magic(), ..segment(1, 3) }.write(folder.path(), "c/000000010000000000000003");
-    let inventory = of(folder.path());
+    let inventory = search(folder.path());
     let runs: Vec<_> =
         inventory.runs.iter().map(|r| (r.system_id, r.timeline, r.version, r.segments.len())).collect();
     let id = segment(1, 1).system_id;
@@ -310,7 +310,7 @@ fn a_segment_that_is_there_twice_is_taken_once() {
     let other = Segment::new(1, 2).content().into_iter().rev().collect::<Vec<_>>();
     let other = [&two.content()[..SIZE as usize / 2], &other[SIZE as usize / 2..]].concat();
     write(folder.path(), &format!("copy/{}", two.name()), &other);
-    let inventory = of(folder.path());
+    let inventory = search(folder.path());
     assert_eq!(names(&inventory), [expected(&[one, two])]);
     assert_eq!(inventory.runs[0].segments[0].compression, Compression::Gzip);
     assert!(!inventory.runs[0].segments[0].partial);
@@ -318,9 +318,9 @@ fn a_segment_that_is_there_twice_is_taken_once() {
     assert_eq!(agree, [true, false]);
     // The same file named twice is not a duplicate.
     let path = folder.path().join(two.name());
-    let inventory = Inventory::of(&[path.as_path(), folder.path(), path.as_path()]).unwrap();
+    let inventory = Inventory::search(&[path.as_path(), folder.path(), path.as_path()]).unwrap();
     assert_eq!(inventory.duplicates.len(), 2);
-    assert_eq!(names(&of(&folder.path().join(partial))), [expected(&[one])]);
+    assert_eq!(names(&search(&folder.path().join(partial))), [expected(&[one])]);
 }
 
 #[test]
@@ -329,11 +329,11 @@ fn a_file_of_any_name_is_taken_when_asked_for() {
     let segment = Segment::new(3, 0x1234);
     for compression in COMPRESSIONS {
         let path = write(folder.path(), "mystery", &compress(&segment.content(), compression));
-        let inventory = of(&path);
+        let inventory = search(&path);
         assert_eq!(names(&inventory), [expected(&[segment])]);
         assert_eq!(inventory.runs[0].segments[0].compression, compression);
     }
-    assert!(matches!(Inventory::of(&[folder.path()]), Err(InventoryError::NoSegments { .. })));
+    assert!(matches!(Inventory::search(&[folder.path()]), Err(InventoryError::NoSegments { .. })));
 }
 
 #[test]
@@ -346,7 +346,7 @@ fn every_size_of_segments_is_recognised() {
         let mut content = content[..8192].to_vec();
         content[32..36].copy_from_slice(&(1u32 << shift).to_le_bytes());
         content[8..16].copy_from_slice(&(3u64 << shift).to_le_bytes());
-        let inventory = of(&write(folder.path(), &segment.name(), &content));
+        let inventory = search(&write(folder.path(), &segment.name(), &content));
         assert_eq!(inventory.runs[0].segment_size.bytes(), 1 << shift);
         assert_eq!(inventory.runs[0].start(), Lsn(3 << shift));
     }
@@ -361,7 +361,7 @@ fn many_files_are_looked_into_at_once_and_stay_in_order() {
         first_page.truncate(8192);
         write(folder.path(), &segment.name(), &first_page);
     }
-    assert_eq!(names(&of(folder.path())), [expected(&segments)]);
+    assert_eq!(names(&search(folder.path())), [expected(&segments)]);
 }
 
 #[test]
@@ -370,18 +370,18 @@ fn errors_name_the_file_and_what_it_is() {
     let name = "000000010000000000000001";
     let error = |content: &[u8]| {
         let path = write(folder.path(), name, content);
-        let explicit = Inventory::of(&[&path]).unwrap_err().to_string();
+        let explicit = Inventory::search(&[&path]).unwrap_err().to_string();
         assert!(explicit.starts_with(&path.display().to_string()), "{explicit}");
-        let text = Inventory::of(&[folder.path()]).unwrap_err().to_string();
+        let text = Inventory::search(&[folder.path()]).unwrap_err().to_string();
         assert!(text.contains(&explicit), "{text}");
         explicit
     };
     let with_magic = |magic: u16| error(&Segment { magic, ..Segment::new(1, 1) }.content());
     assert!(error(b"").contains("empty"));
     let compressed = write(folder.path(), &format!("{name}.wlz"), b"");
-    assert!(Inventory::of(&[&compressed]).unwrap_err().to_string().ends_with("the file is empty"));
+    assert!(Inventory::search(&[&compressed]).unwrap_err().to_string().ends_with("the file is empty"));
     Segment::new(1, 2).write(folder.path(), "000000010000000000000002");
-    let unreadable = Inventory::of(&[folder.path()]).unwrap().unreadable;
+    let unreadable = Inventory::search(&[folder.path()]).unwrap().unreadable;
     assert!(unreadable.iter().any(|one| one.path == compressed), "{unreadable:?}");
     fs::remove_file(compressed).unwrap();
     fs::remove_file(folder.path().join("000000010000000000000002")).unwrap();
@@ -409,13 +409,13 @@ fn errors_name_the_file_and_what_it_is() {
     let cut = compress(&Segment::new(1, 1).content(), Compression::Zstd);
     assert!(error(&cut[..20]).contains("the zstd data ends early"));
 
-    let text = Inventory::of(&["/no/such/place"]).unwrap_err().to_string();
+    let text = Inventory::search(&["/no/such/place"]).unwrap_err().to_string();
     assert_eq!(text, "/no/such/place: no such file or folder");
     let empty = tempfile::tempdir().unwrap();
-    let text = Inventory::of(&[empty.path()]).unwrap_err().to_string();
+    let text = Inventory::search(&[empty.path()]).unwrap_err().to_string();
     assert!(text.ends_with("expected files named like 000000010000000000000001"), "{text}");
     Segment::new(1, 1).write(empty.path(), "000000010000000000000009");
-    let text = Inventory::of(&[empty.path()]).unwrap_err().to_string();
+    let text = Inventory::search(&[empty.path()]).unwrap_err().to_string();
     assert!(text.contains("000000010000000000000009 still holds 000000010000000000000001"), "{text}");
 }
 
@@ -426,7 +426,7 @@ fn one_bad_file_does_not_hide_the_others() {
     good.write(folder.path(), &good.name());
     let bad = write(folder.path(), "000000010000000000000002", b"this was never a segment");
     fs::create_dir(folder.path().join("000000010000000000000003")).unwrap();
-    let inventory = of(folder.path());
+    let inventory = search(folder.path());
     assert_eq!(names(&inventory), [expected(&[good])]);
     assert_eq!(inventory.unreadable.len(), 1);
     assert!(inventory.unreadable[0].to_string().starts_with(&bad.display().to_string()));

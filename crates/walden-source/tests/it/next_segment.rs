@@ -90,7 +90,7 @@ fn damage_where_a_record_goes_on_is_of_that_segment() {
     let folder = tempfile::tempdir().unwrap();
     let mut segments = segments(300_000);
     let paths = save(folder.path(), &segments);
-    let inventory = Inventory::of(&[folder.path()]).unwrap();
+    let inventory = Inventory::search(&[folder.path()]).unwrap();
     let run = &inventory.runs[0];
     let cut = 12 * PAGE;
     fs::write(&paths[1], &segments[1].1[..cut]).unwrap();
@@ -105,7 +105,7 @@ fn damage_where_a_record_goes_on_is_of_that_segment() {
 
     segments[1].1 = compress(&segments[1].1, Compression::Gzip);
     save(folder.path(), &segments);
-    let inventory = Inventory::of(&[folder.path()]).unwrap();
+    let inventory = Inventory::search(&[folder.path()]).unwrap();
     let run = &inventory.runs[0];
     fs::write(&paths[1], &segments[1].1[..30]).unwrap();
     for damage in damages(run) {
@@ -136,7 +136,7 @@ fn records_that_go_on_in_compressed_segments_are_read() {
 
 /// Returns all records, which are the same for all ways of reading.
 fn read(folder: &Path) -> Vec<Lsn> {
-    let inventory = Inventory::of(&[folder]).unwrap();
+    let inventory = Inventory::search(&[folder]).unwrap();
     assert_eq!((inventory.runs.len(), inventory.runs[0].segments.len()), (1, 3));
     let run = &inventory.runs[0];
     let mut in_order = Records::default();

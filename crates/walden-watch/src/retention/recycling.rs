@@ -9,7 +9,7 @@ use super::{Listing, Recycling, Situation};
 ///
 /// The server keeps files for the WAL that it expects until the end of the next checkpoint (`XLOGfileslop`).
 /// It does not show its estimate, but `min_wal_size` and `max_wal_size` limit it.
-pub(super) fn of(listing: &Listing, situation: &Situation, current: u64) -> Recycling {
+pub(super) fn estimate(listing: &Listing, situation: &Situation, current: u64) -> Recycling {
     let (size, settings) = (situation.segment_size, &situation.server.settings);
     let is_on =
         settings.get("wal_recycle").is_none_or(|value| !matches!(value, "off" | "false" | "no" | "0"));

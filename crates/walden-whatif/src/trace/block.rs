@@ -108,7 +108,7 @@ impl State {
         let before = touched.image.as_deref().or(touched.page.as_deref());
         let lsn = before.map_or(Lsn(0), Page::lsn);
         let image = block.image.map(|image| {
-            let own = (image.record_bytes(), Method::of(image.compression));
+            let own = (image.record_bytes(), Method::from_compression(image.compression));
             let len = image.uncompressed_len(PAGE_BYTES as u32);
             self.raw_means.entry((block.relation, block.fork)).or_default().add(len);
             let raw = RawImage { len, has_hole: image.hole_len > 0, lsn, basis: Basis::Exact };
@@ -327,13 +327,13 @@ pub(super) fn hint_record_bytes(record: &Record<'_>, block: &BlockRef, touched: 
 
 /// Returns the uncompressed image of a page.
 fn raw_image_of(record: &Record<'_>, block: &BlockRef, page: &Page) -> RawImage {
-    RawImage::of(page, is_standard(block.fork, is_brin_map(record, page)))
+    RawImage::from_page(page, is_standard(block.fork, is_brin_map(record, page)))
 }
 
 /// Whether a page is a BRIN meta or range map page (`BRIN_PAGETYPE_META`, `BRIN_PAGETYPE_REVMAP`), whose
 /// content is not between the bounds in its header.
 fn is_brin_map(record: &Record<'_>, page: &Page) -> bool {
-    let page_type = || BrinSpecialSpace::of(page).map(|special| special.page_type);
+    let page_type = || BrinSpecialSpace::from_page(page).map(|special| special.page_type);
     record.header.rmid == rmid::BRIN && matches!(page_type(), Ok(BRIN_PAGETYPE_REVMAP | BRIN_PAGETYPE_META))
 }
 

@@ -19,7 +19,7 @@ fn forecast(folder: &Path, changes: &[&str]) -> Forecast {
 
 /// Predicts like [`forecast`], with settings of the trace.
 fn forecast_under(folder: &Path, traced: &[(&str, &str)], changes: &[&str]) -> Forecast {
-    let inventory = Inventory::of(&[folder]).unwrap();
+    let inventory = Inventory::search(&[folder]).unwrap();
     let change = |text: &&str| {
         let pairs = text.split_whitespace().map(|pair| pair.split_once('=').unwrap());
         pairs.map(|(name, value)| (name.to_string(), value.to_string())).collect()
@@ -326,7 +326,7 @@ fn images_that_extensions_ask_for_stay() {
     table.commit(10);
     let folder = tempfile::tempdir().unwrap();
     table.writer.save(folder.path());
-    let inventory = Inventory::of(&[folder.path()]).unwrap();
+    let inventory = Inventory::search(&[folder.path()]).unwrap();
     let images = |traced: &str| {
         let traced = vec![("full_page_writes".to_owned(), traced.to_owned())];
         let changes = vec![vec![("full_page_writes".to_owned(), "off".to_owned())]];
@@ -356,7 +356,7 @@ fn a_log_without_images_or_checkpoints_was_written_without_full_page_writes() {
 
 #[test]
 fn a_given_setting_that_the_trace_contradicts_is_marked() {
-    let inventory = Inventory::of(&[golden("15.18-lz4")]).unwrap();
+    let inventory = Inventory::search(&[golden("15.18-lz4")]).unwrap();
     let forecast = |compression: &str| {
         let traced = vec![("wal_compression".to_string(), compression.to_string())];
         let question = Question { traced, threads: 2, memory_bytes: 64 << 20, ..Question::default() };
@@ -384,7 +384,7 @@ fn archive_timeout_is_learned_from_switches_after_equal_times() {
         table.commit(now + waits[4]);
         let folder = tempfile::tempdir().unwrap();
         table.writer.save(folder.path());
-        let inventory = Inventory::of(&[folder.path()]).unwrap();
+        let inventory = Inventory::search(&[folder.path()]).unwrap();
         let traced = given.map(|value| ("archive_timeout".to_string(), value.to_string()));
         let question = Question {
             traced: traced.into_iter().collect(),
@@ -419,7 +419,7 @@ fn switches_of_a_base_backup_are_not_counted() {
     table.commit(40);
     let folder = tempfile::tempdir().unwrap();
     table.writer.save(folder.path());
-    let inventory = Inventory::of(&[folder.path()]).unwrap();
+    let inventory = Inventory::search(&[folder.path()]).unwrap();
     let survey = Survey::read(&inventory.runs[0], None, None, 1, |_| ());
     assert_eq!((survey.evidence.backups, survey.switches), (1, vec![requested]));
 }
@@ -434,7 +434,7 @@ fn the_window_does_not_hide_what_the_log_shows() {
     table.commit(2);
     let folder = tempfile::tempdir().unwrap();
     table.writer.save(folder.path());
-    let inventory = Inventory::of(&[folder.path()]).unwrap();
+    let inventory = Inventory::search(&[folder.path()]).unwrap();
     let question = Question { from: Some(from), threads: 2, memory_bytes: 64 << 20, ..Question::default() };
     let forecast = predict(&inventory.runs[0], &question, &|_| ()).unwrap();
     assert!(forecast.span.0 >= before);

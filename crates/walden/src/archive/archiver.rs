@@ -46,7 +46,7 @@ pub struct FailingArchiver {
 
 impl FailingArchiver {
     /// Creates the finding that the last attempt failed, by the statistics or the process title.
-    fn of_last_attempt(file: String, failures: Option<i64>) -> FailingArchiver {
+    fn from_last_attempt(file: String, failures: Option<i64>) -> FailingArchiver {
         let failures = failures.map_or(String::new(), |count| format!(", after {count} failures in all"));
         let evidence =
             format!("the server's last attempt to archive failed, with {}{failures}", harmless(&file));
@@ -54,25 +54,32 @@ impl FailingArchiver {
     }
 
     /// Reads the statistics and the processes of a server.
-    pub fn of_server(client: &mut Client, queue: &[QueuedFile]) -> anyhow::Result<Option<FailingArchiver>> {
+    pub fn query_server(
+        client: &mut Client,
+        queue: &[QueuedFile],
+    ) -> anyhow::Result<Option<FailingArchiver>> {
         let row = client.query_one(ARCHIVER, &[]).context("cannot ask the server for its archiver")?;
         let (is_failing, is_standby, is_missing) = (row.try_get(0)?, row.try_get(4)?, row.try_get(5)?);
         Ok(match (is_failing, is_standby) {
-            (true, _) => Some(FailingArchiver::of_last_attempt(row.try_get(1)?, Some(row.try_get(2)?))),
+            (true, _) => Some(FailingArchiver::from_last_attempt(row.try_get(1)?, Some(row.try_get(2)?))),
             (false, true) => None,
             (false, false) if is_missing => FailingArchiver::without_process(queue),
-            (false, false) => FailingArchiver::of_queue(queue, row.try_get(3)?, row.try_get(6)?),
+            (false, false) => FailingArchiver::from_queue(queue, row.try_get(3)?, row.try_get(6)?),
         })
     }
 
     /// Reads the process title of the archiver and the marks in a data directory. A standby with
     /// `archive_mode = on` archives no files, however long they are ready.
-    pub fn of_data_directory(data: &Path, queue: &[QueuedFile], is_standby: bool) -> Option<FailingArchiver> {
-        match ArchiverProcess::of_data_directory(data) {
-            ArchiverProcess::Failed(file) => Some(FailingArchiver::of_last_attempt(file, None)),
+    pub fn read_data_directory(
+        data: &Path,
+        queue: &[QueuedFile],
+        is_standby: bool,
+    ) -> Option<FailingArchiver> {
+        match ArchiverProcess::find_for_data_directory(data) {
+            ArchiverProcess::Failed(file) => Some(FailingArchiver::from_last_attempt(file, None)),
             _ if is_standby => None,
             ArchiverProcess::Missing if !is_off(data) => FailingArchiver::without_process(queue),
-            _ => FailingArchiver::of_queue(queue, last_done(data), SystemTime::now()),
+            _ => FailingArchiver::from_queue(queue, last_done(data), SystemTime::now()),
         }
     }
 
@@ -88,7 +95,7 @@ impl FailingArchiver {
 
     /// Detects that the server has archived no file for longer than a successful call takes although one is
     /// ready, or that its attempt has no result yet.
-    fn of_queue(
+    fn from_queue(
         queue: &[QueuedFile],
         last_archived: Option<SystemTime>,
         now: SystemTime,
@@ -128,7 +135,7 @@ fn next_of(queue: &[QueuedFile]) -> Option<&QueuedFile> {
 
 /// Returns whether the settings in a data directory have `archive_mode = off`.
 fn is_off(data: &Path) -> bool {
-    has_settings(data) && Settings::of_data_directory(data).get("archive_mode") == Some("off")
+    has_settings(data) && Settings::read_data_directory(data).get("archive_mode") == Some("off")
 }
 
 /// Returns when a file was last marked as done.
@@ -161,7 +168,7 @@ impl Cause {
         accept_unknown_versions: bool,
     ) -> Option<Cause> {
         let settings = ArchivingSettings::read(queue)?;
-        let data = queue.pgdata.clone().or_else(|| queue.dsn.as_deref().and_then(data_directory::of_server));
+        let data = queue.pgdata.clone().or_else(|| queue.dsn.as_deref().and_then(data_directory::query));
         let is_local = data.is_some();
         let command = settings.cause(archive, is_local);
         command
@@ -177,7 +184,7 @@ impl Cause {
             .or_else(|| {
                 let queue =
                     ArchivedFile::parse(file).map(|file| QueuedFile { file, bytes: 0, since: UNIX_EPOCH });
-                let user = User::of_server(data.as_deref()?)?;
+                let user = User::for_data_directory(data.as_deref()?)?;
                 let found = find_unwritable(archive, queue.as_slice(), &user)?;
                 Some(Cause { text: harmless(&found.problem).into_owned(), hint: Some(found.hint) })
             })
@@ -202,7 +209,7 @@ impl ArchivingSettings {
             return Some(ArchivingSettings { command: text(0), library: text(1), socket: text(2) });
         }
         let data = queue.pgdata.as_deref()?;
-        let settings = has_settings(data).then(|| Settings::of_data_directory(data));
+        let settings = has_settings(data).then(|| Settings::read_data_directory(data));
         let text =
             |name: &str| settings.as_ref().and_then(|settings| settings.get(name)).unwrap_or("?").to_owned();
         Some(ArchivingSettings {
@@ -331,7 +338,7 @@ mod tests {
             (&[queued(first, 5, now)], ago(1000), None),
         ];
         for (queue, last_archived, expected) in cases {
-            let found = FailingArchiver::of_queue(queue, last_archived, now);
+            let found = FailingArchiver::from_queue(queue, last_archived, now);
             let is_expected = found.as_ref().map(|found| (found.file.as_str(), found.is_certain)) == expected;
             assert!(is_expected, "{queue:?}: {found:?}");
         }

@@ -60,13 +60,13 @@ pub struct Archiving {
 
 impl Archiving {
     /// Reads the files of a primary that writes `timeline`.
-    pub fn of_data_directory(data: &Path, control: &ControlFile, timeline: Timeline) -> Archiving {
+    pub fn read_data_directory(data: &Path, control: &ControlFile, timeline: Timeline) -> Archiving {
         let wal = data.join("pg_wal");
         // Read before the waiting files, so that segments completed in the meantime do not count as reached.
         let size = segment_size(&wal);
         let reached =
             size.map(|size| SegmentName::new(control.timeline, size.segment_of(control.checkpoint), size));
-        let settings = has_settings(data).then(|| Settings::of_data_directory(data));
+        let settings = has_settings(data).then(|| Settings::read_data_directory(data));
         let is_set_to = |name: &str, value: &str| {
             settings.as_ref().is_some_and(|settings| settings.get(name) == Some(value))
         };
@@ -259,7 +259,7 @@ mod tests {
                 fs::write(data.path().join("postgresql.conf"), main).unwrap();
             }
             fs::write(data.path().join("postgresql.auto.conf"), automatic).unwrap();
-            let archiving = Archiving::of_data_directory(data.path(), &control, control.timeline);
+            let archiving = Archiving::read_data_directory(data.path(), &control, control.timeline);
             let arrives = archiving.arrives(&archive, None).unwrap();
             let case = format!("{main:?}, {automatic:?}: {arrives:?}");
             match (expected, &arrives) {

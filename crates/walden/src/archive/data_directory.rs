@@ -29,7 +29,7 @@ pub fn problem_of(archive: &Archive, known: &[PathBuf]) -> Option<String> {
 }
 
 /// Returns the data directory of a server on this machine, if the server reveals it to this user.
-pub fn of_server(dsn: &str) -> Option<PathBuf> {
+pub fn query(dsn: &str) -> Option<PathBuf> {
     let mut client = walden_postgres::connection::connect(dsn).ok()?;
     let row = client.query_one(DATA_DIRECTORY, &[]).ok()?;
     let is_here: bool = row.try_get(1).ok()?;

@@ -118,7 +118,7 @@ pub fn run(args: &ExportArgs) -> Result<ExitCode> {
     if selection.from.zip(selection.to).is_some_and(|(from, to)| from > to) {
         crate::wrong_usage("expected --from at or before --to");
     }
-    let plan = Plan::of(&archive, &selection)?;
+    let plan = Plan::select(&archive, &selection)?;
     let exported = write_files(&archive, &plan, &args.output, threads)?;
     let document = || document(&plan, &exported, &args.output);
     terminal::show(args.format, document, || table(&plan, &exported, &args.output))?;
@@ -148,7 +148,7 @@ fn export_until(archive: &Archive, args: &ExportArgs, moment: &Moment, threads: 
             return Ok(ExitCode::from(FOUND));
         }
     };
-    let plan = Plan::of_recovery(archive, &recovery)?;
+    let plan = Plan::for_recovery(archive, &recovery)?;
     let exported = write_files(archive, &plan, &args.output, threads)?;
     let with_recovery = || {
         let mut document = document(&plan, &exported, &args.output);
@@ -198,7 +198,7 @@ fn backup_start(archive: &Archive, base: &Path) -> Result<RecoveryStart> {
             let path = folder.path().join("backup_label");
             get::get(archive, file, &path)?;
             // Without the path: the user did not name that temporary file.
-            BackupStart::read(&path).map_err(|error| error.of(base))?
+            BackupStart::read(&path).map_err(|error| error.with_path(base))?
         }
         _ => BackupStart::read(base)?,
     };

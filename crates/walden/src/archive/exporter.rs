@@ -56,7 +56,7 @@ pub struct ExporterArgs {
 
 /// Runs `walden archive exporter` until the process is terminated.
 pub fn run(args: &ExporterArgs) -> Result<ExitCode> {
-    let place = args.place.of_server(args.queue.pgdata.as_deref());
+    let place = args.place.for_server(args.queue.pgdata.as_deref());
     let (_, section) = place.open()?;
     let queue = args.queue.clone().or_beside_configuration(&place);
     let exporter = Exporter {

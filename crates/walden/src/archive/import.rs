@@ -220,7 +220,7 @@ fn table(imported: &Imported) -> String {
 fn write_ignored(text: &mut String, ignored: &[Ignored]) {
     let is_of_interest = |one: &&Ignored| {
         let name = one.path.file_name().unwrap_or_default().to_string_lossy();
-        matches!(FileKind::of(&name), FileKind::Segment { .. } | FileKind::Pack)
+        matches!(FileKind::from_name(&name), FileKind::Segment { .. } | FileKind::Pack)
     };
     for one in ignored.iter().filter(is_of_interest) {
         let _ = writeln!(text, "left out: {}: {}", one.path.display(), one.reason);

@@ -78,14 +78,14 @@ pub fn run(args: &InitArgs) -> Result<ExitCode> {
         ),
         // A relative path would denote a different folder for each program that reads the file.
         (Some(repo), _) if !repo.contains("://") => {
-            Place::of(std::path::absolute(repo)?.display().to_string())
+            Place::from_url(std::path::absolute(repo)?.display().to_string())
         }
-        (Some(repo), _) => Place::of(repo.clone()),
+        (Some(repo), _) => Place::from_url(repo.clone()),
         (None, config) => Place { repo: None, config: config.clone(), identity: None },
     };
     let (archive, section) = place.open_for_user()?;
     let waiting = Waiting::new(format!("asking {}", harmless(archive.store().location())));
-    let of_server = args.dsn.as_deref().and_then(data_directory::of_server);
+    let of_server = args.dsn.as_deref().and_then(data_directory::query);
     let known: Vec<PathBuf> = args.data.iter().cloned().chain(of_server).collect();
     if let Some(problem) = data_directory::problem_of(&archive, &known) {
         let text = format!("cannot create an archive there: {problem}");
@@ -109,7 +109,7 @@ pub fn run(args: &InitArgs) -> Result<ExitCode> {
         write_configuration(&args.output, repo, &archive)?;
     }
     // Last, so that a failed setup leaves no usable archive.
-    archive.found()?;
+    archive.create()?;
     drop(waiting);
     let program = program();
     let written = args.config.as_ref().map_or("is written", |_| "is as it was");
@@ -189,7 +189,9 @@ fn expect_identity(archive: &Archive) -> Result<()> {
         // A location without an identity is new, unless it has lost everything except segments.
         Err(error @ ArchiveError::Missing(_)) => {
             let mut has_segments = false;
-            archive.store().list(WAL, &mut |listed| has_segments |= Object::of_key(&listed.key).is_some())?;
+            archive
+                .store()
+                .list(WAL, &mut |listed| has_segments |= Object::parse_key(&listed.key).is_some())?;
             match has_segments {
                 true => Err(output::with_hint(error.to_string(), IDENTITY_HINT)),
                 false => Ok(()),

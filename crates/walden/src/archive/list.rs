@@ -203,7 +203,7 @@ fn tree(
     (head, below): (&str, &str),
     depth: usize,
 ) {
-    let (first, lines) = one(timeline, listing);
+    let (first, lines) = describe_timeline(timeline, listing);
     // A history file can only name lower timelines.
     let is_child = |other: &&TimelineListing| {
         other.parent == Some(timeline.timeline) && other.timeline > timeline.timeline
@@ -223,7 +223,7 @@ fn tree(
 }
 
 /// Describes a timeline: its first line, and the lines below.
-fn one(timeline: &TimelineListing, listing: &Listing) -> (String, Vec<String>) {
+fn describe_timeline(timeline: &TimelineListing, listing: &Listing) -> (String, Vec<String>) {
     let TimelineListing { timeline: number, segments, .. } = timeline;
     let from = match (timeline.parent, &timeline.begins_at) {
         (Some(parent), Some(at)) => format!(", which left timeline {parent} at {at}"),

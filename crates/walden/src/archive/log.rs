@@ -98,7 +98,7 @@ impl Entry {
     }
 
     /// Creates the entry of a push while `ready` files waited.
-    pub fn of_push(name: &str, result: Result<&Pushed, &PushError>, ready: usize) -> Entry {
+    pub fn for_push(name: &str, result: Result<&Pushed, &PushError>, ready: usize) -> Entry {
         let ready = Some(ready as u64);
         match result {
             Ok(pushed) => {
@@ -124,7 +124,7 @@ impl Entry {
     }
 
     /// Creates the entry of a requested file.
-    pub fn of_get(command: &str, name: &str, result: Result<(), &anyhow::Error>, took: Duration) -> Entry {
+    pub fn for_get(command: &str, name: &str, result: Result<(), &anyhow::Error>, took: Duration) -> Entry {
         let seconds = Some(took.as_secs_f64());
         let Err(error) = result else {
             return Entry { seconds, ..Entry::new(command, name.to_owned(), Outcome::Fetched) };

@@ -143,7 +143,7 @@ fn on_disk(args: &PruneArgs, archive: &Archive) -> Result<Vec<Backup>> {
     let system = archive.identity()?.system_identifier.clone();
     let mut backups = Vec::new();
     for manifest in &args.manifest {
-        backups.push(backup::of_manifest(manifest, &system)?);
+        backups.push(backup::read_manifest(manifest, &system)?);
     }
     for folder in &args.backups {
         backups.extend(backup::in_folder(folder, &system)?);

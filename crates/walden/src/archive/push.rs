@@ -146,7 +146,7 @@ pub fn run(args: &PushArgs) -> Result<ExitCode> {
     let all = std::iter::once(&batch.asked).chain(&batch.others);
     let entry = |result: &Result<Pushed, PushError>| {
         let name = result.as_ref().err().map(PushError::name).unwrap_or_default();
-        Entry::of_push(name, result.as_ref(), batch.ready)
+        Entry::for_push(name, result.as_ref(), batch.ready)
     };
     log.write(&all.map(entry).collect::<Vec<_>>());
     Ok(if batch.asked.is_ok() { ExitCode::SUCCESS } else { ExitCode::from(1) })

@@ -80,15 +80,15 @@ impl QueueOptions {
     /// Reads the ready files; `None` if no server was named.
     pub fn read(&self) -> Result<Option<Vec<QueuedFile>>> {
         match (&self.dsn, &self.pgdata) {
-            (Some(dsn), _) => of_server(&mut walden_postgres::connection::connect(dsn)?).map(Some),
-            (None, Some(data)) => of_data_directory(data).map(Some),
+            (Some(dsn), _) => query_server(&mut walden_postgres::connection::connect(dsn)?).map(Some),
+            (None, Some(data)) => read_data_directory(data).map(Some),
             (None, None) => Ok(None),
         }
     }
 }
 
 /// Reads the ready files from a data directory.
-pub fn of_data_directory(data: &Path) -> Result<Vec<QueuedFile>> {
+pub fn read_data_directory(data: &Path) -> Result<Vec<QueuedFile>> {
     let wal = data.join("pg_wal");
     let ready = push::ready_files(&wal)
         .with_context(|| format!("cannot read {}", wal.join("archive_status").display()))?;
@@ -109,7 +109,7 @@ FROM pg_ls_archive_statusdir() AS mark LEFT JOIN pg_ls_waldir() AS wal ON mark.n
 WHERE mark.name LIKE '%.ready'";
 
 /// Reads the ready files by SQL.
-pub fn of_server(client: &mut Client) -> Result<Vec<QueuedFile>> {
+pub fn query_server(client: &mut Client) -> Result<Vec<QueuedFile>> {
     let mut queue = Vec::new();
     for row in client
         .query(READY, &[])

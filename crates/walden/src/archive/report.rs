@@ -238,7 +238,7 @@ pub fn lag(archive: Option<&Archive>, queue: &[QueuedFile], log: Option<&Activit
     let now = SystemTime::now();
     let is_refused = |file: ArchivedFile| log.is_some_and(|log| log.is_refused(&file.to_string()));
     let lag = archive.and_then(|archive| status::lag(archive, queue, &is_refused, now).ok());
-    lag.unwrap_or_else(|| Lag::of_queue(queue, now))
+    lag.unwrap_or_else(|| Lag::from_queue(queue, now))
 }
 
 /// Describes a queue that exceeds its limits: files, and seconds that a file may wait. Files archived ahead
@@ -354,7 +354,7 @@ fn look_at_server(
             let mut client = walden_postgres::connection::connect(dsn)?;
             let row = client.query_one(SERVER, &[]).context("cannot ask the server for its statistics")?;
             let is_failing: bool = row.try_get(1)?;
-            failing = FailingArchiver::of_server(&mut client, files)?;
+            failing = FailingArchiver::query_server(&mut client, files)?;
             if let Some(reached) = row.try_get::<_, Option<String>>(3)? {
                 let last: String = row.try_get(4)?;
                 let timeline = row.try_get::<_, Option<i32>>(2)?.map_or(0, i32::cast_unsigned);
@@ -363,7 +363,7 @@ fn look_at_server(
                     timeline,
                     last: ArchivedFile::parse(&last).filter(|_| !is_failing),
                     newer_command: row.try_get(10)?,
-                    data: data_directory::of_server(dsn),
+                    data: data_directory::query(dsn),
                     reached: SegmentName::parse(&reached),
                     has_ready_files: row.try_get(6)?,
                     is_unset: row.try_get(7)?,
@@ -376,15 +376,15 @@ fn look_at_server(
             (Some(own), Some(bytes), row.try_get::<_, Option<i32>>(2)?.map(i32::cast_unsigned))
         }
         (None, Some(data)) => {
-            let control = ControlFile::of_data_directory(data);
+            let control = ControlFile::read_data_directory(data);
             let timeline = control.as_ref().and_then(|control| written_timeline(data, control));
             let primary = control.as_ref().filter(|_| timeline.is_some());
             archiving = primary
                 .zip(timeline)
-                .map(|(control, timeline)| Archiving::of_data_directory(data, control, timeline));
+                .map(|(control, timeline)| Archiving::read_data_directory(data, control, timeline));
             let is_standby = control.is_some() && timeline.is_none();
             written = primary.map(|control| control.checkpoint);
-            failing = FailingArchiver::of_data_directory(data, files, is_standby);
+            failing = FailingArchiver::read_data_directory(data, files, is_standby);
             let bytes = arrival::segment_size(&data.join("pg_wal")).map(SegmentSize::bytes);
             (control.map(|control| control.system_identifier), bytes, timeline)
         }
@@ -426,10 +426,10 @@ fn look_at_server(
         return Ok(found);
     }
     let data = match &queue.dsn {
-        Some(dsn) => data_directory::of_server(dsn),
+        Some(dsn) => data_directory::query(dsn),
         None => queue.pgdata.clone(),
     };
-    let user = data.and_then(|data| User::of_server(&data));
+    let user = data.and_then(|data| User::for_data_directory(&data));
     if let Some((archive, user)) = archives_itself.zip(user)
         && archiving.as_ref().is_some_and(|archiving| !archiving.is_off)
         && let Some(Unwritable { problem, hint }) = find_unwritable(archive, files, &user)
@@ -675,7 +675,7 @@ fn is_own_server(archive: &Archive, queue: &QueueOptions) -> bool {
     };
     let own = match (&queue.dsn, &queue.pgdata) {
         (Some(dsn), _) => by_sql(dsn),
-        (None, Some(data)) => ControlFile::of_data_directory(data).map(|control| {
+        (None, Some(data)) => ControlFile::read_data_directory(data).map(|control| {
             (control.system_identifier, arrival::segment_size(&data.join("pg_wal")).map(SegmentSize::bytes))
         }),
         (None, None) => None,

@@ -188,7 +188,7 @@ impl Service {
                 }
             }
         }
-        self.log.write(&[Entry::of_push(report.name, report.result, report.ready)]);
+        self.log.write(&[Entry::for_push(report.name, report.result, report.ready)]);
     }
 
     /// Answers one request.

@@ -82,7 +82,7 @@ const METRICS_START: &[u8] = b"# HELP walden_";
 /// Runs `walden archive status`.
 pub fn run(args: &StatusArgs) -> Result<ExitCode> {
     args.textfile.as_deref().map_or(Ok(()), expect_own_metrics)?;
-    let place = args.place.of_server(args.queue.pgdata.as_deref());
+    let place = args.place.for_server(args.queue.pgdata.as_deref());
     let queue = args.queue.clone().or_beside_configuration(&place);
     let args = &StatusArgs { queue, ..args.clone() };
     let (archive, section) = match args.timeout {
@@ -170,7 +170,7 @@ fn in_time(seconds: u64, find_out: impl FnOnce() -> Report + Send + 'static) -> 
 fn line(report: &Report) -> String {
     let mut parts = Vec::new();
     if let Some(holdings) = &report.holdings {
-        parts.extend(of_holdings(holdings));
+        parts.extend(describe_holdings(holdings));
     }
     parts.extend(report.lag.as_ref().map(queue::describe));
     if let Some(status) = &report.receiving {
@@ -196,7 +196,7 @@ fn line(report: &Report) -> String {
     }
 }
 
-fn of_holdings(holdings: &Holdings) -> Vec<String> {
+fn describe_holdings(holdings: &Holdings) -> Vec<String> {
     let mut parts = vec![format!(
         "{} {}, {} in {}",
         units::count(holdings.segments),

@@ -28,8 +28,8 @@ pub struct User {
 impl User {
     /// Returns the user of the server of a data directory: that of its postmaster, else the owner of its
     /// files.
-    pub fn of_server(data: &Path) -> Option<User> {
-        User::of_postmaster(data).or_else(|| {
+    pub fn for_data_directory(data: &Path) -> Option<User> {
+        User::from_postmaster(data).or_else(|| {
             let found = fs::metadata(data.join(ControlFile::PATH)).ok()?;
             Some(User { uid: found.uid(), groups: None, gid: found.gid() })
         })
@@ -43,18 +43,18 @@ impl User {
         User { uid, groups, gid }
     }
 
-    fn of_postmaster(data: &Path) -> Option<User> {
+    fn from_postmaster(data: &Path) -> Option<User> {
         let pid = PostmasterFile::read(data).ok()?.pid?;
         // The process ID may be that of a container, and belong to another process here.
         let folder = fs::read_link(format!("/proc/{pid}/cwd")).ok()?;
         if folder != fs::canonicalize(data).ok()? {
             return None;
         }
-        User::of_status(&fs::read_to_string(format!("/proc/{pid}/status")).ok()?)
+        User::parse_status(&fs::read_to_string(format!("/proc/{pid}/status")).ok()?)
     }
 
     /// Parses `/proc/PID/status`, where the second number of a line is the effective ID.
-    fn of_status(status: &str) -> Option<User> {
+    fn parse_status(status: &str) -> Option<User> {
         let numbers = |name: &str| -> Option<Vec<u32>> {
             let line = status.lines().find_map(|line| line.strip_prefix(name))?;
             line.split_whitespace().map(|number| number.parse().ok()).collect()
@@ -219,7 +219,7 @@ mod tests {
     fn the_user_of_a_process_is_read() {
         let status = "Name:\tpostgres\nUid:\t1\t101\t101\t101\nGid:\t1\t104\t104\t104\nGroups:\t103 104 \n";
         let user = User { uid: 101, groups: Some(vec![103, 104]), gid: 104 };
-        assert_eq!(User::of_status(status), Some(user));
-        assert_eq!(User::of_status(""), None);
+        assert_eq!(User::parse_status(status), Some(user));
+        assert_eq!(User::parse_status(""), None);
     }
 }

@@ -153,7 +153,7 @@ pub fn run(args: &CompressArgs) -> Result<ExitCode> {
     }
     refuse_other_ending(args);
     let (inputs, mut errors) = gather(&args.files);
-    let read = Inputs::of_files(inputs.iter().map(|input| &input.path));
+    let read = Inputs::from_files(inputs.iter().map(|input| &input.path));
     if args.rm {
         inputs.iter().try_for_each(|input| output::expect_removable(&input.path, &read))?;
     }
@@ -358,11 +358,11 @@ fn warn_of_failure(path: &Path, added: &Added) {
 /// is coded by records up to the damage.
 fn note_damage(path: &Path, added: &Added) {
     let name = path.file_name().and_then(OsStr::to_str).unwrap_or_default();
-    let is_segment = matches!(FileKind::of(name), FileKind::Segment { .. });
+    let is_segment = matches!(FileKind::from_name(name), FileKind::Segment { .. });
     if added.entry.head.form == Form::Records || !is_segment {
         return;
     }
-    if let Err(InventoryError::Unreadable(unreadable)) = Inventory::of(&[path])
+    if let Err(InventoryError::Unreadable(unreadable)) = Inventory::search(&[path])
         && matches!(unreadable.reason, UnreadableReason::Header(_) | UnreadableReason::Magic(..))
     {
         let (text, file) = (unreadable.to_string(), format!("{}: ", path.display()));
@@ -480,7 +480,7 @@ fn level(args: &CompressArgs, form: FileForm) -> u8 {
 fn options(args: &CompressArgs, form: FileForm, largest: u64) -> WriteOptions {
     let level = level(args, form);
     let ReadLimits { memory, spill, .. } = ReadLimits::default();
-    let of_segments = Needs::of_segments(form, level, largest.min(MAX_SEGMENT));
+    let of_segments = Needs::for_segments(form, level, largest.min(MAX_SEGMENT));
     let needs = match (args.memory, args.spill) {
         (None, None) => of_segments,
         given => Needs::within(
@@ -571,7 +571,7 @@ mod tests {
         let given = args(&["compress", "--pack", "--spill", "1GB", "000000010000000000000001"]);
         let needs = options(&given, FileForm::Pack, MAX_SEGMENT).needs;
         assert!(needs.memory() > 10 << 30, "{needs:?}");
-        assert!(ReadLimits::of_largest_segments().admit(needs).is_ok(), "{needs:?}");
+        assert!(ReadLimits::for_largest_segments().admit(needs).is_ok(), "{needs:?}");
         let small = options(&given, FileForm::Pack, 16 << 20).needs;
         assert!(ReadLimits::default().admit(small).is_ok(), "{small:?}");
     }

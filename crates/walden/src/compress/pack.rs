@@ -202,7 +202,7 @@ pub fn write_pack_of(folder: &Path, target: &Path, options: &[&str]) -> Result<u
 /// too.
 fn in_order(inputs: Vec<Input>) -> Result<(Vec<Input>, Places)> {
     let mut placed: Vec<(Option<Place>, Input)> =
-        inputs.into_iter().map(|input| (Place::of(&input.path), input)).collect();
+        inputs.into_iter().map(|input| (Place::from_file(&input.path), input)).collect();
     placed.sort_by_cached_key(|(place, input)| {
         let key = place.map(|place| (place.system_id, place.timeline, place.start));
         (key.is_none(), key, input.relative.clone())
@@ -249,11 +249,11 @@ struct Place {
 
 impl Place {
     /// Returns the place of a file whose name and first page identify a segment.
-    fn of(path: &Path) -> Option<Place> {
+    fn from_file(path: &Path) -> Option<Place> {
         let name = segment_name(path)?;
         let mut first = [0; LONG_HEADER];
         open(path).ok()?.0.read_exact(&mut first).ok()?;
-        let info = StreamInfo::of_segment(&first).ok()?;
+        let info = StreamInfo::from_first_page(&first).ok()?;
         Some(Place {
             system_id: info.system_id,
             timeline: info.timeline,

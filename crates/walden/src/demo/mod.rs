@@ -95,7 +95,7 @@ pub fn run(args: &DemoArgs) -> Result<ExitCode> {
     progress.phase("reading the names and the WAL");
     let (mut names, methods) = (worked.names()?, worked.compression_methods()?);
     worked.stop(&wal)?;
-    let inventory = Inventory::of(std::slice::from_ref(&wal))?;
+    let inventory = Inventory::search(std::slice::from_ref(&wal))?;
     let explanation = explain(&inventory, worked.range)?;
     let checkpoint_settings = crate::names::complete(&mut names, &explanation);
     progress.finish();
@@ -109,7 +109,7 @@ pub fn run(args: &DemoArgs) -> Result<ExitCode> {
     // Only the page shows these.
     document.views.clear();
     document.cycles.clear();
-    let remedy = Remedy::of(&document, &names, &methods);
+    let remedy = Remedy::find(&document, &names, &methods);
     savings::estimate(&mut document, &explanation, checkpoint_settings);
     let page = Document { findings: document.findings.clone(), ..with_top(Some(explain_html::ROWS)) };
     let page = explain_html::page(&page);

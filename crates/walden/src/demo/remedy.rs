@@ -51,7 +51,7 @@ impl Remedy {
     /// Returns the first setting that a finding suggests and that the demo can change.
     ///
     /// `methods` are the values of `wal_compression` that the server supports.
-    pub fn of(document: &Document, names: &Names, methods: &[String]) -> Option<Remedy> {
+    pub fn find(document: &Document, names: &Names, methods: &[String]) -> Option<Remedy> {
         for finding in &document.findings {
             let points_at = |name: &str| {
                 let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_';

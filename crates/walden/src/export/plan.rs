@@ -154,7 +154,7 @@ impl Exporter<'_> {
             .filter(|file| file.table == table)
             .flat_map(|file| file.holding.complete_intervals())
             .collect();
-        let olds = found.iter().filter(|old| is_of_table(old)).map(Old::of);
+        let olds = found.iter().filter(|old| is_of_table(old)).map(Old::from_file);
         let (superseded, remaining): (Vec<Old<'f>>, Vec<Old<'f>>) =
             olds.partition(|old| covers(&wanted, &old.complete));
         let there: Vec<Interval> = superseded
@@ -251,7 +251,7 @@ struct Old<'f> {
 }
 
 impl<'f> Old<'f> {
-    fn of(file: &'f ExistingFile) -> Old<'f> {
+    fn from_file(file: &'f ExistingFile) -> Old<'f> {
         Old { file, intervals: file.intervals(), complete: file.complete_intervals() }
     }
 }

@@ -272,7 +272,7 @@ fn run_one(server: &Server, receiver: &Receiver<'_>, stop: &AtomicBool) -> u8 {
             {
                 complain(&prefix, error, error.hint());
             }
-            server.log.write(&[Entry::of_push(name, result.as_ref(), waiting)]);
+            server.log.write(&[Entry::for_push(name, result.as_ref(), waiting)]);
         }
     };
     // Logged here, because the status of a newly started service is rarely inspected.

@@ -93,7 +93,7 @@ impl Material {
         let mut inventory = sources::open(&inputs.sources, &SourceRange::all(inputs.timeline))?;
         sources::tell_about(&inventory);
         let base = inputs.base.as_deref().map(|path| open_base(path, &inventory)).transpose()?;
-        let base = inputs.base.clone().zip(base).map(|(path, (_, data))| Base::of(path, &data));
+        let base = inputs.base.clone().zip(base).map(|(path, (_, data))| Base::new(path, &data));
         let memory_bytes = inputs.memory.unwrap_or_else(memory::quarter_of_machine);
         let threads = inputs.threads.map_or_else(crate::terminal::cores, usize::from);
         let lineages = lineages(std::mem::take(&mut inventory.runs));
@@ -139,7 +139,7 @@ struct Base {
 }
 
 impl Base {
-    fn of(path: PathBuf, data: &DataDir) -> Base {
+    fn new(path: PathBuf, data: &DataDir) -> Base {
         let control = data.control();
         let (system_id, timeline) = (control.system_identifier, control.timeline);
         Base { path, system_id, timeline, from: data.redo_from() }
@@ -185,7 +185,7 @@ pub fn open_base(path: &Path, inventory: &Inventory) -> Result<(usize, DataDir)>
         );
     }
     same_cluster(&data, inventory.runs.iter())?;
-    let base = Base::of(path.to_owned(), &data);
+    let base = Base::new(path.to_owned(), &data);
     let Some(index) = base.run_in(&inventory.runs) else {
         let from = base.from;
         let of_cluster = || inventory.runs.iter().filter(|run| run.system_id == base.system_id);
@@ -285,7 +285,7 @@ mod tests {
         // The second timeline starts in segment 4, and the server of the first one continued to write.
         save_segments(folder.path(), 1, 2..8);
         save_segments(folder.path(), 2, 4..8);
-        let runs = Inventory::of(&[folder.path()]).unwrap().runs;
+        let runs = Inventory::search(&[folder.path()]).unwrap().runs;
         assert_eq!(runs.len(), 2);
         let base = |timeline, number: u64| Base {
             path: PathBuf::new(),

@@ -41,7 +41,7 @@ pub(super) struct RowId {
 impl RowId {
     /// A row by the key that its table has where the script is run, and by its place. `epoch` is another one
     /// after the table's rows were moved.
-    pub fn of(table: &Table, row: Option<&Row>, tid: Option<Tid>, epoch: u32) -> RowId {
+    pub fn new(table: &Table, row: Option<&Row>, tid: Option<Tid>, epoch: u32) -> RowId {
         let key = row.and_then(|row| key(table, row)).unwrap_or_default();
         let place = tid.map(|tid| hash(&(table.oid, epoch, tid.block, tid.offset_number)));
         RowId { key, place: place.unwrap_or_default() }
@@ -89,7 +89,7 @@ pub(super) const STEP_BYTES: usize = 2 + 4 + 4 * 8;
 
 impl Step {
     /// Something that is about a table, or no change.
-    pub fn of_table(kind: Kind, table: u32) -> Step {
+    pub fn for_table(kind: Kind, table: u32) -> Step {
         Step { kind, is_left_out: false, table, before: RowId::default(), after: RowId::default() }
     }
 
@@ -255,7 +255,7 @@ mod tests {
 
     #[test]
     fn rows_that_a_truncate_removed_are_not_changed() {
-        let truncate = Step::of_table(Kind::Truncate, TABLE);
+        let truncate = Step::for_table(Kind::Truncate, TABLE);
         let (insert, update) = (step(Kind::Insert, 0, 1), step(Kind::Update, 1, 1));
         let gone = Some(TRUNCATED);
         assert_eq!(reasons(&[insert, update, truncate, insert]), [gone, gone, None, None]);

@@ -123,8 +123,8 @@ impl Script {
             },
             is_left_out: left_out.is_some() && !is_partial,
             table: table.oid,
-            before: RowId::of(&table, change.before.row(), change.old_tid, epoch),
-            after: RowId::of(&table, change.after.row(), change.new_tid, epoch),
+            before: RowId::new(&table, change.before.row(), change.old_tid, epoch),
+            after: RowId::new(&table, change.after.row(), change.new_tid, epoch),
         };
         self.statements += u64::from(text.is_some());
         if let Some(text) = text.as_ref().filter(|_| is_large_object_catalog(table.oid)) {
@@ -141,7 +141,7 @@ impl Script {
         if let Some(why) = left_out {
             self.missing += 1;
             let comment = format!("-- NOT REVERTED: {}", said(change, &why));
-            self.put(Step::of_table(Kind::Other, table.oid), &comment, "")?;
+            self.put(Step::for_table(Kind::Other, table.oid), &comment, "")?;
         }
         Ok(())
     }
@@ -174,7 +174,7 @@ impl Script {
         *count += 1;
         let table = sql::in_comment(&event.table.name);
         let comment = format!("-- NOT REVERTED: {table} at {}: {what}", event.lsn);
-        self.put(Step::of_table(kind, oid), &comment, "")
+        self.put(Step::for_table(kind, oid), &comment, "")
     }
 
     /// Reports a change of a column, which no statement reverts. Where values are printed as before, none is
@@ -201,7 +201,7 @@ impl Script {
             sql::in_comment(column)
         );
         self.missing += 1;
-        self.put(Step::of_table(Kind::Other, event.table.oid), &comment, "")
+        self.put(Step::for_table(Kind::Other, event.table.oid), &comment, "")
     }
 
     /// Reports the columns whose values a rewrite has changed.
@@ -218,7 +218,7 @@ impl Script {
             columns.join(", ")
         );
         self.missing += 1;
-        self.put(Step::of_table(Kind::Other, event.table.oid), &comment, "")
+        self.put(Step::for_table(Kind::Other, event.table.oid), &comment, "")
     }
 
     fn put(&mut self, step: Step, text: &str, subject: &str) -> Result<()> {

@@ -126,12 +126,12 @@ fn samples(watch: &Watch, relations: &BTreeMap<(String, String), Tally>, name: &
                 (vec![("window", text.to_owned())], window.per_second(window.sums.total().bytes()))
             })
             .into(),
-        other => of_checkpoints(watch, other),
+        other => checkpoint_samples(watch, other),
     }
 }
 
 /// Returns the samples of the last checkpoint and the next one.
-fn of_checkpoints(watch: &Watch, name: &str) -> Vec<(Labels, f64)> {
+fn checkpoint_samples(watch: &Watch, name: &str) -> Vec<(Labels, f64)> {
     let forecast = watch.forecast();
     let of_cause = |cause: &str, value: f64| (vec![("cause", cause.to_owned())], value);
     let one = match name {

@@ -229,7 +229,7 @@ impl<'a> Session<'a> {
                 (Source::Connection(Box::new(follower)), None)
             }
             false => {
-                let folders = Folders::of(Path::new(&args.source));
+                let folders = Folders::find(Path::new(&args.source));
                 (Source::Folder(FolderFollower::at_end(&folders.wal)?), Some(folders))
             }
         };

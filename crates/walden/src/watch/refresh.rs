@@ -104,7 +104,7 @@ impl Reader {
             self.client = walden_postgres::connection::connect(dsn).ok();
         }
         let Some(client) = &mut self.client else { return of_files };
-        match server::by_sql(client, &Settings::of_server(&self.subject.settings)) {
+        match server::by_sql(client, &Settings::from_server(&self.subject.settings)) {
             // Uses the files for values that the server does not report.
             Ok(state) => ServerState {
                 settings: if state.settings.all().is_empty() { of_files.settings } else { state.settings },

@@ -66,7 +66,7 @@ pub fn changes(args: &WhatifArgs, relations: &Relations<'_>) -> Result<Vec<Objec
         let files = Object::find(name, relations)?;
         files.expect(&[RelationKind::Index], ("--drop-index", "an index"))?;
         let table = files.relation.and_then(|index| relations.names.by_oid(index.database, index.table?));
-        let table = table.map(|table| Object::of(table, relations));
+        let table = table.map(|table| Object::new(table, relations));
         let indexes = table.as_ref().map(|table| table.indexes(relations)).unwrap_or_default();
         let others = indexes.difference(&files.files).copied().collect();
         let what = format!("drop index {name}");
@@ -99,7 +99,7 @@ impl<'a> Object<'a> {
     fn find(name: &str, relations: &Relations<'a>) -> Result<Object<'a>> {
         if let Some((file, _)) = page::parse_file(name) {
             let relation = relations.names.resolve(file).relation();
-            let mut object = relation.map(|relation| Object::of(relation, relations)).unwrap_or_default();
+            let mut object = relation.map(|relation| Object::new(relation, relations)).unwrap_or_default();
             object.files.insert(file);
             return Ok(object);
         }
@@ -115,10 +115,10 @@ impl<'a> Object<'a> {
                 "cannot use {name}: more than one table or index has this name; write DATABASE.SCHEMA.NAME"
             );
         }
-        Ok(Object::of(relation, relations))
+        Ok(Object::new(relation, relations))
     }
 
-    fn of(relation: &'a Relation, relations: &Relations<'a>) -> Object<'a> {
+    fn new(relation: &'a Relation, relations: &Relations<'a>) -> Object<'a> {
         let files = relations.files().filter(|(_, of)| *of == relation).map(|(file, _)| file);
         Object { relation: Some(relation), files: files.collect() }
     }

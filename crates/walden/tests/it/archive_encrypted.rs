@@ -166,7 +166,7 @@ fn age_itself_decrypts_an_archive_as_its_readme_says() -> Outcome {
             "set -o pipefail; {command}{}",
             output.map(|output| format!(" > {output}")).unwrap_or_default()
         );
-        let run = Run::of(Command::new("bash").args(["-c", &command]).current_dir(folder.join("repo")));
+        let run = Run::execute(Command::new("bash").args(["-c", &command]).current_dir(folder.join("repo")));
         assert_eq!(run.code, 0, "{command}: {run:?}");
     }
     assert!(fs::read(folder.join("segment")).unwrap() == golden("18.6")[SEGMENT]);
@@ -201,7 +201,7 @@ fn pyrage_decrypts_an_archive_and_makes_keys_for_it() -> Outcome {
     let folder = tempfile::tempdir().unwrap();
     let path = text(folder.path()).to_owned();
     let pyrage = |arguments: &[&str]| {
-        let run = Run::of(Command::new(&python).args(["-c", PYRAGE]).args(arguments));
+        let run = Run::execute(Command::new(&python).args(["-c", PYRAGE]).args(arguments));
         assert_eq!(run.code, 0, "{run:?}");
         run.stdout.trim().to_owned()
     };

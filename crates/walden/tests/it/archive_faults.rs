@@ -171,7 +171,7 @@ fn run_with(strace: &Path, fault: &str, step: Step, arguments: &[String]) -> Run
     let mut command = Command::new(strace);
     command.args(["-qq", "-o", "/dev/null", "-e"]).arg(format!("trace={call}"));
     command.arg("-e").arg(format!("inject={call}:{fault}:when={number}"));
-    Run::of(command.arg(env!("CARGO_BIN_EXE_walden")).args(arguments))
+    Run::execute(command.arg(env!("CARGO_BIN_EXE_walden")).args(arguments))
 }
 
 /// Finds `strace`, if tracing is permitted here.
@@ -461,7 +461,7 @@ fn expect_denied(folder: &Path, place: &Place) {
     let as_nobody = |arguments: &[&str]| {
         let mut command = Command::new("setpriv");
         command.args(["--reuid", "65534", "--regid", "65534", "--clear-groups"]).arg(&program);
-        Run::of(command.arg("archive").args(arguments).arg("--repo").arg(folder).current_dir("/"))
+        Run::execute(command.arg("archive").args(arguments).arg("--repo").arg(folder).current_dir("/"))
     };
     let segment = place.wal().join(NAMES[0]);
     let pushed = as_nobody(&["push", segment.to_str().unwrap()]);
@@ -506,7 +506,7 @@ fn what_may_not_be_read_is_not_called_damaged() {
             command = Command::new("setpriv");
             command.args(["--reuid", "65534", "--regid", "65534", "--clear-groups"]).arg(&program);
         }
-        Run::of(command.args(place.arguments(&["verify", "--format", format], &[])).current_dir("/"))
+        Run::execute(command.args(place.arguments(&["verify", "--format", format], &[])).current_dir("/"))
     };
     let run = verify_as_other("table");
     let says = |text: &str| run.stdout.contains(text);
@@ -537,7 +537,7 @@ fn a_clock_that_was_set_loses_nothing() -> Outcome {
         let place = Place::copy_of(&master);
         let at = |command: &[&str]| {
             let arguments = place.arguments(command, &[]);
-            Run::of(Command::new(&faketime).arg(clock).arg(env!("CARGO_BIN_EXE_walden")).args(arguments))
+            Run::execute(Command::new(&faketime).arg(clock).arg(env!("CARGO_BIN_EXE_walden")).args(arguments))
         };
         let pruned = at(&["prune", "--keep-days", "1", "--assume-backups-exist", "--apply"]);
         assert_eq!(pruned.code, 0, "{clock}: {pruned:?}");

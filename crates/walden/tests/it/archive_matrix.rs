@@ -52,7 +52,7 @@ impl Archives {
         if is_encrypted {
             command.args(["--recipient", &self.recipient]);
         }
-        let made = Run::of(&mut command);
+        let made = Run::execute(&mut command);
         assert_eq!(made.code, 0, "{made:?}");
         let [endpoint, id, key, region] = self.environment().map(|(_, value)| value);
         let store = format!(
@@ -74,7 +74,7 @@ impl Archives {
 
     /// Runs a command that reads an archive as its source.
     fn read(&self, name: &str, arguments: &[&str]) -> Run {
-        let run = Run::of(
+        let run = Run::execute(
             Command::new(env!("CARGO_BIN_EXE_walden"))
                 .args(arguments)
                 .env("WALDEN_CONFIG", self.config(name))

@@ -132,7 +132,7 @@ fn no_cause_is_reported_twice() -> Outcome {
     let run = |arguments: &[&str]| {
         let mut command = Command::new("setpriv");
         command.args(["--reuid", "65534", "--regid", "65534", "--clear-groups"]).arg(&program);
-        Run::of(command.args(arguments).current_dir("/").env("TZ", "UTC"))
+        Run::execute(command.args(arguments).current_dir("/").env("TZ", "UTC"))
     };
     let mut denied = 0;
     // The folders themselves, then the files in them.

@@ -77,7 +77,7 @@ impl Place {
 
 fn fetching_ahead_ends_with_0_or_1_whatever_goes_wrong() {
     let place = Place::new();
-    let good = Run::of(&mut place.prefetch("1"));
+    let good = Run::execute(&mut place.prefetch("1"));
     assert_eq!((good.code, place.path("log").exists()), (0, false), "{good:?}");
     assert_eq!(fs::read_dir(place.path("pg_wal")).unwrap().count(), 0);
 
@@ -94,7 +94,7 @@ fn fetching_ahead_ends_with_0_or_1_whatever_goes_wrong() {
     for arguments in wrong {
         let mut command = Command::new(env!("CARGO_BIN_EXE_walden"));
         command.args(["archive", "prefetch"]).args(arguments).current_dir(place.root.path());
-        let run = Run::of(command.env_remove("WALDEN_REPO").env_remove("WALDEN_CONFIG"));
+        let run = Run::execute(command.env_remove("WALDEN_REPO").env_remove("WALDEN_CONFIG"));
         assert!(run.code == 1 && !run.stderr.is_empty(), "{arguments:?}: {run:?}");
     }
 
@@ -107,11 +107,11 @@ fn fetching_ahead_ends_with_0_or_1_whatever_goes_wrong() {
     let object = repo.join(format!("wal/00000001/00000000/{SECOND}.wlz"));
     let good = fs::read(&object).unwrap();
     fs::write(&object, &good[..good.len() / 2]).unwrap();
-    let damaged = Run::of(&mut place.prefetch("20"));
+    let damaged = Run::execute(&mut place.prefetch("20"));
     assert!(damaged.code == 1 && damaged.stderr.contains(SECOND), "{damaged:?}");
     assert!(place.last_failure()["message"].as_str().unwrap().contains(SECOND));
     fs::remove_dir_all(&repo).unwrap();
-    let gone = Run::of(&mut place.prefetch("20"));
+    let gone = Run::execute(&mut place.prefetch("20"));
     assert_eq!(gone.code, 1, "{gone:?}");
     assert!(place.last_failure()["message"].as_str().unwrap().contains("cannot find an archive"));
 }
@@ -139,7 +139,7 @@ fn fetching_ahead_ends_with_0_or_1_at_any_signal() {
         assert_eq!(running.wait().unwrap().code(), Some(status), "{signal:?}");
     }
     // The next process uses or removes leftover files.
-    let next = Run::of(&mut place.prefetch("1"));
+    let next = Run::execute(&mut place.prefetch("1"));
     assert_eq!(next.code, 0, "{next:?}");
     assert_eq!(fs::read_dir(place.path("pg_wal")).unwrap().count(), 0);
 }
@@ -168,7 +168,7 @@ fn fetching_ahead_ends_with_1_where_it_cannot_start_threads() -> Outcome {
     let mut command = Command::new(strace);
     command.args(["-qq", "-o", "/dev/null", "-e", "trace=clone,clone3"]);
     command.args(["-e", "inject=clone,clone3:error=EAGAIN"]).arg(prefetch.get_program());
-    let run = Run::of(command.args(prefetch.get_args()));
+    let run = Run::execute(command.args(prefetch.get_args()));
     assert_eq!(run.code, 1, "{run:?}");
     assert!(place.last_failure()["message"].as_str().unwrap().contains("panicked"));
     Ok(())

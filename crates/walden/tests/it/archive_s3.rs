@@ -161,7 +161,7 @@ impl Client {
     }
 
     /// Initializes the archive.
-    fn found(self) -> Client {
+    fn create(self) -> Client {
         let made = self.command(&["init"]);
         assert_eq!(made.code, 0, "{made:?}");
         self
@@ -186,7 +186,7 @@ impl Client {
 
 fn segments_go_into_a_bucket_and_come_back() -> Outcome {
     let server = Server::start(&[])?;
-    let client = Client::new(server.port).found();
+    let client = Client::new(server.port).create();
     let names = client.names();
     // One call archives the other segment as well.
     let pushed = client.command(&["push", text(&client.path(&format!("pg_wal/{}", names[0])))]);
@@ -241,7 +241,7 @@ fn segments_go_into_a_bucket_and_come_back() -> Outcome {
 
 fn two_pushes_at_once_store_one_object() -> Outcome {
     let server = Server::start(&[])?;
-    let client = Client::new(server.port).found();
+    let client = Client::new(server.port).create();
     let (name, other) = (&client.names()[0], &client.names()[1]);
     let same: Vec<Run> = std::thread::scope(|scope| {
         let pushes: Vec<_> = (0..4).map(|_| scope.spawn(|| client.push(name))).collect();
@@ -281,7 +281,7 @@ fn two_pushes_at_once_store_one_object() -> Outcome {
 
 fn a_store_without_conditional_requests_is_asked_first_and_warned_of() -> Outcome {
     let server = Server::start(&[])?;
-    let client = Client::with(server.port, BUCKET, "without_conditional_requests = true").found();
+    let client = Client::with(server.port, BUCKET, "without_conditional_requests = true").create();
     let name = &client.names()[0];
     assert_eq!(client.push(name).code, 0);
     assert_eq!(client.push(name).code, 0);
@@ -310,7 +310,9 @@ fn an_encrypted_archive_in_a_bucket_is_verified_and_read() -> Outcome {
         ("AWS_REGION", "us-east-1".to_owned()),
     ];
     let run = |arguments: &[&str]| {
-        Run::of(Command::new(env!("CARGO_BIN_EXE_walden")).args(arguments).envs(environment.iter().cloned()))
+        Run::execute(
+            Command::new(env!("CARGO_BIN_EXE_walden")).args(arguments).envs(environment.iter().cloned()),
+        )
     };
     let (repo, config) = (format!("s3://{BUCKET}/encrypted"), client.path("encrypted.toml"));
     let init = run(&["archive", "init", "--repo", &repo, "--recipient", recipient, "-o", text(&config)]);
@@ -342,7 +344,7 @@ fn a_bucket_with_object_lock_is_used() -> Outcome {
     let rule = "<ObjectLockConfiguration><ObjectLockEnabled>Enabled</ObjectLockEnabled><Rule><DefaultRetention><Mode>COMPLIANCE\
                 </Mode><Days>1</Days></DefaultRetention></Rule></ObjectLockConfiguration>";
     server.put("worm?object-lock", "Content-Type: application/xml\r\n", rule);
-    let client = Client::with(server.port, "worm", "").found();
+    let client = Client::with(server.port, "worm", "").create();
     for name in client.names() {
         let pushed = client.push(&name);
         assert_eq!(pushed.code, 0, "{pushed:?}");
@@ -416,7 +418,7 @@ fn credentials_of_the_shell_are_warned_of() -> Outcome {
     init.args(["archive", "init", "--repo", &repo, "-o", text(&config)]);
     init.env("AWS_ENDPOINT_URL", format!("http://127.0.0.1:{}", server.port)).env("AWS_REGION", "us-east-1");
     init.env("AWS_ACCESS_KEY_ID", "somebody").env("AWS_SECRET_ACCESS_KEY", "secret");
-    let made = Run::of(&mut init);
+    let made = Run::execute(&mut init);
     assert_eq!(made.code, 0, "{made:?}");
     for part in ["AWS_SECRET_ACCESS_KEY", "systemd", "[archive.store]"] {
         assert!(made.stderr.contains(part), "{part}: {made:?}");
@@ -544,7 +546,7 @@ fn a_network_that_cuts_and_refuses_costs_time_and_nothing_else() -> Outcome {
     let (port, connections) = proxy(server.port, &TROUBLES);
     let flaky = Client::new(port);
     let names = flaky.names();
-    let good = Client::new(server.port).found();
+    let good = Client::new(server.port).create();
     for name in &names {
         let done = (0..20).any(|_| {
             let pushed = flaky.push(name);
@@ -573,7 +575,7 @@ const SLOW: [Trouble; 1] = [Trouble::Delay(Duration::from_millis(60))];
 fn a_slow_network_costs_time_alone() -> Outcome {
     let server = Server::start(&[])?;
     let (port, _) = proxy(server.port, &SLOW);
-    Client::new(server.port).found();
+    Client::new(server.port).create();
     let client = Client::new(port);
     let name = &client.names()[0];
     assert_eq!(client.push(name).code, 0);

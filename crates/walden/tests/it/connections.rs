@@ -308,7 +308,7 @@ fn try_services_and_password_files(server: &Server, root: &str) {
     home.write(".pgpass", &format!("{NAME}:{}:*:with_password:it's \\\\ secret\n", server.port), 0o600);
     let repo = home.0.path().join("repo");
     let check = |dsn: &str, variables: &[(&str, &str)]| {
-        let run = Run::of(
+        let run = Run::execute(
             Command::new(env!("CARGO_BIN_EXE_walden"))
                 .args(["archive", "check", "--repo", text(&repo), "--dsn", dsn, "--format", "json"])
                 .env("HOME", home.0.path())

@@ -43,7 +43,7 @@ fn a_command_without_a_source_lists_the_servers() -> Outcome {
     let ending = format!(" explain {}", data.display());
     let line =
         text.lines().find(|line| line.trim_end().ends_with(&ending)).expect("the command for the files");
-    let found = Run::of(Command::new("sh").args(["-c", line.trim()]));
+    let found = Run::execute(Command::new("sh").args(["-c", line.trim()]));
     assert!(found.code == 0 && found.stdout.contains("WAL of PostgreSQL 15"), "{line}: {found:?}");
     Ok(())
 }
@@ -140,7 +140,7 @@ fn a_range_without_wal_names_what_the_log_has() -> Outcome {
     }
     let program = env!("CARGO_BIN_EXE_walden");
     let from_local = ["explain", "--from", "2026-11-28 21:00", &segment];
-    let found = Run::of(Command::new(program).args(from_local).env("TZ", "Europe/Nowhere"));
+    let found = Run::execute(Command::new(program).args(from_local).env("TZ", "Europe/Nowhere"));
     assert!(found.code == 2 && found.stderr.contains("TZ=Europe/Nowhere is no time zone"), "{found:?}");
     Ok(())
 }

@@ -98,7 +98,7 @@ fn expected_figures_are_those_of_pg_waldump(major: u32) -> Outcome {
 /// path for usual records.
 fn usual_records_are_counted_as_any_records_are() {
     for version in GOLDEN {
-        let inventory = Inventory::of(&[golden_dir().join(version)]).unwrap();
+        let inventory = Inventory::search(&[golden_dir().join(version)]).unwrap();
         let explained = |views| {
             let request = Request { views, top: 1000, ..Request::new(2) };
             walden_explain::explain(&inventory.runs, &request, |_| {}).unwrap()

@@ -121,7 +121,7 @@ impl Archive {
 
     /// Installs a version, and returns its folder of programs.
     fn installed(&self, version: &str) -> PathBuf {
-        let run = Run::of(&mut self.install(version));
+        let run = Run::execute(&mut self.install(version));
         assert_eq!(run.code, 0, "{}", run.stderr);
         let document: Value = serde_json::from_str(&run.stdout).unwrap();
         assert_eq!((&document["version"], &document["origin"]), (&version.into(), &"package".into()));
@@ -130,7 +130,7 @@ impl Archive {
 
     /// Expects that an installation fails, and returns the printed error.
     fn refused(&self, version: &str) -> String {
-        let run = Run::of(&mut self.install(version));
+        let run = Run::execute(&mut self.install(version));
         assert_eq!(run.code, 3, "{run:?}");
         let cache = fs::read_dir(self.path("cache/postgresql")).unwrap();
         let names: Vec<_> = cache.map(|entry| entry.unwrap().file_name()).collect();

@@ -38,7 +38,7 @@ pub fn link_program(folder: &Path) -> PathBuf {
 
 /// Runs the program.
 pub fn walden<A: AsRef<OsStr>>(arguments: &[A]) -> Run {
-    Run::of(Command::new(env!("CARGO_BIN_EXE_walden")).args(arguments))
+    Run::execute(Command::new(env!("CARGO_BIN_EXE_walden")).args(arguments))
 }
 
 /// Builds a server that keeps its WAL during a test, and writes none by autovacuum.
@@ -49,7 +49,7 @@ pub fn cluster_that_keeps_wal(installation: Installation) -> ClusterBuilder {
 /// Creates an archive like `walden archive init`, owned by the owner of its parent folder.
 pub fn make_archive(repo: &Path) {
     let owner = repo.ancestors().find_map(|folder| fs::metadata(folder).ok()).unwrap();
-    Archive::new(Box::new(Folder::new(repo))).found().unwrap();
+    Archive::new(Box::new(Folder::new(repo))).create().unwrap();
     // The tests may run as root, but servers do not.
     if rustix::process::geteuid().is_root() {
         let chown = Command::new("chown")
@@ -63,7 +63,7 @@ pub fn make_archive(repo: &Path) {
 
 impl Run {
     /// Runs a command to its end.
-    pub fn of(command: &mut Command) -> Run {
+    pub fn execute(command: &mut Command) -> Run {
         let output = command.output().unwrap();
         Run {
             // No exit status: the process was killed, by an abort or a stack overflow.
@@ -174,7 +174,7 @@ impl Visitor for Collector {
 
 /// Returns a decoder for a segment's pages, starting at `page`.
 pub fn decoder(segment: &[u8], page: usize) -> Decoder {
-    let info = StreamInfo::of_segment(segment).unwrap();
+    let info = StreamInfo::from_first_page(segment).unwrap();
     let start = Lsn(segment_start(segment).0 + (page * info.page_bytes as usize) as u64);
     Decoder::new(info, start, Lsn(u64::MAX))
 }

@@ -73,7 +73,7 @@ fn judge_by_waldump(major: u32, workload: &str, size: u64) -> Outcome {
     let output = tempfile::tempdir().unwrap();
     let facts = run(&installation, workload, size, output.path());
     let wal = output.path().join("wal");
-    let inventory = Inventory::of(&[&wal]).unwrap();
+    let inventory = Inventory::search(&[&wal]).unwrap();
     let [segments] = &inventory.runs[..] else { panic!("{} runs", inventory.runs.len()) };
 
     let records = the_same_records(&pg_waldump, &wal, segments);
@@ -284,7 +284,7 @@ fn judge_by_statistics(major: u32) -> Outcome {
 fn the_same_counters(facts: &Facts, wal: &Path, workload: &str) {
     let delta = &facts.statistics["pg_stat_wal"].delta;
     let mut decoded = Counters { from: facts.workload_lsn, to: facts.end_lsn, sums: [0; 4] };
-    let inventory = Inventory::of(&[wal]).unwrap();
+    let inventory = Inventory::search(&[wal]).unwrap();
     let options = ScanOptions { threads: 1, from: None, to: None };
     for run in &inventory.runs {
         scan(

@@ -227,7 +227,7 @@ fn an_existing_file_of_a_server_is_never_replaced() {
 /// Creates an archive with the complete golden segments.
 fn archive(folder: &Path) -> PathBuf {
     let repo = folder.join("archive");
-    Archive::new(Box::new(Folder::new(&repo))).found().unwrap();
+    Archive::new(Box::new(Folder::new(&repo))).create().unwrap();
     let wal = segments(&folder.join("wal"));
     for name in golden(VERSION).keys().take(2) {
         let run =
@@ -349,7 +349,7 @@ fn manual_pages_replace_only_with_force() {
     let folder = tempfile::tempdir().unwrap();
     let man = |force: &[&str]| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_walden"));
-        Run::of(command.arg("man").arg(folder.path()).args(force))
+        Run::execute(command.arg("man").arg(folder.path()).args(force))
     };
     assert_eq!(man(&[]).code, 0);
     // Identical pages are no conflict.

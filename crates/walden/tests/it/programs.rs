@@ -28,7 +28,7 @@ fn a_program_that_is_missing_is_named_with_the_way_to_install_it() -> Outcome {
     let folder = tempfile::tempdir().unwrap();
     let program = link_program(folder.path());
     for (command, name) in [("sql", "walden-sql"), ("lab", "walden-lab"), ("bench", "walden-lab")] {
-        let run = Run::of(Command::new(&program).args([command, "x"]).env("PATH", folder.path()));
+        let run = Run::execute(Command::new(&program).args([command, "x"]).env("PATH", folder.path()));
         assert_eq!(run.code, 127, "{run:?}");
         assert!(run.stderr.contains(&format!("cannot run {name}")), "{run:?}");
         assert!(run.stderr.contains(&format!("cargo install --path crates/{name}-program")), "{run:?}");

@@ -550,7 +550,7 @@ fn a_restore_from_an_archive_continues_from_there(version: u32) -> Outcome {
     let (data, program) = (primary.cluster.dir().join("restored"), program_for(&primary.cluster));
     let mut command = Command::new(&program);
     command.args(["restore", "--repo", text(&repo), "--base", text(&primary.backup), "-o", text(&data)]);
-    let run = Run::of(command.args(["--target-action", "promote"]));
+    let run = Run::execute(command.args(["--target-action", "promote"]));
     assert!(
         run.code == 0 && run.stdout.contains("Walden replays") && run.stdout.contains("Restored in"),
         "{run:?}"

@@ -213,7 +213,7 @@ fn as_unprivileged_user(folder: &Path, arguments: &[&str]) -> Run {
         const OVERFLOW_UID: u32 = 65534;
         command.uid(OVERFLOW_UID).gid(OVERFLOW_UID);
     }
-    Run::of(&mut command)
+    Run::execute(&mut command)
 }
 
 fn wrong_usage_is_exit_status_2() {

@@ -1690,8 +1690,8 @@ fn text_is_converted_as_the_server_does() -> Outcome {
     let numbers = client.query("SELECT pg_encoding_to_char(n) FROM generate_series(0, 34) n", &[]).unwrap();
     for (number, row) in numbers.iter().enumerate() {
         let name: &str = row.get(0);
-        let encoding = Encoding::of_number(number as u32).unwrap();
-        assert_eq!((encoding.name(), Encoding::of_name(name)), (name, Some(encoding)));
+        let encoding = Encoding::from_number(number as u32).unwrap();
+        assert_eq!((encoding.name(), Encoding::from_name(name)), (name, Some(encoding)));
         if matches!(name, "SQL_ASCII" | "UTF8" | "EUC_TW" | "EUC_JIS_2004" | "MULE_INTERNAL") {
             continue;
         }

@@ -328,7 +328,7 @@ fn labels(json: &Value) -> Vec<String> {
 fn pages_written_between_two_reads_are_no_damage() {
     let folder = tempfile::tempdir().unwrap();
     let wal = plain(folder.path());
-    let inventory = Inventory::of(&[&wal]).unwrap();
+    let inventory = Inventory::search(&[&wal]).unwrap();
     let run = &inventory.runs[0];
     let options = ScanOptions { threads: 1, from: None, to: None };
     let count = |make: &(dyn Fn(usize) -> Collector + Sync)| {
@@ -363,7 +363,7 @@ fn reading_ahead_changes_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let wal = plain(folder.path());
     let files: Vec<PathBuf> =
-        Inventory::of(&[&wal]).unwrap().runs[0].segments.iter().map(|of| of.path.clone()).collect();
+        Inventory::search(&[&wal]).unwrap().runs[0].segments.iter().map(|of| of.path.clone()).collect();
     let (first, last) = (&files[0], &files[files.len() - 1]);
     let contents: Vec<(&PathBuf, Vec<u8>)> = [first, last].map(|path| (path, fs::read(path).unwrap())).into();
     let half = contents[0].1.len() / 2 + 100;
@@ -392,7 +392,7 @@ fn reading_ahead_changes_nothing() {
         if compressed {
             fs::write(path, pack(&fs::read(path).unwrap(), "gz")).unwrap();
         }
-        let inventory = Inventory::of(&[&wal]).unwrap();
+        let inventory = Inventory::search(&[&wal]).unwrap();
         let mut content = contents.iter().find(|(of, _)| of == path).unwrap().1.clone();
         harm(&mut content);
         match content.is_empty() {
@@ -419,7 +419,7 @@ fn reading_ahead_changes_nothing() {
 /// A visitor that stops early does not wait for segments being read ahead.
 fn a_scan_that_ends_early_ends() {
     let folder = tempfile::tempdir().unwrap();
-    let inventory = Inventory::of(&[&plain(folder.path())]).unwrap();
+    let inventory = Inventory::search(&[&plain(folder.path())]).unwrap();
     let run = &inventory.runs[0];
     let whole = {
         let mut seen = Collector::default();

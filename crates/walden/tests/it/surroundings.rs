@@ -71,7 +71,7 @@ fn completed(program: &[&str], words: &[&str]) -> BTreeSet<String> {
         words.len() - 1,
         words[0]
     );
-    let run = Run::of(Command::new("bash").args(["--norc", "-c", &ask]));
+    let run = Run::execute(Command::new("bash").args(["--norc", "-c", &ask]));
     assert_eq!((run.code, run.stderr.as_str()), (0, ""));
     run.stdout.lines().map(str::to_owned).collect()
 }
@@ -111,7 +111,7 @@ fn the_documented_lines_install_completions_and_manual_pages() {
     for line in lines {
         let path = format!("{}:/usr/bin:/bin", programs.display());
         let shell = |line| {
-            Run::of(Command::new("bash").args(["-ec", line]).env("HOME", home.path()).env("PATH", &path))
+            Run::execute(Command::new("bash").args(["-ec", line]).env("HOME", home.path()).env("PATH", &path))
         };
         let run = shell(line);
         assert_eq!((run.code, run.stderr.as_str()), (0, ""), "{line}");

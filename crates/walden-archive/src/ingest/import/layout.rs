@@ -440,7 +440,7 @@ fn unused(path: &Path, name: &str) -> Option<&'static str> {
     if start.iter().all(|&byte| byte == 0) {
         return Some("preallocated, without WAL");
     }
-    let (size, address) = match (StreamInfo::of_segment(&start), PageHeader::parse(&start)) {
+    let (size, address) = match (StreamInfo::from_first_page(&start), PageHeader::parse(&start)) {
         (Ok(info), Ok(header)) => (info.segment_size, header.address),
         _ => {
             let header = UnreadPageHeader::parse(&start)?;

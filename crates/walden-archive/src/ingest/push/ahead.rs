@@ -44,7 +44,7 @@ pub(crate) struct Stamp {
 
 impl Stamp {
     /// Returns the stamp of a file, or `None` if it changed too recently.
-    pub fn of(file: &File) -> Option<Stamp> {
+    pub fn read(file: &File) -> Option<Stamp> {
         let found = file.metadata().ok()?;
         is_settled(&found).then(|| Stamp {
             device: found.dev(),
@@ -112,7 +112,7 @@ impl Notes {
         let name = file.to_string();
         let note = self.files.iter().find(|note| note.name == name)?;
         let age = Duration::from_millis(since_boot().checked_sub(note.at)?);
-        (age < MAX_AGE && Stamp::of(content) == Some(note.stamp)).then_some((note.stamp.bytes, note.stored))
+        (age < MAX_AGE && Stamp::read(content) == Some(note.stamp)).then_some((note.stamp.bytes, note.stored))
     }
 }
 
@@ -139,7 +139,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("segment");
         fs::write(&path, [1; 100]).expect("a file");
-        let stamp = || Stamp::of(&File::open(&path).expect("a file"));
+        let stamp = || Stamp::read(&File::open(&path).expect("a file"));
         assert_eq!(stamp(), None, "changed a moment ago");
         let settle = || std::thread::sleep(RESOLUTION + Duration::from_secs(2));
         settle();

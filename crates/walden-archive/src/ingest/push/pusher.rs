@@ -134,12 +134,12 @@ impl Pusher {
         if let Some(pushed) = self.find_noted(file, &content)? {
             return Ok(Some((pushed, None)));
         }
-        let stamp = Stamp::of(&content);
+        let stamp = Stamp::read(&content);
         let pushed = match self.find_same(file, &content)? {
             None => self.push_new(file, path, &mut content, waiting, buffer, may_store)?,
             found => found,
         };
-        let stamp = stamp.filter(|_| Stamp::of(&content) == stamp);
+        let stamp = stamp.filter(|_| Stamp::read(&content) == stamp);
         Ok(pushed.map(|(pushed, hash)| (pushed, Some(FileRead { hash, stamp }))))
     }
 

@@ -280,7 +280,7 @@ impl Resident {
     /// Returns whether a file is unchanged since it was read. Reads it again only if it may have changed.
     fn is_still(&self, file: ArchivedFile, read: &FileRead) -> bool {
         let Ok(content) = regular_file::open(&self.wal.join(file.to_string())) else { return false };
-        if read.stamp.is_some() && Stamp::of(&content) == read.stamp {
+        if read.stamp.is_some() && Stamp::read(&content) == read.stamp {
             return true;
         }
         hash_file(&content, self.options.threads).is_ok_and(|(_, found)| found == read.hash)

@@ -150,7 +150,7 @@ impl Comparison<'_> {
 
     fn compare_segment(&self, name: SegmentName, content: &[u8]) -> Result<Outcome, ArchiveError> {
         let file = ArchivedFile::Segment(name);
-        let offered = Checked::of_hash(content.len() as u64, *blake3::hash(content).as_bytes());
+        let offered = Checked::from_hash(content.len() as u64, *blake3::hash(content).as_bytes());
         let is_locked = match self.pusher.find_present(file, &offered) {
             Ok(Some(_)) => return Ok(Outcome::Same),
             Err(ArchiveError::Conflict { archived, .. }) => archived.is_none(),

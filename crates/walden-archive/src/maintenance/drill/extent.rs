@@ -74,7 +74,7 @@ fn before_end(archive: &Archive, log: &Log, reached: Lsn) -> Result<Option<Strin
         segment.name
     );
     let was_complete = log.clone().cut_at_gap().is_none();
-    let now = Log::of_recovery(archive, Some(log.timeline()), None, first.number)?.cut_at_gap();
+    let now = Log::find_for_recovery(archive, Some(log.timeline()), None, first.number)?.cut_at_gap();
     Ok(match now {
         Some(missing) => Some(format!("{found}: segment {missing} is missing. {MENDING}")),
         None if was_complete => {

@@ -156,7 +156,7 @@ impl Builder<'_> {
 
     fn write_options(&self, segment_bytes: u64) -> WriteOptions {
         let (form, level) = (FileForm::Pack, self.options.level);
-        let needs = Needs::of_segments(form, level, segment_bytes);
+        let needs = Needs::for_segments(form, level, segment_bytes);
         let needs = match self.options.memory.map(|memory| Needs::within(memory, READ_LIMITS.spill)) {
             Some(given) if !given.covers(needs) => given,
             _ => needs,
@@ -237,7 +237,7 @@ impl Built {
 /// Decodes all segments of a pack. Returns the BLAKE3 of each, which the pack confirmed.
 pub(super) fn decode_members(pack: PackName, input: impl Read + Seek) -> Result<Vec<[u8; 32]>, ObjectError> {
     let key = pack.key();
-    let failed = |source| ObjectError::of_container(&key, source);
+    let failed = |source| ObjectError::from_container(&key, source);
     let mut reader = Reader::open(input, *READ_LIMITS).map_err(failed)?;
     let mut hashes = Vec::new();
     let mut names = pack.names();

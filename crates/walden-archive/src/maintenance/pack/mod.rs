@@ -123,7 +123,7 @@ struct Stored {
 impl Stored {
     fn list(archive: &Archive) -> Result<Stored, ArchiveError> {
         let mut stored = Stored::default();
-        archive.store().list(WAL, &mut |listed| match Object::of_key(&listed.key) {
+        archive.store().list(WAL, &mut |listed| match Object::parse_key(&listed.key) {
             Some(Object::File(ArchivedFile::Segment(name))) => {
                 stored.singles.insert(name, listed.bytes);
             }

@@ -14,8 +14,8 @@ use std::io::{Read, Seek, SeekFrom, Write};
 
 pub use self::forward::Forward;
 use self::output::Output;
+use self::pieces::add_member;
 pub(super) use self::pieces::broken;
-use self::pieces::of_member;
 use super::file_form::FileForm;
 use super::layout::{
     End, Entry, FILE_HEADER, FileHeader, FrameHeader, Hash, Head, HeaderFault, Kind, MAGIC, header_binding,
@@ -219,11 +219,11 @@ impl<R: Read + Seek> Reader<R> {
     pub fn fallback_of(&self, original: &[u8]) -> Option<Fallback> {
         let (form, level) =
             self.header.map_or((FileForm::Segment, 1), |header| (header.form, header.level.max(1)));
-        let needs = Needs::of_segments(form, level, original.len() as u64);
+        let needs = Needs::for_segments(form, level, original.len() as u64);
         let mut encoder = Encoder::new(level, needs.limits(form, level, self.limits.page_memory)).alone();
         let mut input = std::io::Cursor::new(original);
         let is_coded =
-            Original::of(&mut input).is_ok_and(|original| encoder.fill_columns(original).is_some());
+            Original::from_input(&mut input).is_ok_and(|original| encoder.fill_columns(original).is_some());
         encoder.fallback().filter(|_| !is_coded).cloned()
     }
 
@@ -368,7 +368,7 @@ impl<R: Read + Seek> Reader<R> {
             return Err(Error::NeedsKeyframe(name_of(head)));
         }
         self.ready_for = None;
-        let summary = self.pieces(head, Some(out)).map_err(|error| of_member(error, head))?;
+        let summary = self.pieces(head, Some(out)).map_err(|error| add_member(error, head))?;
         self.ready_for = (head.form == Form::Records).then_some(head.number.saturating_add(1));
         Ok(summary)
     }
@@ -378,7 +378,7 @@ impl<R: Read + Seek> Reader<R> {
     /// # Errors
     /// Returns errors of the file system, and damage to the member's frames.
     pub fn skip(&mut self, head: &Head) -> Result<Summary, Error> {
-        self.pieces(head, None).map_err(|error| of_member(error, head))
+        self.pieces(head, None).map_err(|error| add_member(error, head))
     }
 
     fn go_to(&mut self, at: u64, frame: u64, member: u64) {

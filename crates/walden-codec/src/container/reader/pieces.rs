@@ -189,7 +189,7 @@ pub(in crate::container) fn broken(head: &Head, offset: u64) -> Error {
 }
 
 /// Adds the member's number and name to an error.
-pub(super) fn of_member(error: Error, head: &Head) -> Error {
+pub(super) fn add_member(error: Error, head: &Head) -> Error {
     match error {
         Error::Damage(damage) => {
             Error::Damage(Box::new(Damage { member: Some((head.number, Some(name_of(head)))), ..*damage }))

@@ -93,7 +93,7 @@ fn code<S: Coder>(coder: &mut S, sources: &[Option<&Page>]) -> Result<Vec<Box<Pa
 #[test]
 fn pages_come_back() {
     let pages = pages();
-    let kinds: Vec<_> = pages.iter().map(|page| PageKind::of(page, 0)).collect();
+    let kinds: Vec<_> = pages.iter().map(|page| PageKind::detect(page, 0)).collect();
     let (tids, entries) = (PageKind::PostingTids, PageKind::GinEntries);
     assert_eq!(kinds, [tids, tids, tids, entries]);
     let mut coder = Encoder::default();
@@ -123,5 +123,5 @@ fn what_would_not_come_back_is_of_no_kind_of_gins() {
     }
     let mut other = page.clone();
     GinPageOpaqueData::new(flags::GIN_DATA).write(&mut other);
-    assert_eq!(PageKind::of(&other, 0), PageKind::Bytes);
+    assert_eq!(PageKind::detect(&other, 0), PageKind::Bytes);
 }

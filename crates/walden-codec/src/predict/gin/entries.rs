@@ -81,7 +81,7 @@ impl PendingPrediction {
     ) -> PendingPrediction {
         let mut keys = pending.take(MAX_SKIP).enumerate();
         // Most entries have a predicted key. Others are not worth a search.
-        let new = if before.is_none() { Entry::of(body) } else { None };
+        let new = if before.is_none() { Entry::parse(body) } else { None };
         let of_entry =
             keys.find(|(_, (key, _))| before.is_some() || new.as_ref().is_some_and(|new| new.key == **key));
         let Some((skip, (key, tids))) = of_entry else { return PendingPrediction::default() };
@@ -120,7 +120,7 @@ impl<S: Coder> TupleCoder<'_, S> {
         if !self.pending.has(relation.number) || (replaces && old.len() < HEADER) {
             return Ok(false);
         }
-        let before = Entry::of(old).filter(|_| replaces);
+        let before = Entry::parse(old).filter(|_| replaces);
         let before = before.as_ref();
         let PendingPrediction { skip, left, entry } = body.map_or(PendingPrediction::default(), |body| {
             PendingPrediction::find(self.pending.next(relation.number, before), before, body)
@@ -144,7 +144,7 @@ impl<S: Coder> TupleCoder<'_, S> {
             let (key, tids) = keys.nth(skip.min(MAX_SKIP)).ok_or(wrong)?;
             let left = usize::try_from(left - 1).ok().and_then(|left| tids.len().checked_sub(left));
             let tids = &tids[..left.ok_or(wrong)?];
-            let sort_key = SortKey::of(before.map_or(&key.bytes, |entry| &entry.key.bytes));
+            let sort_key = SortKey::from_key(before.map_or(&key.bytes, |entry| &entry.key.bytes));
             (entry.or_else(|| entry_with(before, key, tids)).ok_or(wrong)?, sort_key)
         };
         out.extend_from_slice(&tuple);
@@ -165,8 +165,8 @@ impl<S: Coder> TupleCoder<'_, S> {
 
     /// Removes an entry's TIDs from the pending list.
     fn finish_entry(&mut self, relation: Relation, tuple: &[u8]) {
-        if let Some(entry) = Entry::of(tuple) {
-            let sort_key = SortKey::of(&entry.key.bytes);
+        if let Some(entry) = Entry::parse(tuple) {
+            let sort_key = SortKey::from_key(&entry.key.bytes);
             self.pending.done(relation.number, sort_key, entry.tids.as_deref());
         }
     }

@@ -41,7 +41,7 @@ impl IndexKeys {
         let mut taken = 0;
         let mut put = |tuples: &[NewTuple]| {
             let bytes = key_of(&tuples[0]);
-            let of = keys.entry(SortKey::of(bytes)).or_insert_with(|| {
+            let of = keys.entry(SortKey::from_key(bytes)).or_insert_with(|| {
                 taken += Pending::KEY + 2 * bytes.len();
                 let key = Key { flags: tuples[0].flags, bytes: bytes.to_vec() };
                 PendingKey { key, tids: Vec::with_capacity(tuples.len().min(Pending::MAX_TIDS)) }
@@ -129,7 +129,7 @@ impl SortKey {
     }
 
     /// Creates the sort key of a key, given with the padding after it.
-    pub fn of(key: &[u8]) -> SortKey {
+    pub fn from_key(key: &[u8]) -> SortKey {
         let mut number = [0; 4];
         let bytes = SortKey::bytes(key, &mut number);
         let (start, rest) = bytes.split_at(bytes.len().min(SortKey::START));
@@ -210,7 +210,7 @@ impl Pending {
         let of = self.indexes.get(&index);
         let bounds = of.map(|of| match before {
             Some(entry) => {
-                let order = SortKey::of(&entry.key.bytes);
+                let order = SortKey::from_key(&entry.key.bytes);
                 (Bound::Included(order.clone()), Bound::Included(order))
             }
             None => (Bound::Excluded(of.last.clone()), Bound::Unbounded),
@@ -263,14 +263,14 @@ mod tests {
         let (key, tids) = pending.next(7, None).nth(1).expect("a key");
         assert_eq!((text(&key.bytes), tids), (Some(&b"below"[..]), &[tid(3), tid(9), tid(12)][..]));
         let (old, _) = entry_with(None, key, &tids[..2]).expect("an entry");
-        let old = Entry::of(&old).expect("the same entry");
+        let old = Entry::parse(&old).expect("the same entry");
         assert_eq!(old.tids.as_deref(), Some(&tids[..2]));
         let (new, all) = entry_with(Some(&old), key, &tids[2..]).expect("an entry");
         assert_eq!(all, tids);
-        assert_eq!(Entry::of(&new).and_then(|new| new.tids).as_deref(), Some(tids));
+        assert_eq!(Entry::parse(&new).and_then(|new| new.tids).as_deref(), Some(tids));
         assert_eq!(entry_with(None, key, tids), Some((new.clone(), all)));
-        let done = Entry::of(&new).expect("an entry");
-        pending.done(7, SortKey::of(&done.key.bytes), done.tids.as_deref());
+        let done = Entry::parse(&new).expect("an entry");
+        pending.done(7, SortKey::from_key(&done.key.bytes), done.tids.as_deref());
         let left: Vec<_> = pending.next(7, None).map(|(key, _)| text(&key.bytes)).collect();
         assert_eq!(left, [Some(&b"beyond"[..])]);
         assert!(pending.next(7, Some(&done)).next().is_none());
@@ -327,7 +327,7 @@ mod tests {
             b"abcdefghijklmnopqrs",
             b"b",
         ];
-        let orders: Vec<SortKey> = keys.iter().map(|key| SortKey::of(key)).collect();
+        let orders: Vec<SortKey> = keys.iter().map(|key| SortKey::from_key(key)).collect();
         assert!(orders.is_sorted_by(|a, b| a < b));
     }
 }

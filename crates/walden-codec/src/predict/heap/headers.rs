@@ -203,7 +203,7 @@ impl HeapHeaders {
         if !self.cases.has(Case::TupleHeads) {
             return None;
         }
-        let HeapTuple { header, bitmap, .. } = HeapTuple::of(item)?;
+        let HeapTuple { header, bitmap, .. } = HeapTuple::parse(item)?;
         let number = self.relation(relation).bitmaps(fields(header).header_len)?.find(bitmap)?;
         let symbol = u8::try_from(NEW_BITMAP + 1 + number).ok().filter(|symbol| symbol.is_ascii())?;
         Some(SimilarHeaders {

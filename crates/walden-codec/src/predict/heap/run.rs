@@ -85,7 +85,7 @@ impl<S: Coder> TupleCoder<'_, S> {
             if same == 0 {
                 same = visibility.code_run(self.coder, tid, &tuples[at..], items.source)?;
                 let bytes = if same > 0 {
-                    visibility.of_run(tid)
+                    visibility.run_fields(tid)
                 } else {
                     let source = items.source.map(|page| &page.0[offset..]);
                     visibility.code(self, address, tid.offset_number, source)?

@@ -61,7 +61,7 @@ impl Visibility {
         number: u16,
         source: Option<&[u8]>,
     ) -> Result<[u8; VISIBILITY_BYTES], Corrupt> {
-        let source = source.and_then(HeapTupleHeader::of);
+        let source = source.and_then(HeapTupleHeader::parse);
         let relation = address.relation.number;
         let last_xmin = self.xmin;
         let xmin = zigzag_delta(source.map_or(0, |header| header.xmin()), last_xmin);
@@ -163,7 +163,7 @@ impl Visibility {
         page: &Page,
     ) -> Option<(u8, u8, usize)> {
         let &(at, _) = tuples.first()?;
-        let header_of_first = HeapTupleHeader::of(page.0.get(at..)?)?;
+        let header_of_first = HeapTupleHeader::parse(page.0.get(at..)?)?;
         let (xmax, cid) = (header_of_first.xmax(), header_of_first.cid());
         let xmax =
             [NO_XMAX as u8, LAST_XMAX as u8].into_iter().find(|&symbol| self.xmax_of(symbol) == xmax)?;
@@ -180,14 +180,14 @@ impl Visibility {
     }
 
     /// Returns the fields of a tuple of the last run.
-    pub fn of_run(&self, tid: Tid) -> [u8; VISIBILITY_BYTES] {
+    pub fn run_fields(&self, tid: Tid) -> [u8; VISIBILITY_BYTES] {
         header(self.xmin, self.xmax, self.cid.into(), tid)
     }
 }
 
 fn header(xmin: u32, xmax: u32, cid: u32, ctid: Tid) -> [u8; VISIBILITY_BYTES] {
     let mut bytes = [0; HEAP_TUPLE_HEADER_BYTES];
-    if let Ok(mut header) = HeapTupleHeaderMut::of(&mut bytes) {
+    if let Ok(mut header) = HeapTupleHeaderMut::parse(&mut bytes) {
         header.set_xmin(xmin);
         header.set_xmax(xmax);
         // `t_cid` and `t_xvac` share one field of four bytes (`t_field3` in `htup_details.h`).
@@ -247,7 +247,7 @@ mod tests {
             let next = Tid { block: BLOCK, offset_number: number + 1 };
             let of_run = visibility.code_run(&mut coder, next, rest, Some(&page)).expect("tuples");
             for number in (number + 1..).take(of_run) {
-                assert_eq!(visibility.of_run(Tid { block: BLOCK, offset_number: number }), given(number));
+                assert_eq!(visibility.run_fields(Tid { block: BLOCK, offset_number: number }), given(number));
             }
             at_once.push(of_run);
             number += 1 + of_run as u16;

@@ -88,7 +88,7 @@ impl KeyMapping {
     }
 
     /// As [`Self::from_samples`], from borrowed keys, attributes and spans.
-    pub fn of<'a>(
+    pub fn infer<'a>(
         samples: impl Iterator<Item = (&'a [u8], &'a [u8], &'a [Span])>,
         fields: &[Field],
     ) -> Option<KeyMapping> {
@@ -339,7 +339,7 @@ mod tests {
     fn a_mapping_is_found_and_makes_other_keys() {
         let known: Vec<_> = [7, 123_456, 99].map(|number| (key(number), tuple(number))).into();
         let samples = known.iter().map(|(key, (tuple, spans))| (&key[..], &tuple[..], &spans[..]));
-        let mapping = KeyMapping::of(samples, &FIELDS).expect("a mapping");
+        let mapping = KeyMapping::infer(samples, &FIELDS).expect("a mapping");
         let mut made = Vec::new();
         for number in 0..500 {
             let (tuple, spans) = tuple(number * 31);
@@ -365,14 +365,14 @@ mod tests {
     fn keys_that_are_not_of_the_row_have_no_mapping() {
         let known: Vec<_> = [7, 8, 9].map(|number| (key(number + 1000), tuple(number))).into();
         let samples = known.iter().map(|(key, (tuple, spans))| (&key[..], &tuple[..], &spans[..]));
-        assert_eq!(KeyMapping::of(samples, &FIELDS), None);
+        assert_eq!(KeyMapping::infer(samples, &FIELDS), None);
     }
 
     #[test]
     fn mappings_and_parts_come_back() {
         let known = [(key(5), tuple(5)), (key(60), tuple(60))];
         let samples = known.iter().map(|(key, (tuple, spans))| (&key[..], &tuple[..], &spans[..]));
-        let mapping = KeyMapping::of(samples, &FIELDS).expect("a mapping");
+        let mapping = KeyMapping::infer(samples, &FIELDS).expect("a mapping");
         let parts = [KeyPart::Text, KeyPart::Integer, KeyPart::Long];
         let mut coder = Encoder::default();
         let column = coder.column(Kind::Symbols(Class::Shapes)).unwrap();

@@ -61,7 +61,7 @@ impl KeyPart {
                 return Some(at + 16);
             }
             KeyPart::Text => {
-                let (start, end) = match ShortHeader::of(*key.get(at)?) {
+                let (start, end) = match ShortHeader::decode(*key.get(at)?) {
                     Some(ShortHeader::Value { size }) => (at + 1, at + size),
                     Some(ShortHeader::External) => return None,
                     None => {
@@ -97,7 +97,7 @@ impl KeyPart {
     }
 
     /// Returns the parts by which the given keys are sorted.
-    pub fn of(keys: &[&[u8]]) -> Option<Vec<KeyPart>> {
+    pub fn infer(keys: &[&[u8]]) -> Option<Vec<KeyPart>> {
         let mut parts = Vec::new();
         let at = vec![0; keys.len()];
         let equal = vec![true; keys.len()];
@@ -344,7 +344,7 @@ mod tests {
         let number = |value: i64| value.to_le_bytes().to_vec();
         let values = [-5_i64, -1, 0, 3, 1 << 40];
         let sorted: Vec<Vec<u8>> = values.iter().map(|&value| number(value)).collect();
-        let parts = KeyPart::of(&sorted.iter().map(|key| &key[..]).collect::<Vec<_>>()).expect("an order");
+        let parts = KeyPart::infer(&sorted.iter().map(|key| &key[..]).collect::<Vec<_>>()).expect("an order");
         assert_eq!(parts, [KeyPart::Long]);
         let mut order = KeyOrder::new(1);
         let place = |value: i64| Tid { block: value as u32, offset_number: 1 };
@@ -362,11 +362,11 @@ mod tests {
     #[test]
     fn keys_that_begin_alike_are_searched_in_a_few_steps() {
         // Longer than eight parts can cover.
-        assert_eq!(KeyPart::of(&[&[0_u8; 200][..]; 50]), None);
+        assert_eq!(KeyPart::infer(&[&[0_u8; 200][..]; 50]), None);
         // A text common to all keys, and a number.
         let key =
             |number: u64| [&[121_u8 << 1 | 1][..], &[b'a'; 120], &[0; 7], &number.to_le_bytes()].concat();
         let keys: Vec<Vec<u8>> = (0..50).map(key).collect();
-        assert!(KeyPart::of(&keys.iter().map(|key| &key[..]).collect::<Vec<_>>()).is_some());
+        assert!(KeyPart::infer(&keys.iter().map(|key| &key[..]).collect::<Vec<_>>()).is_some());
     }
 }

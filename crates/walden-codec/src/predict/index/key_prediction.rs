@@ -38,7 +38,7 @@ impl<S: Coder> TupleCoder<'_, S> {
         tuple: &mut Vec<u8>,
         spans: &mut Vec<Span>,
     ) -> Option<LayoutKey> {
-        let parts = HeapTuple::of(keys::heap_tuple(self.store, table, tid)?)?;
+        let parts = HeapTuple::parse(keys::heap_tuple(self.store, table, tid)?)?;
         let (layout, attributes) = self.heap_headers.layout_of(table.number, parts);
         tuple.clear();
         tuple.extend_from_slice(attributes);
@@ -172,7 +172,7 @@ impl<S: Coder> TupleCoder<'_, S> {
             for layout in layouts {
                 let same = tuples.iter().filter(|tuple| tuple.0 == layout);
                 let same = same.map(|(_, key, tuple, spans)| (*key, &tuple[..], &spans[..]));
-                if KeyMapping::of(same, self.layouts.fields(layout)).is_none() {
+                if KeyMapping::infer(same, self.layouts.fields(layout)).is_none() {
                     continue 'tables;
                 }
             }

@@ -41,7 +41,7 @@ struct Places {
 }
 
 impl Places {
-    fn of(head: &[u8; HEAD_BYTES]) -> Places {
+    fn from_head(head: &[u8; HEAD_BYTES]) -> Places {
         let number = |at: usize| u16::from_le_bytes([head[at], head[at + 1]]);
         Places { leaf: number(LEAF_OFFSET), head: number(LEAF_OFFSET + 2), next: number(NEXT) }
     }
@@ -57,14 +57,14 @@ impl Places {
         let Some(page) = page else { return self };
         let leaf = self.leaf.wrapping_sub(free_place(page));
         let next = self.next.wrapping_sub(next_in_chain(page, self.head));
-        let rank = Chains::of(page).starts().position(|start| start == self.head);
+        let rank = Chains::from_page(page).starts().position(|start| start == self.head);
         let head = rank.map_or(NOT_A_START.wrapping_add(self.head), |rank| rank as u16);
         Places { leaf, head, next }
     }
 
     fn restored(self, page: Option<&Page>) -> Places {
         let Some(page) = page else { return self };
-        let start = Chains::of(page).starts().nth(self.head.into());
+        let start = Chains::from_page(page).starts().nth(self.head.into());
         let head = start.unwrap_or(self.head.wrapping_sub(NOT_A_START));
         let leaf = self.leaf.wrapping_add(free_place(page));
         Places { leaf, head, next: self.next.wrapping_add(next_in_chain(page, head)) }
@@ -99,7 +99,7 @@ struct Chains {
 }
 
 impl Chains {
-    fn of(page: &Page) -> Chains {
+    fn from_page(page: &Page) -> Chains {
         let is_live = |number: u16| page.item(number).is_some_and(|item| item[0] & STATE_BITS == 0);
         let mut is_start: Vec<bool> =
             (0..=page.items()).map(|number| number > 0 && is_live(number)).collect();
@@ -125,7 +125,7 @@ pub struct NewLeaf<'a> {
 
 impl NewLeaf<'_> {
     /// Splits main data; `None` if its tuple is not live or has nulls.
-    pub fn of(main: &[u8]) -> Option<NewLeaf<'_>> {
+    pub fn parse(main: &[u8]) -> Option<NewLeaf<'_>> {
         let (add, tuple) = main.split_at_checked(XlSpgistAddLeaf::WIDTH)?;
         let size = leaf_tuple_size(u32::from_le_bytes(*tuple.first_chunk()?));
         let next: [u8; 2] = *tuple.get(LEAF_NEXT..)?.first_chunk()?;
@@ -162,10 +162,10 @@ impl<S: Coder> TupleCoder<'_, S> {
         let column =
             self.keyed_columns.column(self.coder, Topic::LeafHeads, [relation.number, 0, 0], kind)?;
         let page = self.store.find(page.key()).and_then(|slot| self.store.page(slot));
-        let residual =
-            source.map_or([0; HEAD_BYTES], |leaf| Places::of(&leaf.head).residual(page).put_in(leaf.head));
+        let residual = source
+            .map_or([0; HEAD_BYTES], |leaf| Places::from_head(&leaf.head).residual(page).put_in(leaf.head));
         let residual = self.coder.array(column, &residual)?;
-        let head = Places::of(&residual).restored(page).put_in(residual);
+        let head = Places::from_head(&residual).restored(page).put_in(residual);
         let tid = self.tid(at, source.map(|leaf| leaf.tid))?;
         let (add, next) = head.split_at(XlSpgistAddLeaf::WIDTH);
         out.extend_from_slice(add);
@@ -187,7 +187,7 @@ impl<S: Coder> TupleCoder<'_, S> {
 
 /// Adds the tuple of main data to the survey.
 pub fn survey(survey: &mut Survey, relation: RelFileLocator, main: &[u8]) {
-    if let Some(leaf) = NewLeaf::of(main) {
+    if let Some(leaf) = NewLeaf::parse(main) {
         survey.add(TupleKind { relation, layout: 0, bitmap: &[] }, leaf.key);
     }
 }

@@ -136,7 +136,7 @@ pub struct TupleFlags(u16);
 
 impl TupleFlags {
     /// Returns the flags of a tuple; `None` if the key is incomplete or contains nulls.
-    pub fn of(tuple: &[u8]) -> Option<TupleFlags> {
+    pub fn parse(tuple: &[u8]) -> Option<TupleFlags> {
         let info = t_info(tuple)?;
         (info & (INDEX_NULL_MASK | INDEX_ALT_TID_MASK) == 0).then_some(TupleFlags(info & !INDEX_SIZE_MASK))
     }
@@ -176,7 +176,7 @@ impl<S: Coder> TupleCoder<'_, S> {
         source: Option<&[u8]>,
         out: &mut Vec<u8>,
     ) -> Result<bool, Corrupt> {
-        let source = source.and_then(IndexTuple::of);
+        let source = source.and_then(IndexTuple::parse);
         let source = source.as_ref();
         let start = out.len();
         let info = self.index_tuple_flags(at, source)?;
@@ -300,7 +300,7 @@ impl<S: Coder> TupleCoder<'_, S> {
 
 /// Adds a tuple to the survey.
 pub fn survey(survey: &mut Survey, relation: RelFileLocator, tuple: &[u8]) {
-    if let Some(tuple) = IndexTuple::of(tuple) {
+    if let Some(tuple) = IndexTuple::parse(tuple) {
         let layout = layout(tuple.info, Tid::from_bytes(&tuple.tid).offset_number);
         survey.add(TupleKind { relation, layout, bitmap: tuple.bitmap }, tuple.key);
     }

@@ -230,7 +230,7 @@ mod tests {
                 parent_node: 0,
             };
             let main = [&add.to_bytes()[..], &leaf(places[2] & 0x3FFF, 5)].concat();
-            let new = NewLeaf::of(&main).unwrap();
+            let new = NewLeaf::parse(&main).unwrap();
             let (mut coder, mut predictors) = (Encoder::default(), Predictors::default());
             let (mut out, mut pages) = (Vec::new(), store(leafs));
             let mut tuples = predictors.tuple_coder(&mut coder, &mut pages);

@@ -80,7 +80,7 @@ impl<S: Coder> TupleCoder<'_, S> {
         let [next, last] = self.keys.expected(number);
         for tid in [last, next.filter(|_| next != last)].into_iter().flatten() {
             base.extend_from_slice(&tid.to_bytes());
-            let tuple = keys::heap_tuple(self.store, table, tid).and_then(HeapTuple::of);
+            let tuple = keys::heap_tuple(self.store, table, tid).and_then(HeapTuple::parse);
             base.extend_from_slice(tuple.map_or(&[], |tuple| tuple.attributes));
         }
         Ok(base)

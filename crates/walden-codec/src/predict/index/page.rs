@@ -40,7 +40,7 @@ impl<S: Coder> TupleCoder<'_, S> {
         let may_be_ordered = may_be_ordered && self.cases.has(Case::KeyOrder);
         if may_be_ordered && (!self.keys.is_fast || self.needs_order(relation, &tuples)) {
             let keys: Vec<&[u8]> = tuples.iter().map(|tuple| tuple.1).collect();
-            parts = KeyPart::of(&keys);
+            parts = KeyPart::infer(&keys);
         }
         if !has_table {
             let spread = tuples.iter().step_by(tuples.len() / SAMPLES + 1);
@@ -107,7 +107,7 @@ impl<S: Coder> TupleCoder<'_, S> {
             let mut key_bytes = 0;
             let index = self.keys.index(relation.number);
             for number in 1..=page.items() {
-                let Some(heap_tuple) = keys::item(page, number).and_then(HeapTuple::of) else { continue };
+                let Some(heap_tuple) = keys::item(page, number).and_then(HeapTuple::parse) else { continue };
                 let (layout, attributes) = self.heap_headers.layout_of(table.number, heap_tuple);
                 let Some(mapping) = index.mapping(0, layout) else { continue };
                 tuple.clear();

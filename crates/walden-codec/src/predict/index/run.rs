@@ -27,7 +27,7 @@ impl<S: Coder> TupleCoder<'_, S> {
         if !self.cases.has(Case::TupleRuns) {
             return Ok(());
         }
-        let Some(flags) = TupleFlags::of(last) else { return Ok(()) };
+        let Some(flags) = TupleFlags::parse(last) else { return Ok(()) };
         let table = self.keys.index(relation.number).table.filter(|_| context != Context::Near);
         let Some(columns) = self.tuple_columns(relation, table.is_some()) else { return Ok(()) };
         let Some((layout, form)) = self.layouts.layout_of_run(flags.layout(relation)) else { return Ok(()) };

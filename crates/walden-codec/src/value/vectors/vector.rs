@@ -125,7 +125,7 @@ impl Vector {
             words.push((place, len));
             value[WORD_ENTRY_BYTES * (1 + number)..][..WORD_ENTRY_BYTES]
                 .copy_from_slice(&entry.to_le_bytes());
-            value.extend_from_slice(word(same[0]).of(&text));
+            value.extend_from_slice(word(same[0]).slice(&text));
             value.resize(value.len().next_multiple_of(POSITION_BYTES), 0);
             value.extend(u16::try_from(same.len()).ok()?.to_le_bytes());
             same.iter().for_each(|&one| value.extend(word(one).position.to_le_bytes()));
@@ -159,7 +159,7 @@ fn words_of(text: &[u8]) -> Option<(Vec<Word>, Vec<u128>)> {
 /// word occurs first.
 fn sort_words(text: &[u8], all: &[Word], order: &mut [u128]) -> Vec<usize> {
     order.sort_unstable();
-    let text_of = |one: u128| all[one as u64 as usize].of(text);
+    let text_of = |one: u128| all[one as u64 as usize].slice(text);
     let mut firsts = Vec::with_capacity(all.len());
     let mut from = 0;
     for alike in order.chunk_by_mut(|a, b| a >> 64 == b >> 64) {
@@ -197,7 +197,7 @@ struct Word {
 }
 
 impl Word {
-    fn of<'t>(&self, text: &'t [u8]) -> &'t [u8] {
+    fn slice<'t>(&self, text: &'t [u8]) -> &'t [u8] {
         &text[self.at as usize..][..self.len as usize]
     }
 }

@@ -181,5 +181,5 @@ fn tuple<'a>(fields: &mut Fields<'a>) -> Result<Tuple<'a>, PayloadError> {
 
 /// The data of block 0, the table's page.
 fn page_data<'a>(record: &Record<'a>, fields: &Fields<'a>) -> Option<Fields<'a>> {
-    record.block(0).and_then(|block| fields.of_block(record, block))
+    record.block(0).and_then(|block| fields.for_block(record, block))
 }

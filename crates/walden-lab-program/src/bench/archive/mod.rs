@@ -153,7 +153,7 @@ fn measure(args: &ArchiveArgs, workload: &'static Workload, megabytes: u32) -> R
             None => programs.push(Program { name, contender: *contender, samples: Vec::new() }),
         }
     }
-    let segments = Segments::of(&material)?;
+    let segments = Segments::from_material(&material)?;
     let progress = Progress::new(&format!("{}, {megabytes} MB: running in turns", workload.name));
     for round in 0..=args.runs {
         for program in &mut programs {
@@ -200,7 +200,7 @@ struct Segments {
 }
 
 impl Segments {
-    fn of(material: &Material) -> Result<Segments> {
+    fn from_material(material: &Material) -> Result<Segments> {
         let (folder, mut names) = (material.wal(), material.segments()?);
         names.pop();
         ensure!(!names.is_empty(), "no complete segment in {}: choose a larger --size", folder.display());

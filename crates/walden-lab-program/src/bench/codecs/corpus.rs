@@ -42,8 +42,8 @@ impl Source {
     /// Finds the segments. Runs a workload first, unless an earlier run's WAL exists.
     pub fn find(&self, pg: Option<Wanted>) -> Result<Found> {
         match self {
-            Source::Folder(folder) => of_folder(folder),
-            Source::Workload(workload, size) => of_workload(workload, pg, *size),
+            Source::Folder(folder) => read_folder(folder),
+            Source::Workload(workload, size) => run_workload(workload, pg, *size),
         }
     }
 }
@@ -75,8 +75,8 @@ pub struct Corpus {
 }
 
 /// Returns the segments in a folder, compressed or not.
-fn of_folder(folder: &Path) -> Result<Found> {
-    let inventory = Inventory::of(&[folder])?;
+fn read_folder(folder: &Path) -> Result<Found> {
+    let inventory = Inventory::search(&[folder])?;
     let path = folder.canonicalize().unwrap_or_else(|_| folder.to_owned());
     Ok(Found {
         name: path.file_name().map_or_else(|| "/".into(), |name| name.to_string_lossy().into_owned()),
@@ -87,10 +87,10 @@ fn of_folder(folder: &Path) -> Result<Found> {
 
 /// Returns the segments that a workload filled, except for the last one, because the zeros at its end would
 /// count as WAL.
-fn of_workload(workload: &'static Workload, pg: Option<Wanted>, size: u64) -> Result<Found> {
-    let material = Material::of(workload, pg, Some(size), false)?;
+fn run_workload(workload: &'static Workload, pg: Option<Wanted>, size: u64) -> Result<Found> {
+    let material = Material::generate(workload, pg, Some(size), false)?;
     let end: Lsn = material.end.parse()?;
-    let inventory = Inventory::of(&[material.wal()])?;
+    let inventory = Inventory::search(&[material.wal()])?;
     let full = |file: &&SegmentFile| file.start.plus(file.segment_size.bytes()) <= end;
     let mut files: Vec<SegmentFile> = inventory.segments().filter(full).cloned().collect();
     if files.is_empty() {

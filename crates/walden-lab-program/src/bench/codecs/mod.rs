@@ -371,7 +371,7 @@ fn total(entries: &[Entry], all: &[(CorpusResults, Vec<Outcome>)]) -> CorpusResu
 
 fn measured(entries: &[Entry], pairs: &[Pair]) -> Vec<Measured> {
     let mut measured: Vec<Measured> =
-        entries.iter().zip(pairs).map(|(entry, pair)| one(entry, pair)).collect();
+        entries.iter().zip(pairs).map(|(entry, pair)| measure_entry(entry, pair)).collect();
     let mut figures: Vec<&mut Figures> = measured.iter_mut().filter_map(|one| one.figures.as_mut()).collect();
     let points: Vec<(f64, f64)> =
         figures.iter().map(|figures| (figures.compress.wall_seconds, figures.size())).collect();
@@ -381,7 +381,7 @@ fn measured(entries: &[Entry], pairs: &[Pair]) -> Vec<Measured> {
     measured
 }
 
-fn one(entry: &Entry, pair: &Pair) -> Measured {
+fn measure_entry(entry: &Entry, pair: &Pair) -> Measured {
     let figures = pair.as_ref().ok().map(|(tally, reference)| Figures {
         segments: tally.segments,
         bytes_in: tally.bytes_in,
@@ -404,7 +404,7 @@ fn one(entry: &Entry, pair: &Pair) -> Measured {
         takes: entry.contender.takes,
         figures,
         failure: pair.as_ref().err().cloned(),
-        published: published::of(entry.contender.name, entry.level),
+        published: published::find(entry.contender.name, entry.level),
     }
 }
 

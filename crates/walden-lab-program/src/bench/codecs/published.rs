@@ -76,7 +76,7 @@ pub struct Figures {
 }
 
 /// Returns the published figures of a contender at a level.
-pub fn of(contender: &str, level: u8) -> Option<Figures> {
+pub fn find(contender: &str, level: u8) -> Option<Figures> {
     let at = usize::from(level.checked_sub(1)?);
     let row = |name: &str| PUBLISHED.iter().find(|row| row.contender == name);
     let (own, reference) = (row(contender)?, row("xz")?);

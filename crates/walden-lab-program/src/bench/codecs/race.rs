@@ -255,8 +255,8 @@ impl Lap {
             segments: self.segments.len(),
             bytes_in: self.bytes_in,
             bytes_out: self.bytes_out,
-            compress: Spent::of(&self.compress),
-            decompress: Spent::of(&self.decompress),
+            compress: Spent::from_runs(&self.compress),
+            decompress: Spent::from_runs(&self.decompress),
         }
     }
 }
@@ -272,7 +272,7 @@ impl Tally {
 }
 
 impl Spent {
-    fn of(runs: &[Finished]) -> Spent {
+    fn from_runs(runs: &[Finished]) -> Spent {
         Spent {
             wall_seconds: median(runs.iter().map(|run| run.wall)),
             cpu_seconds: median(runs.iter().map(|run| run.cpu)),

@@ -147,7 +147,7 @@ fn published_rows(corpus: &CorpusResults) -> Vec<Vec<String>> {
     let mut rows = Vec::new();
     for program in PUBLISHED {
         for level in 1..=9 {
-            let Some(then) = published::of(program.contender, level) else { continue };
+            let Some(then) = published::find(program.contender, level) else { continue };
             let now =
                 corpus.contenders.iter().find(|one| (one.name, one.level) == (program.contender, level));
             let figures = now.and_then(|one| one.figures.as_ref());

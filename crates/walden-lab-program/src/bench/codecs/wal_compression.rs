@@ -70,7 +70,7 @@ pub fn run(args: &CodecsArgs) -> Result<ExitCode> {
         if installation.version.major < since {
             continue;
         }
-        let row = one(args, setting, size, workload, &present);
+        let row = measure_setting(args, setting, size, workload, &present);
         rows.push(row.unwrap_or_else(|error| SettingResults {
             wal_compression: setting,
             failure: Some(format!("{error:#}")),
@@ -100,7 +100,7 @@ fn entry(name: &str, level: u8) -> Result<Entry> {
     Entry::new(row.with_context(|| format!("cannot find contender {name}"))?, level)
 }
 
-fn one(
+fn measure_setting(
     args: &CodecsArgs,
     setting: &'static str,
     size: u64,
@@ -124,7 +124,7 @@ fn one(
     let found = Found {
         name: format!("wal_compression = {setting}"),
         source: material.folder.display().to_string(),
-        files: Inventory::of(&[material.wal()])?.segments().cloned().collect(),
+        files: Inventory::search(&[material.wal()])?.segments().cloned().collect(),
     };
     let scratch = Scratch::new()?;
     let progress = Progress::new(&found.name);

@@ -44,13 +44,13 @@ impl Default for Table {
 
 impl Table {
     /// Builds the table of 2^`log` states for these normalized counts.
-    pub(super) fn of(shares: &[i16], log: u32) -> Table {
+    pub(super) fn build(shares: &[i16], log: u32) -> Table {
         let mut table = Table::default();
         table.fill(shares, log);
         table
     }
 
-    /// Builds the table like [`Table::of`], reusing the table's memory.
+    /// Builds the table like [`Table::build`], reusing the table's memory.
     pub(super) fn fill(&mut self, shares: &[i16], log: u32) {
         let states = 1_usize << log;
         // Index of each symbol's first state in `next`.

@@ -71,7 +71,7 @@ pub(super) struct Sequences {
 impl Default for Sequences {
     fn default() -> Sequences {
         Sequences {
-            known: KINDS.map(|kind| Table::of(kind.known, kind.known_log)),
+            known: KINDS.map(|kind| Table::build(kind.known, kind.known_log)),
             made: Default::default(),
             codes: Vec::new(),
         }

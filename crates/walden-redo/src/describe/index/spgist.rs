@@ -61,7 +61,7 @@ fn tuple(bytes: &[u8], is_leaf: bool) -> (Fields, Bytes) {
             bytes.get(max_align(LEAF_TUPLE_HEADER_BYTES + nulls)..)
         }
         (LIVE, false) => {
-            let head = InnerTupleHead::of(first);
+            let head = InnerTupleHead::decode(first);
             fields.bool("all_the_same", head.all_the_same);
             let prefix_end = INNER_TUPLE_HEADER_BYTES + usize::from(head.prefix_bytes);
             let mut at = prefix_end;

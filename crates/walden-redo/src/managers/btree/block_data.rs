@@ -93,7 +93,7 @@ fn tuple_from_end(mut tuples: &[u8], number: usize) -> Option<&[u8]> {
 /// Reconstructs which tuples were merged.
 fn intervals(before: &Page, after: &Page, around: &PagesAround<'_>) -> Option<Vec<u8>> {
     let mut data = Vec::new();
-    let first = BTPageOpaqueData::of(before).ok()?.first_data_item();
+    let first = BTPageOpaqueData::from_page(before).ok()?.first_data_item();
     let mut old = first;
     for new in first..=after.items() {
         let merged = heap_tids(item(after, new).ok()?)?.len();
@@ -122,7 +122,7 @@ fn removed(before: &Page, after: &Page, around: &PagesAround<'_>) -> Option<Vec<
         _ => return None,
     };
     let (mut deleted, mut updated, mut updates) = (Vec::new(), Vec::new(), Vec::new());
-    let first = BTPageOpaqueData::of(before).ok()?.first_data_item();
+    let first = BTPageOpaqueData::from_page(before).ok()?.first_data_item();
     let mut new = first;
     for old in first..=before.items() {
         let old_item = item(before, old).ok()?;

@@ -61,7 +61,7 @@ fn redo(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
 fn mask_page(page: &mut Page, _: Major, _: Fork) {
     mask::hint_bits(page);
     mask::unused_space(page);
-    let Ok(opaque) = BTPageOpaqueData::of(page) else { return };
+    let Ok(opaque) = BTPageOpaqueData::from_page(page) else { return };
     if opaque.flags & flags::BTP_LEAF != 0 {
         mask::line_pointer_states(page);
     }
@@ -189,7 +189,7 @@ impl LeftSplit {
             return Err(Misfit("the record has more than it should for the left page"));
         }
         let mut old = page.clone();
-        let opaque = BTPageOpaqueData::of(&old)?;
+        let opaque = BTPageOpaqueData::from_page(&old)?;
         let mut tid = Tid::read(new_item);
         if let (Some(tid), true) = (&mut tid, self.posting != 0) {
             let posting = item_range(&old, self.new_item.wrapping_sub(1))?;
@@ -245,7 +245,7 @@ fn deduplicate(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
     let Payload::BtreeDedup(dedup) = step.payload()? else { return Err(UNREADABLE) };
     let Some(page) = step.page(0) else { return Ok(()) };
     let old = page.clone();
-    let opaque = BTPageOpaqueData::of(&old)?;
+    let opaque = BTPageOpaqueData::from_page(&old)?;
     opaque.init(page);
     BTPageOpaqueData::change(page, |opaque| opaque.flags &= !flags::BTP_HAS_GARBAGE)?;
     let mut number = 1;

@@ -132,7 +132,7 @@ fn a_split_posting_list_stays_left_and_its_last_row_goes_right() {
     let (one, other) = (log.page(1).unwrap(), log.page(2).unwrap());
     assert_eq!(tuples(&one), [plain(7, 9), plain(6, 1), posting(7, &[3, 4, 5])]);
     assert_eq!(tuples(&other), [plain(7, 9), plain(8, 1)]);
-    let opaque = BTPageOpaqueData::of(&one).unwrap();
+    let opaque = BTPageOpaqueData::from_page(&one).unwrap();
     assert_eq!((opaque.next, opaque.flags), (2, flags::BTP_LEAF | flags::BTP_INCOMPLETE_SPLIT));
 
     // If the left page has an image instead of its data, the data is reconstructed.

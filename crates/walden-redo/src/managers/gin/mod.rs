@@ -200,7 +200,7 @@ fn delete_list_pages(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
 
 fn mask_page(page: &mut Page, _: Major, _: Fork) {
     mask::hint_bits(page);
-    let flags = GinPageOpaqueData::of(page).map_or(0, |opaque| opaque.flags);
+    let flags = GinPageOpaqueData::from_page(page).map_or(0, |opaque| opaque.flags);
     if flags & flags::GIN_DELETED != 0 {
         mask::content(page);
     } else if page.lower() > PAGE_HEADER_BYTES {
@@ -352,7 +352,7 @@ mod tests {
         let main = [0xFF, 0xFF, 0xFF, 0xFF, 2, 0, 0, 0];
         let pages = replayed((rmid::GIN, INSERT_LISTPAGE), &main, &[(None, data.clone())]).unwrap();
         let page = pages[0].as_deref().unwrap();
-        assert_eq!(GinPageOpaqueData::of(page).unwrap().max_offset, 1);
+        assert_eq!(GinPageOpaqueData::from_page(page).unwrap().max_offset, 1);
         assert_eq!(last_tuples(page, 2), Some(data));
         assert_eq!(last_tuples(page, 3), None);
     }

@@ -346,7 +346,7 @@ fn all_tids(page: &Page) -> Result<Vec<u64>, Misfit> {
 
 /// Returns the offset of the end of a leaf's segments.
 fn segments_end(page: &Page) -> Result<usize, Misfit> {
-    if GinPageOpaqueData::of(page)?.flags & flags::GIN_COMPRESSED == 0 {
+    if GinPageOpaqueData::from_page(page)?.flags & flags::GIN_COMPRESSED == 0 {
         return Err(Misfit("a posting tree's page in the format before 9.4"));
     }
     let end = page.lower();
@@ -359,7 +359,7 @@ fn segments_end(page: &Page) -> Result<usize, Misfit> {
 
 /// Returns the number of downlinks of an inner page.
 fn downlinks(page: &Page) -> Result<usize, Misfit> {
-    let count = usize::from(GinPageOpaqueData::of(page)?.max_offset);
+    let count = usize::from(GinPageOpaqueData::from_page(page)?.max_offset);
     if count * GIN_POSTING_ITEM_BYTES <= GIN_MAX_DATA_BYTES {
         Ok(count)
     } else {

@@ -20,7 +20,7 @@ use crate::step::Step;
 /// Returns the header of a heap tuple; an error if it does not exist.
 #[inline]
 fn header(page: &mut Page, number: u16) -> Result<HeapTupleHeaderMut<'_>, Misfit> {
-    HeapTupleHeaderMut::of(page.normal_item_mut(number)?)
+    HeapTupleHeaderMut::parse(page.normal_item_mut(number)?)
 }
 
 /// Replays `DELETE` (`heap_xlog_delete`).
@@ -121,7 +121,7 @@ fn put_new(
         return Err(Misfit("the record takes bytes from a heap tuple of another page"));
     }
     let old = page.normal_range(update.old_offset)?;
-    let old_start = old.start + usize::from(HeapTupleHeader::of(&page.0[old.clone()]).ok_or(CUT)?.hoff());
+    let old_start = old.start + usize::from(HeapTupleHeader::parse(&page.0[old.clone()]).ok_or(CUT)?.hoff());
     if old_start + prefix > old.end || old_start + suffix > old.end {
         return Err(Misfit(
             "the old heap tuple is shorter than the prefix and suffix that the record takes from it",
@@ -200,7 +200,7 @@ pub(super) fn inplace(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
     let data = step.data(0);
     let Some(page) = step.page(0) else { return Ok(()) };
     let item = page.normal_item_mut(number)?;
-    let start = HeapTupleHeader::of(item).map_or(0, |header| header.hoff().into());
+    let start = HeapTupleHeader::parse(item).map_or(0, |header| header.hoff().into());
     match item.get_mut(start..) {
         Some(attributes) if attributes.len() == data.len() => attributes.copy_from_slice(data),
         _ => return Err(Misfit("the heap tuple to overwrite has another length")),
@@ -212,7 +212,7 @@ pub(super) fn inplace(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
 pub(super) fn inplace_data(around: &PagesAround<'_>) -> Option<Vec<u8>> {
     let XlHeapOffset { offset } = XlHeapOffset::read(around.record.main_data())?;
     let item = around.after(0)?.normal_item(offset).ok()?;
-    item.get(HeapTupleHeader::of(item)?.hoff().into()..).map(<[u8]>::to_vec)
+    item.get(HeapTupleHeader::parse(item)?.hoff().into()..).map(<[u8]>::to_vec)
 }
 
 /// An update's new heap tuple on the image, and the bytes that `log_heap_update` would have omitted.
@@ -223,16 +223,16 @@ struct Shared<'p> {
 }
 
 impl<'p> Shared<'p> {
-    fn of(around: &PagesAround<'p>) -> Option<Shared<'p>> {
+    fn compare(around: &PagesAround<'p>) -> Option<Shared<'p>> {
         let update = XlHeapUpdate::read(around.record.main_data())?;
         let page = around.after(0)?;
         let new = page.normal_item(update.new_offset).ok()?;
-        let attributes = usize::from(HeapTupleHeader::of(new)?.hoff());
+        let attributes = usize::from(HeapTupleHeader::parse(new)?.hoff());
         let mut shared = Shared { new, attributes, lengths: SharedLengths::default() };
         // Only within a page: if the old tuple is on another page, its record has the whole new tuple.
         if moved_from(around.record).is_none() {
             let old = page.normal_item(update.old_offset).ok()?;
-            let old = old.get(usize::from(HeapTupleHeader::of(old)?.hoff())..)?;
+            let old = old.get(usize::from(HeapTupleHeader::parse(old)?.hoff())..)?;
             let new = new.get(attributes..)?;
             shared.lengths = shared_lengths(old, new);
         }
@@ -245,7 +245,7 @@ pub(crate) fn shared_with_old(around: &PagesAround<'_>) -> Option<SharedLengths>
     if !matches!(around.record.rmgr_info() & OPMASK, UPDATE | HOT_UPDATE) {
         return Some(SharedLengths::default());
     }
-    if let Some(shared) = Shared::of(around) {
+    if let Some(shared) = Shared::compare(around) {
         return Some(shared.lengths);
     }
     // The record has the new heap tuple, whole or without prefix and suffix.
@@ -258,7 +258,7 @@ pub(crate) fn shared_with_old(around: &PagesAround<'_>) -> Option<SharedLengths>
         return Some(SharedLengths::default());
     }
     let old = around.before(0)?.normal_item(update.old_offset).ok()?;
-    let old = old.get(usize::from(HeapTupleHeader::of(old)?.hoff())..)?;
+    let old = old.get(usize::from(HeapTupleHeader::parse(old)?.hoff())..)?;
     let (header, new) = XlHeapHeader::split(data)?;
     let new = new.get(header.null_bitmap_len()?..)?;
     Some(shared_lengths(old, new))
@@ -277,13 +277,13 @@ fn shared_lengths(old: &[u8], new: &[u8]) -> SharedLengths {
 /// Reconstructs the data of an update's new heap tuple, whole if logical decoding requires it
 /// (`log_heap_update`).
 pub(super) fn update_data(around: &PagesAround<'_>) -> Option<Vec<u8>> {
-    let Shared { new, attributes, mut lengths } = Shared::of(around)?;
+    let Shared { new, attributes, mut lengths } = Shared::compare(around)?;
     if XlHeapUpdate::read(around.record.main_data())?.flags.contains_new_tuple() {
         lengths = SharedLengths::default();
     }
     let mut data = Vec::with_capacity(new.len());
     lengths.write(&mut data);
-    data.extend(HeapTupleHeader::of(new)?.logged_fields());
+    data.extend(HeapTupleHeader::parse(new)?.logged_fields());
     data.extend(new.get(HEAP_TUPLE_HEADER_BYTES..attributes)?);
     let middle = attributes + usize::from(lengths.prefix)..new.len() - usize::from(lengths.suffix);
     data.extend(new.get(middle)?);
@@ -295,7 +295,7 @@ pub(super) fn update_data(around: &PagesAround<'_>) -> Option<Vec<u8>> {
 pub(crate) fn set_prefix_and_suffix_flags(around: &PagesAround<'_>, main: &mut [u8]) {
     let is_update = matches!(around.record.rmgr_info() & OPMASK, UPDATE | HOT_UPDATE);
     let Some((shared, update)) =
-        is_update.then(|| Shared::of(around)).flatten().zip(XlHeapUpdate::read(main))
+        is_update.then(|| Shared::compare(around)).flatten().zip(XlHeapUpdate::read(main))
     else {
         return;
     };

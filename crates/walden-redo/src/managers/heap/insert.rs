@@ -23,7 +23,7 @@ struct Inserter {
 }
 
 impl Inserter {
-    fn of(step: &Step<'_, '_>) -> Inserter {
+    fn from_step(step: &Step<'_, '_>) -> Inserter {
         Inserter { xid: step.record.header.xid, block: block_number(step, 0) }
     }
 
@@ -56,7 +56,7 @@ pub(super) fn new_header(
     if let Some(fields) = item.get_mut(LOGGED_FIELDS) {
         fields.copy_from_slice(logged);
     }
-    let mut header = HeapTupleHeaderMut::of(item)?;
+    let mut header = HeapTupleHeaderMut::parse(item)?;
     header.set_xmin(xmin);
     header.set_xmax(xmax);
     header.set_ctid(ctid);
@@ -81,7 +81,7 @@ pub(super) fn insert(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
     if flags.all_visible_cleared() {
         visibility_map::clear(step, 0, VISIBILITYMAP_VALID_BITS);
     }
-    let (inserter, version, data) = (Inserter::of(step), step.version(), step.data(0));
+    let (inserter, version, data) = (Inserter::from_step(step), step.version(), step.data(0));
     let Some(page) = target(step, 0) else { return Ok(()) };
     let (logged, rest) = data.split_first_chunk().ok_or(Misfit("the record has no heap tuple"))?;
     inserter.put(page, offset, logged, rest)?;
@@ -115,7 +115,7 @@ pub(super) fn multi_insert(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
     if flags.all_visible_cleared() {
         visibility_map::clear(step, 0, VISIBILITYMAP_VALID_BITS);
     }
-    let (inserter, version, data) = (Inserter::of(step), step.version(), step.data(0));
+    let (inserter, version, data) = (Inserter::from_step(step), step.version(), step.data(0));
     let frozen = flags.all_frozen_set() && version >= Major::V14;
     if let Some(page) = target(step, 0) {
         let (mut at, mut numbers) = (0, offset_numbers(numbers));
@@ -161,7 +161,7 @@ pub(super) fn insert_data(around: &PagesAround<'_>) -> Option<Vec<u8>> {
 }
 
 fn push_tuple(data: &mut Vec<u8>, item: &[u8]) -> Option<()> {
-    data.extend(HeapTupleHeader::of(item)?.logged_fields());
+    data.extend(HeapTupleHeader::parse(item)?.logged_fields());
     data.extend(&item[HEAP_TUPLE_HEADER_BYTES..]);
     Some(())
 }
@@ -178,7 +178,7 @@ pub(super) fn multi_insert_data(around: &PagesAround<'_>) -> Option<Vec<u8>> {
         if data.len() & 1 != 0 {
             data.push(0);
         }
-        let header = HeapTupleHeader::of(item)?;
+        let header = HeapTupleHeader::parse(item)?;
         let rest = &item[HEAP_TUPLE_HEADER_BYTES..];
         let tuple = XlMultiInsertTuple {
             data_len: rest.len() as u16,

@@ -108,7 +108,7 @@ fn mask_page(page: &mut Page, _: Major, fork: Fork) {
         let Some(pointer) = page.line_pointer(number) else { break };
         if pointer.state() == ItemState::Normal
             && let Ok(item) = page.normal_item_mut(number)
-            && let Ok(mut header) = HeapTupleHeaderMut::of(item)
+            && let Ok(mut header) = HeapTupleHeaderMut::parse(item)
         {
             let frozen = header.infomask() & infomask::HEAP_XMIN_FROZEN == infomask::HEAP_XMIN_FROZEN;
             // Hint bits change without a record, but not those of a frozen xmin.
@@ -134,7 +134,7 @@ fn mask_page(page: &mut Page, _: Major, fork: Fork) {
 pub(crate) fn mask_speculative(page: &mut Page, block: u32) {
     for number in 1..=page.items() {
         if let Ok(item) = page.normal_item_mut(number)
-            && let Ok(mut header) = HeapTupleHeaderMut::of(item)
+            && let Ok(mut header) = HeapTupleHeaderMut::parse(item)
             && header.is_speculative()
         {
             header.set_ctid(Tid { block, offset_number: number });

@@ -128,7 +128,7 @@ impl Plan {
 
     /// Mirrors `heap_execute_freeze_tuple`.
     fn execute(self, page: &mut Page, number: u16) -> Result<(), Misfit> {
-        let mut header = HeapTupleHeaderMut::of(page.normal_item_mut(number)?)?;
+        let mut header = HeapTupleHeaderMut::parse(page.normal_item_mut(number)?)?;
         header.set_xmax(self.xmax);
         if self.flags.freezes_xvac() {
             header.set_xvac(FROZEN_XID);
@@ -257,7 +257,7 @@ struct Compared<'p> {
 }
 
 impl<'p> Compared<'p> {
-    fn of(around: &PagesAround<'p>) -> Option<Compared<'p>> {
+    fn compare(around: &PagesAround<'p>) -> Option<Compared<'p>> {
         Some(Compared { before: around.before(0)?, after: around.after(0)? })
     }
 
@@ -279,7 +279,7 @@ impl<'p> Compared<'p> {
     }
 
     fn header(&self, number: u16) -> Option<HeapTupleHeader<'p>> {
-        HeapTupleHeader::of(self.before.normal_item(number).ok()?)
+        HeapTupleHeader::parse(self.before.normal_item(number).ok()?)
     }
 
     fn is_heap_only(&self, number: u16) -> bool {
@@ -370,7 +370,7 @@ impl<'p> Compared<'p> {
     /// Returns the plans to freeze and their line pointers.
     fn frozen(&self) -> Vec<(Plan, u16)> {
         let plan = |number| {
-            let after = HeapTupleHeader::of(self.after.normal_item(number).ok()?)?;
+            let after = HeapTupleHeader::parse(self.after.normal_item(number).ok()?)?;
             Some((Plan::between(&self.header(number)?, &after)?, number))
         };
         (1..=self.after.items()).filter_map(plan).collect()
@@ -392,7 +392,7 @@ fn freeze_plans(mut frozen: Vec<(Plan, u16)>) -> (Vec<FreezePlan>, Vec<u16>) {
 /// Reconstructs the three lists of a `PRUNE`.
 pub(super) fn prune_data(around: &PagesAround<'_>) -> Option<Vec<u8>> {
     let XlHeapPrune16 { redirected, dead, .. } = XlHeapPrune16::read(around.record.main_data())?;
-    let predicted = Compared::of(around)?.predict(around.record.version);
+    let predicted = Compared::compare(around)?.predict(around.record.version);
     let counts = (redirected.into(), dead.into());
     // The main data has the counts even if the block has no data.
     let PredictedPrune { redirected, dead, unused } = &predicted;
@@ -403,7 +403,7 @@ pub(super) fn prune_data(around: &PagesAround<'_>) -> Option<Vec<u8>> {
 /// Reconstructs the list of a `VACUUM`.
 pub(super) fn vacuum_data(around: &PagesAround<'_>) -> Option<Vec<u8>> {
     let XlHeapVacuum { unused: count } = XlHeapVacuum::read(around.record.main_data())?;
-    let unused = Compared::of(around)?.vacuumed();
+    let unused = Compared::compare(around)?.vacuumed();
     let lists = PruneLists { unused: &unused, ..PruneLists::default() };
     (unused.len() == usize::from(count)).then(|| lists.lists_alone())
 }
@@ -411,7 +411,7 @@ pub(super) fn vacuum_data(around: &PagesAround<'_>) -> Option<Vec<u8>> {
 /// Reconstructs the plans of a `FREEZE_PAGE`.
 pub(super) fn freeze_data(around: &PagesAround<'_>) -> Option<Vec<u8>> {
     let XlHeapFreezePage { count: logged_count, .. } = XlHeapFreezePage::read(around.record.main_data())?;
-    let frozen = Compared::of(around)?.frozen();
+    let frozen = Compared::compare(around)?.frozen();
     let (count, data) = if around.record.version >= Major::V16 {
         let (plans, numbers) = freeze_plans(frozen);
         let lists = PruneLists { freeze_plans: &plans, frozen: &numbers, ..PruneLists::default() };
@@ -432,7 +432,7 @@ pub(super) fn prune_and_freeze_data(around: &PagesAround<'_>) -> Option<Vec<u8>>
     if !flags.has_lists() {
         return Some(Vec::new());
     }
-    let pages = Compared::of(around)?;
+    let pages = Compared::compare(around)?;
     let predicted = if flags.cleanup_lock() {
         pages.predict(version)
     } else {

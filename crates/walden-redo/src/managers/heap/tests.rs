@@ -57,7 +57,7 @@ struct Log {
 }
 
 impl Log {
-    fn of(version: Major) -> Log {
+    fn new(version: Major) -> Log {
         Log { replay: Replay::default(), check: Check::default(), end: Lsn(0), version }
     }
 
@@ -144,7 +144,7 @@ fn map_page(byte: u8) -> Page {
 
 #[test]
 fn an_update_takes_beginning_and_end_from_the_old_row_version() {
-    let mut log = Log::of(Major::V17);
+    let mut log = Log::new(Major::V17);
     insert(&mut log, 1, b"begin-old-end");
     // Old xmax, line pointer, infobits, flags (prefix and suffix), new xmax, line pointer.
     let main = [&XID.to_le_bytes()[..], &[1, 0, 0x10, 0x60], &[0; 4], &[2, 0]].concat();
@@ -152,7 +152,7 @@ fn an_update_takes_beginning_and_end_from_the_old_row_version() {
     log.write((rmid::HEAP, HOT_UPDATE), &[Block { data, ..Block::new(0, 7) }], &main);
     let page = log.page(Fork::MAIN, 7).unwrap();
     assert_eq!(&page.normal_item(2).unwrap()[24..], b"begin-newer-end");
-    let old = HeapTupleHeader::of(page.normal_item(1).unwrap()).unwrap();
+    let old = HeapTupleHeader::parse(page.normal_item(1).unwrap()).unwrap();
     assert_eq!((old.xmin(), old.xmax(), old.ctid()), (XID, XID, Tid { block: 7, offset_number: 2 }));
     assert_eq!(old.infomask2() & infomask2::HEAP_HOT_UPDATED, infomask2::HEAP_HOT_UPDATED);
     assert_eq!(page.prune_xid(), XID);
@@ -161,14 +161,14 @@ fn an_update_takes_beginning_and_end_from_the_old_row_version() {
 
 #[test]
 fn an_image_displaces_the_shortened_row_version_of_an_update() {
-    let mut log = Log::of(Major::V17);
+    let mut log = Log::new(Major::V17);
     insert(&mut log, 1, b"begin-old-end");
     let before = log.page(Fork::MAIN, 7).unwrap();
     let main = |flags| [&XID.to_le_bytes()[..], &[1, 0, 0x10, flags], &[0; 4], &[2, 0]].concat();
     let data = logged(b"begin-newer-end");
     log.write((rmid::HEAP, HOT_UPDATE), &[Block { data, ..Block::new(0, 7) }], &main(0));
     let image = log.page(Fork::MAIN, 7);
-    let mut log = Log::of(Major::V17);
+    let mut log = Log::new(Major::V17);
     log.knows(Fork::MAIN, 7, &before);
     log.write((rmid::HEAP, HOT_UPDATE), &[Block { image, ..Block::new(0, 7) }], &main(0));
     assert_eq!((log.check.total().exact, log.check.total().compared()), (1, 1));
@@ -179,11 +179,11 @@ fn an_image_displaces_the_shortened_row_version_of_an_update() {
 #[test]
 fn for_logical_decoding_the_new_row_version_is_whole() {
     const CONTAINS_NEW_TUPLE: u8 = 1 << 4;
-    let mut log = Log::of(Major::V17);
+    let mut log = Log::new(Major::V17);
     insert(&mut log, 1, b"begin-old-end");
     let main = [&XID.to_le_bytes()[..], &[1, 0, 0x10, CONTAINS_NEW_TUPLE], &[0; 4], &[2, 0]].concat();
     let block = Block { data: logged(b"begin-newer-end"), ..Block::new(0, 7) };
-    let mut ahead = Log::of(Major::V17);
+    let mut ahead = Log::new(Major::V17);
     insert(&mut ahead, 1, b"begin-old-end");
     ahead.write((rmid::HEAP, HOT_UPDATE), std::slice::from_ref(&block), &main);
     let block = Block { image: ahead.page(Fork::MAIN, 7), image_use: ImageUse::Compared, ..block };
@@ -194,7 +194,7 @@ fn for_logical_decoding_the_new_row_version_is_whole() {
 #[test]
 fn a_map_is_cleared_with_its_lsn_only_where_the_record_refers_to_it() {
     for registered in [false, true] {
-        let mut log = Log::of(Major::V17);
+        let mut log = Log::new(Major::V17);
         log.knows(Fork::VISIBILITY_MAP, 0, &map_page(0xFF));
         let known = log.map().lsn();
         insert(&mut log, 1, b"a");
@@ -228,7 +228,7 @@ fn map_of(blocks: &[u32]) -> Page {
 #[test]
 fn bits_that_create_database_does_not_log_are_no_difference() {
     let copied = |image_use| {
-        let mut log = Log::of(Major::V17);
+        let mut log = Log::new(Major::V17);
         let image = Some(PageBox::from(&map_of(&[4, 5])));
         log.write((rmid::XLOG, 0xB0), &[Block { image, image_use, ..Block::map(0) }], &[]);
         log
@@ -260,7 +260,7 @@ fn a_bit_that_is_cleared_before_its_record_is_no_difference() {
     const CLEARS: [u8; 8] = [9, 0, 0, 0, 1, 0, 0, 1];
     const KEEPS: [u8; 8] = [9, 0, 0, 0, 1, 0, 0, 0];
     let raced = || {
-        let mut log = Log::of(Major::V17);
+        let mut log = Log::new(Major::V17);
         log.knows(Fork::VISIBILITY_MAP, 0, &map_of(&[7, 40]));
         insert(&mut log, 1, b"a");
         // The bits of block 7 are already cleared when those of block 30 are set.
@@ -293,7 +293,7 @@ fn a_bit_that_is_cleared_before_its_record_is_no_difference() {
 #[test]
 fn a_visible_page_keeps_its_lsn_unless_hints_are_logged() {
     for hints in [false, true] {
-        let mut log = Log::of(Major::V16);
+        let mut log = Log::new(Major::V16);
         if hints {
             log.replay.store.hint_logging().note_shown();
         }
@@ -311,7 +311,7 @@ fn a_visible_page_keeps_its_lsn_unless_hints_are_logged() {
 
 #[test]
 fn since_19_inserts_and_prunes_set_the_map_themselves() {
-    let mut log = Log::of(Major::V19);
+    let mut log = Log::new(Major::V19);
     log.knows(Fork::VISIBILITY_MAP, 0, &map_page(0));
     let tuple = [&[2, 0][..], &logged(b"a")].concat();
     let blocks = [Block { will_init: true, data: tuple, ..Block::new(0, 4) }, Block::map(1)];
@@ -332,7 +332,7 @@ fn since_19_inserts_and_prunes_set_the_map_themselves() {
 #[test]
 fn since_19_an_image_with_bits_alone_shows_that_hints_are_logged() {
     for (lsn, shows) in [(Lsn(0), false), (Lsn(5), true)] {
-        let mut log = Log::of(Major::V19);
+        let mut log = Log::new(Major::V19);
         log.knows(Fork::VISIBILITY_MAP, 0, &map_page(0));
         let mut page = map_page(0);
         page.set_lsn(lsn);
@@ -345,7 +345,7 @@ fn since_19_an_image_with_bits_alone_shows_that_hints_are_logged() {
 
 #[test]
 fn a_cut_table_has_no_bits_behind_its_end() {
-    let mut log = Log::of(Major::V17);
+    let mut log = Log::new(Major::V17);
     for (blocks, last) in [(9, [0xFF, 0xFF, 0x03, 0]), (8, [0xFF, 0xFF, 0, 0])] {
         log.knows(Fork::VISIBILITY_MAP, 0, &map_page(0xFF));
         log.knows(Fork::VISIBILITY_MAP, 1, &map_page(0xFF));
@@ -359,7 +359,7 @@ fn a_cut_table_has_no_bits_behind_its_end() {
 
 #[test]
 fn an_image_tells_what_a_prune_did() {
-    let mut log = Log::of(Major::V17);
+    let mut log = Log::new(Major::V17);
     (1..=4).for_each(|number| insert(&mut log, number, &[number as u8; 30]));
     let before = log.page(Fork::MAIN, 7).unwrap();
     // With a cleanup lock: 3 becomes dead, 2 and 4 unused.
@@ -368,7 +368,7 @@ fn an_image_tells_what_a_prune_did() {
     log.write((rmid::HEAP2, PRUNE), &[Block { data: lists, ..Block::new(0, 7) }], &main);
     let image = log.page(Fork::MAIN, 7);
     assert_eq!(image.as_ref().unwrap().items(), 3);
-    let mut log = Log::of(Major::V17);
+    let mut log = Log::new(Major::V17);
     log.knows(Fork::MAIN, 7, &before);
     log.write((rmid::HEAP2, PRUNE), &[Block { image, ..Block::new(0, 7) }], &main);
     assert_eq!((log.check.total().exact, log.check.total().compared()), (1, 1));
@@ -442,7 +442,7 @@ proptest! {
             1..4,
         ),
     ) {
-        let mut log = Log::of(version);
+        let mut log = Log::new(version);
         for (number, page) in (0..).zip(&pages) {
             log.knows(Fork::MAIN, number, page);
             log.knows(Fork::VISIBILITY_MAP, number, &map_page(0xA5));
@@ -468,7 +468,7 @@ proptest! {
         after.set_lower(lower);
         after.set_upper(upper);
         after.zero_hole();
-        let mut log = Log::of(Major::V17);
+        let mut log = Log::new(Major::V17);
         log.knows(Fork::MAIN, 0, &before);
         log.write((rmid::GENERIC, 0), &[Block { image: Some(PageBox::from(&after)), ..Block::new(0, 0) }], &[]);
         let total = log.check.total();

@@ -30,7 +30,7 @@ struct MapPlace {
 }
 
 impl MapPlace {
-    fn of(heap_block: u32) -> MapPlace {
+    fn for_heap_block(heap_block: u32) -> MapPlace {
         MapPlace {
             block: heap_block / HEAP_BLOCKS_PER_PAGE,
             byte: PAGE_CONTENTS + (heap_block % HEAP_BLOCKS_PER_PAGE / HEAP_BLOCKS_PER_BYTE) as usize,
@@ -57,7 +57,7 @@ impl MapPlace {
 /// the record's LSN. Before, the record has only a flag, and the map's LSN does not change.
 pub(super) fn clear(step: &mut Step<'_, '_>, heap: u8, bits: u8) {
     let Some(heap) = step.block(heap) else { return };
-    let place = MapPlace::of(heap.block);
+    let place = MapPlace::for_heap_block(heap.block);
     let key = BlockKey { relation: heap.relation, fork: Fork::VISIBILITY_MAP, block: place.block };
     if let Some(id) = registered(step.record.blocks, key) {
         if let Some(page) = step.page(id) {
@@ -73,7 +73,7 @@ pub(super) fn clear(step: &mut Step<'_, '_>, heap: u8, bits: u8) {
 pub(crate) fn may_clear(record: &Record<'_>, share: PageShare) -> bool {
     matches!(record.header.rmid, rmid::HEAP | rmid::HEAP2)
         && record.blocks.iter().filter(|block| block.fork == Fork::MAIN).any(|heap| {
-            let block = MapPlace::of(heap.block).block;
+            let block = MapPlace::for_heap_block(heap.block).block;
             share.has(BlockKey { relation: heap.relation, fork: Fork::VISIBILITY_MAP, block })
         })
 }
@@ -91,7 +91,7 @@ pub(super) fn set(step: &mut Step<'_, '_>, map: u8, heap: u8, bits: u8) -> Resul
     let (Some(map_block), Some(heap)) = (step.block(map), step.block(heap)) else {
         return Err(Misfit("the record does not refer to the table and its visibility map"));
     };
-    let place = MapPlace::of(heap.block);
+    let place = MapPlace::for_heap_block(heap.block);
     if map_block.fork != Fork::VISIBILITY_MAP || map_block.block != place.block {
         return Err(Misfit("the record refers to another page of the visibility map"));
     }
@@ -174,7 +174,7 @@ pub(super) fn mark_changed_page(step: &mut Step<'_, '_>, heap: u8) {
 /// Clears the map's bits of the blocks from `heap_blocks` on, which were truncated
 /// (`visibilitymap_prepare_truncate`).
 pub(crate) fn truncate(store: &mut PageStore, relation: RelFileLocator, heap_blocks: u32) {
-    let MapPlace { block, byte, shift } = MapPlace::of(heap_blocks);
+    let MapPlace { block, byte, shift } = MapPlace::for_heap_block(heap_blocks);
     let fork = Fork::VISIBILITY_MAP;
     if byte == PAGE_CONTENTS && shift == 0 {
         return store.truncate(relation, fork, block);

@@ -148,7 +148,7 @@ pub fn run(args: &CheckArgs) -> Result<ExitCode> {
         return against::run(&args.place, dsn, args.repair, args.format);
     }
     let (configuration, archive, location) =
-        archive::configuration(&args.place.of_server(args.data.as_deref()));
+        archive::configuration(&args.place.for_server(args.data.as_deref()));
     let mut checks = configuration;
     let mut identity: Option<Identity> = None;
     let mut log = archive.as_ref().and_then(|(_, section)| report::log_reader(None, section));
@@ -164,7 +164,7 @@ pub fn run(args: &CheckArgs) -> Result<ExitCode> {
     let opened = archive.as_ref().map(|(archive, _)| archive);
     checks.extend(archive::look_at_receiving(&args.receiving, opened, identity.as_ref()));
     let section = archive.as_ref().map(|(_, section)| section.clone()).unwrap_or_default();
-    let commands = commands::commands_of(&args.place.of_server(args.data.as_deref()));
+    let commands = commands::commands_of(&args.place.for_server(args.data.as_deref()));
     let look = Look {
         limits: limits(&section),
         archive: opened,
@@ -187,7 +187,7 @@ pub fn run(args: &CheckArgs) -> Result<ExitCode> {
     if let Some(archive) = opened {
         // A server that did not answer would cost the same timeout again.
         let answers = !checks.iter().any(|check| check.name == "server" && check.status == Status::Fail);
-        let of_server = args.dsn.as_deref().filter(|_| answers).and_then(data_directory::of_server);
+        let of_server = args.dsn.as_deref().filter(|_| answers).and_then(data_directory::query);
         let known = server::data_directory(args.data.as_deref()).into_iter().chain(of_server);
         let problem = data_directory::problem_of(archive, &known.collect::<Vec<_>>());
         checks.extend(problem.map(|problem| Check::warn("place", problem, data_directory::HINT)));

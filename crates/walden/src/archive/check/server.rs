@@ -58,7 +58,7 @@ pub fn look_at_data(data: &Path, look: &Look<'_>) -> Vec<Check> {
     // WAL from `walden receive` needs no `archive_mode`.
     let arrives = archive.filter(|_| is_own && !is_received).zip(control.ok());
     let arrives = arrives.and_then(|(archive, control)| look_at_arrival(data, archive, &control));
-    let files = queue::of_data_directory(data);
+    let files = queue::read_data_directory(data);
     let archiver =
         files.as_ref().ok().filter(|_| is_own).and_then(|files| archiver_of_data(data, files, look));
     let queue = QueueOptions { pgdata: Some(data.to_owned()), dsn: None };
@@ -72,9 +72,9 @@ pub fn look_at_data(data: &Path, look: &Look<'_>) -> Vec<Check> {
 
 /// Checks the archiver by a data directory. Returns `None` unless it fails.
 fn archiver_of_data(data: &Path, files: &[QueuedFile], look: &Look<'_>) -> Option<Check> {
-    let control = ControlFile::of_data_directory(data);
+    let control = ControlFile::read_data_directory(data);
     let is_standby = control.is_some_and(|control| written_timeline(data, &control).is_none());
-    let failing = FailingArchiver::of_data_directory(data, files, is_standby)?;
+    let failing = FailingArchiver::read_data_directory(data, files, is_standby)?;
     if !failing.is_certain {
         return Some(pending(failing));
     }
@@ -115,7 +115,7 @@ fn look_at_arrival(data: &Path, archive: &Archive, control: &ControlFile) -> Opt
         return None;
     }
     let timeline = written_timeline(data, control)?;
-    let archiving = Archiving::of_data_directory(data, control, timeline);
+    let archiving = Archiving::read_data_directory(data, control, timeline);
     let arrives = list::newest_segment(archive).and_then(|newest| archiving.arrives(archive, newest));
     Some(match arrives {
         Ok(Arrives::Yes) => {
@@ -165,7 +165,7 @@ fn names(look: &Look<'_>, queue: &QueueOptions, files: &[QueuedFile]) -> Option<
 /// that cannot be determined.
 fn writable(data: Option<&Path>, files: &[QueuedFile], look: &Look<'_>) -> Option<Check> {
     const NAME: &str = "permissions";
-    let (archive, user) = look.archive.zip(User::of_server(data?))?;
+    let (archive, user) = look.archive.zip(User::for_data_directory(data?))?;
     let Unwritable { problem, hint } = find_unwritable(archive, files, &user)?;
     Some(Check::fail(NAME, problem, Some(hint)))
 }
@@ -269,13 +269,13 @@ pub fn look_at_server(dsn: &str, look: &Look<'_>) -> Vec<Check> {
     if !is_received || is_archiving(&mut client).unwrap_or(true) {
         add("archiver", archiver(dsn, &mut client, arrived_in, look, expected));
     }
-    let files = queue::of_server(&mut client);
+    let files = queue::query_server(&mut client);
     let queue = QueueOptions { dsn: Some(dsn.to_owned()), pgdata: None };
     if let Some(found) = files.as_ref().ok().filter(|_| is_own).and_then(|files| names(look, &queue, files)) {
         add("names", Ok(found));
     }
     let ready = files.as_deref().unwrap_or_default();
-    let local = || data_directory::of_server(dsn);
+    let local = || data_directory::query(dsn);
     if let Some(found) = arrived_in.and_then(|_| writable(local().as_deref(), ready, look)) {
         add("permissions", Ok(found));
     }
@@ -490,7 +490,7 @@ fn archiver(
         // A standby with archive_mode = always archives segments of any timeline.
         timeline: row.get::<_, Option<i32>>(7).map_or(0, i32::cast_unsigned),
         newer_command: row.get(6),
-        data: data_directory::of_server(dsn),
+        data: data_directory::query(dsn),
         ..Archiving::default()
     };
     let (archived, failed): (i64, i64) = (row.get(0), row.get(1));
@@ -509,8 +509,8 @@ fn archiver(
     }
     let queue = QueueOptions { pgdata: None, dsn: Some(dsn.to_owned()) };
     // The archiver may fail even if the server counts no failures.
-    let files = queue::of_server(client)?;
-    let uncounted = FailingArchiver::of_server(client, &files)?.filter(|_| !is_failing);
+    let files = queue::query_server(client)?;
+    let uncounted = FailingArchiver::query_server(client, &files)?.filter(|_| !is_failing);
     if let Some(failing) = uncounted {
         if !failing.is_certain {
             return Ok(pending(failing));

@@ -141,7 +141,7 @@ fn get_and_log(args: &GetArgs, name: &str, target: &Path) -> ExitCode {
     let section = args.place.configuration().map(|(section, _)| section).unwrap_or_default();
     let log = Log::new(&args.log, &section);
     let hint = result.as_ref().err().and_then(hint_of);
-    let entry = Entry::of_get("get", name, result.as_ref().copied(), began.elapsed());
+    let entry = Entry::for_get("get", name, result.as_ref().copied(), began.elapsed());
     log.write(&[Entry { hint: hint.map(str::to_owned), ..entry }]);
     let Err(error) = result else { return ExitCode::SUCCESS };
     let got = error.downcast_ref::<GetError>();

@@ -101,7 +101,7 @@ fn fetch_ahead(args: &PrefetchArgs) -> Result<()> {
 }
 
 fn log_prefetch_failure(log: &Log, error: &anyhow::Error, began: Instant) {
-    log.write(&[Entry::of_get("prefetch", "segments ahead", Err(error), began.elapsed())]);
+    log.write(&[Entry::for_get("prefetch", "segments ahead", Err(error), began.elapsed())]);
     if log.is_text() {
         complain("", error.as_ref(), error.downcast_ref::<GetError>().and_then(GetError::hint));
     }

@@ -54,7 +54,7 @@ pub fn run(major: u32) -> Outcome {
         assert!(began.elapsed() < Duration::from_secs(60), "{} bytes are free", small.free());
     }
     let _ = scene.cluster.stop(StopMode::Immediate);
-    let answer = Answer::of(&[text(&scene.cluster.data_dir())]);
+    let answer = Answer::run(&[text(&scene.cluster.data_dir())]);
     assert!(answer.document["disk_is_full"] == true, "{:#}", answer.document);
     answer.expect(
         1,

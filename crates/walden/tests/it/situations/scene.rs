@@ -80,12 +80,12 @@ impl Scene {
     /// Runs `walden retention` with the server and its files.
     pub fn ask(&self) -> Answer {
         let (data, dsn) = (self.cluster.data_dir(), self.cluster.dsn("postgres"));
-        Answer::of(&[text(&data), "--dsn", &dsn])
+        Answer::run(&[text(&data), "--dsn", &dsn])
     }
 
     /// Runs `walden retention` with the files only.
     pub fn ask_files(&self) -> Answer {
-        Answer::of(&[text(&self.cluster.data_dir())])
+        Answer::run(&[text(&self.cluster.data_dir())])
     }
 
     /// Runs `walden archive status` for an archive and this server.
@@ -137,7 +137,7 @@ pub struct Answer {
 }
 
 impl Answer {
-    pub fn of(arguments: &[&str]) -> Answer {
+    pub fn run(arguments: &[&str]) -> Answer {
         let print = |format: &str| walden(&[&["retention", "--format", format], arguments].concat());
         let (table, json) = (print("table"), print("json"));
         assert!(table.code <= 1 && table.code == json.code, "{table:?}, {json:?}");
