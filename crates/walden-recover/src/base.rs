@@ -9,6 +9,7 @@ use walden_source::datadir::{ControlFile, DataDir};
 
 use crate::error::RecoverError;
 use crate::plan::CheckpointRecord;
+use crate::tablespaces::{Tablespace, find_tablespaces};
 
 /// Major versions that are restored.
 const VERSIONS: std::ops::RangeInclusive<u32> = 14..=19;
@@ -20,6 +21,8 @@ pub struct BaseBackup {
     pub(crate) version: String,
     pub(crate) control: ControlFile,
     pub(crate) label: Label,
+    /// Tablespaces outside of the backup's folder.
+    pub(crate) tablespaces: Vec<Tablespace>,
 }
 
 /// The fields of `backup_label` (`build_backup_content` in `xlogbackup.c`).
@@ -92,27 +95,8 @@ impl BaseBackup {
             let hint = "recover with PostgreSQL alone: Walden does not place the tablespaces of a backup in tar format";
             return Err(refuse("no tablespace_map", "one".into(), hint));
         }
-        let base = BaseBackup { path: path.to_owned(), version, control: *data.control(), label };
-        base.expect_no_tablespace_links()?;
-        Ok(base)
-    }
-
-    /// Tablespaces in other places would be shared with the original. Folders in `pg_tblspc`
-    /// (`allow_in_place_tablespaces`) are copied with the rest.
-    fn expect_no_tablespace_links(&self) -> Result<(), RecoverError> {
-        let folder = self.path.join("pg_tblspc");
-        for entry in fs::read_dir(&folder).map_err(RecoverError::io("read", &folder))? {
-            let entry = entry.map_err(RecoverError::io("read", &folder))?;
-            if entry.file_type().is_ok_and(|kind| kind.is_symlink()) {
-                return Err(RecoverError::Base {
-                    base: self.path.clone(),
-                    expected: "no tablespaces outside of the data directory",
-                    found: format!("the link pg_tblspc/{}", entry.file_name().display()),
-                    hint: "recover with PostgreSQL alone",
-                });
-            }
-        }
-        Ok(())
+        let tablespaces = find_tablespaces(path)?;
+        Ok(BaseBackup { path: path.to_owned(), version, control: *data.control(), label, tablespaces })
     }
 
     /// The cluster.

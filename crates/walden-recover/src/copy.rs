@@ -46,6 +46,11 @@ pub(crate) fn copy_backup(
     copy_folder(base, data, Path::new(""), &left_out, done)
 }
 
+/// Copies the files and folders of a tablespace.
+pub(crate) fn copy_tree(from: &Path, to: &Path, done: &mut dyn FnMut(u64)) -> Result<(), RecoverError> {
+    copy_folder(from, to, Path::new(""), &[], done)
+}
+
 fn copy_folder(
     base: &Path,
     data: &Path,
@@ -79,7 +84,7 @@ fn copy_folder(
             }
             let bytes = fs::copy(&path, data.join(&name)).map_err(RecoverError::io("copy", &path))?;
             done(bytes);
-        } else if kind.is_symlink() {
+        } else if kind.is_symlink() && inside != Path::new("pg_tblspc") {
             return Err(RecoverError::Base {
                 base: base.to_owned(),
                 expected: "files and folders",

@@ -47,6 +47,30 @@ pub enum RecoverError {
         /// The remedy.
         hint: &'static str,
     },
+    /// A tablespace has no new folder.
+    #[error(
+        "cannot restore the tablespace {oid}: expected a new folder for it, found that of the base backup, {}", folder.display()
+    )]
+    Unmapped {
+        /// The tablespace.
+        oid: u32,
+        /// Its folder.
+        folder: PathBuf,
+    },
+    /// A folder has a new one, but is not that of a tablespace.
+    #[error("cannot map {}: expected the folder of a tablespace, found {}", old.display(), none_if_empty(found))]
+    Mapping {
+        /// The folder.
+        old: PathBuf,
+        /// The folders of the base backup's tablespaces.
+        found: String,
+    },
+    /// A base backup cannot be replaced as a whole.
+    #[error("cannot advance {} in place: expected a backup in one folder, found tablespaces in others", base.display())]
+    InPlace {
+        /// The base backup.
+        base: PathBuf,
+    },
     /// The WAL is of another cluster.
     #[error(
         "cannot recover with this WAL: expected system identifier {expected}, the base backup's, found {found}"
@@ -144,6 +168,10 @@ pub enum RecoverError {
     Control(#[from] ControlError),
 }
 
+fn none_if_empty(folders: &str) -> &str {
+    if folders.is_empty() { "no tablespaces outside of the base backup" } else { folders }
+}
+
 fn state_text(state: State) -> String {
     match state {
         State::Exact => "it exact".into(),
@@ -164,6 +192,12 @@ impl RecoverError {
         match self {
             RecoverError::DataDir(error) => error.hint(),
             RecoverError::Base { hint, .. } | RecoverError::Target { hint, .. } => Some(hint),
+            RecoverError::Unmapped { .. } | RecoverError::Mapping { .. } => {
+                Some("name both folders with --tablespace-mapping OLD=NEW")
+            }
+            RecoverError::InPlace { .. } => {
+                Some("write the later backup to another folder, with -o FOLDER --tablespace-mapping OLD=NEW")
+            }
             RecoverError::OtherCluster { .. } => Some("name a base backup and the WAL of one cluster"),
             RecoverError::NoStart { .. } => {
                 Some("name the archive or folder that has the WAL since the start of the base backup")

@@ -48,6 +48,7 @@ mod restore;
 mod server_state;
 mod slru;
 mod support;
+mod tablespaces;
 mod target;
 mod transactions;
 
@@ -56,4 +57,5 @@ pub use error::RecoverError;
 pub use plan::{CheckpointRecord, Plan};
 pub use restore::{Purpose, RestoreOptions, Restored, Step, advance_in_place, expect_free_target, restore};
 pub use support::{Reason, Unsupported};
+pub use tablespaces::{MappedTablespace, Tablespace, map_tablespaces};
 pub use target::Target;

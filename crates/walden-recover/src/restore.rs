@@ -19,15 +19,18 @@ use crate::error::RecoverError;
 use crate::files::remove_folder;
 use crate::plan::{CheckpointRecord, Plan};
 use crate::private;
+use crate::tablespaces::MappedTablespace;
 
 /// A file that marks a folder as one that a restore was writing.
-const MARK: &str = "walden_restore_is_incomplete";
+pub(crate) const MARK: &str = "walden_restore_is_incomplete";
 
 /// Paths and limits of a restore.
 #[derive(Clone, Debug)]
 pub struct RestoreOptions {
     /// The purpose of the data directory.
     pub purpose: Purpose,
+    /// The new folders of all tablespaces outside of the backup's folder.
+    pub tablespaces: Vec<MappedTablespace>,
     /// Memory for pages; more go to a temporary file.
     pub memory_bytes: usize,
     /// Threads that replay; another one reads and decompresses ahead of them.
@@ -77,6 +80,12 @@ pub struct Restored {
 /// # Errors
 /// The path, or the folder next to it in which a restore works, is in use.
 pub fn expect_free_target(data: &Path) -> Result<(), RecoverError> {
+    expect_free_folder(data)?;
+    expect_own_partial(&partial_of(data)?)
+}
+
+/// Checks that a folder is missing, empty, or was left by an earlier restore.
+pub(crate) fn expect_free_folder(data: &Path) -> Result<(), RecoverError> {
     let refuse = |path: &Path, found: &str, hint| {
         Err(RecoverError::Target { path: path.to_owned(), found: found.to_owned(), hint })
     };
@@ -89,7 +98,7 @@ pub fn expect_free_target(data: &Path) -> Result<(), RecoverError> {
     }
     match fs::read_dir(data) {
         Ok(mut entries) => {
-            if entries.next().is_some() {
+            if entries.next().is_some() && !data.join(MARK).exists() {
                 return refuse(data, "one with files", "name another directory, or remove the files");
             }
         }
@@ -99,7 +108,7 @@ pub fn expect_free_target(data: &Path) -> Result<(), RecoverError> {
         }
         Err(error) => return Err(RecoverError::io("read", data)(error)),
     }
-    expect_own_partial(&partial_of(data)?)
+    Ok(())
 }
 
 /// Checks that the folder in which a restore works is missing, or was left by an earlier restore.
@@ -138,7 +147,7 @@ fn is_mount_point(folder: &Path) -> bool {
 
 /// Removes what an earlier restore left, its mark last: otherwise the remainder would look like another
 /// program's.
-fn remove_partial(partial: &Path) -> io::Result<()> {
+pub(crate) fn remove_partial(partial: &Path) -> io::Result<()> {
     for entry in fs::read_dir(partial).into_iter().flatten() {
         let entry = entry?;
         match entry.file_type()?.is_dir() {
@@ -197,6 +206,9 @@ pub fn advance_in_place(
 ) -> Result<Restored, RecoverError> {
     // A path such as "." has no name, and a link would be exchanged itself.
     let backup = fs::canonicalize(&base.path).map_err(RecoverError::io("read", &base.path))?;
+    if !base.tablespaces.is_empty() {
+        return Err(RecoverError::InPlace { base: base.path.clone() });
+    }
     let partial = partial_of(&backup)?;
     expect_replaceable(&backup, &partial)?;
     let options = RestoreOptions { purpose: Purpose::Backup, ..options.clone() };
@@ -222,6 +234,12 @@ fn build(
     progress: &mut dyn FnMut(Step),
     complete: impl FnOnce() -> Result<(), RecoverError>,
 ) -> Result<Restored, RecoverError> {
+    if !MappedTablespace::are_all(&options.tablespaces, base) {
+        let Some(first) = base.tablespaces.first() else {
+            return Err(RecoverError::Mapping { old: partial.to_owned(), found: String::new() });
+        };
+        return Err(RecoverError::Unmapped { oid: first.oid, folder: first.folder.clone() });
+    }
     remove_partial(partial).map_err(RecoverError::io("remove", partial))?;
     let created = DirBuilder::new().mode(0o700).create(partial);
     created.map_err(RecoverError::io("create", partial))?;
@@ -231,6 +249,9 @@ fn build(
         // The first error counts. A folder without the mark is complete: the exchange succeeded.
         if partial.join(MARK).exists() {
             let _ = remove_partial(partial);
+        }
+        for tablespace in &options.tablespaces {
+            let _ = tablespace.discard();
         }
     }
     outcome
@@ -248,10 +269,12 @@ fn fill(
     private::write(&mark, "").map_err(RecoverError::io("create", &mark))?;
     let mut restored = Restored::default();
     let is_server = options.purpose != Purpose::Backup;
-    copy_backup(&base.path, partial, is_server, &mut |bytes| {
+    let mut copied = |bytes| {
         restored.copied_bytes += bytes;
         progress(Step::Copied(bytes));
-    })?;
+    };
+    copy_backup(&base.path, partial, is_server, &mut copied)?;
+    options.tablespaces.iter().try_for_each(|tablespace| tablespace.copy(partial, &mut copied))?;
     // A server refuses a data directory that others can write to.
     let mode = fs::metadata(&base.path).map_or(0o700, |metadata| metadata.permissions().mode() & 0o750);
     let restrict = fs::set_permissions(partial, fs::Permissions::from_mode(mode));
@@ -282,10 +305,12 @@ fn fill(
         give_to(partial, owner)?;
     }
     synchronize(partial)?;
+    options.tablespaces.iter().try_for_each(|tablespace| tablespace.finish(owner))?;
     // From here on PostgreSQL can start.
     let path = partial.join(ControlFile::PATH);
     private::write(&path, &control).map_err(RecoverError::io("write", &path))?;
     fs::remove_file(&mark).map_err(RecoverError::io("remove", &mark))?;
+    options.tablespaces.iter().try_for_each(MappedTablespace::unmark)?;
     if let Some((user, group)) = owner {
         lchown(&path, Some(user), Some(group)).map_err(RecoverError::io("change the owner of", &path))?;
     }

@@ -1,5 +1,6 @@
 //! `walden backup advance`: a base backup becomes a later one.
 
+use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Instant;
@@ -7,8 +8,9 @@ use std::time::Instant;
 use anyhow::Result;
 use clap::{Args, Subcommand};
 use serde::Serialize;
-use walden_recover::{Purpose, Restored};
+use walden_recover::{Plan, Purpose, Restored};
 use walden_report::table::harmless;
+use walden_report::units;
 
 use super::restore::expect_separate_target;
 use super::{
@@ -74,15 +76,15 @@ fn advance(args: &AdvanceArgs) -> Result<ExitCode> {
     if format == Format::Table {
         let base = args.base.display().to_string();
         let title = format!("Advance of {} to {}\n", harmless(&base), harmless(&output));
-        terminal::print(&(title + &plan_text(plan)))?;
+        terminal::print(&(title + &plan_text(plan) + &remaining_text(plan)))?;
     }
     warn_of_damage(plan);
     let mut document = Document { plan: PlanDocument::new(&args.base, plan), output, advanced: None };
     if plan.checkpoint.is_some() && !args.recover.dry_run {
-        let options = args.recover.options(Purpose::Backup);
+        let options = args.recover.options(Purpose::Backup, &prepared);
         let started = Instant::now();
         let restored: Restored =
-            with_progress(&prepared, |Prepared { base, run, plan }, progress| match &args.output {
+            with_progress(&prepared, |Prepared { base, run, plan, .. }, progress| match &args.output {
                 Some(output) => walden_recover::restore(run, base, plan, output, &options, progress),
                 None => walden_recover::advance_in_place(run, base, plan, &options, progress),
             })?;
@@ -96,6 +98,18 @@ fn advance(args: &AdvanceArgs) -> Result<ExitCode> {
         terminal::print(&terminal::json(&document)?)?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Returns lines on the WAL after the checkpoint.
+fn remaining_text(plan: &Plan) -> String {
+    let mut text = match plan.checkpoint {
+        Some(_) => format!("  {} of WAL follow until the target\n", units::bytes(plan.remaining_bytes())),
+        None => "  The backup stays as it is: no checkpoint follows its end before the target\n".to_owned(),
+    };
+    if let Some(unsupported) = &plan.unsupported {
+        let _ = writeln!(text, "  Walden does not get past {unsupported}; take a new base backup");
+    }
+    text
 }
 
 /// The JSON document.

@@ -15,7 +15,9 @@ use walden_archive::sources::is_archive;
 use walden_explain::moment::{Moment, time_text};
 use walden_format::lsn::{Lsn, Timeline};
 use walden_format::payload::Timestamp;
-use walden_recover::{BaseBackup, Plan, Purpose, RecoverError, RestoreOptions, Restored, Step, Target};
+use walden_recover::{
+    BaseBackup, MappedTablespace, Plan, Purpose, RecoverError, RestoreOptions, Restored, Step, Target,
+};
 use walden_report::table::harmless;
 use walden_report::units;
 use walden_source::inventory::{Inventory, Run};
@@ -24,6 +26,7 @@ use walden_source::timelines::lineages;
 use crate::arguments::parse_size;
 use crate::place::Place;
 use crate::progress::Progress;
+use crate::protect::{Inputs, find_protected};
 use crate::sources::{self, SourceRange};
 use crate::terminal::{self, Format};
 use crate::{memory, output};
@@ -47,6 +50,10 @@ pub struct RecoverArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     timeline: Option<Timeline>,
 
+    /// Copy the tablespace in folder OLD to NEW; each tablespace outside of the base backup needs it
+    #[arg(long, value_name = "OLD=NEW", value_parser = parse_mapping)]
+    tablespace_mapping: Vec<(PathBuf, PathBuf)>,
+
     /// Print the plan and write nothing
     #[arg(long)]
     dry_run: bool,
@@ -68,6 +75,7 @@ pub struct RecoverArgs {
 /// A base backup, the WAL that continues it, and the plan.
 struct Prepared {
     base: BaseBackup,
+    tablespaces: Vec<MappedTablespace>,
     run: Run,
     plan: Plan,
 }
@@ -76,18 +84,56 @@ impl RecoverArgs {
     /// Opens a base backup, finds its WAL and makes the plan.
     fn prepare(&self, base: &Path) -> Result<Prepared> {
         let base = BaseBackup::open(base).map_err(with_hint)?;
+        let tablespaces =
+            walden_recover::map_tablespaces(&base, &self.tablespace_mapping).map_err(with_hint)?;
+        tablespaces.iter().try_for_each(|it| expect_unprotected(it.new_folder()))?;
         let (run, later) = find_run(self, &base)?;
         let plan = make_plan(self, &run, later, &base)?;
-        Ok(Prepared { base, run, plan })
+        Ok(Prepared { base, tablespaces, run, plan })
     }
 
     fn threads(&self) -> usize {
         self.threads.map_or_else(terminal::cores, usize::from)
     }
 
-    fn options(&self, purpose: Purpose) -> RestoreOptions {
+    fn options(&self, purpose: Purpose, prepared: &Prepared) -> RestoreOptions {
+        let tablespaces = prepared.tablespaces.clone();
         let memory_bytes = self.memory.unwrap_or_else(memory::quarter_of_machine);
-        RestoreOptions { purpose, memory_bytes, threads: self.threads() }
+        RestoreOptions { purpose, tablespaces, memory_bytes, threads: self.threads() }
+    }
+}
+
+/// Refuses a new folder inside a data directory or an archive.
+fn expect_unprotected(folder: &Path) -> Result<()> {
+    let file = folder.join("PG_VERSION");
+    match Inputs::default().find_closed_folder(&file).or_else(|| find_protected(&file)) {
+        Some(reason) => {
+            let text = format!("cannot create a directory in {}: {reason}", folder.display());
+            Err(output::with_hint(text, "name a directory outside of it"))
+        }
+        None => Ok(()),
+    }
+}
+
+/// Reads two folders, as `pg_basebackup --tablespace-mapping` does: a backslash precedes an equals sign that
+/// belongs to a path.
+fn parse_mapping(text: &str) -> Result<(PathBuf, PathBuf), String> {
+    let (mut paths, mut characters) = (vec![String::new()], text.chars().peekable());
+    while let Some(character) = characters.next() {
+        match character {
+            '\\' if characters.peek() == Some(&'=') => {
+                paths.last_mut().into_iter().for_each(|it| it.push('='))
+            }
+            '=' => paths.push(String::new()),
+            other => paths.last_mut().into_iter().for_each(|it| it.push(other)),
+        }
+        if character == '\\' && characters.peek() == Some(&'=') {
+            characters.next();
+        }
+    }
+    match &paths[..] {
+        [old, new] if !old.is_empty() && !new.is_empty() => Ok((old.into(), new.into())),
+        _ => Err(format!("expected OLD=NEW, two folders, found {text:?}")),
     }
 }
 
@@ -226,7 +272,7 @@ fn with_progress(
     restored.map_err(with_hint)
 }
 
-/// Prints the start, the target, the end of replay, and what is left to PostgreSQL.
+/// Returns lines on the start, the target, and the end of replay.
 fn plan_text(plan: &Plan) -> String {
     let mut text = String::new();
     let _ = writeln!(text, "  start: {}, consistent at {}", plan.start, plan.consistent);
@@ -235,29 +281,15 @@ fn plan_text(plan: &Plan) -> String {
         .last_commit
         .map_or_else(String::new, |time| format!(", last commit or abort at {}", time_text(time)));
     let _ = writeln!(text, "  target: {target}, at {} on timeline {}{last}", plan.stop, plan.timeline);
-    let (replayed, remaining) = (units::bytes(plan.replayed_bytes()), units::bytes(plan.remaining_bytes()));
-    match &plan.checkpoint {
-        Some(checkpoint) => {
-            let time = Timestamp::from_unix_seconds(checkpoint.fields.time);
-            let _ = writeln!(
-                text,
-                "  Walden replays {replayed} of WAL to the checkpoint of {time} (redo pointer {}), one of {}",
-                checkpoint.fields.redo, plan.checkpoints
-            );
-            let _ = writeln!(text, "  PostgreSQL replays the remaining {remaining}");
-        }
-        None => {
-            let _ = writeln!(
-                text,
-                "  Walden replays nothing: there is no checkpoint to start from after the end of the backup; PostgreSQL replays {remaining}"
-            );
-        }
-    }
-    if let Some(unsupported) = &plan.unsupported {
-        let _ = writeln!(text, "  left to PostgreSQL: {unsupported}");
-    }
-    for (lsn, path) in &plan.tablespaces {
-        let _ = writeln!(text, "  PostgreSQL creates the tablespace of {lsn} in {}", harmless(path));
+    if let Some(checkpoint) = &plan.checkpoint {
+        let _ = writeln!(
+            text,
+            "  Walden replays {} of WAL to the checkpoint of {} (redo pointer {}), one of {}",
+            units::bytes(plan.replayed_bytes()),
+            Timestamp::from_unix_seconds(checkpoint.fields.time),
+            checkpoint.fields.redo,
+            plan.checkpoints
+        );
     }
     text
 }
@@ -355,6 +387,16 @@ impl RestoredDocument {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_mapping_has_two_folders() {
+        let mapping = |old: &str, new: &str| Ok((PathBuf::from(old), PathBuf::from(new)));
+        assert_eq!(parse_mapping("/a=/b"), mapping("/a", "/b"));
+        assert_eq!(parse_mapping(r"/a\=1=/b\c"), mapping("/a=1", r"/b\c"));
+        for wrong in ["", "/a", "/a=", "=/b", "/a=/b=/c"] {
+            assert!(parse_mapping(wrong).is_err(), "{wrong}");
+        }
+    }
 
     #[test]
     fn targets_are_recognized_by_their_form() {

@@ -1,5 +1,6 @@
 //! `walden restore`: a base backup rolled forward without a server.
 
+use std::fmt::Write as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -15,12 +16,12 @@ use walden_source::inventory::{Run, SegmentFile};
 use walden_source::open::Compression;
 
 use super::{
-    PlanDocument, Prepared, RecoverArgs, RestoredDocument, amounts_text, plan_text, warn_of_damage,
-    with_hint, with_progress,
+    PlanDocument, Prepared, RecoverArgs, RestoredDocument, amounts_text, expect_unprotected, plan_text,
+    warn_of_damage, with_hint, with_progress,
 };
 use crate::archive::commands::word;
 use crate::output;
-use crate::protect::{Inputs, find_protected, resolve};
+use crate::protect::resolve;
 use crate::terminal::{self, Format};
 
 const EXAMPLES: &str = "\
@@ -93,7 +94,7 @@ pub fn run(args: &RestoreArgs) -> Result<ExitCode> {
     let (base, output) = (args.base.display().to_string(), args.output.display().to_string());
     if format == Format::Table {
         let title = format!("Restore of {} to {}\n", harmless(&base), harmless(&output));
-        terminal::print(&(title + &plan_text(plan)))?;
+        terminal::print(&(title + &plan_text(plan) + &remaining_text(plan)))?;
     }
     warn_of_damage(plan);
     let mut document = Document {
@@ -104,9 +105,9 @@ pub fn run(args: &RestoreArgs) -> Result<ExitCode> {
     };
     if !args.recover.dry_run {
         let target_action = args.target_action.map(|action| action.name().to_owned());
-        let options = args.recover.options(Purpose::Server { restore_command, target_action });
+        let options = args.recover.options(Purpose::Server { restore_command, target_action }, &prepared);
         let started = Instant::now();
-        let restored = with_progress(&prepared, |Prepared { base, run, plan }, progress| {
+        let restored = with_progress(&prepared, |Prepared { base, run, plan, .. }, progress| {
             walden_recover::restore(run, base, plan, &args.output, &options, progress)
         })?;
         let seconds = started.elapsed().as_secs_f64();
@@ -122,19 +123,12 @@ pub fn run(args: &RestoreArgs) -> Result<ExitCode> {
 }
 
 /// Refuses a new data directory inside the base backup, another data directory or an archive.
-pub(super) fn expect_separate_target(base: &Path, output: &Path) -> Result<()> {
-    let refuse = |reason: &str| {
-        let text = format!("cannot create a data directory in {}: {reason}", output.display());
-        Err(output::with_hint(text, "name a directory outside of it"))
-    };
-    if resolve(output).starts_with(resolve(base)) {
-        return refuse("it is inside the base backup");
+pub(super) fn expect_separate_target(base: &Path, new: &Path) -> Result<()> {
+    if resolve(new).starts_with(resolve(base)) {
+        let text = format!("cannot create a directory in {}: it is inside the base backup", new.display());
+        return Err(output::with_hint(text, "name a directory outside of it"));
     }
-    let file = output.join("PG_VERSION");
-    match Inputs::default().find_closed_folder(&file).or_else(|| find_protected(&file)) {
-        Some(reason) => refuse(&reason),
-        None => Ok(()),
-    }
+    expect_unprotected(new)
 }
 
 /// Refuses WAL that creates a tablespace in a folder that is in use on this machine: recovery would write
@@ -193,6 +187,24 @@ fn restore_command(args: &RecoverArgs, run: &Run) -> Result<String> {
 /// Quotes a word for the shell in a setting in which PostgreSQL replaces `%f` and `%p`.
 fn quoted(text: &str) -> String {
     word(text).replace('%', "%%")
+}
+
+/// Returns lines on what is left to PostgreSQL.
+fn remaining_text(plan: &Plan) -> String {
+    let remaining = units::bytes(plan.remaining_bytes());
+    let mut text = match plan.checkpoint {
+        Some(_) => format!("  PostgreSQL replays the remaining {remaining}\n"),
+        None => format!(
+            "  Walden replays nothing: there is no checkpoint to start from after the end of the backup; PostgreSQL replays {remaining}\n"
+        ),
+    };
+    if let Some(unsupported) = &plan.unsupported {
+        let _ = writeln!(text, "  left to PostgreSQL: {unsupported}");
+    }
+    for (lsn, path) in &plan.tablespaces {
+        let _ = writeln!(text, "  PostgreSQL creates the tablespace of {lsn} in {}", harmless(path));
+    }
+    text
 }
 
 fn summary(args: &RestoreArgs, plan: &Plan, restored: &Restored, seconds: f64) -> String {

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -25,6 +26,8 @@ walden_testing::tests! {
     a_promotion_is_followed on [18],
     a_record_that_is_not_replayed_is_left_to_postgresql on [15, 19],
     what_cannot_be_restored_is_refused_before_anything_is_written on [18],
+    a_backup_advances_in_steps_as_in_one on [15, 19],
+    tablespaces_get_new_folders on [14, 18],
 }
 
 /// Settings of all servers here.
@@ -130,7 +133,8 @@ impl Primary {
     /// that point, and the promoted server.
     fn recover_alone(&self, name: &str) -> (PathBuf, Cluster) {
         let postgres = self.cluster.installation().postgres();
-        let kept = self.cluster.dir().join(format!("alone_{name}"));
+        let of_backup = self.backup.file_name().unwrap().to_str().unwrap();
+        let kept = self.cluster.dir().join(format!("{of_backup}_alone_{name}"));
         let builder = self
             .server_of(&self.backup)
             .setting("restore_command", &self.restore_command())
@@ -747,7 +751,7 @@ fn what_cannot_be_restored_is_refused_before_anything_is_written(version: u32) -
     let link = primary.cluster.dir().join("link");
     let linked = primary.cluster.dir().join("linked");
     fs::create_dir(&linked).unwrap();
-    std::os::unix::fs::symlink(&linked, &link).unwrap();
+    symlink(&linked, &link).unwrap();
     refused(base, &wal, &link, "latest", "found a link");
 
     // A dry run writes nothing either.
@@ -803,5 +807,167 @@ fn what_cannot_be_restored_is_refused_before_anything_is_written(version: u32) -
     let run = walden(&["restore", "--wal", text(&minimal), "--base", text(base), "-o", text(&data)]);
     assert!(run.code == 3 && run.stderr.contains("found minimal"), "{run:?}");
     assert!(!data.exists());
+    Ok(())
+}
+
+/// Runs `walden backup advance`. Returns the JSON.
+fn advance(primary: &Primary, backup: &Path, options: &[&str]) -> Value {
+    let wal = primary.cluster.archive_dir();
+    let arguments = ["backup", "advance", text(backup), "--wal", text(&wal), "--format", "json"];
+    let run = walden(&[&arguments[..], options].concat());
+    assert_eq!(run.code, 0, "{run:?}");
+    serde_json::from_str(&run.stdout).unwrap()
+}
+
+/// A backup that advances several times, in place, is the one that advances at once to a new folder.
+/// PostgreSQL and Walden restore from it as from the original.
+fn a_backup_advances_in_steps_as_in_one(version: u32) -> Outcome {
+    let installation = postgres(version)?;
+    let primary = Primary::start(&installation, &[]);
+    create_tables(&primary);
+    primary.back_up(keep_busy);
+    let stepped = primary.cluster.dir().join("stepped");
+    copy_running(&primary.backup, &stepped);
+    for round in 1..=3 {
+        work(&primary, round);
+        primary.checkpoint_and_name(&format!("step{round}"));
+        keep_busy(&mut primary.client("postgres"));
+    }
+    primary.client("postgres").batch_execute("SELECT pg_create_restore_point('end')").unwrap();
+    primary.archive_all();
+
+    let before = files_of(&primary.backup, &[""]);
+    let at_once = primary.cluster.dir().join("at once");
+    let json = advance(&primary, &primary.backup, &["-o", text(&at_once), "--to", "name:step3"]);
+    assert!(json["advanced"]["pages"].as_u64().unwrap() > 3000, "{json}");
+    assert!(files_of(&primary.backup, &[""]) == before, "the original has changed");
+    for round in 1..=3 {
+        let json = advance(&primary, &stepped, &["--to", &format!("name:step{round}")]);
+        assert!(json["advanced"]["records"].as_u64().unwrap() > 1000, "{json}");
+        assert!(!stepped.with_extension("partial").exists());
+    }
+    assert!(compare_directories(&at_once, &stepped) > 3000);
+    check_checksums(&stepped);
+    let label = |backup: &Path| fs::read_to_string(backup.join("backup_label")).unwrap();
+    assert_eq!(label(&at_once), label(&stepped));
+    assert!(label(&stepped).contains("LABEL: x\n"), "{}", label(&stepped));
+    // Without a later checkpoint, nothing is written.
+    let before = files_of(&stepped, &[""]);
+    let json = advance(&primary, &stepped, &["--to", "name:step3"]);
+    assert!(json["advanced"].is_null() && json["plan"]["checkpoint"].is_null(), "{json}");
+    assert!(files_of(&stepped, &[""]) == before, "the backup has changed");
+
+    let (_, expected) = primary.recover_alone("end");
+    let recovered = Primary { cluster: primary.cluster, backup: stepped };
+    let (_, found) = recovered.recover_alone("end");
+    expect_same_content(&content(&found), &content(&expected));
+    amcheck(&found);
+    drop(found);
+    let (data, json) = recovered.restore("name:end", "restored");
+    let server = recovered.server_of(&data).start().unwrap_or_else(|error| panic!("{error:#}"));
+    wait_until_promoted(&server);
+    assert!(json["plan"]["start_lsn"].is_string(), "{json}");
+    expect_same_content(&content(&server), &content(&expected));
+    Ok(())
+}
+
+/// A tablespace outside of the backup is copied to a new folder, and replayed there. Neither the server's
+/// folder nor the backup's is changed.
+fn tablespaces_get_new_folders(version: u32) -> Outcome {
+    let installation = postgres(version)?;
+    let primary = Primary::start(&installation, &[]);
+    let mut client = primary.client("postgres");
+    let [kept, dropped] = ["kept", "dropped"].map(|name| {
+        let folder = primary.cluster.make_folder(name).unwrap();
+        client
+            .batch_execute(&format!("CREATE TABLESPACE {name} LOCATION '{}'", folder.display()))
+            .unwrap();
+        client
+            .batch_execute(&format!(
+                "CREATE TABLE in_{name} TABLESPACE {name} AS SELECT g i, md5(g::text) t FROM generate_series(1, 3000) g"
+            ))
+            .unwrap();
+        folder
+    });
+    client.batch_execute("CREATE TABLE busy AS SELECT g i, 0 n FROM generate_series(1, 500) g").unwrap();
+    primary.back_up(keep_busy);
+    // pg_basebackup copies a tablespace to the folder that its own --tablespace-mapping names.
+    let mut copies = BTreeMap::new();
+    for entry in fs::read_dir(primary.cluster.data_dir().join("pg_tblspc")).unwrap() {
+        let entry = entry.unwrap();
+        let original = fs::read_link(entry.path()).unwrap();
+        let copy = original.with_extension("copy");
+        copy_running(&original, &copy);
+        symlink(&copy, primary.backup.join("pg_tblspc").join(entry.file_name())).unwrap();
+        copies.insert(original, (copy, entry.file_name()));
+    }
+    for sql in [
+        "UPDATE in_kept SET t = t || 'x' WHERE i % 3 = 0",
+        "CREATE INDEX ON in_kept (t) TABLESPACE kept",
+        "DROP TABLE in_dropped",
+        "DROP TABLESPACE dropped",
+        "CHECKPOINT",
+        "DELETE FROM in_kept WHERE i % 7 = 0",
+    ] {
+        client.batch_execute(sql).unwrap();
+    }
+    primary.archive_all();
+
+    let (wal, data) = (primary.cluster.archive_dir(), primary.cluster.dir().join("restored"));
+    let run = |options: &[&str]| {
+        let arguments = ["restore", "--wal", text(&wal), "--base", text(&primary.backup), "-o", text(&data)];
+        walden(&[&arguments[..], &["--target-action", "promote"], options].concat())
+    };
+    let mapping =
+        |original: &PathBuf, new: &Path| format!("{}={}", copies[original].0.display(), new.display());
+    let new_kept = primary.cluster.dir().join("new/kept");
+    let map_kept = ["--tablespace-mapping", &mapping(&kept, &new_kept)];
+    let new_dropped = primary.cluster.dir().join("new/dropped");
+    for (options, expected) in [
+        (&[][..], "expected a new folder for it"),
+        (&map_kept, "expected a new folder for it"),
+        (&["--tablespace-mapping", "/nowhere=/elsewhere"], "expected the folder of a tablespace"),
+        (
+            &[&map_kept[..], &["--tablespace-mapping", &mapping(&dropped, &kept)]].concat(),
+            "expected an empty or missing directory",
+        ),
+        (
+            &[&map_kept[..], &["--tablespace-mapping", &mapping(&dropped, &new_kept.join("in"))]].concat(),
+            "name a folder for each tablespace",
+        ),
+    ] {
+        let run = run(options);
+        assert!(run.code == 3 && run.stderr.contains(expected), "{expected}: {run:?}");
+        assert!(!data.exists() && !new_kept.exists(), "{expected}");
+    }
+    let before: Vec<_> =
+        copies.iter().map(|(old, (copy, _))| (files_of(old, &[""]), files_of(copy, &[""]))).collect();
+    let run = run(&[&map_kept[..], &["--tablespace-mapping", &mapping(&dropped, &new_dropped)]].concat());
+    assert_eq!(run.code, 0, "{run:?}");
+    let after: Vec<_> =
+        copies.iter().map(|(old, (copy, _))| (files_of(old, &[""]), files_of(copy, &[""]))).collect();
+    assert!(before == after, "a folder that was not named has changed");
+    let place = data.join("pg_tblspc");
+    assert_eq!(fs::read_dir(&place).unwrap().count(), 1, "the dropped tablespace has no link");
+    let link = place.join(&copies[&kept].1);
+    assert_eq!(fs::read_link(&link).unwrap(), new_kept);
+    assert!(
+        files_of(&new_dropped, &[""]).is_empty() && !new_kept.join("walden_restore_is_incomplete").exists()
+    );
+
+    // The lab copies the directory without the link.
+    fs::remove_file(&link).unwrap();
+    let server = primary.server_of(&data).start_after(|copy| {
+        symlink(&new_kept, copy.join("pg_tblspc").join(&copies[&kept].1))?;
+        Ok(account::chown_all(&new_kept)?)
+    });
+    let server = server.unwrap_or_else(|error| panic!("{error:#}"));
+    wait_until_promoted(&server);
+    let sql = "SELECT count(*), md5(string_agg(t, ',' ORDER BY i)) FROM in_kept";
+    let found = server.client("postgres").unwrap().query_one(sql, &[]).unwrap();
+    let expected = client.query_one(sql, &[]).unwrap();
+    assert_eq!(found.get::<_, i64>(0), expected.get::<_, i64>(0));
+    assert_eq!(found.get::<_, String>(1), expected.get::<_, String>(1));
+    amcheck(&server);
     Ok(())
 }

@@ -1,0 +1,140 @@
+//! Tablespaces of a base backup in folders outside of it.
+//!
+//! `pg_tblspc` has a link to each of them. A restore never writes into the folders of the backup, which may be
+//! those of the original server: each tablespace needs a new folder.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+
+use crate::base::BaseBackup;
+use crate::copy::{copy_tree, give_to, synchronize};
+use crate::error::RecoverError;
+use crate::private;
+use crate::restore::{MARK, expect_free_folder, remove_partial};
+
+/// A tablespace of a base backup.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Tablespace {
+    /// Its OID: the name of the link.
+    pub(crate) oid: u32,
+    /// The folder that the link leads to.
+    pub(crate) folder: PathBuf,
+}
+
+/// A tablespace and its new folder.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct MappedTablespace {
+    tablespace: Tablespace,
+    new: PathBuf,
+}
+
+/// Finds the new folder of each tablespace of a base backup. `mapping` has old and new folders, as
+/// `pg_basebackup --tablespace-mapping` has.
+///
+/// # Errors
+/// A tablespace is not mapped, a mapping has no tablespace, or a new folder is in use.
+pub fn map_tablespaces(
+    base: &BaseBackup,
+    mapping: &[(PathBuf, PathBuf)],
+) -> Result<Vec<MappedTablespace>, RecoverError> {
+    let is_of = |tablespace: &Tablespace, old: &Path| {
+        tablespace.folder == old || fs::canonicalize(old).is_ok_and(|old| old == tablespace.folder)
+    };
+    let known =
+        || base.tablespaces.iter().map(|it| it.folder.display().to_string()).collect::<Vec<_>>().join(", ");
+    if let Some((old, _)) = mapping.iter().find(|(old, _)| !base.tablespaces.iter().any(|it| is_of(it, old)))
+    {
+        return Err(RecoverError::Mapping { old: old.clone(), found: known() });
+    }
+    let mut mapped: Vec<MappedTablespace> = Vec::new();
+    for tablespace in &base.tablespaces {
+        let Some((_, new)) = mapping.iter().find(|(old, _)| is_of(tablespace, old)) else {
+            return Err(RecoverError::Unmapped { oid: tablespace.oid, folder: tablespace.folder.clone() });
+        };
+        let new = std::path::absolute(new).map_err(RecoverError::io("use", new))?;
+        expect_free_folder(&new)?;
+        if let Some(other) = mapped.iter().find(|it| it.new.starts_with(&new) || new.starts_with(&it.new)) {
+            let found = format!("the folder of the tablespace {}", other.tablespace.oid);
+            return Err(RecoverError::Target { path: new, found, hint: "name a folder for each tablespace" });
+        }
+        mapped.push(MappedTablespace { tablespace: tablespace.clone(), new });
+    }
+    Ok(mapped)
+}
+
+/// The tablespaces of a base backup (`pg_tblspc`). Folders without a link (`allow_in_place_tablespaces`) are
+/// in the backup itself.
+pub(crate) fn find_tablespaces(base: &Path) -> Result<Vec<Tablespace>, RecoverError> {
+    let folder = base.join("pg_tblspc");
+    let mut found = Vec::new();
+    for entry in fs::read_dir(&folder).map_err(RecoverError::io("read", &folder))? {
+        let entry = entry.map_err(RecoverError::io("read", &folder))?;
+        let path = entry.path();
+        if !entry.file_type().is_ok_and(|kind| kind.is_symlink()) {
+            continue;
+        }
+        let oid = entry.file_name().to_str().and_then(|name| name.parse().ok()).ok_or_else(|| {
+            RecoverError::Base {
+                base: base.to_owned(),
+                expected: "links with the number of a tablespace in pg_tblspc",
+                found: format!("{}", entry.file_name().display()),
+                hint: "remove the link, or take another base backup",
+            }
+        })?;
+        let folder = fs::canonicalize(&path).map_err(RecoverError::io("follow the link", &path))?;
+        found.push(Tablespace { oid, folder });
+    }
+    found.sort_by_key(|tablespace| tablespace.oid);
+    Ok(found)
+}
+
+impl MappedTablespace {
+    /// Whether these are the tablespaces of a backup.
+    pub(crate) fn are_all(mapped: &[MappedTablespace], base: &BaseBackup) -> bool {
+        mapped.iter().map(|it| &it.tablespace).eq(&base.tablespaces)
+    }
+
+    /// The new folder.
+    pub fn new_folder(&self) -> &Path {
+        &self.new
+    }
+
+    /// Copies the tablespace, and links to it from the new data directory.
+    pub(crate) fn copy(&self, data: &Path, done: &mut dyn FnMut(u64)) -> Result<(), RecoverError> {
+        remove_partial(&self.new).map_err(RecoverError::io("remove", &self.new))?;
+        private::create_folders(&self.new).map_err(RecoverError::io("create", &self.new))?;
+        let mark = self.mark();
+        private::write(&mark, "").map_err(RecoverError::io("create", &mark))?;
+        copy_tree(&self.tablespace.folder, &self.new, done)?;
+        let link = data.join("pg_tblspc").join(self.tablespace.oid.to_string());
+        symlink(&self.new, &link).map_err(RecoverError::io("create", &link))
+    }
+
+    /// Completes the copy after replay.
+    pub(crate) fn finish(&self, owner: Option<(u32, u32)>) -> Result<(), RecoverError> {
+        if let Some(owner) = owner {
+            give_to(&self.new, owner)?;
+        }
+        synchronize(&self.new)
+    }
+
+    /// Removes the mark of an incomplete copy.
+    pub(crate) fn unmark(&self) -> Result<(), RecoverError> {
+        let mark = self.mark();
+        fs::remove_file(&mark).map_err(RecoverError::io("remove", &mark))
+    }
+
+    /// Removes an incomplete copy.
+    pub(crate) fn discard(&self) -> io::Result<()> {
+        match self.mark().exists() {
+            true => remove_partial(&self.new),
+            false => Ok(()),
+        }
+    }
+
+    fn mark(&self) -> PathBuf {
+        self.new.join(MARK)
+    }
+}
