@@ -368,7 +368,7 @@
         if (!line) return undefined;
         const error = measured ? undefined : line.errors[line.predicted.findIndex(([x, y]) => x === data[0] && y === data[1])];
         return tip(`${chart.x.name}: ${UNITS[chart.x.unit].exact(data[0])}`, [
-          [line.colour, `${line.name}, ${measured || line.is_measured ? 'measured' : 'predicted'}`, unit(line).exact(data[1])],
+          [line.colour, `${line.name}, ${measured || line.measured ? 'measured' : 'predicted'}`, unit(line).exact(data[1])],
           ...(error ? [[null, 'may be off by', `\u00b1${unit(line).exact(error)}`]] : []),
         ]);
       };

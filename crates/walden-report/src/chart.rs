@@ -285,6 +285,7 @@ pub struct CurveLine {
     /// The line: pairs of setting and predicted value, ascending by the setting.
     pub predicted: Vec<(f64, f64)>,
     /// Whether the line consists of measured values, too.
+    #[serde(rename = "measured")]
     pub is_measured: bool,
     /// The error of each predicted value in both directions; empty or one per value.
     pub errors: Vec<f64>,

@@ -153,11 +153,13 @@ pub struct CheckpointDocument {
     #[serde(flatten)]
     pub next: Forecast,
     /// Whether a checkpoint in progress was seen (PostgreSQL 17 and later).
+    #[serde(rename = "running")]
     pub is_running: bool,
     /// Whether a checkpoint may be in progress that started before the watch (17 and later).
     pub may_be_running: bool,
     /// Whether the server does not run, according to its files ([`WatchDocument::server_state`]). No
     /// checkpoint is then predicted.
+    #[serde(rename = "server_stopped")]
     pub is_server_stopped: bool,
     /// Why the server counts as not running, for the user.
     #[serde(skip)]

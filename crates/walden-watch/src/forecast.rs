@@ -36,6 +36,7 @@ pub struct Forecast {
     /// Whether `checkpoint_timeout` has passed without a checkpoint in the WAL. An idle server skips the
     /// checkpoint and does not report when it checks again, and before PostgreSQL 17, WAL does not show a
     /// checkpoint in progress.
+    #[serde(rename = "timeout_passed")]
     pub is_timeout_passed: bool,
     /// Seconds until the earlier of both; `None` if that is not known.
     pub seconds_left: Option<f64>,

@@ -29,7 +29,7 @@ pub enum ServerProcess {
     Crashed,
     /// The process with this ID, from `postmaster.pid`, does not exist here. The server crashed, or runs in
     /// another PID namespace.
-    NotHere(u32),
+    ProcessMissing(u32),
 }
 
 impl ServerProcess {
@@ -41,7 +41,7 @@ impl ServerProcess {
         let process = match (&control, before) {
             (Some(control), _) if control.state.is_shut_down() => ServerProcess::ShutDown,
             (_, PidFile::Running) => ServerProcess::Running,
-            (_, PidFile::NotHere(pid)) => ServerProcess::NotHere(pid),
+            (_, PidFile::ProcessMissing(pid)) => ServerProcess::ProcessMissing(pid),
             // The server may have been started between the two reads.
             (Some(_), PidFile::Absent) if PidFile::read_data_directory(data) == PidFile::Absent => {
                 ServerProcess::Crashed
@@ -55,7 +55,7 @@ impl ServerProcess {
     pub fn is_stopped(self) -> bool {
         match self {
             ServerProcess::Unknown | ServerProcess::Running => false,
-            ServerProcess::ShutDown | ServerProcess::Crashed | ServerProcess::NotHere(_) => true,
+            ServerProcess::ShutDown | ServerProcess::Crashed | ServerProcess::ProcessMissing(_) => true,
         }
     }
 
@@ -66,7 +66,7 @@ impl ServerProcess {
             ServerProcess::Running => Some("running"),
             ServerProcess::ShutDown => Some("shut_down"),
             ServerProcess::Crashed => Some("crashed"),
-            ServerProcess::NotHere(_) => Some("not_here"),
+            ServerProcess::ProcessMissing(_) => Some("process_missing"),
         }
     }
 
@@ -78,7 +78,7 @@ impl ServerProcess {
             ServerProcess::Crashed => {
                 Some("the server is not running; it was not shut down cleanly".to_owned())
             }
-            ServerProcess::NotHere(pid) => Some(format!(
+            ServerProcess::ProcessMissing(pid) => Some(format!(
                 "the process {pid} of {PID_FILE} is not here: the server is not running, unless it runs in a container"
             )),
         }
@@ -92,14 +92,14 @@ enum PidFile {
     /// The file exists but cannot be read or used.
     Unknown,
     Running,
-    NotHere(u32),
+    ProcessMissing(u32),
 }
 
 impl PidFile {
     fn read_data_directory(data: &Path) -> PidFile {
         match read_pid(data) {
             Ok(Some(pid)) if is_there(pid) => PidFile::Running,
-            Ok(Some(pid)) => PidFile::NotHere(pid.as_raw_nonzero().get().cast_unsigned()),
+            Ok(Some(pid)) => PidFile::ProcessMissing(pid.as_raw_nonzero().get().cast_unsigned()),
             // The server is writing it.
             Ok(None) => PidFile::Unknown,
             Err(error) if error.kind() == ErrorKind::NotFound => PidFile::Absent,
@@ -287,9 +287,9 @@ mod tests {
         let pid = child.id();
         let text = format!("{pid}\n/data\n");
         #[cfg(target_os = "linux")]
-        assert_eq!(read(Some(&text)), PidFile::NotHere(pid));
+        assert_eq!(read(Some(&text)), PidFile::ProcessMissing(pid));
         child.wait().unwrap();
-        assert_eq!(read(Some(&text)), PidFile::NotHere(pid));
+        assert_eq!(read(Some(&text)), PidFile::ProcessMissing(pid));
     }
 
     #[test]
@@ -302,9 +302,9 @@ mod tests {
 
     #[test]
     fn a_server_that_does_not_run_is_described() {
-        let stopped = [ServerProcess::ShutDown, ServerProcess::Crashed, ServerProcess::NotHere(4711)];
+        let stopped = [ServerProcess::ShutDown, ServerProcess::Crashed, ServerProcess::ProcessMissing(4711)];
         assert!(stopped.iter().all(|process| process.is_stopped() && process.stopped_text().is_some()));
-        let text = ServerProcess::NotHere(4711).stopped_text().unwrap();
+        let text = ServerProcess::ProcessMissing(4711).stopped_text().unwrap();
         assert!(text.starts_with("the process 4711 of postmaster.pid is not here: "), "{text}");
     }
 }

@@ -121,6 +121,7 @@ pub struct ArchiverFailures {
     pub last_archived_file: Option<String>,
     pub last_archived_seconds: Option<f64>,
     /// Whether the last attempt failed.
+    #[serde(rename = "failing")]
     pub is_failing: bool,
 }
 
@@ -270,6 +271,7 @@ pub struct Retention {
     pub bytes_per_second: Option<f64>,
     /// Whether the folder grows by all new WAL, because a slot or the archiver makes no progress. A slot that
     /// the server invalidates before the disk is full does not count.
+    #[serde(rename = "growing")]
     pub is_growing: bool,
     /// Whether the file system has no room for another segment.
     pub disk_is_full: bool,
@@ -291,6 +293,7 @@ pub struct Retention {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
 pub struct Recycling {
     /// `wal_recycle`
+    #[serde(rename = "enabled")]
     pub is_on: bool,
     /// `min_wal_size`, up to which files are always kept; `None` if it is not known.
     pub min_bytes: Option<u64>,
@@ -868,7 +871,8 @@ mod tests {
                 found.remedies
             );
         }
-        for process in [ServerProcess::ShutDown, ServerProcess::Crashed, ServerProcess::NotHere(4711)] {
+        for process in [ServerProcess::ShutDown, ServerProcess::Crashed, ServerProcess::ProcessMissing(4711)]
+        {
             let found = of(process);
             assert_eq!((found.server_state, found.warnings.len()), (process.name(), 1));
             assert_eq!(found.remedies.len(), 3);

@@ -45,6 +45,7 @@ pub struct Slot {
     /// Its name.
     pub name: String,
     /// Whether it is a logical one.
+    #[serde(rename = "logical")]
     pub is_logical: bool,
     /// The database of a logical slot: its name by SQL, or else its OID.
     pub database: Option<String>,
@@ -65,6 +66,7 @@ pub struct Slot {
     #[serde(serialize_with = "as_text")]
     pub confirmed_flush_lsn: Option<Lsn>,
     /// Whether the slot is `lost`, because the server has invalidated it.
+    #[serde(rename = "lost")]
     pub is_lost: bool,
     /// Why the server has invalidated it, in the words of `invalidation_reason` of `pg_replication_slots` (17
     /// and later, or by its file).

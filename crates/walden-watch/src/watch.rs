@@ -164,7 +164,7 @@ impl Watch {
                     if !is_connecting {
                         self.problem = None;
                     }
-                    if let ServerProcess::NotHere(_) = self.server.process {
+                    if let ServerProcess::ProcessMissing(_) = self.server.process {
                         self.end_without_process.get_or_insert(position);
                     }
                     return Ok(false);
@@ -325,8 +325,9 @@ impl Watch {
         if process == self.noted_process {
             return;
         }
-        let is_unclean =
-            |process: ServerProcess| matches!(process, ServerProcess::Crashed | ServerProcess::NotHere(_));
+        let is_unclean = |process: ServerProcess| {
+            matches!(process, ServerProcess::Crashed | ServerProcess::ProcessMissing(_))
+        };
         let was_unclean = is_unclean(self.noted_process);
         self.noted_process = process;
         match process.stopped_text() {
@@ -434,7 +435,7 @@ impl Watch {
     pub fn server_process(&self) -> ServerProcess {
         let has_log_come = self.end_without_process.is_some_and(|end| self.position() > end);
         match self.server.process {
-            ServerProcess::NotHere(_) if has_log_come => ServerProcess::Running,
+            ServerProcess::ProcessMissing(_) if has_log_come => ServerProcess::Running,
             process => process,
         }
     }

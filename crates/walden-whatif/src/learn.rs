@@ -19,7 +19,6 @@ use crate::survey::{MAX_BARE_PAGES, Survey};
 #[serde(rename_all = "lowercase")]
 pub enum Origin {
     /// The command line or the server.
-    #[serde(rename = "told")]
     Given,
     /// Evidence in the trace.
     Learned,

@@ -202,7 +202,7 @@ pub struct Recovered {
     /// The workload, including a setting that it was run under.
     pub workload: String,
     /// Whether the figures were fitted to it.
-    #[serde(default = "fitted")]
+    #[serde(rename = "fitted", default = "fitted")]
     pub is_fitted: bool,
     /// Bytes of WAL replayed.
     pub wal_bytes: u64,

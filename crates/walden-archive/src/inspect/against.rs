@@ -108,6 +108,7 @@ pub struct Compared {
     /// End of the server's complete WAL.
     pub written: String,
     /// The server replays the WAL of another server.
+    #[serde(rename = "standby")]
     pub is_standby: bool,
     /// Number of the server's complete files that were searched for in the archive.
     pub compared: u64,
@@ -146,6 +147,7 @@ pub struct RefusedFile {
     /// The reason.
     pub problem: String,
     /// Whether `pg_resetwal` is the likely cause: it started the WAL of the server again with this file.
+    #[serde(rename = "reset")]
     pub is_reset: bool,
 }
 

@@ -38,12 +38,15 @@ pub struct Listing {
     /// Parents of timelines, times and restore points are missing from the listing.
     pub locked: bool,
     /// The archive is encrypted and its keys are missing. Always false if objects are not read.
+    #[serde(rename = "keys_missing")]
     pub are_keys_missing: bool,
     /// Every segment's summary was read, so no restore point is missing from the listing.
+    #[serde(rename = "restore_points_complete")]
     pub has_all_restore_points: bool,
     /// The histories are readable or there are none, so no gap is missing from the listing. Otherwise only
     /// gaps between the segments of a timeline are known, but not those at the end of a timeline that was
     /// left, nor timelines without any segment.
+    #[serde(rename = "gaps_complete")]
     pub has_all_gaps: bool,
     /// Timelines that have a history but no segments, between others that have segments, if the histories are
     /// unreadable. They have lost their segments unless they ended in the segment in which they started. If
@@ -87,7 +90,7 @@ impl Listing {
             return Vec::new();
         };
         let is_left = |timeline: &&TimelineListing| {
-            let left_at = timeline.begins_at.as_ref().and_then(|lsn| lsn.parse::<Lsn>().ok());
+            let left_at = timeline.starts_at.as_ref().and_then(|lsn| lsn.parse::<Lsn>().ok());
             timeline.parent == Some(segment.timeline) && left_at.is_some_and(|left_at| left_at <= start)
         };
         self.timelines.iter().filter(is_left).collect()
@@ -134,7 +137,7 @@ impl Listing {
                     None => ranges.push(range),
                 }
             }
-            let begin = timeline.begins_at.as_ref().and_then(|lsn| lsn.parse().ok());
+            let begin = timeline.starts_at.as_ref().and_then(|lsn| lsn.parse().ok());
             let begin = begin.map_or(0, |begin| size.segment_of(begin));
             // A timeline that ended in its first segment has no commits of its own.
             if begin != end {
@@ -160,6 +163,7 @@ pub struct BackupWithoutStart {
     /// The segment in which the backup starts.
     pub segment: String,
     /// The gap is acknowledged.
+    #[serde(rename = "acknowledged")]
     pub is_acknowledged: bool,
 }
 
@@ -190,6 +194,7 @@ pub struct BaseBackup {
     /// `streamed`, or `pg_start_backup` for an exclusive backup before PostgreSQL 15.
     pub method: Option<String>,
     /// Whether it requires an earlier backup (`pg_basebackup --incremental`, since PostgreSQL 17).
+    #[serde(rename = "incremental")]
     pub is_incremental: bool,
 }
 
@@ -231,7 +236,7 @@ pub struct TimelineListing {
     /// The parent timeline, if this timeline's history is archived.
     pub parent: Option<Timeline>,
     /// LSN at which it left the parent timeline.
-    pub begins_at: Option<String>,
+    pub starts_at: Option<String>,
     /// Time of the parent's last commit or abort before the segment of the switch, in microseconds since
     /// 1970-01-01 00:00:00 UTC. Only read if the parent continues without a gap to that segment and after it.
     pub parent_last_commit_time: Option<i64>,
@@ -632,7 +637,7 @@ impl Timelines<'_> {
             return Ok(None);
         };
         found.parent = Some(parent.timeline);
-        found.begins_at = Some(parent.end.to_string());
+        found.starts_at = Some(parent.end.to_string());
         let ancestors = &self.histories[&found.timeline].ancestors;
         let parent = gaps::with_whole_segments(ancestors, self.size).unwrap_or(parent);
         let switch = self.size.segment_of(parent.end);
@@ -919,7 +924,7 @@ fn segments(
     let mut listing = TimelineListing {
         timeline,
         parent: None,
-        begins_at: None,
+        starts_at: None,
         parent_last_commit_time: None,
         first_segment: None,
         last_segment: None,

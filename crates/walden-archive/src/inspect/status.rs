@@ -47,6 +47,7 @@ pub struct Holdings {
     /// Where `pg_resetwal` started the WAL again right after missing segments that are not acknowledged.
     pub resets: Vec<Reset>,
     /// As of [`Listing::has_all_gaps`]: else more segments may be missing.
+    #[serde(rename = "gaps_complete")]
     pub has_all_gaps: bool,
     /// See [`Listing::timelines_without_segments`].
     pub timelines_without_segments: Vec<Timeline>,
@@ -65,8 +66,10 @@ pub struct Holdings {
     /// The last run of `verify`.
     pub verified: Option<VerifiedAt>,
     /// The archive is encrypted and its keys are missing.
+    #[serde(rename = "keys_missing")]
     pub are_keys_missing: bool,
     /// The results of `verify` are encrypted, as in the first versions, and no private key is configured.
+    #[serde(rename = "verification_locked")]
     pub is_verification_locked: bool,
 }
 
@@ -209,6 +212,7 @@ pub struct Lag {
     /// wait.
     pub next_file: Option<String>,
     /// Whether the archive lacks this file.
+    #[serde(rename = "next_missing")]
     pub is_next_missing: bool,
     /// Number of ready files that the archive lacks.
     pub files: u64,

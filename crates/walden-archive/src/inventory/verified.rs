@@ -30,6 +30,7 @@ pub struct VerifiedAt {
     /// Time when the run ended, in microseconds since 1970-01-01 00:00:00 UTC.
     pub time: i64,
     /// The run only compared stored checksums and decoded nothing.
+    #[serde(rename = "fast")]
     pub is_fast: bool,
     /// Number of objects that were read.
     pub objects: u64,

@@ -74,6 +74,7 @@ pub struct Checkpoint {
     /// Time in the record: when the checkpoint started.
     pub time: i64,
     /// The checkpoint was written at server shutdown.
+    #[serde(rename = "shutdown")]
     pub is_shutdown: bool,
 }
 

@@ -76,11 +76,11 @@ pub struct Summary {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
     /// The file is damaged but was archived anyway: see [`Summary::has_accepted_damage`].
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    #[serde(rename = "damage_accepted", default, skip_serializing_if = "std::ops::Not::not")]
     pub is_damage_accepted: bool,
     /// The file was compressed as bytes because its records did not decode identically: see
     /// [`Summary::has_records_as_bytes`].
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    #[serde(rename = "stored_as_bytes", default, skip_serializing_if = "std::ops::Not::not")]
     pub is_as_bytes: bool,
     /// Contents of a segment.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -712,7 +712,7 @@ mod tests {
         };
         let old = summary(r#", "warnings": ["archived although it is damaged at 0/7000028"]"#);
         assert!(old.has_accepted_damage() && !old.has_records_as_bytes());
-        assert!(summary(r#", "is_damage_accepted": true"#).has_accepted_damage());
+        assert!(summary(r#", "damage_accepted": true"#).has_accepted_damage());
         assert!(!summary("").has_accepted_damage());
         assert!(!serde_json::to_string(&summary("")).unwrap().contains("is_"));
     }

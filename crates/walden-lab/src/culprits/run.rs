@@ -76,6 +76,7 @@ pub struct Judge {
     /// The findings in their order.
     pub findings: Vec<Observed>,
     /// Whether the first finding of the expected kind is right.
+    #[serde(rename = "first_correct")]
     pub is_first_right: bool,
     /// Rules of findings that are not true of the workload.
     pub false_rules: Vec<String>,

@@ -84,7 +84,7 @@ struct RelationRow {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     scans: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    is_required: Option<bool>,
+    required: Option<bool>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     covered_by: Option<u32>,
     #[serde(default)]
@@ -107,13 +107,13 @@ struct ColumnRow {
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     attisdropped: bool,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    is_generated: bool,
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    generated: bool,
+    #[serde(rename = "virtual", default, skip_serializing_if = "std::ops::Not::not")]
     is_virtual: bool,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    is_identity_always: bool,
+    identity_always: bool,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    is_key: bool,
+    key: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     missing: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -140,7 +140,7 @@ struct TypeRow {
     #[serde(default, skip_serializing_if = "is_zero")]
     element: u32,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    is_array: bool,
+    array: bool,
     #[serde(default, skip_serializing_if = "is_zero")]
     base: u32,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -175,10 +175,10 @@ impl From<&Column> for ColumnRow {
             attalign: column.align,
             attstorage: column.storage,
             attisdropped: column.is_dropped,
-            is_generated: column.is_generated,
+            generated: column.is_generated,
             is_virtual: column.is_virtual,
-            is_identity_always: column.is_identity_always,
-            is_key: column.is_key,
+            identity_always: column.is_identity_always,
+            key: column.is_key,
             missing,
             missing_bytes,
         }
@@ -201,10 +201,10 @@ impl From<ColumnRow> for Column {
             align: row.attalign,
             storage: row.attstorage,
             is_dropped: row.attisdropped,
-            is_generated: row.is_generated,
+            is_generated: row.generated,
             is_virtual: row.is_virtual,
-            is_identity_always: row.is_identity_always,
-            is_key: row.is_key,
+            is_identity_always: row.identity_always,
+            is_key: row.key,
             missing,
         }
     }
@@ -220,7 +220,7 @@ impl From<TypeRow> for Type {
             length: row.length,
             align: row.align,
             element: row.element,
-            is_array: row.is_array,
+            is_array: row.array,
             base: row.base,
             typmod: row.typmod,
             relation: row.relation,
@@ -241,7 +241,7 @@ fn type_row(database: u32, of: &Type) -> TypeRow {
         length: of.length,
         align: of.align,
         element: of.element,
-        is_array: of.is_array,
+        array: of.is_array,
         base: of.base,
         typmod: of.typmod,
         relation: of.relation,
@@ -302,7 +302,7 @@ pub(super) fn load(path: &Path) -> Result<Names, NamesError> {
             table: row.table,
             partition_of: row.partition_of,
             scans: row.scans,
-            is_required: row.is_required,
+            is_required: row.required,
             covered_by: row.covered_by,
         });
         for (at, file) in row.files.into_iter().enumerate() {
@@ -388,7 +388,7 @@ pub(super) fn write(names: &Names, mut out: impl Write) -> io::Result<()> {
             table: relation.table,
             partition_of: relation.partition_of,
             scans: relation.scans,
-            is_required: relation.is_required,
+            required: relation.is_required,
             covered_by: relation.covered_by,
             files: files.into_iter().map(|(_, file)| file).collect(),
         }

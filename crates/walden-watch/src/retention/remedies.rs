@@ -96,7 +96,7 @@ fn after_start(what: &str, process: ServerProcess) -> String {
         ServerProcess::ShutDown | ServerProcess::Crashed => {
             format!("start the server; after its start, {what}")
         }
-        ServerProcess::NotHere(_) => format!("{what} (if the server does not run, after its start)"),
+        ServerProcess::ProcessMissing(_) => format!("{what} (if the server does not run, after its start)"),
     }
 }
 

@@ -113,7 +113,7 @@ fn table(listing: &Listing) -> String {
     text.push_str(&backups_without_start(&listing.backups_without_start));
     for backup in &listing.backups {
         for left in listing.left_before_backup(backup) {
-            let (number, at) = (left.timeline, left.begins_at.as_deref().unwrap_or_default());
+            let (number, at) = (left.timeline, left.starts_at.as_deref().unwrap_or_default());
             let _ = writeln!(
                 text,
                 "{backup} is no base backup for timeline {number}, which left its timeline before, at {at}"
@@ -225,7 +225,7 @@ fn tree(
 /// Describes a timeline: its first line, and the lines below.
 fn describe_timeline(timeline: &TimelineListing, listing: &Listing) -> (String, Vec<String>) {
     let TimelineListing { timeline: number, segments, .. } = timeline;
-    let from = match (timeline.parent, &timeline.begins_at) {
+    let from = match (timeline.parent, &timeline.starts_at) {
         (Some(parent), Some(at)) => format!(", which left timeline {parent} at {at}"),
         _ => String::new(),
     };
@@ -296,7 +296,7 @@ fn restorable(timeline: &TimelineListing, listing: &Listing, lines: &mut Vec<Str
             .as_deref()
             .and_then(SegmentName::parse)
             .is_some_and(|name| name.timeline == timeline.timeline);
-        let limit = match (timeline.parent, &timeline.begins_at) {
+        let limit = match (timeline.parent, &timeline.starts_at) {
             (Some(parent), Some(at)) if !is_own => {
                 format!(" (of timeline {parent}, one that ended before {at})")
             }
@@ -374,7 +374,7 @@ mod tests {
         TimelineListing {
             timeline,
             parent: parent.map(|(parent, _)| parent),
-            begins_at: parent.map(|(_, at)| at.to_owned()),
+            starts_at: parent.map(|(_, at)| at.to_owned()),
             parent_last_commit_time: None,
             first_segment: ranges.first().map(|range| range.first_segment.clone()),
             last_segment: ranges.last().map(|range| range.last_segment.clone()),

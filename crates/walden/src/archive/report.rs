@@ -58,9 +58,11 @@ pub struct Report {
     /// Notes: not problems in themselves, but the administrator should know them.
     pub notes: Vec<String>,
     /// Whether a server or a receiver was named; otherwise nothing shows whether WAL arrives.
+    #[serde(rename = "server_queried")]
     pub is_server_asked: bool,
     /// Whether anything shows that archiving works or fails. Nothing does before the first segment is
     /// archived, or while an attempt has no result.
+    #[serde(rename = "outcome_known")]
     pub is_outcome_known: bool,
     /// Contents of the archive; `None` if it cannot be read.
     pub holdings: Option<Holdings>,

@@ -366,7 +366,7 @@ fn lost_timelines_are_not_known_without_a_private_key_and_every_command_says_so(
         assert_eq!(run.code, code, "{run:?}");
         serde_json::from_str::<Value>(&run.stdout).unwrap_or_else(|error| panic!("{error}: {run:?}"))
     };
-    assert_eq!(json("list", 0)["has_all_gaps"], true);
+    assert_eq!(json("list", 0)["gaps_complete"], true);
     // Timeline 2 started after the existing segment, and all of its segments are lost.
     let histories =
         [("00000002.history", "1\t0/B80000\tx\n"), ("00000003.history", "1\t0/B80000\tx\n2\t0/E80000\tx\n")];
@@ -377,7 +377,7 @@ fn lost_timelines_are_not_known_without_a_private_key_and_every_command_says_so(
         assert_eq!((pushed.code, pushed.stderr.as_str()), (0, ""), "{name}");
     }
     let listing = json("list", 0);
-    assert_eq!(listing["has_all_gaps"], false, "{listing:#}");
+    assert_eq!(listing["gaps_complete"], false, "{listing:#}");
     assert_eq!(listing["timelines_without_segments"], serde_json::json!([2]), "{listing:#}");
     let unknown = "without a private key, some gaps remain unknown";
     let listed = set.run("list", &[]);
@@ -387,7 +387,7 @@ fn lost_timelines_are_not_known_without_a_private_key_and_every_command_says_so(
     assert!(state.code == 0 && state.stdout.contains(&format!("note: {unknown}")), "{state:?}");
     assert!(state.stdout.contains("timeline 2 has a history and no segment"), "{state:?}");
     let report = json("status", 0);
-    assert_eq!(report["holdings"]["has_all_gaps"], false, "{report:#}");
+    assert_eq!(report["holdings"]["gaps_complete"], false, "{report:#}");
     let report = json("check", 0);
     assert_eq!(status(&report, "segments"), "warn", "{report:#}");
     // With a private key, the segments are known to be missing. The findings of verify are then readable
@@ -430,7 +430,7 @@ fn a_list_without_the_archives_keys_says_that_they_are_missing() {
         assert!(run.code == 1 && run.stderr.contains("its keys are missing"), "{run:?}");
         assert!(run.stderr.contains("HINT: restore the folder keys/"), "{run:?}");
         let listing: Value = serde_json::from_str(&run.stdout).unwrap();
-        assert_eq!(listing["are_keys_missing"], true, "{listing:#}");
+        assert_eq!(listing["keys_missing"], true, "{listing:#}");
     }
     fs::rename(set.path("keys"), set.path("repo/keys")).unwrap();
     let run = listed(&[]);

@@ -165,7 +165,7 @@ fn what_is_pruned_is_not_needed_by_the_backup_that_is_kept() -> Outcome {
     let by_manifest = prune(&["--keep-backups", "1", "--backups", text(&backups)]);
     assert_eq!(by_history["kept_from"], by_manifest["kept_from"]);
     assert_eq!(by_history["removed_objects"], by_manifest["removed_objects"]);
-    assert_eq!(by_history["is_applied"], false);
+    assert_eq!(by_history["applied"], false);
     assert!(by_history["removed_objects"].as_u64().unwrap() > 2, "{by_history:#}");
     assert_eq!(by_history["backups"].as_array().unwrap().len(), 3, "{by_history:#}");
     // With history files only, the clone's WAL would be kept and that of the backups removed.
@@ -176,7 +176,7 @@ fn what_is_pruned_is_not_needed_by_the_backup_that_is_kept() -> Outcome {
     }
     assert_eq!(prune(&["--keep-backups", "2"])["removed_objects"], by_history["removed_objects"]);
     let applied = prune(&["--keep-backups", "1", "--backups", text(&backups), "--apply"]);
-    assert_eq!((&applied["kept_from"], &applied["is_applied"]), (&by_history["kept_from"], &true.into()));
+    assert_eq!((&applied["kept_from"], &applied["applied"]), (&by_history["kept_from"], &true.into()));
 
     let get = format!("{} archive get --repo {} %f \"%p\"", program.display(), repo.display());
     let settings =

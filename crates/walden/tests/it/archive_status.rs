@@ -47,7 +47,7 @@ fn a_damaged_object_of_a_file_that_waits_is_a_problem_at_once() {
             fs::write(&object, "").unwrap();
             let (_, report, metrics) = site.status();
             assert_eq!(
-                (report["lag"]["files"].as_u64(), report["lag"]["is_next_missing"].as_bool()),
+                (report["lag"]["files"].as_u64(), report["lag"]["next_missing"].as_bool()),
                 (Some(1), Some(true)),
                 "{report:#}"
             );

@@ -26,7 +26,7 @@ fn the_first_finding_names_the_culprit_and_no_other_is_false(major: u32) -> Outc
     let cases = document["cases"].as_array().unwrap();
     assert_eq!(cases.len(), SOME.split(',').count());
     for case in cases {
-        let is_right = case["is_first_right"] == true && case["false_rules"].as_array().unwrap().is_empty();
+        let is_right = case["first_correct"] == true && case["false_rules"].as_array().unwrap().is_empty();
         assert!(is_right, "{case:#}");
         let findings = case["findings"].as_array().unwrap();
         let causes = findings.iter().filter(|one| one["kind"] == "cause");

@@ -143,7 +143,7 @@ fn a_failing_archiver_keeps_files(cluster: &Cluster, client: &mut postgres::Clie
         thread::sleep(Duration::from_millis(200));
     }
     let (code, document) = retention(cluster, &[data, "--dsn", dsn]);
-    assert_eq!((code, &document["archiver"]["is_failing"]), (1, &Value::Bool(true)), "{document:#}");
+    assert_eq!((code, &document["archiver"]["failing"]), (1, &Value::Bool(true)), "{document:#}");
     assert!(
         document["remedies"][0]["text"].as_str().unwrap().contains("archive_command = 'false'"),
         "{document:#}"
@@ -277,7 +277,7 @@ fn a_slot_is_lost_as_the_server_says(
         let before = said(client);
         let (_, document) = retention(cluster, &["--dsn", dsn]);
         if before.is_some() && said(client) == before {
-            assert_eq!(document["is_growing"], false, "{document:#}");
+            assert_eq!(document["growing"], false, "{document:#}");
             let slot = document["holders"].as_array().unwrap().iter().find(|one| one["kind"] == "slot");
             assert_eq!(slot.unwrap()["safe_wal_size"].as_i64(), before, "{document:#}");
             break before;
@@ -332,7 +332,7 @@ fn a_server_that_is_down_is_told_by_its_files(cluster: &Cluster) {
     check("crashed", "the server is not running; it was not shut down cleanly");
     // The state after `kill -9`.
     fs::write(data.join("postmaster.pid"), pid_file).unwrap();
-    check("not_here", "the process ");
+    check("process_missing", "the process ");
 }
 
 fn a_connection_string_in_the_place_of_the_folder_is_explained() -> Outcome {

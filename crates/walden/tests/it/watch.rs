@@ -472,7 +472,7 @@ fn a_checkpoint_in_progress_is_found() -> Outcome {
     assert_eq!(run.code, 0, "{run:?}");
     let line: Value = serde_json::from_str(run.stdout.lines().next().unwrap()).unwrap();
     let checkpoint = &line["checkpoint"];
-    let is = ["is_running", "may_be_running"].map(|member| checkpoint[member].as_bool());
+    let is = ["running", "may_be_running"].map(|member| checkpoint[member].as_bool());
     assert_eq!(is, [Some(true), Some(false)], "{checkpoint:#}");
     let finished = client.query_one("SELECT redo_lsn::text FROM pg_control_checkpoint()", &[]).unwrap();
     assert_ne!(checkpoint["redo"].as_str(), Some(finished.get::<_, &str>(0)), "{checkpoint:#}");
@@ -509,13 +509,13 @@ fn a_server_that_does_not_run_has_no_next_checkpoint() -> Outcome {
         };
         let checkpoint = &line["checkpoint"];
         let is_stopped = state != "running";
-        assert_eq!(checkpoint["is_server_stopped"], is_stopped, "{state}: {checkpoint:#}");
+        assert_eq!(checkpoint["server_stopped"], is_stopped, "{state}: {checkpoint:#}");
         assert_eq!(checkpoint["bytes_left"].is_null(), is_stopped, "{state}: {checkpoint:#}");
         for member in ["seconds_left", "seconds_left_by_time", "seconds_left_by_volume", "cause"] {
             assert!(!is_stopped || checkpoint[member].is_null(), "{state}: {checkpoint:#}");
         }
     };
-    wait_for("not_here");
+    wait_for("process_missing");
     let mut client = cluster.client("postgres").unwrap();
     execute(&mut client, "INSERT INTO small VALUES (0, 'z')");
     wait_for("running");
@@ -533,7 +533,7 @@ fn a_server_that_does_not_run_has_no_next_checkpoint() -> Outcome {
     wait_for("running");
     let pid = rustix::process::Pid::from_raw(cluster.pid().unwrap().cast_signed()).unwrap();
     rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
-    wait_for("not_here");
+    wait_for("process_missing");
     let note = format!("note: the process {} of postmaster.pid is not here: ", pid.as_raw_nonzero());
     let began = Instant::now();
     while !watching.log().contains(&note) {

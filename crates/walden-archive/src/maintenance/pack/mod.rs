@@ -72,6 +72,7 @@ pub struct Packed {
     /// Location of the archive.
     pub location: String,
     /// Nothing was changed.
+    #[serde(rename = "dry_run")]
     pub is_dry_run: bool,
     /// Packs that were written, or would be.
     pub packs: Vec<NewPack>,

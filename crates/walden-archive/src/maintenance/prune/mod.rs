@@ -61,6 +61,7 @@ pub struct Pruned {
     /// Location of the archive.
     pub location: String,
     /// The plan was applied.
+    #[serde(rename = "applied")]
     pub is_applied: bool,
     /// Start of the first kept segment. Everything before it is removed.
     pub kept_from: Option<String>,
@@ -96,6 +97,7 @@ pub struct BackupState {
     /// Why it does not count, if so.
     pub problem: Option<String>,
     /// Its WAL is kept.
+    #[serde(rename = "kept")]
     pub is_kept: bool,
 }
 
