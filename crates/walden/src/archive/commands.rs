@@ -54,11 +54,10 @@ pub fn quoted(text: &str) -> String {
     format!("'{}'", text.replace('\'', "'\\''"))
 }
 
-/// Returns the archive that a command names by `--repo` or by a readable configuration, if that is known
-/// here.
-fn named_archive(command: &str) -> Option<String> {
-    let command = command.replace("%%", "%");
-    let mut words = command.split_whitespace().map(|word| word.trim_matches(['\'', '"']));
+/// Returns the archive that the words of a command name by `--repo` or by a readable configuration, if that
+/// is known here.
+fn named_archive(words: &[String]) -> Option<String> {
+    let mut words = words.iter().map(String::as_str);
     let (mut repo, mut config) = (None, None);
     while let Some(word) = words.next() {
         let (option, value) =
@@ -81,15 +80,56 @@ fn named_archive(command: &str) -> Option<String> {
     (named.contains("://") || Path::new(&named).is_absolute()).then_some(named)
 }
 
-/// Divides a shell command such as `push A && push B` into its simple commands.
-fn simple_commands(command: &str) -> impl Iterator<Item = &str> {
-    command.split(['&', '|', ';', '\n']).filter(|part| !part.trim().is_empty())
+/// Divides a setting such as `push A && push B` into the words of its simple commands, by the quoting rules of
+/// a POSIX shell. Commands in `sh -c 'push A'` are commands too.
+fn simple_commands(setting: &str) -> Vec<Vec<String>> {
+    let mut commands = Vec::new();
+    let mut pending = vec![setting.replace("%%", "%")];
+    while let Some(text) = pending.pop() {
+        let parsed = parse_commands(&text);
+        let nested = parsed.iter().flat_map(|words| words.windows(2)).filter(|pair| pair[0] == "-c");
+        pending.extend(nested.map(|pair| pair[1].clone()));
+        commands.extend(parsed);
+    }
+    commands
+}
+
+fn parse_commands(text: &str) -> Vec<Vec<String>> {
+    let (mut commands, mut words, mut word) = (Vec::new(), Vec::new(), None::<String>);
+    let mut rest = text.chars().peekable();
+    while let Some(character) = rest.next() {
+        let is_redirection = word.as_deref().is_some_and(|word| word.ends_with(['<', '>']));
+        match character {
+            '&' if is_redirection => word.get_or_insert_default().push('&'),
+            '&' | '|' | ';' | '(' | ')' | '\n' => {
+                words.extend(word.take());
+                commands.push(std::mem::take(&mut words));
+            }
+            '#' if word.is_none() => while rest.next_if(|&next| next != '\n').is_some() {},
+            '\'' => word.get_or_insert_default().extend(rest.by_ref().take_while(|&next| next != '\'')),
+            '"' => {
+                let word = word.get_or_insert_default();
+                while let Some(next) = rest.next().filter(|&next| next != '"') {
+                    let is_escape = next == '\\' && rest.peek().is_some_and(|&next| "\"\\$`".contains(next));
+                    word.extend(if is_escape { rest.next() } else { Some(next) });
+                }
+            }
+            '\\' => word.get_or_insert_default().extend(rest.next()),
+            space if space.is_ascii_whitespace() => words.extend(word.take()),
+            other => word.get_or_insert_default().push(other),
+        }
+    }
+    words.extend(word);
+    commands.push(words);
+    commands.retain(|words| !words.is_empty());
+    commands
 }
 
 /// Returns the archive that a command of the server names, unless it also names `archive`.
 pub fn other_archive(command: &str, archive: Option<&Archive>) -> Option<String> {
     let archive = archive?;
-    let mut named: Vec<String> = simple_commands(command).filter_map(named_archive).collect();
+    let mut named: Vec<String> =
+        simple_commands(command).iter().filter_map(|words| named_archive(words)).collect();
     let is_own = named.iter().any(|named| is_place_of(archive, named));
     (!is_own && !named.is_empty()).then(|| named.swap_remove(0))
 }
@@ -112,9 +152,11 @@ pub fn archives_into(command: &str, data: Option<&Path>, archive: &Archive) -> b
         let place = Place { repo: None, config: Some(config), identity: None };
         place.configuration().ok()?.0.repo
     };
+    let is_push = |words: &&Vec<String>| words.windows(2).any(|pair| pair == ["archive", "push"]);
     simple_commands(command)
-        .filter(|part| part.contains("archive push"))
-        .any(|part| named_archive(part).or_else(beside).is_some_and(|named| is_place_of(archive, &named)))
+        .iter()
+        .filter(is_push)
+        .any(|words| named_archive(words).or_else(beside).is_some_and(|named| is_place_of(archive, &named)))
 }
 
 /// Describes a command that names another archive.
@@ -184,6 +226,30 @@ mod tests {
     }
 
     #[test]
+    fn separators_and_spaces_in_quotes_are_part_of_a_path() {
+        let folder = tempfile::tempdir().unwrap();
+        let other = Archive::new(Box::new(walden_archive::store::Folder::new(folder.path().to_owned())));
+        for name in ["R&D", "a|b", "a;b", "a b", "it's", "a\"b", "a\\b", "50%f", "a#b (old)"] {
+            let path = folder.path().join(name);
+            std::fs::create_dir(&path).unwrap();
+            let own = Archive::new(Box::new(walden_archive::store::Folder::new(path.clone())));
+            let options = ["--repo".to_owned(), path.display().to_string()];
+            let [setting, _] = server_commands("/opt/R&D tools/walden", &options);
+            let setting = setting[1..setting.len() - 1].replace("''", "'").replace("\\\\", "\\");
+            let in_double = path.display().to_string().replace('\\', "\\\\").replace('"', "\\\"");
+            let in_double = format!("walden archive push --repo=\"{}\" %p", in_double.replace('%', "%%"));
+            let in_shell = format!("sh -c {} 2>&1 || exit 1", quoted(&in_double));
+            for command in [setting, in_double, in_shell] {
+                assert_eq!(other_archive(&command, Some(&own)), None, "{command}");
+                assert!(archives_into(&command, None, &own), "{command}");
+                assert_eq!(other_archive(&command, Some(&other)), Some(path.display().to_string()));
+            }
+        }
+        let redirected = "test -f x && walden archive push 2>&1 --repo /backup/main %p # --repo /other";
+        assert_eq!(other_archive(redirected, Some(&other)).as_deref(), Some("/backup/main"));
+    }
+
+    #[test]
     fn plain_paths_are_printed_as_they_are() {
         let options = ["--config".to_owned(), "/etc/walden/18-main.toml".to_owned()];
         let [archive, restore] = server_commands("/usr/bin/walden", &options);
@@ -220,7 +286,7 @@ mod tests {
         let config = folder.path().join("walden.toml");
         std::fs::write(&config, "[archive]\nrepo = \"s3://bucket/main\"\n").unwrap();
         let config = config.display();
-        let named = |command: &str| named_archive(command);
+        let named = |command: &str| named_archive(&simple_commands(command)[0]);
         let by_config = format!("/usr/bin/walden archive get --config '{config}' %f \"%p\"");
         assert_eq!(named(&by_config).as_deref(), Some("s3://bucket/main"));
         assert_eq!(named(&format!("{by_config} --repo=/backup/50%%")).as_deref(), Some("/backup/50%"));
