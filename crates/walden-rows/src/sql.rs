@@ -173,35 +173,64 @@ pub fn ending<'a>(alterations: impl Iterator<Item = &'a str>) -> String {
     format!("{checked}{alterations}COMMIT;\n")
 }
 
-/// Two blocks: the first one defers the foreign keys between the tables to the end of the transaction, the
-/// second one undoes that. A row may come before the row that it refers to, as a cascade logs the referenced
-/// table first. The blocks find the keys in `pg_constraint`.
-pub fn defer_foreign_keys<'t>(tables: impl Iterator<Item = &'t Table>) -> [String; 2] {
-    let mut names: Vec<String> =
-        tables.map(|table| format!("'{}'", Qualified(table).to_string().replace('\'', "''"))).collect();
-    names.sort_unstable();
-    names.dedup();
+/// Returns two blocks: the first one defers the foreign keys between the tables to the end of the transaction,
+/// the second one undoes that. A row may come before the row that it refers to, as a cascade logs the
+/// referenced table first. The blocks find the keys in `pg_constraint`.
+///
+/// Deferring does not delay the actions of a key, such as `ON DELETE CASCADE`. `acting` contains pairs of a
+/// table and of a table whose rows must not change by such an action: the first block drops a key that has an
+/// action from the second to the first, and the second block adds it again.
+pub fn defer_foreign_keys<'t>(
+    tables: impl Iterator<Item = &'t Table>,
+    acting: impl Iterator<Item = (&'t Table, &'t Table)>,
+) -> [String; 2] {
+    let literal = |table: &Table| format!("'{}'", Qualified(table).to_string().replace('\'', "''"));
+    let mut names: Vec<String> = tables.map(literal).collect();
+    let mut acting: Vec<String> =
+        acting.map(|(on, by)| format!("({}, {})", literal(on), literal(by))).collect();
+    for list in [&mut names, &mut acting] {
+        list.sort_unstable();
+        list.dedup();
+    }
     let block = |names: &str, rest: &str| {
         let tag = (0..).map(|number| format!("$walden{number}$")).find(|tag| !names.contains(tag.as_str()));
         let tag = tag.unwrap_or_default();
         format!("DO {tag}\nDECLARE key record;\nBEGIN\n{rest}END {tag};")
     };
     let names = names.join(", ");
+    let root = |table: &str| format!("coalesce(pg_partition_root({table}::regclass), {table}::regclass)");
+    let acts = match acting.is_empty() {
+        true => "false".to_owned(),
+        false => format!(
+            "(confdeltype IN ('c', 'n', 'd') OR confupdtype IN ('c', 'n', 'd')) AND (confrelid, conrelid) IN\n\
+             (SELECT {}, {} FROM (VALUES {}) pairs (a, b))",
+            root("a"),
+            root("b"),
+            acting.join(", ")
+        ),
+    };
     let first = format!(
-        "FOR key IN WITH named AS (SELECT coalesce(pg_partition_root(t), t) AS t FROM unnest(ARRAY[{names}]::regclass[]) t)\n\
-         SELECT oid, conrelid::regclass AS t, conname FROM pg_constraint WHERE contype = 'f' AND NOT condeferrable AND conparentid = 0\n\
+        "FOR key IN WITH named AS (SELECT {} AS t FROM unnest(ARRAY[{names}]) n)\n\
+         SELECT oid, conrelid::regclass AS t, conname, condeferrable, obj_description(oid, 'pg_constraint') AS comment,\n\
+         pg_get_constraintdef(oid) AS definition, {acts} AS acts\n\
+         FROM pg_constraint WHERE contype = 'f' AND conparentid = 0\n\
          AND conrelid IN (SELECT t FROM named) AND confrelid IN (SELECT t FROM named) ORDER BY oid\n\
          LOOP\n\
+         IF key.acts THEN\n\
+         EXECUTE format('ALTER TABLE %s DROP CONSTRAINT %I', key.t, key.conname);\n\
+         PERFORM set_config('walden.foreign_keys', concat(current_setting('walden.foreign_keys', true),\n\
+         format('ALTER TABLE %s ADD CONSTRAINT %I %s; ', key.t, key.conname, key.definition),\n\
+         format('COMMENT ON CONSTRAINT %I ON %s IS %L; ', key.conname, key.t, key.comment)), true);\n\
+         ELSIF NOT key.condeferrable THEN\n\
          EXECUTE format('ALTER TABLE %s ALTER CONSTRAINT %I DEFERRABLE INITIALLY DEFERRED', key.t, key.conname);\n\
-         PERFORM set_config('walden.foreign_keys', concat(current_setting('walden.foreign_keys', true), ' ', key.oid), true);\n\
-         END LOOP;\n"
+         PERFORM set_config('walden.foreign_keys', concat(current_setting('walden.foreign_keys', true),\n\
+         format('ALTER TABLE %s ALTER CONSTRAINT %I NOT DEFERRABLE; ', key.t, key.conname)), true);\n\
+         END IF;\n\
+         END LOOP;\n",
+        root("n")
     );
-    let back = "FOR key IN SELECT conrelid::regclass AS t, conname FROM pg_constraint\n\
-         WHERE oid::text = ANY (string_to_array(current_setting('walden.foreign_keys', true), ' '))\n\
-         LOOP\n\
-         EXECUTE format('ALTER TABLE %s ALTER CONSTRAINT %I NOT DEFERRABLE', key.t, key.conname);\n\
-         END LOOP;\n";
-    [block(&names, &first), block("", back)]
+    let back = "EXECUTE coalesce(current_setting('walden.foreign_keys', true), '');\n";
+    [block(&first, &first), block("", back)]
 }
 
 fn row(image: &Image) -> Result<&Row, String> {

@@ -47,6 +47,11 @@ pub(super) struct Script {
     alterations: BTreeSet<(u32, [String; 2])>,
     /// The tables of the statements, by their OIDs.
     tables: BTreeMap<u32, Arc<Table>>,
+    /// The tables of the rows that each transaction has written so far.
+    written: HashMap<u32, BTreeSet<u32>>,
+    /// Pairs of tables: a transaction wrote a row of the first table before one of the second table. If the
+    /// first row refers to the second one, reverting the second one must not cascade to the first.
+    written_before: BTreeSet<(u32, u32)>,
     /// Whether statements change large objects.
     has_large_objects: bool,
     /// Whether statements create large objects again that were removed.
@@ -88,6 +93,8 @@ impl Script {
             epochs: HashMap::new(),
             alterations: BTreeSet::new(),
             tables: BTreeMap::new(),
+            written: HashMap::new(),
+            written_before: BTreeSet::new(),
             has_large_objects: false,
             creates_large_objects: false,
             created,
@@ -132,6 +139,11 @@ impl Script {
             self.creates_large_objects |= sql::creates_large_object(text);
         } else if text.is_some() {
             self.tables.entry(table.oid).or_insert_with(|| Arc::clone(&table));
+            if change.operation != Operation::Delete {
+                let written = self.written.entry(change.top_xid).or_default();
+                self.written_before.extend(written.iter().map(|&before| (before, table.oid)));
+                written.insert(table.oid);
+            }
             let alterations = sql::identity_alterations(change, &table);
             self.alterations.extend(alterations.into_iter().map(|pair| (table.oid, pair)));
         }
@@ -240,8 +252,12 @@ impl Script {
         let dependents = self.dependents()?;
         self.missing += dependents.len() as u64;
         self.statements -= dependents.len() as u64;
-        let foreign_keys =
-            (self.tables.len() > 1).then(|| sql::defer_foreign_keys(self.tables.values().map(Arc::as_ref)));
+        let table = |oid: &u32| self.tables.get(oid).map(Arc::as_ref);
+        let acting =
+            self.written_before.iter().filter_map(|(before, oid)| Some((table(before)?, table(oid)?)));
+        // A single row refers at most to itself.
+        let foreign_keys = (self.statements > 1 && !self.tables.is_empty())
+            .then(|| sql::defer_foreign_keys(self.tables.values().map(Arc::as_ref), acting));
         terminal::print_data(self.header(relation, summary).as_bytes())?;
         if let Some([first, _]) = &foreign_keys {
             terminal::print_data(format!("{first}\n").as_bytes())?;

@@ -14,6 +14,7 @@ walden_testing::tests! {
     unlogged_tables_are_not_complete,
     columns_that_change_are_events,
     a_transaction_over_several_tables_is_reverted,
+    a_script_over_cascading_keys_is_reverted,
     changes_of_subtransactions_alone_are_reverted on [15, 19],
     all_tables_come_in_the_order_of_commits,
 }
@@ -302,6 +303,75 @@ fn a_transaction_over_several_tables_is_reverted() -> Outcome {
         assert_eq!(rows(&cluster, &base, &["--undo"]).code, 2);
         let unknown = rows(&cluster, &base, &["--xid", "1000000", "--undo"]);
         assert!(unknown.code == 3 && unknown.stderr.contains("has no change by it"), "{unknown:?}");
+    }
+    Ok(())
+}
+
+/// A script inserts children before their parents, as cascades log them the other way round. Reverting that
+/// script deletes parents first, whose keys must not cascade then.
+fn a_script_over_cascading_keys_is_reverted() -> Outcome {
+    const MADE: &str = "
+        CREATE TABLE parent (id int PRIMARY KEY, code text UNIQUE);
+        CREATE TABLE child (id int PRIMARY KEY, parent int REFERENCES parent ON DELETE CASCADE ON UPDATE CASCADE);
+        COMMENT ON CONSTRAINT child_parent_fkey ON child IS 'it''s the key';
+        CREATE TABLE kin (id int PRIMARY KEY, code text DEFAULT 'd');
+        ALTER TABLE kin ADD CONSTRAINT \"to 'parent'\" FOREIGN KEY (code) REFERENCES parent (code)
+            ON DELETE SET DEFAULT ON UPDATE CASCADE DEFERRABLE INITIALLY DEFERRED;
+        CREATE TABLE heir (id int PRIMARY KEY, parent int REFERENCES parent ON DELETE SET NULL ON UPDATE CASCADE);
+        CREATE TABLE parts (id int PRIMARY KEY, parent int REFERENCES parent ON DELETE CASCADE ON UPDATE CASCADE) PARTITION BY RANGE (id);
+        CREATE TABLE parts_1 PARTITION OF parts FOR VALUES FROM (0) TO (100);
+        CREATE TABLE tree (id int PRIMARY KEY, up int REFERENCES tree ON DELETE CASCADE);
+        INSERT INTO parent SELECT i, 'c' || i FROM generate_series(1, 5) i;
+        INSERT INTO parent VALUES (9, 'd');
+        INSERT INTO child SELECT i, i % 5 + 1 FROM generate_series(1, 30) i;
+        INSERT INTO kin SELECT i, 'c' || i % 5 + 1 FROM generate_series(1, 30) i;
+        INSERT INTO heir SELECT i, i % 5 + 1 FROM generate_series(1, 30) i;
+        INSERT INTO parts SELECT i, i % 5 + 1 FROM generate_series(1, 30) i;
+        INSERT INTO tree VALUES (1, NULL), (2, 1), (3, 2);
+        CREATE VIEW keys AS SELECT conrelid::regclass, conname, pg_get_constraintdef(oid),
+            obj_description(oid, 'pg_constraint') FROM pg_constraint WHERE contype = 'f' AND conparentid = 0";
+    const TABLES: [&str; 6] = ["parent", "child", "kin", "heir", "parts", "tree"];
+    for version in [14, 18] {
+        let (cluster, mut client) = server(version)?;
+        run(&mut client, MADE);
+        let (mut client, base) = copy_base(&cluster, client, "backup");
+        let expected_keys = contents(&mut client, "keys");
+        let mut states = vec![TABLES.map(|table| contents(&mut client, table))];
+        let mut change =
+            "DELETE FROM parent WHERE id = 1; UPDATE parent SET id = 20, code = 'new' WHERE id = 2; \
+            DELETE FROM tree WHERE id = 1"
+                .to_owned();
+        // A change, the script that reverts it, the script that reverts this script, and one more.
+        for round in 0..4 {
+            run(&mut client, "BEGIN");
+            let xid: String = client.query_one("SELECT txid_current()::text", &[]).unwrap().get(0);
+            run(&mut client, &change);
+            if round == 0 {
+                run(&mut client, "COMMIT");
+            }
+            states.push(TABLES.map(|table| contents(&mut client, table)));
+            assert_eq!(
+                states.last(),
+                states.get(if round % 2 == 0 { 1 } else { 0 }),
+                "{version}, {round}: {change}"
+            );
+            assert_eq!(contents(&mut client, "keys"), expected_keys, "{version}, {round}: {change}");
+            run(&mut client, "SELECT pg_switch_wal()");
+            let script = rows(&cluster, &base, &["--xid", &xid, "--undo"]);
+            assert!(script.code == 0 && script.stdout.contains("-- Complete"), "{script:?}");
+            change = script.stdout;
+        }
+        // A script for a table that refers to itself.
+        let before = contents(&mut client, "tree");
+        let xid: String = client.query_one("SELECT txid_current()::text", &[]).unwrap().get(0);
+        run(&mut client, "DELETE FROM tree WHERE id = 1");
+        run(&mut client, "SELECT pg_switch_wal()");
+        assert!(contents(&mut client, "tree").is_empty());
+        let next: u32 = xid.parse().unwrap();
+        let script =
+            rows(&cluster, &base, &["--xid", &(next + 1).to_string(), "--relation", "tree", "--undo"]);
+        run(&mut client, &script.stdout);
+        assert_eq!(contents(&mut client, "tree"), before, "{version}: {script:?}");
     }
     Ok(())
 }
