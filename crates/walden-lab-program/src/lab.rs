@@ -4,6 +4,7 @@ mod culprits;
 mod experiment;
 mod experiment_html;
 mod figures;
+mod random_culprits;
 mod row_changes;
 mod suite;
 
@@ -87,9 +88,11 @@ pub struct RunArguments {
     /// Also keep the data directory: base/ as before the workload, data/ as after the server's clean stop
     #[arg(long)]
     keep_data: bool,
-    /// Of `culprits`: only these, by name
+    /// Of `culprits` and `random-culprits`: only these, by name
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     only: Vec<String>,
+    #[command(flatten)]
+    seeds: random_culprits::SeedArgs,
     #[command(flatten)]
     suite: suite::SuiteArgs,
     #[command(flatten)]
@@ -121,6 +124,8 @@ enum What {
     Experiment(Box<Definition>),
     /// The workloads with one known culprit each.
     Culprits,
+    /// Culprits that seeds select.
+    RandomCulprits,
     Suite,
 }
 
@@ -142,6 +147,7 @@ pub fn run(command: &LabCommand) -> Result<ExitCode> {
             What::Workload(workload) => run_workload_of(arguments, workload)?,
             What::Experiment(definition) => run_experiment(arguments, definition)?,
             What::Culprits => return run_culprits(arguments),
+            What::RandomCulprits => return run_random_culprits(arguments),
             What::Suite => return run_suite_of(arguments),
         },
     }
@@ -185,6 +191,9 @@ fn list(format: Format) -> Result<()> {
         text += "\nWorkloads with one known culprit each, for judging findings\n";
         let names: Vec<_> = walden_lab::culprits::CULPRITS.iter().map(|one| one.name).collect();
         let _ = writeln!(text, "  {CULPRITS:<14} {}", names.join(", "));
+        text += "\nServers and culprits that seeds select\n";
+        let names: Vec<_> = walden_lab::random_culprits::kind_names().collect();
+        let _ = writeln!(text, "  {:<14} {}", random_culprits::NAME, names.join(", "));
         text += "\nExperiments (default sizes)\n";
         for one in &experiments {
             let sizes = one.sizes.default.iter().map(|(name, size)| format!("{name} {size}"));
@@ -224,6 +233,29 @@ fn run_culprits(arguments: &RunArguments) -> Result<ExitCode> {
         wrong_usage(&format!("{option} is not for culprits"));
     }
     culprits::run(&arguments.only, installation(arguments)?, arguments.format)
+}
+
+fn run_random_culprits(arguments: &RunArguments) -> Result<ExitCode> {
+    let of_others = [
+        (arguments.size.is_some(), "--size"),
+        (arguments.seed.is_some(), "--seed"),
+        (!arguments.settings.is_empty(), "--set"),
+        (arguments.wal_segsize.is_some(), "--wal-segsize"),
+        (arguments.checksums.is_some(), "--checksums"),
+        (arguments.keep_data, "--keep-data"),
+    ];
+    let of_others = of_others.into_iter().find_map(|(given, name)| given.then_some(name));
+    if let Some(option) = of_others.or(arguments.experiment.given()) {
+        wrong_usage(&format!("{option} is not for {}", random_culprits::NAME));
+    }
+    let shared = random_culprits::Shared {
+        only: arguments.only.clone(),
+        installation: installation(arguments)?,
+        output: arguments.output.clone().unwrap_or_else(|| format!("lab-{}", random_culprits::NAME).into()),
+        force: arguments.overwrite.force,
+        format: arguments.format,
+    };
+    random_culprits::run(&arguments.seeds, shared)
 }
 
 fn run_suite_of(arguments: &RunArguments) -> Result<ExitCode> {
@@ -350,6 +382,9 @@ fn what(name: &str) -> Result<What> {
     if name == CULPRITS {
         return Ok(What::Culprits);
     }
+    if name == random_culprits::NAME {
+        return Ok(What::RandomCulprits);
+    }
     if name == suite::NAME {
         return Ok(What::Suite);
     }
@@ -364,9 +399,10 @@ fn what(name: &str) -> Result<What> {
     let workloads: Vec<_> = workloads::all().iter().map(|one| one.name).collect();
     let experiments: Vec<_> = definition::shipped()?.into_iter().map(|one| one.name).collect();
     bail!(
-        "expected one of the workloads {}, the experiments {}, {CULPRITS}, {}, or FILE.toml",
+        "expected one of the workloads {}, the experiments {}, {CULPRITS}, {}, {}, or FILE.toml",
         workloads.join(", "),
         experiments.join(", "),
+        random_culprits::NAME,
         suite::NAME
     )
 }

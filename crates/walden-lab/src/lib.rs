@@ -5,6 +5,7 @@
 //! - [`workloads`]: the workloads, a table of rows
 //! - [`run`]: one workload on one cluster, whose WAL segments and facts file are kept in a folder
 //! - [`culprits`]: workloads with one known culprit each, for judging findings
+//! - [`random_culprits`]: culprits and servers that a seed selects, for judging findings and savings
 //! - [`regress`]: PostgreSQL's own regression suite on one cluster
 //! - [`experiments`]: published experiments, repeated and compared with their figures
 //! - [`mariadb`]: a throw-away MariaDB, for comparison
@@ -28,6 +29,7 @@ mod median;
 pub mod oracle_model;
 mod packages;
 mod progress;
+pub mod random_culprits;
 pub mod regress;
 pub mod run;
 mod scratch;

@@ -38,7 +38,7 @@ pub fn run(only: &[String], installation: Option<Installation>, format: Format) 
 }
 
 /// Returns the findings of `walden explain --names` in a server's WAL.
-fn findings(window: &Window) -> Result<Vec<Finding>> {
+pub(super) fn findings(window: &Window) -> Result<Vec<Finding>> {
     let mut names = walden_postgres::names::from_server(&window.dsn)?;
     let inventory = Inventory::search(&[&window.wal_dir])?;
     let request =
@@ -56,7 +56,7 @@ fn findings(window: &Window) -> Result<Vec<Finding>> {
     Ok(document.findings)
 }
 
-fn observed(finding: Finding) -> Observed {
+pub(super) fn observed(finding: Finding) -> Observed {
     Observed {
         kind: kind_text(finding.kind).into(),
         rule: finding.rule.into(),
@@ -64,7 +64,10 @@ fn observed(finding: Finding) -> Observed {
         points_at: finding.points_at,
         remedy: finding.remedy,
         share: finding.share,
+        bytes: finding.bytes,
         saves_bytes: finding.saves_bytes,
+        saves_error_bytes: finding.saves_error_bytes,
+        try_settings: finding.try_settings,
     }
 }
 

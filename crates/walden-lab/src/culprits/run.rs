@@ -1,12 +1,13 @@
 //! Runs culprits on servers of their kind, and collects the findings for each.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use postgres::Client;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use walden_format::lsn::Lsn;
 
 use super::{CULPRITS, Culprit, Expected, ServerKind, Step};
@@ -40,7 +41,7 @@ pub struct Window {
 }
 
 /// A finding.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Observed {
     /// `cause` or `setting`.
     pub kind: String,
@@ -54,8 +55,15 @@ pub struct Observed {
     pub remedy: String,
     /// Share of the WAL, 0 to 1.
     pub share: f64,
+    /// Bytes of WAL that it explains.
+    pub bytes: u64,
     /// Bytes that the remedy would save, if known.
     pub saves_bytes: Option<u64>,
+    /// By how much that may be wrong in either direction.
+    pub saves_error_bytes: Option<u64>,
+    /// Settings that the remedy would change, by name.
+    #[serde(default)]
+    pub try_settings: BTreeMap<String, String>,
 }
 
 /// A culprit with the findings in its WAL.

@@ -8,6 +8,7 @@ use crate::material::walden;
 walden_testing::tests! {
     the_first_finding_names_the_culprit_and_no_other_is_false on [15, 19],
     unknown_culprits_are_refused,
+    a_seed_selects_a_culprit_and_keeps_its_verdict,
 }
 
 /// Some workloads of each family that take a second or two; `walden lab run culprits` runs all.
@@ -44,4 +45,44 @@ fn the_first_finding_names_the_culprit_and_no_other_is_false(major: u32) -> Outc
 fn unknown_culprits_are_refused() {
     let run = walden(&["lab", "run", "culprits", "--only", "unknown"]);
     assert!(run.code == 3 && run.stderr.contains("unknown is not among the culprits"), "{run:?}");
+}
+
+fn a_seed_selects_a_culprit_and_keeps_its_verdict() -> Outcome {
+    let version = postgres(15)?.version.to_string();
+    let folder = tempfile::tempdir().unwrap();
+    let output = folder.path().to_str().unwrap();
+    let seeds = |arguments: &[&str]| {
+        let all = ["lab", "run", "random-culprits", "--pg", &version, "-o", output, "--format", "json"];
+        let run = walden(&[&all, arguments].concat());
+        let document: Value =
+            serde_json::from_str(&run.stdout).unwrap_or_else(|error| panic!("{error}: {run:?}"));
+        (run, document)
+    };
+    // A healthy server, and one with a culprit whose saving is exact.
+    let only = ["--only", "none-mixed,unused-index", "--seeds", "1..2", "--jobs", "2"];
+    let (run, first) = seeds(&only);
+    assert_eq!((run.code, &first["right"], &first["seeds"]), (0, &2.into(), &2.into()), "{first:#}");
+    assert_eq!(first["healthy"], serde_json::json!({ "count": 1, "of": 1 }));
+    let verdicts = first["verdicts"].as_array().unwrap();
+    let unused = verdicts.iter().find(|one| one["culprit"] == "unused-index").unwrap();
+    assert_eq!((&unused["place"], &unused["saving"]["is_inside"]), (&1.into(), &true.into()), "{unused:#}");
+    let name = unused["objects"][0].as_str().unwrap();
+    let finding = &unused["culprit_run"]["findings"][0];
+    assert!(finding["points_at"].as_str().unwrap().contains(name), "{unused:#}");
+    let bytes = |run: &str| unused[run]["bytes"].as_u64().unwrap();
+    assert!(bytes("culprit_run") > 10_000_000 && bytes("remedy_run") < bytes("culprit_run"), "{unused:#}");
+
+    // The same seeds are not run again.
+    let path = folder.path().join("seed-1.json");
+    let written = std::fs::metadata(&path).unwrap().modified().unwrap();
+    assert_eq!(seeds(&only).1, first);
+    assert_eq!(std::fs::metadata(&path).unwrap().modified().unwrap(), written);
+
+    for arguments in [["--seeds", "5..1"], ["--seeds", "x"], ["--size", "1"]] {
+        let run = walden(&[&["lab", "run", "random-culprits", "-o", output], &arguments[..]].concat());
+        assert_eq!(run.code, 2, "{run:?}");
+    }
+    let unknown = walden(&["lab", "run", "random-culprits", "-o", output, "--only", "unknown"]);
+    assert!(unknown.code == 3 && unknown.stderr.contains("unknown is not among the culprits"), "{unknown:?}");
+    Ok(())
 }

@@ -1,0 +1,310 @@
+//! Runs seeds, each on a server of its own.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::ops::RangeInclusive;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, OnceLock};
+use std::thread;
+use std::time::Instant;
+
+use anyhow::{Context as _, Result, anyhow, bail};
+use postgres::Client;
+use walden_server::signals::interrupted;
+
+use super::kinds::{Case, Kind, Remedy, healthy};
+use super::plan::{Plan, kind_names};
+use super::schema::Maker;
+use super::verdict::{Side, Verdict, remedied};
+use crate::cluster::{Cluster, ClusterBuilder, StopMode, insert_lsn};
+use crate::culprits::{Observed, Window};
+use crate::install::Installation;
+use crate::progress::Progress;
+use crate::run::{keep_wal, settled_statistics};
+
+/// Options of [`run_seeds`].
+#[derive(Debug)]
+pub struct SeedOptions {
+    /// The seeds.
+    pub seeds: RangeInclusive<u64>,
+    /// Kinds of culprits to select from; all if empty.
+    pub only: Vec<String>,
+    /// The servers to select from.
+    pub installations: Vec<Installation>,
+    /// The folder of the results, one file per seed. Seeds that have one there are not run again.
+    pub output: PathBuf,
+    /// Runs all seeds again.
+    pub force: bool,
+    /// Keeps the WAL of the runs with the culprit, in `seed-N/wal`.
+    pub keeps_wal: bool,
+    /// Seeds that run at a time.
+    pub jobs: usize,
+    /// The display of progress.
+    pub progress: Progress,
+}
+
+/// Settings of each server; those of the seed and of the culprit take precedence.
+const SETTINGS: &[(&str, &str)] = &[
+    ("checkpoint_timeout", "1h"),
+    ("max_connections", "24"),
+    ("max_prepared_transactions", "5"),
+    ("max_logical_replication_workers", "4"),
+];
+
+/// Returns the findings in the WAL of a server, which runs meanwhile.
+pub type Find<'a> = &'a (dyn Fn(&Window) -> Result<Vec<Observed>> + Sync);
+
+/// Runs seeds, and returns their verdicts in the order of the seeds.
+///
+/// # Errors
+/// A name is unknown, no version is suitable, or a server, a statement or `find` fails.
+pub fn run_seeds(options: &SeedOptions, find: Find<'_>) -> Result<Vec<Verdict>> {
+    for name in &options.only {
+        if !kind_names().any(|known| known == name) {
+            bail!("{name} is not among the culprits {}", kind_names().collect::<Vec<_>>().join(", "));
+        }
+    }
+    fs::create_dir_all(&options.output)
+        .with_context(|| format!("cannot create the folder {}", options.output.display()))?;
+    let count = options.seeds.end().saturating_sub(*options.seeds.start()) + 1;
+    options.progress.counted("seeds", count);
+    let next = AtomicU64::new(*options.seeds.start());
+    let (verdicts, failure) = (Mutex::new(Vec::new()), OnceLock::new());
+    let take = || -> Result<()> {
+        loop {
+            let seed = next.fetch_add(1, Ordering::Relaxed);
+            if !options.seeds.contains(&seed) {
+                return Ok(());
+            }
+            let verdict = run_seed(options, seed, find).with_context(|| format!("seed {seed} failed"));
+            match verdict {
+                Ok(verdict) => verdicts.lock().map(|mut all| all.push(verdict)).unwrap_or_default(),
+                // The other seeds run nevertheless; the first error is returned in the end.
+                Err(error) if interrupted() => return Err(error),
+                Err(error) => _ = failure.set(error),
+            }
+            options.progress.advance(1);
+        }
+    };
+    thread::scope(|scope| {
+        let threads: Vec<_> = (0..options.jobs.max(1)).map(|_| scope.spawn(take)).collect();
+        threads
+            .into_iter()
+            .map(|one| one.join().map_err(|_| anyhow!("a thread of the seeds panicked"))?)
+            .collect::<Result<Vec<()>>>()
+    })?;
+    options.progress.finish();
+    if let Some(error) = failure.into_inner() {
+        return Err(error);
+    }
+    let mut verdicts = verdicts.into_inner().unwrap_or_default();
+    verdicts.sort_by_key(|verdict: &Verdict| verdict.plan.seed);
+    Ok(verdicts)
+}
+
+fn run_seed(options: &SeedOptions, seed: u64, find: Find<'_>) -> Result<Verdict> {
+    let versions: Vec<_> =
+        options.installations.iter().map(|one| (one.version.major, one.version.to_string())).collect();
+    let (plan, kind, version) = Plan::new(seed, &options.only, &versions).context(
+        "no installed version of PostgreSQL has this culprit; `walden lab install` obtains others",
+    )?;
+    let path = options.output.join(format!("seed-{seed}.json"));
+    if !options.force
+        && let Ok(text) = fs::read_to_string(&path)
+        && let Ok(verdict) = serde_json::from_str::<Verdict>(&text)
+        && verdict.plan == plan
+    {
+        return Ok(verdict);
+    }
+    let installation = &options.installations[version];
+    let kept = options.keeps_wal.then(|| options.output.join(format!("seed-{seed}")));
+    let verdict = judge_seed(plan, kind, installation, kept.as_deref(), find)
+        .with_context(|| format!("the culprit {} on PostgreSQL {}", kind.name, installation.version))?;
+    let text = serde_json::to_string_pretty(&verdict)? + "\n";
+    fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
+    Ok(verdict)
+}
+
+/// A case with the background load of its seed.
+struct Work {
+    case: Case,
+    background: Case,
+    prepare: Vec<String>,
+    settings: Vec<(String, String)>,
+}
+
+fn describe(plan: &Plan, kind: &Kind, is_fixed: bool) -> Work {
+    let mut maker = Maker::new(plan.seed, is_fixed);
+    let prepare = maker.prepare();
+    let background = healthy::background(&mut maker);
+    let case = (kind.build)(&mut maker);
+    let own = case.settings.iter().map(|(name, value)| ((*name).to_owned(), value.clone()));
+    let settings = plan.settings.iter().cloned().chain(own).collect();
+    Work { case, background, prepare, settings }
+}
+
+fn judge_seed(
+    plan: Plan,
+    kind: &Kind,
+    installation: &Installation,
+    kept: Option<&Path>,
+    find: Find<'_>,
+) -> Result<Verdict> {
+    let work = describe(&plan, kind, false);
+    let cluster = start(&plan, &work, installation)?;
+    let database = format!("seed_{}", plan.seed);
+    let culprit_run = run_work(&cluster, &database, &work, find)?;
+    if let Some(folder) = kept {
+        keep(&cluster, &culprit_run, folder)?;
+    }
+    let mut fixed = describe(&plan, kind, true);
+    let finding = remedied(kind, &work.case.objects, &culprit_run);
+    let is_applied = match fixed.case.remedy {
+        Remedy::Other => true,
+        Remedy::TrySettings => match finding {
+            Some(one) => !one.try_settings.is_empty() && accepts(&cluster, &one.try_settings)?,
+            None => false,
+        },
+        Remedy::None => false,
+    };
+    if fixed.case.remedy == Remedy::TrySettings {
+        fixed.settings.extend(finding.into_iter().flat_map(|one| one.try_settings.clone()));
+    }
+    let remedy_run = match is_applied {
+        true => Some(run_remedy(&cluster, &database, &work, &fixed, find)?),
+        false => None,
+    };
+    let background = &work.background.objects;
+    Ok(Verdict::new(plan, kind, &work.case, background, culprit_run, remedy_run))
+}
+
+fn start(plan: &Plan, work: &Work, installation: &Installation) -> Result<Cluster> {
+    let checksums = work.case.checksums.unwrap_or(plan.checksums);
+    let mut builder = ClusterBuilder::new(installation.clone()).checksums(checksums);
+    if let Some(megabytes) = work.case.segment_mb {
+        builder = builder.wal_segsize_mb(megabytes);
+    }
+    builder = keep_wal(builder);
+    for (name, value) in SETTINGS {
+        builder = builder.setting(name, value);
+    }
+    for (name, value) in &work.settings {
+        builder = builder.setting(name, value);
+    }
+    builder.start()
+}
+
+/// Whether the server accepts the values of settings: one that was built without lz4 refuses that method.
+fn accepts(cluster: &Cluster, settings: &BTreeMap<String, String>) -> Result<bool> {
+    let mut client = cluster.client("postgres")?;
+    for (name, value) in settings {
+        let values: Option<Vec<String>> =
+            client.query_one("SELECT enumvals FROM pg_settings WHERE name = $1", &[name])?.get(0);
+        if values.is_some_and(|values| !values.contains(value)) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// Runs the work with the remedy on the same server, in another database.
+fn run_remedy(cluster: &Cluster, first: &str, work: &Work, fixed: &Work, find: Find<'_>) -> Result<Side> {
+    let mut client = cluster.client("postgres")?;
+    // Its tables would give autovacuum something to do.
+    client.batch_execute(&format!("DROP DATABASE {first} WITH (FORCE)"))?;
+    drop(client);
+    if fixed.settings != work.settings {
+        cluster.configure(&fixed.settings)?;
+        cluster.restart(StopMode::Fast)?;
+    }
+    run_work(cluster, &format!("{first}_remedy"), fixed, find)
+}
+
+fn run_work(cluster: &Cluster, database: &str, work: &Work, find: Find<'_>) -> Result<Side> {
+    let source = format!("{database}_source");
+    let names = Names {
+        database,
+        source: &source,
+        source_dsn: cluster.dsn(&source).replace('\'', "''"),
+        file: cluster.data_dir().join(format!("{database}.copy")).display().to_string(),
+    };
+    let Work { case, background, prepare, .. } = work;
+    let mut client = cluster.client("postgres")?;
+    client.batch_execute(&format!("CREATE DATABASE {database}"))?;
+    if !case.source.is_empty() {
+        client.batch_execute(&format!("CREATE DATABASE {source}"))?;
+        run_scripts(&mut cluster.client(&source)?, &case.source, &names)?;
+    }
+    let mut client = cluster.client(database)?;
+    // Hint bits are set only once the commit is on disk.
+    client.batch_execute("SET synchronous_commit = on")?;
+    run_scripts(&mut client, prepare, &names)?;
+    run_scripts(&mut client, &background.setup, &names)?;
+    // Rows that a server has had for some time are all visible, and their hint bits are set.
+    client.batch_execute("VACUUM ANALYZE")?;
+    run_scripts(&mut client, &case.setup, &names)?;
+    if !case.is_vacuumed {
+        client.batch_execute("VACUUM ANALYZE")?;
+    }
+    client.batch_execute("CHECKPOINT")?;
+    let clock = Instant::now();
+    let from = insert_lsn(&mut client)?;
+    let mut held = Vec::new();
+    for script in &case.held {
+        let mut session = cluster.client(database)?;
+        run_scripts(&mut session, std::slice::from_ref(script), &names)?;
+        held.push(session);
+    }
+    thread::scope(|scope| {
+        let session = |scripts: &'_ Vec<String>| {
+            let scripts = scripts.clone();
+            let names = &names;
+            scope.spawn(move || run_scripts(&mut cluster.client(database)?, &scripts, names))
+        };
+        let sessions: Vec<_> = background.sessions.iter().chain(&case.sessions).map(session).collect();
+        sessions.into_iter().try_for_each(|one| one.join().map_err(|_| anyhow!("a session panicked"))?)
+    })?;
+    let seconds = clock.elapsed().as_secs_f64();
+    let to = insert_lsn(&mut client)?;
+    drop(held);
+    // Flushes all WAL up to `to`: the end of a session does not write changes that it committed
+    // asynchronously.
+    client.batch_execute("CREATE TABLE flushed ()")?;
+    drop(client);
+    settled_statistics(&mut || cluster.client(database))?;
+    let window = Window { wal_dir: cluster.data_dir().join("pg_wal"), dsn: cluster.dsn(database), from, to };
+    let findings = find(&window)?;
+    Ok(Side { bytes: to.bytes_since(from), seconds, from: from.to_string(), to: to.to_string(), findings })
+}
+
+/// What scripts name by placeholders.
+struct Names<'a> {
+    database: &'a str,
+    source: &'a str,
+    source_dsn: String,
+    file: String,
+}
+
+fn run_scripts(client: &mut Client, scripts: &[String], names: &Names<'_>) -> Result<()> {
+    for script in scripts {
+        let sql = script
+            .replace("$source_dsn", &names.source_dsn)
+            .replace("$source", names.source)
+            .replace("$file", &names.file)
+            .replace("$database", names.database)
+            .replace("$slot", &format!("{}_slot", names.database));
+        client.batch_execute(&sql).with_context(|| format!("the statement failed: {sql}"))?;
+    }
+    Ok(())
+}
+
+/// Copies the segments of a run.
+fn keep(cluster: &Cluster, run: &Side, folder: &Path) -> Result<()> {
+    let from: walden_format::lsn::Lsn = run.from.parse()?;
+    let mut client = cluster.client("postgres")?;
+    let first: String =
+        client.query_one("SELECT pg_walfile_name($1::text::pg_lsn + 1)", &[&from.to_string()])?.get(0);
+    cluster.collect_wal(&first, &folder.join("wal"))?;
+    Ok(())
+}
