@@ -29,8 +29,8 @@ const LEFT_OUT: [&str; 4] = ["backup_manifest", "postmaster.pid", "postmaster.op
 const SIGNALS: [&str; 2] = ["standby.signal", "recovery.signal"];
 
 /// Copies a base backup without `pg_control`, which is written last: PostgreSQL does not start without it.
-/// `done` gets the bytes of each file. On file systems with reference links, the copy shares the blocks of the
-/// backup until they are changed ([`fs::copy`] calls `copy_file_range`).
+/// `done` gets the bytes of each file. On file systems with reference links, the copy shares the blocks of
+/// the backup until they are changed ([`fs::copy`] calls `copy_file_range`).
 pub(crate) fn copy_backup(
     base: &Path,
     data: &Path,

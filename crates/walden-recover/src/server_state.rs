@@ -185,8 +185,8 @@ impl ServerState {
         }
     }
 
-    /// Writes everything that is not in files yet. `next_xid` is that of the checkpoint. Returns the number of
-    /// prepared transactions.
+    /// Writes everything that is not in files yet. `next_xid` is that of the checkpoint. Returns the number
+    /// of prepared transactions.
     pub(crate) fn finish(mut self, data: &Path, next_xid: u64) -> Result<usize, RecoverError> {
         let write =
             |log: io::Result<()>, folder: &str| log.map_err(RecoverError::io("write", &data.join(folder)));

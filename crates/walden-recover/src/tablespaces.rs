@@ -1,7 +1,7 @@
 //! Tablespaces of a base backup in folders outside of it.
 //!
-//! `pg_tblspc` has a link to each of them. A restore never writes into the folders of the backup, which may be
-//! those of the original server: each tablespace needs a new folder.
+//! `pg_tblspc` has a link to each of them. A restore never writes into the folders of the backup, which may
+//! be those of the original server: each tablespace needs a new folder.
 
 use std::fs;
 use std::io;

@@ -173,9 +173,9 @@ pub fn ending<'a>(alterations: impl Iterator<Item = &'a str>) -> String {
     format!("{checked}{alterations}COMMIT;\n")
 }
 
-/// Returns two blocks: the first one defers the foreign keys between the tables to the end of the transaction,
-/// the second one undoes that. A row may come before the row that it refers to, as a cascade logs the
-/// referenced table first. The blocks find the keys in `pg_constraint`.
+/// Returns two blocks: the first one defers the foreign keys between the tables to the end of the
+/// transaction, the second one undoes that. A row may come before the row that it refers to, as a cascade
+/// logs the referenced table first. The blocks find the keys in `pg_constraint`.
 ///
 /// Deferring does not delay the actions of a key, such as `ON DELETE CASCADE`. `acting` contains pairs of a
 /// table and of a table whose rows must not change by such an action: the first block drops a key that has an

@@ -282,12 +282,12 @@ pub fn scan_again<V: Visitor>(
     })
 }
 
-/// As [`scan_again`], with a thread for each visitor. Each visitor gets all records. The segments are read and
-/// decompressed once, by a further thread.
+/// As [`scan_again`], with a thread for each visitor. Each visitor gets all records. The segments are read
+/// and decompressed once, by a further thread.
 ///
-/// No visitor gets more than some MB ahead of another one. Calls `done` for the first visitor, which runs on the
-/// calling thread, and `ended` for each one when it gets no more records: a visitor that waits for another one
-/// must then stop waiting. Returns the results in the order of the visitors.
+/// No visitor gets more than some MB ahead of another one. Calls `done` for the first visitor, which runs on
+/// the calling thread, and `ended` for each one when it gets no more records: a visitor that waits for
+/// another one must then stop waiting. Returns the results in the order of the visitors.
 pub fn scan_shared<V: Visitor + Send>(
     run: &Run,
     options: ScanOptions,

@@ -397,8 +397,8 @@ pub const GAPS_UNKNOWN: &str = "without a private key, some gaps remain unknown 
 /// later timeline.
 ///
 /// Names show no more. Only the histories show whether such a timeline lost its segments, or ended in the
-/// segment in which it started and has none ([`Expected::from_histories`]). Reading them takes a private key in an
-/// encrypted archive.
+/// segment in which it started and has none ([`Expected::from_histories`]). Reading them takes a private key
+/// in an encrypted archive.
 pub(crate) fn without_wal(with_wal: &BTreeSet<Timeline>, with_history: &BTreeSet<Timeline>) -> Vec<Timeline> {
     let (Some(first), Some(last)) = (with_wal.first(), with_wal.last().max(with_history.last())) else {
         return Vec::new();

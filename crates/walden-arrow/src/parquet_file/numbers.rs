@@ -56,8 +56,8 @@ impl Number for i64 {
     }
 }
 
-/// Applies the same code to the slice of numbers of each type supported by [`NumberType::from_data_type`]. NULL rows have
-/// an arbitrary number.
+/// Applies the same code to the slice of numbers of each type supported by [`NumberType::from_data_type`].
+/// NULL rows have an arbitrary number.
 macro_rules! each_type {
     ($column:expr, $numbers:ident => $work:expr) => {{
         use arrow::array::{Array as _, AsArray as _};

@@ -80,8 +80,8 @@ fn named_archive(words: &[String]) -> Option<String> {
     (named.contains("://") || Path::new(&named).is_absolute()).then_some(named)
 }
 
-/// Divides a setting such as `push A && push B` into the words of its simple commands, by the quoting rules of
-/// a POSIX shell. Commands in `sh -c 'push A'` are commands too.
+/// Divides a setting such as `push A && push B` into the words of its simple commands, by the quoting rules
+/// of a POSIX shell. Commands in `sh -c 'push A'` are commands too.
 fn simple_commands(setting: &str) -> Vec<Vec<String>> {
     let mut commands = Vec::new();
     let mut pending = vec![setting.replace("%%", "%")];
