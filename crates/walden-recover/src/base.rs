@@ -14,7 +14,7 @@ use crate::tablespaces::{Tablespace, find_tablespaces};
 /// Major versions that are restored.
 const VERSIONS: std::ops::RangeInclusive<u32> = 14..=19;
 
-/// A base backup in plain format: a data directory with its `backup_label`.
+/// A base backup in plain format: a data directory with its `backup_label`, or that of a stopped server.
 #[derive(Clone, Debug)]
 pub struct BaseBackup {
     pub(crate) path: PathBuf,
@@ -69,7 +69,7 @@ impl BaseBackup {
     /// # Errors
     /// The folder is not a base backup in plain format, or has something that is not restored.
     pub fn open(path: &Path) -> Result<BaseBackup, RecoverError> {
-        let data = DataDir::open(path)?;
+        let data = DataDir::open_at_rest(path)?;
         let refuse = |expected, found: String, hint| RecoverError::Base {
             base: path.to_owned(),
             expected,
@@ -81,16 +81,17 @@ impl BaseBackup {
             let hint = "recover with PostgreSQL alone";
             return Err(refuse("a base backup of PostgreSQL 14 to 19", format!("version {version}"), hint));
         }
-        let label_path = path.join(Label::FILE);
-        if !data.is_backup() {
-            let hint = "name a base backup in plain format, as pg_basebackup -D FOLDER writes it";
-            return Err(refuse("a backup_label", "none".into(), hint));
-        }
-        let label = fs::read(&label_path).map_err(RecoverError::io("read", &label_path))?;
-        let label = Label::parse(&String::from_utf8_lossy(&label)).map_err(|line| {
-            let hint = "use another base backup: this one is damaged or incomplete";
-            refuse(line, "none in backup_label".into(), hint)
-        })?;
+        let label = match data.is_backup() {
+            true => {
+                let file = path.join(Label::FILE);
+                let text = fs::read(&file).map_err(RecoverError::io("read", &file))?;
+                Label::parse(&String::from_utf8_lossy(&text)).map_err(|line| {
+                    let hint = "use another base backup: this one is damaged or incomplete";
+                    refuse(line, "none in backup_label".into(), hint)
+                })?
+            }
+            false => Label::of_stopped_server(data.control()),
+        };
         if path.join("tablespace_map").exists() {
             let hint = "recover with PostgreSQL alone: Walden does not place the tablespaces of a backup in tar format";
             return Err(refuse("no tablespace_map", "one".into(), hint));
@@ -124,6 +125,18 @@ impl Label {
         let CheckpointRecord { fields, .. } = checkpoint;
         let segment = SegmentName::new(fields.timeline, size.segment_of(fields.redo), size);
         AdvancedLabel { name: &self.name, checkpoint, segment }
+    }
+
+    /// The label that a copy of a stopped server's data directory would have. The files of a primary are
+    /// consistent at its last checkpoint, and those of a standby at `minRecoveryPoint`.
+    fn of_stopped_server(control: &ControlFile) -> Label {
+        Label {
+            start: control.redo,
+            checkpoint: control.checkpoint,
+            timeline: control.timeline,
+            is_from_standby: true,
+            name: "copy of a stopped server".to_owned(),
+        }
     }
 
     /// Reads a label. The error names the missing line.

@@ -122,7 +122,7 @@ impl Plan {
             }
         };
         let consistent = match base.label.is_from_standby {
-            true => Some(base.control.min_recovery_point),
+            true => Some(base.control.min_recovery_point.max(start)),
             false => all.ends_of_backups.iter().find(|(of, _)| *of == start).map(|(_, end)| *end),
         };
         let Some(consistent) = consistent.filter(|&consistent| consistent <= stop) else {

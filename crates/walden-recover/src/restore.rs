@@ -289,7 +289,11 @@ fn fill(
         restart_point(checkpoint, plan).change_control_file(&mut control)?;
         let label = partial.join(Label::FILE);
         match &options.purpose {
-            Purpose::Server { .. } => fs::remove_file(&label).map_err(RecoverError::io("remove", &label))?,
+            Purpose::Server { .. } => match fs::remove_file(&label) {
+                // The base backup is a copy of a stopped server.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                outcome => outcome.map_err(RecoverError::io("remove", &label))?,
+            },
             Purpose::Backup => {
                 let text = base.label.at(checkpoint, run.segment_size).to_string();
                 private::write(&label, text).map_err(RecoverError::io("write", &label))?;

@@ -3,9 +3,9 @@
 //! `pg_tblspc` has a link to each of them. A restore never writes into the folders of the backup, which may
 //! be those of the original server: each tablespace needs a new folder.
 
-use std::fs;
+use std::fs::{self, DirBuilder};
 use std::io;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{DirBuilderExt, symlink};
 use std::path::{Path, PathBuf};
 
 use crate::base::BaseBackup;
@@ -55,6 +55,10 @@ pub fn map_tablespaces(
         };
         let new = std::path::absolute(new).map_err(RecoverError::io("use", new))?;
         expect_free_folder(&new)?;
+        if !new.parent().is_some_and(Path::is_dir) {
+            let found = "no directory above it".to_owned();
+            return Err(RecoverError::Target { path: new, found, hint: "create the directory above it" });
+        }
         if let Some(other) = mapped.iter().find(|it| it.new.starts_with(&new) || new.starts_with(&it.new)) {
             let found = format!("the folder of the tablespace {}", other.tablespace.oid);
             return Err(RecoverError::Target { path: new, found, hint: "name a folder for each tablespace" });
@@ -104,7 +108,7 @@ impl MappedTablespace {
     /// Copies the tablespace, and links to it from the new data directory.
     pub(crate) fn copy(&self, data: &Path, done: &mut dyn FnMut(u64)) -> Result<(), RecoverError> {
         remove_partial(&self.new).map_err(RecoverError::io("remove", &self.new))?;
-        private::create_folders(&self.new).map_err(RecoverError::io("create", &self.new))?;
+        DirBuilder::new().mode(0o700).create(&self.new).map_err(RecoverError::io("create", &self.new))?;
         let mark = self.mark();
         private::write(&mark, "").map_err(RecoverError::io("create", &mark))?;
         copy_tree(&self.tablespace.folder, &self.new, done)?;

@@ -11,6 +11,7 @@ mod decode;
 mod drive;
 mod receive;
 mod redo;
+mod restore;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -56,6 +57,7 @@ enum BenchCommand {
     Drive(drive::DriveArgs),
     Receive(receive::ReceiveArgs),
     Redo(redo::RedoArgs),
+    Restore(restore::RestoreArgs),
 }
 
 impl BenchArgs {
@@ -78,6 +80,7 @@ pub fn run(args: &BenchArgs) -> Result<ExitCode> {
         BenchCommand::Drive(args) => drive::run(args),
         BenchCommand::Receive(args) => receive::run(args),
         BenchCommand::Redo(args) => redo::run(args),
+        BenchCommand::Restore(args) => restore::run(args),
     }
 }
 

@@ -28,6 +28,7 @@ walden_testing::tests! {
     what_cannot_be_restored_is_refused_before_anything_is_written on [18],
     a_backup_advances_in_steps_as_in_one on [15, 19],
     tablespaces_get_new_folders on [14, 18],
+    a_copy_of_a_stopped_server_is_a_backup on [17],
 }
 
 /// Settings of all servers here.
@@ -716,7 +717,7 @@ fn what_cannot_be_restored_is_refused_before_anything_is_written(version: u32) -
     refused(base, &wal, &target, "FF/0", "expected it in WAL from");
     refused(base, &wal, &target, "2020-01-01", "after the end of the base backup");
     refused(base, &wal, &target, "xid:2", "expected a transaction ID from 3 on");
-    refused(&primary.cluster.data_dir(), &wal, &target, "latest", "expected a backup_label");
+    refused(&primary.cluster.data_dir(), &wal, &target, "latest", "its pages may be half written");
     refused(&wal, &wal, &target, "latest", "not a data directory");
     // Another cluster's WAL.
     let other = Primary::start(&installation, &[]);
@@ -920,13 +921,14 @@ fn tablespaces_get_new_folders(version: u32) -> Outcome {
     };
     let mapping =
         |original: &PathBuf, new: &Path| format!("{}={}", copies[original].0.display(), new.display());
-    let new_kept = primary.cluster.dir().join("new/kept");
+    let new_kept = primary.cluster.dir().join("new_kept");
     let map_kept = ["--tablespace-mapping", &mapping(&kept, &new_kept)];
-    let new_dropped = primary.cluster.dir().join("new/dropped");
+    let new_dropped = primary.cluster.dir().join("new_dropped");
     for (options, expected) in [
         (&[][..], "expected a new folder for it"),
         (&map_kept, "expected a new folder for it"),
         (&["--tablespace-mapping", "/nowhere=/elsewhere"], "expected the folder of a tablespace"),
+        (&["--tablespace-mapping", &mapping(&kept, &new_kept.join("a/b"))], "found no directory above it"),
         (
             &[&map_kept[..], &["--tablespace-mapping", &mapping(&dropped, &kept)]].concat(),
             "expected an empty or missing directory",
@@ -969,5 +971,34 @@ fn tablespaces_get_new_folders(version: u32) -> Outcome {
     assert_eq!(found.get::<_, i64>(0), expected.get::<_, i64>(0));
     assert_eq!(found.get::<_, String>(1), expected.get::<_, String>(1));
     amcheck(&server);
+    Ok(())
+}
+
+/// A data directory that was copied while its server was stopped has no label.
+fn a_copy_of_a_stopped_server_is_a_backup(version: u32) -> Outcome {
+    let installation = postgres(version)?;
+    let primary = Primary::start(&installation, &[]);
+    create_tables(&primary);
+    primary.cluster.stop(StopMode::Fast).unwrap();
+    copy_running(&primary.cluster.data_dir(), &primary.backup);
+    primary.cluster.start().unwrap();
+    work(&primary, 1);
+    primary.checkpoint_and_name("here");
+    keep_busy(&mut primary.client("postgres"));
+    primary.client("postgres").batch_execute("SELECT pg_create_restore_point('end')").unwrap();
+    primary.archive_all();
+    let (alone, _) = primary.recover_alone("here");
+    let (data, json) = primary.restore("name:here", "restored");
+    assert_eq!(json["plan"]["start_lsn"], json["plan"]["consistent_lsn"], "{json}");
+    assert!(compare_directories(&alone, &data) > 2000);
+    let advanced = primary.cluster.dir().join("advanced");
+    advance(&primary, &primary.backup, &["-o", text(&advanced), "--to", "name:here"]);
+    assert!(compare_directories(&alone, &advanced) > 2000);
+    let (_, expected) = primary.recover_alone("end");
+    let advanced = Primary { cluster: primary.cluster, backup: advanced };
+    let (data, _) = advanced.restore("name:end", "later");
+    let server = advanced.server_of(&data).start().unwrap_or_else(|error| panic!("{error:#}"));
+    wait_until_promoted(&server);
+    expect_same_content(&content(&server), &content(&expected));
     Ok(())
 }
