@@ -16,7 +16,7 @@ pub fn run(data: &[u8]) {
     if mend & 1 == 1 {
         mended(&mut file);
     }
-    let limits = ReadLimits { memory: 1 << 30, spill: 64 << 20, page_memory: 1 << 20 };
+    let limits = ReadLimits::default().memory(1 << 30).spill(64 << 20).page_memory(1 << 20);
     let mut out = Vec::new();
     let _ = walk(Cursor::new(&file), limits, &mut |reader, head| {
         out.clear();

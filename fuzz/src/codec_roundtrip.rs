@@ -21,18 +21,15 @@ pub fn run(data: &[u8]) {
         let (first, second) = data.split_at(data.len() * usize::from(*cut) / 256);
         files = vec![segment(first, version, 1), segment(second, version, 2)];
     }
-    let options = WriteOptions {
-        keyframe: 8 * SEGMENT as u64,
-        page_memory: 1 << 20,
-        ..WriteOptions::with_level(FileForm::Pack, 1)
-    };
+    let options =
+        WriteOptions::with_level(FileForm::Pack, 1).keyframe(8 * SEGMENT as u64).page_memory(1 << 20);
     let mut writer = Writer::new(Vec::new(), options);
     for (number, file) in files.iter().enumerate() {
         let meta = Meta { name: vec![b'a' + number as u8], ..Meta::default() };
         writer.add(meta, false, &mut Cursor::new(file)).expect("writing to memory");
     }
     let pack = writer.finish().expect("writing to memory");
-    let limits = ReadLimits { page_memory: 1 << 20, ..ReadLimits::default() };
+    let limits = ReadLimits::default().page_memory(1 << 20);
     let mut reader = Reader::open(Cursor::new(&pack), limits).expect("a pack");
     let mut out = Vec::new();
     for file in &files {

@@ -45,16 +45,13 @@ pub fn explain(
     }
     let has_cycles =
         views.iter().any(|view| view.dimensions.contains(&walden_explain::group::Dimension::Checkpoint));
-    let request = Request {
-        views,
-        top: top.unwrap_or(TOP),
-        from: log.from,
-        to: log.to,
-        every,
-        writers: None,
-        sample_images: true,
-        threads: log.threads,
-    };
+    let request = Request::new(log.threads)
+        .views(views)
+        .top(top.unwrap_or(TOP))
+        .from(log.from)
+        .to(log.to)
+        .every(every)
+        .sample_images(true);
     let (inventory, names) = (Arc::clone(&log.inventory), Arc::clone(&log.names));
     let document = interrupt::run(py, move |cancel| -> Result<serde_json::Result<String>, ExplainError> {
         let explanation = walden_explain::explain(&inventory.runs, &request, |_| cancel.check())?;

@@ -120,7 +120,7 @@ pub fn from_read(py: Python<'_>, error: &ReadError) -> PyErr {
         ReadError::Damaged(damage) => from_damage(py, damage),
         ReadError::Explain(error) => from_explain(error),
         ReadError::Rows(error) => from_rows(error),
-        ReadError::Arrow(_) => other(error),
+        _ => other(error),
     }
 }
 

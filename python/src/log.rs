@@ -75,8 +75,7 @@ impl Log {
             Some(threads) => threads.min(1024),
             None => std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
         };
-        let place =
-            PlaceOptions { store, keys: KeyOptions { recipient: None, identity }, ..PlaceOptions::default() };
+        let place = PlaceOptions::default().store(store).keys(KeyOptions::default().identity(identity));
         let range = Beyond { before, behind }.range(timeline, from, to);
         let opened = interrupt::run(py, move |_| open(&sources, &place, &range))?;
         let found = opened.map_err(|error| error.exception())?;
@@ -133,13 +132,10 @@ impl Beyond {
             Place::Time(micros) => source::Bound::Time(micros),
         };
         let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-        SourceOptions {
-            timeline,
-            from: from.filter(|_| !self.before).map(place),
-            to: to.filter(|_| !self.behind).map(place),
-            // Opening many small files is bound by latency as much as by work.
-            threads: (2 * cores).min(16),
-        }
+        SourceOptions::new((2 * cores).min(16))
+            .timeline(timeline)
+            .from(from.filter(|_| !self.before).map(place))
+            .to(to.filter(|_| !self.behind).map(place))
     }
 }
 

@@ -91,13 +91,10 @@ pub fn row_changes(
     let operations = operations.iter().map(operation).collect::<PyResult<Vec<_>>>()?;
     let batch_rows = rows_of_a_batch(batch_rows, ROW_CHANGE_BATCH_ROWS)?;
     let range = log.options(py)?;
-    let options = Options {
-        table: Wanted::Name(relation),
-        base,
-        filter: Filter { from: range.from, to: range.to, xid, operations, with_aborted: aborted },
-        memory_bytes: memory,
-        threads: log.threads,
-    };
+    let options = Options::new(Wanted::Name(relation), memory)
+        .base(base)
+        .filter(Filter { from: range.from, to: range.to, xid, operations, with_aborted: aborted })
+        .threads(log.threads);
     let (inventory, names) = (Arc::clone(&log.inventory), Arc::clone(&log.names));
     let surveyed = interrupt::run(py, move |cancel| {
         let changes = RowChanges::survey_part_of(&inventory.runs, &names, options, |_| cancel.check())?;

@@ -79,6 +79,7 @@ impl fmt::Display for Extent {
 
 /// Why an archive cannot be used.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum ArchiveError {
     /// An operation on the store failed.
     #[error(transparent)]

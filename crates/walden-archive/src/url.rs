@@ -8,6 +8,7 @@ use crate::store::{Folder, Store, StoreError};
 
 /// How to use a location.
 #[derive(Clone, Default, Debug)]
+#[non_exhaustive]
 pub struct PlaceOptions {
     /// Options of object stores, such as `endpoint` and `region`, by name.
     pub store: Vec<(String, String)>,
@@ -19,6 +20,13 @@ pub struct PlaceOptions {
     /// Keys of an encrypted archive.
     pub keys: KeyOptions,
 }
+
+walden_format::setters!(PlaceOptions {
+    store: Vec<(String, String)>,
+    without_conditional_requests: bool,
+    answer_within: Option<Duration>,
+    keys: KeyOptions,
+});
 
 /// Opens the archive at a location: a path, `file:///path`, or `s3://bucket/prefix`.
 ///

@@ -22,6 +22,7 @@ pub const BATCH_ROWS: usize = 1 << 16;
 
 /// The rows of a table to read, and how to read them.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct ReadOptions {
     /// Names of relations and databases.
     pub names: Arc<Names>,
@@ -40,6 +41,16 @@ pub struct ReadOptions {
     /// Whether each position has a second column, `NAME_text`, with its text form `16/B374D848`.
     pub lsn_text: bool,
 }
+
+walden_format::setters!(ReadOptions {
+    names: Arc<Names>,
+    columns: Option<Vec<usize>>,
+    from: Option<Lsn>,
+    to: Option<Lsn>,
+    threads: usize,
+    batch_rows: usize,
+    lsn_text: bool,
+});
 
 impl ReadOptions {
     /// Selects all columns of all records, with `threads` threads.
@@ -142,6 +153,7 @@ pub fn lsn_text(array: &ArrayRef) -> ArrayRef {
 
 /// The reason why a table cannot be read.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum ReadError {
     /// The WAL is damaged; all rows before the damage were delivered.
     #[error("{0}; {hint}", hint = .0.hint())]

@@ -142,7 +142,7 @@ pub(crate) fn read_segments<O: Observer>(
         let now = if bounds.in_turn { known_time.load(Ordering::Relaxed) } else { NO_TIME };
         SegmentVisitor::new(run, index, from, now, make())
     };
-    let options = ScanOptions { threads: bounds.threads, from: Some(scan_from), to: scan_to };
+    let options = ScanOptions::new(bounds.threads).from(Some(scan_from)).to(scan_to);
     let mut damage = None;
     scan(run, options, make_visitor, |outcome| {
         let SegmentOutcome {
@@ -276,7 +276,7 @@ pub(crate) fn first_time(run: &Run, segment: usize) -> Option<i64> {
 fn sums_of<O: Observer>(run: &Run, index: usize, make: impl Fn() -> SegmentVisitor<O> + Sync) -> SegmentSums {
     let start = run.segments[index].start;
     let end = start.plus(run.segment_size.bytes());
-    let options = ScanOptions { threads: 1, from: Some(start), to: Some(end) };
+    let options = ScanOptions::new(1).from(Some(start)).to(Some(end));
     let mut sums = SegmentSums::default();
     scan(
         run,

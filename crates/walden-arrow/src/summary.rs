@@ -20,8 +20,7 @@ use crate::schema::Table;
 /// Reads one of these tables, as one batch.
 pub(crate) fn read(runs: &[Run], table: Table, options: &ReadOptions) -> Result<RecordBatch, ReadError> {
     let bound = |lsn: Option<_>| lsn.map(Bound::Lsn);
-    let request =
-        Request { top: 0, from: bound(options.from), to: bound(options.to), ..Request::new(options.threads) };
+    let request = Request::new(options.threads).top(0).from(bound(options.from)).to(bound(options.to));
     let explanation = explain(runs, &request, |_| ())?;
     if let Some(damage) = &explanation.damage {
         return Err(ReadError::Damaged(damage.clone()));

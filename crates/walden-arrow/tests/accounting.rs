@@ -34,7 +34,7 @@ fn golden() -> Vec<(PathBuf, Inventory)> {
 }
 
 fn options(run: &Run) -> ReadOptions {
-    ReadOptions { batch_rows: 1000, ..ReadOptions::new(Arc::new(Names::builtin(Some(run.version))), 2) }
+    ReadOptions::new(Arc::new(Names::builtin(Some(run.version))), 2).batch_rows(1000)
 }
 
 fn table(runs: &[Run], table: Table, options: &ReadOptions) -> RecordBatch {
@@ -62,7 +62,7 @@ fn total(batch: &RecordBatch, column: &str) -> u64 {
 
 fn explained(runs: &[Run], from: Option<Lsn>, to: Option<Lsn>) -> Explanation {
     let bound = |lsn: Option<Lsn>| lsn.map(Bound::Lsn);
-    explain(runs, &Request { from: bound(from), to: bound(to), ..Request::new(2) }, |_| ()).unwrap()
+    explain(runs, &Request::new(2).from(bound(from)).to(bound(to)), |_| ()).unwrap()
 }
 
 #[test]
@@ -115,7 +115,7 @@ fn framing_bytes(framing: &RecordBatch, bucket: Bucket) -> u64 {
 fn parts_have_the_rows_of_the_whole() {
     for (path, inventory) in golden() {
         let whole = [Part::all(&inventory.runs[0])];
-        let options = ReadOptions { threads: 1, ..options(&inventory.runs[0]) };
+        let options = options(&inventory.runs[0]).threads(1);
         for of in Table::all().filter(|table| is_divisible(*table)) {
             let expected = table(&inventory.runs[..1], of, &options);
             for count in [1, 2, 3, 7] {
@@ -155,7 +155,7 @@ fn ranges_are_those_of_explain() {
         let starts = all.column_by_name("start_lsn").unwrap().as_primitive::<UInt64Type>();
         let at = |tenth: usize| Lsn(starts.value((starts.len() - 1) * tenth / 10));
         for (from, to) in [(None, Some(at(3))), (Some(at(4)), None), (Some(at(2)), Some(at(9)))] {
-            let options = ReadOptions { from, to, ..options(&runs[0]) };
+            let options = options(&runs[0]).from(from).to(to);
             let explanation = explained(runs, from, to);
             let records = table(runs, Table::Records, &options);
             let framing = table(runs, Table::Framing, &options);
@@ -170,7 +170,7 @@ fn ranges_are_those_of_explain() {
 /// of each kind of framing.
 fn sums_of(run: &Run, from: Option<Lsn>, to: Option<Lsn>) -> Vec<u64> {
     let runs = std::slice::from_ref(run);
-    let options = ReadOptions { from, to, ..options(run) };
+    let options = options(run).from(from).to(to);
     let framing = table(runs, Table::Framing, &options);
     let segments = table(runs, Table::Segments, &options);
     let buckets = || Bucket::all().filter(|bucket| bucket.is_framing());
@@ -409,11 +409,11 @@ fn columns_are_those_that_are_wanted() {
     for of in Table::all() {
         let all = table(runs, of, &options(&runs[0]));
         for index in 0..of.columns().len() {
-            let options = ReadOptions { columns: Some(vec![index]), ..options(&runs[0]) };
+            let options = options(&runs[0]).columns(Some(vec![index]));
             let one = table(runs, of, &options);
             assert_eq!(format!("{:?}", plain(one.column(0))), format!("{:?}", plain(all.column(index))));
         }
-        let none = ReadOptions { columns: Some(Vec::new()), ..options(&runs[0]) };
+        let none = options(&runs[0]).columns(Some(Vec::new()));
         let mut rows = 0;
         let result = read(runs, of, &none, |batch| {
             rows += batch.num_rows();
@@ -427,7 +427,7 @@ fn columns_are_those_that_are_wanted() {
 #[test]
 fn positions_have_texts_where_they_are_asked_for() {
     let (_, inventory) = golden().pop().unwrap();
-    let options = ReadOptions { lsn_text: true, ..options(&inventory.runs[0]) };
+    let options = options(&inventory.runs[0]).lsn_text(true);
     let records = table(&inventory.runs[..1], Table::Records, &options);
     let numbers = records.column_by_name("start_lsn").unwrap().as_primitive::<UInt64Type>();
     let texts = records.column_by_name("start_lsn_text").unwrap().as_string::<i32>();
@@ -460,7 +460,7 @@ fn times_in_a_range_are_those_in_the_whole() {
             let from = Some(Lsn(starts.value(row)));
             let expected = times.slice(row, times.len() - row);
             for threads in [1, 3] {
-                let options = ReadOptions { from, threads, ..options(run) };
+                let options = options(run).from(from).threads(threads);
                 let found = table(runs, Table::Records, &options);
                 let found = found.column_by_name("time").unwrap();
                 assert_eq!(found, &expected, "{} {from:?} with {threads} threads", path.display());
@@ -485,7 +485,7 @@ fn times_in_a_range_are_those_in_the_whole() {
 #[test]
 fn batches_end_when_nobody_wants_more() {
     let (_, inventory) = golden().pop().unwrap();
-    let options = ReadOptions { batch_rows: 10, ..options(&inventory.runs[0]) };
+    let options = options(&inventory.runs[0]).batch_rows(10);
     let inventory = Arc::new(inventory);
     let mut batches = Batches::start(inventory.clone(), Table::Records, options.clone());
     assert_eq!(batches.next_batch().unwrap().unwrap().num_rows(), 10);

@@ -274,16 +274,16 @@ fn a_writer_keeps_within_what_it_states() {
     liblzma::read::XzDecoder::new(packed).read_to_end(&mut segment).unwrap();
     for (mib, blocks, is_coded) in [(400_u32, 10_000_u32, true), (400, 3, false), (125, 10_000, false)] {
         let needs = Needs { memory_mib: mib, blocks };
-        let options = WriteOptions { needs, ..WriteOptions::with_level(FileForm::Pack, 3) };
+        let options = WriteOptions::with_level(FileForm::Pack, 3).needs(needs);
         let mut writer = Writer::new(Vec::new(), options);
         let meta = Meta { name: "a".into(), ..Meta::default() };
         let added = writer.add(meta, false, &mut Cursor::new(&segment)).unwrap();
         assert_eq!(added.entry.head.place.is_some(), is_coded, "{needs:?}");
         let file = writer.finish().unwrap();
         assert_eq!(stated(&file), Some(needs.memory()));
-        let exact = ReadLimits { memory: needs.memory(), spill: needs.pages(), page_memory: 0 };
+        let exact = ReadLimits::default().memory(needs.memory()).spill(needs.pages()).page_memory(0);
         assert!(decode_all(&file, exact).unwrap().is_empty());
-        let less = ReadLimits { memory: needs.memory() - 1, ..exact };
+        let less = exact.memory(needs.memory() - 1);
         assert!(matches!(decode_all(&file, less), Err(Error::Needs(_))));
     }
 }

@@ -27,6 +27,7 @@ pub const FORMAT_VERSION: u32 = 1;
 /// Sizes are in bytes. LSNs are text, as `16/B374D848`. Times are RFC 3339 in UTC: `2026-11-20T22:00:00Z`.
 /// Times of transactions have six digits after the second. Shares are from 0 to 1. `None` is `null`.
 #[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
 pub struct Document {
     /// `walden explain`.
     pub format: &'static str,
@@ -96,6 +97,7 @@ impl Document {
 
 /// A contiguous range of WAL.
 #[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
 pub struct RangeDocument {
     /// The timeline in the segments' names.
     pub timeline: u32,
@@ -127,6 +129,7 @@ pub struct TimeSpan {
 /// A table with its indexes, its TOAST table and their maps; or a relation whose table is unknown; or bytes
 /// of no relation.
 #[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
 pub struct RelationDocument {
     /// The table, relation or other owner.
     pub label: Label,
@@ -139,6 +142,7 @@ pub struct RelationDocument {
 
 /// A group with its sums.
 #[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
 pub struct GroupDocument {
     /// One label per dimension.
     pub keys: Vec<Label>,
@@ -149,6 +153,7 @@ pub struct GroupDocument {
 
 /// The sums of a group.
 #[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
 pub struct TallyDocument {
     /// Bytes in all buckets.
     pub bytes: u64,
@@ -175,6 +180,7 @@ impl TallyDocument {
 
 /// How transactions ended, and the bytes they wrote. Subtransactions count with their toplevel transaction.
 #[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
 pub struct TransactionsDocument {
     /// Number of transactions that committed.
     pub committed: u64,
@@ -196,6 +202,7 @@ pub struct TransactionsDocument {
 
 /// The records of one transaction, including its subtransactions, within the ranges.
 #[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
 pub struct TransactionDocument {
     /// The toplevel transaction's ID.
     pub xid: u32,
@@ -217,6 +224,7 @@ pub struct TransactionDocument {
 
 /// The checkpoints in the ranges, and the distances between them.
 #[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
 pub struct CheckpointsDocument {
     /// Number of checkpoints, unfinished ones included.
     pub count: u64,
@@ -237,6 +245,7 @@ pub struct CheckpointsDocument {
 
 /// A checkpoint, relative to the one before it.
 #[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
 pub struct CheckpointDocument {
     /// LSN of its record; if the record is missing, of its `CHECKPOINT_REDO`.
     pub lsn: String,
@@ -257,6 +266,7 @@ pub struct CheckpointDocument {
 
 /// A checkpoint cycle, from redo pointer to redo pointer.
 #[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
 pub struct CycleDocument {
     /// The start time and the redo pointer of the checkpoint that starts the cycle, formatted like the labels
     /// of views by checkpoint.
@@ -275,6 +285,7 @@ pub struct CycleDocument {
 
 /// Bytes by one or more dimensions.
 #[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
 pub struct ViewDocument {
     /// The dimensions' names.
     pub by: Vec<&'static str>,
@@ -289,6 +300,7 @@ pub struct ViewDocument {
 
 /// How many transactions could be joined with the server's log.
 #[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
 pub struct LogDocument {
     /// Counts of the server's log; its fields are the object's own.
     #[serde(flatten)]
@@ -307,6 +319,7 @@ pub struct LogDocument {
 
 /// Groups that are not listed, summed up.
 #[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
 pub struct RestDocument {
     /// Number of groups.
     pub groups: u64,
@@ -317,6 +330,7 @@ pub struct RestDocument {
 
 /// The damage at which reading stopped.
 #[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
 pub struct DamageDocument {
     /// Path of the file.
     pub file: String,

@@ -64,7 +64,7 @@ pub fn explain(
     let spare = || spare.lock().unwrap_or_else(PoisonError::into_inner);
     for run in runs {
         merge.begin_range(run, from, to);
-        let options = ScanOptions { threads: request.threads, from, to };
+        let options = ScanOptions::new(request.threads).from(from).to(to);
         let size = run.segment_size.bytes();
         let make = |index: usize| {
             let start = run.segments[index].start;

@@ -140,6 +140,7 @@ pub struct ViewSpec {
 /// A text that is not a valid view.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{0}")]
+#[non_exhaustive]
 pub struct ViewError(String);
 
 impl FromStr for ViewSpec {

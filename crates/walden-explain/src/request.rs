@@ -14,6 +14,7 @@ use crate::writers::Writers;
 
 /// The views, range and options of an explanation.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Request {
     /// Views in addition to those by relation and by record kind, which need no request
     /// ([`Explanation::view_by`]).
@@ -35,6 +36,17 @@ pub struct Request {
     /// Number of decoding threads, at least 1. They end before [`explain`](crate::explain()) returns.
     pub threads: usize,
 }
+
+walden_format::setters!(Request {
+    views: Vec<ViewSpec>,
+    top: usize,
+    from: Option<Bound>,
+    to: Option<Bound>,
+    every: Option<i64>,
+    writers: Option<Arc<Writers>>,
+    sample_images: bool,
+    threads: usize,
+});
 
 impl Request {
     /// A request for the whole WAL: no views beyond the standard ones, and the ten largest transactions.
@@ -99,10 +111,12 @@ fn micros(time: jiff::Timestamp) -> i64 {
 /// A text that is not a valid bound.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 #[error("{0}")]
+#[non_exhaustive]
 pub struct BoundError(String);
 
 /// Why an explanation failed.
 #[derive(Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
 pub enum ExplainError {
     /// There are no segments.
     #[error("cannot explain: expected WAL segments, found none")]

@@ -185,6 +185,7 @@ impl Tally {
 /// Why a full-page image was written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(usize)]
+#[non_exhaustive]
 pub enum ImageCause {
     /// The page was changed for the first time since the redo pointer.
     Checkpoint,

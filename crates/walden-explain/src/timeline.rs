@@ -40,7 +40,7 @@ impl<'a> Timeline<'a> {
         let mut timeline = Timeline { runs, threads, ..Timeline::default() };
         let mut begun = Vec::new();
         for run in runs {
-            let options = ScanOptions { threads, from: None, to: None };
+            let options = ScanOptions::new(threads);
             let mut last_end = None;
             scan(
                 run,
@@ -110,7 +110,7 @@ impl<'a> Timeline<'a> {
         // Runs before the one that contains the second have no such time.
         for run in self.runs.iter().filter(|run| run.end() > start) {
             let mut last_end = start;
-            let options = ScanOptions { threads: self.threads, from: Some(start), to: None };
+            let options = ScanOptions::new(self.threads).from(Some(start));
             let make = |_: usize| FirstEnd { start, micros, last_end: None, found: None };
             scan(run, options, make, |outcome| {
                 if let Some(begin) = outcome.visitor.found {

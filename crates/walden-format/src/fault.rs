@@ -25,6 +25,7 @@ pub struct Fault {
 /// The kind of a [`Fault`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(missing_docs)]
+#[non_exhaustive]
 pub enum FaultKind {
     /// The bytes at a page's start are not a page header.
     PageHeader(PageHeaderError),

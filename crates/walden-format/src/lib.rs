@@ -17,6 +17,24 @@
 //! the input claims. The only unsafe code calls the processor's CRC instructions in [`crc`].
 #![deny(unsafe_code)]
 
+/// Defines methods of an options struct, each of which sets the field of its name.
+///
+/// Other crates cannot construct `#[non_exhaustive]` structs by a literal.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! setters {
+    ($options:ident { $($field:ident: $type:ty),* $(,)? }) => {
+        impl $options {$(
+            #[doc = concat!("Sets `", stringify!($field), "`.")]
+            #[must_use]
+            pub fn $field(mut self, $field: $type) -> Self {
+                self.$field = $field;
+                self
+            }
+        )*}
+    };
+}
+
 pub mod assemble;
 pub mod crc;
 pub mod fault;

@@ -112,6 +112,7 @@ impl LongHeader {
 
 /// Why bytes are not a page header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum PageHeaderError {
     /// Fewer bytes than a header has.
     Short,

@@ -183,6 +183,7 @@ impl From<&Record<'_>> for OwnedRecord {
 
 /// The reason why reading WAL stopped.
 #[derive(Debug)]
+#[non_exhaustive]
 pub enum ReadError {
     /// The input failed.
     Io(io::Error),

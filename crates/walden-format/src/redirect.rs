@@ -59,6 +59,7 @@ pub struct Rewritten {
 
 /// Why a segment cannot be rewritten.
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum RedirectError {
     /// Its first page is not the first page of a segment that can be decoded.
     Unreadable,

@@ -7,8 +7,21 @@
 use std::fmt;
 
 /// A major version of PostgreSQL whose WAL Walden reads.
+///
+/// Later releases of this crate add versions, so a `match` needs a wildcard arm:
+///
+/// ```compile_fail,E0004
+/// use walden_format::version::Major::{self, *};
+///
+/// fn is_known(version: Major) -> bool {
+///     match version {
+///         V9_5 | V9_6 | V10 | V11 | V12 | V13 | V14 | V15 | V16 | V17 | V18 | V19 => true,
+///     }
+/// }
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[allow(missing_docs)]
+#[non_exhaustive]
 pub enum Major {
     V9_5,
     V9_6,
@@ -60,6 +73,7 @@ const MAGICS: &[MagicRow] = &[
 
 /// The server that wrote a page that Walden does not read, according to the page header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum UnreadableMagic {
     /// A release whose records have a different layout; its name.
     TooOld(&'static str),

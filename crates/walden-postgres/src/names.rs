@@ -39,6 +39,7 @@ const PRINTED: &str =
 
 /// Why reading names failed.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum NamesError {
     /// The server cannot be reached, or refuses the connection.
     #[error("cannot read names from the server")]

@@ -16,6 +16,7 @@ pub(crate) const WAL_REMOVED: &str = "wal_removed";
 
 /// Why no WAL is received.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum ReceiveError {
     /// The server or the connection.
     #[error(transparent)]
@@ -301,7 +302,7 @@ mod tests {
     #[test]
     fn a_servers_error_is_explained_by_what_was_before() {
         let of = |code: &str, has_slot, has_streamed| {
-            let error = ServerError { code: code.to_owned(), ..ServerError::default() };
+            let error = ServerError::with_code(code);
             ReceiveError::from(ReplicationError::Server(error)).in_context(has_slot, has_streamed)
         };
         let hint = |error: ReceiveError| error.hint().unwrap().to_owned();

@@ -42,6 +42,7 @@ pub struct Known {
 
 /// Why a file of a spool is not copied.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum CopyError {
     /// It cannot be read.
     #[error("cannot read {}", path.display())]

@@ -6,13 +6,14 @@ use walden_archive::push::PushOptions;
 
 /// How WAL is received.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Options {
     /// Replication slot, so that the server keeps WAL until it is received.
     pub slot: Option<String>,
     /// Create the slot if it does not exist.
-    pub is_slot_created: bool,
+    pub create_slot: bool,
     /// Synchronise received WAL immediately and acknowledge it immediately, because commits wait for it.
-    pub is_synchronous: bool,
+    pub synchronous: bool,
     /// Where WAL must be durable before it is acknowledged.
     pub ack_after: AckAfter,
     /// Longest time between two status messages to the server.
@@ -21,10 +22,21 @@ pub struct Options {
     pub server_timeout: Duration,
     /// If the server has removed the next WAL, continue with the oldest WAL that it has. The archive records
     /// the gap.
-    pub is_gap_accepted: bool,
+    pub accept_gap: bool,
     /// How files are archived.
     pub push: PushOptions,
 }
+
+walden_format::setters!(Options {
+    slot: Option<String>,
+    create_slot: bool,
+    synchronous: bool,
+    ack_after: AckAfter,
+    status_interval: Duration,
+    server_timeout: Duration,
+    accept_gap: bool,
+    push: PushOptions,
+});
 
 /// Where WAL must be durable before it is acknowledged.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -40,12 +52,12 @@ impl Default for Options {
     fn default() -> Options {
         Options {
             slot: None,
-            is_slot_created: false,
-            is_synchronous: false,
+            create_slot: false,
+            synchronous: false,
             ack_after: AckAfter::default(),
             status_interval: Duration::from_secs(10),
             server_timeout: Duration::from_secs(60),
-            is_gap_accepted: false,
+            accept_gap: false,
             push: PushOptions::default(),
         }
     }

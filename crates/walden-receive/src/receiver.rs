@@ -193,7 +193,7 @@ impl<'a> Receiver<'a> {
             // reachable again.
             Err(error) => self.status.lock().status.archive_problem = Some(error_text(&error)),
         }
-        if let Some(slot) = self.options.slot.as_ref().filter(|_| self.options.is_slot_created) {
+        if let Some(slot) = self.options.slot.as_ref().filter(|_| self.options.create_slot) {
             // Trying to create an existing slot would leave an error in the server's log at each start.
             let is_there = replication.can_read_slots() && replication.read_slot(slot)?.is_some();
             if !is_there {
@@ -249,7 +249,7 @@ mod tests {
         let receiver = Receiver::new(&archive, &disk, parameters, Options::default());
         receiver.ended(Ok(())).unwrap();
         assert_eq!((receiver.status().state, receiver.status().cause), (State::Stopped, None));
-        let removed = ServerError { code: "58P01".to_owned(), ..ServerError::default() };
+        let removed = ServerError::with_code("58P01");
         let removed = ReceiveError::from(ReplicationError::Server(removed));
         receiver.set(State::Waiting, Some(&removed));
         receiver.set(State::Connecting, None);

@@ -7,7 +7,6 @@ use std::time::{Duration, Instant};
 use walden_archive::archive::LogListing;
 use walden_archive::history::History;
 use walden_archive::name::{ArchivedFile, Object};
-use walden_archive::push::PushOptions;
 use walden_archive::{Archive, ArchiveError, acknowledge, get, list, parts, push};
 use walden_format::lsn::{Lsn, SegmentName, SegmentSize, Timeline};
 use walden_postgres::connection::Parameters;
@@ -101,7 +100,7 @@ impl Session<'_> {
         position = self.skip_to_server(replication, system, position)?;
         // The previous attempt found that the server no longer has the next WAL.
         let is_removed = self.status.lock().status.cause.as_deref() == Some(WAL_REMOVED);
-        if self.options.is_gap_accepted && is_removed {
+        if self.options.accept_gap && is_removed {
             position = self.skip_removed(replication, system, position)?;
         }
         self.keep_histories(replication, system.timeline)?;
@@ -394,7 +393,7 @@ impl Session<'_> {
                 .is_some_and(|start| self.spool.partial_end(name).is_ok_and(|end| end > start))
             {
                 let path = self.spool.folder().join(file.to_string());
-                let options = PushOptions { look_ahead: 0, ..self.options.push.clone() };
+                let options = self.options.push.clone().look_ahead(0);
                 push(self.archive, &path, &options).asked.map_err(ReceiveError::Partial)?;
             }
             self.spool.remove(file)?;
@@ -494,7 +493,7 @@ impl Session<'_> {
                     // This synchronises while more WAL arrives. The rest is synchronised below once no more
                     // does.
                     let is_much = end.bytes_since(state.wanted) > MAX_UNSYNCED;
-                    if is_segment_done || is_much && self.options.is_synchronous {
+                    if is_segment_done || is_much && self.options.synchronous {
                         syncing.want(end);
                         state.wanted = end;
                     }
@@ -521,7 +520,7 @@ impl Session<'_> {
                     return Ok(Some(next));
                 }
                 Received::Nothing => {
-                    if self.options.is_synchronous && state.wanted < state.progress.received {
+                    if self.options.synchronous && state.wanted < state.progress.received {
                         state.wanted = state.progress.received;
                         syncing.sync_here(state.wanted);
                     } else {
@@ -573,7 +572,7 @@ impl Session<'_> {
         state: &mut StreamState,
     ) -> Result<(), ReceiveError> {
         let durable = syncing.durable()?;
-        if !self.options.is_synchronous && state.synced.elapsed() > SYNC_INTERVAL {
+        if !self.options.synchronous && state.synced.elapsed() > SYNC_INTERVAL {
             state.synced = Instant::now();
             syncing.want(state.progress.received);
         }

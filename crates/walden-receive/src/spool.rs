@@ -34,6 +34,7 @@ const SPARE: &str = "spare.new";
 
 /// Why received WAL cannot be kept.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum SpoolError {
     /// The disk's.
     #[error("cannot {action} {}", path.display())]

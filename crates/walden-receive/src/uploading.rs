@@ -28,6 +28,7 @@ const MAX_PART_BYTES: u64 = 16 << 20;
 
 /// Why WAL is not archived in parts.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum UploadError {
     /// The archive's error.
     #[error("cannot archive the segment that is being written")]
@@ -320,13 +321,7 @@ mod tests {
             call: impl FnOnce(&store::Folder) -> Result<T, StoreError>,
         ) -> Result<T, StoreError> {
             if self.calls.fetch_add(1, Ordering::SeqCst) % self.every == self.every - 1 {
-                return Err(StoreError {
-                    operation: "use",
-                    key: "an object".to_owned(),
-                    location: self.location().to_owned(),
-                    cause: Cause::Unavailable,
-                    source: None,
-                });
+                return Err(StoreError::new("use", "an object", self.location(), Cause::Unavailable));
             }
             call(&self.folder)
         }

@@ -115,12 +115,12 @@ impl Engine {
         let mut state = Some(ServerState::open(base, data, options.version)?);
         let create = |index| {
             let files = SharedFiles::new(RelationFiles::new(base, data));
-            let mut store = PageStore::new(StoreOptions {
-                memory_bytes: options.memory_bytes / threads as usize,
-                base: Some(Box::new(files.clone()) as Box<dyn BasePages>),
-                share: PageShare::new(index, threads),
-                ..StoreOptions::default()
-            });
+            let mut store = PageStore::new(
+                StoreOptions::default()
+                    .memory_bytes(options.memory_bytes / threads as usize)
+                    .base(Some(Box::new(files.clone()) as Box<dyn BasePages>))
+                    .share(PageShare::new(index, threads)),
+            );
             store.hint_logging().note_settings(base.control.hint_settings());
             Engine {
                 start: base.label.start,

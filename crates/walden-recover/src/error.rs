@@ -10,6 +10,7 @@ use walden_source::scan::Damage;
 
 /// Why a base backup cannot be rolled forward.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum RecoverError {
     /// The base backup is not a data directory.
     #[error(transparent)]

@@ -97,7 +97,7 @@ impl Plan {
         let commit_timestamps = base.control.track_commit_timestamp;
         let make = |_| Survey { start, target: &target, commit_timestamps, found: Found::default() };
         let (mut all, mut reached, mut damage) = (Found::default(), start, None);
-        scan(run, ScanOptions { threads, from: Some(start), to: None }, make, |outcome| {
+        scan(run, ScanOptions::new(threads).from(Some(start)), make, |outcome| {
             reached = outcome.position;
             all.append(outcome.visitor.found);
             done(run.segment_size.bytes());

@@ -26,6 +26,7 @@ pub(crate) const MARK: &str = "walden_restore_is_incomplete";
 
 /// Paths and limits of a restore.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct RestoreOptions {
     /// The purpose of the data directory.
     pub purpose: Purpose,
@@ -36,6 +37,15 @@ pub struct RestoreOptions {
     /// Threads that replay; another one reads and decompresses ahead of them.
     pub threads: usize,
 }
+
+impl RestoreOptions {
+    /// Creates options for one thread and a backup without tablespaces.
+    pub fn new(purpose: Purpose, memory_bytes: usize) -> RestoreOptions {
+        RestoreOptions { purpose, tablespaces: Vec::new(), memory_bytes, threads: 1 }
+    }
+}
+
+walden_format::setters!(RestoreOptions { tablespaces: Vec<MappedTablespace>, threads: usize });
 
 /// The purpose of a new data directory.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -353,7 +363,7 @@ fn replay(
     let engine_options = EngineOptions { redo, version, memory_bytes, threads };
     let mut engines =
         Engine::create_all(base, data, engine_options).map_err(RecoverError::io("read", data))?;
-    let range = ScanOptions { threads, from: Some(base.start()), to: Some(redo) };
+    let range = ScanOptions::new(threads).from(Some(base.start())).to(Some(redo));
     // The plan has verified all checksums.
     let done = |bytes| progress(Step::Replayed(bytes));
     let results = scan_shared(run, range, redo, &mut engines, done, Engine::leave);

@@ -24,6 +24,7 @@ pub struct Unsupported {
 /// Why a record is not replayed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(missing_docs)]
+#[non_exhaustive]
 pub enum Reason {
     /// A resource manager of an extension, or of a later minor or major release.
     ResourceManager,

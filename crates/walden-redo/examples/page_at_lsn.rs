@@ -46,7 +46,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 
     let mut visitor = ReplayUntil { replay: Replay::default(), until: until.parse()? };
     for run in &Inventory::search(&[PathBuf::from(folder)])?.runs {
-        let options = ScanOptions { threads: 1, from: None, to: Some(visitor.until) };
+        let options = ScanOptions::new(1).to(Some(visitor.until));
         scan_in_order(run, options, &mut visitor, |_| ());
     }
 

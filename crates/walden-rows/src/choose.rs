@@ -76,7 +76,7 @@ pub fn choose(runs: Vec<Run>, base: Option<&Path>, filter: &Filter) -> Result<Ch
 /// `done` gets the bytes of each segment that was read.
 pub fn databases_of(xid: u32, run: &Run, threads: usize, done: impl FnMut(u64)) -> Vec<u32> {
     let mut databases = Databases { xid, xids: FxHashSet::from_iter([xid]), found: FxHashSet::default() };
-    let scan = ScanOptions { threads, from: None, to: None };
+    let scan = ScanOptions::new(threads);
     scan_in_order(run, scan, &mut databases, done);
     // If all changes are those of subtransactions, mostly a record after them names these.
     if databases.found.is_empty() && databases.xids.len() > 1 {

@@ -59,6 +59,7 @@ use survey::{CatalogChange, Findings, Survey};
 
 /// The changes to read, and their sources.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Options {
     /// The tables, with their partitions if they have any.
     pub table: Wanted,
@@ -72,8 +73,22 @@ pub struct Options {
     pub threads: usize,
 }
 
+impl Options {
+    /// Creates options to read all changes of the tables on one thread, without a base backup.
+    pub fn new(table: Wanted, memory_bytes: usize) -> Options {
+        Options { table, base: None, filter: Filter::default(), memory_bytes, threads: 1 }
+    }
+}
+
+walden_format::setters!(Options {
+    base: Option<PathBuf>,
+    filter: Filter,
+    threads: usize,
+});
+
 /// Why rows cannot be read.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum RowsError {
     /// The table is unknown.
     #[error(
@@ -222,6 +237,7 @@ pub struct CreatedTable {
 
 /// How far the WAL was read, and the counts.
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct Summary {
     /// Start of the range; replay may have started earlier.
     pub from: Lsn,
@@ -448,7 +464,7 @@ impl RowChanges {
             reader.current.extend(files.into_iter().map(|file| (file, oid)));
         }
         // The survey already checked all checksums.
-        let options = ScanOptions { threads: self.options.threads, from: Some(self.start), to: None };
+        let options = ScanOptions::new(self.options.threads).from(Some(self.start));
         let (reached, end) = scan_again(&self.run, options, self.findings.reached, &mut reader, done);
         if let Some(failure) = reader.replay.store.failure() {
             return Err(RowsError::Store(failure.to_string()));
@@ -505,7 +521,7 @@ fn store(options: &Options) -> Result<(PageStore, Option<DataDir>), RowsError> {
     let hints = base.as_ref().map(|data| data.control().hint_settings());
     let pages = pages.map(|data| Box::new(data) as Box<dyn BasePages>);
     let memory_bytes = options.memory_bytes;
-    let mut store = PageStore::new(StoreOptions { memory_bytes, base: pages, ..StoreOptions::default() });
+    let mut store = PageStore::new(StoreOptions::default().memory_bytes(memory_bytes).base(pages));
     if let Some(settings) = hints {
         store.hint_logging().note_settings(settings);
     }
@@ -601,7 +617,7 @@ fn survey(
         to: options.filter.to,
         tuples: Vec::new(),
     };
-    let scan = ScanOptions { threads: options.threads, from, to: None };
+    let scan = ScanOptions::new(options.threads).from(from);
     let (reached, end) = scan_in_order(run, scan, &mut survey, done);
     survey.findings.reached = reached;
     // The damage also ends the second pass.

@@ -128,7 +128,7 @@ impl Members {
 /// Returns the limits for decoding a file of this size: enough for all files that `walden compress` writes
 /// with its default limits.
 fn limits(file_bytes: u64) -> ReadLimits {
-    ReadLimits { page_memory: page_memory(), ..ReadLimits::for_file(file_bytes) }
+    ReadLimits::for_file(file_bytes).page_memory(page_memory())
 }
 
 /// A compressed file that is open.

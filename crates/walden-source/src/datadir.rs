@@ -45,6 +45,7 @@ pub struct DataDir {
 
 /// Why a folder cannot be read as a data directory.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum DataDirError {
     /// It is not a data directory.
     #[error("{}: not a data directory: {missing} is not there", path.display())]
@@ -427,6 +428,7 @@ impl fmt::Display for DatabaseState {
 /// Why a `pg_control` cannot be used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[allow(missing_docs)]
+#[non_exhaustive]
 pub enum ControlError {
     #[error("the file is too short: {0} bytes")]
     Short(usize),

@@ -4,6 +4,7 @@ use walden_format::lsn::SegmentName;
 
 /// The kind of a file, by its name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum FileKind {
     /// A segment, complete or `.partial`.
     Segment {

@@ -35,6 +35,7 @@ pub struct Ancestor {
 /// Why a file is not a timeline history.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("line {line}: expected {expected}, found \"{found}\"")]
+#[non_exhaustive]
 pub struct HistoryError {
     /// The line, counted from 1.
     pub line: usize,

@@ -13,6 +13,7 @@ use crate::scan::{Damage, ScanOptions, SegmentEnd, scan_in_order};
 
 /// Options of a replay.
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct ReplayOptions {
     /// The base backup or stopped data directory with the pages from which replay continues.
     pub base: Option<DataDir>,
@@ -28,6 +29,20 @@ pub struct ReplayOptions {
     /// Number of threads; with more than one, another one reads and decodes ahead.
     pub threads: usize,
 }
+
+impl ReplayOptions {
+    /// Creates options with the defaults of the other fields.
+    pub fn new(observed_from: Lsn, memory_bytes: usize) -> ReplayOptions {
+        ReplayOptions { base: None, hints: None, last: None, observed_from, memory_bytes, threads: 1 }
+    }
+}
+
+walden_format::setters!(ReplayOptions {
+    base: Option<DataDir>,
+    hints: Option<HintSettings>,
+    last: Option<Lsn>,
+    threads: usize,
+});
 
 /// The result of a replay.
 #[derive(Debug)]
@@ -59,7 +74,7 @@ pub fn replay_run<O: Observer>(
     // WAL that the base's files already contain is not replayed again.
     let from = base.as_ref().map(DataDir::redo_from);
     let base = base.map(|data| Box::new(data) as Box<dyn BasePages>);
-    let mut store = PageStore::new(StoreOptions { memory_bytes, base, ..StoreOptions::default() });
+    let mut store = PageStore::new(StoreOptions::default().memory_bytes(memory_bytes).base(base));
     if let Some(settings) = hints {
         store.hint_logging().note_settings(settings);
     }

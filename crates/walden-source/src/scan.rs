@@ -27,6 +27,7 @@ const SPILL_WINDOW: usize = 64 << 10;
 
 /// Options of a scan.
 #[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
 pub struct ScanOptions {
     /// Maximum number of threads, including the calling one; 0 counts as 1.
     pub threads: usize,
@@ -35,6 +36,18 @@ pub struct ScanOptions {
     /// End of the range: only records that start before it are decoded.
     pub to: Option<Lsn>,
 }
+
+impl ScanOptions {
+    /// Creates options with the defaults of the other fields.
+    pub fn new(threads: usize) -> ScanOptions {
+        ScanOptions { threads, from: None, to: None }
+    }
+}
+
+walden_format::setters!(ScanOptions {
+    from: Option<Lsn>,
+    to: Option<Lsn>,
+});
 
 /// The result of decoding one segment.
 #[derive(Debug)]
@@ -118,6 +131,7 @@ pub struct Damage {
 
 /// Why the rest of a segment cannot be read.
 #[derive(Debug)]
+#[non_exhaustive]
 pub enum DamageKind {
     /// The content is not valid WAL.
     Fault(Fault),

@@ -40,18 +40,15 @@ pub(crate) struct Source {
 impl Source {
     /// Surveys the WAL for a table, in one pass.
     fn survey(&self, table: Wanted, with_aborted: bool) -> Result<RowChanges, RowsError> {
-        let options = Options {
-            table,
-            base: self.base.clone(),
-            filter: Filter {
+        let options = Options::new(table, self.memory_bytes)
+            .base(self.base.clone())
+            .filter(Filter {
                 from: self.options.from,
                 to: self.options.to,
                 with_aborted,
                 ..Filter::default()
-            },
-            memory_bytes: self.memory_bytes,
-            threads: self.options.threads,
-        };
+            })
+            .threads(self.options.threads);
         let changes = RowChanges::survey_part_of(&self.inventory.runs, &self.options.names, options, |_| {})?;
         self.note(&changes.notes);
         self.has_gaps.fetch_or(!changes.gaps.is_empty(), Ordering::Relaxed);

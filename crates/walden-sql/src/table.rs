@@ -30,7 +30,7 @@ pub(crate) struct WalTable {
 
 impl WalTable {
     pub fn new(inventory: Arc<Inventory>, table: Table, options: ReadOptions) -> WalTable {
-        let options = ReadOptions { columns: None, threads: 1, ..options };
+        let options = options.columns(None).threads(1);
         WalTable { inventory, table, schema: options.schema(table), options }
     }
 
@@ -83,7 +83,7 @@ impl TableProvider for WalTable {
         filters: &[Expr],
         limit: Option<usize>,
     ) -> Result<Arc<dyn ExecutionPlan>> {
-        let options = ReadOptions { columns: projection.cloned(), ..self.options.clone() };
+        let options = self.options.clone().columns(projection.cloned());
         let schema = options.schema(self.table);
         let mut parts = match is_divisible(self.table) {
             true => self.parts(filters, state.config().target_partitions()),

@@ -30,6 +30,7 @@ pub const FORMAT_VERSION: u32 = 1;
 /// A window of WAL sums.
 #[derive(Clone, Debug, Serialize)]
 #[allow(missing_docs)]
+#[non_exhaustive]
 pub struct WatchDocument {
     pub format: &'static str,
     pub format_version: u32,
@@ -75,6 +76,7 @@ pub struct WatchDocument {
 /// The sums of a group, with the rate per second.
 #[derive(Clone, Debug, Default, Serialize)]
 #[allow(missing_docs)]
+#[non_exhaustive]
 pub struct RateDocument {
     pub bytes: u64,
     pub bytes_per_second: f64,
@@ -86,6 +88,7 @@ pub struct RateDocument {
 /// A group with its sums and its share.
 #[derive(Clone, Debug, Serialize)]
 #[allow(missing_docs)]
+#[non_exhaustive]
 pub struct GroupDocument {
     pub label: Label,
     #[serde(flatten)]
@@ -99,6 +102,7 @@ pub struct GroupDocument {
 /// The groups of one grouping.
 #[derive(Clone, Debug, Serialize)]
 #[allow(missing_docs)]
+#[non_exhaustive]
 pub struct GroupsDocument {
     /// `schema`, `partition`, `tablespace` or `group`.
     pub by: &'static str,
@@ -173,6 +177,7 @@ pub struct CheckpointDocument {
 /// A slot and its lag.
 #[derive(Clone, Debug, Serialize)]
 #[allow(missing_docs)]
+#[non_exhaustive]
 pub struct SlotDocument {
     #[serde(flatten)]
     pub slot: Slot,
@@ -183,6 +188,7 @@ pub struct SlotDocument {
 /// An event.
 #[derive(Clone, Debug, Serialize)]
 #[allow(missing_docs)]
+#[non_exhaustive]
 pub struct NoteDocument {
     pub time: String,
     pub text: String,

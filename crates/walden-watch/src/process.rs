@@ -16,6 +16,7 @@ const MAX_BYTES: u64 = 1 << 16;
 
 /// Whether a server runs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
 pub enum ServerProcess {
     /// Not known, for example without the data directory.
     #[default]

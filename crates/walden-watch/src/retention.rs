@@ -45,6 +45,7 @@ pub struct WalFile {
 
 /// The files of `pg_wal`.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
 pub struct Listing {
     /// All regular files, including those in subfolders.
     pub files: Vec<WalFile>,
@@ -251,6 +252,7 @@ pub struct Holder {
 /// The holders of `pg_wal`, and remedies.
 #[derive(Clone, Debug, Serialize)]
 #[allow(missing_docs)]
+#[non_exhaustive]
 pub struct Retention {
     pub format: &'static str,
     pub format_version: u32,

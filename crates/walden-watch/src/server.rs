@@ -138,6 +138,7 @@ pub fn from_files(folders: &Folders) -> ServerState {
 /// Why a query fails.
 #[derive(Debug, thiserror::Error)]
 #[error(transparent)]
+#[non_exhaustive]
 pub struct QueryError(#[from] connection::QueryError);
 
 impl QueryError {

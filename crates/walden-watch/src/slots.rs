@@ -51,6 +51,7 @@ pub struct SlotState {
 /// Why a file is not the state of a slot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[allow(missing_docs)]
+#[non_exhaustive]
 pub enum SlotError {
     #[error("the file is too short: {0} bytes")]
     Short(usize),

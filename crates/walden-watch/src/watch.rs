@@ -63,6 +63,7 @@ impl Follower for Source {
 }
 
 /// Follows WAL and computes sums.
+#[non_exhaustive]
 pub struct Watch {
     source: Source,
     live: Live,

@@ -33,6 +33,7 @@ pub struct Aim {
     "cannot parse the aim: expected parts such as: halve the WAL, WAL by 40%, WAL under 200GB a day, least WAL, recovery under \
      2 minutes, disk under 20GB, processor time under 5%, without compression; found {text:?}"
 )]
+#[non_exhaustive]
 pub struct AimError {
     text: String,
 }
@@ -355,6 +356,7 @@ pub fn finer_candidates(reaching: &[(String, String)], segment_size: SegmentSize
 
 /// The advice for an aim.
 #[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
 pub struct Advice {
     /// The aim as parsed.
     pub aim: String,

@@ -21,6 +21,7 @@ use crate::trace::Diagnostics;
 /// Sizes are in bytes. LSNs are text, as `16/B374D848`. `None` is `null`. The fields are described in
 /// `docs/whatif.md`.
 #[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
 pub struct Document {
     /// Bytes of the trace, as a distance of LSNs.
     pub trace_bytes: u64,

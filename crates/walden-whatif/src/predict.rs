@@ -52,6 +52,7 @@ pub struct Question<'a> {
 
 /// The reason why a prediction failed.
 #[derive(Debug, Error)]
+#[non_exhaustive]
 pub enum PredictError {
     /// A setting is unknown or has an invalid value.
     #[error(transparent)]
@@ -593,12 +594,11 @@ impl Job<'_> {
         let base = self.question.base.map(|(_, open)| open()).transpose();
         let base =
             base.map_err(|error| PredictError::Store(format!("cannot open the base pages: {error}")))?;
-        let store = PageStore::new(StoreOptions { memory_bytes, base, ..StoreOptions::default() });
+        let store = PageStore::new(StoreOptions::default().memory_bytes(memory_bytes).base(base));
         let plan = self.plan(redo);
         let mut pass = Pass::new(Replay::new(store), plan, simulations, self.question.all_images);
         pass.count_objects(self.question.objects.clone());
-        let options =
-            ScanOptions { threads: 1, from: self.question.base.map(|(from, _)| from), to: self.question.to };
+        let options = ScanOptions::new(1).from(self.question.base.map(|(from, _)| from)).to(self.question.to);
         // The survey has verified the checksums up to its end, but not of WAL written since.
         let checked = self.survey.span.map_or(Lsn(0), |(_, end)| end);
         let read = |bytes| progress(bytes / share.of_progress.max(1));

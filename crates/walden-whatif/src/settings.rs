@@ -188,6 +188,7 @@ pub enum Effect {
 
 /// A setting or value that a prediction cannot use.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
+#[non_exhaustive]
 pub enum SettingError {
     /// The setting does not exist, or predictions do not support it.
     #[error("cannot predict the effect of {name}: expected one of {}", names())]

@@ -137,7 +137,7 @@ impl Survey {
         let window = (from.unwrap_or(Lsn(0)), to.unwrap_or(Lsn(u64::MAX)));
         scan(
             run,
-            ScanOptions { threads, from: None, to: None },
+            ScanOptions::new(threads),
             |_| Segment::new(run.version, window),
             |outcome| {
                 survey.append(outcome.visitor, &mut so_far);
@@ -601,7 +601,7 @@ fn count_bare_pages(run: &Run) -> u64 {
         }
     }
     let mut bare = Bare { seen: FxHashSet::default(), count: 0 };
-    scan_in_order(run, ScanOptions { threads: 1, from: None, to: None }, &mut bare, |_| ());
+    scan_in_order(run, ScanOptions::new(1), &mut bare, |_| ());
     bare.count
 }
 

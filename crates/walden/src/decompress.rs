@@ -103,12 +103,11 @@ impl LimitArgs {
     pub fn to_limits(&self, file_bytes: Option<u64>) -> ReadLimits {
         let default = file_bytes.map_or_else(ReadLimits::for_largest_segments, ReadLimits::for_file);
         let memory = self.memory.map_or(default.memory, |bytes| bytes as u64);
-        ReadLimits {
-            memory,
-            spill: self.spill.map_or(default.spill, |bytes| bytes as u64),
+        ReadLimits::default()
+            .memory(memory)
+            .spill(self.spill.map_or(default.spill, |bytes| bytes as u64))
             // An explicit `--memory` is used up before pages go to disk.
-            page_memory: if self.memory.is_some() { memory } else { machine::page_memory() },
-        }
+            .page_memory(if self.memory.is_some() { memory } else { machine::page_memory() })
     }
 }
 

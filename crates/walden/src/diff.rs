@@ -243,13 +243,11 @@ fn explain(args: &DiffArgs, wanted: Wanted<'_>, all_names: &mut Vec<Names>) -> R
     let threads = args.threads.map_or_else(terminal::cores, usize::from);
     let has_view = args.by.iter().any(|view| view.has(Dimension::Pattern));
     let group = args.group.iter().filter(|_| !has_view).map(|_| ViewSpec::by(Dimension::Pattern));
-    let request = Request {
-        views: args.by.iter().cloned().chain(group).chain(compare::views()).collect(),
-        from,
-        to,
-        every: args.every,
-        ..Request::new(threads)
-    };
+    let request = Request::new(threads)
+        .views(args.by.iter().cloned().chain(group).chain(compare::views()).collect())
+        .from(from)
+        .to(to)
+        .every(args.every);
     let total: u64 =
         inventory.runs.iter().map(|run| run.segments.len() as u64 * run.segment_size.bytes()).sum();
     let mut progress = Progress::bytes("reading", total);

@@ -211,8 +211,8 @@ pub fn run(args: &ExplainArgs) -> Result<ExitCode> {
     args.savings.write(&mut document, &explanation, &inventory.runs, settings, threads);
     if let Some(path) = &args.html {
         let top = Some(args.top.unwrap_or(explain_html::ROWS)).filter(|top| *top > 0);
-        let page = Document::new(&explanation, &Context { top, ..context });
-        let page = Document { findings: document.findings.clone(), ..page };
+        let mut page = Document::new(&explanation, &Context { top, ..context });
+        page.findings.clone_from(&document.findings);
         output::write_page(path, &explain_html::page(&page), args.overwrite)?;
     }
     // The views added for the page are the last ones.
@@ -267,16 +267,14 @@ fn explain(args: &ExplainArgs, inventory: &Inventory, writers: Option<Arc<Writer
         (Some(top), _) => top,
         (None, Format::Table) => 10,
     };
-    let request = Request {
-        views: views(args).into_iter().chain(own_views).collect(),
-        top: if args.html.is_some() && args.top.is_none() { top.max(explain_html::ROWS) } else { top },
-        from: args.from,
-        to: args.to,
-        every: args.every,
-        writers,
-        sample_images: args.savings.needs_sample(),
-        threads,
-    };
+    let request = Request::new(threads)
+        .views(views(args).into_iter().chain(own_views).collect())
+        .top(if args.html.is_some() && args.top.is_none() { top.max(explain_html::ROWS) } else { top })
+        .from(args.from)
+        .to(args.to)
+        .every(args.every)
+        .writers(writers)
+        .sample_images(args.savings.needs_sample());
     let total: u64 =
         inventory.runs.iter().map(|run| run.segments.len() as u64 * run.segment_size.bytes()).sum();
     let mut progress = Progress::bytes("reading", total);

@@ -348,7 +348,7 @@ impl Exporter<'_> {
                 read_part(&part, file.table, self.options, emit).map(|_| ())
             }
             None => {
-                let options = ReadOptions { threads: self.threads, ..self.options.clone() };
+                let options = self.options.clone().threads(self.threads);
                 read(&self.inventory.runs, file.table, &options, emit)
             }
         }

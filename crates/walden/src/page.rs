@@ -251,7 +251,7 @@ impl View<'_> {
             if let Some(reached) = reached.filter(|&reached| reached < run_start) {
                 visitor.follow.gap(reached, run_start);
             }
-            let options = ScanOptions { threads: crate::terminal::cores(), from, to };
+            let options = ScanOptions::new(crate::terminal::cores()).from(from).to(to);
             let (position, ended) =
                 scan_in_order(run, options, &mut visitor, |bytes| progress.advance(bytes));
             start.get_or_insert(run_start);

@@ -141,15 +141,15 @@ impl Place {
                 "cannot choose an archive: expected --repo URL, WALDEN_REPO, or repo in the [archive] section of {FILE} in the working directory, in a data directory that an option names, or in {SYSTEM_FOLDER}"
             );
         };
-        let options = PlaceOptions {
-            store: section.store.clone().into_iter().collect(),
-            without_conditional_requests: section.without_conditional_requests,
-            answer_within,
-            keys: KeyOptions {
-                recipient: section.recipient.clone(),
-                identity: self.identity.clone().or_else(|| section.identity.clone()),
-            },
-        };
+        let options = PlaceOptions::default()
+            .store(section.store.clone().into_iter().collect())
+            .without_conditional_requests(section.without_conditional_requests)
+            .answer_within(answer_within)
+            .keys(
+                KeyOptions::default()
+                    .recipient(section.recipient.clone())
+                    .identity(self.identity.clone().or_else(|| section.identity.clone())),
+            );
         Ok((url::open(repo, &options)?, section))
     }
 }

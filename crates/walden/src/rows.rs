@@ -198,13 +198,13 @@ pub fn run(args: &RowsArgs) -> Result<ExitCode> {
     if let Some(note) = chosen.note {
         eprintln!("note: {note}");
     }
-    let options = Options {
-        table: wanted(args, &chosen.run, threads)?,
-        base: args.base.clone(),
-        filter,
-        memory_bytes: args.memory.unwrap_or_else(memory::quarter_of_machine),
-        threads,
-    };
+    let options = Options::new(
+        wanted(args, &chosen.run, threads)?,
+        args.memory.unwrap_or_else(memory::quarter_of_machine),
+    )
+    .base(args.base.clone())
+    .filter(filter)
+    .threads(threads);
     let mut progress = Progress::bytes("reading", 2 * run_bytes(&chosen.run));
     let unread = unreadable_behind(&chosen.run, &inventory.unreadable, to);
     let mut changes = RowChanges::survey(chosen, &names, options, |bytes| progress.advance(bytes))?;

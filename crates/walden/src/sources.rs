@@ -76,12 +76,10 @@ fn open_from(sources: &[PathBuf], range: &SourceRange, from: Option<Bound>) -> R
         Bound::Time(micros) => source::Bound::Time(micros),
     };
     let of_server = || if archives.is_empty() { None } else { timeline_of_server(&paths) };
-    let options = SourceOptions {
-        timeline: range.timeline.or_else(of_server),
-        from: from.map(bound),
-        to: range.to.map(bound),
-        threads: terminal::io_threads(),
-    };
+    let options = SourceOptions::new(terminal::io_threads())
+        .timeline(range.timeline.or_else(of_server))
+        .from(from.map(bound))
+        .to(range.to.map(bound));
     // May take time: opens many files, decompresses tar files, lists archives.
     let waiting =
         sources.first().map(|first| Waiting::new(format!("opening {}", harmless(&first.to_string_lossy()))));

@@ -240,7 +240,7 @@ fn decode_counted<R: Read + Seek>(
 
 /// Returns limits for listing. Nothing is decoded, so the memory for decoding does not matter.
 fn list_limits(args: &TestArgs) -> ReadLimits {
-    ReadLimits { memory: u64::MAX, spill: u64::MAX, ..args.limits.to_limits(None) }
+    args.limits.to_limits(None).memory(u64::MAX).spill(u64::MAX)
 }
 
 fn test(args: &TestArgs, path: &Path, advance: &(dyn Fn(u64) + Sync)) -> Result<Found> {

@@ -62,6 +62,7 @@ pub struct Encryption {
 
 /// The configured keys for an archive.
 #[derive(Clone, Default, Debug)]
+#[non_exhaustive]
 pub struct KeyOptions {
     /// The required recipient of the archive (`age1...`). Objects are encrypted to it or not written at all.
     ///
@@ -70,6 +71,11 @@ pub struct KeyOptions {
     /// The file with a user's private key, for reading.
     pub identity: Option<PathBuf>,
 }
+
+walden_format::setters!(KeyOptions {
+    recipient: Option<String>,
+    identity: Option<PathBuf>,
+});
 
 /// Returns an error about the archive or an object in the underlying store.
 fn failure(

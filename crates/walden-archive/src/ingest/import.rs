@@ -27,6 +27,7 @@ pub use layout::{Ignored, Layout, LayoutError, Source, SourceFile, find};
 
 /// Options for importing files.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct ImportOptions {
     /// Compression level, 1 to 9.
     pub level: u8,
@@ -37,6 +38,19 @@ pub struct ImportOptions {
     /// Number of files processed concurrently.
     pub threads: usize,
 }
+
+impl ImportOptions {
+    /// Creates options with the defaults of the other fields.
+    pub fn new(level: u8) -> ImportOptions {
+        ImportOptions { level, accept_damaged: false, accept_unknown_versions: false, threads: 1 }
+    }
+}
+
+walden_format::setters!(ImportOptions {
+    accept_damaged: bool,
+    accept_unknown_versions: bool,
+    threads: usize,
+});
 
 /// Result of an import.
 #[derive(Clone, PartialEq, Debug, Serialize)]

@@ -38,6 +38,7 @@ pub struct Probe {
 
 /// Reasons for a failed probe.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum ProbeError {
     /// Writing a temporary file failed.
     #[error("cannot write a temporary file")]

@@ -71,6 +71,7 @@ pub fn record(
 
 /// Reasons for not acknowledging a gap.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum GapError {
     /// The archive failed.
     #[error(transparent)]

@@ -89,6 +89,7 @@ pub enum Mark {
 
 /// Reasons for not comparing an archive with a server.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum AgainstError {
     /// The archive failed.
     #[error(transparent)]
@@ -100,6 +101,7 @@ pub enum AgainstError {
 
 /// Result of the comparison.
 #[derive(Clone, PartialEq, Debug, Serialize)]
+#[non_exhaustive]
 pub struct Compared {
     /// Location of the archive.
     pub location: String,

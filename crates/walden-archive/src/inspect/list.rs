@@ -24,7 +24,8 @@ use crate::restore::log::latest_timeline;
 pub use crate::inventory::gaps::Gap;
 
 /// The contents of an archive.
-#[derive(Clone, PartialEq, Debug, Serialize)]
+#[derive(Clone, PartialEq, Default, Debug, Serialize)]
+#[non_exhaustive]
 pub struct Listing {
     /// Location of the archive.
     pub location: String,
@@ -345,6 +346,7 @@ impl RestorableRange {
 
 /// Options for reading the archive.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+#[non_exhaustive]
 pub struct ListOptions {
     /// Reads every segment's summary to find all restore points, not only the summaries needed for the first
     /// and last moments.
@@ -354,6 +356,8 @@ pub struct ListOptions {
     /// Reads additional summaries of each timeline, evenly spread, for [`TimelineListing::times_go_back`].
     pub time_samples: bool,
 }
+
+walden_format::setters!(ListOptions { all_summaries: bool, base_backups: bool, time_samples: bool });
 
 /// Lists an archive.
 ///

@@ -17,6 +17,7 @@ use crate::restore::source::{self, Bound, SourceOptions};
 
 /// Options for replay.
 #[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
 pub struct Options {
     /// The last timeline to follow. The default is the newest.
     pub timeline: Option<Timeline>,
@@ -25,6 +26,18 @@ pub struct Options {
     /// Number of threads. With more than one, a separate thread reads and decodes ahead.
     pub threads: usize,
 }
+
+impl Options {
+    /// Creates options to replay the newest timeline on one thread.
+    pub fn new(memory_bytes: usize) -> Options {
+        Options { timeline: None, memory_bytes, threads: 1 }
+    }
+}
+
+walden_format::setters!(Options {
+    timeline: Option<Timeline>,
+    threads: usize,
+});
 
 /// Result of replay.
 #[derive(Debug)]
@@ -70,6 +83,7 @@ pub struct ReplaySummary {
 
 /// Reasons for not replaying the WAL.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum ReplayError {
     /// The archive failed.
     #[error(transparent)]
@@ -165,14 +179,8 @@ pub fn replay(
     while let Some(mut run) = runs.pop() {
         let size = run.segment_size.bytes();
         let (memory_bytes, threads) = (options.memory_bytes, options.threads);
-        let how = ReplayOptions {
-            base: base.take(),
-            hints: Some(hints),
-            last: None,
-            observed_from: Lsn(0),
-            memory_bytes,
-            threads,
-        };
+        let how =
+            ReplayOptions::new(Lsn(0), memory_bytes).base(base.take()).hints(Some(hints)).threads(threads);
         let outcome = replay_run(&run, how, &mut replayed.check, |bytes| {
             done += bytes;
             replayed.segments += 1;

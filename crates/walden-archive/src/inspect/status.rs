@@ -15,6 +15,7 @@ use crate::objects::object::Finding;
 
 /// An archive's contents in numbers.
 #[derive(Clone, PartialEq, Debug, Serialize)]
+#[non_exhaustive]
 pub struct Holdings {
     /// Location of the archive.
     pub location: String,

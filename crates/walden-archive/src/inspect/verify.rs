@@ -30,6 +30,7 @@ use crate::store::Cause;
 
 /// Result of verification.
 #[derive(Clone, PartialEq, Debug, Default, Serialize)]
+#[non_exhaustive]
 pub struct Verified {
     /// Number of objects read.
     pub objects: u64,
@@ -85,12 +86,15 @@ impl Verified {
 
 /// Options for verification.
 #[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
 pub struct VerifyOptions {
     /// Verifies only stored checksums and decodes nothing.
     pub fast: bool,
     /// Number of objects processed concurrently.
     pub threads: usize,
 }
+
+walden_format::setters!(VerifyOptions { fast: bool, threads: usize });
 
 impl Default for VerifyOptions {
     fn default() -> VerifyOptions {

@@ -59,6 +59,7 @@ fn incremental_from(label: &Label) -> Option<Lsn> {
 /// The error for an unusable backup on disk.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot use {}: {problem}", path.display())]
+#[non_exhaustive]
 pub struct BackupError {
     /// Path of the manifest, label or folder.
     pub path: PathBuf,

@@ -49,6 +49,7 @@ pub enum Target {
 
 /// Options for testing a restore.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct DrillOptions {
     /// The base backup: a folder in plain or tar format, or the data directory of a stopped server.
     pub base: PathBuf,
@@ -79,6 +80,41 @@ pub struct DrillOptions {
     /// Time limit for recovery.
     pub timeout: Option<Duration>,
 }
+
+impl DrillOptions {
+    /// Creates options with the defaults of the other fields.
+    pub fn new(base: PathBuf, target: Target) -> DrillOptions {
+        DrillOptions {
+            base,
+            bin: None,
+            folder: None,
+            target,
+            timeline: None,
+            restore_command: Vec::new(),
+            user: "postgres".to_owned(),
+            database: "postgres".to_owned(),
+            settings: Vec::new(),
+            original_libraries: None,
+            queries: Vec::new(),
+            should_amcheck: false,
+            timeout: None,
+        }
+    }
+}
+
+walden_format::setters!(DrillOptions {
+    bin: Option<PathBuf>,
+    folder: Option<PathBuf>,
+    timeline: Option<Timeline>,
+    restore_command: Vec<OsString>,
+    user: String,
+    database: String,
+    settings: Vec<(String, String)>,
+    original_libraries: Option<String>,
+    queries: Vec<String>,
+    should_amcheck: bool,
+    timeout: Option<Duration>,
+});
 
 /// Result of testing a restore.
 #[derive(Clone, PartialEq, Debug, Serialize)]

@@ -40,6 +40,7 @@ pub struct Rewritten {
 
 /// Reasons for not writing `archive.json`. Nothing was changed.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum RepairError {
     /// The archive failed.
     #[error(transparent)]

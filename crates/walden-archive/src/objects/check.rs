@@ -97,6 +97,7 @@ pub const RESET_HINT: &str = "pg_resetwal discards WAL and restarts it on the sa
 
 /// Why a file is not archived.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum Refusal {
     /// The file cannot be read.
     #[error("cannot read the file")]

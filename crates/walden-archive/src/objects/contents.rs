@@ -11,6 +11,7 @@ use walden_format::version::Major;
 /// Summary of a segment's records. LSNs are in PostgreSQL's text form, times in microseconds since 1970-01-01
 /// 00:00:00 UTC.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct Contents {
     /// System identifier of the cluster, as text because JSON numbers are inexact at this size.
     pub system_identifier: String,

@@ -36,8 +36,9 @@ const MAX_SUMMARY: u64 = 1 << 20;
 /// Limits for decoding, sufficient for PostgreSQL's largest segments (1 GB) at the highest level.
 ///
 /// An object states its requirements, and decoding uses no more than these.
-pub static READ_LIMITS: LazyLock<ReadLimits> =
-    LazyLock::new(|| ReadLimits { memory: 32 << 30, spill: 64 << 30, page_memory: machine::page_memory() });
+pub static READ_LIMITS: LazyLock<ReadLimits> = LazyLock::new(|| {
+    ReadLimits::default().memory(32 << 30).spill(64 << 30).page_memory(machine::page_memory())
+});
 
 /// Highest compression level.
 const MAX_LEVEL: u8 = 9;
@@ -51,7 +52,7 @@ pub(crate) fn read_limits(form: FileForm, segment_bytes: Option<u64>) -> ReadLim
     // Twice the requirements of this version's encoder, because other versions may calculate them
     // differently.
     let memory = 2 * Needs::for_segments(form, MAX_LEVEL, bytes).memory() + READ_LIMITS.page_memory;
-    ReadLimits { memory: memory.min(READ_LIMITS.memory), ..*READ_LIMITS }
+    (*READ_LIMITS).memory(memory.min(READ_LIMITS.memory))
 }
 
 /// A problem or notice about an object.
@@ -65,6 +66,7 @@ pub struct Finding {
 
 /// Summary of an archived file, stored in its object.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct Summary {
     /// The archived file's name.
     pub name: String,
@@ -126,6 +128,7 @@ pub(crate) const EMPTY: &str = "an empty object of 0 bytes, as a crash of its fi
 
 /// Reasons for failing to encode a file as an object or to decode it.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum ObjectError {
     /// An operation on the store failed.
     #[error(transparent)]

@@ -35,6 +35,7 @@ const TAR_ENDINGS: &[(&str, Compression)] = &[
 
 /// Reasons for rejecting a base backup.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum BaseError {
     /// A file cannot be read or written.
     #[error("cannot use {}", path.display())]

@@ -70,6 +70,7 @@ pub struct Exported {
 
 /// Reasons for a failed export.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum ExportError {
     /// The archive cannot be read, or a file cannot be written.
     #[error(transparent)]

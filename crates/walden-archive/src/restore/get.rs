@@ -21,6 +21,7 @@ use crate::store::Store;
 
 /// Reasons for not restoring a file.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum GetError {
     /// The archive does not contain the file. Recovery continues without it.
     #[error("{name} is not in the archive at {location}")]

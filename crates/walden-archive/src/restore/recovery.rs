@@ -83,6 +83,7 @@ pub struct TransactionEnd {
 
 /// Reasons for failing to recover to a moment.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum RecoveryError {
     /// The archive failed.
     #[error(transparent)]

@@ -41,6 +41,7 @@ pub enum Bound {
 
 /// Options for reading an archive.
 #[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
 pub struct SourceOptions {
     /// The last timeline to follow. The default is the newest one that has segments.
     pub timeline: Option<Timeline>,
@@ -51,6 +52,19 @@ pub struct SourceOptions {
     /// Number of packs whose indexes are read concurrently.
     pub threads: usize,
 }
+
+impl SourceOptions {
+    /// Creates options with the defaults of the other fields.
+    pub fn new(threads: usize) -> SourceOptions {
+        SourceOptions { timeline: None, from: None, to: None, threads }
+    }
+}
+
+walden_format::setters!(SourceOptions {
+    timeline: Option<Timeline>,
+    from: Option<Bound>,
+    to: Option<Bound>,
+});
 
 /// The WAL of an archive, ready for reading.
 #[derive(Clone, Debug)]

@@ -26,6 +26,7 @@ pub struct Sources {
 
 /// Reasons for failing to read sources, alone or together.
 #[derive(Debug, Error)]
+#[non_exhaustive]
 pub enum SourcesError {
     /// An archive cannot be read.
     #[error("cannot read the archive {place}")]

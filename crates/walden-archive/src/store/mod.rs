@@ -163,6 +163,7 @@ pub struct FileHash<'a> {
 
 /// Why an operation on a store failed.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub struct StoreError {
     /// The operation: "read", "create".
     pub operation: &'static str,
@@ -177,8 +178,16 @@ pub struct StoreError {
     pub source: Option<Box<dyn std::error::Error + Send + Sync>>,
 }
 
+impl StoreError {
+    /// Creates an error without a source.
+    pub fn new(operation: &'static str, key: &str, location: &str, cause: Cause) -> StoreError {
+        StoreError { operation, key: key.to_owned(), location: location.to_owned(), cause, source: None }
+    }
+}
+
 /// Causes of a store's error that callers distinguish.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum Cause {
     /// The object does not exist.
     NotFound,

@@ -46,7 +46,7 @@ fn what_waits_is_no_gap_and_what_nobody_archives_is_filled() {
     let files = log(1, 1, 5);
     let wal = pg_wal(root.path(), &files);
     let archive = archive(root.path());
-    let options = PushOptions { look_ahead: 0, ..PushOptions::default() };
+    let options = PushOptions::default().look_ahead(0);
     // As if look-ahead archived the fourth segment before the third.
     for number in [0, 1, 3] {
         push(&archive, &wal.join(&files[number].0), &options).asked.expect("archived");
@@ -84,7 +84,7 @@ fn what_waits_because_the_archive_refuses_it_is_not_well() {
     let files = log(1, 1, 4);
     let wal = pg_wal(root.path(), &files);
     let archive = archive(root.path());
-    let options = PushOptions { look_ahead: 0, ..PushOptions::default() };
+    let options = PushOptions::default().look_ahead(0);
     for number in [0, 1] {
         push(&archive, &wal.join(&files[number].0), &options).asked.expect("archived");
     }

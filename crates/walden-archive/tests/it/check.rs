@@ -325,7 +325,7 @@ fn a_renamed_segment_is_refused_whatever_is_known_of_the_timeline() {
     let files = log(1, 0x20, 2);
     let archive = archive_of(root.path(), &files);
     let wal = root.path().join("pg_wal");
-    let options = PushOptions { look_ahead: 0, ..PushOptions::default() };
+    let options = PushOptions::default().look_ahead(0);
     let push_as = |name: &str, content: &[u8]| {
         std::fs::write(wal.join(name), content).expect("a segment");
         push(&archive, &wal.join(name), &options).asked

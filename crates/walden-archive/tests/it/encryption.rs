@@ -100,7 +100,7 @@ fn a_server_without_secrets_archives_and_a_user_reads() {
     assert!(timeline.last_commit_time > timeline.first_commit_time);
     assert!(listing.unknown.is_empty(), "{:?}", listing.unknown);
     for fast in [false, true] {
-        let options = VerifyOptions { fast, ..VerifyOptions::default() };
+        let options = VerifyOptions::default().fast(fast);
         let verified = verify(&reader, options, &|_, _| {}).expect("verified");
         assert!(verified.is_good(), "{verified:?}");
         assert_eq!(verified.segments, 2);
@@ -118,7 +118,7 @@ fn without_a_secret_the_same_content_is_known_again_and_another_one_is_refused()
     let path = wal.join(&set.originals[0].0);
     let server = || archive_with(set.path(), &set.server);
     // At another level, the object would differ.
-    let options = PushOptions { level: 1, accept_damaged: true, ..PushOptions::default() };
+    let options = PushOptions::default().level(1).accept_damaged(true);
     assert!(push(&server(), &path, &options).asked.expect("archived").was_there);
     let mut other = set.originals[0].1.clone();
     let last = other.len() - 1;
@@ -172,7 +172,7 @@ fn without_a_secret_the_same_content_is_known_again_and_another_one_is_refused()
 fn with_a_private_key_a_damaged_object_is_not_acknowledged() {
     let set = setting();
     let path = set.path().join("pg_wal").join(&set.originals[0].0);
-    let options = PushOptions { look_ahead: 0, ..PushOptions::default() };
+    let options = PushOptions::default().look_ahead(0);
     let push_again = |keys: &KeyOptions| push(&archive_with(set.path(), keys), &path, &options).asked;
     let good = fs::read(set.object(0)).expect("an object");
     let mut bad = good.clone();
@@ -184,7 +184,7 @@ fn with_a_private_key_a_damaged_object_is_not_acknowledged() {
     assert!(push_again(&set.reader).expect("archived").was_there);
     // A private key that decrypts nothing counts as no key.
     let stranger = user(set.path(), "stranger");
-    let keys = KeyOptions { identity: Some(stranger.identity), ..set.server.clone() };
+    let keys = set.server.clone().identity(Some(stranger.identity));
     assert!(push_again(&keys).expect("archived").was_there);
 }
 
@@ -193,7 +193,7 @@ fn without_a_key_and_with_a_wrong_one_it_is_said_what_to_do() {
     let set = setting();
     assert_eq!(cause(set.get(&set.server, 0)), Cause::Locked);
     let stranger = user(set.path(), "stranger");
-    let keys = |identity: &Path| KeyOptions { identity: Some(identity.to_owned()), ..set.server.clone() };
+    let keys = |identity: &Path| set.server.clone().identity(Some(identity.to_owned()));
     let got = set.get(&keys(&stranger.identity), 0);
     assert!(got.as_ref().is_err_and(|error| error.hint().is_some_and(|hint| hint.contains("key list"))));
     assert_eq!(cause(got), Cause::WrongIdentity);
@@ -215,7 +215,7 @@ fn without_a_key_and_with_a_wrong_one_it_is_said_what_to_do() {
         assert!(hint.contains(advice), "{content:?}: {hint}");
         assert_eq!(cause(got), expected, "{content:?}");
         // Archiving needs no private key.
-        let options = PushOptions { look_ahead: 0, ..PushOptions::default() };
+        let options = PushOptions::default().look_ahead(0);
         let path = set.path().join("pg_wal").join(&set.originals[0].0);
         let pushed = push(&archive_with(set.path(), &keys(&no_key)), &path, &options).asked;
         assert!(pushed.expect("archived").was_there, "{content:?}");
@@ -385,7 +385,7 @@ fn what_must_be_encrypted_is_not_written_otherwise() {
     let wal = pg_wal(root.path(), &originals);
     let path = wal.join(&originals[0].0);
     let recipient = keys::generate().recipient;
-    let pinned = KeyOptions { recipient: Some(recipient), identity: None };
+    let pinned = KeyOptions::default().recipient(Some(recipient));
     // The archive is empty, then unencrypted, then encrypted to another recipient.
     let refuse = || {
         let asked = push(&archive_with(root.path(), &pinned), &path, &PushOptions::default()).asked;
@@ -397,9 +397,7 @@ fn what_must_be_encrypted_is_not_written_otherwise() {
     archive(root.path());
     refuse();
     assert!(!root.path().join("archive/wal").exists());
-    push(&archive(root.path()), &path, &PushOptions { look_ahead: 0, ..PushOptions::default() })
-        .asked
-        .expect("plain");
+    push(&archive(root.path()), &path, &PushOptions::default().look_ahead(0)).asked.expect("plain");
     fs::remove_file(
         root.path().join("archive").join(ArchivedFile::parse(&originals[0].0).expect("a name").key()),
     )
@@ -428,7 +426,7 @@ fn users_come_and_go_and_keys_change_without_objects_being_written_again() {
     let set = setting();
     let before = fs::read(set.object(0)).expect("an object");
     let second = user(set.path(), "second");
-    let as_second = KeyOptions { identity: Some(second.identity.clone()), ..set.server.clone() };
+    let as_second = set.server.clone().identity(Some(second.identity.clone()));
     assert_eq!(cause(set.get(&as_second, 0)), Cause::WrongIdentity);
     let added = keys::User::parse(&format!("second={}", second.recipient)).expect("a user");
     let made = set.store(&set.reader).change_keys(&keys::Change::Add(vec![added.clone()])).expect("added");
@@ -465,7 +463,7 @@ fn users_come_and_go_and_keys_change_without_objects_being_written_again() {
     set.get(&as_second, 0).expect("old objects too");
     // Archiving works with the former and with the new recipient.
     for recipient in &made.recipients {
-        let keys = KeyOptions { recipient: Some(recipient.clone()), identity: None };
+        let keys = KeyOptions::default().recipient(Some(recipient.clone()));
         assert!(
             push(&archive_with(set.path(), &keys), &history, &PushOptions::default())
                 .asked
@@ -563,7 +561,7 @@ fn keys_are_not_lost_with_a_damaged_generation() {
     let set = setting();
     let rotated = set.store(&set.reader).change_keys(&keys::Change::Rotate).expect("rotated");
     assert_eq!((rotated.generation, rotated.recipients.len()), (2, 2));
-    let unpinned = |keys: &KeyOptions| KeyOptions { recipient: None, ..keys.clone() };
+    let unpinned = |keys: &KeyOptions| keys.clone().recipient(None);
     let (server, reader) = (unpinned(&set.server), unpinned(&set.reader));
     let folder = set.path().join("archive/keys");
     let (newest, checksum) = (folder.join("0002.age"), folder.join("0002.age.blake3"));
@@ -627,7 +625,7 @@ fn keys_are_not_lost_with_a_damaged_generation() {
     // A generation that disappeared without a trace is detected if the configuration names its recipient.
     fs::remove_file(&newest).expect("removed");
     fs::remove_file(&checksum).expect("removed");
-    let pinned = KeyOptions { recipient: rotated.recipients.first().cloned(), ..reader.clone() };
+    let pinned = reader.clone().recipient(rotated.recipients.first().cloned());
     assert_eq!(set.store(&pinned).key_findings().expect("read")[0].object, "keys/");
     let error = set.store(&pinned).change_keys(&keys::Change::Rotate).expect_err("refused");
     assert_eq!(error.cause, Cause::OtherRecipient);
@@ -653,8 +651,7 @@ fn an_object_of_another_archive_is_named_and_the_others_are_exported() {
     fs::copy(foreign, set.object(1)).expect("a copy");
     let reader = archive_with(set.path(), &set.reader);
     let listing =
-        list(&reader, ListOptions { all_summaries: true, base_backups: true, ..ListOptions::default() })
-            .expect("a list");
+        list(&reader, ListOptions::default().all_summaries(true).base_backups(true)).expect("a list");
     assert_eq!(listing.unreadable.len(), 1, "{:?}", listing.unreadable);
     assert!(listing.timelines[0].last_commit_time.is_some());
     let verified = verify(&reader, VerifyOptions::default(), &|_, _| {}).expect("a list");
@@ -738,8 +735,7 @@ fn packs_are_read_by_users_and_compared_by_servers_without_secrets() {
     let (server, reader) = encrypt(root.path(), &user(root.path(), "user"));
     push_all(&archive_with(root.path(), &server), &wal, &segments);
     let archive = archive_with(root.path(), &reader);
-    pack(&archive, &PackOptions { keep: 2, segments: Some(4), ..PackOptions::default() }, &|_, _| {})
-        .expect("packed");
+    pack(&archive, &PackOptions::default().keep(2).segments(Some(4)), &|_, _| {}).expect("packed");
     let names = stored(archive.store());
     assert!(names.len() < segments.len() && names.iter().any(|name| name.ends_with(".wpk")), "{names:?}");
     expect_all(&archive, &segments, "from packs");
@@ -748,7 +744,7 @@ fn packs_are_read_by_users_and_compared_by_servers_without_secrets() {
     assert_eq!(listing.timelines[0].last_commit_time, Some(crate::material::commit_time(21)));
     let (name, original) = &segments[5];
     let push_again = || {
-        let options = PushOptions { look_ahead: 0, accept_damaged: true, ..PushOptions::default() };
+        let options = PushOptions::default().look_ahead(0).accept_damaged(true);
         push(&archive_with(root.path(), &server), &wal.join(name), &options).asked
     };
     assert!(push_again().expect("archived").was_there);
@@ -772,7 +768,7 @@ fn a_probe_goes_the_way_of_every_segment_and_leaves_nothing() {
         |keys: &KeyOptions| walden_archive::probe::probe(&archive_with(set.path(), keys)).map_err(Box::new);
     assert!(probe(&set.server).expect("a probe").get.is_none(), "not without a private key");
     assert!(probe(&set.reader).expect("a probe").get.is_some());
-    let other = KeyOptions { recipient: Some(keys::generate().recipient), identity: None };
+    let other = KeyOptions::default().recipient(Some(keys::generate().recipient));
     assert!(probe(&other).is_err());
     assert_eq!(files(), before);
     let plain = tempfile::tempdir().expect("a folder");

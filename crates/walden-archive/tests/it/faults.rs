@@ -59,13 +59,7 @@ impl Faulty {
     /// Makes a call. The argument of `call` is whether half of the bytes are lost.
     fn run<T>(&self, key: &str, call: impl FnOnce(bool) -> Result<T, StoreError>) -> Result<T, StoreError> {
         let number = self.calls.fetch_add(1, Ordering::Relaxed);
-        let error = || StoreError {
-            operation: "use",
-            key: key.to_owned(),
-            location: "a store that fails".to_owned(),
-            cause: Cause::Unavailable,
-            source: None,
-        };
+        let error = || StoreError::new("use", key, "a store that fails", Cause::Unavailable);
         match self.fault {
             Fault::Killed if number >= self.fails_at => Err(error()),
             Fault::Before if number == self.fails_at => Err(error()),
@@ -129,7 +123,7 @@ pub fn copy(from: &Path, to: &Path) {
 }
 
 fn in_packs_of(segments: u64) -> PackOptions {
-    PackOptions { segments: Some(segments), keep: 0, ..PackOptions::default() }
+    PackOptions::default().segments(Some(segments)).keep(0)
 }
 
 pub fn pack_all(archive: &Archive, segments: u64) {
@@ -160,7 +154,7 @@ fn fail_at_every_call(is_encrypted: bool) {
             };
             archive(root.path());
             let (store, calls) = Faulty::store(&place, fails_at, fault);
-            let options = PushOptions { threads: 1, ..PushOptions::default() };
+            let options = PushOptions::default().threads(1);
             let faulty = Archive::with_keys(Box::new(store), server);
             let batch = push(&faulty, &wal.join(&originals[0].0), &options);
             let good = Archive::with_keys(Box::new(Folder::new(&place)), reader);
@@ -387,7 +381,7 @@ fn a_segment_is_found_in_its_own_object_or_in_a_pack_at_any_moment() {
 #[test]
 fn a_segment_is_pushed_again_at_any_moment_and_another_content_never() {
     let segments = log(1, 0x20, 7);
-    let alone = PushOptions { look_ahead: 0, ..PushOptions::default() };
+    let alone = PushOptions::default().look_ahead(0);
     with_packing_meanwhile(|archive, root, what| {
         let again = push(archive, &root.join("pg_wal").join(&segments[3].0), &alone);
         assert!(again.asked.unwrap_or_else(|error| panic!("{what}: {error:?}")).was_there, "{what}");
@@ -406,7 +400,7 @@ fn a_segment_is_pushed_again_at_any_moment_and_another_content_never() {
 #[test]
 fn segments_are_fetched_ahead_while_they_are_packed() {
     let segments = log(1, 0x20, 7);
-    let options = PrefetchOptions { segments: 4, threads: 2, idle: Duration::from_secs(20) };
+    let options = PrefetchOptions::default().segments(4).threads(2).idle(Duration::from_secs(20));
     with_packing_meanwhile(|archive, root, what| {
         let spool = Spool::new(root, archive);
         let lock = spool.lock().expect("a lock").expect("no other process");

@@ -23,8 +23,7 @@ fn open(file: &SourceFile) -> io::Result<Box<dyn Read>> {
 fn import_all(archive: &Archive, source: &Path) -> Imported {
     let identifier = archive.identity().ok().map(|identity| identity.system_identifier.clone());
     let source = find(source, None, identifier.as_deref()).expect("a source");
-    let options =
-        ImportOptions { level: 1, accept_damaged: false, accept_unknown_versions: false, threads: 2 };
+    let options = ImportOptions::new(1).accept_damaged(false).accept_unknown_versions(false).threads(2);
     import(archive, source, &options, &open, &|_, _| ()).expect("an import")
 }
 

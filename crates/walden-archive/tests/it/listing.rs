@@ -228,7 +228,7 @@ fn moments_before_a_switch_are_known_while_the_new_timeline_has_no_commit() {
     assert_eq!(listed(&archive).restorable(), std::slice::from_ref(&expected));
     assert_eq!(listed(&archive).timelines[1].parent_last_commit_time, Some(commit_time(0x25)));
     // The same applies to a pack that continues after the switch.
-    let options = PackOptions { segments: Some(8), keep: 0, ..PackOptions::default() };
+    let options = PackOptions::default().segments(Some(8)).keep(0);
     assert!(pack(&archive, &options, &|_, _| {}).expect("packed").is_good());
     assert_eq!(listed(&archive).restorable(), [expected]);
 }
@@ -282,7 +282,7 @@ fn what_backup_history_files_say_is_listed_as_it_was_written() {
     let archive = archive_of(root.path(), &[log(1, 0x20, 4), histories].concat());
     assert!(listed(&archive).base_backups.is_empty(), "read only where it was asked for");
     let described = || {
-        let options = ListOptions { base_backups: true, ..ListOptions::default() };
+        let options = ListOptions::default().base_backups(true);
         list(&archive, options).expect("a list")
     };
     let said = BaseBackup {
@@ -361,8 +361,7 @@ fn commit_times_that_go_back_are_listed() {
     files[2] = log_at(1, 0x22, commit_time(0x60));
     let archive = archive_of(root.path(), &files);
     assert!(listed(&archive).timelines[0].times_go_back.is_empty(), "not asked for");
-    let listing =
-        list(&archive, ListOptions { time_samples: true, ..ListOptions::default() }).expect("a list");
+    let listing = list(&archive, ListOptions::default().time_samples(true)).expect("a list");
     let found = &listing.timelines[0].times_go_back;
     assert_eq!(found.len(), 1, "{found:?}");
     assert_eq!(found[0].from, commit_time(0x60));
@@ -374,7 +373,7 @@ fn it_is_said_whether_all_restore_points_are_known() {
     let root = tempfile::tempdir().expect("a folder");
     let archive = archive_of(root.path(), &log(1, 0x20, 4));
     assert!(!listed(&archive).has_all_restore_points);
-    let all = list(&archive, ListOptions { all_summaries: true, ..ListOptions::default() }).expect("a list");
+    let all = list(&archive, ListOptions::default().all_summaries(true)).expect("a list");
     assert!(all.has_all_restore_points);
 }
 
@@ -472,7 +471,7 @@ fn an_end_that_is_lost_is_known_by_a_backup() {
 /// Returns options without the check of records across segments: the timelines of these tests are not
 /// connected record by record.
 fn fast() -> VerifyOptions {
-    VerifyOptions { fast: true, ..VerifyOptions::default() }
+    VerifyOptions::default().fast(true)
 }
 
 /// Returns timelines 1, 2 and 3. Each of 2 and 3 branches off the previous one.
@@ -576,7 +575,7 @@ fn base_backups_whose_first_segment_is_missing_are_known() {
 fn a_pack_that_stays_keeps_the_beginning_of_timelines_behind_one_without_segments() {
     let root = tempfile::tempdir().expect("a folder");
     let archive = archive_of(root.path(), &log(1, 0x20, 24));
-    let options = PackOptions { segments: Some(16), keep: 0, ..PackOptions::default() };
+    let options = PackOptions::default().segments(Some(16)).keep(0);
     assert!(pack(&archive, &options, &|_, _| {}).expect("packed").is_good());
     let third = ("00000003.history".to_owned(), b"1\t0/2280000\tx\n2\t0/2290000\tx\n".to_vec());
     push_more(&archive, root.path(), &[vec![history(0x22), third], log(3, 0x22, 14)].concat());
@@ -590,7 +589,7 @@ fn a_pack_that_stays_keeps_the_beginning_of_timelines_behind_one_without_segment
 fn a_pack_that_stays_keeps_the_beginning_of_the_timeline_that_left_it() {
     let root = tempfile::tempdir().expect("a folder");
     let archive = archive_of(root.path(), &log(1, 0x20, 24));
-    let options = PackOptions { segments: Some(16), keep: 0, ..PackOptions::default() };
+    let options = PackOptions::default().segments(Some(16)).keep(0);
     assert!(pack(&archive, &options, &|_, _| {}).expect("packed").is_good());
     push_more(&archive, root.path(), &[vec![history(0x22)], log(2, 0x22, 14)].concat());
     let rule = Rule::OlderThanSegment(name(1, 0x28));
@@ -706,7 +705,7 @@ fn without_archive_json_nothing_is_acknowledged() {
     let files = log(1, 0x20, 2);
     let archive = archive_of(root.path(), &files);
     std::fs::remove_file(root.path().join("archive/archive.json")).expect("removed");
-    let options = PushOptions { look_ahead: 0, ..PushOptions::default() };
+    let options = PushOptions::default().look_ahead(0);
     let wal = pg_wal(root.path(), &[files, log(1, 0x22, 1)].concat());
     for number in 0x20..0x23 {
         let pushed = push(&archive.afresh(), &wal.join(name(1, number).to_string()), &options).asked;
@@ -737,12 +736,12 @@ fn a_damaged_object_is_a_finding_and_its_file_is_archived_again_once_it_is_moved
     // The other objects' information is still available.
     let timeline = &listing.timelines[0];
     assert_eq!((timeline.segments, timeline.last_commit_time), (4, Some(commit_time(0x22))));
-    let all = ListOptions { all_summaries: true, ..ListOptions::default() };
+    let all = ListOptions::default().all_summaries(true);
     assert!(!list(&archive, all).expect("a list").has_all_restore_points);
     assert_eq!(holdings(&archive, &Vec::new).expect("holdings").unreadable, listing.unreadable);
 
     let wal = root.path().join("pg_wal");
-    let options = PushOptions { look_ahead: 0, ..PushOptions::default() };
+    let options = PushOptions::default().look_ahead(0);
     let push_again = |name: &str| push(&archive.afresh(), &wal.join(name), &options).asked;
     for (name, object) in [last, "00000002.history"].into_iter().zip(objects) {
         let error = push_again(name).expect_err("nothing is overwritten");
@@ -767,7 +766,7 @@ fn an_empty_object_is_damaged_and_not_missing() {
         let archive = archive_of(root.path(), &files);
         let last = ArchivedFile::Segment(name(1, 0x27));
         let key = if is_packed {
-            let options = PackOptions { segments: Some(4), keep: 0, ..PackOptions::default() };
+            let options = PackOptions::default().segments(Some(4)).keep(0);
             assert_eq!(pack(&archive, &options, &|_, _| {}).expect("packed").segments, 8);
             PackName { first: name(1, 0x24), last: name(1, 0x27) }.key()
         } else {
@@ -787,7 +786,7 @@ fn an_empty_object_is_damaged_and_not_missing() {
         let held = holdings(&archive, &Vec::new).expect("holdings");
         assert_eq!((held.missing_segments, &held.unreadable), (0, &listing.unreadable));
         for fast in [false, true] {
-            let options = VerifyOptions { fast, ..VerifyOptions::default() };
+            let options = VerifyOptions::default().fast(fast);
             let verified = verify(&archive, options, &|_, _| {}).expect("verified");
             assert_eq!((verified.gaps.len(), verified.damaged.len()), (0, 1), "{verified:?}");
             expect("verify", &verified.damaged[0].problem);
@@ -795,13 +794,13 @@ fn an_empty_object_is_damaged_and_not_missing() {
         let error = get(&archive, last, &root.path().join("target")).expect_err("nothing to get");
         assert!(matches!(error, GetError::Archive { .. }) && error.cause() == "damaged_object", "{error:?}");
         expect("get", &error_text(&error));
-        let options = SourceOptions { timeline: None, from: None, to: None, threads: 1 };
+        let options = SourceOptions::new(1);
         let source = source::open(&archive, &options).expect("a log");
         let error = walden_source::open::open(&source.segments[7]).expect_err("nothing to read");
         let error = error.to_string();
         expect("a source", &error);
         assert!(error.contains(&format!("segment {}", name(1, 0x27))), "{error}");
-        let options = PushOptions { look_ahead: 0, ..PushOptions::default() };
+        let options = PushOptions::default().look_ahead(0);
         let wal = root.path().join("pg_wal").join(&files[7].0);
         let error = push(&archive.afresh(), &wal, &options).asked.expect_err("nothing is overwritten");
         assert_eq!(error.cause(), "damaged_object");

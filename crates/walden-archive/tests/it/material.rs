@@ -116,7 +116,7 @@ fn log_with(
 
 /// Archives files of a server's pg_wal, each by a separate call.
 pub fn push_all(archive: &Archive, wal: &Path, files: &[(String, Vec<u8>)]) {
-    let options = PushOptions { look_ahead: 0, ..PushOptions::default() };
+    let options = PushOptions::default().look_ahead(0);
     for (name, _) in files {
         push(archive, &wal.join(name), &options).asked.unwrap_or_else(|error| panic!("{name}: {error:?}"));
     }
@@ -188,8 +188,8 @@ pub fn encrypt(root: &Path, user: &User) -> (KeyOptions, KeyOptions) {
     archive(root);
     let users = [keys::User::parse(&user.recipient).expect("a recipient")];
     let statement = store.initialise_keys(&users).expect("keys");
-    let server = KeyOptions { recipient: Some(statement.recipients[0].clone()), identity: None };
-    let reader = KeyOptions { identity: Some(user.identity.clone()), ..server.clone() };
+    let server = KeyOptions::default().recipient(Some(statement.recipients[0].clone()));
+    let reader = server.clone().identity(Some(user.identity.clone()));
     (server, reader)
 }
 

@@ -61,7 +61,7 @@ fn no_object_decodes_to_more_than_its_file_can_have() {
     let spool = Spool::new(root.path(), &archive);
     let lock = spool.lock().expect("a lock").expect("no other process");
     spool.note(SegmentName::parse(&segments[1].0).expect("a name")).expect("a note");
-    let options = PrefetchOptions { segments: 4, threads: 1, idle: Duration::from_secs(20) };
+    let options = PrefetchOptions::default().segments(4).threads(1).idle(Duration::from_secs(20));
     let failed = prefetch(&archive, &spool, lock, &options).expect_err("an error");
     let failed = walden_source::error_text(&failed);
     assert!(failed.contains(name) && failed.contains("expected at most 1048576 bytes"), "{failed}");
@@ -86,7 +86,7 @@ fn no_pack_gives_who_reads_the_log_more_than_its_segments_can_have() {
     }
     let pack = root.path().join("archive").join(PackName { first, last }.key());
     fs::write(pack, writer.finish().expect("a pack")).expect("an object");
-    let options = SourceOptions { timeline: None, from: None, to: None, threads: 1 };
+    let options = SourceOptions::new(1);
     let found = source::open(&archive, &options).expect_err("more than a segment");
     let found = walden_source::error_text(&found);
     assert!(found.contains("expected at most "), "{found}");

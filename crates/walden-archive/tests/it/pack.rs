@@ -21,7 +21,7 @@ use crate::material::{
 };
 
 fn options(segments: u64, keep: u64) -> PackOptions {
-    PackOptions { segments: Some(segments), keep, ..PackOptions::default() }
+    PackOptions::default().segments(Some(segments)).keep(keep)
 }
 
 fn packed(archive: &Archive, options: &PackOptions) -> Packed {
@@ -35,9 +35,9 @@ fn packs_take_the_place_of_segments_and_everything_comes_back() {
     let root = tempfile::tempdir().expect("a folder");
     let segments = log(1, 3, 20);
     let archive = archive_of(root.path(), &segments);
-    let all = ListOptions { all_summaries: true, ..ListOptions::default() };
+    let all = ListOptions::default().all_summaries(true);
     let before = list(&archive, all).expect("a list");
-    let planned = packed(&archive, &PackOptions { is_dry_run: true, ..options(8, 2) });
+    let planned = packed(&archive, &options(8, 2).dry_run(true));
     assert_eq!(stored(archive.store()).len(), 20);
     let done = packed(&archive, &options(8, 2));
     assert_eq!((done.segments, done.packs.len()), (planned.segments, planned.packs.len()));
@@ -68,7 +68,7 @@ fn what_is_young_by_its_commits_stays_and_a_clock_that_was_set_does_no_harm() {
     let root = tempfile::tempdir().expect("a folder");
     let segments = log(1, 0x10, 16);
     let archive = archive_of(root.path(), &segments);
-    let before = |moment| PackOptions { before: Some(moment), ..options(4, 0) };
+    let before = |moment| options(4, 0).before(Some(moment));
     assert_eq!(packed(&archive, &before(commit_time(0x0F))).segments, 0);
     assert_eq!(packed(&archive, &before(commit_time(0x18) - 1)).segments, 8);
     assert_eq!(packed(&archive, &before(commit_time(0x1A))).segments, 0);
@@ -109,7 +109,7 @@ fn a_packed_segment_that_cannot_be_read_is_not_acknowledged() {
     let pack = stored(archive.store()).remove(0);
     let path = root.path().join("archive/wal/00000001/00000000").join(pack);
     let good = fs::read(&path).expect("a pack");
-    let alone = PushOptions { look_ahead: 0, ..PushOptions::default() };
+    let alone = PushOptions::default().look_ahead(0);
     for at in (0..good.len()).step_by(good.len() / 10) {
         let mut bad = good.clone();
         bad[at] ^= 4;
@@ -168,7 +168,7 @@ fn what_an_interrupted_run_left_twice_is_compared_and_removed() {
     for pack in stored(archive.store()).iter().filter(|name| name.ends_with(".wpk")).skip(2) {
         fs::remove_file(folder.join(pack)).expect("a pack");
     }
-    let planned = packed(&archive, &PackOptions { is_dry_run: true, ..options(8, 0) });
+    let planned = packed(&archive, &options(8, 0).dry_run(true));
     assert_eq!((planned.tidied.len(), planned.segments), (8, 8));
     let done = packed(&archive, &options(8, 0));
     assert_eq!((done.tidied.len(), done.segments), (8, 8));
@@ -228,7 +228,7 @@ fn a_damaged_pack_never_costs_a_segment() {
     other[5].1[last] ^= 1;
     let wal = pg_wal(elsewhere.path(), &other[5..6]);
     let other_archive = crate::material::archive(elsewhere.path());
-    let accept = PushOptions { accept_damaged: true, ..PushOptions::default() };
+    let accept = PushOptions::default().accept_damaged(true);
     push(&other_archive, &wal.join(&other[5].0), &accept).asked.expect("archived");
     let object =
         elsewhere.path().join("archive").join(ArchivedFile::parse(&other[5].0).expect("a name").key());
@@ -243,14 +243,14 @@ fn a_pack_ends_early_where_memory_does() {
     let root = tempfile::tempdir().expect("a folder");
     let segments = log(1, 0x24, 12);
     let archive = archive_of(root.path(), &segments);
-    let short = PackOptions { max_bytes: (1 << 20) + 8_000, ..options(12, 0) };
+    let short = options(12, 0).max_bytes((1 << 20) + 8_000);
     let done = packed(&archive, &short);
     assert!(done.packs.len() > 1 && done.segments == 12, "{done:?}");
     expect_all(&archive, &segments, "in short packs");
     // A limit below the minimum for coding is an error that changes nothing.
     let other = log(1, 0x30, 12);
     push_all(&archive, &pg_wal(root.path(), &other), &other);
-    let nothing = PackOptions { memory: Some(1 << 20), ..options(12, 0) };
+    let nothing = options(12, 0).memory(Some(1 << 20));
     let found = pack(&archive, &nothing, &|_, _| {}).expect("a report");
     assert_eq!((found.problems.len(), found.segments), (1, 0));
     expect_all(&archive, &other, "not packed");
@@ -285,7 +285,7 @@ fn recovery_gets_every_segment_in_order_while_they_are_packed_and_pruned_behind_
     packed(&archive, &options(16, 30));
     let spool = Spool::new(root.path(), &archive);
     let lock = spool.lock().expect("a lock").expect("no other process");
-    let ahead = PrefetchOptions { segments: 12, threads: 2, idle: Duration::from_secs(2) };
+    let ahead = PrefetchOptions::default().segments(12).threads(2).idle(Duration::from_secs(2));
     let target = root.path().join("RECOVERYXLOG");
     // The first `get` does this before it starts the prefetching process, which would otherwise end
     // immediately.

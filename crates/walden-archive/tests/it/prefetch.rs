@@ -30,7 +30,7 @@ fn standby(root: &Path) -> std::path::PathBuf {
 fn fetch(archive: &Archive, spool: &Spool, after: &str, idle: Duration) {
     let lock = spool.lock().expect("a lock").expect("no other process");
     spool.note(name(after)).expect("a note");
-    let options = PrefetchOptions { segments: 4, threads: 2, idle };
+    let options = PrefetchOptions::default().segments(4).threads(2).idle(idle);
     prefetch(archive, spool, lock, &options).expect("fetched");
 }
 

@@ -151,7 +151,7 @@ fn is_first(name: &str, is_pruned: bool) -> bool {
 #[test]
 fn a_list_shows_no_gap_and_every_segment() {
     while_it_is_packed(|archive, is_pruned, what| {
-        let listing = list(archive, ListOptions { all_summaries: true, ..ListOptions::default() });
+        let listing = list(archive, ListOptions::default().all_summaries(true));
         let listing = listing.unwrap_or_else(|error| panic!("{what}: {error}"));
         let [timeline] = &listing.timelines[..] else { panic!("{what}: {listing:?}") };
         assert_eq!(timeline.gaps, [], "{what}");
@@ -168,7 +168,7 @@ fn a_list_shows_no_gap_and_every_segment() {
 fn verification_finds_nothing_wrong_and_looks_at_every_segment() {
     while_it_is_packed(|archive, is_pruned, what| {
         // If only checksums are compared, the path is the same, but faster.
-        let options = VerifyOptions { fast: true, threads: 1 };
+        let options = VerifyOptions::default().fast(true).threads(1);
         let shown = Mutex::new((0, 0));
         let progress = |done: u64, all: u64| {
             let mut shown = shown.lock().expect("a lock");
@@ -220,13 +220,10 @@ fn an_export_has_every_segment() {
 fn a_source_has_every_segment_and_finds_moments() {
     let segments = crate::material::log(1, 0x20, 7);
     while_it_is_packed(|archive, _, what| {
-        let options =
-            SourceOptions { timeline: None, from: Some(Bound::Lsn(Lsn(0x22 << 20))), to: None, threads: 1 };
+        let options = SourceOptions::new(1).from(Some(Bound::Lsn(Lsn(0x22 << 20))));
         let from_time = Some(Bound::Time(commit_time(0x24)));
         let expected: &[(String, Vec<u8>)] = &segments[2..];
-        for (options, expected) in
-            [(options, expected), (SourceOptions { from: from_time, ..options }, &segments[3..])]
-        {
+        for (options, expected) in [(options, expected), (options.from(from_time), &segments[3..])] {
             let source = open(archive, &options).unwrap_or_else(|error| panic!("{what}: {error}"));
             let names: Vec<String> = source.segments.iter().map(|segment| segment.name.to_string()).collect();
             let expected_names: Vec<&String> = expected.iter().map(|(name, _)| name).collect();
@@ -279,7 +276,7 @@ fn a_segment_that_arrives_during_verification_is_not_missing() {
             _ => {}
         }
     });
-    let options = VerifyOptions { fast: true, threads: 1 };
+    let options = VerifyOptions::default().fast(true).threads(1);
     let verified = verify(&Archive::new(Box::new(arriving)), options, &|_, _| {}).expect("verified");
     assert_eq!((verified.segments, verified.gaps.len()), (3, 0), "{verified:?}");
 }
@@ -317,7 +314,7 @@ fn a_pack_that_a_larger_one_replaces_meanwhile_is_no_problem() {
                 }
                 *calls += 1;
             });
-            let options = PackOptions { segments: Some(4), keep: 0, threads: 1, ..PackOptions::default() };
+            let options = PackOptions::default().segments(Some(4)).keep(0).threads(1);
             let what = format!("at call {at}, killed: {is_killed}");
             let packed = pack(&Archive::new(Box::new(live)), &options, &|_, _| {});
             let packed = packed.unwrap_or_else(|error| panic!("{what}: {error}"));

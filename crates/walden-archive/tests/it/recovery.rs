@@ -88,20 +88,16 @@ fn a_drill_refuses_to_follow_a_timeline_whose_history_is_missing() {
     std::fs::create_dir(&base).expect("a folder");
     let label = format!("START WAL LOCATION: 0/2100028 (file {})\n", name(1, 0x21));
     std::fs::write(base.join("backup_label"), label).expect("a label");
-    let options = |timeline| DrillOptions {
-        base: base.clone(),
-        bin: None,
-        folder: Some(root.path().to_owned()),
-        target: Target::End,
-        timeline,
-        restore_command: Vec::new(),
-        user: "postgres".to_owned(),
-        database: "postgres".to_owned(),
-        settings: Vec::new(),
-        original_libraries: None,
-        queries: Vec::new(),
-        should_amcheck: false,
-        timeout: None,
+    let options = |timeline| {
+        DrillOptions::new(base.clone(), Target::End)
+            .folder(Some(root.path().to_owned()))
+            .timeline(timeline)
+            .restore_command(Vec::new())
+            .user("postgres".to_owned())
+            .database("postgres".to_owned())
+            .settings(Vec::new())
+            .queries(Vec::new())
+            .should_amcheck(false)
     };
     for timeline in [None, Some(2)] {
         let error = drill(&archive, &options(timeline), &mut |_| {}).expect_err("it is refused");
@@ -255,7 +251,7 @@ fn what_is_damaged_is_named_and_all_else_is_exported() {
         let files = log(1, 0x20, 8);
         let archive = archive_of(root.path(), &files);
         let key = if is_packed {
-            let options = PackOptions { segments: Some(4), keep: 0, ..PackOptions::default() };
+            let options = PackOptions::default().segments(Some(4)).keep(0);
             assert_eq!(pack(&archive, &options, &|_, _| {}).expect("packed").segments, 8);
             PackName { first: name(1, 0x20), last: name(1, 0x23) }.key()
         } else {

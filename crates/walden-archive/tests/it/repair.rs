@@ -45,8 +45,7 @@ fn it_is_what_it_was_before_it_was_lost() {
     assert_eq!((rewritten.objects, rewritten.asked, rewritten.agreeing), (12, 12, 12));
     // Also rewrites the README, and reads from packs.
     fs::remove_file(root.path().join("archive/README.txt")).expect("removed");
-    pack(&archive, &PackOptions { keep: 2, segments: Some(4), ..PackOptions::default() }, &|_, _| {})
-        .expect("packed");
+    pack(&archive, &PackOptions::default().keep(2).segments(Some(4)), &|_, _| {}).expect("packed");
     assert!(lose_and_repair(root.path(), &keys).objects < 12);
     assert!(root.path().join("archive/README.txt").exists());
     let more = log(1, 0x2C, 1);
@@ -169,7 +168,7 @@ fn a_plain_archive_does_not_become_an_encrypted_one() {
     let (_, reader) = encrypt(other.path(), &user(other.path(), "user"));
     fs::remove_file(identity(root.path())).expect("removed");
     fs::rename(other.path().join("archive/keys"), root.path().join("archive/keys")).expect("moved");
-    let options = KeyOptions { recipient: None, ..reader };
+    let options = reader.recipient(None);
     let error = rewrite_identity(&archive_with(root.path(), &options)).expect_err("another archive's keys");
     assert!(matches!(error, RepairError::NotEncrypted { .. }), "{error}");
     assert!(!identity(root.path()).exists());

@@ -76,9 +76,7 @@ fn a_segment_that_is_not_there_takes_three_listings() {
     let requests = Arc::new(Requests::default());
     let archive = requests.archive(root.path());
     archive.create().expect("an archive");
-    push(&archive, &wal.join(&files[0].0), &PushOptions { look_ahead: 0, ..PushOptions::default() })
-        .asked
-        .expect("archived");
+    push(&archive, &wal.join(&files[0].0), &PushOptions::default().look_ahead(0)).asked.expect("archived");
     requests.take();
     // Another process, without cached knowledge.
     let next = ArchivedFile::parse(&files[1].0).expect("a segment's name");
@@ -98,7 +96,7 @@ fn archived(root: &Path, files: &[(String, Vec<u8>)]) -> (Arc<Requests>, Archive
     let requests = Arc::new(Requests::default());
     let archive = requests.archive(root);
     archive.create().expect("an archive");
-    let options = PushOptions { look_ahead: 0, ..PushOptions::default() };
+    let options = PushOptions::default().look_ahead(0);
     for (name, _) in files {
         push(&archive, &wal.join(name), &options).asked.expect("archived");
     }
@@ -157,8 +155,8 @@ fn a_pack_that_ends_early_reads_no_segment_twice() {
         assert_eq!(packed.packs.len(), 6, "{packed:?}");
         requests.take().1
     };
-    let planned = PackOptions { keep: 0, segments: Some(2), ..PackOptions::default() };
-    let early = PackOptions { segments: Some(12), max_bytes: 1 << 20, ..planned.clone() };
+    let planned = PackOptions::default().keep(0).segments(Some(2));
+    let early = planned.clone().segments(Some(12)).max_bytes(1 << 20);
     assert_eq!(reads(early), reads(planned));
 }
 
@@ -171,7 +169,7 @@ fn requests_per_segment_are_what_the_cost_table_reckons_with() {
     let requests = Arc::new(Requests::default());
     // Each call of archive_command is a new process without cached knowledge.
     let archive = || requests.archive(root.path());
-    let options = PushOptions { look_ahead: 0, ..PushOptions::default() };
+    let options = PushOptions::default().look_ahead(0);
     archive().create().expect("an archive");
     push(&archive(), &wal.join(&files[0].0), &options).asked.expect("archived");
     requests.take();
@@ -183,7 +181,7 @@ fn requests_per_segment_are_what_the_cost_table_reckons_with() {
     }
 
     let (stated_write, stated_read, per_pack) = stated("Walden, packed");
-    let options = PackOptions { keep: 0, segments: Some(per_pack), ..PackOptions::default() };
+    let options = PackOptions::default().keep(0).segments(Some(per_pack));
     pack(&archive(), &options, &|_, _| {}).expect("packed");
     let (write, read) = requests.take();
     let (pushed_write, pushed_read, _) = stated("Walden, segments");

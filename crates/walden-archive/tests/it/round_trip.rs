@@ -12,7 +12,7 @@ use walden_archive::check::{Refusal, Rules, check};
 use walden_archive::get::{GetError, get};
 use walden_archive::list::{ListOptions, list};
 use walden_archive::name::ArchivedFile;
-use walden_archive::object::{Content, READ_LIMITS, Summary, encode, summary_at_end};
+use walden_archive::object::{Content, READ_LIMITS, encode, summary_at_end};
 use walden_archive::pack::{PackOptions, pack};
 use walden_archive::push::{PushError, PushOptions, push};
 use walden_archive::server::expect_own_archive;
@@ -67,7 +67,7 @@ fn others_are_begun_when_those_archived_ahead_are_used_up() {
     let files = log(1, 1, 8);
     let wal = pg_wal(root.path(), &files);
     let archive = archive(root.path());
-    let options = PushOptions { look_ahead: 3, ..PushOptions::default() };
+    let options = PushOptions::default().look_ahead(3);
     let mut others = Vec::new();
     for (name, _) in &files {
         let batch = push(&archive, &wal.join(name), &options);
@@ -93,9 +93,9 @@ fn nothing_is_archived_ahead_of_what_is_refused_or_was_not_compared() {
             let files = log(1, 1, 6);
             let wal = pg_wal(root.path(), &files);
             let archive = archive(root.path());
-            let options = PushOptions { threads, ..PushOptions::default() };
+            let options = PushOptions::default().threads(threads);
             if let Some(index) = archived_before {
-                let alone = PushOptions { look_ahead: 0, ..PushOptions::default() };
+                let alone = PushOptions::default().look_ahead(0);
                 push(&archive, &wal.join(&files[index].0), &alone).asked.expect("archived");
             }
             if let Some(index) = bad {
@@ -154,11 +154,12 @@ fn records_that_do_not_come_back_are_archived_as_bytes_with_a_warning() {
     bytes[LONG_HEADER + RECORD_HEADER - 1] ^= 1;
     checked.hash = *blake3::hash(&bytes).as_bytes();
     let object = encode(file, &mut checked, &mut Content::Held(&bytes), 3).expect("archived");
-    let summary = summary_at_end(&file.key(), &object).expect("a summary");
+    let mut summary = summary_at_end(&file.key(), &object).expect("a summary");
     assert!(summary.has_records_as_bytes() && summary.is_as_bytes, "{summary:?}");
     assert!(summary.warnings.len() == 1 && !summary.has_accepted_damage(), "{summary:?}");
     // As written by the first versions.
-    assert!(Summary { is_as_bytes: false, ..summary }.has_records_as_bytes());
+    summary.is_as_bytes = false;
+    assert!(summary.has_records_as_bytes());
     let archive = archive(root.path());
     archive.store().create(&file.key(), &object).expect("stored");
     assert_eq!(form(&archive, &name), Form::Bytes);
@@ -171,7 +172,7 @@ fn a_long_queue_is_archived_as_bytes_and_its_end_as_records() {
     let files = log(1, 1, 8);
     let wal = pg_wal(root.path(), &files);
     let archive = archive(root.path());
-    let options = PushOptions { fast_queue: 5, look_ahead: 4, ..PushOptions::default() };
+    let options = PushOptions::default().fast_queue(5).look_ahead(4);
     for (name, _) in &files {
         push(&archive, &wal.join(name), &options).asked.expect("archived");
         let mark = |ending| wal.join("archive_status").join(format!("{name}.{ending}"));
@@ -185,7 +186,7 @@ fn a_long_queue_is_archived_as_bytes_and_its_end_as_records() {
     assert!(verified.is_good() && verified.segments == 8, "{verified:?}");
     // Packs do not depend on how segments were archived.
     let other = tempfile::tempdir().expect("a folder");
-    let options = PackOptions { segments: Some(4), keep: 0, ..PackOptions::default() };
+    let options = PackOptions::default().segments(Some(4)).keep(0);
     let packs = [archive, archive_of(other.path(), &files)].map(|archive| {
         assert!(pack(&archive, &options, &|_, _| {}).expect("packed").is_good());
         expect_all(&archive, &files, "packed");
@@ -203,7 +204,7 @@ fn a_queue_that_was_long_is_archived_as_bytes_nearly_to_its_end() {
     let files = log(1, 1, 8);
     let wal = pg_wal(root.path(), &files);
     let archive = archive(root.path());
-    let options = PushOptions { fast_queue: 16, look_ahead: 0, ..PushOptions::default() };
+    let options = PushOptions::default().fast_queue(16).look_ahead(0);
     let age = |name: &str, seconds| {
         let file = fs::File::options().write(true).open(wal.join(name)).expect("a segment");
         file.set_modified(SystemTime::now() - Duration::from_secs(seconds)).expect("a time");
@@ -290,7 +291,7 @@ fn the_same_name_never_gets_another_content() {
     let mut other = originals[0].1.clone();
     other[60] ^= 1;
     fs::write(&path, &other).expect("a segment");
-    let options = PushOptions { accept_damaged: true, ..PushOptions::default() };
+    let options = PushOptions::default().accept_damaged(true);
     match push(&archive, &path, &options).asked {
         Err(PushError::Archive { source: ArchiveError::Conflict { archived, offered, .. }, .. }) => {
             assert!(archived.is_some_and(|archived| archived != offered));
@@ -316,7 +317,7 @@ fn other_bytes_behind_a_switch_do_not_make_another_segment() {
     let used = original.iter().rposition(|&byte| byte != 0).map_or(0, |last| last + 1).next_multiple_of(8);
     let recycled = [&original[..used], &segments("18.6")[2].1[used..]].concat();
     assert_ne!(recycled, original);
-    let options = PushOptions { look_ahead: 0, accept_damaged: true, ..PushOptions::default() };
+    let options = PushOptions::default().look_ahead(0).accept_damaged(true);
     for (first, second) in [(&original, &recycled), (&recycled, &original)] {
         let root = root.path().join(if first == &original { "zeros" } else { "recycled" });
         fs::create_dir(&root).expect("a folder");
@@ -381,7 +382,7 @@ fn other_bytes_behind_the_place_where_a_timeline_was_left_do_not_make_another_se
         (&shared, &other, false),
         (&other, &shared, false),
     ];
-    let options = PushOptions { look_ahead: 0, ..PushOptions::default() };
+    let options = PushOptions::default().look_ahead(0);
     for (at, (archived, offered, is_same)) in pairs.into_iter().enumerate() {
         for name in ["000000010000000000000020", "000000010000000000000020.partial"] {
             // In a partial segment, bytes after that LSN do not count.
@@ -412,8 +413,8 @@ fn a_file_whose_object_is_damaged_is_not_acknowledged() {
     let mut files = complete();
     files.push(("00000002.history".to_owned(), b"1\t0/3000000\tx\n".to_vec()));
     let archive = archive_of(root.path(), &files);
-    let options = PushOptions { look_ahead: 0, ..PushOptions::default() };
-    let fast = VerifyOptions { fast: true, ..VerifyOptions::default() };
+    let options = PushOptions::default().look_ahead(0);
+    let fast = VerifyOptions::default().fast(true);
     for (name, _) in &files {
         let key = ArchivedFile::parse(name).expect("a name").key();
         let object = root.path().join("archive").join(key);
@@ -439,9 +440,7 @@ fn another_clusters_segment_is_refused() {
     let archive = archive(root.path());
     let (own, other) = (complete(), segments("17.10"));
     let wal = pg_wal(root.path(), &[own[0].clone(), other[0].clone()]);
-    push(&archive, &wal.join(&own[0].0), &PushOptions { look_ahead: 0, ..PushOptions::default() })
-        .asked
-        .expect("archived");
+    push(&archive, &wal.join(&own[0].0), &PushOptions::default().look_ahead(0)).asked.expect("archived");
     let asked = push(&archive, &wal.join(&other[0].0), &PushOptions::default()).asked;
     let Err(PushError::Archive { source: ArchiveError::OtherCluster { .. }, .. }) = asked else {
         panic!("{asked:?}");
@@ -467,7 +466,7 @@ fn another_clusters_histories_are_refused() {
     fs::write(root.path().join("server/global/pg_control"), pg_control(7, 1 << 20)).expect("a file");
     // Files of an unknown cluster.
     let unknown = pg_wal(&root.path().join("unknown"), &texts);
-    let options = PushOptions { look_ahead: 0, ..PushOptions::default() };
+    let options = PushOptions::default().look_ahead(0);
     for (name, _) in &texts {
         for folder in [&by_segment, &by_server] {
             let asked = push(&archive, &folder.join(name), &options).asked;
@@ -565,12 +564,12 @@ fn a_wrong_segment_size_in_the_archives_identity_is_named() {
         let of_status = walden_archive::status::holdings(&archive, &Vec::new).expect_err("a wrong size");
         assert!(is_named(&of_status), "{of_status:?}");
         for fast in [false, true] {
-            let options = VerifyOptions { fast, ..VerifyOptions::default() };
+            let options = VerifyOptions::default().fast(fast);
             let verified = verify(&archive, options, &|_, _| {}).expect_err("a wrong size");
             assert!(is_named(&verified), "{verified:?}");
         }
         // This holds even for an archived file.
-        let options = PushOptions { look_ahead: 0, ..PushOptions::default() };
+        let options = PushOptions::default().look_ahead(0);
         let pushed = push(&archive, &wal.join(&originals[0].0), &options).asked;
         assert!(matches!(pushed, Err(PushError::Archive { .. })), "{pushed:?}");
     }
@@ -663,7 +662,7 @@ fn what_was_stored_under_a_mount_point_is_not_acknowledged() {
     let files = log(1, 0x20, 2);
     let archive = archive_of(root.path(), &files[..1]);
     let wal = pg_wal(root.path(), &files);
-    let options = PushOptions { look_ahead: 0, ..PushOptions::default() };
+    let options = PushOptions::default().look_ahead(0);
     let push_to = |archive: &Archive| push(archive, &wal.join(&files[1].0), &options).asked;
     archive.identity().expect("known from now on");
     let (place, aside) = (root.path().join("archive"), root.path().join("aside"));
@@ -777,7 +776,7 @@ fn a_good_copy_of_what_was_archived_damaged_is_archived_once_that_is_moved_aside
     let mut damaged = good.clone();
     damaged[300_000] ^= 1;
     let wal = pg_wal(root.path(), &[(name.clone(), damaged)]);
-    let options = PushOptions { look_ahead: 0, accept_damaged: true, ..PushOptions::default() };
+    let options = PushOptions::default().look_ahead(0).accept_damaged(true);
     push(&archive, &wal.join(&name), &options).asked.expect("accepted");
     fs::write(wal.join(&name), &good).expect("a segment");
     let error = push(&archive, &wal.join(&name), &options).asked.expect_err("nothing is overwritten");
@@ -800,7 +799,7 @@ fn what_root_stores_belongs_to_the_owner_of_the_archives_folder() {
     fs::create_dir(&folder).expect("a folder");
     chown(&folder, Some(12_345), Some(23_456)).expect("another owner");
     let archive = archive_of(root.path(), &log(1, 8, 4));
-    let options = PackOptions { segments: Some(4), keep: 0, ..PackOptions::default() };
+    let options = PackOptions::default().segments(Some(4)).keep(0);
     assert_eq!(pack(&archive, &options, &|_, _| {}).expect("packed").segments, 4);
     verify(&archive, VerifyOptions::default(), &|_, _| {}).expect("verified");
     let (mut folders, mut found) = (vec![folder], 0);

@@ -73,7 +73,7 @@ fn archived(root: &Path) -> (Archive, Arc<Mutex<Vec<String>>>) {
 }
 
 fn options() -> SourceOptions {
-    SourceOptions { timeline: None, from: None, to: None, threads: 2 }
+    SourceOptions::new(2)
 }
 
 fn names(source: &Source) -> Vec<String> {
@@ -97,7 +97,7 @@ fn an_archive_is_one_log_along_its_newest_timeline() {
     let mut inventory = Inventory::with_segments(&nothing, source.segments.clone(), 1).expect("segments");
     inventory.follow(source.system_id, &source.stretches);
     assert_eq!((inventory.runs.len(), inventory.runs[0].timeline), (1, 2));
-    let first = open(&archive, &SourceOptions { timeline: Some(1), ..options() }).expect("a log");
+    let first = open(&archive, &options().timeline(Some(1))).expect("a log");
     assert_eq!(names(&first), ["00000001000000000000000A", "00000001000000000000000B"]);
 }
 
@@ -106,13 +106,13 @@ fn no_more_is_read_than_a_range_needs() {
     let root = tempfile::tempdir().expect("a folder");
     let (archive, read) = archived(root.path());
     let from = Some(Bound::Lsn(Lsn(0xB0_0100)));
-    let source = open(&archive, &SourceOptions { from, ..options() }).expect("a log");
+    let source = open(&archive, &options().from(from)).expect("a log");
     assert_eq!(names(&source), ["00000002000000000000000B"]);
     let read: Vec<String> = read.lock().expect("a lock").drain(..).collect();
     let segments: Vec<&String> = read.iter().filter(|key| key.starts_with("wal/")).collect();
     assert_eq!(segments, ["wal/00000002/00000000/00000002000000000000000B.wlz"]);
     let nowhere = Some(Bound::Lsn(Lsn(0xD0_0000)));
-    let error = open(&archive, &SourceOptions { from: nowhere, ..options() });
+    let error = open(&archive, &options().from(nowhere));
     let Err(ArchiveError::NoSegments { timeline: 2, extent: Some(extent), .. }) = error else {
         panic!("{error:?}")
     };
@@ -131,7 +131,7 @@ fn a_range_of_times_is_found_by_the_summaries() {
     let last = listing.timelines[0].last_commit_time.expect("a time");
     let at = |from: Option<i64>, to: Option<i64>| {
         let (from, to) = (from.map(Bound::Time), to.map(Bound::Time));
-        names(&open(&archive, &SourceOptions { from, to, ..options() }).expect("a log"))
+        names(&open(&archive, &options().from(from).to(to)).expect("a log"))
     };
     assert_eq!(at(None, None).len(), 2);
     assert_eq!(at(Some(first), None).len(), 2, "all of it ends then or later");

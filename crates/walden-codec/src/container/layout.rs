@@ -70,6 +70,7 @@ pub struct FileHeader {
 
 /// Reason why a file header cannot be used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum HeaderFault {
     /// The file does not start with [`MAGIC`].
     Magic,

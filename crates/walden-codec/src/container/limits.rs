@@ -119,6 +119,7 @@ fn state(form: FileForm, level: u8) -> u64 {
 
 /// Resource limits of a reader.
 #[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
 pub struct ReadLimits {
     /// Bytes of memory for decoding, one member at a time. A file whose header states more is rejected.
     pub memory: u64,
@@ -127,6 +128,8 @@ pub struct ReadLimits {
     /// Maximum bytes of memory for pages, within the part of `memory` that the file's needs leave free.
     pub page_memory: u64,
 }
+
+walden_format::setters!(ReadLimits { memory: u64, spill: u64, page_memory: u64 });
 
 impl Default for ReadLimits {
     /// Sufficient for segments of up to 128 MB.

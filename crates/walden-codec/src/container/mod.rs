@@ -32,6 +32,7 @@ use crate::Corrupt;
 
 /// Errors of reading and writing a container.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum Error {
     /// Error of the file system, for the compressed file.
     #[error("cannot read or write the compressed file")]

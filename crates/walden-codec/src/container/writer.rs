@@ -16,6 +16,7 @@ use crate::coder::{COPIES_READER, Encoded, Encoder, Form, MIN_READER, Original, 
 
 /// Options of a [`Writer`].
 #[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
 pub struct WriteOptions {
     /// Whether to write one member, or a pack.
     pub form: FileForm,
@@ -30,6 +31,8 @@ pub struct WriteOptions {
     /// Bytes of memory for pages. Further pages go to a temporary file.
     pub page_memory: u64,
 }
+
+walden_format::setters!(WriteOptions { keyframe: u64, needs: Needs, page_memory: u64 });
 
 /// Default for [`WriteOptions::keyframe`].
 pub const KEYFRAME_BYTES: u64 = 512 << 20;

@@ -138,8 +138,7 @@ struct Fields<'a> {
 impl Model {
     /// Creates a model without any state.
     pub fn new(version: Major, limits: Limits) -> Model {
-        let store =
-            PageStore::new(StoreOptions { memory_bytes: limits.page_memory, ..StoreOptions::default() });
+        let store = PageStore::new(StoreOptions::default().memory_bytes(limits.page_memory));
         Model {
             version,
             prev: Lsn::INVALID,

@@ -4,7 +4,7 @@
 
 use std::io::Cursor;
 
-use walden_codec::container::{Binding, FileForm, Reader, Walk, WriteOptions, walk};
+use walden_codec::container::{Binding, FileForm, Reader, Walk, walk};
 use walden_format::crc::crc32c_append;
 
 use crate::frames::{FOOTER, Frames, HEAD, INDEX, PIECE, frames, mended};
@@ -55,7 +55,7 @@ fn refused(file: &[u8], what: &str) -> Walk {
 
 /// Writes a pack in which every member is a keyframe.
 fn pack(files: &[File]) -> Vec<u8> {
-    write(WriteOptions { keyframe: 1, ..options(FileForm::Pack, 1) }, files).0
+    write(options(FileForm::Pack, 1).keyframe(1), files).0
 }
 
 fn names(walk: &Walk, binding: Binding) -> Vec<&str> {

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use proptest::prelude::*;
 use walden_codec::coder::Form;
-use walden_codec::container::{Error, FileForm, Meta, Needs, ReadLimits, Reader, WriteOptions, Writer};
+use walden_codec::container::{Error, FileForm, Meta, Needs, ReadLimits, Reader, Writer};
 
 use crate::material::{
     consecutive, first_pages, limits, meta, mixture, noise, options, read, segment, write,
@@ -169,7 +169,7 @@ fn a_gap_another_timeline_and_a_distance_make_keyframes() {
     // Bytes of WAL, in segments of 1 MB.
     let keyframes = |files: &[(&str, Vec<u8>)], segments: u64| {
         let keyframe = segments << 20;
-        let (_, entries) = write(WriteOptions { keyframe, ..options(FileForm::Pack, 1) }, files);
+        let (_, entries) = write(options(FileForm::Pack, 1).keyframe(keyframe), files);
         entries.iter().map(|entry| entry.head.keyframe).collect::<Vec<_>>()
     };
     let all = [first.clone(), second.clone(), third.clone()];
@@ -254,15 +254,15 @@ fn anything_comes_back_within_the_least_memory() {
     ] {
         let files = [("segment", segment("15.18", "000000010000000000000009"))];
         let needs = |mib| Needs::within(mib * MIB, 4 << 30);
-        let file = write(WriteOptions { needs: needs(least), ..options(form, level) }, &files).0;
-        let limits = ReadLimits { memory: least * MIB, ..ReadLimits::default() };
+        let file = write(options(form, level).needs(needs(least)), &files).0;
+        let limits = ReadLimits::default().memory(least * MIB);
         let mut reader = Reader::open(Cursor::new(&file), limits).unwrap();
         let head = reader.next().unwrap().unwrap();
         let mut out = Vec::new();
         reader.decode(&head, &mut out).unwrap();
         assert!(out == files[0].1, "{form:?} at level {level}");
 
-        let options = WriteOptions { needs: needs(least - 1), ..options(form, level) };
+        let options = options(form, level).needs(needs(least - 1));
         let mut writer = Writer::new(Vec::new(), options);
         let meta = Meta { name: b"segment".to_vec(), ..Meta::default() };
         let error = writer.add(meta, false, &mut Cursor::new(&files[0].1)).unwrap_err().to_string();
@@ -275,7 +275,7 @@ fn a_segment_whose_pages_cannot_be_kept_comes_back() {
     const NAME: &str = "container::a_segment_whose_pages_cannot_be_kept_comes_back";
     const WITHOUT_FOLDER: &str = "WALDEN_TEST_WITHOUT_A_FOLDER_FOR_TEMPORARY_FILES";
     let without_folder = std::env::var_os(WITHOUT_FOLDER).is_some();
-    let options = WriteOptions { page_memory: 0, ..options(FileForm::Pack, 3) };
+    let options = options(FileForm::Pack, 3).page_memory(0);
     let files =
         [("000000010000000000000009", segment("17.11", "000000010000000000000009")), ("noise", noise(99))];
     let mut writer = Writer::new(Vec::new(), options);

@@ -6,7 +6,7 @@ use std::io::Cursor;
 use std::process::Command;
 
 use walden_codec::coder::Form;
-use walden_codec::container::{Error, FileForm, Loss, ReadLimits, Reader, Walk, WriteOptions};
+use walden_codec::container::{Error, FileForm, Loss, ReadLimits, Reader, Walk};
 
 use crate::frames::{frames, mended};
 use crate::material::{File, PAGE, consecutive, limits, mixture, options, read, salvage, segment, write};
@@ -250,7 +250,7 @@ fn pages_that_find_no_room_on_disk() {
     let file = ("000000010000000000000009", segment("17.11", "000000010000000000000009"));
     let (few, many) = (8 * PAGE as u64, 64 << 20);
     let write = |page_memory| {
-        let options = WriteOptions { page_memory, ..options(FileForm::Segment, 5) };
+        let options = options(FileForm::Segment, 5).page_memory(page_memory);
         let (coded, entries) = write(options, std::slice::from_ref(&file));
         (coded, entries[0].head.form)
     };
@@ -260,7 +260,7 @@ fn pages_that_find_no_room_on_disk() {
     let (as_records, form) = write(many);
     assert_eq!(form, Form::Records);
     let with = |page_memory| {
-        let limits = ReadLimits { page_memory, ..ReadLimits::default() };
+        let limits = ReadLimits::default().page_memory(page_memory);
         Reader::open(Cursor::new(&as_records), limits).unwrap()
     };
     let mut reader = with(few);

@@ -57,7 +57,7 @@ fn all() -> Vec<Golden> {
         ("cut-record.wlz", single(5), vec![(second.0, second.1.clone())]),
         ("none.wpk", pack(5), Vec::new()),
         ("records-sharing.wpk", pack(5), vec![first.clone(), second.clone(), third.clone()]),
-        ("records-keyframes.wpk", WriteOptions { keyframe: 1, ..pack(5) }, vec![first, second, third]),
+        ("records-keyframes.wpk", pack(5).keyframe(1), vec![first, second, third]),
         ("records-clusters.wpk", pack(6), clusters),
         ("mixture.wpk", pack(1), mixture()),
         (GENERIC, single(6), vec![of("15.20-rum", "000000010000000000000011", 128)]),

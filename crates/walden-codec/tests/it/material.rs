@@ -118,11 +118,11 @@ pub fn noise(bytes: usize) -> Vec<u8> {
 }
 
 pub fn options(form: FileForm, level: u8) -> WriteOptions {
-    WriteOptions { page_memory: 1 << 20, ..WriteOptions::with_level(form, level) }
+    WriteOptions::with_level(form, level).page_memory(1 << 20)
 }
 
 pub fn limits() -> ReadLimits {
-    ReadLimits { page_memory: 1 << 20, ..ReadLimits::default() }
+    ReadLimits::default().page_memory(1 << 20)
 }
 
 pub fn meta(name: &str) -> Meta {

@@ -24,6 +24,7 @@ pub enum Per {
 ///
 /// Sizes are in bytes; LSNs and times are those of [`Document`](crate::document::Document); `None` is `null`.
 #[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
 pub struct Diff {
     /// `walden diff`.
     pub format: &'static str,
@@ -55,6 +56,7 @@ pub struct Diff {
 
 /// One of the two ranges.
 #[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
 pub struct SideDocument {
     /// Name of the range, such as `before`.
     pub name: String,

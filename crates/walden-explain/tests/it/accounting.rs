@@ -6,7 +6,7 @@ use std::fs;
 use std::path::Path;
 
 use walden_explain::group::{Dimension, ViewSpec};
-use walden_explain::{Explanation, Request, Timeline};
+use walden_explain::{Explanation, Timeline};
 use walden_format::lsn::Lsn;
 use walden_source::inventory::Inventory;
 use walden_testing::writer::PAGE;
@@ -77,7 +77,7 @@ fn whole_segments_add_up_in_every_view() {
 fn the_sums_do_not_depend_on_the_number_of_threads() {
     for version in ["15.18-lz4", "18.6"] {
         let of = |threads| {
-            let explanation = explain_golden(version, &Request { threads, ..request(all_views()) }).remove(0);
+            let explanation = explain_golden(version, &request(all_views()).threads(threads)).remove(0);
             let views: Vec<_> = explanation.views.iter().map(|view| view.rows.clone()).collect();
             (explanation.cells, views, explanation.transactions, explanation.transaction_sums)
         };
@@ -109,7 +109,7 @@ fn adjacent_ranges_add_up() {
 /// Returns the sums of the whole.
 fn expect_whole_log_of_two_ranges(folder: &Path, cuts: impl IntoIterator<Item = Lsn>) -> Explanation {
     let of = |from, to| {
-        let explanation = explain_folder(folder, &Request { views: all_views(), ..range(from, to) });
+        let explanation = explain_folder(folder, &range(from, to).views(all_views()));
         check(&explanation);
         explanation
     };

@@ -2,7 +2,7 @@
 
 use walden_explain::diff::{self, Diff, DiffFinding, Per, Side, Status};
 use walden_explain::document::Context;
-use walden_explain::{Bound, Explanation, Request};
+use walden_explain::{Bound, Explanation};
 use walden_format::lsn::Lsn;
 use walden_format::record::RelFileLocator;
 use walden_format::rmgr::info::{heap, logicalmsg, xlog};
@@ -64,7 +64,7 @@ fn range_of(databases: &[u32], bytes: u8) -> Explanation {
 fn empty() -> Explanation {
     let mut log = Log::new();
     log.end(1000, true, 1000, &[]);
-    log.explain(&Request { to: Some(Bound::Lsn(Lsn(8))), ..request(diff::views().to_vec()) })
+    log.explain(&request(diff::views().to_vec()).to(Some(Bound::Lsn(Lsn(8)))))
 }
 
 fn compare(a: &Explanation, b: &Explanation) -> Diff {

@@ -295,11 +295,11 @@ impl Log {
 }
 
 pub fn request(views: Vec<ViewSpec>) -> Request {
-    Request { views, top: 1000, ..Request::new(2) }
+    Request::new(2).views(views).top(1000)
 }
 
 pub fn range(from: Option<Lsn>, to: Option<Lsn>) -> Request {
-    Request { from: from.map(Bound::Lsn), to: to.map(Bound::Lsn), ..Request::new(1) }
+    Request::new(1).from(from.map(Bound::Lsn)).to(to.map(Bound::Lsn))
 }
 
 pub fn explain_folder(folder: &Path, request: &Request) -> Explanation {
@@ -348,7 +348,7 @@ pub fn record_starts(inventory: &Inventory) -> Vec<Lsn> {
         }
     }
     let mut starts = Starts(Vec::new());
-    let options = walden_source::scan::ScanOptions { threads: 1, from: None, to: None };
+    let options = walden_source::scan::ScanOptions::new(1);
     for run in &inventory.runs {
         walden_source::scan::scan_in_order(run, options, &mut starts, |_| {});
     }

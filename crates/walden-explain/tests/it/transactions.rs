@@ -1,7 +1,7 @@
 //! Transactions: subtransactions are folded into their top-level one, across segments.
 
 use walden_explain::group::{Dimension, ViewSpec};
-use walden_explain::{Explanation, Outcome, Request};
+use walden_explain::{Explanation, Outcome};
 
 use crate::accounting::{all_views, check};
 use crate::material::{Log, SEGMENT, explain_golden, request};
@@ -41,7 +41,7 @@ fn only_the_largest_transactions_are_kept_and_all_are_summed() {
         log.heap_insert(xid, 16384, xid as usize);
         log.end(xid, true, xid.into(), &[]);
     }
-    let explanation = log.explain(&Request { top: 3, ..request(Vec::new()) });
+    let explanation = log.explain(&request(Vec::new()).top(3));
     let xids: Vec<u32> = explanation.transactions.iter().map(|one| one.xid).collect();
     assert!(xids.len() == 3 && xids.iter().all(|xid| *xid > 490), "{xids:?}");
     assert_eq!(explanation.transaction_sums.committed, 500);
@@ -201,7 +201,7 @@ fn assignments_name_subtransactions_that_were_rolled_back_before() {
         assert_eq!((sums.committed, sums.aborted, sums.aborted_bytes), (2, 1, log.bytes_of(&[1065])));
         assert_eq!((sums.subtransactions, sums.aborted_subtransactions), (64, 32));
         // Rows that are no transactions do not displace others.
-        let few = log.explain(&Request { top: 3, ..request(all_views()) });
+        let few = log.explain(&request(all_views()).top(3));
         assert_eq!(few.transactions, explanation.transactions);
         check(&few);
     }

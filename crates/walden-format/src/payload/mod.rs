@@ -53,6 +53,7 @@ pub(crate) type Parsed<'a> = Result<Payload<'a>, PayloadError>;
 /// The fields of a record.
 #[derive(Clone, Copy, PartialEq, Debug)]
 #[allow(missing_docs)]
+#[non_exhaustive]
 pub enum Payload<'a> {
     /// No decoder for this kind: it belongs to an extension, is unknown, or is not supported yet.
     Opaque,
@@ -154,6 +155,7 @@ pub fn parse<'a>(record: &Record<'a>) -> Result<Payload<'a>, PayloadError> {
 ///
 /// Either a fork of PostgreSQL or an extension changed the format, or this crate has a bug.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct PayloadError {
     /// The record's kind.
     pub kind: Kind,
@@ -168,6 +170,7 @@ pub struct PayloadError {
 /// An error in a field.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(missing_docs)]
+#[non_exhaustive]
 pub enum PayloadFault {
     /// The field needs more bytes than remain.
     Short { expected: u64, found: u64 },

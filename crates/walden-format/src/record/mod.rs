@@ -213,6 +213,7 @@ impl<'a> Record<'a> {
 
 /// An error in the headers within a record whose checksum is right.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum RecordError {
     /// A header reaches beyond the record.
     HeaderCut,

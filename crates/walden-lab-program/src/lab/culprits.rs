@@ -41,8 +41,7 @@ pub fn run(only: &[String], installation: Option<Installation>, format: Format) 
 pub(super) fn findings(window: &Window) -> Result<Vec<Finding>> {
     let mut names = walden_postgres::names::from_server(&window.dsn)?;
     let inventory = Inventory::search(&[&window.wal_dir])?;
-    let request =
-        Request { top: 10, sample_images: true, ..Request::sums(window.from, window.to, terminal::cores()) };
+    let request = Request::sums(window.from, window.to, terminal::cores()).top(10).sample_images(true);
     let explanation = walden_explain::explain(&inventory.runs, &request, |_| {})?;
     if let Some(damage) = &explanation.damage {
         bail!("{damage}");

@@ -55,7 +55,7 @@ pub fn row_changes(wal: &Path, table: &Relation, phases: &[Phase]) -> Result<Vec
     let Some(run) = inventory.runs.iter().find(holds) else {
         bail!("cannot decode row changes: expected {} in the log", first.from)
     };
-    let options = ScanOptions { threads: 1, from: Some(first.from), to: Some(last.to) };
+    let options = ScanOptions::new(1).from(Some(first.from)).to(Some(last.to));
     let (_, end) = scan_in_order(run, options, &mut watcher, |_| {});
     if let SegmentEnd::Damaged(damage) = end {
         bail!("{damage}");

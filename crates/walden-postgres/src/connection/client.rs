@@ -29,6 +29,7 @@ const CLOSE_WITHIN: Duration = Duration::from_secs(1);
 
 /// Why a query has no result.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum QueryError {
     /// The server does not answer.
     #[error("expected an answer from the server within {seconds} s, found none")]

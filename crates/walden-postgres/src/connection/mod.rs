@@ -24,6 +24,7 @@ pub use tls::TlsMode;
 
 /// Why connecting failed.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum ConnectionError {
     /// The connection string, a service file or a variable cannot be used.
     #[error("cannot use {place}: {problem}")]

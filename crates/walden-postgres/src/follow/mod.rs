@@ -92,6 +92,7 @@ pub enum GapReason {
 
 /// Why WAL cannot be followed.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum FollowError {
     /// A folder without a valid segment.
     #[error("{}: expected the pg_wal folder of a server, found no segment with valid WAL", path.display())]

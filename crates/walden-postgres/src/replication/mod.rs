@@ -35,6 +35,7 @@ const BUFFER_BYTES: usize = 1 << 20;
 
 /// An error reported by a server.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
+#[non_exhaustive]
 pub struct ServerError {
     /// `ERROR`, `FATAL` or `PANIC`, in the server's language.
     pub severity: String,
@@ -46,6 +47,13 @@ pub struct ServerError {
     pub detail: String,
     /// The server's hint, possibly empty.
     pub hint: String,
+}
+
+impl ServerError {
+    /// Creates an error with a SQLSTATE and no texts.
+    pub fn with_code(code: &str) -> ServerError {
+        ServerError { code: code.to_owned(), ..ServerError::default() }
+    }
 }
 
 impl fmt::Display for ServerError {
@@ -66,6 +74,7 @@ impl std::error::Error for ServerError {}
 
 /// Why WAL cannot be received.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum ReplicationError {
     /// Invalid parameters or files.
     #[error(transparent)]
@@ -166,6 +175,7 @@ pub struct Slot {
 
 /// Why a position cannot be read by SQL.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum SlotError {
     /// There is no ordinary connection.
     #[error(transparent)]

@@ -81,7 +81,7 @@ fn saved(log: &LogWriter) -> TempDir {
 }
 
 fn options(threads: usize) -> ScanOptions {
-    ScanOptions { threads, from: None, to: None }
+    ScanOptions::new(threads)
 }
 
 /// Asserts that all readers find the end of WAL in a folder at this position, in pages of the parent.

@@ -28,6 +28,7 @@ thread_local! {
 
 /// The reason why bytes cannot be decompressed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum DecompressError {
     /// The bytes are not valid output of the method, or do not fit.
     Corrupt,

@@ -90,6 +90,7 @@ impl Slot {
 
 /// Memory, spill folder and base backup of a [`PageStore`].
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct StoreOptions {
     /// Bytes of memory for pages and entries. Entries (about [`NOTE_BYTES`] for each known block) and at
     /// least [`MIN_RESIDENT`] pages stay in memory even if they exceed it.
@@ -101,6 +102,12 @@ pub struct StoreOptions {
     /// The pages that the store keeps. Other pages are not changed, and have no entries.
     pub share: PageShare,
 }
+
+walden_format::setters!(StoreOptions {
+    memory_bytes: usize,
+    base: Option<Box<dyn BasePages>>,
+    share: PageShare,
+});
 
 impl Default for StoreOptions {
     /// Returns unlimited memory, no base backup, and all pages.

@@ -40,7 +40,7 @@ pub fn run<T>(
         choice => versions[usize::from(choice) % versions.len()],
     };
     let memory_bytes = if bytes.one_in(4) { 0 } else { usize::MAX };
-    let mut replay = Replay::new(PageStore::new(StoreOptions { memory_bytes, ..StoreOptions::default() }));
+    let mut replay = Replay::new(PageStore::new(StoreOptions::default().memory_bytes(memory_bytes)));
     let manager = bytes.u8() % 26;
     for _ in 0..bytes.u8() % 6 {
         let (key, page) = (key(&mut bytes), page(&mut bytes));

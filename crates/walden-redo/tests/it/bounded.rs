@@ -27,10 +27,10 @@ fn a_bound_of_memory_changes_no_page() {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/golden").join(version);
         let inventory = Inventory::search(&[folder]).unwrap();
         let whole = PageStore::default();
-        let bounded = PageStore::new(StoreOptions { memory_bytes: 0, ..StoreOptions::default() });
+        let bounded = PageStore::new(StoreOptions::default().memory_bytes(0));
         let mut both = Both([whole, bounded].map(Replay::new));
         for run in &inventory.runs {
-            let options = ScanOptions { threads: 1, from: None, to: None };
+            let options = ScanOptions::new(1);
             scan_in_order(run, options, &mut both, |_| ());
         }
         let Both([mut whole, mut bounded]) = both;

@@ -39,7 +39,7 @@ fn golden_images_are_compressed_as_servers_did() {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/golden").join(version);
         let mut compressed = Compressed { recompressor: Recompressor::new(), images: 0 };
         for run in &Inventory::search(&[folder]).unwrap().runs {
-            let options = ScanOptions { threads: 1, from: None, to: None };
+            let options = ScanOptions::new(1);
             scan_in_order(run, options, &mut compressed, |_| ());
         }
         assert_eq!(compressed.images, images, "{version}");

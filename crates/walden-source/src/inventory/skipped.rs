@@ -21,6 +21,7 @@ pub struct Ignored {
 
 /// Why a file was skipped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum IgnoredReason {
     /// A timeline history.
     History,
@@ -47,6 +48,7 @@ pub struct Unreadable {
 
 /// Why a file cannot be read as a segment.
 #[derive(Debug)]
+#[non_exhaustive]
 pub enum UnreadableReason {
     /// Reading or decompressing failed; the text names the file.
     Io(io::Error),
@@ -84,6 +86,7 @@ pub enum UnreadableReason {
 
 /// Why taking the inventory failed.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum InventoryError {
     /// A path that does not exist.
     #[error("{}: no such file or folder", .0.display())]

@@ -98,6 +98,7 @@ pub enum Resolved<'a> {
 
 /// Why reading names failed.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum NamesError {
     /// The file cannot be read or written.
     #[error("cannot read or write names in {}", .path.display())]

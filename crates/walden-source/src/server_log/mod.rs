@@ -67,6 +67,7 @@ impl Fields {
 
 /// Why a server's log cannot be read.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum LogError {
     /// The file system, or compressed data; the text names the file.
     #[error("cannot read the server's log")]

@@ -57,7 +57,7 @@ fn save(folder: &Path, segments: &[(String, Vec<u8>)]) -> Vec<PathBuf> {
 }
 
 fn options(threads: usize) -> ScanOptions {
-    ScanOptions { threads, from: None, to: None }
+    ScanOptions::new(threads)
 }
 
 /// Returns the damage that each way of reading finds.

@@ -23,11 +23,9 @@ use crate::terminal::{self, Format};
 pub fn run(place: &Place, dsn: &str, is_repair: bool, format: Format) -> Result<ExitCode> {
     let (archive, section) = place.open()?;
     let mut server = SqlServer { client: walden_postgres::connection::connect(dsn)? };
-    let options = PushOptions {
-        level: section.level.unwrap_or(PushOptions::default().level),
-        accept_unknown_versions: section.accept_unknown_versions,
-        ..PushOptions::default()
-    };
+    let options = PushOptions::default()
+        .level(section.level.unwrap_or(PushOptions::default().level))
+        .accept_unknown_versions(section.accept_unknown_versions);
     let compared = against::compare(&archive, &mut server, is_repair.then_some(&options))?;
     terminal::show(format, || &compared, || table(&compared, is_repair))?;
     Ok(if compared.is_good() { ExitCode::SUCCESS } else { ExitCode::from(FOUND) })

@@ -267,12 +267,11 @@ impl ArchivingSettings {
 
     /// Returns the options that a push has under the server's command.
     fn push_options(&self, accept_unknown_versions: bool) -> PushOptions {
-        PushOptions {
-            accept_damaged: self.command.contains("--accept-damaged"),
-            accept_unknown_versions: accept_unknown_versions
-                || self.command.contains("--accept-unknown-versions"),
-            ..PushOptions::default()
-        }
+        PushOptions::default()
+            .accept_damaged(self.command.contains("--accept-damaged"))
+            .accept_unknown_versions(
+                accept_unknown_versions || self.command.contains("--accept-unknown-versions"),
+            )
     }
 }
 

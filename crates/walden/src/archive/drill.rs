@@ -117,21 +117,18 @@ pub fn run(args: &DrillArgs) -> Result<ExitCode> {
         (None, Some(name)) => Target::RestorePoint(name.clone()),
         (None, None) => Target::End,
     };
-    let options = DrillOptions {
-        base: args.base.clone(),
-        bin: args.bin.clone(),
-        folder: args.folder.clone(),
-        target,
-        timeline: args.timeline,
-        restore_command: restore_command(&args.place)?,
-        user: args.user.clone(),
-        database: args.database.clone(),
-        settings: args.set.clone(),
-        original_libraries: settings::value_in_files(&args.base, "shared_preload_libraries"),
-        queries: args.query.clone(),
-        should_amcheck: !args.no_amcheck,
-        timeout: args.timeout.map(Duration::from_secs),
-    };
+    let options = DrillOptions::new(args.base.clone(), target)
+        .bin(args.bin.clone())
+        .folder(args.folder.clone())
+        .timeline(args.timeline)
+        .restore_command(restore_command(&args.place)?)
+        .user(args.user.clone())
+        .database(args.database.clone())
+        .settings(args.set.clone())
+        .original_libraries(settings::value_in_files(&args.base, "shared_preload_libraries"))
+        .queries(args.query.clone())
+        .should_amcheck(!args.no_amcheck)
+        .timeout(args.timeout.map(Duration::from_secs));
     let segment = archive.segment_size()?.bytes();
     let mut steps = Steps { bar: None, segment };
     let result = drill::drill(&archive, &options, &mut |step| steps.show(step));

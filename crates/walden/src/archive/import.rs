@@ -115,12 +115,12 @@ pub fn run(args: &ImportArgs) -> Result<ExitCode> {
             source.layout
         );
     }
-    let options = ImportOptions {
-        level: args.level_flags.or(args.level).or(section.level).unwrap_or(PushOptions::default().level),
-        accept_damaged: args.accept_damaged,
-        accept_unknown_versions: args.accept_unknown_versions || section.accept_unknown_versions,
-        threads: args.threads.or(section.threads).unwrap_or_else(terminal::cores),
-    };
+    let options = ImportOptions::new(
+        args.level_flags.or(args.level).or(section.level).unwrap_or(PushOptions::default().level),
+    )
+    .accept_damaged(args.accept_damaged)
+    .accept_unknown_versions(args.accept_unknown_versions || section.accept_unknown_versions)
+    .threads(args.threads.or(section.threads).unwrap_or_else(terminal::cores));
     let count = source.files.len() as u64;
     let progress = Mutex::new(Progress::count("import", count));
     let imported = import::import(&archive, source, &options, &open_decompressed, &|_, _| {

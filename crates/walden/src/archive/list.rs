@@ -54,7 +54,7 @@ pub struct ListArgs {
 pub fn run(args: &ListArgs) -> Result<ExitCode> {
     let (archive, _) = args.place.open_for_user()?;
     let waiting = Waiting::new(format!("listing {}", harmless(archive.store().location())));
-    let options = ListOptions { all_summaries: args.all, base_backups: true, time_samples: true };
+    let options = ListOptions::default().all_summaries(args.all).base_backups(true).time_samples(true);
     let listing = list::list(&archive, options)?;
     drop(waiting);
     let has_gaps = listing.timelines.iter().flat_map(|timeline| &timeline.gaps).any(Gap::is_new);
@@ -422,72 +422,64 @@ mod tests {
 
     #[test]
     fn timelines_are_a_tree_and_moments_end_before_the_last_commit() {
-        let listing = Listing {
-            location: "/archive".to_owned(),
-            system_identifier: "7".to_owned(),
-            segment_bytes: 16 << 20,
-            encrypted: false,
-            locked: false,
-            are_keys_missing: false,
-            has_all_restore_points: false,
-            has_all_gaps: true,
-            timelines_without_segments: Vec::new(),
-            timelines: vec![
-                timeline(
-                    1,
-                    None,
-                    vec![
-                        range("000000010000000000000001", "000000010000000000000004", (0, 10), None),
-                        range(
-                            "000000010000000000000006",
-                            "000000010000000000000008",
-                            (20, 30),
-                            Some("000000010000000000000006"),
-                        ),
-                    ],
-                ),
-                timeline(
-                    2,
-                    Some((1, "0/7000000")),
-                    vec![RestorableRange {
-                        // The last commit of timeline 1 before the switch.
-                        previous_commit_time: Some(at(29)),
-                        ..range(
-                            "000000020000000000000007",
-                            "000000020000000000000008",
-                            (40, 50),
-                            Some("000000010000000000000006"),
-                        )
-                    }],
-                ),
-                timeline(3, Some((2, "0/8000000")), Vec::new()),
-                timeline(
-                    4,
-                    Some((1, "0/2000000")),
-                    vec![range("000000040000000000000002", "000000040000000000000003", (60, 60), None)],
-                ),
-            ],
-            missing_histories: vec!["00000003.history".to_owned()],
-            diverging: vec![Diverging { timeline: 1, left_by: 2, left_at: "0/7000000".to_owned() }],
-            backups: ["000000010000000000000001.00000028", "000000010000000000000006.00000028"]
-                .map(|name| format!("{name}.backup"))
-                .to_vec(),
-            backups_without_start: vec![BackupWithoutStart {
-                backup: "000000010000000000000006.00000028.backup".to_owned(),
-                segment: "000000010000000000000006".to_owned(),
-                is_acknowledged: false,
-            }],
-            base_backups: vec![BaseBackup {
-                name: "000000010000000000000006.00000028.backup".to_owned(),
-                label: Some("monday".to_owned()),
-                start_time: Some("2026-11-20 11:20:00 CET".to_owned()),
-                stop_time: Some("2026-11-20 11:25:00 CET".to_owned()),
-                method: Some("streamed".to_owned()),
-                is_incremental: false,
-            }],
-            unknown: Vec::new(),
-            unreadable: Vec::new(),
-        };
+        let mut listing = Listing::default();
+        listing.location = "/archive".to_owned();
+        listing.system_identifier = "7".to_owned();
+        listing.segment_bytes = 16 << 20;
+        listing.has_all_gaps = true;
+        listing.timelines = vec![
+            timeline(
+                1,
+                None,
+                vec![
+                    range("000000010000000000000001", "000000010000000000000004", (0, 10), None),
+                    range(
+                        "000000010000000000000006",
+                        "000000010000000000000008",
+                        (20, 30),
+                        Some("000000010000000000000006"),
+                    ),
+                ],
+            ),
+            timeline(
+                2,
+                Some((1, "0/7000000")),
+                vec![RestorableRange {
+                    // The last commit of timeline 1 before the switch.
+                    previous_commit_time: Some(at(29)),
+                    ..range(
+                        "000000020000000000000007",
+                        "000000020000000000000008",
+                        (40, 50),
+                        Some("000000010000000000000006"),
+                    )
+                }],
+            ),
+            timeline(3, Some((2, "0/8000000")), Vec::new()),
+            timeline(
+                4,
+                Some((1, "0/2000000")),
+                vec![range("000000040000000000000002", "000000040000000000000003", (60, 60), None)],
+            ),
+        ];
+        listing.missing_histories = vec!["00000003.history".to_owned()];
+        listing.diverging = vec![Diverging { timeline: 1, left_by: 2, left_at: "0/7000000".to_owned() }];
+        listing.backups = ["000000010000000000000001.00000028", "000000010000000000000006.00000028"]
+            .map(|name| format!("{name}.backup"))
+            .to_vec();
+        listing.backups_without_start = vec![BackupWithoutStart {
+            backup: "000000010000000000000006.00000028.backup".to_owned(),
+            segment: "000000010000000000000006".to_owned(),
+            is_acknowledged: false,
+        }];
+        listing.base_backups = vec![BaseBackup {
+            name: "000000010000000000000006.00000028.backup".to_owned(),
+            label: Some("monday".to_owned()),
+            start_time: Some("2026-11-20 11:20:00 CET".to_owned()),
+            stop_time: Some("2026-11-20 11:25:00 CET".to_owned()),
+            method: Some("streamed".to_owned()),
+            is_incremental: false,
+        }];
         let expected = "\
 /archive: cluster 7, segments of 16 MB
 

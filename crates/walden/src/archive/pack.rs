@@ -94,16 +94,15 @@ pub fn run(args: &PackArgs) -> Result<ExitCode> {
     };
     let memory = args.memory.map(|bytes| bytes as u64);
     let max_bytes = PackOptions::default().max_bytes;
-    let options = PackOptions {
-        segments: args.segments,
-        keep: args.keep,
-        before,
-        level: args.level_flags.or(None).unwrap_or(args.level),
-        max_bytes: memory.map_or(max_bytes, |memory| max_bytes.min(memory / 4)),
-        memory,
-        threads: args.threads,
-        is_dry_run: args.dry_run,
-    };
+    let options = PackOptions::default()
+        .segments(args.segments)
+        .keep(args.keep)
+        .before(before)
+        .level(args.level_flags.or(None).unwrap_or(args.level))
+        .max_bytes(memory.map_or(max_bytes, |memory| max_bytes.min(memory / 4)))
+        .memory(memory)
+        .threads(args.threads)
+        .dry_run(args.dry_run);
     let segment_bytes = archive.identity()?.segment_bytes;
     let progress: Mutex<Option<(Progress, u64)>> = Mutex::new(None);
     let packed = pack::pack(&archive, &options, &|done, all| {

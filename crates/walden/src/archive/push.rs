@@ -76,14 +76,12 @@ pub struct Effort {
 impl Effort {
     /// Returns the options: from the arguments, else the configuration, else the defaults.
     pub fn options(&self, section: &ArchiveSection) -> PushOptions {
-        let defaults = PushOptions::default();
-        PushOptions {
-            level: self.level_flags.or(self.level).or(section.level).unwrap_or(defaults.level),
-            fast_queue: self.fast_queue.or(section.fast_queue).unwrap_or(defaults.fast_queue),
-            threads: self.threads.or(section.threads).unwrap_or_else(crate::terminal::cores).max(1),
-            accept_unknown_versions: self.accept_unknown_versions || section.accept_unknown_versions,
-            ..defaults
-        }
+        let PushOptions { level, fast_queue, .. } = PushOptions::default();
+        PushOptions::default()
+            .level(self.level_flags.or(self.level).or(section.level).unwrap_or(level))
+            .fast_queue(self.fast_queue.or(section.fast_queue).unwrap_or(fast_queue))
+            .threads(self.threads.or(section.threads).unwrap_or_else(crate::terminal::cores).max(1))
+            .accept_unknown_versions(self.accept_unknown_versions || section.accept_unknown_versions)
     }
 }
 
@@ -102,11 +100,10 @@ pub struct Ahead {
 impl Ahead {
     /// As [`Effort::options`].
     pub fn options(&self, effort: &Effort, section: &ArchiveSection) -> PushOptions {
-        let others = effort.options(section);
-        PushOptions {
-            accept_damaged: self.accept_damaged,
-            look_ahead: self.look_ahead.or(section.look_ahead).unwrap_or(others.look_ahead),
-            ..others
+        let options = effort.options(section).accept_damaged(self.accept_damaged);
+        match self.look_ahead.or(section.look_ahead) {
+            Some(look_ahead) => options.look_ahead(look_ahead),
+            None => options,
         }
     }
 }

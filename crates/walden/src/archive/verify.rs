@@ -75,7 +75,8 @@ pub struct VerifyArgs {
 /// Runs `walden archive verify`.
 pub fn run(args: &VerifyArgs) -> Result<ExitCode> {
     let (archive, _) = args.place.open()?;
-    let options = VerifyOptions { fast: args.fast, threads: args.threads.unwrap_or_else(terminal::cores) };
+    let options =
+        VerifyOptions::default().fast(args.fast).threads(args.threads.unwrap_or_else(terminal::cores));
     let progress: Mutex<Option<(Progress, u64)>> = Mutex::new(None);
     let verified = verify::verify(&archive, options, &|done, all| {
         let mut progress = progress.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
@@ -119,11 +120,9 @@ fn replay(archive: &Archive, path: &Path, args: &VerifyArgs) -> Result<Replayed>
         false => path,
     };
     BackupStart::read(folder)?;
-    let options = replay::Options {
-        timeline: args.timeline,
-        memory_bytes: args.memory.unwrap_or_else(memory::quarter_of_machine),
-        threads: args.threads.unwrap_or_else(terminal::cores),
-    };
+    let options = replay::Options::new(args.memory.unwrap_or_else(memory::quarter_of_machine))
+        .timeline(args.timeline)
+        .threads(args.threads.unwrap_or_else(terminal::cores));
     let mut bar: Option<(Progress, u64)> = None;
     let replayed = replay::replay(archive, DataDir::open(folder)?, options, &mut |done, all| {
         let (bar, shown) = bar.get_or_insert_with(|| (Progress::bytes("replaying", all), 0));
@@ -229,15 +228,13 @@ mod tests {
     #[test]
     fn what_is_damaged_or_missing_comes_with_what_to_do() {
         let finding = |object: &str| Finding { object: object.to_owned(), problem: "cut off".to_owned() };
-        let verified = Verified {
-            damaged: vec![finding("wal/1.wlz"), finding("wal/2.wlz")],
-            backups_without_start: vec![BackupWithoutStart {
-                backup: "000000010000000000000002.00000028.backup".to_owned(),
-                segment: "000000010000000000000002".to_owned(),
-                is_acknowledged: false,
-            }],
-            ..Verified::default()
-        };
+        let mut verified = Verified::default();
+        verified.damaged = vec![finding("wal/1.wlz"), finding("wal/2.wlz")];
+        verified.backups_without_start = vec![BackupWithoutStart {
+            backup: "000000010000000000000002.00000028.backup".to_owned(),
+            segment: "000000010000000000000002".to_owned(),
+            is_acknowledged: false,
+        }];
         let text = table(&verified);
         assert!(!verified.is_good());
         for expected in [

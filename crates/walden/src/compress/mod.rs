@@ -325,7 +325,7 @@ fn refuse_other_members(target: &Path, members: &[(&[u8], u64)]) -> Result<()> {
 
 /// Returns the limits for decoding a file that this program has just written: unlimited.
 fn own_limits() -> ReadLimits {
-    ReadLimits { memory: u64::MAX, spill: u64::MAX, page_memory: machine::page_memory() }
+    ReadLimits::default().memory(u64::MAX).spill(u64::MAX).page_memory(machine::page_memory())
 }
 
 /// Decodes the output and compares it with the input.
@@ -491,7 +491,7 @@ fn options(args: &CompressArgs, form: FileForm, largest: u64) -> WriteOptions {
     };
     let default = WriteOptions::with_level(form, level);
     let page_memory = args.memory.map_or_else(machine::page_memory, |_| default.page_memory);
-    WriteOptions { keyframe: args.keyframe as u64, needs, page_memory, ..default }
+    default.keyframe(args.keyframe as u64).needs(needs).page_memory(page_memory)
 }
 
 fn with_ending(path: &Path) -> PathBuf {

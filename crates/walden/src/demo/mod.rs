@@ -111,7 +111,8 @@ pub fn run(args: &DemoArgs) -> Result<ExitCode> {
     document.cycles.clear();
     let remedy = Remedy::find(&document, &names, &methods);
     savings::estimate(&mut document, &explanation, checkpoint_settings);
-    let page = Document { findings: document.findings.clone(), ..with_top(Some(explain_html::ROWS)) };
+    let mut page = with_top(Some(explain_html::ROWS));
+    page.findings.clone_from(&document.findings);
     let page = explain_html::page(&page);
     show(args, || walden_report::explain::explain(&document, terminal::look()))?;
     let agreed = check(args, &worked, &wal, &explanation)?;
@@ -144,7 +145,7 @@ pub fn run(args: &DemoArgs) -> Result<ExitCode> {
 fn explain(inventory: &Inventory, (from, to): (Lsn, Lsn)) -> Result<Explanation> {
     let views = explain_html::views().to_vec();
     let sums = Request::sums(from, to, terminal::cores());
-    let request = Request { views, top: explain_html::ROWS, sample_images: true, ..sums };
+    let request = sums.views(views).top(explain_html::ROWS).sample_images(true);
     let explanation = walden_explain::explain(&inventory.runs, &request, |_| {})?;
     match &explanation.damage {
         Some(damage) => anyhow::bail!("{damage}"),

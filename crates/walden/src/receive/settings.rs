@@ -83,19 +83,18 @@ impl Server {
             ),
             _ => anyhow::Error::new(error).context(format!("cannot use the spool {}", spool.display())),
         })?;
-        let options = Options {
-            slot: section.slot,
-            is_slot_created: section.create_slot,
-            is_synchronous: section.synchronous,
-            ack_after: match section.ack_after {
+        let options = Options::default()
+            .slot(section.slot)
+            .create_slot(section.create_slot)
+            .synchronous(section.synchronous)
+            .ack_after(match section.ack_after {
                 AckAfterOption::Spool => AckAfter::Spool,
                 AckAfterOption::Archive => AckAfter::Archive,
-            },
-            status_interval: Duration::from_secs(args.status_interval),
-            server_timeout: Duration::from_secs(args.timeout),
-            is_gap_accepted: args.accept_gap,
-            push: args.effort.options(&archive_section),
-        };
+            })
+            .status_interval(Duration::from_secs(args.status_interval))
+            .server_timeout(Duration::from_secs(args.timeout))
+            .accept_gap(args.accept_gap)
+            .push(args.effort.options(&archive_section));
         let parameters = Parameters::parse(&section.dsn)?;
         let log = Log::new(&args.log, &archive_section);
         let name = section.name.or_else(|| (!is_alone).then(|| spool.display().to_string()));

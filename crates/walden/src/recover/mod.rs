@@ -99,7 +99,7 @@ impl RecoverArgs {
     fn options(&self, purpose: Purpose, prepared: &Prepared) -> RestoreOptions {
         let tablespaces = prepared.tablespaces.clone();
         let memory_bytes = self.memory.unwrap_or_else(memory::quarter_of_machine);
-        RestoreOptions { purpose, tablespaces, memory_bytes, threads: self.threads() }
+        RestoreOptions::new(purpose, memory_bytes).tablespaces(tablespaces).threads(self.threads())
     }
 }
 
@@ -210,7 +210,7 @@ fn find_run(args: &RecoverArgs, base: &BaseBackup) -> Result<(Run, Option<Lsn>)>
 /// The log of an archive from the base backup on, along the newest timeline or the one that is wanted.
 fn runs_of_archive(archive: &Archive, args: &RecoverArgs, base: &BaseBackup) -> Result<Vec<Run>> {
     let from = Some(Bound::Lsn(base.start()));
-    let options = SourceOptions { timeline: args.timeline, from, to: None, threads: args.threads() };
+    let options = SourceOptions::new(args.threads()).timeline(args.timeline).from(from);
     let source = source::open(archive, &options)?;
     let no_paths: [&str; 0] = [];
     let mut inventory = Inventory::with_segments(&no_paths, source.segments, 1)?;

@@ -120,7 +120,11 @@ impl Material {
         let base = base.map(|base| DataDir::open(&base.path)).transpose()?;
         let (memory_bytes, threads) = (self.memory_bytes, self.threads);
         let observed_from = new_from.unwrap_or(Lsn(0));
-        let options = ReplayOptions { base, hints, last, observed_from, memory_bytes, threads };
+        let options = ReplayOptions::new(observed_from, memory_bytes)
+            .base(base)
+            .hints(hints)
+            .last(last)
+            .threads(threads);
         let replayed = replay_run(run, options, observer, |bytes| progress.advance(bytes));
         if let Some(failure) = replayed.store.failure() {
             let hint = "TMPDIR says where the temporary file is; with a larger --memory it is smaller";

@@ -20,7 +20,7 @@ pub fn learn(names: &mut Names, run: &Run, threads: usize) -> Result<Vec<RelFile
         return Ok(Vec::new());
     }
     let mut progress = Progress::bytes("reading", run.segments.len() as u64 * run.segment_size.bytes());
-    let request = Request { top: 0, ..Request::new(threads) };
+    let request = Request::new(threads).top(0);
     let explanation =
         walden_explain::explain(std::slice::from_ref(run), &request, |bytes| progress.advance(bytes))?;
     progress.finish();

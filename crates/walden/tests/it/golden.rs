@@ -100,7 +100,7 @@ fn usual_records_are_counted_as_any_records_are() {
     for version in GOLDEN {
         let inventory = Inventory::search(&[golden_dir().join(version)]).unwrap();
         let explained = |views| {
-            let request = Request { views, top: 1000, ..Request::new(2) };
+            let request = Request::new(2).views(views).top(1000);
             walden_explain::explain(&inventory.runs, &request, |_| {}).unwrap()
         };
         let (usual, any) = (explained(vec![]), explained(vec![ViewSpec::by(Dimension::Xid)]));

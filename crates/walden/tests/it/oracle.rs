@@ -133,7 +133,7 @@ fn the_same_records(pg_waldump: &Path, wal: &Path, run: &Run) -> Compared {
 fn compare(run: &Run, theirs: &Receiver<DumpedRecord>) -> Compared {
     let mut compared = Compared { lsns: Vec::new(), blocks: 0, images: 0 };
     let mut end = Lsn(0);
-    let options = ScanOptions { threads: 1, from: None, to: None };
+    let options = ScanOptions::new(1);
     scan(
         run,
         options,
@@ -285,7 +285,7 @@ fn the_same_counters(facts: &Facts, wal: &Path, workload: &str) {
     let delta = &facts.statistics["pg_stat_wal"].delta;
     let mut decoded = Counters { from: facts.workload_lsn, to: facts.end_lsn, sums: [0; 4] };
     let inventory = Inventory::search(&[wal]).unwrap();
-    let options = ScanOptions { threads: 1, from: None, to: None };
+    let options = ScanOptions::new(1);
     for run in &inventory.runs {
         scan(
             run,

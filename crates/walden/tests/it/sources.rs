@@ -330,7 +330,7 @@ fn pages_written_between_two_reads_are_no_damage() {
     let wal = plain(folder.path());
     let inventory = Inventory::search(&[&wal]).unwrap();
     let run = &inventory.runs[0];
-    let options = ScanOptions { threads: 1, from: None, to: None };
+    let options = ScanOptions::new(1);
     let count = |make: &(dyn Fn(usize) -> Collector + Sync)| {
         let mut records = 0;
         scan(run, options, make, |outcome| {
@@ -401,7 +401,7 @@ fn reading_ahead_changes_nothing() {
         }
         let read = |threads| {
             let (mut seen, mut bytes) = (Collector::default(), 0);
-            let options = ScanOptions { threads, from: None, to: None };
+            let options = ScanOptions::new(threads);
             let (reached, end) = scan_in_order(&inventory.runs[0], options, &mut seen, |more| bytes += more);
             (reached, format!("{end:?}"), seen.records, bytes)
         };
@@ -423,13 +423,13 @@ fn a_scan_that_ends_early_ends() {
     let run = &inventory.runs[0];
     let whole = {
         let mut seen = Collector::default();
-        let _ = scan_in_order(run, ScanOptions { threads: 1, from: None, to: None }, &mut seen, |_| ());
+        let _ = scan_in_order(run, ScanOptions::new(1), &mut seen, |_| ());
         seen.records
     };
     for at in [0, 1, whole.len() / 3, whole.len() - 1] {
         let mut seen = Collector::default();
         let to = Some(whole[at].lsn);
-        let (_, end) = scan_in_order(run, ScanOptions { threads: 2, from: None, to }, &mut seen, |_| ());
+        let (_, end) = scan_in_order(run, ScanOptions::new(2).to(to), &mut seen, |_| ());
         assert!(matches!(end, SegmentEnd::Limit), "{end:?}");
         assert_eq!(seen.records, whole[..at]);
     }

@@ -88,6 +88,7 @@ pub struct Ignored {
 
 /// Reasons for failing to find another archive's files.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum LayoutError {
     /// The file system failed.
     #[error("cannot read {}", path.display())]

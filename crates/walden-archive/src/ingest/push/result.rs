@@ -11,6 +11,7 @@ pub const FAST: u8 = 0;
 
 /// Options for archiving files.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct PushOptions {
     /// Compression level, 0 to 9.
     pub level: u8,
@@ -29,6 +30,16 @@ pub struct PushOptions {
     /// Number of files processed concurrently.
     pub threads: usize,
 }
+
+walden_format::setters!(PushOptions {
+    level: u8,
+    fast_queue: usize,
+    accept_damaged: bool,
+    accept_unknown_versions: bool,
+    look_ahead: usize,
+    time: Duration,
+    threads: usize,
+});
 
 impl Default for PushOptions {
     fn default() -> PushOptions {
@@ -63,6 +74,7 @@ pub struct Pushed {
 
 /// Reasons for not archiving a file.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum PushError {
     /// PostgreSQL archives no files with such a name.
     #[error("cannot archive {0}: expected the name of a segment, a history or a backup history file")]

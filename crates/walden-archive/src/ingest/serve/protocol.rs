@@ -46,6 +46,7 @@ pub struct Request {
 
 /// Reasons for rejecting a request.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum RequestError {
     /// The request cannot be read.
     #[error("cannot read the request")]

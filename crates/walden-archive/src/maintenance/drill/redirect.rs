@@ -30,6 +30,7 @@ pub struct RedirectedTablespace {
 
 /// Reasons for not passing a segment to the server of a drill.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum RedirectFileError {
     /// The segment cannot be rewritten.
     #[error("cannot keep the tablespaces that {name} creates within the drill's folder")]

@@ -164,7 +164,7 @@ impl Builder<'_> {
         let keyframe = KEYFRAME_BYTES.min(KEYFRAME_SEGMENTS * segment_bytes);
         let default = WriteOptions::with_level(form, level);
         let page_memory = self.options.memory.map_or(READ_LIMITS.page_memory, |_| default.page_memory);
-        WriteOptions { needs, keyframe, page_memory, ..default }
+        default.needs(needs).keyframe(keyframe).page_memory(page_memory)
     }
 
     /// Stores a pack, and removes the segments' own objects after verifying that the stored pack contains the

@@ -29,6 +29,7 @@ use crate::store::MAX_OBJECT_BYTES;
 
 /// Options for packing segments.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct PackOptions {
     /// Maximum number of segments in a pack. The default is 512 MB of WAL.
     pub segments: Option<u64>,
@@ -48,8 +49,19 @@ pub struct PackOptions {
     /// Number of packs written concurrently.
     pub threads: usize,
     /// Changes nothing.
-    pub is_dry_run: bool,
+    pub dry_run: bool,
 }
+
+walden_format::setters!(PackOptions {
+    segments: Option<u64>,
+    keep: u64,
+    before: Option<i64>,
+    level: u8,
+    max_bytes: u64,
+    memory: Option<u64>,
+    threads: usize,
+    dry_run: bool,
+});
 
 impl Default for PackOptions {
     fn default() -> PackOptions {
@@ -61,13 +73,14 @@ impl Default for PackOptions {
             max_bytes: MAX_OBJECT_BYTES / 2,
             memory: None,
             threads: 1,
-            is_dry_run: false,
+            dry_run: false,
         }
     }
 }
 
 /// Result of packing.
 #[derive(Clone, PartialEq, Debug, Default, Serialize)]
+#[non_exhaustive]
 pub struct Packed {
     /// Location of the archive.
     pub location: String,
@@ -158,21 +171,21 @@ pub fn pack(
     progress: &(dyn Fn(u64, u64) + Sync),
 ) -> Result<Packed, ArchiveError> {
     let size = archive.segment_size()?;
-    if !options.is_dry_run {
+    if !options.dry_run {
         archive.store().remove_leftovers()?;
     }
     let mut stored = Stored::list(archive)?;
     let mut packed = Packed {
         location: archive.store().location().to_owned(),
-        is_dry_run: options.is_dry_run,
+        is_dry_run: options.dry_run,
         objects_before: stored.objects(),
         bytes_before: stored.bytes(),
         ..Packed::default()
     };
-    tidy::tidy(archive, &mut stored, options.is_dry_run, &mut packed)?;
+    tidy::tidy(archive, &mut stored, options.dry_run, &mut packed)?;
     let Plan { runs, unfilled_segments, single_segments } = plan_runs(archive, &stored, options, size)?;
     (packed.unfilled_segments, packed.single_segments) = (unfilled_segments, single_segments);
-    if options.is_dry_run {
+    if options.dry_run {
         for run in runs {
             packed.add_planned(&run, &stored);
         }

@@ -57,6 +57,7 @@ impl Rule {
 
 /// Result of pruning.
 #[derive(Clone, PartialEq, Debug, Default, Serialize)]
+#[non_exhaustive]
 pub struct Pruned {
     /// Location of the archive.
     pub location: String,

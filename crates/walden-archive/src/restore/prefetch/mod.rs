@@ -30,6 +30,7 @@ use crate::store::Store;
 
 /// Limits for prefetching.
 #[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
 pub struct PrefetchOptions {
     /// Maximum number of segments that are ready.
     pub segments: usize,
@@ -38,6 +39,8 @@ pub struct PrefetchOptions {
     /// The process ends if no different segment is requested for this time.
     pub idle: Duration,
 }
+
+walden_format::setters!(PrefetchOptions { segments: usize, threads: usize, idle: Duration });
 
 impl Default for PrefetchOptions {
     fn default() -> PrefetchOptions {

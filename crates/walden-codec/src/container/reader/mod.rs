@@ -91,6 +91,7 @@ pub enum Binding {
 
 /// Summary of a member that was read.
 #[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
 pub struct Summary {
     /// Length of the member's frames in bytes.
     pub stored: u64,

@@ -92,11 +92,10 @@ fn fetch_ahead(args: &PrefetchArgs) -> Result<()> {
     let (archive, section) = args.place.open()?;
     let spool = Spool::new(&args.folder, &archive);
     let Some(lock) = spool.lock()? else { return Ok(()) };
-    let options = PrefetchOptions {
-        segments: args.segments,
-        threads: section.threads.unwrap_or_else(crate::terminal::cores),
-        idle: Duration::from_secs(args.idle),
-    };
+    let options = PrefetchOptions::default()
+        .segments(args.segments)
+        .threads(section.threads.unwrap_or_else(crate::terminal::cores))
+        .idle(Duration::from_secs(args.idle));
     Ok(prefetch::prefetch(&archive, &spool, lock, &options)?)
 }
 
