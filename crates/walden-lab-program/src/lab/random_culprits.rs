@@ -65,6 +65,8 @@ struct Report {
     /// Seeds whose first finding of the list names the culprit; healthy servers without a false finding.
     right: usize,
     healthy: Share,
+    /// Culprits that take too little of the WAL to be expected first.
+    small: usize,
     /// Culprits whose finding is the first of both lists, as `walden explain` prints them.
     first_of_all: Share,
     /// Findings of culprits whose measured saving is inside their range.
@@ -128,7 +130,17 @@ impl Report {
             *found.entry(found_text(verdict)).or_default() += 1;
         }
         let right = verdicts.iter().filter(|verdict| verdict.is_right).count();
-        Report { seeds: verdicts.len(), right, healthy, first_of_all, savings_inside, matrix, verdicts }
+        let small = verdicts.iter().filter(|verdict| verdict.is_small).count();
+        Report {
+            seeds: verdicts.len(),
+            right,
+            healthy,
+            small,
+            first_of_all,
+            savings_inside,
+            matrix,
+            verdicts,
+        }
     }
 
     fn text(&self) -> String {
@@ -146,7 +158,11 @@ impl Report {
         });
         text.push('\n');
         text += &table(look, "Culprits", ("culprit", &["first findings"]), &rows.collect::<Vec<_>>());
-        let _ = writeln!(text, "\n  {} of {} seeds right", self.right, self.seeds);
+        let small = match self.small {
+            0 => String::new(),
+            count => format!(", {count} of them with a culprit that is too small to be first"),
+        };
+        let _ = writeln!(text, "\n  {} of {} seeds right{small}", self.right, self.seeds);
         let _ = writeln!(text, "  {} healthy servers without a false finding", self.healthy.text());
         let _ = writeln!(text, "  {} culprits first of all findings", self.first_of_all.text());
         let _ = writeln!(text, "  {} savings inside their range", self.savings_inside.text());
@@ -174,6 +190,7 @@ fn found_text(verdict: &Verdict) -> String {
     let first = verdict.first.as_deref().unwrap_or("none");
     match verdict.is_right {
         true if verdict.rules.is_empty() => "right".into(),
+        true if verdict.place != Some(1) => "too small".into(),
         true => format!("{first} (right)"),
         false if verdict.rules.is_empty() => verdict.false_findings.join(", "),
         false if verdict.rules.iter().any(|rule| rule == first) => format!("{first} of another object"),

@@ -6,7 +6,7 @@ use super::kinds::{self, HEALTHY, HEALTHY_IN, KINDS, Kind};
 use crate::data::Random;
 
 /// The form of the results, and of what a seed selects: results of another one are not reused.
-const GENERATOR: u32 = 2;
+const GENERATOR: u32 = 3;
 
 /// The server and the culprit of a seed.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -108,6 +108,8 @@ pub(super) struct Table {
     pub columns: Vec<Column>,
     /// The name of an index of one of these, which queries use.
     extra: Option<(String, String)>,
+    /// The names of its partitions in SQL.
+    parts: Vec<String>,
     /// Its rows after [`Table::create`].
     pub rows: u64,
     /// Rows that are written densely if `None`.
@@ -214,6 +216,7 @@ impl Maker {
             time,
             columns,
             extra,
+            parts: Vec::new(),
             rows: self.size(rows),
             fillfactor: None,
             partitioned: String::new(),
@@ -264,6 +267,17 @@ impl Maker {
             ),
             _ => ("text", random_text(1), 64),
         }
+    }
+
+    /// Divides some tables into partitions by a hash of their key.
+    pub fn spread(&mut self, mut table: Table) -> Table {
+        let (is_spread, count) = (self.chance(30), 3 + self.below(12));
+        if is_spread {
+            let schema = self.schema.as_ref().map_or_else(String::new, |schema| quote(schema) + ".");
+            table.parts =
+                (0..count).map(|at| schema.clone() + &quote(&format!("{}_p{at}", table.bare))).collect();
+        }
+        table
     }
 
     /// Describes an index of a table.
@@ -340,10 +354,41 @@ impl Table {
         }
         text += ") ";
         text += &self.partitioned;
-        if let Some(fillfactor) = self.fillfactor {
-            text += &format!(" WITH (fillfactor = {fillfactor})");
+        match self.parts.is_empty() {
+            true => text + &self.options(),
+            false => text + &format!("PARTITION BY HASH ({})", self.key),
         }
-        text
+    }
+
+    fn options(&self) -> String {
+        self.fillfactor.map_or_else(String::new, |fillfactor| format!(" WITH (fillfactor = {fillfactor})"))
+    }
+
+    /// Returns the statements that create its partitions.
+    pub fn partitions(&self) -> Vec<String> {
+        let create = |(at, part): (usize, &String)| {
+            format!(
+                "CREATE {} TABLE {part} PARTITION OF {} FOR VALUES WITH (modulus {}, remainder {at}){}",
+                self.persistence,
+                self.sql,
+                self.parts.len(),
+                self.options()
+            )
+        };
+        self.parts.iter().enumerate().map(create).collect()
+    }
+
+    /// Returns the names that a finding about it may contain; the last one is the start of those of its
+    /// partitions and their indexes.
+    pub fn objects(&self) -> Vec<String> {
+        let parts = (!self.parts.is_empty()).then(|| format!("{}_p*", self.bare));
+        std::iter::once(self.bare.clone()).chain(parts).collect()
+    }
+
+    /// Returns the same for an index of it.
+    pub fn objects_of(&self, index: &str) -> Vec<String> {
+        let parts = (!self.parts.is_empty()).then(|| format!("{}_p*", self.bare));
+        std::iter::once(index.to_owned()).chain(parts).collect()
     }
 
     /// Returns the type of its key.
@@ -357,7 +402,9 @@ impl Table {
 
     /// Returns the statements that create and fill it.
     pub fn create(&self) -> Vec<String> {
-        let mut statements = vec![self.definition(), self.fill(1, self.rows)];
+        let mut statements = vec![self.definition()];
+        statements.extend(self.partitions());
+        statements.push(self.fill(1, self.rows));
         if let Some((index, column)) = &self.extra {
             statements.push(format!("CREATE INDEX {} ON {} ({column})", quote(index), self.sql));
             statements.push(self.use_index(&format!("{column} = (SELECT max({column}) FROM {})", self.sql)));
@@ -420,7 +467,7 @@ impl Table {
 
     /// Returns the statements that write its rows to a file, and empty it.
     pub fn write_file(&self) -> Vec<String> {
-        vec![format!("COPY {} TO '$file'", self.sql), format!("TRUNCATE {}", self.sql)]
+        vec![format!("COPY (SELECT * FROM {}) TO '$file'", self.sql), format!("TRUNCATE {}", self.sql)]
     }
 
     /// Returns the statement that loads the rows of [`Table::write_file`].

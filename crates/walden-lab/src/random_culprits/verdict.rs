@@ -11,6 +11,9 @@ const TOLERANCE: f64 = 0.02;
 /// Share of the WAL from which on the least saving that a finding promises is a strong claim.
 const STRONG: f64 = 0.05;
 
+/// Share of the WAL that a culprit must take, by what its remedy saved, to be expected first.
+const NOTABLE: f64 = 0.10;
+
 /// One of the two runs of a seed.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Side {
@@ -65,6 +68,10 @@ pub struct Verdict {
     pub place: Option<usize>,
     /// The place among all findings, as `walden explain` prints them.
     pub place_of_all: Option<usize>,
+    /// The bytes that the work with the remedy wrote less; negative if it wrote more. Null if it was not run.
+    pub measured: Option<i64>,
+    /// Whether that is too little of the WAL for the culprit's finding to be expected first.
+    pub is_small: bool,
     /// The saving of the culprit's finding; of the first one with settings to try on a healthy server.
     pub saving: Option<Saving>,
     /// Rules with an object: causes with a strong claim about the background load or on a healthy server, and
@@ -81,10 +88,12 @@ impl Side {
     }
 }
 
-/// Whether `points_at` contains a name as a whole word.
+/// Whether `points_at` contains a name as a whole word, or a word that starts with `NAME*`.
 fn points_at(one: &Observed, name: &str) -> bool {
     let is_part = |letter: char| letter.is_alphanumeric() || letter == '_';
-    one.points_at.split(|letter| !is_part(letter)).any(|word| word == name)
+    one.points_at
+        .split(|letter| !is_part(letter))
+        .any(|word| name.strip_suffix('*').map_or(word == name, |start| word.starts_with(start)))
 }
 
 fn names_culprit(one: &Observed, kind: &Kind, objects: &[String]) -> bool {
@@ -141,9 +150,13 @@ impl Verdict {
         {
             false_findings.push(saving.rule.clone());
         }
-        let is_right = match kind.rules {
-            [] => false_findings.is_empty(),
-            _ => place == Some(1),
+        let measured = remedy_run.as_ref().map(|remedy| saved(&culprit_run, remedy));
+        let is_small = !kind.rules.is_empty()
+            && measured.is_some_and(|bytes| (bytes as f64) < NOTABLE * culprit_run.bytes as f64)
+            && saving.as_ref().is_none_or(|saving| !saving.is_below());
+        let is_right = match kind.rules.is_empty() || is_small {
+            true => false_findings.is_empty(),
+            false => place == Some(1),
         };
         Verdict {
             plan,
@@ -156,15 +169,22 @@ impl Verdict {
             is_right,
             place,
             place_of_all,
+            measured,
+            is_small,
             saving,
             false_findings,
         }
     }
 }
 
+/// Returns the bytes that the run with the remedy wrote less.
+fn saved(culprit: &Side, remedy: &Side) -> i64 {
+    culprit.bytes.cast_signed() - remedy.bytes.cast_signed()
+}
+
 impl Saving {
     fn new(finding: &Observed, culprit: &Side, remedy: &Side) -> Saving {
-        let measured = culprit.bytes.cast_signed() - remedy.bytes.cast_signed();
+        let measured = saved(culprit, remedy);
         let range = finding.saves_bytes.zip(finding.saves_error_bytes);
         let tolerance = TOLERANCE * culprit.bytes as f64;
         let (least, most) = range.map(|(saves, error)| (saves.saturating_sub(error), saves + error)).unzip();
@@ -235,8 +255,21 @@ mod tests {
         assert!(
             !verdict.is_right && verdict.place == Some(2) && verdict.first.as_deref() == Some("hash-index")
         );
+        let partition = finding("cause", "hash-index", "crm.ride_state_p2_tag_idx", 300);
+        assert!(points_at(&partition, "ride_state_p*") && !points_at(&partition, "ride_state_q*"));
         let verdict = judge("hash-index", vec![finding("cause", "pruning", "ride_state", 300)], 700);
         assert!(!verdict.is_right && verdict.place.is_none() && verdict.saving.is_none());
+    }
+
+    #[test]
+    fn a_small_culprit_need_not_be_first() {
+        let other = || vec![finding("cause", "pruning", "ride_state", 300)];
+        assert!(judge("hash-index", other(), 950).is_small && judge("hash-index", other(), 950).is_right);
+        assert!(!judge("hash-index", other(), 880).is_right);
+        // A promised saving that does not come is no small culprit.
+        let mut promise = finding("cause", "hash-index", "ride_state", 300);
+        promise.saves_error_bytes = Some(100);
+        assert!(!judge("hash-index", vec![promise], 950).is_small);
     }
 
     #[test]

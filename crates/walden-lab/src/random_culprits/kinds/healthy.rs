@@ -27,29 +27,32 @@ fn append(maker: &mut Maker, total: u64, bytes: u64) -> Case {
 fn hot_updates(maker: &mut Maker, total: u64, rows: u64) -> Case {
     let bytes = 90 + maker.below(120);
     let table = maker.table(rows, bytes).with_fillfactor(45);
+    let table = maker.spread(table);
     let per_commit = 4 + maker.below(8);
     let sessions = maker.work(total, per_commit, table.rows, &table.update("$row"));
-    healthy(table.create(), sessions, vec![table.bare])
+    healthy(table.create(), sessions, table.objects())
 }
 
 /// Rows that are inserted, and deleted a little later.
 fn queue(maker: &mut Maker, total: u64) -> Case {
-    let mut table = maker.table(500, 90);
+    let table = maker.table(500, 90);
+    let mut table = maker.spread(table);
     table.rows = 500;
     let delete = format!("DELETE FROM {} WHERE {}", table.sql, table.is("1 + $i"));
     let body = format!("{}; {delete}", table.insert("501 + $i"));
     let per_commit = 2 + maker.below(6);
     let sessions = maker.work(total, per_commit, table.rows, &body);
-    healthy(table.create(), sessions, vec![table.bare])
+    healthy(table.create(), sessions, table.objects())
 }
 
 /// Inserts of large values.
 fn documents(maker: &mut Maker, total: u64) -> Case {
     let bytes = 3000 + maker.below(6000);
-    let mut table = maker.table(50, bytes);
+    let table = maker.table(50, bytes);
+    let mut table = maker.spread(table);
     table.rows = 50;
     let sessions = maker.work(total, 3, table.rows, &table.insert("51 + $i"));
-    healthy(table.create(), sessions, vec![table.bare])
+    healthy(table.create(), sessions, table.objects())
 }
 
 /// The background load: a session for each of its parts. Its size, and so the culprit's share, differs.

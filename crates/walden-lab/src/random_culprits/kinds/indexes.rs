@@ -6,7 +6,8 @@ use super::{Case, Remedy};
 /// An index that no query uses; the remedy drops it.
 pub(super) fn unused(maker: &mut Maker) -> Case {
     let bytes = 90 + maker.below(150);
-    let mut table = maker.table(20_000, bytes);
+    let table = maker.table(20_000, bytes);
+    let mut table = maker.spread(table);
     table.rows = 20_000;
     let column = match maker.below(3) {
         0 => format!("({})", table.time),
@@ -21,12 +22,13 @@ pub(super) fn unused(maker: &mut Maker) -> Case {
     }
     let total = maker.size(60_000);
     let sessions = maker.work(total, 4, 100, &table.insert("20001 + $i"));
-    Case { setup, sessions, objects: vec![index.bare], ..Case::default() }
+    Case { setup, sessions, objects: table.objects_of(&index.bare), ..Case::default() }
 }
 
 /// An index of a column that is the first one of another index; queries use both.
 pub(super) fn prefix(maker: &mut Maker) -> Case {
-    let mut table = maker.table(20_000, 100);
+    let table = maker.table(20_000, 100);
+    let mut table = maker.spread(table);
     table.rows = 20_000;
     let (number, time) = (table.number.clone(), table.time.clone());
     let (short, long) = match maker.chance(50) {
@@ -46,12 +48,13 @@ pub(super) fn prefix(maker: &mut Maker) -> Case {
     }
     let total = maker.size(60_000);
     let sessions = maker.work(total, 4, 100, &table.insert("20001 + $i"));
-    Case { setup, sessions, objects: vec![short.bare], ..Case::default() }
+    Case { setup, sessions, objects: table.objects_of(&short.bare), ..Case::default() }
 }
 
 /// Inserts into a table with many indexes; the remedy drops most.
 pub(super) fn many(maker: &mut Maker) -> Case {
-    let mut table = maker.table(20_000, 70);
+    let table = maker.table(20_000, 70);
+    let mut table = maker.spread(table);
     table.rows = 20_000;
     let (key, number, time) = (table.key.clone(), table.number.clone(), table.time.clone());
     let mut setup = table.create();
@@ -75,12 +78,34 @@ pub(super) fn many(maker: &mut Maker) -> Case {
     }
     let total = maker.size(60_000);
     let sessions = maker.work(total, 4, 100, &table.insert("20001 + $i"));
-    Case { setup, sessions, objects: vec![table.bare], ..Case::default() }
+    Case { setup, sessions, objects: table.objects(), ..Case::default() }
+}
+
+/// Inserts into a table with a GiST index of ranges.
+pub(super) fn gist(maker: &mut Maker) -> Case {
+    let mut table = maker.table(3000, 40);
+    table.rows = 3000;
+    let index = maker.index(&table, "USING gist (span)");
+    let span = |number: &str| format!("int8range({number} * 7919 % 1000003, {number} * 7919 % 1000003 + 40)");
+    let mut setup = vec![table.definition(), format!("ALTER TABLE {} ADD span int8range", table.sql)];
+    setup.push(format!(
+        "INSERT INTO {} SELECT {}, {} FROM generate_series(1::bigint, 3000) g",
+        table.sql,
+        table.values("g"),
+        span("g")
+    ));
+    setup.extend([index.create, table.use_index("span @> 5::bigint")]);
+    let number = "(3001 + $i)";
+    let body = format!("INSERT INTO {} VALUES ({}, {})", table.sql, table.values(number), span(number));
+    let total = maker.size(60_000);
+    let sessions = maker.work(total, 5, 100, &body);
+    Case { setup, sessions, objects: vec![table.bare, index.bare], remedy: Remedy::None, ..Case::default() }
 }
 
 /// Keys that are random UUIDs; those of the remedy ascend.
 pub(super) fn random_keys(maker: &mut Maker) -> Case {
     let table = maker.table(100_000, 60);
+    let table = maker.spread(table);
     let (key, primary) = (table.key.clone(), maker.name());
     let definition = table.definition().replacen(
         &format!("{key} {} PRIMARY KEY", table.key_type()),
@@ -104,19 +129,24 @@ pub(super) fn random_keys(maker: &mut Maker) -> Case {
     let total = maker.size(25_000);
     let mut sessions = maker.work_in(2, total, 5, 100, &body);
     sessions[0].insert(1, "CHECKPOINT".into());
-    Case { setup: vec![definition, fill], sessions, objects: vec![primary], ..Case::default() }
+    let mut setup = vec![definition];
+    setup.extend(table.partitions());
+    setup.push(fill);
+    Case { setup, sessions, objects: table.objects_of(&primary), ..Case::default() }
 }
 
 fn gin(maker: &mut Maker, options: &str, keys: u64, total: u64) -> Case {
-    let mut table = maker.table(4000, 60);
+    let table = maker.table(4000, 60);
+    let mut table = maker.spread(table);
     table.rows = 4000;
     let with = format!("USING gin (terms) WITH ({options})");
     let index = maker.index(&table, &with);
     let terms = |number: &str| {
         format!("(SELECT array_agg('t' || ({number} * x * 131) % {keys}) FROM generate_series(1, 15) x)")
     };
-    let setup = vec![
-        table.definition(),
+    let mut setup = vec![table.definition()];
+    setup.extend(table.partitions());
+    setup.extend([
         format!("ALTER TABLE {} ADD terms text[]", table.sql),
         format!(
             "INSERT INTO {} SELECT {}, {} FROM generate_series(1::bigint, 4000) g",
@@ -126,11 +156,11 @@ fn gin(maker: &mut Maker, options: &str, keys: u64, total: u64) -> Case {
         ),
         index.create,
         table.use_index("terms @> ARRAY['t0']"),
-    ];
+    ]);
     let number = "(4001 + $i)";
     let body = format!("INSERT INTO {} VALUES ({}, {})", table.sql, table.values(number), terms(number));
     let sessions = maker.work(total, 3, 100, &body);
-    Case { setup, sessions, objects: vec![index.bare], ..Case::default() }
+    Case { setup, sessions, objects: table.objects_of(&index.bare), ..Case::default() }
 }
 
 pub(super) fn gin_without_list(maker: &mut Maker) -> Case {
@@ -148,13 +178,15 @@ pub(super) fn gin_pending(maker: &mut Maker) -> Case {
 
 pub(super) fn hash(maker: &mut Maker) -> Case {
     let bytes = 60 + maker.below(80);
-    let mut table = maker.table(10_000, bytes);
+    let table = maker.table(10_000, bytes);
+    let mut table = maker.spread(table);
     table.rows = 10_000;
     let index = maker.index(&table, &format!("USING {} (tag)", maker.fix("hash", "btree")));
     let tag =
         |number: &str| format!("substr(encode(sha256(convert_to(({number})::text, 'UTF8')), 'hex'), 1, 24)");
-    let setup = vec![
-        table.definition(),
+    let mut setup = vec![table.definition()];
+    setup.extend(table.partitions());
+    setup.extend([
         format!("ALTER TABLE {} ADD tag text", table.sql),
         format!(
             "INSERT INTO {} SELECT {}, {} FROM generate_series(1::bigint, 10000) g",
@@ -164,12 +196,12 @@ pub(super) fn hash(maker: &mut Maker) -> Case {
         ),
         index.create,
         table.use_index("tag = 'x'"),
-    ];
+    ]);
     let number = "(10001 + $i)";
     let body = format!("INSERT INTO {} VALUES ({}, {})", table.sql, table.values(number), tag(number));
     let total = maker.size(50_000);
     let sessions = maker.work(total, 6, 100, &body);
-    Case { setup, sessions, objects: vec![index.bare], ..Case::default() }
+    Case { setup, sessions, objects: table.objects_of(&index.bare), ..Case::default() }
 }
 
 /// Scans of an index whose rows were deleted, with data checksums; the remedy vacuums before.

@@ -6,6 +6,7 @@ use super::{Case, Remedy};
 /// A trigger that inserts both versions of each updated row.
 pub(super) fn audit(maker: &mut Maker) -> Case {
     let table = maker.table(10_000, 250).with_fillfactor(50);
+    let table = maker.spread(table);
     let (log, bare) = maker.qualified();
     let (function, _) = maker.qualified();
     let mut setup = table.create();
@@ -45,6 +46,20 @@ fn expiring(maker: &mut Maker, rows: u64, bytes: u64) -> (Table, Vec<String>, Ve
     }
     setup.push(table.fill(1, table.rows));
     (table, setup, names)
+}
+
+/// Rows that are replaced by DELETE and INSERT; the remedy updates them.
+pub(super) fn replace(maker: &mut Maker) -> Case {
+    let table = maker.table(15_000, 120);
+    let table = maker.spread(table);
+    let (row, number) = (table.is("$row"), &table.number);
+    let body = match maker.is_fixed {
+        true => format!("UPDATE {} SET {number} = {number} + 1 WHERE {row}", table.sql),
+        false => format!("DELETE FROM {} WHERE {row}; {}", table.sql, table.insert("$row")),
+    };
+    let total = maker.size(50_000);
+    let sessions = maker.work(total, 4, table.rows, &body);
+    Case { setup: table.create(), sessions, objects: table.objects(), ..Case::default() }
 }
 
 /// Transactions that delete some of the oldest rows each.
@@ -115,7 +130,8 @@ pub(super) fn cascade(maker: &mut Maker) -> Case {
 
 /// Rounds that fill a table, and delete all of its rows; the remedy truncates it.
 pub(super) fn fill_and_delete(maker: &mut Maker) -> Case {
-    let mut table = maker.table(15_000, 160);
+    let table = maker.table(15_000, 160);
+    let mut table = maker.spread(table);
     table.rows = 15_000;
     let rounds = 3 + maker.below(4);
     let empty = format!("{} {}", maker.fix("DELETE FROM", "TRUNCATE"), table.sql);
@@ -123,12 +139,9 @@ pub(super) fn fill_and_delete(maker: &mut Maker) -> Case {
     for _ in 0..rounds {
         scripts.extend([table.fill(1, table.rows), empty.clone()]);
     }
-    Case {
-        setup: vec![table.definition()],
-        sessions: vec![scripts],
-        objects: vec![table.bare],
-        ..Case::default()
-    }
+    let mut setup = vec![table.definition()];
+    setup.extend(table.partitions());
+    Case { setup, sessions: vec![scripts], objects: table.objects(), ..Case::default() }
 }
 
 pub(super) fn fill_and_truncate(maker: &mut Maker) -> Case {
@@ -223,6 +236,7 @@ pub(super) fn refresh_concurrently(maker: &mut Maker) -> Case {
 /// A load by an INSERT for each row; the remedy uses COPY.
 pub(super) fn row_by_row(maker: &mut Maker) -> Case {
     let table = maker.table(100_000, 60);
+    let table = maker.spread(table);
     let mut setup = table.create();
     setup.extend(table.write_file());
     let sessions = match maker.is_fixed {
@@ -233,7 +247,7 @@ pub(super) fn row_by_row(maker: &mut Maker) -> Case {
             table.insert("n::bigint")
         )]],
     };
-    Case { setup, sessions, objects: vec![table.bare], ..Case::default() }
+    Case { setup, sessions, objects: table.objects(), ..Case::default() }
 }
 
 /// A subscription that copies a table; the remedy creates the table's indexes after the copy.

@@ -26,9 +26,9 @@ fn passes(maker: &mut Maker, pages: u64, passes: u64) -> (Vec<String>, Vec<Vec<S
 /// `max_wal_size` is small, with segments of 1 MB.
 pub(super) fn max_wal_size(maker: &mut Maker) -> Case {
     let pages = maker.size(4000);
-    let (setup, sessions) = passes(maker, pages, 5);
+    let (setup, sessions) = passes(maker, pages, 8);
     let settings = vec![
-        ("max_wal_size", format!("{}MB", 8 + maker.below(8))),
+        ("max_wal_size", format!("{}MB", 4 + maker.below(4))),
         ("min_wal_size", "2MB".into()),
         ("checkpoint_completion_target", "0.2".into()),
     ];

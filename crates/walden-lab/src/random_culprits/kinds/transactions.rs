@@ -6,13 +6,14 @@ use super::Case;
 /// Rows that are locked and not changed; the remedy takes advisory locks.
 pub(super) fn row_locks(maker: &mut Maker) -> Case {
     let table = maker.table(10_000, 150);
+    let table = maker.spread(table);
     let lock = match maker.is_fixed {
         true => "PERFORM pg_advisory_xact_lock($row)".to_owned(),
         false => format!("PERFORM 1 FROM {} WHERE {} FOR UPDATE", table.sql, table.is("$row")),
     };
     let total = maker.size(120_000);
     let sessions = maker.work(total, 3, table.rows, &lock);
-    Case { setup: table.create(), sessions, objects: vec![table.bare], ..Case::default() }
+    Case { setup: table.create(), sessions, objects: table.objects(), ..Case::default() }
 }
 
 /// Four sessions insert rows that refer to a few rows; the remedy inserts those of one row together.
@@ -38,6 +39,7 @@ pub(super) fn foreign_keys(maker: &mut Maker) -> Case {
 /// A block with EXCEPTION for each row, some of which fail; the remedy leaves out bad rows beforehand.
 pub(super) fn exception_blocks(maker: &mut Maker) -> Case {
     let table = maker.table(100, 60);
+    let table = maker.spread(table);
     let insert = table.insert("1001 + $i");
     let body = match maker.is_fixed {
         true => format!("IF $i % 4 <> 0 THEN {insert}; END IF"),
@@ -48,6 +50,20 @@ pub(super) fn exception_blocks(maker: &mut Maker) -> Case {
     };
     let total = maker.size(60_000);
     let sessions = maker.work(total, 200, 100, &body);
+    Case { setup: table.create(), sessions, ..Case::default() }
+}
+
+/// A block with EXCEPTION for each row, none of which fails; the remedy has none.
+pub(super) fn savepoints(maker: &mut Maker) -> Case {
+    let table = maker.table(100, 50);
+    let insert = table.insert("1001 + $i");
+    let body = match maker.is_fixed {
+        true => insert,
+        false => format!("BEGIN {insert}; EXCEPTION WHEN unique_violation THEN NULL; END"),
+    };
+    let per_commit = 20 + maker.below(200);
+    let total = maker.size(100_000);
+    let sessions = maker.work(total, per_commit, 100, &body);
     Case { setup: table.create(), sessions, ..Case::default() }
 }
 
@@ -71,6 +87,7 @@ pub(super) fn rollbacks(maker: &mut Maker) -> Case {
 /// Transactions of one row; the remedy inserts 50 rows in each.
 pub(super) fn one_row(maker: &mut Maker) -> Case {
     let table = maker.table(100, 30);
+    let table = maker.spread(table);
     let total = maker.size(60_000);
     let per_commit = if maker.is_fixed { 50 } else { 1 };
     let sessions = maker.work(total, per_commit, 100, &table.insert("1001 + $i"));

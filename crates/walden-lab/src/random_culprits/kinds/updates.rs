@@ -1,12 +1,13 @@
 //! Culprits in updates.
 
 use super::super::schema::{Maker, quote};
-use super::Case;
+use super::{Case, Remedy};
 
 /// Updates that mostly set a column to the value that it has.
 pub(super) fn no_op(maker: &mut Maker) -> Case {
     let bytes = 150 + maker.below(200);
     let table = maker.table(15_000, bytes).with_fillfactor(50);
+    let table = maker.spread(table);
     let number = &table.number;
     // One in 16 changes something.
     let guard = maker.fix("", " AND $i % 16 = 0");
@@ -18,13 +19,14 @@ pub(super) fn no_op(maker: &mut Maker) -> Case {
     );
     let total = maker.size(110_000);
     let sessions = maker.work(total, 6, table.rows, &body);
-    Case { setup: table.create(), sessions, objects: vec![table.bare], ..Case::default() }
+    Case { setup: table.create(), sessions, objects: table.objects(), ..Case::default() }
 }
 
 /// The remedy updates in batches, with vacuum between them.
 fn whole_updates(maker: &mut Maker, rows: u64, rounds: u64) -> Case {
     let bytes = 150 + maker.below(150);
     let table = maker.table(rows, bytes);
+    let table = maker.spread(table);
     let index = maker.index(&table, &format!("({})", table.time));
     let mut setup = table.create();
     setup.extend([index.create, table.use_index(&format!("{} > now()", table.time))]);
@@ -40,7 +42,7 @@ fn whole_updates(maker: &mut Maker, rows: u64, rounds: u64) -> Case {
             }
         }
     }
-    Case { setup, sessions: vec![scripts], objects: vec![table.bare], ..Case::default() }
+    Case { setup, sessions: vec![scripts], objects: table.objects(), ..Case::default() }
 }
 
 pub(super) fn bulk(maker: &mut Maker) -> Case {
@@ -55,6 +57,7 @@ pub(super) fn batches(maker: &mut Maker) -> Case {
 /// A transaction updates its rows again and again, in place of once.
 pub(super) fn same_transaction(maker: &mut Maker) -> Case {
     let table = maker.table(5000, 100).with_fillfactor(50);
+    let table = maker.spread(table);
     let times = 5 + maker.below(10);
     let (rounds, by) = if maker.is_fixed { (1, times) } else { (times, 1) };
     let number = &table.number;
@@ -65,7 +68,7 @@ pub(super) fn same_transaction(maker: &mut Maker) -> Case {
     );
     let total = maker.size(160_000) / times;
     let sessions = maker.work(total, 3, table.rows, &body);
-    Case { setup: table.create(), sessions, objects: vec![table.bare], ..Case::default() }
+    Case { setup: table.create(), sessions, objects: table.objects(), ..Case::default() }
 }
 
 /// Transactions that each add to one of a few counters; the remedy adds up 50 changes first.
@@ -81,9 +84,50 @@ pub(super) fn counters(maker: &mut Maker) -> Case {
     Case { setup: table.create(), sessions, objects: vec![table.bare], ..Case::default() }
 }
 
+/// Inserts that each also count in one of a few rows; the remedy adds up 50 first.
+pub(super) fn counted_inserts(maker: &mut Maker) -> Case {
+    let mut totals = maker.table(10, 30);
+    totals.rows = 6;
+    let table = maker.table(200, 50);
+    let number = &totals.number;
+    let (condition, by) = if maker.is_fixed { ("n % 50 = 0 AND ", 50) } else { ("", 1) };
+    let body = format!(
+        "{}; UPDATE {} SET {number} = {number} + {by} WHERE {condition}{}",
+        table.insert("1001 + $i"),
+        totals.sql,
+        totals.is("1 + (n / 50) % 6")
+    );
+    let mut setup = totals.create();
+    setup.extend(table.create());
+    let total = maker.size(60_000);
+    let sessions = maker.work(total, 1, 100, &body);
+    Case { setup, sessions, objects: totals.objects(), ..Case::default() }
+}
+
+/// Tasks with an indexed state: each is inserted, updated twice, and deleted later.
+pub(super) fn task_states(maker: &mut Maker) -> Case {
+    let mut table = maker.table(2000, 100);
+    table.rows = 2000;
+    let index = maker.index(&table, &format!("({}, {})", table.number, table.key));
+    let mut setup = table.create();
+    setup.extend([index.create, table.use_index(&format!("{} = 1", table.number))]);
+    let (sql, number, task) = (&table.sql, &table.number, table.is("2001 + $i"));
+    let body = format!(
+        "{}; UPDATE {sql} SET {number} = 1 WHERE {task}; COMMIT; UPDATE {sql} SET {number} = 2 WHERE {task}; \
+         DELETE FROM {sql} WHERE {}",
+        table.insert("2001 + $i"),
+        table.is("1 + $i")
+    );
+    let total = maker.size(30_000);
+    let sessions = maker.work(total, 1, 100, &body);
+    let objects = vec![index.bare, table.bare];
+    Case { setup, sessions, objects, remedy: Remedy::None, ..Case::default() }
+}
+
 /// Updates of an indexed time, in a table with free space.
 pub(super) fn indexed_column(maker: &mut Maker) -> Case {
     let table = maker.table(20_000, 160).with_fillfactor(40);
+    let table = maker.spread(table);
     let index = maker.index(&table, &format!("({})", table.time));
     let mut setup = table.create();
     setup.extend([index.create, table.use_index(&format!("{} > now()", table.time))]);
@@ -98,17 +142,20 @@ pub(super) fn indexed_column(maker: &mut Maker) -> Case {
     );
     let total = maker.size(50_000);
     let sessions = maker.work(total, 5, table.rows, &body);
-    Case { setup, sessions, objects: vec![index.bare], ..Case::default() }
+    Case { setup, sessions, objects: table.objects_of(&index.bare), ..Case::default() }
 }
 
 /// Updates that make rows on full pages longer.
 pub(super) fn full_pages(maker: &mut Maker) -> Case {
     let bytes = 90 + maker.below(100);
-    let mut table = maker.table(35_000, bytes);
+    let table = maker.table(35_000, bytes);
+    let mut table = maker.spread(table);
     let index = maker.index(&table, &format!("({})", table.time));
     // What the finding recommends.
     table.fillfactor = maker.is_fixed.then_some(90);
-    let mut setup = vec![table.definition(), format!("ALTER TABLE {} ADD trail text", table.sql)];
+    let mut setup = vec![table.definition()];
+    setup.extend(table.partitions());
+    setup.push(format!("ALTER TABLE {} ADD trail text", table.sql));
     setup.push(table.fill(1, table.rows).replacen(" FROM generate_series", ", '' FROM generate_series", 1));
     setup.extend([index.create, table.use_index(&format!("{} > now()", table.time))]);
     let growth = 20 + maker.below(40);
@@ -119,7 +166,7 @@ pub(super) fn full_pages(maker: &mut Maker) -> Case {
     );
     let total = maker.size(45_000);
     let sessions = maker.work(total, 4, table.rows, &body);
-    Case { setup, sessions, objects: vec![table.bare], ..Case::default() }
+    Case { setup, sessions, objects: table.objects(), ..Case::default() }
 }
 
 fn with_open_session(maker: &mut Maker, begin: &str) -> Case {
@@ -149,6 +196,7 @@ pub(super) fn idle_snapshot(maker: &mut Maker) -> Case {
 
 pub(super) fn upserts(maker: &mut Maker) -> Case {
     let table = maker.table(15_000, 80).with_fillfactor(50);
+    let table = maker.spread(table);
     let (key, number) = (&table.key, &table.number);
     let upsert = format!(
         "{} ON CONFLICT ({key}) DO UPDATE SET {number} = {}.{number} + 1",
@@ -158,7 +206,7 @@ pub(super) fn upserts(maker: &mut Maker) -> Case {
     let body = if maker.is_fixed { table.update("$row") } else { upsert };
     let total = maker.size(90_000);
     let sessions = maker.work(total, 5, table.rows, &body);
-    Case { setup: table.create(), sessions, objects: vec![table.bare], ..Case::default() }
+    Case { setup: table.create(), sessions, objects: table.objects(), ..Case::default() }
 }
 
 pub(super) fn replica_identity(maker: &mut Maker) -> Case {
@@ -175,6 +223,7 @@ pub(super) fn replica_identity(maker: &mut Maker) -> Case {
 /// Updates of a number within a large document; the remedy keeps the number in a column.
 pub(super) fn large_values(maker: &mut Maker) -> Case {
     let table = maker.table(400, 60).with_fillfactor(50);
+    let table = maker.spread(table);
     let parts = 150 + maker.below(250);
     let mut setup = table.create();
     setup.push(format!("ALTER TABLE {} ADD doc jsonb", table.sql));
@@ -195,13 +244,14 @@ pub(super) fn large_values(maker: &mut Maker) -> Case {
     };
     let total = maker.size(600_000) / parts;
     let sessions = maker.work(total, 2, table.rows, &body);
-    Case { setup, sessions, objects: vec![table.bare], ..Case::default() }
+    Case { setup, sessions, objects: table.objects(), ..Case::default() }
 }
 
 /// Updates of a number in wide rows; the remedy keeps the number in a narrow table.
 pub(super) fn wide_rows(maker: &mut Maker) -> Case {
     let bytes = 1100 + maker.below(600);
     let table = maker.table(1500, bytes).with_fillfactor(50);
+    let table = maker.spread(table);
     let mut narrow = maker.table(1500, 30).with_fillfactor(50);
     narrow.rows = table.rows;
     let mut setup = table.create();
@@ -209,7 +259,7 @@ pub(super) fn wide_rows(maker: &mut Maker) -> Case {
     let body = if maker.is_fixed { narrow.update("$row") } else { table.update("$row") };
     let total = maker.size(110_000);
     let sessions = maker.work(total, 4, table.rows, &body);
-    Case { setup, sessions, objects: vec![table.bare], ..Case::default() }
+    Case { setup, sessions, objects: table.objects(), ..Case::default() }
 }
 
 /// Updates of the column by which a table is partitioned; the remedy partitions by its key.
