@@ -13,6 +13,7 @@ use walden_source::names::Names;
 use crate::checkpoints::CheckpointSettings;
 use crate::explanation::SettingChange;
 use crate::findings::Finding;
+use crate::findings::causes::{Activity, Mechanism};
 use crate::labels::Label;
 use crate::tally::Bucket;
 use crate::writers::{Counts, Writers};
@@ -78,6 +79,9 @@ pub struct Document {
     pub log: Option<LogDocument>,
     /// The checkpoint cycles in WAL order; empty unless a view is by checkpoint.
     pub cycles: Vec<CycleDocument>,
+    /// Causes of all bytes of WAL, largest first: statement or task, relation, and mechanism. Each byte has one
+    /// cause, and the sum is `wal_bytes`. Beyond 1000 causes, or a limit, the last element sums up the others.
+    pub causes: Vec<CauseDocument>,
     /// The findings: causes, then settings, each list by the remedy's saving.
     pub findings: Vec<Finding>,
     /// The damage at which reading stopped, if any.
@@ -138,6 +142,29 @@ pub struct RelationDocument {
     pub sum: TallyDocument,
     /// A group per fork of the heap, the indexes, TOAST and the maps, largest first.
     pub parts: Vec<GroupDocument>,
+}
+
+/// The bytes that have one cause.
+#[derive(Clone, Debug, Serialize)]
+pub struct CauseDocument {
+    /// The statement or task that wrote them.
+    pub activity: Activity,
+    /// The table that it wrote to, or whose index or TOAST table; or another relation; `None` if the records
+    /// refer to none.
+    pub relation: Option<String>,
+    /// How it wrote them.
+    pub mechanism: Mechanism,
+    /// Bytes.
+    pub bytes: u64,
+    /// `bytes` as a share of `wal_bytes`.
+    pub share: f64,
+    /// Number of records.
+    pub records: u64,
+    /// Number of full-page images.
+    pub images: u64,
+    /// In the last element, the number of causes that it sums up; absent if all are listed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub folded: Option<u64>,
 }
 
 /// A group with its sums.

@@ -5,6 +5,8 @@ use std::collections::HashSet;
 use regex::Regex;
 use serde::Serialize;
 use walden_format::record::{Fork, RelFileLocator};
+use walden_format::rmgr::Kind;
+use walden_format::version::Major;
 use walden_source::counted;
 use walden_source::names::{Identifier, Names, Relation, RelationKind, Resolved};
 
@@ -153,6 +155,36 @@ pub(crate) enum VacuumWork {
     Statistics,
     /// Vacuum does not write them, or it cannot be determined.
     None,
+}
+
+/// Whether vacuum wrote records of a kind.
+pub(crate) fn vacuum_work(version: Major, kind: Option<Kind>, in_transaction: bool) -> VacuumWork {
+    let Some(kind) = kind else { return VacuumWork::None };
+    match (kind.resource_manager(version).as_ref(), kind.name(version).as_ref()) {
+        // Vacuum has no transaction, except when it truncates the table's end under a lock.
+        (
+            "Heap2",
+            "PRUNE_VACUUM_SCAN" | "PRUNE_VACUUM_CLEANUP" | "VACUUM" | "FREEZE_PAGE" | "CLEANUP_INFO",
+        ) => VacuumWork::Sure,
+        ("Btree", "VACUUM" | "MARK_PAGE_HALFDEAD" | "UNLINK_PAGE" | "UNLINK_PAGE_META" | "META_CLEANUP")
+        | ("Gin", "VACUUM_PAGE" | "VACUUM_DATA_LEAF_PAGE" | "DELETE_PAGE")
+        | ("Gist", "PAGE_DELETE")
+        | ("SPGist", "VACUUM_LEAF" | "VACUUM_ROOT" | "VACUUM_REDIRECT") => VacuumWork::Sure,
+        _ if in_transaction => VacuumWork::None,
+        // log_heap_visible(): also called by COPY FREEZE, which has a transaction.
+        ("Heap2", "VISIBLE") => VacuumWork::Sure,
+        // hashbucketcleanup() and GiST's scan of an index's pages. Insertions that do the same have a
+        // transaction.
+        ("Hash", "DELETE" | "SPLIT_CLEANUP" | "SQUEEZE_PAGE" | "MOVE_PAGE_CONTENTS" | "UPDATE_META_PAGE")
+        | ("Gist", "PAGE_UPDATE")
+        | ("Gin", "UPDATE_META_PAGE" | "DELETE_LISTPAGE" | "INSERT" | "SPLIT")
+        | ("BRIN", _) => VacuumWork::Sure,
+        // heap_page_prune_opt() in a read-only query has no transaction either.
+        ("Heap2", "PRUNE" | "CLEAN") => VacuumWork::OrPruning,
+        // vac_update_relstats() and vac_update_datfrozenxid()
+        ("Heap", "INPLACE") => VacuumWork::Statistics,
+        _ => VacuumWork::None,
+    }
 }
 
 /// Marks a file from before a relation's rewrite, whose name comes from the file after it.

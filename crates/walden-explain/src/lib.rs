@@ -33,7 +33,8 @@ pub use explanation::{
     Along, Cycle, Explanation, LoggedSettings, Outcome, Range, Rewrite, SettingChange, Transaction,
     TransactionSums, View,
 };
-pub use findings::{Finding, FindingKind, RULES, Rule, rank as rank_findings};
+pub use findings::causes::{Activity, Mechanism};
+pub use findings::{Finding, FindingKind, RULES, Rule, merge_lists as merge_findings, rank as rank_findings};
 pub use image_sample::Sample;
 pub use labels::{Label, Labels, Part};
 pub use old_transactions::OldTransaction;

@@ -1,8 +1,8 @@
 //! Renders an explanation for a terminal.
 
-use walden_explain::document::{Document, GroupDocument, TallyDocument, ViewDocument};
+use walden_explain::document::{CauseDocument, Document, GroupDocument, TallyDocument, ViewDocument};
 use walden_explain::tally::{Bucket, ImageCause};
-use walden_explain::{Finding, FindingKind};
+use walden_explain::{Finding, FindingKind, merge_findings};
 
 use crate::table::{Look, Row, harmless, shorten, table, titled_table, wrap};
 use crate::units;
@@ -11,6 +11,7 @@ use crate::units;
 pub fn explain(document: &Document, look: Look) -> String {
     let mut sections = vec![header(document, look), buckets(document, look), images(document, look)];
     if document.views.is_empty() {
+        sections.push(causes(document, look));
         sections.push(relations(document, look));
         sections.push(record_kinds(document, look));
         sections.push(transactions(document, look));
@@ -106,8 +107,7 @@ fn largest_relations(document: &Document, look: Look) -> String {
 /// Renders the findings with the highest priority that fit into `room` lines. Returns them and the number of
 /// the others.
 fn brief_findings(document: &Document, look: Look, room: usize) -> (String, usize) {
-    let mut findings: Vec<&Finding> = document.findings.iter().collect();
-    findings.sort_by_key(|one| std::cmp::Reverse(one.priority_bytes()));
+    let findings = merge_findings(&document.findings);
     let mut text = String::new();
     let mut shown = 0;
     for finding in &findings {
@@ -237,6 +237,34 @@ fn sum_cells(sum: &TallyDocument) -> Vec<String> {
         units::count(sum.images),
         units::count(sum.records),
     ]
+}
+
+/// Most causes listed; the JSON has more.
+const MAX_CAUSES: usize = 15;
+
+/// Lists what wrote the bytes: statement or task, relation, and mechanism.
+fn causes(document: &Document, look: Look) -> String {
+    let (listed, rest) = document.causes.split_at(MAX_CAUSES.min(document.causes.len()));
+    let row = |label: String, causes: &[CauseDocument]| {
+        let sum = |number: fn(&CauseDocument) -> u64| causes.iter().map(number).sum::<u64>();
+        let bytes = sum(|cause| cause.bytes);
+        let share = bytes as f64 / document.wal_bytes.max(1) as f64;
+        let (images, records) = (sum(|cause| cause.images), sum(|cause| cause.records));
+        let cells =
+            vec![units::bytes(bytes), units::percent(share), units::count(images), units::count(records)];
+        Row { depth: 0, label, cells, share: Some(share) }
+    };
+    let label = |cause: &CauseDocument| {
+        let relation = cause.relation.as_ref().map_or(String::new(), |name| format!("{name}: "));
+        format!("{relation}{}: {}", cause.activity.description(), cause.mechanism.description())
+    };
+    let mut rows: Vec<Row> =
+        listed.iter().map(|cause| row(label(cause), std::slice::from_ref(cause))).collect();
+    if !rest.is_empty() {
+        let folded: u64 = rest.iter().map(|cause| cause.folded.unwrap_or(1)).sum();
+        rows.push(row(format!("{} more", units::count(folded)), rest));
+    }
+    table(look, "What wrote them: relation, statement or task, mechanism", ("cause", SUMS), &rows)
 }
 
 fn relations(document: &Document, look: Look) -> String {

@@ -1,8 +1,6 @@
 //! Renders an explanation as a page with charts: findings, then the bytes over time, by checkpoint, by
 //! relation, by kind of record, and by transaction.
 
-use std::cmp::Reverse;
-
 use jiff::Timestamp;
 use serde_json::{Map, Value};
 use walden_explain::document::{
@@ -10,7 +8,7 @@ use walden_explain::document::{
 };
 use walden_explain::group::{Dimension, ViewSpec};
 use walden_explain::tally::{Bucket, ImageCause};
-use walden_explain::{Finding, Label, Part};
+use walden_explain::{Label, Part, merge_findings};
 
 use crate::chart::{
     Axis, Bars, CheckpointTimeline, Cycle, Layer, Mark, Node, StackedOverTime, Tone, Treemap, Unit,
@@ -130,9 +128,7 @@ fn findings(document: &Document) -> Section {
         return section.text("Nothing stands out.");
     }
     // A single list: the largest finding comes first, whether its cause is the workload or a setting.
-    let mut findings: Vec<&Finding> = document.findings.iter().collect();
-    findings.sort_by_key(|one| Reverse(one.priority_bytes()));
-    section.findings(findings.into_iter().map(|one| {
+    section.findings(merge_findings(&document.findings).into_iter().map(|one| {
         // The sentence or the remedy names the object or setting.
         let saves = saves_text(one, document.wal_bytes);
         (one.text.clone(), format!("{}{saves}", one.remedy))

@@ -9,15 +9,16 @@ use walden_format::version::Major;
 use walden_source::scan::Tail;
 
 use super::{
-    CheckpointDocument, CheckpointsDocument, Context, CycleDocument, DamageDocument, Document,
+    CauseDocument, CheckpointDocument, CheckpointsDocument, Context, CycleDocument, DamageDocument, Document,
     FORMAT_VERSION, GroupDocument, LogDocument, RangeDocument, RelationDocument, RestDocument, TallyDocument,
     TimeSpan, TransactionDocument, TransactionsDocument, ViewDocument,
 };
 use crate::checkpoints::{Cause, Checkpoint, explain_checkpoints};
 use crate::explanation::{Explanation, View, on_or_off};
+use crate::findings::causes::{Activity, Cause as ByteCause, Mechanism};
 use crate::findings::{bytes_text, find};
 use crate::group::{Dimension, GroupKey, Owner, ViewSpec};
-use crate::labels::{Label, Labels, Part, VacuumWork};
+use crate::labels::{Label, Labels, Part, vacuum_work};
 use crate::tally::{Bucket, COMPRESSIONS, ImageCause, ImageTable, Tally};
 use crate::time::{second_text, time_text};
 use crate::writers::{WriterKey, WriterProperty, Writers};
@@ -64,6 +65,7 @@ impl Document {
             context.checkpoint_settings,
         );
         let top = context.top.unwrap_or(usize::MAX);
+        let (causes, findings) = find(explanation, labels, &checkpoints, &context.names.settings);
         let writer = Writer { explanation, labels, top, pattern: context.pattern, writers: context.writers };
         Document {
             format: "walden explain",
@@ -93,7 +95,8 @@ impl Document {
             views: explanation.views.iter().map(|view| writer.view(view)).collect(),
             log: writer.log(),
             cycles: writer.cycles(&checkpoints),
-            findings: find(explanation, labels, &checkpoints, &context.names.settings),
+            causes: writer.causes(causes),
+            findings,
             damage: explanation.damage.as_ref().map(|damage| DamageDocument {
                 file: damage.path.display().to_string(),
                 segment: damage.segment.to_string(),
@@ -105,6 +108,9 @@ impl Document {
         }
     }
 }
+
+/// Maximum number of listed causes.
+const MAX_CAUSES: usize = 1000;
 
 /// Where the WAL of a range ends, in words.
 fn end_of_wal(tail: &Tail) -> String {
@@ -210,6 +216,35 @@ impl Writer<'_> {
             listed.push(RelationDocument { label, sum: self.tally(&sum), parts: Vec::new() });
         }
         listed
+    }
+
+    /// The causes of all bytes; the smaller ones are summed up.
+    fn causes(&self, mut causes: Vec<ByteCause>) -> Vec<CauseDocument> {
+        let rest = causes.split_off(self.top.min(MAX_CAUSES).min(causes.len()));
+        if !rest.is_empty() {
+            let total = |number: fn(&ByteCause) -> u64| rest.iter().map(number).sum();
+            causes.push(ByteCause {
+                activity: Activity::Other,
+                relation: None,
+                mechanism: Mechanism::Other,
+                bytes: total(|cause| cause.bytes),
+                records: total(|cause| cause.records),
+                images: total(|cause| cause.images),
+            });
+        }
+        let folded = rest.len() as u64;
+        let last = causes.len();
+        let document = |(at, cause): (usize, ByteCause)| CauseDocument {
+            activity: cause.activity,
+            relation: cause.relation,
+            mechanism: cause.mechanism,
+            bytes: cause.bytes,
+            share: self.share(cause.bytes),
+            records: cause.records,
+            images: cause.images,
+            folded: (folded > 0 && at + 1 == last).then_some(folded),
+        };
+        causes.into_iter().enumerate().map(document).collect()
     }
 
     fn record_kinds(&self) -> Vec<GroupDocument> {
@@ -484,36 +519,6 @@ fn log_hints(writers: &Writers, joined: f64, statements: f64) -> Vec<String> {
         );
     }
     hints
-}
-
-/// Whether vacuum wrote records of a kind.
-fn vacuum_work(version: Major, kind: Option<Kind>, in_transaction: bool) -> VacuumWork {
-    let Some(kind) = kind else { return VacuumWork::None };
-    match (kind.resource_manager(version).as_ref(), kind.name(version).as_ref()) {
-        // Vacuum has no transaction, except when it truncates the table's end under a lock.
-        (
-            "Heap2",
-            "PRUNE_VACUUM_SCAN" | "PRUNE_VACUUM_CLEANUP" | "VACUUM" | "FREEZE_PAGE" | "CLEANUP_INFO",
-        ) => VacuumWork::Sure,
-        ("Btree", "VACUUM" | "MARK_PAGE_HALFDEAD" | "UNLINK_PAGE" | "UNLINK_PAGE_META" | "META_CLEANUP")
-        | ("Gin", "VACUUM_PAGE" | "VACUUM_DATA_LEAF_PAGE" | "DELETE_PAGE")
-        | ("Gist", "PAGE_DELETE")
-        | ("SPGist", "VACUUM_LEAF" | "VACUUM_ROOT" | "VACUUM_REDIRECT") => VacuumWork::Sure,
-        _ if in_transaction => VacuumWork::None,
-        // log_heap_visible(): also called by COPY FREEZE, which has a transaction.
-        ("Heap2", "VISIBLE") => VacuumWork::Sure,
-        // hashbucketcleanup() and GiST's scan of an index's pages. Insertions that do the same have a
-        // transaction.
-        ("Hash", "DELETE" | "SPLIT_CLEANUP" | "SQUEEZE_PAGE" | "MOVE_PAGE_CONTENTS" | "UPDATE_META_PAGE")
-        | ("Gist", "PAGE_UPDATE")
-        | ("Gin", "UPDATE_META_PAGE" | "DELETE_LISTPAGE" | "INSERT" | "SPLIT")
-        | ("BRIN", _) => VacuumWork::Sure,
-        // heap_page_prune_opt() in a read-only query has no transaction either.
-        ("Heap2", "PRUNE" | "CLEAN") => VacuumWork::OrPruning,
-        // vac_update_relstats() and vac_update_datfrozenxid()
-        ("Heap", "INPLACE") => VacuumWork::Statistics,
-        _ => VacuumWork::None,
-    }
 }
 
 fn record_label(version: Major, kind: Option<u16>) -> Label {

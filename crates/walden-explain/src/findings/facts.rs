@@ -30,6 +30,8 @@ pub(super) struct Facts<'a> {
     pub settings: &'a BTreeMap<String, String>,
     /// Tables with their indexes and TOAST tables; without names each relation by itself.
     pub tables: Vec<Table>,
+    /// Files that were dropped by transactions that also created files: `TRUNCATE` and rewrites replace them.
+    replaced: FxHashSet<RelFileLocator>,
     /// Databases with new files that have the numbers of catalogs, as `CREATE DATABASE` and initdb make them.
     copied_databases: FxHashSet<u32>,
 }
@@ -125,8 +127,16 @@ impl<'a> Facts<'a> {
     ) -> Facts<'a> {
         let of_catalogs = explanation.created.iter().filter(|file| file.relation < FIRST_USER_OID);
         let copied_databases = of_catalogs.map(|file| file.database).collect();
-        let mut facts =
-            Facts { explanation, labels, checkpoints, settings, tables: Vec::new(), copied_databases };
+        let replaced = explanation.rewrites.iter().flat_map(|one| one.dropped.iter().copied()).collect();
+        let mut facts = Facts {
+            explanation,
+            labels,
+            checkpoints,
+            settings,
+            tables: Vec::new(),
+            replaced,
+            copied_databases,
+        };
         facts.tables = facts.group_tables();
         facts
     }
@@ -291,6 +301,12 @@ impl<'a> Facts<'a> {
             tables.entry((table.part != Part::Relation).then_some(table.text)).or_default().push(file);
         }
         tables
+    }
+
+    /// Whether a relation was dropped with this file, and not given another one.
+    pub fn is_gone(&self, relation: &Relation) -> bool {
+        let is_replaced = relation.is_replaced || self.replaced.contains(&relation.file);
+        relation.dropped_at.is_some() && !is_replaced
     }
 
     /// The transaction that made a file.
@@ -458,6 +474,14 @@ impl Table {
             index.evidence.merge(&file.evidence);
         }
         indexes.into_values().collect()
+    }
+
+    /// Whether it was dropped within the WAL.
+    pub fn is_gone(&self, facts: &Facts<'_>) -> bool {
+        let is_heap = |one: &&Relation| !one.is_index && !one.is_toast();
+        let has_heap = self.relations.iter().any(|one| is_heap(&one));
+        let mut own = self.relations.iter().filter(|one| is_heap(one) || !has_heap);
+        own.all(|one| facts.is_gone(one))
     }
 
     /// Evidence of all of its own files.

@@ -21,6 +21,20 @@ const MIN_INSERTS: u64 = 500;
 /// Each server has statistics of its own, and names may be from a standby.
 const UNUSED_ELSEWHERE: &str = ", if no other server (primary or standby) uses it either and the statistics cover all jobs, also monthly ones";
 
+/// Statistics of a new index say little.
+const TOO_NEW: &str = "nothing yet, as it was built within this WAL: see pg_stat_user_indexes once its statistics cover all jobs that may use it";
+
+/// Whether an index may be dropped to save WAL: it existed before the WAL, still exists, and no constraint is
+/// known to need it.
+pub(super) fn is_droppable(facts: &Facts<'_>, index: &Index<'_>) -> bool {
+    let owner = Owner::Relation(index.last.file, Fork::MAIN);
+    let is_of_table = index.last.part != Part::ToastIndex;
+    is_of_table
+        && index.is_old()
+        && !facts.is_gone(index.last)
+        && facts.labels.is_required_index(owner) != Some(true)
+}
+
 /// An index that no query has used and no constraint needs. Its build is left out: that is over. The parts of
 /// a partitioned index are one finding.
 pub(super) fn unused(facts: &Facts<'_>) -> Vec<Candidate> {
@@ -32,6 +46,7 @@ pub(super) fn unused(facts: &Facts<'_>) -> Vec<Candidate> {
             let Index { last: index, files, .. } = unused;
             let owner = Owner::Relation(index.file, Fork::MAIN);
             if index.part != Part::Index
+                || facts.is_gone(index)
                 || facts.labels.index_scans(owner) != Some(0)
                 || facts.labels.is_required_index(owner) != Some(false)
             {
@@ -46,22 +61,25 @@ pub(super) fn unused(facts: &Facts<'_>) -> Vec<Candidate> {
                         table: facts.labels.partition_root(owner).text,
                         since: facts.labels.statistics_since(owner),
                         count: 0,
+                        has_old: false,
                         claim: Claim::default(),
                     });
                     parts.count += 1;
+                    parts.has_old |= is_old;
                     parts.claim.merge(claim);
                 }
                 continue;
             }
             let share = facts.percent(claim.bytes());
+            let candidate = match is_old {
+                true => Candidate::new(claim, (1.0, 1.0)),
+                false => Candidate { saves: None, ..Candidate::new(claim, (0.0, 1.0)) },
+            };
             let remedy = match facts.labels.is_index_partition(owner) {
+                _ if !is_old => TOO_NEW.into(),
                 true => "drop the index of the partitioned table that this one is a part of, if no query uses its other parts and no \
                          other server (primary or standby): the server refuses to drop a part"
                     .into(),
-                false if !is_old => format!(
-                    "it was built within this WAL: wait until the statistics cover all jobs that may use it, then {}",
-                    drop_statement(facts, index, "")
-                ),
                 false => drop_statement(facts, index, UNUSED_ELSEWHERE),
             };
             found.push(Candidate {
@@ -73,11 +91,11 @@ pub(super) fn unused(facts: &Facts<'_>) -> Vec<Candidate> {
                 ),
                 points_at: index.name.clone(),
                 remedy,
-                ..Candidate::new(claim, (1.0, 1.0))
+                ..candidate
             });
         }
     }
-    for (name, parts) in partitioned {
+    for (name, parts) in partitioned.into_iter().filter(|(_, parts)| parts.has_old) {
         found.push(Candidate {
             text: format!(
                 "index {name} of {}, in {} {}, takes {} of the WAL; no query has used it {}, and it enforces no constraint",
@@ -99,7 +117,8 @@ pub(super) fn unused(facts: &Facts<'_>) -> Vec<Candidate> {
 pub(super) fn redundant(facts: &Facts<'_>) -> Vec<Candidate> {
     let mut found = Vec::new();
     for table in facts.user_tables() {
-        for Index { last: index, files, .. } in table.indexes() {
+        for one in table.indexes().into_iter().filter(|index| is_droppable(facts, index)) {
+            let Index { last: index, files, .. } = one;
             let owner = Owner::Relation(index.file, Fork::MAIN);
             let Some(covering) = facts.labels.covering_index(owner).filter(|_| index.part == Part::Index)
             else {
@@ -169,6 +188,8 @@ struct Partitioned {
     /// Since when the server has counted its scans.
     since: String,
     count: usize,
+    /// Whether any of them is older than the WAL.
+    has_old: bool,
     claim: Claim,
 }
 
@@ -197,7 +218,8 @@ fn has_random_keys(evidence: &Evidence) -> bool {
     evidence.leaf_inserts >= MIN_INSERTS && is_random && is_by_inserts
 }
 
-fn random_index(facts: &Facts<'_>, Index { last: index, files, evidence }: &Index<'_>) -> Candidate {
+fn random_index(facts: &Facts<'_>, one: &Index<'_>) -> Candidate {
+    let Index { last: index, files, evidence } = one;
     let mut claim = Claim::default();
     let files = || files.iter().copied();
     let inserts = |manager: u8, info: u8| manager == rmid::BTREE && is_leaf_insert_or_split(info);
@@ -227,9 +249,10 @@ fn random_index(facts: &Facts<'_>, Index { last: index, files, evidence }: &Inde
         Some(true) => {
             (format!("{ASCENDING}; if the application cannot choose the values, {FEWER}"), (0.9, 1.0))
         }
-        Some(false) => {
+        Some(false) if is_droppable(facts, one) => {
             (drop_statement(facts, index, &format!(", if few queries need it; {FEWER}")), (0.0, 1.0))
         }
+        Some(false) => (FEWER.to_owned(), (0.0, 1.0)),
         None => (format!("if it is an index of keys, {ASCENDING}; else {FEWER}"), (0.0, 1.0)),
     };
     Candidate { text, points_at: index.name.clone(), remedy, ..Candidate::new(claim, saves) }

@@ -185,7 +185,7 @@ pub(super) fn pruning(facts: &Facts<'_>) -> Vec<Candidate> {
 
 /// Since 17 a record shows who prunes. Before, vacuum has no transaction ID, and leaves other records as
 /// well.
-fn is_by_queries(facts: &Facts<'_>, table: &Table, prunes: u64, in_transactions: u64) -> bool {
+pub(super) fn is_by_queries(facts: &Facts<'_>, table: &Table, prunes: u64, in_transactions: u64) -> bool {
     let version = facts.explanation.version;
     let is_vacuum = |manager: u8, info: u8| {
         manager == rmid::HEAP2 && matches!(info & heap2::OPMASK, heap2::VACUUM | heap2::VISIBLE)

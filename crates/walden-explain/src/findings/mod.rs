@@ -7,6 +7,7 @@
 //! each gets only bytes that no other finding has.
 
 mod catalogs;
+pub(crate) mod causes;
 mod facts;
 mod indexes;
 mod ledger;
@@ -18,7 +19,7 @@ mod tables;
 mod transactions;
 mod updates;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 
@@ -167,7 +168,7 @@ pub const RULES: &[Rule] = &[
            description: "images written because a hint bit was set" },
     Rule { name: "pruning", kind: Cause, threshold: 0.05, find: maintenance::pruning,
            description: "pages pruned by queries" },
-    Rule { name: "vacuum", kind: Cause, threshold: 0.20, find: maintenance::vacuum,
+    Rule { name: VACUUM, kind: Cause, threshold: 0.20, find: maintenance::vacuum,
            description: "vacuum that no other finding explains" },
     Rule { name: "row-locks", kind: Cause, threshold: 0.05, find: locks::rows,
            description: "SELECT FOR UPDATE and its weaker forms" },
@@ -191,13 +192,13 @@ pub const RULES: &[Rule] = &[
            description: "messages for logical decoding" },
     Rule { name: "segment-switches", kind: Cause, threshold: 0.20, find: settings::manual_switches,
            description: "segments switched by commands" },
-    Rule { name: TABLE, kind: Cause, threshold: 0.60, find: tables::main_table,
-           description: "a table with its indexes, without bytes of other causes" },
+    Rule { name: TABLE, kind: Cause, threshold: 0.25, find: tables::main_tables,
+           description: "a table with its indexes, where no other rule explains most of its bytes" },
     Rule { name: "large-transaction", kind: Cause, threshold: 0.25, find: transactions::large,
            description: "one transaction, if there is no other cause" },
     Rule { name: "checkpoint-images", kind: Setting, threshold: 0.30, find: settings::checkpoint_images,
            description: "images of pages changed for the first time after a checkpoint" },
-    Rule { name: "uncompressed-images", kind: Setting, threshold: 0.20, find: settings::uncompressed_images,
+    Rule { name: COMPRESSION, kind: Setting, threshold: 0.20, find: settings::uncompressed_images,
            description: "full-page images without compression" },
     Rule { name: "logical-level", kind: Setting, threshold: 0.15, find: settings::logical_level,
            description: "whole rows in updates for logical decoding" },
@@ -212,36 +213,51 @@ pub const RULES: &[Rule] = &[
 /// The rule for WAL that no other cause explains.
 const FALLBACK: &str = "large-transaction";
 
-/// The rule that names the table with most bytes that no other cause has.
+/// The rule for the consequences of all updates and deletes.
+const VACUUM: &str = "vacuum";
+
+/// The rule for the compression of images, whatever writes them.
+const COMPRESSION: &str = "uncompressed-images";
+
+/// The rule that names tables with many bytes that no other cause has.
 const TABLE: &str = "main-table";
 
+/// Returns all causes of the WAL, the largest first, and the findings.
 pub(crate) fn find(
     explanation: &Explanation,
     labels: &Labels<'_>,
     checkpoints: &[Checkpoint],
     settings: &BTreeMap<String, String>,
-) -> Vec<Finding> {
+) -> (Vec<causes::Cause>, Vec<Finding>) {
     let facts = Facts::new(explanation, labels, checkpoints, settings);
+    let causes = causes::sum(&facts, &causes::assign(&facts));
+    (causes, find_notable(&facts))
+}
+
+fn find_notable(facts: &Facts<'_>) -> Vec<Finding> {
     let mut findings = Vec::new();
+    let gone = gone_relations(facts);
     for kind in [Cause, Setting] {
         let mut candidates: Vec<(&Rule, Candidate)> = RULES
             .iter()
             .filter(|rule| rule.kind == kind)
-            .flat_map(|rule| (rule.find)(&facts).into_iter().map(move |candidate| (rule, candidate)))
+            .flat_map(|rule| (rule.find)(facts).into_iter().map(move |candidate| (rule, candidate)))
+            .map(|(rule, candidate)| (rule, without_harm(&gone, rule, candidate)))
             .collect();
-        // The fallback comes last, after the table; the others are sorted by saving, then by bytes.
+        // Tables, the vacuum of all tables, and the fallback come last; the others are sorted by saving, then
+        // by bytes.
         candidates.sort_by_key(|(rule, candidate)| {
             let saves = candidate.saves.map_or(0, |(saves, _)| saves);
-            let order = usize::from(rule.name == TABLE) + 2 * usize::from(rule.name == FALLBACK);
+            let order = [TABLE, VACUUM, FALLBACK].iter().position(|name| *name == rule.name);
             (order, std::cmp::Reverse((saves, candidate.claim.bytes())))
         });
-        let mut ledger = Ledger::new(explanation, kind);
+        let mut ledger = Ledger::new(facts.explanation, kind);
         let mut found: Vec<Finding> = Vec::new();
         for (rule, candidate) in candidates {
             if rule.name == FALLBACK && !found.is_empty() {
                 continue;
             }
-            found.extend(settle(&facts, rule, candidate, &mut ledger));
+            found.extend(settle(facts, rule, candidate, &mut ledger));
         }
         rank(&mut found);
         findings.extend(found);
@@ -249,27 +265,57 @@ pub(crate) fn find(
     findings
 }
 
+/// Rules about relations that are dropped, with remedies for the next time.
+const OF_DROPPED: [&str; 4] = ["staging-table", "index-build", "table-rewrite", TABLE];
+
+/// Names of tables and indexes that were dropped within the WAL.
+fn gone_relations<'a>(facts: &'a Facts<'_>) -> BTreeSet<&'a str> {
+    let mut gone = BTreeSet::new();
+    for table in facts.user_tables() {
+        if table.is_gone(facts) {
+            gone.insert(table.name.as_str());
+        }
+        gone.extend(
+            table.indexes().iter().filter(|one| facts.is_gone(one.last)).map(|one| one.last.name.as_str()),
+        );
+    }
+    gone
+}
+
+/// Removes a remedy for a relation that no longer exists.
+fn without_harm(gone: &BTreeSet<&str>, rule: &Rule, candidate: Candidate) -> Candidate {
+    if OF_DROPPED.contains(&rule.name) || !gone.contains(candidate.points_at.as_str()) {
+        return candidate;
+    }
+    let remedy = format!("nothing: {} was dropped within this WAL", candidate.points_at);
+    Candidate { remedy, saves: None, try_settings: Vec::new(), ..candidate }
+}
+
 /// Returns a finding with the bytes that remain for a candidate, if they reach the rule's threshold.
 fn settle(facts: &Facts<'_>, rule: &Rule, candidate: Candidate, ledger: &mut Ledger) -> Option<Finding> {
     let wanted = candidate.claim.bytes();
     let left = ledger.left(&candidate.claim);
-    // Bytes that mostly belong to another finding make no finding of their own, and a table that others
-    // explain in part makes none.
+    // Bytes that mostly belong to another finding make no finding of their own, and a table of which others
+    // explain more than a fifth makes none.
     let is_explained = match rule.name {
-        TABLE => left * 4 < wanted * 3,
+        TABLE => left * 5 < wanted * 4,
         _ => rule.threshold > 0.0 && left * 2 < wanted,
     };
     if facts.share(left) < rule.threshold || is_explained {
         return None;
     }
     ledger.take(&candidate.claim);
+    let mut text = candidate.text;
+    if rule.name == TABLE && facts.share(wanted - left) >= 0.02 {
+        text += &format!("; other findings explain {} of the WAL in it", facts.percent(wanted - left));
+    }
     let of_left = |bytes: u64| (bytes as f64 * left as f64 / wanted.max(1) as f64) as u64;
     Some(Finding {
         kind: rule.kind,
         rule: rule.name,
         bytes: left,
         share: facts.share(left),
-        text: candidate.text,
+        text,
         points_at: candidate.points_at,
         remedy: candidate.remedy,
         saves_bytes: candidate.saves.map(|(saves, _)| of_left(saves)),
@@ -278,29 +324,43 @@ fn settle(facts: &Facts<'_>, rule: &Rule, candidate: Candidate, ledger: &mut Led
     })
 }
 
-/// Sorts findings: causes before settings, each list by the saving of the remedy, or by bytes if the saving
-/// is unknown.
-///
-/// Frequent checkpoints come before the lack of compression of the images that they cause. The table with
-/// most bytes comes last, unless all other causes are small.
+/// Sorts findings: causes before settings, each list by [`Finding::priority_bytes`]. Frequent checkpoints come
+/// before the lack of compression of the images that they cause.
 pub fn rank(findings: &mut [Finding]) {
-    findings.sort_by_key(|one| (one.kind, std::cmp::Reverse(one.saves_bytes.unwrap_or(one.bytes))));
-    let place = |findings: &[Finding], rule: &str| findings.iter().position(|one| one.rule == rule);
-    if let Some(images) = place(findings, "uncompressed-images")
-        && let Some(checkpoints) = place(findings, "checkpoint-images")
+    findings.sort_by_key(|one| (one.kind, std::cmp::Reverse(one.priority_bytes())));
+    let place = |rule: &str| findings.iter().position(|one| one.rule == rule);
+    if let Some(images) = place(COMPRESSION)
+        && let Some(checkpoints) = place("checkpoint-images")
         && images < checkpoints
         && findings[images].bytes <= 2 * findings[checkpoints].bytes
     {
         findings[images..=checkpoints].rotate_right(1);
     }
-    if let Some(table) = place(findings, TABLE) {
-        let causes = findings.iter().filter(|one| one.kind == Cause).count();
-        let others = findings[..causes].iter().filter(|one| one.rule != TABLE);
-        if others.map(|one| one.bytes).max().unwrap_or(0) * 5 > findings[table].bytes {
-            findings[table..causes].rotate_left(1);
-        } else {
-            findings[..=table].rotate_right(1);
+}
+
+/// Merges the two lists of ranked findings into one.
+pub fn merge_lists(findings: &[Finding]) -> Vec<&Finding> {
+    let (causes, settings): (Vec<&Finding>, Vec<&Finding>) =
+        findings.iter().partition(|one| one.kind == Cause);
+    let mut settings = settings.into_iter().peekable();
+    let mut merged = Vec::with_capacity(findings.len());
+    for cause in causes {
+        while let Some(setting) = settings.next_if(|one| precedes(one, cause)) {
+            merged.push(setting);
         }
+        merged.push(cause);
+    }
+    merged.extend(settings);
+    merged
+}
+
+/// Whether a setting comes before a cause. Compression treats a symptom, so that it saves more than the cause
+/// has bytes. A description of a table comes after a setting that explains half of its bytes.
+fn precedes(setting: &Finding, cause: &Finding) -> bool {
+    match (setting.rule, cause.rule) {
+        (COMPRESSION, _) => setting.priority_bytes() > cause.bytes,
+        (_, TABLE) => setting.bytes * 2 > cause.bytes,
+        _ => setting.priority_bytes() > cause.priority_bytes(),
     }
 }
 
@@ -349,18 +409,33 @@ mod tests {
         };
         assert_eq!(settings(800), ["checkpoint-images", "uncompressed-images"]);
         assert_eq!(settings(400), ["uncompressed-images", "checkpoint-images"]);
-        let causes = |pruning| {
+        let causes = |deletes| {
             let table = finding(TABLE, Cause, 800, None);
             let setting = finding("switch-padding", Setting, 900, None);
-            ranked(vec![
-                finding("vacuum", Cause, 50, Some(10)),
-                setting,
-                table,
-                finding("pruning", Cause, pruning, None),
-            ])
+            let pruning = finding("pruning", Cause, 100, Some(60));
+            ranked(vec![pruning, setting, table, finding("bulk-delete", Cause, 600, Some(deletes))])
         };
-        assert_eq!(causes(90), [TABLE, "pruning", "vacuum", "switch-padding"]);
-        assert_eq!(causes(500), ["pruning", "vacuum", TABLE, "switch-padding"]);
+        assert_eq!(causes(390), [TABLE, "bulk-delete", "pruning", "switch-padding"]);
+        assert_eq!(causes(410), ["bulk-delete", TABLE, "pruning", "switch-padding"]);
+    }
+
+    #[test]
+    fn compression_does_not_come_before_a_larger_cause() {
+        let merged =
+            |findings: &[Finding]| merge_lists(findings).into_iter().map(|one| one.rule).collect::<Vec<_>>();
+        let with_table = |bytes| {
+            let table = finding(TABLE, Cause, bytes, None);
+            let images = finding(COMPRESSION, Setting, 500, Some(300));
+            merged(&[table, finding("pruning", Cause, 80, Some(60)), images])
+        };
+        assert_eq!(with_table(400), [TABLE, COMPRESSION, "pruning"]);
+        assert_eq!(with_table(290), [COMPRESSION, TABLE, "pruning"]);
+        let with_level = |bytes| {
+            let table = finding(TABLE, Cause, 900, None);
+            merged(&[table, finding("logical-level", Setting, bytes, None)])
+        };
+        assert_eq!(with_level(500), ["logical-level", TABLE]);
+        assert_eq!(with_level(400), [TABLE, "logical-level"]);
     }
 
     #[test]

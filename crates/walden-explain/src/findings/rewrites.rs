@@ -466,7 +466,7 @@ fn replaced_builds(
 }
 
 /// Whether a file is that of an index that was built.
-fn is_built(facts: &Facts<'_>, one: &Relation) -> bool {
+pub(super) fn is_built(facts: &Facts<'_>, one: &Relation) -> bool {
     let is_new = one.was_created && one.written_by.is_none() && !facts.is_copied(one);
     is_new && (one.is_index || is_index_by_its_images(facts, one))
 }

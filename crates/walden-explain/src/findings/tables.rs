@@ -1,144 +1,248 @@
-//! The table that writes most, where no other rule has a cause for it.
+//! The tables that write most, where no other rule has a cause for it.
 
 use std::collections::BTreeMap;
 
-use walden_format::rmgr::info::{heap, heap2};
-use walden_format::rmgr::rmid;
+use walden_format::record::Fork;
 use walden_source::counted;
 
 use super::Candidate;
-use super::facts::{Facts, Relation, Table, is_delete, is_heap_vacuum, is_index_manager, is_lock, is_update};
+use super::causes::{Activity, Mechanism, Piece, assign, root_of};
+use super::facts::{Facts, Index, Table};
+use super::indexes::is_droppable;
+use super::ledger::Claim;
+use super::settings::{checkpoint_images, uncompressed_images};
+use crate::group::Owner;
 
-/// Parts of the table's bytes that the text names.
-const NAMED_PARTS: usize = 3;
+/// Activities that the text names, if none of them wrote most.
+const NAMED_ACTIVITIES: usize = 3;
 
-/// A source of a table's bytes.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Part<'a> {
-    Images,
-    SingleInserts,
-    BatchInserts,
-    Updates,
-    Deletes,
-    Locks,
-    Vacuum,
-    Index(&'a str),
-    Toast,
-    Other,
+/// A table with its partitions, indexes and TOAST tables.
+#[derive(Default)]
+struct Group<'a> {
+    tables: Vec<&'a Table>,
+    claim: Claim,
+    images: u64,
+    actions: BTreeMap<Activity, Action>,
 }
 
-impl<'a> Part<'a> {
-    fn new(relation: &'a Relation, manager: u8, info: u8) -> Part<'a> {
-        match manager {
-            _ if relation.is_toast() => Part::Toast,
-            manager if is_index_manager(manager) => Part::Index(&relation.name),
-            rmid::HEAP if info & heap::OPMASK == heap::INSERT => Part::SingleInserts,
-            rmid::HEAP2 if info & heap2::OPMASK == heap2::MULTI_INSERT => Part::BatchInserts,
-            _ if is_update(manager, info) => Part::Updates,
-            _ if is_delete(manager, info) => Part::Deletes,
-            _ if is_lock(manager, info) => Part::Locks,
-            _ if is_heap_vacuum(manager, info) => Part::Vacuum,
-            _ => Part::Other,
+/// The bytes that one activity wrote to a table.
+#[derive(Clone, Copy, Default)]
+struct Action {
+    bytes: u64,
+    indexes: u64,
+    toast: u64,
+    /// Portion of `bytes` for updates that are not HOT.
+    missed_hot: u64,
+    /// Records of the table itself.
+    records: u64,
+}
+
+impl Group<'_> {
+    fn add(&mut self, facts: &Facts<'_>, piece: &Piece, (table, relation): (usize, usize)) {
+        let relation = &facts.tables[table].relations[relation];
+        let action = self.actions.entry(piece.activity).or_default();
+        action.bytes += piece.bytes();
+        if relation.is_index && relation.part != crate::labels::Part::ToastIndex {
+            action.indexes += piece.bytes();
+        } else if relation.is_index || relation.is_toast() {
+            action.toast += piece.bytes();
+        } else if !matches!(piece.mechanism, Mechanism::Lock) || piece.activity != Activity::Update {
+            action.records += piece.records;
         }
+        if piece.mechanism == Mechanism::MissedHot {
+            action.missed_hot += piece.bytes();
+        }
+        self.images += if piece.mechanism.is_image() { piece.bytes() } else { 0 };
+        piece.claim(&mut self.claim);
     }
 
-    fn describe(self, records: u64, percent: &str) -> String {
-        match self {
-            Part::Images => format!("full-page images {percent}"),
-            Part::SingleInserts => format!("{} of one row each {percent}", counted(records, "insert")),
-            Part::BatchInserts => {
-                format!(
-                    "{} of several rows each (COPY, INSERT ... SELECT into a new table) {percent}",
-                    counted(records, "insert")
-                )
-            }
-            Part::Updates => format!("{} {percent}", counted(records, "update")),
-            Part::Deletes => format!("{} {percent}", counted(records, "delete")),
-            Part::Locks => format!("{} {percent}", counted(records, "row lock")),
-            Part::Vacuum => format!("pruning and vacuum {percent}"),
-            Part::Index(name) => format!("index {name} {percent}"),
-            Part::Toast => format!("large values (TOAST) {percent}"),
-            Part::Other => format!("other records {percent}"),
-        }
+    /// Activities by their bytes, the largest first.
+    fn by_bytes(&self) -> Vec<(Activity, Action)> {
+        let mut actions: Vec<_> =
+            self.actions.iter().map(|(activity, action)| (*activity, *action)).collect();
+        actions.sort_by_key(|(_, action)| std::cmp::Reverse(action.bytes));
+        actions
     }
 
-    /// A change of the work that writes less.
-    fn remedy(self) -> &'static str {
-        match self {
-            Part::SingleInserts => {
-                "COPY, or INSERT with VALUES of many rows into few indexes; an insert that a trigger makes for each row can be one for a \
-                 statement, with transition tables (REFERENCING NEW TABLE)"
-            }
-            Part::BatchInserts => "load only rows that are new, and make indexes after a large load",
-            Part::Updates => "update only rows and columns that change, several changes of a row at once",
-            Part::Deletes => {
-                "drop or truncate partitions in place of deletes; a delete of a referenced row deletes those that refer to it, where the \
-                 foreign key says ON DELETE CASCADE"
-            }
-            Part::Locks => "fewer explicit row locks",
-            Part::Vacuum => "fewer updates and deletes of its rows",
-            Part::Index(_) => {
-                "drop indexes that few queries need; each row that is inserted or not updated by HOT writes into all of them"
-            }
-            Part::Images | Part::Toast | Part::Other => {
-                "--by relation,record shows the records that wrote it"
-            }
-        }
+    fn indexes(&self) -> Vec<Index<'_>> {
+        self.tables.iter().flat_map(|table| table.indexes()).collect()
     }
 }
 
-/// Bytes and records of a table by their source, the largest first.
-fn parts_of<'a>(facts: &Facts<'_>, table: &'a Table) -> Vec<(Part<'a>, (u64, u64))> {
-    let mut parts: BTreeMap<Part<'_>, (u64, u64)> = BTreeMap::new();
-    for relation in &table.relations {
-        for &cell in &relation.cells {
-            let (Some(kind), tally) = (facts.kind(cell), facts.tally(cell)) else { continue };
-            let images = tally.buckets.images();
-            let part = parts.entry(Part::new(relation, kind.rmid(), kind.info())).or_default();
-            *part = (part.0 + tally.bytes() - images, part.1 + tally.records);
-            parts.entry(Part::Images).or_default().0 += images;
-        }
-    }
-    let mut parts: Vec<_> = parts.into_iter().filter(|(_, (bytes, _))| *bytes > 0).collect();
-    parts.sort_by_key(|(_, (bytes, _))| std::cmp::Reverse(*bytes));
-    parts
-}
-
-/// The table that writes most bytes with its indexes and TOAST table, unless nearly all of them are images:
-/// settings explain these.
-pub(super) fn main_table(facts: &Facts<'_>) -> Vec<Candidate> {
-    /// The least share of records without their images.
+/// Tables with a large part of the WAL, unless nearly all of it is images that settings explain.
+pub(super) fn main_tables(facts: &Facts<'_>) -> Vec<Candidate> {
+    /// The least share of the WAL in records without their images.
     const MIN_PLAIN: f64 = 0.15;
-    let claim_of = |table: &Table| {
-        facts.claim(table.relations.iter().flat_map(|one| one.cells.iter().copied()), 1.0, 1.0)
+    let mut groups: BTreeMap<String, Group<'_>> = BTreeMap::new();
+    let roots: Vec<Option<String>> = facts
+        .tables
+        .iter()
+        .map(|table| Some(table).filter(|table| !table.is_catalog).map(|table| root_of(facts, table)))
+        .collect();
+    for piece in assign(facts) {
+        let Some(relation) = piece.relation else { continue };
+        let Some(root) = &roots[relation.0] else { continue };
+        // CREATE DATABASE copies tables of the template. Images for consistency checking have a finding.
+        let is_own =
+            piece.activity != Activity::CreateDatabase && piece.mechanism != Mechanism::ConsistencyImage;
+        if is_own {
+            groups.entry(root.clone()).or_default().add(facts, &piece, relation);
+        }
+    }
+    for (table, root) in facts.tables.iter().zip(&roots) {
+        if let Some(group) = root.as_ref().and_then(|root| groups.get_mut(root)) {
+            group.tables.push(table);
+        }
+    }
+    let has_setting = !checkpoint_images(facts).is_empty() || !uncompressed_images(facts).is_empty();
+    let is_notable = |group: &Group<'_>| {
+        let plain = group.claim.bytes() - group.images;
+        facts.share(plain) >= if has_setting { MIN_PLAIN } else { 0.0 }
     };
-    let largest = facts.user_tables().map(|table| (claim_of(table), table));
-    let Some((claim, table)) = largest.max_by_key(|(claim, _)| claim.bytes()) else { return Vec::new() };
-    let parts = parts_of(facts, table);
-    let plain = || parts.iter().filter(|(part, _)| *part != Part::Images);
-    let plain_bytes: u64 = plain().map(|(_, (bytes, _))| bytes).sum();
-    let Some((first, _)) = plain().next().filter(|_| facts.share(plain_bytes) >= MIN_PLAIN) else {
-        return Vec::new();
+    groups
+        .into_iter()
+        .filter(|(_, group)| group.claim.bytes() > 0 && is_notable(group))
+        .map(|(name, group)| candidate(facts, &name, group))
+        .collect()
+}
+
+fn candidate(facts: &Facts<'_>, name: &str, group: Group<'_>) -> Candidate {
+    let total = group.claim.bytes();
+    let actions = group.by_bytes();
+    let (activity, first) = actions.first().copied().unwrap_or((Activity::Other, Action::default()));
+    // One activity wrote most of it, or several did.
+    let mut text = if first.bytes * 5 >= total * 3 {
+        let mut text = format!(
+            "{} of the WAL: {}{}",
+            facts.percent(first.bytes),
+            subject(activity, &first, name),
+            places(facts, &group, &first)
+        );
+        if (total - first.bytes) * 20 > total {
+            let rest = actions[1..].iter().take(NAMED_ACTIVITIES - 1);
+            text += &format!("; {} more by {}", facts.percent(total - first.bytes), names(facts, rest));
+        }
+        text
+    } else {
+        format!(
+            "{} of the WAL: {name}, by {}",
+            facts.percent(total),
+            names(facts, actions.iter().take(NAMED_ACTIVITIES))
+        )
     };
-    let named = parts.iter().take(NAMED_PARTS);
-    let named: Vec<String> =
-        named.map(|(part, (bytes, records))| part.describe(*records, &facts.percent(*bytes))).collect();
+    if group.images * 10 > total {
+        text += &format!("; full-page images are {} of the WAL", facts.percent(group.images));
+    }
     // A transaction that writes at least half of the WAL has written most of the table.
-    let largest = facts.explanation.transactions.first().filter(|one| facts.share(one.bytes) >= 0.5);
-    let by = largest.map_or_else(String::new, |one| {
-        format!("; transaction {} writes {} of the WAL", one.xid, facts.percent(one.bytes))
-    });
-    let subject = match table.indexes().len() {
-        0 => format!("{} writes", table.name),
-        1 => format!("{} and its index write", table.name),
-        count => format!("{} and its {count} indexes write", table.name),
-    };
-    let remedy = first.remedy().to_owned();
-    vec![Candidate {
-        text: format!("{subject} {} of the WAL: {}{by}", facts.percent(claim.bytes()), named.join(", ")),
-        points_at: table.name.clone(),
-        remedy,
+    if let Some(one) = facts.explanation.transactions.first().filter(|one| facts.share(one.bytes) >= 0.5) {
+        text += &format!("; transaction {} writes {} of the WAL", one.xid, facts.percent(one.bytes));
+    }
+    Candidate {
+        text,
+        points_at: name.to_owned(),
+        remedy: remedy(facts, &group, activity, &first),
         saves: None,
-        ..Candidate::new(claim, (0.0, 1.0))
-    }]
+        ..Candidate::new(group.claim, (0.0, 1.0))
+    }
+}
+
+/// Activities with their shares.
+fn names<'a>(facts: &Facts<'_>, actions: impl Iterator<Item = &'a (Activity, Action)>) -> String {
+    let name = |(activity, action): &(Activity, Action)| {
+        format!("{} {}", activity.description(), facts.percent(action.bytes))
+    };
+    actions.map(name).collect::<Vec<_>>().join(", ")
+}
+
+fn subject(activity: Activity, action: &Action, name: &str) -> String {
+    let count = action.records;
+    match activity {
+        Activity::Insert => format!("{} inserted one by one into {name}", counted(count, "row")),
+        Activity::Copy => format!("COPY into {name}"),
+        Activity::Update => format!("{} of {name}", counted(count, "update")),
+        Activity::Delete => format!("{} of {name}", counted(count, "delete")),
+        Activity::RowLock => format!("{} of {name} by SELECT FOR UPDATE or SHARE", counted(count, "lock")),
+        Activity::ForeignKey => format!("{} of {name} by checks of foreign keys", counted(count, "lock")),
+        Activity::PartitionMove => format!("updates that move rows of {name} to another partition"),
+        Activity::Read => format!("reads of {name}, which prune pages and set hint bits"),
+        Activity::IndexBuild => format!("builds of indexes of {name}"),
+        _ => format!("{} of {name}", activity.description()),
+    }
+}
+
+/// The shares of the table, its indexes and TOAST in an activity's bytes, if it wrote to several of these.
+fn places(facts: &Facts<'_>, group: &Group<'_>, action: &Action) -> String {
+    let table = action.bytes - action.indexes - action.toast;
+    let indexes = match group.indexes().len() {
+        1 => "its index".to_owned(),
+        count => format!("its {count} indexes"),
+    };
+    let parts = [("table", table), (indexes.as_str(), action.indexes), ("TOAST", action.toast)];
+    let parts: Vec<String> = parts
+        .iter()
+        .filter(|(_, bytes)| *bytes > 0)
+        .map(|(part, bytes)| format!("{part} {}", facts.percent(*bytes)))
+        .collect();
+    if parts.len() > 1 { format!(" ({})", parts.join(", ")) } else { String::new() }
+}
+
+/// Changes of the work that write less.
+fn remedy(facts: &Facts<'_>, group: &Group<'_>, activity: Activity, action: &Action) -> String {
+    if group.tables.iter().all(|table| table.is_gone(facts)) {
+        return "nothing for this table, which was dropped within this WAL; --by relation,record shows its records"
+            .to_owned();
+    }
+    let mut parts: Vec<String> = Vec::new();
+    parts.extend(match activity {
+        Activity::Insert => Some(
+            "COPY, which logs many rows in one record (INSERT logs each row by itself, also with many VALUES); an insert that a \
+             trigger makes for each row can be one for a statement, with transition tables (REFERENCING NEW TABLE)"
+                .to_owned(),
+        ),
+        Activity::Copy => Some("load only rows that are new, and make indexes after a large load".to_owned()),
+        Activity::Update => Some("update only rows and columns that change, several changes of a row at once".to_owned()),
+        Activity::Delete => Some(
+            "drop or truncate partitions in place of deletes; a delete of a referenced row deletes those that refer to it, where the \
+             foreign key says ON DELETE CASCADE"
+                .to_owned(),
+        ),
+        Activity::RowLock => Some("fewer explicit row locks".to_owned()),
+        Activity::Vacuum | Activity::Read => Some("fewer updates and deletes of its rows".to_owned()),
+        _ => None,
+    });
+    if action.missed_hot * 4 >= action.bytes && action.missed_hot > 0 {
+        parts.push(
+            "HOT updates write into no index: they change no indexed column and find free space on the page (fillfactor)".to_owned(),
+        );
+    }
+    if action.indexes * 4 >= action.bytes {
+        parts.extend(droppable(facts, group));
+    }
+    if group.images * 4 >= group.claim.bytes() {
+        parts.push(
+            "checkpoints farther apart (max_wal_size, checkpoint_timeout) write fewer images".to_owned(),
+        );
+    }
+    if parts.is_empty() {
+        parts.push("--by relation,record shows the records that wrote it".to_owned());
+    }
+    parts.join("; ")
+}
+
+/// Advice about the largest index that may be dropped.
+fn droppable(facts: &Facts<'_>, group: &Group<'_>) -> Option<String> {
+    let indexes = group.indexes();
+    let bytes = |index: &Index<'_>| -> u64 {
+        let cells = index.files.iter().flat_map(|file| &file.cells);
+        cells.map(|cell| facts.tally(*cell).bytes()).sum()
+    };
+    let largest =
+        indexes.iter().filter(|index| is_droppable(facts, index)).max_by_key(|index| bytes(index))?;
+    let is_known = facts.labels.is_required_index(Owner::Relation(largest.last.file, Fork::MAIN)).is_some();
+    Some(format!(
+        "drop or merge indexes that few queries need, as each of these rows writes into all of them: the largest {} is {} ({} of the WAL)",
+        if is_known { "that no constraint needs" } else { "index" },
+        largest.last.name,
+        facts.percent(bytes(largest))
+    ))
 }

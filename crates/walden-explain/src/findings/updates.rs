@@ -11,7 +11,7 @@ use super::facts::{
     Facts, Index, Table, is_delete, is_heap_vacuum, is_index_manager, is_index_vacuum, is_insert, is_lock,
     is_update,
 };
-use super::indexes::drop_statement;
+use super::indexes::{drop_statement, is_droppable};
 use super::ledger::Claim;
 use super::{Candidate, percent_text};
 use crate::evidence::Evidence;
@@ -324,6 +324,7 @@ pub(super) fn indexed_columns(facts: &Facts<'_>) -> Vec<Candidate> {
             0 | 1 => "its index".to_owned(),
             count => format!("all of its {count} indexes"),
         };
+        let can_drop = is_droppable(facts, index);
         let (name, index) = (&updates.table.name, index.last);
         let which = if is_sure { "" } else { "probably " };
         found.push(Candidate {
@@ -342,6 +343,9 @@ pub(super) fn indexed_columns(facts: &Facts<'_>) -> Vec<Candidate> {
                      value stays; then these updates are HOT and write to no index",
                     index.name
                 ),
+                _ if !can_drop => {
+                    format!("for {}, which was built within this WAL: {WITHOUT_COLUMN}", index.name)
+                }
                 is_required => {
                     // Names of an earlier form do not say it.
                     let by = if is_required.is_none() { "no constraint and few queries need" } else { "few queries need" };

@@ -8,11 +8,14 @@ use std::path::Path;
 use walden_explain::group::{Dimension, ViewSpec};
 use walden_explain::{Explanation, Timeline};
 use walden_format::lsn::Lsn;
+use walden_format::record::Fork;
+use walden_format::version::Major;
 use walden_source::inventory::Inventory;
 use walden_testing::writer::PAGE;
 
 use crate::material::{
-    GOLDEN, Log, SEGMENT, explain_folder, explain_golden, golden, range, record_starts, request, unpack,
+    GOLDEN, Log, SEGMENT, document, explain_folder, explain_golden, golden, range, record_starts, request,
+    unpack,
 };
 
 /// All sums of an explanation add up to the bytes of its ranges.
@@ -48,6 +51,22 @@ pub fn check(explanation: &Explanation) {
     }
 }
 
+/// Each byte has one cause, and the causes are sorted.
+pub fn check_causes(explanation: &Explanation) {
+    let document = document(explanation);
+    let bytes: u64 = document.causes.iter().map(|cause| cause.bytes).sum();
+    assert_eq!(bytes, document.wal_bytes);
+    assert_eq!(document.causes.iter().map(|cause| cause.records).sum::<u64>(), explanation.records);
+    let images: u64 = explanation.cells.iter().map(|(_, tally)| tally.images).sum();
+    assert_eq!(document.causes.iter().map(|cause| cause.images).sum::<u64>(), images);
+    assert!(document.causes.is_sorted_by_key(|cause| std::cmp::Reverse(cause.bytes)));
+    let mut keys: Vec<_> =
+        document.causes.iter().map(|cause| (cause.activity, &cause.relation, cause.mechanism)).collect();
+    keys.sort();
+    keys.dedup();
+    assert_eq!(keys.len(), document.causes.len());
+}
+
 pub fn all_views() -> Vec<ViewSpec> {
     let by = |dimensions: &[Dimension]| ViewSpec { dimensions: dimensions.to_vec() };
     vec![
@@ -65,6 +84,7 @@ fn whole_segments_add_up_in_every_view() {
         let inventory = Inventory::search(&[golden(version)]).unwrap();
         let explanations = explain_golden(version, &request(all_views()));
         explanations.iter().for_each(check);
+        explanations.iter().for_each(check_causes);
         assert!(explanations.iter().all(|one| one.damage.is_none()), "{version}");
         let bytes: u64 = explanations.iter().map(|one| one.file_bytes).sum();
         assert_eq!(bytes, (inventory.segments().count() * SEGMENT) as u64, "{version}");
@@ -82,6 +102,42 @@ fn the_sums_do_not_depend_on_the_number_of_threads() {
             (explanation.cells, views, explanation.transactions, explanation.transaction_sums)
         };
         assert_eq!(of(1), of(3), "{version}");
+    }
+}
+
+/// Records of any kind, of catalogs, tables, indexes and no relation, with and without images.
+#[test]
+fn causes_add_up_for_any_records() {
+    let mut state = 7_u32;
+    let mut random = |below: u32| {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (state >> 8) % below
+    };
+    for version in Major::all() {
+        for _ in 0..6 {
+            let mut log = Log::of(version);
+            for _ in 0..400 {
+                let (manager, info) = (random(23) as u8, (random(16) << 4) as u8);
+                let relation = if random(4) == 0 { 1249 } else { 16_380 + random(5) };
+                let (xid, size) = (random(4) * 700, random(900) as usize);
+                // The image headers are those of 15 and later.
+                let has_images = version >= Major::V15;
+                match random(3) {
+                    // A record of the resource manager XLOG needs valid content, as checkpoints have.
+                    _ if manager == 0 && has_images => {
+                        log.hint_image(relation, Fork(random(3) as u8), 24 + size)
+                    }
+                    _ if manager == 0 => log.heap_insert(xid, relation, 1 + size),
+                    0 if has_images => log.image((manager, info), xid, relation, Fork::MAIN, 24 + size),
+                    1 => log.record((manager, info), xid, relation, &[(7, b"x"), (8, b"")], &[0x22; 30]),
+                    _ => log.block_record(manager, info, xid, relation, 1 + size),
+                };
+            }
+            let explanation = log.explain(&request(Vec::new()));
+            assert!(explanation.damage.is_none(), "{:?}", explanation.damage);
+            assert_eq!(explanation.records, 400);
+            check_causes(&explanation);
+        }
     }
 }
 

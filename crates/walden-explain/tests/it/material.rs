@@ -217,7 +217,15 @@ impl Log {
         self.image((rmid::XLOG, xlog::FPI_FOR_HINT), 0, relation, fork, bytes)
     }
 
-    fn image(&mut self, (rmid, info): (u8, u8), xid: u32, relation: u32, fork: Fork, bytes: usize) -> Lsn {
+    /// A record with an image of a page.
+    pub fn image(
+        &mut self,
+        (rmid, info): (u8, u8),
+        xid: u32,
+        relation: u32,
+        fork: Fork,
+        bytes: usize,
+    ) -> Lsn {
         /// `BKPBLOCK_HAS_IMAGE`; `BKPIMAGE_HAS_HOLE` and `BKPIMAGE_APPLY`.
         const HAS_IMAGE: u8 = 0x10;
         const HAS_HOLE_APPLY: u8 = 3;

@@ -98,14 +98,15 @@ impl Judge {
 
     fn new(culprit: &'static Culprit, version: &str, window: &Window, findings: Vec<Observed>) -> Judge {
         let is_first_right = match culprit.expected {
-            None => findings.iter().all(|one| one.kind != "cause"),
+            None => findings.iter().all(|one| one.kind != "cause" || one.rule == DESCRIPTION),
             Some(expected) => {
                 let first = findings.iter().find(|one| one.kind == expected.kind);
                 first.is_some_and(|one| is_expected(one, &expected))
             }
         };
         let is_true = |one: &Observed| {
-            culprit.also.contains(&one.rule.as_str())
+            one.rule == DESCRIPTION
+                || culprit.also.contains(&one.rule.as_str())
                 || culprit.expected.is_some_and(|expected| is_expected(one, &expected))
         };
         let mut false_rules: Vec<String> =
@@ -124,6 +125,9 @@ impl Judge {
         }
     }
 }
+
+/// The rule that describes the bytes of a table, whatever wrote them: true of any work.
+const DESCRIPTION: &str = "main-table";
 
 fn is_expected(one: &Observed, expected: &Expected) -> bool {
     one.rule == expected.rule

@@ -292,7 +292,7 @@ pub const CULPRITS: &[Culprit] = &[
                UPDATE profile SET seen = i WHERE id = 1 + (i * 7919) % 600; IF i % 2 = 0 THEN COMMIT; END IF; END LOOP; END $$",
         )],
         expected: cause("pruning", "profile", "table of its own"),
-        also: &["uncompressed-images", "repeated-updates", "main-table"],
+        also: &["uncompressed-images", "repeated-updates"],
         ..BASE
     },
     Culprit {
@@ -306,7 +306,6 @@ pub const CULPRITS: &[Culprit] = &[
             Sql("SELECT count(*) FROM item"),
         ],
         expected: cause("hint-bits", "item", "COPY"),
-        also: &["uncompressed-images"],
         ..BASE
     },
     Culprit {
@@ -498,7 +497,6 @@ pub const CULPRITS: &[Culprit] = &[
         setup: &[Sql(SPREAD)],
         run: &[COMPRESS, Sql(SPREAD_PASSES)],
         expected: setting("checkpoint-images", "max_wal_size", "max_wal_size"),
-        also: &["uncompressed-images"],
         ..BASE
     },
     Culprit {
@@ -512,7 +510,6 @@ pub const CULPRITS: &[Culprit] = &[
             COMPRESS, Sql(SPREAD_UPDATES), Pause(40_000), Sql(SPREAD_UPDATES), Pause(30_000), Sql(SPREAD_UPDATES),
         ],
         expected: setting("checkpoint-images", "checkpoint_timeout", "checkpoint_timeout"),
-        also: &["uncompressed-images"],
         ..BASE
     },
     Culprit {
@@ -524,7 +521,6 @@ pub const CULPRITS: &[Culprit] = &[
             Sql("CHECKPOINT"), Sql(SPREAD_UPDATES), Sql("CHECKPOINT"),
         ],
         expected: setting("checkpoint-images", "CHECKPOINT", "CHECKPOINT"),
-        also: &["uncompressed-images"],
         ..BASE
     },
     Culprit {
@@ -543,7 +539,6 @@ pub const CULPRITS: &[Culprit] = &[
         setup: &[Sql(SPREAD)],
         run: &[COMPRESS, Sql(SPREAD_UPDATES)],
         expected: setting("consistency-images", "wal_consistency_checking", "wal_consistency_checking"),
-        also: &["uncompressed-images"],
         ..BASE
     },
     Culprit {
@@ -621,7 +616,6 @@ pub const CULPRITS: &[Culprit] = &[
             Rounds(3, &["INSERT INTO sale SELECT day, $round FROM daily", "REFRESH MATERIALIZED VIEW CONCURRENTLY daily"]),
         ],
         expected: cause("materialized-view-refresh", "daily", "less often"),
-        also: &["uncompressed-images", "main-table"],
         ..BASE
     },
     Culprit {
@@ -715,7 +709,6 @@ pub const CULPRITS: &[Culprit] = &[
              IF i % 50 = 0 THEN COMMIT; END IF; END LOOP; END $$",
         )],
         expected: cause("sequences", "import_number", "nextval"),
-        also: &["uncompressed-images", "main-table"],
         ..BASE
     },
     Culprit {
@@ -735,7 +728,7 @@ pub const CULPRITS: &[Culprit] = &[
             ),
         ],
         expected: setting("logical-level", "wal_level", "pg_replication_slots"),
-        also: &["uncompressed-images", "main-table", "updates-without-space"],
+        also: &["uncompressed-images", "updates-without-space"],
         ..BASE
     },
     Culprit {
@@ -748,7 +741,6 @@ pub const CULPRITS: &[Culprit] = &[
             Rounds(6, &[SPREAD_UPDATES, "CHECKPOINT", "SELECT count(*) FROM spread"]),
         ],
         expected: setting("checkpoint-images", "CHECKPOINT", "CHECKPOINT"),
-        also: &["uncompressed-images", "main-table"],
         ..BASE
     },
     Culprit {
@@ -763,7 +755,6 @@ pub const CULPRITS: &[Culprit] = &[
             Open("BEGIN; INSERT INTO note VALUES ('forgotten')"), Sql("CHECKPOINT"), Sql(SENSOR_UPDATES), Sql("CHECKPOINT"),
         ],
         expected: cause("old-transaction", "transaction", "idle_in_transaction_session_timeout"),
-        also: &["uncompressed-images", "main-table"],
         ..BASE
     },
     Culprit {
@@ -775,7 +766,7 @@ pub const CULPRITS: &[Culprit] = &[
         )],
         run: &[Sql("CHECKPOINT"), Sql(SENSOR_UPDATES), Sql("CHECKPOINT")],
         expected: cause("pruning", "sensor", "narrow table"),
-        also: &["uncompressed-images", "main-table", "tiny-transactions"],
+        also: &["uncompressed-images", "tiny-transactions"],
         ..BASE
     },
     Culprit {
@@ -879,7 +870,7 @@ pub const CULPRITS: &[Culprit] = &[
             ),
         ],
         expected: cause("initial-copy", "item", "pg_createsubscriber"),
-        also: &["uncompressed-images", "main-table", "random-keys", "logical-level"],
+        also: &["uncompressed-images", "random-keys", "logical-level"],
         ..BASE
     },
     Culprit {
@@ -899,7 +890,7 @@ pub const CULPRITS: &[Culprit] = &[
                IF i % 4 = 0 THEN COMMIT; END IF; END LOOP; END $$",
         )],
         expected: cause("redundant-index", "event_device", "DROP INDEX"),
-        also: &["uncompressed-images", "random-keys", "main-table"],
+        also: &["uncompressed-images", "random-keys"],
         ..BASE
     },
 ];

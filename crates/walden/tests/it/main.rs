@@ -25,6 +25,7 @@ mod archive_spool;
 mod archive_status;
 mod archive_unknown_versions;
 mod browser;
+mod causes;
 mod codecs;
 mod compress;
 mod compressed_sources;
@@ -94,6 +95,7 @@ fn main() -> ExitCode {
         archive_spool::TESTS,
         archive_status::TESTS,
         archive_unknown_versions::TESTS,
+        causes::TESTS,
         codecs::TESTS,
         compress::TESTS,
         compressed_sources::TESTS,
