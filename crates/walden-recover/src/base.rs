@@ -5,11 +5,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use walden_format::lsn::{Lsn, SegmentName, SegmentSize, Timeline};
+use walden_format::payload::xlog::Checkpoint;
 use walden_source::datadir::{ControlFile, DataDir};
 
 use crate::error::RecoverError;
-use crate::plan::CheckpointRecord;
-use crate::tablespaces::{Tablespace, find_tablespaces};
 
 /// Major versions that are restored.
 const VERSIONS: std::ops::RangeInclusive<u32> = 14..=19;
@@ -23,6 +22,15 @@ pub struct BaseBackup {
     pub(crate) label: Label,
     /// Tablespaces outside of the backup's folder.
     pub(crate) tablespaces: Vec<Tablespace>,
+}
+
+/// A tablespace of a base backup.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Tablespace {
+    /// Its OID: the name of the link.
+    pub(crate) oid: u32,
+    /// The folder that the link leads to.
+    pub(crate) folder: PathBuf,
 }
 
 /// The fields of `backup_label` (`build_backup_content` in `xlogbackup.c`).
@@ -47,17 +55,19 @@ pub(crate) struct Label {
 /// `InitWalRecovery` in `xlogrecovery.c`).
 pub(crate) struct AdvancedLabel<'l> {
     name: &'l str,
-    checkpoint: &'l CheckpointRecord,
+    /// LSN of the checkpoint record.
+    lsn: Lsn,
+    checkpoint: &'l Checkpoint,
     segment: SegmentName,
 }
 
 impl fmt::Display for AdvancedLabel<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let fields = &self.checkpoint.fields;
+        let fields = self.checkpoint;
         let time =
             jiff::Timestamp::from_second(fields.time).unwrap_or_default().strftime("%Y-%m-%d %H:%M:%S UTC");
         writeln!(f, "START WAL LOCATION: {} (file {})", fields.redo, self.segment)?;
-        writeln!(f, "CHECKPOINT LOCATION: {}", self.checkpoint.lsn)?;
+        writeln!(f, "CHECKPOINT LOCATION: {}", self.lsn)?;
         writeln!(f, "BACKUP METHOD: streamed\nBACKUP FROM: standby\nSTART TIME: {time}")?;
         writeln!(f, "LABEL: {}\nSTART TIMELINE: {}", self.name, fields.timeline)
     }
@@ -90,7 +100,7 @@ impl BaseBackup {
                     refuse(line, "none in backup_label".into(), hint)
                 })?
             }
-            false => Label::of_stopped_server(data.control()),
+            false => Label::for_stopped_server(data.control()),
         };
         if path.join("tablespace_map").exists() {
             let hint = "recover with PostgreSQL alone: Walden does not place the tablespaces of a backup in tar format";
@@ -121,15 +131,19 @@ impl Label {
     pub(crate) const FILE: &str = "backup_label";
 
     /// The label of this backup after it was rolled forward to a checkpoint.
-    pub(crate) fn at<'l>(&'l self, checkpoint: &'l CheckpointRecord, size: SegmentSize) -> AdvancedLabel<'l> {
-        let CheckpointRecord { fields, .. } = checkpoint;
-        let segment = SegmentName::new(fields.timeline, size.segment_of(fields.redo), size);
-        AdvancedLabel { name: &self.name, checkpoint, segment }
+    pub(crate) fn at<'l>(
+        &'l self,
+        lsn: Lsn,
+        checkpoint: &'l Checkpoint,
+        size: SegmentSize,
+    ) -> AdvancedLabel<'l> {
+        let segment = SegmentName::new(checkpoint.timeline, size.segment_of(checkpoint.redo), size);
+        AdvancedLabel { name: &self.name, lsn, checkpoint, segment }
     }
 
     /// The label that a copy of a stopped server's data directory would have. The files of a primary are
     /// consistent at its last checkpoint, and those of a standby at `minRecoveryPoint`.
-    fn of_stopped_server(control: &ControlFile) -> Label {
+    fn for_stopped_server(control: &ControlFile) -> Label {
         Label {
             start: control.redo,
             checkpoint: control.checkpoint,
@@ -153,6 +167,32 @@ impl Label {
             name: value("LABEL: ").unwrap_or_default().to_owned(),
         })
     }
+}
+
+/// The tablespaces of a base backup (`pg_tblspc`). Folders without a link (`allow_in_place_tablespaces`) are
+/// in the backup itself.
+fn find_tablespaces(base: &Path) -> Result<Vec<Tablespace>, RecoverError> {
+    let folder = base.join("pg_tblspc");
+    let mut found = Vec::new();
+    for entry in fs::read_dir(&folder).map_err(RecoverError::io("read", &folder))? {
+        let entry = entry.map_err(RecoverError::io("read", &folder))?;
+        let path = entry.path();
+        if !entry.file_type().is_ok_and(|kind| kind.is_symlink()) {
+            continue;
+        }
+        let oid = entry.file_name().to_str().and_then(|name| name.parse().ok()).ok_or_else(|| {
+            RecoverError::Base {
+                base: base.to_owned(),
+                expected: "links with the number of a tablespace in pg_tblspc",
+                found: format!("{}", entry.file_name().display()),
+                hint: "remove the link, or take another base backup",
+            }
+        })?;
+        let folder = fs::canonicalize(&path).map_err(RecoverError::io("follow the link", &path))?;
+        found.push(Tablespace { oid, folder });
+    }
+    found.sort_by_key(|tablespace| tablespace.oid);
+    Ok(found)
 }
 
 #[cfg(test)]

@@ -23,7 +23,7 @@ use walden_format::version::Major;
 use walden_redo::{BasePages, BlockKey, PageBox, PageShare, PageStore, Replay, State, StoreOptions};
 
 use crate::base::BaseBackup;
-use crate::error::RecoverError;
+use crate::error::{RecoverError, invalid};
 use crate::files::{RelationFiles, SharedFiles};
 use crate::gate::Gate;
 use crate::server_state::ServerState;
@@ -96,10 +96,6 @@ impl FileChange {
             _ => None,
         })
     }
-}
-
-pub(crate) fn invalid(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, error)
 }
 
 impl Engine {

@@ -169,6 +169,11 @@ pub enum RecoverError {
     Control(#[from] ControlError),
 }
 
+/// The error for a record whose fields cannot be read.
+pub(crate) fn invalid(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, error)
+}
+
 fn none_if_empty(folders: &str) -> &str {
     if folders.is_empty() { "no tablespaces outside of the base backup" } else { folders }
 }

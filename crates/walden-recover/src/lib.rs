@@ -51,11 +51,13 @@ mod support;
 mod tablespaces;
 mod target;
 mod transactions;
+mod work_folder;
 
-pub use base::BaseBackup;
+pub use base::{BaseBackup, Tablespace};
 pub use error::RecoverError;
 pub use plan::{CheckpointRecord, Plan};
-pub use restore::{Purpose, RestoreOptions, Restored, Step, advance_in_place, expect_free_target, restore};
+pub use restore::{Purpose, RestoreOptions, Restored, Step, advance_in_place, restore};
 pub use support::{Reason, Unsupported};
-pub use tablespaces::{MappedTablespace, Tablespace, map_tablespaces};
+pub use tablespaces::{MappedTablespace, map_tablespaces};
 pub use target::Target;
+pub use work_folder::expect_free_target;

@@ -3,7 +3,7 @@
 use std::fs::{self, DirBuilder};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt, lchown};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use rustix::fs::{CWD, RenameFlags, renameat_with};
@@ -16,13 +16,12 @@ use crate::base::{BaseBackup, Label};
 use crate::copy::{copy_backup, give_to, synchronize, synchronize_one};
 use crate::engine::{Engine, EngineOptions, Written};
 use crate::error::RecoverError;
-use crate::files::remove_folder;
 use crate::plan::{CheckpointRecord, Plan};
 use crate::private;
 use crate::tablespaces::MappedTablespace;
-
-/// A file that marks a folder as one that a restore was writing.
-pub(crate) const MARK: &str = "walden_restore_is_incomplete";
+use crate::work_folder::{
+    MARK, expect_free_target, expect_own_partial, is_mount_point, partial_of, remove_partial,
+};
 
 /// Paths and limits of a restore.
 #[derive(Clone, Debug)]
@@ -85,56 +84,6 @@ pub struct Restored {
     pub prepared_transactions: usize,
 }
 
-/// Checks that a data directory can be created at a path, before a restore starts.
-///
-/// # Errors
-/// The path, or the folder next to it in which a restore works, is in use.
-pub fn expect_free_target(data: &Path) -> Result<(), RecoverError> {
-    expect_free_folder(data)?;
-    expect_own_partial(&partial_of(data)?)
-}
-
-/// Checks that a folder is missing, empty, or was left by an earlier restore.
-pub(crate) fn expect_free_folder(data: &Path) -> Result<(), RecoverError> {
-    let refuse = |path: &Path, found: &str, hint| {
-        Err(RecoverError::Target { path: path.to_owned(), found: found.to_owned(), hint })
-    };
-    // The new data directory gets its name by a rename, which replaces neither.
-    if data.is_symlink() {
-        return refuse(data, "a link", "name the directory that the link leads to, or remove the link");
-    }
-    if is_mount_point(data) {
-        return refuse(data, "a mount point", "name a directory in it");
-    }
-    match fs::read_dir(data) {
-        Ok(mut entries) => {
-            if entries.next().is_some() && !data.join(MARK).exists() {
-                return refuse(data, "one with files", "name another directory, or remove the files");
-            }
-        }
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-        Err(error) if error.kind() == io::ErrorKind::NotADirectory => {
-            return refuse(data, "a file", "name another directory");
-        }
-        Err(error) => return Err(RecoverError::io("read", data)(error)),
-    }
-    Ok(())
-}
-
-/// Checks that the folder in which a restore works is missing, or was left by an earlier restore.
-fn expect_own_partial(partial: &Path) -> Result<(), RecoverError> {
-    // A restore that is killed may leave an empty folder.
-    let is_empty = fs::read_dir(partial).is_ok_and(|mut entries| entries.next().is_none());
-    if partial.symlink_metadata().is_ok() && !partial.join(MARK).exists() && !is_empty {
-        return Err(RecoverError::Target {
-            path: partial.to_owned(),
-            found: "one that Walden did not create".to_owned(),
-            hint: "remove it, or name another directory",
-        });
-    }
-    Ok(())
-}
-
 /// Checks that a base backup can be replaced by a rename.
 fn expect_replaceable(backup: &Path, partial: &Path) -> Result<(), RecoverError> {
     if is_mount_point(backup) {
@@ -146,38 +95,6 @@ fn expect_replaceable(backup: &Path, partial: &Path) -> Result<(), RecoverError>
         });
     }
     expect_own_partial(partial)
-}
-
-/// Whether a folder is on another file system than the folder that contains it.
-fn is_mount_point(folder: &Path) -> bool {
-    let device = |path: &Path| fs::metadata(path).map(|metadata| metadata.dev()).ok();
-    let Some(own) = device(folder) else { return false };
-    device(&folder.join("..")).is_some_and(|above| above != own)
-}
-
-/// Removes what an earlier restore left, its mark last: otherwise the remainder would look like another
-/// program's.
-pub(crate) fn remove_partial(partial: &Path) -> io::Result<()> {
-    for entry in fs::read_dir(partial).into_iter().flatten() {
-        let entry = entry?;
-        match entry.file_type()?.is_dir() {
-            true => remove_folder(&entry.path())?,
-            false if entry.file_name() != MARK => fs::remove_file(entry.path())?,
-            false => {}
-        }
-    }
-    remove_folder(partial)
-}
-
-/// The folder in which a restore works. It is renamed in the end.
-fn partial_of(data: &Path) -> Result<PathBuf, RecoverError> {
-    let Some(name) = data.file_name() else {
-        let hint = "name a directory that does not exist, or that is empty";
-        return Err(RecoverError::Target { path: data.to_owned(), found: "no name".to_owned(), hint });
-    };
-    let mut partial = name.to_owned();
-    partial.push(".partial");
-    Ok(data.with_file_name(partial))
 }
 
 /// Restores a base backup by a plan into `data`, which must be missing or empty. A failed restore removes its
@@ -305,7 +222,7 @@ fn fill(
                 outcome => outcome.map_err(RecoverError::io("remove", &label))?,
             },
             Purpose::Backup => {
-                let text = base.label.at(checkpoint, run.segment_size).to_string();
+                let text = base.label.at(checkpoint.lsn, &checkpoint.fields, run.segment_size).to_string();
                 private::write(&label, text).map_err(RecoverError::io("write", &label))?;
             }
         }

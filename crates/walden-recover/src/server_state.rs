@@ -14,8 +14,7 @@ use walden_format::version::Major;
 use walden_redo::page::maps::HEAP_BLOCKS_PER_PAGE;
 
 use crate::base::BaseBackup;
-use crate::engine::invalid;
-use crate::error::RecoverError;
+use crate::error::{RecoverError, invalid};
 use crate::files::RelationFiles;
 use crate::private;
 use crate::transactions::{CommitLog, CommitTimestamps, MultiXacts, Origins, PreparedTransactions};

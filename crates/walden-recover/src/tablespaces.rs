@@ -8,20 +8,11 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, symlink};
 use std::path::{Path, PathBuf};
 
-use crate::base::BaseBackup;
+use crate::base::{BaseBackup, Tablespace};
 use crate::copy::{copy_tree, give_to, synchronize};
 use crate::error::RecoverError;
 use crate::private;
-use crate::restore::{MARK, expect_free_folder, remove_partial};
-
-/// A tablespace of a base backup.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Tablespace {
-    /// Its OID: the name of the link.
-    pub(crate) oid: u32,
-    /// The folder that the link leads to.
-    pub(crate) folder: PathBuf,
-}
+use crate::work_folder::{MARK, expect_free_folder, remove_partial};
 
 /// A tablespace and its new folder.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -66,32 +57,6 @@ pub fn map_tablespaces(
         mapped.push(MappedTablespace { tablespace: tablespace.clone(), new });
     }
     Ok(mapped)
-}
-
-/// The tablespaces of a base backup (`pg_tblspc`). Folders without a link (`allow_in_place_tablespaces`) are
-/// in the backup itself.
-pub(crate) fn find_tablespaces(base: &Path) -> Result<Vec<Tablespace>, RecoverError> {
-    let folder = base.join("pg_tblspc");
-    let mut found = Vec::new();
-    for entry in fs::read_dir(&folder).map_err(RecoverError::io("read", &folder))? {
-        let entry = entry.map_err(RecoverError::io("read", &folder))?;
-        let path = entry.path();
-        if !entry.file_type().is_ok_and(|kind| kind.is_symlink()) {
-            continue;
-        }
-        let oid = entry.file_name().to_str().and_then(|name| name.parse().ok()).ok_or_else(|| {
-            RecoverError::Base {
-                base: base.to_owned(),
-                expected: "links with the number of a tablespace in pg_tblspc",
-                found: format!("{}", entry.file_name().display()),
-                hint: "remove the link, or take another base backup",
-            }
-        })?;
-        let folder = fs::canonicalize(&path).map_err(RecoverError::io("follow the link", &path))?;
-        found.push(Tablespace { oid, folder });
-    }
-    found.sort_by_key(|tablespace| tablespace.oid);
-    Ok(found)
 }
 
 impl MappedTablespace {

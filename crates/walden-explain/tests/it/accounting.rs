@@ -115,7 +115,7 @@ fn causes_add_up_for_any_records() {
     };
     for version in Major::all() {
         for _ in 0..6 {
-            let mut log = Log::of(version);
+            let mut log = Log::with_version(version);
             for _ in 0..400 {
                 let (manager, info) = (random(23) as u8, (random(16) << 4) as u8);
                 let relation = if random(4) == 0 { 1249 } else { 16_380 + random(5) };

@@ -46,7 +46,8 @@ impl PageShare {
         let place = (key.block / BLOCKS).wrapping_mul(4).wrapping_add(u32::from(key.fork.0));
         let mixed = (relation ^ place).wrapping_mul(0x85EB_CA6B);
         // The upper bits are the best ones; the product maps them to an index.
-        (u64::from(mixed ^ mixed >> 15) * u64::from(self.count) >> 32) as u32 == self.index
+        let mixed = mixed ^ (mixed >> 15);
+        ((u64::from(mixed) * u64::from(self.count)) >> 32) as u32 == self.index
     }
 
     /// Returns whether a page that a record refers to belongs to the share.
