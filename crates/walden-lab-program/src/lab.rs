@@ -171,6 +171,7 @@ fn list(format: Format) -> Result<()> {
             "workloads": workloads.collect::<Vec<_>>(),
             "experiments": experiments.collect::<Vec<_>>(),
             "culprits": walden_lab::culprits::CULPRITS.iter().map(|one| json!({ "name": one.name, "about": one.about })).collect::<Vec<_>>(),
+            "random_culprits": walden_lab::random_culprits::kind_names().collect::<Vec<_>>(),
         })
     };
     let table = || {
@@ -229,7 +230,8 @@ fn installation(arguments: &RunArguments) -> Result<Option<Installation>> {
 }
 
 fn run_culprits(arguments: &RunArguments) -> Result<ExitCode> {
-    if let Some(option) = arguments.first_workload_option().or(arguments.experiment.given()) {
+    let of_others = arguments.first_workload_option().or(arguments.experiment.given());
+    if let Some(option) = of_others.or(arguments.seeds.given()) {
         wrong_usage(&format!("{option} is not for culprits"));
     }
     culprits::run(&arguments.only, installation(arguments)?, arguments.format)
@@ -265,7 +267,7 @@ fn run_suite_of(arguments: &RunArguments) -> Result<ExitCode> {
         (arguments.keep_data, "--keep-data"),
     ];
     let of_others = of_others.into_iter().find_map(|(given, name)| given.then_some(name));
-    if let Some(option) = of_others.or(arguments.experiment.given()) {
+    if let Some(option) = of_others.or(arguments.experiment.given()).or(arguments.seeds.given()) {
         wrong_usage(&format!("{option} is not for the regression suite"));
     }
     let Some(sql) = arguments.suite.sql.clone() else {
@@ -288,6 +290,9 @@ fn run_suite_of(arguments: &RunArguments) -> Result<ExitCode> {
 
 fn run_experiment(arguments: &RunArguments, definition: &Definition) -> Result<()> {
     refuse_suite_options(arguments, &definition.name);
+    if let Some(option) = arguments.seeds.given() {
+        wrong_usage(&format!("{option} is for {}", random_culprits::NAME));
+    }
     if let Some(option) = arguments.first_workload_option() {
         wrong_usage(&format!("{option} is for workloads; {} is an experiment", definition.name));
     }
@@ -309,6 +314,9 @@ fn run_workload_of(arguments: &RunArguments, workload: &'static Workload) -> Res
     refuse_suite_options(arguments, workload.name);
     if let Some(option) = arguments.experiment.given() {
         wrong_usage(&format!("{option} is for experiments; {} is a workload", workload.name));
+    }
+    if let Some(option) = arguments.seeds.given() {
+        wrong_usage(&format!("{option} is for {}", random_culprits::NAME));
     }
     if !arguments.only.is_empty() {
         wrong_usage("--only is for culprits");

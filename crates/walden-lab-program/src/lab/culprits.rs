@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
+use std::fs::File;
 use std::process::ExitCode;
 
 use anyhow::{Result, bail};
@@ -40,6 +41,9 @@ pub fn run(only: &[String], installation: Option<Installation>, format: Format) 
 /// Returns the findings of `walden explain --names` in a server's WAL.
 pub(super) fn findings(window: &Window) -> Result<Vec<Finding>> {
     let mut names = walden_postgres::names::from_server(&window.dsn)?;
+    if let Some(folder) = &window.names_to {
+        names.write(File::create(folder.join("names.json"))?)?;
+    }
     let inventory = Inventory::search(&[&window.wal_dir])?;
     let request = Request::sums(window.from, window.to, terminal::cores()).top(10).sample_images(true);
     let explanation = walden_explain::explain(&inventory.runs, &request, |_| {})?;

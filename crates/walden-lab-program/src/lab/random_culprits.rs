@@ -28,15 +28,27 @@ const VERSIONS: RangeInclusive<u32> = 14..=19;
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Options of random-culprits")]
 pub struct SeedArgs {
-    /// The first and the last seed
+    /// The first and the last seed [default: 1..10]
     #[arg(long, value_name = "A..B", value_parser = seeds)]
-    pub seeds: Option<RangeInclusive<u64>>,
-    /// Seeds that run at a time
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
-    jobs: u16,
-    /// Keep the WAL of each seed in the output folder
+    seeds: Option<RangeInclusive<u64>>,
+    /// Seeds that run at a time [default: 1]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    jobs: Option<u16>,
+    /// Keep the WAL and the names of each seed in the output folder
     #[arg(long)]
     keep_wal: bool,
+}
+
+impl SeedArgs {
+    /// Returns the first option given.
+    pub fn given(&self) -> Option<&'static str> {
+        let all = [
+            (self.seeds.is_some(), "--seeds"),
+            (self.jobs.is_some(), "--jobs"),
+            (self.keep_wal, "--keep-wal"),
+        ];
+        all.into_iter().find_map(|(is_given, name)| is_given.then_some(name))
+    }
 }
 
 fn seeds(text: &str) -> Result<RangeInclusive<u64>> {
@@ -91,7 +103,7 @@ pub fn run(arguments: &SeedArgs, shared: Shared) -> Result<ExitCode> {
         output: shared.output,
         force: shared.force,
         keeps_wal: arguments.keep_wal,
-        jobs: arguments.jobs.into(),
+        jobs: arguments.jobs.unwrap_or(1).into(),
         progress: Progress::new("starting PostgreSQL"),
     };
     let find = |window: &walden_lab::culprits::Window| {

@@ -38,6 +38,8 @@ pub struct Window {
     pub from: Lsn,
     /// The end of the workload.
     pub to: Lsn,
+    /// The folder to write the server's names to, if its WAL is kept.
+    pub names_to: Option<PathBuf>,
 }
 
 /// A finding.
@@ -239,7 +241,13 @@ fn run_culprit(
     client.batch_execute("SET synchronous_commit = on; CREATE TABLE flushed ()")?;
     drop(client);
     settled_statistics(&mut || cluster.client(database))?;
-    let window = Window { wal_dir: cluster.data_dir().join("pg_wal"), dsn: cluster.dsn(database), from, to };
+    let window = Window {
+        wal_dir: cluster.data_dir().join("pg_wal"),
+        dsn: cluster.dsn(database),
+        from,
+        to,
+        names_to: None,
+    };
     let findings = find(&window)?;
     Ok(Judge { seconds, ..Judge::new(culprit, cluster.version(), &window, findings) })
 }

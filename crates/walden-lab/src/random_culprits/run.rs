@@ -50,6 +50,7 @@ const SETTINGS: &[(&str, &str)] = &[
     ("max_connections", "24"),
     ("max_prepared_transactions", "5"),
     ("max_logical_replication_workers", "4"),
+    ("statement_timeout", "2min"),
 ];
 
 /// Returns the findings in the WAL of a server, which runs meanwhile.
@@ -115,7 +116,10 @@ fn run_seed(options: &SeedOptions, seed: u64, find: Find<'_>) -> Result<Verdict>
         && let Ok(verdict) = serde_json::from_str::<Verdict>(&text)
         && verdict.plan == plan
     {
-        return Ok(verdict);
+        // Judged again, as the rules for that may have changed since.
+        let Work { case, background, .. } = describe(&plan, kind, false);
+        let Verdict { culprit_run, remedy_run, .. } = verdict;
+        return Ok(Verdict::new(plan, kind, &case, &background.objects, culprit_run, remedy_run));
     }
     let installation = &options.installations[version];
     let kept = options.keeps_wal.then(|| options.output.join(format!("seed-{seed}")));
@@ -154,23 +158,19 @@ fn judge_seed(
     let work = describe(&plan, kind, false);
     let cluster = start(&plan, &work, installation)?;
     let database = format!("seed_{}", plan.seed);
-    let culprit_run = run_work(&cluster, &database, &work, find)?;
-    if let Some(folder) = kept {
-        keep(&cluster, &culprit_run, folder)?;
-    }
+    let culprit_run = run_work(&cluster, &database, &work, kept, find)?;
     let mut fixed = describe(&plan, kind, true);
-    let finding = remedied(kind, &work.case.objects, &culprit_run);
+    let mut tried: BTreeMap<String, String> = BTreeMap::new();
+    if fixed.case.remedy == Remedy::TrySettings {
+        let findings = remedied(kind, &work.case.objects, &culprit_run);
+        tried = findings.into_iter().flat_map(|one| one.try_settings.clone()).collect();
+        fixed.settings.extend(tried.clone());
+    }
     let is_applied = match fixed.case.remedy {
         Remedy::Other => true,
-        Remedy::TrySettings => match finding {
-            Some(one) => !one.try_settings.is_empty() && accepts(&cluster, &one.try_settings)?,
-            None => false,
-        },
+        Remedy::TrySettings => !tried.is_empty() && accepts(&cluster, &tried)?,
         Remedy::None => false,
     };
-    if fixed.case.remedy == Remedy::TrySettings {
-        fixed.settings.extend(finding.into_iter().flat_map(|one| one.try_settings.clone()));
-    }
     let remedy_run = match is_applied {
         true => Some(run_remedy(&cluster, &database, &work, &fixed, find)?),
         false => None,
@@ -218,10 +218,17 @@ fn run_remedy(cluster: &Cluster, first: &str, work: &Work, fixed: &Work, find: F
         cluster.configure(&fixed.settings)?;
         cluster.restart(StopMode::Fast)?;
     }
-    run_work(cluster, &format!("{first}_remedy"), fixed, find)
+    run_work(cluster, &format!("{first}_remedy"), fixed, None, find)
 }
 
-fn run_work(cluster: &Cluster, database: &str, work: &Work, find: Find<'_>) -> Result<Side> {
+/// Runs work in a new database, and keeps its WAL and names in the folder `kept`, if there is one.
+fn run_work(
+    cluster: &Cluster,
+    database: &str,
+    work: &Work,
+    kept: Option<&Path>,
+    find: Find<'_>,
+) -> Result<Side> {
     let source = format!("{database}_source");
     let names = Names {
         database,
@@ -273,7 +280,19 @@ fn run_work(cluster: &Cluster, database: &str, work: &Work, find: Find<'_>) -> R
     client.batch_execute("CREATE TABLE flushed ()")?;
     drop(client);
     settled_statistics(&mut || cluster.client(database))?;
-    let window = Window { wal_dir: cluster.data_dir().join("pg_wal"), dsn: cluster.dsn(database), from, to };
+    if let Some(folder) = kept {
+        let row = cluster
+            .client(database)?
+            .query_one("SELECT pg_walfile_name($1::text::pg_lsn + 1)", &[&from.to_string()])?;
+        cluster.collect_wal(row.get(0), &folder.join("wal"))?;
+    }
+    let window = Window {
+        wal_dir: cluster.data_dir().join("pg_wal"),
+        dsn: cluster.dsn(database),
+        from,
+        to,
+        names_to: kept.map(Path::to_owned),
+    };
     let findings = find(&window)?;
     Ok(Side { bytes: to.bytes_since(from), seconds, from: from.to_string(), to: to.to_string(), findings })
 }
@@ -296,15 +315,5 @@ fn run_scripts(client: &mut Client, scripts: &[String], names: &Names<'_>) -> Re
             .replace("$slot", &format!("{}_slot", names.database));
         client.batch_execute(&sql).with_context(|| format!("the statement failed: {sql}"))?;
     }
-    Ok(())
-}
-
-/// Copies the segments of a run.
-fn keep(cluster: &Cluster, run: &Side, folder: &Path) -> Result<()> {
-    let from: walden_format::lsn::Lsn = run.from.parse()?;
-    let mut client = cluster.client("postgres")?;
-    let first: String =
-        client.query_one("SELECT pg_walfile_name($1::text::pg_lsn + 1)", &[&from.to_string()])?.get(0);
-    cluster.collect_wal(&first, &folder.join("wal"))?;
     Ok(())
 }

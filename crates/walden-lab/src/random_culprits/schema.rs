@@ -315,6 +315,7 @@ impl Maker {
         let first = self.below(primes.len() as u64) as usize;
         let step =
             primes.iter().cycle().skip(first).find(|prime| !own_rows.is_multiple_of(**prime)).unwrap_or(&1);
+        // A plan that was made while a table was empty must not scan it for each row later.
         let script = |session: u64, part: u64| {
             let body = body
                 .replace(
@@ -325,7 +326,7 @@ impl Maker {
                 .replace("$s", &session.to_string());
             let (first, last) = (part * each / parts, (part + 1) * each / parts);
             format!(
-                "DO $work$ BEGIN FOR n IN {first}..{last} - 1 LOOP {body}; \
+                "DO $work$ BEGIN PERFORM set_config('enable_seqscan', 'off', false); FOR n IN {first}..{last} - 1 LOOP {body}; \
                  IF n % {per_commit} = {per_commit} - 1 THEN COMMIT; END IF; END LOOP; END $work$"
             )
         };

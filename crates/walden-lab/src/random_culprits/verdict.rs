@@ -102,11 +102,11 @@ fn names_culprit(one: &Observed, kind: &Kind, objects: &[String]) -> bool {
         && (objects.is_empty() || objects.iter().any(|name| points_at(one, name)))
 }
 
-/// Returns the finding whose remedy is applied.
-pub(super) fn remedied<'a>(kind: &Kind, objects: &[String], run: &'a Side) -> Option<&'a Observed> {
+/// Returns the findings whose remedy is applied: those of the partitions of a table are several.
+pub(super) fn remedied<'a>(kind: &Kind, objects: &[String], run: &'a Side) -> Vec<&'a Observed> {
     match kind.rules {
-        [] => run.printed().into_iter().find(|one| !one.try_settings.is_empty()),
-        _ => run.findings.iter().find(|one| names_culprit(one, kind, objects)),
+        [] => run.printed().into_iter().find(|one| !one.try_settings.is_empty()).into_iter().collect(),
+        _ => run.findings.iter().filter(|one| names_culprit(one, kind, objects)).collect(),
     }
 }
 
@@ -125,9 +125,9 @@ impl Verdict {
         let first = in_list().next().map(|one| one.rule.clone());
         let place = in_list().position(names_it).map(|at| at + 1);
         let place_of_all = culprit_run.printed().into_iter().position(names_it).map(|at| at + 1);
-        let saving = remedied(kind, &case.objects, &culprit_run)
-            .zip(remedy_run.as_ref())
-            .map(|(finding, remedy)| Saving::new(finding, &culprit_run, remedy));
+        let saving = remedy_run.as_ref().and_then(|remedy| {
+            Saving::new(&remedied(kind, &case.objects, &culprit_run), &culprit_run, remedy)
+        });
         let is_strong = |one: &&Observed| {
             let range = one.saves_bytes.zip(one.saves_error_bytes);
             let least = range.map_or(0, |(saves, error)| saves.saturating_sub(error));
@@ -183,16 +183,23 @@ fn saved(culprit: &Side, remedy: &Side) -> i64 {
 }
 
 impl Saving {
-    fn new(finding: &Observed, culprit: &Side, remedy: &Side) -> Saving {
+    /// Compares the sum of the findings' savings with the measured one.
+    fn new(findings: &[&Observed], culprit: &Side, remedy: &Side) -> Option<Saving> {
+        let rule = findings.first()?.rule.clone();
         let measured = saved(culprit, remedy);
-        let range = finding.saves_bytes.zip(finding.saves_error_bytes);
+        let ranges: Option<Vec<(u64, u64)>> =
+            findings.iter().map(|one| one.saves_bytes.zip(one.saves_error_bytes)).collect();
+        let range = ranges.map(|all| {
+            let least = all.iter().map(|(saves, error)| saves.saturating_sub(*error)).sum();
+            (least, all.iter().map(|(saves, error)| saves + error).sum())
+        });
         let tolerance = TOLERANCE * culprit.bytes as f64;
-        let (least, most) = range.map(|(saves, error)| (saves.saturating_sub(error), saves + error)).unzip();
+        let (least, most): (Option<u64>, Option<u64>) = range.unzip();
         let is_inside = least.zip(most).map(|(least, most)| {
             let measured = measured as f64;
             measured >= least as f64 - tolerance && measured <= most as f64 + tolerance
         });
-        Saving { rule: finding.rule.clone(), least, most, measured, is_inside }
+        Some(Saving { rule, least, most, measured, is_inside })
     }
 
     fn is_below(&self) -> bool {

@@ -78,6 +78,8 @@ fn a_seed_selects_a_culprit_and_keeps_its_verdict() -> Outcome {
     assert_eq!(seeds(&only).1, first);
     assert_eq!(std::fs::metadata(&path).unwrap().modified().unwrap(), written);
 
+    let mixed = walden(&["lab", "run", "mixed", "--seeds", "1"]);
+    assert!(mixed.code == 2 && mixed.stderr.contains("--seeds is for random-culprits"), "{mixed:?}");
     for arguments in [["--seeds", "5..1"], ["--seeds", "x"], ["--size", "1"]] {
         let run = walden(&[&["lab", "run", "random-culprits", "-o", output], &arguments[..]].concat());
         assert_eq!(run.code, 2, "{run:?}");

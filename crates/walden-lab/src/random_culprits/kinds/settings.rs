@@ -13,20 +13,24 @@ pub(super) fn logical_level(maker: &mut Maker) -> Case {
     Case { settings, setup: table.create(), sessions, objects: vec!["wal_level".into()], ..Case::default() }
 }
 
-/// Updates all over a table, a row on each page, with `passes` over it.
-fn passes(maker: &mut Maker, pages: u64, passes: u64) -> (Vec<String>, Vec<Vec<String>>) {
+/// Updates all over a table of so many pages, each of which is changed `times` times, in `parts`.
+fn passes(maker: &mut Maker, pages: u64, parts: u64, times: u64) -> (Vec<String>, Vec<Vec<String>>) {
     let table = maker.table(pages * 20, 160).with_fillfactor(45);
     let mut setup = table.create();
     setup.push(format!("VACUUM {}", table.sql));
-    let total = pages * passes;
-    let sessions = maker.work_in(passes, total, 4, table.rows, &table.update("$row"));
+    let total = pages * times;
+    let sessions = maker.work_in(parts, total, 4, table.rows, &table.update("$row"));
     (setup, sessions)
 }
 
 /// `max_wal_size` is small, with segments of 1 MB.
 pub(super) fn max_wal_size(maker: &mut Maker) -> Case {
     let pages = maker.size(4000);
-    let (setup, sessions) = passes(maker, pages, 8);
+    let (setup, mut sessions) = passes(maker, pages, 40, 8);
+    // Slowly enough that the server starts its checkpoints in time.
+    for scripts in &mut sessions {
+        *scripts = scripts.drain(..).flat_map(|script| [script, "SELECT pg_sleep(0.15)".into()]).collect();
+    }
     let settings = vec![
         ("max_wal_size", format!("{}MB", 4 + maker.below(4))),
         ("min_wal_size", "2MB".into()),
@@ -58,7 +62,7 @@ fn with_checkpoints(maker: &mut Maker, sessions: Vec<Vec<String>>, then: &str) -
 pub(super) fn checkpoint_command(maker: &mut Maker) -> Case {
     let pages = maker.size(1500);
     let count = 4 + maker.below(6);
-    let (setup, sessions) = passes(maker, pages, count);
+    let (setup, sessions) = passes(maker, pages, count, count);
     let sessions = with_checkpoints(maker, sessions, "");
     Case { setup, sessions, objects: vec!["CHECKPOINT".into()], ..Case::default() }
 }
@@ -79,7 +83,7 @@ pub(super) fn checkpoints_and_checksums(maker: &mut Maker) -> Case {
 /// Images after one checkpoint, without compression.
 pub(super) fn uncompressed(maker: &mut Maker) -> Case {
     let pages = maker.size(4000);
-    let (setup, sessions) = passes(maker, pages, 1);
+    let (setup, sessions) = passes(maker, pages, 1, 1);
     let settings = vec![("wal_compression", "off".into())];
     Case {
         settings,
@@ -94,7 +98,7 @@ pub(super) fn uncompressed(maker: &mut Maker) -> Case {
 /// A setting for developers.
 pub(super) fn consistency(maker: &mut Maker) -> Case {
     let pages = maker.size(400);
-    let (setup, sessions) = passes(maker, pages, 4);
+    let (setup, sessions) = passes(maker, pages, 4, 4);
     let managers = maker.pick(&["all", "heap", "heap,btree"]);
     let settings = vec![("wal_consistency_checking", if maker.is_fixed { "" } else { managers }.to_owned())];
     Case { settings, setup, sessions, objects: vec!["wal_consistency_checking".into()], ..Case::default() }
