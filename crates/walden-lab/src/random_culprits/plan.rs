@@ -1,11 +1,11 @@
-//! What a seed selects.
+//! The selection of a seed.
 
 use serde::{Deserialize, Serialize};
 
 use super::kinds::{self, HEALTHY, HEALTHY_IN, KINDS, Kind};
 use crate::data::Random;
 
-/// The form of the results, and of what a seed selects: results of another one are not reused.
+/// Version of the selection and of the results; results of another version are not reused.
 const GENERATOR: u32 = 3;
 
 /// The server and the culprit of a seed.
@@ -31,8 +31,7 @@ pub fn kind_names() -> impl Iterator<Item = &'static str> {
 }
 
 impl Plan {
-    /// Selects from the kinds of these names (all if empty), and from these versions, of which `versions` has
-    /// the major one and its text.
+    /// Selects from the kinds of these names (all if empty), and from these major versions with their text.
     ///
     /// Consecutive seeds go through all kinds, in another order each time.
     pub(super) fn new(

@@ -297,7 +297,7 @@ fn run_work(
     Ok(Side { bytes: to.bytes_since(from), seconds, from: from.to_string(), to: to.to_string(), findings })
 }
 
-/// What scripts name by placeholders.
+/// Values of the placeholders in scripts.
 struct Names<'a> {
     database: &'a str,
     source: &'a str,

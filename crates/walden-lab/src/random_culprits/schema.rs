@@ -62,8 +62,8 @@ enum Style {
     Abbreviated,
 }
 
-/// Draws what a seed selects. Both runs of a seed draw the same numbers, so that they differ only in what
-/// the remedy changes.
+/// Draws the selection of a seed. Both runs of a seed draw the same numbers, so that they differ only by the
+/// remedy.
 pub(super) struct Maker {
     random: Random,
     /// Whether the remedy is applied.
@@ -114,7 +114,7 @@ pub(super) struct Table {
     pub rows: u64,
     /// Rows that are written densely if `None`.
     pub fillfactor: Option<u64>,
-    /// What follows the columns, such as `PARTITION BY`.
+    /// The clause after the columns, such as `PARTITION BY`.
     pub partitioned: String,
     /// `UNLOGGED`, or nothing.
     pub persistence: &'static str,
@@ -193,7 +193,7 @@ impl Maker {
         (sql, bare)
     }
 
-    /// Describes a table with about so many bytes in each row.
+    /// Describes a table with about `row_bytes` bytes in each row.
     pub fn table(&mut self, rows: u64, row_bytes: u64) -> Table {
         let (sql, bare) = self.qualified();
         let key_kind = match self.below(3) {

@@ -11,7 +11,7 @@ const TOLERANCE: f64 = 0.02;
 /// Share of the WAL from which on the least saving that a finding promises is a strong claim.
 const STRONG: f64 = 0.05;
 
-/// Share of the WAL that a culprit must take, by what its remedy saved, to be expected first.
+/// The least share of the WAL, measured by its remedy, at which a culprit is expected first.
 const NOTABLE: f64 = 0.10;
 
 /// One of the two runs of a seed.
@@ -40,21 +40,21 @@ pub struct Saving {
     pub most: Option<u64>,
     /// The bytes that the work with the remedy wrote less; negative if it wrote more.
     pub measured: i64,
-    /// Whether the measured saving is in the range; null if there is none.
+    /// Whether the measured saving is in the range; null without a range.
     pub is_inside: Option<bool>,
 }
 
 /// The result of a seed.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Verdict {
-    /// What the seed selected.
+    /// The selection of the seed.
     #[serde(flatten)]
     pub plan: Plan,
     /// The list in which the culprit's finding must be the first: `cause` or `setting`.
     pub list: String,
-    /// Rules of which one must be found; none on a healthy server.
+    /// The finding must have one of these rules; empty for a healthy server.
     pub rules: Vec<String>,
-    /// Names of which the finding must contain one; any will do if there is none.
+    /// The finding must contain one of these names, unless the list is empty.
     pub objects: Vec<String>,
     /// The run with the culprit.
     pub culprit_run: Side,

@@ -12,7 +12,7 @@ mod updates;
 
 use super::schema::Maker;
 
-/// What a seed's server runs because of its culprit.
+/// The work and the server of a culprit.
 #[derive(Debug, Default)]
 pub(super) struct Case {
     /// Data checksums, if the culprit depends on them.
@@ -31,7 +31,8 @@ pub(super) struct Case {
     pub held: Vec<String>,
     /// The culprit's sessions with their scripts.
     pub sessions: Vec<Vec<String>>,
-    /// Names in `points_at` of which one must occur; any finding of the rules is right if there is none.
+    /// A right finding contains one of these names in `points_at`. Without names, any finding of the rules is
+    /// right.
     pub objects: Vec<String>,
     /// How the remedy is applied.
     pub remedy: Remedy,
@@ -45,7 +46,7 @@ pub(super) enum Remedy {
     Other,
     /// By the settings that the finding names.
     TrySettings,
-    /// Not at all: the remedy would change what the application does.
+    /// Not at all: the application would have to change.
     None,
 }
 
@@ -71,7 +72,7 @@ const fn setting(name: &'static str, rules: &'static [&'static str], build: fn(&
     Kind { name, since: 0, list: "setting", rules, build }
 }
 
-/// The share of healthy servers: one of so many seeds.
+/// One in this number of seeds has a healthy server.
 pub(super) const HEALTHY_IN: u64 = 8;
 
 /// Servers on which nothing is wrong.

@@ -1,4 +1,4 @@
-//! Culprits in inserts and deletes of rows, and in what is derived from them.
+//! Culprits in inserts and deletes of rows, and in data derived from rows.
 
 use super::super::schema::{Maker, Table};
 use super::{Case, Remedy};
@@ -24,7 +24,7 @@ pub(super) fn audit(maker: &mut Maker) -> Case {
     Case { setup, sessions, objects: vec![bare], remedy: Remedy::None, ..Case::default() }
 }
 
-/// A table whose oldest rows go: by DELETE, or (the remedy) with their partitions, of which it has 20.
+/// A table whose oldest rows are deleted, or (the remedy) dropped with some of its 20 partitions.
 fn expiring(maker: &mut Maker, rows: u64, bytes: u64) -> (Table, Vec<String>, Vec<String>) {
     let mut table = maker.table(rows, bytes);
     table.rows = table.rows / 20 * 20;
@@ -104,7 +104,7 @@ pub(super) fn purge_jobs(maker: &mut Maker) -> Case {
     Case { setup, sessions: vec![scripts], objects: vec![table.bare], ..Case::default() }
 }
 
-/// Deletes of rows, each of which deletes many rows that refer to it.
+/// Deletes of rows that cascade to many rows each.
 pub(super) fn cascade(maker: &mut Maker) -> Case {
     let parent = maker.table(9000, 60);
     let (child, bare) = maker.qualified();
@@ -198,7 +198,7 @@ fn view(maker: &mut Maker) -> (Table, String, String, Vec<String>) {
     (table, view, bare, setup)
 }
 
-/// Refreshes of a view of which few rows differ; those of the remedy write only these.
+/// Refreshes of a view with few changed rows; the remedy writes only these.
 pub(super) fn refresh(maker: &mut Maker) -> Case {
     let (table, view, bare, setup) = view(maker);
     let rounds = 3 + maker.below(4);

@@ -13,7 +13,7 @@ pub(super) fn logical_level(maker: &mut Maker) -> Case {
     Case { settings, setup: table.create(), sessions, objects: vec!["wal_level".into()], ..Case::default() }
 }
 
-/// Updates all over a table of so many pages, each of which is changed `times` times, in `parts`.
+/// Updates all over a table of `pages` pages, in `parts`; each page is changed `times` times.
 fn passes(maker: &mut Maker, pages: u64, parts: u64, times: u64) -> (Vec<String>, Vec<Vec<String>>) {
     let table = maker.table(pages * 20, 160).with_fillfactor(45);
     let mut setup = table.create();

@@ -36,7 +36,7 @@ pub(super) fn foreign_keys(maker: &mut Maker) -> Case {
     Case { setup, sessions, objects: vec![parent.bare], ..Case::default() }
 }
 
-/// A block with EXCEPTION for each row, some of which fail; the remedy leaves out bad rows beforehand.
+/// A block with EXCEPTION for each row, with some errors; the remedy leaves out bad rows beforehand.
 pub(super) fn exception_blocks(maker: &mut Maker) -> Case {
     let table = maker.table(100, 60);
     let table = maker.spread(table);
@@ -53,7 +53,7 @@ pub(super) fn exception_blocks(maker: &mut Maker) -> Case {
     Case { setup: table.create(), sessions, ..Case::default() }
 }
 
-/// A block with EXCEPTION for each row, none of which fails; the remedy has none.
+/// A block with EXCEPTION for each row, without errors; the remedy has no blocks.
 pub(super) fn savepoints(maker: &mut Maker) -> Case {
     let table = maker.table(100, 50);
     let insert = table.insert("1001 + $i");

@@ -54,7 +54,7 @@ pub(super) fn batches(maker: &mut Maker) -> Case {
     whole_updates(maker, 20_000, rounds)
 }
 
-/// A transaction updates its rows again and again, in place of once.
+/// A transaction updates each row several times; the remedy updates it once.
 pub(super) fn same_transaction(maker: &mut Maker) -> Case {
     let table = maker.table(5000, 100).with_fillfactor(50);
     let table = maker.spread(table);
@@ -151,7 +151,7 @@ pub(super) fn full_pages(maker: &mut Maker) -> Case {
     let table = maker.table(35_000, bytes);
     let mut table = maker.spread(table);
     let index = maker.index(&table, &format!("({})", table.time));
-    // What the finding recommends.
+    // The finding recommends 90.
     table.fillfactor = maker.is_fixed.then_some(90);
     let mut setup = vec![table.definition()];
     setup.extend(table.partitions());
