@@ -3,7 +3,9 @@
 use arrow::array::{ArrayRef, RecordBatch};
 use arrow::buffer::NullBuffer;
 use arrow::datatypes::{UInt32Type, UInt64Type};
-use walden_explain::checkpoints::{Checkpoint, CheckpointSettings, explain_checkpoints};
+use walden_explain::checkpoints::{
+    Checkpoint, CheckpointSettings, explain_checkpoints, replace_contradicted,
+};
 use walden_explain::group::{Cell, Owner};
 use walden_explain::tally::{Bucket, Tally};
 use walden_explain::{Bound, Explanation, Request, explain};
@@ -32,8 +34,11 @@ pub(crate) fn read(runs: &[Run], table: Table, options: &ReadOptions) -> Result<
 }
 
 fn checkpoints(explanation: &Explanation, options: &ReadOptions) -> Result<RecordBatch, ReadError> {
-    let settings = CheckpointSettings::from_settings(&options.names.settings, explanation.version);
-    let rows = explain_checkpoints(&explanation.checkpoints, explanation.segment_size, settings);
+    let Explanation { checkpoints, segment_size, version, .. } = explanation;
+    let mut settings = options.names.settings.clone();
+    replace_contradicted(&mut settings, checkpoints, *segment_size, *version);
+    let settings = CheckpointSettings::from_settings(&settings, *version);
+    let rows = explain_checkpoints(checkpoints, *segment_size, settings);
     let optional = |value: &dyn Fn(&Checkpoint) -> Option<u64>| {
         let nulls = NullBuffer::from_iter(rows.iter().map(|row| value(row).is_some()));
         numbers::<UInt64Type>(rows.iter().map(|row| value(row).unwrap_or_default()), Some(nulls))

@@ -169,6 +169,16 @@ pub struct CheckpointSettings {
 }
 
 impl CheckpointSettings {
+    /// Returns the defaults of a version.
+    pub fn default_of(version: Major) -> CheckpointSettings {
+        CheckpointSettings {
+            timeout: 300,
+            max_wal_size: 1 << 30,
+            completion_target_milli: if version >= Major::V14 { 900 } else { 500 },
+            keeps_one: version >= Major::V11,
+        }
+    }
+
     /// Parses settings in the form of `pg_settings` (`300 s`, `1024 MB`); `None` if one is missing.
     pub fn from_settings(settings: &BTreeMap<String, String>, version: Major) -> Option<CheckpointSettings> {
         let split = |name: &str| settings.get(name)?.split_once(' ');
@@ -199,9 +209,24 @@ impl CheckpointSettings {
     /// called by `XLogWrite`). That segment is completely written by then, so the next insert position, and
     /// with it the new redo pointer, is after it.
     pub fn segments(&self, size: SegmentSize) -> u64 {
-        let kept = if self.keeps_one { 1000 } else { 2000 };
         let segments = self.max_wal_size / size.bytes();
-        (segments * 1000 / (kept + self.completion_target_milli)).max(1)
+        (segments * 1000 / self.kept_milli()).max(1)
+    }
+
+    /// Returns the checkpoint distances that `max_wal_size` has room for, in thousandths.
+    fn kept_milli(&self) -> u64 {
+        let kept = if self.keeps_one { 1000 } else { 2000 };
+        kept + self.completion_target_milli
+    }
+
+    /// Returns the roundest of all values of `max_wal_size`, in bytes, under which checkpoints by volume have a
+    /// distance of this many segments, with the other settings as they are.
+    pub fn roundest_max_wal_size(&self, segments: u64, size: SegmentSize) -> u64 {
+        let at_least = |segments: u64| (segments * self.kept_milli()).div_ceil(1000).max(2);
+        let first = at_least(segments);
+        let last = at_least(segments + 1).saturating_sub(1).max(first);
+        let roundest = (first..=last).max_by_key(|number| (number.trailing_zeros(), u64::MAX - number));
+        roundest.unwrap_or(first) * size.bytes()
     }
 }
 
@@ -254,14 +279,122 @@ pub fn explain_checkpoints(
             };
         }
     }
+    if settings.is_none() && is_volume_contradicted(&checkpoints, segment_size) {
+        for checkpoint in checkpoints.iter_mut().filter(|checkpoint| checkpoint.cause == Cause::Volume) {
+            checkpoint.cause = Cause::Requested;
+        }
+    }
     checkpoints
 }
 
-/// The fewest segments between a checkpoint triggered by volume and the one before it, from redo pointer to
-/// redo pointer; `None` if no checkpoint was triggered by volume.
-pub(crate) fn volume_segments(checkpoints: &[Checkpoint], size: SegmentSize) -> Option<u64> {
-    let by_volume = checkpoints.iter().filter(|checkpoint| checkpoint.cause == Cause::Volume);
-    by_volume.filter_map(|one| Some(crossed_segments(one, one.distance?, size))).min()
+/// Returns the number of segments after which the server starts a checkpoint by volume, and the number of
+/// checkpoints that show it; `None` if no checkpoint was triggered by volume. If `max_wal_size` changes within
+/// the WAL, the distance with the most segments counts.
+pub fn volume_segments(checkpoints: &[Checkpoint], size: SegmentSize) -> Option<(u64, u64)> {
+    let by_volume = checkpoints.windows(2).filter_map(|pair| {
+        let [before, one] = pair else { return None };
+        let distance = one.distance.filter(|_| one.cause == Cause::Volume)?;
+        Some((crossed_segments(one, distance, size), has_waited(before, one, size)))
+    });
+    let (waited, mut distances): (Vec<_>, Vec<_>) = by_volume.partition(|(_, has_waited)| *has_waited);
+    // If all of them had to wait, the shortest distance is nearest to the trigger.
+    if distances.is_empty() {
+        distances.extend(waited.iter().min());
+    }
+    distances.sort_unstable();
+    // The first distance, the number of distances, and their sum.
+    let mut groups: Vec<(u64, u64, u64)> = Vec::new();
+    for (distance, _) in distances {
+        match groups.last_mut().filter(|(first, ..)| distance <= *first + delay(*first)) {
+            Some((_, count, sum)) => (*count, *sum) = (*count + 1, *sum + distance),
+            None => groups.push((distance, 1, distance)),
+        }
+    }
+    // The first of equal ones.
+    let (segments, count, _) = groups.into_iter().rev().max_by_key(|(_, _, sum)| *sum)?;
+    (segments > 0).then_some((segments, count))
+}
+
+/// Segments by which a checkpoint by volume may start late on a busy server, if it is due after this many.
+fn delay(segments: u64) -> u64 {
+    u64::from(segments >= 2)
+}
+
+/// Whether a checkpoint started at the end of the one before it, which was in progress when it was due.
+fn has_waited(before: &Checkpoint, one: &Checkpoint, size: SegmentSize) -> bool {
+    size.segment_of(before.record.lsn) == size.segment_of(one.record.redo)
+}
+
+/// Whether too many checkpoints started later than `max_wal_size` allows, if it triggered those that count as
+/// triggered by volume. These were requested at regular distances then.
+fn is_volume_contradicted(checkpoints: &[Checkpoint], size: SegmentSize) -> bool {
+    let Some((usual, _)) = volume_segments(checkpoints, size) else { return false };
+    let is_late = |pair: &&[Checkpoint]| {
+        let [before, one] = pair else { return false };
+        let segments = one.distance.map_or(0, |distance| crossed_segments(one, distance, size));
+        segments > usual + delay(usual) && !has_waited(before, one, size)
+    };
+    let by_volume = checkpoints.iter().filter(|one| one.cause == Cause::Volume).count();
+    4 * checkpoints.windows(2).filter(is_late).count() > by_volume
+}
+
+/// A setting for which the WAL shows another value than the server has now.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Contradiction {
+    /// Its name.
+    pub name: &'static str,
+    /// The server's value.
+    pub server: String,
+    /// The value of the WAL.
+    pub wal: String,
+}
+
+impl std::fmt::Display for Contradiction {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Contradiction { name, server, wal } = self;
+        write!(f, "{name}: the server has {server} now, the WAL shows {wal}, which counts")
+    }
+}
+
+/// Replaces the checkpoint settings of a server, in the form of `pg_settings`, by those that the checkpoints of
+/// the WAL show. Returns the settings that differ.
+pub fn replace_contradicted(
+    settings: &mut BTreeMap<String, String>,
+    records: &[CheckpointRecord],
+    size: SegmentSize,
+    version: Major,
+) -> Vec<Contradiction> {
+    /// A single distance or interval may be a coincidence.
+    const MIN_CHECKPOINTS: usize = 2;
+
+    let Some(server) = CheckpointSettings::from_settings(settings, version) else { return Vec::new() };
+    let inferred = explain_checkpoints(records, size, None);
+    let mut contradictions = Vec::new();
+    let mut replace = |name: &'static str, value: String| {
+        let shown = |value: &str| value.replacen(' ', "", 1);
+        let wal = shown(&value);
+        let server = settings.insert(name.to_owned(), value).unwrap_or_default();
+        contradictions.push(Contradiction { name, server: shown(&server), wal });
+    };
+    let volume = volume_segments(&inferred, size).filter(|(_, count)| *count >= MIN_CHECKPOINTS as u64);
+    if let Some((segments, _)) = volume.filter(|(segments, _)| *segments != server.segments(size)) {
+        let bytes = server.roundest_max_wal_size(segments, size);
+        replace("max_wal_size", format!("{} MB", bytes >> 20));
+    }
+    let timed: Vec<i64> =
+        inferred.iter().filter(|one| one.cause == Cause::Time).filter_map(|one| one.interval).collect();
+    if let Some(timeout) = usual_timeout_of(timed.iter().copied())
+        && timed.len() >= MIN_CHECKPOINTS
+        && !is_same_timeout(timeout, server.timeout)
+    {
+        replace("checkpoint_timeout", format!("{timeout} s"));
+    }
+    contradictions
+}
+
+/// Whether timers of these settings, in seconds, fire after the same time.
+pub fn is_same_timeout(one: i64, other: i64) -> bool {
+    one.abs_diff(other) <= 2 + one.min(other).unsigned_abs() / 50
 }
 
 /// Segments filled between the previous redo pointer and this one.
@@ -296,9 +429,14 @@ fn is_after_skipped(
 
 /// The common timeout that most intervals fit, if any does.
 fn usual_timeout(checkpoints: &[Checkpoint]) -> Option<i64> {
+    let intervals = checkpoints.iter().filter(|checkpoint| checkpoint.cause == Cause::First);
+    usual_timeout_of(intervals.filter_map(|one| one.interval))
+}
+
+fn usual_timeout_of(intervals: impl Iterator<Item = i64> + Clone) -> Option<i64> {
     let fits = |timeout: &i64| {
-        let intervals = checkpoints.iter().filter(|checkpoint| checkpoint.cause == Cause::First);
-        intervals.filter_map(|c| c.interval).filter(|i| (timeout - 1..=timeout + 1).contains(i)).count()
+        let is_its = |interval: &i64| (timeout - 1..=timeout + 1).contains(interval);
+        intervals.clone().filter(is_its).count()
     };
     let best = USUAL_TIMEOUTS.iter().copied().max_by_key(|timeout| (fits(timeout), -timeout))?;
     (fits(&best) > 0 && best >= MIN_TIMEOUT).then_some(best)
@@ -306,7 +444,7 @@ fn usual_timeout(checkpoints: &[Checkpoint]) -> Option<i64> {
 
 /// The number of segments between checkpoints triggered by volume. Candidates are checkpoints that are not
 /// timed and whose redo pointer is near the start of a segment, where a request by volume puts it. The result
-/// is the smallest distance that occurs at least twice, or else the smaller of two that differ by one, as a
+/// is the smallest distance that occurs at least twice, or the smaller of two that differ by one, as a
 /// checkpoint may start late.
 fn usual_distance(checkpoints: &[Checkpoint], size: SegmentSize, timeout: Option<i64>) -> Option<u64> {
     let mut near_start = Vec::new();
@@ -328,11 +466,11 @@ fn usual_distance(checkpoints: &[Checkpoint], size: SegmentSize, timeout: Option
         }
     }
     near_start.sort_unstable();
-    let within = |difference: u64| {
+    let within = |delay: fn(u64) -> u64| {
         let mut pairs = near_start.windows(2).map(|pair| (pair[0].0, pair[1].0));
-        pairs.find(|(one, next)| *one > 0 && next - one <= difference).map(|(one, _)| one)
+        pairs.find(|(one, next)| *one > 0 && next - one <= delay(*one)).map(|(one, _)| one)
     };
-    let twice = within(0).or_else(|| within(1));
+    let twice = within(delay).or_else(|| within(|_| 1));
     // A single one suffices if it is several segments away, right at the start of a segment, and no switch
     // finished the segment before.
     let is_sure = |&&(segments, offset, is_after_switch): &&(u64, u64, bool)| {
@@ -424,6 +562,71 @@ mod tests {
             causes(&log, Some(settings)),
             [Cause::First, Cause::Volume, Cause::Time, Cause::Requested]
         );
+    }
+
+    /// The redo pointers of checkpoints at the starts of segments. Each ends right away, or in the segment
+    /// before the next one starts.
+    fn at_distances(distances: &[u64], is_slow: bool) -> Vec<CheckpointRecord> {
+        let mut records = vec![seen(3, 100, 1000)];
+        for (distance, time) in distances.iter().zip((1007..).step_by(7)) {
+            let before = records.last_mut().unwrap();
+            let segment = SIZE.segment_of(before.redo) + distance;
+            if is_slow {
+                before.lsn = Lsn(segment * SIZE.bytes() + 50);
+            }
+            records.push(seen(segment, 100, time));
+        }
+        records
+    }
+
+    #[test]
+    fn distances_show_max_wal_size() {
+        let learned = |distances: &[u64], is_slow| {
+            volume_segments(&explain_checkpoints(&at_distances(distances, is_slow), SIZE, None), SIZE)
+        };
+        assert_eq!(learned(&[8, 8, 8], false), Some((8, 3)));
+        // A busy server starts some checkpoints a segment late.
+        assert_eq!(learned(&[8, 9, 9, 8, 9, 9], false), Some((8, 6)));
+        assert_eq!(learned(&[33, 34, 34], false), Some((33, 3)));
+        // It cannot start one while the one before is in progress.
+        assert_eq!(learned(&[2, 4, 5, 2, 6, 4], true), Some((2, 1)));
+        // The setting was changed: most segments count.
+        assert_eq!(learned(&[8, 8, 33, 33, 33], false), Some((33, 3)));
+        // Checkpoints on request, after which more WAL than that had none.
+        assert_eq!(learned(&[3, 3, 3, 5, 7], false), None);
+        assert_eq!(learned(&[8, 12, 8, 15], false), None);
+        assert_eq!(causes(&at_distances(&[3, 3, 3, 5, 7], false), None)[1..], [Cause::Requested; 5]);
+        // One of twenty started late.
+        assert_eq!(learned(&[&[1; 19][..], &[2]].concat(), false), Some((1, 19)));
+    }
+
+    #[test]
+    fn the_wal_counts_where_it_contradicts_the_server() {
+        let replaced = |max_wal_size: &str, timeout: &str, records: &[CheckpointRecord]| {
+            let all = [
+                ("max_wal_size", max_wal_size),
+                ("checkpoint_timeout", timeout),
+                ("checkpoint_completion_target", "0.9"),
+            ];
+            let mut all = all.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
+            let found = replace_contradicted(&mut all, records, SIZE, Major::V18);
+            let settings = CheckpointSettings::from_settings(&all, Major::V18).unwrap();
+            let found: Vec<String> = found.iter().map(Contradiction::to_string).collect();
+            (settings.max_wal_size >> 20, settings.timeout, found)
+        };
+        let records = at_distances(&[8, 9, 8, 9], false);
+        let expected =
+            "max_wal_size: the server has 1024MB now, the WAL shows 256MB, which counts".to_owned();
+        assert_eq!(replaced("1024 MB", "300 s", &records), (256, 300, vec![expected]));
+        // The same distance.
+        assert_eq!(replaced("270 MB", "300 s", &records), (270, 300, vec![]));
+        assert_eq!(replaced("1024 MB", "300 s", &records[..2]), (1024, 300, vec![]));
+        let timed =
+            [seen(0, 5 << 20, 0), seen(1, 5 << 20, 900), seen(2, 5 << 20, 1800), seen(3, 5 << 20, 2700)];
+        let expected =
+            "checkpoint_timeout: the server has 300s now, the WAL shows 900s, which counts".to_owned();
+        assert_eq!(replaced("1024 MB", "300 s", &timed), (1024, 900, vec![expected]));
+        assert_eq!(replaced("1024 MB", "900 s", &timed), (1024, 900, vec![]));
     }
 
     /// With N segments, the request comes when segment r + N - 1 is finished: it causes no redo pointer in

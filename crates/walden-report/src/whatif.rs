@@ -62,7 +62,7 @@ fn settings(document: &Document, look: Look) -> String {
         document.traced_settings.iter().map(|one| label(one.name, &one.value).len()).max().unwrap_or(0);
     for traced in &document.traced_settings {
         let from = match traced.from {
-            Origin::Given => "given",
+            Origin::Given | Origin::Server => "given",
             Origin::Learned => "learned",
             Origin::Assumed => "assumed",
         };

@@ -561,7 +561,7 @@ fn learned(document: &Document) -> Section {
     let mut table = Table::new(&["setting", "value", "", "because"]).caption("Settings of the trace");
     for traced in &document.traced_settings {
         let from = match traced.from {
-            Origin::Given => "given",
+            Origin::Given | Origin::Server => "given",
             Origin::Learned => "learned",
             Origin::Assumed => "assumed",
         };

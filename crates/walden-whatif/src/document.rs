@@ -212,10 +212,12 @@ fn caveats(forecast: &Forecast, document: &Document, recovery: &Recovery) -> Vec
     let mut note = |text: String| notes.push(text);
     for given in forecast.learned.traced.iter().filter(|row| row.contradicted) {
         note(format!(
-            "{}={} contradicts the trace, which was perhaps written before the setting was changed ({}); without --names and \
-             --traced the trace decides",
+            "{}={} contradicts the trace ({}); without --traced the trace decides",
             given.name, given.value, given.why
         ));
+    }
+    for contradiction in forecast.learned.traced.iter().filter_map(Traced::contradiction) {
+        note(contradiction.to_string());
     }
     if document.predictions.iter().any(|one| one.error_parts.assumptions > 0.01 * one.bytes as f64) {
         for row in &forecast.learned.traced {
@@ -242,7 +244,9 @@ fn caveats(forecast: &Forecast, document: &Document, recovery: &Recovery) -> Vec
     let (from, to) = forecast.span;
     let switches = forecast.survey.switches.iter().filter(|lsn| (from..to).contains(*lsn)).count();
     if switches > 0 && traced.archive_timeout == 0 {
-        let is_given = |row: &Traced| row.name == "archive_timeout" && row.from == Origin::Given;
+        let is_given = |row: &Traced| {
+            row.name == "archive_timeout" && matches!(row.from, Origin::Given | Origin::Server)
+        };
         note(match forecast.learned.traced.iter().any(is_given) {
             true => format!(
                 "{} switched without being full: on request (pg_switch_wal), as archive_timeout is given as off, which stays",

@@ -1,7 +1,9 @@
 //! Infers the settings that a trace was taken under, and assumes the others.
 
 use serde::Serialize;
-use walden_explain::checkpoints::{Cause, Checkpoint, explain_checkpoints};
+use walden_explain::checkpoints::{
+    Cause, Checkpoint, Contradiction, explain_checkpoints, is_same_timeout, volume_segments,
+};
 use walden_format::geometry::Geometry;
 use walden_format::lsn::Lsn;
 use walden_format::payload::xlog::WalLevel;
@@ -18,8 +20,10 @@ use crate::survey::{MAX_BARE_PAGES, Survey};
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Origin {
-    /// The command line or the server.
+    /// The command line.
     Given,
+    /// The server's current settings.
+    Server,
     /// Evidence in the trace.
     Learned,
     /// The trace has no evidence of it.
@@ -43,11 +47,20 @@ pub struct Traced {
     /// Whether the value is given and the trace shows another one.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub contradicted: bool,
+    /// The server's current value, if the trace shows another one, which counts.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub server: Option<String>,
 }
 
 impl Traced {
     fn new(name: &'static str, value: String, from: Origin, why: String) -> Traced {
-        Traced { name, value, from, why, range: None, contradicted: false }
+        Traced { name, value, from, why, range: None, contradicted: false, server: None }
+    }
+
+    /// Returns the server's value and the trace's, if they differ.
+    pub fn contradiction(&self) -> Option<Contradiction> {
+        let (name, wal) = (self.name, self.value.clone());
+        self.server.clone().map(|server| Contradiction { name, server, wal })
     }
 
     /// Creates an assumed value, with the smallest and the largest one that the trace allows.
@@ -111,14 +124,17 @@ pub fn settings_from_server(reported: &std::collections::BTreeMap<String, String
     known.filter_map(one).collect()
 }
 
-/// Infers the settings of the range `window` of a trace; `given` names and values override the trace's. If a
-/// setting changes within the range, the value in force for most of its bytes counts.
+/// Infers the settings of the range `window` of a trace. Names and values of a server's settings, `server`,
+/// count where the trace has no evidence: it may have been written before a setting was changed. Those in
+/// `given` override both. If a setting changes within the range, the value in force for most of its bytes
+/// counts.
 ///
 /// # Errors
 /// A given setting that is unknown or has an invalid value.
 pub fn learn(
     survey: &Survey,
     window: (Lsn, Lsn),
+    server: &[(String, String)],
     given: &[(String, String)],
 ) -> Result<Learned, crate::SettingError> {
     let mut settings = Settings::default_of(survey.version);
@@ -126,10 +142,11 @@ pub fn learn(
     let size = show_size(survey.segment_size.bytes());
     let from_headers = "from the segments' headers".into();
     let mut known = settings.clone();
-    for (name, value) in given {
+    let all = || server.iter().chain(given);
+    for (name, value) in all() {
         known.set(name, value)?;
     }
-    let is_given = |name: &str| given.iter().any(|(one, _)| one.trim().eq_ignore_ascii_case(name));
+    let is_given = |name: &str| all().any(|(one, _)| one.trim().eq_ignore_ascii_case(name));
     let given_hints = GivenHints {
         wal_log_hints: is_given("wal_log_hints").then_some(known.wal_log_hints),
         data_checksums: is_given("data_checksums").then_some(known.data_checksums),
@@ -143,9 +160,18 @@ pub fn learn(
     traced.extend(learn_hints(survey, window, given_hints, &mut settings));
     learn_checkpoint_settings(survey, &mut settings, &mut traced);
     traced.push(learn_archive_timeout(survey, &mut settings));
+    for (name, value) in server {
+        let learned = settings.clone();
+        if let crate::Effect::Changed = settings.set(name, value)?
+            && !take_given(name, [&learned, &settings], &mut traced, Origin::Server)
+        {
+            settings = learned;
+        }
+    }
     for (name, value) in given {
+        let learned = settings.clone();
         if let crate::Effect::Changed = settings.set(name, value)? {
-            take_given(name, &settings, &mut traced);
+            take_given(name, [&learned, &settings], &mut traced, Origin::Given);
         }
     }
     // The segments show their size, whatever value was given.
@@ -182,29 +208,42 @@ fn extremes(traced: &[Traced]) -> Option<[Extreme; 2]> {
     (extremes[0] != Extreme::default()).then_some(extremes)
 }
 
-/// Replaces the inferred value of a setting by its value in `settings`, which was given.
-fn take_given(name: &str, settings: &Settings, traced: &mut Vec<Traced>) {
+/// Replaces the inferred value of a setting by its value in `settings`, which was given or is the server's.
+/// Returns false, and marks the contradiction, if evidence in the trace shows another value than the server's.
+fn take_given(
+    name: &str,
+    [learned, settings]: [&Settings; 2],
+    traced: &mut Vec<Traced>,
+    from: Origin,
+) -> bool {
     let row = crate::settings::ROWS.iter().find(|row| row.name.eq_ignore_ascii_case(name.trim()));
-    let Some(row) = row else { return };
-    let mut given = Traced::new(
-        row.name,
-        settings.show(row.name).unwrap_or_default(),
-        Origin::Given,
-        "on the command line or by the server".into(),
-    );
-    match traced.iter_mut().find(|traced| traced.name == row.name) {
-        Some(known) => {
-            // A server's current settings may differ from those under which it wrote the WAL. Also, a
-            // scheduled job may switch segments periodically.
-            let is_evident = known.from == Origin::Learned && row.name != "archive_timeout";
-            if is_evident && known.value != given.value {
-                given.why = format!("the trace shows {}: {}", known.value, known.why);
-                given.contradicted = true;
-            }
-            *known = given;
+    let Some(row) = row else { return true };
+    let why = match from {
+        Origin::Server => "the server's current value",
+        _ => "on the command line",
+    };
+    let mut given = Traced::new(row.name, settings.show(row.name).unwrap_or_default(), from, why.into());
+    let Some(known) = traced.iter_mut().find(|traced| traced.name == row.name) else {
+        traced.push(given);
+        return true;
+    };
+    // A scheduled job may switch segments periodically.
+    let is_evident = known.from == Origin::Learned && row.name != "archive_timeout";
+    let is_same = match row.name {
+        "max_wal_size" => learned.checkpoint_segments() == settings.checkpoint_segments(),
+        "checkpoint_timeout" => is_same_timeout(learned.checkpoint_timeout, settings.checkpoint_timeout),
+        _ => known.value == given.value,
+    };
+    if is_evident && !is_same {
+        if from == Origin::Server {
+            known.server = Some(given.value);
+            return false;
         }
-        None => traced.push(given),
+        given.why = format!("the trace shows {}: {}", known.value, known.why);
+        given.contradicted = true;
     }
+    *known = given;
+    true
 }
 
 fn learn_wal_level(survey: &Survey, window: (Lsn, Lsn), settings: &mut Settings) -> Traced {
@@ -417,41 +456,28 @@ fn group_intervals(mut intervals: Vec<(i64, u64)>) -> Vec<Intervals> {
     groups
 }
 
-/// Infers `max_wal_size` from the distances of checkpoints by volume; if they differ, the distance with the
-/// most bytes counts. Without such a checkpoint, the trace shows only the number of segments that were filled
+/// Infers `max_wal_size` from the distances of checkpoints by volume ([`volume_segments`]). Without such a checkpoint, the trace shows only the number of segments that were filled
 /// without one.
 fn learn_max_wal_size(survey: &Survey, checkpoints: &[Checkpoint], settings: &mut Settings) -> Traced {
     const NAME: &str = "max_wal_size";
     let size = survey.segment_size;
-    let segments_crossed = |one: &Checkpoint| {
-        one.distance.map(|distance| {
-            size.segment_of(one.record.redo) as i64
-                - size.segment_of(Lsn(one.record.redo.0 - distance)) as i64
-        })
-    };
-    let volume = |checkpoint: &&Checkpoint| checkpoint.cause == Cause::Volume;
-    let segments: Vec<i64> = checkpoints.iter().filter(volume).filter_map(segments_crossed).collect();
-    let distances: Vec<i64> = checkpoints.iter().filter_map(segments_crossed).collect();
     let target = settings.completion_target_milli;
-    let usual = with_most_segments(&segments).filter(|usual| *usual > 0);
-    let distance = |usual: i64| {
-        let checkpoints = counted(segments.len() as u64, "checkpoint");
-        format!("{checkpoints} started {} after the one before", counted(usual as u64, "segment"))
-    };
-    if let Some(usual) = usual.filter(|usual| !is_contradicted(*usual, segments.len(), &distances)) {
-        settings.max_wal_size = roundest_segment_count(usual as u64, target) * size.bytes();
-        return Traced::new(NAME, show_size(settings.max_wal_size), Origin::Learned, distance(usual));
+    if let Some((segments, count)) = volume_segments(checkpoints, size) {
+        settings.max_wal_size = settings.checkpoint_settings().roundest_max_wal_size(segments, size);
+        let why = format!(
+            "{} started {} after the one before",
+            counted(count, "checkpoint"),
+            counted(segments, "segment")
+        );
+        return Traced::new(NAME, show_size(settings.max_wal_size), Origin::Learned, why);
     }
     let longest = bounds::longest_distance(survey, checkpoints, settings);
     let least = ((longest + 1) * (1000 + target)).div_ceil(1000).max(2) * size.bytes();
-    let roundest = roundest_segment_count(longest + 1, target) * size.bytes();
+    let roundest = settings.checkpoint_settings().roundest_max_wal_size(longest + 1, size);
     settings.max_wal_size = settings.max_wal_size.max(roundest);
-    let why = match usual {
-        None => "no checkpoint in the trace was triggered by volume".to_owned(),
-        Some(usual) => format!("{}, and others later: on request, it seems", distance(usual)),
-    };
+    let why = "no checkpoint in the trace was triggered by volume";
     let range = [least, MAX_MAX_WAL_SIZE].map(show_size);
-    Traced::between(NAME, show_size(settings.max_wal_size), range, &why)
+    Traced::between(NAME, show_size(settings.max_wal_size), range, why)
 }
 
 /// Larger than any `max_wal_size` in use: 64 TB.
@@ -478,13 +504,6 @@ fn learn_completion_target(survey: &Survey, checkpoints: &[Checkpoint], settings
         why = format!("a checkpoint took {:.0} % of checkpoint_timeout", longest as f64 / 10.0);
     }
     Traced::new(NAME, settings.show(NAME).unwrap_or_default(), Origin::Assumed, why)
-}
-
-/// Whether too many checkpoints started later than `max_wal_size` allows, given a distance of `usual`
-/// segments, which `by_volume` checkpoints appear to show. A few late checkpoints are normal on a busy
-/// server.
-fn is_contradicted(usual: i64, by_volume: usize, distances: &[i64]) -> bool {
-    4 * distances.iter().filter(|distance| **distance > usual).count() > by_volume
 }
 
 /// The minimum number of timed switches from which `archive_timeout` is inferred.
@@ -562,25 +581,11 @@ fn round_to_usual_archive_timeout(mean: f64) -> i64 {
     near.unwrap_or(mean.round() as i64).max(1)
 }
 
-/// Returns the distance that covers most segments; the smallest if several do.
-fn with_most_segments(distances: &[i64]) -> Option<i64> {
-    let sum = |value: &i64| distances.iter().filter(|other| *other == value).sum::<i64>();
-    distances.iter().copied().max_by_key(|value| (sum(value), -value))
-}
-
 /// Rounds an interval to a commonly set value, because timers fire slightly late.
 fn round_to_usual_timeout(interval: i64) -> i64 {
     const USUAL: [i64; 11] = [30, 60, 120, 180, 300, 600, 900, 1200, 1800, 2700, 3600];
     let near = USUAL.into_iter().find(|usual| (usual - 1..=usual + 2).contains(&interval));
     near.unwrap_or(interval).clamp(30, 86_400)
-}
-
-/// Returns the roundest of all values of `max_wal_size`, in segments, that result in this checkpoint
-/// distance.
-fn roundest_segment_count(segments: u64, target_milli: u64) -> u64 {
-    let first = (segments * (1000 + target_milli)).div_ceil(1000).max(2);
-    let last = ((segments + 1) * (1000 + target_milli)).div_ceil(1000).saturating_sub(1).max(first);
-    (first..=last).max_by_key(|number| (number.trailing_zeros(), u64::MAX - number)).unwrap_or(first)
 }
 
 /// Bytes after the end of a segment at which it is on disk without a commit, if the trace does not show it.
@@ -660,6 +665,7 @@ fn skipped_requests(checkpoints: &[Checkpoint], settings: &Settings) -> Vec<bool
 
 #[cfg(test)]
 mod tests {
+    use walden_format::lsn::SegmentSize;
     use walden_format::version::Major;
 
     use super::*;
@@ -674,8 +680,9 @@ mod tests {
             let mut traced = infer_hints(records, logged, given, &mut settings).to_vec();
             for (name, on) in [("wal_log_hints", wal_log_hints), ("data_checksums", data_checksums)] {
                 let Some(on) = on else { continue };
+                let learned = settings.clone();
                 settings.set(name, if on { "on" } else { "off" }).unwrap();
-                take_given(name, &settings, &mut traced);
+                take_given(name, [&learned, &settings], &mut traced, Origin::Given);
             }
             let contradicted: Vec<&str> =
                 traced.iter().filter(|one| one.contradicted).map(|one| one.name).collect();
@@ -745,8 +752,9 @@ mod tests {
             [("archive_timeout", "0", false), ("wal_compression", "off", true)]
         {
             let mut traced = learned(name, "another");
+            let before = settings.clone();
             settings.set(name, value).unwrap();
-            take_given(name, &settings, &mut traced);
+            take_given(name, [&before, &settings], &mut traced, Origin::Given);
             assert_eq!((traced[0].from, traced[0].contradicted), (Origin::Given, is_contradicted), "{name}");
         }
     }
@@ -798,14 +806,6 @@ mod tests {
     }
 
     #[test]
-    fn a_longer_gap_contradicts_a_distance_by_volume() {
-        assert!(is_contradicted(1, 3, &[1, 1, 2, 1]));
-        assert!(!is_contradicted(1, 3, &[1, 0, 1, 1]));
-        // One of twenty checkpoints started late.
-        assert!(!is_contradicted(1, 19, &[&[1; 19][..], &[2]].concat()));
-    }
-
-    #[test]
     fn equal_times_are_of_archive_timeout() {
         assert_eq!(mean_of_equal(&[20.0, 20.4, 19.6]), Some(20.0));
         assert_eq!(mean_of_equal(&[20.0, 20.0]), None, "too few");
@@ -821,13 +821,13 @@ mod tests {
             let mut settings = Settings::default_of(Major::V15);
             settings.max_wal_size = megabytes << 20;
             let segments = settings.checkpoint_segments();
-            settings.max_wal_size = roundest_segment_count(segments, 900) << 24;
+            let known = settings.checkpoint_settings();
+            settings.max_wal_size = known.roundest_max_wal_size(segments, settings.segment_size);
             assert_eq!(settings.checkpoint_segments(), segments, "{megabytes} MB");
         }
-        assert_eq!(roundest_segment_count(33, 900), 64, "the default");
+        let default = Settings::default_of(Major::V15).checkpoint_settings();
+        assert_eq!(default.roundest_max_wal_size(33, SegmentSize::DEFAULT), 1 << 30);
         assert_eq!(round_to_usual_timeout(301), 300);
         assert_eq!([4.8, 5.6, 61.5, 43.0, 0.2].map(round_to_usual_archive_timeout), [5, 5, 60, 43, 1]);
-        assert_eq!(with_most_segments(&[5, 3, 3, 9]), Some(9));
-        assert_eq!(with_most_segments(&[5, 3, 3, 3, 3]), Some(3));
     }
 }

@@ -36,8 +36,10 @@ pub struct Question<'a> {
     pub from: Option<Lsn>,
     /// Records that start before this are counted.
     pub to: Option<Lsn>,
-    /// Known settings that the trace was taken under, by name.
+    /// Settings that the trace was taken under, by name, whatever it shows.
     pub traced: Vec<(String, String)>,
+    /// Current settings of the server, by name, for those that the trace does not show.
+    pub server: Vec<(String, String)>,
     /// The sets of settings to predict: each a list of names and values that differ from the trace's.
     pub changes: Vec<Vec<(String, String)>>,
     /// Changes of tables and indexes, applied to every set of settings.
@@ -250,7 +252,7 @@ pub fn predict(
         return Err(PredictError::Empty(format!(" from {from} on: it has {first} to {end}")));
     }
     let window = (from, question.to.map_or(end, |to| to.min(end)));
-    let learned = learn(&survey, window, &question.traced)?;
+    let learned = learn(&survey, window, &question.server, &question.traced)?;
     let mut settings = Vec::with_capacity(question.changes.len() + 1);
     settings.push(learned.settings.clone());
     for change in &question.changes {
@@ -276,7 +278,7 @@ pub fn predict(
     let is_asynchronous = |(name, value): &(String, String)| {
         name.eq_ignore_ascii_case("synchronous_commit") && value.eq_ignore_ascii_case("off")
     };
-    let one_session = !common.overlap && !question.traced.iter().any(is_asynchronous);
+    let one_session = !common.overlap && !question.server.iter().chain(&question.traced).any(is_asynchronous);
     let mut predictions = settings.into_iter().zip(predictions);
     let (_, self_check) = predictions.next().ok_or_else(|| PredictError::Empty(String::new()))?;
     let predictions: Vec<_> = predictions.collect();

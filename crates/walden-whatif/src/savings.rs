@@ -9,7 +9,7 @@ use walden_source::names::Names;
 
 use crate::learn;
 use crate::outcome::Prediction;
-use crate::predict::{Forecast, PredictError, Question, predict};
+use crate::predict::{Forecast, Question, predict};
 
 /// Predicts the savings of all findings whose remedy is a setting, and ranks the findings.
 /// `walden_explain::savings::estimate` is faster and less exact.
@@ -30,38 +30,19 @@ pub fn predict_savings(
     let question = Question {
         from: (range.start > run.start()).then_some(range.start),
         to: (range.end < run.end()).then_some(Lsn(range.end.0)),
-        traced: learn::settings_from_server(&names.settings),
+        server: learn::settings_from_server(&names.settings),
         changes: changes.clone(),
         threads,
         memory_bytes,
         ..Question::default()
     };
-    let Ok(forecast) = predict_from_trace(run, question) else { return };
+    let Ok(forecast) = predict(run, &question, &|_| {}) else { return };
     let savings: Vec<(Changes, Saving)> = changes
         .into_iter()
         .zip(&forecast.predictions)
         .filter_map(|(change, (_, one))| Some((change, saving_of(&forecast, one)?)))
         .collect();
     apply(document, &savings, explanation.buckets.images());
-}
-
-/// Settings that records show. Checkpoint settings are only estimated from records, so the server's values
-/// are better.
-const SHOWN_BY_RECORDS: [&str; 4] = ["wal_compression", "full_page_writes", "wal_level", "wal_log_hints"];
-
-/// Predicts from settings that the trace does not contradict: a session may have its own `wal_compression`,
-/// and the server's value may have changed since.
-fn predict_from_trace(run: &Run, question: Question<'_>) -> Result<Forecast, PredictError> {
-    let forecast = predict(run, &question, &|_| {})?;
-    let is_shown = |name: &str| SHOWN_BY_RECORDS.contains(&name);
-    let contradicted = forecast.learned.traced.iter().filter(|one| one.contradicted && is_shown(one.name));
-    let contradicted: Vec<&str> = contradicted.map(|one| one.name).collect();
-    if contradicted.is_empty() {
-        return Ok(forecast);
-    }
-    let mut traced = question.traced.clone();
-    traced.retain(|(name, _)| !contradicted.contains(&name.as_str()));
-    predict(run, &Question { traced, ..question }, &|_| {})
 }
 
 /// Maximum relative error of the self-check. Up to it, savings are relative to the self-check, because errors

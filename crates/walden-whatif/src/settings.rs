@@ -53,6 +53,7 @@ pub struct Settings {
 impl Settings {
     /// Returns the defaults of a PostgreSQL major version.
     pub fn default_of(version: Major) -> Settings {
+        let checkpoints = CheckpointSettings::default_of(version);
         Settings {
             version,
             wal_level: if version >= Major::V10 { WalLevel::Replica } else { WalLevel::Minimal },
@@ -61,10 +62,10 @@ impl Settings {
             wal_log_hints: false,
             // The default of initdb.
             data_checksums: version >= Major::V18,
-            max_wal_size: 1 << 30,
+            max_wal_size: checkpoints.max_wal_size,
             min_wal_size: None,
-            checkpoint_timeout: 300,
-            completion_target_milli: if version >= Major::V14 { 900 } else { 500 },
+            checkpoint_timeout: checkpoints.timeout,
+            completion_target_milli: checkpoints.completion_target_milli,
             segment_size: SegmentSize::DEFAULT,
             archive_timeout: 0,
             skip_threshold: 2 << 20,

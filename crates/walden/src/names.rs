@@ -1,7 +1,7 @@
 //! Names of relations, loaded from the sources given by `--names`.
 
 use anyhow::{Context as _, Result, bail};
-use walden_explain::checkpoints::CheckpointSettings;
+use walden_explain::checkpoints::{CheckpointSettings, replace_contradicted};
 use walden_explain::{Explanation, rewrites};
 use walden_source::inventory::Inventory;
 use walden_source::names::Names;
@@ -49,10 +49,15 @@ pub fn check_cluster(names: &Names, inventory: &Inventory) -> Result<()> {
     Ok(())
 }
 
-/// Adds files to names as learned from the WAL. Returns the checkpoint settings, if the names include them.
+/// Adds files to names as learned from the WAL. Returns the checkpoint settings, if the names include them;
+/// values that the WAL contradicts are replaced and reported.
 pub fn complete(names: &mut Names, explanation: &Explanation) -> Option<CheckpointSettings> {
     names.set_version(explanation.version);
     rewrites::learn(explanation, names);
+    let Explanation { checkpoints, segment_size, version, .. } = explanation;
+    for contradiction in replace_contradicted(&mut names.settings, checkpoints, *segment_size, *version) {
+        eprintln!("note: {contradiction}");
+    }
     CheckpointSettings::from_settings(&names.settings, explanation.version)
 }
 

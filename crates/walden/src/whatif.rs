@@ -204,8 +204,6 @@ pub fn run(args: &WhatifArgs) -> Result<ExitCode> {
     };
     let mut named = names::load(&args.names)?;
     names::check_cluster(&named, &inventory)?;
-    let mut traced: Vec<(String, String)> = walden_whatif::learn::settings_from_server(&named.settings);
-    traced.extend(args.traced.iter().cloned());
     let changes = match &aim {
         Some(aim) => advise::candidates(aim, run.version, run.segment_size),
         None => changes(args),
@@ -224,7 +222,8 @@ pub fn run(args: &WhatifArgs) -> Result<ExitCode> {
         base: base.as_ref().map(|(_, data)| (data.redo_from(), &open as OpenBase<'_>)),
         from,
         to,
-        traced,
+        traced: args.traced.clone(),
+        server: walden_whatif::learn::settings_from_server(&named.settings),
         changes,
         objects: objects(args, &named, &files),
         all_images: args.all_images,

@@ -7,7 +7,7 @@ use super::facts::{Facts, is_update};
 use super::ledger::Claim;
 use super::maintenance::hint_images_of_checkpoints;
 use super::{Candidate, bytes_text};
-use crate::checkpoints::Cause;
+use crate::checkpoints::{Cause, CheckpointSettings, volume_segments};
 use crate::group::Cell;
 use crate::image_sample::usual_method;
 use crate::tally::Bucket;
@@ -130,16 +130,14 @@ pub(super) fn checkpoint_images(facts: &Facts<'_>) -> Vec<Candidate> {
 
 /// The `max_wal_size` under which checkpoints for volume come [`FARTHER`] times as far apart.
 fn larger_max_wal_size(facts: &Facts<'_>) -> String {
-    let known = facts.checkpoint_settings().map(|settings| settings.max_wal_size);
-    let distances: Vec<u64> = facts
-        .checkpoints
-        .iter()
-        .filter(|checkpoint| checkpoint.cause == Cause::Volume)
-        .filter_map(|checkpoint| checkpoint.distance)
-        .collect();
-    let mean = distances.iter().sum::<u64>() / distances.len().max(1) as u64;
-    // A checkpoint for volume starts at about half of the setting, with the usual completion target.
-    let bytes = (known.unwrap_or(mean * 19 / 10) * FARTHER).max(FARTHER * MEGABYTE);
+    let size = facts.explanation.segment_size;
+    let assumed = CheckpointSettings::default_of(facts.explanation.version);
+    let learned = || {
+        let (segments, _) = volume_segments(facts.checkpoints, size)?;
+        Some(assumed.roundest_max_wal_size(segments, size))
+    };
+    let known = facts.checkpoint_settings().map(|settings| settings.max_wal_size).or_else(learned);
+    let bytes = (known.unwrap_or(assumed.max_wal_size) * FARTHER).max(FARTHER * MEGABYTE);
     let megabytes = bytes.div_ceil(MEGABYTE);
     if megabytes >= 4096 { format!("{}GB", megabytes.div_ceil(1024)) } else { format!("{megabytes}MB") }
 }

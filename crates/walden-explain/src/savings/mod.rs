@@ -250,7 +250,10 @@ fn trigger_of(
     // A longer interval contradicts the default.
     let at_least = || intervals(None).max().unwrap_or_default().max(DEFAULT_TIMEOUT);
     let timeout = intervals(Some(Cause::Time)).min().unwrap_or_else(at_least);
-    Some(Trigger { segments: volume_segments(checkpoints, size), timeout: Some(timeout) })
+    Some(Trigger {
+        segments: volume_segments(checkpoints, size).map(|(segments, _)| segments),
+        timeout: Some(timeout),
+    })
 }
 
 /// Bytes of a size such as `512MB` or `4GB`.

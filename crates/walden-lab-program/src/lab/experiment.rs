@@ -204,6 +204,7 @@ impl Analysis for Reader {
             from: Some(from),
             to: Some(to),
             traced: learn::settings_from_server(traced),
+            server: Vec::new(),
             changes: cases.iter().map(learn::settings_from_server).collect(),
             objects: Vec::new(),
             all_images: true,

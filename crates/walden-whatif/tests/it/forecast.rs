@@ -355,18 +355,28 @@ fn a_log_without_images_or_checkpoints_was_written_without_full_page_writes() {
 }
 
 #[test]
-fn a_given_setting_that_the_trace_contradicts_is_marked() {
+fn evidence_in_the_trace_overrides_the_server_but_not_the_command_line() {
     let inventory = Inventory::search(&[golden("15.18-lz4")]).unwrap();
-    let forecast = |compression: &str| {
-        let traced = vec![("wal_compression".to_string(), compression.to_string())];
-        let question = Question { traced, threads: 2, memory_bytes: 64 << 20, ..Question::default() };
+    let forecast = |traced: &[&str], server: &[&str]| {
+        let setting = |value: &&str| ("wal_compression".to_string(), value.to_string());
+        let [traced, server] = [traced, server].map(|values| values.iter().map(setting).collect());
+        let question = Question { traced, server, threads: 2, memory_bytes: 64 << 20, ..Question::default() };
         let forecast = predict(&inventory.runs[0], &question, &|_| ()).unwrap();
-        let row = forecast.learned.traced.iter().find(|row| row.name == "wal_compression").unwrap();
-        (row.contradicted, row.why.clone())
+        let row = forecast.learned.traced.iter().find(|row| row.name == "wal_compression").unwrap().clone();
+        assert_eq!(forecast.learned.settings.show("wal_compression").as_ref(), Some(&row.value));
+        row
     };
-    assert_eq!(forecast("lz4"), (false, "on the command line or by the server".into()));
-    let (contradicted, why) = forecast("off");
-    assert!(contradicted && why.contains("the trace shows lz4"), "{why}");
+    let given = forecast(&["lz4"], &[]);
+    assert_eq!((given.from, given.contradicted, given.contradiction()), (Origin::Given, false, None));
+    let given = forecast(&["off"], &[]);
+    assert!(given.contradicted && given.why.contains("the trace shows lz4"), "{}", given.why);
+    assert_eq!(given.value, "off");
+    let of_server = forecast(&[], &["lz4"]);
+    assert_eq!((of_server.from, of_server.contradiction()), (Origin::Server, None));
+    let of_trace = forecast(&[], &["off"]);
+    assert_eq!((of_trace.from, of_trace.value.as_str()), (Origin::Learned, "lz4"));
+    let text = "wal_compression: the server has off now, the WAL shows lz4, which counts";
+    assert_eq!(of_trace.contradiction().unwrap().to_string(), text);
 }
 
 #[test]
