@@ -8,7 +8,7 @@ use walden_format::record::{Fork, RelFileLocator};
 use walden_format::rmgr::Kind;
 use walden_format::version::Major;
 use walden_source::counted;
-use walden_source::names::{Identifier, Names, Relation, RelationKind, Resolved};
+use walden_source::names::{Identifier, MAX_PARTITION_LEVELS, Names, Relation, RelationKind, Resolved};
 
 use crate::explanation::Explanation;
 use crate::group::{Cell, Owner};
@@ -193,9 +193,6 @@ const BEFORE_REWRITE: &str = " (before its rewrite)";
 /// The label of relations without a name; [`NOT_IN_NAMES`] if their database has names, but not for them.
 const NOT_NAMED: &str = "(not named: --names gives names)";
 const NOT_IN_NAMES: &str = "(not in the names: dropped or rewritten)";
-
-/// Maximum number of partition levels: names from a damaged file may form a cycle.
-const MAX_PARTITION_LEVELS: usize = 64;
 
 /// The match of a pattern in a name: the texts of its capture groups, or the whole match.
 fn group_of(pattern: &Regex, name: &str) -> Option<String> {

@@ -148,6 +148,8 @@ struct NamedFile {
 
 /// Most consecutive rewrites that are followed; reused numbers may form a cycle.
 const MAX_CHAIN: usize = 10_000;
+/// Maximum number of partition levels: names from a damaged file may form a cycle.
+pub const MAX_PARTITION_LEVELS: usize = 64;
 
 impl Names {
     /// Returns only the names of the system catalogs, for a version.
@@ -356,25 +358,50 @@ impl Names {
         builtin::by_file(file, self.version).map_or(Resolved::Unresolved, Resolved::BuiltIn)
     }
 
-    /// Returns the files of the relations with a name. The flag is set for the current file of a relation.
-    ///
-    /// `name` is `NAME`, `SCHEMA.NAME` or `DATABASE.SCHEMA.NAME`, in quotes where SQL needs them. Sorted by
-    /// file.
+    /// Returns the files of the relations with a name ([`Names::named`]). The flag is set for the current
+    /// file of a relation. Sorted by file.
     pub fn files_of(&self, name: &str) -> Vec<(RelFileLocator, &Relation, bool)> {
-        let parts = split_name(name);
+        let named = self.named(name);
+        let files = self.files.iter().map(|(file, of)| (*file, &self.relations[of.relation], of.current));
+        let mut found: Vec<_> = files.filter(|(_, relation, _)| named.contains(relation)).collect();
+        found.sort_unstable_by_key(|(file, _, _)| *file);
+        found
+    }
+
+    /// Returns the relations with a name, also those without a file.
+    ///
+    /// `name` is `NAME`, `SCHEMA.NAME` or `DATABASE.SCHEMA.NAME`, in quotes where SQL needs them, or the same
+    /// after `DATABASE: `, as reports print names of several databases.
+    pub fn named(&self, name: &str) -> Vec<&Relation> {
+        let labels = name.match_indices(": ").map(|(at, _)| (Some(&name[..at]), &name[at + 2..]));
+        let mut found = std::iter::once((None, name)).chain(labels);
+        let found = found.find_map(|(database, name)| {
+            let found = self.named_by(database, &split_name(name));
+            (!found.is_empty()).then_some(found)
+        });
+        found.unwrap_or_default()
+    }
+
+    fn named_by(&self, in_database: Option<&str>, parts: &[String]) -> Vec<&Relation> {
         let Some((last, above)) = parts.split_last() else { return Vec::new() };
-        let fits = |relation: &Relation| {
+        let in_database = above.iter().rev().nth(1).map(String::as_str).or(in_database);
+        let fits = |relation: &&Relation| {
             let database = || self.databases.get(&relation.database).map(|database| database.name.as_str());
             relation.name == *last
                 && above.last().is_none_or(|schema| relation.schema == *schema)
-                && above.iter().rev().nth(1).is_none_or(|wanted| database() == Some(wanted))
+                && in_database.is_none_or(|wanted| {
+                    database() == Some(wanted) || wanted == format!("database {}", relation.database)
+                })
                 && above.len() <= 2
         };
-        let named =
-            self.files.iter().map(|(file, named)| (*file, &self.relations[named.relation], named.current));
-        let mut found: Vec<_> = named.filter(|(_, relation, _)| fits(relation)).collect();
-        found.sort_unstable_by_key(|(file, _, _)| *file);
-        found
+        self.relations.iter().filter(fits).collect()
+    }
+
+    /// Returns whether a relation is a part of a partitioned table or index, at any level, or is it itself.
+    pub fn is_within(&self, relation: &Relation, partitioned: &Relation) -> bool {
+        let parent = |one: &&Relation| self.by_oid(relation.database, one.partition_of?);
+        let mut levels = std::iter::successors(Some(relation), parent).take(MAX_PARTITION_LEVELS);
+        levels.any(|one| one.oid == partitioned.oid && one.database == partitioned.database)
     }
 
     /// Returns every file with the relation to which it belongs or belonged.

@@ -2,16 +2,16 @@
 
 use anyhow::{Result, bail};
 use rustc_hash::FxHashSet;
-use walden_explain::Request;
 use walden_explain::group::Owner;
+use walden_explain::{Request, rewrites};
 use walden_format::record::RelFileLocator;
 use walden_source::inventory::Run;
 use walden_source::names::{Names, Relation, RelationKind, Resolved};
 use walden_whatif::objects::{Change, ObjectChange};
 
 use super::WhatifArgs;
+use crate::page;
 use crate::progress::Progress;
-use crate::{names, page};
 
 /// Learns from a run which files relations had before they were rewritten, as `walden explain` does. Returns
 /// the files for which the run has records. Without a server's names there is nothing to learn.
@@ -24,7 +24,8 @@ pub fn learn(names: &mut Names, run: &Run, threads: usize) -> Result<Vec<RelFile
     let explanation =
         walden_explain::explain(std::slice::from_ref(run), &request, |bytes| progress.advance(bytes))?;
     progress.finish();
-    names::complete(names, &explanation);
+    names.set_version(explanation.version);
+    rewrites::learn(&explanation, names);
     let file = |owner| match owner {
         Owner::Relation(file, _) => Some(file),
         Owner::None | Owner::Framing => None,
@@ -64,7 +65,8 @@ pub fn changes(args: &WhatifArgs, relations: &Relations<'_>) -> Result<Vec<Objec
     let mut all = Vec::new();
     for name in &args.drop_index {
         let files = Object::find(name, relations)?;
-        files.expect(&[RelationKind::Index], ("--drop-index", "an index"))?;
+        const KINDS: [RelationKind; 2] = [RelationKind::Index, RelationKind::PartitionedIndex];
+        files.expect(&KINDS, ("--drop-index", "an index"))?;
         let table = files.relation.and_then(|index| relations.names.by_oid(index.database, index.table?));
         let table = table.map(|table| Object::new(table, relations));
         let indexes = table.as_ref().map(|table| table.indexes(relations)).unwrap_or_default();
@@ -82,13 +84,15 @@ pub fn changes(args: &WhatifArgs, relations: &Relations<'_>) -> Result<Vec<Objec
     for (name, change, what) in tables.chain(fills) {
         let table = Object::find(name, relations)?;
         let option = if matches!(change, Change::AddIndex(_)) { "--add-index" } else { "--fillfactor" };
-        table.expect(&[RelationKind::Table, RelationKind::MaterializedView], (option, "a table"))?;
+        const KINDS: [RelationKind; 3] =
+            [RelationKind::Table, RelationKind::MaterializedView, RelationKind::PartitionedTable];
+        table.expect(&KINDS, (option, "a table"))?;
         all.push(ObjectChange { what, change, indexes: table.indexes(relations), table: table.files });
     }
     Ok(all)
 }
 
-/// A relation and all its files, including those from before rewrites.
+/// A relation and all its files, including those of its partitions and those from before rewrites.
 #[derive(Default)]
 struct Object<'a> {
     relation: Option<&'a Relation>,
@@ -103,14 +107,14 @@ impl<'a> Object<'a> {
             object.files.insert(file);
             return Ok(object);
         }
-        let found = relations.names.files_of(name);
-        let Some((_, relation, _)) = found.first() else {
+        let found = relations.names.named(name);
+        let Some(relation) = found.first() else {
             bail!(
                 "no table or index is called {name}\nhint: give --names with a connection string or a saved file, or \
                  TABLESPACE/DATABASE/FILE as numbers (SELECT pg_relation_filepath('{name}') says base/DATABASE/FILE)"
             );
         };
-        if found.iter().any(|(_, other, _)| other != relation) {
+        if found.len() > 1 {
             bail!(
                 "cannot use {name}: more than one table or index has this name; write DATABASE.SCHEMA.NAME"
             );
@@ -119,7 +123,8 @@ impl<'a> Object<'a> {
     }
 
     fn new(relation: &'a Relation, relations: &Relations<'a>) -> Object<'a> {
-        let files = relations.files().filter(|(_, of)| *of == relation).map(|(file, _)| file);
+        let is_its = |of: &Relation| relations.names.is_within(of, relation);
+        let files = relations.files().filter(|(_, of)| is_its(of)).map(|(file, _)| file);
         Object { relation: Some(relation), files: files.collect() }
     }
 
@@ -137,9 +142,8 @@ impl<'a> Object<'a> {
     fn indexes(&self, relations: &Relations<'_>) -> FxHashSet<RelFileLocator> {
         let Some(table) = self.relation else { return FxHashSet::default() };
         let is_its = |index: &Relation| {
-            index.kind == RelationKind::Index
-                && index.table == Some(table.oid)
-                && index.database == table.database
+            let of = index.table.and_then(|oid| relations.names.by_oid(index.database, oid));
+            index.kind == RelationKind::Index && of.is_some_and(|of| relations.names.is_within(of, table))
         };
         relations.files().filter(|(_, of)| is_its(of)).map(|(file, _)| file).collect()
     }

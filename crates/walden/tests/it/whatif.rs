@@ -25,6 +25,7 @@ walden_testing::tests! {
     indexes_and_fillfactors_have_ranges,
     servers_are_within_the_ranges_for_other_tables_and_indexes,
     an_index_is_dropped_with_its_files_of_before_rewrites,
+    whatif_accepts_the_names_and_settings_of_findings,
     damage_ends_the_prediction_and_is_reported,
     wrong_settings_are_wrong_usage,
     the_checkpoint_of_a_base_backup_shows_no_max_wal_size on [15, 19],
@@ -575,6 +576,81 @@ fn an_index_is_dropped_with_its_files_of_before_rewrites() {
     for index in ["public.t_v", &files[0]] {
         let by_name = saved(&names, &[index]);
         assert!(by_name.abs_diff(by_file) < 1000, "{index}: {by_name}, {by_file} by its files");
+    }
+}
+
+/// Names and settings in the remedies of findings are accepted as they are printed.
+fn whatif_accepts_the_names_and_settings_of_findings() {
+    let cluster = ClusterBuilder::new(find_or_install(Wanted::Any).unwrap())
+        .setting("autovacuum", "off")
+        .setting("wal_keep_size", "1GB")
+        .setting("max_wal_size", "48MB")
+        .start()
+        .unwrap();
+    let mut client = cluster.client("postgres").unwrap();
+    client.batch_execute("CREATE DATABASE \"TheShop\"").unwrap();
+    let from = position(&mut client).to_string();
+    for database in ["postgres", "TheShop"] {
+        let mut client = cluster.client(database).unwrap();
+        client
+            .batch_execute(
+                "CREATE SCHEMA s; CREATE TABLE s.parts (id int, \"A key\" uuid, note text) PARTITION BY HASH (id);
+                 CREATE TABLE s.parts_0 PARTITION OF s.parts FOR VALUES WITH (MODULUS 2, REMAINDER 0);
+                 CREATE TABLE s.parts_1 PARTITION OF s.parts FOR VALUES WITH (MODULUS 2, REMAINDER 1);
+                 CREATE INDEX \"Of parts\" ON s.parts (\"A key\");
+                 CREATE TABLE filled (id int PRIMARY KEY, key uuid, note text); CREATE INDEX ON filled (key);
+                 CREATE INDEX covered ON filled (key, note)",
+            )
+            .unwrap();
+        for _ in 0..4 {
+            client
+                .batch_execute(
+                    "INSERT INTO s.parts SELECT i, gen_random_uuid(), 'n' FROM generate_series(1, 20000) i;
+                     INSERT INTO filled SELECT count(*) OVER () * 0 + i + (SELECT coalesce(max(id), 0) FROM filled),
+                     gen_random_uuid(), 'n' FROM generate_series(1, 10000) i; UPDATE filled SET note = note || 'm'",
+                )
+                .unwrap();
+        }
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let names = folder.path().join("names.json");
+    let names_argument = names.to_str().unwrap();
+    let (one, other) = (cluster.dsn("postgres"), cluster.dsn("TheShop"));
+    let saved = walden(&["explain", "--names", &one, "--names", &other, "--save-names", names_argument]);
+    assert_eq!(saved.code, 0, "{}", saved.stderr);
+    let wal = cluster.data_dir().join("pg_wal").to_str().unwrap().to_owned();
+    let arguments = ["--names", names_argument, "--from", &from, &wal].map(std::ffi::OsStr::new);
+    let explained = explain_json(&arguments);
+    let mut accepted = Vec::new();
+    for finding in explained["findings"].as_array().unwrap() {
+        let text = |name: &str| finding[name].as_str().unwrap();
+        for (name, value) in finding["try_settings"].as_object().into_iter().flatten() {
+            accepted.push(("--set", format!("{name}={}", value.as_str().unwrap())));
+        }
+        let statement = |before: &str, after: &str| {
+            let (_, rest) = text("remedy").split_once(before)?;
+            Some(rest.trim_start_matches("CONCURRENTLY ").split_once(after)?.0.to_owned())
+        };
+        for name in
+            statement("DROP INDEX ", ",").into_iter().flat_map(|name| [name, text("points_at").to_owned()])
+        {
+            accepted.push(("--drop-index", name));
+        }
+        for name in statement("ALTER TABLE ", " SET (fillfactor")
+            .into_iter()
+            .flat_map(|name| [name, text("points_at").to_owned()])
+        {
+            accepted.push(("--fillfactor", format!("{name}=90")));
+        }
+    }
+    let has =
+        |option: &str, part: &str| accepted.iter().any(|(one, value)| *one == option && value.contains(part));
+    assert!(has("--drop-index", "Of parts") && has("--set", "="), "{accepted:?}: {explained:#}");
+    for (option, value) in accepted {
+        let run = whatif(&["--names", names_argument, "--from", &from, option, &value, &wal]);
+        // A name without its database, which the remedy has before the statement, is that of two relations.
+        let is_ambiguous = run.stderr.contains("more than one table or index has this name");
+        assert!(run.code == 0 || (is_ambiguous && !value.contains(": ")), "{option} {value}: {run:?}");
     }
 }
 
