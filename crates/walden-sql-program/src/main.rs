@@ -132,7 +132,7 @@ fn run(args: &SqlArgs) -> Result<ExitCode> {
         let inputs = Inputs::new(args.sources.iter().chain(&args.base));
         output::expect_writable(path, args.overwrite.force, &inputs)?;
     }
-    let (inventory, options) = args.log.open(&args.sources, args.base.is_some())?;
+    let (inventory, options) = args.log.open(&args.sources, args.base.as_deref())?;
     let limits = Limits { threads: args.log.threads(), memory_bytes: args.memory.saturating_mul(1 << 20) };
     let database = Database::new(&inventory, &options, args.base.clone(), limits);
     let database = database.context("cannot prepare the query")?;

@@ -105,7 +105,7 @@ pub fn run(args: &ExportArgs) -> Result<ExitCode> {
     let inputs = Inputs::new(&args.sources);
     // Any file name in the folder serves for this check.
     output::expect_no_input(&args.output.join(Table::Records.name()), &inputs)?;
-    let (inventory, mut options) = args.log.open(&args.sources, false)?;
+    let (inventory, mut options) = args.log.open(&args.sources, None)?;
     let threads = args.log.threads();
     options.threads = 1;
     options.batch_rows = BATCH_ROWS;

@@ -140,7 +140,7 @@ pub fn run(args: &PageArgs) -> Result<ExitCode> {
     let latest = args.at.iter().chain(&args.diff).max().filter(|&&latest| latest != END);
     let to = latest.map(|&latest| Bound::Lsn(latest));
     let inventory = sources::open(&args.sources, &SourceRange { timeline: args.timeline, from: None, to })?;
-    sources::tell_about(&inventory);
+    sources::tell_about_with_base(&inventory, args.base.as_deref());
     names::check_cluster(&names, &inventory)?;
     if let Err(error) = sources::expect_one_cluster(&inventory) {
         return Ok(fail(USAGE, &error.to_string()));

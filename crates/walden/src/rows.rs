@@ -182,7 +182,7 @@ pub fn run(args: &RowsArgs) -> Result<ExitCode> {
     }
     let names = names::load(&args.log.names)?;
     let mut inventory = sources::open_with_past(&args.sources, &args.log.range())?;
-    sources::tell_about(&inventory);
+    sources::tell_about_with_base(&inventory, args.base.as_deref());
     names::check_cluster(&names, &inventory)?;
     let has_unreadable = sources::report_unreadable(&inventory);
     let threads = args.log.threads();

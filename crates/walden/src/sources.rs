@@ -9,11 +9,11 @@ use walden_archive::source::{self, SourceOptions};
 use walden_archive::sources::{self, is_archive};
 use walden_archive::{Archive, Extent};
 use walden_explain::{Bound, second_text};
-use walden_format::lsn::{Lsn, SegmentName, Timeline};
+use walden_format::lsn::{Lsn, SegmentName, SegmentSize, Timeline};
 use walden_report::table::harmless;
 use walden_report::units;
 use walden_source::counted;
-use walden_source::datadir::ControlFile;
+use walden_source::datadir::{ControlFile, DataDir};
 use walden_source::inventory::{Duplicate, FileKind, Gap, Inventory, Run, Unreadable};
 use walden_source::scan::Damage;
 
@@ -200,13 +200,27 @@ fn open_archive(place: &Path) -> Result<(String, Archive)> {
 
 /// Prints a line for each file that is not explained.
 pub fn tell_about(inventory: &Inventory) {
+    tell_about_from(inventory, Lsn(0));
+}
+
+/// Prints the same for WAL that is read on a base backup, if any: no gap before its start matters.
+pub fn tell_about_with_base(inventory: &Inventory, base: Option<&Path>) {
+    // The error is reported where the backup is read.
+    let base = base.and_then(|base| DataDir::open_at_rest(base).ok());
+    tell_about_from(inventory, base.map_or(Lsn(0), |base| base.redo_from()));
+}
+
+/// Prints the same for WAL that is read from a position on.
+pub fn tell_about_from(inventory: &Inventory, from: Lsn) {
     // An error names each file that cannot be read.
     let unreadable: Vec<SegmentName> = inventory.unreadable.iter().filter_map(segment_name).collect();
     let is_unreadable = |gap: &Gap| {
         let names = unreadable.iter().filter(|name| gap.first <= **name && **name <= gap.last);
         names.count() as u64 >= gap.segments
     };
-    for gap in inventory.gaps().into_iter().filter(|gap| !is_unreadable(gap)) {
+    let size = inventory.runs.first().map_or(SegmentSize::DEFAULT, |run| run.segment_size);
+    let is_before = |gap: &Gap| gap.last.start(size).is_some_and(|last| last.0 + size.bytes() <= from.0);
+    for gap in inventory.gaps().into_iter().filter(|gap| !is_unreadable(gap) && !is_before(gap)) {
         eprintln!("warning: {gap}");
     }
     tell_about_duplicates(&inventory.duplicates);

@@ -1,6 +1,6 @@
 //! Arguments that `walden sql` and `walden export` share to read WAL as tables.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Result, bail};
@@ -27,13 +27,13 @@ pub struct LogArgs {
 impl LogArgs {
     /// Opens the sources, and returns their segments with the options for reading tables. With a base backup,
     /// segments before the range are needed, too.
-    pub fn open(&self, paths: &[PathBuf], has_base: bool) -> Result<(Arc<Inventory>, ReadOptions)> {
+    pub fn open(&self, paths: &[PathBuf], base: Option<&Path>) -> Result<(Arc<Inventory>, ReadOptions)> {
         let range = self.read.range();
-        let inventory = match has_base {
+        let inventory = match base.is_some() {
             true => sources::open_with_past(paths, &range)?,
             false => sources::open(paths, &range)?,
         };
-        sources::tell_about(&inventory);
+        sources::tell_about_with_base(&inventory, base);
         sources::expect_one_cluster(&inventory)?;
         let mut names = names::load(&self.read.names)?;
         names::check_cluster(&names, &inventory)?;

@@ -195,7 +195,7 @@ pub fn run(args: &WhatifArgs) -> Result<ExitCode> {
     let recovery = recovery(args)?;
     let inventory =
         sources::open(&args.sources, &SourceRange { timeline: args.timeline, from: None, to: args.to })?;
-    sources::tell_about(&inventory);
+    sources::tell_about_with_base(&inventory, args.base.as_deref());
     sources::expect_one_cluster(&inventory)?;
     let base = args.base.as_deref().map(|path| redo::open_base(path, &inventory)).transpose()?;
     let run = match &base {

@@ -184,7 +184,7 @@ fn find_run(args: &RecoverArgs, base: &BaseBackup) -> Result<(Run, Option<Lsn>)>
                 ));
             }
             let inventory = sources::open(std::slice::from_ref(folder), &SourceRange::all(args.timeline))?;
-            sources::tell_about(&inventory);
+            sources::tell_about_from(&inventory, base.start());
             inventory.runs
         }
         None => runs_of_archive(&args.place.open()?.0, args, base)?,

@@ -91,7 +91,7 @@ struct Material {
 impl Material {
     fn open(inputs: &Inputs) -> Result<Material> {
         let mut inventory = sources::open(&inputs.sources, &SourceRange::all(inputs.timeline))?;
-        sources::tell_about(&inventory);
+        sources::tell_about_with_base(&inventory, inputs.base.as_deref());
         let base = inputs.base.as_deref().map(|path| open_base(path, &inventory)).transpose()?;
         let base = inputs.base.clone().zip(base).map(|(path, (_, data))| Base::new(path, &data));
         let memory_bytes = inputs.memory.unwrap_or_else(memory::quarter_of_machine);

@@ -1,5 +1,6 @@
 //! Tests whether scripts are marked `Complete` correctly, and scripts over several tables.
 
+use std::fs;
 use std::path::{Path, PathBuf};
 
 use postgres::Client;
@@ -11,6 +12,7 @@ use crate::material::{Run, cluster_that_keeps_wal, walden};
 walden_testing::tests! {
     nulls_and_blanks_are_compared_exactly,
     a_backup_that_starts_late_is_a_gap,
+    a_gap_before_the_backup_does_not_matter,
     unlogged_tables_are_not_complete,
     columns_that_change_are_events,
     a_transaction_over_several_tables_is_reverted,
@@ -158,6 +160,39 @@ fn a_backup_that_starts_late_is_a_gap() -> Outcome {
         let found = walden(&["sql", &query, wal.to_str().unwrap(), "--base", late]);
         assert!(found.code == 1 && found.stderr.contains("note: the base backup starts at 0/"), "{found:?}");
     }
+    Ok(())
+}
+
+/// Segments from before the backup's start are not read, so none is missed.
+fn a_gap_before_the_backup_does_not_matter() -> Outcome {
+    let (cluster, mut client) = server(15)?;
+    run(&mut client, "CREATE TABLE t (id int PRIMARY KEY)");
+    for id in 1..5 {
+        run(&mut client, &format!("INSERT INTO t VALUES ({id})"));
+        run(&mut client, "SELECT pg_switch_wal()");
+    }
+    let (mut client, base) = copy_base(&cluster, client, "backup");
+    run(&mut client, "DELETE FROM t WHERE id = 1");
+    run(&mut client, "SELECT pg_switch_wal()");
+    let (wal, base) = (cluster.dir().join("with a gap"), base.to_str().unwrap());
+    fs::create_dir(&wal).unwrap();
+    let missing = "000000010000000000000002";
+    for entry in fs::read_dir(cluster.data_dir().join("pg_wal")).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_file() && !path.ends_with(missing) {
+            fs::copy(&path, wal.join(path.file_name().unwrap())).unwrap();
+        }
+    }
+    let wal = wal.to_str().unwrap();
+    let warns = |arguments: &[&str]| {
+        let found = walden(arguments);
+        assert!(found.code == 0, "{found:?}");
+        found.stderr.contains("warning: ") && found.stderr.contains(missing)
+    };
+    let rows = ["rows", wal, "--relation", "t", "--base", base];
+    assert!(!warns(&rows) && !warns(&[&rows[..], &["--undo"]].concat()));
+    assert!(!warns(&["sql", "SELECT count(*) FROM row_changes('t')", wal, "--base", base]));
+    assert!(warns(&["explain", wal]));
     Ok(())
 }
 
