@@ -143,7 +143,7 @@ impl Disk for Folder {
     }
 
     fn sync_names(&self) -> io::Result<()> {
-        File::open(&self.path)?.sync_all()
+        walden_source::sync(&self.path)
     }
 
     fn path(&self, name: &str) -> PathBuf {

@@ -125,6 +125,5 @@ pub(crate) fn synchronize(folder: &Path) -> Result<(), RecoverError> {
 
 /// Synchronizes a file or the entries of a folder.
 pub(crate) fn synchronize_one(path: &Path) -> Result<(), RecoverError> {
-    let file = File::open(path).map_err(RecoverError::io("read", path))?;
-    file.sync_all().map_err(RecoverError::io("synchronize", path))
+    walden_source::sync(path).map_err(RecoverError::io("synchronize", path))
 }

@@ -22,6 +22,7 @@ mod segment_file;
 pub mod server_log;
 pub mod store;
 pub mod subtransactions;
+mod sync;
 mod tar_file;
 pub mod timelines;
 mod windows;
@@ -29,3 +30,4 @@ pub mod workers;
 
 pub use counted::counted;
 pub use error_text::error_text;
+pub use sync::sync;

@@ -362,8 +362,7 @@ fn make_folder(folder: &Path) -> Result<()> {
 
 /// Syncs a folder, so that its entries are durable.
 pub fn sync_folder(folder: &Path) -> Result<()> {
-    let synced = File::open(folder).and_then(|folder| folder.sync_all());
-    synced.with_context(|| format!("cannot sync {}", folder.display()))
+    walden_source::sync(folder).with_context(|| format!("cannot sync {}", folder.display()))
 }
 
 /// An option, and the file that it names, if given.

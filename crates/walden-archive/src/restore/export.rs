@@ -291,7 +291,7 @@ pub fn export(
                 })?;
             }
             exported.damaged.sort();
-            File::open(folder).and_then(|folder| folder.sync_all()).map_err(write)?;
+            walden_source::sync(folder).map_err(write)?;
             Ok(exported)
         }
     }

@@ -110,7 +110,7 @@ impl Folder {
             make_folder(folder)?;
             self.hand_over(&File::open(folder)?)?;
         }
-        sync_folder(above)?;
+        walden_source::sync(above)?;
         durable.insert(folder.to_owned());
         Ok(())
     }
@@ -191,7 +191,7 @@ impl Store for Folder {
         temporary.as_file().sync_all().map_err(&failed)?;
         match pending::publish(temporary, &path, false) {
             Ok(_) => {
-                sync_folder(folder).map_err(&failed)?;
+                walden_source::sync(folder).map_err(&failed)?;
                 Ok(Created::New)
             }
             Err(error) if error.error.kind() == io::ErrorKind::AlreadyExists => Ok(Created::Exists),
@@ -204,7 +204,7 @@ impl Store for Folder {
         let failed = self.failed("synchronise", key);
         let folder = path.parent().unwrap_or(&self.root);
         regular_file::open(&path).and_then(|file| file.sync_all()).map_err(&failed)?;
-        sync_folder(folder).and_then(|()| self.make_folders(folder)).map_err(&failed)
+        walden_source::sync(folder).and_then(|()| self.make_folders(folder)).map_err(&failed)
     }
 
     fn read(&self, key: &str) -> Result<Vec<u8>, StoreError> {
@@ -253,7 +253,7 @@ impl Store for Folder {
         let path = self.path("remove", key)?;
         let failed = self.failed("remove", key);
         match fs::remove_file(&path) {
-            Ok(()) => sync_folder(path.parent().unwrap_or(&self.root)).map_err(&failed),
+            Ok(()) => walden_source::sync(path.parent().unwrap_or(&self.root)).map_err(&failed),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
             Err(error) => Err(failed(error)),
         }
@@ -311,8 +311,8 @@ fn make_folders(folder: &Path) -> io::Result<()> {
     }
     make_folder(folder)?;
     match folder.parent() {
-        Some(above) if !above.as_os_str().is_empty() => sync_folder(above),
-        _ => sync_folder(Path::new(".")),
+        Some(above) if !above.as_os_str().is_empty() => walden_source::sync(above),
+        _ => walden_source::sync(Path::new(".")),
     }
 }
 
@@ -321,10 +321,6 @@ fn make_folder(folder: &Path) -> io::Result<()> {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
         other => other,
     }
-}
-
-fn sync_folder(folder: &Path) -> io::Result<()> {
-    File::open(folder)?.sync_all()
 }
 
 /// Adds the path to an error. The prefix of a listing does not identify the subfolder that failed.

@@ -205,7 +205,7 @@ impl Spool {
             if boot == SYNCHRONISED {
                 // Makes the removals durable, because segments that reappear after a power failure would
                 // count as valid.
-                File::open(&self.folder)?.sync_all()?;
+                walden_source::sync(&self.folder)?;
             }
             self.write(FILLED, &filled.to_string())?;
         }
