@@ -60,4 +60,4 @@ pub use restore::{Purpose, RestoreOptions, Restored, Step, advance_in_place, res
 pub use support::{Reason, Unsupported};
 pub use tablespaces::{MappedTablespace, map_tablespaces};
 pub use target::Target;
-pub use work_folder::expect_free_target;
+pub use work_folder::{expect_free_target, partial_of};

@@ -82,8 +82,11 @@ pub(crate) fn remove_partial(partial: &Path) -> io::Result<()> {
     remove_folder(partial)
 }
 
-/// The folder in which a restore works. It is renamed in the end.
-pub(crate) fn partial_of(data: &Path) -> Result<PathBuf, RecoverError> {
+/// Returns the folder in which a restore to a data directory works. It is renamed in the end.
+///
+/// # Errors
+/// The path of the data directory has no name.
+pub fn partial_of(data: &Path) -> Result<PathBuf, RecoverError> {
     let Some(name) = data.file_name() else {
         let hint = "name a directory that does not exist, or that is empty";
         return Err(RecoverError::Target { path: data.to_owned(), found: "no name".to_owned(), hint });

@@ -14,8 +14,8 @@ use walden_report::units;
 
 use super::restore::expect_separate_target;
 use super::{
-    PlanDocument, Prepared, RecoverArgs, RestoredDocument, amounts_text, plan_text, warn_of_damage,
-    with_hint, with_progress,
+    PlanDocument, Prepared, RecoverArgs, RestoredDocument, amounts_text, plan_text, report_interruption,
+    warn_of_damage, with_hint, with_progress,
 };
 use crate::terminal::{self, Format};
 
@@ -82,6 +82,8 @@ fn advance(args: &AdvanceArgs) -> Result<ExitCode> {
     let mut document = Document { plan: PlanDocument::new(&args.base, plan), output, advanced: None };
     if plan.checkpoint.is_some() && !args.recover.dry_run {
         let options = args.recover.options(Purpose::Backup, &prepared);
+        let folder = args.output.clone().map_or_else(|| std::fs::canonicalize(&args.base), Ok)?;
+        report_interruption(&folder)?;
         let started = Instant::now();
         let restored: Restored =
             with_progress(&prepared, |Prepared { base, run, plan, .. }, progress| match &args.output {

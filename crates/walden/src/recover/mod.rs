@@ -5,6 +5,7 @@ pub mod restore;
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 use anyhow::{Context, Result};
 use clap::Args;
@@ -20,6 +21,7 @@ use walden_recover::{
 };
 use walden_report::table::harmless;
 use walden_report::units;
+use walden_server::signals::{self, Stage};
 use walden_source::inventory::{Inventory, Run};
 use walden_source::timelines::lineages;
 
@@ -236,6 +238,25 @@ fn make_plan(args: &RecoverArgs, run: &Run, later: Option<Lsn>, base: &BaseBacku
         (plan, _) => plan,
     };
     plan.map_err(with_hint)
+}
+
+/// The folder that an interrupted recovery leaves.
+static INTERRUPTED: OnceLock<PathBuf> = OnceLock::new();
+
+/// Reports what remains if a signal interrupts a recovery to a folder.
+fn report_interruption(data: &Path) -> Result<()> {
+    let _ = INTERRUPTED.set(walden_recover::partial_of(data).map_err(with_hint)?);
+    // Without a handler, only the message is missing.
+    let _ = signals::before_exit(Stage::Files, report_partial);
+    Ok(())
+}
+
+fn report_partial() {
+    if let Some(partial) = INTERRUPTED.get().filter(|partial| partial.exists()) {
+        let partial = harmless(&partial.display().to_string()).into_owned();
+        output::tell(&format!("note: the restore was interrupted; its files remain in {partial}"));
+        output::tell("hint: run the same command again, which replaces this folder, or remove it");
+    }
 }
 
 /// Runs a recovery with progress bars.

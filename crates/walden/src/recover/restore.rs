@@ -17,7 +17,7 @@ use walden_source::open::Compression;
 
 use super::{
     PlanDocument, Prepared, RecoverArgs, RestoredDocument, amounts_text, expect_unprotected, plan_text,
-    warn_of_damage, with_hint, with_progress,
+    report_interruption, warn_of_damage, with_hint, with_progress,
 };
 use crate::archive::commands::word;
 use crate::output;
@@ -106,6 +106,7 @@ pub fn run(args: &RestoreArgs) -> Result<ExitCode> {
     if !args.recover.dry_run {
         let target_action = args.target_action.map(|action| action.name().to_owned());
         let options = args.recover.options(Purpose::Server { restore_command, target_action }, &prepared);
+        report_interruption(&args.output)?;
         let started = Instant::now();
         let restored = with_progress(&prepared, |Prepared { base, run, plan, .. }, progress| {
             walden_recover::restore(run, base, plan, &args.output, &options, progress)

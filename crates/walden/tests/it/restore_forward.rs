@@ -777,6 +777,30 @@ fn what_cannot_be_restored_is_refused_before_anything_is_written(version: u32) -
     );
     assert!(!partial.exists() && !target.join("walden_restore_is_incomplete").exists());
 
+    // A restore that is interrupted reports what remains, and a second one replaces that.
+    let interrupted = (0..20).find_map(|_| {
+        let _ = fs::remove_dir_all(&target);
+        let mut child = Command::new(env!("CARGO_BIN_EXE_walden"))
+            .args(&arguments[..arguments.len() - 1])
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        while !partial.exists() && child.try_wait().unwrap().is_none() {
+            std::thread::yield_now();
+        }
+        let kill = Command::new("kill").arg(child.id().to_string()).status().unwrap();
+        let output = child.wait_with_output().unwrap();
+        (kill.success() && output.status.code() == Some(128 + 15)).then_some(output)
+    });
+    let interrupted = interrupted.expect("a restore is interrupted");
+    let stderr = String::from_utf8_lossy(&interrupted.stderr);
+    let expected = format!("note: the restore was interrupted; its files remain in {}", partial.display());
+    assert!(stderr.contains(&expected) && stderr.contains("run the same command again"), "{stderr}");
+    assert!(partial.exists() && !target.exists());
+    let run = walden(&arguments[..arguments.len() - 1]);
+    assert!(run.code == 0 && target.exists() && !partial.exists(), "{run:?}");
+
     // Changes from a time with wal_level = minimal are not in the WAL.
     let alter = |statements: &[&str]| {
         let mut client = primary.client("postgres");
