@@ -25,6 +25,7 @@ impl Visitor for ReadAll {
         assert!(data + images as usize + record.main_data().len() + 24 <= record.bytes().len());
         let kind = rmgr::kind(record.version, record.header.rmid, record.header.info);
         let _ = (kind.name(record.version), kind.resource_manager(record.version));
+        drop(walden_format::describe(record));
         match payload::parse(record) {
             Ok(payload) => drop(payload.to_string()),
             Err(error) => drop(error.to_string()),

@@ -1,7 +1,10 @@
 //! The table `records`.
 
-use arrow::array::ArrayRef;
+use std::sync::Arc;
+
+use arrow::array::{ArrayRef, StringArray};
 use arrow::datatypes::{UInt8Type, UInt16Type, UInt32Type, UInt64Type};
+use walden_format::describe;
 use walden_format::record::{self, Record};
 use walden_format::rmgr::{Kind, KindTable};
 use walden_format::simple::SimpleRecord;
@@ -27,6 +30,8 @@ pub(crate) struct RecordRows {
     image_bytes: Numbers<u32>,
     images: Numbers<u8>,
     blocks: Numbers<u8>,
+    /// Descriptions, if the column is wanted.
+    descriptions: Option<Vec<Option<String>>>,
     file: Files,
     fork: Numbers<u8>,
     block: Numbers<u32>,
@@ -63,6 +68,7 @@ impl Rows for RecordRows {
             image_bytes: Numbers::new(wants(&["fpi_length"]), rows),
             images: Numbers::new(wants(&["fpi_count"]), rows),
             blocks: Numbers::new(wants(&["block_count"]), rows),
+            descriptions: wants(&["description"]).then(Vec::new),
             // The columns of fork and block need the rows without a block.
             file: Files::new(wants(&FILE_COLUMNS), rows),
             fork: Numbers::new(wants(&["fork"]), rows),
@@ -90,6 +96,9 @@ impl Rows for RecordRows {
         self.image_bytes.push(record.image_bytes());
         self.images.push(record.blocks.iter().filter(|block| block.image.is_some()).count() as u8);
         self.blocks.push(record.blocks.len() as u8);
+        if let Some(descriptions) = &mut self.descriptions {
+            descriptions.push(describe(record));
+        }
         match record.blocks.first() {
             Some(block) => {
                 self.file.push(block.relation);
@@ -122,6 +131,9 @@ impl Rows for RecordRows {
         self.image_bytes.push(0);
         self.images.push(0);
         self.blocks.push(record.has_block().into());
+        if let Some(descriptions) = &mut self.descriptions {
+            descriptions.push(record.as_record(describe));
+        }
         match record.has_block() {
             true => self.file.push(record.relation()),
             false => self.file.push_none(),
@@ -154,6 +166,7 @@ impl Rows for RecordRows {
             "fpi_length" => self.image_bytes.map::<UInt32Type>(|bytes| bytes),
             "fpi_count" => self.images.map::<UInt8Type>(|images| images),
             "block_count" => self.blocks.map::<UInt8Type>(|blocks| blocks),
+            "description" => Arc::new(StringArray::from_iter(self.descriptions.iter().flatten())),
             "fork" => fork_column(&self.fork.values, |row| self.file.column.keys.values[row] >= 0),
             "block" => numbers::<UInt32Type>(self.block.values.iter().copied(), self.file.nulls()),
             _ => place

@@ -200,6 +200,11 @@ const RECORDS: &[Column] = &[
     column("fpi_length", U32, "bytes of its full-page images as stored"),
     column("fpi_count", U8, "number of its full-page images"),
     column("block_count", U8, "number of blocks that it refers to"),
+    nullable(
+        "description",
+        Text,
+        "its fields, as pg_waldump of its version prints them, with times in UTC; NULL where not known, as before 14 and for extensions",
+    ),
     RELATION,
     RELATION_KIND,
     TABLE_NAME,

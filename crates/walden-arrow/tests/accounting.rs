@@ -424,6 +424,27 @@ fn columns_are_those_that_are_wanted() {
     }
 }
 
+/// Walden's tests with `pg_waldump` compare the texts.
+#[test]
+fn records_of_known_kinds_have_descriptions() {
+    for (path, inventory) in golden() {
+        for run in &inventory.runs {
+            let records = table(std::slice::from_ref(run), Table::Records, &options(run));
+            let column = |name: &str| cast(records.column_by_name(name).unwrap(), &DataType::Utf8).unwrap();
+            let [managers, kinds, texts] = ["resource_manager", "record_type", "description"].map(column);
+            let [managers, kinds, texts] = [&managers, &kinds, &texts].map(|one| one.as_string::<i32>());
+            for row in 0..records.num_rows() {
+                let is_known = run.version >= Major::V14 && !managers.value(row).starts_with("custom");
+                let kind = format!("{}: {} {}", path.display(), managers.value(row), kinds.value(row));
+                assert_eq!(texts.is_valid(row), is_known, "{kind}");
+                if managers.value(row) == "Heap" && kinds.value(row).starts_with("INSERT") {
+                    assert!(texts.value(row).starts_with("off"), "{kind}: {}", texts.value(row));
+                }
+            }
+        }
+    }
+}
+
 #[test]
 fn positions_have_texts_where_they_are_asked_for() {
     let (_, inventory) = golden().pop().unwrap();

@@ -37,6 +37,7 @@ macro_rules! setters {
 
 pub mod assemble;
 pub mod crc;
+mod describe;
 pub mod fault;
 pub mod geometry;
 pub mod lsn;
@@ -51,3 +52,5 @@ pub mod simple;
 pub mod stream;
 pub mod transam;
 pub mod version;
+
+pub use describe::describe;

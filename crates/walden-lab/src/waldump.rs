@@ -36,6 +36,8 @@ pub struct DumpedRecord {
     pub lsn: String,
     /// The LSN of the preceding record, as printed.
     pub prev: String,
+    /// The rest of the description, with times in UTC.
+    pub description: String,
     /// The blocks.
     pub blocks: Vec<DumpedBlock>,
 }
@@ -147,6 +149,7 @@ pub fn records(
     let mut child = Command::new(pg_waldump)
         .arg("--bkp-details")
         .args(arguments)
+        .env("TZ", "UTC")
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
         .spawn()
@@ -181,9 +184,12 @@ fn record_line(line: &str) -> Result<DumpedRecord> {
         // The name of an unknown kind consists of two words.
         let words = if description.starts_with("UNKNOWN (") { 2 } else { 1 };
         let kind = description.split(' ').take(words).collect::<Vec<_>>().join(" ");
+        let text = description.strip_prefix(&kind)?;
+        let text = text.strip_prefix(' ').unwrap_or(text).to_owned();
         Some(DumpedRecord {
             manager: manager.trim().to_owned(),
             kind,
+            description: text,
             len_without_images: without_images.trim().parse().ok()?,
             total_len: total.trim().parse().ok()?,
             xid: xid.trim().parse().ok()?,

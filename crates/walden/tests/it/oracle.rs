@@ -174,6 +174,7 @@ impl Visitor for Listing {
             xid: header.xid,
             lsn: record.lsn.to_string(),
             prev: header.prev.to_string(),
+            description: walden_format::describe(record).expect("a description"),
             blocks: record.blocks.iter().map(dumped_block).collect(),
         };
         self.records.push((record.lsn, record.end, dumped));
