@@ -219,8 +219,8 @@ impl CheckpointSettings {
         kept + self.completion_target_milli
     }
 
-    /// Returns the roundest of all values of `max_wal_size`, in bytes, under which checkpoints by volume have a
-    /// distance of this many segments, with the other settings as they are.
+    /// Returns the roundest of all values of `max_wal_size`, in bytes, under which checkpoints by volume have
+    /// a distance of this many segments, with the other settings as they are.
     pub fn roundest_max_wal_size(&self, segments: u64, size: SegmentSize) -> u64 {
         let at_least = |segments: u64| (segments * self.kept_milli()).div_ceil(1000).max(2);
         let first = at_least(segments);
@@ -288,8 +288,8 @@ pub fn explain_checkpoints(
 }
 
 /// Returns the number of segments after which the server starts a checkpoint by volume, and the number of
-/// checkpoints that show it; `None` if no checkpoint was triggered by volume. If `max_wal_size` changes within
-/// the WAL, the distance with the most segments counts.
+/// checkpoints that show it; `None` if no checkpoint was triggered by volume. If `max_wal_size` changes
+/// within the WAL, the distance with the most segments counts.
 pub fn volume_segments(checkpoints: &[Checkpoint], size: SegmentSize) -> Option<(u64, u64)> {
     let by_volume = checkpoints.windows(2).filter_map(|pair| {
         let [before, one] = pair else { return None };
@@ -356,8 +356,8 @@ impl std::fmt::Display for Contradiction {
     }
 }
 
-/// Replaces the checkpoint settings of a server, in the form of `pg_settings`, by those that the checkpoints of
-/// the WAL show. Returns the settings that differ.
+/// Replaces the checkpoint settings of a server, in the form of `pg_settings`, by those that the checkpoints
+/// of the WAL show. Returns the settings that differ.
 pub fn replace_contradicted(
     settings: &mut BTreeMap<String, String>,
     records: &[CheckpointRecord],

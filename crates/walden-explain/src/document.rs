@@ -79,8 +79,9 @@ pub struct Document {
     pub log: Option<LogDocument>,
     /// The checkpoint cycles in WAL order; empty unless a view is by checkpoint.
     pub cycles: Vec<CycleDocument>,
-    /// Causes of all bytes of WAL, largest first: statement or task, relation, and mechanism. Each byte has one
-    /// cause, and the sum is `wal_bytes`. Beyond 1000 causes, or a limit, the last element sums up the others.
+    /// Causes of all bytes of WAL, largest first: statement or task, relation, and mechanism. Each byte has
+    /// one cause, and the sum is `wal_bytes`. Beyond 1000 causes, or a limit, the last element sums up the
+    /// others.
     pub causes: Vec<CauseDocument>,
     /// The findings: causes, then settings, each list by the remedy's saving.
     pub findings: Vec<Finding>,

@@ -209,7 +209,8 @@ fn extremes(traced: &[Traced]) -> Option<[Extreme; 2]> {
 }
 
 /// Replaces the inferred value of a setting by its value in `settings`, which was given or is the server's.
-/// Returns false, and marks the contradiction, if evidence in the trace shows another value than the server's.
+/// Returns false, and marks the contradiction, if evidence in the trace shows another value than the
+/// server's.
 fn take_given(
     name: &str,
     [learned, settings]: [&Settings; 2],
@@ -456,8 +457,8 @@ fn group_intervals(mut intervals: Vec<(i64, u64)>) -> Vec<Intervals> {
     groups
 }
 
-/// Infers `max_wal_size` from the distances of checkpoints by volume ([`volume_segments`]). Without such a checkpoint, the trace shows only the number of segments that were filled
-/// without one.
+/// Infers `max_wal_size` from the distances of checkpoints by volume ([`volume_segments`]). Without such a
+/// checkpoint, the trace shows only the number of segments that were filled without one.
 fn learn_max_wal_size(survey: &Survey, checkpoints: &[Checkpoint], settings: &mut Settings) -> Traced {
     const NAME: &str = "max_wal_size";
     let size = survey.segment_size;

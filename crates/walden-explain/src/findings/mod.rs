@@ -324,8 +324,8 @@ fn settle(facts: &Facts<'_>, rule: &Rule, candidate: Candidate, ledger: &mut Led
     })
 }
 
-/// Sorts findings: causes before settings, each list by [`Finding::priority_bytes`]. Frequent checkpoints come
-/// before the lack of compression of the images that they cause.
+/// Sorts findings: causes before settings, each list by [`Finding::priority_bytes`]. Frequent checkpoints
+/// come before the lack of compression of the images that they cause.
 pub fn rank(findings: &mut [Finding]) {
     findings.sort_by_key(|one| (one.kind, std::cmp::Reverse(one.priority_bytes())));
     let place = |rule: &str| findings.iter().position(|one| one.rule == rule);
