@@ -244,7 +244,9 @@ const MAX_CAUSES: usize = 15;
 
 /// Lists what wrote the bytes: statement or task, relation, and mechanism.
 fn causes(document: &Document, look: Look) -> String {
-    let (listed, rest) = document.causes.split_at(MAX_CAUSES.min(document.causes.len()));
+    let are_listed = |cause: &&CauseDocument| cause.folded.is_none();
+    let listed = document.causes.iter().take_while(are_listed).take(MAX_CAUSES).count();
+    let (listed, rest) = document.causes.split_at(listed);
     let row = |label: String, causes: &[CauseDocument]| {
         let sum = |number: fn(&CauseDocument) -> u64| causes.iter().map(number).sum::<u64>();
         let bytes = sum(|cause| cause.bytes);

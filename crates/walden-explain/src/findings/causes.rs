@@ -2,7 +2,7 @@
 //!
 //! A cell (owner and record kind) mostly has one cause. The evidence of its relation divides the others, such
 //! as the entries of an index between inserts and updates. Shares become whole bytes, and the last part of a
-//! cell gets what remains of it, so that the causes add up to the WAL.
+//! cell gets all remaining bytes, so that the causes add up to the WAL.
 
 use std::collections::BTreeMap;
 
@@ -223,7 +223,7 @@ pub(super) fn sum(facts: &Facts<'_>, pieces: &[Piece]) -> Vec<Cause> {
     causes
 }
 
-/// Activities and mechanisms with their shares of a cell's bytes. The last one gets what remains.
+/// Activities and mechanisms with their shares of a cell's bytes. The last one gets all remaining bytes.
 type Parts = Vec<((Activity, Mechanism), f64)>;
 
 fn whole(activity: Activity, mechanism: Mechanism) -> Parts {
@@ -327,7 +327,7 @@ fn divide(
     }
 }
 
-/// Divides a number by shares; the last one gets what remains.
+/// Divides a number by shares. The last part is the remainder.
 fn distribute(number: u64, shares: &[f64]) -> Vec<u64> {
     let mut left = number;
     let last = shares.len().saturating_sub(1);
@@ -339,7 +339,7 @@ fn distribute(number: u64, shares: &[f64]) -> Vec<u64> {
     shares.iter().enumerate().map(part).collect()
 }
 
-/// Divides a number in proportion to the bytes of parts; the largest part gets what remains.
+/// Divides a number in proportion to the bytes of parts. The remainder goes to the largest part.
 fn in_proportion(number: u64, bytes: &[u64]) -> Vec<u64> {
     let total = bytes.iter().sum::<u64>().max(1);
     let part = |bytes: &u64| (u128::from(number) * u128::from(*bytes) / u128::from(total)) as u64;
@@ -536,7 +536,7 @@ impl Assign<'_> {
         }
     }
 
-    /// Records of nothing but an image.
+    /// Records that contain only an image.
     fn image_record(&self, info: u8) -> Parts {
         let relation = self.relation;
         let activity = match info {

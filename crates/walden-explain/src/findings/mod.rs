@@ -216,7 +216,7 @@ const FALLBACK: &str = "large-transaction";
 /// The rule for the consequences of all updates and deletes.
 const VACUUM: &str = "vacuum";
 
-/// The rule for the compression of images, whatever writes them.
+/// The rule for the compression of all images.
 const COMPRESSION: &str = "uncompressed-images";
 
 /// The rule that names tables with many bytes that no other cause has.
@@ -295,8 +295,8 @@ fn without_harm(gone: &BTreeSet<&str>, rule: &Rule, candidate: Candidate) -> Can
 fn settle(facts: &Facts<'_>, rule: &Rule, candidate: Candidate, ledger: &mut Ledger) -> Option<Finding> {
     let wanted = candidate.claim.bytes();
     let left = ledger.left(&candidate.claim);
-    // Bytes that mostly belong to another finding make no finding of their own, and a table of which others
-    // explain more than a fifth makes none.
+    // Bytes that mostly belong to another finding make no finding of their own. Neither does a table if other
+    // findings explain more than a fifth of its bytes.
     let is_explained = match rule.name {
         TABLE => left * 5 < wanted * 4,
         _ => rule.threshold > 0.0 && left * 2 < wanted,

@@ -13,7 +13,7 @@ use super::ledger::Claim;
 use super::settings::{checkpoint_images, uncompressed_images};
 use crate::group::Owner;
 
-/// Activities that the text names, if none of them wrote most.
+/// Number of activities that the text names, if several wrote most of the bytes.
 const NAMED_ACTIVITIES: usize = 3;
 
 /// A table with its partitions, indexes and TOAST tables.
@@ -120,7 +120,7 @@ fn candidate(facts: &Facts<'_>, name: &str, group: Group<'_>) -> Candidate {
         );
         if (total - first.bytes) * 20 > total {
             let rest = actions[1..].iter().take(NAMED_ACTIVITIES - 1);
-            text += &format!("; {} more by {}", facts.percent(total - first.bytes), names(facts, rest));
+            text += &format!("; in addition: {}", names(facts, rest));
         }
         text
     } else {

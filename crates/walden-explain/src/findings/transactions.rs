@@ -35,9 +35,7 @@ pub(super) fn tiny(facts: &Facts<'_>) -> Vec<Candidate> {
             facts.percent(claim.bytes())
         ),
         points_at: "transactions of a row or two".into(),
-        remedy:
-            "several rows in one transaction; INSERT with many rows or COPY also writes rows in fewer records"
-                .into(),
+        remedy: "several rows in one transaction; COPY also writes rows in fewer records".into(),
         ..Candidate::new(claim, (0.9, 1.0))
     }]
 }

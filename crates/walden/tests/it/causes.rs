@@ -130,7 +130,7 @@ const WORK: &[(&[&str], &str, &str, &str, f64)] = &[
         0.9,
     ),
     (&["UPDATE place SET region = 2"], "partition_move", "place_1", "row_data", 0.7),
-    (&["CREATE INDEX loaded_note ON loaded (note)"], "index_build", "loaded", "forced_image", 0.3),
+    (&["CREATE INDEX loaded_note ON loaded (note)"], "index_build", "loaded", "forced_image", 0.2),
     (&["VACUUM FULL packed"], "rewrite", "packed", "forced_image", 0.5),
     (&["REFRESH MATERIALIZED VIEW summary"], "refresh", "summary", "row_data", 0.5),
     (&["SELECT pg_logical_emit_message(false, 'x', repeat('x', 100000))"], "message", "", "message", 0.9),
