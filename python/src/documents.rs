@@ -100,7 +100,7 @@ pub fn whatif(
             run.timeline
         ));
     }
-    let all_traced = learn::settings_from_server(&log.names.settings).into_iter().chain(traced).collect();
+    let server = learn::settings_from_server(&log.names.settings);
     let (inventory, range, threads) = (Arc::clone(&log.inventory), (log.from, log.to), log.threads);
     let forecast = interrupt::run(py, move |cancel| {
         let (from, to) = positions(&inventory, range, threads, cancel)?;
@@ -108,7 +108,8 @@ pub fn whatif(
             base: None,
             from,
             to,
-            traced: all_traced,
+            traced,
+            server,
             changes,
             objects: Vec::new(),
             all_images,
