@@ -115,6 +115,7 @@ pub fn restore(
     let partial = partial_of(data)?;
     build(run, base, plan, &partial, options, progress, || {
         fs::rename(&partial, data).map_err(RecoverError::io("create", data))?;
+        synchronize_one(data)?;
         synchronize_entry(data)
     })
 }
@@ -143,10 +144,11 @@ pub fn advance_in_place(
         renameat_with(CWD, &partial, CWD, &backup, RenameFlags::EXCHANGE).map_err(|error| {
             RecoverError::io("exchange the old and the new folder of", &backup)(error.into())
         })?;
-        synchronize_entry(&backup)?;
         // The mark lets the next run remove the old backup, should this one be killed.
         let mark = partial.join(MARK);
         private::write(&mark, "").map_err(RecoverError::io("create", &mark))?;
+        synchronize_one(&backup)?;
+        synchronize_entry(&backup)?;
         remove_partial(&partial).map_err(RecoverError::io("remove", &partial))
     })
 }
@@ -173,10 +175,8 @@ fn build(
     let filled = fill(run, base, plan, partial, options, progress);
     let outcome = filled.and_then(|restored| complete().map(|()| restored));
     if outcome.is_err() {
-        // The first error counts. A folder without the mark is complete: the exchange succeeded.
-        if partial.join(MARK).exists() {
-            let _ = remove_partial(partial);
-        }
+        // The first error counts.
+        let _ = remove_partial(partial);
         for tablespace in &options.tablespaces {
             let _ = tablespace.discard();
         }
@@ -240,14 +240,15 @@ fn fill(
     // From here on PostgreSQL can start.
     let path = partial.join(ControlFile::PATH);
     private::write(&path, &control).map_err(RecoverError::io("write", &path))?;
-    fs::remove_file(&mark).map_err(RecoverError::io("remove", &mark))?;
-    options.tablespaces.iter().try_for_each(MappedTablespace::unmark)?;
     if let Some((user, group)) = owner {
         lchown(&path, Some(user), Some(group)).map_err(RecoverError::io("change the owner of", &path))?;
     }
     for synchronized in [&path, &partial.join("global"), partial] {
         synchronize_one(synchronized)?;
     }
+    // As late as possible: without its mark, the next restore does not replace the folder.
+    options.tablespaces.iter().try_for_each(MappedTablespace::unmark)?;
+    fs::remove_file(&mark).map_err(RecoverError::io("remove", &mark))?;
     Ok(restored)
 }
 

@@ -16,6 +16,10 @@ use crate::tally::Bucket;
 /// The catalogs that hold large objects: user data, not definitions of database objects.
 const OF_LARGE_OBJECTS: [&str; 2] = ["pg_largeobject", "pg_largeobject_metadata"];
 
+/// The saving if relations are no longer created and dropped, as a share of the changes of catalogs. Records of
+/// files, locks and commits with invalidation messages disappear, too.
+const OF_CHURN: (f64, f64) = (0.8, 1.25);
+
 /// Whether a table is the catalog of this name, in any database.
 fn is_named(table: &Table, name: &str) -> bool {
     table.is_catalog && table.name.ends_with(name)
@@ -146,14 +150,14 @@ pub(super) fn churn(facts: &Facts<'_>) -> Vec<Candidate> {
             of_relations,
             "temporary tables",
             "create a temporary table once a session, with ON COMMIT DELETE ROWS; or use a CTE or an array instead",
-            Some((0.8, 1.0)),
+            Some(OF_CHURN),
         )
     } else if rows_of_class > 0 && dropped_again * 2 > created.len() {
         (
             format!("{of_relations}; {dropped_again} of {} new files were dropped again", created.len()),
             "tables created and dropped",
             "keep the table and TRUNCATE it, or use partitions that are made in advance",
-            Some((0.8, 1.0)),
+            Some(OF_CHURN),
         )
     // Partitions made in advance, or a schema that is loaded.
     } else if rows_of_class > 0 {

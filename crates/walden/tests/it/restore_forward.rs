@@ -29,6 +29,7 @@ walden_testing::tests! {
     a_backup_advances_in_steps_as_in_one on [15, 19],
     tablespaces_get_new_folders on [14, 18],
     a_copy_of_a_stopped_server_is_a_backup on [17],
+    random_targets_are_reached_and_kills_are_survived on [16],
 }
 
 /// Settings of all servers here.
@@ -1024,5 +1025,86 @@ fn a_copy_of_a_stopped_server_is_a_backup(version: u32) -> Outcome {
     let server = advanced.server_of(&data).start().unwrap_or_else(|error| panic!("{error:#}"));
     wait_until_promoted(&server);
     expect_same_content(&content(&server), &content(&expected));
+    Ok(())
+}
+
+/// Number of random targets and kills; WALDEN_RESTORES names a larger one for a long run.
+fn restores() -> u64 {
+    std::env::var("WALDEN_RESTORES").ok().and_then(|text| text.parse().ok()).unwrap_or(6)
+}
+
+/// At random positions, a restored server has the same content as one that PostgreSQL recovers alone. A
+/// restore that is killed at a random moment is completed by the next one.
+fn random_targets_are_reached_and_kills_are_survived(version: u32) -> Outcome {
+    let installation = postgres(version)?;
+    let primary = Primary::start(&installation, &[]);
+    create_tables(&primary);
+    primary.back_up(keep_busy);
+    let mut client = primary.client("postgres");
+    let mut position = || -> u64 {
+        let row = client.query_one("SELECT (pg_current_wal_insert_lsn() - '0/0')::text", &[]).unwrap();
+        row.get::<_, String>(0).parse().unwrap()
+    };
+    let start = position();
+    for round in 1..=2 {
+        work(&primary, round);
+        (0..3).for_each(|_| keep_busy(&mut primary.client("postgres")));
+        primary.client("postgres").batch_execute("CHECKPOINT").unwrap();
+    }
+    let end = position();
+    primary.archive_all();
+    // A linear congruential generator (Knuth, MMIX); the upper bits are random enough.
+    let mut state = 2026_u64;
+    let mut random = |below: u64| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) % below
+    };
+    for index in 0..restores() {
+        let lsn = start + random(end - start);
+        let target = format!("{:X}/{:X}", lsn >> 32, lsn & 0xFFFF_FFFF);
+        let alone = primary
+            .server_of(&primary.backup)
+            .setting("restore_command", &primary.restore_command())
+            .setting("recovery_target_lsn", &target)
+            .setting("recovery_target_action", "promote")
+            .start_after(|data| Ok(fs::write(data.join("recovery.signal"), "")?))
+            .unwrap_or_else(|error| panic!("{target}: {error:#}"));
+        wait_until_promoted(&alone);
+        let threads = (1 + random(4)).to_string();
+        let (data, _) = primary.restore_with(&target, &format!("target{index}"), &threads);
+        let server = primary.server_of(&data).start().unwrap_or_else(|error| panic!("{target}: {error:#}"));
+        wait_until_promoted(&server);
+        expect_same_content(&content(&server), &content(&alone));
+        fs::remove_dir_all(&data).unwrap();
+    }
+
+    let wal = primary.cluster.archive_dir();
+    let reference = primary.restore("latest", "reference").0;
+    let data = primary.cluster.dir().join("killed");
+    let arguments = ["restore", "--wal", text(&wal), "--base", text(&primary.backup), "-o", text(&data)];
+    let started = std::time::Instant::now();
+    assert_eq!(walden(&arguments).code, 0);
+    let duration = started.elapsed().as_millis() as u64;
+    let mut killed = 0;
+    for _ in 0..restores() {
+        fs::remove_dir_all(&data).unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_walden"));
+        let mut child = command.args(arguments).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(random(duration)));
+        child.kill().unwrap();
+        let status = child.wait().unwrap();
+        if !status.success() {
+            killed += 1;
+            assert!(!data.exists(), "an incomplete restore has its final name");
+            let partial = data.with_extension("partial");
+            let has_mark = partial.join("walden_restore_is_incomplete").exists();
+            assert!(has_mark || !partial.join("global/pg_control").exists(), "a server could start");
+            let run = walden(&arguments);
+            assert_eq!(run.code, 0, "{run:?}");
+        }
+        assert!(!data.with_extension("partial").exists());
+        compare_directories(&reference, &data);
+    }
+    say(&format!("{killed} restores were killed"));
     Ok(())
 }
