@@ -41,6 +41,7 @@ pub struct Saving {
     /// The bytes that the work with the remedy wrote less; negative if it wrote more.
     pub measured: i64,
     /// Whether the measured saving is in the range; null without a range.
+    #[serde(rename = "within_range")]
     pub is_inside: Option<bool>,
 }
 
@@ -63,6 +64,7 @@ pub struct Verdict {
     /// The rule of the first finding of the list, if any.
     pub first: Option<String>,
     /// Whether that finding names the culprit; on a healthy server, whether no finding is false.
+    #[serde(rename = "correct")]
     pub is_right: bool,
     /// The place of the culprit's finding in its list, from 1 on; null if it is missing.
     pub place: Option<usize>,
@@ -71,6 +73,7 @@ pub struct Verdict {
     /// The bytes that the work with the remedy wrote less; negative if it wrote more. Null if it was not run.
     pub measured: Option<i64>,
     /// Whether that is too little of the WAL for the culprit's finding to be expected first.
+    #[serde(rename = "small")]
     pub is_small: bool,
     /// The saving of the culprit's finding; of the first one with settings to try on a healthy server.
     pub saving: Option<Saving>,

@@ -224,7 +224,7 @@ fn without_a_server_nothing_is_said_to_be_well() -> Outcome {
     };
     says_unknown(&status(&["--repo", text(&repo)]));
     let json = status(&["--repo", text(&repo), "--format", "json"]);
-    assert!(json.stdout.contains("\"is_server_asked\": false"), "{json:?}");
+    assert!(json.stdout.contains("\"server_queried\": false"), "{json:?}");
     // A configuration in the data directory identifies the archiving server.
     let (data, beside) = (site.cluster.data_dir(), site.cluster.dir().join("walden.toml"));
     let config = data.join("walden.toml");
