@@ -45,14 +45,14 @@ pub fn map_tablespaces(
             return Err(RecoverError::Unmapped { oid: tablespace.oid, folder: tablespace.folder.clone() });
         };
         let new = std::path::absolute(new).map_err(RecoverError::io("use", new))?;
+        if let Some(other) = mapped.iter().find(|it| it.new.starts_with(&new) || new.starts_with(&it.new)) {
+            let found = format!("the folder of the tablespace {}", other.tablespace.oid);
+            return Err(RecoverError::Target { path: new, found, hint: "name a folder for each tablespace" });
+        }
         expect_free_folder(&new)?;
         if !new.parent().is_some_and(Path::is_dir) {
             let found = "no directory above it".to_owned();
             return Err(RecoverError::Target { path: new, found, hint: "create the directory above it" });
-        }
-        if let Some(other) = mapped.iter().find(|it| it.new.starts_with(&new) || new.starts_with(&it.new)) {
-            let found = format!("the folder of the tablespace {}", other.tablespace.oid);
-            return Err(RecoverError::Target { path: new, found, hint: "name a folder for each tablespace" });
         }
         mapped.push(MappedTablespace { tablespace: tablespace.clone(), new });
     }

@@ -178,7 +178,7 @@ enum Piece {
 type SharedError = Arc<io::Error>;
 
 fn into_error(error: SharedError) -> io::Error {
-    io::Error::new(error.kind(), error)
+    Arc::try_unwrap(error).unwrap_or_else(|error| io::Error::new(error.kind(), error))
 }
 
 /// The thread that reads ahead, and the readers that get its windows.
@@ -211,9 +211,14 @@ impl ReadingThread {
         scope.spawn(move || segments.iter().try_for_each(|segment| self.read(segment)));
     }
 
-    /// Sends a piece to all readers. Returns `None` if none is left: a reader that has ended gets nothing.
-    fn send(&mut self, piece: &Piece) -> Option<()> {
+    /// Sends a piece to all readers. Returns `None` if none is left: a reader that has ended gets nothing. The
+    /// last reader gets the piece itself: a single one is its only owner.
+    fn send(&mut self, piece: Piece) -> Option<()> {
+        let last = self.readers.pop()?;
         self.readers.retain(|reader| reader.send(piece.clone()).is_ok());
+        if last.send(piece).is_ok() {
+            self.readers.push(last);
+        }
         (!self.readers.is_empty()).then_some(())
     }
 
@@ -229,17 +234,17 @@ impl ReadingThread {
     fn read(&mut self, segment: &SegmentFile) -> Option<()> {
         let mut segment = match Segment::open(segment, &self.members) {
             Ok(segment) => {
-                self.send(&Piece::Opened(Ok(())))?;
+                self.send(Piece::Opened(Ok(())))?;
                 segment
             }
-            Err(error) => return self.send(&Piece::Opened(Err(error.into()))),
+            Err(error) => return self.send(Piece::Opened(Err(error.into()))),
         };
         loop {
             let mut window = self.window();
             let bytes = Arc::make_mut(&mut window);
             let (got, stopped) = segment.read(bytes);
             let is_end = got == 0 || stopped.is_some();
-            self.send(&Piece::Bytes(window, got, stopped.map(Arc::new)))?;
+            self.send(Piece::Bytes(window, got, stopped.map(Arc::new)))?;
             if is_end {
                 return Some(());
             }

@@ -65,7 +65,11 @@ fn a_seed_selects_a_culprit_and_keeps_its_verdict() -> Outcome {
     assert_eq!(first["healthy"], serde_json::json!({ "count": 1, "of": 1 }));
     let verdicts = first["verdicts"].as_array().unwrap();
     let unused = verdicts.iter().find(|one| one["culprit"] == "unused-index").unwrap();
-    assert_eq!((&unused["place"], &unused["saving"]["within_range"]), (&1.into(), &true.into()), "{unused:#}");
+    assert_eq!(
+        (&unused["place"], &unused["saving"]["within_range"]),
+        (&1.into(), &true.into()),
+        "{unused:#}"
+    );
     let name = unused["objects"][0].as_str().unwrap();
     let finding = &unused["culprit_run"]["findings"][0];
     assert!(finding["points_at"].as_str().unwrap().contains(name), "{unused:#}");

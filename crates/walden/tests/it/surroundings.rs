@@ -66,8 +66,13 @@ fn completed(program: &[&str], words: &[&str]) -> BTreeSet<String> {
     let script = walden(&[program, &["completions", "bash"]].concat()).stdout;
     let function = format!("_{}", words[0].replace('-', "__"));
     let (last, list) = (words.last().unwrap(), words.join(" "));
+    // The script is too long for an argument.
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("completions");
+    std::fs::write(&file, script).unwrap();
     let ask = format!(
-        "{script}\nCOMP_WORDS=({list}); COMP_CWORD={}; {function} {} '{last}' ''; printf '%s\\n' \"${{COMPREPLY[@]}}\"",
+        "source '{}'\nCOMP_WORDS=({list}); COMP_CWORD={}; {function} {} '{last}' ''; printf '%s\\n' \"${{COMPREPLY[@]}}\"",
+        file.display(),
         words.len() - 1,
         words[0]
     );

@@ -589,8 +589,8 @@ fn whatif_accepts_the_names_and_settings_of_findings() {
         .unwrap();
     let mut client = cluster.client("postgres").unwrap();
     client.batch_execute("CREATE DATABASE \"TheShop\"").unwrap();
-    let from = position(&mut client).to_string();
-    for database in ["postgres", "TheShop"] {
+    let databases = ["postgres", "TheShop"];
+    for database in databases {
         let mut client = cluster.client(database).unwrap();
         client
             .batch_execute(
@@ -602,6 +602,11 @@ fn whatif_accepts_the_names_and_settings_of_findings() {
                  CREATE INDEX covered ON filled (key, note)",
             )
             .unwrap();
+    }
+    // No finding recommends to drop an index that was created within the range.
+    let from = position(&mut client).to_string();
+    for database in databases {
+        let mut client = cluster.client(database).unwrap();
         for _ in 0..4 {
             client
                 .batch_execute(
