@@ -295,9 +295,9 @@ fn bulk_update(facts: &Facts<'_>, name: &str, parts: &[Updates<'_>]) -> Candidat
             facts.percent(claim.bytes())
         ),
         points_at: name.into(),
-        remedy: "update only rows that change (WHERE column IS DISTINCT FROM value); to change all rows of a table without other \
-                 writers, CREATE TABLE AS writes less WAL: create indexes, constraints and privileges afterwards. Batches with a \
-                 VACUUM between them keep the table small, but write about as much WAL"
+        remedy: "update only rows that change, in batches with a VACUUM between them: this saves WAL where new versions then find \
+                 space on their page and are HOT; to change all rows of a table without other writers, CREATE TABLE AS \
+                 writes less WAL; create indexes, constraints and privileges afterwards"
             .into(),
         ..Candidate::new(claim, (0.0, 0.6))
     }

@@ -29,7 +29,7 @@ Each contender copies the base backup, recovers to the end of the WAL, and promo
 writes. The processor time is that of all processes: the copy, restore_command, and the server. The server has shared_buffers for all of \
 the data, no checkpoint during recovery, recovery_prefetch = try and fsync = off; walden restore synchronizes its files.
 
-walden advance then restore: the base backup was advanced before (not timed, as it needs no outage).")]
+walden backup advance before, then restore: the base backup was advanced before (not timed, as it needs no outage).")]
 pub struct RestoreArgs {
     /// Workloads to make WAL with
     #[arg(value_name = "WORKLOAD", default_values = ["oltp", "mixed"])]
@@ -75,22 +75,16 @@ struct Timed {
 enum Contender {
     /// PostgreSQL alone, with `cp` as `restore_command`.
     Copy,
-    /// PostgreSQL alone, with `walden archive get` as `restore_command`.
-    Get,
-    /// `walden restore` from a folder of segments.
-    RestoreFolder,
-    /// `walden restore` from an archive.
-    RestoreArchive,
+    /// `walden restore`.
+    Restore,
     /// `walden restore` of a base backup that was advanced before.
-    RestoreAdvanced,
+    Advanced,
 }
 
-const CONTENDERS: [(Contender, &str); 5] = [
-    (Contender::Copy, "PostgreSQL, restore_command = cp"),
-    (Contender::Get, "PostgreSQL, restore_command = walden archive get"),
-    (Contender::RestoreFolder, "walden restore --wal"),
-    (Contender::RestoreArchive, "walden restore --repo"),
-    (Contender::RestoreAdvanced, "walden backup advance before, then restore --repo"),
+const CONTENDERS: [(Contender, &str); 3] = [
+    (Contender::Copy, "PostgreSQL (restore_command = cp)"),
+    (Contender::Restore, "walden restore"),
+    (Contender::Advanced, "walden backup advance before, then restore"),
 ];
 
 /// Longest time for a server to accept writes.
@@ -120,7 +114,6 @@ fn compare(args: &RestoreArgs, workload: &'static Workload) -> Result<Compared> 
         walden,
         folder: tempfile::tempdir().context("cannot create a temporary folder")?,
     };
-    setting.make_archive()?;
     setting.advance()?;
     let progress = Progress::new(&format!("{}: restoring in turns", workload.name));
     let mut rounds: Vec<Vec<Sample>> = CONTENDERS.iter().map(|_| Vec::new()).collect();
@@ -163,20 +156,9 @@ impl Setting {
         measure(Command::new(&self.walden).args(arguments))
     }
 
-    fn make_archive(&self) -> Result<()> {
-        let (repo, configuration) = (self.path("repo"), self.path("walden.toml"));
-        self.run(&["archive", "init", "--repo", text(&repo)?, "-o", text(&configuration)?])?;
-        for name in self.material.segments()? {
-            let segment = self.material.wal().join(name);
-            self.run(&["archive", "push", "--repo", text(&repo)?, text(&segment)?])?;
-        }
-        account::chown_all(&repo)?;
-        Ok(())
-    }
-
     fn advance(&self) -> Result<()> {
-        let (base, repo, output) = (self.base(), self.path("repo"), self.path("advanced"));
-        let arguments = ["backup", "advance", text(&base)?, "--repo", text(&repo)?, "-o", text(&output)?];
+        let (base, wal, output) = (self.base(), self.material.wal(), self.path("advanced"));
+        let arguments = ["backup", "advance", text(&base)?, "--wal", text(&wal)?, "-o", text(&output)?];
         self.run(&arguments)?;
         ensure!(output.join("backup_label").is_file(), "walden backup advance has found no later checkpoint");
         Ok(())
@@ -185,13 +167,11 @@ impl Setting {
     /// Restores once. Returns the time up to a server that accepts writes.
     fn restore(&self, contender: Contender) -> Result<Sample> {
         let data = self.path("data");
-        let (base, wal, repo, advanced) =
-            (self.base(), self.material.wal(), self.path("repo"), self.path("advanced"));
-        let restore = |base: &Path, source: &str, from: &Path| -> Result<Sample> {
-            let (base, from, data) = (text(base)?, text(from)?, text(&data)?);
-            let arguments =
-                ["restore", "--base", base, source, from, "-o", data, "--target-action", "promote"];
-            self.run(&arguments)
+        let (base, wal, advanced) = (self.base(), self.material.wal(), self.path("advanced"));
+        let restore = |base: &Path| -> Result<Sample> {
+            let (base, wal, data) = (text(base)?, text(&wal)?, text(&data)?);
+            let options = ["-o", data, "--target-action", "promote"];
+            self.run(&[&["restore", "--base", base, "--wal", wal], &options[..]].concat())
         };
         let recover = |restore_command: String| -> Result<Sample> {
             let copied = measure(Command::new("cp").arg("-a").arg(&base).arg(&data))?;
@@ -204,12 +184,8 @@ impl Setting {
         };
         let prepared = match contender {
             Contender::Copy => recover(format!("cp {}/%f \"%p\"", text(&wal)?))?,
-            Contender::Get => {
-                recover(format!("{} archive get --repo {} %f \"%p\"", text(&self.walden)?, text(&repo)?))?
-            }
-            Contender::RestoreFolder => restore(&base, "--wal", &wal)?,
-            Contender::RestoreArchive => restore(&base, "--repo", &repo)?,
-            Contender::RestoreAdvanced => restore(&advanced, "--repo", &repo)?,
+            Contender::Restore => restore(&base)?,
+            Contender::Advanced => restore(&advanced)?,
         };
         let served = self.start(&data)?;
         fs::remove_dir_all(&data).with_context(|| format!("cannot remove {}", data.display()))?;
