@@ -1,7 +1,7 @@
 //! `walden bench restore`: compares a restore by PostgreSQL alone with `walden restore`, up to a server that
 //! accepts writes.
 
-use std::fs;
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
@@ -114,6 +114,8 @@ fn compare(args: &RestoreArgs, workload: &'static Workload) -> Result<Compared> 
         walden,
         folder: tempfile::tempdir().context("cannot create a temporary folder")?,
     };
+    // The server's user may not read the cache folder.
+    measure(Command::new("cp").arg("-r").arg(setting.material.wal()).arg(setting.wal()))?;
     setting.advance()?;
     let progress = Progress::new(&format!("{}: restoring in turns", workload.name));
     let mut rounds: Vec<Vec<Sample>> = CONTENDERS.iter().map(|_| Vec::new()).collect();
@@ -152,12 +154,16 @@ impl Setting {
         self.material.folder.join("base")
     }
 
+    fn wal(&self) -> PathBuf {
+        self.path("wal")
+    }
+
     fn run(&self, arguments: &[&str]) -> Result<Sample> {
         measure(Command::new(&self.walden).args(arguments))
     }
 
     fn advance(&self) -> Result<()> {
-        let (base, wal, output) = (self.base(), self.material.wal(), self.path("advanced"));
+        let (base, wal, output) = (self.base(), self.wal(), self.path("advanced"));
         let arguments = ["backup", "advance", text(&base)?, "--wal", text(&wal)?, "-o", text(&output)?];
         self.run(&arguments)?;
         ensure!(output.join("backup_label").is_file(), "walden backup advance has found no later checkpoint");
@@ -167,7 +173,7 @@ impl Setting {
     /// Restores once. Returns the time up to a server that accepts writes.
     fn restore(&self, contender: Contender) -> Result<Sample> {
         let data = self.path("data");
-        let (base, wal, advanced) = (self.base(), self.material.wal(), self.path("advanced"));
+        let (base, wal, advanced) = (self.base(), self.wal(), self.path("advanced"));
         let restore = |base: &Path| -> Result<Sample> {
             let (base, wal, data) = (text(base)?, text(&wal)?, text(&data)?);
             let options = ["-o", data, "--target-action", "promote"];
@@ -212,11 +218,14 @@ impl Setting {
         account::chown_all(self.folder.path())?;
         let mut command = account::command(&self.material.installation.postgres(), self.folder.path())?;
         let started = Instant::now();
-        let mut child = command.arg("-D").arg(data).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
+        let log_path = self.path("log");
+        let log = File::create(&log_path).with_context(|| format!("cannot create {}", log_path.display()))?;
+        let mut child = command.arg("-D").arg(data).stdout(Stdio::null()).stderr(log).spawn()?;
         let target = format!("host={sockets} user=postgres dbname=postgres");
         let outcome = loop {
             if let Some(status) = child.try_wait()? {
-                bail!("the server on {} has ended: {status}", data.display());
+                let log = fs::read_to_string(&log_path).unwrap_or_default();
+                bail!("the server on {} has ended: {status}\n{log}", data.display());
             }
             let accepts_writes = postgres::Client::connect(&target, postgres::NoTls)
                 .and_then(|mut client| client.query_one("SELECT NOT pg_is_in_recovery()", &[]))
