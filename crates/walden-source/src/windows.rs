@@ -211,8 +211,8 @@ impl ReadingThread {
         scope.spawn(move || segments.iter().try_for_each(|segment| self.read(segment)));
     }
 
-    /// Sends a piece to all readers. Returns `None` if none is left: a reader that has ended gets nothing. The
-    /// last reader gets the piece itself: a single one is its only owner.
+    /// Sends a piece to all readers. Returns `None` if none is left: a reader that has ended gets nothing.
+    /// The last reader gets the piece itself: a single one is its only owner.
     fn send(&mut self, piece: Piece) -> Option<()> {
         let last = self.readers.pop()?;
         self.readers.retain(|reader| reader.send(piece.clone()).is_ok());

@@ -16,8 +16,8 @@ use crate::tally::Bucket;
 /// The catalogs that hold large objects: user data, not definitions of database objects.
 const OF_LARGE_OBJECTS: [&str; 2] = ["pg_largeobject", "pg_largeobject_metadata"];
 
-/// The saving if relations are no longer created and dropped, as a share of the changes of catalogs. Records of
-/// files, locks and commits with invalidation messages disappear, too.
+/// The saving if relations are no longer created and dropped, as a share of the changes of catalogs. Records
+/// of files, locks and commits with invalidation messages disappear, too.
 const OF_CHURN: (f64, f64) = (0.8, 1.25);
 
 /// Whether a table is the catalog of this name, in any database.
