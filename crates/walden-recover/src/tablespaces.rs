@@ -72,6 +72,8 @@ impl MappedTablespace {
 
     /// Copies the tablespace, and links to it from the new data directory.
     pub(crate) fn copy(&self, data: &Path, done: &mut dyn FnMut(u64)) -> Result<(), RecoverError> {
+        // The plan takes long: files may have come into the folder since it was checked.
+        expect_free_folder(&self.new)?;
         remove_partial(&self.new).map_err(RecoverError::io("remove", &self.new))?;
         DirBuilder::new().mode(0o700).create(&self.new).map_err(RecoverError::io("create", &self.new))?;
         let mark = self.mark();
@@ -105,5 +107,28 @@ impl MappedTablespace {
 
     fn mark(&self) -> PathBuf {
         self.new.join(MARK)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_that_come_into_a_new_folder_before_the_copy_are_kept() {
+        let folder = tempfile::tempdir().unwrap();
+        let [old, new, data] = ["old", "new", "data/pg_tblspc"].map(|name| folder.path().join(name));
+        [&old, &new, &data].into_iter().for_each(|path| fs::create_dir_all(path).unwrap());
+        let data = folder.path().join("data");
+        let mapped =
+            MappedTablespace { tablespace: Tablespace { oid: 16384, folder: old }, new: new.clone() };
+        fs::write(new.join("own"), "x").unwrap();
+        let error = mapped.copy(&data, &mut |_| ()).unwrap_err();
+        assert!(error.to_string().contains("found one with files"), "{error}");
+        mapped.discard().unwrap();
+        assert_eq!(fs::read(new.join("own")).unwrap(), b"x");
+        fs::remove_file(new.join("own")).unwrap();
+        mapped.copy(&data, &mut |_| ()).unwrap();
+        assert_eq!(fs::read_link(data.join("pg_tblspc/16384")).unwrap(), new);
     }
 }
