@@ -3,7 +3,9 @@
 use std::fs::{self, DirBuilder};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt, lchown};
+use std::panic::resume_unwind;
 use std::path::Path;
+use std::thread::ScopedJoinHandle;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use rustix::fs::{CWD, RenameFlags, renameat_with};
@@ -296,27 +298,21 @@ fn replay(
     }
     progress(Step::Writing);
     let records = engines.first().map_or(0, |engine| engine.records);
-    let finish = |engine: Engine| engine.finish(data, checkpoint.fields.next_xid);
+    let next_xid = checkpoint.fields.next_xid;
+    let written: Vec<Result<Written, RecoverError>> = std::thread::scope(|scope| {
+        let threads: Vec<_> =
+            engines.into_iter().map(|engine| scope.spawn(move || engine.finish(data, next_xid))).collect();
+        let join =
+            |thread: ScopedJoinHandle<'_, _>| thread.join().unwrap_or_else(|panic| resume_unwind(panic));
+        threads.into_iter().map(join).collect()
+    });
     let mut all = Written::default();
-    for written in finish_in_parallel(engines, finish) {
+    for written in written {
         let written = written?;
         all.pages += written.pages;
         all.prepared_transactions += written.prepared_transactions;
     }
     Ok((records, all))
-}
-
-/// Calls `finish` for each engine on a thread of its own.
-fn finish_in_parallel<R: Send>(engines: Vec<Engine>, finish: impl Fn(Engine) -> R + Sync) -> Vec<R> {
-    std::thread::scope(|scope| {
-        let finish = &finish;
-        let threads: Vec<_> = engines.into_iter().map(|engine| scope.spawn(move || finish(engine))).collect();
-        let join = |thread: std::thread::ScopedJoinHandle<'_, R>| match thread.join() {
-            Ok(result) => result,
-            Err(panic) => std::panic::resume_unwind(panic),
-        };
-        threads.into_iter().map(join).collect()
-    })
 }
 
 /// A file of WAL may have been cut since the plan was made.

@@ -150,10 +150,8 @@ impl ServerState {
         if let Some(of_origin) = end.origin {
             self.origins.advance(origin, of_origin.lsn, false);
         }
-        if !end.dropped_relations.is_empty() {
-            let mut dropped = end.dropped_relations.into_iter();
-            dropped.try_for_each(|relation| self.files.drop_relation(relation))?;
-        }
+        let mut dropped = end.dropped_relations.into_iter();
+        dropped.try_for_each(|relation| self.files.drop_relation(relation))?;
         if is_prepared { self.prepared.end(xid) } else { Ok(()) }
     }
 

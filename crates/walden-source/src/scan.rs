@@ -8,7 +8,9 @@
 use std::fmt;
 use std::io;
 use std::ops::{ControlFlow, Range};
+use std::panic::resume_unwind;
 use std::path::PathBuf;
+use std::thread::ScopedJoinHandle;
 
 use walden_format::crc::record_crc;
 use walden_format::fault::{Fault, FaultKind};
@@ -332,10 +334,8 @@ pub fn scan_shared<V: Visitor + Send>(
             vec![in_order(run, wanted, options, checked, &mut *ends.0, done, &mut ahead)]
         };
         drop(ahead);
-        results.extend(others.into_iter().map(|other| match other.join() {
-            Ok(result) => result,
-            Err(panic) => std::panic::resume_unwind(panic),
-        }));
+        let join = |other: ScopedJoinHandle<'_, _>| other.join().unwrap_or_else(|panic| resume_unwind(panic));
+        results.extend(others.into_iter().map(join));
         results
     })
 }
