@@ -83,9 +83,14 @@ impl Buckets {
         self.0[bucket as usize] += bytes;
     }
 
-    /// Replaces each sum by the mean of both.
-    pub(crate) fn mean_with(&mut self, other: &Buckets) {
-        self.0.iter_mut().zip(other.0).for_each(|(one, other)| *one = one.midpoint(other));
+    /// Returns the mean of each bucket.
+    pub(crate) fn mean(all: &[Buckets]) -> Buckets {
+        let count = all.len().max(1) as u64;
+        let mut sums = [0_u64; 9];
+        for one in all {
+            sums.iter_mut().zip(one.0).for_each(|(sum, bytes)| *sum = sum.saturating_add(bytes));
+        }
+        Buckets(sums.map(|sum| sum / count))
     }
 
     /// Bytes of one bucket.

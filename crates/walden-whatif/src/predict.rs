@@ -6,7 +6,7 @@ use rustc_hash::FxHashSet;
 use serde::Serialize;
 use thiserror::Error;
 use walden_explain::checkpoints::Cause;
-use walden_format::lsn::Lsn;
+use walden_format::lsn::{Lsn, SegmentSize};
 use walden_format::page::SHORT_HEADER;
 use walden_redo::BasePages;
 use walden_redo::StoreOptions;
@@ -269,9 +269,10 @@ pub fn predict(
         settings.push(changed);
     }
     let times = survey.times.as_slice().into();
-    let variants = variants(&survey, &learned, from, &settings);
+    let starts = Starts::new(&survey, &learned, from);
+    let variants = variants(&survey, &learned, &starts, &settings);
     let uncertainty = checkpoint_clock(&survey, &learned, from).map_or(HALF_SECOND, |(_, micros)| micros);
-    let job = Job { run, question, survey: &survey, learned: &learned, times, from, end, variants };
+    let job = Job { run, question, survey: &survey, learned: &learned, times, starts, end, variants };
     let started = std::time::Instant::now();
     let PassResults { predictions, common, damage } = job.passes(&settings, progress)?;
     let replay_seconds = started.elapsed().as_secs_f64();
@@ -346,6 +347,9 @@ enum Variant {
     OtherPhase,
     /// The work starts half a segment later, at the same distance after the checkpoint.
     OtherOffset,
+    /// The last checkpoint before the work is at this quarter of a segment, whose size is not the trace's.
+    /// The prediction is the mean of all quarters.
+    Quarter(u64),
     /// A checkpoint that lags its schedule takes at least as long as on a busy server.
     SlowCheckpoints,
     /// Assumed settings have these values, unless the set of settings names them.
@@ -394,19 +398,78 @@ fn woken_later(survey: &Survey) -> u64 {
     ((bytes_per_second(survey) * WAKE_UP / 1e6) as u64).min(survey.segment_size.bytes() / 4)
 }
 
-/// Returns the variants in which the settings are simulated; the first one is the prediction.
-fn variants(survey: &Survey, learned: &Learned, from: Lsn, settings: &[Settings]) -> Vec<Variant> {
+/// Returns the variants in which each of the settings is simulated; the first one is the prediction.
+fn variants(survey: &Survey, learned: &Learned, starts: &Starts, settings: &[Settings]) -> Vec<Vec<Variant>> {
+    let extremes = || learned.extremes.iter().flatten().map(|extreme| Variant::Assumed(*extreme));
     if settings.len() > MAX_SETTINGS_WITH_VARIANTS {
-        let extremes = learned.extremes.iter().flatten().map(|extreme| Variant::Assumed(*extreme));
-        return [Variant::AsTraced, Variant::SlowCheckpoints].into_iter().chain(extremes).collect();
+        let variants = [Variant::AsTraced, Variant::SlowCheckpoints].into_iter().chain(extremes());
+        return vec![variants.collect(); settings.len()];
     }
-    let woken_later =
-        ((bytes_per_second(survey) * WAKE_UP / 1e6) as u64).min(survey.segment_size.bytes() / 4);
-    let late = woken_later.max(learned.late_by);
-    let mut variants = vec![Variant::AsTraced, Variant::LateCheckpoints(late), Variant::SlowCheckpoints];
-    variants.extend(other_start(survey, learned, from, settings));
-    variants.extend(learned.extremes.iter().flatten().map(|extreme| Variant::Assumed(*extreme)));
-    variants
+    let late = woken_later(survey).max(learned.late_by);
+    let other_start = other_start(survey, learned, starts.from, settings);
+    let of = |one: &Settings| {
+        let mut variants = vec![Variant::AsTraced, Variant::LateCheckpoints(late), Variant::SlowCheckpoints];
+        match one.segment_size == survey.segment_size {
+            true => variants.extend(other_start),
+            false if starts.is_aligned => {}
+            false => variants.extend((1..QUARTERS).map(Variant::Quarter)),
+        }
+        variants.extend(extremes());
+        variants
+    };
+    settings.iter().map(of).collect()
+}
+
+const QUARTERS: u64 = 4;
+
+/// The position at which the work starts, and that of the last checkpoint before it.
+#[derive(Clone, Copy, Debug)]
+struct Starts {
+    /// The first counted record.
+    from: Lsn,
+    /// The redo pointer in force there.
+    redo: Lsn,
+    /// Bytes from the redo pointer to the last segment switch before `from`, and from the start of the
+    /// following segment, or from the redo pointer without a switch, to `from`.
+    written: [u64; 2],
+    /// Whether a segment starts at the switch or at the redo pointer, whatever the size of segments: a
+    /// checkpoint by volume starts after the end of a segment.
+    is_aligned: bool,
+}
+
+impl Starts {
+    fn new(survey: &Survey, learned: &Learned, from: Lsn) -> Starts {
+        let size = survey.segment_size;
+        let redo = survey.redo_at(from).unwrap_or(from);
+        let switches = || survey.switches.iter().filter(|switch| redo <= **switch && **switch < from);
+        let unused = |switch: &Lsn| size.bytes() - size.offset_of(*switch);
+        let Some(last) = switches().next_back() else {
+            let by_volume = learned.checkpoints.iter().any(|one| {
+                one.record.redo == redo && one.cause == Cause::Volume && is_near_start(size, redo)
+            });
+            return Starts { from, redo, written: [0, from.bytes_since(redo)], is_aligned: by_volume };
+        };
+        let after = last.plus(unused(last));
+        let before = after.bytes_since(redo).saturating_sub(switches().map(unused).sum());
+        Starts { from, redo, written: [before, from.bytes_since(after)], is_aligned: true }
+    }
+
+    /// Returns the start of the work and the redo pointer with segments of this size, if the redo pointer is
+    /// at this quarter of a segment. After a switch, it is in the segment before.
+    fn with_segments(&self, size: SegmentSize, quarter: u64) -> (Lsn, Lsn) {
+        let [before, after] = self.written;
+        // Late enough that the redo pointer does not precede the start of WAL.
+        let aligned = size.start_of(size.segment_of(self.from.plus(before)) + 2);
+        let offset = if self.is_aligned { 0 } else { size.bytes() / QUARTERS * quarter };
+        let at = aligned.plus(offset);
+        (at.plus(after), Lsn(at.0.saturating_sub(before)))
+    }
+}
+
+/// Whether a position is in the first records of a segment, as the redo pointer of a checkpoint by volume and
+/// the first record after a segment switch.
+fn is_near_start(size: SegmentSize, lsn: Lsn) -> bool {
+    size.offset_of(lsn) <= size.bytes() / 64
 }
 
 /// Returns an alternative start of the same work in another run. After a requested checkpoint, and before the
@@ -423,39 +486,39 @@ fn other_start(survey: &Survey, learned: &Learned, from: Lsn, settings: &[Settin
     if settings.iter().any(|one| from.bytes_since(last.record.redo) >= distance(one)) {
         return Some(Variant::OtherPhase);
     }
-    let is_behind_switch = size.offset_of(last.record.redo) <= size.bytes() / 64;
-    (!is_behind_switch).then_some(Variant::OtherOffset)
+    (!is_near_start(size, last.record.redo)).then_some(Variant::OtherOffset)
 }
 
-/// Keeps the first variant of each of the settings, with the differences of the others from it. If
-/// checkpoints race with the writing of WAL, their number depends on their unknown durations: the result is
-/// then the mean of the outcomes for fast and slow checkpoints, if the trace shows how long a fast one takes.
-fn merge_variants(
-    predictions: Vec<Prediction>,
-    variants: &[Variant],
-    unthrottled_micros: i64,
-) -> Vec<Prediction> {
-    let merge = |outcomes: &[Prediction]| {
-        let mut first = outcomes[0].clone();
-        let is_raced = first.races > 0 && unthrottled_micros > 0;
-        for (variant, other) in variants.iter().zip(outcomes) {
-            let difference = other.bytes.abs_diff(first.bytes) as f64;
-            match variant {
-                Variant::AsTraced => {}
-                Variant::LateCheckpoints(_) => first.delay_error = difference,
-                Variant::OtherPhase | Variant::OtherOffset => first.phase_error = difference,
-                Variant::Assumed(_) => first.assumption_error = first.assumption_error.max(difference),
-                Variant::SlowCheckpoints if is_raced => {}
-                Variant::SlowCheckpoints => first.race_error = difference,
-            }
+/// Merges the outcomes of one set of settings: keeps the first one, with the differences of the others from
+/// it. If checkpoints race with the writing of WAL, their number depends on their unknown durations: the
+/// result is then the mean of the outcomes for fast and slow checkpoints, if the trace shows how long a fast
+/// one takes. If the position in segments of another size is unknown, the result is the mean of the quarters.
+fn merge_variants(outcomes: &[Prediction], variants: &[Variant], unthrottled_micros: i64) -> Prediction {
+    let mut first = outcomes[0].clone();
+    let is_raced = first.races > 0 && unthrottled_micros > 0;
+    let mut equals = Vec::new();
+    for (variant, other) in variants.iter().zip(outcomes) {
+        let difference = other.bytes.abs_diff(first.bytes) as f64;
+        match variant {
+            Variant::AsTraced => {}
+            Variant::Quarter(_) => equals.push(other),
+            Variant::LateCheckpoints(_) => first.delay_error = difference,
+            Variant::OtherPhase | Variant::OtherOffset => first.phase_error = difference,
+            Variant::Assumed(_) => first.assumption_error = first.assumption_error.max(difference),
+            Variant::SlowCheckpoints if is_raced => {}
+            Variant::SlowCheckpoints => first.race_error = difference,
         }
-        let slow = variants.iter().position(|variant| matches!(variant, Variant::SlowCheckpoints));
-        if let Some(slow) = slow.filter(|_| is_raced) {
-            first.mean_with(&outcomes[slow]);
-        }
-        first
-    };
-    predictions.chunks(variants.len()).map(merge).collect()
+    }
+    if !equals.is_empty() {
+        first.phase_error = first.replace_by_mean(&equals);
+    }
+    let slow = variants.iter().position(|variant| matches!(variant, Variant::SlowCheckpoints));
+    if let Some(slow) = slow.filter(|_| is_raced) {
+        let difference = outcomes[slow].bytes.abs_diff(outcomes[0].bytes);
+        first.replace_by_mean(&[&outcomes[slow]]);
+        first.race_error = difference as f64 / 2.0;
+    }
+    first
 }
 
 struct Job<'a> {
@@ -465,10 +528,10 @@ struct Job<'a> {
     learned: &'a Learned,
     /// The survey's times, shared by all passes.
     times: Arc<[(Lsn, i64)]>,
-    from: Lsn,
+    starts: Starts,
     end: Lsn,
     /// The variants in which each of the settings is simulated.
-    variants: Vec<Variant>,
+    variants: Vec<Vec<Variant>>,
 }
 
 /// With more settings, as in a search, each is simulated in fewer variants.
@@ -508,7 +571,8 @@ impl Job<'_> {
     ) -> Result<PassResults, PredictError> {
         // Each pass has its own pages, so memory limits the number of concurrent passes.
         let at_a_time = self.question.threads.min(self.question.memory_bytes / MIN_PASS_BYTES).max(1);
-        let groups = group_by_compression(settings, at_a_time, MAX_SIMULATIONS / self.variants.len());
+        let most_variants = self.variants.iter().map(Vec::len).max().unwrap_or(1);
+        let groups = group_by_compression(settings, at_a_time, MAX_SIMULATIONS / most_variants);
         let mut outcomes: Vec<Result<(PassOutcome, Option<Damage>), PredictError>> = Vec::new();
         for together in groups.chunks(at_a_time) {
             let share = Share {
@@ -519,8 +583,8 @@ impl Job<'_> {
                 let passes: Vec<_> = together
                     .iter()
                     .map(|group| {
-                        let of_group = group.iter().map(|at| (*at, settings[*at].clone()));
-                        scope.spawn(move || self.pass(of_group, share, progress))
+                        let of_group: Vec<_> = group.iter().map(|at| (*at, settings[*at].clone())).collect();
+                        scope.spawn(move || self.pass(&of_group, share, progress))
                     })
                     .collect();
                 let join = |pass: std::thread::ScopedJoinHandle<'_, _>| {
@@ -545,19 +609,21 @@ impl Job<'_> {
 
     fn pass(
         &self,
-        settings: impl Iterator<Item = (usize, Settings)>,
+        settings: &[(usize, Settings)],
         share: Share,
         progress: &(dyn Fn(u64) + Sync),
     ) -> Result<(PassOutcome, Option<Damage>), PredictError> {
-        let redo = self.survey.redo_at(self.from);
-        let start_time = self.survey.time_near(self.from).unwrap_or(0);
+        let redo = self.survey.redo_at(self.starts.from);
+        let start_time = self.survey.time_near(self.starts.from).unwrap_or(0);
         let (began, uncertainty) =
-            checkpoint_clock(self.survey, self.learned, self.from).unwrap_or((start_time, 0));
-        let redo_from = redo.unwrap_or(self.from);
+            checkpoint_clock(self.survey, self.learned, self.starts.from).unwrap_or((start_time, 0));
         let simulation = |at: usize, settings: &Settings, variant: Variant| {
             let own = self.checkpoint_records(settings);
             let mut settings = settings.clone();
-            let (mut start, mut redo, mut began) = (self.from, redo_from, began);
+            let (mut start, mut redo, mut began) = (self.starts.from, self.starts.redo, began);
+            if settings.segment_size != self.survey.segment_size {
+                (start, redo) = self.starts.with_segments(settings.segment_size, 0);
+            }
             let mut request_lag = self.learned.request_lag;
             let mut unthrottled_micros = self.learned.unthrottled_micros;
             match variant {
@@ -578,6 +644,9 @@ impl Job<'_> {
                     let half = settings.segment_size.bytes() / 2;
                     (start, redo) = (start.plus(half), redo.plus(half));
                 }
+                Variant::Quarter(quarter) => {
+                    (start, redo) = self.starts.with_segments(settings.segment_size, quarter);
+                }
                 Variant::SlowCheckpoints => unthrottled_micros = unthrottled_micros.max(SLOW_CHECKPOINT),
                 Variant::Assumed(extreme) => self.assume(at, extreme, &mut settings),
             }
@@ -587,11 +656,11 @@ impl Job<'_> {
                 unthrottled_micros,
             )
         };
-        let in_variants = |(at, settings): (usize, Settings)| {
-            let of = |variant: &Variant| simulation(at, &settings, *variant);
-            self.variants.iter().map(of).collect::<Vec<_>>()
+        let in_variants = |(at, settings): &(usize, Settings)| {
+            let of = |variant: &Variant| simulation(*at, settings, *variant);
+            self.variants[*at].iter().map(of).collect::<Vec<_>>()
         };
-        let simulations = settings.flat_map(in_variants).collect();
+        let simulations = settings.iter().flat_map(in_variants).collect();
         let memory_bytes = share.memory_bytes;
         let base = self.question.base.map(|(_, open)| open()).transpose();
         let base =
@@ -606,8 +675,13 @@ impl Job<'_> {
         let read = |bytes| progress(bytes / share.of_progress.max(1));
         let (_, end) = scan_again(self.run, options, checked, &mut pass, read);
         let (mut outcome, replay) = pass.finish();
-        outcome.predictions =
-            merge_variants(outcome.predictions, &self.variants, self.learned.unthrottled_micros);
+        let mut outcomes = outcome.predictions.into_iter();
+        let merge = |(at, _): &(usize, Settings)| {
+            let variants = &self.variants[*at];
+            let outcomes: Vec<_> = outcomes.by_ref().take(variants.len()).collect();
+            merge_variants(&outcomes, variants, self.learned.unthrottled_micros)
+        };
+        outcome.predictions = settings.iter().map(merge).collect();
         if let Some(failure) = replay.store.failure() {
             return Err(PredictError::Store(failure.to_string()));
         }
@@ -647,14 +721,14 @@ impl Job<'_> {
             .collect();
         let asked = self.learned.checkpoints.iter().filter(|checkpoint| {
             matches!(checkpoint.cause, Cause::Requested | Cause::Shutdown)
-                && checkpoint.record.redo > self.from
+                && checkpoint.record.redo > self.starts.from
         });
         let mut requested: Vec<(Lsn, Cause)> =
             asked.map(|checkpoint| (checkpoint.record.redo, checkpoint.cause)).collect();
         requested.sort_unstable();
         Plan {
             version: self.run.version,
-            from: self.from,
+            from: self.starts.from,
             to: self.question.to,
             redo,
             full_page_writes: traced.full_page_writes,
