@@ -37,7 +37,7 @@ use crate::simulate::Simulation;
 
 use self::block::{Block, FPI_FOR_HINT_BYTES, has_applied_image};
 use self::changes::LastChanges;
-use self::sessions::{Background, Sessions};
+use self::sessions::{Background, RandomSplits, Sessions};
 
 /// Maximum number of simulations in one pass: they are bits of a `u64`.
 pub const MAX_SIMULATIONS: usize = 64;
@@ -176,6 +176,7 @@ struct State {
     transactions_at: Vec<u64>,
     sessions: Sessions,
     background: Background,
+    splits: RandomSplits,
     /// No time, checkpoint or sample precedes this position.
     next_event: Lsn,
 }
@@ -255,6 +256,7 @@ impl Pass {
                 transactions_at: Vec::new(),
                 sessions: Sessions::default(),
                 background: Background::default(),
+                splits: RandomSplits::default(),
                 next_event: Lsn(0),
             },
         }
@@ -297,7 +299,8 @@ impl Pass {
                 run_noise(&state.transactions_at).hypot(state.background.noise(trace_bytes))
             } else {
                 0.0
-            },
+            }
+            .hypot(state.splits.noise(trace_bytes)),
             overlap: state.sessions.overlap(),
             objects: state.objects.finish(),
         };

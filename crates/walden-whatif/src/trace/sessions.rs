@@ -9,9 +9,10 @@ use walden_format::record::Record;
 use walden_format::rmgr::info::xact::{
     ABORT, ABORT_PREPARED, COMMIT, COMMIT_PREPARED, HAS_INFO, OPMASK, PREPARE,
 };
-use walden_format::rmgr::info::{heap, heap2};
+use walden_format::rmgr::info::{btree, heap, heap2};
 use walden_format::rmgr::rmid;
 use walden_format::version::Major;
+use walden_redo::PAGE_BYTES;
 
 /// Maximum number of remembered transactions in progress.
 const MAX_OPEN: usize = 64;
@@ -73,6 +74,38 @@ impl Sessions {
     }
 }
 
+/// Splits of B-tree pages that new keys in random order cause. In another run, other pages are split, as
+/// random keys are others.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct RandomSplits(Written);
+
+/// Minimum bytes of the right page after a split that random keys cause. They divide a page in half; after
+/// keys in ascending order, the left page is full.
+const MIN_RIGHT_BYTES: usize = PAGE_BYTES * 3 / 10;
+
+impl RandomSplits {
+    /// Observes a record.
+    #[inline]
+    pub fn observe(&mut self, record: &Record<'_>) {
+        let is_split = record.header.rmid == rmid::BTREE
+            && matches!(record.rmgr_info(), btree::SPLIT_L | btree::SPLIT_R);
+        if is_split
+            && record
+                .blocks
+                .iter()
+                .any(|block| block.id == 1 && usize::from(block.data_len) >= MIN_RIGHT_BYTES)
+        {
+            self.0.add(record);
+        }
+    }
+
+    /// Returns twice the standard error of their bytes in another run, as a fraction of all bytes, as if they
+    /// were independent events. They are fewer where a page has just been split, so this is an upper bound.
+    pub fn noise(&self, trace_bytes: u64) -> f64 {
+        self.0.error() / trace_bytes.max(1) as f64
+    }
+}
+
 /// WAL that is written without a transaction: by vacuum, and by statements that prune a page or log a hint
 /// before they change anything.
 ///
@@ -113,6 +146,11 @@ impl Written {
     fn add(&mut self, record: &Record<'_>) {
         self.bytes += u64::from(record.header.total_len);
         self.records += 1;
+    }
+
+    /// Returns twice the standard error in bytes of independent records.
+    fn error(self) -> f64 {
+        2.0 * self.bytes as f64 / (self.records as f64).max(1.0).sqrt()
     }
 
     fn plus(self, other: Written) -> Written {
@@ -193,6 +231,13 @@ impl Counts {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_noise_of_splits_is_their_share_by_the_root_of_their_number() {
+        let splits = RandomSplits(Written { bytes: 400_000, records: 100 });
+        assert_eq!(splits.noise(8_000_000), 2.0 * 0.05 / 10.0);
+        assert_eq!(RandomSplits::default().noise(0), 0.0);
+    }
 
     fn beside_others(counts: Counts) -> Background {
         Background { beside_others: counts, ..Background::default() }

@@ -28,6 +28,7 @@ impl State {
         self.transactions += u64::from(record.header.rmid == rmid::XACT);
         self.sessions.observe(record);
         self.background.observe(record);
+        self.splits.observe(record);
         if self.is_checkpoint_record(record) {
             self.actual.add(Bucket::Checkpoints, record.header.total_len.into());
             self.actual.add(Bucket::Alignment, record.alignment.into());
