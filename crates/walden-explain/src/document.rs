@@ -168,6 +168,14 @@ pub struct CauseDocument {
     pub folded: Option<u64>,
 }
 
+impl CauseDocument {
+    /// Returns relation, activity and mechanism as text.
+    pub fn label(&self) -> String {
+        let relation = self.relation.as_ref().map_or(String::new(), |name| format!("{name}: "));
+        format!("{relation}{}: {}", self.activity.description(), self.mechanism.description())
+    }
+}
+
 /// A group with its sums.
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]

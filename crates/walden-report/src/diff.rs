@@ -2,6 +2,7 @@
 
 use walden_explain::diff::{Change, Diff, Per, SideDocument, Status};
 
+use crate::explain::CAUSES;
 use crate::table::{Look, Row, harmless, table, wrap};
 use crate::units;
 
@@ -10,6 +11,14 @@ use crate::units;
 pub fn diff(diff: &Diff, top: usize, look: Look) -> String {
     let mut sections = vec![header(diff, look), findings(diff, top, look)];
     if diff.views.is_empty() {
+        sections.push(changes(
+            diff,
+            CAUSES,
+            "relation, statement or task, mechanism",
+            &diff.causes,
+            top,
+            look,
+        ));
         sections.push(changes(diff, "Relations", "relation", &diff.relations, top, look));
         sections.push(changes(
             diff,

@@ -4,6 +4,7 @@ use walden_explain::diff::{Change, Diff, DiffFinding, Per};
 
 use crate::chart::{Axis, Bars, Curve, CurveLine, Layer, Tone, Unit};
 use crate::diff::{amount, mark, share_of_change, side_text, unit};
+use crate::explain::CAUSES;
 use crate::html::{Cell, Page, Section, Table};
 use crate::units;
 
@@ -41,6 +42,7 @@ pub fn page(diff: &Diff) -> Page {
         );
     }
     let mut sections = vec![findings(diff), over_time(diff)];
+    sections.push(list(diff, CAUSES, "cause", &diff.causes, true));
     sections.push(list(diff, "Relations", "relation", &diff.relations, true));
     sections.push(list(diff, "Kinds of records", "resource manager, kind", &diff.record_kinds, true));
     sections.push(list(diff, "Where the bytes are", "part", &diff.buckets, false));

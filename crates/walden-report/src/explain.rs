@@ -239,6 +239,9 @@ fn sum_cells(sum: &TallyDocument) -> Vec<String> {
     ]
 }
 
+/// Title of the list of causes.
+pub(crate) const CAUSES: &str = "What wrote the WAL";
+
 /// Most causes listed; the JSON has more.
 const MAX_CAUSES: usize = 15;
 
@@ -256,17 +259,13 @@ fn causes(document: &Document, look: Look) -> String {
             vec![units::bytes(bytes), units::percent(share), units::count(images), units::count(records)];
         Row { depth: 0, label, cells, share: Some(share) }
     };
-    let label = |cause: &CauseDocument| {
-        let relation = cause.relation.as_ref().map_or(String::new(), |name| format!("{name}: "));
-        format!("{relation}{}: {}", cause.activity.description(), cause.mechanism.description())
-    };
     let mut rows: Vec<Row> =
-        listed.iter().map(|cause| row(label(cause), std::slice::from_ref(cause))).collect();
+        listed.iter().map(|cause| row(cause.label(), std::slice::from_ref(cause))).collect();
     if !rest.is_empty() {
         let folded: u64 = rest.iter().map(|cause| cause.folded.unwrap_or(1)).sum();
         rows.push(row(format!("{} more", units::count(folded)), rest));
     }
-    table(look, "What wrote them: relation, statement or task, mechanism", ("cause", SUMS), &rows)
+    table(look, CAUSES, ("relation, statement or task, mechanism", SUMS), &rows)
 }
 
 fn relations(document: &Document, look: Look) -> String {

@@ -4,7 +4,8 @@
 use jiff::Timestamp;
 use serde_json::{Map, Value};
 use walden_explain::document::{
-    CheckpointDocument, CycleDocument, Document, GroupDocument, RelationDocument, TallyDocument, ViewDocument,
+    CauseDocument, CheckpointDocument, CycleDocument, Document, GroupDocument, RelationDocument,
+    TallyDocument, ViewDocument,
 };
 use walden_explain::group::{Dimension, ViewSpec};
 use walden_explain::tally::{Bucket, ImageCause};
@@ -13,7 +14,7 @@ use walden_explain::{Label, Part, merge_findings};
 use crate::chart::{
     Axis, Bars, CheckpointTimeline, Cycle, Layer, Mark, Node, StackedOverTime, Tone, Treemap, Unit,
 };
-use crate::explain::saves_text;
+use crate::explain::{CAUSES, saves_text};
 use crate::html::{Cell, Page, Row, Section, Table, Weight};
 use crate::units;
 
@@ -39,6 +40,7 @@ pub fn page(document: &Document) -> Page {
         over_time(document),
         buckets(document),
         checkpoints(document),
+        causes(document),
         relations(document),
         record_kinds(document),
         transactions(document),
@@ -102,7 +104,7 @@ fn facts(page: &mut Page, document: &Document) {
     }
     let checkpoints = &document.checkpoints;
     let every = checkpoints.mean_interval_seconds.map_or_else(String::new, |interval| {
-        format!("one in {}; {}", units::seconds(interval), causes(&checkpoints.by_cause))
+        format!("one in {}; {}", units::seconds(interval), checkpoint_causes(&checkpoints.by_cause))
     });
     page.fact("checkpoints", &units::count(checkpoints.count), &every);
     let sums = &document.transactions;
@@ -114,7 +116,7 @@ fn facts(page: &mut Page, document: &Document) {
     }
 }
 
-fn causes(by_cause: &Map<String, Value>) -> String {
+fn checkpoint_causes(by_cause: &Map<String, Value>) -> String {
     by_cause.iter().map(|(cause, count)| format!("{count} {cause}")).collect::<Vec<_>>().join(", ")
 }
 
@@ -138,7 +140,7 @@ fn findings(document: &Document) -> Section {
 // ---- Over time --------------------------------------------------------------------------------------------
 
 /// The stacked series: name, colour, and buckets.
-const CAUSES: [(&str, Tone, &[Bucket]); 7] = [
+const BUCKET_LAYERS: [(&str, Tone, &[Bucket]); 7] = [
     ("record data", Tone::Data, &[Bucket::BlockData, Bucket::MainData]),
     (
         "headers and alignment",
@@ -173,7 +175,7 @@ fn layers<'a>(sums: impl Iterator<Item = Option<&'a TallyDocument>> + Clone) -> 
     let of = |sum: &TallyDocument, buckets: &[Bucket]| {
         buckets.iter().map(|bucket| sum.buckets.get(bucket.name()).and_then(Value::as_u64).unwrap_or(0)).sum()
     };
-    CAUSES
+    BUCKET_LAYERS
         .iter()
         .map(|(name, tone, buckets)| {
             let bytes = |sum: Option<&TallyDocument>| sum.map_or(0, |sum| of(sum, buckets)) as f64;
@@ -281,7 +283,8 @@ fn checkpoints(document: &Document) -> Section {
             true => "Causes follow from the server's settings.",
             false => "The log does not say why a checkpoint came: causes are inferred from the distances.",
         };
-        let mut text = format!("Checkpoints: {} ({}).", units::count(sums.count), causes(&sums.by_cause));
+        let mut text =
+            format!("Checkpoints: {} ({}).", units::count(sums.count), checkpoint_causes(&sums.by_cause));
         if sums.unfinished > 0 {
             text += &format!(" The log does not have the end of {} of them.", units::count(sums.unfinished));
         }
@@ -442,6 +445,49 @@ fn tone(part: Part) -> Tone {
         Part::Toast | Part::ToastIndex => Tone::Toast,
         _ => Tone::Muted,
     }
+}
+
+/// Causes drawn.
+const MAX_CAUSES: usize = 12;
+
+fn causes(document: &Document) -> Section {
+    let label = |cause: &CauseDocument| match cause.folded {
+        Some(number) => format!("{} more", units::count(number)),
+        None => cause.label(),
+    };
+    let mut table = Table::new(&["cause", "bytes", "share", "images", "records"]);
+    for cause in &document.causes {
+        let weight = if cause.folded.is_some() { Weight::Rest } else { Weight::Plain };
+        let cells = vec![
+            Cell::text(&label(cause)),
+            Cell::bytes(cause.bytes),
+            Cell::share(cause.share),
+            Cell::count(cause.images),
+            Cell::count(cause.records),
+        ];
+        table.row(Row::new(cells).weight(weight));
+    }
+    let drawn = || document.causes.iter().take(MAX_CAUSES);
+    let layer = |name: &str, tone, is_image| {
+        let bytes = |cause: &CauseDocument| {
+            if cause.mechanism.is_image() == is_image { cause.bytes as f64 } else { 0.0 }
+        };
+        Layer { name: name.to_owned(), tone, values: drawn().map(|cause| Some(bytes(cause))).collect() }
+    };
+    let chart = Bars {
+        title: "The largest causes".into(),
+        x: Axis::new("WAL", Unit::Bytes),
+        categories: drawn().map(label).collect(),
+        layers: vec![
+            layer("records", Tone::Data, false),
+            layer("full-page images", Tone::ImageCheckpoint, true),
+        ],
+        stacked: true,
+        ..Bars::default()
+    };
+    Section::new(CAUSES)
+        .chart(chart, "Each byte has one cause: relation, statement or task, mechanism.")
+        .table(table)
 }
 
 /// Kinds of records drawn.

@@ -40,6 +40,8 @@ pub struct Diff {
     pub total: Change,
     /// By the purpose of bytes.
     pub buckets: Vec<Change>,
+    /// By cause: relation, statement or task, mechanism.
+    pub causes: Vec<Change>,
     /// By relation and fork.
     pub relations: Vec<Change>,
     /// By kind of record.

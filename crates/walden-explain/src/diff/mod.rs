@@ -70,6 +70,7 @@ pub fn diff(a: Side<'_>, b: Side<'_>, per: Option<Per>) -> Diff {
         beyond_noise: compare.total_noise().map(|noise| noise < total.change_bytes.unsigned_abs()),
         ..total
     };
+    let causes = compare.all(cause_rows(a), cause_rows(b));
     let record_kinds = compare.all(kind_rows(a), kind_rows(b));
     let images = image_changes(&compare, a, b);
     let own = a.document.views.len().saturating_sub(views().len());
@@ -90,6 +91,7 @@ pub fn diff(a: Side<'_>, b: Side<'_>, per: Option<Per>) -> Diff {
         per,
         total,
         buckets,
+        causes,
         relations,
         record_kinds,
         images,
@@ -253,6 +255,16 @@ fn relation_rows(side: Side<'_>) -> Rows {
                 rows.entry(text.to_owned()).or_default().merge(row);
             }
         }
+    }
+    rows
+}
+
+fn cause_rows(side: Side<'_>) -> Rows {
+    let mut rows = Rows::new();
+    for cause in &side.document.causes {
+        let text = if cause.folded.is_some() { "(smaller causes)".to_owned() } else { cause.label() };
+        let row = Bytes { bytes: cause.bytes, images: cause.images, ..Bytes::default() };
+        rows.entry(text).or_default().merge(row);
     }
     rows
 }

@@ -28,7 +28,8 @@ fn diff(arguments: &[&str]) -> Value {
 
 /// Expects that every list adds up to the total, for A, B and the change.
 fn assert_exact(diff: &Value) {
-    let mut lists = vec![&diff["buckets"], &diff["relations"], &diff["record_kinds"], &diff["images"]];
+    let mut lists =
+        vec![&diff["buckets"], &diff["causes"], &diff["relations"], &diff["record_kinds"], &diff["images"]];
     lists.extend(diff["views"].as_array().unwrap().iter().map(|view| &view["groups"]));
     for list in lists {
         for field in ["a_bytes", "b_bytes", "a_scaled_bytes", "change_bytes"] {
@@ -274,7 +275,7 @@ fn what_was_changed_on_a_server_explains_the_change() -> Outcome {
     Ok(())
 }
 
-/// Expects charts of both rates over time, relations, and kinds of records.
+/// Expects charts of both rates over time, causes, relations, and kinds of records.
 fn assert_page_draws(Changed { folder, names, wal, plain, indexed, .. }: &Changed) {
     let html = folder.path().join("diff.html");
     let (at, to) = (plain.to_string(), indexed.to_string());
@@ -296,8 +297,8 @@ fn assert_page_draws(Changed { folder, names, wal, plain, indexed, .. }: &Change
     if let Ok(mut browser) = Browser::start() {
         browser.look(1280, 900, false);
         browser.open(&html);
-        assert_eq!(browser.evaluate("document.querySelectorAll('figure[data-chart]').length"), 3);
-        assert_eq!(browser.evaluate("document.body.dataset.rendered"), "3");
+        assert_eq!(browser.evaluate("document.querySelectorAll('figure[data-chart]').length"), 4);
+        assert_eq!(browser.evaluate("document.body.dataset.rendered"), "4");
         assert_eq!(browser.console_messages(), [""; 0]);
     }
 }

@@ -49,12 +49,12 @@ fn the_page_of_a_servers_wal_draws_and_sorts_without_console_messages() -> Outco
     Ok(())
 }
 
-/// Expects that everything is drawn: time, checkpoints, relations, kinds of records.
+/// Expects that everything is drawn: time, checkpoints, causes, relations, kinds of records.
 fn assert_drawn(browser: &mut Browser) {
     let figures = browser.evaluate("document.querySelectorAll('figure[data-chart]').length");
-    assert_eq!(figures, 4);
-    assert_eq!(browser.evaluate("document.body.dataset.rendered"), "4");
-    for figure in 0..4 {
+    assert_eq!(figures, 5);
+    assert_eq!(browser.evaluate("document.body.dataset.rendered"), "5");
+    for figure in 0..5 {
         let drawn = browser.evaluate(&format!(
             "(() => {{ const svg = document.querySelectorAll('figure svg')[{figure}];
                const {{width, height}} = svg.getBoundingClientRect();
@@ -114,7 +114,9 @@ fn assert_parts_open(browser: &mut Browser) {
 
 /// Expects that pointing at a chart shows exact figures as text.
 fn assert_pointing_shows_figures(browser: &mut Browser) {
-    for (figure, said) in [(0, "bytes)"), (1, "its checkpoint came for"), (2, "of all"), (3, "record data")] {
+    for (figure, said) in
+        [(0, "bytes)"), (1, "its checkpoint came for"), (2, "records"), (3, "of all"), (4, "record data")]
+    {
         let place = browser.place(&format!("document.querySelectorAll('figure .chart')[{figure}]"));
         for step in 0..6 {
             browser.point(place.x + place.width * 0.4 + f64::from(step), place.y + place.height * 0.4);
