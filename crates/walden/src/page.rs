@@ -46,7 +46,7 @@ Examples:
   walden page /archive/wal --relation base/5/16384 --block 7 --diff 0/5E00000 end
       the changes of the page since then
   walden page /archive/wal --base /backups/monday --relation base/5/16384 --block 7 --at end --out page.bin
-      the page as it has to be, to put in the place of a damaged one; see docs/redo.md
+      the page as it has to be, to put in the place of a damaged one; see docs/recover-block.md
 
 Exit status: 0 done, 1 the page is not known at that LSN, 2 wrong usage, 3 input unreadable or damaged.";
 
