@@ -7,7 +7,7 @@ use walden_arrow::{ColumnType, Table};
 /// Returns the section of a table in docs/tables.md, from its heading to the end of its columns.
 fn section(table: Table) -> String {
     let mut text = format!("### `{}`: a row is {}\n\n", table.name(), table.row());
-    text.push_str("| Column | Type | NULL | What it says |\n|---|---|---|---|\n");
+    text.push_str("| Column | Type | NULL | Meaning |\n|---|---|---|---|\n");
     for column in table.columns() {
         let kind = match column.column_type {
             ColumnType::Lsn => "position (UInt64)",

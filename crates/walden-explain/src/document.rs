@@ -1,7 +1,7 @@
 //! An explanation with names: the JSON of `walden explain --format json`, and the source of its tables and
 //! pages.
 //!
-//! `docs/explain.md` describes the fields. A change other than an addition raises [`FORMAT_VERSION`].
+//! `docs/json.md` describes the fields. A change other than an addition raises [`FORMAT_VERSION`].
 
 mod build;
 

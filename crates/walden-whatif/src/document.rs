@@ -19,7 +19,7 @@ use crate::trace::Diagnostics;
 /// A forecast in full.
 ///
 /// Sizes are in bytes. LSNs are text, as `16/B374D848`. `None` is `null`. The fields are described in
-/// `docs/whatif.md`.
+/// `docs/json.md`.
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
 pub struct Document {

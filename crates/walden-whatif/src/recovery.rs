@@ -87,7 +87,7 @@ pub struct RecoveryModel {
 impl Default for RecoveryModel {
     /// Fitted to PostgreSQL 15.18 on an AMD EPYC (Zen 5), `walden bench redo oltp oltp-pressure dense load`,
     /// within 15 %; `mixed`, with its many vacuum records, takes 1.6 times as long as these figures predict.
-    /// Decompression is as `--calibrate` measured it with 15.20 on another machine (docs/whatif.md).
+    /// Decompression is as `--calibrate` measured it with 15.20 on another machine (research/prediction.md).
     fn default() -> RecoveryModel {
         RecoveryModel {
             record: 450.0,

@@ -153,7 +153,7 @@ pub struct ExplainArgs {
 pub enum Format {
     /// Tables for the terminal
     Table,
-    /// One JSON object, see docs/explain.md
+    /// One JSON object, see docs/json.md
     Json,
     /// One line per group of the first --by, or per relation
     Csv,

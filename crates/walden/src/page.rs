@@ -105,7 +105,7 @@ pub struct PageArgs {
     #[arg(long, value_enum, default_value_t = ChecksumMode::Auto, requires = "out")]
     checksum: ChecksumMode,
 
-    /// Output format; docs/redo.md describes the JSON
+    /// Output format; docs/json.md describes the JSON
     #[arg(long, value_enum, default_value_t)]
     format: Format,
 }

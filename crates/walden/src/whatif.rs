@@ -157,7 +157,7 @@ pub struct WhatifArgs {
     #[command(flatten)]
     overwrite: Overwrite,
 
-    /// Output format; docs/whatif.md describes the JSON
+    /// Output format; docs/json.md describes the JSON
     #[arg(long, value_enum, default_value_t)]
     format: Format,
 }

@@ -1,4 +1,4 @@
-//! The fields of the JSON, described in `docs/diff.md`. The parent module computes them.
+//! The fields of the JSON, described in `docs/json.md`. The parent module computes them.
 
 use serde::Serialize;
 use serde_json::{Map, Value};

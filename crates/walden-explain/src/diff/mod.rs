@@ -2,7 +2,7 @@
 //!
 //! The WAL of A is scaled to the length of B (its seconds, or its transactions), and subtracted from that of
 //! B. The scaled bytes of the parts are rounded so that they add up to the scaled whole. The changes of the
-//! parts therefore add up to the change of the whole, to the byte, in every list. `docs/diff.md` describes
+//! parts therefore add up to the change of the whole, to the byte, in every list. `docs/json.md` describes
 //! the fields.
 
 mod document;

@@ -94,7 +94,7 @@ pub struct DrillArgs {
     #[arg(long, value_name = "N")]
     timeout: Option<u64>,
 
-    /// How to print it; docs/archive-reference.md has the JSON
+    /// How to print it; docs/json.md has the JSON
     #[arg(long, value_enum, default_value_t)]
     format: Format,
 }

@@ -81,7 +81,7 @@ pub struct ExportArgs {
     #[arg(long, value_name = "N")]
     pub(super) threads: Option<usize>,
 
-    /// How to print it; docs/archive-reference.md has the JSON
+    /// How to print it; docs/json.md has the JSON
     #[arg(long, value_enum, default_value_t)]
     pub(super) format: Format,
 }

@@ -49,7 +49,7 @@ pub struct CheckArgs {
     #[arg(long = "data", visible_alias = "pgdata", value_name = "DIR")]
     pgdata: Option<PathBuf>,
 
-    /// Output format; docs/redo.md describes the JSON
+    /// Output format; docs/json.md describes the JSON
     #[arg(long, value_enum, default_value_t)]
     format: Format,
 }

@@ -29,7 +29,7 @@ pub struct ReplayArgs {
     #[command(flatten)]
     inputs: Inputs,
 
-    /// Output format; docs/redo.md describes the JSON
+    /// Output format; docs/json.md describes the JSON
     #[arg(long, value_enum, default_value_t)]
     format: Format,
 }
