@@ -52,7 +52,7 @@ def load(spark, table, log, **options):
 
 
 def test_the_block_of_the_documentation_runs_with_default_settings(spark, log: str, capsys) -> None:
-    page = pathlib.Path(__file__).resolve().parents[2] / "docs" / "python.md"
+    page = pathlib.Path(__file__).resolve().parents[1] / "README.md"
     block = page.read_text().split("\n## Spark\n")[1].split("```python\n")[1].split("```")[0]
     assert block.count("s3://backups/main") == 1
     exec(block.replace("s3://backups/main", log), {"spark": spark})
