@@ -85,7 +85,7 @@ impl RowTable {
         Ok(self)
     }
 
-    /// Returns the columns, see docs/rows.md.
+    /// Returns the columns, see docs/json.md.
     pub fn schema(&self) -> SchemaRef {
         self.schema.clone()
     }

@@ -105,7 +105,7 @@ pub struct RowsArgs {
     #[arg(long, value_enum, default_value_t)]
     order: Order,
 
-    /// How to print it; docs/rows.md has the JSON
+    /// How to print it; docs/json.md has the JSON
     #[arg(long, value_enum, default_value_t)]
     format: RowsFormat,
 
