@@ -37,7 +37,7 @@ pub use inventory::{gaps, parts, verified};
 pub use maintenance::{backup, drill, pack, prune, repair};
 pub use objects::{check, contents, documents, name, object, same_log};
 pub use pending::clean_up_on_signals;
-pub use restore::{base, export, get, log, prefetch, recovery, server, source, sources};
+pub use restore::{base, diverging, export, get, log, prefetch, recovery, server, source, sources};
 pub use walden_source::history;
 
 #[cfg(doctest)]

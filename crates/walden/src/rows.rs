@@ -181,6 +181,9 @@ pub fn run(args: &RowsArgs) -> Result<ExitCode> {
         crate::wrong_usage("--order commit is for --format table, csv and json");
     }
     let names = names::load(&args.log.names)?;
+    if args.undo && args.log.range().timeline.is_none() {
+        sources::expect_one_history_in(&args.sources)?;
+    }
     let mut inventory = sources::open_with_past(&args.sources, &args.log.range())?;
     sources::tell_about_with_base(&inventory, args.base.as_deref());
     names::check_cluster(&names, &inventory)?;

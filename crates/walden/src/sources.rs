@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::{Result, bail};
 use rustix::process::{Resource, Rlimit};
+use walden_archive::diverging::{DIVERGING_HINT, Diverging, find_diverging};
 use walden_archive::source::{self, SourceOptions};
 use walden_archive::sources::{self, is_archive};
 use walden_archive::{Archive, Extent};
@@ -80,6 +81,9 @@ fn open_from(sources: &[PathBuf], range: &SourceRange, from: Option<Bound>) -> R
         .timeline(range.timeline.or_else(of_server))
         .from(from.map(bound))
         .to(range.to.map(bound));
+    if options.timeline.is_none() {
+        archives.iter().for_each(|(_, archive)| warn_if_diverging(archive));
+    }
     // May take time: opens many files, decompresses tar files, lists archives.
     let waiting =
         sources.first().map(|first| Waiting::new(format!("opening {}", harmless(&first.to_string_lossy()))));
@@ -90,6 +94,37 @@ fn open_from(sources: &[PathBuf], range: &SourceRange, from: Option<Bound>) -> R
     }
     warn_if_outside(&found.inventory, &archives, range);
     Ok(found.inventory)
+}
+
+/// Warns if two servers wrote an archive: it is read along the newest timeline.
+fn warn_if_diverging(archive: &Archive) {
+    // If the archive cannot be listed, opening it reports that.
+    if let Ok(Some(diverging)) = find_diverging(archive, None) {
+        let Diverging { timeline, left_by, .. } = diverging;
+        eprintln!(
+            "warning: {diverging}; the WAL is read along timeline {left_by}, and --timeline {timeline} names the other"
+        );
+    }
+}
+
+/// Refuses archives that two servers wrote among the sources, unless another source is a data directory,
+/// whose timeline is followed.
+pub fn expect_one_history_in(sources: &[PathBuf]) -> Result<()> {
+    let (archives, paths): (Vec<&PathBuf>, Vec<&PathBuf>) = sources.iter().partition(|path| is_archive(path));
+    if paths.iter().any(|path| find_control_file(path).is_some()) {
+        return Ok(());
+    }
+    archives.iter().try_for_each(|place| expect_one_history(&open_archive(place)?.1))
+}
+
+/// Refuses an archive that two servers wrote, for commands that must not choose one of them.
+pub fn expect_one_history(archive: &Archive) -> Result<()> {
+    match find_diverging(archive, None)? {
+        Some(diverging) => {
+            Err(output::with_hint(format!("cannot choose a timeline: {diverging}"), DIVERGING_HINT))
+        }
+        None => Ok(()),
+    }
 }
 
 /// Raises the limit of open files as far as the system permits, so that the segments of a server with a large
@@ -107,16 +142,17 @@ fn allow_open_files() {
 /// Returns the timeline of a data directory among the sources, or of the data directory that contains a
 /// source, such as its `pg_wal`.
 fn timeline_of_server(paths: &[PathBuf]) -> Option<Timeline> {
-    let (path, timeline) = paths.iter().find_map(|path| {
-        let places = [path.clone(), path.join("..")];
-        let control = places.iter().find_map(|place| ControlFile::read_data_directory(place))?;
-        Some((path, control.timeline))
-    })?;
+    let (path, timeline) = paths.iter().find_map(|path| Some((path, find_control_file(path)?.timeline)))?;
     eprintln!(
         "note: the WAL is read along timeline {timeline}, on which {} is; --timeline names another one",
         path.display()
     );
     Some(timeline)
+}
+
+/// Reads the control file of a data directory, or of the one that contains a path.
+fn find_control_file(path: &Path) -> Option<ControlFile> {
+    [path.to_owned(), path.join("..")].iter().find_map(|place| ControlFile::read_data_directory(place))
 }
 
 /// Warns of a range that has nothing of the log: empty tables would look like an idle server.

@@ -18,6 +18,7 @@ use crate::objects::backup_files::Label;
 use crate::objects::contents::{Contents, RestorePoint};
 use crate::objects::name::{ArchivedFile, BACKUP, HISTORY, Object, WAL};
 use crate::objects::object::Finding;
+pub use crate::restore::diverging::Diverging;
 use crate::restore::get;
 use crate::restore::log::latest_timeline;
 
@@ -204,28 +205,6 @@ impl BaseBackup {
         let Label { label, start_time_text, stop_time_text, method, is_incremental, .. } = Label::parse(text);
         let (start_time, stop_time) = (start_time_text, stop_time_text);
         BaseBackup { name, label, start_time, stop_time, method, is_incremental }
-    }
-}
-
-/// A timeline that was written concurrently with one that had branched off from it.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
-pub struct Diverging {
-    /// The timeline.
-    pub timeline: Timeline,
-    /// The timeline that branched off.
-    pub left_by: Timeline,
-    /// LSN of the branch.
-    pub left_at: String,
-}
-
-impl fmt::Display for Diverging {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Diverging { timeline, left_by, left_at } = self;
-        write!(
-            f,
-            "timeline {timeline} continues after {left_at}, where timeline {left_by} left it, with commits later than the first one of \
-             timeline {left_by}: two servers have written at the same time"
-        )
     }
 }
 

@@ -18,6 +18,7 @@ use crate::inventory::gaps::{self, HISTORY_HINT};
 use crate::inventory::parts;
 use crate::objects::name::ArchivedFile;
 use crate::restore::base::BackupStart;
+use crate::restore::diverging::{DIVERGING_HINT, Diverging, find_diverging};
 use crate::restore::get;
 use crate::restore::log::{Ends, Log, LogSegment};
 
@@ -116,6 +117,9 @@ pub enum RecoveryError {
         /// Name of the `.partial` that exists instead.
         partial: Option<String>,
     },
+    /// Two servers wrote the WAL, and no timeline was named.
+    #[error("cannot choose a timeline: {0}")]
+    Diverging(Diverging),
     /// A segment was removed in the meantime.
     #[error(
         "cannot recover: expected segment {0} in the archive, found it removed since the archive was listed"
@@ -160,6 +164,7 @@ impl RecoveryError {
                 Some("use a base backup whose WAL is archived; walden archive list shows the archived WAL")
             }
             RecoveryError::NoHistory(_) => Some(HISTORY_HINT),
+            RecoveryError::Diverging(_) => Some(DIVERGING_HINT),
             RecoveryError::Gone(_) => Some("try again; walden archive list shows the archived segments"),
             RecoveryError::Unreachable { .. } => Some(
                 "to reach WAL after the last commit or abort, recover to the end of WAL, without a target time",
@@ -328,6 +333,11 @@ fn log_from(
     };
     check_histories(archive, timeline, start_timeline)?;
     let log = Log::find_for_recovery(archive, timeline, start_timeline, number)?;
+    if timeline.is_none()
+        && let Some(diverging) = find_diverging(archive, Some(log.timeline()))?
+    {
+        return Err(RecoveryError::Diverging(diverging));
+    }
     check_timelines(&log, start)?;
     if log.segments.first().is_none_or(|first| first.number != number) {
         let segment = SegmentName::new(log.timeline_of(number), number, size);

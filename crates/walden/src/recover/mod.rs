@@ -29,7 +29,7 @@ use crate::arguments::parse_size;
 use crate::place::Place;
 use crate::progress::Progress;
 use crate::protect::{Inputs, find_protected};
-use crate::sources::{self, SourceRange};
+use crate::sources::{self, SourceRange, expect_one_history};
 use crate::terminal::{self, Format};
 use crate::{memory, output};
 
@@ -213,6 +213,9 @@ fn find_run(args: &RecoverArgs, base: &BaseBackup) -> Result<(Run, Option<Lsn>)>
 fn runs_of_archive(archive: &Archive, args: &RecoverArgs, base: &BaseBackup) -> Result<Vec<Run>> {
     let from = Some(Bound::Lsn(base.start()));
     let options = SourceOptions::new(args.threads()).timeline(args.timeline).from(from);
+    if args.timeline.is_none() {
+        expect_one_history(archive)?;
+    }
     let source = source::open(archive, &options)?;
     let no_paths: [&str; 0] = [];
     let mut inventory = Inventory::with_segments(&no_paths, source.segments, 1)?;

@@ -14,6 +14,7 @@ use crate::material::{make_archive, walden};
 
 walden_testing::tests! {
     an_abandoned_history_is_reported_with_a_remedy_that_works on [15, 19],
+    no_command_chooses_between_two_servers on [15, 18],
 }
 
 fn wait_for(path: &Path) {
@@ -93,5 +94,81 @@ fn an_abandoned_history_is_reported_with_a_remedy_that_works(version: u32) -> Ou
     let checked = check(&standby);
     assert!(!checked.stdout.contains("another server was promoted"), "{checked:?}");
     assert!(checked.stdout.contains("the server writes timeline 3"), "{checked:?}");
+    Ok(())
+}
+
+/// A promoted copy archives its timeline, and the primary continues: commands that write follow neither until
+/// a timeline is named.
+fn no_command_chooses_between_two_servers(version: u32) -> Outcome {
+    let installation = postgres(version)?;
+    let primary = ClusterBuilder::new(installation.clone()).wal_segsize_mb(1).start().unwrap();
+    let program = program_for(&primary);
+    let repo = primary.make_folder("own").unwrap();
+    make_archive(&repo);
+    let backup = back_up_and_archive(&primary, &program, &repo);
+    write_and_archive(&primary, 0);
+    let command = |call: &str| format!("{} archive {call} --repo {}", program.display(), repo.display());
+    let (get, push) = (format!("{} %f \"%p\"", command("get")), format!("{} %p", command("push")));
+    let archiving = [("restore_command", get.as_str()), ("archive_mode", "on"), ("archive_command", &push)];
+    let copy = recovered(&installation, &backup, &archiving);
+    wait_until_promoted(&copy);
+    write_and_archive(&copy, 1);
+    copy.stop(StopMode::Fast).unwrap();
+    write_and_archive(&primary, 2);
+    let mut client = primary.client("postgres").unwrap();
+    client
+        .batch_execute("CREATE TABLE mistaken (i int); INSERT INTO mistaken SELECT generate_series(1, 100)")
+        .unwrap();
+    let target: String = client.query_one("SELECT clock_timestamp()::text", &[]).unwrap().get(0);
+    client.batch_execute("DELETE FROM mistaken").unwrap();
+    write_and_archive(&primary, 3);
+    let names = primary.make_folder("names").unwrap().join("names.json");
+    let dsn = primary.dsn("postgres");
+    let saved = walden(&["explain", "--names", &dsn, "--save-names", text(&names)]);
+    assert_eq!(saved.code, 0, "{saved:?}");
+
+    let advanced = primary.dir().join("advanced");
+    let restored = primary.dir().join("restored");
+    let exported = primary.dir().join("exported");
+    let (repo, base) = (text(&repo), text(&backup));
+    let commands: [&[&str]; 4] = [
+        &["backup", "advance", base, "--repo", repo, "-o", text(&advanced)],
+        &["restore", "--repo", repo, "--base", base, "-o", text(&restored), "--to", &target],
+        &["archive", "get", "--repo", repo, "--base", base, "-o", text(&exported), "--until", &target],
+        &[
+            "rows",
+            "--base",
+            base,
+            "--names",
+            text(&names),
+            "--relation",
+            "public.mistaken",
+            "--op",
+            "delete",
+            "--undo",
+            repo,
+        ],
+    ];
+    for arguments in commands {
+        let run = walden(arguments);
+        assert!([1, 3, 200].contains(&run.code), "{arguments:?}: {run:?}");
+        assert!(run.stderr.contains("cannot choose a timeline: timeline 1 continues after "), "{run:?}");
+        assert!(run.stderr.contains("--timeline"), "{run:?}");
+        assert!(!run.stdout.contains("Complete"), "{run:?}");
+    }
+    for path in [&advanced, &restored, &exported] {
+        assert!(!path.exists(), "{}", path.display());
+    }
+    for arguments in commands {
+        let run = walden(&[arguments, &["--timeline", "1"]].concat());
+        assert_eq!(run.code, 0, "{arguments:?}: {run:?}");
+        assert!(!arguments.contains(&"--undo") || run.stdout.contains("Complete"), "{run:?}");
+    }
+    // The others read the newest timeline, and name the other one.
+    let explained = walden(&["explain", repo]);
+    assert!(
+        explained.code == 0 && explained.stderr.contains("--timeline 1 names the other"),
+        "{explained:?}"
+    );
     Ok(())
 }
