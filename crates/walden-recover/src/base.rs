@@ -1,27 +1,42 @@
 //! The base backup that recovery starts from.
 
+use std::collections::BTreeMap;
 use std::fmt;
-use std::fs;
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use walden_format::lsn::{Lsn, SegmentName, SegmentSize, Timeline};
 use walden_format::payload::xlog::Checkpoint;
-use walden_source::datadir::{ControlFile, DataDir};
+use walden_source::datadir::{ControlFile, DataDir, DataDirError};
 
+use crate::copy::{copy_backup, copy_tree};
 use crate::error::RecoverError;
+use crate::manifest::{Checksum, Manifest, ManifestFile, compute_checksums, list_files};
+use crate::tar_backup::TarBackup;
 
 /// Major versions that are restored.
 const VERSIONS: std::ops::RangeInclusive<u32> = 14..=19;
 
-/// A base backup in plain format: a data directory with its `backup_label`, or that of a stopped server.
+/// A base backup in plain format or in tar format: a data directory with its `backup_label`, or that of a
+/// stopped server.
 #[derive(Clone, Debug)]
 pub struct BaseBackup {
     pub(crate) path: PathBuf,
+    /// Its tar files, if it is in tar format.
+    pub(crate) tar: Option<TarBackup>,
     pub(crate) version: String,
     pub(crate) control: ControlFile,
+    /// The content of `pg_control`.
+    pub(crate) control_content: Vec<u8>,
     pub(crate) label: Label,
     /// Tablespaces outside of the backup's folder.
     pub(crate) tablespaces: Vec<Tablespace>,
+    /// `backup_manifest`, if it has one.
+    pub(crate) manifest: Option<Manifest>,
+    /// Bytes of its files.
+    pub(crate) bytes: u64,
 }
 
 /// A tablespace of a base backup.
@@ -46,6 +61,8 @@ pub(crate) struct Label {
     pub is_from_standby: bool,
     /// `LABEL`
     pub name: String,
+    /// The backup has only the changes since another one.
+    pub is_incremental: bool,
 }
 
 /// The label of a base backup that was rolled forward.
@@ -74,40 +91,189 @@ impl fmt::Display for AdvancedLabel<'_> {
 }
 
 impl BaseBackup {
-    /// Opens a base backup.
+    /// Opens a base backup. One in tar format is read as a whole, because `pg_control` is its last file.
+    /// `done` gets the bytes of each file that is read.
     ///
     /// # Errors
-    /// The folder is not a base backup in plain format, or has something that is not restored.
-    pub fn open(path: &Path) -> Result<BaseBackup, RecoverError> {
-        let data = DataDir::open_at_rest(path)?;
+    /// The path is not a base backup, has something that is not restored, or differs from its manifest.
+    pub fn open(path: &Path, mut done: impl FnMut(u64)) -> Result<BaseBackup, RecoverError> {
         let refuse = |expected, found: String, hint| RecoverError::Base {
             base: path.to_owned(),
             expected,
             found,
             hint,
         };
-        let version = data.version().to_owned();
+        let tar = TarBackup::find(path)?;
+        let manifest = read_manifest(tar.as_ref().map_or(path, TarBackup::folder))?;
+        let found = match &tar {
+            None => Found::in_folder(path)?,
+            Some(tar) => Found::in_tar(path, tar, manifest.as_ref(), &mut done)?,
+        };
+        let Found { version, control, control_content, label, tablespaces, bytes } = found;
         if !version.parse().is_ok_and(|version: u32| VERSIONS.contains(&version)) {
             let hint = "recover with PostgreSQL alone";
             return Err(refuse("a base backup of PostgreSQL 14 to 19", format!("version {version}"), hint));
         }
-        let label = match data.is_backup() {
-            true => {
-                let file = path.join(Label::FILE);
-                let text = fs::read(&file).map_err(RecoverError::io("read", &file))?;
-                Label::parse(&String::from_utf8_lossy(&text)).map_err(|line| {
-                    let hint = "use another base backup: this one is damaged or incomplete";
-                    refuse(line, "none in backup_label".into(), hint)
-                })?
-            }
-            false => Label::for_stopped_server(data.control()),
+        let label = match label {
+            Some(text) => Label::parse(&String::from_utf8_lossy(&text)).map_err(|line| {
+                let hint = "use another base backup: this one is damaged or incomplete";
+                refuse(line, "none in backup_label".into(), hint)
+            })?,
+            None if control.state.is_shut_down() => Label::for_stopped_server(&control),
+            None => return Err(DataDirError::Running { path: path.into(), state: control.state }.into()),
         };
-        if path.join("tablespace_map").exists() {
-            let hint = "recover with PostgreSQL alone: Walden does not place the tablespaces of a backup in tar format";
-            return Err(refuse("no tablespace_map", "one".into(), hint));
+        if label.is_incremental {
+            let (path, what) = (path.join(Label::FILE), DataDirError::INCREMENTAL);
+            return Err(DataDirError::Label { path, what }.into());
         }
-        let tablespaces = find_tablespaces(path)?;
-        Ok(BaseBackup { path: path.to_owned(), version, control: *data.control(), label, tablespaces })
+        let base = BaseBackup {
+            path: path.to_owned(),
+            tar,
+            version,
+            control,
+            control_content,
+            label,
+            tablespaces,
+            manifest,
+            bytes,
+        };
+        base.expect_own_manifest()?;
+        Ok(base)
+    }
+
+    /// Checks that `backup_manifest` is of the same cluster, and that files in plain format have its sizes.
+    fn expect_own_manifest(&self) -> Result<(), RecoverError> {
+        let Some(manifest) = &self.manifest else { return Ok(()) };
+        let system = self.control.system_identifier;
+        if let Some(other) = manifest.system_identifier.filter(|&found| found != system) {
+            let found = format!("a manifest of the system {other} and pg_control of {system}");
+            return Err(differs_from_manifest(&self.path, found));
+        }
+        if self.tar.is_some() {
+            return Ok(());
+        }
+        let mut differences = Differences::default();
+        for (name, file) in manifest.compared_files() {
+            let path = self.path.join(name);
+            match fs::metadata(&path) {
+                Ok(metadata) => differences.add_size(name, metadata.len(), file.size),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => differences.add_missing(name),
+                Err(error) => return Err(RecoverError::io("read", &path)(error)),
+            }
+        }
+        differences.refuse(&self.path)
+    }
+
+    /// Checks that a later backup can take the place of this one.
+    ///
+    /// # Errors
+    /// It is in tar format, or has tablespaces in other folders.
+    pub fn expect_replaceable(&self) -> Result<(), RecoverError> {
+        if self.tar.is_some() {
+            return Err(RecoverError::Base {
+                base: self.path.clone(),
+                expected: "a backup in plain format to replace",
+                found: "one in tar format".to_owned(),
+                hint: "write the later backup, in plain format, to a new folder: -o FOLDER",
+            });
+        }
+        match self.tablespaces.is_empty() {
+            true => Ok(()),
+            false => Err(RecoverError::InPlace { base: self.path.clone() }),
+        }
+    }
+
+    /// Copies everything but `pg_control` and the tablespaces outside into a new data directory.
+    pub(crate) fn copy(
+        &self,
+        data: &Path,
+        is_server: bool,
+        done: &mut dyn FnMut(u64),
+    ) -> Result<(), RecoverError> {
+        let Some(tar) = &self.tar else { return copy_backup(&self.path, data, is_server, done) };
+        let outside: Vec<u32> = self.tablespaces.iter().map(|tablespace| tablespace.oid).collect();
+        tar.unpack(data, &outside, is_server, done)
+    }
+
+    /// Copies a tablespace into a new folder.
+    pub(crate) fn copy_tablespace(
+        &self,
+        tablespace: &Tablespace,
+        new: &Path,
+        done: &mut dyn FnMut(u64),
+    ) -> Result<(), RecoverError> {
+        match &self.tar {
+            None => copy_tree(&tablespace.folder, new, done),
+            Some(tar) => tar.unpack_tablespace(tablespace.oid, new, done),
+        }
+    }
+
+    /// The permissions of its data directory, as far as a server accepts them.
+    pub(crate) fn mode(&self) -> u32 {
+        let of_folder =
+            || fs::metadata(&self.path).ok().map(|metadata| metadata.permissions().mode() & 0o750);
+        self.tar.is_none().then(of_folder).flatten().unwrap_or(0o700)
+    }
+
+    /// Checks the files' checksums in `backup_manifest`. `done` gets the bytes of each file.
+    ///
+    /// # Errors
+    /// There is no manifest with checksums, a file differs, or it cannot be read.
+    pub fn verify_checksums(&self, threads: usize, mut done: impl FnMut(u64)) -> Result<(), RecoverError> {
+        let files = self.manifest.iter().flat_map(Manifest::compared_files);
+        let expected: Vec<(&Path, &Checksum)> =
+            files.filter_map(|(name, file)| Some((name, file.checksum.as_ref()?))).collect();
+        if expected.is_empty() {
+            return Err(RecoverError::Base {
+                base: self.path.clone(),
+                expected: "checksums of its files in backup_manifest",
+                found: "none".to_owned(),
+                hint: "without checksums, leave out --verify-base",
+            });
+        }
+        let mut differences = Differences::default();
+        let mut compare = |name: &Path, found: &Checksum, expected: &Checksum, size| {
+            if found != expected {
+                differences.add(|| format!("{} with another checksum", name.display()));
+            }
+            done(size);
+        };
+        match &self.tar {
+            None => {
+                let files: Vec<_> = expected.iter().map(|(name, sum)| (*name, sum.algorithm)).collect();
+                compute_checksums(&self.path, &files, threads, &mut |number, found, size| {
+                    compare(expected[number].0, &found, expected[number].1, size);
+                })?;
+            }
+            Some(tar) => {
+                let expected: BTreeMap<&Path, &Checksum> = expected.into_iter().collect();
+                tar.read_files(|name, size, content| {
+                    if let Some(expected) = expected.get(name) {
+                        let found = expected.algorithm.checksum(content);
+                        let found = found.map_err(RecoverError::io("read", &self.path))?;
+                        compare(name, &found, expected, size);
+                    }
+                    Ok(())
+                })?;
+            }
+        }
+        differences.refuse(&self.path)
+    }
+
+    /// Bytes of its files, without WAL.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Bytes of the files whose checksums `backup_manifest` has.
+    pub fn verified_bytes(&self) -> u64 {
+        let files = self.manifest.iter().flat_map(Manifest::compared_files);
+        files.filter(|(_, file)| file.checksum.is_some()).map(|(_, file)| file.size).sum()
+    }
+
+    /// The major version of the server.
+    pub(crate) fn major(&self) -> u32 {
+        self.version.parse().unwrap_or_default()
     }
 
     /// The cluster.
@@ -150,6 +316,7 @@ impl Label {
             timeline: control.timeline,
             is_from_standby: true,
             name: "copy of a stopped server".to_owned(),
+            is_incremental: false,
         }
     }
 
@@ -165,7 +332,147 @@ impl Label {
                 .ok_or("START TIMELINE")?,
             is_from_standby: value("BACKUP FROM: ").is_some_and(|from| from.trim() == "standby"),
             name: value("LABEL: ").unwrap_or_default().to_owned(),
+            is_incremental: value("INCREMENTAL FROM ").is_some(),
         })
+    }
+}
+
+/// What a base backup has, whatever its format.
+struct Found {
+    version: String,
+    control: ControlFile,
+    control_content: Vec<u8>,
+    label: Option<Vec<u8>>,
+    tablespaces: Vec<Tablespace>,
+    bytes: u64,
+}
+
+impl Found {
+    fn in_folder(path: &Path) -> Result<Found, RecoverError> {
+        let data = DataDir::open_at_rest(path)?;
+        let read = |name: &str| {
+            let file = path.join(name);
+            fs::read(&file).map_err(RecoverError::io("read", &file))
+        };
+        let label = data.is_backup().then(|| read(Label::FILE)).transpose()?;
+        if path.join("tablespace_map").exists() {
+            return Err(RecoverError::Base {
+                base: path.to_owned(),
+                expected: "links in pg_tblspc instead of a tablespace_map",
+                found: "a tablespace_map".to_owned(),
+                hint: "name the folder with the tar files themselves, or recover with PostgreSQL alone",
+            });
+        }
+        let mut bytes = 0;
+        list_files(path, Path::new(""), &mut |_, metadata| bytes += metadata.len())?;
+        Ok(Found {
+            version: data.version().to_owned(),
+            control: *data.control(),
+            control_content: read(ControlFile::PATH)?,
+            label,
+            tablespaces: find_tablespaces(path)?,
+            bytes,
+        })
+    }
+
+    fn in_tar(
+        path: &Path,
+        tar: &TarBackup,
+        manifest: Option<&Manifest>,
+        done: &mut dyn FnMut(u64),
+    ) -> Result<Found, RecoverError> {
+        let mut missing: BTreeMap<&Path, &ManifestFile> =
+            manifest.into_iter().flat_map(Manifest::compared_files).collect();
+        let (mut differences, mut bytes) = (Differences::default(), 0);
+        let contents = tar.read_files(|name, size, _| {
+            if let Some(file) = missing.remove(name) {
+                differences.add_size(name, size, file.size);
+            }
+            bytes += size;
+            done(size);
+            Ok(())
+        })?;
+        missing.into_keys().for_each(|name| differences.add_missing(name));
+        differences.refuse(path)?;
+        let not_one = |missing| DataDirError::NotOne { path: path.to_owned(), missing };
+        let version = contents.version.ok_or_else(|| not_one("PG_VERSION"))?;
+        let control_content = contents.control.ok_or_else(|| not_one(ControlFile::PATH))?;
+        let control = ControlFile::parse(&control_content)
+            .map_err(|error| DataDirError::Control { path: path.join(ControlFile::PATH), error })?;
+        if let Some((oid, _)) = contents.tablespaces.iter().find(|(oid, _)| !tar.has_tablespace(**oid)) {
+            return Err(RecoverError::Base {
+                base: path.to_owned(),
+                expected: "a tar file of each tablespace next to base.tar",
+                found: format!("none of {oid}"),
+                hint: "add the tar files of all tablespaces",
+            });
+        }
+        let tablespaces = contents.tablespaces.into_iter();
+        Ok(Found {
+            version: String::from_utf8_lossy(&version).trim().to_owned(),
+            control,
+            control_content,
+            label: contents.label,
+            tablespaces: tablespaces.map(|(oid, folder)| Tablespace { oid, folder }).collect(),
+            bytes,
+        })
+    }
+}
+
+fn differs_from_manifest(base: &Path, found: String) -> RecoverError {
+    RecoverError::Base {
+        base: base.to_owned(),
+        expected: "the files of its backup_manifest",
+        found,
+        hint: "use another base backup: this one is damaged or was changed",
+    }
+}
+
+/// Differences between a backup and its manifest.
+#[derive(Default)]
+struct Differences {
+    first: Option<String>,
+    others: u64,
+}
+
+impl Differences {
+    fn add(&mut self, describe: impl FnOnce() -> String) {
+        match self.first {
+            Some(_) => self.others += 1,
+            None => self.first = Some(describe()),
+        }
+    }
+
+    fn add_missing(&mut self, name: &Path) {
+        self.add(|| format!("no {}", name.display()));
+    }
+
+    fn add_size(&mut self, name: &Path, found: u64, expected: u64) {
+        if found != expected {
+            self.add(|| format!("{} with {found} bytes instead of {expected}", name.display()));
+        }
+    }
+
+    /// Refuses a base backup that differs.
+    fn refuse(self, base: &Path) -> Result<(), RecoverError> {
+        let Some(first) = self.first else { return Ok(()) };
+        let others = match self.others {
+            0 => String::new(),
+            others => format!(", and {others} other files that differ"),
+        };
+        Err(differs_from_manifest(base, first + &others))
+    }
+}
+
+/// Reads the manifest of a base backup, if it has one.
+fn read_manifest(base: &Path) -> Result<Option<Manifest>, RecoverError> {
+    let path = base.join(Manifest::FILE);
+    match File::open(&path) {
+        Ok(file) => Manifest::read(file).map(Some).map_err(|problem| {
+            RecoverError::io("read", &path)(io::Error::new(io::ErrorKind::InvalidData, problem))
+        }),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(RecoverError::io("read", &path)(error)),
     }
 }
 
@@ -207,6 +514,10 @@ mod tests {
         assert_eq!((label.start, label.checkpoint), (Lsn(0x200_0028), Lsn(0x200_0080)));
         assert_eq!((label.timeline, label.is_from_standby), (2, true));
         assert!(!Label::parse(&text.replace("standby", "primary")).unwrap().is_from_standby);
+        assert!(!label.is_incremental);
+        let incremental =
+            Label::parse(&format!("{text}INCREMENTAL FROM LSN: 0/28\nINCREMENTAL FROM TLI: 1\n"));
+        assert!(incremental.unwrap().is_incremental);
         assert_eq!(Label::parse(&text.replace("CHECKPOINT", "X")), Err("CHECKPOINT LOCATION"));
     }
 }

@@ -24,38 +24,46 @@ const EMPTIED: [&str; 10] = [
     "pg_logical/snapshots",
 ];
 /// Files of the backup or of its server that a copy does not have. The manifest describes the old backup.
-const LEFT_OUT: [&str; 4] = ["backup_manifest", "postmaster.pid", "postmaster.opts", "backup_label.old"];
+/// The copy has links to tablespaces instead of the map of a backup in tar format.
+const LEFT_OUT: [&str; 5] =
+    ["backup_manifest", "postmaster.pid", "postmaster.opts", "backup_label.old", "tablespace_map"];
 /// Files that a new server does not have, in addition.
 const SIGNALS: [&str; 2] = ["standby.signal", "recovery.signal"];
 
-/// Copies a base backup without `pg_control`, which is written last: PostgreSQL does not start without it.
-/// `done` gets the bytes of each file. On file systems with reference links, the copy shares the blocks of
-/// the backup until they are changed ([`fs::copy`] calls `copy_file_range`).
+/// Whether a copy has only the folder and not its content.
+pub(crate) fn is_emptied(folder: &Path) -> bool {
+    EMPTIED.iter().any(|emptied| Path::new(emptied) == folder)
+}
+
+/// Whether a file is not copied. `pg_control` is written last: PostgreSQL does not start without it.
+pub(crate) fn is_left_out(name: &Path, is_server: bool) -> bool {
+    let is_one = |left_out: &str| name == Path::new(left_out);
+    is_one(ControlFile::PATH)
+        || LEFT_OUT.into_iter().any(is_one)
+        || is_server && SIGNALS.into_iter().any(is_one)
+}
+
+/// Copies a base backup. `done` gets the bytes of each file. On file systems with reference links, the copy
+/// shares the blocks of the backup until they are changed ([`fs::copy`] calls `copy_file_range`).
 pub(crate) fn copy_backup(
     base: &Path,
     data: &Path,
     is_server: bool,
     done: &mut dyn FnMut(u64),
 ) -> Result<(), RecoverError> {
-    let left_out: Vec<&Path> = [ControlFile::PATH]
-        .into_iter()
-        .chain(LEFT_OUT)
-        .chain(SIGNALS.into_iter().filter(|_| is_server))
-        .map(Path::new)
-        .collect();
-    copy_folder(base, data, Path::new(""), &left_out, done)
+    copy_folder(base, data, Path::new(""), &|name| is_left_out(name, is_server), done)
 }
 
 /// Copies the files and folders of a tablespace.
 pub(crate) fn copy_tree(from: &Path, to: &Path, done: &mut dyn FnMut(u64)) -> Result<(), RecoverError> {
-    copy_folder(from, to, Path::new(""), &[], done)
+    copy_folder(from, to, Path::new(""), &|_| false, done)
 }
 
 fn copy_folder(
     base: &Path,
     data: &Path,
     inside: &Path,
-    left_out: &[&Path],
+    is_left_out: &dyn Fn(&Path) -> bool,
     done: &mut dyn FnMut(u64),
 ) -> Result<(), RecoverError> {
     let (from, to) = (base.join(inside), data.join(inside));
@@ -64,7 +72,7 @@ fn copy_folder(
         fs::create_dir(&to).map_err(RecoverError::io("create", &to))?;
     }
     fs::set_permissions(&to, metadata.permissions()).map_err(RecoverError::io("write", &to))?;
-    if EMPTIED.iter().any(|emptied| Path::new(emptied) == inside) {
+    if is_emptied(inside) {
         return Ok(());
     }
     for entry in fs::read_dir(&from).map_err(RecoverError::io("read", &from))? {
@@ -77,9 +85,9 @@ fn copy_folder(
         };
         let kind = kind.map_err(RecoverError::io("read", &path))?;
         if kind.is_dir() {
-            copy_folder(base, data, &name, left_out, done)?;
+            copy_folder(base, data, &name, is_left_out, done)?;
         } else if kind.is_file() {
-            if left_out.contains(&name.as_path()) {
+            if is_left_out(&name) {
                 continue;
             }
             let bytes = fs::copy(&path, data.join(&name)).map_err(RecoverError::io("copy", &path))?;

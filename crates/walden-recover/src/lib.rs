@@ -1,10 +1,10 @@
 //! Rolls a base backup of PostgreSQL forward without a server.
 //!
 //! [`Plan::make`] reads the WAL once, in parallel. It finds where recovery stops, chooses the last checkpoint
-//! before that, and names the first record that Walden does not replay. [`restore()`] then copies the backup,
-//! replays the WAL up to that checkpoint's redo pointer, and leaves the new data directory in the state of an
-//! archive recovery that was interrupted at a restart point. PostgreSQL starts from it with `recovery.signal`
-//! and `restore_command`, replays the remaining WAL, and stops at the target.
+//! before that, and names the first record that Walden does not replay. [`Recovery::restore`] then copies the
+//! backup, replays the WAL up to that checkpoint's redo pointer, and leaves the new data directory in the
+//! state of an archive recovery that was interrupted at a restart point. PostgreSQL starts from it with
+//! `recovery.signal` and `restore_command`, replays the remaining WAL, and stops at the target.
 //!
 //! # Up to which record
 //!
@@ -42,6 +42,7 @@ mod engine;
 mod error;
 mod files;
 mod gate;
+pub mod manifest;
 mod plan;
 mod private;
 mod restore;
@@ -49,6 +50,7 @@ mod server_state;
 mod slru;
 mod support;
 mod tablespaces;
+pub mod tar_backup;
 mod target;
 mod transactions;
 mod work_folder;
@@ -56,7 +58,7 @@ mod work_folder;
 pub use base::{BaseBackup, Tablespace};
 pub use error::RecoverError;
 pub use plan::{CheckpointRecord, Plan};
-pub use restore::{Purpose, RestoreOptions, Restored, Step, advance_in_place, restore};
+pub use restore::{Purpose, Recovery, RestoreOptions, Restored, Step};
 pub use support::{Reason, Unsupported};
 pub use tablespaces::{MappedTablespace, map_tablespaces};
 pub use target::Target;

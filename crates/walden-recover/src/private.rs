@@ -11,10 +11,14 @@ pub(crate) fn open(path: &Path, create: bool) -> io::Result<File> {
     OpenOptions::new().read(true).write(true).create(create).truncate(false).mode(0o600).open(path)
 }
 
+/// Creates a file and empties an existing one.
+pub(crate) fn create(path: &Path) -> io::Result<File> {
+    OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path)
+}
+
 /// Writes a file and replaces an existing one.
 pub(crate) fn write(path: &Path, bytes: impl AsRef<[u8]>) -> io::Result<()> {
-    let file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path);
-    file?.write_all(bytes.as_ref())
+    create(path)?.write_all(bytes.as_ref())
 }
 
 /// Creates a folder and those above it, unless they exist.

@@ -15,9 +15,10 @@ use walden_source::inventory::Run;
 use walden_source::scan::{ScanOptions, SegmentEnd, scan_shared};
 
 use crate::base::{BaseBackup, Label};
-use crate::copy::{copy_backup, give_to, synchronize, synchronize_one};
+use crate::copy::{give_to, synchronize, synchronize_one};
 use crate::engine::{Engine, EngineOptions, Written};
 use crate::error::RecoverError;
+use crate::manifest::{Manifest, WalRange};
 use crate::plan::{CheckpointRecord, Plan};
 use crate::private;
 use crate::tablespaces::MappedTablespace;
@@ -86,6 +87,19 @@ pub struct Restored {
     pub prepared_transactions: usize,
 }
 
+/// A base backup, the WAL that continues it, and the way in which it is restored.
+#[derive(Clone, Copy, Debug)]
+pub struct Recovery<'r> {
+    /// The WAL.
+    pub run: &'r Run,
+    /// The base backup.
+    pub base: &'r BaseBackup,
+    /// The plan of this run and base backup.
+    pub plan: &'r Plan,
+    /// Paths and limits.
+    pub options: &'r RestoreOptions,
+}
+
 /// Checks that a base backup can be replaced by a rename.
 fn expect_replaceable(backup: &Path, partial: &Path) -> Result<(), RecoverError> {
     if is_mount_point(backup) {
@@ -99,159 +113,247 @@ fn expect_replaceable(backup: &Path, partial: &Path) -> Result<(), RecoverError>
     expect_own_partial(partial)
 }
 
-/// Restores a base backup by a plan into `data`, which must be missing or empty. A failed restore removes its
-/// files. A killed one leaves a folder without `pg_control`, from which PostgreSQL does not start and which
-/// the next restore replaces.
-///
-/// # Errors
-/// A file cannot be read or written, or the WAL cannot be replayed up to the checkpoint.
-pub fn restore(
-    run: &Run,
-    base: &BaseBackup,
-    plan: &Plan,
-    data: &Path,
-    options: &RestoreOptions,
-    progress: &mut dyn FnMut(Step),
-) -> Result<Restored, RecoverError> {
-    expect_free_target(data)?;
-    let partial = partial_of(data)?;
-    build(run, base, plan, &partial, options, progress, || {
-        fs::rename(&partial, data).map_err(RecoverError::io("create", data))?;
-        synchronize_one(data)?;
-        synchronize_entry(data)
-    })
-}
-
-/// Replaces a base backup by a later one, with the plan's checkpoint as its start. The old backup is valid
-/// until the new one is complete.
-///
-/// # Errors
-/// Those of [`restore()`], and those of a file system that cannot exchange two folders.
-pub fn advance_in_place(
-    run: &Run,
-    base: &BaseBackup,
-    plan: &Plan,
-    options: &RestoreOptions,
-    progress: &mut dyn FnMut(Step),
-) -> Result<Restored, RecoverError> {
-    // A path such as "." has no name, and a link would be exchanged itself.
-    let backup = fs::canonicalize(&base.path).map_err(RecoverError::io("read", &base.path))?;
-    if !base.tablespaces.is_empty() {
-        return Err(RecoverError::InPlace { base: base.path.clone() });
+impl Recovery<'_> {
+    /// Restores the base backup into `data`, which must be missing or empty. A failed restore removes its
+    /// files. A killed one leaves a folder without `pg_control`, from which PostgreSQL does not start and
+    /// which the next restore replaces.
+    ///
+    /// # Errors
+    /// A file cannot be read or written, or the WAL cannot be replayed up to the checkpoint.
+    pub fn restore(&self, data: &Path, progress: &mut dyn FnMut(Step)) -> Result<Restored, RecoverError> {
+        expect_free_target(data)?;
+        let partial = partial_of(data)?;
+        self.build(&partial, progress, || {
+            fs::rename(&partial, data).map_err(RecoverError::io("create", data))?;
+            synchronize_one(data)?;
+            synchronize_entry(data)
+        })
     }
-    let partial = partial_of(&backup)?;
-    expect_replaceable(&backup, &partial)?;
-    let options = RestoreOptions { purpose: Purpose::Backup, ..options.clone() };
-    build(run, base, plan, &partial, &options, progress, || {
-        renameat_with(CWD, &partial, CWD, &backup, RenameFlags::EXCHANGE).map_err(|error| {
-            RecoverError::io("exchange the old and the new folder of", &backup)(error.into())
-        })?;
-        // The mark lets the next run remove the old backup, should this one be killed.
+
+    /// Replaces the base backup by a later one, with the plan's checkpoint as its start. The old backup is
+    /// valid until the new one is complete.
+    ///
+    /// # Errors
+    /// Those of [`Recovery::restore`], and those of a file system that cannot exchange two folders.
+    pub fn advance_in_place(&self, progress: &mut dyn FnMut(Step)) -> Result<Restored, RecoverError> {
+        let base = self.base;
+        base.expect_replaceable()?;
+        // A path such as "." has no name, and a link would be exchanged itself.
+        let backup = fs::canonicalize(&base.path).map_err(RecoverError::io("read", &base.path))?;
+        let partial = partial_of(&backup)?;
+        expect_replaceable(&backup, &partial)?;
+        let options = &RestoreOptions { purpose: Purpose::Backup, ..self.options.clone() };
+        Recovery { options, ..*self }.build(&partial, progress, || {
+            renameat_with(CWD, &partial, CWD, &backup, RenameFlags::EXCHANGE).map_err(|error| {
+                RecoverError::io("exchange the old and the new folder of", &backup)(error.into())
+            })?;
+            // The mark lets the next run remove the old backup, should this one be killed.
+            let mark = partial.join(MARK);
+            private::write(&mark, "").map_err(RecoverError::io("create", &mark))?;
+            synchronize_one(&backup)?;
+            synchronize_entry(&backup)?;
+            remove_partial(&partial).map_err(RecoverError::io("remove", &partial))
+        })
+    }
+
+    /// Fills a folder, and completes it by `complete`. A failure removes the folder.
+    fn build(
+        &self,
+        partial: &Path,
+        progress: &mut dyn FnMut(Step),
+        complete: impl FnOnce() -> Result<(), RecoverError>,
+    ) -> Result<Restored, RecoverError> {
+        let (base, tablespaces) = (self.base, &self.options.tablespaces);
+        if !MappedTablespace::are_all(tablespaces, base) {
+            let Some(first) = base.tablespaces.first() else {
+                return Err(RecoverError::Mapping { old: partial.to_owned(), found: String::new() });
+            };
+            return Err(RecoverError::Unmapped { oid: first.oid, folder: first.folder.clone() });
+        }
+        remove_partial(partial).map_err(RecoverError::io("remove", partial))?;
+        let created = DirBuilder::new().mode(0o700).create(partial);
+        created.map_err(RecoverError::io("create", partial))?;
+        let filled = self.fill(partial, progress);
+        let outcome = filled.and_then(|restored| complete().map(|()| restored));
+        if outcome.is_err() {
+            // The first error counts.
+            let _ = remove_partial(partial);
+            for tablespace in tablespaces {
+                let _ = tablespace.discard();
+            }
+        }
+        outcome
+    }
+
+    fn fill(&self, partial: &Path, progress: &mut dyn FnMut(Step)) -> Result<Restored, RecoverError> {
+        let Recovery { base, plan, options, .. } = *self;
         let mark = partial.join(MARK);
         private::write(&mark, "").map_err(RecoverError::io("create", &mark))?;
-        synchronize_one(&backup)?;
-        synchronize_entry(&backup)?;
-        remove_partial(&partial).map_err(RecoverError::io("remove", &partial))
-    })
-}
-
-/// Fills a folder, and completes it by `complete`. A failure removes the folder.
-fn build(
-    run: &Run,
-    base: &BaseBackup,
-    plan: &Plan,
-    partial: &Path,
-    options: &RestoreOptions,
-    progress: &mut dyn FnMut(Step),
-    complete: impl FnOnce() -> Result<(), RecoverError>,
-) -> Result<Restored, RecoverError> {
-    if !MappedTablespace::are_all(&options.tablespaces, base) {
-        let Some(first) = base.tablespaces.first() else {
-            return Err(RecoverError::Mapping { old: partial.to_owned(), found: String::new() });
+        let mut restored = Restored::default();
+        let is_server = options.purpose != Purpose::Backup;
+        let mut copied = |bytes| {
+            restored.copied_bytes += bytes;
+            progress(Step::Copied(bytes));
         };
-        return Err(RecoverError::Unmapped { oid: first.oid, folder: first.folder.clone() });
-    }
-    remove_partial(partial).map_err(RecoverError::io("remove", partial))?;
-    let created = DirBuilder::new().mode(0o700).create(partial);
-    created.map_err(RecoverError::io("create", partial))?;
-    let filled = fill(run, base, plan, partial, options, progress);
-    let outcome = filled.and_then(|restored| complete().map(|()| restored));
-    if outcome.is_err() {
-        // The first error counts.
-        let _ = remove_partial(partial);
+        base.copy(partial, is_server, &mut copied)?;
         for tablespace in &options.tablespaces {
-            let _ = tablespace.discard();
+            tablespace.create(partial, |old, new| base.copy_tablespace(old, new, &mut copied))?;
         }
+        // A later backup gets a manifest if the base backup has one.
+        let manifest = base.manifest.as_ref().filter(|_| !is_server);
+        manifest.map_or(Ok(()), |manifest| manifest.set_times(partial))?;
+        // A server refuses a data directory that others can write to.
+        let restrict = fs::set_permissions(partial, fs::Permissions::from_mode(base.mode()));
+        restrict.map_err(RecoverError::io("write", partial))?;
+        let mut control = base.control_content.clone();
+        if let Some(checkpoint) = &plan.checkpoint {
+            control = self.roll_forward(checkpoint, partial, &mut restored, progress)?;
+            let label = partial.join(Label::FILE);
+            match &options.purpose {
+                Purpose::Server { .. } => remove_label(&label)?,
+                Purpose::Backup => {
+                    let size = self.run.segment_size;
+                    let text = base.label.at(checkpoint.lsn, &checkpoint.fields, size).to_string();
+                    private::write(&label, text).map_err(RecoverError::io("write", &label))?;
+                }
+            }
+            if let Some(manifest) = manifest {
+                self.write_manifest(manifest, checkpoint, partial, &control)?;
+            }
+        }
+        progress(Step::Writing);
+        if let Purpose::Server { restore_command, target_action } = &options.purpose {
+            write_settings(partial, plan, restore_command, target_action.as_deref())?;
+        }
+        let owner = new_owner(&base.path, partial);
+        if let Some(owner) = owner {
+            give_to(partial, owner)?;
+        }
+        synchronize(partial)?;
+        options.tablespaces.iter().try_for_each(|tablespace| tablespace.finish(owner))?;
+        // From here on PostgreSQL can start.
+        let path = partial.join(ControlFile::PATH);
+        private::write(&path, &control).map_err(RecoverError::io("write", &path))?;
+        if let Some((user, group)) = owner {
+            lchown(&path, Some(user), Some(group)).map_err(RecoverError::io("change the owner of", &path))?;
+        }
+        for synchronized in [&path, &partial.join("global"), partial] {
+            synchronize_one(synchronized)?;
+        }
+        // As late as possible: without its mark, the next restore does not replace the folder.
+        options.tablespaces.iter().try_for_each(MappedTablespace::unmark)?;
+        fs::remove_file(&mark).map_err(RecoverError::io("remove", &mark))?;
+        Ok(restored)
     }
-    outcome
-}
 
-fn fill(
-    run: &Run,
-    base: &BaseBackup,
-    plan: &Plan,
-    partial: &Path,
-    options: &RestoreOptions,
-    progress: &mut dyn FnMut(Step),
-) -> Result<Restored, RecoverError> {
-    let mark = partial.join(MARK);
-    private::write(&mark, "").map_err(RecoverError::io("create", &mark))?;
-    let mut restored = Restored::default();
-    let is_server = options.purpose != Purpose::Backup;
-    let mut copied = |bytes| {
-        restored.copied_bytes += bytes;
-        progress(Step::Copied(bytes));
-    };
-    copy_backup(&base.path, partial, is_server, &mut copied)?;
-    options.tablespaces.iter().try_for_each(|tablespace| tablespace.copy(partial, &mut copied))?;
-    // A server refuses a data directory that others can write to.
-    let mode = fs::metadata(&base.path).map_or(0o700, |metadata| metadata.permissions().mode() & 0o750);
-    let restrict = fs::set_permissions(partial, fs::Permissions::from_mode(mode));
-    restrict.map_err(RecoverError::io("write", partial))?;
-    let control_path = base.path.join(ControlFile::PATH);
-    let mut control = fs::read(&control_path).map_err(RecoverError::io("read", &control_path))?;
-    if let Some(checkpoint) = &plan.checkpoint {
-        let (records, written) = replay(run, base, checkpoint, partial, options, progress)?;
+    /// Replays the WAL into the files of the base backup itself, and leaves them as [`Recovery::restore`] does.
+    /// The base backup must be a copy without tablespaces elsewhere that are needed later, and it is unusable
+    /// after a failure. Settings are not written.
+    ///
+    /// # Errors
+    /// Those of [`Recovery::restore`].
+    pub fn restore_in_place(&self, progress: &mut dyn FnMut(Step)) -> Result<Restored, RecoverError> {
+        let (data, mut restored) = (&self.base.path, Restored::default());
+        if let Some(checkpoint) = &self.plan.checkpoint {
+            let control = self.roll_forward(checkpoint, data, &mut restored, progress)?;
+            let path = data.join(ControlFile::PATH);
+            private::write(&path, &control).map_err(RecoverError::io("write", &path))?;
+            remove_label(&data.join(Label::FILE))?;
+        }
+        Ok(restored)
+    }
+
+    /// Replays the WAL up to the checkpoint into a copy of the base backup. Returns the new `pg_control`.
+    fn roll_forward(
+        &self,
+        checkpoint: &CheckpointRecord,
+        data: &Path,
+        restored: &mut Restored,
+        progress: &mut dyn FnMut(Step),
+    ) -> Result<Vec<u8>, RecoverError> {
+        let (records, written) = self.replay(checkpoint, data, progress)?;
         restored.records = records;
         restored.pages = written.pages;
         restored.prepared_transactions = written.prepared_transactions;
-        restart_point(checkpoint, plan).change_control_file(&mut control)?;
-        let label = partial.join(Label::FILE);
-        match &options.purpose {
-            Purpose::Server { .. } => match fs::remove_file(&label) {
-                // The base backup is a copy of a stopped server.
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                outcome => outcome.map_err(RecoverError::io("remove", &label))?,
-            },
-            Purpose::Backup => {
-                let text = base.label.at(checkpoint.lsn, &checkpoint.fields, run.segment_size).to_string();
-                private::write(&label, text).map_err(RecoverError::io("write", &label))?;
-            }
+        let mut control = self.base.control_content.clone();
+        restart_point(checkpoint, self.plan).change_control_file(&mut control)?;
+        Ok(control)
+    }
+
+    /// Writes the manifest of the later backup. Its `pg_control` is written after everything else.
+    fn write_manifest(
+        &self,
+        old: &Manifest,
+        checkpoint: &CheckpointRecord,
+        partial: &Path,
+        control: &[u8],
+    ) -> Result<(), RecoverError> {
+        let (timeline, start) = (checkpoint.fields.timeline, checkpoint.fields.redo);
+        let range = WalRange { timeline, start, end: Some(checkpoint.end) };
+        let mut manifest = old.after_changes(partial, range, self.options.threads)?;
+        let path = partial.join(Manifest::FILE);
+        let write = manifest.add(ControlFile::PATH, control, now());
+        write
+            .and_then(|()| manifest.write(&path, self.base.major()))
+            .map_err(RecoverError::io("write", &path))
+    }
+
+    fn replay(
+        &self,
+        checkpoint: &CheckpointRecord,
+        data: &Path,
+        progress: &mut dyn FnMut(Step),
+    ) -> Result<(u64, Written), RecoverError> {
+        let Recovery { run, base, options, .. } = *self;
+        let redo = checkpoint.fields.redo;
+        let version = run.segments.first().map(|segment| segment.version).ok_or_else(|| {
+            RecoverError::NoStart { start: base.start(), timeline: base.timeline(), found: "none".to_owned() }
+        })?;
+        let (threads, memory_bytes) = (options.threads, options.memory_bytes);
+        let engine_options = EngineOptions { redo, version, memory_bytes, threads };
+        let mut engines =
+            Engine::create_all(base, data, engine_options).map_err(RecoverError::io("read", data))?;
+        let range = ScanOptions::new(threads).from(Some(base.start())).to(Some(redo));
+        // The plan has verified all checksums.
+        let done = |bytes| progress(Step::Replayed(bytes));
+        let results = scan_shared(run, range, redo, &mut engines, done, Engine::leave);
+        if let Some(failure) = engines.iter_mut().find_map(Engine::take_failure) {
+            return Err(failure);
         }
+        for (reached, end) in results {
+            if let SegmentEnd::Damaged(damage) = end {
+                return Err(RecoverError::Damage(Box::new(damage)));
+            }
+            expect_reached(reached, redo)?;
+        }
+        progress(Step::Writing);
+        let records = engines.first().map_or(0, |engine| engine.records);
+        let next_xid = checkpoint.fields.next_xid;
+        let written: Vec<Result<Written, RecoverError>> = std::thread::scope(|scope| {
+            let threads: Vec<_> = engines
+                .into_iter()
+                .map(|engine| scope.spawn(move || engine.finish(data, next_xid)))
+                .collect();
+            let join =
+                |thread: ScopedJoinHandle<'_, _>| thread.join().unwrap_or_else(|panic| resume_unwind(panic));
+            threads.into_iter().map(join).collect()
+        });
+        let mut all = Written::default();
+        for written in written {
+            let written = written?;
+            all.pages += written.pages;
+            all.prepared_transactions += written.prepared_transactions;
+        }
+        Ok((records, all))
     }
-    progress(Step::Writing);
-    if let Purpose::Server { restore_command, target_action } = &options.purpose {
-        write_settings(partial, plan, restore_command, target_action.as_deref())?;
+}
+
+/// Removes `backup_label`. A copy of a stopped server has none.
+fn remove_label(label: &Path) -> Result<(), RecoverError> {
+    match fs::remove_file(label) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        outcome => outcome.map_err(RecoverError::io("remove", label)),
     }
-    let owner = new_owner(&base.path, partial);
-    if let Some(owner) = owner {
-        give_to(partial, owner)?;
-    }
-    synchronize(partial)?;
-    options.tablespaces.iter().try_for_each(|tablespace| tablespace.finish(owner))?;
-    // From here on PostgreSQL can start.
-    let path = partial.join(ControlFile::PATH);
-    private::write(&path, &control).map_err(RecoverError::io("write", &path))?;
-    if let Some((user, group)) = owner {
-        lchown(&path, Some(user), Some(group)).map_err(RecoverError::io("change the owner of", &path))?;
-    }
-    for synchronized in [&path, &partial.join("global"), partial] {
-        synchronize_one(synchronized)?;
-    }
-    // As late as possible: without its mark, the next restore does not replace the folder.
-    options.tablespaces.iter().try_for_each(MappedTablespace::unmark)?;
-    fs::remove_file(&mark).map_err(RecoverError::io("remove", &mark))?;
-    Ok(restored)
 }
 
 /// Synchronizes the entry of a file or folder in the folder above.
@@ -267,54 +369,6 @@ fn new_owner(base: &Path, partial: &Path) -> Option<(u32, u32)> {
     ((own.uid(), own.gid()) != owner && can_give()).then_some(owner)
 }
 
-fn replay(
-    run: &Run,
-    base: &BaseBackup,
-    checkpoint: &CheckpointRecord,
-    data: &Path,
-    options: &RestoreOptions,
-    progress: &mut dyn FnMut(Step),
-) -> Result<(u64, Written), RecoverError> {
-    let redo = checkpoint.fields.redo;
-    let version = run.segments.first().map(|segment| segment.version).ok_or_else(|| {
-        RecoverError::NoStart { start: base.start(), timeline: base.timeline(), found: "none".to_owned() }
-    })?;
-    let (threads, memory_bytes) = (options.threads, options.memory_bytes);
-    let engine_options = EngineOptions { redo, version, memory_bytes, threads };
-    let mut engines =
-        Engine::create_all(base, data, engine_options).map_err(RecoverError::io("read", data))?;
-    let range = ScanOptions::new(threads).from(Some(base.start())).to(Some(redo));
-    // The plan has verified all checksums.
-    let done = |bytes| progress(Step::Replayed(bytes));
-    let results = scan_shared(run, range, redo, &mut engines, done, Engine::leave);
-    if let Some(failure) = engines.iter_mut().find_map(Engine::take_failure) {
-        return Err(failure);
-    }
-    for (reached, end) in results {
-        if let SegmentEnd::Damaged(damage) = end {
-            return Err(RecoverError::Damage(Box::new(damage)));
-        }
-        expect_reached(reached, redo)?;
-    }
-    progress(Step::Writing);
-    let records = engines.first().map_or(0, |engine| engine.records);
-    let next_xid = checkpoint.fields.next_xid;
-    let written: Vec<Result<Written, RecoverError>> = std::thread::scope(|scope| {
-        let threads: Vec<_> =
-            engines.into_iter().map(|engine| scope.spawn(move || engine.finish(data, next_xid))).collect();
-        let join =
-            |thread: ScopedJoinHandle<'_, _>| thread.join().unwrap_or_else(|panic| resume_unwind(panic));
-        threads.into_iter().map(join).collect()
-    });
-    let mut all = Written::default();
-    for written in written {
-        let written = written?;
-        all.pages += written.pages;
-        all.prepared_transactions += written.prepared_transactions;
-    }
-    Ok((records, all))
-}
-
 /// A file of WAL may have been cut since the plan was made.
 fn expect_reached(reached: Lsn, redo: Lsn) -> Result<(), RecoverError> {
     match reached >= redo {
@@ -327,15 +381,19 @@ fn expect_reached(reached: Lsn, redo: Lsn) -> Result<(), RecoverError> {
 }
 
 fn restart_point<'p>(checkpoint: &'p CheckpointRecord, plan: &'p Plan) -> RestartPoint<'p> {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
     RestartPoint {
         checkpoint: checkpoint.lsn,
         data: &checkpoint.data,
         end: checkpoint.end,
         timeline: checkpoint.fields.timeline,
         settings: plan.settings.as_ref(),
-        time: now.cast_signed(),
+        time: now(),
     }
+}
+
+/// The current time in seconds since 1970-01-01 00:00:00 UTC.
+fn now() -> i64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs().cast_signed()
 }
 
 /// Appends the settings of recovery to `postgresql.auto.conf`, where they have precedence, and creates

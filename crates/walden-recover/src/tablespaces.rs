@@ -9,7 +9,7 @@ use std::os::unix::fs::{DirBuilderExt, symlink};
 use std::path::{Path, PathBuf};
 
 use crate::base::{BaseBackup, Tablespace};
-use crate::copy::{copy_tree, give_to, synchronize};
+use crate::copy::{give_to, synchronize};
 use crate::error::RecoverError;
 use crate::private;
 use crate::work_folder::{MARK, expect_free_folder, remove_partial};
@@ -70,15 +70,19 @@ impl MappedTablespace {
         &self.new
     }
 
-    /// Copies the tablespace, and links to it from the new data directory.
-    pub(crate) fn copy(&self, data: &Path, done: &mut dyn FnMut(u64)) -> Result<(), RecoverError> {
+    /// Creates the new folder, fills it by `copy`, and links to it from the new data directory.
+    pub(crate) fn create(
+        &self,
+        data: &Path,
+        copy: impl FnOnce(&Tablespace, &Path) -> Result<(), RecoverError>,
+    ) -> Result<(), RecoverError> {
         // The plan takes long: files may have come into the folder since it was checked.
         expect_free_folder(&self.new)?;
         remove_partial(&self.new).map_err(RecoverError::io("remove", &self.new))?;
         DirBuilder::new().mode(0o700).create(&self.new).map_err(RecoverError::io("create", &self.new))?;
         let mark = self.mark();
         private::write(&mark, "").map_err(RecoverError::io("create", &mark))?;
-        copy_tree(&self.tablespace.folder, &self.new, done)?;
+        copy(&self.tablespace, &self.new)?;
         let link = data.join("pg_tblspc").join(self.tablespace.oid.to_string());
         symlink(&self.new, &link).map_err(RecoverError::io("create", &link))
     }
@@ -123,12 +127,12 @@ mod tests {
         let mapped =
             MappedTablespace { tablespace: Tablespace { oid: 16384, folder: old }, new: new.clone() };
         fs::write(new.join("own"), "x").unwrap();
-        let error = mapped.copy(&data, &mut |_| ()).unwrap_err();
+        let error = mapped.create(&data, |_, _| Ok(())).unwrap_err();
         assert!(error.to_string().contains("found one with files"), "{error}");
         mapped.discard().unwrap();
         assert_eq!(fs::read(new.join("own")).unwrap(), b"x");
         fs::remove_file(new.join("own")).unwrap();
-        mapped.copy(&data, &mut |_| ()).unwrap();
+        mapped.create(&data, |_, _| Ok(())).unwrap();
         assert_eq!(fs::read_link(data.join("pg_tblspc/16384")).unwrap(), new);
     }
 }

@@ -95,6 +95,9 @@ pub enum DataDirError {
 }
 
 impl DataDirError {
+    /// The problem with the label of an incremental backup.
+    pub const INCREMENTAL: &str = "expected a full backup, found an incremental one";
+
     /// Returns the next step for the user, or `None` if it depends on the error of the file system.
     pub fn hint(&self) -> Option<&'static str> {
         Some(match self {
@@ -108,6 +111,9 @@ impl DataDirError {
             }
             DataDirError::Control { error: ControlError::PageSize(_), .. } => {
                 "servers that were built with another BLCKSZ are not supported here; walden explain and archive read their WAL"
+            }
+            DataDirError::Label { what: DataDirError::INCREMENTAL, .. } => {
+                "combine it with the backups before it, and name the result: pg_combinebackup FULL INCREMENTAL... -o FOLDER"
             }
             DataDirError::Control { .. } | DataDirError::Label { .. } => {
                 "use another base backup: this one is damaged or incomplete"
@@ -332,9 +338,7 @@ struct OpenFile {
 fn start_of_backup(label: &[u8]) -> Result<Lsn, &'static str> {
     let label = String::from_utf8_lossy(label);
     if label.lines().any(|line| line.starts_with("INCREMENTAL FROM")) {
-        return Err(
-            "the backup is an incremental one; combine it with its predecessors first (pg_combinebackup)",
-        );
+        return Err(DataDirError::INCREMENTAL);
     }
     let start = label.lines().find_map(|line| line.strip_prefix("START WAL LOCATION: "));
     let start = start.and_then(|line| line.split_whitespace().next()).and_then(|lsn| lsn.parse().ok());
@@ -769,7 +773,7 @@ mod tests {
         assert_eq!(start_of_backup(label), Ok(Lsn(0x1_0200_0028)));
         assert!(start_of_backup(b"").is_err());
         let incremental = [&label[..], b"INCREMENTAL FROM LSN: 0/2000028\n"].concat();
-        assert!(start_of_backup(&incremental).unwrap_err().contains("incremental"));
+        assert_eq!(start_of_backup(&incremental), Err(DataDirError::INCREMENTAL));
     }
 
     #[test]

@@ -31,3 +31,4 @@ pub mod workers;
 pub use counted::counted;
 pub use error_text::error_text;
 pub use sync::sync;
+pub use tar_file::read_entries;

@@ -134,39 +134,22 @@ impl Found {
         entries: tar::Entries<'_, R>,
         place: &mut Place<'_, R>,
     ) -> io::Result<()> {
-        let mut long_name = None;
-        for entry in entries {
-            let mut entry = entry?;
-            match entry.header().entry_type() {
-                EntryType::GNULongName => {
-                    let content = small(&mut entry)?;
-                    let end = content.iter().position(|byte| *byte == 0).unwrap_or(content.len());
-                    long_name = Some(content[..end].to_vec());
-                    continue;
-                }
-                EntryType::XHeader => {
-                    long_name = pax_path(&small(&mut entry)?)?.or(long_name);
-                    continue;
-                }
-                EntryType::XGlobalHeader | EntryType::GNULongLink => continue,
-                _ => {}
-            }
-            let of_header = || entry.header().path_bytes().into_owned();
-            let inner = String::from_utf8_lossy(&long_name.take().unwrap_or_else(of_header)).into_owned();
+        read_entries(entries, |inner, mut entry| {
+            let inner = String::from_utf8_lossy(&inner).into_owned();
             let name = inner.rsplit('/').next().unwrap_or_default().to_owned();
             let is_sparse = match entry.header().entry_type() {
                 EntryType::Regular | EntryType::Continuous => false,
                 EntryType::GNUSparse => true,
-                _ => continue,
+                _ => return Ok(()),
             };
             match FileKind::from_name(&name) {
                 FileKind::Segment { .. } => {}
                 FileKind::History if entry.size() <= MAX_SMALL => {
                     let content = small(&mut entry)?;
                     self.histories.push((name, content));
-                    continue;
+                    return Ok(());
                 }
-                _ => continue,
+                _ => return Ok(()),
             }
             let bytes = entry.size();
             if bytes > MAX_SEGMENT {
@@ -192,9 +175,39 @@ impl Found {
             }
             self.members.push(TarMember { name, path: inner, bytes, start, is_sparse });
             self.places.push((at, bytes));
-        }
-        Ok(())
+            Ok(())
+        })
     }
+}
+
+/// Calls `found` with the path and the content of each entry of a tar file. `entries` are the raw ones
+/// ([`tar::Entries::raw`]): then a long name of any length takes bounded memory.
+///
+/// # Errors
+/// Those of the reader and of `found`, and entries in a form that is not supported.
+pub fn read_entries<R: Read>(
+    entries: tar::Entries<'_, R>,
+    mut found: impl FnMut(Vec<u8>, Entry<'_, R>) -> io::Result<()>,
+) -> io::Result<()> {
+    let mut long_name = None;
+    for entry in entries {
+        let mut entry = entry?;
+        match entry.header().entry_type() {
+            EntryType::GNULongName => {
+                let content = small(&mut entry)?;
+                let end = content.iter().position(|byte| *byte == 0).unwrap_or(content.len());
+                long_name = Some(content[..end].to_vec());
+            }
+            EntryType::XHeader => long_name = pax_path(&small(&mut entry)?)?.or(long_name),
+            EntryType::XGlobalHeader | EntryType::GNULongLink => {}
+            _ => {
+                let of_header = || entry.header().path_bytes().into_owned();
+                let name = long_name.take().unwrap_or_else(of_header);
+                found(name, entry)?;
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Returns the content of an entry that must be small.

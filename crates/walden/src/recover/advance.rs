@@ -8,7 +8,7 @@ use std::time::Instant;
 use anyhow::Result;
 use clap::{Args, Subcommand};
 use serde::Serialize;
-use walden_recover::{Plan, Purpose, Restored};
+use walden_recover::{Plan, Purpose, Recovery, Restored};
 use walden_report::table::harmless;
 use walden_report::units;
 
@@ -52,7 +52,7 @@ pub fn run(args: &BackupArgs) -> Result<ExitCode> {
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 struct AdvanceArgs {
-    /// The base backup: a folder in plain format
+    /// The base backup: a folder in plain format, or with -o in tar format
     #[arg(value_name = "BACKUP")]
     base: PathBuf,
 
@@ -70,7 +70,11 @@ fn advance(args: &AdvanceArgs) -> Result<ExitCode> {
         walden_recover::expect_free_target(output).map_err(with_hint)?;
         expect_separate_target(&args.base, output)?;
     }
-    let prepared = args.recover.prepare(&args.base)?;
+    let base = args.recover.open_base(&args.base)?;
+    if args.output.is_none() {
+        base.expect_replaceable().map_err(with_hint)?;
+    }
+    let prepared = args.recover.prepare(base)?;
     let plan = &prepared.plan;
     let output = args.output.as_ref().unwrap_or(&args.base).display().to_string();
     if format == Format::Table {
@@ -85,11 +89,13 @@ fn advance(args: &AdvanceArgs) -> Result<ExitCode> {
         let folder = args.output.clone().map_or_else(|| std::fs::canonicalize(&args.base), Ok)?;
         report_interruption(&folder)?;
         let started = Instant::now();
-        let restored: Restored =
-            with_progress(&prepared, |Prepared { base, run, plan, .. }, progress| match &args.output {
-                Some(output) => walden_recover::restore(run, base, plan, output, &options, progress),
-                None => walden_recover::advance_in_place(run, base, plan, &options, progress),
-            })?;
+        let restored: Restored = with_progress(&prepared, |Prepared { base, run, plan, .. }, progress| {
+            let recovery = Recovery { run, base, plan, options: &options };
+            match &args.output {
+                Some(output) => recovery.restore(output, progress),
+                None => recovery.advance_in_place(progress),
+            }
+        })?;
         let seconds = started.elapsed().as_secs_f64();
         if format == Format::Table {
             terminal::print(&format!("Advanced in {}\n", amounts_text(plan, &restored, seconds)))?;

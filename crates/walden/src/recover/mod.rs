@@ -56,6 +56,10 @@ pub struct RecoverArgs {
     #[arg(long, value_name = "OLD=NEW", value_parser = parse_mapping)]
     tablespace_mapping: Vec<(PathBuf, PathBuf)>,
 
+    /// Compare the base backup with the checksums in its backup_manifest; sizes are always compared
+    #[arg(long)]
+    verify_base: bool,
+
     /// Print the plan and write nothing
     #[arg(long)]
     dry_run: bool,
@@ -83,9 +87,26 @@ struct Prepared {
 }
 
 impl RecoverArgs {
-    /// Opens a base backup, finds its WAL and makes the plan.
-    fn prepare(&self, base: &Path) -> Result<Prepared> {
-        let base = BaseBackup::open(base).map_err(with_hint)?;
+    /// Opens a base backup and compares it with its manifest.
+    fn open_base(&self, path: &Path) -> Result<BaseBackup> {
+        let mut bar = Progress::bytes("reading the base backup", 0);
+        let base = BaseBackup::open(path, |bytes| {
+            bar.lengthen(bytes);
+            bar.advance(bytes);
+        });
+        bar.finish();
+        let base = base.map_err(with_hint)?;
+        if self.verify_base {
+            let mut bar = Progress::bytes("verifying the base backup", base.verified_bytes());
+            let verified = base.verify_checksums(self.threads(), |bytes| bar.advance(bytes));
+            bar.finish();
+            verified.map_err(with_hint)?;
+        }
+        Ok(base)
+    }
+
+    /// Finds the WAL of a base backup and makes the plan.
+    fn prepare(&self, base: BaseBackup) -> Result<Prepared> {
         let tablespaces =
             walden_recover::map_tablespaces(&base, &self.tablespace_mapping).map_err(with_hint)?;
         tablespaces.iter().try_for_each(|it| expect_unprotected(it.new_folder()))?;

@@ -9,7 +9,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
 use serde::Serialize;
-use walden_recover::{Plan, Purpose, Restored};
+use walden_recover::{Plan, Purpose, Recovery, Restored};
 use walden_report::table::harmless;
 use walden_report::units;
 use walden_source::inventory::{Run, SegmentFile};
@@ -41,7 +41,7 @@ Exit status: 0 restored; 2 wrong usage; 3 the backup or the WAL cannot be used."
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct RestoreArgs {
-    /// The base backup: a folder that pg_basebackup wrote in plain format
+    /// The base backup: a folder that pg_basebackup wrote, in plain or tar format, or base.tar itself
     #[arg(long, value_name = "BACKUP")]
     base: PathBuf,
 
@@ -84,7 +84,7 @@ pub fn run(args: &RestoreArgs) -> Result<ExitCode> {
     let format = args.recover.format;
     walden_recover::expect_free_target(&args.output).map_err(with_hint)?;
     expect_separate_target(&args.base, &args.output)?;
-    let prepared = args.recover.prepare(&args.base)?;
+    let prepared = args.recover.prepare(args.recover.open_base(&args.base)?)?;
     let plan = &prepared.plan;
     expect_no_used_tablespace(plan)?;
     let restore_command = match &args.restore_command {
@@ -109,7 +109,7 @@ pub fn run(args: &RestoreArgs) -> Result<ExitCode> {
         report_interruption(&args.output)?;
         let started = Instant::now();
         let restored = with_progress(&prepared, |Prepared { base, run, plan, .. }, progress| {
-            walden_recover::restore(run, base, plan, &args.output, &options, progress)
+            Recovery { run, base, plan, options: &options }.restore(&args.output, progress)
         })?;
         let seconds = started.elapsed().as_secs_f64();
         if format == Format::Table {

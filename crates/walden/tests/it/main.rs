@@ -50,6 +50,7 @@ mod programs;
 mod receive;
 mod redo;
 mod restore;
+mod restore_formats;
 mod restore_forward;
 mod retention;
 mod rewrites;
@@ -119,6 +120,7 @@ fn main() -> ExitCode {
         receive::TESTS,
         redo::TESTS,
         restore::TESTS,
+        restore_formats::TESTS,
         restore_forward::TESTS,
         retention::TESTS,
         rewrites::TESTS,

@@ -42,13 +42,13 @@ const SETTINGS: &[(&str, &str)] = &[
 ];
 
 /// A server whose base backup was taken while it worked.
-struct Primary {
-    cluster: Cluster,
-    backup: PathBuf,
+pub struct Primary {
+    pub cluster: Cluster,
+    pub backup: PathBuf,
 }
 
 impl Primary {
-    fn start(installation: &Installation, settings: &[(&str, &str)]) -> Primary {
+    pub fn start(installation: &Installation, settings: &[(&str, &str)]) -> Primary {
         Primary::start_with(installation, settings, true, 1)
     }
 
@@ -73,7 +73,7 @@ impl Primary {
         self.cluster.major()
     }
 
-    fn client(&self, database: &str) -> Client {
+    pub fn client(&self, database: &str) -> Client {
         self.cluster.client(database).unwrap()
     }
 
@@ -104,24 +104,39 @@ impl Primary {
     }
 
     /// Makes a checkpoint while nothing else is written, and a restore point after it.
-    fn checkpoint_and_name(&self, name: &str) {
+    pub fn checkpoint_and_name(&self, name: &str) {
         let mut client = self.client("postgres");
         client.batch_execute("CHECKPOINT").unwrap();
         client.batch_execute(&format!("SELECT pg_create_restore_point('{name}')")).unwrap();
     }
 
-    fn archive_all(&self) {
+    pub fn archive_all(&self) {
         let mut client = self.client("postgres");
         client.batch_execute("SELECT pg_switch_wal()").unwrap();
         wait_until_archived(&mut client);
     }
 
-    fn restore_command(&self) -> String {
+    /// Creates an archive and pushes all archived segments. Returns its folder.
+    pub fn push_all(&self) -> PathBuf {
+        let repo = self.cluster.dir().join("repo");
+        make_archive(&repo);
+        let entries = fs::read_dir(self.cluster.archive_dir()).unwrap();
+        let mut segments: Vec<PathBuf> = entries.map(|entry| entry.unwrap().path()).collect();
+        segments.sort();
+        for segment in &segments {
+            let pushed = walden(&["archive", "push", "--repo", text(&repo), text(segment)]);
+            assert_eq!(pushed.code, 0, "{pushed:?}");
+        }
+        account::chown_all(&repo).unwrap();
+        repo
+    }
+
+    pub fn restore_command(&self) -> String {
         format!("cp {}/%f \"%p\"", self.cluster.archive_dir().display())
     }
 
     /// A server for a data directory of this one's.
-    fn server_of(&self, data: &Path) -> ClusterBuilder {
+    pub fn server_of(&self, data: &Path) -> ClusterBuilder {
         let builder = ClusterBuilder::new(self.cluster.installation().clone()).copy_of(data);
         let builder = SETTINGS.iter().fold(builder, |builder, (name, value)| builder.setting(name, value));
         let builder = builder.setting("archive_mode", "off").setting("hot_standby", "off");
@@ -164,7 +179,7 @@ impl Primary {
     }
 
     /// Restores the backup to a target with Walden. Returns the data directory and the printed JSON.
-    fn restore(&self, target: &str, folder: &str) -> (PathBuf, Value) {
+    pub fn restore(&self, target: &str, folder: &str) -> (PathBuf, Value) {
         self.restore_with(target, folder, "3")
     }
 
@@ -200,7 +215,7 @@ fn copy_running(from: &Path, to: &Path) {
 }
 
 /// Changes of all kinds that recovery replays.
-fn work(primary: &Primary, round: i32) {
+pub fn work(primary: &Primary, round: i32) {
     let mut client = primary.client("postgres");
     let mut run = |sql: &str| client.batch_execute(sql).unwrap_or_else(|error| panic!("{sql}: {error}"));
     run("INSERT INTO log SELECT g, repeat('x', g % 300) FROM generate_series(1, 3000) g");
@@ -290,7 +305,7 @@ fn lock_together(primary: &Primary) {
     }
 }
 
-fn create_tables(primary: &Primary) {
+pub fn create_tables(primary: &Primary) {
     let mut client = primary.client("postgres");
     for sql in [
         "CREATE TABLE main (i int PRIMARY KEY, t text)",
@@ -318,7 +333,7 @@ fn create_tables(primary: &Primary) {
 }
 
 /// The content of every table in every database, as checksums.
-fn content(cluster: &Cluster) -> BTreeMap<(String, String), (i64, String)> {
+pub fn content(cluster: &Cluster) -> BTreeMap<(String, String), (i64, String)> {
     let mut all = BTreeMap::new();
     let databases = "SELECT datname FROM pg_database WHERE datallowconn ORDER BY 1";
     for row in cluster.client("postgres").unwrap().query(databases, &[]).unwrap() {
@@ -340,7 +355,7 @@ fn content(cluster: &Cluster) -> BTreeMap<(String, String), (i64, String)> {
     all
 }
 
-fn expect_same_content(
+pub fn expect_same_content(
     found: &BTreeMap<(String, String), (i64, String)>,
     expected: &BTreeMap<(String, String), (i64, String)>,
 ) {
@@ -351,7 +366,7 @@ fn expect_same_content(
 }
 
 /// Runs amcheck on all tables and indexes, where the installation has it. How many were checked.
-fn amcheck(cluster: &Cluster) -> usize {
+pub fn amcheck(cluster: &Cluster) -> usize {
     let mut client = cluster.client("postgres").unwrap();
     if client.batch_execute("CREATE EXTENSION amcheck").is_err() {
         return 0;
@@ -370,7 +385,7 @@ fn amcheck(cluster: &Cluster) -> usize {
 }
 
 /// Every file below some folders of a data directory, by its path.
-fn files_of(data: &Path, folders: &[&str]) -> BTreeMap<PathBuf, Vec<u8>> {
+pub fn files_of(data: &Path, folders: &[&str]) -> BTreeMap<PathBuf, Vec<u8>> {
     let mut found = BTreeMap::new();
     let mut left: Vec<PathBuf> = folders.iter().map(|folder| data.join(folder)).collect();
     while let Some(folder) = left.pop() {
@@ -459,7 +474,7 @@ fn check_checksums(data: &Path) {
 }
 
 /// Changes rows while a backup is taken, some pages several times.
-fn keep_busy(client: &mut Client) {
+pub fn keep_busy(client: &mut Client) {
     client.batch_execute("UPDATE busy SET n = n + 1 WHERE i % 50 = (random() * 50)::int").unwrap();
     client.batch_execute("CREATE TABLE gone AS SELECT generate_series(1, 500) i; DROP TABLE gone").unwrap();
 }
@@ -543,16 +558,7 @@ fn a_restore_from_an_archive_continues_from_there(version: u32) -> Outcome {
     primary.checkpoint_and_name("here");
     keep_busy(&mut primary.client("postgres"));
     primary.archive_all();
-    let repo = primary.cluster.dir().join("repo");
-    make_archive(&repo);
-    let mut segments: Vec<PathBuf> =
-        fs::read_dir(primary.cluster.archive_dir()).unwrap().map(|entry| entry.unwrap().path()).collect();
-    segments.sort();
-    for segment in &segments {
-        let pushed = walden(&["archive", "push", "--repo", text(&repo), text(segment)]);
-        assert_eq!(pushed.code, 0, "{pushed:?}");
-    }
-    account::chown_all(&repo).unwrap();
+    let repo = primary.push_all();
     let (data, program) = (primary.cluster.dir().join("restored"), program_for(&primary.cluster));
     let mut command = Command::new(&program);
     command.args(["restore", "--repo", text(&repo), "--base", text(&primary.backup), "-o", text(&data)]);
@@ -837,7 +843,7 @@ fn what_cannot_be_restored_is_refused_before_anything_is_written(version: u32) -
 }
 
 /// Runs `walden backup advance`. Returns the JSON.
-fn advance(primary: &Primary, backup: &Path, options: &[&str]) -> Value {
+pub fn advance(primary: &Primary, backup: &Path, options: &[&str]) -> Value {
     let wal = primary.cluster.archive_dir();
     let arguments = ["backup", "advance", text(backup), "--wal", text(&wal), "--format", "json"];
     let run = walden(&[&arguments[..], options].concat());
