@@ -13,6 +13,7 @@ use walden_source::datadir::{ControlFile, DataDir, DataDirError};
 
 use crate::copy::{copy_backup, copy_tree};
 use crate::error::RecoverError;
+use crate::folder_lock::{Identity, identify};
 use crate::manifest::{Checksum, Manifest, ManifestFile, compute_checksums, list_files};
 use crate::tar_backup::TarBackup;
 
@@ -37,6 +38,8 @@ pub struct BaseBackup {
     pub(crate) manifest: Option<Manifest>,
     /// Bytes of its files.
     pub(crate) bytes: u64,
+    /// Of the folder or file at `path` when it was opened.
+    pub(crate) identity: Identity,
 }
 
 /// A tablespace of a base backup.
@@ -103,6 +106,7 @@ impl BaseBackup {
             found,
             hint,
         };
+        let identity = identify(path)?;
         let tar = TarBackup::find(path)?;
         let manifest = read_manifest(tar.as_ref().map_or(path, TarBackup::folder))?;
         let found = match &tar {
@@ -136,6 +140,7 @@ impl BaseBackup {
             tablespaces,
             manifest,
             bytes,
+            identity,
         };
         base.expect_own_manifest()?;
         Ok(base)

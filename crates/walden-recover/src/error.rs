@@ -48,6 +48,18 @@ pub enum RecoverError {
         /// The remedy.
         hint: &'static str,
     },
+    /// Another run reads or writes the folder.
+    #[error("cannot use {}: another run of walden reads or writes it", path.display())]
+    InUse {
+        /// The folder.
+        path: PathBuf,
+    },
+    /// Another run replaced the folder in the meantime.
+    #[error("cannot use {}: another run has replaced it in the meantime", path.display())]
+    Replaced {
+        /// The folder.
+        path: PathBuf,
+    },
     /// A tablespace has no new folder.
     #[error(
         "cannot restore the tablespace {oid}: expected a new folder for it, found that of the base backup, {}", folder.display()
@@ -204,6 +216,8 @@ impl RecoverError {
             RecoverError::InPlace { .. } => {
                 Some("write the later backup to another folder, with -o FOLDER --tablespace-mapping OLD=NEW")
             }
+            RecoverError::InUse { .. } => Some("wait until the other run ends"),
+            RecoverError::Replaced { .. } => Some("run the command again, which reads the new one"),
             RecoverError::OtherCluster { .. } => Some("name a base backup and the WAL of one cluster"),
             RecoverError::NoStart { .. } => {
                 Some("name the archive or folder that has the WAL since the start of the base backup")

@@ -41,6 +41,7 @@ mod copy;
 mod engine;
 mod error;
 mod files;
+mod folder_lock;
 mod gate;
 pub mod manifest;
 mod plan;

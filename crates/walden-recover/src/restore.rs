@@ -18,6 +18,7 @@ use crate::base::{BaseBackup, Label};
 use crate::copy::{give_to, synchronize, synchronize_one};
 use crate::engine::{Engine, EngineOptions, Written};
 use crate::error::RecoverError;
+use crate::folder_lock::{FolderLock, expect_identity};
 use crate::manifest::{Manifest, WalRange};
 use crate::plan::{CheckpointRecord, Plan};
 use crate::private;
@@ -121,9 +122,10 @@ impl Recovery<'_> {
     /// # Errors
     /// A file cannot be read or written, or the WAL cannot be replayed up to the checkpoint.
     pub fn restore(&self, data: &Path, progress: &mut dyn FnMut(Step)) -> Result<Restored, RecoverError> {
+        let lock = FolderLock::shared(&self.base.path)?;
         expect_free_target(data)?;
         let partial = partial_of(data)?;
-        self.build(&partial, progress, || {
+        self.build(&lock, &partial, progress, || {
             fs::rename(&partial, data).map_err(RecoverError::io("create", data))?;
             synchronize_one(data)?;
             synchronize_entry(data)
@@ -140,10 +142,11 @@ impl Recovery<'_> {
         base.expect_replaceable()?;
         // A path such as "." has no name, and a link would be exchanged itself.
         let backup = fs::canonicalize(&base.path).map_err(RecoverError::io("read", &base.path))?;
+        let lock = FolderLock::exclusive(&backup)?;
         let partial = partial_of(&backup)?;
         expect_replaceable(&backup, &partial)?;
         let options = &RestoreOptions { purpose: Purpose::Backup, ..self.options.clone() };
-        Recovery { options, ..*self }.build(&partial, progress, || {
+        Recovery { options, ..*self }.build(&lock, &partial, progress, || {
             renameat_with(CWD, &partial, CWD, &backup, RenameFlags::EXCHANGE).map_err(|error| {
                 RecoverError::io("exchange the old and the new folder of", &backup)(error.into())
             })?;
@@ -156,9 +159,11 @@ impl Recovery<'_> {
         })
     }
 
-    /// Fills a folder, and completes it by `complete`. A failure removes the folder.
+    /// Fills a folder, and completes it by `complete`. A failure removes the folder. The caller has locked the
+    /// base backup.
     fn build(
         &self,
+        _base: &FolderLock,
         partial: &Path,
         progress: &mut dyn FnMut(Step),
         complete: impl FnOnce() -> Result<(), RecoverError>,
@@ -170,10 +175,18 @@ impl Recovery<'_> {
             };
             return Err(RecoverError::Unmapped { oid: first.oid, folder: first.folder.clone() });
         }
-        remove_partial(partial).map_err(RecoverError::io("remove", partial))?;
+        // The plan is that of the backup that was opened.
+        expect_identity(&base.path, base.identity)?;
+        if partial.exists() {
+            let _left = FolderLock::exclusive(partial)?;
+            remove_partial(partial).map_err(RecoverError::io("remove", partial))?;
+        }
         let created = DirBuilder::new().mode(0o700).create(partial);
         created.map_err(RecoverError::io("create", partial))?;
+        let _own = FolderLock::exclusive(partial)?;
         let filled = self.fill(partial, progress);
+        let filled =
+            filled.and_then(|restored| expect_identity(&base.path, base.identity).map(|()| restored));
         let outcome = filled.and_then(|restored| complete().map(|()| restored));
         if outcome.is_err() {
             // The first error counts.

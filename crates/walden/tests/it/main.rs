@@ -50,6 +50,7 @@ mod programs;
 mod receive;
 mod redo;
 mod restore;
+mod restore_at_once;
 mod restore_formats;
 mod restore_forward;
 mod retention;
@@ -120,6 +121,7 @@ fn main() -> ExitCode {
         receive::TESTS,
         redo::TESTS,
         restore::TESTS,
+        restore_at_once::TESTS,
         restore_formats::TESTS,
         restore_forward::TESTS,
         retention::TESTS,

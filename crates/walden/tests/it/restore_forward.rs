@@ -78,7 +78,7 @@ impl Primary {
     }
 
     /// Takes a base backup as pg_basebackup does, while `work` changes the tables.
-    fn back_up(&self, work: impl FnMut(&mut Client) + Send) {
+    pub fn back_up(&self, work: impl FnMut(&mut Client) + Send) {
         let mut client = self.client("postgres");
         let (start, stop) = match self.major() {
             14 => (
@@ -196,7 +196,7 @@ impl Primary {
 }
 
 /// Copies a data directory without its WAL. A server may be using it: files come and go.
-fn copy_running(from: &Path, to: &Path) {
+pub fn copy_running(from: &Path, to: &Path) {
     fs::create_dir_all(to).unwrap();
     let Ok(entries) = fs::read_dir(from) else { return };
     for entry in entries {
