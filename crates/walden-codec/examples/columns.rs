@@ -5,9 +5,8 @@
 
 use std::io::Cursor;
 
-use walden_codec::coder::{Decoder, Form, Limits};
+use walden_codec::coder::{ColumnDecoder, Decoder, Form, Limits};
 use walden_codec::container::{ReadLimits, Reader};
-use walden_codec::measure::ColumnDecoder;
 use walden_format::crc::crc32c_append;
 
 #[allow(dead_code)] // The comparing test uses only the other functions.

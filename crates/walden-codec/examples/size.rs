@@ -1,12 +1,10 @@
 //! Measures compressed size and speed, for developers of the codec.
 //!
 //! `LEVEL` is from 0 to 9. Unlike in a container, records are coded at level 0 as well. With `PACK`, files
-//! follow each other. `SIZES` prints the sizes of classes. `ENCODES` and `DECODES` set how many times each
-//! file is coded and decoded; the fastest run counts. With `PACK`, files are coded once, and each decoding of
-//! all files prints a line. `MEMORY` is the memory for pages in MB (64). Times are processor seconds, if
-//! Linux reports them.
+//! follow each other. `ENCODES` and `DECODES` set how many times each file is coded and decoded; the fastest
+//! run counts. With `PACK`, files are coded once, and each decoding of all files prints a line. `MEMORY` is
+//! the memory for pages in MB (64). Times are processor seconds, if Linux reports them.
 
-use std::collections::BTreeMap;
 use std::time::Instant;
 
 use walden_codec::coder::{Decoder, Encoder, Limits};
@@ -23,13 +21,9 @@ fn main() {
     let (encoder, decoder) = (Encoder::new(level, limits), Decoder::new(limits));
     let (mut encoder, mut decoder) =
         if pack { (encoder, decoder) } else { (encoder.alone(), decoder.alone()) };
-    let mut classes = BTreeMap::new();
     let mut members = Vec::new();
     for path in std::env::args().skip(1) {
         let bytes = std::fs::read(&path).expect("readable");
-        if !pack {
-            count(&mut classes, &encoder);
-        }
         let (packed, c) = fastest(encodes, || encoder.encode(&bytes));
         let (decoded, d) = fastest(decodes, || {
             let mut decoded = Vec::with_capacity(bytes.len());
@@ -57,12 +51,6 @@ fn main() {
             }
         });
         println!("all once more: d {seconds:.2}s");
-    }
-    count(&mut classes, &encoder);
-    if std::env::var_os("SIZES").is_some() {
-        for (class, (bytes, stored)) in classes {
-            println!("{class} {bytes} -> {stored}");
-        }
     }
     println!(
         "total {} -> {} = {:.2}x; {:.2}s {:.2}s",
@@ -98,12 +86,4 @@ fn fastest<T>(times: u32, mut run: impl FnMut() -> T) -> (T, f64) {
 fn on_processor() -> Option<f64> {
     let text = std::fs::read_to_string("/proc/self/schedstat").ok()?;
     Some(text.split(' ').next()?.parse::<f64>().ok()? / 1e9)
-}
-
-fn count(classes: &mut BTreeMap<String, (u64, u64)>, encoder: &Encoder) {
-    for of in encoder.statistics() {
-        let (bytes, stored) = classes.entry(format!("{:?}", of.class)).or_default();
-        *bytes += of.bytes;
-        *stored += of.stored;
-    }
 }

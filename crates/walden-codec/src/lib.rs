@@ -24,8 +24,7 @@
 //!  container  container/  files (`.wlz`) and packs (`.wpk`): frames, checksums, index
 //! ```
 //!
-//! All stages obey the limits of decoding (`limits.rs`). Each special case (`cases.rs`) can be disabled to
-//! measure its gain (`measure/`).
+//! All stages obey the limits of decoding (`limits.rs`).
 //!
 //! **Framing** (`framing/`, `coder/`). [`coder::Encoder`] reads the records of a segment. Decoding derives
 //! page headers, links between records and alignment. Encoding derives them too and compares. Bytes that
@@ -60,7 +59,6 @@
 //! `docs/format-model.md` specifies the columns.
 #![deny(unsafe_code)]
 
-mod cases;
 pub mod coder;
 mod column_kind;
 mod columns;
@@ -69,7 +67,6 @@ mod entropy;
 mod framing;
 mod leb128;
 mod limits;
-pub mod measure;
 mod meter;
 mod move_to_front;
 mod page;

@@ -31,15 +31,9 @@ enum Command {
     SetUp(set_up::SetUp),
 }
 
-#[allow(unsafe_code)]
 fn main() -> ExitCode {
     walden::set_command(Arguments::command);
-    let command = walden::parse::<Arguments>().command;
-    if matches!(&command, Command::Bench(args) if args.compresses_itself()) {
-        // SAFETY: no thread has been started yet.
-        unsafe { memory::keep_freed() };
-    }
-    walden::exit_status(match command {
+    walden::exit_status(match walden::parse::<Arguments>().command {
         Command::Lab(command) => lab::run(&command),
         Command::Bench(args) => bench::run(&args),
         Command::SetUp(set_up) => set_up.run(Arguments::command()),

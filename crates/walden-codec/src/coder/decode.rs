@@ -7,7 +7,6 @@ use walden_format::version::Major;
 
 use super::frame::{End, FrameColumns, SegmentFrame, total_len_of};
 use super::{Encoded, Form, Limits, State, least_reader, max_column_weight};
-use crate::cases::Cases;
 use crate::columns::{self, Coder};
 use crate::entropy::Unpacker;
 use crate::framing::{FLUSH_BYTES, FirstPage, PageSink, PageWriter, StreamingSink};
@@ -18,7 +17,6 @@ use crate::{Corrupt, corrupt};
 /// Decodes files.
 pub struct Decoder {
     limits: Limits,
-    cases: Cases,
     is_alone: bool,
     is_metered: bool,
     metered: Option<Metered>,
@@ -29,27 +27,13 @@ pub struct Decoder {
 impl Decoder {
     /// Creates a decoder without state.
     pub fn new(limits: Limits) -> Decoder {
-        Decoder {
-            limits,
-            cases: Cases::ALL,
-            is_alone: false,
-            is_metered: false,
-            metered: None,
-            failure: None,
-            state: None,
-        }
+        Decoder { limits, is_alone: false, is_metered: false, metered: None, failure: None, state: None }
     }
 
     /// Configures the decoder for files that are all keyframes: state that only improves later files is
     /// dropped.
     pub fn alone(self) -> Decoder {
         Decoder { is_alone: true, ..self }
-    }
-
-    /// Configures the decoder for the output of [`Encoder::with_cases`](super::Encoder::with_cases) with the
-    /// same set, for measurements ([`crate::measure`]).
-    pub fn with_cases(self, cases: Cases) -> Decoder {
-        Decoder { cases, ..self }
     }
 
     /// Enables counting the bytes of columns by class and relation, from the next keyframe on.
@@ -79,8 +63,7 @@ impl Decoder {
         let decoded = match encoded.form {
             Form::Bytes => {
                 let mut rest = &encoded.content[..];
-                let mut unpacker =
-                    Unpacker::new(false).with_cases(self.cases).allow_mixing(self.limits.may_model);
+                let mut unpacker = Unpacker::new(false).allow_mixing(self.limits.may_model);
                 unpacker.part(&mut rest, bytes).and_then(|decoded| {
                     if !rest.is_empty() {
                         return Err(corrupt(
@@ -134,10 +117,7 @@ impl Decoder {
                     "cannot decode the segment: expected the keyframe and all later members to be decoded before it",
                 ));
             }
-            state => {
-                let options = (self.limits, self.cases);
-                state.insert(first_chunk(stored, bytes, (self.is_alone, self.is_metered), options)?)
-            }
+            state => state.insert(first_chunk(stored, bytes, (self.is_alone, self.is_metered), self.limits)?),
         };
         let mut segment =
             SegmentDecoder::start(coder, frame_columns, model, (bytes, self.limits.blocks), out)?;
@@ -161,18 +141,17 @@ fn first_chunk(
     stored: &[u8],
     bytes: usize,
     (is_alone, is_metered): (bool, bool),
-    (limits, cases): (Limits, Cases),
+    limits: Limits,
 ) -> Result<State<columns::Decoder, Unpacker>, Corrupt> {
     let mut coder = columns::Decoder::default();
-    let mut entropy = Unpacker::new(!is_alone).with_cases(cases).allow_mixing(limits.may_model);
+    let mut entropy = Unpacker::new(!is_alone).allow_mixing(limits.may_model);
     if is_metered {
         coder.meter();
     }
     coder.chunk(&mut entropy, stored, max_column_weight(bytes).min(limits.columns))?;
     let frame = FrameColumns::new(&mut coder)?;
     // Placeholder: each segment sets its own version before its first record.
-    let mut model = Model::new(Major::V15, limits);
-    model.set_cases(cases);
+    let model = Model::new(Major::V15, limits);
     Ok(State { coder, entropy, frame, model })
 }
 

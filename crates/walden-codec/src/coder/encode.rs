@@ -13,9 +13,8 @@ use walden_format::version::Major;
 
 use super::frame::{Abandoned, End, FrameColumns, SegmentFrame, total_len_of};
 use super::{Encoded, Fallback, Form, Limits, Original, State, least_reader, max_column_weight};
-use crate::cases::{Case, Cases};
 use crate::columns::{self, Coder};
-use crate::entropy::{Packer, Statistics};
+use crate::entropy::Packer;
 use crate::framing::{ComparingSink, FirstPage, PageSink, PageWriter};
 use crate::record::Model;
 
@@ -34,7 +33,6 @@ const QUIET_STEP: usize = 4;
 pub struct Encoder {
     level: u8,
     limits: Limits,
-    cases: Cases,
     is_alone: bool,
     was_keyframe: bool,
     fallback: Option<Fallback>,
@@ -84,7 +82,6 @@ impl Encoder {
         Encoder {
             level,
             limits,
-            cases: Cases::ALL,
             is_alone: false,
             was_keyframe: false,
             fallback: None,
@@ -98,20 +95,9 @@ impl Encoder {
         Encoder { is_alone: true, ..self }
     }
 
-    /// Disables the cases that are not in the set, to measure their gain ([`crate::measure`]). The output can
-    /// only be decoded with the same set.
-    pub fn with_cases(self, cases: Cases) -> Encoder {
-        Encoder { cases, ..self }
-    }
-
     /// Makes the next file a keyframe.
     pub fn begin_keyframe(&mut self) {
         self.state = None;
-    }
-
-    /// Returns the sizes of each column class since the last keyframe, for measurements.
-    pub fn statistics(&self) -> &[Statistics] {
-        self.state.as_ref().map_or(&[], |state| state.entropy.statistics())
     }
 
     /// Encodes a file as records, or as bytes if that is not possible. After bytes, the next file is a
@@ -169,7 +155,7 @@ impl Encoder {
     pub fn encode_bytes(&mut self, original: &[u8]) -> Encoded {
         self.state = None;
         let mut content = Vec::new();
-        Packer::new(self.level, false).with_cases(self.cases).part(original, &mut content);
+        Packer::new(self.level, false).part(original, &mut content);
         Encoded { form: Form::Bytes, keyframe: true, content }
     }
 
@@ -179,13 +165,12 @@ impl Encoder {
         let State { coder, frame: frame_columns, model, .. } = match &mut self.state {
             Some(state) => state,
             None => {
-                let options = (self.level, self.limits, self.cases);
-                let state = new_state(options, self.is_alone, first.info.version);
+                let state = new_state(self.level, self.limits, self.is_alone, first.info.version);
                 self.state.insert(state.ok_or(Fallback::Columns)?)
             }
         };
         model.start(first.info.version, first.segment_bytes());
-        read_ahead(&mut original, &first, model, self.cases).ok_or(Fallback::Input)?;
+        read_ahead(&mut original, &first, model).ok_or(Fallback::Input)?;
         if !original.piece(0).ok_or(Fallback::Input)?.starts_with(&first.bytes) {
             return Err(Fallback::Input);
         }
@@ -223,21 +208,21 @@ impl Encoder {
 
 /// Creates the state of a keyframe.
 fn new_state(
-    (level, limits, cases): (u8, Limits, Cases),
+    level: u8,
+    limits: Limits,
     is_alone: bool,
     version: Major,
 ) -> Option<State<columns::Encoder, Packer>> {
     let mut coder = columns::Encoder::default();
     let frame = FrameColumns::new(&mut coder).ok()?;
     let mut model = Model::new(version, limits);
-    model.set_cases(cases);
     if level < MIN_THOROUGH_LEVEL {
         model.set_fast_mode();
     }
-    if is_alone && cases.has(Case::DroppedPages) {
+    if is_alone {
         model.drop_unread_pages();
     }
-    Some(State { coder, entropy: Packer::new(level, !is_alone).with_cases(cases), frame, model })
+    Some(State { coder, entropy: Packer::new(level, !is_alone), frame, model })
 }
 
 /// Parses and validates the first page of a segment.
@@ -266,7 +251,7 @@ fn stream_from(first: &FirstPage, offset: usize) -> StreamDecoder {
 }
 
 /// Passes the upcoming records to the model, so that it can choose schemas.
-fn read_ahead(original: &mut Original<'_>, first: &FirstPage, model: &mut Model, cases: Cases) -> Option<()> {
+fn read_ahead(original: &mut Original<'_>, first: &FirstPage, model: &mut Model) -> Option<()> {
     /// Passes records to the model's survey.
     struct Ahead<'m>(&'m mut Model);
 
@@ -286,8 +271,7 @@ fn read_ahead(original: &mut Original<'_>, first: &FirstPage, model: &mut Model,
         }
         next = number + 1;
         let goes_on = matches!(ahead.push(piece, &mut Ahead(model)), Ok(Progress::More));
-        let is_quiet = !model.found_new_schema() && cases.has(Case::QuietPieces);
-        quiet = if is_quiet { quiet + 1 } else { 0 };
+        quiet = if model.found_new_schema() { 0 } else { quiet + 1 };
         goes_on.then_some(number + if quiet < QUIET_PIECES { 1 } else { QUIET_STEP })
     })
 }

@@ -5,6 +5,7 @@
 //! starts without state.
 
 mod breakdown;
+mod column_decoder;
 mod decode;
 mod encode;
 mod fallback;
@@ -12,6 +13,8 @@ mod frame;
 mod magics;
 
 pub use self::breakdown::{Breakdown, Bytes};
+#[doc(hidden)]
+pub use self::column_decoder::{ColumnContent, ColumnDecoder};
 pub use self::decode::Decoder;
 pub use self::encode::Encoder;
 pub use self::fallback::Fallback;

@@ -6,7 +6,6 @@ use walden_redo::compress::zstd::{Release, Zstd};
 
 use super::*;
 use crate::framing::{FirstPage, HeaderChange, HeaderFields, PageSink, PageWriter, StreamingSink};
-use crate::measure::ColumnDecoder;
 
 const SEGMENT: usize = 4 << 20;
 const PAGE: usize = 8192;

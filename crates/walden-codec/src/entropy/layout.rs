@@ -12,7 +12,6 @@ use super::content::Content;
 use super::headed::WithHeader;
 use super::plane_cost::Costs;
 use super::transpose::{Plane, Planes, find_varying, transpose};
-use crate::cases::{Case, Cases};
 use crate::column_kind::Form;
 use crate::leb128::{MAX_LEB128_BYTES, get_leb128, put_leb128};
 use crate::{Corrupt, corrupt};
@@ -30,7 +29,6 @@ const MIN_ROWS: usize = 4;
 /// Lays columns out.
 #[derive(Default)]
 pub struct Layout {
-    cases: Cases,
     forms: Vec<u8>,
     /// Space for the forms, then the columns.
     body: Vec<u8>,
@@ -45,11 +43,11 @@ pub struct Layout {
 
 impl Layout {
     /// Creates a layout without columns, with memory for columns of these forms and lengths.
-    pub fn new(columns: impl Iterator<Item = (Form, usize)> + Clone, cases: Cases) -> Layout {
+    pub fn new(columns: impl Iterator<Item = (Form, usize)> + Clone) -> Layout {
         let body_at = max_header(columns.clone());
         let mut body = Vec::with_capacity(body_at + columns.map(|(_, bytes)| bytes).sum::<usize>());
         body.resize(body_at, 0);
-        Layout { cases, body, body_at, ..Layout::default() }
+        Layout { body, body_at, ..Layout::default() }
     }
 
     /// Appends a column: rows as planes, unless there are few.
@@ -68,7 +66,7 @@ impl Layout {
 
     fn push_rows(&mut self, bytes: &[u8], width: usize) {
         let rows = bytes.len() / width;
-        if rows < MIN_ROWS || !self.cases.has(Case::Planes) || !bytes.len().is_multiple_of(width) {
+        if rows < MIN_ROWS || !bytes.len().is_multiple_of(width) {
             self.forms.push(LAYOUT_ROWS);
             self.body.extend_from_slice(bytes);
             return;
@@ -79,11 +77,8 @@ impl Layout {
 
     fn push_planes(&mut self, bytes: &[u8], width: usize) {
         let rows = bytes.len() / width;
-        let Layout { cases, forms, body, varying, planes, delta, costs, .. } = self;
+        let Layout { forms, body, varying, planes, delta, costs, .. } = self;
         find_varying(bytes, width, varying);
-        if !cases.has(Case::ConstantPlanes) {
-            varying.fill(1);
-        }
         transpose(bytes, width, varying, planes);
         costs.start(rows);
         let mut planes = planes.chunks_exact(rows);
@@ -93,11 +88,6 @@ impl Layout {
                 body.push(first);
                 continue;
             };
-            if !cases.has(Case::PlaneDeltas) {
-                forms.push(PLANE_PLAIN);
-                body.extend_from_slice(plane);
-                continue;
-            }
             delta.clear();
             delta.push(first);
             delta.extend(plane.windows(2).map(|pair| pair[1].wrapping_sub(pair[0])));
@@ -244,7 +234,7 @@ mod tests {
     use crate::column_kind::Class;
 
     fn laid_out(columns: &[(Form, Vec<u8>)]) -> Vec<u8> {
-        let mut layout = Layout::new(columns.iter().map(|(form, bytes)| (*form, bytes.len())), Cases::ALL);
+        let mut layout = Layout::new(columns.iter().map(|(form, bytes)| (*form, bytes.len())));
         let column = |(form, bytes): &(Form, Vec<u8>)| Content::from_bytes(Class::Text, *form, bytes);
         columns.iter().for_each(|of| layout.push(&column(of)));
         layout.finish().to_vec()

@@ -4,7 +4,6 @@ use std::ops::RangeInclusive;
 
 use super::FORM_BYTES;
 use super::zstd_coder::Effort;
-use crate::cases::{Case, Cases};
 use crate::column_kind::Class;
 
 /// A method of compression.
@@ -61,10 +60,9 @@ const WITHOUT_PREFIX: [Class; 2] = [Class::Fixed, Class::TupleHeaders];
 const PREFIX_BYTES: RangeInclusive<usize> = 64 << 10..=1 << 20;
 
 /// Returns whether a class is searched for words.
-pub fn has_words(class: usize, level: i32, cases: Cases) -> bool {
-    let is_text_only = level <= FAST || !cases.has(Case::WordsInData);
-    let classes = if is_text_only { &WITH_WORDS[..TEXT_CLASSES] } else { &WITH_WORDS };
-    cases.has(Case::Words) && is_among(class, classes)
+pub fn has_words(class: usize, level: i32) -> bool {
+    let classes = if level <= FAST { &WITH_WORDS[..TEXT_CLASSES] } else { &WITH_WORDS };
+    is_among(class, classes)
 }
 
 /// zstd levels at which a sample of text is also compressed at a lower level.

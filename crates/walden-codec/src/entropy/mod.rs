@@ -22,7 +22,7 @@ mod unpacker;
 mod zstd_coder;
 
 pub use self::content::Content;
-pub use self::packer::{Packer, Statistics};
+pub use self::packer::Packer;
 pub use self::unpacker::{ColumnEntry, Unpacker};
 use crate::column_kind::CLASSES;
 

@@ -11,28 +11,14 @@ use super::part::{
 };
 use super::state::State;
 use super::{DIRECTORY, FORM_BYTES, dictionary, zstd_coder};
-use crate::cases::{Case, Cases};
 use crate::column_kind::{Class, Form};
 use crate::leb128::put_leb128;
-
-/// Sizes of a class of columns.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Statistics {
-    /// The class.
-    pub class: Class,
-    /// Bytes of the columns.
-    pub bytes: u64,
-    /// Bytes of the parts.
-    pub stored: u64,
-}
 
 /// Compresses columns. Keeps state between chunks that improves the next one.
 pub struct Packer {
     method: Method,
-    cases: Cases,
     state: State,
     zstd: zstd_coder::Compressor,
-    statistics: Vec<Statistics>,
 }
 
 /// A column to code by context mixing: its number, form and bytes.
@@ -65,22 +51,9 @@ impl Packer {
     pub fn new(level: u8, goes_on: bool) -> Packer {
         Packer {
             method: Method::for_level(level),
-            cases: Cases::ALL,
             state: State::new(goes_on),
             zstd: zstd_coder::Compressor::default(),
-            statistics: Vec::new(),
         }
-    }
-
-    /// Disables the cases that are not in the set.
-    pub fn with_cases(mut self, cases: Cases) -> Packer {
-        self.state.set_cases(cases);
-        Packer { cases, ..self }
-    }
-
-    /// Returns the sizes of classes so far.
-    pub fn statistics(&self) -> &[Statistics] {
-        &self.statistics
     }
 
     /// Appends a directory of columns as a part.
@@ -95,8 +68,6 @@ impl Packer {
 
     /// Appends the columns of a class as a part, and clears them.
     pub fn class(&mut self, class: Class, columns: &mut [&mut Content], out: &mut Vec<u8>) {
-        let before = out.len();
-        let bytes = columns.iter().map(|column| column.len() as u64).sum();
         let laid_out = self.lay_out(columns);
         match self.method {
             Method::Zstd(_) => {
@@ -117,12 +88,11 @@ impl Packer {
             }
         }
         columns.iter_mut().for_each(|column| column.clear());
-        self.count(class, bytes, (out.len() - before) as u64);
     }
 
     fn lay_out(&mut self, columns: &[&mut Content]) -> WithHeader {
         let forms = columns.iter().map(|column| (column.form, column.len()));
-        let mut layout = Layout::new(forms, self.cases);
+        let mut layout = Layout::new(forms);
         columns.iter().for_each(|column| layout.push(column));
         layout.finish()
     }
@@ -134,8 +104,7 @@ impl Packer {
         if compressed.is_tiny() {
             return compressed.put(&mut self.state, class, content, out);
         }
-        let words = if self.cases.has(Case::Words) { dictionary::encode(content) } else { None };
-        let (coder, mut content) = match words {
+        let (coder, mut content) = match dictionary::encode(content) {
             Some(coded) => (CODER_MIXED_DICTIONARY, coded.to_vec()),
             None => (CODER_MIXED, content.to_vec()),
         };
@@ -171,11 +140,7 @@ impl Packer {
         let (mixed, chosen) = self.mix(effort, class, columns);
         let level = if compressed.stored.len() < SMALL { SMALL_LEVEL } else { SECOND_LEVEL };
         match self.zstd.compress(content, &[], effort_of(class, level)) {
-            Some(zstd)
-                if self.cases.has(Case::LearnedParts)
-                    && compressed.stored.len() < mixed.len()
-                    && zstd.len() < mixed.len() =>
-            {
+            Some(zstd) if compressed.stored.len() < mixed.len() && zstd.len() < mixed.len() => {
                 let min_bytes = content.len().div_ceil(MAX_MIXING_RATIO);
                 let learned = self
                     .learned(&chosen, &zstd)
@@ -238,7 +203,7 @@ impl Packer {
             Method::Mixing(_) => (SECOND_LEVEL, true),
         };
         if !is_mixing
-            && level::has_words(class, level, self.cases)
+            && level::has_words(class, level)
             && let Some(coded) = dictionary::encode(content)
             && let level = self.level_for(class, level, &coded)
             && let Some(stored) = self.zstd.compress(&coded, &[], effort_of(class, level))
@@ -246,7 +211,7 @@ impl Packer {
             return Compressed { coder: CODER_DICTIONARY, raw: coded.len(), stored };
         }
         let level = if is_mixing { level } else { self.level_for(class, level, content) };
-        let prefix = match level::has_prefix(class) && self.cases.has(Case::Prefixes) {
+        let prefix = match level::has_prefix(class) {
             true => level::prefix_for(content.len(), self.state.before(class)),
             false => &[],
         };
@@ -263,16 +228,6 @@ impl Packer {
         match stored {
             Some(stored) if stored.len() < content.len() => Compressed { coder, raw: content.len(), stored },
             _ => Compressed { coder: CODER_STORED, raw: content.len(), stored: content.to_vec() },
-        }
-    }
-
-    fn count(&mut self, class: Class, bytes: u64, stored: u64) {
-        match self.statistics.iter_mut().find(|of| of.class == class) {
-            Some(of) => {
-                of.bytes += bytes;
-                of.stored += stored;
-            }
-            None => self.statistics.push(Statistics { class, bytes, stored }),
         }
     }
 }

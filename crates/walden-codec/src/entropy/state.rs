@@ -1,7 +1,6 @@
 //! State that encoder and decoder keep between parts since the keyframe.
 
 use super::mixing::ContextMixer;
-use crate::cases::{Case, Cases};
 use crate::{Corrupt, corrupt};
 
 /// Maximum number of bytes of earlier contents of a class to keep as a prefix.
@@ -13,7 +12,6 @@ pub struct State {
     goes_on: bool,
     /// Whether parts may use context mixing, which takes more memory.
     may_mix: bool,
-    cases: Cases,
     mixer: Option<ContextMixer>,
     /// Earlier contents by class.
     before: Vec<Vec<u8>>,
@@ -22,13 +20,7 @@ pub struct State {
 impl State {
     /// Creates the state of a keyframe.
     pub fn new(goes_on: bool) -> State {
-        State { goes_on, may_mix: true, cases: Cases::ALL, mixer: None, before: Vec::new() }
-    }
-
-    /// Disables the cases that are not in the set.
-    pub fn set_cases(&mut self, cases: Cases) {
-        self.cases = cases;
-        self.goes_on &= cases.has(Case::Prefixes);
+        State { goes_on, may_mix: true, mixer: None, before: Vec::new() }
     }
 
     /// Sets whether context mixing is accepted.
@@ -44,7 +36,7 @@ impl State {
         let mixer = match &mut self.mixer {
             Some(mixer) => mixer,
             none => none.insert(
-                ContextMixer::new(effort, self.cases)
+                ContextMixer::new(effort)
                     .ok_or_else(|| corrupt("cannot decompress a part: expected a known coder"))?,
             ),
         };

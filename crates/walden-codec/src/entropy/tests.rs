@@ -258,16 +258,6 @@ fn no_stored_bytes_make_decoding_panic() {
 }
 
 #[test]
-fn statistics_have_the_sizes_of_classes() {
-    let bytes = vec![7; 1000];
-    let mut column = Content::from_bytes(Class::Text, Form::Bytes, &bytes);
-    let (mut packer, mut out) = (Packer::new(5, true), Vec::new());
-    packer.class(Class::Text, &mut [&mut column], &mut out);
-    let expected = Statistics { class: Class::Text, bytes: 1000, stored: out.len() as u64 };
-    assert_eq!(packer.statistics(), [expected]);
-}
-
-#[test]
 fn a_lower_level_is_tried_on_a_sample_of_much_text() {
     let content = vec![7; 1 << 20];
     let sampled = |class: Class, level, bytes: usize| {

@@ -8,7 +8,6 @@ use super::part::{
 };
 use super::state::State;
 use super::{DIRECTORY, FORM_BYTES, dictionary, zstd_coder};
-use crate::cases::Cases;
 use crate::column_kind::{Class, Form};
 use crate::{Corrupt, corrupt};
 
@@ -35,12 +34,6 @@ impl Unpacker {
     /// Creates an unpacker. `goes_on` is as in [`Packer::new`](super::Packer::new); true is always correct.
     pub fn new(goes_on: bool) -> Unpacker {
         Unpacker { state: State::new(goes_on), zstd: zstd_coder::Decompressor::default() }
-    }
-
-    /// As [`Packer::with_cases`](super::Packer::with_cases).
-    pub fn with_cases(mut self, cases: Cases) -> Unpacker {
-        self.state.set_cases(cases);
-        self
     }
 
     /// Sets whether parts coded by context mixing are accepted.

@@ -9,7 +9,6 @@ use walden_redo::page::{LinePointer, PAGE_BYTES, PAGE_HEADER_BYTES, Page};
 
 use super::kind::PageKind;
 use super::line_pointers::{LinePointerColumns, PointerForm};
-use crate::cases::Case;
 use crate::column_kind::{Class, Kind};
 use crate::columns::{Coder, Column};
 use crate::predict::TupleCoder;
@@ -41,8 +40,7 @@ impl<S: Coder> TupleCoder<'_, S> {
         let BlockAddress { relation, fork, .. } = address;
         let (key, kind) = ([relation.number, fork.into(), 0], Kind::Symbols(Class::PageHeaders));
         let column = self.keyed_columns.column(self.coder, Topic::PageDeltas, key, kind)?;
-        let source_by_item = source.filter(|_| self.cases.has(Case::ChangedItems));
-        let by_item = source_by_item.is_some_and(|new| is_better_by_item(new, page, fork));
+        let by_item = source.is_some_and(|new| is_better_by_item(new, page, fork));
         if self.coder.symbol(column, by_item.into())? == 0 {
             return Ok(false);
         }

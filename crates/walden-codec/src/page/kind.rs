@@ -2,7 +2,6 @@
 
 use walden_redo::page::{LINE_POINTER_BYTES, PAGE_BYTES, PAGE_HEADER_BYTES, Page};
 
-use crate::cases::{Case, Cases};
 use crate::tuple::gin::{is_entry_leaf, is_posting_leaf};
 use crate::tuple::heap::is_heap_tuple;
 use crate::tuple::index::is_index_tuple;
@@ -64,19 +63,6 @@ impl PageKind {
             _ if index_tuples * 8 > others * 7 => PageKind::Index,
             _ => PageKind::Items,
         }
-    }
-
-    /// Returns the kind to use with these cases for a page whose best kind is this one.
-    pub fn among(self, cases: Cases, page: &Page, fork: u8) -> PageKind {
-        let (case, other) = match self {
-            PageKind::Bytes => return self,
-            PageKind::Heap => (Case::HeapPages, PageKind::Items),
-            PageKind::Index => (Case::IndexPages, PageKind::Items),
-            PageKind::Items => (Case::OtherPages, PageKind::Bytes),
-            PageKind::PostingTids => (Case::PostingPages, PageKind::detect_items(page, fork)),
-            PageKind::GinEntries => (Case::EntryPages, PageKind::detect_items(page, fork)),
-        };
-        if cases.has(case) { self } else { other.among(cases, page, fork) }
     }
 
     /// Returns the kind with a number in the file.

@@ -72,8 +72,7 @@ impl<S: Coder> TupleCoder<'_, S> {
         let BlockAddress { relation, fork, .. } = address;
         let (key, kind) = ([relation.number, fork.into(), 0], Kind::Symbols(Class::PageHeaders));
         let column = self.keyed_columns.column(self.coder, Topic::PageKinds, key, kind)?;
-        let kind =
-            source.map_or(PageKind::Bytes, |page| PageKind::detect(page, fork).among(self.cases, page, fork));
+        let kind = source.map_or(PageKind::Bytes, |page| PageKind::detect(page, fork));
         PageKind::from_code(self.coder.symbol(column, kind as u64)?)
     }
 

@@ -29,7 +29,6 @@ use self::keyed_columns::KeyedColumns;
 use self::relation::BlockAddress;
 use self::run::{PageItems, Run};
 pub use self::unknown::UnknownItems;
-use crate::cases::Cases;
 use crate::columns::{Coder, Column};
 use crate::{Corrupt, corrupt};
 
@@ -76,8 +75,6 @@ pub fn expect_block_data(bytes: usize) -> Result<(), Corrupt> {
 /// State of the predictors: the same in both directions.
 #[derive(Default)]
 pub struct Predictors {
-    /// The enabled cases, see [`Predictors::set_cases`].
-    pub cases: Cases,
     /// Columns by their content.
     pub keyed_columns: KeyedColumns,
     /// Headers of heap tuples.
@@ -95,25 +92,15 @@ pub struct Predictors {
 }
 
 impl Predictors {
-    /// Disables the cases that are not in the set.
-    pub fn set_cases(&mut self, cases: Cases) {
-        self.cases = cases;
-        self.heap_headers.cases = cases;
-        self.layouts.set_cases(cases);
-    }
-
     /// Creates a coder for tuples that uses this state and the pages before the record.
     pub fn tuple_coder<'m, S: Coder>(
         &'m mut self,
         coder: &'m mut S,
         store: &'m mut PageStore,
     ) -> TupleCoder<'m, S> {
-        let Predictors { cases, keyed_columns, heap_headers, layouts, keys, pending, recent_fragments, run } =
-            self;
-        let cases = *cases;
+        let Predictors { keyed_columns, heap_headers, layouts, keys, pending, recent_fragments, run } = self;
         TupleCoder {
             coder,
-            cases,
             keyed_columns,
             heap_headers,
             layouts,
@@ -138,8 +125,6 @@ impl Predictors {
 pub struct TupleCoder<'m, S> {
     /// Columns.
     pub coder: &'m mut S,
-    /// As in [`Predictors`].
-    pub cases: Cases,
     /// As in [`Predictors`].
     pub keyed_columns: &'m mut KeyedColumns,
     /// As in [`Predictors`].

@@ -20,7 +20,6 @@ use walden_redo::page::{PAGE_BYTES, Page, max_align};
 use super::attributes::varlena::SHORT;
 use super::attributes::{FORM_REPEATED, FORM_SCHEMA, LastTuple, Layouts, MAX_VALUES, RepeatCounter, Schema};
 use crate::Corrupt;
-use crate::cases::Case;
 use crate::columns::{Coder, Column};
 use crate::leb128::get_leb128;
 use crate::tuple::items::{item, line_pointer, normal, put_line_pointer, right_before};
@@ -117,8 +116,7 @@ impl Run {
                 break;
             }
             let mut counted = repeats;
-            let is_repeated =
-                layouts.cases.has(Case::KeptTuples) && schema.repeats_values(&self.spans, kept, attributes);
+            let is_repeated = schema.repeats_values(&self.spans, kept, attributes);
             let is_repeated = counted.observe(is_repeated);
             if !self.items.is_empty() && self.is_repeated != is_repeated {
                 break;
@@ -235,9 +233,7 @@ impl Run {
             put_line_pointer(items.target, number, normal(offset, len)?);
         }
         self.attributes((coder, layouts), items.target, layout)?;
-        let keeps = !self.is_repeated
-            && layouts.schema(layout.layout).has_values()
-            && layouts.cases.has(Case::KeptTuples);
+        let keeps = !self.is_repeated && layouts.schema(layout.layout).has_values();
         let last = layouts.last_mut(layout.layout);
         last.repeats = self.repeats;
         if let Some(&(offset, len)) = self.items.last() {

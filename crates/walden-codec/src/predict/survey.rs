@@ -6,15 +6,12 @@ use std::hash::{Hash, Hasher};
 use walden_format::record::RelFileLocator;
 use walden_redo::page::PAGE_BYTES;
 
-use crate::cases::{Case, Cases};
 use crate::tuple::schema::{Field, Samples};
 use crate::value::expand::UpcomingValues;
 
 /// Tuples that encoding has seen ahead, by layout, and values in TOAST tables.
 #[derive(Default)]
 pub struct Survey {
-    /// The enabled cases.
-    pub cases: Cases,
     layouts: FxHashMap<HashedKind, Surveyed>,
     /// Number of pages seen of each relation.
     pages: FxHashMap<RelFileLocator, u32>,
@@ -70,10 +67,10 @@ impl Survey {
 
     /// Adds a tuple.
     pub fn add(&mut self, kind: TupleKind<'_>, attributes: &[u8]) {
-        if attributes.len() <= PAGE_BYTES && self.cases.has(Case::Schemas) {
+        if attributes.len() <= PAGE_BYTES {
             self.has_new |= self.layouts.entry(kind.hashed()).or_default().samples.add(attributes);
         }
-        if self.cases.has(Case::ToastChunks) && self.toast.add(kind.relation, attributes) {
+        if self.toast.add(kind.relation, attributes) {
             // A TOAST value may have chunks on any page, so survey all of them.
             self.pages.remove(&kind.relation);
             self.has_new = true;

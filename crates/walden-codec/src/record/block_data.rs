@@ -12,7 +12,6 @@ use walden_redo::reconstruct::{apply_fragments, fragments_between};
 
 use super::shape::Shape;
 use super::{Current, Fields, MAX_ROW_BYTES, Model};
-use crate::cases::Case;
 use crate::column_kind::{Class, Kind};
 use crate::columns::Coder;
 use crate::predict::fragments::{MIN_FRAGMENT_BYTES, split_fragments};
@@ -64,7 +63,7 @@ impl Model {
             }
         }
         self.data_bytes(current, fields, source, out)?;
-        if rmid == rmid::GENERIC && self.predictors.cases.has(Case::MovedBytes) {
+        if rmid == rmid::GENERIC {
             self.predictors.recent_fragments.note(source.address.key(), out);
         }
         Ok(())
@@ -118,7 +117,7 @@ impl Model {
 
     /// Returns the form for fragments of a page (generic WAL).
     fn fragment_form<'d>(&mut self, address: BlockAddress, data: &'d [u8]) -> Option<AddedForm<'d>> {
-        if data.len() < MIN_FRAGMENT_BYTES || !self.predictors.cases.has(Case::MovedBytes) {
+        if data.len() < MIN_FRAGMENT_BYTES {
             return None;
         }
         if let Some(before) = self.copy_of_known_page(address) {
@@ -141,12 +140,11 @@ impl Model {
         source: &DataSource<'_>,
         data: &'d [u8],
     ) -> Option<AddedForm<'d>> {
-        let cases = self.predictors.cases;
         if is_gist_insert(info, main) && is_index_tuple(data) {
-            return cases.has(Case::GistTuples).then_some(AddedForm::IndexTuple(data));
+            return Some(AddedForm::IndexTuple(data));
         }
-        let is_moved = cases.has(Case::MovedTuples) && data.len() >= MIN_MOVED_BYTES;
-        (is_moved && self.known_page(source.split_address).is_some()).then_some(AddedForm::Moved(data))
+        (data.len() >= MIN_MOVED_BYTES && self.known_page(source.split_address).is_some())
+            .then_some(AddedForm::Moved(data))
     }
 
     /// Codes a block's data in a form added by version 2.

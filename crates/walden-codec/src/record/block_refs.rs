@@ -9,7 +9,6 @@ use walden_format::record::RelFileLocator;
 
 use super::Current;
 use super::shape::Shape;
-use crate::cases::Case;
 use crate::column_kind::{Class, Kind};
 use crate::columns::Coder;
 use crate::leb128::narrow;
@@ -90,9 +89,8 @@ impl BlockRefs {
         current.coder.set_relation(Some(locator));
         let recent = self.recent_blocks(relation, fork);
         let last = recent.last();
-        let cases = current.cases;
-        let is_next = |last: u32| last.wrapping_add(1) == block && cases.has(Case::NextBlocks);
-        let symbol = || match if cases.has(Case::BlockRanks) { recent.rank(block) } else { 0 } {
+        let is_next = |last: u32| last.wrapping_add(1) == block;
+        let symbol = || match recent.rank(block) {
             0 if last.is_some_and(is_next) => AFTER_LAST,
             0 => NEW,
             rank => rank,

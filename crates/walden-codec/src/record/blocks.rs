@@ -19,7 +19,6 @@ use super::leaf_tuples::MainForm;
 use super::shape::{Shape, ShapeBlock};
 use super::{Current, Fields, Model};
 use crate::Corrupt;
-use crate::cases::Case;
 use crate::column_kind::{Class, Kind};
 use crate::columns::Coder;
 use crate::predict::keyed_columns::Topic;
@@ -45,8 +44,7 @@ impl Model {
         self.block_headers(current, shape, blocks)?;
         self.leaf_tuples(current, (shape, main_form), blocks, main)?;
         let fields = Fields { shape, xid, main };
-        let source = current.source.filter(|_| current.cases.has(Case::DisplacedData));
-        let displaced = self.read_base_pages(source, blocks);
+        let displaced = self.read_base_pages(current.source, blocks);
         self.data_of_blocks(current, fields, blocks, &displaced)?;
         current.coder.set_relation(None);
         let extra = self.origin_and_toplevel(current, fields.shape)?;

@@ -11,7 +11,6 @@ use walden_redo::page::{PAGE_BYTES, Page};
 
 use super::block::{Block, ImageForm, PageImage};
 use super::{Current, Model};
-use crate::cases::Case;
 use crate::columns::Coder;
 use crate::page::delta::code_delta;
 use crate::page::kind::PageKind;
@@ -67,7 +66,6 @@ impl Model {
             Some(None) => ImageForm::Page,
             Some(Some(compression)) => {
                 let recompressor = &mut self.predictors.layouts.recompressor;
-                let source = source.filter(|_| current.cases.has(Case::CompressedImages));
                 let method = source.zip(block.page.as_deref()).and_then(|((image, record), page)| {
                     let mut raw = Vec::new();
                     put_without_hole(page, hole_offset, len_without_hole(hole_len), &mut raw);
@@ -135,8 +133,7 @@ impl Model {
             return code_delta(current.coder, columns.delta_to_replayed, &mut out[start..], bytes);
         }
         let mut predicted = self.reconstructed.take().unwrap_or_default();
-        let has_base = current.cases.has(Case::KnownPages);
-        let delta = match if has_base { self.known_page(address) } else { None } {
+        let delta = match self.known_page(address) {
             Some(base) => {
                 predicted.0.copy_from_slice(&base.0);
                 let by_item =

@@ -11,7 +11,6 @@ use walden_redo::BlockKey;
 
 use super::block::Block;
 use super::{Current, Model};
-use crate::cases::Case;
 use crate::columns::Coder;
 use crate::predict::index::leaf::NewLeaf;
 use crate::predict::index::moved_tuples::MIN_MOVED_BYTES;
@@ -64,14 +63,12 @@ impl Model {
     /// When encoding: returns the form for leaf tuples, if the main data has them and they can be predicted.
     fn leaf_form(&mut self, record: &Record<'_>) -> Option<MainForm> {
         let kind = (record.header.rmid, record.header.info);
-        let cases = self.predictors.cases;
         let block = record.blocks.first().filter(|_| kind.0 == rmid::SPGIST)?;
         let main = record.main_data();
         if is_leaf_insert(kind) {
-            NewLeaf::parse(main).filter(|_| cases.has(Case::LeafTuples))?;
-            return Some(MainForm::NewLeaf);
+            return NewLeaf::parse(main).map(|_| MainForm::NewLeaf);
         }
-        let moved = MovedLeafs::read(kind.1, main).filter(|_| cases.has(Case::MovedTuples))?;
+        let moved = MovedLeafs::read(kind.1, main)?;
         let [.., leafs] = moved.split(main)?;
         let is_long = leafs.len() >= MIN_MOVED_BYTES && main.len() <= u16::MAX.into();
         let slot =

@@ -11,7 +11,6 @@ use super::near_numbers::NearNumber;
 use super::shape::Shape;
 use super::{Current, MAX_ROW_BYTES, Model};
 use crate::Corrupt;
-use crate::cases::{Case, Cases};
 use crate::column_kind::{Class, Kind};
 use crate::columns::Coder;
 use crate::leb128::narrow;
@@ -72,7 +71,6 @@ struct Prediction<'s> {
     xid: u32,
     highest_xid: u32,
     last_time: u64,
-    cases: Cases,
 }
 
 impl Prediction<'_> {
@@ -92,10 +90,7 @@ impl Prediction<'_> {
 
     /// Returns the range of the subtransaction list in the main data.
     fn subtransactions(&self, main: &[u8]) -> Range<usize> {
-        match self.cases.has(Case::Subtransactions) {
-            true => subtransactions_range(self.shape.rmid, self.shape.info, main),
-            false => 0..0,
-        }
+        subtransactions_range(self.shape.rmid, self.shape.info, main)
     }
 
     /// Replaces the main data by its residual.
@@ -158,8 +153,7 @@ impl Model {
         }
         let MainData { last_time, residual } = &mut self.main_data;
         let (highest_xid, last_time_before) = (self.transactions.highest, *last_time);
-        let cases = current.cases;
-        let prediction = Prediction { shape, xid, highest_xid, last_time: last_time_before, cases };
+        let prediction = Prediction { shape, xid, highest_xid, last_time: last_time_before };
         residual.clear();
         residual.extend_from_slice(source);
         prediction.make_residual(residual);

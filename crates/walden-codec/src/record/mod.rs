@@ -40,7 +40,6 @@ use self::leaf_tuples::MainForm;
 use self::main_data::MainData;
 use self::shape::{Shape, Shapes};
 use self::transactions::Transactions;
-use crate::cases::Cases;
 use crate::column_kind::{Class, Kind};
 use crate::columns::{Coder, Column};
 use crate::leb128::narrow;
@@ -117,7 +116,6 @@ impl RecordColumns {
 struct Current<'a, S> {
     coder: &'a mut S,
     columns: RecordColumns,
-    cases: Cases,
     /// When encoding: the record.
     source: Option<&'a Record<'a>>,
     /// LSN of the record.
@@ -172,11 +170,6 @@ impl Model {
     pub fn set_fast_mode(&mut self) {
         self.predictors.layouts.recompressor.decompress_where_it_pays();
         self.predictors.keys.is_fast = true;
-    }
-
-    /// Disables the cases that are not in the set, in both directions.
-    pub fn set_cases(&mut self, cases: Cases) {
-        self.predictors.set_cases(cases);
     }
 
     /// Drops pages that no record of the same segment reads. Used if no other segment follows.
@@ -254,8 +247,7 @@ impl Model {
                 columns
             }
         };
-        let cases = self.predictors.cases;
-        let mut current = Current { coder, columns, cases, source, lsn, end: &end };
+        let mut current = Current { coder, columns, source, lsn, end: &end };
         let mut out = std::mem::take(&mut self.out);
         out.clear();
         match self.shapes.shape(&mut current, (self.prev, self.version))? {

@@ -4,8 +4,6 @@ use walden_format::payload::heap::PruneFlags;
 use walden_format::rmgr::{info, rmid};
 use walden_format::version::Major;
 
-use crate::cases::{Case, Cases};
-
 /// Base of a number in main data.
 #[derive(Clone, Copy)]
 pub enum NearNumber {
@@ -17,7 +15,6 @@ pub enum NearNumber {
 
 /// Numbers in the main data of one kind of record, with their offsets.
 struct NearRow {
-    case: Case,
     rmid: u8,
     mask: u8,
     info: u8,
@@ -27,13 +24,12 @@ struct NearRow {
 }
 
 const fn near(
-    case: Case,
     rmid: u8,
     (mask, info): (u8, u8),
     (since, until): (Major, Major),
     places: &'static [(usize, NearNumber)],
 ) -> NearRow {
-    NearRow { case, rmid, mask, info, since, until, places }
+    NearRow { rmid, mask, info, since, until, places }
 }
 
 const ALL: (Major, Major) = (Major::V9_5, Major::V19);
@@ -50,24 +46,24 @@ const CONFLICT_HORIZON: &[(usize, NearNumber)] =
 
 #[rustfmt::skip]
 const NEAR: &[NearRow] = &[
-    near(Case::CommitTimes, rmid::XACT, (info::xact::OPMASK, info::xact::COMMIT), ALL, TIME),
-    near(Case::CommitTimes, rmid::XACT, (info::xact::OPMASK, info::xact::ABORT), ALL, TIME),
-    near(Case::CommitTimes, rmid::XACT, (info::xact::OPMASK, info::xact::COMMIT_PREPARED), ALL, TIME),
-    near(Case::CommitTimes, rmid::XACT, (info::xact::OPMASK, info::xact::ABORT_PREPARED), ALL, TIME),
-    near(Case::ConflictHorizons, rmid::HEAP2, (info::heap2::OPMASK, info::heap2::PRUNE), UNTIL_16, XID),
-    near(Case::ConflictHorizons, rmid::HEAP2, (info::heap2::OPMASK, info::heap2::FREEZE_PAGE), UNTIL_16, XID),
-    near(Case::ConflictHorizons, rmid::HEAP2, (info::heap2::OPMASK, info::heap2::PRUNE_ON_ACCESS), SINCE_17, CONFLICT_HORIZON),
-    near(Case::ConflictHorizons, rmid::HEAP2, (info::heap2::OPMASK, info::heap2::PRUNE_VACUUM_SCAN), SINCE_17, CONFLICT_HORIZON),
-    near(Case::ConflictHorizons, rmid::HEAP2, (info::heap2::OPMASK, info::heap2::VISIBLE), ALL, XID),
-    near(Case::ConflictHorizons, rmid::BTREE, (info::RMGR_MASK, info::btree::DELETE), ALL, XID),
+    near(rmid::XACT, (info::xact::OPMASK, info::xact::COMMIT), ALL, TIME),
+    near(rmid::XACT, (info::xact::OPMASK, info::xact::ABORT), ALL, TIME),
+    near(rmid::XACT, (info::xact::OPMASK, info::xact::COMMIT_PREPARED), ALL, TIME),
+    near(rmid::XACT, (info::xact::OPMASK, info::xact::ABORT_PREPARED), ALL, TIME),
+    near(rmid::HEAP2, (info::heap2::OPMASK, info::heap2::PRUNE), UNTIL_16, XID),
+    near(rmid::HEAP2, (info::heap2::OPMASK, info::heap2::FREEZE_PAGE), UNTIL_16, XID),
+    near(rmid::HEAP2, (info::heap2::OPMASK, info::heap2::PRUNE_ON_ACCESS), SINCE_17, CONFLICT_HORIZON),
+    near(rmid::HEAP2, (info::heap2::OPMASK, info::heap2::PRUNE_VACUUM_SCAN), SINCE_17, CONFLICT_HORIZON),
+    near(rmid::HEAP2, (info::heap2::OPMASK, info::heap2::VISIBLE), ALL, XID),
+    near(rmid::BTREE, (info::RMGR_MASK, info::btree::DELETE), ALL, XID),
 ];
 
 /// Returns the offsets and bases of numbers in the main data of a kind of record.
-pub fn near_numbers(rmid: u8, info: u8, version: Major, cases: Cases) -> &'static [(usize, NearNumber)] {
+pub fn near_numbers(rmid: u8, info: u8, version: Major) -> &'static [(usize, NearNumber)] {
     let fits = |row: &&NearRow| {
         row.rmid == rmid && row.info == info & row.mask && (row.since..=row.until).contains(&version)
     };
-    NEAR.iter().find(fits).filter(|row| cases.has(row.case)).map_or(&[], |row| row.places)
+    NEAR.iter().find(fits).map_or(&[], |row| row.places)
 }
 
 /// Returns whether the main data of a kind of record probably starts with the record's transaction, as

@@ -12,7 +12,6 @@ use walden_format::version::Major;
 
 use super::Current;
 use super::near_numbers::{NearNumber, near_numbers, starts_with_xid};
-use crate::cases::Case;
 use crate::column_kind::{Class, Kind};
 use crate::columns::{Coder, Column};
 use crate::leb128::narrow;
@@ -104,9 +103,7 @@ impl Shapes {
             key.clear();
         }
         let known = current.source.and_then(|_| self.numbers.get(&key).copied());
-        let cases = current.cases;
-        let context = if cases.has(Case::ShapeContext) { self.last as usize } else { 0 };
-        let column = self.shapes_after[context];
+        let column = self.shapes_after[self.last as usize];
         let symbol = || match known {
             _ if key.is_empty() => NONE,
             None => NEW,
@@ -134,7 +131,7 @@ impl Shapes {
         version: Major,
         key: &[u8],
     ) -> Result<u32, Corrupt> {
-        let Current { coder, columns, cases, source, .. } = current;
+        let Current { coder, columns, source, .. } = current;
         let [len] = coder.array(columns.shape_bytes, &[key.len() as u8])?;
         let mut bytes = Vec::new();
         coder.bytes(columns.shape_bytes, key, len.into(), &mut bytes)?;
@@ -149,8 +146,8 @@ impl Shapes {
             has_origin: extra & HAS_ORIGIN != 0,
             has_toplevel: extra & HAS_TOPLEVEL != 0,
             blocks: blocks.as_chunks().0.iter().map(block).collect(),
-            near: near_numbers(rmid, info, version, *cases),
-            main_data_starts_with_xid: starts_with_xid(rmid, info) && cases.has(Case::XmaxIsXid),
+            near: near_numbers(rmid, info, version),
+            main_data_starts_with_xid: starts_with_xid(rmid, info),
             main_lengths: coder.column(Kind::Symbols(Class::MainData))?,
             relations: coder.column(Kind::Symbols(Class::Blocks))?,
             block_ranks: coder.column(Kind::Symbols(Class::Blocks))?,

@@ -4,7 +4,6 @@
 //! slightly above the highest.
 
 use super::Current;
-use crate::cases::Case;
 use crate::columns::Coder;
 use crate::move_to_front::MoveToFrontList;
 use crate::zigzag::{zigzag_delta_u64, zigzag_value_u64};
@@ -22,8 +21,7 @@ impl Transactions {
     /// Codes a transaction: its rank among the latest ones, or its delta against the highest.
     pub fn xid<S: Coder>(&mut self, current: &mut Current<'_, S>, xid: u32) -> Result<u32, Corrupt> {
         const RANKS: u64 = MoveToFrontList::MAX_VALUES as u64;
-        let has_ranks = current.cases.has(Case::TransactionRanks);
-        let symbol = || match if has_ranks { self.recent.rank(xid) } else { 0 } {
+        let symbol = || match self.recent.rank(xid) {
             0 => 1 + RANKS + zigzag_delta_u64(xid.into(), self.highest.into()),
             rank => rank,
         };

@@ -77,7 +77,6 @@ pub struct Recompressor {
     /// When encoding: the content whose compressed form is in `scratch`, and the method. It is compressed
     /// again directly afterwards.
     tried: Option<(Vec<u8>, Method)>,
-    keeps_values_compressed: bool,
     /// The sample that decides whether values are decompressed. Without it, all are.
     trial: Option<Trial>,
     /// Bytes by which values and images may still grow by decompression, so that the segment's columns stay
@@ -137,7 +136,6 @@ impl Default for Recompressor {
             latest: [Method::Pglz, Method::Lz4, Method::Zstd(Release::ALL[0])],
             scratch: Vec::new(),
             tried: None,
-            keeps_values_compressed: false,
             trial: None,
             growth_left: 0,
             values: RecentValues::default(),
@@ -146,11 +144,6 @@ impl Default for Recompressor {
 }
 
 impl Recompressor {
-    /// When encoding: leaves values compressed from here on.
-    pub fn keep_values_compressed(&mut self) {
-        self.keeps_values_compressed = true;
-    }
-
     /// When encoding: leaves values compressed unless a sample shows that decompressing them saves a third of
     /// their space. Compressing them again takes most of the time needed to decode them.
     pub fn decompress_where_it_pays(&mut self) {
@@ -172,8 +165,7 @@ impl Recompressor {
         let (info, stream) = stored.split_first_chunk()?;
         let info = CompressionInfo::from_bytes(*info);
         let raw = info.raw_bytes as usize;
-        if self.keeps_values_compressed
-            || self.trial.as_ref().is_some_and(|trial| trial.pays == Some(false))
+        if self.trial.as_ref().is_some_and(|trial| trial.pays == Some(false))
             || raw > MAX_RAW
             || raw <= stream.len()
             || raw - stream.len() > self.growth_left
@@ -432,16 +424,6 @@ mod tests {
         assert!(!is_last_decompressed(other));
         let few = (0..3).map(|_| content());
         assert!(!is_last_decompressed(few), "too few values to know");
-    }
-
-    #[test]
-    fn values_stay_compressed_if_that_is_set() {
-        let stored = stored(&content(), Method::Pglz);
-        let mut recompressor = Recompressor::default();
-        recompressor.set_growth_left(1 << 20);
-        assert!(recompressor.decompress(&stored).is_some());
-        recompressor.keep_values_compressed();
-        assert_eq!(recompressor.decompress(&stored), None);
     }
 
     #[test]

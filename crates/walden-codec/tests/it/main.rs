@@ -3,7 +3,6 @@
 mod additions;
 mod binding;
 mod breakdown;
-mod cases;
 mod container;
 mod damage;
 mod frames;
@@ -12,3 +11,4 @@ mod hostile;
 mod magics;
 mod material;
 mod replay;
+mod sizes;

@@ -4,7 +4,6 @@ mod archive;
 mod archive_library;
 mod bad_inputs;
 mod calibrate;
-mod cases;
 mod codecs;
 mod data;
 mod decode;
@@ -46,7 +45,6 @@ pub struct BenchArgs {
 
 #[derive(Subcommand, Debug)]
 enum BenchCommand {
-    Cases(cases::CasesArgs),
     Archive(archive::ArchiveArgs),
     ArchiveLibrary(archive_library::LibraryArgs),
     BadInputs(bad_inputs::BadInputsArgs),
@@ -60,17 +58,9 @@ enum BenchCommand {
     Restore(restore::RestoreArgs),
 }
 
-impl BenchArgs {
-    /// Returns whether this process compresses, instead of running others.
-    pub fn compresses_itself(&self) -> bool {
-        matches!(self.command, BenchCommand::Cases(_))
-    }
-}
-
 /// Runs the command.
 pub fn run(args: &BenchArgs) -> Result<ExitCode> {
     match &args.command {
-        BenchCommand::Cases(args) => cases::run(args),
         BenchCommand::Archive(args) => archive::run(args),
         BenchCommand::ArchiveLibrary(args) => archive_library::run(args),
         BenchCommand::BadInputs(args) => bad_inputs::run(args),

@@ -5,7 +5,6 @@ use super::contexts::Contexts;
 use super::prefetch::prefetch;
 use super::range_coder::BinaryCoder;
 use super::{Model, hash};
-use crate::cases::Case;
 
 /// Minimum number of equal bytes for a match, and number of compared bytes.
 const MIN_MATCH: u32 = 6;
@@ -239,7 +238,7 @@ impl<const C: usize, const K: usize, const A: usize, const N: usize> Model<C, K,
                     == self.history[self.written.wrapping_sub(*back) & mask]
             })
             .count() as u32;
-        if equal >= MIN_MATCH && self.cases.has(Case::MatchModel) {
+        if equal >= MIN_MATCH {
             (self.match_at, self.match_len) = (at, equal);
         }
     }

@@ -3,7 +3,6 @@
 use super::range_coder::BinaryCoder;
 use super::row_modes::{self, Mode};
 use super::{ColumnKeys, Model, POSITIONS, hash};
-use crate::cases::Case;
 
 /// Maximum width of rows that are always coded as rows. Wider ones are coded as text, unless a flag is set.
 const MAX_ROW_WIDTH: usize = 256;
@@ -134,8 +133,7 @@ impl<const C: usize, const K: usize, const A: usize, const N: usize> Model<C, K,
         let keys = ColumnKeys { class_key: hash(keys.class_key, width as u64), ..keys };
         let mut modes = vec![Mode::MIXED; width];
         if bytes.len() / width >= row_modes::MIN_ROWS {
-            let cases = self.cases;
-            let choose = || row_modes::choose(bytes, width, cases).iter().map(|mode| mode.0).collect();
+            let choose = || row_modes::choose(bytes, width).iter().map(|mode| mode.0).collect();
             let chosen = coder.choices(width, choose);
             for (position, (mode, given)) in modes.iter_mut().zip(chosen).enumerate() {
                 *mode = self.mode(coder, hash(keys.column_key, position as u64), Mode(given & 15));
@@ -180,7 +178,7 @@ impl<const C: usize, const K: usize, const A: usize, const N: usize> Model<C, K,
         start: usize,
     ) {
         let width = modes.len();
-        let is_extrapolated = start >= 2 * width && self.cases.has(Case::Extrapolation);
+        let is_extrapolated = start >= 2 * width;
         // Differences of the last bytes from those above them.
         let mut changes = 0_u64;
         // Hash of the row's mixed bytes except the last, and the last one.

@@ -25,7 +25,6 @@ use self::components::{Apm, Counter, Mixer, TABLES, Tables, WEIGHT};
 use self::contexts::Contexts;
 use self::nibbles::{NibbleMixer, Slot};
 use self::range_coder::BinaryCoder;
-use crate::cases::Cases;
 use crate::column_kind::Form;
 
 /// A context-mixing coder of one effort, with its statistics.
@@ -41,20 +40,26 @@ pub enum ContextMixer {
 impl ContextMixer {
     /// Creates a coder without statistics, given the effort's number in the format; `None` for an unknown
     /// effort.
-    pub fn new(effort: u8, cases: Cases) -> Option<ContextMixer> {
+    pub fn new(effort: u8) -> Option<ContextMixer> {
         Some(match effort {
-            0 => ContextMixer::Fast(Box::new(Model::new(
-                cases,
-                Sizes { slots: 17, runs: 19, history: 23, matches: 19 },
-            ))),
-            1 => ContextMixer::Medium(Box::new(Model::new(
-                cases,
-                Sizes { slots: 19, runs: 21, history: 23, matches: 19 },
-            ))),
-            2 => ContextMixer::Thorough(Box::new(Model::new(
-                cases,
-                Sizes { slots: 20, runs: 22, history: 24, matches: 22 },
-            ))),
+            0 => ContextMixer::Fast(Box::new(Model::new(Sizes {
+                slots: 17,
+                runs: 19,
+                history: 23,
+                matches: 19,
+            }))),
+            1 => ContextMixer::Medium(Box::new(Model::new(Sizes {
+                slots: 19,
+                runs: 21,
+                history: 23,
+                matches: 19,
+            }))),
+            2 => ContextMixer::Thorough(Box::new(Model::new(Sizes {
+                slots: 20,
+                runs: 22,
+                history: 24,
+                matches: 22,
+            }))),
             _ => return None,
         })
     }
@@ -101,8 +106,6 @@ struct Sizes {
 /// the match model, and by extrapolation of the rows above. `A` is the number of inputs of the mixer that
 /// tests whether the best candidate is right, `N` that of the mixers for a bit.
 pub struct Model<const C: usize, const K: usize, const A: usize, const N: usize> {
-    /// The enabled cases, in both directions.
-    cases: Cases,
     tables: &'static Tables,
     /// Counters of nibbles in contexts.
     buckets: Vec<Bucket>,
@@ -173,12 +176,11 @@ impl<const C: usize, const K: usize, const A: usize, const N: usize> Model<C, K,
     const BIT_WEIGHT: i16 = WEIGHT / N as i16 * 4;
     const TEST_WEIGHT: i16 = WEIGHT * 2 / (K + 3) as i16;
 
-    fn new(cases: Cases, sizes: Sizes) -> Model<C, K, A, N> {
+    fn new(sizes: Sizes) -> Model<C, K, A, N> {
         let tables = &*TABLES;
         let by_bits = usize::from(!Self::BY_NIBBLES);
         let nibble_sets = if Self::BY_NIBBLES { (CLASS_SETS * 2) << (2 * C) } else { 0 };
         Model {
-            cases,
             tables,
             buckets: vec![Bucket([Self::NEW_SLOT; 2]); 1 << (sizes.slots - 1)],
             slot_at: [(0, 0); C],

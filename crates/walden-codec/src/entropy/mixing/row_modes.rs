@@ -1,7 +1,5 @@
 //! Modes of row positions: constant, difference from the row above, order 0, or mixed.
 
-use crate::cases::{Case, Cases};
-
 /// Mode of a position in rows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Mode(pub u8);
@@ -106,9 +104,9 @@ pub fn have_structure(bytes: &[u8], width: usize) -> bool {
 const SAMPLED_BYTES: usize = 1 << 20;
 
 /// Chooses the modes with the smallest estimated size and the least work. Used only by encoding.
-pub fn choose(bytes: &[u8], width: usize, cases: Cases) -> Vec<Mode> {
+pub fn choose(bytes: &[u8], width: usize) -> Vec<Mode> {
     let rows = bytes.len() / width;
-    if rows < MIN_ROWS || !cases.has(Case::RowModes) {
+    if rows < MIN_ROWS {
         return vec![Mode::MIXED; width];
     }
     let mut modes = Vec::with_capacity(width);
@@ -143,7 +141,7 @@ pub fn choose(bytes: &[u8], width: usize, cases: Cases) -> Vec<Mode> {
             at = before.into();
         }
     }
-    if rows >= MIN_FOR_ORDER0 && cases.has(Case::FrequencyMode) {
+    if rows >= MIN_FOR_ORDER0 {
         let mut sample = bytes[..sampled * width].to_vec();
         to_differences(&mut sample, &modes);
         for (position, mode) in modes.iter_mut().enumerate() {
@@ -248,7 +246,7 @@ mod tests {
 
     #[test]
     fn modes_fit_the_rows() {
-        let modes = choose(&rows(), 7, Cases::ALL);
+        let modes = choose(&rows(), 7);
         let expected = [
             Mode::DIFFERENCE,
             Mode::CONTINUED,

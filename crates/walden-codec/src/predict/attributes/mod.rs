@@ -13,7 +13,6 @@ use self::varlena::{Chunks, ValueCoder};
 use super::expect_block_data;
 use super::keyed_columns::CachedMap;
 use super::survey::{Survey, TupleKind};
-use crate::cases::{Case, Cases};
 use crate::column_kind::{Class, Kind};
 use crate::columns::{Coder, Column};
 use crate::tuple::schema::{Field, Span, Varlena, aligned, read};
@@ -35,8 +34,6 @@ impl LayoutKey {
 /// Layouts of tuples and the state of attribute coding: the same in both directions, except for the survey.
 #[derive(Default)]
 pub struct Layouts {
-    /// As in [`super::Predictors`].
-    pub cases: Cases,
     numbers: CachedMap<LayoutKey, u32>,
     layouts: Vec<Layout>,
     schemas: Option<Column>,
@@ -237,16 +234,6 @@ const FORM_NEW_SCHEMA: u8 = 2;
 pub const FORM_REPEATED: u8 = 3;
 
 impl Layouts {
-    /// Disables the cases that are not in the set.
-    pub fn set_cases(&mut self, cases: Cases) {
-        self.cases = cases;
-        self.survey.cases = cases;
-        self.vectors.set_cases(cases);
-        if !cases.has(Case::CompressedValues) {
-            self.recompressor.keep_values_compressed();
-        }
-    }
-
     /// Returns the fields of a layout; empty if it has no schema.
     pub fn fields(&mut self, key: LayoutKey) -> &[Field] {
         let number = self.numbers.existing(key, key.hash());
@@ -359,7 +346,6 @@ impl Layouts {
                 return (FORM_BYTES, Vec::new());
             }
             let is_repeated = schema.repeats_values(&self.spans, &layout.last.attributes, attributes);
-            let is_repeated = is_repeated && self.cases.has(Case::KeptTuples);
             let is_repeated = layout.last.repeats.observe(is_repeated);
             return (if is_repeated { FORM_REPEATED } else { FORM_SCHEMA }, Vec::new());
         }
@@ -380,14 +366,13 @@ impl Layouts {
         relation: (u32, Option<RelFileLocator>),
         out: &mut Vec<u8>,
     ) -> Result<(), Corrupt> {
-        let Layouts { cases, layouts, spans, old_spans, last_spans, survey, recompressor, vectors, .. } =
-            self;
+        let Layouts { layouts, spans, old_spans, last_spans, survey, recompressor, vectors, .. } = self;
         let Tuple { number, end_align, is_repeated, old, source } = tuple;
         let Layout { changed, schema, last, .. } = &mut layouts[number];
         let schema = schema
             .as_mut()
             .ok_or_else(|| corrupt("cannot decode a tuple: expected a schema for its layout"))?;
-        let keeps = !is_repeated && schema.has_values() && cases.has(Case::KeptTuples);
+        let keeps = !is_repeated && schema.has_values();
         let Schema { fields, columns, changes, chunks } = schema;
         let origin = out.len();
         let old = old.filter(|old| read(fields, old, end_align, old_spans));
@@ -414,7 +399,7 @@ impl Layouts {
             match *field {
                 Field::Fixed { width, align } => {
                     pad(out, origin, align.into());
-                    let old = old.zip(old_spans.get(index)).filter(|_| cases.has(Case::ChangedNumbers));
+                    let old = old.zip(old_spans.get(index));
                     let old = old.map(|(old, span)| &old[span.start..span.end]);
                     let new = content.map(|(attributes, span)| &attributes[span.start..span.end]);
                     let columns = (columns.content, &mut changes[index]);

@@ -4,7 +4,6 @@ use super::pending_keys::SortKey;
 use walden_format::payload::gin::GinInsertEntry;
 use walden_redo::page::gin::MAX_PACKED_OFFSET_NUMBER;
 
-use crate::cases::Case;
 use crate::column_kind::{Class, Kind};
 use crate::columns::{Coder, Column};
 use crate::predict::keyed_columns::Topic;
@@ -45,8 +44,7 @@ impl<S: Coder> Predictor<S> for NewEntry {
         let start = out.len();
         let body = source.map(|data| &data[GinInsertEntry::WIDTH..]);
         if !coder.predicted_entry(relation, &head, &old, body, out)? {
-            let old = if coder.cases.has(Case::ReplacedEntries) { &old[..] } else { &[] };
-            coder.entry_against_old(relation, old, body, out)?;
+            coder.entry_against_old(relation, &old, body, out)?;
             coder.finish_entry(relation, &out[start..]);
         }
         Ok(())

@@ -2,7 +2,6 @@
 
 use walden_redo::page::index_tuple::{INDEX_SIZE_MASK, header, t_info};
 
-use crate::cases::Case;
 use crate::column_kind::{Class, Kind};
 use crate::columns::{Coder, Column};
 use crate::predict::keyed_columns::Topic;
@@ -80,9 +79,7 @@ impl<S: Coder> Predictor<S> for PendingTuples {
             let start = out.len();
             coder.pending_tuple(&columns, &mut expected, tuple, out)?;
             expect_block_data(out.len() - origin)?;
-            if coder.cases.has(Case::PendingEntries) {
-                coder.pending.add(relation.number, &out[start..]);
-            }
+            coder.pending.add(relation.number, &out[start..]);
         }
         Ok(())
     }
@@ -112,7 +109,6 @@ impl<S: Coder> TupleCoder<'_, S> {
                 .ok_or_else(|| corrupt("cannot decode a pending tuple: expected an earlier heap insert"))?,
         };
         // 0 for no text, else 1 + its rank; then the index of the word.
-        let first = first.filter(|_| self.cases.has(Case::PendingWords));
         let known = first.and_then(word_of).and_then(|word| {
             let mut texts = self.layouts.vectors.words().enumerate();
             texts.find_map(|(rank, words)| Some((rank, words.search(word).ok()?)))

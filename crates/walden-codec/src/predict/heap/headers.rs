@@ -1,6 +1,5 @@
 //! Codes the headers of heap tuples, by relation.
 
-use crate::cases::{Case, Cases};
 use crate::column_kind::{Class, Kind};
 use crate::columns::{Coder, Column};
 use walden_format::payload::heap::UpdateFlags;
@@ -14,8 +13,6 @@ use crate::{Corrupt, corrupt};
 /// Known headers: the same in both directions.
 #[derive(Default)]
 pub struct HeapHeaders {
-    /// As in [`crate::predict::Predictors`].
-    pub cases: Cases,
     /// By relation number.
     relations: Vec<RelationHeaders>,
     /// Buffers for whole tuples of updates: as completed, and as coded.
@@ -105,9 +102,8 @@ impl HeapHeaders {
     ) -> Result<HeapHeader, Corrupt> {
         let kind = Kind::Symbols(Class::TupleHeaders);
         let column = keyed_columns.column(coder, Topic::TupleHeaders, [relation, 0, 0], kind)?;
-        let source_in_numbers = source.filter(|_| self.cases.has(Case::TupleHeads));
         let known_headers = self.relation(relation);
-        let known = source_in_numbers.and_then(|header| known_headers.headers.find(header));
+        let known = source.and_then(|header| known_headers.headers.find(header));
         match coder.symbol(column, known.map_or(0, |number| number + 1))? {
             0 => {
                 let kind = Kind::Rows(Class::TupleHeaders, LOGGED_FIELDS_BYTES as u16);
@@ -140,12 +136,10 @@ impl HeapHeaders {
         let symbols = Kind::Symbols(Class::TupleHeaders);
         let column =
             keyed_columns.column(coder, Topic::NullBitmaps, bitmap_column(relation, header), symbols)?;
-        let has_numbers = self.cases.has(Case::NullBitmaps);
         let known_headers = self.relation(relation);
         let known = known_headers.bitmaps(fields(header).header_len);
         let bytes = fields(header).null_bitmap_len();
         let bitmap = source.zip(bytes).and_then(|(body, bytes)| body.get(..bytes));
-        let bitmap = bitmap.filter(|bitmap| has_numbers || bitmap.is_empty());
         let is_full = known.is_some_and(|known| known.0.len() >= MAX_BITMAPS);
         let symbol = bitmap.map_or(NO_BITMAP, |bitmap| {
             let unknown = if is_full { NO_BITMAP } else { NEW_BITMAP };
@@ -200,9 +194,6 @@ impl HeapHeaders {
         relation: u32,
         item: &'i [u8],
     ) -> Option<SimilarHeaders<'i>> {
-        if !self.cases.has(Case::TupleHeads) {
-            return None;
-        }
         let HeapTuple { header, bitmap, .. } = HeapTuple::parse(item)?;
         let number = self.relation(relation).bitmaps(fields(header).header_len)?.find(bitmap)?;
         let symbol = u8::try_from(NEW_BITMAP + 1 + number).ok().filter(|symbol| symbol.is_ascii())?;

@@ -14,7 +14,6 @@ use super::relation::{BlockAddress, Relation};
 use super::run::PageItems;
 use super::survey::{Survey, TupleKind};
 use super::{Predictor, TupleCoder, expect_block_data};
-use crate::cases::Case;
 use crate::column_kind::{Class, Kind};
 use crate::columns::Coder;
 use crate::leb128::narrow;
@@ -72,7 +71,7 @@ impl<S: Coder> Predictor<S> for NewTuple<'_> {
 
 impl<S: Coder> Predictor<S> for NewTuplePart<'_> {
     fn fits(&mut self, coder: &mut TupleCoder<'_, S>, data: &[u8]) -> bool {
-        coder.cases.has(Case::UpdateParts) && coder.heap_headers.complete_update(data, self.old, self.flags)
+        coder.heap_headers.complete_update(data, self.old, self.flags)
     }
 
     /// Codes the whole tuple, which [`Predictor::fits`] completed, and then omits the parts that the update
@@ -224,7 +223,6 @@ impl<S: Coder> TupleCoder<'_, S> {
             (attributes, TupleKind { relation: locator, layout: layout(&header) as u32, bitmap })
         });
         let bitmap = &out[out.len() - skipped..];
-        let old = old.filter(|_| self.cases.has(Case::UpdatedFields));
         let old = old.filter(|old| layout(old.header) == layout(&header) && old.bitmap == bitmap);
         self.layouts.tuple(self.coder, (key, 1), old.map(|old| old.attributes), source, out)?;
         Ok(header)

@@ -2,7 +2,6 @@
 
 use super::headers::SimilarHeaders;
 use super::visibility::{VISIBILITY_BYTES, Visibility};
-use crate::cases::Case;
 use crate::columns::{Coder, count_repeated};
 use crate::predict::TupleCoder;
 use crate::predict::attributes::{FORM_REPEATED, FORM_SCHEMA};
@@ -22,9 +21,6 @@ impl<S: Coder> TupleCoder<'_, S> {
         last: &[u8],
         items: &mut PageItems<'_>,
     ) -> Result<(), Corrupt> {
-        if !self.cases.has(Case::TupleRuns) {
-            return Ok(());
-        }
         let Some(headers) = self.heap_headers.similar(self.keyed_columns, address.relation.number, last)
         else {
             return Ok(());

@@ -3,7 +3,6 @@
 use super::key_mapping::KeyMapping;
 use super::keys::Scratch;
 use super::{Context, keys};
-use crate::cases::Case;
 use crate::column_kind::{Class, Kind};
 use crate::columns::Coder;
 use crate::predict::TupleCoder;
@@ -54,8 +53,7 @@ impl<S: Coder> TupleCoder<'_, S> {
         source: Option<&[u8]>,
         out: &mut Vec<u8>,
     ) -> Result<bool, Corrupt> {
-        let table = self.keys.index(relation.number).table.filter(|_| self.cases.has(Case::IndexKeys));
-        let Some(table) = table else { return Ok(false) };
+        let Some(table) = self.keys.index(relation.number).table else { return Ok(false) };
         let mut scratch = std::mem::take(&mut self.keys.scratch);
         let is_predicted = match self.heap_tuple_at(table, tid, &mut scratch.tuple, &mut scratch.spans) {
             Some(tuple_layout) => self.mapped_key(relation, layouts, tuple_layout, source, &mut scratch)?,

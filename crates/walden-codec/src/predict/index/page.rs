@@ -6,7 +6,6 @@ use walden_redo::page::Page;
 use super::key_order::{self, KeyOrder, KeyPart};
 use super::{Context, keys};
 use crate::Corrupt;
-use crate::cases::Case;
 use crate::column_kind::{Class, Kind};
 use crate::columns::Coder;
 use crate::predict::TupleCoder;
@@ -37,7 +36,6 @@ impl<S: Coder> TupleCoder<'_, S> {
         let mut parts: Option<Vec<KeyPart>> = None;
         let mut table = None;
         let may_be_ordered = has_table && tuples.len() >= MIN_TUPLES && index.wants_order();
-        let may_be_ordered = may_be_ordered && self.cases.has(Case::KeyOrder);
         if may_be_ordered && (!self.keys.is_fast || self.needs_order(relation, &tuples)) {
             let keys: Vec<&[u8]> = tuples.iter().map(|tuple| tuple.1).collect();
             parts = KeyPart::infer(&keys);
@@ -50,8 +48,7 @@ impl<S: Coder> TupleCoder<'_, S> {
         let (key, kind) = ([relation.number, 0, 0], Kind::Symbols(Class::IndexTuples));
         let column = self.keyed_columns.column(self.coder, Topic::IndexPages, key, kind)?;
         let predicts = has_table || table.is_some();
-        let may_be_near = self.keys.is_fast && self.cases.has(Case::NearKeys);
-        let near = may_be_near && predicts && parts.is_none() && are_near(&tuples);
+        let near = self.keys.is_fast && predicts && parts.is_none() && are_near(&tuples);
         let symbol = [(table.is_some(), TABLE), (parts.is_some(), ORDER), (near, NEAR)];
         let symbol = symbol.iter().filter(|(is, _)| *is).fold(0, |symbol, (_, bit)| symbol | bit);
         let symbol = self.coder.symbol(column, symbol)?;

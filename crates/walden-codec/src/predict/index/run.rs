@@ -6,7 +6,6 @@ use walden_redo::PageStore;
 
 use super::{Context, TID_OTHER, TupleColumns, TupleFlags};
 use crate::Corrupt;
-use crate::cases::Case;
 use crate::columns::{Coder, count_repeated};
 use crate::predict::TupleCoder;
 use crate::predict::attributes::{FORM_REPEATED, FORM_SCHEMA};
@@ -24,9 +23,6 @@ impl<S: Coder> TupleCoder<'_, S> {
         last: &[u8],
         items: &mut PageItems<'_>,
     ) -> Result<(), Corrupt> {
-        if !self.cases.has(Case::TupleRuns) {
-            return Ok(());
-        }
         let Some(flags) = TupleFlags::parse(last) else { return Ok(()) };
         let table = self.keys.index(relation.number).table.filter(|_| context != Context::Near);
         let Some(columns) = self.tuple_columns(relation, table.is_some()) else { return Ok(()) };

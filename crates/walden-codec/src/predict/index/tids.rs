@@ -3,7 +3,6 @@
 
 use super::Context;
 use crate::Corrupt;
-use crate::cases::Case;
 use crate::column_kind::{Class, Kind};
 use crate::columns::Coder;
 use crate::predict::TupleCoder;
@@ -31,7 +30,7 @@ impl<S: Coder> TupleCoder<'_, S> {
         let key = [relation.number, context.number(), 0];
         if context != Context::Near && self.keys.index(relation.number).table.is_some() {
             let expected = match context {
-                Context::Record if self.cases.has(Case::ExpectedTids) => self.keys.expected(relation.number),
+                Context::Record => self.keys.expected(relation.number),
                 _ => [None; 2],
             };
             let ordered = self.keys.order.as_ref().filter(|order| order.index == relation.number);

@@ -18,7 +18,6 @@ use self::residual::{residual_of, text_from_residual};
 pub use self::vector::Words;
 use self::vector::{Vector, WordList, parse_vector};
 use super::json::{self, Json};
-use crate::cases::{Case, Cases};
 use crate::column_kind::{Class, Kind};
 use crate::columns::{Coder, Column};
 use crate::{Corrupt, corrupt};
@@ -30,7 +29,6 @@ const MAX_BYTES: usize = 16 << 20;
 /// The latest vectors, from whose words texts are predicted: the same in both directions.
 #[derive(Default)]
 pub struct Vectors {
-    cases: Cases,
     /// Latest last.
     recent: VecDeque<WordList>,
     columns: Option<Columns>,
@@ -67,11 +65,6 @@ impl Vectors {
     /// Minimum length of a value that is parsed as a vector or predicted as a text.
     const MIN_BYTES: usize = 64;
 
-    /// Disables the cases that are not in the set.
-    pub fn set_cases(&mut self, cases: Cases) {
-        self.cases = cases;
-    }
-
     /// Returns the words of the latest vectors in the order of positions, latest vector first.
     fn texts(&self) -> impl Iterator<Item = &[u8]> {
         self.recent.iter().rev().map(|recent| &recent.text[..])
@@ -91,13 +84,8 @@ impl Vectors {
         if value.len() < Vectors::MIN_BYTES {
             return None;
         }
-        if self.cases.has(Case::Tsvectors)
-            && let Some(words) = parse_vector(value)
-        {
+        if let Some(words) = parse_vector(value) {
             return Some(StructuredValue::Vector(Box::new(words)));
-        }
-        if !self.cases.has(Case::TextsOfVectors) {
-            return None;
         }
         self.texts()
             .enumerate()
@@ -106,9 +94,6 @@ impl Vectors {
 
     /// As [`Self::parse`], for short values: only `jsonb` is worthwhile.
     pub fn parse_short(&self, value: &[u8]) -> Option<StructuredValue> {
-        if !self.cases.has(Case::Jsonb) {
-            return None;
-        }
         Json::parse(value).map(StructuredValue::Json)
     }
 

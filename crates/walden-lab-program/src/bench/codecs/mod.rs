@@ -2,7 +2,7 @@
 //! `archive_command`.
 
 mod contenders;
-pub mod corpus;
+mod corpus;
 mod published;
 mod race;
 mod show;
@@ -116,7 +116,7 @@ pub struct CodecsArgs {
     format: Format,
 }
 
-pub fn at_least_one(text: &str) -> Result<usize, String> {
+fn at_least_one(text: &str) -> Result<usize, String> {
     text.parse().ok().filter(|number| *number > 0).ok_or_else(|| "expected a number of at least 1".to_owned())
 }
 
@@ -313,7 +313,7 @@ fn programs(present: &[Entry]) -> Vec<ProgramFacts> {
 }
 
 /// Returns the processor's name, if /proc/cpuinfo has it.
-pub fn processor_name() -> Option<String> {
+fn processor_name() -> Option<String> {
     let text = fs::read_to_string("/proc/cpuinfo").ok()?;
     let line = text.lines().find(|line| line.starts_with("model name"))?;
     Some(line.split_once(':')?.1.trim().to_owned())

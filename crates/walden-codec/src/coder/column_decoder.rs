@@ -1,7 +1,7 @@
 //! Decodes only the columns of segments, for comparison with an independent decoder of `docs/format.md`.
 
+use super::{Encoded, max_column_weight};
 use crate::Corrupt;
-use crate::coder::{Encoded, max_column_weight};
 use crate::column_kind::{Class, Form};
 use crate::columns;
 use crate::entropy::Unpacker;
