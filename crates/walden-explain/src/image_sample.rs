@@ -3,7 +3,7 @@
 use walden_format::lsn::Lsn;
 use walden_format::record::{BlockRef, Fork, Image, Record, RelFileLocator};
 use walden_format::version::Major;
-use walden_redo::compress::{Method, Recompressor};
+use walden_recompress::{Method, Recompressor};
 
 use crate::tally::ImageCause;
 

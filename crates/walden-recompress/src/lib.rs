@@ -9,6 +9,8 @@
 //! [`zstd`] are this crate's own compressors, which reproduce the output of certain releases and never
 //! change, so that files may depend on them.
 
+#![forbid(unsafe_code)]
+
 use std::cell::RefCell;
 
 use ::zstd::zstd_safe::zstd_sys::ZSTD_ErrorCode;
@@ -20,6 +22,10 @@ pub mod pglz;
 pub mod zstd;
 
 use self::pglz::Pglz;
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
 
 thread_local! {
     /// Cached per thread: creating one takes as long as decompressing a page.

@@ -8,7 +8,7 @@
 //! 1.7. Compressed files depend on it and every later version of Walden must decode them, so it is
 //! implemented here, and tests compare it with the library.
 
-use crate::compress::pglz::same_start;
+use crate::pglz::same_start;
 
 /// Minimum length of a match (`MINMATCH`).
 const MIN_MATCH: usize = 4;
@@ -144,7 +144,7 @@ fn hash_of_5(source: &[u8], at: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::numbers;
+    use crate::zstd::numbers::numbers;
 
     /// Compares our block with the library's, and decompresses it with the library.
     fn judge(source: &[u8]) {

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use walden_format::record::Record;
 use walden_format::stream::Visitor;
-use walden_redo::compress::{Method, Recompressor};
+use walden_recompress::{Method, Recompressor};
 use walden_source::inventory::Inventory;
 use walden_source::scan::{ScanOptions, scan_in_order};
 

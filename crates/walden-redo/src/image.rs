@@ -1,8 +1,8 @@
 //! Restores full-page images.
 
 use walden_format::record::{Compression, Image};
+use walden_recompress::{DecompressError, Method};
 
-use crate::compress::{DecompressError, Method};
 use crate::page::{Misfit, PAGE_BYTES, Page};
 use crate::pool::PageBox;
 
@@ -28,7 +28,7 @@ pub fn restore_image(image: &Image, stored: &[u8], page: &mut Page) -> Result<()
     match method.try_decompress(stored, content) {
         Ok(got) if got == expected => {}
         Err(DecompressError::NoMemory) => return Err(NO_MEMORY),
-        Ok(_) | Err(DecompressError::Corrupt) => return Err(CORRUPT),
+        _ => return Err(CORRUPT),
     }
     page.0.copy_within(hole..expected, hole_end);
     page.0[hole..hole_end].fill(0);

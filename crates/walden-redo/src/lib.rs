@@ -10,7 +10,6 @@
 #![forbid(unsafe_code)]
 
 pub mod check;
-pub mod compress;
 pub mod describe;
 pub mod page;
 pub mod reconstruct;

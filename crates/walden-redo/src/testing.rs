@@ -1,11 +1,10 @@
-//! Builds records and numbers for tests.
+//! Builds records for tests.
 
 use proptest::prelude::*;
 use walden_format::lsn::Lsn;
 use walden_format::record::{RECORD_HEADER, RecordHeader, decode};
 use walden_format::version::Major;
 
-pub(crate) use crate::compress::zstd::numbers::numbers;
 use crate::page::{Misfit, PAGE_BYTES, PAGE_HEADER_BYTES, Page};
 use crate::pool::PageBox;
 use crate::replay::rehearse;

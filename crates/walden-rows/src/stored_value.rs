@@ -1,6 +1,6 @@
 //! The bytes of a column in a tuple: their end, and their storage form.
 
-use walden_redo::compress::Method;
+use walden_recompress::Method;
 use walden_redo::page::toast_pointer::ToastPointer;
 use walden_redo::page::varlena::{
     COMPRESSED_HEADER_BYTES, CompressionInfo, LONG_HEADER_BYTES, LongHeader, ShortHeader,

@@ -2,7 +2,7 @@
 //! fitted to a few segments of the trace.
 
 use serde::Serialize;
-use walden_redo::compress::Method;
+use walden_recompress::Method;
 
 use crate::buckets::{Bucket, Buckets};
 use crate::outcome::Prediction;

@@ -3,7 +3,7 @@
 use rustc_hash::FxHashMap;
 use walden_format::lsn::Lsn;
 use walden_format::record::{Fork, ImageHeader, RelFileLocator};
-use walden_redo::compress::{Method, Recompressor};
+use walden_recompress::{Method, Recompressor};
 use walden_redo::page::PAGE_HEADER_BYTES;
 use walden_redo::{PAGE_BYTES, Page};
 

@@ -7,7 +7,7 @@ use walden_explain::checkpoints::{
 use walden_format::geometry::Geometry;
 use walden_format::lsn::Lsn;
 use walden_format::payload::xlog::WalLevel;
-use walden_redo::compress::Method;
+use walden_recompress::Method;
 use walden_source::counted;
 
 use crate::bounds::{self, TIMEOUTS};

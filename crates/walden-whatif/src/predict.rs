@@ -307,7 +307,7 @@ pub fn predict(
 /// Groups settings into passes. The cost of a pass is mostly replay, whatever the number of its simulations;
 /// only compression justifies a thread, so each method gets its own pass as far as threads allow.
 fn group_by_compression(settings: &[Settings], threads: usize, max_group: usize) -> Vec<Vec<usize>> {
-    let mut groups: Vec<(Vec<Option<walden_redo::compress::Method>>, Vec<usize>)> = Vec::new();
+    let mut groups: Vec<(Vec<Option<walden_recompress::Method>>, Vec<usize>)> = Vec::new();
     for (at, one) in settings.iter().enumerate() {
         let method = one.wal_compression;
         let fits = groups.iter().position(|(methods, group)| {

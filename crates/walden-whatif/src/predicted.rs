@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 use walden_explain::checkpoints::Cause;
-use walden_redo::compress::Method;
+use walden_recompress::Method;
 
 use crate::archive::ArchiveSize;
 use crate::buckets::{Bucket, Buckets};

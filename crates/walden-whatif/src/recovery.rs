@@ -4,7 +4,7 @@
 //! page and changes it, and a compressed image is small in the WAL and must be decompressed.
 
 use serde::{Deserialize, Serialize};
-use walden_redo::compress::Method;
+use walden_recompress::Method;
 
 use crate::buckets::{Bucket, Buckets};
 

@@ -9,7 +9,7 @@ use walden_format::lsn::SegmentSize;
 use walden_format::payload::xlog::WalLevel;
 use walden_format::record::RelFileLocator;
 use walden_format::version::Major;
-use walden_redo::compress::Method;
+use walden_recompress::Method;
 
 /// The settings of a server that determine how much WAL it writes.
 #[derive(Clone, PartialEq, Debug)]

@@ -21,8 +21,8 @@ use walden_format::rmgr::{ImageClass, KindTable, rmid};
 use walden_format::simple::SimpleRecord;
 use walden_format::stream::Visitor;
 use walden_format::version::Major;
-use walden_redo::compress::Method;
-use walden_redo::compress::pglz::Pglz;
+use walden_recompress::Method;
+use walden_recompress::pglz::Pglz;
 use walden_source::inventory::Run;
 use walden_source::scan::{Damage, ScanOptions, SegmentEnd, scan, scan_in_order};
 

@@ -1,8 +1,8 @@
 //! Prints a line of `vectors.txt`: the results of the linked libzstd for the sources.
 
-#[path = "../../../crates/walden-redo/src/compress/zstd/numbers.rs"]
+#[path = "../../../crates/walden-recompress/src/zstd/numbers.rs"]
 mod numbers;
-#[path = "../../../crates/walden-redo/src/compress/zstd/sources.rs"]
+#[path = "../../../crates/walden-recompress/src/zstd/sources.rs"]
 mod sources;
 
 use std::ffi::{CStr, c_char, c_int, c_void};

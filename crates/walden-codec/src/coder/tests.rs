@@ -2,7 +2,7 @@ use walden_format::crc::record_crc;
 use walden_format::lsn::Lsn;
 use walden_format::page::{LONG_HEADER, SHORT_HEADER, flags};
 use walden_format::rmgr::rmid;
-use walden_redo::compress::zstd::{Release, Zstd};
+use walden_recompress::zstd::{Release, Zstd};
 
 use super::*;
 use crate::framing::{FirstPage, HeaderChange, HeaderFields, PageSink, PageWriter, StreamingSink};

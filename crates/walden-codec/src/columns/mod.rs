@@ -10,7 +10,7 @@ mod decoder;
 mod encoder;
 
 use walden_format::record::RelFileLocator;
-use walden_redo::compress::pglz::same_start;
+use walden_recompress::pglz::same_start;
 
 pub use self::decoder::Decoder;
 pub use self::encoder::Encoder;

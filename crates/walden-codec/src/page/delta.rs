@@ -3,7 +3,7 @@
 //! Against a replayed page, these are the changes that records do not log: hint bits, `pd_lsn` and
 //! `pd_checksum`.
 
-use walden_redo::compress::pglz::same_start;
+use walden_recompress::pglz::same_start;
 
 use crate::column_kind::{Class, Kind};
 use crate::columns::{Coder, Column};

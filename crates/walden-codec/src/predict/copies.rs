@@ -119,7 +119,7 @@ impl SourceIndex {
 
 /// Returns the length of the common prefix.
 fn common(one: &[u8], other: &[u8]) -> usize {
-    walden_redo::compress::pglz::same_start(one, other)
+    walden_recompress::pglz::same_start(one, other)
 }
 
 impl<S: Coder> TupleCoder<'_, S> {

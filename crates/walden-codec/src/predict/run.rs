@@ -13,7 +13,7 @@
 //! of later items until these were coded one by one, and that is the time that runs save. A symbol for the
 //! end of each run would work, but would cost bytes and require the same search in every later version.
 
-use walden_redo::compress::pglz::same_start;
+use walden_recompress::pglz::same_start;
 use walden_redo::page::varlena::{MAX_SHORT_CONTENT, ShortHeader};
 use walden_redo::page::{PAGE_BYTES, Page, max_align};
 

@@ -6,7 +6,6 @@
 //! compressed is coded as its page, if compressing that page yields the same bytes.
 
 use walden_format::record::{Image, ImageHeader, ImageInfo};
-use walden_redo::compress;
 use walden_redo::page::{PAGE_BYTES, Page};
 
 use super::block::{Block, ImageForm, PageImage};
@@ -60,7 +59,7 @@ impl Model {
             true => Some(code(image.map(|image| image.hole_len))?),
             false => None,
         };
-        let form = match compression.map(compress::Method::from_compression) {
+        let form = match compression.map(walden_recompress::Method::from_compression) {
             // Several methods at once, which no server writes.
             None => ImageForm::AsIs,
             Some(None) => ImageForm::Page,

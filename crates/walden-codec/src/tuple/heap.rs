@@ -1,7 +1,7 @@
 //! Heap tuples: on pages (`HeapTupleHeaderData`), and in records (`xl_heap_header`).
 
 use walden_format::payload::heap::{SharedLengths, UpdateFlags, XlHeapHeader, XlMultiInsertTuple};
-use walden_redo::compress::pglz::same_start;
+use walden_recompress::pglz::same_start;
 use walden_redo::page::heap_tuple::{
     HEAP_TUPLE_HEADER_BYTES, HOFF, LOGGED_FIELDS, LOGGED_FIELDS_BYTES, infomask, infomask2,
 };

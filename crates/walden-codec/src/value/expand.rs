@@ -8,10 +8,9 @@
 use std::collections::{HashMap, VecDeque};
 
 use walden_format::record::RelFileLocator;
-use walden_redo::compress;
-use walden_redo::compress::lz4::Lz4;
-use walden_redo::compress::pglz::{Chars, Pglz, Strategy};
-use walden_redo::compress::zstd::{Release, Zstd};
+use walden_recompress::lz4::Lz4;
+use walden_recompress::pglz::{Chars, Pglz, Strategy};
+use walden_recompress::zstd::{Release, Zstd};
 use walden_redo::page::varlena::{
     CompressionInfo, LONG_HEADER_BYTES, LongHeader, TOAST_CHUNK_BYTES, toast_compression,
 };
@@ -24,7 +23,7 @@ const MAX_RAW: usize = 16 << 20;
 const MAX_KEPT: usize = 8 << 20;
 
 /// Compression method of a value or an image. The methods are part of the format and implemented in
-/// `walden-redo`: later versions must decode a file even if the compression libraries change.
+/// `walden-recompress`: later versions must decode a file even if the compression libraries change.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Method {
     /// pglz with signed `char` in C: on x86.
@@ -56,12 +55,12 @@ impl Method {
         Method::ALL.iter().position(|method| *method == self).unwrap_or(0) as u64
     }
 
-    fn is_of(self, compression: compress::Method) -> bool {
+    fn is_of(self, compression: walden_recompress::Method) -> bool {
         compression
             == match self {
-                Method::Pglz | Method::PglzUnsigned => compress::Method::Pglz,
-                Method::Lz4 => compress::Method::Lz4,
-                Method::Zstd(_) => compress::Method::Zstd,
+                Method::Pglz | Method::PglzUnsigned => walden_recompress::Method::Pglz,
+                Method::Lz4 => walden_recompress::Method::Lz4,
+                Method::Zstd(_) => walden_recompress::Method::Zstd,
             }
     }
 }
@@ -177,8 +176,8 @@ impl Recompressor {
             return None;
         }
         let compression = match info.method {
-            toast_compression::PGLZ => compress::Method::Pglz,
-            toast_compression::LZ4 => compress::Method::Lz4,
+            toast_compression::PGLZ => walden_recompress::Method::Pglz,
+            toast_compression::LZ4 => walden_recompress::Method::Lz4,
             _ => return None,
         };
         let mut content = vec![0; raw];
@@ -219,7 +218,7 @@ impl Recompressor {
         &mut self,
         page: &[u8],
         stored: &[u8],
-        compression: compress::Method,
+        compression: walden_recompress::Method,
     ) -> Option<Method> {
         let growth = page.len().saturating_sub(stored.len());
         let left = self.growth_left.checked_sub(growth)?;
@@ -242,7 +241,12 @@ impl Recompressor {
     }
 
     /// Returns the method that compresses `content` to `stream`. The method found last is tried first.
-    fn method(&mut self, content: &[u8], stream: &[u8], compression: compress::Method) -> Option<Method> {
+    fn method(
+        &mut self,
+        content: &[u8],
+        stream: &[u8],
+        compression: walden_recompress::Method,
+    ) -> Option<Method> {
         self.tried = None;
         let latest = self.latest[compression as usize];
         let others = Method::ALL.into_iter().filter(|other| *other != latest && other.is_of(compression));
@@ -445,8 +449,11 @@ mod tests {
             let mut page = Vec::new();
             recompressor.recompress_page(&content, method, &mut page).unwrap();
             assert_eq!(page, stored[COMPRESSION_INFO_BYTES..]);
-            let compression =
-                if method == Method::Lz4 { compress::Method::Lz4 } else { compress::Method::Pglz };
+            let compression = if method == Method::Lz4 {
+                walden_recompress::Method::Lz4
+            } else {
+                walden_recompress::Method::Pglz
+            };
             assert_eq!(recompressor.method_of_page(&content, &page, compression), Some(method));
         }
     }
@@ -457,7 +464,11 @@ mod tests {
         for method in Method::ALL {
             let (mut recompressor, mut stored, mut again) = (Recompressor::default(), Vec::new(), Vec::new());
             recompressor.recompress_page(&content, method, &mut stored).unwrap();
-            let compressions = [compress::Method::Pglz, compress::Method::Lz4, compress::Method::Zstd];
+            let compressions = [
+                walden_recompress::Method::Pglz,
+                walden_recompress::Method::Lz4,
+                walden_recompress::Method::Zstd,
+            ];
             for compression in compressions {
                 recompressor.set_growth_left(1 << 20);
                 let found = recompressor.method_of_page(&content, &stored, compression);

@@ -1,7 +1,7 @@
 //! Settings, and commands that act like them.
 
 use walden_format::payload::xlog::WalLevel;
-use walden_redo::compress::Method;
+use walden_recompress::Method;
 
 use super::facts::{Facts, is_update};
 use super::ledger::Claim;

@@ -115,10 +115,10 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::compress::zstd::parse;
-    use crate::compress::zstd::sources::{even, fingerprint, judged_sources, mixed};
-    use crate::compress::zstd::vectors::vectors;
-    use crate::testing::numbers;
+    use crate::zstd::numbers::numbers;
+    use crate::zstd::parse;
+    use crate::zstd::sources::{even, fingerprint, judged_sources, mixed};
+    use crate::zstd::vectors::vectors;
 
     /// Compresses with the linked library.
     fn theirs(source: &[u8]) -> Vec<u8> {

@@ -8,7 +8,7 @@
 //! a match, the step grows.
 
 use super::{MAX_SOURCE_BYTES, Release, Sequence};
-use crate::compress::pglz::same_start;
+use crate::pglz::same_start;
 
 /// No match starts where fewer bytes remain (`HASH_READ_SIZE`).
 const MIN_REMAINING: usize = 8;
@@ -309,8 +309,8 @@ mod tests {
     use proptest::strategy::Strategy;
 
     use super::*;
-    use crate::compress::zstd::sources::{added, sources};
-    use crate::compress::zstd::vectors::vectors;
+    use crate::zstd::sources::{added, sources};
+    use crate::zstd::vectors::vectors;
 
     #[test]
     fn the_libraries_find_the_same() {

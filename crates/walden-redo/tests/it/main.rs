@@ -3,4 +3,3 @@
 mod arbitrary;
 mod bounded;
 mod hostile;
-mod recompress;

@@ -7,7 +7,7 @@ use walden_format::rmgr::info::{btree, heap, heap2, xlog};
 use walden_format::rmgr::{ImageClass, rmid};
 use walden_format::transam::FIRST_NORMAL_OID;
 use walden_format::version::Major;
-use walden_redo::compress::Method;
+use walden_recompress::Method;
 use walden_redo::page::brin::{BRIN_PAGETYPE_META, BRIN_PAGETYPE_REVMAP, BrinSpecialSpace};
 use walden_redo::page::{Page, SpecialArea};
 use walden_redo::{PAGE_BYTES, reconstruct};

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use walden_format::rmgr::info::{heap, smgr, xact, xlog};
 use walden_format::rmgr::rmid;
 use walden_format::version::Major;
-use walden_redo::compress::Method;
+use walden_recompress::Method;
 use walden_source::inventory::Inventory;
 use walden_testing::writer::LogWriter;
 use walden_whatif::learn::Origin;
