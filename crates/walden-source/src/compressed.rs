@@ -136,8 +136,6 @@ struct Pack {
     reader: Reader<BufReader<File>>,
     /// The entries of the members; empty in segment form.
     entries: Vec<Entry>,
-    /// The member that can be decoded next without a keyframe.
-    next: Option<u64>,
 }
 
 impl Pack {
@@ -147,28 +145,17 @@ impl Pack {
         let mut reader = Reader::open(BufReader::with_capacity(256 << 10, file), limits)?;
         let is_pack = reader.header().is_some_and(|header| header.form == FileForm::Pack);
         let entries = if is_pack { reader.index()? } else { Vec::new() };
-        Ok(Pack { reader, entries, next: None })
+        Ok(Pack { reader, entries })
     }
 
     /// Decodes a member. Unless the reader is just before it, decodes it from the last keyframe on.
     fn decode(&mut self, number: u64) -> Result<Vec<u8>, Error> {
-        let Some(until) = self.entries.iter().position(|entry| entry.head.number == number) else {
+        let Some(entry) = self.entries.iter().find(|entry| entry.head.number == number) else {
             return self.decode_segment_form();
         };
-        let keyframe = self.entries[..=until].iter().rposition(|entry| entry.head.keyframe).unwrap_or(0);
-        let first =
-            self.next.and_then(|next| self.entries.iter().position(|entry| entry.head.number == next));
-        let first = first.filter(|first| (keyframe..=until).contains(first)).unwrap_or(keyframe);
-        for entry in &self.entries[first..until] {
-            self.next = None;
-            let head = self.reader.seek(entry)?;
-            self.reader.decode(&head, &mut io::sink())?;
-        }
-        self.next = None;
+        let head = self.reader.seek_decodable(&self.entries, entry)?;
         let mut content = Vec::new();
-        let head = self.reader.seek(&self.entries[until])?;
         self.reader.decode(&head, &mut content)?;
-        self.next = self.entries.get(until + 1).map(|entry| entry.head.number);
         Ok(content)
     }
 

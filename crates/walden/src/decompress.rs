@@ -261,13 +261,7 @@ fn whole(
         }
     }
     for entry in wanted {
-        let number = entry.head.number;
-        let start = entries.iter().rev().find(|other| other.head.number <= number && other.head.keyframe);
-        let mut head = reader.seek(start.unwrap_or(entry))?;
-        while head.number < number {
-            reader.decode(&head, &mut io::sink())?;
-            head = reader.next()?.ok_or_else(|| anyhow!("cannot find the member in the file"))?;
-        }
+        let head = reader.seek_decodable(&entries, entry)?;
         extract(args, input, read, &mut reader, &head, stdout.as_deref_mut(), advance)?;
     }
     match fault {

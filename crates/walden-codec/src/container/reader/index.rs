@@ -1,6 +1,7 @@
 //! Index and footer of a pack.
 
-use std::io::{Read, Seek};
+use std::io::{self, Read, Seek};
+use std::sync::Arc;
 
 use walden_format::reader::Reader as Cursor;
 
@@ -78,7 +79,7 @@ impl<R: Read + Seek> Reader<R> {
             let found = hex(&footer.binding);
             return Err(self.damage("the footer", place, "the last member's binding", found));
         }
-        self.index = Some(entries.clone());
+        self.index = Some(Arc::new(entries.clone()));
         Ok(entries)
     }
 
@@ -138,6 +139,50 @@ impl<R: Read + Seek> Reader<R> {
                 let expected = format!("{}, as the index has it", name_of(&entry.head));
                 Err(self.damage("a member's head", entry.offset, expected, "another member".to_owned()))
             }
+        }
+    }
+
+    /// Moves to a member of `entries` as [`Reader::seek`] does, and first decodes the members that it needs:
+    /// those since its keyframe, unless it follows the last decoded one. `entries` is the result of
+    /// [`Reader::index`] or [`Reader::entries`].
+    ///
+    /// # Errors
+    /// As [`Reader::seek`] and [`Reader::decode`].
+    pub fn seek_decodable(&mut self, entries: &[Entry], entry: &Entry) -> Result<Head, Error> {
+        let number = entry.head.number;
+        // Without an index, only the members since the keyframe verify the binding of this one.
+        let may_continue = self.index.is_some();
+        let start = entries.iter().rev().find(|other| {
+            let is_start = other.head.keyframe || may_continue && self.can_decode(&other.head);
+            other.head.number <= number && is_start
+        });
+        let mut head = self.seek(start.unwrap_or(entry))?;
+        while head.number < number {
+            self.decode(&head, &mut io::sink())?;
+            let offset = self.at;
+            head = self.next()?.ok_or_else(|| {
+                self.damage("a member's head", offset, name_of(&entry.head), "the file's end".to_owned())
+            })?;
+        }
+        Ok(head)
+    }
+
+    /// Finds a member by its name, moves to it and returns its head, so that the member can be decoded next.
+    /// The members that it needs are decoded first. Returns `None` if the file has no member of this name.
+    ///
+    /// # Errors
+    /// As [`Reader::seek_decodable`], and damage before which no member has the name.
+    pub fn member(&mut self, name: &[u8]) -> Result<Option<Head>, Error> {
+        let (entries, fault) = match &self.index {
+            Some(index) => (Arc::clone(index), None),
+            None => {
+                let (entries, fault) = self.entries();
+                (Arc::new(entries), fault)
+            }
+        };
+        match entries.iter().find(|entry| entry.head.meta.name == name) {
+            Some(entry) => self.seek_decodable(&entries, entry).map(Some),
+            None => fault.map_or(Ok(None), Err),
         }
     }
 

@@ -11,6 +11,7 @@ mod pieces;
 mod search;
 
 use std::io::{Read, Seek, SeekFrom, Write};
+use std::sync::Arc;
 
 pub use self::forward::Forward;
 use self::output::Output;
@@ -60,7 +61,7 @@ pub struct Reader<R> {
     /// Offset and hash of the index, once it was read.
     index_passed: Option<(u64, Hash)>,
     /// Entries of a verified index.
-    index: Option<Vec<Entry>>,
+    index: Option<Arc<Vec<Entry>>>,
     /// Whether members are decoded even if their position or name is not verified.
     is_salvaging: bool,
     /// Bytes of frame contents read. Contents that were read twice count twice.
