@@ -14,11 +14,17 @@ use crate::meter::Metered;
 use crate::record::Model;
 use crate::{Corrupt, corrupt};
 
-/// Decodes files.
-pub struct Decoder {
+/// Options of a [`Decoder`].
+#[derive(Clone, Copy)]
+struct Options {
     limits: Limits,
     is_alone: bool,
     is_metered: bool,
+}
+
+/// Decodes files.
+pub struct Decoder {
+    options: Options,
     metered: Option<Metered>,
     failure: Option<String>,
     state: Option<State<columns::Decoder, Unpacker>>,
@@ -27,18 +33,20 @@ pub struct Decoder {
 impl Decoder {
     /// Creates a decoder without state.
     pub fn new(limits: Limits) -> Decoder {
-        Decoder { limits, is_alone: false, is_metered: false, metered: None, failure: None, state: None }
+        let options = Options { limits, is_alone: false, is_metered: false };
+        Decoder { options, metered: None, failure: None, state: None }
     }
 
     /// Configures the decoder for files that are all keyframes: state that only improves later files is
     /// dropped.
-    pub fn alone(self) -> Decoder {
-        Decoder { is_alone: true, ..self }
+    pub fn alone(mut self) -> Decoder {
+        self.options.is_alone = true;
+        self
     }
 
     /// Enables counting the bytes of columns by class and relation, from the next keyframe on.
     pub(crate) fn meter(&mut self) {
-        self.is_metered = true;
+        self.options.is_metered = true;
     }
 
     /// Returns and clears the byte counts of the last file, if it was decoded as records.
@@ -63,7 +71,7 @@ impl Decoder {
         let decoded = match encoded.form {
             Form::Bytes => {
                 let mut rest = &encoded.content[..];
-                let mut unpacker = Unpacker::new(false).allow_mixing(self.limits.may_model);
+                let mut unpacker = Unpacker::new(false).allow_mixing(self.options.limits.may_model);
                 unpacker.part(&mut rest, bytes).and_then(|decoded| {
                     if !rest.is_empty() {
                         return Err(corrupt(
@@ -80,7 +88,8 @@ impl Decoder {
             self.metered = self.state.as_mut().and_then(|state| state.coder.take_metered());
         }
         self.failure = self.state.as_ref().and_then(State::failure);
-        if decoded.is_err() || self.failure.is_some() || self.is_alone || encoded.form == Form::Bytes {
+        if decoded.is_err() || self.failure.is_some() || self.options.is_alone || encoded.form == Form::Bytes
+        {
             self.state = None;
         }
         if self.failure.is_some() {
@@ -108,7 +117,7 @@ impl Decoder {
     ) -> Result<usize, Corrupt> {
         let State { coder, frame: frame_columns, model, .. } = match &mut self.state {
             Some(state) => {
-                let max_weight = max_column_weight(bytes).min(self.limits.columns);
+                let max_weight = max_column_weight(bytes).min(self.options.limits.columns);
                 state.coder.chunk(&mut state.entropy, stored, max_weight)?;
                 state
             }
@@ -117,10 +126,10 @@ impl Decoder {
                     "cannot decode the segment: expected the keyframe and all later members to be decoded before it",
                 ));
             }
-            state => state.insert(first_chunk(stored, bytes, (self.is_alone, self.is_metered), self.limits)?),
+            state => state.insert(self.options.first_chunk(stored, bytes)?),
         };
         let mut segment =
-            SegmentDecoder::start(coder, frame_columns, model, (bytes, self.limits.blocks), out)?;
+            SegmentDecoder::start(coder, frame_columns, model, bytes, self.options.limits.blocks, out)?;
         let SegmentFrame { records, abandoned, end, tail_bytes, head_missing, .. } = segment.frame.clone();
         segment.head(head_missing)?;
         let mut done = 0;
@@ -136,23 +145,21 @@ impl Decoder {
     }
 }
 
-/// Decompresses the columns of a keyframe and returns the initial state.
-fn first_chunk(
-    stored: &[u8],
-    bytes: usize,
-    (is_alone, is_metered): (bool, bool),
-    limits: Limits,
-) -> Result<State<columns::Decoder, Unpacker>, Corrupt> {
-    let mut coder = columns::Decoder::default();
-    let mut entropy = Unpacker::new(!is_alone).allow_mixing(limits.may_model);
-    if is_metered {
-        coder.meter();
+impl Options {
+    /// Decompresses the columns of a keyframe and returns the initial state.
+    fn first_chunk(self, stored: &[u8], bytes: usize) -> Result<State<columns::Decoder, Unpacker>, Corrupt> {
+        let Options { limits, is_alone, is_metered } = self;
+        let mut coder = columns::Decoder::default();
+        let mut entropy = Unpacker::new(!is_alone).allow_mixing(limits.may_model);
+        if is_metered {
+            coder.meter();
+        }
+        coder.chunk(&mut entropy, stored, max_column_weight(bytes).min(limits.columns))?;
+        let frame = FrameColumns::new(&mut coder)?;
+        // Placeholder: each segment sets its own version before its first record.
+        let model = Model::new(Major::V15, limits);
+        Ok(State { coder, entropy, frame, model })
     }
-    coder.chunk(&mut entropy, stored, max_column_weight(bytes).min(limits.columns))?;
-    let frame = FrameColumns::new(&mut coder)?;
-    // Placeholder: each segment sets its own version before its first record.
-    let model = Model::new(Major::V15, limits);
-    Ok(State { coder, entropy, frame, model })
 }
 
 /// Decodes one segment.
@@ -174,7 +181,8 @@ impl<'d, 'o> SegmentDecoder<'d, 'o> {
         coder: &'d mut columns::Decoder,
         columns: &'d FrameColumns,
         model: &'d mut Model,
-        (bytes, max_blocks): (usize, usize),
+        bytes: usize,
+        max_blocks: usize,
         out: &'o mut dyn FnMut(&[u8]),
     ) -> Result<SegmentDecoder<'d, 'o>, Corrupt> {
         let first = coder.array(columns.bytes, &[0; LONG_HEADER])?;

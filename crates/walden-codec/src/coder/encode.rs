@@ -29,11 +29,17 @@ const MIN_THOROUGH_LEVEL: u8 = 4;
 const QUIET_PIECES: usize = 4;
 const QUIET_STEP: usize = 4;
 
-/// Encodes files.
-pub struct Encoder {
+/// Options of an [`Encoder`].
+#[derive(Clone, Copy)]
+struct Options {
     level: u8,
     limits: Limits,
     is_alone: bool,
+}
+
+/// Encodes files.
+pub struct Encoder {
+    options: Options,
     was_keyframe: bool,
     fallback: Option<Fallback>,
     failure: Option<String>,
@@ -79,20 +85,14 @@ impl SegmentColumns<'_> {
 impl Encoder {
     /// Creates an encoder of level 1 (fastest) to 9 (smallest). Level 0 encodes bytes only.
     pub fn new(level: u8, limits: Limits) -> Encoder {
-        Encoder {
-            level,
-            limits,
-            is_alone: false,
-            was_keyframe: false,
-            fallback: None,
-            failure: None,
-            state: None,
-        }
+        let options = Options { level, limits, is_alone: false };
+        Encoder { options, was_keyframe: false, fallback: None, failure: None, state: None }
     }
 
     /// Makes every file a keyframe and drops state that only improves later files.
-    pub fn alone(self) -> Encoder {
-        Encoder { is_alone: true, ..self }
+    pub fn alone(mut self) -> Encoder {
+        self.options.is_alone = true;
+        self
     }
 
     /// Makes the next file a keyframe.
@@ -114,7 +114,7 @@ impl Encoder {
     /// Encodes the records of a segment to columns. Returns `None` if that is not possible; then the next
     /// file is a keyframe.
     pub(crate) fn fill_columns(&mut self, original: Original<'_>) -> Option<SegmentColumns<'_>> {
-        if self.is_alone {
+        if self.options.is_alone {
             self.begin_keyframe();
         }
         let keyframe = self.state.is_none();
@@ -127,7 +127,7 @@ impl Encoder {
         if hash.is_none() || self.failure.is_some() {
             self.state = None;
         }
-        let is_alone = self.is_alone;
+        let is_alone = self.options.is_alone;
         self.state.as_mut().zip(hash).map(|(state, hash)| SegmentColumns { hash, state, keyframe, is_alone })
     }
 
@@ -155,7 +155,7 @@ impl Encoder {
     pub fn encode_bytes(&mut self, original: &[u8]) -> Encoded {
         self.state = None;
         let mut content = Vec::new();
-        Packer::new(self.level, false).part(original, &mut content);
+        Packer::new(self.options.level, false).part(original, &mut content);
         Encoded { form: Form::Bytes, keyframe: true, content }
     }
 
@@ -165,7 +165,7 @@ impl Encoder {
         let State { coder, frame: frame_columns, model, .. } = match &mut self.state {
             Some(state) => state,
             None => {
-                let state = new_state(self.level, self.limits, self.is_alone, first.info.version);
+                let state = self.options.new_state(first.info.version);
                 self.state.insert(state.ok_or(Fallback::Columns)?)
             }
         };
@@ -176,7 +176,7 @@ impl Encoder {
         }
         let head = head_of(&mut original, &first).ok_or(Fallback::Input)?;
         let pages = PageWriter::new(first, Vec::new(), ComparingSink::new(original));
-        let max_weight = max_column_weight(first.segment_bytes()).min(self.limits.columns);
+        let max_weight = max_column_weight(first.segment_bytes()).min(self.options.limits.columns);
         let mut feed = Feed::new(first, model, coder, pages, max_weight);
         let head_missing = feed.head(&head, first.header.remaining).ok_or(Fallback::Head)?;
         let tail = feed.run()?;
@@ -196,7 +196,7 @@ impl Encoder {
                 .map_err(|_| Fallback::Columns)?;
         }
         let weight = coder.weight();
-        if weight > self.limits.columns || model.most_blocks() > self.limits.blocks {
+        if weight > self.options.limits.columns || model.most_blocks() > self.options.limits.blocks {
             return Err(Fallback::Limits);
         }
         if weight > max_column_weight(first.segment_bytes()) {
@@ -206,23 +206,21 @@ impl Encoder {
     }
 }
 
-/// Creates the state of a keyframe.
-fn new_state(
-    level: u8,
-    limits: Limits,
-    is_alone: bool,
-    version: Major,
-) -> Option<State<columns::Encoder, Packer>> {
-    let mut coder = columns::Encoder::default();
-    let frame = FrameColumns::new(&mut coder).ok()?;
-    let mut model = Model::new(version, limits);
-    if level < MIN_THOROUGH_LEVEL {
-        model.set_fast_mode();
+impl Options {
+    /// Creates the state of a keyframe.
+    fn new_state(self, version: Major) -> Option<State<columns::Encoder, Packer>> {
+        let Options { level, limits, is_alone } = self;
+        let mut coder = columns::Encoder::default();
+        let frame = FrameColumns::new(&mut coder).ok()?;
+        let mut model = Model::new(version, limits);
+        if level < MIN_THOROUGH_LEVEL {
+            model.set_fast_mode();
+        }
+        if is_alone {
+            model.drop_unread_pages();
+        }
+        Some(State { coder, entropy: Packer::new(level, !is_alone), frame, model })
     }
-    if is_alone {
-        model.drop_unread_pages();
-    }
-    Some(State { coder, entropy: Packer::new(level, !is_alone), frame, model })
 }
 
 /// Parses and validates the first page of a segment.

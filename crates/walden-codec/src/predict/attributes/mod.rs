@@ -402,8 +402,14 @@ impl Layouts {
                     let old = old.zip(old_spans.get(index));
                     let old = old.map(|(old, span)| &old[span.start..span.end]);
                     let new = content.map(|(attributes, span)| &attributes[span.start..span.end]);
-                    let columns = (columns.content, &mut changes[index]);
-                    fixed_width_field(coder, (width, align), columns, (old, new), out)?;
+                    let new = new.unwrap_or_default();
+                    match old {
+                        Some(old) => {
+                            let changes = changes[index].get_or_insert_default();
+                            changes.code(coder, (width, align), old, new, out)?;
+                        }
+                        None => coder.bytes(columns.content, new, width.into(), out)?,
+                    }
                 }
                 Field::Varlena => {
                     let chunks = chunks.filter(|_| index == 1);
@@ -420,21 +426,6 @@ impl Layouts {
             last.keep(&out[origin..]);
         }
         Ok(())
-    }
-}
-
-/// Codes a fixed-width field: as a change of the replaced tuple's field, if there is one.
-fn fixed_width_field<S: Coder>(
-    coder: &mut S,
-    (width, align): (u16, u8),
-    (content, changes): (Column, &mut Option<Box<Changes>>),
-    (old, new): (Option<&[u8]>, Option<&[u8]>),
-    out: &mut Vec<u8>,
-) -> Result<(), Corrupt> {
-    let new = new.unwrap_or_default();
-    match old {
-        Some(old) => changes.get_or_insert_default().code(coder, (width, align), old, new, out),
-        None => coder.bytes(content, new, width.into(), out),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::key_mapping::KeyMapping;
 use super::keys::Scratch;
-use super::{Context, keys};
+use super::{Context, IndexContext, keys};
 use crate::column_kind::{Class, Kind};
 use crate::columns::Coder;
 use crate::predict::TupleCoder;
@@ -113,7 +113,7 @@ impl<S: Coder> TupleCoder<'_, S> {
     /// Codes the table of an index, at certain numbers of tuples.
     pub(super) fn look_for_table(
         &mut self,
-        (relation, context): (Relation, Context),
+        IndexContext { relation, context }: IndexContext,
         tid: Tid,
         source: Option<&[u8]>,
     ) -> Result<(), Corrupt> {

@@ -10,7 +10,7 @@ use walden_redo::page::spgist::{
 use walden_redo::page::tid::TID_BYTES;
 use walden_redo::page::{Page, SpecialArea, Tid};
 
-use super::Context;
+use super::{Context, IndexContext};
 use crate::Corrupt;
 use crate::column_kind::{Class, Kind};
 use crate::columns::Coder;
@@ -157,7 +157,7 @@ impl<S: Coder> TupleCoder<'_, S> {
         out: &mut Vec<u8>,
     ) -> Result<(), Corrupt> {
         let relation = page.relation;
-        let at = (relation, Context::Record);
+        let index = IndexContext { relation, context: Context::Record };
         let kind = Kind::Rows(Class::MainData, HEAD_BYTES as u16);
         let column =
             self.keyed_columns.column(self.coder, Topic::LeafHeads, [relation.number, 0, 0], kind)?;
@@ -166,7 +166,7 @@ impl<S: Coder> TupleCoder<'_, S> {
             .map_or([0; HEAD_BYTES], |leaf| Places::from_head(&leaf.head).residual(page).put_in(leaf.head));
         let residual = self.coder.array(column, &residual)?;
         let head = Places::from_head(&residual).restored(page).put_in(residual);
-        let tid = self.tid(at, source.map(|leaf| leaf.tid))?;
+        let tid = self.tid(index, source.map(|leaf| leaf.tid))?;
         let (add, next) = head.split_at(XlSpgistAddLeaf::WIDTH);
         out.extend_from_slice(add);
         let start = out.len();
@@ -175,8 +175,8 @@ impl<S: Coder> TupleCoder<'_, S> {
         out.extend_from_slice(&tid.to_bytes());
         out.resize(start + KEY, 0);
         let tuple = source.map(NewLeaf::index_tuple);
-        self.index_tuple_key(at, Some(tid), (0, 0), tuple.as_ref(), out)?;
-        self.look_for_table(at, tid, source.map(|leaf| leaf.key))?;
+        self.index_tuple_key(index, Some(tid), (0, 0), tuple.as_ref(), out)?;
+        self.look_for_table(index, tid, source.map(|leaf| leaf.key))?;
         let size = out.len() - start;
         expect_block_data(size)?;
         // The two lower bits are the state: live.

@@ -41,8 +41,7 @@ pub struct NewTuple {
 
 /// Tuples of a page without a base, in order.
 pub struct PageTuples {
-    relation: Relation,
-    context: Context,
+    index: IndexContext,
     /// Whether the last tuple's key was predicted from its heap tuple.
     was_predicted: bool,
 }
@@ -58,10 +57,29 @@ pub enum Context {
     Near = 2,
 }
 
-impl Context {
-    /// Returns the context's number in the keys of columns.
+/// An index, and the context in which its tuples are coded.
+#[derive(Clone, Copy)]
+pub struct IndexContext {
+    /// The index.
+    pub relation: Relation,
+    /// The context.
+    pub context: Context,
+}
+
+impl IndexContext {
+    /// Returns the key of the columns.
+    fn key(self) -> [u32; 3] {
+        [self.relation.number, self.number(), 0]
+    }
+
+    /// Returns the key of the layout of tuples with a null bitmap.
+    fn layout_key(self, layout: u32, bitmap: u64) -> LayoutKey {
+        LayoutKey(self.relation.number, u64::from(layout ^ self.number() << 30) << 32 | bitmap)
+    }
+
+    /// Returns the context's number in keys.
     fn number(self) -> u32 {
-        u32::from(self != Context::Record)
+        u32::from(self.context != Context::Record)
     }
 }
 
@@ -76,7 +94,8 @@ impl<S: Coder> Predictor<S> for NewTuple {
         source: Option<&[u8]>,
         out: &mut Vec<u8>,
     ) -> Result<(), Corrupt> {
-        coder.index_tuple((self.relation, Context::Record), source, out).map(|_| ())
+        let index = IndexContext { relation: self.relation, context: Context::Record };
+        coder.index_tuple(index, source, out).map(|_| ())
     }
 }
 
@@ -88,7 +107,7 @@ impl PageTuples {
         source: Option<&Page>,
     ) -> Result<PageTuples, Corrupt> {
         let context = coder.index_page(relation, source)?;
-        Ok(PageTuples { relation, context, was_predicted: false })
+        Ok(PageTuples { index: IndexContext { relation, context }, was_predicted: false })
     }
 }
 
@@ -103,7 +122,7 @@ impl<S: Coder> Predictor<S> for PageTuples {
         source: Option<&[u8]>,
         out: &mut Vec<u8>,
     ) -> Result<(), Corrupt> {
-        self.was_predicted = coder.index_tuple((self.relation, self.context), source, out)?;
+        self.was_predicted = coder.index_tuple(self.index, source, out)?;
         Ok(())
     }
 
@@ -116,7 +135,7 @@ impl<S: Coder> Predictor<S> for PageTuples {
         if self.was_predicted {
             return Ok(());
         }
-        coder.index_tuple_run((self.relation, self.context), last, items)
+        coder.index_tuple_run(self.index, last, items)
     }
 }
 
@@ -154,7 +173,7 @@ impl TupleFlags {
 
     /// Returns the layout of such tuples' keys on pages.
     pub fn layout(self, relation: Relation) -> LayoutKey {
-        layout_key((relation, Context::Page), layout(self.0, 0), 0)
+        IndexContext { relation, context: Context::Page }.layout_key(layout(self.0, 0), 0)
     }
 
     /// Writes the flags and the size to a tuple.
@@ -163,38 +182,35 @@ impl TupleFlags {
     }
 }
 
-fn layout_key((relation, context): (Relation, Context), layout: u32, bitmap: u64) -> LayoutKey {
-    LayoutKey(relation.number, u64::from(layout ^ context.number() << 30) << 32 | bitmap)
-}
-
 impl<S: Coder> TupleCoder<'_, S> {
     /// Codes an index tuple and appends it to `out`. Returns whether its key was predicted from its heap
     /// tuple.
     fn index_tuple(
         &mut self,
-        at: (Relation, Context),
+        index: IndexContext,
         source: Option<&[u8]>,
         out: &mut Vec<u8>,
     ) -> Result<bool, Corrupt> {
         let source = source.and_then(IndexTuple::parse);
         let source = source.as_ref();
         let start = out.len();
-        let info = self.index_tuple_flags(at, source)?;
+        let info = self.index_tuple_flags(index, source)?;
         let has_alt_tid = info & INDEX_ALT_TID_MASK != 0;
-        let tid_field = self.index_tuple_tid(at, has_alt_tid, source)?;
+        let tid_field = self.index_tuple_tid(index, has_alt_tid, source)?;
         out.extend_from_slice(&header(tid_field, info));
-        let bitmap = if info & INDEX_NULL_MASK != 0 { self.index_tuple_bitmap(at, source, out)? } else { 0 };
+        let bitmap =
+            if info & INDEX_NULL_MASK != 0 { self.index_tuple_bitmap(index, source, out)? } else { 0 };
         let posting = posting_count(info, tid_field.offset_number);
         let mut list = Vec::new();
         if posting > 0 {
-            self.posting_list(at, posting, source.map(|tuple| tuple.list), &mut list)?;
+            self.posting_list(index, posting, source.map(|tuple| tuple.list), &mut list)?;
         }
         let tid = if has_alt_tid { Tid::read(&list) } else { Some(tid_field) };
         let layout = layout(info, tid_field.offset_number);
-        let is_predicted = self.index_tuple_key(at, tid, (layout, bitmap), source, out)?;
+        let is_predicted = self.index_tuple_key(index, tid, (layout, bitmap), source, out)?;
         if let Some(tid) = tid {
             let key = source.map(|tuple| tuple.key).filter(|_| info & INDEX_NULL_MASK == 0);
-            self.look_for_table(at, tid, key)?;
+            self.look_for_table(index, tid, key)?;
         }
         if posting > 0 {
             out.extend_from_slice(&list);
@@ -212,12 +228,11 @@ impl<S: Coder> TupleCoder<'_, S> {
     /// Codes a tuple's three flags. The size below them is derived.
     fn index_tuple_flags(
         &mut self,
-        (relation, context): (Relation, Context),
+        index: IndexContext,
         source: Option<&IndexTuple<'_>>,
     ) -> Result<u16, Corrupt> {
-        let key = [relation.number, context.number(), 0];
         let kind = Kind::Symbols(Class::IndexTuples);
-        let column = self.keyed_columns.column(self.coder, Topic::IndexForms, key, kind)?;
+        let column = self.keyed_columns.column(self.coder, Topic::IndexForms, index.key(), kind)?;
         let flags = source.map_or(0, |tuple| tuple.info >> 13);
         let flags = u16::try_from(self.coder.symbol(column, flags.into())?);
         let flags = flags
@@ -230,18 +245,17 @@ impl<S: Coder> TupleCoder<'_, S> {
     /// Codes a tuple's `t_tid`: a TID, or the value stored in its place.
     fn index_tuple_tid(
         &mut self,
-        at: (Relation, Context),
+        index: IndexContext,
         has_alt_tid: bool,
         source: Option<&IndexTuple<'_>>,
     ) -> Result<Tid, Corrupt> {
         let tid = source.map(|tuple| tuple.tid);
         if has_alt_tid {
-            let (key, kind) =
-                ([at.0.number, at.1.number(), 0], Kind::Rows(Class::IndexTuples, TID_BYTES as u16));
-            let column = self.keyed_columns.column(self.coder, Topic::OtherTids, key, kind)?;
+            let kind = Kind::Rows(Class::IndexTuples, TID_BYTES as u16);
+            let column = self.keyed_columns.column(self.coder, Topic::OtherTids, index.key(), kind)?;
             Ok(Tid::from_bytes(&self.coder.array(column, &tid.unwrap_or_default())?))
         } else {
-            self.tid(at, tid.as_ref().map(Tid::from_bytes))
+            self.tid(index, tid.as_ref().map(Tid::from_bytes))
         }
     }
 
@@ -249,13 +263,12 @@ impl<S: Coder> TupleCoder<'_, S> {
     /// on.
     fn index_tuple_bitmap(
         &mut self,
-        (relation, context): (Relation, Context),
+        index: IndexContext,
         source: Option<&IndexTuple<'_>>,
         out: &mut Vec<u8>,
     ) -> Result<u64, Corrupt> {
-        let key = [relation.number, context.number(), 0];
         let kind = Kind::Rows(Class::IndexTuples, BITMAP_BYTES as u16);
-        let column = self.keyed_columns.column(self.coder, Topic::IndexBitmaps, key, kind)?;
+        let column = self.keyed_columns.column(self.coder, Topic::IndexBitmaps, index.key(), kind)?;
         let bitmap =
             source.and_then(|tuple| tuple.bitmap.first_chunk()).copied().unwrap_or([0; BITMAP_BYTES]);
         let bitmap = self.coder.array(column, &bitmap)?;
@@ -267,19 +280,19 @@ impl<S: Coder> TupleCoder<'_, S> {
     /// Codes a tuple's key. Returns whether it was predicted from its heap tuple.
     fn index_tuple_key(
         &mut self,
-        at: (Relation, Context),
+        index: IndexContext,
         tid: Option<Tid>,
         (layout, bitmap): (u32, u64),
         source: Option<&IndexTuple<'_>>,
         out: &mut Vec<u8>,
     ) -> Result<bool, Corrupt> {
-        let (relation, context) = at;
-        if let Some(tid) = tid.filter(|_| context != Context::Near)
+        let relation = index.relation;
+        if let Some(tid) = tid.filter(|_| index.context != Context::Near)
             && self.predicted_key((relation, tid), (layout, bitmap), source.map(|tuple| tuple.key), out)?
         {
             return Ok(true);
         }
-        let key = layout_key(at, layout, bitmap);
+        let key = index.layout_key(layout, bitmap);
         let source = source
             .map(|tuple| (tuple.key, TupleKind { relation: relation.locator, layout, bitmap: tuple.bitmap }));
         self.layouts.tuple(self.coder, (key, 8), None, source, out)?;
@@ -288,7 +301,7 @@ impl<S: Coder> TupleCoder<'_, S> {
 
     /// Returns the columns of tuples on pages, if all required ones exist.
     fn tuple_columns(&mut self, relation: Relation, has_table: bool) -> Option<TupleColumns> {
-        let key = [relation.number, Context::Page.number(), 0];
+        let key = IndexContext { relation, context: Context::Page }.key();
         let expected = self.keyed_columns.existing(Topic::TidForms, key);
         Some(TupleColumns {
             flags: self.keyed_columns.existing(Topic::IndexForms, key)?,

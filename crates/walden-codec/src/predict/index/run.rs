@@ -4,7 +4,7 @@ use walden_format::record::Fork;
 use walden_redo::BlockKey;
 use walden_redo::PageStore;
 
-use super::{Context, TID_OTHER, TupleColumns, TupleFlags};
+use super::{Context, IndexContext, TID_OTHER, TupleColumns, TupleFlags};
 use crate::Corrupt;
 use crate::columns::{Coder, count_repeated};
 use crate::predict::TupleCoder;
@@ -19,10 +19,11 @@ impl<S: Coder> TupleCoder<'_, S> {
     /// Codes the tuples after the last one that are coded like it, if there are any.
     pub(super) fn index_tuple_run(
         &mut self,
-        (relation, context): (Relation, Context),
+        index: IndexContext,
         last: &[u8],
         items: &mut PageItems<'_>,
     ) -> Result<(), Corrupt> {
+        let IndexContext { relation, context } = index;
         let Some(flags) = TupleFlags::parse(last) else { return Ok(()) };
         let table = self.keys.index(relation.number).table.filter(|_| context != Context::Near);
         let Some(columns) = self.tuple_columns(relation, table.is_some()) else { return Ok(()) };
@@ -33,7 +34,7 @@ impl<S: Coder> TupleCoder<'_, S> {
         let mut run = std::mem::take(self.run);
         run.clear();
         match items.source {
-            Some(_) => self.find_tuples_on_page(&mut run, (relation, context), flags, (items, &layout)),
+            Some(_) => self.find_tuples_on_page(&mut run, index, flags, (items, &layout)),
             None => {
                 run.is_repeated = self.coder.remaining(form).first() == Some(&FORM_REPEATED);
                 constant[0].1 = run.form();
@@ -60,7 +61,7 @@ impl<S: Coder> TupleCoder<'_, S> {
     fn find_tuples_on_page(
         &mut self,
         run: &mut Run,
-        (relation, context): (Relation, Context),
+        IndexContext { relation, context }: IndexContext,
         flags: TupleFlags,
         (items, layout): (&PageItems<'_>, &RunLayout),
     ) {

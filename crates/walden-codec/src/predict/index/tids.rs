@@ -1,13 +1,12 @@
 //! Predicts TIDs of index tuples from the heap tuples that records inserted last, or from the sorted keys of
 //! the table.
 
-use super::Context;
+use super::{Context, IndexContext};
 use crate::Corrupt;
 use crate::column_kind::{Class, Kind};
 use crate::columns::Coder;
 use crate::predict::TupleCoder;
 use crate::predict::keyed_columns::Topic;
-use crate::predict::relation::Relation;
 use walden_redo::page::Tid;
 use walden_redo::page::tid::TID_BYTES;
 
@@ -22,12 +21,8 @@ const WRONG: Corrupt = Corrupt("cannot decode a TID: expected one that a predict
 
 impl<S: Coder> TupleCoder<'_, S> {
     /// Codes the TID of an index tuple: an expected one, or any.
-    pub(super) fn tid(
-        &mut self,
-        (relation, context): (Relation, Context),
-        source: Option<Tid>,
-    ) -> Result<Tid, Corrupt> {
-        let key = [relation.number, context.number(), 0];
+    pub(super) fn tid(&mut self, index: IndexContext, source: Option<Tid>) -> Result<Tid, Corrupt> {
+        let (IndexContext { relation, context }, key) = (index, index.key());
         if context != Context::Near && self.keys.index(relation.number).table.is_some() {
             let expected = match context {
                 Context::Record => self.keys.expected(relation.number),
@@ -65,12 +60,12 @@ impl<S: Coder> TupleCoder<'_, S> {
     /// Codes the TIDs of a posting list: the next ones in the order of keys, or any.
     pub(super) fn posting_list(
         &mut self,
-        (relation, context): (Relation, Context),
+        index: IndexContext,
         count: usize,
         source: Option<&[u8]>,
         list: &mut Vec<u8>,
     ) -> Result<(), Corrupt> {
-        let key = [relation.number, context.number(), 0];
+        let (IndexContext { relation, context }, key) = (index, index.key());
         let order = self.keys.order.as_mut().filter(|order| order.index == relation.number);
         if let Some(order) = order.filter(|_| context == Context::Page) {
             // 0: not predicted. Otherwise 1 + the number of TIDs to skip before the first.
