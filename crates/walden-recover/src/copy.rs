@@ -11,7 +11,7 @@ use crate::error::RecoverError;
 /// Folders whose content recovery does not need. `pg_basebackup` leaves most of them empty. `pg_wal` is
 /// filled by `restore_command`; a restart point removes all files in `pg_logical` of a server without
 /// replication slots (`CheckPointSnapBuild`, `CheckPointLogicalRewriteHeap`).
-const EMPTIED: [&str; 10] = [
+pub const EMPTIED: [&str; 10] = [
     "pg_wal",
     "pg_replslot",
     "pg_dynshmem",

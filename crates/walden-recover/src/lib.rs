@@ -47,6 +47,7 @@ pub mod manifest;
 mod plan;
 mod private;
 mod restore;
+mod sample;
 mod server_state;
 mod slru;
 mod support;
@@ -57,8 +58,9 @@ mod transactions;
 mod work_folder;
 
 pub use base::{BaseBackup, Tablespace};
+pub use copy::EMPTIED;
 pub use error::RecoverError;
-pub use plan::{CheckpointRecord, Plan};
+pub use plan::{CheckpointRecord, Plan, choose_run};
 pub use restore::{Purpose, Recovery, RestoreOptions, Restored, Step};
 pub use support::{Reason, Unsupported};
 pub use tablespaces::{MappedTablespace, map_tablespaces};

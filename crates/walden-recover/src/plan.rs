@@ -10,6 +10,7 @@ use walden_format::rmgr::rmid;
 use walden_format::stream::Visitor;
 use walden_source::inventory::Run;
 use walden_source::scan::{Damage, ScanOptions, SegmentEnd, scan};
+use walden_source::timelines::lineages;
 
 use crate::base::BaseBackup;
 use crate::error::RecoverError;
@@ -175,6 +176,24 @@ impl Plan {
             settings,
         })
     }
+}
+
+/// Chooses the WAL that continues a base backup, along the latest timeline. Also returns the start of later
+/// WAL after a gap. Without WAL that continues the backup, returns other WAL, which the plan's error names.
+pub fn choose_run(runs: Vec<Run>, base: &BaseBackup) -> Option<(Run, Option<Lsn>)> {
+    let mut runs: Vec<Run> = lineages(runs).into_iter().map(|lineage| lineage.run).collect();
+    for run in &mut runs {
+        // Recovery does not ask for a .partial.
+        while run.segments.pop_if(|segment| segment.partial).is_some() {}
+    }
+    runs.retain(|run| !run.segments.is_empty());
+    let is_of_cluster = |run: &Run| run.system_id == base.system_identifier();
+    let continues = |run: &Run| is_of_cluster(run) && run.goes_on_from(base.start(), base.timeline());
+    let index = runs.iter().rposition(continues).or_else(|| runs.iter().rposition(is_of_cluster));
+    let end = index.map(|index| runs[index].end());
+    let later = runs.iter().filter(|run| is_of_cluster(run)).map(Run::start);
+    let later = later.filter(|&start| end.is_some_and(|end| start > end)).min();
+    Some((runs.into_iter().nth(index.unwrap_or(0))?, later))
 }
 
 /// Results of the survey of a segment, or of all segments so far.

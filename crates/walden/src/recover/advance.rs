@@ -80,10 +80,10 @@ fn advance(args: &AdvanceArgs) -> Result<ExitCode> {
     if format == Format::Table {
         let base = args.base.display().to_string();
         let title = format!("Advance of {} to {}\n", harmless(&base), harmless(&output));
-        terminal::print(&(title + &plan_text(plan) + &remaining_text(plan)))?;
+        terminal::print(&(title + &plan_text(&prepared) + &remaining_text(plan)))?;
     }
     warn_of_damage(plan);
-    let mut document = Document { plan: PlanDocument::new(&args.base, plan), output, advanced: None };
+    let mut document = Document { plan: PlanDocument::new(&args.base, &prepared), output, advanced: None };
     if plan.checkpoint.is_some() && !args.recover.dry_run {
         let options = args.recover.options(Purpose::Backup, &prepared);
         let folder = args.output.clone().map_or_else(|| std::fs::canonicalize(&args.base), Ok)?;

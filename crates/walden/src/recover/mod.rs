@@ -1,6 +1,7 @@
 //! Commands that roll a base backup forward without a server.
 
 pub mod advance;
+mod duration;
 pub mod restore;
 
 use std::fmt::Write as _;
@@ -18,13 +19,14 @@ use walden_format::lsn::{Lsn, Timeline};
 use walden_format::payload::Timestamp;
 use walden_recover::{
     BaseBackup, MappedTablespace, Plan, Purpose, RecoverError, RestoreOptions, Restored, Step, Target,
+    choose_run,
 };
 use walden_report::table::harmless;
 use walden_report::units;
 use walden_server::signals::{self, Stage};
 use walden_source::inventory::{Inventory, Run};
-use walden_source::timelines::lineages;
 
+use self::duration::ExpectedDuration;
 use crate::arguments::parse_size;
 use crate::place::Place;
 use crate::progress::Progress;
@@ -84,6 +86,7 @@ struct Prepared {
     tablespaces: Vec<MappedTablespace>,
     run: Run,
     plan: Plan,
+    duration: ExpectedDuration,
 }
 
 impl RecoverArgs {
@@ -112,17 +115,22 @@ impl RecoverArgs {
         tablespaces.iter().try_for_each(|it| expect_unprotected(it.new_folder()))?;
         let (run, later) = find_run(self, &base)?;
         let plan = make_plan(self, &run, later, &base)?;
-        Ok(Prepared { base, tablespaces, run, plan })
+        let replay_rate = plan.measure_replay(&run, &base, self.threads(), self.memory_bytes());
+        let duration = ExpectedDuration::new(base.bytes(), plan.replayed_bytes(), replay_rate);
+        Ok(Prepared { base, tablespaces, run, plan, duration })
     }
 
     fn threads(&self) -> usize {
         self.threads.map_or_else(terminal::cores, usize::from)
     }
 
+    fn memory_bytes(&self) -> usize {
+        self.memory.unwrap_or_else(memory::quarter_of_machine)
+    }
+
     fn options(&self, purpose: Purpose, prepared: &Prepared) -> RestoreOptions {
         let tablespaces = prepared.tablespaces.clone();
-        let memory_bytes = self.memory.unwrap_or_else(memory::quarter_of_machine);
-        RestoreOptions::new(purpose, memory_bytes).tablespaces(tablespaces).threads(self.threads())
+        RestoreOptions::new(purpose, self.memory_bytes()).tablespaces(tablespaces).threads(self.threads())
     }
 }
 
@@ -212,22 +220,7 @@ fn find_run(args: &RecoverArgs, base: &BaseBackup) -> Result<(Run, Option<Lsn>)>
         }
         None => runs_of_archive(&args.place.open()?.0, args, base)?,
     };
-    let mut runs: Vec<Run> = lineages(runs).into_iter().map(|lineage| lineage.run).collect();
-    for run in &mut runs {
-        // Recovery does not ask for a .partial.
-        while run.segments.pop_if(|segment| segment.partial).is_some() {}
-    }
-    runs.retain(|run| !run.segments.is_empty());
-    let is_of_cluster = |run: &Run| run.system_id == base.system_identifier();
-    let continues = |run: &Run| is_of_cluster(run) && run.goes_on_from(base.start(), base.timeline());
-    // Without one that continues the backup, the plan's error names the WAL that exists.
-    let index = runs.iter().rposition(continues).or_else(|| runs.iter().rposition(is_of_cluster));
-    let end = index.map(|index| runs[index].end());
-    let later = runs.iter().filter(|run| is_of_cluster(run)).map(Run::start);
-    let later = later.filter(|&start| end.is_some_and(|end| start > end)).min();
-    let found = runs.into_iter().nth(index.unwrap_or(0));
-    let found = found.context("cannot find WAL to recover from: expected segments, found none")?;
-    Ok((found, later))
+    choose_run(runs, base).context("cannot find WAL to recover from: expected segments, found none")
 }
 
 /// The log of an archive from the base backup on, along the newest timeline or the one that is wanted.
@@ -298,7 +291,7 @@ fn with_progress(
     };
     let restored = recover(prepared, &mut |step| {
         let (label, bytes, total) = match step {
-            Step::Copied(bytes) => ("copying", bytes, 0),
+            Step::Copied(bytes) => ("copying", bytes, prepared.base.bytes()),
             Step::Replayed(bytes) => ("replaying", bytes, replayed),
             Step::Writing => return finish(&mut bar),
         };
@@ -307,9 +300,6 @@ fn with_progress(
             bar = Some((label, Progress::bytes(label, total)));
         }
         if let Some((_, bar)) = &mut bar {
-            if total == 0 {
-                bar.lengthen(bytes);
-            }
             bar.advance(bytes);
         }
     });
@@ -317,8 +307,8 @@ fn with_progress(
     restored.map_err(with_hint)
 }
 
-/// Returns lines on the start, the target, and the end of replay.
-fn plan_text(plan: &Plan) -> String {
+/// Returns lines on the start, the target, the end of replay, and the expected duration.
+fn plan_text(Prepared { plan, duration, .. }: &Prepared) -> String {
     let mut text = String::new();
     let _ = writeln!(text, "  start: {}, consistent at {}", plan.start, plan.consistent);
     let target = harmless(&plan.target.to_string()).into_owned();
@@ -336,7 +326,7 @@ fn plan_text(plan: &Plan) -> String {
             plan.checkpoints
         );
     }
-    text
+    text + &duration.text()
 }
 
 /// Warns of damage that ends the WAL.
@@ -374,6 +364,7 @@ struct PlanDocument {
     replayed_wal_bytes: u64,
     remaining_wal_bytes: u64,
     left_to_postgresql: Option<String>,
+    expected_duration: ExpectedDuration,
 }
 
 #[derive(Serialize)]
@@ -385,7 +376,7 @@ struct CheckpointDocument {
 }
 
 impl PlanDocument {
-    fn new(base: &Path, plan: &Plan) -> PlanDocument {
+    fn new(base: &Path, Prepared { plan, duration, .. }: &Prepared) -> PlanDocument {
         let checkpoint = plan.checkpoint.as_ref().map(|checkpoint| CheckpointDocument {
             lsn: checkpoint.lsn.to_string(),
             redo_lsn: checkpoint.fields.redo.to_string(),
@@ -404,6 +395,7 @@ impl PlanDocument {
             replayed_wal_bytes: plan.replayed_bytes(),
             remaining_wal_bytes: plan.remaining_bytes(),
             left_to_postgresql: plan.unsupported.as_ref().map(ToString::to_string),
+            expected_duration: *duration,
         }
     }
 }

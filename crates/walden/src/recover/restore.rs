@@ -94,11 +94,11 @@ pub fn run(args: &RestoreArgs) -> Result<ExitCode> {
     let (base, output) = (args.base.display().to_string(), args.output.display().to_string());
     if format == Format::Table {
         let title = format!("Restore of {} to {}\n", harmless(&base), harmless(&output));
-        terminal::print(&(title + &plan_text(plan) + &remaining_text(plan)))?;
+        terminal::print(&(title + &plan_text(&prepared) + &remaining_text(plan)))?;
     }
     warn_of_damage(plan);
     let mut document = Document {
-        plan: PlanDocument::new(&args.base, plan),
+        plan: PlanDocument::new(&args.base, &prepared),
         output,
         restore_command: restore_command.clone(),
         restored: None,
