@@ -514,6 +514,13 @@ mod tests {
             );
             assert!(found.files.0[&odd].checksum.is_none());
         }
+        // No bit of it can change, except for the last line break.
+        let written = fs::read(&path).unwrap();
+        for (at, bit) in (0..written.len() - 1).flat_map(|at| (0..8).map(move |bit| (at, bit))) {
+            let mut changed = written.clone();
+            changed[at] ^= 1 << bit;
+            assert!(Manifest::<ManifestFiles>::read(changed.as_slice()).is_err(), "bit {bit} of byte {at}");
+        }
     }
 
     #[test]
