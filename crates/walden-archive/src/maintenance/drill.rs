@@ -8,6 +8,7 @@
 mod checks;
 mod copy;
 mod extent;
+mod forward;
 mod redirect;
 mod server;
 
@@ -26,6 +27,7 @@ use walden_server::signals::wait_for_exit_if_interrupted;
 use walden_source::datadir::DataDir;
 
 pub use checks::{Amcheck, CheckedData, QueryResult};
+pub use forward::{RollForward, RolledForward};
 pub use redirect::{RedirectFileError, RedirectedTablespace, redirect_file};
 pub use server::expect_allowed_settings;
 
@@ -59,6 +61,8 @@ pub struct DrillOptions {
     pub folder: Option<PathBuf>,
     /// Where recovery stops.
     pub target: Target,
+    /// Roll the copy forward before the server starts.
+    pub roll_forward: Option<RollForward>,
     /// The timeline to follow. The default is the latest.
     pub timeline: Option<Timeline>,
     /// A program and arguments. With `--redirect-tablespaces`, a folder, a name and a path appended, it
@@ -89,6 +93,7 @@ impl DrillOptions {
             bin: None,
             folder: None,
             target,
+            roll_forward: None,
             timeline: None,
             restore_command: Vec::new(),
             user: "postgres".to_owned(),
@@ -105,6 +110,7 @@ impl DrillOptions {
 walden_format::setters!(DrillOptions {
     bin: Option<PathBuf>,
     folder: Option<PathBuf>,
+    roll_forward: Option<RollForward>,
     timeline: Option<Timeline>,
     restore_command: Vec<OsString>,
     user: String,
@@ -139,6 +145,8 @@ pub struct Drill {
     pub wal_bytes: u64,
     /// Replayed WAL in bytes per second.
     pub wal_bytes_per_second: f64,
+    /// The part of it that Walden replayed before the server started, if it was asked to.
+    pub rolled_forward: Option<RolledForward>,
     /// Tablespaces that the WAL created, and that were redirected to the drill's folder.
     pub redirected_tablespaces: Vec<RedirectedTablespace>,
     /// The checks and their results.
@@ -157,6 +165,8 @@ impl Drill {
 pub enum Step {
     /// This many bytes of the backup were copied.
     Copied(u64),
+    /// Walden replayed this many bytes of WAL, out of this many.
+    Replayed(u64, u64),
     /// Recovery requested this many files, out of this many segments.
     Restored(u64, u64),
     /// The data is being checked.
@@ -245,6 +255,8 @@ fn try_out(archive: &Archive, options: &DrillOptions, progress: &mut dyn FnMut(S
         progress(Step::Copied(bytes))
     })?;
     let copy_seconds = copying.elapsed().as_secs_f64();
+    let roll_forward = |limits| forward::roll_forward(archive, &data, options, limits, progress);
+    let rolled_forward = options.roll_forward.map(roll_forward).transpose()?;
     let copied = DataDir::open(&data)?;
     let version = std::fs::read_to_string(data.join("PG_VERSION")).context("cannot read PG_VERSION")?;
     let bin = find_programs(options.bin.as_deref(), version.trim())?;
@@ -253,7 +265,9 @@ fn try_out(archive: &Archive, options: &DrillOptions, progress: &mut dyn FnMut(S
     server.configure(&copied, archive.segment_size()?, options)?;
     server.check_restore_command(first_segment(&log, &start))?;
     // Approximate number of segments that recovery to the end requests.
-    let segments = log.segments.len() as u64;
+    let redo = rolled_forward.as_ref().and_then(|rolled| rolled.redo_lsn.as_ref()?.parse().ok());
+    let from = log.size.segment_of(redo.unwrap_or(start.start));
+    let segments = log.segments.iter().filter(|segment| segment.number >= from).count() as u64;
     let recovering = Instant::now();
     let recovered = server.recover(options.timeout, &mut |asked| progress(Step::Restored(asked, segments)));
     recovered.map_err(|error| {
@@ -276,6 +290,7 @@ fn try_out(archive: &Archive, options: &DrillOptions, progress: &mut dyn FnMut(S
     server.stop()?;
     let redirected_tablespaces = server.redirected_tablespaces()?;
     let wal_bytes = reached.lsn.bytes_since(start.start);
+    let forward_seconds = rolled_forward.as_ref().map_or(0.0, |rolled| rolled.seconds);
     Ok(Drill {
         server_version: server.version.to_string(),
         start_lsn: start.start.to_string(),
@@ -286,7 +301,8 @@ fn try_out(archive: &Archive, options: &DrillOptions, progress: &mut dyn FnMut(S
         copy_seconds,
         recovery_seconds,
         wal_bytes,
-        wal_bytes_per_second: wal_bytes as f64 / recovery_seconds.max(0.001),
+        wal_bytes_per_second: wal_bytes as f64 / (forward_seconds + recovery_seconds).max(0.001),
+        rolled_forward,
         redirected_tablespaces,
         checked,
     })

@@ -10,7 +10,9 @@ use anyhow::{Context, Result};
 use clap::Args;
 use walden_archive::Archive;
 use walden_archive::base::BackupStart;
-use walden_archive::drill::{self, Amcheck, Drill, DrillOptions, Step, Target, UnknownRestorePoint};
+use walden_archive::drill::{
+    self, Amcheck, Drill, DrillOptions, RollForward, Step, Target, UnknownRestorePoint,
+};
 use walden_archive::list;
 use walden_archive::recovery::{RecoveryError, RecoveryStart, recovery_to};
 use walden_explain::moment::{Moment, time_text};
@@ -22,7 +24,7 @@ use walden_watch::settings;
 use crate::place::Place;
 use crate::progress::Progress;
 use crate::terminal::{self, Format};
-use crate::{FOUND, output};
+use crate::{FOUND, memory, output};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -90,6 +92,11 @@ pub struct DrillArgs {
     #[arg(long, value_name = "NAME=VALUE", value_parser = parse_setting)]
     set: Vec<(String, String)>,
 
+    /// Replay WAL with Walden up to the last checkpoint before the target, as walden restore does; the server
+    /// replays the rest
+    #[arg(long)]
+    roll_forward: bool,
+
     /// Time limit for recovery in seconds
     #[arg(long, value_name = "N")]
     timeout: Option<u64>,
@@ -117,7 +124,9 @@ pub fn run(args: &DrillArgs) -> Result<ExitCode> {
         (None, Some(name)) => Target::RestorePoint(name.clone()),
         (None, None) => Target::End,
     };
+    let (threads, memory_bytes) = (terminal::cores(), memory::quarter_of_machine());
     let options = DrillOptions::new(args.base.clone(), target)
+        .roll_forward(args.roll_forward.then_some(RollForward { threads, memory_bytes }))
         .bin(args.bin.clone())
         .folder(args.folder.clone())
         .timeline(args.timeline)
@@ -208,6 +217,7 @@ impl Steps {
     fn show(&mut self, step: Step) {
         let (what, done, total) = match step {
             Step::Copied(bytes) => ("copying", bytes, bytes),
+            Step::Replayed(done, total) => ("replaying", done, total),
             Step::Restored(asked, segments) => {
                 ("recovering", asked.min(segments) * self.segment, segments * self.segment)
             }
@@ -250,10 +260,22 @@ fn table(drill: &Drill) -> String {
         text,
         "  {} of WAL in {:.1} s ({} a second), after copying the backup for {:.1} s",
         units::bytes(drill.wal_bytes),
-        drill.recovery_seconds,
+        drill.recovery_seconds + drill.rolled_forward.as_ref().map_or(0.0, |rolled| rolled.seconds),
         units::bytes(drill.wal_bytes_per_second as u64),
         drill.copy_seconds
     );
+    if let Some(rolled) = &drill.rolled_forward {
+        if let Some(redo) = &rolled.redo_lsn {
+            let (bytes, seconds) = (units::bytes(rolled.wal_bytes), rolled.seconds);
+            let _ = writeln!(
+                text,
+                "  Walden replayed {bytes} of it in {seconds:.1} s, up to the redo pointer {redo}"
+            );
+        }
+        if let Some(reason) = &rolled.reason {
+            let _ = writeln!(text, "  left to PostgreSQL: {}", harmless(reason));
+        }
+    }
     for tablespace in &drill.redirected_tablespaces {
         let path = harmless(&tablespace.path);
         let _ = writeln!(

@@ -6,24 +6,16 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 
+use walden_recover::EMPTIED;
+
 use crate::restore::base::{is_tar, unpack};
 
-/// Folders that are emptied because their content belongs to the original's running server (as in
-/// `pg_basebackup`).
-const EMPTIED: &[&str] = &[
-    "pg_wal",
-    "pg_replslot",
-    "pg_dynshmem",
-    "pg_notify",
-    "pg_serial",
-    "pg_snapshots",
-    "pg_stat_tmp",
-    "pg_subtrans",
-    "log",
-    "pg_log",
-];
-/// Files that are left out because they would configure the copy, which gets its own configuration.
+/// Folders that are emptied, besides those of any copy: the message log of the original.
+const LOGS: [&str; 2] = ["log", "pg_log"];
+/// Files that are left out because they would configure the copy, which gets its own configuration, or
+/// describe the original.
 const LEFT_OUT: &[&str] = &[
+    "backup_manifest",
     "postmaster.pid",
     "postmaster.opts",
     "standby.signal",
@@ -75,14 +67,13 @@ pub fn copy_backup(base: &Path, data: &Path, tablespaces: &Path, copied: &mut dy
             // Most backups contain only some of these files.
             let _ = fs::remove_file(data.join(name));
         }
-        EMPTIED.iter().try_for_each(|name| make_empty(&data.join(name)))?;
     } else {
         copying.folder(base, data, true)?;
     }
+    EMPTIED.iter().chain(&LOGS).try_for_each(|name| make_empty(&data.join(name)))?;
     copying.tablespaces(&base.join("pg_tblspc"), &data.join("pg_tblspc"), tablespaces)?;
     // A server refuses a data directory that other users can access.
-    fs::set_permissions(data, fs::Permissions::from_mode(0o700)).context("cannot restrict the copy")?;
-    make_empty(&data.join("pg_wal"))
+    fs::set_permissions(data, fs::Permissions::from_mode(0o700)).context("cannot restrict the copy")
 }
 
 fn make_folder(folder: &Path) -> Result<()> {
@@ -115,8 +106,7 @@ impl Copying<'_> {
                 continue;
             }
             // If pg_wal of the server is a link, the link in the backup may lead nowhere.
-            if is_data_directory && EMPTIED.contains(&text) {
-                make_folder(&target)?;
+            if is_data_directory && EMPTIED.iter().chain(&LOGS).any(|emptied| *emptied == text) {
                 continue;
             }
             let found = fs::metadata(&source);
