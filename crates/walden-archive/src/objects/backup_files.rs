@@ -2,22 +2,19 @@
 //! has the same lines and two more (`build_backup_content` in `xlogbackup.c`); and `backup_manifest`
 //! (`backup_manifest.c`).
 
-use std::io::{self, BufReader, Read};
+use std::io::{self, Read};
 
 use jiff::civil::DateTime;
 use jiff::tz::{Offset, TimeZone};
-use serde::Deserialize;
 use serde::de::IgnoredAny;
-use sha2::{Digest, Sha256};
 use walden_format::lsn::{Lsn, SegmentName, Timeline};
+use walden_recover::manifest;
 
-use crate::objects::object::to_hex;
+pub use walden_recover::manifest::WalRange;
 
 /// Names of these files in a backup's folder.
 pub(crate) const LABEL: &str = "backup_label";
 pub(crate) const MANIFEST: &str = "backup_manifest";
-/// Longest accepted line of a manifest, in bytes. A line describes one file.
-const MAX_MANIFEST_LINE: usize = 1 << 20;
 
 /// Reads a text of at most `max_bytes` bytes.
 pub(crate) fn read_bounded(content: &mut dyn Read, max_bytes: u64) -> io::Result<Vec<u8>> {
@@ -111,138 +108,12 @@ fn latest_time(text: &str) -> Option<i64> {
     Some(time.to_zoned(TimeZone::fixed(offset)).ok()?.timestamp().as_microsecond())
 }
 
-/// The WAL that a backup needs from one timeline.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct WalRange {
-    /// The timeline.
-    pub timeline: Timeline,
-    /// Start of the range.
-    pub start: Lsn,
-    /// End of the range.
-    pub end: Option<Lsn>,
-}
-
 /// The relevant parts of a manifest. The list of files is skipped.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Manifest {
-    /// System identifier of the cluster, since PostgreSQL 17.
-    pub system_identifier: Option<u64>,
-    /// The WAL that makes the backup consistent, ordered by timeline and position. Each range has an end.
-    /// Never empty.
-    pub ranges: Vec<WalRange>,
-}
-
-#[derive(Deserialize)]
-struct Json {
-    #[serde(rename = "PostgreSQL-Backup-Manifest-Version")]
-    version: u32,
-    #[serde(rename = "System-Identifier")]
-    system_identifier: Option<u64>,
-    #[serde(rename = "Files")]
-    _files: IgnoredAny,
-    #[serde(rename = "WAL-Ranges")]
-    ranges: Vec<JsonRange>,
-    #[serde(rename = "Manifest-Checksum")]
-    checksum: String,
-}
-
-#[derive(Deserialize)]
-struct JsonRange {
-    #[serde(rename = "Timeline")]
-    timeline: Timeline,
-    #[serde(rename = "Start-LSN")]
-    start: String,
-    #[serde(rename = "End-LSN")]
-    end: String,
-}
-
-impl Manifest {
-    /// Reads a manifest and verifies its checksum. A manifest has a line for each file of the backup, so it
-    /// is never held in memory as a whole.
-    ///
-    /// # Errors
-    /// A description of the expected and found values.
-    pub fn read(content: impl Read) -> Result<Manifest, String> {
-        let mut content = Summed { content, sum: Sha256::new(), last_line: Vec::new() };
-        let manifest: Json = serde_json::from_reader(BufReader::with_capacity(64 << 10, &mut content))
-            .map_err(|error| format!("expected the manifest of a base backup: {error}"))?;
-        if !(1..=2).contains(&manifest.version) {
-            return Err(format!("expected version 1 or 2 of the manifest, found {}", manifest.version));
-        }
-        let checksum = to_hex(&content.sum.finalize());
-        if checksum != manifest.checksum {
-            return Err(format!("expected SHA-256 {}, found {checksum}", manifest.checksum));
-        }
-        let range = |range: &JsonRange| {
-            let (start, end): (Lsn, Lsn) = (range.start.parse().ok()?, range.end.parse().ok()?);
-            (start <= end).then_some(WalRange { timeline: range.timeline, start, end: Some(end) })
-        };
-        let ranges: Option<Vec<WalRange>> = manifest.ranges.iter().map(range).collect();
-        let mut ranges = ranges
-            .filter(|ranges| !ranges.is_empty())
-            .ok_or("expected ranges of WAL with a start and an end, found others")?;
-        ranges.sort_by_key(|range| (range.timeline, range.start));
-        Ok(Manifest { system_identifier: manifest.system_identifier, ranges })
-    }
-}
-
-/// Computes the SHA-256 of the bytes read up to the start of the last line: a manifest's checksum covers
-/// everything before its own line.
-struct Summed<R> {
-    content: R,
-    sum: Sha256,
-    /// Bytes that were read but not yet hashed: the last non-blank line and the white space after it.
-    last_line: Vec<u8>,
-}
-
-impl<R: Read> Read for Summed<R> {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let read = self.content.read(buffer)?;
-        self.last_line.extend_from_slice(&buffer[..read]);
-        if let Some(at) = self.last_line.trim_ascii_end().iter().rposition(|&byte| byte == b'\n') {
-            self.sum.update(&self.last_line[..=at]);
-            self.last_line.drain(..=at);
-        }
-        if self.last_line.len() > MAX_MANIFEST_LINE {
-            let problem = format!("expected lines of at most {MAX_MANIFEST_LINE} bytes, found a longer one");
-            return Err(io::Error::new(io::ErrorKind::InvalidData, problem));
-        }
-        Ok(read)
-    }
-}
+pub(crate) type Manifest = manifest::Manifest<IgnoredAny>;
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// Returns a manifest with `files` files in PostgreSQL's format.
-    fn manifest(files: u32) -> String {
-        let file = |number| format!("{{ \"Path\": \"base/1/{number}\", \"Size\": 8192 }}");
-        let files: Vec<String> = (0..files).map(file).collect();
-        let text = format!(
-            "{{ \"PostgreSQL-Backup-Manifest-Version\": 2,\n\"System-Identifier\": 7,\n\"Files\": [\n{}\n],\n\"WAL-Ranges\": [\n\
-             {{ \"Timeline\": 1, \"Start-LSN\": \"0/2000028\", \"End-LSN\": \"0/2000120\" }}\n],\n",
-            files.join(",\n")
-        );
-        let checksum = to_hex(&Sha256::digest(&text));
-        format!("{text}\"Manifest-Checksum\": \"{checksum}\"}}\n")
-    }
-
-    #[test]
-    fn a_manifest_is_read_a_line_at_a_time() {
-        // Some manifests are larger than the read buffer.
-        for files in [1, 100, 10_000] {
-            let text = manifest(files);
-            let found = Manifest::read(text.as_bytes()).unwrap();
-            assert_eq!((found.system_identifier, found.ranges.len()), (Some(7), 1));
-            let other = text.replacen("8192", "8193", 1);
-            let error = Manifest::read(other.as_bytes()).unwrap_err();
-            assert!(error.starts_with("expected SHA-256 "), "{error}");
-        }
-        let endless = Read::chain(&b"{ \"Path\": \""[..], io::repeat(b'x'));
-        let error = Manifest::read(endless).unwrap_err();
-        assert!(error.contains("expected lines of at most 1048576 bytes"), "{error}");
-    }
 
     #[test]
     fn a_text_that_is_too_long_is_not_cut_short() {

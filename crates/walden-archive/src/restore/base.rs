@@ -9,6 +9,7 @@ use std::io::{self, BufReader, Read};
 use std::path::{Path, PathBuf};
 
 use walden_format::lsn::{Lsn, Timeline};
+use walden_recover::tar_backup::TAR_ENDINGS;
 use walden_source::datadir::{DataDir, DataDirError};
 use walden_source::open::{Compression, SegmentReader, open_path};
 use walden_source::regular_file;
@@ -17,22 +18,6 @@ use crate::objects::backup_files::{LABEL, Label, MANIFEST, Manifest, read_bounde
 
 /// Largest accepted label, in bytes.
 const MAX_LABEL_BYTES: u64 = 1 << 20;
-/// Suffixes of tar files and their compression, as produced by `pg_basebackup` or by users later.
-const TAR_ENDINGS: &[(&str, Compression)] = &[
-    (".tar", Compression::None),
-    (".tar.gz", Compression::Gzip),
-    (".tgz", Compression::Gzip),
-    (".tar.lz4", Compression::Lz4),
-    (".tlz4", Compression::Lz4),
-    (".tar.zst", Compression::Zstd),
-    (".tzst", Compression::Zstd),
-    (".tar.xz", Compression::Xz),
-    (".txz", Compression::Xz),
-    (".tar.bz2", Compression::Bzip2),
-    (".tbz2", Compression::Bzip2),
-    (".tbz", Compression::Bzip2),
-];
-
 /// Reasons for rejecting a base backup.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
