@@ -11,7 +11,7 @@ use walden_format::lsn::{Lsn, SegmentName, SegmentSize, Timeline};
 use walden_format::payload::xlog::Checkpoint;
 use walden_source::datadir::{ControlFile, DataDir, DataDirError};
 
-use crate::copy::{copy_backup, copy_tree};
+use crate::copy::{LABEL, copy_backup, copy_tree};
 use crate::error::RecoverError;
 use crate::folder_lock::{Identity, identify};
 use crate::manifest::{Checksum, Manifest, ManifestFile, compute_checksums, list_files};
@@ -127,7 +127,7 @@ impl BaseBackup {
             None => return Err(DataDirError::Running { path: path.into(), state: control.state }.into()),
         };
         if label.is_incremental {
-            let (path, what) = (path.join(Label::FILE), DataDirError::INCREMENTAL);
+            let (path, what) = (path.join(LABEL), DataDirError::INCREMENTAL);
             return Err(DataDirError::Label { path, what }.into());
         }
         let base = BaseBackup {
@@ -298,9 +298,6 @@ impl BaseBackup {
 }
 
 impl Label {
-    /// Its name in a base backup.
-    pub(crate) const FILE: &str = "backup_label";
-
     /// The label of this backup after it was rolled forward to a checkpoint.
     pub(crate) fn at<'l>(
         &'l self,
@@ -359,7 +356,7 @@ impl Found {
             let file = path.join(name);
             fs::read(&file).map_err(RecoverError::io("read", &file))
         };
-        let label = data.is_backup().then(|| read(Label::FILE)).transpose()?;
+        let label = data.is_backup().then(|| read(LABEL)).transpose()?;
         if path.join("tablespace_map").exists() {
             return Err(RecoverError::Base {
                 base: path.to_owned(),

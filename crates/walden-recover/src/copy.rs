@@ -23,6 +23,8 @@ pub const EMPTIED: [&str; 10] = [
     "pg_logical/mappings",
     "pg_logical/snapshots",
 ];
+/// The label of a base backup.
+pub(crate) const LABEL: &str = "backup_label";
 /// Files of the backup or of its server that a copy does not have. The manifest describes the old backup.
 /// The copy has links to tablespaces instead of the map of a backup in tar format.
 const LEFT_OUT: [&str; 5] =

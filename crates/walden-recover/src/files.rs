@@ -14,7 +14,7 @@ use walden_redo::{BasePages, BlockKey, PAGE_BYTES, Page};
 use walden_source::names::{DEFAULT_TABLESPACE, GLOBAL_TABLESPACE};
 
 use crate::base::BaseBackup;
-use crate::private;
+use crate::private::{self, named, remove_folder};
 
 /// Files that are held open at most.
 const MAX_OPEN_FILES: usize = 64;
@@ -243,18 +243,6 @@ impl RelationFiles {
         self.open.retain(|key, _| !is_in(key));
         remove_folder(&self.database_folder(database, tablespace))
     }
-}
-
-/// Removes a folder and its content, if it exists.
-pub(crate) fn remove_folder(folder: &Path) -> io::Result<()> {
-    match fs::remove_dir_all(folder) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(named(folder, error)),
-        _ => Ok(()),
-    }
-}
-
-fn named(path: &Path, error: io::Error) -> io::Error {
-    io::Error::new(error.kind(), format!("{}: {error}", path.display()))
 }
 
 /// The files, shared by a page store, which reads them, and its engine, which writes them.

@@ -14,8 +14,8 @@ use walden_source::datadir::{ControlFile, RestartPoint};
 use walden_source::inventory::Run;
 use walden_source::scan::{ScanOptions, SegmentEnd, scan_shared};
 
-use crate::base::{BaseBackup, Label};
-use crate::copy::{give_to, synchronize, synchronize_one};
+use crate::base::BaseBackup;
+use crate::copy::{LABEL, give_to, synchronize, synchronize_one};
 use crate::engine::{Engine, EngineOptions, Written};
 use crate::error::RecoverError;
 use crate::folder_lock::{FolderLock, expect_identity};
@@ -221,7 +221,7 @@ impl Recovery<'_> {
         let mut control = base.control_content.clone();
         if let Some(checkpoint) = &plan.checkpoint {
             control = self.roll_forward(checkpoint, partial, &mut restored, progress)?;
-            let label = partial.join(Label::FILE);
+            let label = partial.join(LABEL);
             match &options.purpose {
                 Purpose::Server { .. } => remove_label(&label)?,
                 Purpose::Backup => {
@@ -271,7 +271,7 @@ impl Recovery<'_> {
             let control = self.roll_forward(checkpoint, data, &mut restored, progress)?;
             let path = data.join(ControlFile::PATH);
             private::write(&path, &control).map_err(RecoverError::io("write", &path))?;
-            remove_label(&data.join(Label::FILE))?;
+            remove_label(&data.join(LABEL))?;
         }
         Ok(restored)
     }

@@ -91,9 +91,9 @@ impl ServerState {
             }
             Payload::TablespaceDrop(dropped) => {
                 let folder = self.files.tablespace_folder(dropped.tablespace);
-                crate::files::remove_folder(&folder)?;
+                private::remove_folder(&folder)?;
                 // A folder, or the link to one outside of the data directory.
-                folder.parent().map_or(Ok(()), crate::files::remove_folder)
+                folder.parent().map_or(Ok(()), private::remove_folder)
             }
             Payload::ZeroPage(zero) => {
                 let page =

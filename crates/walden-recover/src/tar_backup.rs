@@ -15,8 +15,7 @@ use walden_source::datadir::ControlFile;
 use walden_source::open::{Compression, open_path};
 use walden_source::read_entries;
 
-use crate::base::Label;
-use crate::copy::{is_emptied, is_left_out};
+use crate::copy::{LABEL, is_emptied, is_left_out};
 use crate::error::{RecoverError, invalid};
 use crate::private;
 
@@ -254,7 +253,7 @@ impl TarBackup {
                 let kept = match name.to_str() {
                     Some("PG_VERSION") => contents.version.insert(Vec::new()),
                     Some(ControlFile::PATH) => contents.control.insert(Vec::new()),
-                    Some(Label::FILE) => contents.label.insert(Vec::new()),
+                    Some(LABEL) => contents.label.insert(Vec::new()),
                     Some("tablespace_map") => &mut map,
                     _ => return found(&name, size, content),
                 };

@@ -6,7 +6,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use crate::error::RecoverError;
-use crate::files::remove_folder;
+use crate::private::remove_folder;
 
 /// A file that marks a folder as one that a restore was writing.
 pub(crate) const MARK: &str = "walden_restore_is_incomplete";
