@@ -159,8 +159,8 @@ impl Recovery<'_> {
         })
     }
 
-    /// Fills a folder, and completes it by `complete`. A failure removes the folder. The caller has locked the
-    /// base backup.
+    /// Fills a folder, and completes it by `complete`. A failure removes the folder. The caller has locked
+    /// the base backup.
     fn build(
         &self,
         _base: &FolderLock,
@@ -259,9 +259,9 @@ impl Recovery<'_> {
         Ok(restored)
     }
 
-    /// Replays the WAL into the files of the base backup itself, and leaves them as [`Recovery::restore`] does.
-    /// The base backup must be a copy without tablespaces elsewhere that are needed later, and it is unusable
-    /// after a failure. Settings are not written.
+    /// Replays the WAL into the files of the base backup itself, and leaves them as [`Recovery::restore`]
+    /// does. The base backup must be a copy without tablespaces elsewhere that are needed later, and it is
+    /// unusable after a failure. Settings are not written.
     ///
     /// # Errors
     /// Those of [`Recovery::restore`].

@@ -1,4 +1,5 @@
-//! Manifests, tar files and incremental backups of `pg_basebackup`, judged by `pg_verifybackup` and by servers.
+//! Manifests, tar files and incremental backups of `pg_basebackup`, judged by `pg_verifybackup` and by
+//! servers.
 
 use std::collections::BTreeMap;
 use std::fs;
