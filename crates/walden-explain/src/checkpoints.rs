@@ -376,7 +376,19 @@ pub fn replace_contradicted(
         let server = settings.insert(name.to_owned(), value).unwrap_or_default();
         contradictions.push(Contradiction { name, server: shown(&server), wal });
     };
-    let volume = volume_segments(&inferred, size).filter(|(_, count)| *count >= MIN_CHECKPOINTS as u64);
+    // Requested checkpoints come at any distance and anywhere in a segment. Those by volume start right after
+    // a segment was finished, unless another checkpoint was in progress.
+    let requested = inferred.iter().filter(|one| one.cause == Cause::Requested).count() as u64;
+    let is_late = |pair: &&[Checkpoint]| {
+        let [before, one] = pair else { return false };
+        let is_near_start = size.offset_of(one.record.redo) < size.bytes() / 4;
+        one.cause == Cause::Volume && !is_near_start && !has_waited(before, one, size)
+    };
+    let late = inferred.windows(2).filter(is_late).count() as u64;
+    let is_sure = |(_, count): &(u64, u64)| {
+        *count >= MIN_CHECKPOINTS as u64 && *count > 2 * requested && *count > 4 * late
+    };
+    let volume = volume_segments(&inferred, size).filter(is_sure);
     if let Some((segments, _)) = volume.filter(|(segments, _)| *segments != server.segments(size)) {
         let bytes = server.roundest_max_wal_size(segments, size);
         replace("max_wal_size", format!("{} MB", bytes >> 20));
@@ -618,6 +630,12 @@ mod tests {
         let expected =
             "max_wal_size: the server has 1024MB now, the WAL shows 256MB, which counts".to_owned();
         assert_eq!(replaced("1024 MB", "300 s", &records), (256, 300, vec![expected]));
+        // Requested checkpoints at any distance, and anywhere in a segment, show nothing.
+        let requested = [seen(3, 100, 1000), seen(4, 100, 1001), seen(5, 100, 1002), seen(5, 8 << 20, 1003)];
+        assert_eq!(replaced("1024 MB", "300 s", &requested), (1024, 300, vec![]));
+        let late =
+            [3, 4, 5, 6, 7].map(|segment| seen(segment, if segment < 6 { 100 } else { 8 << 20 }, 1000));
+        assert_eq!(replaced("1024 MB", "300 s", &late), (1024, 300, vec![]));
         // The same distance.
         assert_eq!(replaced("270 MB", "300 s", &records), (270, 300, vec![]));
         assert_eq!(replaced("1024 MB", "300 s", &records[..2]), (1024, 300, vec![]));
