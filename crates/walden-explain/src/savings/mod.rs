@@ -304,36 +304,35 @@ pub fn apply(document: &mut Document, savings: &[(Changes, Saving)], image_bytes
     rank(&mut document.findings);
 }
 
-/// Settings affect the same images. The largest saving counts in full. Every other saving is capped at the
-/// joint saving minus the largest.
+/// Settings affect the same images. The saving of the finding that comes first counts in full. Every other
+/// saving is capped at the joint saving minus that one.
 fn write_savings(findings: &mut [Finding], savings: &[(Changes, Saving)], image_bytes: u64) {
     let of = |change: &Changes| savings.iter().find(|(one, _)| one == change).map(|(_, saving)| *saving);
     let joint = savings.iter().map(|(_, saving)| saving.bytes).max().unwrap_or(0);
-    let mut settings: Vec<(usize, Saving)> = Vec::new();
-    for (at, finding) in findings.iter_mut().enumerate() {
+    for finding in findings.iter_mut() {
         let Some(saving) = of(&change_of(finding)).filter(|_| !finding.try_settings.is_empty()) else {
             continue;
         };
-        match finding.kind {
-            FindingKind::Setting => settings.push((at, saving)),
+        (finding.saves_bytes, finding.saves_error_bytes) = match finding.kind {
+            FindingKind::Setting => (Some(saving.bytes.min(finding.bytes)), Some(saving.error)),
             FindingKind::Cause => {
                 // The saving of the setting, in proportion to the finding's images.
                 let share = finding.bytes as f64 / image_bytes.max(1) as f64;
-                finding.saves_bytes = Some((saving.bytes as f64 * share) as u64);
-                finding.saves_error_bytes = Some((saving.error as f64 * share) as u64 + saving.bytes / 20);
+                let error = (saving.error as f64 * share) as u64 + saving.bytes / 20;
+                (Some((saving.bytes as f64 * share) as u64), Some(error))
             }
-        }
+        };
     }
-    settings.sort_by_key(|(_, saving)| std::cmp::Reverse(saving.bytes));
-    let first = settings.first().map_or(0, |(_, saving)| saving.bytes);
-    let first_change = settings.first().map_or_else(String::new, |(at, _)| settings_text(&findings[*at]));
-    for (rank, (at, saving)) in settings.into_iter().enumerate() {
-        let bytes = if rank == 0 { first } else { saving.bytes.min(joint.saturating_sub(first)) };
-        findings[at].saves_bytes = Some(bytes.min(findings[at].bytes));
-        findings[at].saves_error_bytes = Some(saving.error);
-        if rank > 0 {
-            findings[at].remedy += &format!("; the saving is in addition to that of {first_change}");
-        }
+    rank(findings);
+    let is_estimated = |one: &&mut Finding| {
+        one.kind == FindingKind::Setting && !one.try_settings.is_empty() && of(&change_of(one)).is_some()
+    };
+    let mut settings = findings.iter_mut().filter(is_estimated);
+    let Some(first) = settings.next() else { return };
+    let left = joint.saturating_sub(first.saves_bytes.unwrap_or(0));
+    for other in settings {
+        other.saves_bytes = other.saves_bytes.map(|bytes| bytes.min(left));
+        other.remedy += &format!("; the saving is in addition to that of {}", settings_text(first));
     }
 }
 
@@ -383,8 +382,8 @@ mod tests {
         let savings = [(change("a"), saving(50)), (change("b"), saving(70)), (both, saving(90))];
         let saves = |at: usize, findings: &[Finding]| findings[at].saves_bytes;
         write_savings(&mut findings, &savings, 100);
-        assert_eq!((saves(0, &findings), saves(1, &findings)), (Some(20), Some(70)));
-        assert_eq!(findings[0].remedy, "; the saving is in addition to that of b=x");
-        assert_eq!(findings[1].remedy, "");
+        assert_eq!((saves(0, &findings), saves(1, &findings)), (Some(70), Some(20)));
+        assert_eq!(findings[1].remedy, "; the saving is in addition to that of b=x");
+        assert_eq!(findings[0].remedy, "");
     }
 }
