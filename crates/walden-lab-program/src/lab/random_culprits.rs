@@ -9,6 +9,7 @@ use std::process::ExitCode;
 use anyhow::{Context as _, Result, bail};
 use clap::Args;
 use serde::Serialize;
+use walden_explain::merge_findings;
 use walden_lab::random_culprits::{SeedOptions, Verdict, run_seeds};
 use walden_lab::{Installation, Progress, installations};
 use walden_report::table::{Row, table};
@@ -107,7 +108,8 @@ pub fn run(arguments: &SeedArgs, shared: Shared) -> Result<ExitCode> {
         progress: Progress::new("starting PostgreSQL"),
     };
     let find = |window: &walden_lab::culprits::Window| {
-        Ok(culprits::findings(window)?.into_iter().map(culprits::observed).collect())
+        let findings = culprits::findings(window)?;
+        Ok(merge_findings(&findings).into_iter().cloned().map(culprits::observed).collect())
     };
     let report = Report::new(run_seeds(&options, &find)?);
     let is_right = report.right == report.seeds;

@@ -6,7 +6,7 @@ use super::kinds::{self, HEALTHY, HEALTHY_IN, KINDS, Kind};
 use crate::data::Random;
 
 /// Version of the selection and of the results; results of another version are not reused.
-const GENERATOR: u32 = 3;
+const GENERATOR: u32 = 4;
 
 /// The server and the culprit of a seed.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

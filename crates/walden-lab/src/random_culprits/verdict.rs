@@ -25,7 +25,7 @@ pub struct Side {
     pub from: String,
     /// Its end.
     pub to: String,
-    /// The findings in their order.
+    /// The findings in the order in which `walden explain` prints them.
     pub findings: Vec<Observed>,
 }
 
@@ -82,15 +82,6 @@ pub struct Verdict {
     pub false_findings: Vec<String>,
 }
 
-impl Side {
-    /// Returns the findings in the order in which `walden explain` prints them.
-    fn printed(&self) -> Vec<&Observed> {
-        let mut all: Vec<&Observed> = self.findings.iter().collect();
-        all.sort_by_key(|one| std::cmp::Reverse(one.saves_bytes.unwrap_or(one.bytes / 2)));
-        all
-    }
-}
-
 /// Whether `points_at` contains a name as a whole word, or a word that starts with `NAME*`.
 fn points_at(one: &Observed, name: &str) -> bool {
     let is_part = |letter: char| letter.is_alphanumeric() || letter == '_';
@@ -108,7 +99,7 @@ fn names_culprit(one: &Observed, kind: &Kind, objects: &[String]) -> bool {
 /// Returns the findings whose remedy is applied: those of the partitions of a table are several.
 pub(super) fn remedied<'a>(kind: &Kind, objects: &[String], run: &'a Side) -> Vec<&'a Observed> {
     match kind.rules {
-        [] => run.printed().into_iter().find(|one| !one.try_settings.is_empty()).into_iter().collect(),
+        [] => run.findings.iter().find(|one| !one.try_settings.is_empty()).into_iter().collect(),
         _ => run.findings.iter().filter(|one| names_culprit(one, kind, objects)).collect(),
     }
 }
@@ -127,7 +118,7 @@ impl Verdict {
         let in_list = || culprit_run.findings.iter().filter(|one| one.kind == kind.list);
         let first = in_list().next().map(|one| one.rule.clone());
         let place = in_list().position(names_it).map(|at| at + 1);
-        let place_of_all = culprit_run.printed().into_iter().position(names_it).map(|at| at + 1);
+        let place_of_all = culprit_run.findings.iter().position(names_it).map(|at| at + 1);
         let saving = remedy_run.as_ref().and_then(|remedy| {
             Saving::new(&remedied(kind, &case.objects, &culprit_run), &culprit_run, remedy)
         });
@@ -254,7 +245,7 @@ mod tests {
     fn a_finding_is_right_by_its_rule_and_object() {
         let right = finding("cause", "hash-index", "crm.ride_state", 300);
         let setting = finding("setting", "uncompressed-images", "wal_compression", 900);
-        let verdict = judge("hash-index", vec![right.clone(), setting], 700);
+        let verdict = judge("hash-index", vec![setting, right.clone()], 700);
         assert!(
             verdict.is_right && verdict.place == Some(1) && verdict.place_of_all == Some(2),
             "{verdict:?}"
