@@ -427,6 +427,9 @@ impl<'a> SegmentTally<'a> {
         }
         let before = self.subxids.len();
         self.subxids.extend(subxids);
+        if committed && self.subxids.len() == before {
+            self.evidence.commit(xid, sums.records);
+        }
         self.finished.push(Finished {
             time,
             xid,

@@ -130,8 +130,35 @@ impl Batches {
             self.first = other.first;
         }
         self.rows += other.rows;
-        self.transactions += other.transactions - u64::from(is_continued);
+        self.transactions = match (self.first, self.last) == (other.first, other.last) {
+            // The same transactions, in another partition.
+            true => self.transactions.max(other.transactions),
+            false => self.transactions + other.transactions - u64::from(is_continued),
+        };
         self.last = other.last;
+    }
+}
+
+/// Number of committed transactions without other records: without these, they would write no commit record.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct EmptiedTransactions {
+    /// Transactions whose records are of one table.
+    pub of_one: u64,
+    /// Transactions whose records are of several tables, such as partitions.
+    pub of_several: u64,
+}
+
+impl EmptiedTransactions {
+    /// Counts a transaction.
+    #[inline]
+    pub fn add(&mut self, is_of_several: bool) {
+        self.of_one += u64::from(!is_of_several);
+        self.of_several += u64::from(is_of_several);
+    }
+
+    fn merge(&mut self, other: &EmptiedTransactions) {
+        self.of_one += other.of_one;
+        self.of_several += other.of_several;
     }
 }
 
@@ -173,6 +200,14 @@ pub struct Evidence {
     pub whole_old_tuples: u64,
     /// Updates that log the whole new tuple for logical decoding, not only its difference from the old one.
     pub whole_new_tuples: u64,
+    /// Transactions of updates, with their locks, index entries and pruning.
+    pub only_updates: EmptiedTransactions,
+    /// Transactions of `only_updates` that could be compared and changed nothing.
+    pub only_unchanged: EmptiedTransactions,
+    /// Transactions of `row_locks`.
+    pub only_row_locks: EmptiedTransactions,
+    /// Committed transactions with `key_share_locks` of this relation, and of no other one before.
+    pub key_share_transactions: u64,
     /// The main transaction of updates.
     pub updates_by: Majority,
     /// The main transaction of deletes, without updates that move rows to another partition.
@@ -244,6 +279,7 @@ impl Evidence {
             (&mut self.whole_old_tuples, other.whole_old_tuples),
             (&mut self.whole_new_tuples, other.whole_new_tuples),
             (&mut self.partition_moves, other.partition_moves),
+            (&mut self.key_share_transactions, other.key_share_transactions),
             (&mut self.set_values, other.set_values),
             (&mut self.prunes_in_transactions, other.prunes_in_transactions),
             (&mut self.leaf_inserts, other.leaf_inserts),
@@ -265,6 +301,12 @@ impl Evidence {
             (&mut self.prunes, &other.prunes),
         ];
         counts.into_iter().for_each(|(sum, more)| sum.merge(more));
+        let emptied = [
+            (&mut self.only_updates, &other.only_updates),
+            (&mut self.only_unchanged, &other.only_unchanged),
+            (&mut self.only_row_locks, &other.only_row_locks),
+        ];
+        emptied.into_iter().for_each(|(sum, more)| sum.merge(more));
         self.updates_by.merge(&other.updates_by);
         self.deletes_by.merge(&other.deletes_by);
         self.copies.merge(&other.copies);
@@ -313,6 +355,10 @@ mod tests {
         assert_eq!((merged.transactions, merged.first, merged.last), (2, 7, 9));
         merged.merge(&Batches::default());
         assert_eq!(merged.transactions, 2);
+        // The same transactions in two partitions.
+        let [mut one, other] = [(); 2].map(|()| count(&[(7, 3000), (9, 1500)]));
+        one.merge(&other);
+        assert_eq!((one.rows, one.transactions), (2 * other.rows, 2));
     }
 
     #[test]

@@ -360,11 +360,21 @@ impl<'a> Labels<'a> {
         Some(covering.to_string())
     }
 
-    /// The label of the partitioned index that an index is a part of, at the root, and whether queries have
-    /// used any of its parts.
-    ///
-    /// The server drops such an index only as a whole.
-    pub(crate) fn partitioned_index(&self, owner: Owner) -> Option<(Label, bool)> {
+    /// The label of the partitioned index that an index is a part of, at the root. The server drops such an
+    /// index only as a whole.
+    pub(crate) fn root_of_index(&self, owner: Owner) -> Option<Label> {
+        let Owner::Relation(locator, _) = owner else { return None };
+        let root = self.root_index(locator.database, self.names.resolve(locator).relation()?)?;
+        Some(Label {
+            oid: Some(root.oid),
+            name: Some(root.to_string()),
+            database: Some(self.database_text(locator.database)),
+            ..Label::plain(Part::Index, &self.with_database(locator, root.to_string()))
+        })
+    }
+
+    /// Whether queries have used any part of the partitioned index that an index is a part of.
+    pub(crate) fn is_partitioned_index_used(&self, owner: Owner) -> Option<bool> {
         let Owner::Relation(locator, _) = owner else { return None };
         let database = locator.database;
         let root = self.root_index(database, self.names.resolve(locator).relation()?)?;
@@ -372,14 +382,7 @@ impl<'a> Labels<'a> {
             other.database == database
                 && self.root_index(database, other).is_some_and(|other| other.oid == root.oid)
         };
-        let is_used = self.names.files().any(|(_, other)| other.scans != Some(0) && is_part(other));
-        let label = Label {
-            oid: Some(root.oid),
-            name: Some(root.to_string()),
-            database: Some(self.database_text(database)),
-            ..Label::plain(Part::Index, &self.with_database(locator, root.to_string()))
-        };
-        Some((label, is_used))
+        Some(self.names.files().any(|(_, other)| other.scans != Some(0) && is_part(other)))
     }
 
     fn root_index(&self, database: u32, index: &Relation) -> Option<&Relation> {

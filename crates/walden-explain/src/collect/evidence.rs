@@ -41,6 +41,8 @@ pub(crate) struct SegmentEvidence {
     last_toast: Box<[(u32, u32); SESSIONS]>,
     /// The last update of a transaction that has inserted no row since.
     updates: Box<[LastUpdate; SESSIONS]>,
+    /// The records of transactions in progress.
+    writing: Box<[Writing; SESSIONS]>,
     /// Keys of index tuples, by the tuple's TID: a part of the TID's hash, and the key's hash.
     keys: Box<[[u32; 2]; TUPLES]>,
 }
@@ -73,6 +75,31 @@ struct LastUpdate {
 
 impl LastUpdate {
     const NONE: LastUpdate = LastUpdate { xid: 0, old: Tid::INVALID, new: Tid::INVALID };
+}
+
+/// Records of a transaction in this segment that would be missing without its updates or locks.
+#[derive(Clone, Copy, Default)]
+struct Writing {
+    xid: u32,
+    /// The relation of the last of them.
+    relation: u32,
+    has_several_relations: bool,
+    updates: u32,
+    unchanged_updates: u32,
+    /// Locks and index entries of updates, and pruning.
+    of_updates: u32,
+    /// Other locks, which the transaction would take without its updates as well.
+    locks: u32,
+    key_share_locks: u32,
+}
+
+impl Writing {
+    /// Attributes a lock to an update.
+    #[inline(always)]
+    fn add_lock_of_update(&mut self) {
+        self.locks = self.locks.saturating_sub(1);
+        self.of_updates += 1;
+    }
 }
 
 /// `uint16 postingoff` in an `INSERT_POST` record.
@@ -119,6 +146,7 @@ impl SegmentEvidence {
             toast_inserts: 0,
             last_toast: Box::new([(0, 0); SESSIONS]),
             updates: Box::new([LastUpdate::NONE; SESSIONS]),
+            writing: Box::new([Writing::default(); SESSIONS]),
             keys: Box::new([[0; 2]; TUPLES]),
         }
     }
@@ -136,6 +164,7 @@ impl SegmentEvidence {
         self.toast_inserts = 0;
         self.last_toast.fill((0, 0));
         self.updates.fill(LastUpdate::NONE);
+        self.writing.fill(Writing::default());
         self.keys.fill([0; 2]);
     }
 
@@ -237,6 +266,39 @@ impl SegmentEvidence {
         index as usize
     }
 
+    /// The records of a transaction that changes or locks a tuple of a relation.
+    #[inline(always)]
+    fn writing(&mut self, xid: u32, relation: usize) -> &mut Writing {
+        let writing = &mut self.writing[xid as usize % SESSIONS];
+        if writing.xid != xid {
+            *writing = Writing { xid, relation: relation as u32, ..Writing::default() };
+        }
+        writing.has_several_relations |= writing.relation != relation as u32;
+        writing.relation = relation as u32;
+        writing
+    }
+
+    /// Takes the commit of a transaction with its number of records in this segment, the commit included.
+    #[inline]
+    pub fn commit(&mut self, xid: u32, records: u32) {
+        let writing = self.writing[xid as usize % SESSIONS];
+        if writing.xid != xid || xid == 0 {
+            return;
+        }
+        let Writing { updates, unchanged_updates, of_updates, locks, key_share_locks, .. } = writing;
+        let Some((_, evidence)) = self.relations.get_mut(writing.relation as usize) else { return };
+        let is_of_several = writing.has_several_relations;
+        evidence.key_share_transactions += u64::from(key_share_locks > 0);
+        if updates > 0 && updates + of_updates + 1 == records {
+            evidence.only_updates.add(is_of_several);
+            if unchanged_updates == updates {
+                evidence.only_unchanged.add(is_of_several);
+            }
+        } else if updates == 0 && locks > 0 && locks + 1 == records {
+            evidence.only_row_locks.add(is_of_several);
+        }
+    }
+
     /// Counts a record that stores new tuples, and whether logical decoding can read them.
     #[inline(always)]
     fn stored(&mut self, record: &Observed<'_>, is_logical: bool) {
@@ -333,6 +395,8 @@ impl SegmentEvidence {
         if is_prune {
             evidence.prunes.add(bytes, image_bytes);
             evidence.prunes_in_transactions += u64::from(record.xid != 0);
+            let writing = &mut self.writing[record.xid as usize % SESSIONS];
+            writing.of_updates += u32::from(writing.xid == record.xid);
         }
     }
 
@@ -343,16 +407,21 @@ impl SegmentEvidence {
         let evidence = &mut self.relations[relation].1;
         let bits = lock.infobits;
         if bits.xmax_keyshr_lock() && !bits.xmax_excl_lock() {
-            return evidence.key_share_locks.add(record.bytes.into(), record.image_bytes.into());
+            evidence.key_share_locks.add(record.bytes.into(), record.image_bytes.into());
+            self.writing(record.xid, relation).key_share_locks += 1;
+            return;
         }
         evidence.row_locks.add(record.bytes.into(), record.image_bytes.into());
         let key = tuple_key(record.relation, record.block, lock.offset, record.xid);
+        self.writing(record.xid, relation).locks += 1;
+        let evidence = &mut self.relations[relation].1;
         let place = key as usize >> 1 & (LOCKS - 1);
         let before = self.locks[place];
         if before.key == key && !before.is_for_update {
             // The first lock preceded the update, which takes this one.
             evidence.row_locks.remove(before.bytes.into(), before.image_bytes.into());
             evidence.upsert_locks.add(before.bytes.into(), before.image_bytes.into());
+            self.writing(record.xid, relation).add_lock_of_update();
         }
         self.locks[place] = Lock {
             key,
@@ -387,6 +456,7 @@ impl SegmentEvidence {
         };
         count.add(lock.bytes.into(), lock.image_bytes.into());
         evidence.row_locks.remove(lock.bytes.into(), lock.image_bytes.into());
+        self.writing(xid, lock.relation as usize).add_lock_of_update();
         lock.tuple
     }
 
@@ -427,6 +497,10 @@ impl SegmentEvidence {
         evidence.recent_updates += u64::from(by_any);
         evidence.compared_updates += u64::from(is_unchanged.is_some());
         evidence.unchanged_updates += u64::from(is_unchanged == Some(true));
+        let writing = self.writing(record.xid, relation);
+        writing.updates += 1;
+        writing.unchanged_updates += u32::from(is_unchanged == Some(true));
+        let evidence = &mut self.relations[relation].1;
         if update.flags.0 & (UpdateFlags::CONTAINS_OLD_TUPLE | UpdateFlags::CONTAINS_OLD_KEY) != 0 {
             self.decoding.bytes += old_tuple.len() as u64;
             evidence.old_tuples.add(old_tuple.len() as u64, 0);
@@ -452,6 +526,7 @@ impl SegmentEvidence {
         let row = Tid::read(record.data);
         let update_of_row = update.filter(|update| Some(update.new) == row);
         let comparison = row.and_then(|row| self.compare_keys(record, row, update_of_row));
+        self.writing[record.xid as usize % SESSIONS].of_updates += u32::from(update.is_some());
         let evidence = &mut self.relations[relation].1;
         evidence.leaf_inserts += 1;
         evidence.leaf_changes += u64::from(is_change);

@@ -233,9 +233,8 @@ fn whole(activity: Activity, mechanism: Mechanism) -> Parts {
 /// Assigns all bytes of the WAL.
 pub(super) fn assign(facts: &Facts<'_>) -> Vec<Piece> {
     let mut pieces = Vec::with_capacity(facts.explanation.cells.len());
-    let moves = partition_moves(facts);
     for (at, table) in facts.tables.iter().enumerate() {
-        let work = Work::of(facts, table, moves.get(&root_of(facts, table)).copied().unwrap_or(0.0));
+        let work = Work::of(facts, table);
         for (number, relation) in table.relations.iter().enumerate() {
             let assign = Assign { facts, table, relation, work: &work };
             for cell in &relation.cells {
@@ -402,28 +401,9 @@ fn without_relation(facts: &Facts<'_>, cell: usize) -> Parts {
     whole(activity, mechanism)
 }
 
-/// The name by which a table and its partitions are one.
-pub(super) fn root_of(facts: &Facts<'_>, table: &Table) -> String {
-    let first = table.heaps().next().or(table.relations.first());
-    let root = first.map(|one| facts.labels.partition_root(Owner::Relation(one.file, Fork::MAIN)).text);
-    root.unwrap_or_else(|| table.name.clone())
-}
-
-/// The share of inserts that store rows which updates move to another partition, by partitioned table.
-fn partition_moves(facts: &Facts<'_>) -> BTreeMap<String, f64> {
-    let mut sums: BTreeMap<String, (u64, u64)> = BTreeMap::new();
-    for table in facts.user_tables().filter(|table| table.part == Part::Table) {
-        let sum = sums.entry(root_of(facts, table)).or_default();
-        sum.0 += table.evidence().partition_moves;
-        sum.1 += facts.records(facts.cells(table.heaps(), is_insert));
-    }
-    let share = |(moves, inserts): (u64, u64)| moves.min(inserts) as f64 / inserts.max(1) as f64;
-    sums.into_iter().filter(|(_, sum)| sum.0 > 0).map(|(root, sum)| (root, share(sum))).collect()
-}
-
 /// How many rows of a table its statements wrote.
 struct Work {
-    /// Share of updates that move rows here from another partition.
+    /// Share of inserts that store rows which updates move from another partition.
     of_moves: f64,
     /// Updates that are not HOT.
     missed_hot: u64,
@@ -434,21 +414,22 @@ struct Work {
 }
 
 impl Work {
-    fn of(facts: &Facts<'_>, table: &Table, of_moves: f64) -> Work {
+    fn of(facts: &Facts<'_>, table: &Table) -> Work {
         let count = |is_its: fn(u8, u8) -> bool| facts.records(facts.cells(table.heaps(), is_its));
         let is_single = |manager: u8, info: u8| manager == rmid::HEAP && info & heap::OPMASK == heap::INSERT;
         let is_missed = |manager: u8, info: u8| manager == rmid::HEAP && info & heap::OPMASK == heap::UPDATE;
         let (single_inserts, missed_hot) = (count(is_single), count(is_missed));
         let has_batches = count(is_insert) > single_inserts;
         // A record of COPY has many rows, each with an entry in each index.
-        let entries = table.index_files().map(|index| index.evidence.leaf_inserts).max().unwrap_or(0);
+        let entries = table.indexes().iter().map(|index| index.evidence.leaf_inserts).max().unwrap_or(0);
         let batches = count(is_insert) - single_inserts;
         let copied = match has_batches {
             true => entries.saturating_sub(missed_hot + single_inserts).max(batches),
             false => 0,
         };
+        let inserts = count(is_insert);
         Work {
-            of_moves,
+            of_moves: table.evidence().partition_moves.min(inserts) as f64 / inserts.max(1) as f64,
             missed_hot,
             updates: count(is_update),
             single_inserts,

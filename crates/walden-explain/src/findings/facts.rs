@@ -6,7 +6,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use walden_format::lsn::Lsn;
 use walden_format::page::LONG_HEADER;
 use walden_format::record::{Fork, RelFileLocator};
-use walden_format::rmgr::info::{btree, heap, heap2, xlog};
+use walden_format::rmgr::info::{btree, heap, heap2, xact, xlog};
 use walden_format::rmgr::{Kind, rmid};
 use walden_format::version::Major;
 use walden_source::names::FIRST_USER_OID;
@@ -14,7 +14,7 @@ use walden_source::names::FIRST_USER_OID;
 use super::ledger::Claim;
 use super::percent_text;
 use crate::checkpoints::{Checkpoint, CheckpointSettings};
-use crate::evidence::Evidence;
+use crate::evidence::{EmptiedTransactions, Evidence};
 use crate::explanation::Explanation;
 use crate::group::{Cell, Owner};
 use crate::labels::{Label, Labels, Part};
@@ -52,6 +52,9 @@ pub(super) struct Relation {
     pub sql: SqlName,
     pub part: Part,
     pub is_index: bool,
+    /// For an index of a partition whose table is merged with others: the name of the partitioned index. Else
+    /// the same as `name`.
+    pub index_name: String,
     /// Indexes of its cells in [`Explanation::cells`], of all forks.
     pub cells: Vec<usize>,
     pub evidence: Evidence,
@@ -65,8 +68,10 @@ pub(super) struct Relation {
     pub is_replaced: bool,
 }
 
-/// An index with all of its files: `REINDEX` and rewrites give it another one.
+/// An index with all of its files: `REINDEX` and rewrites give it another one. A partitioned index has the
+/// files of all partitions.
 pub(super) struct Index<'a> {
+    pub name: &'a str,
     /// The file that it had last.
     pub last: &'a Relation,
     pub files: Vec<&'a Relation>,
@@ -110,6 +115,11 @@ impl SqlName {
         };
         let place = label.database.as_ref().filter(|_| *name != label.text).map(place);
         SqlName { name: name.clone(), place: place.unwrap_or_default() }
+    }
+
+    /// The name of each of the parts of a partitioned table or index.
+    fn of_parts(whole: &str, part: &SqlName, noun: &str) -> SqlName {
+        SqlName { name: format!("[{noun}]"), place: format!("{}for each {noun} of {whole}: ", part.place) }
     }
 
     /// Returns a statement that names the relation, with the given text before and after the name.
@@ -201,6 +211,7 @@ impl<'a> Facts<'a> {
             let relation = Relation {
                 file,
                 sql: SqlName::from_label(&label),
+                index_name: label.text.clone(),
                 name: label.text,
                 part: label.part,
                 is_index,
@@ -222,9 +233,39 @@ impl<'a> Facts<'a> {
             });
             entry.relations.push(relation);
         }
-        let mut tables: Vec<Table> = tables.into_values().collect();
+        let mut tables = self.merge_partitions(tables.into_values());
         self.mark_rewritten(&mut tables);
         tables
+    }
+
+    /// Merges the partitions of a table, if there are several: work of a partitioned table is often spread so
+    /// that each partition has a small share.
+    fn merge_partitions(&self, tables: impl Iterator<Item = Table>) -> Vec<Table> {
+        let mut roots: BTreeMap<String, (Label, Vec<Table>)> = BTreeMap::new();
+        for table in tables {
+            let Some(owner) = table.relations.first().map(|one| Owner::Relation(one.file, Fork::MAIN)) else {
+                continue;
+            };
+            let root = self.labels.partition_root(owner);
+            roots.entry(root.text.clone()).or_insert_with(|| (root, Vec::new())).1.push(table);
+        }
+        let merge = |(name, (root, mut parts)): (String, (Label, Vec<Table>))| -> Option<Table> {
+            let first = parts.pop()?;
+            if parts.is_empty() {
+                return Some(first);
+            }
+            let whole = root.name.as_deref().unwrap_or(&name);
+            let sql = SqlName::of_parts(whole, &first.sql, "partition");
+            let mut relations = first.relations;
+            relations.extend(parts.into_iter().flat_map(|part| part.relations));
+            for index in relations.iter_mut().filter(|one| one.is_index) {
+                let root = self.labels.root_of_index(Owner::Relation(index.file, Fork::MAIN));
+                index.index_name = root.map_or_else(|| index.name.clone(), |root| root.text);
+            }
+            relations.sort_by_key(|one| one.file);
+            Some(Table { name, sql, relations, ..first })
+        };
+        roots.into_iter().filter_map(merge).collect()
     }
 
     /// Marks rewritten tables, and distinguishes rewrites from other transactions that gave a relation a new
@@ -436,6 +477,17 @@ impl<'a> Facts<'a> {
             bytes -= part;
         }
     }
+
+    /// Adds commit records of transactions.
+    pub fn extend_commits(&self, claim: &mut Claim, transactions: u64) {
+        /// Those with lists of files, messages or subtransactions are longer.
+        const MOST_BYTES: u64 = 48;
+        let is_commit = |manager: u8, info: u8| manager == rmid::XACT && info & xact::OPMASK == xact::COMMIT;
+        let cells = self.cells_without_relation(is_commit);
+        let bytes: u64 = cells.iter().map(|cell| self.tally(*cell).bytes()).sum();
+        let mean = bytes / self.records(cells.iter().copied()).max(1);
+        self.extend_plain(claim, cells.into_iter(), transactions * mean.min(MOST_BYTES));
+    }
 }
 
 impl Table {
@@ -462,7 +514,8 @@ impl Table {
     pub fn indexes(&self) -> Vec<Index<'_>> {
         let mut indexes: BTreeMap<&str, Index<'_>> = BTreeMap::new();
         for file in self.index_files() {
-            let index = indexes.entry(&file.name).or_insert_with(|| Index {
+            let index = indexes.entry(&file.index_name).or_insert_with(|| Index {
+                name: &file.index_name,
                 last: file,
                 files: Vec::new(),
                 evidence: Evidence::default(),
@@ -484,6 +537,15 @@ impl Table {
         own.all(|one| facts.is_gone(one))
     }
 
+    /// Number of transactions, by counts of its evidence: those with records of several tables count if the
+    /// table has partitions.
+    pub fn emptied(&self, counts: EmptiedTransactions) -> u64 {
+        let mut names = self.heaps().map(|one| one.name.as_str());
+        let first = names.next();
+        let has_partitions = names.any(|name| Some(name) != first);
+        counts.of_one + if has_partitions { counts.of_several } else { 0 }
+    }
+
     /// Evidence of all of its own files.
     pub fn evidence(&self) -> Evidence {
         let mut sum = Evidence::default();
@@ -493,6 +555,14 @@ impl Table {
 }
 
 impl Index<'_> {
+    /// Its name in statements, or that of each of its parts.
+    pub fn sql(&self) -> SqlName {
+        match self.name == self.last.name {
+            true => self.last.sql.clone(),
+            false => SqlName::of_parts(self.name, &self.last.sql, "index"),
+        }
+    }
+
     /// Whether the index existed before the first record of the WAL.
     pub fn is_old(&self) -> bool {
         self.files.iter().any(|file| !file.was_created)

@@ -1,6 +1,6 @@
 //! Causes in indexes.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 
 use walden_format::rmgr::info::{btree, gin};
 use walden_format::rmgr::rmid;
@@ -35,80 +35,43 @@ pub(super) fn is_droppable(facts: &Facts<'_>, index: &Index<'_>) -> bool {
         && facts.labels.is_required_index(owner) != Some(true)
 }
 
-/// An index that no query has used and no constraint needs. Its build is left out: that is over. The parts of
-/// a partitioned index are one finding.
+/// An index that no query has used and no constraint needs. Its build is left out: that is over.
 pub(super) fn unused(facts: &Facts<'_>) -> Vec<Candidate> {
     let mut found = Vec::new();
-    let mut partitioned: BTreeMap<String, Partitioned> = BTreeMap::new();
     for table in facts.user_tables() {
-        for unused in table.indexes() {
-            let is_old = unused.is_old();
-            let Index { last: index, files, .. } = unused;
-            let owner = Owner::Relation(index.file, Fork::MAIN);
-            if index.part != Part::Index
-                || facts.is_gone(index)
-                || facts.labels.index_scans(owner) != Some(0)
+        for index in table.indexes() {
+            let owner = Owner::Relation(index.last.file, Fork::MAIN);
+            let whole = facts.labels.root_of_index(owner);
+            let is_used = match &whole {
+                Some(_) => facts.labels.is_partitioned_index_used(owner) != Some(false),
+                None => facts.labels.index_scans(owner) != Some(0),
+            };
+            if is_used
+                || index.last.part != Part::Index
+                || facts.is_gone(index.last)
                 || facts.labels.is_required_index(owner) != Some(false)
             {
                 continue;
             }
             let mut claim = Claim::default();
-            files.iter().for_each(|file| claim_without_build(facts, file, &mut claim));
-            if let Some((label, is_used)) = facts.labels.partitioned_index(owner) {
-                if !is_used {
-                    let parts = partitioned.entry(label.text.clone()).or_insert_with(|| Partitioned {
-                        sql: SqlName::from_label(&label),
-                        table: facts.labels.partition_root(owner).text,
-                        since: facts.labels.statistics_since(owner),
-                        count: 0,
-                        has_old: false,
-                        claim: Claim::default(),
-                    });
-                    parts.count += 1;
-                    parts.has_old |= is_old;
-                    parts.claim.merge(claim);
+            index.files.iter().for_each(|file| claim_without_build(facts, file, &mut claim));
+            let name = whole.map_or_else(|| index.name.to_owned(), |whole| whole.text);
+            let parts: BTreeSet<&str> = index.files.iter().map(|file| file.name.as_str()).collect();
+            let text = format!(
+                "index {name}{}{} takes {} of the WAL; no query has used it {}, and it enforces no constraint",
+                table.behind(index.last),
+                if parts.len() > 1 { format!(", in {} partitions,", parts.len()) } else { String::new() },
+                facts.percent(claim.bytes()),
+                facts.labels.statistics_since(owner)
+            );
+            let (remedy, candidate) = match index.is_old() {
+                true => {
+                    (drop_statement(facts, index.last, UNUSED_ELSEWHERE), Candidate::new(claim, (1.0, 1.0)))
                 }
-                continue;
-            }
-            let share = facts.percent(claim.bytes());
-            let candidate = match is_old {
-                true => Candidate::new(claim, (1.0, 1.0)),
-                false => Candidate { saves: None, ..Candidate::new(claim, (0.0, 1.0)) },
+                false => (TOO_NEW.into(), Candidate { saves: None, ..Candidate::new(claim, (0.0, 1.0)) }),
             };
-            let remedy = match facts.labels.is_index_partition(owner) {
-                _ if !is_old => TOO_NEW.into(),
-                true => "drop the index of the partitioned table that this one is a part of, if no query uses its other parts and no \
-                         other server (primary or standby): the server refuses to drop a part"
-                    .into(),
-                false => drop_statement(facts, index, UNUSED_ELSEWHERE),
-            };
-            found.push(Candidate {
-                text: format!(
-                    "index {}{} takes {share} of the WAL; no query has used it {}, and it enforces no constraint",
-                    index.name,
-                    table.behind(index),
-                    facts.labels.statistics_since(owner)
-                ),
-                points_at: index.name.clone(),
-                remedy,
-                ..candidate
-            });
+            found.push(Candidate { text, points_at: name, remedy, ..candidate });
         }
-    }
-    for (name, parts) in partitioned.into_iter().filter(|(_, parts)| parts.has_old) {
-        found.push(Candidate {
-            text: format!(
-                "index {name} of {}, in {} {}, takes {} of the WAL; no query has used it {}, and it enforces no constraint",
-                parts.table,
-                parts.count,
-                if parts.count == 1 { "partition" } else { "partitions" },
-                facts.percent(parts.claim.bytes()),
-                parts.since
-            ),
-            points_at: name,
-            remedy: parts.sql.statement("DROP INDEX", UNUSED_ELSEWHERE),
-            ..Candidate::new(parts.claim, (1.0, 1.0))
-        });
     }
     found
 }
@@ -118,7 +81,7 @@ pub(super) fn redundant(facts: &Facts<'_>) -> Vec<Candidate> {
     let mut found = Vec::new();
     for table in facts.user_tables() {
         for one in table.indexes().into_iter().filter(|index| is_droppable(facts, index)) {
-            let Index { last: index, files, .. } = one;
+            let Index { name, last: index, files, .. } = one;
             let owner = Owner::Relation(index.file, Fork::MAIN);
             let Some(covering) = facts.labels.covering_index(owner).filter(|_| index.part == Part::Index)
             else {
@@ -128,12 +91,11 @@ pub(super) fn redundant(facts: &Facts<'_>) -> Vec<Candidate> {
             files.iter().for_each(|file| claim_without_build(facts, file, &mut claim));
             found.push(Candidate {
                 text: format!(
-                    "index {}{} takes {} of the WAL; {covering} starts with the same columns in the same order, and serves the same queries",
-                    index.name,
+                    "index {name}{} takes {} of the WAL; {covering} starts with the same columns in the same order, and serves the same queries",
                     table.behind(index),
                     facts.percent(claim.bytes())
                 ),
-                points_at: index.name.clone(),
+                points_at: name.to_owned(),
                 remedy: drop_statement(
                     facts,
                     index,
@@ -165,7 +127,7 @@ fn claim_without_build(facts: &Facts<'_>, file: &Relation, claim: &mut Claim) {
 /// concurrently.
 pub(super) fn drop_statement(facts: &Facts<'_>, index: &Relation, behind: &str) -> String {
     let owner = Owner::Relation(index.file, Fork::MAIN);
-    if let Some((whole, _)) = facts.labels.partitioned_index(owner) {
+    if let Some(whole) = facts.labels.root_of_index(owner) {
         let behind = format!(", the partitioned index of {}{behind}", index.name);
         return SqlName::from_label(&whole).statement("DROP INDEX", &behind);
     }
@@ -178,19 +140,6 @@ pub(super) fn drop_statement(facts: &Facts<'_>, index: &Relation, behind: &str) 
         // queue up after it.
         false => index.sql.statement("DROP INDEX CONCURRENTLY", behind),
     }
-}
-
-/// The unused parts of a partitioned index.
-struct Partitioned {
-    sql: SqlName,
-    /// The partitioned table.
-    table: String,
-    /// Since when the server has counted its scans.
-    since: String,
-    count: usize,
-    /// Whether any of them is older than the WAL.
-    has_old: bool,
-    claim: Claim,
 }
 
 /// Bytes without images and of images that the build of an index wrote, at most, where it logs what inserts
@@ -219,7 +168,7 @@ fn has_random_keys(evidence: &Evidence) -> bool {
 }
 
 fn random_index(facts: &Facts<'_>, one: &Index<'_>) -> Candidate {
-    let Index { last: index, files, evidence } = one;
+    let Index { name, last: index, files, evidence } = one;
     let mut claim = Claim::default();
     let files = || files.iter().copied();
     let inserts = |manager: u8, info: u8| manager == rmid::BTREE && is_leaf_insert_or_split(info);
@@ -233,9 +182,8 @@ fn random_index(facts: &Facts<'_>, one: &Index<'_>) -> Candidate {
     facts.extend(&mut claim, facts.cells(files(), splits), 0.8, 0.0);
     let pages = 100.0 * evidence.leaf_changes as f64 / evidence.leaf_inserts as f64;
     let text = format!(
-        "new keys of index {} are spread over its pages: {pages:.0} % of {} went to another leaf page than the key before. Images of \
+        "new keys of index {name} are spread over its pages: {pages:.0} % of {} went to another leaf page than the key before. Images of \
          these pages after checkpoints take {} of the WAL, and splits {}",
-        index.name,
         evidence.leaf_inserts,
         facts.percent(images),
         facts.percent(claim.bytes() - images)
@@ -247,7 +195,7 @@ fn random_index(facts: &Facts<'_>, one: &Index<'_>) -> Candidate {
     // Only names show the purpose of an index. Values of columns that are not keys cannot be chosen.
     let (remedy, saves) = match facts.labels.is_required_index(owner) {
         Some(true) => {
-            (format!("{ASCENDING}; if the application cannot choose the values, {FEWER}"), (0.9, 1.0))
+            (format!("{ASCENDING}; if the application cannot choose the values, {FEWER}"), (0.7, 1.05))
         }
         Some(false) if is_droppable(facts, one) => {
             (drop_statement(facts, index, &format!(", if few queries need it; {FEWER}")), (0.0, 1.0))
@@ -255,7 +203,7 @@ fn random_index(facts: &Facts<'_>, one: &Index<'_>) -> Candidate {
         Some(false) => (FEWER.to_owned(), (0.0, 1.0)),
         None => (format!("if it is an index of keys, {ASCENDING}; else {FEWER}"), (0.0, 1.0)),
     };
-    Candidate { text, points_at: index.name.clone(), remedy, ..Candidate::new(claim, saves) }
+    Candidate { text, points_at: (*name).to_owned(), remedy, ..Candidate::new(claim, saves) }
 }
 
 fn is_leaf_insert_or_split(info: u8) -> bool {
@@ -267,8 +215,8 @@ pub(super) fn gin_entries(facts: &Facts<'_>) -> Vec<Candidate> {
     let is_pending = |manager: u8, info: u8| manager == rmid::GIN && info == gin::INSERT_LISTPAGE;
     let is_update_of_list = |manager: u8, info: u8| manager == rmid::GIN && info == gin::UPDATE_META_PAGE;
     let is_entry = |manager: u8, info: u8| manager == rmid::GIN && matches!(info, gin::INSERT | gin::SPLIT);
-    let found = |table: &Table, Index { last: index, files, .. }: Index<'_>| {
-        let files = || files.iter().copied();
+    let found = |table: &Table, index: Index<'_>| {
+        let files = || index.files.iter().copied();
         let has_list = facts.cells(files(), is_pending).chain(facts.cells(files(), is_update_of_list)).next();
         let count = facts.records(facts.cells(files(), is_entry));
         if has_list.is_some() || count < MIN_INSERTS {
@@ -280,16 +228,16 @@ pub(super) fn gin_entries(facts: &Facts<'_>) -> Vec<Candidate> {
                 "the GIN index {}{} takes {} of the WAL, images left out: {count} records insert keys one by one, as it has no pending list \
                  (fastupdate = off)",
                 index.name,
-                table.behind(index),
+                table.behind(index.last),
                 facts.percent(claim.bytes())
             ),
-            points_at: index.name.clone(),
-            remedy: index.sql.statement(
+            points_at: index.name.to_owned(),
+            remedy: index.sql().statement(
                 "ALTER INDEX",
                 " SET (fastupdate = on), which collects rows and inserts the entries of a key together; it saves most where keys repeat, \
                  and searches read the list as well",
             ),
-            ..Candidate::new(claim, (0.0, 0.8))
+            ..Candidate::new(claim, (0.0, 0.9))
         })
     };
     index_candidates(facts, found)
@@ -298,23 +246,27 @@ pub(super) fn gin_entries(facts: &Facts<'_>) -> Vec<Candidate> {
 /// A hash index logs each entry with the page that counts them all, and splits buckets.
 pub(super) fn hash_entries(facts: &Facts<'_>) -> Vec<Candidate> {
     let is_hash = |manager: u8, _: u8| manager == rmid::HASH;
-    let found = |table: &Table, Index { last: index, files, .. }: Index<'_>| {
+    let found = |table: &Table, index: Index<'_>| {
         // Its build logs the same records.
-        let cells = || files.iter().filter(|file| file.dropped_at.is_none() && !file.was_created).copied();
+        let cells =
+            || index.files.iter().filter(|file| file.dropped_at.is_none() && !file.was_created).copied();
         let count = facts.records(facts.cells(cells(), is_hash));
         let claim = facts.claim(facts.cells(cells(), is_hash), 1.0, 0.0);
         (count >= MIN_INSERTS).then(|| Candidate {
             text: format!(
                 "the hash index {}{} takes {} of the WAL in {}, images left out",
                 index.name,
-                table.behind(index),
+                table.behind(index.last),
                 facts.percent(claim.bytes()),
                 counted(count, "record")
             ),
-            points_at: index.name.clone(),
-            remedy: "a B-tree index in its place, which logs less for each entry and splits fewer pages, unless the indexed values are long"
+            points_at: index.name.to_owned(),
+            remedy: "a B-tree index in its place, which logs less for each entry and splits fewer pages, unless the indexed values are longer \
+                     than about 8 bytes"
                 .into(),
-            ..Candidate::new(claim, (0.0, 0.7))
+            // Entries of B-trees contain the value, whose length these records do not show.
+            saves: None,
+            ..Candidate::new(claim, (0.0, 1.0))
         })
     };
     index_candidates(facts, found)
@@ -340,8 +292,8 @@ pub(super) fn pending_list(facts: &Facts<'_>) -> Vec<Candidate> {
     let is_entry = |manager: u8, info: u8| {
         manager == rmid::GIN && matches!(info, gin::INSERT | gin::SPLIT | gin::CREATE_PTREE)
     };
-    let found = |table: &Table, Index { last: index, files, .. }: Index<'_>| {
-        let files = || files.iter().copied();
+    let found = |table: &Table, index: Index<'_>| {
+        let files = || index.files.iter().copied();
         let claim = facts.claim(facts.cells(files(), is_pending), 1.0, 0.0);
         let count = facts.records(facts.cells(files(), is_pending));
         let entries = facts.claim(facts.cells(files(), is_entry), 1.0, 0.0).bytes();
@@ -350,13 +302,13 @@ pub(super) fn pending_list(facts: &Facts<'_>) -> Vec<Candidate> {
                 "the pending list of the GIN index {}{} takes {} of the WAL in {}, and moving its entries into \
                  the index {}: with fastupdate each entry is logged twice",
                 index.name,
-                table.behind(index),
+                table.behind(index.last),
                 facts.percent(claim.bytes()),
                 counted(count, "record"),
                 facts.percent(entries)
             ),
-            points_at: index.name.clone(),
-            remedy: index.sql.statement(
+            points_at: index.name.to_owned(),
+            remedy: index.sql().statement(
                 "ALTER INDEX",
                 " SET (fastupdate = off) where most keys are different, so that moving entries of a key together saves little; else a \
                  larger gin_pending_list_limit, so that more of them are moved at once",

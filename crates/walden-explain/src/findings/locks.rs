@@ -4,9 +4,9 @@ use walden_format::rmgr::info::{heap2, multixact};
 use walden_format::rmgr::rmid;
 use walden_source::counted;
 
-use super::Candidate;
-use super::facts::{Facts, is_lock};
+use super::facts::{Facts, is_delete, is_insert, is_lock, is_update};
 use super::ledger::Claim;
+use super::{Candidate, with_commits};
 
 /// Minimum number of locks.
 const MIN_LOCKS: u64 = 100;
@@ -20,12 +20,24 @@ pub(super) fn rows(facts: &Facts<'_>) -> Vec<Candidate> {
         }
         let mut claim = Claim::default();
         facts.extend_plain(&mut claim, facts.cells(table.heaps(), is_lock), locks.bytes);
+        // An image of a page that nothing else changes is that of its locks.
+        let is_change = |manager: u8, info: u8| {
+            is_insert(manager, info) || is_update(manager, info) || is_delete(manager, info)
+        };
+        let has_images = facts.records(facts.cells(table.heaps(), is_change)) * 10 < locks.count;
+        if has_images {
+            facts.extend_images(&mut claim, facts.cells(table.heaps(), is_lock), locks.image_bytes);
+        }
+        let emptied = table.emptied(table.evidence().only_row_locks);
+        facts.extend_commits(&mut claim, emptied);
         let name = &table.name;
         found.push(Candidate {
             text: format!(
-                "{} rows of {name} were locked by SELECT FOR UPDATE or FOR SHARE; these locks take {} of the WAL, images left out",
+                "{} rows of {name} were locked by SELECT FOR UPDATE or FOR SHARE; these locks{} take {} of the WAL{}",
                 locks.count,
-                facts.percent(claim.bytes())
+                with_commits(emptied),
+                facts.percent(claim.bytes()),
+                if has_images { "" } else { ", images left out" }
             ),
             points_at: name.clone(),
             remedy: "FOR UPDATE only for rows that will be changed (LIMIT with SKIP LOCKED for queues); an advisory lock writes no \
@@ -56,12 +68,15 @@ pub(super) fn foreign_keys(facts: &Facts<'_>) -> Vec<Candidate> {
         facts.extend_plain(&mut claim, facts.cells(table.heaps(), is_share_lock), locks.bytes);
         let share = locks.count as f64 / all as f64;
         facts.extend(&mut claim, multixacts.iter().copied(), share, share);
+        let transactions = table.evidence().key_share_transactions;
+        facts.extend_commits(&mut claim, transactions);
         let created = facts.records(multixacts.iter().copied());
         let name = &table.name;
         found.push(Candidate {
             text: format!(
                 "{} rows of {name} were locked by FOR KEY SHARE, as checks of foreign keys do for the row that is referred to; with \
-                 {} of rows locked by several transactions at a time that takes {} of the WAL",
+                 {} of rows locked by several transactions at a time, and the commits of these {transactions} transactions, that takes {} \
+                 of the WAL",
                 locks.count,
                 counted(created, "multixact"),
                 facts.percent(claim.bytes())

@@ -110,6 +110,7 @@ pub(super) fn hint_bits(facts: &Facts<'_>) -> Vec<Candidate> {
         let images = images_of(facts, hint_image_cells(facts, table, true));
         if images > 0 {
             let claim = facts.claim(hint_image_cells(facts, table, true), 1.0, 1.0);
+            let bytes = claim.bytes().max(1);
             found.push(Candidate {
                 text: format!(
                     "scans of indexes of {name} marked entries of dead rows on {}, each logged as an image because of data checksums or \
@@ -123,11 +124,20 @@ pub(super) fn hint_bits(facts: &Facts<'_>) -> Vec<Candidate> {
                     " after many deletes or updates, and before queries scan these entries: it removes them, and the changes of the pages need \
                      fewer images if checkpoints are farther apart (max_wal_size, checkpoint_timeout)",
                 ),
-                ..Candidate::new(claim, (0.0, 1.0))
+                // It also prunes the pages that queries prune when they find dead rows.
+                ..Candidate::new(claim, (0.0, 1.0 + pruned_by_reads(facts, table) as f64 / bytes as f64))
             });
         }
     }
     found
+}
+
+/// Bytes of records in which queries prune pages of a table, unless updates or deletes need that.
+fn pruned_by_reads(facts: &Facts<'_>, table: &Table) -> u64 {
+    let is_change = |manager: u8, info: u8| is_update(manager, info) || is_delete(manager, info);
+    let prunes = table.evidence().prunes;
+    let changes = facts.records(facts.cells(table.heaps(), is_change));
+    if changes > prunes.count { 0 } else { prunes.bytes + prunes.image_bytes }
 }
 
 /// The cells of images that hints cause on the pages of a table's indexes (`_bt_killitems`), or on those of
@@ -164,6 +174,10 @@ pub(super) fn pruning(facts: &Facts<'_>) -> Vec<Candidate> {
             false => "queries or vacuum prune",
         };
         let updates = facts.records(facts.cells(table.heaps(), is_update));
+        // In a narrow table, few pages need an image; but most images are those of checkpoints.
+        let changes = facts.cells(table.heaps(), is_update).chain(facts.cells(table.heaps(), is_prune));
+        let images: u64 = changes.map(|cell| facts.tally(cell).buckets.images()).sum();
+        let most = 0.9 + (images as f64 / claim.bytes().max(1) as f64).min(0.4);
         let name = &table.name;
         found.push(Candidate {
             text: format!(
@@ -177,7 +191,7 @@ pub(super) fn pruning(facts: &Facts<'_>) -> Vec<Candidate> {
                      leaves, or 10 %; keep columns that change often in a narrow table of its own, where a page has space for many \
                      versions and is pruned once for all of them"
                 .into(),
-            ..Candidate::new(claim, (0.3, 0.9))
+            ..Candidate::new(claim, (0.3, most))
         });
     }
     found

@@ -22,6 +22,7 @@ mod updates;
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
+use walden_source::counted;
 
 use self::facts::Facts;
 use self::ledger::{Claim, Ledger};
@@ -275,9 +276,7 @@ fn gone_relations<'a>(facts: &'a Facts<'_>) -> BTreeSet<&'a str> {
         if table.is_gone(facts) {
             gone.insert(table.name.as_str());
         }
-        gone.extend(
-            table.indexes().iter().filter(|one| facts.is_gone(one.last)).map(|one| one.last.name.as_str()),
-        );
+        gone.extend(table.indexes().into_iter().filter(|one| facts.is_gone(one.last)).map(|one| one.name));
     }
     gone
 }
@@ -324,10 +323,18 @@ fn settle(facts: &Facts<'_>, rule: &Rule, candidate: Candidate, ledger: &mut Led
     })
 }
 
-/// Sorts findings: causes before settings, each list by [`Finding::priority_bytes`]. Frequent checkpoints
-/// come before the lack of compression of the images that they cause.
+/// Sorts findings: causes before settings, each list by [`Finding::priority_bytes`]. Descriptions of tables
+/// come after causes whose remedy has a notable saving. Frequent checkpoints come before the lack of
+/// compression of the images that they cause.
 pub fn rank(findings: &mut [Finding]) {
-    findings.sort_by_key(|one| (one.kind, std::cmp::Reverse(one.priority_bytes())));
+    /// Share of the WAL that a remedy saves.
+    const NOTABLE_SAVING: f64 = 0.05;
+    let place = |one: &Finding| {
+        let saves = one.saves_bytes.unwrap_or(0) as f64 * one.share / one.bytes.max(1) as f64;
+        let is_first = one.kind == Cause && one.rule != TABLE && saves >= NOTABLE_SAVING;
+        (one.kind, !is_first, std::cmp::Reverse(one.priority_bytes()))
+    };
+    findings.sort_by_key(place);
     let place = |rule: &str| findings.iter().position(|one| one.rule == rule);
     if let Some(images) = place(COMPRESSION)
         && let Some(checkpoints) = place("checkpoint-images")
@@ -361,6 +368,14 @@ fn precedes(setting: &Finding, cause: &Finding) -> bool {
         (COMPRESSION, _) => setting.priority_bytes() > cause.bytes,
         (_, TABLE) => setting.bytes * 2 > cause.bytes,
         _ => setting.priority_bytes() > cause.priority_bytes(),
+    }
+}
+
+/// Names the commit records that a claim includes.
+fn with_commits(transactions: u64) -> String {
+    match transactions {
+        0 => String::new(),
+        count => format!(", with the commits of {} that did nothing else,", counted(count, "transaction")),
     }
 }
 
@@ -417,6 +432,12 @@ mod tests {
         };
         assert_eq!(causes(390), [TABLE, "bulk-delete", "pruning", "switch-padding"]);
         assert_eq!(causes(410), ["bulk-delete", TABLE, "pruning", "switch-padding"]);
+        let with_share = |share| {
+            let pruning = Finding { share, ..finding("pruning", Cause, 100, Some(60)) };
+            ranked(vec![finding(TABLE, Cause, 800, None), pruning])
+        };
+        assert_eq!(with_share(0.09), ["pruning", TABLE], "it saves 5.4 % of the WAL");
+        assert_eq!(with_share(0.08), [TABLE, "pruning"]);
     }
 
     #[test]

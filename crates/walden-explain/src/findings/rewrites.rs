@@ -56,11 +56,15 @@ pub(super) fn staging(facts: &Facts<'_>) -> Vec<Candidate> {
     named.chain(dropped(facts)).collect()
 }
 
-/// How often a table was filled and then emptied.
+/// How often a table, or each of its partitions, was filled and then emptied.
 fn fills(facts: &Facts<'_>, table: &Table) -> usize {
     let is_filled = |one: &Relation| facts.records(facts.cells([one], is_insert)) > 0;
     let was_emptied = |one: &&Relation| one.dropped_at.is_some() && !one.is_replaced && !one.is_index;
-    table.relations.iter().filter(was_emptied).filter(|one| is_filled(one)).count()
+    let mut times: BTreeMap<&str, usize> = BTreeMap::new();
+    for one in table.relations.iter().filter(was_emptied).filter(|one| is_filled(one)) {
+        *times.entry(&one.name).or_default() += 1;
+    }
+    times.into_values().max().unwrap_or(0)
 }
 
 fn emptied(facts: &Facts<'_>, table: &Table) -> Option<Candidate> {
@@ -316,7 +320,8 @@ pub(super) fn table(facts: &Facts<'_>) -> Vec<Candidate> {
                 ),
                 "leave the table unlogged if its rows can be lost in a crash; else leave it logged and load it with COPY: SET LOGGED logs \
                  each row and each page of the indexes, so that the unlogged load saves nothing",
-                Some((0.0, 1.0)),
+                // Changes of catalogs and files disappear, too.
+                Some((0.0, 1.1)),
             ),
             Way::Rows => (
                 format!(
@@ -345,7 +350,7 @@ pub(super) fn index_build(facts: &Facts<'_>) -> Vec<Candidate> {
     let (mut found, mut replaced) = (Vec::new(), Vec::new());
     let mut sizes: Vec<(u64, &str)> = Vec::new();
     for table in facts.user_tables().filter(|table| rewritten_in(facts, table).is_none()) {
-        let mut builds: BTreeMap<&str, Build> = BTreeMap::new();
+        let mut builds: BTreeMap<&str, Build<'_>> = BTreeMap::new();
         for index in table.relations.iter().filter(|one| is_built(facts, one)) {
             let claim = images_of_build(facts, index);
             if claim.bytes() == 0 {
@@ -356,17 +361,17 @@ pub(super) fn index_build(facts: &Facts<'_>) -> Vec<Candidate> {
                 replaced.push(claim);
                 continue;
             }
-            let build = builds.entry(&index.name).or_insert_with(|| Build {
+            let build = builds.entry(&index.index_name).or_insert_with(|| Build {
                 of_table: table.behind(index),
                 is_rebuilt: table.relations.iter().any(|one| one.name == index.name && !one.was_created),
-                count: 0,
+                times: BTreeMap::new(),
                 claim: Claim::default(),
             });
-            build.count += 1;
+            *build.times.entry(&index.name).or_default() += 1;
             build.claim.merge(claim);
         }
         for (name, build) in builds {
-            sizes.push((build.claim.bytes() / build.count as u64, name));
+            sizes.push((build.claim.bytes() / build.count() as u64, name));
             found.push(build.candidate(facts, name));
         }
     }
@@ -378,11 +383,12 @@ pub(super) fn index_build(facts: &Facts<'_>) -> Vec<Candidate> {
 }
 
 /// The builds of an index.
-struct Build {
+struct Build<'a> {
     of_table: String,
     /// Whether the index had another file before.
     is_rebuilt: bool,
-    count: usize,
+    /// How often it was built: for a partitioned index, that of each partition.
+    times: BTreeMap<&'a str, usize>,
     claim: Claim,
 }
 
@@ -391,9 +397,14 @@ const COMPRESS_BUILD: &str = "wal_compression compresses these images";
 const REBUILD_LESS: &str = "rebuild an index only when it is bloated (pgstatindex of pgstattuple shows how full its pages are), and vacuum its \
                             table often enough that dead entries go before pages split";
 
-impl Build {
+impl Build<'_> {
+    fn count(&self) -> usize {
+        self.times.values().copied().max().unwrap_or(1)
+    }
+
     fn candidate(self, facts: &Facts<'_>, name: &str) -> Candidate {
-        let Build { of_table, is_rebuilt, count, claim } = self;
+        let count = self.count();
+        let Build { of_table, is_rebuilt, claim, .. } = self;
         let (bytes, share) = (bytes_text(claim.bytes()), facts.percent(claim.bytes()));
         let is_again = is_rebuilt || count > 1;
         let (done, remedy) = match is_again {
@@ -417,10 +428,13 @@ impl Build {
             ),
             points_at: name.to_owned(),
             remedy,
-            try_settings: vec![("wal_compression", super::settings::compression_method(facts).into())],
             ..Candidate::new(claim, (0.0, 1.0))
         };
-        Candidate { saves: candidate.saves.filter(|_| is_again), ..candidate }
+        if is_again {
+            return candidate;
+        }
+        let method = super::settings::compression_method(facts).into();
+        Candidate { saves: None, try_settings: vec![("wal_compression", method)], ..candidate }
     }
 }
 

@@ -98,7 +98,9 @@ pub(super) fn checkpoint_images(facts: &Facts<'_>) -> Vec<Candidate> {
         return Vec::new();
     }
     // Without these checkpoints, pages that change in each cycle have one image instead of one per cycle.
-    let most = requested as f64 / (checkpoints().count() + 1) as f64;
+    // The cause of the first one is not known.
+    let first = with(Cause::First) * usize::from(volume + time == 0);
+    let most = (requested + first) as f64 / (checkpoints().count() + 1) as f64;
     // Without settings, a checkpoint without the regularities of the other causes counts as requested. The
     // first few checkpoints of any cause do, too.
     if facts.checkpoint_settings().is_none() && volume + time == 0 {
@@ -165,6 +167,8 @@ pub(super) fn logical_level(facts: &Facts<'_>) -> Vec<Candidate> {
     if !is_set || updates == 0 || decoding.logical == 0 {
         return Vec::new();
     }
+    /// Bytes of an update's record that changes one column of a fixed width within its page, at least.
+    const SHORTEST_UPDATE: u64 = 72;
     let mut claim = Claim::default();
     for table in facts.user_tables() {
         let evidence = table.evidence();
@@ -172,6 +176,8 @@ pub(super) fn logical_level(facts: &Facts<'_>) -> Vec<Candidate> {
         let share = evidence.whole_new_tuples as f64 / all as f64;
         facts.extend(&mut claim, facts.cells(table.heaps(), is_update), share, 0.0);
     }
+    let bytes = claim.bytes();
+    let most = bytes.saturating_sub(updates * SHORTEST_UPDATE) as f64 / bytes.max(1) as f64;
     vec![Candidate {
         text: format!(
             "with wal_level = logical, {updates} updates log the whole new row instead of its difference from the old one; these records \
@@ -183,8 +189,8 @@ pub(super) fn logical_level(facts: &Facts<'_>) -> Vec<Candidate> {
                  pg_replication_slots WHERE slot_type = 'logical'"
             .into(),
         try_settings: vec![("wal_level", "replica".into())],
-        saves: None,
-        ..Candidate::new(claim, (0.0, 1.0))
+        // Rows that change as a whole are logged as a whole in any case.
+        ..Candidate::new(claim, (0.0, most))
     }]
 }
 

@@ -6,7 +6,7 @@ use walden_format::record::Fork;
 use walden_source::counted;
 
 use super::Candidate;
-use super::causes::{Activity, Mechanism, Piece, assign, root_of};
+use super::causes::{Activity, Mechanism, Piece, assign};
 use super::facts::{Facts, Index, Table};
 use super::indexes::is_droppable;
 use super::ledger::Claim;
@@ -16,10 +16,9 @@ use crate::group::Owner;
 /// Number of activities that the text names, if several wrote most of the bytes.
 const NAMED_ACTIVITIES: usize = 3;
 
-/// A table with its partitions, indexes and TOAST tables.
-#[derive(Default)]
+/// The bytes of a table with its indexes and TOAST tables.
 struct Group<'a> {
-    tables: Vec<&'a Table>,
+    table: &'a Table,
     claim: Claim,
     images: u64,
     actions: BTreeMap<Activity, Action>,
@@ -38,8 +37,8 @@ struct Action {
 }
 
 impl Group<'_> {
-    fn add(&mut self, facts: &Facts<'_>, piece: &Piece, (table, relation): (usize, usize)) {
-        let relation = &facts.tables[table].relations[relation];
+    fn add(&mut self, piece: &Piece, relation: usize) {
+        let relation = &self.table.relations[relation];
         let action = self.actions.entry(piece.activity).or_default();
         action.bytes += piece.bytes();
         if relation.is_index && relation.part != crate::labels::Part::ToastIndex {
@@ -63,35 +62,21 @@ impl Group<'_> {
         actions.sort_by_key(|(_, action)| std::cmp::Reverse(action.bytes));
         actions
     }
-
-    fn indexes(&self) -> Vec<Index<'_>> {
-        self.tables.iter().flat_map(|table| table.indexes()).collect()
-    }
 }
 
 /// Tables with a large part of the WAL, unless nearly all of it is images that settings explain.
 pub(super) fn main_tables(facts: &Facts<'_>) -> Vec<Candidate> {
     /// The least share of the WAL in records without their images.
     const MIN_PLAIN: f64 = 0.15;
-    let mut groups: BTreeMap<String, Group<'_>> = BTreeMap::new();
-    let roots: Vec<Option<String>> = facts
-        .tables
-        .iter()
-        .map(|table| Some(table).filter(|table| !table.is_catalog).map(|table| root_of(facts, table)))
-        .collect();
+    let new = |table| Group { table, claim: Claim::default(), images: 0, actions: BTreeMap::new() };
+    let mut groups: Vec<Group<'_>> = facts.tables.iter().map(new).collect();
     for piece in assign(facts) {
-        let Some(relation) = piece.relation else { continue };
-        let Some(root) = &roots[relation.0] else { continue };
+        let Some((table, relation)) = piece.relation else { continue };
         // CREATE DATABASE copies tables of the template. Images for consistency checking have a finding.
         let is_own =
             piece.activity != Activity::CreateDatabase && piece.mechanism != Mechanism::ConsistencyImage;
         if is_own {
-            groups.entry(root.clone()).or_default().add(facts, &piece, relation);
-        }
-    }
-    for (table, root) in facts.tables.iter().zip(&roots) {
-        if let Some(group) = root.as_ref().and_then(|root| groups.get_mut(root)) {
-            group.tables.push(table);
+            groups[table].add(&piece, relation);
         }
     }
     let has_setting = !checkpoint_images(facts).is_empty() || !uncompressed_images(facts).is_empty();
@@ -101,12 +86,13 @@ pub(super) fn main_tables(facts: &Facts<'_>) -> Vec<Candidate> {
     };
     groups
         .into_iter()
-        .filter(|(_, group)| group.claim.bytes() > 0 && is_notable(group))
-        .map(|(name, group)| candidate(facts, &name, group))
+        .filter(|group| !group.table.is_catalog && group.claim.bytes() > 0 && is_notable(group))
+        .map(|group| candidate(facts, group))
         .collect()
 }
 
-fn candidate(facts: &Facts<'_>, name: &str, group: Group<'_>) -> Candidate {
+fn candidate(facts: &Facts<'_>, group: Group<'_>) -> Candidate {
+    let name = group.table.name.as_str();
     let total = group.claim.bytes();
     let actions = group.by_bytes();
     let (activity, first) = actions.first().copied().unwrap_or((Activity::Other, Action::default()));
@@ -173,7 +159,7 @@ fn subject(activity: Activity, action: &Action, name: &str) -> String {
 /// The shares of the table, its indexes and TOAST in an activity's bytes, if it wrote to several of these.
 fn places(facts: &Facts<'_>, group: &Group<'_>, action: &Action) -> String {
     let table = action.bytes - action.indexes - action.toast;
-    let indexes = match group.indexes().len() {
+    let indexes = match group.table.indexes().len() {
         1 => "its index".to_owned(),
         count => format!("its {count} indexes"),
     };
@@ -188,7 +174,7 @@ fn places(facts: &Facts<'_>, group: &Group<'_>, action: &Action) -> String {
 
 /// Changes of the work that write less.
 fn remedy(facts: &Facts<'_>, group: &Group<'_>, activity: Activity, action: &Action) -> String {
-    if group.tables.iter().all(|table| table.is_gone(facts)) {
+    if group.table.is_gone(facts) {
         return "nothing for this table, which was dropped within this WAL; --by relation,record shows its records"
             .to_owned();
     }
@@ -231,7 +217,7 @@ fn remedy(facts: &Facts<'_>, group: &Group<'_>, activity: Activity, action: &Act
 
 /// Advice about the largest index that may be dropped.
 fn droppable(facts: &Facts<'_>, group: &Group<'_>) -> Option<String> {
-    let indexes = group.indexes();
+    let indexes = group.table.indexes();
     let bytes = |index: &Index<'_>| -> u64 {
         let cells = index.files.iter().flat_map(|file| &file.cells);
         cells.map(|cell| facts.tally(*cell).bytes()).sum()
@@ -242,7 +228,7 @@ fn droppable(facts: &Facts<'_>, group: &Group<'_>) -> Option<String> {
     Some(format!(
         "drop or merge indexes that few queries need, as each of these rows writes into all of them: the largest {} is {} ({} of the WAL)",
         if is_known { "that no constraint needs" } else { "index" },
-        largest.last.name,
+        largest.name,
         facts.percent(bytes(largest))
     ))
 }

@@ -1,9 +1,7 @@
 //! Causes in updates and deletes of rows.
 
-use std::collections::BTreeMap;
-
 use walden_format::record::Fork;
-use walden_format::rmgr::info::heap;
+use walden_format::rmgr::info::{heap, heap2};
 use walden_format::rmgr::rmid;
 use walden_source::counted;
 
@@ -13,7 +11,7 @@ use super::facts::{
 };
 use super::indexes::{drop_statement, is_droppable};
 use super::ledger::Claim;
-use super::{Candidate, percent_text};
+use super::{Candidate, percent_text, with_commits};
 use crate::evidence::Evidence;
 use crate::group::Owner;
 use crate::labels::Part;
@@ -24,6 +22,9 @@ const MIN_UPDATES: u64 = 100;
 const MIN_BULK: u64 = 5000;
 /// Minimum number of updates that must have been compared.
 const MIN_COMPARED: u64 = 20;
+
+/// Bytes of the record of a HOT update that changes a column or two.
+const SHORT_UPDATE_BYTES: u64 = 80;
 
 /// A table's updates.
 struct Updates<'a> {
@@ -127,6 +128,20 @@ impl<'a> Updates<'a> {
         }
     }
 
+    /// Bytes, without images, by which an update that is not HOT is longer than a HOT one on average: its
+    /// record has the whole row if the old one is on another page.
+    fn excess_bytes(&self, facts: &Facts<'_>) -> u64 {
+        let mean = |kind: u8| {
+            let is_its = move |manager: u8, info: u8| manager == rmid::HEAP && info & heap::OPMASK == kind;
+            let claim = facts.claim(facts.cells(self.table.heaps(), is_its), 1.0, 0.0);
+            (facts.records(facts.cells(self.table.heaps(), is_its)), claim.bytes())
+        };
+        let (others, bytes) = mean(heap::UPDATE);
+        let (hot, hot_bytes) = mean(heap::HOT_UPDATE);
+        let of_hot = if hot >= MIN_UPDATES { hot_bytes / hot } else { SHORT_UPDATE_BYTES };
+        (bytes / others.max(1)).saturating_sub(of_hot)
+    }
+
     /// Claims a share of what vacuum and pruning wrote for them.
     fn claim_vacuum(&self, facts: &Facts<'_>, claim: &mut Claim, share: f64) {
         facts.extend(claim, facts.cells(self.table.heaps(), is_heap_vacuum), share, share);
@@ -153,6 +168,8 @@ pub(super) fn unchanged(facts: &Facts<'_>) -> Vec<Candidate> {
         updates.claim_heap(facts, &mut claim, share, updates.share_of_images(facts, share));
         updates.claim_indexes(facts, &mut claim, share);
         updates.claim_vacuum(facts, &mut claim, share);
+        let emptied = updates.table.emptied(updates.evidence.only_unchanged);
+        facts.extend_commits(&mut claim, emptied);
         // Twice the standard error of a share, if only some of the updates could be compared.
         let sampled = 1.0 - compared as f64 / updates.all as f64;
         let error = 2.0 * (share * (1.0 - share) / compared as f64).sqrt() * sampled;
@@ -169,8 +186,9 @@ pub(super) fn unchanged(facts: &Facts<'_>) -> Vec<Candidate> {
         let name = &updates.table.name;
         found.push(Candidate {
             text: format!(
-                "{of_all} of {name} wrote a row that is the same as before; with their index entries they take {} of \
+                "{of_all} of {name} wrote a row that is the same as before; with their index entries{} they take {} of \
                  the WAL",
+                with_commits(emptied).trim_end_matches(','),
                 facts.percent(claim.bytes())
             ),
             points_at: name.clone(),
@@ -187,6 +205,7 @@ pub(super) fn unchanged(facts: &Facts<'_>) -> Vec<Candidate> {
 /// rows are updated all the time.
 const HOT_ROWS: u64 = 95;
 const MIN_HOT_ROW_UPDATES: u64 = 2000;
+const MIN_HOT_ROWS_SHARE: f64 = 0.10;
 
 pub(super) fn repeated(facts: &Facts<'_>) -> Vec<Candidate> {
     let mut found = Vec::new();
@@ -212,20 +231,25 @@ pub(super) fn repeated(facts: &Facts<'_>) -> Vec<Candidate> {
         } else if updates.all >= MIN_HOT_ROW_UPDATES && recent * 100 >= updates.all * HOT_ROWS {
             let share = recent as f64 / updates.all as f64;
             updates.claim_heap(facts, &mut claim, share, 0.0);
-            if facts.share(claim.bytes()) < 0.15 {
+            updates.claim_indexes(facts, &mut claim, share);
+            updates.claim_vacuum(facts, &mut claim, share);
+            let emptied = updates.table.emptied(updates.evidence.only_updates);
+            facts.extend_commits(&mut claim, emptied);
+            if facts.share(claim.bytes()) < MIN_HOT_ROWS_SHARE {
                 continue;
             }
             found.push(Candidate {
                 text: format!(
                     "few rows of {name} are updated all the time: {} of {} updates changed a row that had been updated shortly \
-                     before; they take {} of the WAL",
+                     before; they{} take {} of the WAL",
                     recent,
                     updates.all,
+                    with_commits(emptied),
                     facts.percent(claim.bytes())
                 ),
                 points_at: name.clone(),
                 remedy: "collect the changes, in memory or as inserted rows, and apply them to a row at once".into(),
-                ..Candidate::new(claim, (0.3, 0.95))
+                ..Candidate::new(claim, (0.3, 1.0))
             });
         }
     }
@@ -233,73 +257,50 @@ pub(super) fn repeated(facts: &Facts<'_>) -> Vec<Candidate> {
 }
 
 pub(super) fn bulk(facts: &Facts<'_>) -> Vec<Candidate> {
-    let (bulk, others): (Vec<_>, Vec<_>) = all_updates(facts).partition(Updates::are_bulk);
-    let tables = bulk.into_iter().map(|updates| (updates.table.name.clone(), vec![updates]));
-    tables
-        .chain(bulk_of_partitions(facts, others))
-        .map(|(name, parts)| bulk_update(facts, &name, &parts))
-        .collect()
+    all_updates(facts).filter(Updates::are_bulk).map(|updates| bulk_update(facts, &updates)).collect()
 }
 
-/// Returns partitioned tables where one transaction made most of the updates, with the partitions. No
-/// partition is a bulk update by itself.
-fn bulk_of_partitions<'a>(facts: &Facts<'_>, updates: Vec<Updates<'a>>) -> Vec<(String, Vec<Updates<'a>>)> {
-    let mut roots: BTreeMap<String, Vec<Updates<'a>>> = BTreeMap::new();
-    for one in updates {
-        let Some(heap) = one.table.heaps().next() else { continue };
-        let root = facts.labels.partition_root(Owner::Relation(heap.file, Fork::MAIN)).text;
-        roots.entry(root).or_default().push(one);
-    }
-    let mut found = Vec::new();
-    for (root, mut parts) in roots {
-        let all: u64 = parts.iter().map(|part| part.all).sum();
-        let most = parts.iter().map(|part| part.evidence.updates_by).max_by_key(|by| by.count);
-        let Some(xid) = most.map(|by| by.xid) else { continue };
-        parts.retain(|part| part.evidence.updates_by.xid == xid);
-        let rows: u64 = parts.iter().map(Updates::bulk_rows).sum();
-        if parts.len() > 1 && rows >= MIN_BULK && rows * 2 >= all {
-            found.push((root, parts));
-        }
-    }
-    found
-}
-
-fn bulk_update(facts: &Facts<'_>, name: &str, parts: &[Updates<'_>]) -> Candidate {
+fn bulk_update(facts: &Facts<'_>, updates: &Updates<'_>) -> Candidate {
+    let rows = updates.bulk_rows();
+    let share = rows as f64 / updates.all as f64;
     let mut claim = Claim::default();
-    let mut indexes = 0;
-    for updates in parts {
-        let share = updates.bulk_rows() as f64 / updates.all as f64;
-        updates.claim_heap(facts, &mut claim, share, share);
-        updates.claim_indexes(facts, &mut claim, share);
-        updates.claim_vacuum(facts, &mut claim, share);
-        indexes += updates.table.indexes().len();
-    }
-    let rows: u64 = parts.iter().map(Updates::bulk_rows).sum();
-    let by = |updates: &Updates<'_>| {
-        let Evidence { updates_by, update_batches, .. } = updates.evidence;
-        match update_batches.transactions > 1 && update_batches.rows > updates_by.count {
-            true => format!("{} transactions", update_batches.transactions),
-            false => format!("transaction {}", updates_by.xid),
-        }
+    updates.claim_heap(facts, &mut claim, share, share);
+    updates.claim_indexes(facts, &mut claim, share);
+    updates.claim_vacuum(facts, &mut claim, share);
+    let mut avoidable = Claim::default();
+    let of_moved = updates.moved as f64 / (updates.indexed + updates.moved).max(1) as f64;
+    updates.claim_indexes(facts, &mut avoidable, share * of_moved);
+    let of_indexes = avoidable.bytes() as f64;
+    let excess = (updates.excess_bytes(facts) * updates.moved) as f64 * share;
+    // Rows that leave their page also cost locks and images of new pages.
+    let saves = ((of_indexes + 0.6 * excess) as u64, (0.1 * of_indexes + 0.6 * excess) as u64);
+    let saves = (updates.moved > 0).then_some(saves);
+    let Evidence { updates_by, update_batches, .. } = updates.evidence;
+    let by = match update_batches.transactions > 1 && update_batches.rows > updates_by.count {
+        true => format!("{} transactions", update_batches.transactions),
+        false => format!("transaction {}", updates_by.xid),
     };
+    let name = &updates.table.name;
     Candidate {
         text: format!(
-            "{} updated at least {rows} rows of {name}{}; {} takes {} of the WAL",
-            parts.first().map_or_else(String::new, by),
-            if parts.len() == 1 { String::new() } else { format!(" in {} partitions", parts.len()) },
-            match indexes {
+            "{by} updated at least {rows} rows of {name}; {} takes {} of the WAL",
+            match updates.table.indexes().len() {
                 0 => "that".into(),
                 1 => "with its index that".into(),
-                _ => format!("with its {indexes} indexes that"),
+                indexes => format!("with its {indexes} indexes that"),
             },
             facts.percent(claim.bytes())
         ),
-        points_at: name.into(),
-        remedy: "update only rows that change, in batches with a VACUUM between them: this saves WAL where new versions then find \
-                 space on their page and are HOT; to change all rows of a table without other writers, CREATE TABLE AS \
-                 writes less WAL; create indexes, constraints and privileges afterwards"
-            .into(),
-        ..Candidate::new(claim, (0.0, 0.6))
+        points_at: name.clone(),
+        remedy: format!(
+            "update only rows that change; where all change again and again: {}, which leaves space for a new version of each row on its page, \
+             so that the updates are HOT and write into no index (unless they change an indexed column); to change all rows of a table once, \
+             without other writers, CREATE TABLE AS writes less WAL; create indexes, constraints and privileges afterwards",
+            updates.table.sql.statement("ALTER TABLE", " SET (fillfactor = 50) and VACUUM FULL once")
+        ),
+        // The entries of indexes, and most of each row, which the record of a HOT update leaves out.
+        saves,
+        ..Candidate::new(claim, (0.0, 1.0))
     }
 }
 
@@ -325,26 +326,24 @@ pub(super) fn indexed_columns(facts: &Facts<'_>) -> Vec<Candidate> {
             count => format!("all of its {count} indexes"),
         };
         let can_drop = is_droppable(facts, index);
-        let (name, index) = (&updates.table.name, index.last);
+        let (name, index_name, index) = (&updates.table.name, index.name, index.last);
         let which = if is_sure { "" } else { "probably " };
         found.push(Candidate {
             text: format!(
                 "{} of {} updates of {name} are not HOT although their page had space: they changed a column of an index, {which}of \
-                 {}, and so inserted into {into}, which takes {} of the WAL",
+                 {index_name}, and so inserted into {into}, which takes {} of the WAL",
                 updates.indexed,
                 updates.all,
-                index.name,
                 facts.percent(claim.bytes())
             ),
-            points_at: index.name.clone(),
+            points_at: index_name.to_owned(),
             remedy: match facts.labels.is_required_index(Owner::Relation(index.file, Fork::MAIN)) {
                 Some(true) => format!(
-                    "a constraint needs {}: take a column that does not change for it, or update the row without that column where its \
-                     value stays; then these updates are HOT and write to no index",
-                    index.name
+                    "a constraint needs {index_name}: take a column that does not change for it, or update the row without that column where \
+                     its value stays; then these updates are HOT and write to no index"
                 ),
                 _ if !can_drop => {
-                    format!("for {}, which was built within this WAL: {WITHOUT_COLUMN}", index.name)
+                    format!("for {index_name}, which was built within this WAL: {WITHOUT_COLUMN}")
                 }
                 is_required => {
                     // Names of an earlier form do not say it.
@@ -385,7 +384,7 @@ fn changed_index<'a, 'b>(
     // A column that changes with each update mostly ascends, such as a time.
     let order = |index: &&Index<'a>| {
         let Evidence { leaf_changes, leaf_inserts, .. } = index.evidence;
-        (leaf_changes * 1000 / leaf_inserts.max(1), index.last.name.clone())
+        (leaf_changes * 1000 / leaf_inserts.max(1), index.name.to_owned())
     };
     indexes.iter().filter(is_candidate).min_by_key(order).map(|index| (index, false))
 }
@@ -404,18 +403,27 @@ fn claim_moves(facts: &Facts<'_>, updates: &Updates<'_>, claim: &mut Claim) {
     updates.claim_indexes(facts, claim, share);
     let locks = updates.evidence.update_locks;
     facts.extend_plain(claim, facts.cells(updates.table.heaps(), is_lock), locks.bytes);
+    let moved = |manager: u8, info: u8| manager == rmid::HEAP && info & heap::OPMASK == heap::UPDATE;
+    let excess = updates.excess_bytes(facts) * updates.moved;
+    facts.extend_plain(claim, facts.cells(updates.table.heaps(), moved), excess);
 }
 
-/// Whether an old transaction keeps the row versions of updates: most of these update a row that was updated
-/// shortly before, so that pruning would have made space on the page.
+/// Whether an old snapshot keeps the row versions of updates: most of these update a row that was updated
+/// shortly before, so that pruning would have made space on the page. A snapshot without a transaction ID is
+/// in no record, but without one, pages that have no space left are pruned.
 fn are_kept(facts: &Facts<'_>, updates: &Updates<'_>) -> bool {
-    facts.old_transaction().is_some() && updates.evidence.recent_updates * 2 >= updates.all
+    let is_prune = |manager: u8, info: u8| {
+        let is_kind = |kind| info & heap2::OPMASK == kind;
+        manager == rmid::HEAP2
+            && (is_kind(heap2::PRUNE) || is_kind(heap2::PRUNE_ON_ACCESS) || is_kind(heap2::PRUNE_VACUUM_SCAN))
+    };
+    let is_pruned = || facts.records(facts.cells(updates.table.heaps(), is_prune)) * 20 >= updates.moved;
+    updates.evidence.recent_updates * 2 >= updates.all && (facts.old_transaction().is_some() || !is_pruned())
 }
 
 /// Updates that find no space because a transaction that stays open keeps old row versions from being
 /// removed.
 pub(super) fn old_transaction(facts: &Facts<'_>) -> Vec<Candidate> {
-    let Some(old) = facts.old_transaction() else { return Vec::new() };
     let mut claim = Claim::default();
     let (mut largest, mut moved, mut all) = ((0, String::new()), 0, 0);
     for updates in leaving_updates(facts).filter(|updates| are_kept(facts, updates)) {
@@ -429,24 +437,41 @@ pub(super) fn old_transaction(facts: &Facts<'_>) -> Vec<Candidate> {
     if moved == 0 {
         return Vec::new();
     }
-    let seconds = old.times.map_or(0, |(first, last)| (last - first) / 1_000_000);
-    let time = if seconds > 0 { format!(" for {seconds} s") } else { String::new() };
-    vec![Candidate {
-        text: format!(
-            "transaction {} stayed open{time} while {} younger ones started, so that row versions which these replaced could not be \
-             pruned or vacuumed: {moved} of {all} updates, most of {name}, found no space on their page, and write into each index; that takes \
-             {} of the WAL",
-            old.xid,
-            old.younger,
-            facts.percent(claim.bytes())
+    let effect = format!(
+        "{moved} of {all} updates, most of {name}, found no space on their page, and write into each index; that takes {} of the WAL",
+        facts.percent(claim.bytes())
+    );
+    const TIMEOUTS: &str = "idle_in_transaction_session_timeout ends sessions that stay idle in a transaction (transaction_timeout, since 17, all that \
+                            take too long); split a long batch into transactions";
+    let (text, points_at, remedy) = match facts.old_transaction() {
+        Some(old) => {
+            let seconds = old.times.map_or(0, |(first, last)| (last - first) / 1_000_000);
+            let time = if seconds > 0 { format!(" for {seconds} s") } else { String::new() };
+            (
+                format!(
+                    "transaction {} stayed open{time} while {} younger ones started, so that row versions which these replaced could not be \
+                     pruned or vacuumed: {effect}",
+                    old.xid, old.younger
+                ),
+                format!("transaction {}", old.xid),
+                format!(
+                    "end it: pg_stat_activity has its backend_xid, or pg_prepared_xacts if it was prepared; {TIMEOUTS}"
+                ),
+            )
+        }
+        None => (
+            format!(
+                "row versions that were replaced shortly before were not pruned, as if an old snapshot, replication slot or standby needed \
+                 them: {effect}"
+            ),
+            "an old snapshot".to_owned(),
+            format!(
+                "end transactions with an old backend_xmin in pg_stat_activity; slots with an old xmin in pg_replication_slots and \
+                 hot_standby_feedback have the same effect; {TIMEOUTS}"
+            ),
         ),
-        points_at: format!("transaction {}", old.xid),
-        remedy: "end it: pg_stat_activity has its backend_xid, or pg_prepared_xacts if it was prepared; idle_in_transaction_session_timeout \
-                 ends sessions that stay idle in a transaction (transaction_timeout, since 17, all that take too long); split a long batch \
-                 into transactions"
-            .into(),
-        ..Candidate::new(claim, (0.4, 1.0))
-    }]
+    };
+    vec![Candidate { text, points_at, remedy, ..Candidate::new(claim, (0.4, 1.05)) }]
 }
 
 pub(super) fn without_space(facts: &Facts<'_>) -> Vec<Candidate> {
@@ -472,7 +497,8 @@ pub(super) fn without_space(facts: &Facts<'_>) -> Vec<Candidate> {
                 " SET (fillfactor = 90), or less than it has, which holds for pages that are filled from then on (VACUUM FULL rewrites \
                  the others, and locks the table for that long); vacuum it more often if it has dead rows",
             ),
-            ..Candidate::new(claim, (0.4, 1.0))
+            // Rows that grow need more space than that.
+            ..Candidate::new(claim, (0.15, 1.0))
         });
     }
     found
@@ -501,7 +527,7 @@ pub(super) fn upserts(facts: &Facts<'_>) -> Vec<Candidate> {
                      since 15, which fails if another session inserts the same key meanwhile); leave out updates that change \
                      nothing"
                 .into(),
-            ..Candidate::new(claim, (0.95, 1.0))
+            ..Candidate::new(claim, (0.85, 1.1))
         });
     }
     found
@@ -539,41 +565,32 @@ pub(super) fn replica_identity(facts: &Facts<'_>) -> Vec<Candidate> {
 /// Updates that move rows from one partition to another: a delete there and an insert here, with entries in
 /// each index.
 pub(super) fn partition_moves(facts: &Facts<'_>) -> Vec<Candidate> {
-    let mut roots: BTreeMap<String, Vec<&Table>> = BTreeMap::new();
-    for table in facts.user_tables() {
-        let Some(heap) = table.heaps().next() else { continue };
-        let root = facts.labels.partition_root(Owner::Relation(heap.file, Fork::MAIN)).text;
-        roots.entry(root).or_default().push(table);
-    }
     let mut found = Vec::new();
-    for (name, tables) in roots {
-        let moves: u64 = tables.iter().map(|table| table.evidence().partition_moves).sum();
+    for table in facts.user_tables() {
+        let moves = table.evidence().partition_moves;
         if moves < MIN_UPDATES {
             continue;
         }
-        let count = |is_its: fn(u8, u8) -> bool| {
-            let records = |table: &&Table| facts.records(facts.cells(table.heaps(), is_its));
-            tables.iter().map(records).sum::<u64>().max(1)
-        };
+        let count = |is_its: fn(u8, u8) -> bool| facts.records(facts.cells(table.heaps(), is_its)).max(1);
         let of_inserts = (moves as f64 / count(is_insert) as f64).min(1.0);
         let of_deletes = (moves as f64 / count(is_delete) as f64).min(1.0);
-        let mut claim = Claim::default();
-        for table in tables {
-            facts.extend(&mut claim, facts.cells(table.heaps(), is_insert), of_inserts, 0.0);
-            facts.extend(&mut claim, facts.cells(table.heaps(), is_delete), of_deletes, 0.0);
-            let is_entry =
-                |manager: u8, info: u8| is_index_manager(manager) && !is_index_vacuum(manager, info);
-            facts.extend(&mut claim, facts.cells(table.index_files(), is_entry), of_inserts, 0.0);
-        }
+        let mut claim = facts.claim(facts.cells(table.heaps(), is_delete), of_deletes, 0.0);
+        let deleted = claim.bytes();
+        facts.extend(&mut claim, facts.cells(table.heaps(), is_insert), of_inserts, 0.0);
+        let is_entry = |manager: u8, info: u8| is_index_manager(manager) && !is_index_vacuum(manager, info);
+        facts.extend(&mut claim, facts.cells(table.index_files(), is_entry), of_inserts, 0.0);
+        let bytes = claim.bytes().max(1);
+        let name = &table.name;
         found.push(Candidate {
             text: format!(
                 "{moves} updates of {name} moved their row to another partition, which is a delete and an insert with entries in all \
                  indexes; that takes {} of the WAL, images left out",
                 facts.percent(claim.bytes())
             ),
-            points_at: name,
+            points_at: name.clone(),
             remedy: "partition by a column that does not change, such as the time at which a row is created".into(),
-            ..Candidate::new(claim, (0.3, 0.9))
+            // An update that is not HOT writes the row and its index entries as well.
+            ..Candidate::new(claim, (0.8 * deleted as f64 / bytes as f64, 0.9))
         });
     }
     found

@@ -185,7 +185,18 @@ fn lock(log: &mut Log, xid: u32, block: u32, offset: u8, infobits: u8) {
 }
 
 /// An update whose new tuple shares everything with the old one except `changed` bytes.
-fn update(log: &mut Log, xid: u32, (old_block, old): (u32, u8), (block, new): (u32, u8), changed: usize) {
+fn update(log: &mut Log, xid: u32, old: (u32, u8), new: (u32, u8), changed: usize) {
+    update_of(log, 16384, xid, old, new, changed);
+}
+
+fn update_of(
+    log: &mut Log,
+    relation: u32,
+    xid: u32,
+    (old_block, old): (u32, u8),
+    (block, new): (u32, u8),
+    changed: usize,
+) {
     /// `XLH_UPDATE_PREFIX_FROM_OLD`
     const PREFIX: u8 = 0x20;
     let mut main = xid.to_le_bytes().to_vec();
@@ -196,7 +207,7 @@ fn update(log: &mut Log, xid: u32, (old_block, old): (u32, u8), (block, new): (u
     tuple.resize(tuple.len() + changed, 0x33);
     let blocks: &[(u32, &[u8])] =
         if old_block == block { &[(block, &tuple)] } else { &[(block, &tuple), (old_block, &[])] };
-    log.record(HEAP_UPDATE, xid, 16384, blocks, &main);
+    log.record(HEAP_UPDATE, xid, relation, blocks, &main);
 }
 
 fn evidence(log: &Log) -> Evidence {
@@ -663,7 +674,60 @@ fn a_bulk_update_of_many_partitions_is_one() {
     let findings = document_with(&explanation, &names).findings;
     let bulk: Vec<_> = findings.iter().filter(|one| one.rule == "bulk-update").collect();
     assert!(bulk.len() == 1 && bulk[0].points_at == "orders", "{findings:?}");
-    assert!(bulk[0].text.contains("at least 6000 rows of orders in 10 partitions"), "{findings:?}");
+    assert!(bulk[0].text.contains("at least 6000 rows of orders;"), "{findings:?}");
+    assert!(bulk[0].remedy.contains("for each partition of orders: ALTER TABLE [partition] SET"), "{bulk:?}");
+}
+
+/// Without their updates, transactions would write no commit record either.
+#[test]
+fn updates_take_the_commits_of_transactions_that_did_nothing_else() {
+    let mut names = Names::default();
+    names.add(orders(RelationKind::PartitionedTable), None);
+    (0..2).for_each(|number| add_partition(&mut names, number));
+    let found = |relations: [u32; 2], other: fn(&mut Log, u32)| {
+        let mut log = Log::new();
+        for xid in 1000..1500 {
+            for relation in relations {
+                update_of(&mut log, relation, xid, (xid, 1), (xid, 2), 0);
+            }
+            other(&mut log, xid);
+            log.end(xid, true, xid.into(), &[]);
+        }
+        let findings = document_with(&log.explain(&request(Vec::new())), &names).findings;
+        let all: Vec<_> = findings.into_iter().filter(|one| one.rule == "no-op-updates").collect();
+        assert_eq!(all.len(), 1);
+        let has_commits = all[0].text.contains("with the commits of 500 transactions that did nothing else");
+        (all[0].points_at.clone(), all[0].bytes, has_commits)
+    };
+    let (name, without, has_commits) = found([16384, 16385], |log, xid| _ = log.heap_insert(xid, 16400, 40));
+    assert_eq!((name.as_str(), has_commits), ("orders", false));
+    let (_, _, has_commits) = found([16384, 16384], |log, xid| lock(log, xid, xid, 9, FOR_UPDATE));
+    assert!(!has_commits, "the lock of another row stays");
+    let (_, with, has_commits) = found([16384, 16385], |_, _| ());
+    assert!(has_commits && (500 * 32..=500 * 48).contains(&(with - without)), "{with} {without}");
+    // Updates of one partition have its name.
+    assert_eq!(found([16384, 16384], |_, _| ()).0, "orders_0");
+}
+
+/// A snapshot without a transaction ID is in no record.
+#[test]
+fn row_versions_that_are_never_pruned_show_an_old_snapshot() {
+    let found = |prunes: u32| {
+        let mut log = Log::new();
+        for round in 0..10 {
+            for row in 0..200 {
+                let xid = 1000 + round * 200 + row;
+                update(&mut log, xid, (round * 200 + row, 1), ((round + 1) * 200 + row, 1), 300);
+            }
+            for block in 0..prunes {
+                log.record((rmid::HEAP2, 0x10), 0, 16384, &[(block, &[])], &[0; 8]);
+            }
+        }
+        let findings = log.document().findings;
+        findings.into_iter().find(|one| one.rule == "old-transaction").map(|one| one.points_at)
+    };
+    assert_eq!(found(0), Some("an old snapshot".to_owned()));
+    assert_eq!(found(20), None);
 }
 
 #[test]
