@@ -28,7 +28,8 @@ walden_format::setters!(PlaceOptions {
     keys: KeyOptions,
 });
 
-/// Opens the archive at a location: a path, `file:///path`, or `s3://bucket/prefix`.
+/// Opens the archive at a location: a path, `file:///path`, or the URL of an object store
+/// (`s3://bucket/prefix`, `az://container/prefix`, `gs://bucket/prefix`).
 ///
 /// Nothing is read yet.
 ///
@@ -40,16 +41,16 @@ pub fn open(place: &str, options: &PlaceOptions) -> Result<Archive, StoreError> 
         None => Box::new(Folder::new(place)),
         Some(("file", path)) => Box::new(Folder::new(path)),
         #[cfg(feature = "s3")]
-        Some(("s3", _)) => {
-            let remote = crate::store::Remote::s3(place, &options.store, options.answer_within)?;
+        Some((scheme, _)) if crate::store::clouds::is_object_store(scheme) => {
+            let remote = crate::store::Remote::open(place, &options.store, options.answer_within)?;
             let plain = options.without_conditional_requests;
             Box::new(if plain { remote.without_conditional_requests() } else { remote })
         }
         Some((scheme, _)) => {
             let stores = if cfg!(feature = "s3") {
-                "a path, file:// or s3://"
+                "a path, file://, s3://, az:// or gs://"
             } else {
-                "a path or file:// (built without s3)"
+                "a path or file:// (built without object stores)"
             };
             let problem = format!("expected {stores}, found {scheme}://");
             return Err(StoreError {

@@ -1,9 +1,11 @@
-//! Stores objects in a folder or in an S3-compatible object store.
+//! Stores objects in a folder or in an object store.
 //!
 //! A [`Store`] maps keys to bytes and is independent of WAL. Its only way to write is [`Store::create`],
 //! which never replaces an object and returns only when the object would survive a power failure. Tests wrap
 //! a store in one that injects failures.
 
+#[cfg(feature = "s3")]
+pub(crate) mod clouds;
 mod folder;
 #[cfg(feature = "s3")]
 mod remote;
@@ -274,7 +276,7 @@ impl Cause {
     pub fn hint(self) -> Option<&'static str> {
         Some(match self {
             Cause::NoBucket => {
-                "check the bucket's name, the endpoint and the region; walden does not create buckets"
+                "check the name of the bucket or container, the endpoint and the region; walden creates neither"
             }
             Cause::Denied => {
                 "let the user that walden runs as, or its credentials, read and write the archive: the server's commands run as PostgreSQL's user; use that user for manual commands too, and give it any files that another user, such as root, created there (chown -R)"
@@ -287,7 +289,7 @@ impl Cause {
             }
             Cause::ReadOnly => "the archive's file system is mounted read-only; see the system's log for why",
             Cause::Unavailable => {
-                "check the network and the store's service, and that the endpoint is right (AWS_ENDPOINT_URL, or endpoint in [archive.store] of walden.toml); the server calls archive_command again; a recovery that has stopped continues when the server is started again"
+                "check the network and the store's service, and that the endpoint is right (AWS_ENDPOINT_URL or AZURE_STORAGE_ENDPOINT, or endpoint in [archive.store] of walden.toml; for gs:// base_url); the server calls archive_command again; a recovery that has stopped continues when the server is started again"
             }
             Cause::Locked => {
                 "name the file with a private key that may read: --identity FILE, WALDEN_IDENTITY, or identity in walden.toml"
@@ -328,12 +330,22 @@ impl StoreError {
         let is_remote = self.location.contains("://");
         if self.cause == Cause::Denied && is_remote && self.operation == "list" {
             return Some(
-                "let these credentials list this prefix: s3:ListBucket on the bucket (with a condition on s3:prefix, for all prefixes of the \
+                "let these credentials list this prefix (on S3: s3:ListBucket on the bucket, with a condition on s3:prefix, for all prefixes of the \
                  archive). The end of the WAL counts as such only if no prefix shows that there was more; docs/archive-reference.md has the rights \
                  that each command needs",
             );
         }
-        self.cause.hint()
+        match (self.cause, self.location.split_once("://")) {
+            (Cause::NoCredentials, Some(("gs", _))) => Some(
+                "name the file with the key of a service account in GOOGLE_APPLICATION_CREDENTIALS in the environment of the command, for a server's \
+                 commands in that of its service, or as application_credentials in [archive.store] of walden.toml",
+            ),
+            (Cause::NoCredentials, Some((scheme, _))) if scheme != "s3" => Some(
+                "set AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY (or AZURE_STORAGE_SAS_TOKEN) in the environment of the command, for a \
+                 server's commands in that of its service, or account_name and account_key (or sas_token) in [archive.store] of walden.toml",
+            ),
+            (cause, _) => cause.hint(),
+        }
     }
 
     /// Whether the source is an error of the file system of this kind of cause, which says the same.

@@ -1,4 +1,4 @@
-//! Stores objects in an S3-compatible object store.
+//! Stores objects in an object store: S3-compatible, Azure Blob Storage, or Google Cloud Storage.
 
 use std::any::Any;
 use std::future::Future;
@@ -9,19 +9,18 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures::TryStreamExt as _;
-use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey, Checksum, S3ConditionalPut};
 use object_store::path::Path;
 use object_store::{
-    ClientConfigKey, ClientOptions, Error as ClientError, GetOptions, GetRange, ObjectStore,
-    ObjectStoreExt as _, PutMode, PutOptions, PutPayload, RetryConfig,
+    Error as ClientError, GetOptions, GetRange, ObjectStore, ObjectStoreExt as _, PutMode, PutOptions,
+    PutPayload, RetryConfig,
 };
 use tokio::runtime::{Builder, Runtime};
-use url::Url;
 
+use super::clouds::Clients;
 use super::{Cause, Created, Listed, MAX_OBJECT_BYTES, Store, StoreError, is_valid};
 
 /// Default limit for a request without content, and for its retries.
-const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
+pub(super) const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 /// Default limit for a request with content, including retries. The transfer time at [`MIN_RATE`] is added.
 const TRANSFER_TIMEOUT: Duration = Duration::from_secs(120);
 /// Maximum pause between two attempts if the store must answer within a time limit.
@@ -29,10 +28,10 @@ const MAX_PAUSE: Duration = Duration::from_secs(2);
 /// Assumed minimum transfer rate, in bytes per second. The time limit of a transfer grows with its size.
 const MIN_RATE: u64 = 128 << 10;
 
-/// A bucket, or a prefix in one.
+/// A bucket or container, or a prefix in one.
 ///
-/// Objects are created by a conditional request (`If-None-Match: *`), which S3 and most compatible servers
-/// reject if the key exists. [`Remote::without_conditional_requests`] supports other servers.
+/// Objects are created by a conditional request (`If-None-Match: *`, or its equivalent), which S3, most
+/// compatible servers, Azure and Google Cloud Storage reject if the key exists. [`Remote::without_conditional_requests`] supports other servers.
 #[derive(Debug)]
 pub struct Remote {
     /// Client for requests without content. Each must be answered within [`REQUEST_TIMEOUT`].
@@ -51,11 +50,14 @@ pub struct Remote {
 }
 
 impl Remote {
-    /// Opens the archive at `s3://bucket/prefix`.
+    /// Opens the archive at a URL: `s3://bucket/prefix`, `az://container/prefix` (Azure Blob Storage, also
+    /// `abfss://container@account.dfs.core.windows.net/prefix`), or `gs://bucket/prefix` (Google Cloud
+    /// Storage).
     ///
-    /// Credentials, region and endpoint come from the environment variables of the AWS command line
-    /// (`AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`, `AWS_REGION`, `AWS_ENDPOINT_URL`, ...). `options` can
-    /// set each of them by its lowercase name, with or without `aws_`.
+    /// Credentials and other settings come from the environment variables of each cloud's own tools
+    /// (`AWS_ACCESS_KEY_ID`, `AZURE_STORAGE_ACCOUNT_KEY`, `GOOGLE_APPLICATION_CREDENTIALS`, ...), or from its
+    /// metadata service. `options` can set each of them by its lowercase name, with or without the prefix
+    /// (`aws_`, `azure_`, `google_`).
     ///
     /// With `answer_within`, a request fails if the store does not answer within this time, including
     /// retries. Otherwise requests are retried for one minute. Transfers get additional time, at 128 kB per
@@ -63,55 +65,19 @@ impl Remote {
     ///
     /// # Errors
     /// A URL or an option that cannot be used.
-    pub fn s3(
+    pub fn open(
         url: &str,
         options: &[(String, String)],
         answer_within: Option<Duration>,
     ) -> Result<Remote, StoreError> {
-        catch_panics("open", "the archive", url, || Remote::build_s3(url, options, answer_within))?
-    }
-
-    fn build_s3(
-        url: &str,
-        options: &[(String, String)],
-        answer_within: Option<Duration>,
-    ) -> Result<Remote, StoreError> {
-        let failed = |error: ClientError| failure("open", "the archive", url, error);
-        let mut builder = AmazonS3Builder::from_env().with_url(url);
-        let mut client_options = client_options_of_environment();
-        if let Ok(endpoint) = std::env::var("AWS_ENDPOINT_URL") {
-            let allows_http = check_endpoint(url, "AWS_ENDPOINT_URL", &endpoint)?;
-            builder = builder.with_allow_http(allows_http).with_endpoint(endpoint);
-        }
-        for (name, value) in options {
-            let key: AmazonS3ConfigKey = name.parse().map_err(failed)?;
-            if key == AmazonS3ConfigKey::Endpoint {
-                builder = builder.with_allow_http(check_endpoint(url, name, value)?);
-            }
-            match key {
-                // Kept separate because `with_client_options` below replaces the builder's own.
-                AmazonS3ConfigKey::Client(key) => client_options = client_options.with_config(key, value),
-                key => builder = builder.with_config(key, value),
-            }
-        }
-        let builder =
-            builder.with_conditional_put(S3ConditionalPut::ETagMatch).with_retry(retries(answer_within));
-        let has_timeout = client_options.get_config_value(&ClientConfigKey::Timeout).is_some();
-        let [limited, unlimited] = match has_timeout {
-            true => [client_options.clone(), client_options],
-            false => {
-                [client_options.clone().with_timeout(REQUEST_TIMEOUT), client_options.with_timeout_disabled()]
-            }
-        };
-        let build = |builder: &AmazonS3Builder, options| {
-            builder.clone().with_client_options(options).build().map_err(failed)
-        };
-        let (client, transfers) = (build(&builder, limited)?, build(&builder, unlimited.clone())?);
-        let checked_transfers = build(&builder.clone().with_checksum_algorithm(Checksum::SHA256), unlimited)?;
-        let after_bucket = url.strip_prefix("s3://").and_then(|rest| rest.split_once('/'));
-        let remote = Remote::new(Arc::new(client), after_bucket.map_or("", |(_, prefix)| prefix), url)?;
-        let (transfers, checked_transfers) = (Arc::new(transfers), Arc::new(checked_transfers));
-        Ok(Remote { transfers, checked_transfers, answer_within, ..remote })
+        catch_panics("open", "the archive", url, || {
+            let retries = retries(answer_within);
+            let Clients { limited, unlimited, checked } = Clients::new(url, options, retries)?;
+            let path = url.split_once("://").map_or("", |(_, path)| path);
+            let prefix = path.split_once('/').map_or("", |(_, prefix)| prefix);
+            let remote = Remote::new(limited, prefix, url)?;
+            Ok(Remote { transfers: unlimited, checked_transfers: checked, answer_within, ..remote })
+        })?
     }
 
     /// Creates an archive in any store of the client library, under a prefix. `location` appears in messages.
@@ -357,44 +323,11 @@ fn catch_panics<T>(
     };
     catch_unwind(AssertUnwindSafe(run)).map_err(|panic| {
         let text = format!(
-            "the client library failed with \"{}\": check the URL, the settings of the archive and AWS_* in the environment",
+            "the client library failed with \"{}\": check the URL, the settings of the archive and the AWS_*, AZURE_* or GOOGLE_* variables of the environment",
             message(panic)
         );
         let (key, location) = (key.to_owned(), location.to_owned());
         StoreError { operation, key, location, cause: Cause::Other, source: Some(text.into()) }
-    })
-}
-
-/// Checks the URL of a store's endpoint, which the client library does not validate. Returns whether the
-/// connection is unencrypted.
-fn check_endpoint(location: &str, setting: &str, endpoint: &str) -> Result<bool, StoreError> {
-    let problem = match Url::parse(endpoint) {
-        Ok(url) if !matches!(url.scheme(), "http" | "https") => "no such scheme".to_owned(),
-        Ok(url) if url.host_str().is_none_or(str::is_empty) => "no host".to_owned(),
-        Ok(url) => return Ok(url.scheme() == "http"),
-        Err(error) => error.to_string(),
-    };
-    let text = format!(
-        "cannot use {setting} = \"{endpoint}\": expected a URL such as https://minio.example.net:9000, found {problem}"
-    );
-    Err(StoreError {
-        operation: "open",
-        key: "the archive".to_owned(),
-        location: location.to_owned(),
-        cause: Cause::Other,
-        source: Some(text.into()),
-    })
-}
-
-/// Reads connection options from the environment, such as `AWS_PROXY_URL`.
-fn client_options_of_environment() -> ClientOptions {
-    let named = std::env::vars().filter_map(|(name, value)| match name.to_ascii_lowercase().parse() {
-        Ok(AmazonS3ConfigKey::Client(key)) if name.starts_with("AWS_") => Some((key, value)),
-        _ => None,
-    });
-    // `with_allow_http` on the builder decides, based on the endpoint's URL.
-    named.fold(ClientOptions::new().with_allow_http(true), |options, (key, value)| {
-        options.with_config(key, value)
     })
 }
 
@@ -427,19 +360,24 @@ fn lacks_checksum(error: &StoreError) -> bool {
     text.contains("content-md5") && text.contains("required") || text.contains("x-amz-sdk-checksum-algorithm")
 }
 
-/// Address of Amazon's metadata service, which the client asks for credentials if no others are configured.
-const METADATA_SERVICE: &str = "//169.254.169.254/";
+/// Addresses of the clouds' metadata services, which the client asks for credentials if no others are
+/// configured.
+const METADATA_SERVICES: [&str; 2] = ["//169.254.169.254/", "//metadata.google.internal/"];
+/// Codes in the answer of a store that lacks the bucket or container.
+const NO_BUCKET: [&str; 2] = ["NoSuchBucket", "ContainerNotFound"];
 
 /// Status if the object ends before the requested range.
 const OUT_OF_RANGE: &str = "416 Range Not Satisfiable";
 
-fn failure(operation: &'static str, key: &str, location: &str, error: ClientError) -> StoreError {
+pub(super) fn failure(operation: &'static str, key: &str, location: &str, error: ClientError) -> StoreError {
+    let text = error_text(&error);
+    let has_one_of = |parts: [&str; 2]| parts.iter().any(|part| text.contains(part));
     let cause = match &error {
         // The object itself may exist.
-        _ if error_text(&error).contains("NoSuchBucket") => Cause::NoBucket,
+        _ if has_one_of(NO_BUCKET) => Cause::NoBucket,
         // The object is empty or ends before the requested range. A retry does not help.
-        _ if error_text(&error).contains(OUT_OF_RANGE) => Cause::Damaged,
-        _ if error_text(&error).contains(METADATA_SERVICE) => Cause::NoCredentials,
+        _ if text.contains(OUT_OF_RANGE) => Cause::Damaged,
+        _ if has_one_of(METADATA_SERVICES) => Cause::NoCredentials,
         ClientError::NotFound { .. } => Cause::NotFound,
         ClientError::PermissionDenied { .. } | ClientError::Unauthenticated { .. } => Cause::Denied,
         ClientError::Generic { .. } => Cause::Unavailable,
@@ -539,7 +477,7 @@ mod tests {
             let changed = store.into_iter().filter(|(name, _)| *name != setting).chain([(setting, value)]);
             let options: Vec<_> = changed.map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
             for url in ["s3://bucket/prefix", "s3://", "s3://b ucket/\u{e9}?x#y"] {
-                if let Ok(remote) = Remote::s3(url, &options, Some(Duration::from_millis(5))) {
+                if let Ok(remote) = Remote::open(url, &options, Some(Duration::from_millis(5))) {
                     let _ = remote.read("archive.json").unwrap_err();
                     let _ = remote.list("wal/", &mut |_| ()).unwrap_err();
                 }
@@ -556,7 +494,7 @@ mod tests {
             ("https://", "empty host"),
         ] {
             let options = [("endpoint".to_owned(), endpoint.to_owned())];
-            let error = Remote::s3("s3://bucket", &options, None).unwrap_err();
+            let error = Remote::open("s3://bucket", &options, None).unwrap_err();
             let text = walden_source::error_text(&error);
             assert!(text.contains(&format!("cannot use endpoint = \"{endpoint}\"")), "{text}");
             assert!(text.contains(found), "{text}");

@@ -144,15 +144,34 @@ pub fn run(args: &InitArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Environment variables that configure object stores.
-const STORE_VARIABLES: [&str; 6] = [
-    "AWS_ACCESS_KEY_ID",
-    "AWS_SECRET_ACCESS_KEY",
-    "AWS_SESSION_TOKEN",
-    "AWS_REGION",
-    "AWS_DEFAULT_REGION",
-    "AWS_ENDPOINT_URL",
-];
+/// Environment variables that configure the object store with a scheme, and the settings that replace them in
+/// `[archive.store]`.
+fn store_variables(scheme: &str) -> (&'static [&'static str], &'static str) {
+    const AWS: [&str; 6] = [
+        "AWS_ACCESS_KEY_ID",
+        "AWS_SECRET_ACCESS_KEY",
+        "AWS_SESSION_TOKEN",
+        "AWS_REGION",
+        "AWS_DEFAULT_REGION",
+        "AWS_ENDPOINT_URL",
+    ];
+    const AZURE: [&str; 7] = [
+        "AZURE_STORAGE_ACCOUNT_NAME",
+        "AZURE_STORAGE_ACCOUNT_KEY",
+        "AZURE_STORAGE_SAS_TOKEN",
+        "AZURE_STORAGE_ENDPOINT",
+        "AZURE_CLIENT_ID",
+        "AZURE_CLIENT_SECRET",
+        "AZURE_TENANT_ID",
+    ];
+    const GOOGLE: [&str; 3] =
+        ["GOOGLE_APPLICATION_CREDENTIALS", "GOOGLE_SERVICE_ACCOUNT", "GOOGLE_SERVICE_ACCOUNT_KEY"];
+    match scheme {
+        "s3" => (&AWS, "access_key_id, secret_access_key, region and endpoint"),
+        "gs" => (&GOOGLE, "application_credentials"),
+        _ => (&AZURE, "account_name and account_key (or sas_token)"),
+    }
+}
 
 /// Warns if an object store's settings come from this command's environment, which the server's commands
 /// lack.
@@ -161,19 +180,26 @@ fn environment_note(
     stored: Option<&BTreeMap<String, String>>,
     config: &str,
 ) -> Option<String> {
+    let (scheme, _) = location.split_once("://").filter(|(scheme, _)| *scheme != "file")?;
+    let (variables, settings) = store_variables(scheme);
     let is_stored = |variable: &str| {
         let variable = variable.to_ascii_lowercase();
         let mut names = stored.into_iter().flat_map(BTreeMap::keys);
-        names.any(|name| variable.contains(name.trim_start_matches("aws_")))
+        names.any(|name| {
+            let prefixes = ["aws_", "azure_", "google_"];
+            let name =
+                prefixes.into_iter().fold(name.as_str(), |name, prefix| name.trim_start_matches(prefix));
+            variable.contains(name)
+        })
     };
     let is_used = |name: &&str| std::env::var_os(name).is_some() && !is_stored(name);
-    let used: Vec<&str> = STORE_VARIABLES.into_iter().filter(is_used).collect();
-    if used.is_empty() || !location.starts_with("s3://") {
+    let used: Vec<&str> = variables.iter().copied().filter(is_used).collect();
+    if used.is_empty() {
         return None;
     }
     Some(format!(
         "warning: {} of this shell are not in {config}: archive_command and restore_command fail if the server's service lacks them, as under \
-         systemd. Write access_key_id, secret_access_key, region and endpoint into [archive.store] of {config} (chmod 600, owned by the \
+         systemd. Write {settings} into [archive.store] of {config} (chmod 600, owned by the \
          server's user), or the variables into a file that the service reads (systemctl edit: [Service], EnvironmentFile=)",
         used.join(", ")
     ))

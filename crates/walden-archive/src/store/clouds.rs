@@ -1,0 +1,143 @@
+//! Clients of the object stores of each cloud, by the scheme of the URL.
+
+use std::sync::Arc;
+
+use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey, Checksum, S3ConditionalPut};
+use object_store::azure::{AzureConfigKey, MicrosoftAzureBuilder};
+use object_store::gcp::{GoogleCloudStorageBuilder, GoogleConfigKey};
+use object_store::{ClientConfigKey, ClientOptions, ObjectStore, RetryConfig};
+use url::Url;
+
+use super::remote::{REQUEST_TIMEOUT, failure};
+use super::{Cause, StoreError};
+
+/// Clients of one bucket or container.
+pub(super) struct Clients {
+    /// Limits each request to [`REQUEST_TIMEOUT`], unless a setting names a time.
+    pub limited: Arc<dyn ObjectStore>,
+    /// Has no time limit of its own, for requests with content.
+    pub unlimited: Arc<dyn ObjectStore>,
+    /// The same, and sends a checksum header with each object.
+    pub checked: Arc<dyn ObjectStore>,
+}
+
+/// Whether a URL of this scheme names an object store.
+pub(crate) fn is_object_store(scheme: &str) -> bool {
+    matches!(scheme, "s3" | "az" | "azure" | "abfs" | "abfss" | "gs")
+}
+
+impl Clients {
+    /// Creates the clients for a URL. Settings come from the environment, and from `options`, which have
+    /// precedence.
+    pub fn new(url: &str, options: &[(String, String)], retries: RetryConfig) -> Result<Clients, StoreError> {
+        match url.split_once("://").map_or("", |(scheme, _)| scheme) {
+            "s3" => s3(url, options, retries),
+            "gs" => google(url, options, retries),
+            _ => azure(url, options, retries),
+        }
+    }
+}
+
+/// Applies the settings of the environment and the options to a builder, each of which has its own type.
+/// Evaluates to the builder and the options of its HTTP client.
+macro_rules! configure {
+    ($builder:expr, $Key:ident, $endpoint:expr, $prefix:literal, $url:expr, $options:expr) => {{
+        let mut builder = $builder;
+        // The scheme of the endpoint decides whether the connection is encrypted.
+        let mut client = ClientOptions::new().with_allow_http(true);
+        let of_environment = variables($prefix).map(|variable| (variable, false));
+        let given = $options.iter().cloned().map(|option| (option, true));
+        for ((name, value), is_required) in of_environment.chain(given) {
+            let key: $Key = match name.to_ascii_lowercase().parse() {
+                Ok(key) => key,
+                Err(error) if is_required => return Err(failure("open", "the archive", $url, error)),
+                Err(_) => continue,
+            };
+            if key == $endpoint {
+                check_endpoint($url, &name, &value)?;
+            }
+            match key {
+                $Key::Client(key) => client = client.with_config(key, value),
+                key => builder = builder.with_config(key, value),
+            }
+        }
+        (builder, client)
+    }};
+}
+
+fn s3(url: &str, options: &[(String, String)], retries: RetryConfig) -> Result<Clients, StoreError> {
+    let builder = AmazonS3Builder::from_env()
+        .with_url(url)
+        .with_conditional_put(S3ConditionalPut::ETagMatch)
+        .with_retry(retries);
+    let (builder, client) =
+        configure!(builder, AmazonS3ConfigKey, AmazonS3ConfigKey::Endpoint, "AWS_", url, options);
+    let checked = builder.clone().with_checksum_algorithm(Checksum::SHA256);
+    let build = |builder: &AmazonS3Builder, client| builder.clone().with_client_options(client).build();
+    clients(url, client, |client, is_checked| {
+        Ok(Arc::new(build(if is_checked { &checked } else { &builder }, client)?))
+    })
+}
+
+fn azure(url: &str, options: &[(String, String)], retries: RetryConfig) -> Result<Clients, StoreError> {
+    let builder = MicrosoftAzureBuilder::from_env().with_url(url).with_retry(retries);
+    let (builder, client) =
+        configure!(builder, AzureConfigKey, AzureConfigKey::Endpoint, "AZURE_", url, options);
+    clients(url, client, |client, _| Ok(Arc::new(builder.clone().with_client_options(client).build()?)))
+}
+
+fn google(url: &str, options: &[(String, String)], retries: RetryConfig) -> Result<Clients, StoreError> {
+    let builder = GoogleCloudStorageBuilder::from_env().with_url(url).with_retry(retries);
+    let (builder, client) =
+        configure!(builder, GoogleConfigKey, GoogleConfigKey::BaseUrl, "GOOGLE_", url, options);
+    clients(url, client, |client, _| Ok(Arc::new(builder.clone().with_client_options(client).build()?)))
+}
+
+/// Builds the clients. `build` receives the options of the HTTP client, and whether to send checksums.
+fn clients(
+    url: &str,
+    options: ClientOptions,
+    build: impl Fn(ClientOptions, bool) -> object_store::Result<Arc<dyn ObjectStore>>,
+) -> Result<Clients, StoreError> {
+    let has_timeout = options.get_config_value(&ClientConfigKey::Timeout).is_some();
+    let [limited, unlimited] = match has_timeout {
+        true => [options.clone(), options],
+        false => [options.clone().with_timeout(REQUEST_TIMEOUT), options.with_timeout_disabled()],
+    };
+    let build = |options, is_checked| {
+        build(options, is_checked).map_err(|error| failure("open", "the archive", url, error))
+    };
+    Ok(Clients {
+        limited: build(limited, false)?,
+        unlimited: build(unlimited.clone(), false)?,
+        checked: build(unlimited, true)?,
+    })
+}
+
+/// Returns the variables of the environment whose name starts with a prefix.
+fn variables(prefix: &'static str) -> impl Iterator<Item = (String, String)> {
+    std::env::vars_os().filter_map(move |(name, value)| {
+        let name = name.into_string().ok().filter(|name| name.starts_with(prefix))?;
+        Some((name, value.into_string().ok()?))
+    })
+}
+
+/// Checks the URL of a store's endpoint, which the client library does not validate.
+fn check_endpoint(location: &str, setting: &str, endpoint: &str) -> Result<(), StoreError> {
+    let problem = match Url::parse(endpoint) {
+        Ok(url) if !matches!(url.scheme(), "http" | "https") => "no such scheme".to_owned(),
+        Ok(url) if url.host_str().is_none_or(str::is_empty) => "no host".to_owned(),
+        Ok(_) => return Ok(()),
+        Err(error) => error.to_string(),
+    };
+    let text = format!(
+        "cannot use {setting} = \"{endpoint}\": expected a URL such as https://minio.example.net:9000, found {problem}"
+    );
+    Err(StoreError {
+        operation: "open",
+        key: "the archive".to_owned(),
+        location: location.to_owned(),
+        cause: Cause::Other,
+        source: Some(text.into()),
+    })
+}
