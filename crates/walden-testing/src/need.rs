@@ -51,6 +51,8 @@ pub enum Need {
     Pyrage,
     /// `moto_server`, an S3-compatible object store.
     Moto,
+    /// Azurite, the emulator of Azure Blob Storage.
+    Azurite,
     /// `tmux`, a terminal that tests can type in and read.
     Tmux,
 }
@@ -73,7 +75,7 @@ struct Row {
 }
 
 #[rustfmt::skip]
-const ROWS: [Row; 26] = [
+const ROWS: [Row; 27] = [
     Row { need: Need::Postgres(14),      name: "pg14",        programs: &[],           package: "" },
     Row { need: Need::Postgres(15),      name: "pg15",        programs: &[],           package: "postgresql-15" },
     Row { need: Need::Postgres(16),      name: "pg16",        programs: &[],           package: "" },
@@ -99,6 +101,7 @@ const ROWS: [Row; 26] = [
     Row { need: Need::Age,               name: "age",         programs: &["age"],      package: "age" },
     Row { need: Need::Pyrage,            name: "pyrage",      programs: &["python3"],  package: "pip install pyrage" },
     Row { need: Need::Moto,              name: "moto",        programs: &["moto_server"], package: "pip install 'moto[server]'" },
+    Row { need: Need::Azurite,           name: "azurite",     programs: &["azurite-blob"], package: "npm install -g azurite" },
     Row { need: Need::Tmux,              name: "tmux",        programs: &["tmux"],     package: "tmux" },
 ];
 

@@ -19,7 +19,7 @@ const SYSTEM_FOLDER: &str = "/etc/walden";
 /// Options that select an archive.
 #[derive(Args, Clone, Debug)]
 pub struct Place {
-    /// The archive: a folder, or s3://BUCKET/PREFIX
+    /// The archive: a folder, or a URL: s3://BUCKET/PREFIX, az://CONTAINER/PREFIX, gs://BUCKET/PREFIX
     #[arg(long, value_name = "URL", env = "WALDEN_REPO")]
     pub repo: Option<String>,
 

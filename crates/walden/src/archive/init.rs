@@ -39,7 +39,7 @@ Examples:
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct InitArgs {
-    /// The archive: a folder, or s3://BUCKET/PREFIX
+    /// The archive: a folder, or a URL: s3://BUCKET/PREFIX, az://CONTAINER/PREFIX, gs://BUCKET/PREFIX
     #[arg(long, value_name = "URL", required_unless_present = "config")]
     repo: Option<String>,
 

@@ -112,7 +112,7 @@ fn python_of(program: &Path) -> PathBuf {
     if beside.exists() { beside } else { "python3".into() }
 }
 
-fn free_port() -> u16 {
+pub fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
@@ -377,7 +377,7 @@ fn a_bucket_that_is_missing_is_no_end_of_the_archive() -> Outcome {
     assert!(pushed.code == 1 && pushed.stderr.contains("no such bucket\n"), "{pushed:?}");
     for name in [name.as_str(), "00000002.history"] {
         let got = client.get(name);
-        assert!(got.code == 200 && got.stderr.contains("HINT: check the bucket's name"), "{got:?}");
+        assert!(got.code == 200 && got.stderr.contains("HINT: check the name of the bucket"), "{got:?}");
     }
     let listed = client.command(&["list"]);
     assert_eq!(listed.code, 3, "{listed:?}");

@@ -8,6 +8,7 @@ mod archive;
 mod archive_branches;
 mod archive_care;
 mod archive_clone;
+mod archive_clouds;
 mod archive_encrypted;
 mod archive_failing;
 mod archive_faults;
@@ -81,6 +82,7 @@ fn main() -> ExitCode {
         archive_branches::TESTS,
         archive_care::TESTS,
         archive_clone::TESTS,
+        archive_clouds::TESTS,
         archive_encrypted::TESTS,
         archive_failing::TESTS,
         archive_faults::TESTS,
