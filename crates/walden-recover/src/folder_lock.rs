@@ -48,10 +48,9 @@ impl FolderLock {
 
     fn lock(path: &Path, operation: FlockOperation) -> Result<FolderLock, RecoverError> {
         let file = File::open(path).map_err(RecoverError::io("open", path))?;
-        match flock(&file, operation) {
-            Err(Errno::WOULDBLOCK) => return Err(RecoverError::InUse { path: path.to_owned() }),
-            // A network file system may be unable to lock folders.
-            Ok(()) | Err(_) => {}
+        // Other errors are ignored: a network file system may be unable to lock folders.
+        if flock(&file, operation) == Err(Errno::WOULDBLOCK) {
+            return Err(RecoverError::InUse { path: path.to_owned() });
         }
         let metadata = file.metadata().map_err(RecoverError::io("read", path))?;
         expect_identity(path, (metadata.dev(), metadata.ino()))?;
