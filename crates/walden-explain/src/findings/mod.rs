@@ -331,7 +331,9 @@ pub fn rank(findings: &mut [Finding]) {
     const NOTABLE_SAVING: f64 = 0.05;
     let place = |one: &Finding| {
         let saves = one.saves_bytes.unwrap_or(0) as f64 * one.share / one.bytes.max(1) as f64;
-        let is_first = one.kind == Cause && one.rule != TABLE && saves >= NOTABLE_SAVING;
+        // Pruning is a consequence of updates, which a table's description names.
+        let is_of_table = [TABLE, "pruning"].contains(&one.rule);
+        let is_first = one.kind == Cause && !is_of_table && saves >= NOTABLE_SAVING;
         (one.kind, !is_first, std::cmp::Reverse(one.priority_bytes()))
     };
     findings.sort_by_key(place);
@@ -433,11 +435,11 @@ mod tests {
         assert_eq!(causes(390), [TABLE, "bulk-delete", "pruning", "switch-padding"]);
         assert_eq!(causes(410), ["bulk-delete", TABLE, "pruning", "switch-padding"]);
         let with_share = |share| {
-            let pruning = Finding { share, ..finding("pruning", Cause, 100, Some(60)) };
-            ranked(vec![finding(TABLE, Cause, 800, None), pruning])
+            let locks = Finding { share, ..finding("row-locks", Cause, 100, Some(60)) };
+            ranked(vec![finding(TABLE, Cause, 800, None), locks])
         };
-        assert_eq!(with_share(0.09), ["pruning", TABLE], "it saves 5.4 % of the WAL");
-        assert_eq!(with_share(0.08), [TABLE, "pruning"]);
+        assert_eq!(with_share(0.09), ["row-locks", TABLE], "it saves 5.4 % of the WAL");
+        assert_eq!(with_share(0.08), [TABLE, "row-locks"]);
     }
 
     #[test]
