@@ -198,7 +198,7 @@ pub const CULPRITS: &[Culprit] = &[
             Sql("SET enable_seqscan = off; SELECT count(*) FROM item WHERE name = 'x'; RESET enable_seqscan"),
             Sql("UPDATE item SET price = price + 1 + id % 7"),
         ],
-        expected: cause("bulk-update", "item", "batches"),
+        expected: cause("bulk-update", "item", "fillfactor"),
         ..BASE
     },
     Culprit {
@@ -567,7 +567,7 @@ pub const CULPRITS: &[Culprit] = &[
         about: "four transactions that update each row of a full table",
         setup: &[Sql(ROWS)],
         run: &[Rounds(4, &["UPDATE item SET price = price + $round"])],
-        expected: cause("bulk-update", "item", "batches"),
+        expected: cause("bulk-update", "item", "fillfactor"),
         ..BASE
     },
     Culprit {
