@@ -71,6 +71,9 @@ pub struct WatchDocument {
     pub notes: Vec<NoteDocument>,
     /// Why the WAL cannot be read at present.
     pub problem: Option<String>,
+    /// Why the server cannot be queried at present: slots, archiver and settings are those of its files, or
+    /// unknown.
+    pub server_problem: Option<String>,
 }
 
 /// The sums of a group, with the rate per second.
@@ -243,8 +246,16 @@ impl WatchDocument {
             missed_bytes: watch.totals().missed_bytes,
             notes: watch.notes().iter().map(NoteDocument::new).collect(),
             problem: watch.problem().map(str::to_owned),
+            server_problem: watch.server_problem().map(str::to_owned),
         }
     }
+}
+
+/// Describes the effect of a server that cannot be queried.
+pub fn unqueried_text(problem: &str) -> String {
+    format!(
+        "cannot query the server, so its slots and archiver are unknown, or those of its files: {problem}"
+    )
 }
 
 impl CheckpointDocument {

@@ -158,7 +158,7 @@ pub fn by_sql(client: &mut Client, settings: &Settings) -> Result<ServerState, Q
     let mut state = ServerState { settings: settings.clone(), process, ..ServerState::default() };
     let checkpoint =
         "SELECT redo_lsn, extract(epoch FROM checkpoint_time)::bigint FROM pg_control_checkpoint()";
-    if let Ok(rows) = rows(client, checkpoint) {
+    if let Some(rows) = permitted(rows(client, checkpoint))? {
         state.checkpoint =
             rows.first().and_then(|row| Some((row.get(0)?.parse().ok()?, row.get(1)?.parse().ok()?)));
     }
@@ -166,7 +166,7 @@ pub fn by_sql(client: &mut Client, settings: &Settings) -> Result<ServerState, Q
                  coalesce(extract(epoch FROM now() - min(mark.modification)), 0) \
                  FROM pg_ls_archive_statusdir() AS mark LEFT JOIN pg_ls_waldir() AS wal ON mark.name = wal.name || '.ready' \
                  WHERE mark.name LIKE '%.ready'";
-    if let Ok(rows) = rows(client, ready) {
+    if let Some(rows) = permitted(rows(client, ready))? {
         state.archiver = rows.first().and_then(|row| {
             let (files, bytes) = (row.get(0)?.parse().ok()?, row.get(1)?.parse().ok()?);
             Some(Archiver {
@@ -187,6 +187,15 @@ pub fn by_sql(client: &mut Client, settings: &Settings) -> Result<ServerState, Q
 /// # Errors
 /// The connection is lost.
 pub fn slots_by_sql(client: &mut Client) -> Result<Vec<Slot>, QueryError> {
+/// Returns `None` if the server answers with an error, such as a missing permission. Other errors concern the
+/// connection.
+fn permitted<T>(result: Result<T, QueryError>) -> Result<Option<T>, QueryError> {
+    match result {
+        Err(error) if error.0.code().is_none() => Err(error),
+        result => Ok(result.ok()),
+    }
+}
+
     let query = |idle: &str, lost: &str, reason: &str, silent: &str| {
         format!(
             "SELECT s.slot_name, s.slot_type, s.database, s.plugin, s.active, \

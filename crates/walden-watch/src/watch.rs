@@ -76,6 +76,8 @@ pub struct Watch {
     known_rewrites: usize,
     wants_names: bool,
     server: ServerState,
+    /// Whether the server was last queried with success, and why not; `None` if it is not queried.
+    queried: Option<Result<(), String>>,
     /// The end of WAL, read completely after the process in `postmaster.pid` was found missing. If more WAL
     /// follows, the server runs elsewhere.
     end_without_process: Option<Lsn>,
@@ -123,6 +125,7 @@ impl Watch {
             known_rewrites: 0,
             wants_names: false,
             server: ServerState::default(),
+            queried: None,
             end_without_process: None,
             noted_process: ServerProcess::Unknown,
             checkpoint_settings: None,
@@ -313,6 +316,21 @@ impl Watch {
         }
         let version = self.source.info().version;
         self.checkpoint_settings = CheckpointSettings::from_settings(self.server.settings.all(), version);
+    }
+
+    /// Sets whether the server was last queried with success.
+    pub fn set_queried(&mut self, queried: Option<Result<(), String>>) {
+        self.queried = queried;
+    }
+
+    /// Returns whether the server was last queried with success; `None` if it is not queried.
+    pub fn is_queried(&self) -> Option<bool> {
+        self.queried.as_ref().map(Result::is_ok)
+    }
+
+    /// Returns why the server cannot be queried at present.
+    pub fn server_problem(&self) -> Option<&str> {
+        self.queried.as_ref()?.as_ref().err().map(String::as_str)
     }
 
     /// Notes that the server does not run although it was not stopped, or that it runs again. Two consecutive

@@ -97,6 +97,11 @@ impl Client {
         Ok(Some(Client { client, session, limit: ANSWER_WITHIN }))
     }
 
+    /// Sets the longest time without an answer to a query.
+    pub fn set_limit(&mut self, limit: Duration) {
+        self.limit = limit;
+    }
+
     /// Runs a query without parameters, over the protocol that every connection pooler supports.
     ///
     /// # Errors
@@ -147,7 +152,8 @@ impl Client {
         let result = result.unwrap_or(Err(QueryError::Silent { seconds: self.limit.as_secs() }));
         let is_closed = matches!(&result, Err(QueryError::Server(error)) if error.is_closed());
         match self.session.task.take() {
-            Some(task) if is_closed => match self.session.run(timeout(CLOSE_WITHIN, task)) {
+            // `timeout` panics outside of the runtime, so it is created by the future.
+            Some(task) if is_closed => match self.session.run(async { timeout(CLOSE_WITHIN, task).await }) {
                 Some(Ok(Ok(Err(cause)))) => Err(cause.into()),
                 _ => result,
             },
@@ -340,5 +346,14 @@ mod tests {
         client.limit = Duration::from_secs(1);
         let error = client.simple_query("SELECT 1").unwrap_err();
         assert!(!matches!(&error, QueryError::Server(error) if error.is_closed()), "{error}");
+    }
+
+    #[test]
+    fn a_lost_connection_is_an_error_of_each_query() {
+        let mut client = connect_to(|mut stream| log_in(&mut stream)).unwrap();
+        for _ in 0..2 {
+            let error = client.simple_query("SELECT 1").unwrap_err();
+            assert!(matches!(&error, QueryError::Server(error) if error.code().is_none()), "{error}");
+        }
     }
 }

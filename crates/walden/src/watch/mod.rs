@@ -22,12 +22,12 @@ use walden_explain::document::{Context, Document};
 use walden_postgres::connection::Parameters;
 use walden_postgres::follow::{ConnectionFollower, FolderFollower};
 use walden_server::signals::{self, SIGINT, SIGTERM};
-use walden_watch::document::{Grouping, WatchDocument};
+use walden_watch::document::{self, Grouping, WatchDocument};
 use walden_watch::server::{self, Folders};
 use walden_watch::watch::{Source, Watch};
 use walden_watch::windows::Window;
 
-use self::refresh::{Refresher, Subject};
+use self::refresh::{Answer, HasEnded, Refresher, Subject};
 use crate::arguments::{parse_pattern, parse_span};
 use crate::output::Overwrite;
 use crate::protect::Inputs;
@@ -207,6 +207,9 @@ struct Session<'a> {
     /// Number of notes already printed.
     told: usize,
     problem: Option<String>,
+    server_problem: Option<String>,
+    /// Whether a thread has ended by a panic, so that the server's state would stay at its last value.
+    has_failed: bool,
 }
 
 impl<'a> Session<'a> {
@@ -272,6 +275,8 @@ impl<'a> Session<'a> {
             busy_until: Instant::now(),
             told: 0,
             problem: None,
+            server_problem: None,
+            has_failed: false,
         })
     }
 
@@ -302,17 +307,27 @@ impl<'a> Session<'a> {
         if self.watch.takes_names() {
             self.refresher.ask_for_names();
         }
-        while let Some(answer) = self.refresher.answer() {
-            match answer {
-                refresh::Answer::Server(state) => self.watch.set_server(*state, &self.args.set),
-                refresh::Answer::Names(names) => self.watch.set_names(*names),
-                refresh::Answer::Problem(problem) => self.watch.note(problem),
+        loop {
+            match self.refresher.answer() {
+                Ok(Some(Answer::Server(state, queried))) => {
+                    self.watch.set_server(*state, &self.args.set);
+                    self.watch.set_queried(queried);
+                }
+                Ok(Some(Answer::Names(names))) => self.watch.set_names(*names),
+                Ok(Some(Answer::Problem(problem))) => self.watch.note(problem),
+                Ok(None) => return,
+                Err(HasEnded) => {
+                    self.has_failed = true;
+                    return;
+                }
             }
         }
     }
 
     fn is_over(&self) -> bool {
-        self.stop.load(Ordering::SeqCst) || self.until.is_some_and(|until| Instant::now() >= until)
+        self.has_failed
+            || self.stop.load(Ordering::SeqCst)
+            || self.until.is_some_and(|until| Instant::now() >= until)
     }
 
     /// Prints intervals until stopped. The last one may be shorter.
@@ -358,6 +373,14 @@ impl<'a> Session<'a> {
             output::tell(&format!("warning: {problem}; trying again"));
         }
         self.problem = problem;
+        let problem = self.watch.server_problem().map(str::to_owned);
+        if problem.is_some() != self.server_problem.is_some() {
+            output::tell(&match &problem {
+                Some(problem) => format!("warning: {}; trying again", document::unqueried_text(problem)),
+                None => "note: the server answers again".to_owned(),
+            });
+        }
+        self.server_problem = problem;
     }
 
     /// Returns the sums of everything observed, in the form of `walden explain`.
@@ -373,8 +396,13 @@ impl<'a> Session<'a> {
     }
 
     fn end(&self) -> Result<()> {
-        let Some(path) = &self.args.save else { return Ok(()) };
-        self.save(path, self.args.overwrite)
+        if let Some(path) = &self.args.save {
+            self.save(path, self.args.overwrite)?;
+        }
+        match self.has_failed {
+            true => bail!("cannot continue: a thread of this program has ended by a panic"),
+            false => Ok(()),
+        }
     }
 
     /// Saves the sums.

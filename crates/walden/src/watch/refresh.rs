@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, channel, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError, channel, sync_channel};
 use std::time::{Duration, Instant};
 
 use walden_postgres::connection::Client;
@@ -14,6 +14,8 @@ use walden_watch::settings::Settings;
 
 /// How often the server's state is read.
 const STATE_EVERY: Duration = Duration::from_secs(5);
+/// Longest time without an answer to a query of the state. Later, its values are no longer current.
+const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 /// Reading the state takes at most 1/`STATE_SHARE` of the time.
 const STATE_SHARE: u32 = 50;
 /// Minimum time between two readings of names.
@@ -31,7 +33,8 @@ pub struct Subject {
 
 /// A result of reading.
 pub enum Answer {
-    Server(Box<ServerState>),
+    /// The state, and whether the server was queried; `None` without a connection string.
+    Server(Box<ServerState>, Option<Result<(), String>>),
     Names(Box<Names>),
     Problem(String),
 }
@@ -47,28 +50,40 @@ impl Refresher {
         let (requests, asked) = sync_channel(1);
         let (to, answers) = channel();
         std::thread::spawn(move || {
-            let mut reader = Reader { subject, client: None, problem: None };
+            let mut reader = Reader { subject, client: None };
+            let mut problem = None;
             let (mut names_read, mut wants_names) = (Instant::now(), false);
             loop {
                 let began = Instant::now();
-                if to.send(Answer::Server(Box::new(reader.state()))).is_err() {
+                let (state, queried) = reader.state();
+                let has_failed = matches!(queried, Some(Err(_)));
+                if to.send(Answer::Server(Box::new(state), queried)).is_err() {
                     return;
                 }
-                if let Some(problem) = reader.problem.take()
-                    && to.send(Answer::Problem(problem)).is_err()
-                {
-                    return;
-                }
-                let pause = STATE_EVERY.max(began.elapsed() * STATE_SHARE);
+                let pause = match has_failed {
+                    true => STATE_EVERY,
+                    false => STATE_EVERY.max(began.elapsed() * STATE_SHARE),
+                };
                 match asked.recv_timeout(pause) {
                     Ok(()) => wants_names = true,
                     Err(RecvTimeoutError::Timeout) => {}
                     Err(RecvTimeoutError::Disconnected) => return,
                 }
                 if wants_names && names_read.elapsed() >= NAMES_EVERY {
-                    (names_read, wants_names) = (Instant::now(), false);
-                    if let Some(names) = reader.names()
-                        && to.send(Answer::Names(Box::new(names))).is_err()
+                    names_read = Instant::now();
+                    let names = reader.names();
+                    // Names that could not be read are read again.
+                    wants_names = names.is_err();
+                    let answer = match names {
+                        Ok(names) => {
+                            problem = None;
+                            names.map(|names| Answer::Names(Box::new(names)))
+                        }
+                        Err(error) if problem.as_ref() == Some(&error) => None,
+                        Err(error) => Some(Answer::Problem(problem.insert(error).clone())),
+                    };
+                    if let Some(answer) = answer
+                        && to.send(answer).is_err()
                     {
                         return;
                     }
@@ -85,58 +100,101 @@ impl Refresher {
     }
 
     /// Returns the next result, if any.
-    pub fn answer(&self) -> Option<Answer> {
-        self.answers.try_recv().ok()
+    ///
+    /// # Errors
+    /// The thread has ended by a panic, and no result will follow.
+    pub fn answer(&self) -> Result<Option<Answer>, HasEnded> {
+        match self.answers.try_recv() {
+            Ok(answer) => Ok(Some(answer)),
+            Err(TryRecvError::Empty) => Ok(None),
+            Err(TryRecvError::Disconnected) => Err(HasEnded),
+        }
     }
 }
+
+/// The reading thread has ended.
+#[derive(Debug, PartialEq, Eq)]
+pub struct HasEnded;
 
 struct Reader {
     subject: Subject,
     client: Option<Client>,
-    problem: Option<String>,
 }
 
 impl Reader {
-    fn state(&mut self) -> ServerState {
+    /// Reads the state. Without an answer of the server, returns what its files have.
+    fn state(&mut self) -> (ServerState, Option<Result<(), String>>) {
         let of_files = self.subject.folders.as_ref().map(server::from_files).unwrap_or_default();
-        let Some(dsn) = &self.subject.dsn else { return of_files };
-        if self.client.is_none() {
-            self.client = walden_postgres::connection::connect(dsn).ok();
+        let Some(dsn) = self.subject.dsn.clone() else { return (of_files, None) };
+        let was_connected = self.client.is_some();
+        let mut state = self.query(&dsn);
+        if state.is_err() && was_connected {
+            // The server may only have ended the session.
+            self.client = None;
+            state = self.query(&dsn);
         }
-        let Some(client) = &mut self.client else { return of_files };
-        match server::by_sql(client, &Settings::from_server(&self.subject.settings)) {
+        match state {
             // Uses the files for values that the server does not report.
-            Ok(state) => ServerState {
-                settings: if state.settings.all().is_empty() { of_files.settings } else { state.settings },
-                checkpoint: state.checkpoint.or(of_files.checkpoint),
-                process: state.process,
-                archiver: state.archiver.or(of_files.archiver),
-                slots: state.slots,
-                is_standby: state.is_standby,
-            },
-            Err(_) => {
+            Ok(state) => {
+                let settings =
+                    if state.settings.all().is_empty() { of_files.settings } else { state.settings };
+                let checkpoint = state.checkpoint.or(of_files.checkpoint);
+                let archiver = state.archiver.or(of_files.archiver);
+                (ServerState { settings, checkpoint, archiver, ..state }, Some(Ok(())))
+            }
+            Err(problem) => {
                 // The next reading connects again.
                 self.client = None;
-                of_files
+                (of_files, Some(Err(problem)))
             }
         }
     }
 
+    fn query(&mut self, dsn: &str) -> Result<ServerState, String> {
+        let client = match &mut self.client {
+            Some(client) => client,
+            none => {
+                let mut client = walden_postgres::connection::connect(dsn)
+                    .map_err(|error| walden_source::error_text(&error))?;
+                client.set_limit(ANSWER_WITHIN);
+                none.insert(client)
+            }
+        };
+        server::by_sql(client, &Settings::from_server(&self.subject.settings))
+            .map_err(|error| walden_source::error_text(&error))
+    }
+
     /// Reads all names again. Returns `None` if no source can change.
-    fn names(&mut self) -> Option<Names> {
-        self.subject.dsn.as_ref()?;
+    fn names(&mut self) -> Result<Option<Names>, String> {
+        if self.subject.dsn.is_none() {
+            return Ok(None);
+        }
         let mut all = Names::default();
         for source in &self.subject.name_sources {
             let more = match Path::new(source).is_file() {
                 true => Names::load(Path::new(source)).map_err(NamesError::from),
                 false => names::from_server(source),
             };
-            if let Err(error) = more.and_then(|more| Ok(all.merge(more)?)) {
-                self.problem = Some(format!("names: {}", walden_source::error_text(&error)));
-                return None;
-            }
+            more.and_then(|more| Ok(all.merge(more)?))
+                .map_err(|error| format!("names: {}", walden_source::error_text(&error)))?;
         }
         self.subject.settings = all.settings.clone();
-        Some(all)
+        Ok(Some(all))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_end_of_the_thread_is_noticed() {
+        let (to, answers) = channel();
+        let (requests, _asked) = sync_channel(1);
+        let refresher = Refresher { answers, requests };
+        assert!(matches!(refresher.answer(), Ok(None)));
+        // A panic drops the sender.
+        drop(to);
+        assert!(matches!(refresher.answer(), Err(HasEnded)));
     }
 }

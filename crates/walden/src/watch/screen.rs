@@ -556,6 +556,7 @@ fn wrapped(line: &str, width: usize, indent: &str) -> Vec<String> {
 fn alarm_style(line: &str) -> Style {
     let is_alarming = line.starts_with("Slot") && (line.contains("inactive") || line.contains("lost"))
         || line.starts_with("Checkpoint") && line.contains("is not running")
+        || line.starts_with("Server")
         || line.starts_with("Not counted");
     let waits = line.starts_with("Archiver") && line.contains("wait (");
     match (is_alarming, waits) {

@@ -2,7 +2,7 @@
 
 use walden_report::table::{Look, Row, table as rows_as_table};
 use walden_report::units::{bytes, count, percent, seconds};
-use walden_watch::document::{CheckpointDocument, GroupDocument, Grouping, WatchDocument};
+use walden_watch::document::{CheckpointDocument, GroupDocument, Grouping, WatchDocument, unqueried_text};
 
 /// Returns the tables of an interval.
 pub fn table(document: &WatchDocument, groupings: &[Grouping], look: Look) -> String {
@@ -108,6 +108,8 @@ pub fn state_lines(document: &WatchDocument) -> Vec<String> {
         lines.push(format!("Slot {} ({kind}{active}): {lag}", slot.slot.name));
     }
     if document.missed_bytes > 0 {
+    let problem = document.server_problem.as_ref();
+    lines.extend(problem.map(|problem| format!("Server: {}", unqueried_text(problem))));
         lines.push(format!("Not counted: {}", bytes(document.missed_bytes)));
     }
     lines

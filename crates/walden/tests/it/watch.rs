@@ -28,6 +28,7 @@ walden_testing::tests! {
     a_server_that_does_not_run_has_no_next_checkpoint,
     lines_add_up_and_have_names,
     metrics_are_what_prometheus_reads,
+    a_lost_connection_is_reported_and_renewed on [15, 19],
     the_view_works_in_a_terminal,
     sources_without_wal_are_refused,
     an_interrupt_ends_a_watch_that_still_connects,
@@ -755,6 +756,129 @@ fn metrics_are_what_prometheus_reads() -> Outcome {
     }
     child.kill().unwrap();
     child.wait().unwrap();
+    Ok(())
+}
+
+/// A process that serves metrics, killed on drop.
+struct Serving {
+    child: Child,
+    address: String,
+}
+
+impl Serving {
+    fn start(arguments: &[&str], log: &Path) -> Serving {
+        let child = Command::new(env!("CARGO_BIN_EXE_walden"))
+            .args(["watch", "--listen", "127.0.0.1:0"])
+            .args(arguments)
+            .stderr(fs::File::create(log).unwrap())
+            .spawn()
+            .unwrap();
+        let mut started = Serving { child, address: String::new() };
+        let began = Instant::now();
+        loop {
+            let told = fs::read_to_string(log).unwrap();
+            let serving = told.lines().find_map(|line| line.strip_prefix("serving http://"));
+            if let Some(address) = serving.and_then(|line| line.strip_suffix("/metrics")) {
+                address.clone_into(&mut started.address);
+                return started;
+            }
+            assert!(began.elapsed() < Duration::from_secs(60), "{told}");
+            thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    /// Waits until the samples are as expected.
+    fn wait_until(&self, what: &str, is_so: impl Fn(&BTreeMap<String, f64>) -> bool) {
+        let began = Instant::now();
+        loop {
+            let samples = parse_metrics(&get(&self.address));
+            if is_so(&samples) {
+                return;
+            }
+            assert!(began.elapsed() < Duration::from_secs(90), "{what}: {samples:#?}");
+            thread::sleep(Duration::from_millis(200));
+        }
+    }
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// While the server cannot be queried, its last state is not reported as the present one.
+fn a_lost_connection_is_reported_and_renewed(major: u32) -> Outcome {
+    let cluster = small_segments(major)?;
+    let folder = tempfile::tempdir().unwrap();
+    let (dsn, data) = (cluster.dsn("postgres"), cluster.data_dir());
+    let mut client = cluster.client("postgres").unwrap();
+    client.batch_execute("SELECT pg_create_physical_replication_slot('before', true)").unwrap();
+    let logs = [folder.path().join("dsn.log"), folder.path().join("files.log")];
+    let by_dsn = Serving::start(&[&dsn], &logs[0]);
+    let by_files = Serving::start(&[text(&data), "--names", &dsn], &logs[1]);
+    let watching = Watching::start(&dsn, folder.path(), &["--interval", "1s", "--format", "json"]);
+    let lag = |slot: &str| format!("walden_watch_slot_lag_bytes{{slot=\"{slot}\",type=\"physical\"}}");
+    let is_queried =
+        |samples: &BTreeMap<String, f64>| samples.get("walden_watch_server_queried") == Some(&1.0);
+    let has = |samples: &BTreeMap<String, f64>, slot: &str| samples.contains_key(&lag(slot));
+    for serving in [&by_dsn, &by_files] {
+        serving.wait_until("queried", |samples| is_queried(samples) && has(samples, "before"));
+    }
+    drop(client);
+    cluster.stop(StopMode::Fast).unwrap();
+    by_dsn.wait_until("a stopped server", |samples| {
+        let is_running = samples.get("walden_watch_server_running") == Some(&1.0);
+        !is_queried(samples) && !is_running && !has(samples, "before") && samples["walden_watch_up"] == 0.0
+    });
+    by_files.wait_until("a stopped server", |samples| {
+        !is_queried(samples) && samples["walden_watch_server_running"] == 0.0
+    });
+    let wait_for_problem = |is_expected: bool| {
+        let began = Instant::now();
+        while watching.lines().last().is_none_or(|line| line["server_problem"].is_null() == is_expected) {
+            assert!(began.elapsed() < Duration::from_secs(60), "{:#?}", watching.lines().last());
+            thread::sleep(Duration::from_millis(200));
+        }
+    };
+    wait_for_problem(true);
+    cluster.start().unwrap();
+    let mut client = cluster.client("postgres").unwrap();
+    execute(
+        &mut client,
+        "SELECT pg_drop_replication_slot('before'); SELECT pg_create_physical_replication_slot('after', true);
+         CREATE TABLE made_later AS SELECT generate_series(1, 100000)",
+    );
+    let is_current = |samples: &BTreeMap<String, f64>| {
+        is_queried(samples)
+            && samples["walden_watch_server_running"] == 1.0
+            && !has(samples, "before")
+            && has(samples, "after")
+            && samples.keys().any(|series| series.contains("relation=\"made_later\""))
+    };
+    by_dsn.wait_until("a started server", is_current);
+    by_files.wait_until("a started server", is_current);
+    // As an administrator does.
+    execute(
+        &mut client,
+        "SELECT pg_drop_replication_slot('after'); SELECT pg_create_physical_replication_slot('last', true);
+         SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND backend_type = 'client backend'",
+    );
+    for serving in [&by_dsn, &by_files] {
+        serving.wait_until("a new session", |samples| {
+            is_queried(samples) && !has(samples, "after") && has(samples, "last")
+        });
+    }
+    for log in &logs {
+        let told = fs::read_to_string(log).unwrap();
+        assert!(!told.contains("panicked"), "{told}");
+        assert!(
+            told.contains("cannot query the server") && told.contains("the server answers again"),
+            "{told}"
+        );
+    }
+    wait_for_problem(false);
     Ok(())
 }
 
