@@ -92,7 +92,18 @@ impl Batches {
 
     /// Returns the next batch or the original error.
     pub fn next_batch(&mut self) -> Option<Result<RecordBatch, ReadError>> {
-        self.receiver.as_ref()?.recv().ok()
+        match self.receiver.as_ref()?.recv() {
+            Ok(batch) => Some(batch),
+            Err(_) => self.end(),
+        }
+    }
+
+    /// Returns an error if the thread has ended by a panic: batches are then missing.
+    fn end(&mut self) -> Option<Result<RecordBatch, ReadError>> {
+        let thread = self.thread.take()?;
+        let panicked =
+            || ArrowError::ComputeError("the thread that reads the WAL ended by a panic".to_owned());
+        thread.join().err().map(|_| Err(panicked().into()))
     }
 
     /// Same as [`Batches::next_batch`], for a caller with other work: returns `None` if no batch is ready
@@ -101,7 +112,7 @@ impl Batches {
         let Some(receiver) = &self.receiver else { return Some(None) };
         match receiver.recv_timeout(time) {
             Ok(batch) => Some(Some(batch)),
-            Err(RecvTimeoutError::Disconnected) => Some(None),
+            Err(RecvTimeoutError::Disconnected) => Some(self.end()),
             Err(RecvTimeoutError::Timeout) => None,
         }
     }
@@ -139,5 +150,21 @@ impl Drop for Batches {
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_is_not_the_end_of_the_batches() {
+        let mut batches =
+            Batches::spawn("records", SchemaRef::new(arrow::datatypes::Schema::empty()), |_| {
+                std::panic::resume_unwind(Box::new("a panic that is not printed"))
+            });
+        let error = batches.next_batch().unwrap().unwrap_err();
+        assert!(matches!(error, ReadError::Arrow(ArrowError::ComputeError(_))), "{error}");
+        assert!(batches.next_batch().is_none());
     }
 }

@@ -2,6 +2,7 @@
 //! from the spool. `uploading` archives parts of the segment that is being received.
 
 use std::ops::ControlFlow;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
@@ -47,7 +48,9 @@ impl Archiving<'_> {
             // Errors are ignored: the receiving thread then creates the file itself and reports why that
             // fails.
             let _ = self.spool.prepare();
-            match self.archive_waiting() {
+            // A panic would end the thread, and WAL would be received without being archived.
+            let archived = catch_unwind(AssertUnwindSafe(|| self.archive_waiting()));
+            match archived.unwrap_or_else(|_| Err("archiving a file has panicked".to_owned())) {
                 Ok(0) => {
                     self.status.lock().status.archive_problem = None;
                     self.wait(Duration::from_secs(10));

@@ -7,6 +7,8 @@ use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
+use crate::threads::end_on_panic;
+
 /// Number of connections served at the same time.
 const THREADS: usize = 2;
 /// Maximum size of a request in bytes, more than any scraper sends.
@@ -22,7 +24,7 @@ pub fn serve(listener: &TcpListener, metrics: &(impl Fn() -> String + Sync)) {
                 loop {
                     match listener.accept() {
                         // Ignores errors: the scraper may disconnect at any time.
-                        Ok((stream, _)) => drop(answer(stream, metrics)),
+                        Ok((stream, _)) => drop(end_on_panic(|| answer(stream, metrics))),
                         // For example, file descriptors may be exhausted. The pause prevents a busy loop.
                         Err(_) => std::thread::sleep(Duration::from_millis(100)),
                     }

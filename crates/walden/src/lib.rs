@@ -67,6 +67,7 @@ pub mod table_log;
 #[doc(hidden)]
 pub mod terminal;
 mod test;
+mod threads;
 mod turns;
 mod watch;
 mod whatif;

@@ -18,6 +18,7 @@ use super::receiving::ReceivingOptions;
 use super::report::{Report, STORE_ANSWERS_WITHIN, holdings, log_reader};
 use crate::configuration::ArchiveSection;
 use crate::place::Place;
+use crate::threads::end_on_panic;
 use crate::{http, output};
 
 const EXAMPLES: &str = "\
@@ -74,7 +75,7 @@ pub fn run(args: &ExporterArgs) -> Result<ExitCode> {
         TcpListener::bind(args.listen).with_context(|| format!("cannot listen on {}", args.listen))?;
     output::tell(&format!("serving http://{}/metrics", listener.local_addr()?));
     std::thread::scope(|scope| {
-        scope.spawn(|| exporter.keep_reading());
+        scope.spawn(|| end_on_panic(|| exporter.keep_reading()));
         http::serve(&listener, &|| exporter.metrics());
     });
     Ok(ExitCode::SUCCESS)

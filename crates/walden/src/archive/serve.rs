@@ -9,7 +9,6 @@ use std::io::{self, Read};
 use std::ops::ControlFlow;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::panic::AssertUnwindSafe;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -32,6 +31,7 @@ use super::log::{Entry, Log, LogOptions};
 use super::push::{ANSWER_WITHIN, Ahead, Effort, complain, warn};
 use super::queue::waiting;
 use crate::place::Place;
+use crate::threads::end_on_panic;
 use crate::{output, systemd};
 
 const EXAMPLES: &str = "\
@@ -150,14 +150,6 @@ fn wait_until_stopped() {
     let (is_stopped, changed) = &STOPPED;
     let guard = is_stopped.lock().unwrap_or_else(PoisonError::into_inner);
     drop(changed.wait_timeout_while(guard, MAX_STOP, |is_stopped| !*is_stopped));
-}
-
-/// Ends the process if `work` panics. Servers would otherwise get no answers; the service manager restarts
-/// it.
-fn end_on_panic(work: impl FnOnce()) {
-    if std::panic::catch_unwind(AssertUnwindSafe(work)).is_err() {
-        std::process::exit(101);
-    }
 }
 
 /// A server's data directory, and the pusher for its files.
