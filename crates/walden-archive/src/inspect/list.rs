@@ -202,8 +202,8 @@ pub struct BaseBackup {
 
 impl BaseBackup {
     fn parse_history(name: String, text: &[u8]) -> BaseBackup {
-        let Label { label, start_time_text, stop_time_text, method, is_incremental, .. } = Label::parse(text);
-        let (start_time, stop_time) = (start_time_text, stop_time_text);
+        let Label { label, start_time, stop_time, method, is_incremental, .. } = Label::parse(text);
+        let (start_time, stop_time) = (start_time.map(|time| time.text), stop_time.map(|time| time.text));
         BaseBackup { name, label, start_time, stop_time, method, is_incremental }
     }
 }

@@ -14,7 +14,7 @@ use walden_format::lsn::{Lsn, SegmentSize, Timeline};
 use walden_source::regular_file;
 
 use crate::archive::{Archive, ArchiveError};
-use crate::objects::backup_files::{LABEL, Label, MANIFEST, Manifest, read_bounded};
+use crate::objects::backup_files::{LABEL, Label, MANIFEST, Manifest, ServerTime, read_bounded};
 use crate::objects::name::{ArchivedFile, BACKUP, Object};
 use crate::restore::get::with_object;
 
@@ -37,6 +37,8 @@ pub struct Backup {
     pub ranges: Vec<WalRange>,
     /// Latest possible time of completion, in microseconds since 1970-01-01 00:00:00 UTC.
     pub time: Option<i64>,
+    /// The server's text, if its time zone is ambiguous, so that `time` is only a bound.
+    pub time_text: Option<String>,
     /// The backup exists on disk, not only as a history file in the archive.
     pub is_on_disk: bool,
     /// Size of the backup history file's object in bytes.
@@ -100,13 +102,15 @@ fn parse_history(file: ArchivedFile, text: &[u8], size: SegmentSize) -> Option<B
     let label = Label::parse(text);
     let timeline = name.timeline;
     let ranges = vec![WalRange { timeline, start, end: label.stop }];
+    let (time, time_text) = with_text(label.stop_time.clone().or_else(|| label.start_time.clone()));
     Some(Backup {
         name: file.to_string(),
         file: Some(file),
         incremental_from: incremental_from(&label),
         label: label.label,
         ranges,
-        time: label.stop_time.or(label.start_time),
+        time,
+        time_text,
         is_on_disk: false,
         stored_bytes: 0,
     })
@@ -165,13 +169,15 @@ pub fn read_manifest(path: &Path, system_identifier: &str) -> Result<Backup, Bac
     let beside = path.with_file_name(LABEL);
     let label = beside.is_file().then(|| read_label_bytes(&beside)).transpose()?;
     let label = Label::parse(&label.unwrap_or_default());
+    let (time, time_text) = time_on_disk(path, label.start_time.clone());
     Ok(Backup {
         name: path.display().to_string(),
         file: None,
         incremental_from: incremental_from(&label),
         label: label.label,
         ranges: manifest.ranges,
-        time: modified(path).max(label.start_time),
+        time,
+        time_text,
         is_on_disk: true,
         stored_bytes: 0,
     })
@@ -183,13 +189,15 @@ fn read_label(path: &Path) -> Result<Backup, BackupError> {
         let problem = "expected START WAL LOCATION with its timeline in it, found none".to_owned();
         return Err(BackupError { path: path.to_owned(), problem });
     };
+    let (time, time_text) = time_on_disk(path, label.start_time.clone());
     Ok(Backup {
         name: path.display().to_string(),
         file: None,
         incremental_from: incremental_from(&label),
         label: label.label,
         ranges: vec![WalRange { timeline, start, end: None }],
-        time: modified(path).max(label.start_time),
+        time,
+        time_text,
         is_on_disk: true,
         stored_bytes: 0,
     })
@@ -199,6 +207,19 @@ fn read_label_bytes(path: &Path) -> Result<Vec<u8>, BackupError> {
     let failed = |error: io::Error| BackupError { path: path.to_owned(), problem: error.to_string() };
     let mut file = regular_file::open(path).map_err(failed)?;
     read_bounded(&mut file, crate::objects::check::MAX_TEXT_BYTES).map_err(failed)
+}
+
+/// Returns the latest moment that a server's time denotes, and its text if that is only a bound.
+fn with_text(time: Option<ServerTime>) -> (Option<i64>, Option<String>) {
+    time.map_or((None, None), |time| (time.latest, (!time.is_exact).then_some(time.text)))
+}
+
+/// Returns when a backup was completed: the time of its file or the start in its label, whichever is later,
+/// with the label's text if that is only a bound.
+fn time_on_disk(path: &Path, start: Option<ServerTime>) -> (Option<i64>, Option<String>) {
+    let (start, text) = with_text(start);
+    let modified = modified(path);
+    (modified.max(start), text.filter(|_| start > modified))
 }
 
 /// Returns the modification time of a file. A copy may be newer than the backup, but never older.
@@ -219,7 +240,9 @@ pub fn merge(archived: Vec<Backup>, on_disk: Vec<Backup>) -> Vec<Backup> {
                 known.label = known.label.take().or(backup.label.take());
                 known.incremental_from = known.incremental_from.or(backup.incremental_from);
                 // The history file states when the backup was completed.
-                known.time = if backup.file.is_some() { backup.time.or(known.time) } else { known.time };
+                if backup.file.is_some() && backup.time.is_some() {
+                    (known.time, known.time_text) = (backup.time, backup.time_text.take());
+                }
                 if known.ranges.last().is_some_and(|range| range.end.is_none()) {
                     known.ranges = backup.ranges;
                 }

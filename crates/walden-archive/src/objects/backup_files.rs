@@ -36,12 +36,9 @@ pub(crate) struct Label {
     pub stop: Option<Lsn>,
     /// Timeline of the start.
     pub timeline: Option<Timeline>,
-    /// Latest possible start and stop times, in microseconds since 1970-01-01 00:00:00 UTC.
-    pub start_time: Option<i64>,
-    pub stop_time: Option<i64>,
-    /// The same times as the server wrote them: local time with a time zone abbreviation.
-    pub start_time_text: Option<String>,
-    pub stop_time_text: Option<String>,
+    /// Start and stop times.
+    pub start_time: Option<ServerTime>,
+    pub stop_time: Option<ServerTime>,
     /// `streamed`, or `pg_start_backup` for an exclusive backup, which PostgreSQL 15 removed.
     pub method: Option<String>,
     /// The user's label.
@@ -65,14 +62,8 @@ impl Label {
                 }
                 "STOP WAL LOCATION" => label.stop = position(),
                 "START TIMELINE" => label.timeline = value.trim().parse().ok(),
-                "START TIME" => {
-                    label.start_time = latest_time(value);
-                    label.start_time_text = Some(value.to_owned());
-                }
-                "STOP TIME" => {
-                    label.stop_time = latest_time(value);
-                    label.stop_time_text = Some(value.to_owned());
-                }
+                "START TIME" => label.start_time = Some(ServerTime::parse(value)),
+                "STOP TIME" => label.stop_time = Some(ServerTime::parse(value)),
                 "BACKUP METHOD" => label.method = Some(value.to_owned()),
                 "LABEL" => label.label = Some(value.to_owned()),
                 "INCREMENTAL FROM LSN" => {
@@ -93,19 +84,49 @@ fn timeline_of_segment(value: &str) -> Option<Timeline> {
     Some(SegmentName::parse(file.trim_end().strip_suffix(')')?)?.timeline)
 }
 
-/// Returns the latest moment that a time such as `2026-11-20 10:00:00 CET` can denote. Time zone
-/// abbreviations are ambiguous, and a backup must not count as older than it is.
-fn latest_time(text: &str) -> Option<i64> {
-    let (time, zone) = text.trim().rsplit_once(' ').unwrap_or((text.trim(), ""));
-    let offset = match zone {
-        "UTC" | "GMT" | "Z" => Offset::UTC,
-        _ => {
-            let hours = zone.parse::<i8>().ok().filter(|_| zone.starts_with(['+', '-']));
-            hours.and_then(|hours| Offset::from_hours(hours).ok()).unwrap_or(jiff::tz::offset(-12))
-        }
+/// A time as the server wrote it, such as `2026-11-20 10:00:00 CET`: local time with a zone abbreviation.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct ServerTime {
+    /// The text of the server.
+    pub text: String,
+    /// The latest moment that it can denote, in microseconds since 1970-01-01 00:00:00 UTC; `None` if it is
+    /// not a time.
+    pub latest: Option<i64>,
+    /// Whether it denotes that moment: offsets are certain, and abbreviations except UTC and GMT are
+    /// ambiguous.
+    pub is_exact: bool,
+}
+
+impl ServerTime {
+    fn parse(text: &str) -> ServerTime {
+        let (time, zone) = text.trim().rsplit_once(' ').unwrap_or((text.trim(), ""));
+        let known = offset_of(zone);
+        // A backup must not count as older than it is.
+        let offset = known.unwrap_or(jiff::tz::offset(-12));
+        let latest = || {
+            let time = DateTime::strptime("%Y-%m-%d %H:%M:%S", time).ok()?;
+            Some(time.to_zoned(TimeZone::fixed(offset)).ok()?.timestamp().as_microsecond())
+        };
+        ServerTime { text: text.to_owned(), latest: latest(), is_exact: known.is_some() }
+    }
+}
+
+/// Returns the offset of a zone that is not ambiguous: `UTC`, `+02`, `-0330`, `+05:45`.
+fn offset_of(zone: &str) -> Option<Offset> {
+    if matches!(zone, "UTC" | "GMT" | "Z") {
+        return Some(Offset::UTC);
+    }
+    let sign = match zone.chars().next()? {
+        '+' => 1,
+        '-' => -1,
+        _ => return None,
     };
-    let time = DateTime::strptime("%Y-%m-%d %H:%M:%S", time).ok()?;
-    Some(time.to_zoned(TimeZone::fixed(offset)).ok()?.timestamp().as_microsecond())
+    let digits = zone[1..].replace(':', "");
+    if !matches!(digits.len(), 2 | 4 | 6) || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
+        return None;
+    }
+    let part = |at: usize| digits.get(at..at + 2).map_or(Some(0), |part| part.parse::<i32>().ok());
+    Offset::from_seconds(sign * (part(0)? * 3600 + part(2)? * 60 + part(4)?)).ok()
 }
 
 /// The relevant parts of a manifest. The list of files is skipped.
@@ -129,18 +150,32 @@ mod tests {
               BACKUP METHOD: streamed\nBACKUP FROM: primary\nSTART TIME: 2026-11-20 10:00:00 CET\nLABEL: before: the move\n\
               START TIMELINE: 1\nSTOP TIME: 2026-11-20 10:05:00 CET\nSTOP TIMELINE: 1\n",
         );
-        assert_eq!(label.start_time_text.as_deref(), Some("2026-11-20 10:00:00 CET"));
-        assert_eq!(label.stop_time_text.as_deref(), Some("2026-11-20 10:05:00 CET"));
+        assert_eq!(label.start_time.unwrap().text, "2026-11-20 10:00:00 CET");
+        assert_eq!(label.stop_time.unwrap().text, "2026-11-20 10:05:00 CET");
         assert_eq!(label.label.as_deref(), Some("before: the move"));
         assert_eq!((label.method.as_deref(), label.timeline), (Some("streamed"), Some(1)));
     }
 
     #[test]
     fn times_of_labels_are_never_too_early() {
-        let exact = latest_time("2026-11-20 10:00:00 UTC");
+        let latest = |text| ServerTime::parse(text).latest;
+        let exact = latest("2026-11-20 10:00:00 UTC");
         assert_eq!(exact, Some(1_795_168_800_000_000));
-        assert_eq!(latest_time("2026-11-20 12:00:00 +02"), exact);
-        assert!(latest_time("2026-11-20 10:00:00 CET") >= exact);
-        assert_eq!(latest_time("yesterday"), None);
+        for text in [
+            "2026-11-20 10:00:00 GMT",
+            "2026-11-20 12:00:00 +02",
+            "2026-11-20 15:30:00 +0530",
+            "2026-11-20 15:45:00 +05:45",
+            "2026-11-20 06:30:00 -0330",
+        ] {
+            let time = ServerTime::parse(text);
+            assert_eq!((time.latest, time.is_exact), (exact, true), "{text}");
+        }
+        // China and North America; Newfoundland; no zone; no offset.
+        for zone in ["CST", "NST", "IST", "", "+9é", "+", "+1", "+99"] {
+            let time = ServerTime::parse(&format!("2026-11-20 10:00:00 {zone}"));
+            assert!(time.latest.is_none_or(|latest| Some(latest) >= exact) && !time.is_exact, "{time:?}");
+        }
+        assert_eq!(latest("yesterday"), None);
     }
 }

@@ -57,6 +57,22 @@ fn with_backups(root: &Path) -> (Archive, Files) {
     (archive_of(root, &files), files)
 }
 
+#[test]
+fn an_ambiguous_zone_is_shown_as_written() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut files = log(1, 0x20, 24);
+    // NST is the zone of Newfoundland, and has been that of Samoa.
+    for (start, zone) in [(0x22, "UTC"), (0x2A, "NST")] {
+        let (name, text) = history(1, start, start + 1, commit_time(start + 1), zone);
+        let text = String::from_utf8(text).expect("a text").replace(" UTC", &format!(" {zone}"));
+        files.push((name, text.into_bytes()));
+    }
+    let found = planned(&archive_of(folder.path(), &files), &Rule::KeepBackups(1)).backups;
+    assert_eq!((found[0].time, &found[0].time_text), (Some(commit_time(0x23)), &None));
+    let text = text_of(commit_time(0x2B)).replace("UTC", "NST");
+    assert_eq!((found[1].time, &found[1].time_text), (None, &Some(text)));
+}
+
 fn push_more(archive: &Archive, root: &Path, files: &Files) {
     push_all(archive, &crate::material::pg_wal(root, files), files);
 }

@@ -189,7 +189,11 @@ fn describe_backup(text: &mut String, backup: &BackupState) {
         (Some(_), false) => "does not count, its WAL is removed",
     };
     let label = backup.label.as_deref().map_or(String::new(), |label| format!(" \"{}\"", harmless(label)));
-    let time = backup.time.map_or(String::new(), |time| format!(", {}", Timestamp::from_unix_micros(time)));
+    let time = match (&backup.time_text, backup.time) {
+        (Some(text), _) => format!(", {}", harmless(text)),
+        (None, Some(time)) => format!(", {}", Timestamp::from_unix_micros(time)),
+        (None, None) => String::new(),
+    };
     let from = backup.incremental_from.as_ref();
     let incremental = from.map_or(String::new(), |from| format!(", incremental since the one from {from}"));
     let _ = writeln!(

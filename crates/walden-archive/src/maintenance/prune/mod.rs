@@ -91,8 +91,11 @@ pub struct BackupState {
     pub timeline: Timeline,
     /// Start of its WAL.
     pub start: String,
-    /// Latest possible time of completion, in microseconds since 1970-01-01 00:00:00 UTC.
+    /// Time of completion, in microseconds since 1970-01-01 00:00:00 UTC. `None` if it is not known exactly.
     pub time: Option<i64>,
+    /// The server's text for a time whose zone is ambiguous.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub time_text: Option<String>,
     /// Start of the backup that this incremental backup needs.
     pub incremental_from: Option<String>,
     /// Why it does not count, if so.
@@ -366,7 +369,8 @@ impl Pruned {
                 label: backup.label.clone(),
                 timeline,
                 start: start.to_string(),
-                time: backup.time,
+                time: backup.time.filter(|_| backup.time_text.is_none()),
+                time_text: backup.time_text.clone(),
                 incremental_from: backup.incremental_from.map(|from| from.to_string()),
                 problem,
                 is_kept,
