@@ -11,17 +11,19 @@ use crate::protect::{is_data_directory, resolve};
 /// Remedy.
 pub const HINT: &str = "keep the archive in a folder outside of every data directory, on another disk or, better, another machine";
 
-/// Describes an archive inside a data directory, one of `known` or any other.
-pub fn problem_of(archive: &Archive, known: &[PathBuf]) -> Option<String> {
+/// Describes an archive inside a data directory, one of `known` or any other. `is_configured` is set if the
+/// server's commands read the same place from `walden.toml`: to them, a relative path is relative to the data
+/// directory, their working directory.
+pub fn problem_of(archive: &Archive, known: &[PathBuf], is_configured: bool) -> Option<String> {
     let folder = archive.encrypted().inner().folder()?;
     let known: Vec<PathBuf> = known.iter().map(|data| resolve(data)).collect();
-    // In the server's commands, a relative path is relative to its data directory.
-    let of_servers = known.iter().map(|data| resolve(&data.join(folder)));
-    iter::once(resolve(folder)).chain(of_servers).find_map(|place| {
+    let of_servers = known.iter().filter(|_| is_configured && folder.is_relative());
+    let of_servers = of_servers.map(|data| ("for the server's commands, ", resolve(&data.join(folder))));
+    iter::once(("", resolve(folder))).chain(of_servers).find_map(|(reader, place)| {
         let is_known = |above: &Path| known.iter().any(|data| data == above);
         let data = place.ancestors().find(|above| is_known(above) || is_data_directory(above))?;
         Some(format!(
-            "{} is inside the data directory {}: every base backup would copy the archive too, and a loss of the data directory would destroy the archive with it",
+            "{reader}{} is inside the data directory {}: every base backup would copy the archive too, and a loss of the data directory would destroy the archive with it",
             place.display(),
             data.display()
         ))
@@ -64,7 +66,7 @@ mod tests {
         symlink(path("backup"), path("main/elsewhere")).unwrap();
         let is_within = |place: &Path, known: &[PathBuf]| {
             let archive = Archive::new(Box::new(Folder::new(place)));
-            problem_of(&archive, known).is_some()
+            problem_of(&archive, known, true).is_some()
         };
         // Recognized by its contents.
         for name in ["main", "main/archive", "main/not/there", "link/archive", "link/not/there"] {
@@ -82,5 +84,8 @@ mod tests {
         assert!(!is_within(relative, &[]));
         assert!(is_within(relative, &[path("other")]));
         assert!(!is_within(&Path::new("..").join(relative), &[path("other")]));
+        // Named by the user of this process.
+        let archive = Archive::new(Box::new(Folder::new(relative)));
+        assert_eq!(problem_of(&archive, &[path("other")], false), None);
     }
 }

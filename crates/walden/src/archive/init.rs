@@ -87,7 +87,7 @@ pub fn run(args: &InitArgs) -> Result<ExitCode> {
     let waiting = Waiting::new(format!("asking {}", harmless(archive.store().location())));
     let of_server = args.dsn.as_deref().and_then(data_directory::query);
     let known: Vec<PathBuf> = args.data.iter().cloned().chain(of_server).collect();
-    if let Some(problem) = data_directory::problem_of(&archive, &known) {
+    if let Some(problem) = data_directory::problem_of(&archive, &known, args.config.is_some()) {
         let text = format!("cannot create an archive there: {problem}");
         return Err(output::with_hint(text, data_directory::HINT));
     }

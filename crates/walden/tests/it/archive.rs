@@ -3,6 +3,7 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use postgres::Client;
@@ -12,7 +13,7 @@ use walden_format::lsn::SegmentName;
 use walden_lab::{Cluster, ClusterBuilder, Installation, StopMode};
 use walden_testing::{ALL_SERVERS, Outcome, postgres};
 
-use crate::material::{golden, link_program, make_archive, walden};
+use crate::material::{Run, golden, link_program, make_archive, walden};
 
 walden_testing::tests! {
     servers_recover_from_the_archive on ALL_SERVERS,
@@ -557,4 +558,10 @@ fn no_archive_is_made_within_a_data_directory() {
     assert!(is_warned_of(&within));
     assert!(is_warned_of(Path::new("archive-that-is-not-there")));
     assert!(!is_warned_of(&folder.path().join("archive")));
+    // A path on the command line is relative to the working directory.
+    let mut command = Command::new(env!("CARGO_BIN_EXE_walden"));
+    command.args(["archive", "check", "--repo", "archive", "--data", text(&data), "--format", "json"]);
+    let run = Run::execute(command.current_dir(folder.path()));
+    let report: Value = serde_json::from_str(&run.stdout).unwrap();
+    assert!(report["checks"].as_array().unwrap().iter().all(|check| check["name"] != "place"), "{report:#}");
 }

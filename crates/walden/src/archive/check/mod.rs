@@ -189,7 +189,8 @@ pub fn run(args: &CheckArgs) -> Result<ExitCode> {
         let answers = !checks.iter().any(|check| check.name == "server" && check.status == Status::Fail);
         let of_server = args.dsn.as_deref().filter(|_| answers).and_then(data_directory::query);
         let known = server::data_directory(args.data.as_deref()).into_iter().chain(of_server);
-        let problem = data_directory::problem_of(archive, &known.collect::<Vec<_>>());
+        let is_configured = args.place.repo.is_none();
+        let problem = data_directory::problem_of(archive, &known.collect::<Vec<_>>(), is_configured);
         checks.extend(problem.map(|problem| Check::warn("place", problem, data_directory::HINT)));
     }
     let count = |status| checks.iter().filter(|check| check.status == status).count();
