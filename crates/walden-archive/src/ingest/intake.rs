@@ -47,6 +47,8 @@ pub(crate) enum IntakeError {
     UnknownCluster,
     #[error("the file's cluster: expected segments of one cluster in the source, found system identifiers {}", found.join(" and "))]
     SeveralClusters { found: Vec<String> },
+    #[error("{refusal}; the archive has an intact copy")]
+    DamagedCopy { refusal: Refusal },
     #[error(transparent)]
     Refused(#[from] Refusal),
     #[error(transparent)]
@@ -69,6 +71,9 @@ impl IntakeError {
             IntakeError::Refused(Refusal::Incomplete { .. }) => Some(
                 "if it is the newest segment of a running server, import it once the server has filled it; otherwise find another copy".to_owned(),
             ),
+            IntakeError::DamagedCopy { .. } => {
+                Some("nothing was overwritten, and nothing is missing: remove the damaged file from the source, or leave it out".to_owned())
+            }
             IntakeError::UnknownCluster => Some(
                 "timeline history and backup history files do not identify their cluster: import them together with segments of their cluster".to_owned(),
             ),
@@ -208,7 +213,15 @@ impl Intake {
         content.rewind().map_err(IntakeError::Read)?;
         let checked = check::check(file, &mut content, self.pusher.rules());
         if let Some(conflict) = conflict {
-            let Ok(checked) = checked else { return Err(conflict.into()) };
+            let is_intact = matches!(conflict, ArchiveError::Conflict { archived: Some(_), .. });
+            let checked = match checked {
+                Ok(checked) => checked,
+                // The archived copy was read and verified for the comparison.
+                Err(refusal @ (Refusal::Damaged { .. } | Refusal::Incomplete { .. })) if is_intact => {
+                    return Err(IntakeError::DamagedCopy { refusal });
+                }
+                Err(_) => return Err(conflict.into()),
+            };
             let found = self.pusher.find_same_log(file, &checked, &mut Content::Read(&mut content));
             let found = found.map_err(IntakeError::Read)?;
             return found.ok_or_else(|| conflict.with_reset(file, &checked).into());

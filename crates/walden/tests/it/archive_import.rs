@@ -415,7 +415,15 @@ fn plain_folders_and_a_servers_pg_wal_are_imported() {
     write(&bad, "e/0000000100000000000000F3", b"");
     let (run, imported) = import(&repo, &bad);
     assert_eq!((run.code, imported["imported"].as_u64()), (1, Some(0)), "{run:?}");
-    assert_eq!(imported["refused"].as_array().unwrap().len(), 5, "{imported:#}");
+    let refused = imported["refused"].as_array().unwrap();
+    assert_eq!(refused.len(), 5, "{imported:#}");
+    let damaged = refused.iter().find(|one| one["file"] == last.as_str()).unwrap();
+    let (problem, hint) = (damaged["problem"].as_str().unwrap(), damaged["hint"].as_str().unwrap());
+    assert!(
+        problem.contains("damaged at") && problem.contains("the archive has an intact copy"),
+        "{problem}"
+    );
+    assert!(!hint.contains("Two servers"), "{hint}");
     assert_archived(&repo, &files);
 }
 
