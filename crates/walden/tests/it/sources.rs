@@ -12,6 +12,7 @@ use walden_lab::{ClusterBuilder, Wanted, find_or_install};
 use walden_source::inventory::Inventory;
 use walden_source::scan::{ScanOptions, SegmentEnd, scan, scan_in_order};
 
+use crate::archive::text;
 use crate::material::{
     Collector, explain, explain_json, golden, records_of, say, segment_start, sum, walden, write,
 };
@@ -22,6 +23,7 @@ walden_testing::tests! {
     a_partial_segment_is_read_as_far_as_it_goes,
     a_gap_is_reported_and_both_sides_are_explained,
     a_segment_that_lost_its_start_is_damage,
+    an_intact_copy_of_a_damaged_segment_is_read,
     every_view_adds_up,
     ranges_by_position_join,
     ranges_by_time_join,
@@ -152,6 +154,31 @@ fn a_gap_is_reported_and_both_sides_are_explained() {
     assert_eq!(json["file_bytes"], 2 << 20);
     assert_eq!(json["ranges"].as_array().unwrap().len(), 2);
     assert!(json["records"].as_u64() < whole["records"].as_u64());
+}
+
+/// The damaged file is the first one in the order of reading.
+fn an_intact_copy_of_a_damaged_segment_is_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let wal = plain(folder.path());
+    let expected = explain_json(&["--savings", "never", text(&wal)]);
+    let (name, segment) = golden(CLUSTER).into_iter().next().unwrap();
+    let mut damaged = segment.clone();
+    damaged[40_000..40_008].copy_from_slice(b"XXXXXXXX");
+    write(&wal, &name, &damaged);
+    let alone = explain(&[&wal]);
+    assert_eq!(alone.code, 3, "{alone:?}");
+    // A third copy, which is damaged earlier.
+    let mut worse = segment.clone();
+    worse[20_000..20_008].copy_from_slice(b"XXXXXXXX");
+    write(&wal, &format!("{name}.gz"), &pack(&worse, "gz"));
+    let alone = explain(&[&wal]);
+    assert!(alone.code == 3 && !alone.stderr.contains("instead"), "{alone:?}");
+    write(&wal, &format!("{name}.zst"), &pack(&segment, "zst"));
+    let run = explain(&["--savings", "never", text(&wal)]);
+    assert!(run.code == 0 && run.stderr.contains("is read instead"), "{run:?}");
+    for field in ["records", "buckets", "images", "record_kinds"] {
+        assert_eq!(run.json()[field], expected[field], "{field}");
+    }
 }
 
 /// Only after the last segment may zeros or older WAL mean a segment that the server keeps for future use.
