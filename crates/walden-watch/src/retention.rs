@@ -489,8 +489,9 @@ fn holders(
             holders[*first].own(file, now);
             rest.iter().for_each(|index| holders[*index].holds_bytes += file.bytes);
             let is_of_recovery = claims[*first].kind == HolderKind::Recovery;
-            // A checkpoint now moves the redo pointer to the current segment. On a standby, it cannot.
-            let can_go = !is_of_recovery || (segment < Some(current) && !situation.server.is_standby);
+            // A checkpoint now moves the redo pointer to the current segment. On a standby, the remedy also
+            // makes one on the primary.
+            let can_go = !is_of_recovery || segment < Some(current);
             let keepers = if is_of_recovery { rest } else { holding.as_slice() };
             match (segment.filter(|_| can_go), keepers) {
                 (Some(_), []) => holders[*first].releases_bytes += file.bytes,
@@ -576,9 +577,15 @@ impl Holder {
             (HolderKind::Slot, Some(slot)) => {
                 let is_behind = self.holds_bytes + self.bytes > 0;
                 let is_limited = self.is_limited(situation.disk.map(|(free, _)| free));
-                let is_stuck = slot.active == Some(false)
-                    || situation.is_silent(slot)
-                    || situation.transaction_of(slot).is_some();
+                // The server does not show whether a synchronized slot has a client on the primary.
+                let is_stuck = match slot.is_synced {
+                    true => is_old,
+                    false => {
+                        slot.active == Some(false)
+                            || situation.is_silent(slot)
+                            || situation.transaction_of(slot).is_some()
+                    }
+                };
                 is_behind && !is_limited && is_stuck
             }
             (HolderKind::Archiver, _) => {

@@ -72,6 +72,10 @@ pub struct Slot {
     /// and later, or by its file).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub invalidation_reason: Option<String>,
+    /// Whether this server is a standby and synchronizes the slot from its primary (17 and later): it has no
+    /// client here, and only the primary can drop it.
+    #[serde(rename = "synced")]
+    pub is_synced: bool,
     /// Seconds since its client last reported a position, if the server reports it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub silent_seconds: Option<u64>,
@@ -123,6 +127,7 @@ pub fn from_files(folders: &Folders) -> ServerState {
                 slot.database = slot.is_logical.then(|| found.database.to_string());
                 slot.database_oid = slot.is_logical.then_some(found.database);
                 slot.plugin = Some(found.plugin).filter(|plugin| !plugin.is_empty());
+                slot.is_synced = found.is_synced && state.is_standby;
                 slot.is_lost = found.is_invalidated;
                 slot.invalidation_reason = found.invalidation_reason.map(str::to_owned);
                 slot.restart_lsn = found.restart_lsn.filter(|_| !found.is_invalidated);
@@ -182,11 +187,6 @@ pub fn by_sql(client: &mut Client, settings: &Settings) -> Result<ServerState, Q
     Ok(state)
 }
 
-/// Queries the slots of a server.
-///
-/// # Errors
-/// The connection is lost.
-pub fn slots_by_sql(client: &mut Client) -> Result<Vec<Slot>, QueryError> {
 /// Returns `None` if the server answers with an error, such as a missing permission. Other errors concern the
 /// connection.
 fn permitted<T>(result: Result<T, QueryError>) -> Result<Option<T>, QueryError> {
@@ -196,11 +196,16 @@ fn permitted<T>(result: Result<T, QueryError>) -> Result<Option<T>, QueryError> 
     }
 }
 
-    let query = |idle: &str, lost: &str, reason: &str, silent: &str| {
+/// Queries the slots of a server.
+///
+/// # Errors
+/// The connection is lost.
+pub fn slots_by_sql(client: &mut Client) -> Result<Vec<Slot>, QueryError> {
+    let query = |idle: &str, lost: &str, reason: &str, synced: &str, silent: &str| {
         format!(
             "SELECT s.slot_name, s.slot_type, s.database, s.plugin, s.active, \
              coalesce(nullif(r.application_name, ''), r.usename) || coalesce(' at ' || host(r.client_addr), ''), {idle}, \
-             s.restart_lsn, s.confirmed_flush_lsn, {lost}, s.datoid, {reason}, {silent} \
+             s.restart_lsn, s.confirmed_flush_lsn, {lost}, s.datoid, {reason}, {silent}, {synced} \
              FROM pg_replication_slots AS s LEFT JOIN pg_stat_replication AS r ON r.pid = s.active_pid ORDER BY 1"
         )
     };
@@ -209,13 +214,18 @@ fn permitted<T>(result: Result<T, QueryError>) -> Result<Option<T>, QueryError> 
     let version = rows(client, "SHOW server_version_num")?;
     let version = version.first().and_then(|row| row.get(0)?.parse().ok()).unwrap_or(0);
     let silent = "extract(epoch FROM now() - r.reply_time)::bigint";
-    let (idle, lost, reason, silent) = match version {
-        170_000.. => (idle, "s.wal_status = 'lost'", "s.invalidation_reason", silent),
-        130_000.. => ("NULL", "s.wal_status = 'lost'", "NULL", silent),
-        120_000.. => ("NULL", "false", "NULL", silent),
-        _ => ("NULL", "false", "NULL", "NULL"),
-    };
-    let found = rows(client, &query(idle, lost, reason, silent))?;
+    // After a promotion, slots keep the mark.
+    let synced = "s.synced AND pg_is_in_recovery()";
+    let lost = "s.wal_status = 'lost'";
+    let found = rows(
+        client,
+        &match version {
+            170_000.. => query(idle, lost, "s.invalidation_reason", synced, silent),
+            130_000.. => query("NULL", lost, "NULL", "false", silent),
+            120_000.. => query("NULL", "false", "NULL", "false", silent),
+            _ => query("NULL", "false", "NULL", "false", "NULL"),
+        },
+    )?;
     let slot = |row: &SimpleQueryRow| {
         let text = |at: usize| row.get(at).map(str::to_owned);
         let is = |at: usize| row.get(at) == Some("t");
@@ -235,6 +245,7 @@ fn permitted<T>(result: Result<T, QueryError>) -> Result<Option<T>, QueryError> 
             is_lost: is(9),
             invalidation_reason: text(11),
             silent_seconds: seconds_at(12),
+            is_synced: is(13),
             problem: None,
         }
     };

@@ -46,6 +46,8 @@ pub struct SlotState {
     pub invalidation_reason: Option<&'static str>,
     /// The output plugin of a logical slot.
     pub plugin: String,
+    /// Whether it was synchronized from a primary (17 and later). After a promotion, it keeps this mark.
+    pub is_synced: bool,
 }
 
 /// Why a file is not the state of a slot.
@@ -132,6 +134,7 @@ impl SlotState {
             is_invalidated,
             invalidation_reason,
             plugin: text(if with_two_phase { 129 } else { 120 }),
+            is_synced: version >= 5 && take(193, 1).is_some_and(|byte| byte != [0]),
         })
     }
 }
@@ -200,6 +203,7 @@ mod tests {
                 is_invalidated: false,
                 invalidation_reason: None,
                 plugin: "pgoutput".into(),
+                is_synced: false,
             };
             assert_eq!(found, expected);
         }

@@ -453,6 +453,9 @@ fn slot_text(holder: &Holder) -> String {
         return lost_text(slot);
     }
     let use_of_it = match (slot.active, &slot.client, slot.idle_seconds) {
+        _ if slot.is_synced => {
+            format!("Slot {name}: synchronized from the primary, where its client is connected, if any.\n")
+        }
         (Some(true), Some(client), _) => format!("Slot {name}: used by {}.\n", harmless(client)),
         (Some(false), _, Some(idle)) => format!("Slot {name}: inactive for {}.\n", seconds(idle as f64)),
         (None, _, Some(age)) => format!(
@@ -483,6 +486,8 @@ fn slot_text(holder: &Holder) -> String {
         None => String::new(),
     };
     let timeout = match (slot.active, holder.idle_timeout_seconds) {
+        // `CanInvalidateIdleSlot` in `slot.c`.
+        _ if slot.is_synced => String::new(),
         (Some(true), _) | (_, None) => String::new(),
         (_, Some(timeout)) => format!(
             "Slot {name}: {by_its_file}the first checkpoint after {} without a client invalidates it (idle_replication_slot_timeout).\n",
@@ -514,6 +519,13 @@ fn lost_text(slot: &Slot) -> String {
         Some("wal_level_insufficient") => " because the primary's wal_level is too low for it".to_owned(),
         Some(other) => format!(" ({})", harmless(other)),
     };
+    if slot.is_synced {
+        // `synchronize_one_slot` in `slotsync.c`.
+        return format!(
+            "Slot {name}: lost{reason}; it holds nothing. The next synchronization creates it again, unless the slot of the primary is lost \
+             too.\n"
+        );
+    }
     format!(
         "Slot {name}: lost{reason}; it holds nothing, and its client cannot continue with it. Drop it (SELECT \
          pg_drop_replication_slot('{quoted}')), create it again, and {client}.\n"
@@ -549,6 +561,7 @@ fn holder_text(holder: &Holder) -> String {
             // A table shortens a long label in the middle, so the important words come first.
             let state = match (slot.is_lost, slot.active) {
                 (true, _) => "lost ",
+                _ if slot.is_synced => "synchronized ",
                 (_, Some(true)) => "active ",
                 (_, Some(false)) => "inactive ",
                 (_, None) => "",

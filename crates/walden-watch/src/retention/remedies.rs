@@ -45,21 +45,43 @@ pub(super) fn list(holders: &[Holder], releases: &[Release], situation: &Situati
     remedies
 }
 
+/// Returns the text for a checkpoint that follows a remedy.
+///
+/// On a standby, CHECKPOINT makes a restart point, which needs a checkpoint of the primary that was replayed
+/// after the last restart point (`CreateRestartPoint` in `xlog.c`).
+fn checkpoint(situation: &Situation) -> &'static str {
+    match situation.server.is_standby {
+        false => "run CHECKPOINT",
+        true => {
+            "run CHECKPOINT on the primary (and SELECT pg_switch_wal() if this standby does not stream), and once it is replayed, \
+             CHECKPOINT on this standby"
+        }
+    }
+}
+
 /// Returns the remedy for files that have no holder.
 ///
 /// A server computes the oldest position of its slots again only if the `catalog_xmin` of a logical slot
 /// advances (`LogicalConfirmReceivedLocation` in `logical.c`), so checkpoints may keep files that the slot
 /// does not need.
 fn checkpoint_text(situation: &Situation) -> String {
-    let text = "CHECKPOINT removes or recycles them";
-    match situation.server.slots.iter().find(|slot| slot.is_logical && !slot.is_lost) {
-        None => text.to_owned(),
-        Some(slot) => format!(
-            "{text}. If it does not, the server still uses an older position of slot {}: run SELECT pg_logical_emit_message(true, \
-             'walden', '') and CHECKPOINT, let the slot's client confirm the message, and run CHECKPOINT again",
-            slot.name
-        ),
-    }
+    let text = match situation.server.is_standby {
+        false => "CHECKPOINT removes or recycles them".to_owned(),
+        true => format!("{}, which removes or recycles them", checkpoint(situation)),
+    };
+    let Some(slot) = situation.server.slots.iter().find(|slot| slot.is_logical && !slot.is_lost) else {
+        return text;
+    };
+    // A standby cannot write WAL, and the client of a synchronized slot is connected to the primary.
+    let (place, again) = match situation.server.is_standby {
+        false => ("", "run CHECKPOINT"),
+        true => ("on the primary, ", "run both CHECKPOINTs"),
+    };
+    format!(
+        "{text}. If it does not, the server still uses an older position of slot {}: {place}run SELECT pg_logical_emit_message(true, \
+         'walden', '') and CHECKPOINT, let the slot's client confirm the message, and {again} again",
+        slot.name
+    )
 }
 
 /// Returns the remedy for files that wait for new WAL. The server does not remove them: it writes to them,
@@ -104,23 +126,25 @@ fn after_start(what: &str, process: ServerProcess) -> String {
 fn holder_text(holder: &Holder, situation: &Situation) -> Option<String> {
     let process = situation.server.process;
     let is_down = matches!(process, ServerProcess::ShutDown | ServerProcess::Crashed);
+    let checkpoint = checkpoint(situation);
     let text = match (holder.kind, &holder.slot) {
         (HolderKind::Slot, Some(slot)) => slot_text(slot, situation, is_down),
         (HolderKind::Archiver, _) => archiver_text(situation),
         (HolderKind::Summarizer, _) if holder.is_growing(situation) => {
-            "the WAL summarizer does not continue: the server's log says why. The last resort is ALTER SYSTEM SET summarize_wal = off, \
-             reload, and CHECKPOINT; the next backup must then be a full one"
-                .to_owned()
+            format!(
+                "the WAL summarizer does not continue: the server's log says why. The last resort: ALTER SYSTEM SET summarize_wal = off, \
+                 reload, and {checkpoint}; the next backup must then be a full one"
+            )
         }
         (HolderKind::Summarizer, _) => {
-            "wait until the WAL summarizer reaches the last checkpoint, and run CHECKPOINT".to_owned()
+            format!("wait until the WAL summarizer reaches the last checkpoint, and {checkpoint}")
         }
         // The setting can be changed while the server is down.
-        (HolderKind::WalKeepSize, _) if is_down => {
+        (HolderKind::WalKeepSize, _) if is_down && !situation.server.is_standby => {
             let text = "lower wal_keep_size and start the server: the first checkpoint after its start removes or recycles them";
             return Some(text.to_owned());
         }
-        (HolderKind::WalKeepSize, _) => "lower wal_keep_size, reload, and run CHECKPOINT".to_owned(),
+        (HolderKind::WalKeepSize, _) => format!("lower wal_keep_size, reload, and {checkpoint}"),
         _ => return None,
     };
     Some(after_start(&text, process))
@@ -128,10 +152,20 @@ fn holder_text(holder: &Holder, situation: &Situation) -> Option<String> {
 
 fn slot_text(slot: &Slot, situation: &Situation, is_down: bool) -> String {
     let name = slot.name.replace('\'', "''");
-    let drop = format!("SELECT pg_drop_replication_slot('{name}'), and CHECKPOINT");
+    let checkpoint = checkpoint(situation);
+    let statement = format!("SELECT pg_drop_replication_slot('{name}')");
+    let drop = format!("{statement}, and {checkpoint}");
+    if slot.is_synced {
+        // `ReplicationSlotDrop` in `slot.c` refuses to drop it here, even if sync_replication_slots is off.
+        return format!(
+            "slot {name} is synchronized from the primary: let its client confirm there, or drop the slot there: {statement}. Wait until \
+             this standby has synchronized that (if sync_replication_slots is off, run SELECT pg_sync_replication_slots() here), and \
+             {checkpoint}"
+        );
+    }
     if let Some(transaction) = situation.transaction_of(slot) {
         return format!(
-            "{}; then let the client of slot {name} confirm, and run CHECKPOINT",
+            "{}; then let the client of slot {name} confirm, and {checkpoint}",
             end_text(transaction)
         );
     }
@@ -141,10 +175,10 @@ fn slot_text(slot: &Slot, situation: &Situation, is_down: bool) -> String {
             "if slot {name} has no client (--dsn asks the server), let it come back, or drop the slot: {drop}"
         ),
         Some(true) if situation.is_silent(slot) => format!(
-            "the client of slot {name} is connected and does not report a position: resume or restart it, let it catch up, and run \
-             CHECKPOINT. Without it, end its connection and drop the slot: {drop}"
+            "the client of slot {name} is connected and does not report a position: resume or restart it, let it catch up, and \
+             {checkpoint}. Without it, end its connection and drop the slot: {drop}"
         ),
-        Some(true) => format!("let the client of slot {name} catch up (it is connected), and run CHECKPOINT"),
+        Some(true) => format!("let the client of slot {name} catch up (it is connected), and {checkpoint}"),
         Some(false) => format!("let the client of slot {name} come back, or drop it: {drop}"),
     }
 }
@@ -168,9 +202,11 @@ fn end_text(transaction: &OpenTransaction) -> String {
 
 fn archiver_text(situation: &Situation) -> String {
     if situation.is_archiving_unset() {
-        return "set archive_command or archive_library and reload: both are empty, so the server keeps the files and tries nothing. Run \
-                CHECKPOINT once they are archived"
-            .to_owned();
+        return format!(
+            "set archive_command or archive_library and reload: both are empty, so the server keeps the files and tries nothing. Once they \
+             are archived, {}",
+            checkpoint(situation)
+        );
     }
     let get = |name| situation.server.settings.get(name).filter(|value| !value.is_empty());
     let what = match (get("archive_library"), get("archive_command")) {
@@ -179,6 +215,7 @@ fn archiver_text(situation: &Situation) -> String {
         (None, None) => "archive_command or archive_library".to_owned(),
     };
     format!(
-        "repair or speed up archiving ({what}): the server's log says why it fails. Run CHECKPOINT once the files are archived"
+        "repair or speed up archiving ({what}): the server's log says why it fails. Once the files are archived, {}",
+        checkpoint(situation)
     )
 }

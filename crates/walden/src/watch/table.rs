@@ -94,6 +94,7 @@ pub fn state_lines(document: &WatchDocument) -> Vec<String> {
     for slot in &document.slots {
         let kind = if slot.slot.is_logical { "logical" } else { "physical" };
         let active = match (slot.slot.active, &slot.slot.client) {
+            _ if slot.slot.is_synced => ", synchronized".to_owned(),
             (Some(true), Some(client)) => format!(", used by {client}"),
             (Some(true), None) => ", active".to_owned(),
             (Some(false), _) => ", inactive".to_owned(),
@@ -107,9 +108,9 @@ pub fn state_lines(document: &WatchDocument) -> Vec<String> {
         };
         lines.push(format!("Slot {} ({kind}{active}): {lag}", slot.slot.name));
     }
-    if document.missed_bytes > 0 {
     let problem = document.server_problem.as_ref();
     lines.extend(problem.map(|problem| format!("Server: {}", unqueried_text(problem))));
+    if document.missed_bytes > 0 {
         lines.push(format!("Not counted: {}", bytes(document.missed_bytes)));
     }
     lines

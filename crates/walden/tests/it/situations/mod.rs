@@ -37,6 +37,8 @@ mod slot_behind_session;
 mod slot_dropped_before_checkpoint;
 mod slot_idle_for_too_long;
 mod slot_lost;
+mod slot_on_standby;
+mod slot_synchronized;
 mod slot_unreserved;
 mod slots_of_two_replicas;
 mod standby_keeps_marks;
@@ -83,6 +85,8 @@ pub const TESTS: &[Test] = &[
     on("it::situations::slot_dropped_before_checkpoint", &[15, 18], slot_dropped_before_checkpoint::run),
     on("it::situations::slot_idle_for_too_long", &[18, 19], slot_idle_for_too_long::run),
     on("it::situations::slot_lost", &[15, 18], slot_lost::run),
+    on("it::situations::slot_on_standby", &[15, 18], slot_on_standby::run),
+    on("it::situations::slot_synchronized", &[17, 19], slot_synchronized::run),
     on("it::situations::slot_unreserved", &[15], slot_unreserved::run),
     on("it::situations::slots_of_two_replicas", &[15], slots_of_two_replicas::run),
     on("it::situations::standby_keeps_marks", &[15], standby_keeps_marks::run),

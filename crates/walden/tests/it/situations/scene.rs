@@ -1,11 +1,12 @@
 //! A server in a situation, Walden's answer, and the effect of a remedy.
 
+use std::fs;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use postgres::{Client, SimpleQueryMessage};
 use serde_json::Value;
-use walden_lab::{Cluster, ClusterBuilder};
+use walden_lab::{Cluster, ClusterBuilder, StopMode};
 use walden_testing::{Missing, postgres};
 
 use crate::archive::text;
@@ -37,6 +38,45 @@ impl Scene {
         let mut scene = Scene { cluster, client };
         scene.run("CREATE TABLE t (fill text)");
         Ok(scene)
+    }
+
+    /// Starts a standby of this server, with these settings.
+    pub fn start_standby(&mut self, settings: &[(&str, &str)]) -> Scene {
+        self.run("SELECT pg_create_physical_replication_slot('standby', true)");
+        self.cluster.stop(StopMode::Fast).unwrap();
+        let builder = ClusterBuilder::new(self.cluster.installation().clone())
+            .copy_of(&self.cluster.data_dir())
+            .setting("primary_conninfo", &self.cluster.dsn("postgres"))
+            .setting("primary_slot_name", "standby")
+            .setting("hot_standby_feedback", "on");
+        let builder = settings.iter().fold(builder, |builder, (name, value)| builder.setting(name, value));
+        let standby = builder.start_after(|data| {
+            // A base backup has no slots.
+            for slot in fs::read_dir(data.join("pg_replslot"))? {
+                fs::remove_dir_all(slot?.path())?;
+            }
+            Ok(fs::write(data.join("standby.signal"), "")?)
+        });
+        self.cluster.start().unwrap();
+        self.client = self.cluster.client("postgres").unwrap();
+        let cluster = standby.unwrap();
+        let client = cluster.client("postgres").unwrap();
+        let mut standby = Scene { cluster, client };
+        standby.replay(self);
+        standby
+    }
+
+    /// Waits until this standby has replayed all WAL of its primary.
+    pub fn replay(&mut self, primary: &mut Scene) {
+        let end = primary.run("SELECT pg_current_wal_flush_lsn()").unwrap();
+        self.wait(&format!("SELECT pg_last_wal_replay_lsn() >= '{end}'"));
+    }
+
+    /// Makes a restart point on this standby as the remedies advise.
+    pub fn restart_point(&mut self, primary: &mut Scene) {
+        primary.run("CHECKPOINT");
+        self.replay(primary);
+        self.run("CHECKPOINT");
     }
 
     /// Runs a statement, and returns the first column of its first row.

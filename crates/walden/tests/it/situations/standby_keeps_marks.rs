@@ -19,6 +19,6 @@ pub fn run(major: u32) -> Outcome {
     let answer = scene.ask();
     answer.expect(0, &[]);
     assert_eq!(answer.holds("archiver"), 0, "{:#}", answer.document);
-    assert!(!answer.text.contains("pg_switch_wal"), "{}", answer.text);
+    assert!(!answer.text.contains("pg_logical_emit_message"), "{}", answer.text);
     Ok(())
 }
