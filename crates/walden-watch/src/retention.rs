@@ -373,7 +373,7 @@ impl Retention {
                 .into_iter()
                 .chain(full_disk_text(situation))
                 .collect(),
-            remedies: remedies::list(&holders, &releases, situation),
+            remedies: remedies::list(&holders, &releases, listing, situation),
             recycling: recycling::estimate(listing, situation, current),
             holders,
             archiver: situation.failures.clone(),
@@ -513,9 +513,8 @@ fn holders(
         others.entry((kind, name)).or_insert_with(|| Holder::new(kind, name)).own(file, now);
     }
     holders.extend(others.into_values());
-    for holder in holders.iter_mut().filter(|holder| holder.kind == HolderKind::Removable) {
-        holder.releases_bytes = holder.bytes;
-    }
+    let is_free = |holder: &&mut Holder| holder.kind == HolderKind::Removable || holder.name == PREFETCHED;
+    holders.iter_mut().filter(is_free).for_each(|holder| holder.releases_bytes = holder.bytes);
     holders.retain(|holder| holder.files > 0 || holder.holds_bytes > 0 || holder.kind == HolderKind::Slot);
     (holders, releases(&claims, &held))
 }
@@ -683,6 +682,10 @@ fn end_of_summary(name: &str) -> Option<Lsn> {
     if is_whole { u64::from_str_radix(&digits[24..], 16).ok().map(Lsn) } else { None }
 }
 
+/// Files in a folder that `walden archive get` fills during recovery. The folder stays if a standby then
+/// streams.
+const PREFETCHED: &str = "segments that walden archive get has fetched ahead";
+
 /// Returns the kind of a file that is not a segment.
 fn other_name(name: &str) -> &'static str {
     match name {
@@ -697,7 +700,7 @@ fn other_name(name: &str) -> &'static str {
         "RECOVERYXLOG" | "RECOVERYHISTORY" => "files that are being restored",
         // The prefixes are those of walden-archive (`restore/prefetch/spool.rs`,
         // `ingest/push/ahead.rs`).
-        _ if name.starts_with("walden-prefetch-") => "segments that walden archive get has fetched ahead",
+        _ if name.starts_with("walden-prefetch-") => PREFETCHED,
         _ if name.starts_with("walden-ahead-") => "notes of walden archive push",
         // RestoreArchivedFile asks for these names; `pending.rs` of walden-archive adds the dot and the
         // ending.
@@ -965,6 +968,27 @@ mod tests {
             assert_eq!(other_name(&format!("walden-prefetch-4a5646968e75afe9/{name}")), ahead);
         }
         assert_eq!(other_name("walden-ahead-4a5646968e75afe9"), "notes of walden archive push");
+    }
+
+    #[test]
+    fn a_folder_of_prefetched_segments_can_be_removed() {
+        let size = SegmentSize::DEFAULT;
+        let prefetched = |name: &str, bytes| WalFile {
+            name: format!("walden-prefetch-4a56/{name}"),
+            bytes,
+            modified: None,
+        };
+        let with = |file: WalFile| {
+            let files = vec![file, prefetched("lock", 0)];
+            let remedies =
+                Retention::new(&Listing { files, ..Listing::default() }, &situation(ServerState::default()))
+                    .remedies;
+            remedies.into_iter().find(|remedy| remedy.text.contains("rm -r"))
+        };
+        let found = with(prefetched("000000010000000000000003", size.bytes())).unwrap();
+        assert_eq!(found.releases_bytes, size.bytes());
+        assert!(found.text.contains("remove walden-prefetch-4a56 in pg_wal (rm -r)"), "{}", found.text);
+        assert_eq!(with(prefetched("position", 24)), None);
     }
 
     #[test]

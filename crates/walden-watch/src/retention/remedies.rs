@@ -3,10 +3,17 @@
 use crate::process::ServerProcess;
 use crate::server::Slot;
 
-use super::{Holder, HolderKind, OpenTransaction, Release, Remedy, Situation, TransactionOwner};
+use super::{
+    Holder, HolderKind, Listing, OpenTransaction, PREFETCHED, Release, Remedy, Situation, TransactionOwner,
+};
 
 /// Lists the remedies in the order in which to apply them.
-pub(super) fn list(holders: &[Holder], releases: &[Release], situation: &Situation) -> Vec<Remedy> {
+pub(super) fn list(
+    holders: &[Holder],
+    releases: &[Release],
+    listing: &Listing,
+    situation: &Situation,
+) -> Vec<Remedy> {
     let of_kind = |kind| holders.iter().find(|holder| holder.kind == kind);
     let at_once = [HolderKind::Removable, HolderKind::Recovery]
         .map(|kind| of_kind(kind).map_or(0, |holder| holder.releases_bytes))
@@ -42,6 +49,8 @@ pub(super) fn list(holders: &[Holder], releases: &[Release], situation: &Situati
         }));
     }
     remedies.extend(recycled(holders, released, situation));
+    let before = remedies.last().map_or(0, |last| last.releases_with_previous_bytes);
+    remedies.extend(prefetched(holders, listing, before, situation));
     remedies
 }
 
@@ -57,6 +66,29 @@ fn checkpoint(situation: &Situation) -> &'static str {
              CHECKPOINT on this standby"
         }
     }
+}
+
+/// Returns the remedy for a folder of prefetched segments. It may be removed at any time: segments that are
+/// missing there come from the archive.
+fn prefetched(holders: &[Holder], listing: &Listing, before: u64, situation: &Situation) -> Option<Remedy> {
+    let holder = holders.iter().find(|holder| holder.name == PREFETCHED)?;
+    let mut folders: Vec<&str> = listing
+        .files
+        .iter()
+        .filter_map(|file| Some(file.name.split_once('/')?.0))
+        .filter(|folder| folder.starts_with("walden-prefetch-"))
+        .collect();
+    folders.sort_unstable();
+    folders.dedup();
+    (holder.bytes >= situation.segment_size.bytes()).then(|| Remedy {
+        releases_bytes: holder.bytes,
+        releases_with_previous_bytes: before + holder.bytes,
+        text: format!(
+            "if the server does not restore from the archive now, remove {} in pg_wal (rm -r): segments that walden archive get has fetched \
+             ahead, and fetches again if the server requests them",
+            folders.join(" and ")
+        ),
+    })
 }
 
 /// Returns the remedy for files that have no holder.
