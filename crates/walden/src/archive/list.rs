@@ -296,12 +296,7 @@ fn restorable(timeline: &TimelineListing, listing: &Listing, lines: &mut Vec<Str
             .as_deref()
             .and_then(SegmentName::parse)
             .is_some_and(|name| name.timeline == timeline.timeline);
-        let limit = match (timeline.parent, &timeline.starts_at) {
-            (Some(parent), Some(at)) if !is_own => {
-                format!(" (of timeline {parent}, one that ended before {at})")
-            }
-            _ => String::new(),
-        };
+        let limit = if is_own { String::new() } else { backup_limit(timeline, listing, from) };
         let any = if timeline.times_go_back.is_empty() { "any moment" } else { "moments" };
         lines.push(format!(
             "restorable to {any} {}, from a base backup that started in {from} or later{limit}",
@@ -323,6 +318,23 @@ fn restorable(timeline: &TimelineListing, listing: &Listing, lines: &mut Vec<Str
     });
 }
 
+/// Describes where base backups of a timeline's ancestors must have ended, back to the ancestor with segment
+/// `from`.
+fn backup_limit(timeline: &TimelineListing, listing: &Listing, from: &str) -> String {
+    let mut limits = Vec::new();
+    let mut next = Some(timeline);
+    while let Some((one, parent, at)) =
+        next.and_then(|one| Some((one, one.parent?, one.starts_at.as_deref()?)))
+    {
+        limits.push(format!("of timeline {parent}, one that ended before {at}"));
+        next = parent_of(one, listing).filter(|found| {
+            found.timeline < one.timeline
+                && SegmentName::parse(from).is_some_and(|from| from.timeline < found.timeline)
+        });
+    }
+    if limits.is_empty() { String::new() } else { format!(" ({})", limits.join("; ")) }
+}
+
 /// Returns the first segment of gapless WAL up to a timeline's first segment, from the timeline itself or an
 /// ancestor.
 fn first_before<'a>(timeline: &'a TimelineListing, listing: &'a Listing) -> &'a str {
@@ -330,10 +342,12 @@ fn first_before<'a>(timeline: &'a TimelineListing, listing: &'a Listing) -> &'a 
     while let Some(parent) = parent_of(timeline, listing).filter(|parent| parent.timeline < timeline.timeline)
     {
         match parent.first_segment.as_deref() {
-            Some(begins) if is_before(begins, first) => first = begins,
-            Some(_) => break,
-            // The timeline was left in its first segment.
-            None => {}
+            Some(start) if is_before(start, first) => first = start,
+            // The WAL of this parent starts later: no earlier ancestor leads to the timeline.
+            Some(start) if is_before(first, start) => break,
+            // Both timelines start in one segment, or the parent has none because it was left in its first
+            // one.
+            _ => {}
         }
         timeline = parent;
     }
@@ -418,6 +432,21 @@ mod tests {
         let inside = line("00000001000000000000000D").unwrap();
         assert!(inside.ends_with("it continues to 000000010000000000000010"), "{inside}");
         assert_eq!(partial_line(&listed), None);
+    }
+
+    #[test]
+    fn a_base_backup_of_an_ancestor_serves_timelines_that_begin_in_one_segment() {
+        let range = |first, last| vec![range(first, last, (0, 10), None)];
+        let mut listing = Listing::default();
+        listing.timelines = vec![
+            timeline(1, None, range("000000010000000000000007", "00000001000000000000000A")),
+            timeline(2, Some((1, "0/B03608")), range("00000002000000000000000B", "00000002000000000000000B")),
+            timeline(3, Some((2, "0/B91230")), range("00000003000000000000000B", "00000003000000000000000C")),
+        ];
+        let text = table(&listing);
+        let expected = "from a base backup that started in 000000010000000000000007 or later (of timeline 2, one that ended before \
+                        0/B91230; of timeline 1, one that ended before 0/B03608)";
+        assert!(text.contains(expected), "{text}");
     }
 
     #[test]
