@@ -483,8 +483,8 @@ pub(crate) fn list_objects(
         histories,
         first_numbers,
         live,
+        newest_known: newest_known(archive, &listing.backups_without_start, &acknowledged)?,
         acknowledged,
-        newest_known: newest_known(archive, &listing.backups_without_start)?,
     };
     for (&timeline, objects) in &timelines.objects {
         timelines.add_timeline(timeline, objects, &mut listing)?;
@@ -492,15 +492,18 @@ pub(crate) fn list_objects(
     Ok((listing, found.all))
 }
 
-/// Returns the newest segment of each timeline that once was in the archive, according to `verify` and to
-/// backup history files. PostgreSQL archives a backup history file after the segment in which the backup
-/// starts.
+/// Returns the newest segment of each timeline that is known to have existed, according to `verify`, to backup
+/// history files and to acknowledged gaps. PostgreSQL archives a backup history file after the segment in which
+/// the backup starts. A gap can be acknowledged before a later segment is archived (`receive --accept-gap`).
 pub(crate) fn newest_known(
     archive: &Archive,
     without_start: &[BackupWithoutStart],
+    acknowledged: &[Acknowledgement],
 ) -> Result<BTreeMap<Timeline, SegmentName>, ArchiveError> {
     let mut newest = verified::newest_segments(archive)?;
-    for name in without_start.iter().filter_map(|backup| SegmentName::parse(&backup.segment)) {
+    let starts = without_start.iter().map(|backup| &backup.segment);
+    let lost = acknowledged.iter().map(|gap| &gap.last);
+    for name in starts.chain(lost).filter_map(|name| SegmentName::parse(name)) {
         let known = newest.entry(name.timeline).or_insert(name);
         *known = name.max(*known);
     }
@@ -568,7 +571,7 @@ struct Timelines<'a> {
     /// Archived parts of incomplete segments.
     live: Vec<Extent>,
     acknowledged: Vec<Acknowledgement>,
-    /// The newest segment of each timeline that once was in the archive and may have disappeared.
+    /// See [`newest_known`].
     newest_known: BTreeMap<Timeline, SegmentName>,
 }
 

@@ -139,6 +139,20 @@ pub(crate) fn all_acknowledged(archive: &Archive) -> Result<Vec<Acknowledgement>
     Ok(acknowledged(archive, is_locked(archive)?)?.0)
 }
 
+/// Returns the last segment of a timeline's last acknowledged gap, according to the keys alone. A later segment
+/// existed when the gap was acknowledged.
+pub(crate) fn last_acknowledged(
+    archive: &Archive,
+    timeline: Timeline,
+) -> Result<Option<SegmentName>, ArchiveError> {
+    let mut last = None;
+    archive.store().list(&format!("{GAPS}{timeline:08X}/"), &mut |listed| {
+        let found = Acknowledgement::parse_key(&listed.key).and_then(|one| SegmentName::parse(&one.last));
+        last = last.max(found.filter(|name| name.timeline == timeline));
+    })?;
+    Ok(last)
+}
+
 /// Returns the gaps that two listings have in common, with the acknowledgements of the second.
 ///
 /// Segments are archived concurrently, so a segment can appear before its predecessor. A later listing no

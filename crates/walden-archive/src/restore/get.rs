@@ -362,7 +362,8 @@ fn look_again_for_history(archive: &Archive, timeline: Timeline, target: &Path) 
 ///
 /// # Errors
 /// [`GetError::Gap`] if the archive has a later segment of the timeline, a timeline that branched off in a
-/// later segment, or evidence that it had the segment (a backup history file, a run of `verify`); otherwise
+/// later segment, or evidence that the segment existed (a backup history file, a run of `verify`, an
+/// acknowledged gap); otherwise
 /// [`GetError::NotThere`], and the errors of [`get`].
 pub fn report_gap(archive: &Archive, segment: SegmentName, target: &Path) -> Result<(), GetError> {
     let file = ArchivedFile::Segment(segment);
@@ -408,8 +409,8 @@ fn find_later(archive: &Archive, segment: SegmentName) -> Result<Option<String>,
     if is_left { Ok(None) } else { find_lost(archive, segment) }
 }
 
-/// Finds evidence that a segment or a later one on its timeline was in the archive: a base backup that starts
-/// there, or a run of `verify`.
+/// Finds evidence that a segment or a later one on its timeline existed: a base backup that starts there, a
+/// run of `verify`, or an acknowledged gap.
 fn find_lost(archive: &Archive, segment: SegmentName) -> Result<Option<String>, ArchiveError> {
     let is_lost = |name: SegmentName| name.timeline == segment.timeline && name >= segment;
     let mut backup = None;
@@ -423,8 +424,11 @@ fn find_lost(archive: &Archive, segment: SegmentName) -> Result<Option<String>, 
     if backup.is_some() {
         return Ok(backup);
     }
-    let verified = verified::newest_segments(archive)?.into_values().find(|&name| is_lost(name));
-    Ok(verified.map(|name| format!("{name}, which walden archive verify has found")))
+    if let Some(name) = verified::newest_segments(archive)?.into_values().find(|&name| is_lost(name)) {
+        return Ok(Some(format!("{name}, which walden archive verify has found")));
+    }
+    let acknowledged = gaps::last_acknowledged(archive, segment.timeline)?.filter(|&name| is_lost(name));
+    Ok(acknowledged.map(|name| format!("{name}, the end of an acknowledged gap")))
 }
 
 /// Finds the segment after the last one in the archive, if it was in the archive, and the evidence for this.

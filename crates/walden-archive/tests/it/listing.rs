@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use walden_archive::Archive;
-use walden_archive::acknowledge::acknowledge;
+use walden_archive::acknowledge::{acknowledge, record};
 use walden_archive::archive::ArchiveError;
 use walden_archive::export::{Plan, Selection};
 use walden_archive::gaps::Gap;
@@ -634,6 +634,34 @@ fn acknowledged_gaps_do_not_trouble_prune_and_export() {
         gaps.iter().filter(|gap| gap.is_new()).map(|gap| (gap.first.clone(), gap.last.clone())).collect();
     let alone = |timeline, number| (name(timeline, number).to_string(), name(timeline, number).to_string());
     assert_eq!(new, [alone(1, 0x29), alone(2, 0x2A)]);
+}
+
+/// `receive --accept-gap` acknowledges a gap before it has archived any WAL that follows.
+#[test]
+fn a_gap_that_is_acknowledged_before_later_wal_is_archived_is_no_end() {
+    let root = tempfile::tempdir().expect("a folder");
+    let archive = archive_of(root.path(), &log(1, 0x20, 4));
+    let target = root.path().join("segment");
+    let ask = |number| report_gap(&archive, name(1, number), &target).expect_err("missing");
+    assert!(matches!(ask(0x24), GetError::NotThere { .. }));
+    record(&archive, name(1, 0x24), name(1, 0x26), "me", "lost").expect("recorded");
+    for number in [0x24, 0x26] {
+        let error = ask(number);
+        let expected = format!("expected it before {}, the end of an acknowledged gap", name(1, 0x26));
+        assert!(matches!(error, GetError::Gap { .. }) && error.to_string().contains(&expected), "{error}");
+    }
+    assert!(matches!(ask(0x27), GetError::NotThere { .. }));
+    assert_eq!(gaps(&archive), [(1, 0x24, 0x26)]);
+    assert!(listed(&archive).gaps()[0].acknowledged.is_some());
+    let holdings = holdings(&archive, &Vec::new).expect("holdings");
+    assert_eq!((holdings.missing_segments, holdings.acknowledged_segments), (0, 3));
+    let verified = verify(&archive, fast(), &|_, _| {}).expect("verified");
+    assert!(verified.is_good() && verified.gaps.len() == 1, "{:?}", verified.gaps);
+    // A base backup from after the gap makes it irrelevant.
+    push_more(&archive, root.path(), &log(1, 0x27, 2));
+    let rule = Rule::OlderThanSegment(name(1, 0x27));
+    plan(&archive, &rule, Vec::new()).expect("a plan").apply(&archive).expect("applied");
+    assert_eq!(gaps(&archive), []);
 }
 
 /// Returns a run that ended in 2099, according to its clock.

@@ -816,6 +816,13 @@ fn a_gap_is_skipped_on_request(version: u32) -> Outcome {
 
     let skipping = start(&["--accept-gap"]);
     wait("the gap", || skipping.said().contains("the archive records the gap"));
+    // Recovery must not end before the gap, even if no later segment is archived yet.
+    // Received segments from before it may still wait to be archived.
+    let listed = listing();
+    let mut gaps = listed["timelines"][0]["gaps"].as_array().unwrap().iter();
+    let gap = gaps.find(|gap| !gap["acknowledged"].is_null()).unwrap()["first"].as_str().unwrap();
+    let got = walden(&["archive", "get", "--repo", text(&repo), gap, text(&cluster.dir().join("got"))]);
+    assert!(got.code == 200 && got.stderr.contains("found a gap"), "{got:?}");
     // Writes so little that no checkpoint removes it before it is received.
     client.batch_execute("INSERT INTO t VALUES (0, 'y')").unwrap();
     let target: String = client.query_one("SELECT pg_switch_wal()::text", &[]).unwrap().get(0);

@@ -47,8 +47,14 @@ pub fn end_text(archive: &Archive, log: &Log) -> Option<String> {
             "recovery ends before segment {missing}, which is not in the archive: {MENDING}"
         ));
     }
-    // An error here is ignored, because recovery has already failed.
-    let partial = log.partial_at(archive, log.segments.last()?.number + 1).ok()??;
+    // Errors here are ignored, because recovery has already failed.
+    let last = log.segments.last()?;
+    if let Ok(Some((missing, later))) = get::find_lost_end(archive, last.name) {
+        return Some(format!(
+            "recovery ends before segment {missing}, which is missing although later WAL existed, as shown by {later}. {MENDING}"
+        ));
+    }
+    let partial = log.partial_at(archive, last.number + 1).ok()??;
     Some(format!("recovery does not read {partial}, which follows the last segment: {PARTIAL_HINT}"))
 }
 
@@ -64,8 +70,8 @@ fn before_end(archive: &Archive, log: &Log, reached: Lsn) -> Result<Option<Strin
     if reached > last {
         return Ok(get::find_lost_end(archive, segment.name)?.map(|(missing, later)| {
             format!(
-                "recovery ended at {reached}, the end of the archived WAL, before segment {missing}, which is missing: the archive has or \
-                 had {later}. {MENDING}"
+                "recovery ended at {reached}, the end of the archived WAL, before segment {missing}, which is missing although later WAL \
+                 existed, as shown by {later}. {MENDING}"
             )
         }));
     }

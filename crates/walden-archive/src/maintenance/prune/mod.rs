@@ -220,7 +220,7 @@ fn find_gaps(
     }
     let without_start =
         list::backups_without_start(archive, &names, &by_timeline, histories, &acknowledged, size)?;
-    let newest_known = list::newest_known(archive, &without_start)?;
+    let newest_known = list::newest_known(archive, &without_start, &acknowledged)?;
     let kept = objects.keys().copied().filter(|&object| is_kept(object));
     Ok(gaps::missing_among(kept, histories, &newest_known, size, &acknowledged))
 }
