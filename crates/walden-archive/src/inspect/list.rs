@@ -228,6 +228,8 @@ pub struct TimelineListing {
     pub segments: u64,
     /// The incomplete last segment of a timeline that another one continues, if archived.
     pub partial_segment: Option<String>,
+    /// End of the complete records in the last segment, if its summary was read.
+    pub end: Option<String>,
     /// End of the archived part of the incomplete segment, from `walden receive --ack-after archive`.
     pub live_end: Option<String>,
     /// Missing segments between the first and the last, and up to where another timeline left this one.
@@ -916,6 +918,7 @@ fn segments(
         last_segment: None,
         segments: 0,
         partial_segment: None,
+        end: None,
         live_end: None,
         gaps: Vec::new(),
         raw_bytes: 0,
@@ -1065,11 +1068,27 @@ const REMOTE_SAMPLES: usize = 8;
 /// Concurrent commits need not be ordered by time, so smaller steps back are ignored.
 const MIN_STEP_BACK: i64 = 2_000_000;
 
-/// Finds decreases of commit times in the summaries of consecutive segments.
+/// Returns the `.partial` objects whose segment is also archived completely, as by the old primary after a
+/// failover. They are copies of the segment's start.
+fn partials_of_complete_segments(objects: &BTreeMap<Object, u64>) -> BTreeSet<Object> {
+    let has = |name: SegmentName| {
+        let mut ranges = objects.keys().filter_map(|object| object.segments());
+        ranges.any(|(first, last)| first <= name && name <= last)
+    };
+    let is_copy =
+        |object: &&Object| matches!(object, Object::File(ArchivedFile::Partial(name)) if has(*name));
+    objects.keys().filter(is_copy).copied().collect()
+}
+
+/// Finds decreases of commit times in the summaries of segments.
 fn find_times_that_go_back<'c>(contents: impl Iterator<Item = &'c Contents>) -> Vec<TimesGoBack> {
+    let first_record = |one: &Contents| one.first_record.as_ref()?.parse::<Lsn>().ok();
+    // A segment that is in a pack and in its own object counts once.
+    let in_order: BTreeMap<Lsn, &Contents> =
+        contents.filter_map(|one| Some((first_record(one)?, one))).collect();
     let mut found = Vec::new();
     let mut latest: Option<i64> = None;
-    for one in contents {
+    for one in in_order.into_values() {
         for time in [one.first_end_of_transaction, one.last_end_of_transaction].into_iter().flatten() {
             match latest {
                 Some(from) if time < from.saturating_sub(MIN_STEP_BACK) => {
@@ -1097,6 +1116,8 @@ fn times(
     listing: &mut TimelineListing,
     unreadable: &mut Vec<Finding>,
 ) -> Result<bool, ArchiveError> {
+    let copies = partials_of_complete_segments(objects);
+    let read = || objects.iter().filter(|(object, _)| !copies.contains(object));
     let mut summaries = BTreeMap::new();
     let known_before = unreadable.len();
     let mut contents = |object: &Object, bytes: u64| -> Result<_, ArchiveError> {
@@ -1118,7 +1139,7 @@ fn times(
         let (mut first, mut last) = (None, None);
         // Segments with an unreadable version have no times, and an archive can contain thousands of them.
         let mut unread = 0;
-        for (object, &bytes) in objects.iter().filter(|(object, _)| is_asked(object)) {
+        for (object, &bytes) in read().filter(|(object, _)| is_asked(object)) {
             let found = contents(object, bytes)?;
             first = found.iter().find_map(|it| it.first_end_of_transaction);
             unread += usize::from(is_unread(&found));
@@ -1127,7 +1148,7 @@ fn times(
             }
         }
         unread = 0;
-        for (object, &bytes) in objects.iter().rev().filter(|(object, _)| is_asked(object)) {
+        for (object, &bytes) in read().rev().filter(|(object, _)| is_asked(object)) {
             let found = contents(object, bytes)?;
             last = found.iter().rev().find_map(|it| it.last_end_of_transaction);
             unread += usize::from(is_unread(&found));
@@ -1156,12 +1177,15 @@ fn times(
         (_, false) => REMOTE_SAMPLES,
     };
     let step = objects.len().div_ceil(samples.max(1)).max(1);
-    for (object, &bytes) in objects.iter().step_by(step).take(samples) {
+    for (object, &bytes) in read().step_by(step).take(samples) {
         contents(object, bytes)?;
     }
     listing.times_go_back = find_times_that_go_back(summaries.values().flatten());
     archive.expect_size_of(summaries.values().flatten())?;
-    let has_all = summaries.len() == objects.len() && unreadable.len() == known_before;
+    let complete = summaries.iter().filter(|(object, _)| object.segments().is_some());
+    let end = complete.flat_map(|(_, contents)| contents).filter_map(|it| it.end.parse::<Lsn>().ok()).max();
+    listing.end = end.map(|end| end.to_string());
+    let has_all = summaries.len() + copies.len() == objects.len() && unreadable.len() == known_before;
     let unknown = summaries.values().flatten().filter(|it| it.unknown_magic.is_some());
     listing.unknown_version_segments = unknown.count() as u64;
     let timeline = listing.timeline;

@@ -664,6 +664,22 @@ fn a_gap_that_is_acknowledged_before_later_wal_is_archived_is_no_end() {
     assert_eq!(gaps(&archive), []);
 }
 
+/// After a failover, the new primary archives `.partial`, and the old one archives the same segment.
+#[test]
+fn a_partial_segment_beside_the_complete_one_is_no_step_back_in_time() {
+    let root = tempfile::tempdir().expect("a folder");
+    let mut files = log(1, 0x20, 6);
+    let partial = (format!("{}.partial", files[5].0), log_at(1, 0x25, commit_time(0x24)).1);
+    files.push(partial);
+    let archive = archive_of(root.path(), &files);
+    let listing = list(&archive, ListOptions::default().all_summaries(true)).expect("a list");
+    let timeline = &listing.timelines[0];
+    assert_eq!(timeline.times_go_back, []);
+    assert_eq!(timeline.last_commit_time, Some(commit_time(0x25)));
+    assert_eq!(timeline.end.as_deref(), Some("0/02600000"));
+    assert!(listing.has_all_restore_points);
+}
+
 /// Returns a run that ended in 2099, according to its clock.
 fn future() -> VerifiedAt {
     VerifiedAt {

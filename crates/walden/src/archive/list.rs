@@ -13,7 +13,7 @@ use walden_archive::list::{
 use walden_archive::object::Finding;
 use walden_archive::store::Cause;
 use walden_archive::verify::KEYS_HINT;
-use walden_format::lsn::SegmentName;
+use walden_format::lsn::{Lsn, SegmentName};
 use walden_format::payload::Timestamp;
 use walden_report::table::harmless;
 use walden_report::units;
@@ -240,7 +240,7 @@ fn describe_timeline(timeline: &TimelineListing, listing: &Listing) -> (String, 
     if timeline.unknown_version_segments > 0 {
         lines.push(unknown_version_line(timeline.unknown_version_segments));
     }
-    lines.extend(partial_line(timeline));
+    lines.extend(partial_line(timeline, listing));
     if let Some(end) = &timeline.live_end {
         lines.push(format!("continues to {end}, in parts of the segment that is being written"));
     }
@@ -273,14 +273,23 @@ fn describe_timeline(timeline: &TimelineListing, listing: &Listing) -> (String, 
 
 /// Describes the segment in which a timeline was left. After a split brain, the old server's segments follow
 /// it.
-fn partial_line(timeline: &TimelineListing) -> Option<String> {
+fn partial_line(timeline: &TimelineListing, listing: &Listing) -> Option<String> {
     let partial = timeline.partial_segment.as_ref()?;
+    let lsn = |text: &Option<String>| text.as_ref()?.parse::<Lsn>().ok();
+    let children = listing.timelines.iter().filter(|other| other.parent == Some(timeline.timeline));
+    let left_at = children.filter_map(|child| lsn(&child.starts_at)).max();
     let last = timeline.last_segment.as_ref().filter(|last| *last >= partial);
-    Some(match last {
-        Some(last) => format!(
+    Some(match (last, lsn(&timeline.end)) {
+        (None, _) => format!("ends in {partial}.partial, in which it was left"),
+        (Some(last), Some(end)) if last == partial && Some(end) <= left_at => {
+            format!("ends in {last}, in which it was left; {partial}.partial is archived too")
+        }
+        (Some(last), Some(end)) if last == partial => format!(
+            "{partial}.partial was archived where a failover left this timeline, which does not end there: {last} is archived too and continues to {end}"
+        ),
+        (Some(last), _) => format!(
             "{partial}.partial was archived where a failover left this timeline, which does not end there: it continues to {last}"
         ),
-        None => format!("ends in {partial}.partial, in which it was left"),
     })
 }
 
@@ -394,6 +403,7 @@ mod tests {
             last_segment: ranges.last().map(|range| range.last_segment.clone()),
             segments: 4,
             partial_segment: None,
+            end: None,
             live_end: None,
             unknown_version_segments: 0,
             resets: Vec::new(),
@@ -424,14 +434,30 @@ mod tests {
     fn a_partial_segment_is_the_end_of_a_timeline_only_if_none_follows() {
         let segments = vec![range("000000010000000000000001", "000000010000000000000010", (0, 10), None)];
         let listed = timeline(1, None, segments);
-        let line = |partial: &str| {
-            partial_line(&TimelineListing { partial_segment: Some(partial.to_owned()), ..listed.clone() })
+        let line = |partial: &str, end: &str| {
+            let child = timeline(2, Some((1, "0/10800000")), Vec::new());
+            let listed = TimelineListing {
+                partial_segment: Some(partial.to_owned()),
+                end: Some(end.to_owned()),
+                ..listed.clone()
+            };
+            let mut listing = Listing::default();
+            listing.timelines = vec![listed.clone(), child];
+            partial_line(&listed, &listing)
         };
-        let end = line("000000010000000000000011").unwrap();
+        let end = line("000000010000000000000011", "0/11000000").unwrap();
         assert!(end.starts_with("ends in 000000010000000000000011.partial"), "{end}");
-        let inside = line("00000001000000000000000D").unwrap();
+        let inside = line("00000001000000000000000D", "0/11000000").unwrap();
         assert!(inside.ends_with("it continues to 000000010000000000000010"), "{inside}");
-        assert_eq!(partial_line(&listed), None);
+        // The old primary archived the segment of the switch, with or without later WAL.
+        let whole = line("000000010000000000000010", "0/10800000").unwrap();
+        assert!(whole.starts_with("ends in 000000010000000000000010, in which it was left;"), "{whole}");
+        let longer = line("000000010000000000000010", "0/10800028").unwrap();
+        assert!(
+            longer.ends_with("000000010000000000000010 is archived too and continues to 0/10800028"),
+            "{longer}"
+        );
+        assert_eq!(partial_line(&listed, &Listing::default()), None);
     }
 
     #[test]
