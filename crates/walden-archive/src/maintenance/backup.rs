@@ -152,6 +152,22 @@ fn search(folder: &Path, depth: u32, system: &str, found: &mut Vec<Backup>) -> R
     Ok(())
 }
 
+/// Reads the backup at a path: its folder, `backup_manifest` or `backup_label`. Returns `None` for another path.
+///
+/// # Errors
+/// The backup is unusable.
+pub fn at_path(path: &Path, system_identifier: &str) -> Result<Option<Backup>, BackupError> {
+    let file = |name: &str| {
+        let path = if path.ends_with(name) { path.to_owned() } else { path.join(name) };
+        path.is_file().then_some(path)
+    };
+    match (file(MANIFEST), file(LABEL)) {
+        (Some(manifest), _) => read_manifest(&manifest, system_identifier).map(Some),
+        (None, Some(label)) => read_label(&label).map(Some),
+        (None, None) => Ok(None),
+    }
+}
+
 /// Reads a backup's manifest and verifies its checksum. Also reads `backup_label` in the same folder, if it
 /// exists.
 ///

@@ -501,6 +501,12 @@ fn backups_of_standbys_are_known_by_their_manifests() {
     let report = plan(&archive, &Rule::KeepBackups(2), on_disk.clone()).expect("a plan").report().clone();
     assert_eq!(report.kept_from, Some(lsn(0x26, 0).to_string()));
     assert_eq!(report.backups.iter().filter(|backup| backup.problem.is_none()).count(), 2);
+    // A backup is named by its folder or its manifest.
+    for path in [manifest.as_path(), manifest.parent().expect("a folder")] {
+        let found = backup::at_path(path, &system).expect("a readable backup").expect("a backup");
+        assert_eq!(found.name, manifest.display().to_string());
+    }
+    assert_eq!(backup::at_path(&folder, &system).expect("no backup"), None);
     let done = applied(&archive, &Rule::OlderThanBackup(manifest.display().to_string()), on_disk);
     assert_eq!(done.kept_from, Some(lsn(0x34, 0).to_string()));
     expect_all(&archive, &files[0x14..24], "timeline 1");

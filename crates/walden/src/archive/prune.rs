@@ -1,7 +1,7 @@
 //! `walden archive prune`: removes WAL that no kept base backup needs.
 
 use std::fmt::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Result, anyhow};
@@ -84,8 +84,9 @@ struct RuleArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     keep_days: Option<u32>,
 
-    /// Remove WAL older than this backup, named by its label, history file or path
-    #[arg(long, value_name = "LABEL")]
+    /// Remove WAL older than this backup, named by its label, history file, or path: its folder,
+    /// backup_manifest or backup_label
+    #[arg(long, value_name = "LABEL|PATH")]
     older_than_backup: Option<String>,
 
     /// Remove WAL older than this segment or position
@@ -124,7 +125,7 @@ const UNKNOWN_BACKUPS: &str = "cannot determine which backups still exist: backu
 pub fn run(args: &PruneArgs) -> Result<ExitCode> {
     let (archive, _) = args.place.open()?;
     // The argument parser requires one of them.
-    let Some(rule) = args.rule.rule() else { return Ok(ExitCode::from(USAGE)) };
+    let Some(mut rule) = args.rule.rule() else { return Ok(ExitCode::from(USAGE)) };
     let counts_histories = matches!(rule, Rule::KeepBackups(_) | Rule::KeepSince { .. })
         && args.backups.is_empty()
         && args.manifest.is_empty()
@@ -133,7 +134,15 @@ pub fn run(args: &PruneArgs) -> Result<ExitCode> {
         output::report(&anyhow!(UNKNOWN_BACKUPS));
         return Ok(ExitCode::from(USAGE));
     }
-    let plan = prune::plan(&archive, &rule, on_disk(args, &archive)?)?;
+    let mut backups = on_disk(args, &archive)?;
+    if let Rule::OlderThanBackup(wanted) = &mut rule
+        && let Some(backup) = backup::at_path(Path::new(wanted), &archive.identity()?.system_identifier)?
+    {
+        wanted.clone_from(&backup.name);
+        // Its name prevails if the backup was found by another path, too.
+        backups.insert(0, backup);
+    }
+    let plan = prune::plan(&archive, &rule, backups)?;
     let pruned = if args.apply { plan.apply(&archive)? } else { plan.report().clone() };
     terminal::show(args.format, || &pruned, || table(&pruned))?;
     Ok(if pruned.is_good() { ExitCode::SUCCESS } else { ExitCode::from(FOUND) })

@@ -168,6 +168,9 @@ fn what_is_pruned_is_not_needed_by_the_backup_that_is_kept() -> Outcome {
     assert_eq!(by_history["applied"], false);
     assert!(by_history["removed_objects"].as_u64().unwrap() > 2, "{by_history:#}");
     assert_eq!(by_history["backups"].as_array().unwrap().len(), 3, "{by_history:#}");
+    // A backup is named by its folder, too.
+    let by_folder = prune(&["--older-than-backup", text(&backups.join("second"))]);
+    assert_eq!(by_folder["kept_from"], by_history["kept_from"], "{by_folder:#}");
     // With history files only, the clone's WAL would be kept and that of the backups removed.
     for rule in ["--keep-backups", "--keep-days"] {
         let refused = walden(&["archive", "prune", "--repo", text(&repo), rule, "1", "--apply"]);
