@@ -329,7 +329,14 @@ fn expect_restore_point(archive: &Archive, name: &str) -> Result<()> {
     let known: BTreeSet<&str> = points(&listing).rev().take(MAX_NAMED).collect();
     let known = match known.is_empty() {
         true => "it has none".to_owned(),
-        false => format!("known: {}", known.into_iter().collect::<Vec<_>>().join(", ")),
+        false => {
+            let is_other = |name: &&str| name.contains(char::REPLACEMENT_CHARACTER);
+            let hint = match known.iter().any(is_other) {
+                true => "; one whose name is not UTF-8 is reached by its LSN, with recovery_target_lsn",
+                false => "",
+            };
+            format!("known: {}{hint}", known.into_iter().collect::<Vec<_>>().join(", "))
+        }
     };
     Err(UnknownRestorePoint { name: name.to_owned(), known }.into())
 }

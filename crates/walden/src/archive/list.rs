@@ -262,7 +262,8 @@ fn describe_timeline(timeline: &TimelineListing, listing: &Listing) -> (String, 
     }
     lines.extend(timeline.restore_points.iter().map(|point| {
         let (name, time) = (harmless(&point.name), time_text(point.time));
-        format!("restore point \"{name}\" at {} ({time})", point.lsn)
+        let hint = if point.name.contains(char::REPLACEMENT_CHARACTER) { NOT_UTF8 } else { "" };
+        format!("restore point \"{name}\" at {} ({time}){hint}", point.lsn)
     }));
     // By default, recovery follows the newest timeline.
     if listing.timelines.len() > 1 {
@@ -270,6 +271,10 @@ fn describe_timeline(timeline: &TimelineListing, listing: &Listing) -> (String, 
     }
     (format!("Timeline {number}{from}"), lines)
 }
+
+/// Notice for a restore point that was created in a database with another encoding.
+const NOT_UTF8: &str =
+    ": its name is not UTF-8; restore to its LSN instead, with --to LSN or recovery_target_lsn";
 
 /// Describes the segment in which a timeline was left. After a split brain, the old server's segments follow
 /// it.
@@ -384,6 +389,7 @@ fn time_text(micros: i64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use walden_archive::contents::RestorePoint;
     use walden_archive::list::{BaseBackup, Diverging, RestorableRange};
 
     use super::*;
@@ -458,6 +464,18 @@ mod tests {
             "{longer}"
         );
         assert_eq!(partial_line(&listed, &Listing::default()), None);
+    }
+
+    #[test]
+    fn a_restore_point_whose_name_is_not_utf_8_is_reached_by_its_lsn() {
+        let point = |name: &str| {
+            let (name, lsn, time) = (name.to_owned(), "0/7000028".to_owned(), at(1));
+            let mut listed = timeline(1, None, Vec::new());
+            listed.restore_points = vec![RestorePoint { name, lsn, time }];
+            describe_timeline(&listed, &Listing::default()).1.remove(1)
+        };
+        assert!(point("it's \u{FFFD}").ends_with(NOT_UTF8), "{}", point("it's \u{FFFD}"));
+        assert!(point("it's").ends_with("UTC)"), "{}", point("it's"));
     }
 
     #[test]
