@@ -1,8 +1,9 @@
 //! Lists an archive: its timelines, their segments and gaps, and the moments that can be restored.
 
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::iter;
+use std::{iter, mem};
 
 use serde::Serialize;
 use walden_format::lsn::{Lsn, SegmentName, SegmentSize, Timeline};
@@ -13,9 +14,9 @@ use crate::history::History;
 use crate::inventory::gaps::{self, Acknowledgement, Expected};
 use crate::inventory::parts::{self, Extent};
 use crate::inventory::snapshot::Snapshot;
-use crate::inventory::verified;
+use crate::inventory::verified::{self, VerifiedAt};
 use crate::objects::backup_files::Label;
-use crate::objects::contents::{Contents, RestorePoint};
+use crate::objects::contents::{Contents, MinimalWal, RestorePoint};
 use crate::objects::name::{ArchivedFile, BACKUP, HISTORY, Object, WAL};
 use crate::objects::object::Finding;
 pub use crate::restore::diverging::Diverging;
@@ -254,6 +255,9 @@ pub struct TimelineListing {
     pub unknown_version_segments: u64,
     /// Where `pg_resetwal` started the WAL again, in the segments whose summaries were read.
     pub resets: Vec<Reset>,
+    /// WAL that was written with `wal_level = minimal`, in the segments whose summaries were read, or
+    /// according to the last `verify`.
+    pub minimal_wal: Vec<MinimalWal>,
     /// Named restore points in the segments whose summaries were read.
     pub restore_points: Vec<RestorePoint>,
 }
@@ -288,17 +292,19 @@ pub struct TimesGoBack {
     pub to: i64,
 }
 
-/// A range of segments without a gap, and its reachable moments. Recovery to a time can reach every moment
-/// from the first commit, or from the commit before it if there is one, up to but excluding the last commit.
+/// A range of segments without a gap and without WAL of `wal_level = minimal`, and its reachable moments.
+/// Recovery to a time can reach every moment from the first commit, or from the commit before it if there is
+/// one, up to but excluding the last commit.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct RestorableRange {
     /// First segment.
     pub first_segment: String,
     /// Last segment.
     pub last_segment: String,
-    /// The first segment after the gap that precedes this range, on this timeline or an ancestor. Recovery
-    /// cannot pass a gap, so a base backup must have started in this segment or later. `None` if there is no
-    /// such gap: the archive starts with this range, or with an ancestor that leads to it without a gap.
+    /// The first segment after the gap that precedes this range, on this timeline or an ancestor, or after a
+    /// segment with WAL of `wal_level = minimal`. Recovery cannot pass either, so a base backup must have
+    /// started in this segment or later. `None` if there is none: the archive starts with this range, or with
+    /// an ancestor that leads to it without a gap.
     pub base_backup_from: Option<String>,
     /// Time of the first commit or abort, in microseconds since 1970-01-01 00:00:00 UTC. `None` if there is
     /// none, or if it was not read because there are many ranges and this is not one of the newest.
@@ -476,6 +482,8 @@ pub(crate) fn list_objects(
     }
     listing.backups_without_start =
         backups_without_start(archive, &listing.backups, &objects, &histories, &acknowledged, size)?;
+    let verified = verified::last_readable(archive)?;
+    let newest_verified = verified.as_ref().map(VerifiedAt::newest_by_timeline).unwrap_or_default();
     let timelines = Timelines {
         archive,
         size,
@@ -485,8 +493,9 @@ pub(crate) fn list_objects(
         histories,
         first_numbers,
         live,
-        newest_known: newest_known(archive, &listing.backups_without_start, &acknowledged)?,
+        newest_known: newest_known(newest_verified, &listing.backups_without_start, &acknowledged),
         acknowledged,
+        minimal_wal: verified.map(|run| run.minimal_wal).unwrap_or_default(),
     };
     for (&timeline, objects) in &timelines.objects {
         timelines.add_timeline(timeline, objects, &mut listing)?;
@@ -494,22 +503,23 @@ pub(crate) fn list_objects(
     Ok((listing, found.all))
 }
 
-/// Returns the newest segment of each timeline that is known to have existed, according to `verify`, to backup
-/// history files and to acknowledged gaps. PostgreSQL archives a backup history file after the segment in which
-/// the backup starts. A gap can be acknowledged before a later segment is archived (`receive --accept-gap`).
+/// Returns the newest segment of each timeline that is known to have existed, according to `verify`, to
+/// backup history files and to acknowledged gaps. PostgreSQL archives a backup history file after the segment
+/// in which the backup starts. A gap can be acknowledged before a later segment is archived (`receive
+/// --accept-gap`).
 pub(crate) fn newest_known(
-    archive: &Archive,
+    newest_verified: BTreeMap<Timeline, SegmentName>,
     without_start: &[BackupWithoutStart],
     acknowledged: &[Acknowledgement],
-) -> Result<BTreeMap<Timeline, SegmentName>, ArchiveError> {
-    let mut newest = verified::newest_segments(archive)?;
+) -> BTreeMap<Timeline, SegmentName> {
+    let mut newest = newest_verified;
     let starts = without_start.iter().map(|backup| &backup.segment);
     let lost = acknowledged.iter().map(|gap| &gap.last);
     for name in starts.chain(lost).filter_map(|name| SegmentName::parse(name)) {
         let known = newest.entry(name.timeline).or_insert(name);
         *known = name.max(*known);
     }
-    Ok(newest)
+    newest
 }
 
 /// The objects of an archive by kind.
@@ -575,6 +585,8 @@ struct Timelines<'a> {
     acknowledged: Vec<Acknowledgement>,
     /// See [`newest_known`].
     newest_known: BTreeMap<Timeline, SegmentName>,
+    /// WAL of `wal_level = minimal` according to the last `verify`.
+    minimal_wal: Vec<MinimalWal>,
 }
 
 impl Timelines<'_> {
@@ -598,10 +610,16 @@ impl Timelines<'_> {
         let live: Vec<Extent> = self.live.iter().filter(is_live).copied().collect();
         let live_end = live_end(self.archive, &live, self.size, &mut listing.unreadable)?;
         found.live_end = live_end.map(|end| end.to_string());
+        found.minimal_wal = self.minimal_wal.clone();
+        if self.options.is_none() {
+            exclude_minimal_wal(&mut found, self.size);
+        }
+        let first_segment = found.restorable.first().map(|first| first.first_segment.clone());
         if let Some(options) = self.options {
             listing.has_all_restore_points &=
                 times(self.archive, objects, options, &mut found, &mut listing.unreadable)?;
-            if let Some(first) = found.restorable.first_mut() {
+            let first = found.restorable.first_mut();
+            if let Some(first) = first.filter(|first| Some(&first.first_segment) == first_segment.as_ref()) {
                 first.previous_commit_time = previous_commit_time;
             }
             let diverging = self.find_divergence(timeline, objects, listing)?;
@@ -930,6 +948,7 @@ fn segments(
         restorable: Vec::new(),
         unknown_version_segments: 0,
         resets: Vec::new(),
+        minimal_wal: Vec::new(),
         restore_points: Vec::new(),
     };
     let mut ranges = Vec::new();
@@ -1057,6 +1076,46 @@ fn is_unread(contents: &[Contents]) -> bool {
     !contents.is_empty() && contents.iter().all(|it| it.unknown_magic.is_some())
 }
 
+/// Keeps the WAL of `wal_level = minimal` in a timeline's segments, and excludes these segments from its
+/// reachable ranges. Names on one timeline sort by position.
+fn exclude_minimal_wal(listing: &mut TimelineListing, size: SegmentSize) {
+    let is_own = |name: &SegmentName| name.timeline == listing.timeline;
+    let excluded: Vec<(MinimalWal, SegmentName)> = mem::take(&mut listing.minimal_wal)
+        .into_iter()
+        .filter_map(|one| SegmentName::parse(&one.segment).filter(is_own).map(|name| (one, name)))
+        .collect();
+    for (one, segment) in excluded {
+        let at = listing
+            .restorable
+            .iter()
+            .position(|range| range.first_segment <= one.segment && one.segment <= range.last_segment);
+        if let (Some(at), Some(number)) = (at, segment.number(size)) {
+            let range = listing.restorable.remove(at);
+            let name = |number| SegmentName::new(segment.timeline, number, size).to_string();
+            if one.segment < range.last_segment {
+                let first_segment = name(number + 1);
+                let base_backup_from = Some(first_segment.clone());
+                listing
+                    .restorable
+                    .insert(at, RestorableRange { first_segment, base_backup_from, ..range.clone() });
+            }
+            if range.first_segment < one.segment {
+                listing.restorable.insert(at, RestorableRange { last_segment: name(number - 1), ..range });
+            }
+        }
+        if is_listed(listing, &one.segment) {
+            listing.minimal_wal.push(one);
+        }
+    }
+}
+
+/// Returns whether a segment is between a timeline's first and last one, and in no gap.
+fn is_listed(listing: &TimelineListing, segment: &String) -> bool {
+    listing.first_segment.as_ref().is_some_and(|first| first <= segment)
+        && listing.last_segment.as_ref().is_some_and(|last| segment <= last)
+        && !listing.gaps.iter().any(|gap| gap.first <= *segment && *segment <= gap.last)
+}
+
 /// Maximum number of ranges between gaps whose times are read. Otherwise an archive that lacks every other
 /// segment would require reading all summaries.
 const MAX_RANGES: usize = 16;
@@ -1119,6 +1178,8 @@ fn times(
     let copies = partials_of_complete_segments(objects);
     let read = || objects.iter().filter(|(object, _)| !copies.contains(object));
     let mut summaries = BTreeMap::new();
+    let minimal_wal: RefCell<BTreeSet<MinimalWal>> =
+        RefCell::new(mem::take(&mut listing.minimal_wal).into_iter().collect());
     let known_before = unreadable.len();
     let mut contents = |object: &Object, bytes: u64| -> Result<_, ArchiveError> {
         if let Some(known) = summaries.get(object) {
@@ -1133,42 +1194,9 @@ fn times(
             other => other?,
         };
         summaries.insert(*object, read.clone());
+        minimal_wal.borrow_mut().extend(read.iter().filter_map(Contents::minimal_wal));
         Ok(read)
     };
-    let mut times_of = |is_asked: &dyn Fn(&Object) -> bool| -> Result<_, ArchiveError> {
-        let (mut first, mut last) = (None, None);
-        // Segments with an unreadable version have no times, and an archive can contain thousands of them.
-        let mut unread = 0;
-        for (object, &bytes) in read().filter(|(object, _)| is_asked(object)) {
-            let found = contents(object, bytes)?;
-            first = found.iter().find_map(|it| it.first_end_of_transaction);
-            unread += usize::from(is_unread(&found));
-            if first.is_some() || unread == MAX_LOOKED_AT {
-                break;
-            }
-        }
-        unread = 0;
-        for (object, &bytes) in read().rev().filter(|(object, _)| is_asked(object)) {
-            let found = contents(object, bytes)?;
-            last = found.iter().rev().find_map(|it| it.last_end_of_transaction);
-            unread += usize::from(is_unread(&found));
-            if last.is_some() || unread == MAX_LOOKED_AT {
-                break;
-            }
-        }
-        Ok((first, last))
-    };
-    (listing.first_commit_time, listing.last_commit_time) = times_of(&|_| true)?;
-    for range in listing.restorable.iter_mut().rev().take(MAX_RANGES) {
-        // Names on one timeline sort by position. Recovery does not read a partial segment.
-        let is_in_range = |object: &Object| {
-            let segments = object.segments();
-            segments.is_some_and(|(first, last)| {
-                first.to_string() >= range.first_segment && last.to_string() <= range.last_segment
-            })
-        };
-        (range.first_commit_time, range.last_commit_time) = times_of(&is_in_range)?;
-    }
     let is_local = archive.encrypted().inner().folder().is_some();
     let samples = match (options, is_local) {
         (ListOptions { all_summaries: true, .. }, _) => objects.len(),
@@ -1180,6 +1208,60 @@ fn times(
     for (object, &bytes) in read().step_by(step).take(samples) {
         contents(object, bytes)?;
     }
+    let (timeline, size) = (listing.timeline, archive.segment_size()?);
+    // Names on one timeline sort by position.
+    let mut times_of = |range: Option<(&str, &str)>| -> Result<_, ArchiveError> {
+        let is_asked = |object: &Object| {
+            // Recovery does not read a partial segment.
+            let segments = object.segments().map(|(first, last)| (first.to_string(), last.to_string()));
+            let overlaps = |(from, to)| {
+                segments.is_some_and(|(first, last)| from <= last.as_str() && first.as_str() <= to)
+            };
+            range.is_none_or(overlaps)
+        };
+        // A pack may continue outside of the range.
+        let is_in_range = |one: &&Contents| {
+            let first_record = one.first_record.as_ref().and_then(|lsn| lsn.parse::<Lsn>().ok());
+            let name =
+                first_record.map(|lsn| SegmentName::new(timeline, size.segment_of(lsn), size).to_string());
+            range.is_none_or(|(from, to)| {
+                name.is_some_and(|name| from <= name.as_str() && name.as_str() <= to)
+            })
+        };
+        let (mut first, mut last) = (None, None);
+        // Segments with an unreadable version have no times, and an archive can contain thousands of them.
+        let mut unread = 0;
+        for (object, &bytes) in read().filter(|(object, _)| is_asked(object)) {
+            let found = contents(object, bytes)?;
+            first = found.iter().filter(is_in_range).find_map(|it| it.first_end_of_transaction);
+            unread += usize::from(is_unread(&found));
+            if first.is_some() || unread == MAX_LOOKED_AT {
+                break;
+            }
+        }
+        unread = 0;
+        for (object, &bytes) in read().rev().filter(|(object, _)| is_asked(object)) {
+            let found = contents(object, bytes)?;
+            last = found.iter().rev().filter(is_in_range).find_map(|it| it.last_end_of_transaction);
+            unread += usize::from(is_unread(&found));
+            if last.is_some() || unread == MAX_LOOKED_AT {
+                break;
+            }
+        }
+        Ok((first, last))
+    };
+    (listing.first_commit_time, listing.last_commit_time) = times_of(None)?;
+    // Reading a range may find more WAL of `wal_level = minimal`, which divides it.
+    let mut excluded = None;
+    while excluded != Some(minimal_wal.borrow().len()) {
+        listing.minimal_wal = minimal_wal.borrow().iter().cloned().collect();
+        excluded = Some(listing.minimal_wal.len());
+        exclude_minimal_wal(listing, size);
+        for range in listing.restorable.iter_mut().rev().take(MAX_RANGES) {
+            let ends = (range.first_segment.as_str(), range.last_segment.as_str());
+            (range.first_commit_time, range.last_commit_time) = times_of(Some(ends))?;
+        }
+    }
     listing.times_go_back = find_times_that_go_back(summaries.values().flatten());
     archive.expect_size_of(summaries.values().flatten())?;
     let complete = summaries.iter().filter(|(object, _)| object.segments().is_some());
@@ -1188,7 +1270,6 @@ fn times(
     let has_all = summaries.len() + copies.len() == objects.len() && unreadable.len() == known_before;
     let unknown = summaries.values().flatten().filter(|it| it.unknown_magic.is_some());
     listing.unknown_version_segments = unknown.count() as u64;
-    let timeline = listing.timeline;
     let resets = summaries.values().flatten().filter_map(|it| Reset::from_contents(timeline, it));
     let resets: BTreeMap<String, Reset> = resets.map(|reset| (reset.segment.clone(), reset)).collect();
     listing.resets = resets.into_values().collect();

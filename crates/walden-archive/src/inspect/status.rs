@@ -10,6 +10,7 @@ use crate::archive::{Archive, ArchiveError, LogListings};
 use crate::inspect::list::{self, Diverging, ListOptions, Listing, Reset, RestorableRange};
 use crate::inventory::gaps::{self, Gap};
 use crate::inventory::verified::{self, LastRun, VerifiedAt};
+use crate::objects::contents::MinimalWal;
 use crate::objects::name::ArchivedFile;
 use crate::objects::object::Finding;
 
@@ -47,6 +48,8 @@ pub struct Holdings {
     pub acknowledged_segments: u64,
     /// Where `pg_resetwal` started the WAL again right after missing segments that are not acknowledged.
     pub resets: Vec<Reset>,
+    /// WAL that was written with `wal_level = minimal`.
+    pub minimal_wal: Vec<MinimalWal>,
     /// As of [`Listing::has_all_gaps`]: else more segments may be missing.
     #[serde(rename = "gaps_complete")]
     pub has_all_gaps: bool,
@@ -121,7 +124,9 @@ pub fn holdings(archive: &Archive, waiting: &dyn Fn() -> Vec<SegmentName>) -> Re
     let is_lasting = |gap: &&Gap| !gap.is_new() || missing(gap) > 0;
     let lasting: Vec<&Gap> = gaps.iter().filter(is_lasting).collect();
     let restorable = listing.as_ref().map(Listing::restorable).unwrap_or_default();
-    let restorable = before_what_waits(restorable, &lasting);
+    let minimal_wal: Vec<MinimalWal> =
+        timelines.iter().flat_map(|timeline| timeline.minimal_wal.iter().cloned()).collect();
+    let restorable = before_what_waits(restorable, &lasting, &minimal_wal);
     let newest = restorable.iter().rev().find_map(RestorableRange::commit_times);
     Ok(Holdings {
         location: archive.store().location().to_owned(),
@@ -137,6 +142,7 @@ pub fn holdings(archive: &Archive, waiting: &dyn Fn() -> Vec<SegmentName>) -> Re
         missing_segments: gaps.iter().filter(|gap| gap.is_new()).map(missing).sum(),
         acknowledged_segments: gaps.iter().filter(|gap| !gap.is_new()).map(|gap| gap.segments).sum(),
         resets: resets_after_gaps(timelines),
+        minimal_wal,
         has_all_gaps: listing.as_ref().is_none_or(|listing| listing.has_all_gaps),
         timelines_without_segments: listing
             .as_ref()
@@ -172,11 +178,17 @@ fn resets_after_gaps(timelines: &[list::TimelineListing]) -> Vec<Reset> {
 
 /// Drops the ranges behind segments that wait to be archived. Recovery does not get to them before these are
 /// archived, and then there is no gap before them.
-fn before_what_waits(mut ranges: Vec<RestorableRange>, lasting: &[&Gap]) -> Vec<RestorableRange> {
+fn before_what_waits(
+    mut ranges: Vec<RestorableRange>,
+    lasting: &[&Gap],
+    minimal_wal: &[MinimalWal],
+) -> Vec<RestorableRange> {
     // Names along one timeline sort by position.
     let lasts = |pair: &[RestorableRange]| {
         let is_between = |gap: &&Gap| pair[0].last_segment < gap.first && gap.last < pair[1].first_segment;
-        lasting.iter().any(is_between)
+        let is_minimal =
+            |one: &MinimalWal| pair[0].last_segment < one.segment && one.segment < pair[1].first_segment;
+        lasting.iter().any(is_between) || minimal_wal.iter().any(is_minimal)
     };
     if let Some(at) = ranges.windows(2).position(|pair| !lasts(pair)) {
         ranges.truncate(at + 1);

@@ -21,7 +21,7 @@ use crate::inventory::gaps;
 use crate::inventory::parts;
 use crate::inventory::verified::{self, VerifiedAt};
 use crate::objects::check::{self, Checked, Rules};
-use crate::objects::contents::Contents;
+use crate::objects::contents::{Contents, MinimalWal};
 use crate::objects::link;
 use crate::objects::name::{ArchivedFile, Object};
 use crate::objects::object::{self, Finding, Summary};
@@ -62,6 +62,8 @@ pub struct Verified {
     pub newest_segments: Vec<String>,
     /// Base backups whose first segment is missing: see [`list::Listing::backups_without_start`].
     pub backups_without_start: Vec<BackupWithoutStart>,
+    /// WAL that was written with `wal_level = minimal`.
+    pub minimal_wal: Vec<MinimalWal>,
     /// Notices for the user that are not damage.
     pub warnings: Vec<Finding>,
     /// Number of full-page images compared with replayed pages, or `None` without replay.
@@ -178,6 +180,9 @@ pub fn verify(
     found.damaged.extend(archive.encrypted().key_findings()?);
     found.damaged.sort();
     found.unreadable.sort();
+    found.minimal_wal.sort();
+    // A segment that is in a pack and in its own object counts once.
+    found.minimal_wal.dedup();
     Ok(found)
 }
 
@@ -263,7 +268,9 @@ impl Verified {
 
     /// Adds the results for an object, under its name in the store.
     fn add(&mut self, name: String, inspected: Inspection, links: &mut Links) {
-        for CheckedFile { file, bytes, warnings, records, is_of_unknown_version } in inspected.files {
+        for CheckedFile { file, bytes, warnings, records, minimal_wal, is_of_unknown_version } in
+            inspected.files
+        {
             self.unknown_version_segments += u64::from(is_of_unknown_version);
             self.raw_bytes += bytes;
             match file {
@@ -272,6 +279,7 @@ impl Verified {
             }
             let warning = |problem| Finding { object: name.clone(), problem };
             self.warnings.extend(warnings.into_iter().map(warning));
+            self.minimal_wal.extend(minimal_wal);
             if let (ArchivedFile::Segment(segment), Some(records)) = (file, records) {
                 self.records += records.count;
                 let problem = links.follow(segment, records);
@@ -296,6 +304,7 @@ struct CheckedFile {
     warnings: Vec<String>,
     /// Records of a segment, if they were read.
     records: Option<Records>,
+    minimal_wal: Option<MinimalWal>,
     is_of_unknown_version: bool,
 }
 
@@ -305,10 +314,12 @@ impl CheckedFile {
         if contents.as_ref().is_some_and(|contents| contents.unknown_magic.is_some()) {
             // These segments are counted instead.
             let warnings = Vec::new();
-            return CheckedFile { file, bytes, warnings, records: None, is_of_unknown_version: true };
+            let (records, minimal_wal) = (None, None);
+            return CheckedFile { file, bytes, warnings, records, minimal_wal, is_of_unknown_version: true };
         }
         let records = contents.as_ref().map(Records::from_contents);
-        CheckedFile { file, bytes, warnings, records, is_of_unknown_version: false }
+        let minimal_wal = contents.as_ref().and_then(Contents::minimal_wal);
+        CheckedFile { file, bytes, warnings, records, minimal_wal, is_of_unknown_version: false }
     }
 }
 
@@ -459,6 +470,12 @@ impl Inspection {
         if stored.is_of_unknown_version() && !found.is_of_unknown_version() {
             found.contents.clone_from(&stored.contents);
         }
+        // Older summaries lack it.
+        if let (Some(found), Some(stored)) = (&mut found.contents, &stored.contents)
+            && stored.minimal_wal.is_none()
+        {
+            found.minimal_wal = None;
+        }
         if *stored != found {
             let [found, stored] = [&found, stored].map(|it| serde_json::to_value(it).unwrap_or_default());
             let difference = difference("", &found, &stored);
@@ -556,9 +573,16 @@ pub fn record(archive: &Archive, run: &Verified, is_fast: bool) -> Result<(), Ar
         damaged = verified::last(archive)?.found().map_or(damaged, |before| damaged.max(before.damaged));
     }
     // Segments that have disappeared remain known.
-    let mut newest = verified::newest_segments(archive)?;
+    let before = verified::last_readable(archive)?;
+    let mut newest = before.as_ref().map(VerifiedAt::newest_by_timeline).unwrap_or_default();
     for name in run.newest_segments.iter().filter_map(|name| SegmentName::parse(name)) {
         newest.entry(name.timeline).and_modify(|known| *known = name.max(*known)).or_insert(name);
+    }
+    let mut minimal_wal = run.minimal_wal.clone();
+    if is_fast || !run.unreadable.is_empty() {
+        minimal_wal.extend(before.map(|before| before.minimal_wal).unwrap_or_default());
+        minimal_wal.sort();
+        minimal_wal.dedup();
     }
     let new = run.gaps.iter().filter(|gap| gap.is_new());
     let found = VerifiedAt {
@@ -570,6 +594,7 @@ pub fn record(archive: &Archive, run: &Verified, is_fast: bool) -> Result<(), Ar
         missing_segments: new.map(|gap: &Gap| gap.segments).sum(),
         unknown_version_segments: run.unknown_version_segments,
         newest_segments: newest.values().map(SegmentName::to_string).collect(),
+        minimal_wal,
     };
     verified::store(archive, &found)
 }

@@ -139,8 +139,8 @@ pub(crate) fn all_acknowledged(archive: &Archive) -> Result<Vec<Acknowledgement>
     Ok(acknowledged(archive, is_locked(archive)?)?.0)
 }
 
-/// Returns the last segment of a timeline's last acknowledged gap, according to the keys alone. A later segment
-/// existed when the gap was acknowledged.
+/// Returns the last segment of a timeline's last acknowledged gap, according to the keys alone. A later
+/// segment existed when the gap was acknowledged.
 pub(crate) fn last_acknowledged(
     archive: &Archive,
     timeline: Timeline,

@@ -18,6 +18,7 @@ use walden_format::lsn::{SegmentName, Timeline};
 
 use crate::archive::{Archive, ArchiveError};
 use crate::encryption::SUFFIX;
+use crate::objects::contents::MinimalWal;
 use crate::objects::name::VERIFIED;
 use crate::store::{Cause, Created};
 
@@ -47,21 +48,37 @@ pub struct VerifiedAt {
     /// the archive.
     #[serde(default)]
     pub newest_segments: Vec<String>,
+    /// WAL of `wal_level = minimal` in these segments. A run that decoded nothing repeats that of the run
+    /// before.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub minimal_wal: Vec<MinimalWal>,
 }
 
-/// Returns the newest segment of each timeline that a run of `verify` has recorded. Damaged results count as
-/// missing.
+impl VerifiedAt {
+    /// Returns the newest segments by timeline.
+    pub(crate) fn newest_by_timeline(&self) -> BTreeMap<Timeline, SegmentName> {
+        let segments = self.newest_segments.iter().filter_map(|name| SegmentName::parse(name));
+        segments.map(|name| (name.timeline, name)).collect()
+    }
+}
+
+/// Returns the result of the last run. A damaged or unreadable result counts as missing.
+///
+/// # Errors
+/// The store's errors.
+pub(crate) fn last_readable(archive: &Archive) -> Result<Option<VerifiedAt>, ArchiveError> {
+    match last(archive) {
+        Err(error) if error.is_damage() => Ok(None),
+        run => Ok(run?.found()),
+    }
+}
+
+/// Returns the newest segment of each timeline that a run of `verify` has recorded.
 ///
 /// # Errors
 /// The store's errors.
 pub(crate) fn newest_segments(archive: &Archive) -> Result<BTreeMap<Timeline, SegmentName>, ArchiveError> {
-    let run = match last(archive) {
-        Err(error) if error.is_damage() => None,
-        run => run?.found(),
-    };
-    let recorded = run.map(|run| run.newest_segments).unwrap_or_default();
-    let segments = recorded.iter().filter_map(|name| SegmentName::parse(name));
-    Ok(segments.map(|name| (name.timeline, name)).collect())
+    Ok(last_readable(archive)?.map(|run| run.newest_by_timeline()).unwrap_or_default())
 }
 
 /// Stores the result of a run and removes old results.

@@ -1,5 +1,7 @@
 //! Summarizes a segment's records, so that lists and searches by time need not decode it again.
 
+use std::fmt;
+
 use serde::{Deserialize, Serialize};
 use walden_format::lsn::{Lsn, SegmentName, SegmentSize};
 use walden_format::payload::{self, Payload, Timestamp, xact, xlog};
@@ -48,6 +50,10 @@ pub struct Contents {
     /// Checkpoints that completed in the segment.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub checkpoints: Vec<Checkpoint>,
+    /// LSN of the first record which states that the server runs with `wal_level = minimal`. Older
+    /// summaries lack it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub minimal_wal: Option<String>,
     /// Bytes of records by resource manager, excluding full-page images.
     pub bytes_by_resource_manager: Vec<(String, u64)>,
     /// Bytes of full-page images.
@@ -77,6 +83,26 @@ pub struct Checkpoint {
     /// The checkpoint was written at server shutdown.
     #[serde(rename = "shutdown")]
     pub is_shutdown: bool,
+}
+
+/// WAL that was written with `wal_level = minimal`. PostgreSQL refuses to recover past it, because changes of
+/// the data are not in it (`CheckRequiredParameterValues` in `xlogrecovery.c`).
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+pub struct MinimalWal {
+    /// The segment in which it starts.
+    pub segment: String,
+    /// LSN of the record that states the setting.
+    pub lsn: String,
+}
+
+impl fmt::Display for MinimalWal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let MinimalWal { segment, lsn } = self;
+        write!(
+            f,
+            "the server ran with wal_level = minimal from {lsn} ({segment}) on: earlier base backups cannot be recovered past it"
+        )
+    }
 }
 
 /// Maximum number of restore points and of checkpoints kept per segment, which could contain hundreds of
@@ -110,6 +136,13 @@ impl Contents {
         (previous == Lsn::INVALID && is_checkpoint && !is_first_segment).then_some(at)
     }
 
+    /// Returns the segment and LSN where WAL of `wal_level = minimal` starts, if it does in this segment.
+    pub fn minimal_wal(&self) -> Option<MinimalWal> {
+        let (lsn, size) = (self.minimal_wal.clone()?, SegmentSize::new(self.segment_bytes)?);
+        let number = size.segment_of(lsn.parse().ok()?);
+        Some(MinimalWal { segment: SegmentName::new(self.timeline, number, size).to_string(), lsn })
+    }
+
     /// Creates contents without records.
     fn new(name: SegmentName, system_id: u64, version: String, segment_size: SegmentSize) -> Contents {
         Contents {
@@ -128,6 +161,7 @@ impl Contents {
             last_end_of_transaction: None,
             restore_points: Vec::new(),
             checkpoints: Vec::new(),
+            minimal_wal: None,
             bytes_by_resource_manager: Vec::new(),
             full_page_image_bytes: 0,
         }
@@ -214,6 +248,9 @@ impl Survey {
                     time: checkpoint.time.saturating_mul(1_000_000),
                     is_shutdown: checkpoint.shutdown,
                 });
+            }
+            Ok(Payload::ParameterChange(change)) if change.wal_level == xlog::WalLevel::Minimal => {
+                contents.minimal_wal.get_or_insert_with(|| record.lsn.to_string());
             }
             _ => {}
         }

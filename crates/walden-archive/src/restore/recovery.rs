@@ -12,11 +12,14 @@ use walden_format::payload::{self, Payload, Timestamp};
 use walden_format::record::Record;
 use walden_format::rmgr::rmid;
 use walden_format::stream::{Decoder, StreamInfo, Visitor};
+use walden_source::workers;
 
 use crate::archive::{Archive, ArchiveError};
 use crate::inventory::gaps::{self, HISTORY_HINT};
 use crate::inventory::parts;
-use crate::objects::name::ArchivedFile;
+use crate::inventory::verified;
+use crate::objects::contents::{Contents, MinimalWal};
+use crate::objects::name::{ArchivedFile, Object};
 use crate::restore::base::BackupStart;
 use crate::restore::diverging::{DIVERGING_HINT, Diverging, find_diverging};
 use crate::restore::get;
@@ -125,6 +128,14 @@ pub enum RecoveryError {
         "cannot recover: expected segment {0} in the archive, found it removed since the archive was listed"
     )]
     Gone(String),
+    /// WAL before the moment was written with `wal_level = minimal`.
+    #[error("cannot recover to {}: {minimal}", time_text(*.moment))]
+    MinimalWal {
+        /// The requested moment.
+        moment: i64,
+        /// Where such WAL starts.
+        minimal: MinimalWal,
+    },
     /// The moment is outside the reachable range.
     #[error("cannot recover to {}: {}", time_text(*.moment), reachable(*.earliest, *.latest, .ends_at))]
     Unreachable {
@@ -165,6 +176,9 @@ impl RecoveryError {
             }
             RecoveryError::NoHistory(_) => Some(HISTORY_HINT),
             RecoveryError::Diverging(_) => Some(DIVERGING_HINT),
+            RecoveryError::MinimalWal { .. } => {
+                Some("use a base backup that started after it, or a time before it")
+            }
             RecoveryError::Gone(_) => Some("try again; walden archive list shows the archived segments"),
             RecoveryError::Unreachable { .. } => Some(
                 "to reach WAL after the last commit or abort, recover to the end of WAL, without a target time",
@@ -280,7 +294,46 @@ pub fn recovery_to(
     }
     let stop = end(reached, (lsn, time));
     log.segments.truncate(reached + 1);
+    if let Some(minimal) = find_minimal_wal(archive, &log, start, lsn)? {
+        return Err(RecoveryError::MinimalWal { moment, minimal });
+    }
     Ok(Recovery { log, begun: begun.map(|begun| begun.name), last, stop })
+}
+
+/// Number of summaries read concurrently.
+const SUMMARY_THREADS: usize = 8;
+
+/// Finds WAL of `wal_level = minimal` between the start of recovery and the LSN at which it stops, according to
+/// the summaries and the last `verify`.
+fn find_minimal_wal(
+    archive: &Archive,
+    log: &Log,
+    start: RecoveryStart,
+    stop: Lsn,
+) -> Result<Option<MinimalWal>, ArchiveError> {
+    let from = match start {
+        RecoveryStart::Backup { start, .. } => start,
+        // A backup may start at any LSN of its segment.
+        RecoveryStart::Segment(name) => name.start(log.size).unwrap_or_default().plus(log.size.bytes()),
+    };
+    let mut objects: Vec<(Object, u64)> =
+        log.segments.iter().map(|segment| (segment.object, segment.bytes)).collect();
+    objects.dedup();
+    let read = |&(object, bytes): &(Object, u64)| get::read_contents(archive, object, bytes);
+    let mut found = verified::last_readable(archive)?.map(|run| run.minimal_wal).unwrap_or_default();
+    for contents in workers::map_in_order(&objects, SUMMARY_THREADS, read) {
+        match contents {
+            // Reported when the segment itself is read.
+            Err(error) if error.is_damage() => {}
+            contents => found.extend(contents?.iter().filter_map(Contents::minimal_wal)),
+        }
+    }
+    let is_replayed = |minimal: &MinimalWal| {
+        let lsn = minimal.lsn.parse::<Lsn>().ok();
+        lsn.is_some_and(|lsn| from <= lsn && lsn < stop)
+            && log.segments.iter().any(|segment| segment.name.to_string() == minimal.segment)
+    };
+    Ok(found.into_iter().find(is_replayed))
 }
 
 /// The archived parts of an incomplete segment.

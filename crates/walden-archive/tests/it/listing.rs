@@ -23,7 +23,9 @@ use walden_archive::verify::{self, VerifyOptions, verify};
 use walden_format::lsn::{SegmentName, SegmentSize};
 use walden_source::error_text;
 
-use crate::material::{archive_of, commit_time, log, log_at, log_without_commits, pg_wal, push_all};
+use crate::material::{
+    archive_of, commit_time, log, log_at, log_with_minimal_wal, log_without_commits, pg_wal, push_all,
+};
 
 fn name(timeline: u32, number: u64) -> SegmentName {
     SegmentName::new(timeline, number, SegmentSize::new(1 << 20).expect("a size"))
@@ -680,6 +682,41 @@ fn a_partial_segment_beside_the_complete_one_is_no_step_back_in_time() {
     assert!(listing.has_all_restore_points);
 }
 
+/// PostgreSQL refuses to recover past WAL that was written with `wal_level = minimal`.
+#[test]
+fn wal_of_wal_level_minimal_ends_what_can_be_restored() {
+    let root = tempfile::tempdir().expect("a folder");
+    let archive = archive_of(root.path(), &log_with_minimal_wal(0x20, 40, 0x23));
+    let ranges = [range((1, 0x20), (1, 0x22), None), range((1, 0x24), (1, 0x47), Some((1, 0x24)))];
+    let expect = |listing: &Listing, what: &str| {
+        let timeline = &listing.timelines[0];
+        assert_eq!(timeline.restorable, ranges, "{what}");
+        assert_eq!(timeline.minimal_wal[0].segment, name(1, 0x23).to_string(), "{what}");
+        assert_eq!(listing.restorable(), ranges, "{what}");
+        assert_eq!(listing.gaps(), [], "{what}");
+    };
+    expect(&list(&archive, ListOptions::default().all_summaries(true)).expect("a list"), "summaries");
+    // Without its summary, the setting is known from `verify`.
+    assert_eq!(listed(&archive).timelines[0].minimal_wal, []);
+    let verified = verify(&archive, VerifyOptions::default(), &|_, _| {}).expect("verified");
+    assert!(verified.is_good() && verified.minimal_wal.len() == 1, "{verified:?}");
+    verify::record(&archive, &verified, false).expect("recorded");
+    expect(&listed(&archive), "verify");
+    // A run that decodes nothing does not hide it.
+    verify::record(&archive, &verify(&archive, fast(), &|_, _| {}).expect("verified"), true)
+        .expect("recorded");
+    expect(&listed(&archive), "verify --fast");
+    let holdings = holdings(&archive, &Vec::new).expect("holdings");
+    assert_eq!((holdings.restorable.as_slice(), holdings.minimal_wal.len()), (&ranges[..], 1));
+    let recover = |first, moment| {
+        recovery_to(&archive, RecoveryStart::Segment(name(1, first)), None, commit_time(moment))
+    };
+    assert!(recover(0x20, 0x21).is_ok() && recover(0x24, 0x30).is_ok());
+    let error = recover(0x20, 0x30).expect_err("it is refused");
+    assert!(matches!(error, RecoveryError::MinimalWal { .. }), "{error}");
+    assert!(error.to_string().contains("wal_level = minimal"), "{error}");
+}
+
 /// Returns a run that ended in 2099, according to its clock.
 fn future() -> VerifiedAt {
     VerifiedAt {
@@ -691,6 +728,7 @@ fn future() -> VerifiedAt {
         missing_segments: 0,
         unknown_version_segments: 0,
         newest_segments: Vec::new(),
+        minimal_wal: Vec::new(),
     }
 }
 

@@ -73,17 +73,24 @@ pub fn commit_time(number: u64) -> i64 {
 /// Returns consecutive segments of 1 MB on a timeline, numbered from `first`, each with a commit and a switch
 /// at its end.
 pub fn log(timeline: u32, first: u64, count: u64) -> Vec<(String, Vec<u8>)> {
-    log_with(timeline, first, count, &|number| Some(commit_time(number)))
+    log_with(timeline, first, count, &|number| Some(commit_time(number)), None)
 }
 
 /// Returns a segment with a commit at this time.
 pub fn log_at(timeline: u32, number: u64, time: i64) -> (String, Vec<u8>) {
-    log_with(timeline, number, 1, &|_| Some(time)).remove(0)
+    log_with(timeline, number, 1, &|_| Some(time), None).remove(0)
 }
 
 /// Like [`log`], but without commits.
 pub fn log_without_commits(timeline: u32, first: u64, count: u64) -> Vec<(String, Vec<u8>)> {
-    log_with(timeline, first, count, &|_| None)
+    log_with(timeline, first, count, &|_| None, None)
+}
+
+/// Like [`log`], but the server runs with `wal_level = minimal` from the middle of a segment on.
+pub fn log_with_minimal_wal(first: u64, count: u64, number: u64) -> Vec<(String, Vec<u8>)> {
+    // An XLOG_PARAMETER_CHANGE record: five limits, `wal_level`, two flags, and padding.
+    let numbers = [100_i32, 8, 0, 0, 64, 0, 0].map(i32::to_le_bytes).concat();
+    log_with(1, first, count, &|number| Some(commit_time(number)), Some((number, rmid::XLOG, 0x60, &numbers)))
 }
 
 fn log_with(
@@ -91,6 +98,7 @@ fn log_with(
     first: u64,
     count: u64,
     time_of: &dyn Fn(u64) -> Option<i64>,
+    record: Option<(u64, u8, u8, &[u8])>,
 ) -> Vec<(String, Vec<u8>)> {
     let mut writer = LogWriter::new(Major::V18);
     writer.info.timeline = timeline;
@@ -102,6 +110,9 @@ fn log_with(
             // An XLOG_NOOP record with some text.
             let text = format!("what segment {number} says in part {part} of it").repeat(8);
             writer.main_data(rmid::XLOG, 0x20, text.as_bytes());
+        }
+        if let Some((_, manager, info, data)) = record.filter(|record| record.0 == number) {
+            writer.main_data(manager, info, data);
         }
         if let Some(time) = time_of(number) {
             writer.main_data(rmid::XACT, 0, &(time - POSTGRES_EPOCH).to_le_bytes());

@@ -187,7 +187,7 @@ fn find_unreachable(archive: &Archive, args: &DrillArgs) -> Option<RecoveryError
         return None;
     }
     let error = recovery_to(archive, RecoveryStart::from(&start), args.timeline, moment.micros()).err()?;
-    matches!(error, RecoveryError::Unreachable { .. }).then_some(error)
+    matches!(error, RecoveryError::Unreachable { .. } | RecoveryError::MinimalWal { .. }).then_some(error)
 }
 
 /// Returns a hint if recovery followed the newest of several timelines.

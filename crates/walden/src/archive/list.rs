@@ -251,6 +251,7 @@ fn describe_timeline(timeline: &TimelineListing, listing: &Listing) -> (String, 
             reset.lsn, reset.segment
         )
     }));
+    lines.extend(timeline.minimal_wal.iter().map(ToString::to_string));
     if listing.timelines_without_segments.contains(number) {
         lines.push(
             "it has no segments: they are missing, unless the timeline was left in the segment in which it started, as the history of a later timeline shows"
@@ -413,6 +414,7 @@ mod tests {
             live_end: None,
             unknown_version_segments: 0,
             resets: Vec::new(),
+            minimal_wal: Vec::new(),
             gaps: Vec::new(),
             raw_bytes: 64_000_000,
             stored_bytes: 8_000_000,

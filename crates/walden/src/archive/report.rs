@@ -99,6 +99,7 @@ impl Report {
         let holdings = holdings.map_err(|error| keep(anyhow::Error::msg(error))).ok();
         let diverging = holdings.iter().flat_map(|holdings| &holdings.diverging);
         let mut notes: Vec<String> = diverging.map(ToString::to_string).collect();
+        notes.extend(holdings.iter().flat_map(|holdings| &holdings.minimal_wal).map(ToString::to_string));
         notes.extend(holdings.as_ref().and_then(unknown_gaps_note));
         notes.extend(archive.and_then(|archive| former_key_note(archive, section)));
         let is_server_asked = queue.names_server() || receiving.spool.is_some();

@@ -176,6 +176,9 @@ fn table(verified: &Verified) -> String {
         let _ = writeln!(text, "  HINT: {HISTORY_HINT}");
     }
     text.push_str(&super::list::backups_without_start(&verified.backups_without_start));
+    for minimal in &verified.minimal_wal {
+        let _ = writeln!(text, "warning: {minimal}");
+    }
     for finding in &verified.warnings {
         let _ = writeln!(text, "warning: {}: {}", finding.object, finding.problem);
     }

@@ -14,6 +14,7 @@ use crate::material::{Run, make_archive, walden};
 walden_testing::tests! {
     a_reset_is_named_with_a_remedy_that_works on [15, 19],
     segments_of_another_size_are_refused,
+    wal_of_wal_level_minimal_is_named on [15, 19],
     a_restored_server_archives_into_an_archive_of_its_own,
 }
 
@@ -179,6 +180,57 @@ fn a_reset_is_named_with_a_remedy_that_works(version: u32) -> Outcome {
     }
     assert_eq!(drill(&site, &new, &backup).code, 0);
     site.cluster.stop(StopMode::Fast).unwrap();
+    Ok(())
+}
+
+/// The server runs with `wal_level = minimal` for a moment, within one segment, so that no segment is
+/// missing.
+fn wal_of_wal_level_minimal_is_named(version: u32) -> Outcome {
+    let site = Site::start(version)?;
+    let repo = site.cluster.dir().join("repo");
+    site.write(2);
+    let old_backup = site.back_up("old")?;
+    let restart = |wal_level: &str, archive_mode: &str, max_wal_senders: &str| {
+        let settings =
+            [("wal_level", wal_level), ("archive_mode", archive_mode), ("max_wal_senders", max_wal_senders)];
+        site.cluster.configure(&settings).unwrap();
+        site.cluster.restart(StopMode::Fast).unwrap();
+    };
+    restart("minimal", "off", "0");
+    site.cluster.client("postgres").unwrap().batch_execute("CREATE TABLE bulk AS SELECT 1").unwrap();
+    restart("replica", "on", "4");
+    site.write(2);
+    let backup = site.back_up("new")?;
+    site.write(3);
+    let verify = walden(&["archive", "verify", "--repo", text(&repo)]);
+    let list = walden(&["archive", "list", "--repo", text(&repo)]);
+    assert!(list.stdout.contains("from a base backup that started in"), "{list:?}");
+    let [status, check] = [site.ask("status", &repo), site.ask("check", &repo)];
+    for run in status.iter().chain(&check).chain([&list, &verify]) {
+        assert!(run.stdout.contains("the server ran with wal_level = minimal from 0/"), "{run:?}");
+    }
+    for run in status.iter().chain([&list, &verify]) {
+        assert_eq!(run.code, 0, "{run:?}");
+    }
+    let json = walden(&["archive", "list", "--format", "json", "--repo", text(&repo)]);
+    let json: serde_json::Value = serde_json::from_str(&json.stdout).unwrap();
+    let ranges = json["timelines"][0]["restorable"].as_array().unwrap();
+    assert!(ranges.len() == 2 && !ranges[1]["base_backup_from"].is_null(), "{json:#}");
+    // A moment in the last range.
+    let last = ranges[1]["last_commit_time"].as_i64().unwrap();
+    let moment = walden_format::payload::Timestamp::from_unix_micros(last - 1).to_string();
+    let moment = moment.replace(" UTC", "+00");
+    let get_until = |base: &Path, output: &str| {
+        let output = site.cluster.dir().join(output);
+        let until = ["archive", "get", "--repo", text(&repo), "--until", &moment, "--base", text(base), "-o"];
+        walden(&[&until[..], &[text(&output)]].concat())
+    };
+    let refused = get_until(&old_backup, "refused");
+    assert!(refused.code == 1 && refused.stderr.contains("wal_level = minimal"), "{refused:?}");
+    assert_eq!(get_until(&backup, "files").code, 0);
+    // PostgreSQL agrees.
+    assert_eq!(drill(&site, &repo, &old_backup).code, 1);
+    assert_eq!(drill(&site, &repo, &backup).code, 0);
     Ok(())
 }
 

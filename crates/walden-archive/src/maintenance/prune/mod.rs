@@ -20,6 +20,7 @@ use crate::history::History;
 use crate::inspect::list::{self, ListOptions};
 use crate::inventory::gaps::{self, Gap};
 use crate::inventory::snapshot::Snapshot;
+use crate::inventory::verified;
 use crate::maintenance::backup::{self, Backup};
 use crate::objects::name::{ArchivedFile, Object, WAL};
 use crate::restore::log::stretches;
@@ -220,7 +221,8 @@ fn find_gaps(
     }
     let without_start =
         list::backups_without_start(archive, &names, &by_timeline, histories, &acknowledged, size)?;
-    let newest_known = list::newest_known(archive, &without_start, &acknowledged)?;
+    let verified = verified::newest_segments(archive)?;
+    let newest_known = list::newest_known(verified, &without_start, &acknowledged);
     let kept = objects.keys().copied().filter(|&object| is_kept(object));
     Ok(gaps::missing_among(kept, histories, &newest_known, size, &acknowledged))
 }

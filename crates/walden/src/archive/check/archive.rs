@@ -182,7 +182,10 @@ fn look_at_contents(archive: &Archive, queue: &QueueOptions, receiving: &Receivi
         let hint = "walden archive verify lists all other damage";
         Check::fail("objects", format!("{}: {}", first.object, first.problem), Some(hint.to_owned()))
     });
-    [Some(segments), Some(verification), unreadable].into_iter().flatten().collect()
+    let minimal = holdings.minimal_wal.last().map(|minimal| {
+        Check::warn("wal_level in the archive", minimal.to_string(), "use base backups that started after it")
+    });
+    [Some(segments), minimal, Some(verification), unreadable].into_iter().flatten().collect()
 }
 
 /// Checks the activity log, if there is one, for files that failed and were not archived since.
