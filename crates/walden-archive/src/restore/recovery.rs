@@ -4,6 +4,7 @@
 //! `xlogrecovery.c`). If the WAL contains none, PostgreSQL refuses to end recovery, so the moment is
 //! unreachable even though the end of the WAL is reachable.
 
+use std::fmt;
 use std::ops::ControlFlow;
 
 use serde::Serialize;
@@ -72,6 +73,38 @@ pub struct Recovery {
     pub last: Option<TransactionEnd>,
     /// The commit or abort before which recovery stops.
     pub stop: TransactionEnd,
+    /// Databases and tablespaces whose files recovery removes, although it stops before their transactions
+    /// end.
+    pub early_drops: Vec<EarlyDrop>,
+}
+
+/// A database or tablespace whose record of removal precedes the end of recovery, while the commit of its
+/// transaction does not. PostgreSQL removes the files when it replays the record (`dbase_redo` in
+/// `dbcommands.c`, `tblspc_redo` in `tablespace.c`), so they are lost. Files of dropped tables are removed at
+/// the commit.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct EarlyDrop {
+    /// LSN of the record. Recovery keeps the files if it stops before it.
+    pub lsn: String,
+    /// OID of the dropped database.
+    pub database: Option<u32>,
+    /// OID of the dropped tablespace.
+    pub tablespace: Option<u32>,
+}
+
+impl fmt::Display for EarlyDrop {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (what, oid) = match (self.database, self.tablespace) {
+            (Some(oid), _) => ("database", oid),
+            (None, oid) => ("tablespace", oid.unwrap_or_default()),
+        };
+        let lsn = &self.lsn;
+        write!(
+            f,
+            "replay removes the files of {what} {oid} at {lsn}, before the commit of its drop: to keep them, use recovery_target_lsn = '{lsn}' with \
+             recovery_target_inclusive = off instead of a time"
+        )
+    }
 }
 
 /// The end of a transaction.
@@ -297,14 +330,25 @@ pub fn recovery_to(
     if let Some(minimal) = find_minimal_wal(archive, &log, start, lsn)? {
         return Err(RecoveryError::MinimalWal { moment, minimal });
     }
-    Ok(Recovery { log, begun: begun.map(|begun| begun.name), last, stop })
+    let in_log = &log.segments[log.segments.len().saturating_sub(2)..];
+    let mut decoded = Vec::new();
+    for segment in in_log {
+        match events_in(archive, log.size, segment) {
+            // Reported when the segment itself is read.
+            Err(RecoveryError::Archive(error)) if error.is_damage() => {}
+            events => decoded.push(events?),
+        }
+    }
+    let events: Vec<&Events> = decoded.iter().chain(begun.as_ref().map(|begun| &begun.events)).collect();
+    let early_drops = find_early_drops(&events, lsn);
+    Ok(Recovery { log, begun: begun.map(|begun| begun.name), last, stop, early_drops })
 }
 
 /// Number of summaries read concurrently.
 const SUMMARY_THREADS: usize = 8;
 
-/// Finds WAL of `wal_level = minimal` between the start of recovery and the LSN at which it stops, according to
-/// the summaries and the last `verify`.
+/// Finds WAL of `wal_level = minimal` between the start of recovery and the LSN at which it stops, according
+/// to the summaries and the last `verify`.
 fn find_minimal_wal(
     archive: &Archive,
     log: &Log,
@@ -533,19 +577,41 @@ fn first_end(all: &[(Lsn, i64)], is_wanted: impl Fn(i64) -> bool) -> Found {
     (before.copied(), at.and_then(|at| all.get(at)).copied())
 }
 
+/// Returns the drops before the LSN at which recovery stops whose transactions did not end before it. A drop
+/// is followed by its commit at once, so the last segments suffice.
+fn find_early_drops(segments: &[&Events], stop: Lsn) -> Vec<EarlyDrop> {
+    let has_ended = |drop: &DropRecord| {
+        let mut ends = segments.iter().flat_map(|events| &events.transactions);
+        ends.any(|(lsn, transaction)| *transaction == drop.transaction && drop.lsn < *lsn && *lsn < stop)
+    };
+    let drops = segments.iter().flat_map(|events| &events.drops);
+    let early = drops.filter(|drop| drop.lsn < stop && !has_ended(drop));
+    early
+        .map(|drop| EarlyDrop {
+            lsn: drop.lsn.to_string(),
+            database: drop.database,
+            tablespace: drop.tablespace,
+        })
+        .collect()
+}
+
 /// Returns the LSNs and times of the ends of transactions in a segment.
 fn ends_in(
     archive: &Archive,
     size: SegmentSize,
     segment: &LogSegment,
 ) -> Result<Vec<(Lsn, i64)>, RecoveryError> {
+    Ok(events_in(archive, size, segment)?.ends)
+}
+
+fn events_in(archive: &Archive, size: SegmentSize, segment: &LogSegment) -> Result<Events, RecoveryError> {
     let content = get::with_object(archive, segment.file(), |object, bytes| {
         let mut content = Vec::new();
         get::decode(archive, segment.file(), object, bytes, &mut content)?;
         Ok(content)
     })?;
     let content = content.ok_or_else(|| RecoveryError::Gone(segment.name.to_string()))?;
-    Ok(events_of(&content, segment.name, size).ends)
+    Ok(events_of(&content, segment.name, size))
 }
 
 /// Parses the relevant records in a segment or its first part.
@@ -564,21 +630,44 @@ fn events_of(content: &[u8], name: SegmentName, size: SegmentSize) -> Events {
 struct Events {
     /// Ends of transactions.
     ends: Vec<(Lsn, i64)>,
+    /// The ids of these transactions.
+    transactions: Vec<(Lsn, u32)>,
     checkpoints: Vec<(Lsn, i64)>,
+    drops: Vec<DropRecord>,
+}
+
+/// A record that removes the files of a database or tablespace.
+struct DropRecord {
+    lsn: Lsn,
+    transaction: u32,
+    database: Option<u32>,
+    tablespace: Option<u32>,
 }
 
 impl Visitor for Events {
     fn record(&mut self, record: &Record<'_>) -> ControlFlow<()> {
-        if matches!(record.header.rmid, rmid::XACT | rmid::XLOG) {
-            match payload::parse(record) {
-                Ok(Payload::Commit(end) | Payload::Abort(end)) => {
-                    self.ends.push((record.lsn, end.time.unix_micros()));
-                }
-                Ok(Payload::Checkpoint(checkpoint)) => {
-                    self.checkpoints.push((record.lsn, checkpoint.time.saturating_mul(1_000_000)));
-                }
-                _ => {}
+        let (lsn, transaction) = (record.lsn, record.header.xid);
+        if !matches!(record.header.rmid, rmid::XACT | rmid::XLOG | rmid::DBASE | rmid::TBLSPC) {
+            return ControlFlow::Continue(());
+        }
+        match payload::parse(record) {
+            Ok(Payload::Commit(end) | Payload::Abort(end)) => {
+                self.ends.push((lsn, end.time.unix_micros()));
+                self.transactions.push((lsn, transaction));
             }
+            Ok(Payload::Checkpoint(checkpoint)) => {
+                self.checkpoints.push((lsn, checkpoint.time.saturating_mul(1_000_000)));
+            }
+            // ALTER DATABASE SET TABLESPACE removes the old files without a transaction id, after its commit.
+            Ok(Payload::DatabaseDrop(drop)) if transaction != 0 => {
+                let database = Some(drop.database);
+                self.drops.push(DropRecord { lsn, transaction, database, tablespace: None });
+            }
+            Ok(Payload::TablespaceDrop(drop)) if transaction != 0 => {
+                let tablespace = Some(drop.tablespace);
+                self.drops.push(DropRecord { lsn, transaction, database: None, tablespace });
+            }
+            _ => {}
         }
         ControlFlow::Continue(())
     }

@@ -93,6 +93,19 @@ pub fn log_with_minimal_wal(first: u64, count: u64, number: u64) -> Vec<(String,
     log_with(1, first, count, &|number| Some(commit_time(number)), Some((number, rmid::XLOG, 0x60, &numbers)))
 }
 
+/// Like [`log`], but the transaction that commits in a segment drops database 5.
+pub fn log_with_drop(first: u64, count: u64, number: u64) -> Vec<(String, Vec<u8>)> {
+    // An XLOG_DBASE_DROP record: the database, and a list of one tablespace.
+    let numbers = [5_u32, 1, 1663].map(u32::to_le_bytes).concat();
+    log_with(
+        1,
+        first,
+        count,
+        &|number| Some(commit_time(number)),
+        Some((number, rmid::DBASE, 0x20, &numbers)),
+    )
+}
+
 fn log_with(
     timeline: u32,
     first: u64,

@@ -16,7 +16,7 @@ use walden_format::rmgr::rmid;
 use walden_format::version::Major;
 use walden_testing::writer::LogWriter;
 
-use crate::material::{archive_of, commit_time, log, pg_wal, push_all};
+use crate::material::{archive_of, commit_time, log, log_with_drop, pg_wal, push_all};
 
 fn name(timeline: u32, number: u64) -> SegmentName {
     SegmentName::new(timeline, number, SegmentSize::new(1 << 20).expect("a size"))
@@ -76,6 +76,22 @@ fn recovery_does_not_read_partial_segments() {
     push_more(&archive, root.path(), &log(2, 0x2C, 2));
     let found = recover(&archive, None, 0x20, 0x2B).expect("a recovery");
     assert_eq!(found.files().last(), Some(&ArchivedFile::Segment(name(2, 0x2C))));
+}
+
+/// PostgreSQL removes a database's files when it replays the record, which precedes the commit.
+#[test]
+fn a_time_just_before_a_database_is_dropped_comes_with_a_warning() {
+    let root = tempfile::tempdir().expect("a folder");
+    let archive = archive_of(root.path(), &log_with_drop(0x20, 6, 0x23));
+    let drops = |moment| recover(&archive, None, 0x20, moment).expect("a recovery").early_drops;
+    assert_eq!(drops(0x21), []);
+    let early = drops(0x22);
+    assert_eq!((early.len(), early[0].database, early[0].tablespace), (1, Some(5), None));
+    let text = early[0].to_string();
+    let expected = format!("recovery_target_lsn = '{}' with recovery_target_inclusive = off", early[0].lsn);
+    assert!(text.contains(&expected) && early[0].lsn.starts_with("0/023"), "{text}");
+    // Its transaction is committed.
+    assert_eq!(drops(0x23), []);
 }
 
 /// The drill's server would end recovery on an earlier timeline, and report no problem there.

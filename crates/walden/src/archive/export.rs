@@ -157,6 +157,7 @@ fn export_until(archive: &Archive, args: &ExportArgs, moment: &Moment, threads: 
         document["timeline"] = json!(recovery.log.timeline());
         document["last_before"] = json!(recovery.last);
         document["stops_before"] = json!(recovery.stop);
+        document["early_drops"] = json!(recovery.early_drops);
         document
     };
     let text = || table(&plan, &exported, &args.output) + &recovery_text(moment, &recovery);
@@ -185,6 +186,9 @@ fn recovery_text(moment: &Moment, recovery: &Recovery) -> String {
     let _ = writeln!(text, "  stops before that of {}", end(&recovery.stop));
     let _ = writeln!(text, "  recovery_target_time = '{}'", moment.for_settings());
     let _ = writeln!(text, "  recovery_target_timeline = '{}'", recovery.log.timeline());
+    for drop in &recovery.early_drops {
+        let _ = writeln!(text, "  WARNING: {drop}");
+    }
     text
 }
 
