@@ -564,8 +564,11 @@ fn log_end(archive: &Archive, log: &Log, missing: Option<SegmentName>) -> Result
         return Ok(LogEnd::Missing(missing.to_string()));
     }
     let Some(last) = log.segments.last() else { return Ok(LogEnd::Nothing) };
-    let partial = log.partial_at(archive, last.number + 1)?;
-    Ok(partial.map_or(LogEnd::Nothing, |partial| LogEnd::Partial(partial.to_string())))
+    if let Some(partial) = log.partial_at(archive, last.number + 1)? {
+        return Ok(LogEnd::Partial(partial.to_string()));
+    }
+    let lost = get::find_lost_end(archive, last.name)?;
+    Ok(lost.map_or(LogEnd::Nothing, |(missing, _)| LogEnd::Missing(missing.to_string())))
 }
 
 type Found = (Option<(Lsn, i64)>, Option<(Lsn, i64)>);
