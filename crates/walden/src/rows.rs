@@ -182,7 +182,7 @@ pub fn run(args: &RowsArgs) -> Result<ExitCode> {
     }
     let names = names::load(&args.log.names)?;
     if args.undo && args.log.range().timeline.is_none() {
-        sources::expect_one_history_in(&args.sources)?;
+        sources::expect_one_history_in(&args.sources, args.base.as_deref())?;
     }
     let mut inventory = sources::open_with_past(&args.sources, &args.log.range())?;
     sources::tell_about_with_base(&inventory, args.base.as_deref());

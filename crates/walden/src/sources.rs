@@ -99,7 +99,7 @@ fn open_from(sources: &[PathBuf], range: &SourceRange, from: Option<Bound>) -> R
 /// Warns if two servers wrote an archive: it is read along the newest timeline.
 fn warn_if_diverging(archive: &Archive) {
     // If the archive cannot be listed, opening it reports that.
-    if let Ok(Some(diverging)) = find_diverging(archive, None) {
+    if let Ok(Some(diverging)) = find_diverging(archive, None, None) {
         let Diverging { timeline, left_by, .. } = diverging;
         eprintln!(
             "warning: {diverging}; the WAL is read along timeline {left_by}, and --timeline {timeline} names the other"
@@ -108,18 +108,20 @@ fn warn_if_diverging(archive: &Archive) {
 }
 
 /// Refuses archives that two servers wrote among the sources, unless another source is a data directory,
-/// whose timeline is followed.
-pub fn expect_one_history_in(sources: &[PathBuf]) -> Result<()> {
+/// whose timeline is followed. `base` is the base backup, if there is one.
+pub fn expect_one_history_in(sources: &[PathBuf], base: Option<&Path>) -> Result<()> {
     let (archives, paths): (Vec<&PathBuf>, Vec<&PathBuf>) = sources.iter().partition(|path| is_archive(path));
     if paths.iter().any(|path| find_control_file(path).is_some()) {
         return Ok(());
     }
-    archives.iter().try_for_each(|place| expect_one_history(&open_archive(place)?.1))
+    let start = base.and_then(find_control_file).map(|control| control.timeline);
+    archives.iter().try_for_each(|place| expect_one_history(&open_archive(place)?.1, start))
 }
 
-/// Refuses an archive that two servers wrote, for commands that must not choose one of them.
-pub fn expect_one_history(archive: &Archive) -> Result<()> {
-    match find_diverging(archive, None)? {
+/// Refuses an archive that two servers wrote, for commands that must not choose one of them. `start` is the
+/// timeline of the base backup, if there is one.
+pub fn expect_one_history(archive: &Archive, start: Option<Timeline>) -> Result<()> {
+    match find_diverging(archive, None, start)? {
         Some(diverging) => {
             Err(output::with_hint(format!("cannot choose a timeline: {diverging}"), DIVERGING_HINT))
         }

@@ -152,7 +152,8 @@ fn search(folder: &Path, depth: u32, system: &str, found: &mut Vec<Backup>) -> R
     Ok(())
 }
 
-/// Reads the backup at a path: its folder, `backup_manifest` or `backup_label`. Returns `None` for another path.
+/// Reads the backup at a path: its folder, `backup_manifest` or `backup_label`. Returns `None` for another
+/// path.
 ///
 /// # Errors
 /// The backup is unusable.

@@ -5,6 +5,7 @@ use std::fmt;
 
 use serde::Serialize;
 use walden_format::lsn::Timeline;
+use walden_source::timelines::Stretch;
 
 use crate::archive::{Archive, ArchiveError};
 use crate::restore::log::{Ends, Log};
@@ -38,17 +39,20 @@ pub const DIVERGING_HINT: &str = "name the timeline of the server that you need 
 /// Returns the first ancestor of a timeline that was written concurrently with its descendant: it has a
 /// commit or abort after the branch that is later than the descendant's first one. After recovery to a
 /// moment, the ancestor also has WAL after the branch, but only with earlier times. The default is the newest
-/// timeline that has segments.
+/// timeline that has segments. `start` is the timeline of a base backup, if one is used: it cannot follow an
+/// earlier one.
 ///
 /// # Errors
 /// The archive cannot be listed, or the summary of a segment is unreadable.
 pub fn find_diverging(
     archive: &Archive,
     timeline: Option<Timeline>,
+    start: Option<Timeline>,
 ) -> Result<Option<Diverging>, ArchiveError> {
     // Only the stretches are needed: there is no segment with this number.
     let log = Log::find(archive, timeline, u64::MAX..=u64::MAX)?;
-    for pair in log.stretches.windows(2) {
+    let is_possible = |stretch: &Stretch| start.is_none_or(|start| stretch.timeline >= start);
+    for pair in log.stretches.windows(2).filter(|pair| is_possible(&pair[0])) {
         let Some(left_at) = pair[0].end else { continue };
         let branch = log.size.segment_of(left_at);
         let Some((_, last)) = times_of(archive, pair[0].timeline, branch, true)? else { continue };

@@ -430,12 +430,16 @@ fn log_from(
     };
     check_histories(archive, timeline, start_timeline)?;
     let log = Log::find_for_recovery(archive, timeline, start_timeline, number)?;
+    check_timelines(&log, start)?;
+    let reached = match start {
+        RecoveryStart::Backup { end_timeline, .. } => end_timeline.or(start_timeline),
+        RecoveryStart::Segment(_) => start_timeline,
+    };
     if timeline.is_none()
-        && let Some(diverging) = find_diverging(archive, Some(log.timeline()))?
+        && let Some(diverging) = find_diverging(archive, Some(log.timeline()), reached)?
     {
         return Err(RecoveryError::Diverging(diverging));
     }
-    check_timelines(&log, start)?;
     if log.segments.first().is_none_or(|first| first.number != number) {
         let segment = SegmentName::new(log.timeline_of(number), number, size);
         let is_begun = log.segments.is_empty() && !parts::list(archive, segment)?.is_empty();

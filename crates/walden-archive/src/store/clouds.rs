@@ -1,6 +1,7 @@
 //! Clients of the object stores of each cloud, by the scheme of the URL.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey, Checksum, S3ConditionalPut};
 use object_store::azure::{AzureConfigKey, MicrosoftAzureBuilder};
@@ -8,12 +9,12 @@ use object_store::gcp::{GoogleCloudStorageBuilder, GoogleConfigKey};
 use object_store::{ClientConfigKey, ClientOptions, ObjectStore, RetryConfig};
 use url::Url;
 
-use super::remote::{REQUEST_TIMEOUT, failure};
+use super::client_error::failure;
 use super::{Cause, StoreError};
 
 /// Clients of one bucket or container.
 pub(super) struct Clients {
-    /// Limits each request to [`REQUEST_TIMEOUT`], unless a setting names a time.
+    /// Limits the time of each request.
     pub limited: Arc<dyn ObjectStore>,
     /// Has no time limit of its own, for requests with content.
     pub unlimited: Arc<dyn ObjectStore>,
@@ -28,12 +29,17 @@ pub(crate) fn is_object_store(scheme: &str) -> bool {
 
 impl Clients {
     /// Creates the clients for a URL. Settings come from the environment, and from `options`, which have
-    /// precedence.
-    pub fn new(url: &str, options: &[(String, String)], retries: RetryConfig) -> Result<Clients, StoreError> {
+    /// precedence. `timeout` is the time of a request without content, unless a setting names one.
+    pub fn new(
+        url: &str,
+        options: &[(String, String)],
+        timeout: Duration,
+        retries: RetryConfig,
+    ) -> Result<Clients, StoreError> {
         match url.split_once("://").map_or("", |(scheme, _)| scheme) {
-            "s3" => s3(url, options, retries),
-            "gs" => google(url, options, retries),
-            _ => azure(url, options, retries),
+            "s3" => s3(url, options, timeout, retries),
+            "gs" => google(url, options, timeout, retries),
+            _ => azure(url, options, timeout, retries),
         }
     }
 }
@@ -65,7 +71,12 @@ macro_rules! configure {
     }};
 }
 
-fn s3(url: &str, options: &[(String, String)], retries: RetryConfig) -> Result<Clients, StoreError> {
+fn s3(
+    url: &str,
+    options: &[(String, String)],
+    timeout: Duration,
+    retries: RetryConfig,
+) -> Result<Clients, StoreError> {
     let builder = AmazonS3Builder::from_env()
         .with_url(url)
         .with_conditional_put(S3ConditionalPut::ETagMatch)
@@ -74,35 +85,50 @@ fn s3(url: &str, options: &[(String, String)], retries: RetryConfig) -> Result<C
         configure!(builder, AmazonS3ConfigKey, AmazonS3ConfigKey::Endpoint, "AWS_", url, options);
     let checked = builder.clone().with_checksum_algorithm(Checksum::SHA256);
     let build = |builder: &AmazonS3Builder, client| builder.clone().with_client_options(client).build();
-    clients(url, client, |client, is_checked| {
+    clients(url, client, timeout, |client, is_checked| {
         Ok(Arc::new(build(if is_checked { &checked } else { &builder }, client)?))
     })
 }
 
-fn azure(url: &str, options: &[(String, String)], retries: RetryConfig) -> Result<Clients, StoreError> {
+fn azure(
+    url: &str,
+    options: &[(String, String)],
+    timeout: Duration,
+    retries: RetryConfig,
+) -> Result<Clients, StoreError> {
     let builder = MicrosoftAzureBuilder::from_env().with_url(url).with_retry(retries);
     let (builder, client) =
         configure!(builder, AzureConfigKey, AzureConfigKey::Endpoint, "AZURE_", url, options);
-    clients(url, client, |client, _| Ok(Arc::new(builder.clone().with_client_options(client).build()?)))
+    clients(url, client, timeout, |client, _| {
+        Ok(Arc::new(builder.clone().with_client_options(client).build()?))
+    })
 }
 
-fn google(url: &str, options: &[(String, String)], retries: RetryConfig) -> Result<Clients, StoreError> {
+fn google(
+    url: &str,
+    options: &[(String, String)],
+    timeout: Duration,
+    retries: RetryConfig,
+) -> Result<Clients, StoreError> {
     let builder = GoogleCloudStorageBuilder::from_env().with_url(url).with_retry(retries);
     let (builder, client) =
         configure!(builder, GoogleConfigKey, GoogleConfigKey::BaseUrl, "GOOGLE_", url, options);
-    clients(url, client, |client, _| Ok(Arc::new(builder.clone().with_client_options(client).build()?)))
+    clients(url, client, timeout, |client, _| {
+        Ok(Arc::new(builder.clone().with_client_options(client).build()?))
+    })
 }
 
 /// Builds the clients. `build` receives the options of the HTTP client, and whether to send checksums.
 fn clients(
     url: &str,
     options: ClientOptions,
+    timeout: Duration,
     build: impl Fn(ClientOptions, bool) -> object_store::Result<Arc<dyn ObjectStore>>,
 ) -> Result<Clients, StoreError> {
     let has_timeout = options.get_config_value(&ClientConfigKey::Timeout).is_some();
     let [limited, unlimited] = match has_timeout {
         true => [options.clone(), options],
-        false => [options.clone().with_timeout(REQUEST_TIMEOUT), options.with_timeout_disabled()],
+        false => [options.clone().with_timeout(timeout), options.with_timeout_disabled()],
     };
     let build = |options, is_checked| {
         build(options, is_checked).map_err(|error| failure("open", "the archive", url, error))

@@ -16,11 +16,12 @@ use object_store::{
 };
 use tokio::runtime::{Builder, Runtime};
 
+use super::client_error::failure;
 use super::clouds::Clients;
 use super::{Cause, Created, Listed, MAX_OBJECT_BYTES, Store, StoreError, is_valid};
 
 /// Default limit for a request without content, and for its retries.
-pub(super) const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 /// Default limit for a request with content, including retries. The transfer time at [`MIN_RATE`] is added.
 const TRANSFER_TIMEOUT: Duration = Duration::from_secs(120);
 /// Maximum pause between two attempts if the store must answer within a time limit.
@@ -31,7 +32,8 @@ const MIN_RATE: u64 = 128 << 10;
 /// A bucket or container, or a prefix in one.
 ///
 /// Objects are created by a conditional request (`If-None-Match: *`, or its equivalent), which S3, most
-/// compatible servers, Azure and Google Cloud Storage reject if the key exists. [`Remote::without_conditional_requests`] supports other servers.
+/// compatible servers, Azure and Google Cloud Storage reject if the key exists.
+/// [`Remote::without_conditional_requests`] supports other servers.
 #[derive(Debug)]
 pub struct Remote {
     /// Client for requests without content. Each must be answered within [`REQUEST_TIMEOUT`].
@@ -72,7 +74,8 @@ impl Remote {
     ) -> Result<Remote, StoreError> {
         catch_panics("open", "the archive", url, || {
             let retries = retries(answer_within);
-            let Clients { limited, unlimited, checked } = Clients::new(url, options, retries)?;
+            let Clients { limited, unlimited, checked } =
+                Clients::new(url, options, REQUEST_TIMEOUT, retries)?;
             let path = url.split_once("://").map_or("", |(_, path)| path);
             let prefix = path.split_once('/').map_or("", |(_, prefix)| prefix);
             let remote = Remote::new(limited, prefix, url)?;
@@ -347,12 +350,6 @@ fn retries(answer_within: Option<Duration>) -> RetryConfig {
     retries
 }
 
-/// Returns the texts of an error and its sources, including the server's answer.
-fn error_text(error: &ClientError) -> String {
-    let first: &(dyn std::error::Error + 'static) = error;
-    std::iter::successors(Some(first), |cause| cause.source()).map(ToString::to_string).collect()
-}
-
 /// Returns whether the store rejected content because the checksum header is missing, as buckets with Object
 /// Lock do.
 fn lacks_checksum(error: &StoreError) -> bool {
@@ -360,52 +357,12 @@ fn lacks_checksum(error: &StoreError) -> bool {
     text.contains("content-md5") && text.contains("required") || text.contains("x-amz-sdk-checksum-algorithm")
 }
 
-/// Addresses of the clouds' metadata services, which the client asks for credentials if no others are
-/// configured.
-const METADATA_SERVICES: [&str; 2] = ["//169.254.169.254/", "//metadata.google.internal/"];
-/// Codes in the answer of a store that lacks the bucket or container.
-const NO_BUCKET: [&str; 2] = ["NoSuchBucket", "ContainerNotFound"];
-
-/// Status if the object ends before the requested range.
-const OUT_OF_RANGE: &str = "416 Range Not Satisfiable";
-
-pub(super) fn failure(operation: &'static str, key: &str, location: &str, error: ClientError) -> StoreError {
-    let text = error_text(&error);
-    let has_one_of = |parts: [&str; 2]| parts.iter().any(|part| text.contains(part));
-    let cause = match &error {
-        // The object itself may exist.
-        _ if has_one_of(NO_BUCKET) => Cause::NoBucket,
-        // The object is empty or ends before the requested range. A retry does not help.
-        _ if text.contains(OUT_OF_RANGE) => Cause::Damaged,
-        _ if has_one_of(METADATA_SERVICES) => Cause::NoCredentials,
-        ClientError::NotFound { .. } => Cause::NotFound,
-        ClientError::PermissionDenied { .. } | ClientError::Unauthenticated { .. } => Cause::Denied,
-        ClientError::Generic { .. } => Cause::Unavailable,
-        _ => Cause::Other,
-    };
-    let (key, location) = (key.to_owned(), location.to_owned());
-    // The error already names the missing object or bucket, and the source would only add an XML document.
-    let has_more_to_say = !matches!(cause, Cause::NotFound | Cause::NoBucket);
-    let source = has_more_to_say.then(|| match without_settings(&walden_source::error_text(&error)) {
-        Some(text) => text.into(),
-        None => error.into(),
-    });
-    StoreError { operation, key, location, cause, source }
-}
-
-/// Removes the retry settings from a client error, or returns `None` if it has none. The time limits the
-/// retries, so the configured maximum is meaningless.
-fn without_settings(text: &str) -> Option<String> {
-    let (before, rest) = text.split_once(", max_retries: ")?;
-    let (_, after) = rest.split_once(" - ")?;
-    Some(format!("{before}: {after}"))
-}
-
 #[cfg(test)]
 mod tests {
     use object_store::memory::InMemory;
     use object_store::throttle::{ThrottleConfig, ThrottledStore};
 
+    use super::super::client_error::without_settings;
     use super::*;
 
     /// Returns a store that delays each object of a listing, like a page, and that must answer within a time

@@ -149,7 +149,17 @@ fn a_base_backup_has_to_have_ended_before_its_timeline_was_left() {
             end_timeline: Some(2),
         },
     ] {
-        assert_eq!(follow(None, start).expect("a recovery").log.timeline(), 2, "{start:?}");
+        assert_eq!(follow(Some(2), start).expect("a recovery").log.timeline(), 2, "{start:?}");
+        // The timelines were written at the same time, and only those that ended on the second one cannot
+        // follow the first one.
+        let is_of_second = matches!(start, RecoveryStart::Backup { timeline, end_timeline, .. } if end_timeline.or(timeline) == Some(2));
+        match follow(None, start) {
+            Ok(recovery) => assert!(is_of_second && recovery.log.timeline() == 2, "{start:?}"),
+            Err(RecoveryError::Diverging(diverging)) => {
+                assert!(!is_of_second && (diverging.timeline, diverging.left_by) == (1, 2), "{start:?}");
+            }
+            Err(error) => panic!("{start:?}: {error}"),
+        }
     }
     for start in [
         late,

@@ -228,7 +228,7 @@ fn runs_of_archive(archive: &Archive, args: &RecoverArgs, base: &BaseBackup) -> 
     let from = Some(Bound::Lsn(base.start()));
     let options = SourceOptions::new(args.threads()).timeline(args.timeline).from(from);
     if args.timeline.is_none() {
-        expect_one_history(archive)?;
+        expect_one_history(archive, Some(base.timeline()))?;
     }
     let source = source::open(archive, &options)?;
     let no_paths: [&str; 0] = [];

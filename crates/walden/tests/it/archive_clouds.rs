@@ -1,5 +1,5 @@
-//! Archives in Azure Blob Storage, on its emulator Azurite, and in Google Cloud Storage, on a small server that
-//! speaks its XML API. No emulator of the latter honors conditional requests, so this one proves that
+//! Archives in Azure Blob Storage, on its emulator Azurite, and in Google Cloud Storage, on a small server
+//! that speaks its XML API. No emulator of the latter honors conditional requests, so this one proves that
 //! Walden's requests are right, not that Google's answers are.
 
 use std::fs;
@@ -169,8 +169,13 @@ impl Cloud {
         let cloud = Cloud::start(command, port);
         cloud.configure(
             "gs://backups/main",
-            &format!("base_url = \"http://127.0.0.1:{port}\"\nskip_signature = \"true\"\n"),
+            &format!("service_account = \"{}\"\n", text(&cloud.path("account.json"))),
         );
+        let account = serde_json::json!({
+            "private_key": "", "private_key_id": "", "client_email": "", "disable_oauth": true,
+            "gcs_base_url": format!("http://127.0.0.1:{port}"),
+        });
+        fs::write(cloud.path("account.json"), account.to_string()).unwrap();
         Ok(cloud)
     }
 
