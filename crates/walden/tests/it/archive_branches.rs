@@ -1,10 +1,10 @@
 //! A copy is promoted with the `archive_command` of its primary, while the primary continues.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use walden_lab::{Cluster, ClusterBuilder, StopMode};
+use walden_lab::{Cluster, ClusterBuilder, Installation, StopMode};
 use walden_testing::{Outcome, postgres};
 
 use crate::archive::{
@@ -25,6 +25,30 @@ fn wait_for(path: &Path) {
     }
 }
 
+/// A server that archives, with a base backup and WAL after it.
+struct Site {
+    primary: Cluster,
+    repo: PathBuf,
+    backup: PathBuf,
+    /// `restore_command` and `archive_command`
+    get: String,
+    push: String,
+}
+
+impl Site {
+    fn new(installation: &Installation) -> Site {
+        let primary = ClusterBuilder::new(installation.clone()).wal_segsize_mb(1).start().unwrap();
+        let program = program_for(&primary);
+        let repo = primary.make_folder("own").unwrap();
+        make_archive(&repo);
+        let backup = back_up_and_archive(&primary, &program, &repo);
+        write_and_archive(&primary, 0);
+        let command = |call: &str| format!("{} archive {call} --repo {}", program.display(), repo.display());
+        let (get, push) = (format!("{} %f \"%p\"", command("get")), format!("{} %p", command("push")));
+        Site { primary, repo, backup, get, push }
+    }
+}
+
 fn write_and_archive(cluster: &Cluster, round: i32) {
     let mut client = cluster.client("postgres").unwrap();
     client.batch_execute("CREATE TABLE IF NOT EXISTS t (id int, v text)").unwrap();
@@ -35,14 +59,7 @@ fn write_and_archive(cluster: &Cluster, round: i32) {
 
 fn an_abandoned_history_is_reported_with_a_remedy_that_works(version: u32) -> Outcome {
     let installation = postgres(version)?;
-    let primary = ClusterBuilder::new(installation.clone()).wal_segsize_mb(1).start().unwrap();
-    let program = program_for(&primary);
-    let repo = primary.make_folder("own").unwrap();
-    make_archive(&repo);
-    let backup = back_up_and_archive(&primary, &program, &repo);
-    write_and_archive(&primary, 0);
-    let command = |call: &str| format!("{} archive {call} --repo {}", program.display(), repo.display());
-    let (get, push) = (format!("{} %f \"%p\"", command("get")), format!("{} %p", command("push")));
+    let Site { primary, repo, backup, get, push } = Site::new(&installation);
     let archiving = [("restore_command", get.as_str()), ("archive_mode", "on"), ("archive_command", &push)];
     let check = |server: &Cluster| {
         walden(&["archive", "check", "--repo", text(&repo), "--dsn", &server.dsn("postgres")])
@@ -101,14 +118,7 @@ fn an_abandoned_history_is_reported_with_a_remedy_that_works(version: u32) -> Ou
 /// a timeline is named.
 fn no_command_chooses_between_two_servers(version: u32) -> Outcome {
     let installation = postgres(version)?;
-    let primary = ClusterBuilder::new(installation.clone()).wal_segsize_mb(1).start().unwrap();
-    let program = program_for(&primary);
-    let repo = primary.make_folder("own").unwrap();
-    make_archive(&repo);
-    let backup = back_up_and_archive(&primary, &program, &repo);
-    write_and_archive(&primary, 0);
-    let command = |call: &str| format!("{} archive {call} --repo {}", program.display(), repo.display());
-    let (get, push) = (format!("{} %f \"%p\"", command("get")), format!("{} %p", command("push")));
+    let Site { primary, repo, backup, get, push } = Site::new(&installation);
     let archiving = [("restore_command", get.as_str()), ("archive_mode", "on"), ("archive_command", &push)];
     let copy = recovered(&installation, &backup, &archiving);
     wait_until_promoted(&copy);
