@@ -70,7 +70,7 @@ mod tests {
         let expected = ExpectedDuration::new(10_000_000_000, 100_000_000_000, Some(200e6));
         assert_eq!((expected.seconds_from, expected.seconds_to), (5.0 + 250.0, Some(100.0 + 1500.0)));
         let text = expected.text();
-        assert!(text.contains("4 min to 27 min") && text.contains("200 MB a second (a sample)"), "{text}");
+        assert!(text.contains("4 min to 27 min") && text.contains("200.0 MB a second (a sample)"), "{text}");
         let unknown = ExpectedDuration::new(10_000_000_000, 1, None);
         assert_eq!((unknown.seconds_to, unknown.text()), (None, String::new()));
     }
