@@ -347,8 +347,8 @@ enum Variant {
     OtherPhase,
     /// The work starts half a segment later, at the same distance after the checkpoint.
     OtherOffset,
-    /// The last checkpoint before the work is at this quarter of a segment, whose size is not the trace's.
-    /// The prediction is the mean of all quarters.
+    /// The work and the last checkpoint before it are these quarters of a segment later, whose size is not the
+    /// trace's.
     Quarter(u64),
     /// A checkpoint that lags its schedule takes at least as long as on a busy server.
     SlowCheckpoints,
@@ -454,15 +454,18 @@ impl Starts {
         Starts { from, redo, written: [before, from.bytes_since(after)], is_aligned: true }
     }
 
-    /// Returns the start of the work and the redo pointer with segments of this size, if the redo pointer is
-    /// at this quarter of a segment. After a switch, it is in the segment before.
-    fn with_segments(&self, size: SegmentSize, quarter: u64) -> (Lsn, Lsn) {
+    /// Returns the start of the work and the redo pointer with segments of this size. After a switch, the redo
+    /// pointer is in the segment before. If the positions in segments are unknown, they are those of the
+    /// trace's LSNs, moved by quarters of a segment.
+    fn with_segments(&self, size: SegmentSize, quarters: u64) -> (Lsn, Lsn) {
+        if !self.is_aligned {
+            let moved = size.bytes() / QUARTERS * quarters;
+            return (self.from.plus(moved), self.redo.plus(moved));
+        }
         let [before, after] = self.written;
         // Late enough that the redo pointer does not precede the start of WAL.
         let aligned = size.start_of(size.segment_of(self.from.plus(before)) + 2);
-        let offset = if self.is_aligned { 0 } else { size.bytes() / QUARTERS * quarter };
-        let at = aligned.plus(offset);
-        (at.plus(after), Lsn(at.0.saturating_sub(before)))
+        (aligned.plus(after), Lsn(aligned.0.saturating_sub(before)))
     }
 }
 
@@ -492,25 +495,21 @@ fn other_start(survey: &Survey, learned: &Learned, from: Lsn, settings: &[Settin
 /// Merges the outcomes of one set of settings: keeps the first one, with the differences of the others from
 /// it. If checkpoints race with the writing of WAL, their number depends on their unknown durations: the
 /// result is then the mean of the outcomes for fast and slow checkpoints, if the trace shows how long a fast
-/// one takes. If the position in segments of another size is unknown, the result is the mean of the quarters.
+/// one takes.
 fn merge_variants(outcomes: &[Prediction], variants: &[Variant], unthrottled_micros: i64) -> Prediction {
     let mut first = outcomes[0].clone();
     let is_raced = first.races > 0 && unthrottled_micros > 0;
-    let mut equals = Vec::new();
     for (variant, other) in variants.iter().zip(outcomes) {
         let difference = other.bytes.abs_diff(first.bytes) as f64;
         match variant {
             Variant::AsTraced => {}
-            Variant::Quarter(_) => equals.push(other),
+            Variant::Quarter(_) => first.phase_error = first.phase_error.max(difference),
             Variant::LateCheckpoints(_) => first.delay_error = difference,
             Variant::OtherPhase | Variant::OtherOffset => first.phase_error = difference,
             Variant::Assumed(_) => first.assumption_error = first.assumption_error.max(difference),
             Variant::SlowCheckpoints if is_raced => {}
             Variant::SlowCheckpoints => first.race_error = difference,
         }
-    }
-    if !equals.is_empty() {
-        first.phase_error = first.replace_by_mean(&equals);
     }
     let slow = variants.iter().position(|variant| matches!(variant, Variant::SlowCheckpoints));
     if let Some(slow) = slow.filter(|_| is_raced) {

@@ -617,7 +617,8 @@ fn whatif_accepts_the_names_and_settings_of_findings() {
                 .batch_execute(
                     "INSERT INTO s.parts SELECT i, gen_random_uuid(), 'n' FROM generate_series(1, 40000) i;
                      INSERT INTO filled SELECT count(*) OVER () * 0 + i + (SELECT coalesce(max(id), 0) FROM filled),
-                     gen_random_uuid(), 'n' FROM generate_series(1, 5000) i; UPDATE filled SET note = note || 'm'",
+                     gen_random_uuid(), 'n' FROM generate_series(1, 5000) i; UPDATE filled SET note = note || 'm';
+                     CHECKPOINT",
                 )
                 .unwrap();
         }
