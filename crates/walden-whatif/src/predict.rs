@@ -347,8 +347,8 @@ enum Variant {
     OtherPhase,
     /// The work starts half a segment later, at the same distance after the checkpoint.
     OtherOffset,
-    /// The work and the last checkpoint before it are these quarters of a segment later, whose size is not the
-    /// trace's.
+    /// The work and the last checkpoint before it are these quarters of a segment later, whose size is not
+    /// the trace's.
     Quarter(u64),
     /// A checkpoint that lags its schedule takes at least as long as on a busy server.
     SlowCheckpoints,
@@ -454,8 +454,8 @@ impl Starts {
         Starts { from, redo, written: [before, from.bytes_since(after)], is_aligned: true }
     }
 
-    /// Returns the start of the work and the redo pointer with segments of this size. After a switch, the redo
-    /// pointer is in the segment before. If the positions in segments are unknown, they are those of the
+    /// Returns the start of the work and the redo pointer with segments of this size. After a switch, the
+    /// redo pointer is in the segment before. If the positions in segments are unknown, they are those of the
     /// trace's LSNs, moved by quarters of a segment.
     fn with_segments(&self, size: SegmentSize, quarters: u64) -> (Lsn, Lsn) {
         if !self.is_aligned {
