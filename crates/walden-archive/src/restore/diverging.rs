@@ -49,6 +49,10 @@ pub fn find_diverging(
     timeline: Option<Timeline>,
     start: Option<Timeline>,
 ) -> Result<Option<Diverging>, ArchiveError> {
+    // Without histories, no ancestor is known, and finding the newest timeline would list all segments.
+    if archive.histories()?.is_empty() {
+        return Ok(None);
+    }
     // Only the stretches are needed: there is no segment with this number.
     let log = Log::find(archive, timeline, u64::MAX..=u64::MAX)?;
     let is_possible = |stretch: &Stretch| start.is_none_or(|start| stretch.timeline >= start);
