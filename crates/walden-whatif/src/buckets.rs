@@ -83,14 +83,9 @@ impl Buckets {
         self.0[bucket as usize] += bytes;
     }
 
-    /// Returns the mean of each bucket.
-    pub(crate) fn mean(all: &[Buckets]) -> Buckets {
-        let count = all.len().max(1) as u64;
-        let mut sums = [0_u64; 9];
-        for one in all {
-            sums.iter_mut().zip(one.0).for_each(|(sum, bytes)| *sum = sum.saturating_add(bytes));
-        }
-        Buckets(sums.map(|sum| sum / count))
+    /// Replaces each sum by the mean of both.
+    pub(crate) fn mean_with(&mut self, other: &Buckets) {
+        self.0.iter_mut().zip(other.0).for_each(|(one, other)| *one = one.midpoint(other));
     }
 
     /// Bytes of one bucket.

@@ -83,34 +83,26 @@ pub struct Prediction {
 }
 
 impl Prediction {
-    /// Replaces bytes and images by the mean of all, and returns the largest difference in bytes from it.
-    /// Checkpoints and their times stay; the redo distance becomes the longest one.
-    pub fn replace_by_mean(&mut self, others: &[&Prediction]) -> f64 {
-        let own = self.bytes;
-        let mean = |own: u64, of: &dyn Fn(&Prediction) -> u64| {
-            let sum = others.iter().fold(own, |sum, other| sum.saturating_add(of(other)));
-            sum / (1 + others.len() as u64)
-        };
-        self.images = mean(self.images, &|other| other.images);
-        self.compressed_images = mean(self.compressed_images, &|other| other.compressed_images);
-        self.segments = mean(self.segments, &|other| other.segments);
-        self.hints_at_most = mean(self.hints_at_most, &|other| other.hints_at_most);
-        self.unshown = mean(self.unshown, &|other| other.unshown);
-        for (basis, share) in self.shares.iter_mut().enumerate() {
-            *share = mean(*share, &|other| other.shares[basis]);
+    /// Replaces bytes and images by the mean of both, and the error by half of the difference. Checkpoints
+    /// and their times stay; the redo distance becomes the longer one.
+    pub fn mean_with(&mut self, other: &Prediction) {
+        self.race_error = self.bytes.abs_diff(other.bytes) as f64 / 2.0;
+        self.buckets.mean_with(&other.buckets);
+        for (one, other) in [
+            (&mut self.images, other.images),
+            (&mut self.compressed_images, other.compressed_images),
+            (&mut self.segments, other.segments),
+            (&mut self.hints_at_most, other.hints_at_most),
+            (&mut self.unshown, other.unshown),
+        ] {
+            *one = one.midpoint(other);
         }
-        let buckets: Vec<Buckets> = others.iter().map(|other| other.buckets).chain([self.buckets]).collect();
-        self.buckets = Buckets::mean(&buckets);
         self.bytes = self.buckets.total();
-        let mut farthest = own.abs_diff(self.bytes);
-        for other in others {
-            farthest = farthest.max(other.bytes.abs_diff(self.bytes));
-            self.sampling_error = self.sampling_error.max(other.sampling_error);
-            if other.longest_redo > self.longest_redo {
-                (self.longest_redo, self.longest_redo_work) = (other.longest_redo, other.longest_redo_work);
-            }
+        self.shares.iter_mut().zip(other.shares).for_each(|(one, other)| *one = one.midpoint(other));
+        self.sampling_error = self.sampling_error.max(other.sampling_error);
+        if other.longest_redo > self.longest_redo {
+            (self.longest_redo, self.longest_redo_work) = (other.longest_redo, other.longest_redo_work);
         }
-        farthest as f64
     }
 
     /// Number of checkpoints with a cause.
@@ -124,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_mean_of_outcomes_adds_up() {
+    fn the_mean_of_two_outcomes_adds_up() {
         let prediction = |records, images, longest_redo| {
             let mut buckets = Buckets::default();
             buckets.add(Bucket::Records, records);
@@ -132,13 +124,13 @@ mod tests {
             Prediction { bytes: records + images, buckets, longest_redo, ..Prediction::default() }
         };
         let mut mean = prediction(1001, 4000, 70);
-        let farthest = mean.replace_by_mean(&[&prediction(1000, 2001, 90)]);
+        mean.mean_with(&prediction(1000, 2001, 90));
         assert_eq!(mean.buckets.get(Bucket::CheckpointImages), 3000);
         assert_eq!((mean.bytes, mean.buckets.total(), mean.longest_redo), (4000, 4000, 90));
-        assert_eq!(farthest, 1001.0);
+        assert_eq!(mean.race_error, 1000.0);
         let same = prediction(5, 6, 7);
         mean = same.clone();
-        assert_eq!(mean.replace_by_mean(&[&same, &same]), 0.0);
+        mean.mean_with(&same);
         assert_eq!((mean.bytes, mean.buckets, mean.longest_redo), (11, same.buckets, 7));
     }
 }

@@ -513,9 +513,7 @@ fn merge_variants(outcomes: &[Prediction], variants: &[Variant], unthrottled_mic
     }
     let slow = variants.iter().position(|variant| matches!(variant, Variant::SlowCheckpoints));
     if let Some(slow) = slow.filter(|_| is_raced) {
-        let difference = outcomes[slow].bytes.abs_diff(outcomes[0].bytes);
-        first.replace_by_mean(&[&outcomes[slow]]);
-        first.race_error = difference as f64 / 2.0;
+        first.mean_with(&outcomes[slow]);
     }
     first
 }
