@@ -20,6 +20,9 @@ pub struct Test {
     pub name: &'static str,
     /// The test's function.
     pub body: Body,
+    /// Whether the test runs only with `--include-ignored`, except on the newest of its versions of
+    /// PostgreSQL.
+    pub is_slow: bool,
 }
 
 /// A test's function.
@@ -53,20 +56,24 @@ impl IntoOutcome for Outcome {
 /// that it is unused.
 ///
 /// `name on ALL_SERVERS` and `name on [15, 18]` run a function for each of these major versions of
-/// PostgreSQL, as tests `name::on_15` and so on.
+/// PostgreSQL, as tests `name::on_15` and so on. `#[slow]` before the name marks tests that take longer than
+/// about 20 seconds. They run only with `--include-ignored`, except on the newest version of the list.
 #[macro_export]
 macro_rules! tests {
+    (@is_slow) => { false };
+    (@is_slow slow) => { true };
     (@body $test:ident) => {
         $crate::Body::Once(|| $crate::IntoOutcome::into_outcome($test()))
     };
     (@body $test:ident $servers:expr) => {
         $crate::Body::OnServers(&$servers, |version| $crate::IntoOutcome::into_outcome($test(version)))
     };
-    ($($test:ident $(on $servers:expr)?),* $(,)?) => {
+    ($($(#[$speed:ident])? $test:ident $(on $servers:expr)?),* $(,)?) => {
         /// Tests that this module registers.
         pub const TESTS: &[$crate::Test] = &[$($crate::Test {
             name: concat!(module_path!(), "::", stringify!($test)),
             body: $crate::tests!(@body $test $($servers)?),
+            is_slow: $crate::tests!(@is_slow $($speed)?),
         }),*];
     };
 }
@@ -115,12 +122,14 @@ fn trials_of(test: &Test) -> Vec<Trial> {
     match test.body {
         Body::Once(body) => {
             let name = name.to_owned();
-            vec![Trial::ignorable_test(name.clone(), move || complete(&name, body))]
+            let trial = Trial::ignorable_test(name.clone(), move || complete(&name, body));
+            vec![trial.with_ignored_flag(test.is_slow)]
         }
         Body::OnServers(versions, body) => {
             let on_version = |&version: &u32| {
                 let name = format!("{name}::on_{version}");
-                Trial::ignorable_test(name.clone(), move || complete(&name, || body(version)))
+                let trial = Trial::ignorable_test(name.clone(), move || complete(&name, || body(version)));
+                trial.with_ignored_flag(test.is_slow && Some(&version) != versions.iter().max())
             };
             versions.iter().map(on_version).collect()
         }
@@ -168,6 +177,19 @@ mod tests {
         let names: Vec<String> =
             TESTS.iter().flat_map(trials_of).map(|trial| trial.name().to_owned()).collect();
         assert_eq!(names, ["harness::tests::succeed_on::on_15", "harness::tests::succeed_on::on_19"]);
+    }
+
+    fn succeed() {}
+
+    #[test]
+    fn slow_tests_run_on_the_newest_version_unless_ignored_tests_are_included() {
+        crate::tests! { succeed, #[slow] succeed_on on [15, 19, 14] }
+        let selected = |trials: Vec<Trial>| -> Vec<bool> {
+            trials.iter().map(|trial| !trial.has_ignored_flag()).collect()
+        };
+        assert_eq!(selected(TESTS.iter().flat_map(trials_of).collect()), [true, false, true, false]);
+        let slow = Test { is_slow: true, ..TESTS[0] };
+        assert_eq!(selected(trials_of(&slow)), [false]);
     }
 
     #[test]

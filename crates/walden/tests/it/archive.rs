@@ -16,7 +16,7 @@ use walden_testing::{ALL_SERVERS, Outcome, postgres};
 use crate::material::{Run, golden, link_program, make_archive, walden};
 
 walden_testing::tests! {
-    servers_recover_from_the_archive on ALL_SERVERS,
+    #[slow] servers_recover_from_the_archive on ALL_SERVERS,
     a_server_of_15_does_not_end_recovery_for_another_clusters_archive,
     a_server_of_15_does_not_end_recovery_at_a_gap,
     restore_command_tells_a_missing_file_from_trouble,

@@ -12,7 +12,7 @@ use crate::archive::{content, json, program_for, recovered, text, wait_until_arc
 use crate::material::{make_archive, walden};
 
 walden_testing::tests! {
-    servers_recover_from_packs on ALL_SERVERS,
+    #[slow] servers_recover_from_packs on ALL_SERVERS,
     what_is_pruned_is_not_needed_by_the_backup_that_is_kept,
 }
 

@@ -6,7 +6,7 @@ use walden_testing::{Outcome, postgres};
 use crate::material::walden;
 
 walden_testing::tests! {
-    the_first_finding_names_the_culprit_and_no_other_is_false on [15, 19],
+    #[slow] the_first_finding_names_the_culprit_and_no_other_is_false on [15, 19],
     unknown_culprits_are_refused,
     a_seed_selects_a_culprit_and_keeps_its_verdict,
 }

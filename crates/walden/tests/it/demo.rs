@@ -11,7 +11,7 @@ use walden_testing::{Outcome, postgres};
 use crate::material::{sum, walden};
 
 walden_testing::tests! {
-    the_demo_tells_the_whole_story_and_agrees_with_pg_waldump on [15, 19],
+    #[slow] the_demo_tells_the_whole_story_and_agrees_with_pg_waldump on [15, 19],
     an_interrupted_demo_and_run_of_the_lab_leave_nothing,
 }
 

@@ -16,7 +16,7 @@ use crate::archive::{program_for, text, wait_until_archived};
 use crate::material::{make_archive, walden};
 
 walden_testing::tests! {
-    tablespaces_of_the_original_stay_as_they_are on [14, 15, 17, 18, 19],
+    #[slow] tablespaces_of_the_original_stay_as_they_are on [14, 15, 17, 18, 19],
     settings_that_leave_the_folder_are_refused,
 }
 

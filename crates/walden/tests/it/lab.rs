@@ -11,11 +11,11 @@ use crate::html::assert_draws;
 use crate::material::{Run, explain_json, sum, walden};
 
 walden_testing::tests! {
-    an_import_writes_almost_nothing_under_minimal,
-    a_definition_can_be_copied_and_changed,
-    statements_are_measured_on_three_engines,
-    the_same_bytes_are_copied_and_the_published_loops_copy_a_quarter,
-    a_users_server_is_left_as_it_was,
+    #[slow] an_import_writes_almost_nothing_under_minimal,
+    #[slow] a_definition_can_be_copied_and_changed,
+    #[slow] statements_are_measured_on_three_engines,
+    #[slow] the_same_bytes_are_copied_and_the_published_loops_copy_a_quarter,
+    #[slow] a_users_server_is_left_as_it_was,
     impossible_requests_are_wrong_usage_before_anything_starts,
 }
 

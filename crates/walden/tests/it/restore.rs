@@ -20,7 +20,7 @@ walden_testing::tests! {
     an_archive_is_explained_as_its_segments_are,
     files_are_exported_and_none_is_replaced,
     an_incremental_backup_is_refused_by_its_name,
-    an_archive_is_read_replayed_and_restored on [15, 17, 19],
+    #[slow] an_archive_is_read_replayed_and_restored on [15, 17, 19],
     a_drill_has_room_for_large_segments,
     an_interrupted_drill_leaves_nothing,
 }

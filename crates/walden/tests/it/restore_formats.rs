@@ -19,10 +19,10 @@ use crate::restore_forward::{
 };
 
 walden_testing::tests! {
-    the_manifest_of_an_advanced_backup_is_verified on ALL_SERVERS,
-    backups_in_tar_format_are_restored_and_advanced on [15, 18, 19],
+    #[slow] the_manifest_of_an_advanced_backup_is_verified on ALL_SERVERS,
+    #[slow] backups_in_tar_format_are_restored_and_advanced on [15, 18, 19],
     incremental_backups_are_combined_first on [18, 19],
-    a_drill_rolls_its_copy_forward on [14, 18],
+    #[slow] a_drill_rolls_its_copy_forward on [14, 18],
 }
 
 const SETTINGS: &[(&str, &str)] = &[("max_wal_senders", "4")];

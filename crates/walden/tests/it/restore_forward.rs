@@ -20,13 +20,13 @@ use crate::archive::{program_for, text, wait_until_archived, wait_until_promoted
 use crate::material::{Run, make_archive, say, walden};
 
 walden_testing::tests! {
-    a_restored_directory_is_that_of_a_restart_point on ALL_SERVERS,
+    #[slow] a_restored_directory_is_that_of_a_restart_point on ALL_SERVERS,
     a_restore_from_an_archive_continues_from_there on [17],
     recovery_stops_at_each_kind_of_target on [16],
     a_promotion_is_followed on [18],
     a_record_that_is_not_replayed_is_left_to_postgresql on [15, 19],
     what_cannot_be_restored_is_refused_before_anything_is_written on [18],
-    a_backup_advances_in_steps_as_in_one on [15, 19],
+    #[slow] a_backup_advances_in_steps_as_in_one on [15, 19],
     tablespaces_get_new_folders on [14, 18],
     a_copy_of_a_stopped_server_is_a_backup on [17],
     random_targets_are_reached_and_kills_are_survived on [16],

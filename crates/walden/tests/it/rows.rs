@@ -17,7 +17,7 @@ use walden_testing::{ALL_SERVERS, Missing, Need, Outcome, postgres};
 use crate::material::{Run, cluster_that_keeps_wal, say, walden};
 
 walden_testing::tests! {
-    rows_equal_the_audit on ALL_SERVERS,
+    #[slow] rows_equal_the_audit on ALL_SERVERS,
     rows_equal_logical_decoding,
     what_is_not_known_is_said,
     a_backup_of_a_busy_server_is_enough,

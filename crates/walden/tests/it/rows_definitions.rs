@@ -11,7 +11,7 @@ use crate::rows_complete::{contents, copy_base, position, rows, run, server};
 
 walden_testing::tests! {
     expressions_of_generated_columns_are_followed on [17, 18, 19],
-    columns_of_enums_are_followed on ALL_SERVERS,
+    #[slow] columns_of_enums_are_followed on ALL_SERVERS,
     tables_that_are_created_are_named,
     values_of_more_types_are_read,
 }

@@ -13,7 +13,7 @@ use walden_testing::{Outcome, postgres};
 use crate::material::explain_json;
 
 walden_testing::tests! {
-    savings_are_within_their_range on [14, 15, 19],
+    #[slow] savings_are_within_their_range on [14, 15, 19],
 }
 
 type Settings = BTreeMap<String, String>;

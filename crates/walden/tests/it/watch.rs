@@ -28,7 +28,7 @@ walden_testing::tests! {
     a_server_that_does_not_run_has_no_next_checkpoint,
     lines_add_up_and_have_names,
     metrics_are_what_prometheus_reads,
-    a_lost_connection_is_reported_and_renewed on [15, 19],
+    #[slow] a_lost_connection_is_reported_and_renewed on [15, 19],
     the_view_works_in_a_terminal,
     sources_without_wal_are_refused,
     an_interrupt_ends_a_watch_that_still_connects,
