@@ -57,7 +57,7 @@ workloads! {
 }
 
 const fn test(name: &'static str, body: Body) -> Test {
-    Test { name, body }
+    Test { name, body, is_slow: false }
 }
 
 fn every_workload_is_judged() -> Outcome {

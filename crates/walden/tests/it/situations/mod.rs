@@ -51,7 +51,7 @@ mod wal_keep_size_of_stopped_server;
 use walden_testing::{Body, Outcome, Test};
 
 const fn on(name: &'static str, servers: &'static [u32], body: fn(u32) -> Outcome) -> Test {
-    Test { name, body: Body::OnServers(servers, body) }
+    Test { name, body: Body::OnServers(servers, body), is_slow: false }
 }
 
 /// The situations, with the versions of PostgreSQL that differ in them.
