@@ -17,6 +17,7 @@
 
 pub mod archive;
 mod boot;
+pub mod copies;
 pub mod encryption;
 mod hash;
 mod ingest;
@@ -34,7 +35,7 @@ pub use ingest::push::push;
 pub use ingest::{import, probe, push, serve};
 pub use inspect::{acknowledge, against, list, replay, status, verify};
 pub use inventory::{gaps, parts, verified};
-pub use maintenance::{backup, drill, pack, prune, repair};
+pub use maintenance::{backup, copy, drill, pack, prune, repair};
 pub use objects::{check, contents, documents, name, object, same_log};
 pub use pending::clean_up_on_signals;
 pub use restore::{base, diverging, export, get, log, prefetch, recovery, server, source, sources};

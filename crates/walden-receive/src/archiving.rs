@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
-use walden_archive::Archive;
+use walden_archive::copies::Copies;
 use walden_archive::name::ArchivedFile;
 use walden_archive::push::{PushError, PushOptions, Pushed, push_all};
 use walden_format::lsn::{Lsn, SegmentSize};
@@ -26,7 +26,7 @@ pub(crate) type Report<'r> = &'r (dyn Fn(&str, &Result<Pushed, PushError>, usize
 
 /// Archives the complete files of the spool, in order.
 pub(crate) struct Archiving<'s> {
-    pub archive: &'s Archive,
+    pub copies: &'s Copies,
     pub spool: &'s Spool<'s>,
     pub size: SegmentSize,
     pub options: &'s PushOptions,
@@ -94,8 +94,8 @@ impl Archiving<'_> {
         self.status.lock().status.waiting_files = waiting.len() as u64;
         let (mut done, mut problem) = (0, None);
         // The archive may have been unmounted since the last time.
-        let archive = self.archive.afresh();
-        push_all(&archive, &self.spool.folder(), &waiting, self.options, give_way, |file, result| {
+        let copies = self.copies.afresh();
+        push_all(&copies, &self.spool.folder(), &waiting, self.options, give_way, |file, result| {
             (self.report)(&file.to_string(), &result, waiting.len() - done);
             let outcome = match result {
                 Ok(_) => {

@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Condvar, Mutex};
 use std::time::{Duration, Instant};
 
+use walden_archive::copies::Copies;
 use walden_archive::{Archive, ArchiveError};
 use walden_format::lsn::{Lsn, SegmentSize};
 use walden_postgres::connection::Parameters;
@@ -37,6 +38,7 @@ const STABLE_CONNECTION: Duration = Duration::from_secs(10);
 /// Receives a server's WAL into an archive.
 pub struct Receiver<'a> {
     archive: &'a Archive,
+    copies: Copies,
     disk: &'a dyn Disk,
     parameters: Parameters,
     options: Options,
@@ -53,7 +55,14 @@ impl<'a> Receiver<'a> {
     ) -> Receiver<'a> {
         let status = status::Shared::default();
         status.lock().status.slot = options.slot.clone();
-        Receiver { archive, disk, parameters, options, status }
+        Receiver { archive, copies: archive.into(), disk, parameters, options, status }
+    }
+
+    /// Archives complete segments in these copies; the first one is the archive of [`Receiver::new`]. Parts
+    /// of the segment that is being received are stored in the first copy only.
+    #[must_use]
+    pub fn copies(self, copies: Copies) -> Receiver<'a> {
+        Receiver { copies, ..self }
     }
 
     /// Returns the current status.
@@ -93,7 +102,7 @@ impl<'a> Receiver<'a> {
         });
         let uploading = uploading.as_ref();
         let archiving = Archiving {
-            archive: self.archive,
+            copies: &self.copies,
             spool: &spool,
             size,
             options: &self.options.push,

@@ -156,7 +156,7 @@ impl Session<'_> {
             let position = self.skip_archived(position)?;
             return self.restore_parts(position);
         }
-        if let Some(position) = position_of(self.archive, self.size)? {
+        if let Some(position) = self.position_of_copies()? {
             return self.restore_parts(position);
         }
         let kept = match &self.options.slot {
@@ -394,7 +394,9 @@ impl Session<'_> {
             {
                 let path = self.spool.folder().join(file.to_string());
                 let options = self.options.push.clone().look_ahead(0);
-                push(self.archive, &path, &options).asked.map_err(ReceiveError::Partial)?;
+                push::push_copies(self.archiving.copies, &path, &options)
+                    .asked
+                    .map_err(ReceiveError::Partial)?;
             }
             self.spool.remove(file)?;
         }
@@ -416,7 +418,8 @@ impl Session<'_> {
             let content = own.take();
             let file = ArchivedFile::History(timeline);
             // If the archive is unreachable, it gets the history later.
-            let is_archived = matches!(self.archive.find(file), Ok(Some(_)));
+            let mut copies = self.archiving.copies.iter();
+            let is_archived = copies.all(|copy| matches!(copy.archive.find(file), Ok(Some(_))));
             if !is_archived && !waiting.contains(&file) {
                 match content.map_or_else(|| replication.timeline_history(timeline), Ok) {
                     Ok(content) => self.spool.keep_history(timeline, &content)?,
@@ -631,6 +634,23 @@ impl Session<'_> {
     }
 }
 
+impl Session<'_> {
+    /// Returns where the WAL of the copy with the newest WAL continues. A copy that cannot be read is ignored
+    /// if another one can.
+    fn position_of_copies(&self) -> Result<Option<Position>, ArchiveError> {
+        let positions = self.archiving.copies.iter().map(|copy| position_of(&copy.archive, self.size));
+        let furthest = |one: Option<Position>, other: Option<Position>| {
+            one.into_iter().chain(other).max_by_key(|position| (position.timeline, position.start))
+        };
+        let better = |one, other| match (one, other) {
+            (Ok(one), Ok(other)) => Ok(furthest(one, other)),
+            (Ok(one), Err(_)) | (Err(_), Ok(one)) => Ok(one),
+            (Err(error), Err(_)) => Err(error),
+        };
+        positions.reduce(better).unwrap_or(Ok(None))
+    }
+}
+
 /// Returns where an archive's WAL continues: after the newest segment, or at the first parts of a newer
 /// timeline.
 ///
@@ -720,6 +740,7 @@ mod tests {
     use std::net::TcpListener;
     use std::sync::{Condvar, Mutex};
 
+    use walden_archive::copies::Copies;
     use walden_archive::store;
 
     use super::*;
@@ -734,8 +755,9 @@ mod tests {
         let spool = Spool::open(&disk, size).unwrap();
         let status = status::Shared::default();
         let parameters = Parameters::parse("host=127.0.0.1").unwrap();
+        let copies = Copies::from(&archive);
         let archiving = Archiving {
-            archive: &archive,
+            copies: &copies,
             spool: &spool,
             size,
             options: &options.push,

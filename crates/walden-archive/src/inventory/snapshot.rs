@@ -69,7 +69,7 @@ impl Snapshot {
     }
 
     /// Returns the segments as ascending ranges that neither touch nor overlap.
-    fn ranges(&self) -> Vec<(SegmentName, SegmentName)> {
+    pub fn ranges(&self) -> Vec<(SegmentName, SegmentName)> {
         let mut ranges: Vec<(SegmentName, SegmentName)> = Vec::new();
         // Sorted by their first segments.
         for (first, last) in self.objects.keys().filter_map(|object| object.segments()) {
@@ -87,7 +87,10 @@ fn following(name: SegmentName) -> SegmentName {
     SegmentName { segment: name.segment.saturating_add(1), ..name }
 }
 
-fn covers(ranges: &[(SegmentName, SegmentName)], (first, last): (SegmentName, SegmentName)) -> bool {
+pub(crate) fn covers(
+    ranges: &[(SegmentName, SegmentName)],
+    (first, last): (SegmentName, SegmentName),
+) -> bool {
     let at = ranges.partition_point(|range| range.1 < first);
     ranges.get(at).is_some_and(|range| range.0 <= first && last <= range.1)
 }

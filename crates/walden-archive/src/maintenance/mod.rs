@@ -1,7 +1,8 @@
 //! Implements the administrator's tasks: packing segments, pruning WAL that no backup needs, testing
-//! restores, and repairing a lost `archive.json`.
+//! restores, copying to other archives, and repairing a lost `archive.json`.
 
 pub mod backup;
+pub mod copy;
 pub mod drill;
 pub mod pack;
 pub mod prune;

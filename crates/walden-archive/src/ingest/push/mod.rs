@@ -4,6 +4,7 @@ mod ahead;
 mod order;
 mod pg_wal;
 mod pusher;
+mod pushers;
 mod result;
 
 use std::ops::ControlFlow;
@@ -13,6 +14,7 @@ use std::time::Instant;
 use walden_source::workers;
 
 use crate::archive::Archive;
+use crate::copies::Copies;
 use crate::objects::name::ArchivedFile;
 
 pub(crate) use self::ahead::{MAX_AGE, Stamp};
@@ -20,7 +22,8 @@ use self::ahead::{Note, Notes};
 use self::order::Order;
 pub(crate) use self::pg_wal::local_histories;
 pub use self::pg_wal::ready_files;
-pub(crate) use self::pusher::{FileRead, Pusher, is_locked};
+pub(crate) use self::pusher::{FileRead, Pusher, Scratch, is_locked};
+pub(crate) use self::pushers::Pushers;
 pub use self::result::{FAST, PushError, PushOptions, Pushed};
 
 /// Result of one call.
@@ -40,6 +43,13 @@ pub struct Batch {
 ///
 /// Failures of other files are reported separately and do not affect the result of the requested file.
 pub fn push(archive: &Archive, path: &Path, options: &PushOptions) -> Batch {
+    push_copies(&archive.into(), path, options)
+}
+
+/// Archives files as [`push`] does, each in several copies of the archive. A file is archived if enough
+/// copies have it; the failures of the others become warnings.
+pub fn push_copies(copies: &Copies, path: &Path, options: &PushOptions) -> Batch {
+    let archive = copies.first();
     let began = Instant::now();
     let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
     let Some(file) = ArchivedFile::parse(&name) else {
@@ -47,8 +57,8 @@ pub fn push(archive: &Archive, path: &Path, options: &PushOptions) -> Batch {
     };
     let folder = path.parent().unwrap_or(Path::new(""));
     let ready = ready_files(folder).unwrap_or_default();
-    let mut pusher = Pusher::new(archive.clone(), options.clone(), local_histories(folder));
-    pusher.ahead = Notes::read(folder, archive);
+    let mut pusher = Pushers::new(copies, options, &local_histories(folder));
+    pusher.first_mut().ahead = Notes::read(folder, archive);
     let mut files = vec![file];
     let waiting = match pusher.choose_others(file, &ready) {
         Ok((others, waiting)) => {
@@ -64,7 +74,7 @@ pub fn push(archive: &Archive, path: &Path, options: &PushOptions) -> Batch {
         pusher.learn_link_before(file);
     }
     let order = Order::default();
-    let push_file = |buffer: &mut Vec<u8>, index: usize| {
+    let push_file = |scratch: &mut Scratch, index: usize| {
         let turn = order.turn(index);
         // PostgreSQL retries a failed file before any later one, so this call does not continue past it
         // either.
@@ -73,7 +83,7 @@ pub fn push(archive: &Archive, path: &Path, options: &PushOptions) -> Batch {
         }
         let (file, other_path) = (files[index], folder.join(files[index].to_string()));
         let path = if index == 0 { path } else { &other_path };
-        let pushed = pusher.push(file, path, waiting.saturating_sub(index), buffer, &|| turn.wait());
+        let pushed = pusher.push(file, path, waiting.saturating_sub(index), scratch, &|| turn.wait());
         let result = pushed.transpose();
         if let Some(Ok(_)) = result {
             turn.end();
@@ -81,7 +91,7 @@ pub fn push(archive: &Archive, path: &Path, options: &PushOptions) -> Batch {
         result
     };
     let (mut results, mut notes) = (Vec::new(), Vec::new());
-    workers::run_in_order(0..files.len(), options.threads, Vec::new, push_file, |result| {
+    workers::run_in_order(0..files.len(), options.threads, Scratch::default, push_file, |result| {
         results.extend(result.map(|result| {
             let (pushed, read) = result?;
             notes.extend(note(&pushed, read).filter(|_| pushed.file != file));
@@ -122,33 +132,33 @@ fn note(pushed: &Pushed, read: Option<FileRead>) -> Option<Note> {
 ///
 /// Each thread calls `begin` first.
 pub fn push_all(
-    archive: &Archive,
+    copies: &Copies,
     folder: &Path,
     files: &[ArchivedFile],
     options: &PushOptions,
     begin: fn(),
     mut done: impl FnMut(ArchivedFile, Result<Pushed, PushError>) -> ControlFlow<()>,
 ) {
-    let pusher = Pusher::new(archive.clone(), options.clone(), local_histories(folder));
-    let buffer = || {
+    let pusher = Pushers::new(copies, options, &local_histories(folder));
+    let scratch = || {
         begin();
-        Vec::new()
+        Scratch::default()
     };
     let order = Order::default();
-    let push = |buffer: &mut Vec<u8>, index: usize| {
+    let push = |scratch: &mut Scratch, index: usize| {
         let turn = order.turn(index);
         if turn.is_held() {
             return None;
         }
         let (file, waiting) = (files[index], files.len() - index);
         let path = folder.join(file.to_string());
-        let result = pusher.push(file, &path, waiting, buffer, &|| turn.wait()).transpose()?;
+        let result = pusher.push(file, &path, waiting, scratch, &|| turn.wait()).transpose()?;
         if result.is_ok() {
             turn.end();
         }
         Some((file, result.map(|(pushed, _)| pushed)))
     };
-    workers::run_in_order(0..files.len(), options.threads, buffer, push, |result| match result {
+    workers::run_in_order(0..files.len(), options.threads, scratch, push, |result| match result {
         Some((file, result)) => done(file, result),
         None => ControlFlow::Continue(()),
     });

@@ -43,6 +43,24 @@ pub(crate) struct FileRead {
     pub stamp: Option<Stamp>,
 }
 
+/// Memory that the files of one thread share.
+#[derive(Default)]
+pub(crate) struct Scratch {
+    /// Content of the current file.
+    content: Vec<u8>,
+    /// Its object, for further copies of the archive.
+    encoded: Option<Encoded>,
+}
+
+/// A compressed file.
+struct Encoded {
+    file: ArchivedFile,
+    level: u8,
+    /// With the warnings of the compression.
+    checked: Checked,
+    object: Vec<u8>,
+}
+
 /// Archives files after checking them.
 pub(crate) struct Pusher {
     archive: Archive,
@@ -63,11 +81,11 @@ pub(crate) struct Pusher {
 pub(crate) type MayStore<'m> = &'m dyn Fn() -> bool;
 
 /// The next step for a checked file.
-enum Prepared {
+enum Prepared<'e> {
     /// It is already archived with the same content.
     Present(Pushed),
     /// This object must be stored.
-    New(Vec<u8>),
+    New(&'e [u8]),
 }
 
 impl Pusher {
@@ -75,6 +93,11 @@ impl Pusher {
     pub fn new(archive: Archive, options: PushOptions, histories: Vec<History>) -> Pusher {
         let (listings, claiming, last_records) = (Mutex::default(), Mutex::default(), Mutex::default());
         Pusher { archive, options, histories, ahead: Notes::default(), listings, claiming, last_records }
+    }
+
+    /// Returns the location of the archive.
+    pub fn location(&self) -> &str {
+        self.archive.store().location()
     }
 
     /// Returns the rules for checking files.
@@ -119,14 +142,14 @@ impl Pusher {
         matches!(self.find(file), Ok(Some(_)))
     }
 
-    /// Archives a file while `waiting` files wait. `buffer` is a reusable buffer for its content. Also
+    /// Archives a file while `waiting` files wait. `scratch` is reusable memory. Also
     /// returns the file's hash and stamp if it was read. Returns `None` if the file must not be stored yet.
     pub fn push(
         &self,
         file: ArchivedFile,
         path: &Path,
         waiting: usize,
-        buffer: &mut Vec<u8>,
+        scratch: &mut Scratch,
         may_store: MayStore<'_>,
     ) -> Result<Option<(Pushed, Option<FileRead>)>, PushError> {
         let mut content =
@@ -136,7 +159,7 @@ impl Pusher {
         }
         let stamp = Stamp::read(&content);
         let pushed = match self.find_same(file, &content)? {
-            None => self.push_new(file, path, &mut content, waiting, buffer, may_store)?,
+            None => self.push_new(file, path, &mut content, waiting, scratch, may_store)?,
             found => found,
         };
         let stamp = stamp.filter(|_| Stamp::read(&content) == stamp);
@@ -187,7 +210,7 @@ impl Pusher {
         path: &Path,
         content: &mut File,
         waiting: usize,
-        buffer: &mut Vec<u8>,
+        scratch: &mut Scratch,
         may_store: MayStore<'_>,
     ) -> Result<Option<(Pushed, [u8; 32])>, PushError> {
         let began = Instant::now();
@@ -196,13 +219,14 @@ impl Pusher {
             expected.map_err(|source| PushError::Archive { name: file.to_string(), source })?;
         }
         let level = self.level_for(content, waiting);
+        let Scratch { content: buffer, encoded } = scratch;
         let is_held = read_whole(content, buffer)
             .map_err(|error| PushError::Refused { name: file.to_string(), refusal: error.into() })?;
         let mut content = match is_held {
             true => Content::Held(&buffer[..]),
             false => Content::Read(content),
         };
-        let stored = self.check_and_store(file, &mut content, level, may_store)?;
+        let stored = self.check_and_store(file, &mut content, level, encoded, may_store)?;
         Ok(stored.map(|(pushed, hash)| (Pushed { took: began.elapsed(), ..pushed }, hash)))
     }
 
@@ -222,20 +246,21 @@ impl Pusher {
         file: ArchivedFile,
         content: &mut Content<'_>,
         level: u8,
+        encoded: &mut Option<Encoded>,
         may_store: MayStore<'_>,
     ) -> Result<Option<(Pushed, [u8; 32])>, PushError> {
         let name = || file.to_string();
         let refused = |refusal| PushError::Refused { name: name(), refusal };
         let mut checked = self.check(file, content).map_err(refused)?;
         let (hash, offered) = (checked.hash, checked.clone());
-        let stored = match self.prepare(file, &mut checked, content, level) {
+        let stored = match self.prepare(file, &mut checked, content, level, encoded) {
             Ok(Prepared::Present(pushed)) => Ok(pushed),
             Ok(Prepared::New(object)) => {
                 if !may_store() {
                     return Ok(None);
                 }
                 self.expect_link(file, &offered).map_err(refused)?;
-                self.create(file, &checked, &object)
+                self.create(file, &checked, object)
             }
             Err(error) => Err(error),
         };
@@ -253,6 +278,7 @@ impl Pusher {
                     stored: None,
                     warnings: vec![warning.to_owned()],
                     took: Duration::ZERO,
+                    copies: 1,
                 })
             }
             Err(conflict @ (ArchiveError::Conflict { .. } | ArchiveError::DamageAccepted { .. })) => {
@@ -384,6 +410,7 @@ impl Pusher {
             stored: None,
             warnings: vec![warning],
             took: Duration::ZERO,
+            copies: 1,
         }))
     }
 
@@ -404,7 +431,7 @@ impl Pusher {
         }
         self.archive.expect_still_there().map_err(failed)?;
         let (was_there, took) = (true, Duration::ZERO);
-        Ok(Some(Pushed { file, was_there, bytes, stored: None, warnings: Vec::new(), took }))
+        Ok(Some(Pushed { file, was_there, bytes, stored: None, warnings: Vec::new(), took, copies: 1 }))
     }
 
     /// Returns the result for a segment that is archived with the same content. It was checked at that time,
@@ -436,6 +463,7 @@ impl Pusher {
             stored: None,
             warnings: archived.warnings,
             took: Duration::ZERO,
+            copies: 1,
         };
         Ok(archived.is_same.then_some((pushed, hash)))
     }
@@ -458,7 +486,15 @@ impl Pusher {
         self.compare(file, Some(found), &checked.hash)?;
         let warnings = checked.warnings.clone();
         let took = Duration::ZERO;
-        Ok(Some(Pushed { file, was_there: true, bytes: checked.bytes, stored: None, warnings, took }))
+        Ok(Some(Pushed {
+            file,
+            was_there: true,
+            bytes: checked.bytes,
+            stored: None,
+            warnings,
+            took,
+            copies: 1,
+        }))
     }
 
     /// Archives a checked file at a compression level.
@@ -472,20 +508,21 @@ impl Pusher {
         content: &mut Content<'_>,
         level: u8,
     ) -> Result<Pushed, ArchiveError> {
-        match self.prepare(file, &mut checked, content, level)? {
+        match self.prepare(file, &mut checked, content, level, &mut None)? {
             Prepared::Present(pushed) => Ok(pushed),
-            Prepared::New(object) => self.create(file, &checked, &object),
+            Prepared::New(object) => self.create(file, &checked, object),
         }
     }
 
     /// Compares a checked file with the archived one, or compresses it if it is not archived.
-    fn prepare(
+    fn prepare<'e>(
         &self,
         file: ArchivedFile,
         checked: &mut Checked,
         content: &mut Content<'_>,
         level: u8,
-    ) -> Result<Prepared, ArchiveError> {
+        encoded: &'e mut Option<Encoded>,
+    ) -> Result<Prepared<'e>, ArchiveError> {
         if let Some(cluster) = &checked.cluster {
             let _claiming = self.claiming.lock().unwrap_or_else(PoisonError::into_inner);
             self.archive.claim(cluster.system_id, cluster.segment_size)?;
@@ -494,7 +531,19 @@ impl Pusher {
             self.compare(file, Some(found), &checked.hash)?;
             return Ok(Prepared::Present(pushed(file, None, checked)));
         }
-        Ok(Prepared::New(object::encode(file, checked, content, level)?))
+        let is_same = |encoded: &Encoded| {
+            (encoded.file, encoded.level, encoded.checked.hash) == (file, level, checked.hash)
+        };
+        let known = encoded.take().filter(is_same);
+        let encoded = encoded.insert(match known {
+            Some(known) => known,
+            None => {
+                let object = object::encode(file, checked, content, level)?;
+                Encoded { file, level, checked: checked.clone(), object }
+            }
+        });
+        checked.clone_from(&encoded.checked);
+        Ok(Prepared::New(&encoded.object))
     }
 
     /// Stores the object of a checked file.
@@ -645,6 +694,7 @@ fn pushed(file: ArchivedFile, stored: Option<u64>, checked: &Checked) -> Pushed 
         stored,
         warnings: checked.warnings.clone(),
         took: Duration::ZERO,
+        copies: 1,
     }
 }
 

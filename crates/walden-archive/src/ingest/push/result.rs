@@ -70,6 +70,8 @@ pub struct Pushed {
     pub warnings: Vec<String>,
     /// Time to check, compress and store it.
     pub took: Duration,
+    /// Number of copies of the archive that have it.
+    pub copies: usize,
 }
 
 /// Reasons for not archiving a file.

@@ -14,9 +14,11 @@ use std::time::{Duration, Instant};
 
 use walden_source::regular_file;
 
-use crate::archive::Archive;
+use crate::copies::Copies;
 use crate::hash::hash_file;
-use crate::ingest::push::{FileRead, PushError, PushOptions, Pushed, Pusher, local_histories, ready_files};
+use crate::ingest::push::{
+    FileRead, PushError, PushOptions, Pushed, Pushers, Scratch, local_histories, ready_files,
+};
 use crate::ingest::push::{MAX_AGE, Stamp};
 use crate::objects::name::ArchivedFile;
 
@@ -25,7 +27,7 @@ const SIGN_OF_LIFE: Duration = Duration::from_millis(500);
 
 /// An archive and the folder whose files it receives.
 pub struct Resident {
-    archive: Archive,
+    copies: Copies,
     wal: PathBuf,
     options: PushOptions,
     queue: Mutex<Queue>,
@@ -71,7 +73,7 @@ struct Ended {
 
 /// A cached view of the archive and its timelines.
 struct View {
-    pusher: Pusher,
+    pusher: Pushers,
     since: Instant,
 }
 
@@ -101,8 +103,8 @@ pub struct Stopped;
 impl Resident {
     /// Archives the files in a folder: a server's `pg_wal`. Ignores the option `time`, and uses `threads`
     /// only for hashing a file.
-    pub fn new(archive: Archive, wal: PathBuf, options: PushOptions) -> Resident {
-        Resident { archive, wal, options, queue: Mutex::default(), changed: Condvar::new() }
+    pub fn new(copies: impl Into<Copies>, wal: PathBuf, options: PushOptions) -> Resident {
+        Resident { copies: copies.into(), wal, options, queue: Mutex::default(), changed: Condvar::new() }
     }
 
     /// Archives a file and waits until it is durable. Other ready files are archived concurrently and
@@ -170,7 +172,7 @@ impl Resident {
 
     /// Processes files until the process stops, and reports each file. Several threads can call this.
     pub fn work(&self, report: &(dyn Fn(Report<'_>) + Sync)) {
-        let mut buffer = Vec::new();
+        let mut scratch = Scratch::default();
         let mut queue = self.lock();
         while !queue.is_stopping {
             match queue.next(self.options.look_ahead) {
@@ -190,7 +192,7 @@ impl Resident {
                         view.pusher.learn_link_before(file);
                     }
                     let may_store = || is_asked || self.wait_for_turn(file);
-                    let result = view.pusher.push(file, &path, waiting, &mut buffer, &may_store).transpose();
+                    let result = view.pusher.push(file, &path, waiting, &mut scratch, &may_store).transpose();
                     if let Some(result) = &result {
                         let told = result.as_ref().map(|(pushed, _)| pushed);
                         report(Report { name: &name, result: told, is_asked, ready });
@@ -270,7 +272,7 @@ impl Resident {
             return Arc::clone(view);
         }
         drop(queue);
-        let pusher = Pusher::new(self.archive.afresh(), self.options.clone(), local_histories(&self.wal));
+        let pusher = Pushers::new(&self.copies.afresh(), &self.options, &local_histories(&self.wal));
         let view = Arc::new(View { pusher, since: Instant::now() });
         queue = self.lock();
         queue.view = Some(Arc::clone(&view));

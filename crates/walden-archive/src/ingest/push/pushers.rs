@@ -1,0 +1,156 @@
+//! Archives files into several archives of the same cluster.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use walden_source::error_text;
+
+use super::pusher::{FileRead, MayStore, Pusher, Scratch};
+use super::result::{PushError, PushOptions, Pushed};
+use crate::archive::ArchiveError;
+use crate::copies::Copies;
+use crate::history::History;
+use crate::objects::name::ArchivedFile;
+
+/// A pusher for each copy.
+///
+/// A copy that fails gets no later file from the same pushers. So each copy receives files in PostgreSQL's
+/// order, and an unreachable store is not asked again for each file.
+pub(crate) struct Pushers {
+    pushers: Vec<Member>,
+    acknowledge: usize,
+}
+
+struct Member {
+    pusher: Pusher,
+    /// Whether this copy lacks a file that the others may have.
+    has_failed: AtomicBool,
+}
+
+/// The result of one copy.
+enum Attempt {
+    Archived(Pushed, Option<FileRead>),
+    Failed(PushError),
+    /// An earlier file failed.
+    Skipped,
+}
+
+impl Pushers {
+    /// Creates the pushers of all copies. `histories` state where timelines ended.
+    pub fn new(copies: &Copies, options: &PushOptions, histories: &[History]) -> Pushers {
+        let member = |copy: &crate::copies::Copy| {
+            let level = copy.level.unwrap_or(options.level);
+            let options = options.clone().level(level);
+            let pusher = Pusher::new(copy.archive.clone(), options, histories.to_vec());
+            Member { pusher, has_failed: AtomicBool::new(false) }
+        };
+        Pushers { pushers: copies.iter().map(member).collect(), acknowledge: copies.acknowledge() }
+    }
+
+    /// Returns the pusher of the first copy.
+    pub fn first_mut(&mut self) -> &mut Pusher {
+        &mut self.pushers[0].pusher
+    }
+
+    /// Chooses the files to archive after the requested one, as [`Pusher::choose_others`] does, with the
+    /// first copy that can be listed.
+    ///
+    /// # Errors
+    /// The first copy's error, if no copy can be listed.
+    pub fn choose_others(
+        &self,
+        asked: ArchivedFile,
+        ready: &[ArchivedFile],
+    ) -> Result<(Vec<ArchivedFile>, usize), ArchiveError> {
+        let mut first_error = None;
+        for Member { pusher, .. } in &self.pushers {
+            match pusher.choose_others(asked, ready) {
+                Ok(found) => return Ok(found),
+                Err(error) => first_error = first_error.or(Some(error)),
+            }
+        }
+        first_error.map_or_else(|| Ok((Vec::new(), ready.len())), Err)
+    }
+
+    /// Returns whether the first copy that can be listed has a segment.
+    pub fn is_listed(&self, file: ArchivedFile) -> bool {
+        self.pushers.iter().any(|member| member.pusher.is_listed(file))
+    }
+
+    /// Reads the last records of the predecessor of an unarchived segment: see
+    /// [`Pusher::learn_link_before`].
+    pub fn learn_link_before(&self, file: ArchivedFile) {
+        self.pushers.iter().for_each(|member| member.pusher.learn_link_before(file));
+    }
+
+    /// Archives a file in all copies, as [`Pusher::push`] does in one. The file is archived if enough copies
+    /// have it; the failures of the others become warnings.
+    pub fn push(
+        &self,
+        file: ArchivedFile,
+        path: &Path,
+        waiting: usize,
+        scratch: &mut Scratch,
+        may_store: MayStore<'_>,
+    ) -> Result<Option<(Pushed, Option<FileRead>)>, PushError> {
+        let mut archived: Option<(Pushed, Option<FileRead>)> = None;
+        let (mut copies, mut failures, mut skipped) = (0, Vec::new(), Vec::new());
+        for member in &self.pushers {
+            let location = member.pusher.location();
+            match member.push(file, path, waiting, scratch, may_store) {
+                None => return Ok(None),
+                Some(Attempt::Skipped) => skipped.push(location),
+                Some(Attempt::Failed(error)) => failures.push((location, error)),
+                Some(Attempt::Archived(pushed, read)) => {
+                    copies += 1;
+                    match &mut archived {
+                        None => archived = Some((pushed, read)),
+                        Some((first, _)) => first.was_there &= pushed.was_there,
+                    }
+                }
+            }
+        }
+        let Some((mut pushed, read)) = archived.filter(|_| copies >= self.acknowledge) else {
+            // Without a failure of this file, an earlier one failed, and its own result has the reason.
+            return failures.into_iter().next().map_or(Ok(None), |(_, error)| Err(error));
+        };
+        let failed = failures.iter().map(|(location, error)| (location, error_text(error)));
+        pushed.warnings.extend(failed.map(|(location, problem)| lacks(location, &problem)));
+        let skipped = skipped.iter().map(|location| lacks(location, "an earlier file could not be archived"));
+        pushed.warnings.extend(skipped);
+        pushed.copies = copies;
+        Ok(Some((pushed, read)))
+    }
+}
+
+fn lacks(location: &str, problem: &str) -> String {
+    format!("not archived in {location}, which walden archive copy brings up to date: {problem}")
+}
+
+impl Member {
+    /// Returns `None` if the file must not be stored yet.
+    fn push(
+        &self,
+        file: ArchivedFile,
+        path: &Path,
+        waiting: usize,
+        scratch: &mut Scratch,
+        may_store: MayStore<'_>,
+    ) -> Option<Attempt> {
+        let has_failed = || self.has_failed.load(Ordering::SeqCst);
+        if has_failed() {
+            return Some(Attempt::Skipped);
+        }
+        // Another thread's file can fail while this one waits for its turn.
+        let result = self.pusher.push(file, path, waiting, scratch, &|| may_store() && !has_failed());
+        Some(match result {
+            Ok(None) if has_failed() => Attempt::Skipped,
+            Ok(None) => return None,
+            Ok(Some((pushed, read))) => Attempt::Archived(pushed, read),
+            Err(error) => {
+                self.has_failed.store(true, Ordering::SeqCst);
+                Attempt::Failed(error)
+            }
+        })
+    }
+}

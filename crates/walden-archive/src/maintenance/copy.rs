@@ -1,0 +1,481 @@
+//! Copies files that an archive lacks, and replaces its damaged objects, from other archives of the same
+//! cluster.
+//!
+//! An object none of whose files are there is copied as it is, after decoding it and confirming the hash of
+//! each file. Segments of a pack of which the archive has a part are compressed again. Each archive keeps its
+//! own keys. Segments come first and in order, so that an interrupted copy leaves no timeline history or
+//! backup history file without its WAL. Repeating the copy continues it.
+
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+use std::ops::ControlFlow;
+
+use serde::Serialize;
+use walden_format::lsn::SegmentName;
+use walden_source::{error_text, workers};
+
+use crate::archive::{Archive, ArchiveError};
+use crate::ingest::intake::{self, Intake};
+use crate::ingest::push::PushOptions;
+use crate::inventory::gaps::GAPS;
+use crate::inventory::snapshot::{self, Snapshot};
+use crate::objects::name::{ArchivedFile, BACKUP, HISTORY, Object, PackName, WAL};
+use crate::objects::object::Finding;
+use crate::restore::get::{self, PackMembers};
+use crate::store::{Cause, Created, FileHash, MAX_OBJECT_BYTES, StoreError};
+
+/// Options for copying.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct CopyOptions {
+    /// Compression level of files that are compressed again, 0 to 9.
+    pub level: u8,
+    /// Number of objects processed concurrently.
+    pub threads: usize,
+}
+
+walden_format::setters!(CopyOptions { level: u8, threads: usize });
+
+impl Default for CopyOptions {
+    fn default() -> CopyOptions {
+        CopyOptions { level: PushOptions::default().level, threads: 2 }
+    }
+}
+
+/// The result of copying to one archive.
+#[derive(Clone, PartialEq, Debug, Default, Serialize)]
+#[non_exhaustive]
+pub struct Copied {
+    /// Location of the archive.
+    pub location: String,
+    /// Number of files that it lacked.
+    pub missing: u64,
+    /// Number of copied files.
+    pub copied: u64,
+    /// Stored size of the copied objects in bytes.
+    pub stored_bytes: u64,
+    /// Objects that could not be copied from any source.
+    pub failed: Vec<Finding>,
+}
+
+impl Copied {
+    /// Returns whether the archive has all files of its sources.
+    pub fn is_complete(&self) -> bool {
+        self.failed.is_empty() && self.copied == self.missing
+    }
+}
+
+/// An object with files that the archive lacks.
+struct Missing {
+    object: Object,
+    bytes: u64,
+    files: Vec<ArchivedFile>,
+}
+
+/// The files of an archive, according to listings.
+struct Files {
+    listed: Snapshot,
+    /// The segments as ascending ranges that neither touch nor overlap.
+    segments: Vec<(SegmentName, SegmentName)>,
+    /// Those in packs.
+    packed: Vec<(SegmentName, SegmentName)>,
+}
+
+impl Files {
+    /// Lists an archive.
+    ///
+    /// # Errors
+    /// The store's errors.
+    fn list(archive: &Archive) -> Result<Files, ArchiveError> {
+        let listed = Snapshot::take(archive.store(), &[WAL, HISTORY, BACKUP].map(str::to_owned))?;
+        let is_pack = |object: &Object| matches!(object, Object::Pack(_));
+        let packs = listed.objects.iter().filter(|(object, _)| is_pack(object));
+        let packs = Snapshot {
+            objects: packs.map(|(&object, &bytes)| (object, bytes)).collect(),
+            ..Snapshot::default()
+        };
+        Ok(Files { segments: listed.ranges(), packed: packs.ranges(), listed })
+    }
+
+    /// Returns whether an object contains a file.
+    fn contains(&self, file: ArchivedFile) -> bool {
+        match file {
+            ArchivedFile::Segment(name) => snapshot::covers(&self.segments, (name, name)),
+            _ => self.listed.objects.contains_key(&Object::File(file)),
+        }
+    }
+
+    /// Returns whether a segment's own object is not needed, because a pack contains the segment.
+    fn is_packed(&self, object: Object) -> bool {
+        let Object::File(ArchivedFile::Segment(name)) = object else { return false };
+        snapshot::covers(&self.packed, (name, name))
+    }
+
+    /// Returns the objects whose files another archive lacks: segments first, in order.
+    fn missing_in(&self, other: &Files) -> Vec<Missing> {
+        let missing = |(&object, &bytes): (&Object, &u64)| {
+            if self.is_packed(object) {
+                return None;
+            }
+            let files: Vec<ArchivedFile> = files_of(object).filter(|&file| !other.contains(file)).collect();
+            (!files.is_empty()).then_some(Missing { object, bytes, files })
+        };
+        let mut found: Vec<Missing> = self.listed.objects.iter().filter_map(missing).collect();
+        // Stable: the listing's order remains among segments and among other files.
+        found.sort_by_key(|missing| missing.object.segments().is_none());
+        found
+    }
+
+    /// Returns how many files another archive lacks.
+    fn count_missing_in(&self, other: &Files) -> u64 {
+        self.missing_in(other).iter().map(|missing| missing.files.len() as u64).sum()
+    }
+}
+
+fn files_of(object: Object) -> impl Iterator<Item = ArchivedFile> {
+    let (file, pack) = match object {
+        Object::File(file) => (Some(file), None),
+        Object::Pack(pack) => (None, Some(pack)),
+    };
+    let segments = pack.into_iter().flat_map(PackName::names).map(ArchivedFile::Segment);
+    file.into_iter().chain(segments)
+}
+
+/// Counts the files that each archive lacks and another one has, in the order of `archives`. `None` stands
+/// for an archive that cannot be listed.
+pub fn count_missing(archives: &[&Archive]) -> Vec<Option<u64>> {
+    let listed: Vec<Option<Files>> = archives.iter().map(|archive| Files::list(archive).ok()).collect();
+    let missing = |own: &Option<Files>| {
+        let own = own.as_ref()?;
+        let others = listed.iter().flatten();
+        others.map(|other| other.count_missing_in(own)).max()
+    };
+    listed.iter().map(missing).collect()
+}
+
+/// Copies the files that an archive lacks from the first source that has each of them intact. Calls
+/// `progress` with the number of finished objects and the total of the current source.
+///
+/// # Errors
+/// The archive cannot be used, belongs to another cluster than a source, or cannot store any further file. A
+/// source that cannot be read is reported in the result.
+pub fn copy(
+    sources: &[Archive],
+    target: &Archive,
+    options: &CopyOptions,
+    progress: &(dyn Fn(u64, u64) + Sync),
+) -> Result<Copied, ArchiveError> {
+    target.expect_archive()?;
+    let mut report = Copied { location: target.store().location().to_owned(), ..Copied::default() };
+    let mut failed: BTreeMap<String, Finding> = BTreeMap::new();
+    for source in sources {
+        let files = match source.unlock().and_then(|()| Files::list(source)) {
+            Ok(files) => files,
+            Err(error) => {
+                let object = source.store().location().to_owned();
+                report.failed.push(Finding { object, problem: error_text(&error) });
+                continue;
+            }
+        };
+        if files.listed.objects.is_empty() {
+            continue;
+        }
+        claim(source, target)?;
+        copy_missing(source, target, &files, options, progress, &mut report, &mut failed)?;
+        copy_acknowledgements(source, target)?;
+    }
+    report.failed.extend(failed.into_values());
+    Ok(report)
+}
+
+/// Gives the target to the source's cluster, unless it belongs to one already.
+fn claim(source: &Archive, target: &Archive) -> Result<(), ArchiveError> {
+    let identity = source.identity()?;
+    let problem = || ArchiveError::Identity {
+        location: source.store().location().to_owned(),
+        problem: format!("expected a system identifier, found {:?}", identity.system_identifier),
+    };
+    let system_id = identity.system_identifier.parse().map_err(|_| problem())?;
+    target.claim(system_id, source.segment_size()?)
+}
+
+fn copy_missing(
+    source: &Archive,
+    target: &Archive,
+    files: &Files,
+    options: &CopyOptions,
+    progress: &(dyn Fn(u64, u64) + Sync),
+    report: &mut Copied,
+    failed: &mut BTreeMap<String, Finding>,
+) -> Result<(), ArchiveError> {
+    let missing = files.missing_in(&Files::list(target)?);
+    let (mut done, mut problem) = (0, None);
+    let is_known =
+        |failed: &BTreeMap<String, Finding>, file: ArchivedFile| failed.contains_key(&file.to_string());
+    workers::run_in_order(
+        0..missing.len(),
+        options.threads,
+        || (),
+        |(), index| copy_object(source, target, &missing[index], options),
+        |result| {
+            let Missing { files, .. } = &missing[done];
+            done += 1;
+            progress(done as u64, missing.len() as u64);
+            // A file that an earlier source could not provide was counted then.
+            report.missing += files.iter().filter(|&&file| !is_known(failed, file)).count() as u64;
+            match result {
+                Ok(stored) => {
+                    report.copied += files.len() as u64;
+                    report.stored_bytes += stored;
+                    files.iter().for_each(|file| drop(failed.remove(&file.to_string())));
+                    ControlFlow::Continue(())
+                }
+                Err(error) if is_final(&error, target) => {
+                    problem = Some(error);
+                    ControlFlow::Break(())
+                }
+                Err(error) => {
+                    let problem = format!("{}: {}", source.store().location(), error_text(&error));
+                    for file in files {
+                        let object = file.to_string();
+                        let finding = Finding { object: object.clone(), problem: problem.clone() };
+                        failed.entry(object).or_insert(finding);
+                    }
+                    ControlFlow::Continue(())
+                }
+            }
+        },
+    );
+    problem.map_or(Ok(()), Err)
+}
+
+/// Returns whether an error prevents storing any further file.
+fn is_final(error: &ArchiveError, target: &Archive) -> bool {
+    let is_of_target = error.store_error().is_some_and(|error| error.location == target.store().location());
+    is_of_target || matches!(error, ArchiveError::Missing(_) | ArchiveError::OtherCluster { .. })
+}
+
+/// Copies the missing files of an object, and returns the stored size in bytes.
+fn copy_object(
+    source: &Archive,
+    target: &Archive,
+    missing: &Missing,
+    options: &CopyOptions,
+) -> Result<u64, ArchiveError> {
+    let Missing { object, bytes, files } = missing;
+    let is_whole = files.len() == files_of(*object).count() && *bytes <= MAX_OBJECT_BYTES;
+    match is_whole {
+        true => match copy_as_it_is(source, target, *object, *bytes) {
+            // Packed since the listing.
+            Err(error) if error.is_not_found() && is_of(&error, source) => {
+                copy_files(source, target, files, options)
+            }
+            other => other,
+        },
+        false => copy_files(source, target, files, options),
+    }
+}
+
+fn is_of(error: &ArchiveError, archive: &Archive) -> bool {
+    error.store_error().is_some_and(|error| error.location == archive.store().location())
+}
+
+fn copy_as_it_is(
+    source: &Archive,
+    target: &Archive,
+    object: Object,
+    bytes: u64,
+) -> Result<u64, ArchiveError> {
+    let names: Vec<String> = files_of(object).map(|file| file.to_string()).collect();
+    let hashes = hash_files(source, object, bytes)?;
+    let content = source.store().read(&object.key())?;
+    let hash = |(name, hash)| FileHash { name, hash };
+    let files: Vec<FileHash<'_>> = names.iter().map(String::as_str).zip(&hashes).map(hash).collect();
+    target.expect_still_there()?;
+    match target.store().create_with(&object.key(), &content, &files)? {
+        Created::New => {
+            target.expect_still_there()?;
+            Ok(content.len() as u64)
+        }
+        // Archived by another process since the listing.
+        Created::Exists => Ok(0),
+    }
+}
+
+/// Decodes an object's files, which confirms their hashes, and returns the hashes.
+fn hash_files(source: &Archive, object: Object, bytes: u64) -> Result<Vec<[u8; 32]>, ArchiveError> {
+    let mut hashes = Vec::new();
+    match object {
+        Object::File(file) => {
+            let mut hash = Hash::default();
+            get::decode(source, file, object, bytes, &mut hash)?;
+            hashes.push(hash.finish());
+        }
+        Object::Pack(pack) => {
+            let mut members = PackMembers::open(source, pack, bytes)?;
+            while members.next_segment().is_some() {
+                let mut hash = Hash::default();
+                members.decode_next(&mut hash)?;
+                hashes.push(hash.finish());
+            }
+        }
+    }
+    Ok(hashes)
+}
+
+/// Hashes what is written to it.
+#[derive(Default)]
+struct Hash(blake3::Hasher);
+
+impl Hash {
+    fn finish(self) -> [u8; 32] {
+        *self.0.finalize().as_bytes()
+    }
+}
+
+impl Write for Hash {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.update(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Copies files, each as its own object.
+fn copy_files(
+    source: &Archive,
+    target: &Archive,
+    files: &[ArchivedFile],
+    options: &CopyOptions,
+) -> Result<u64, ArchiveError> {
+    let mut stored = 0;
+    for &file in files {
+        let content = read_file(source, file)?;
+        stored += store_file(source, target, file, &content, options)?;
+    }
+    Ok(stored)
+}
+
+fn read_file(source: &Archive, file: ArchivedFile) -> Result<Vec<u8>, ArchiveError> {
+    let mut content = Vec::new();
+    let found = get::with_object(source, file, |object, bytes| {
+        content.clear();
+        get::decode(source, file, object, bytes, &mut content)
+    })?;
+    let lacks = || {
+        let store = source.store();
+        StoreError::new("read", &file.key(), store.location(), Cause::NotFound)
+    };
+    found.ok_or_else(lacks)?;
+    Ok(content)
+}
+
+fn store_file(
+    source: &Archive,
+    target: &Archive,
+    file: ArchivedFile,
+    content: &[u8],
+    options: &CopyOptions,
+) -> Result<u64, ArchiveError> {
+    // The source checked the file when it was pushed, and may have accepted damage then.
+    let push = PushOptions::default().level(options.level).accept_damaged(true).accept_unknown_versions(true);
+    let identity = source.identity()?;
+    let cluster =
+        identity.system_identifier.parse().ok().map(|id| (id, source.store().location().to_owned()));
+    let (histories, _) = source.undamaged_histories()?;
+    let intake = Intake::new(target, &push, histories.into_values().collect(), cluster)?;
+    let mut reader = content;
+    let pushed = intake::split_final(intake.ingest(file, &mut reader, None))?;
+    match pushed {
+        Ok(pushed) => Ok(pushed.stored.unwrap_or(0)),
+        Err(error) => Err(refused(target, file, &error)),
+    }
+}
+
+fn refused(target: &Archive, file: ArchivedFile, error: &dyn std::error::Error) -> ArchiveError {
+    let mut failure = StoreError::new(
+        "create",
+        &file.key(),
+        // Not the target's error: other files may be stored.
+        &format!("a copy for {}", target.store().location()),
+        Cause::Other,
+    );
+    failure.source = Some(error_text(error).into());
+    failure.into()
+}
+
+/// Copies the acknowledgements of gaps.
+fn copy_acknowledgements(source: &Archive, target: &Archive) -> Result<(), ArchiveError> {
+    let keys = |archive: &Archive| -> Result<Vec<String>, ArchiveError> {
+        let mut keys = Vec::new();
+        archive.store().list(GAPS, &mut |listed| keys.push(listed.key))?;
+        Ok(keys)
+    };
+    let known = keys(target)?;
+    for key in keys(source)?.iter().filter(|key| !known.contains(key)) {
+        target.store().create(key, &source.store().read(key)?)?;
+    }
+    Ok(())
+}
+
+/// Replaces damaged objects of an archive, as `verify` reports them by key, with intact files of other
+/// archives. A damaged object is removed only after all its files were read intact from the sources.
+///
+/// # Errors
+/// The errors of [`copy`].
+pub fn replace_damaged(
+    sources: &[Archive],
+    target: &Archive,
+    damaged: &[Finding],
+    options: &CopyOptions,
+) -> Result<Copied, ArchiveError> {
+    let mut report = Copied { location: target.store().location().to_owned(), ..Copied::default() };
+    let files = Files::list(target)?;
+    for &object in files.listed.objects.keys() {
+        let stored = target.stored_name(&object.key());
+        let Some(finding) = damaged.iter().find(|finding| finding.object == stored) else { continue };
+        let names: Vec<ArchivedFile> = files_of(object).collect();
+        report.missing += names.len() as u64;
+        match replace(sources, target, object, &names, options) {
+            Ok(stored) => {
+                report.copied += names.len() as u64;
+                report.stored_bytes += stored;
+            }
+            Err(error) if is_final(&error, target) => return Err(error),
+            Err(error) => {
+                let problem = format!("{}; no intact copy: {}", finding.problem, error_text(&error));
+                report.failed.push(Finding { object: finding.object.clone(), problem });
+            }
+        }
+    }
+    Ok(report)
+}
+
+fn replace(
+    sources: &[Archive],
+    target: &Archive,
+    object: Object,
+    files: &[ArchivedFile],
+    options: &CopyOptions,
+) -> Result<u64, ArchiveError> {
+    let intact = |file: ArchivedFile| -> Result<&Archive, ArchiveError> {
+        let mut first_error = None;
+        for source in sources {
+            match read_file(source, file) {
+                Ok(_) => return Ok(source),
+                Err(error) => first_error = first_error.or(Some(error)),
+            }
+        }
+        Err(first_error.unwrap_or_else(|| ArchiveError::Missing("no other archive".to_owned())))
+    };
+    let sources = files.iter().map(|&file| intact(file)).collect::<Result<Vec<_>, _>>()?;
+    target.store().remove(&object.key())?;
+    let mut stored = 0;
+    for (&file, source) in files.iter().zip(sources) {
+        stored += store_file(source, target, file, &read_file(source, file)?, options)?;
+    }
+    Ok(stored)
+}
