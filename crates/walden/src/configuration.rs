@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use clap::ValueEnum;
-use serde::Deserialize;
+use serde::de::value::{MapAccessDeserializer, SeqAccessDeserializer};
+use serde::de::{MapAccess, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer};
 use walden_postgres::connection;
 
 /// The name of the configuration file.
@@ -31,7 +33,9 @@ impl Configuration {
             let name = name.to_ascii_lowercase();
             ["secret", "token", "password", "encryption_key"].iter().any(|word| name.contains(word))
         };
-        let of_store = self.archive.store.iter().find(|(name, value)| is_secret(name) && !value.is_empty());
+        let stores = self.archive.repo.0.iter().filter_map(|repository| repository.store.as_ref());
+        let mut options = stores.chain([&self.archive.store]).flatten();
+        let of_store = options.find(|(name, value)| is_secret(name) && !value.is_empty());
         let of_server = || {
             let has_password = |section: &&ReceiveSection| connection::has_password(&section.dsn);
             self.receive.iter().find(has_password).map(|_| "dsn (a password)".to_owned())
@@ -44,8 +48,11 @@ impl Configuration {
 #[derive(Clone, Default, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ArchiveSection {
-    /// The archive's location.
-    pub repo: Option<String>,
+    /// The archive's location, or several repositories that each hold all WAL.
+    #[serde(default)]
+    pub repo: Repositories,
+    /// Number of repositories that must have a file before a push is acknowledged [default: all].
+    pub acknowledge: Option<usize>,
     /// The public key that the archive must have. A push encrypts to it, or fails.
     pub recipient: Option<String>,
     /// The file with a private key for reading, relative to the configuration's folder.
@@ -79,22 +86,130 @@ pub struct ArchiveSection {
     pub store: BTreeMap<String, String>,
 }
 
+/// The value of `repo`: a location, or a list of locations and of tables with options.
+#[derive(Clone, Default, Debug)]
+pub struct Repositories(pub Vec<RepositorySection>);
+
+/// A repository among several. Options that are not set are those of the section `[archive]`.
+#[derive(Clone, Default, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RepositorySection {
+    /// The archive's location.
+    pub url: String,
+    /// See [`ArchiveSection::recipient`].
+    pub recipient: Option<String>,
+    /// See [`ArchiveSection::identity`].
+    pub identity: Option<PathBuf>,
+    /// See [`ArchiveSection::level`].
+    pub level: Option<u8>,
+    /// See [`ArchiveSection::without_conditional_requests`].
+    pub without_conditional_requests: Option<bool>,
+    /// See [`ArchiveSection::store`].
+    pub store: Option<BTreeMap<String, String>>,
+}
+
+impl<'de> Deserialize<'de> for Repositories {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Repositories, D::Error> {
+        struct Several;
+        impl<'de> Visitor<'de> for Several {
+            type Value = Repositories;
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("a path or URL, or a list of them")
+            }
+            fn visit_str<E>(self, url: &str) -> Result<Repositories, E> {
+                Ok(Repositories(vec![RepositorySection::from_url(url)]))
+            }
+            fn visit_seq<A: SeqAccess<'de>>(self, list: A) -> Result<Repositories, A::Error> {
+                let list: Vec<One> = Vec::deserialize(SeqAccessDeserializer::new(list))?;
+                Ok(Repositories(list.into_iter().map(|One(section)| section).collect()))
+            }
+        }
+        deserializer.deserialize_any(Several)
+    }
+}
+
+/// An element of a list of repositories.
+struct One(RepositorySection);
+
+impl<'de> Deserialize<'de> for One {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<One, D::Error> {
+        struct Element;
+        impl<'de> Visitor<'de> for Element {
+            type Value = One;
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("a path or URL, or a table with url and options")
+            }
+            fn visit_str<E>(self, url: &str) -> Result<One, E> {
+                Ok(One(RepositorySection::from_url(url)))
+            }
+            fn visit_map<A: MapAccess<'de>>(self, table: A) -> Result<One, A::Error> {
+                RepositorySection::deserialize(MapAccessDeserializer::new(table)).map(One)
+            }
+        }
+        deserializer.deserialize_any(Element)
+    }
+}
+
+impl RepositorySection {
+    fn from_url(url: &str) -> RepositorySection {
+        RepositorySection { url: url.to_owned(), ..RepositorySection::default() }
+    }
+}
+
 impl ArchiveSection {
+    /// Returns the location of the first repository.
+    pub fn first_repo(&self) -> Option<&str> {
+        self.repo.0.first().map(|repository| repository.url.as_str())
+    }
+
+    /// Returns the section with the options of a repository, if it is configured.
+    #[must_use]
+    pub fn for_repository(mut self, url: &str) -> ArchiveSection {
+        let Some(repository) = self.repo.0.iter().find(|repository| repository.url == url).cloned() else {
+            return self;
+        };
+        let RepositorySection { url: _, recipient, identity, level, without_conditional_requests, store } =
+            repository;
+        self.recipient = recipient.or(self.recipient);
+        self.identity = identity.or(self.identity);
+        self.level = level.or(self.level);
+        self.without_conditional_requests =
+            without_conditional_requests.unwrap_or(self.without_conditional_requests);
+        self.store = store.unwrap_or(self.store);
+        self
+    }
+
     /// Checks values that deserialization accepts but the archive does not. Otherwise each push would refuse
     /// them, long after the file was written.
     ///
     /// # Errors
     /// Names the key whose value is invalid.
     pub fn check(&self) -> Result<(), String> {
-        if let Some(level) = self.level.filter(|&level| level > MAX_LEVEL) {
+        let levels = self.repo.0.iter().map(|repository| repository.level).chain([self.level]).flatten();
+        if let Some(level) = levels.into_iter().find(|&level| level > MAX_LEVEL) {
             return Err(format!("level in [archive]: expected 0 to {MAX_LEVEL}, found {level}"));
+        }
+        let count = self.repo.0.len();
+        if let Some(acknowledge) = self.acknowledge.filter(|number| !(1..=count.max(1)).contains(number)) {
+            return Err(format!(
+                "acknowledge in [archive]: expected 1 to {count} (repo), found {acknowledge}"
+            ));
+        }
+        let urls = || self.repo.0.iter().map(|repository| repository.url.as_str());
+        if let Some(twice) = urls().find(|url| urls().filter(|other| other == url).count() > 1) {
+            return Err(format!("repo in [archive]: expected each repository once, found {twice} twice"));
         }
         if self.threads == Some(0) {
             return Err("threads in [archive]: expected at least 1, found 0".to_owned());
         }
-        match self.recipient.as_deref().map(check_recipient) {
-            Some(Err(problem)) => Err(format!("recipient in [archive]: {problem}")),
-            _ => Ok(()),
+        let recipients = self.repo.0.iter().map(|repository| repository.recipient.as_deref());
+        let problem = recipients
+            .chain([self.recipient.as_deref()])
+            .flatten()
+            .find_map(|text| check_recipient(text).err());
+        match problem {
+            Some(problem) => Err(format!("recipient in [archive]: {problem}")),
+            None => Ok(()),
         }
     }
 

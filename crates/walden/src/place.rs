@@ -8,6 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use walden_archive::Archive;
+use walden_archive::copies::{Copies, Copy};
 use walden_archive::encryption::KeyOptions;
 use walden_archive::url::{self, PlaceOptions};
 
@@ -63,7 +64,7 @@ impl Place {
         if let Some(identity) = &self.identity {
             arguments.extend(["--identity".into(), std::path::absolute(identity)?.into_os_string()]);
         }
-        if let Some(repo) = self.repo.as_ref().or(section.repo.as_ref()) {
+        if let Some(repo) = self.repo.as_deref().or(section.first_repo()) {
             let repo = match repo.contains("://") {
                 true => repo.into(),
                 false => std::path::absolute(repo)?.into_os_string(),
@@ -73,10 +74,40 @@ impl Place {
         Ok(arguments)
     }
 
+    /// Returns a place for each configured repository, or only this one if an option or the environment names
+    /// it.
+    pub fn repositories(&self) -> Result<Vec<Place>> {
+        let (section, _) = self.configuration()?;
+        if self.repo.is_some() || section.repo.0.is_empty() {
+            return Ok(vec![self.clone()]);
+        }
+        let place = |url: String| Place { repo: Some(url), ..self.clone() };
+        Ok(section.repo.0.into_iter().map(|repository| place(repository.url)).collect())
+    }
+
+    /// Opens all repositories for a command that PostgreSQL waits for. If an object store does not respond
+    /// within `time`, that is an error. `level` is the compression level of all of them, if an option names
+    /// it.
+    pub fn open_copies(&self, time: Duration, level: Option<u8>) -> Result<(Copies, ArchiveSection)> {
+        let (section, _) = self.configuration()?;
+        let mut copies = Vec::new();
+        for place in self.repositories()? {
+            let (archive, own) = place.open_to_answer_within(time)?;
+            copies.push(Copy::new(archive).level(level.or(own.level)));
+        }
+        let count = copies.len();
+        let copies = Copies::new(copies, section.acknowledge.unwrap_or(count));
+        // `repositories` returns at least one place.
+        Ok((copies.context("cannot choose an archive")?, section))
+    }
+
     /// Returns the configuration of the archive, and the path from which it was read.
     pub fn configuration(&self) -> Result<(ArchiveSection, Option<PathBuf>)> {
         let Some((path, configuration)) = self.read()? else { return Ok((ArchiveSection::default(), None)) };
         let mut section = configuration.archive;
+        if let Some(url) = self.repo.clone().or_else(|| section.first_repo().map(str::to_owned)) {
+            section = section.for_repository(&url);
+        }
         if let (Some(identity), Some(folder)) = (&mut section.identity, path.parent()) {
             *identity = folder.join(&*identity);
         }
@@ -136,7 +167,7 @@ impl Place {
 
     fn open_with(&self, answer_within: Option<Duration>) -> Result<(Archive, ArchiveSection)> {
         let (section, _) = self.configuration()?;
-        let Some(repo) = self.repo.as_ref().or(section.repo.as_ref()) else {
+        let Some(repo) = self.repo.as_deref().or(section.first_repo()) else {
             bail!(
                 "cannot choose an archive: expected --repo URL, WALDEN_REPO, or repo in the [archive] section of {FILE} in the working directory, in a data directory that an option names, or in {SYSTEM_FOLDER}"
             );
@@ -196,7 +227,10 @@ mod tests {
         let (own, other) = (data.path().join(FILE), data.path().join("other.toml"));
         std::fs::write(&own, "[archive]\nrepo = \"/own\"\n").unwrap();
         std::fs::write(&other, "[archive]\nrepo = \"/other\"\n").unwrap();
-        let repo = |place: &Place| place.for_server(Some(data.path())).configuration().unwrap().0.repo;
+        let repo = |place: &Place| {
+            let (section, _) = place.for_server(Some(data.path())).configuration().unwrap();
+            section.first_repo().map(str::to_owned)
+        };
         assert_eq!(repo(&place).as_deref(), Some("/own"));
         let named = Place { config: Some(other), ..place.clone() };
         assert_eq!(repo(&named).as_deref(), Some("/other"));

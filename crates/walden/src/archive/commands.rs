@@ -72,7 +72,7 @@ fn named_archive(words: &[String]) -> Option<String> {
         (Some(repo), _) => repo.to_owned(),
         (None, Some(config)) => {
             let place = Place { repo: None, config: Some(config.into()), identity: None };
-            place.configuration().ok()?.0.repo?
+            place.configuration().ok()?.0.first_repo()?.to_owned()
         }
         (None, None) => return None,
     };
@@ -150,7 +150,7 @@ pub fn archives_into(command: &str, data: Option<&Path>, archive: &Archive) -> b
     let beside = || {
         let config = data?.join(FILE);
         let place = Place { repo: None, config: Some(config), identity: None };
-        place.configuration().ok()?.0.repo
+        place.configuration().ok()?.0.first_repo().map(str::to_owned)
     };
     let is_push = |words: &&Vec<String>| words.windows(2).any(|pair| pair == ["archive", "push"]);
     simple_commands(command)

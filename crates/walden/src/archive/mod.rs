@@ -4,8 +4,10 @@ mod activity;
 mod against;
 mod archiver;
 mod arrival;
+mod catch_up;
 mod check;
 pub mod commands;
+mod copy;
 mod data_directory;
 mod drill;
 mod export;
@@ -82,6 +84,7 @@ pub struct ArchiveArgs {
 #[derive(Subcommand, Debug)]
 enum ArchiveCommand {
     Check(check::CheckArgs),
+    Copy(copy::CopyArgs),
     Init(init::InitArgs),
     #[cfg(feature = "encryption")]
     Key(key::KeyArgs),
@@ -124,6 +127,7 @@ pub fn run(args: &ArchiveArgs) -> Result<ExitCode> {
 fn run_command(command: &ArchiveCommand) -> Result<ExitCode> {
     match command {
         ArchiveCommand::Check(args) => check::run(args),
+        ArchiveCommand::Copy(args) => copy::run(args),
         ArchiveCommand::Init(args) => init::run(args),
         #[cfg(feature = "encryption")]
         ArchiveCommand::Key(args) => key::run(args),

@@ -8,6 +8,7 @@ use anyhow::Result;
 use clap::Args;
 use walden_archive::push::{self, PushError, PushOptions, Pushed};
 
+use super::catch_up;
 use super::log::{Entry, Log, LogOptions};
 use super::queue::waiting;
 use crate::configuration::ArchiveSection;
@@ -74,11 +75,16 @@ pub struct Effort {
 }
 
 impl Effort {
+    /// Returns the compression level that an option names.
+    pub fn level(&self) -> Option<u8> {
+        self.level_flags.or(self.level)
+    }
+
     /// Returns the options: from the arguments, else the configuration, else the defaults.
     pub fn options(&self, section: &ArchiveSection) -> PushOptions {
         let PushOptions { level, fast_queue, .. } = PushOptions::default();
         PushOptions::default()
-            .level(self.level_flags.or(self.level).or(section.level).unwrap_or(level))
+            .level(self.level().or(section.level).unwrap_or(level))
             .fast_queue(self.fast_queue.or(section.fast_queue).unwrap_or(fast_queue))
             .threads(self.threads.or(section.threads).unwrap_or_else(crate::terminal::cores).max(1))
             .accept_unknown_versions(self.accept_unknown_versions || section.accept_unknown_versions)
@@ -113,10 +119,12 @@ pub const ANSWER_WITHIN: Duration = Duration::from_secs(15);
 
 /// Runs `walden archive push`.
 pub fn run(args: &PushArgs) -> Result<ExitCode> {
-    let (archive, section) = args.place.open_to_answer_within(ANSWER_WITHIN)?;
+    let (copies, section) = args.place.open_copies(ANSWER_WITHIN, args.effort.level())?;
     let options = args.ahead.options(&args.effort, &section);
     let log = Log::new(&args.log, &section);
-    let batch = push::push(&archive, &args.path, &options);
+    let count = copies.iter().count();
+    let batch = push::push_copies(&copies, &args.path, &options);
+    catch_up::after_push(&args.place, &args.path, &batch, count);
     if log.is_text() {
         for other in &batch.others {
             match other {

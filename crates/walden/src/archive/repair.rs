@@ -1,41 +1,61 @@
-//! `walden archive repair`: rewrites a lost `archive.json`.
+//! `walden archive repair`: rewrites a lost `archive.json`, or replaces damaged objects by copies.
 
 use std::fmt::Write;
 use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::Args;
+use walden_archive::Archive;
+use walden_archive::copy::{self, CopyOptions};
 use walden_archive::object::Finding;
 use walden_archive::repair::{self, RepairError, Rewritten};
+use walden_archive::verify::{self, VerifyOptions};
 use walden_report::table::harmless;
 use walden_source::{counted, error_text};
 
-use crate::output;
+use crate::configuration::ArchiveSection;
 use crate::place::Place;
-use crate::terminal;
+use crate::progress::Waiting;
+use crate::{FOUND, output, terminal};
 
 const EXAMPLES: &str = "\
 Examples:
   walden archive repair --repo /backup/main
   walden archive repair --repo s3://backups/main --identity restore.key
       for an encrypted archive, whose segments are read with a private key
+  walden archive repair --repo /backup/main --from s3://backups/main
+      replace damaged objects and add missing files from another archive of the cluster
 
-The cluster and segment size are read from the archived segments, which must agree. An existing archive.json is never \
-replaced. Damaged objects are not repaired: walden archive verify prints a remedy for each.
+Without --from, the cluster and segment size are read from the archived segments, which must agree. An existing archive.json is never \
+replaced.
 
-Exit status: 0 archive.json was written; 3 it was not: it exists, or the segments do not agree or cannot be read.";
+With --from, everything is verified first. A damaged object is removed only after all its files were read intact from another archive.
 
-/// Rewrite a lost archive.json from the segments
+Exit status: 0 archive.json was written, or (--from) nothing is damaged or missing any more; 1 (--from) no intact copy of some files was \
+found; 3 archive.json exists, the segments do not agree, or an archive cannot be used.";
+
+/// Rewrite a lost archive.json, or replace damaged objects by copies
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct RepairArgs {
     #[command(flatten)]
     place: Place,
+
+    /// Archive with intact copies (repeatable)
+    #[arg(long, value_name = "URL")]
+    from: Vec<String>,
+
+    /// Number of objects to process in parallel [default: one per core]
+    #[arg(long, value_name = "N", requires = "from")]
+    threads: Option<usize>,
 }
 
 /// Runs `walden archive repair`.
 pub fn run(args: &RepairArgs) -> Result<ExitCode> {
-    let (archive, _) = args.place.open()?;
+    let (archive, section) = args.place.open()?;
+    if !args.from.is_empty() {
+        return replace_damaged(args, &archive, &section);
+    }
     let rewritten = repair::rewrite_identity(&archive).map_err(|error| match (error.hint(), error) {
         (_, RepairError::Archive(error)) => anyhow::Error::from(error),
         (Some(hint), error) => output::with_hint(error_text(&error), hint),
@@ -43,6 +63,28 @@ pub fn run(args: &RepairArgs) -> Result<ExitCode> {
     })?;
     terminal::print(&text(archive.store().location(), &rewritten))?;
     Ok(ExitCode::SUCCESS)
+}
+
+fn replace_damaged(args: &RepairArgs, archive: &Archive, section: &ArchiveSection) -> Result<ExitCode> {
+    walden_archive::clean_up_on_signals();
+    let sources = super::copy::sources(&args.place, &args.from, archive)?;
+    let threads = args.threads.or(section.threads).unwrap_or_else(terminal::cores);
+    let waiting = Waiting::new(format!("verifying {}", harmless(archive.store().location())));
+    let verified = verify::verify(archive, VerifyOptions::default().threads(threads), &|_, _| {});
+    drop(waiting);
+    let options = CopyOptions::default().threads(threads);
+    let options = options.level(section.level.unwrap_or(options.level));
+    let replaced = copy::replace_damaged(&sources, archive, &verified?.damaged, &options)?;
+    let copied = copy::copy(&sources, archive, &options, &|_, _| {})?;
+    terminal::print(&format!(
+        "{}: {} of {} in damaged objects replaced\n{}{}",
+        replaced.location,
+        replaced.copied,
+        counted(replaced.missing, "file"),
+        super::copy::failures(&replaced),
+        super::copy::text(&copied)
+    ))?;
+    Ok(if replaced.is_complete() && copied.is_complete() { ExitCode::SUCCESS } else { ExitCode::from(FOUND) })
 }
 
 fn text(location: &str, rewritten: &Rewritten) -> String {

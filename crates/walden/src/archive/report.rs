@@ -77,12 +77,43 @@ pub struct Report {
     pub backlog_limit_seconds: u64,
     /// Contents of the activity log; `None` if there is no log.
     pub activity: Option<Activity>,
+    /// The repositories, if several are configured.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub copies: Vec<CopyStatus>,
     /// Status of `walden receive`; `None` if no spool was named.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub receiving: Option<Status>,
 }
 
+/// A repository among several.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct CopyStatus {
+    /// Location.
+    pub location: String,
+    /// Number of files that it lacks and another one has; `None` if it cannot be read.
+    pub missing_files: Option<u64>,
+}
+
 impl Report {
+    /// Adds the state of several repositories.
+    pub fn add_copies(&mut self, copies: &[CopyStatus]) {
+        for CopyStatus { location, missing_files } in copies {
+            match missing_files {
+                Some(0) => {}
+                Some(missing) => self.problems.push(format!(
+                    "{} lacks {} that another repository has; hint: walden archive copy",
+                    harmless(location),
+                    counted(*missing, "file")
+                )),
+                // The first one is reported as the archive.
+                None if self.holdings.is_none()
+                    && Some(location) == copies.first().map(|copy| &copy.location) => {}
+                None => self.problems.push(format!("the repository {} cannot be read", harmless(location))),
+            }
+        }
+        self.copies = copies.to_vec();
+    }
+
     /// Collects the report. Anything that cannot be read becomes a problem.
     pub fn new(
         archive: Option<&Archive>,
@@ -146,6 +177,7 @@ impl Report {
             backlog_limit: section.backlog() as u64,
             backlog_limit_seconds: section.backlog_seconds(),
             activity,
+            copies: Vec::new(),
             receiving,
         };
         report.add_problems(is_received);

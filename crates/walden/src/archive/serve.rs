@@ -88,17 +88,17 @@ const BACKLOG_EVERY: Duration = Duration::from_secs(60);
 
 /// Runs `walden archive serve` until a signal ends it.
 pub fn run(args: &ServeArgs) -> Result<ExitCode> {
-    let (archive, section) = args.place.open_to_answer_within(ANSWER_WITHIN)?;
+    let (copies, section) = args.place.open_copies(ANSWER_WITHIN, args.effort.level())?;
     let (_, config) = args.place.configuration()?;
     let options = args.ahead.options(&args.effort, &section);
     let mut servers = Vec::new();
     for data in &args.data {
         let data = data.canonicalize().with_context(|| format!("cannot serve {}", data.display()))?;
-        let resident = Resident::new(archive.clone(), data.join("pg_wal"), options.clone());
+        let resident = Resident::new(copies.clone(), data.join("pg_wal"), options.clone());
         servers.push(Server { data, resident });
     }
     let service = Service {
-        location: archive.store().location().to_owned(),
+        location: copies.first().store().location().to_owned(),
         config: config.map(std::path::absolute).transpose()?,
         servers,
         log: Log::new(&args.log, &section),

@@ -11,6 +11,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail};
 use clap::Args;
 use walden_archive::Archive;
+use walden_archive::copy;
 use walden_archive::status::Holdings;
 use walden_archive::verified::UNREADABLE;
 use walden_report::units;
@@ -19,7 +20,7 @@ use walden_source::counted;
 use super::metrics;
 use super::queue::{self, QueueOptions};
 use super::receiving::{self, ReceivingOptions, ago};
-use super::report::{Report, STORE_ANSWERS_WITHIN, holdings, log_reader};
+use super::report::{CopyStatus, Report, STORE_ANSWERS_WITHIN, holdings, log_reader};
 use crate::configuration::ArchiveSection;
 use crate::place::Place;
 use crate::protect::Inputs;
@@ -90,7 +91,8 @@ pub fn run(args: &StatusArgs) -> Result<ExitCode> {
         // Otherwise, the timeout would expire before a store that is down is reported.
         _ => place.open_to_answer_within(STORE_ANSWERS_WITHIN)?,
     };
-    let report = report_in_time(args, archive, &section);
+    let mut report = report_in_time(args, archive, &section);
+    report.add_copies(&copies_in_time(&place, args.timeout)?);
     terminal::show(args.format, || &report, || line(&report))?;
     // A failure to write the file must not suppress the line.
     if let Some(path) = &args.textfile {
@@ -106,6 +108,24 @@ pub fn run(args: &StatusArgs) -> Result<ExitCode> {
         (Some(_), true) => ExitCode::SUCCESS,
         (Some(_), false) => ExitCode::from(FOUND),
     })
+}
+
+/// Counts the files that each of several repositories lacks.
+fn copies_in_time(place: &Place, timeout: u64) -> Result<Vec<CopyStatus>> {
+    let places = place.repositories()?;
+    if places.len() < 2 {
+        return Ok(Vec::new());
+    }
+    let mut archives = Vec::new();
+    for place in places {
+        archives.push(place.open_to_answer_within(STORE_ANSWERS_WITHIN)?.0);
+    }
+    let locations: Vec<String> =
+        archives.iter().map(|archive| archive.store().location().to_owned()).collect();
+    let missing = in_time(timeout, move || copy::count_missing(&archives.iter().collect::<Vec<_>>()));
+    let missing = missing.unwrap_or_else(|| vec![None; locations.len()]);
+    let status = |(location, missing_files)| CopyStatus { location, missing_files };
+    Ok(locations.into_iter().zip(missing).map(status).collect())
 }
 
 /// Checks that a file is missing or has Walden's metrics, which new ones may replace.
@@ -153,7 +173,7 @@ fn report_in_time(args: &StatusArgs, archive: Archive, section: &ArchiveSection)
 const SERVER_ANSWERS_WITHIN: u64 = 5;
 
 /// Runs `find_out` with a time limit in seconds, 0 for none. Returns `None` if it expires.
-fn in_time(seconds: u64, find_out: impl FnOnce() -> Report + Send + 'static) -> Option<Report> {
+fn in_time<T: Send + 'static>(seconds: u64, find_out: impl FnOnce() -> T + Send + 'static) -> Option<T> {
     let (sender, receiver) = mpsc::channel();
     // A thread blocked on a network file system whose server is down ends only with the process.
     thread::spawn(move || {

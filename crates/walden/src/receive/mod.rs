@@ -113,7 +113,9 @@ pub fn run(args: &ReceiveArgs) -> Result<ExitCode> {
     let receivers: Vec<Receiver<'_>> = servers
         .iter()
         .map(|server| {
-            Receiver::new(&server.archive, &server.disk, server.parameters.clone(), server.options.clone())
+            let (parameters, options) = (server.parameters.clone(), server.options.clone());
+            let receiver = Receiver::new(&server.archive, &server.disk, parameters, options);
+            receiver.copies(server.copies.clone())
         })
         .collect();
     let with_receivers = || servers.iter().zip(&receivers);

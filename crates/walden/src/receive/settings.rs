@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use walden_archive::Archive;
+use walden_archive::copies::Copies;
 use walden_archive::pending;
 use walden_postgres::connection::Parameters;
 use walden_receive::disk::Folder;
@@ -24,6 +25,7 @@ pub struct Server {
     /// The server's name in messages, if there are several servers.
     name: Option<String>,
     pub archive: Archive,
+    pub copies: Copies,
     pub disk: Folder,
     spool: PathBuf,
     pub parameters: Parameters,
@@ -71,7 +73,8 @@ impl Server {
             Some(repo) => Place { repo: Some(repo.clone()), ..args.place.clone() },
             None => args.place.clone(),
         };
-        let (archive, archive_section) = place.open_to_answer_within(ANSWER_WITHIN)?;
+        let (copies, archive_section) = place.open_copies(ANSWER_WITHIN, args.effort.level())?;
+        let archive = copies.first().clone();
         let spool = match &section.spool {
             Some(spool) => spool.clone(),
             None => default_spool(section.slot.as_deref())?,
@@ -98,7 +101,7 @@ impl Server {
         let parameters = Parameters::parse(&section.dsn)?;
         let log = Log::new(&args.log, &archive_section);
         let name = section.name.or_else(|| (!is_alone).then(|| spool.display().to_string()));
-        Ok(Server { name, archive, disk, spool, parameters, options, log })
+        Ok(Server { name, archive, copies, disk, spool, parameters, options, log })
     }
 
     /// Returns the prefix of messages.

@@ -9,6 +9,7 @@ mod archive_branches;
 mod archive_care;
 mod archive_clone;
 mod archive_clouds;
+mod archive_copies;
 mod archive_encrypted;
 mod archive_failing;
 mod archive_faults;
@@ -83,6 +84,7 @@ fn main() -> ExitCode {
         archive_care::TESTS,
         archive_clone::TESTS,
         archive_clouds::TESTS,
+        archive_copies::TESTS,
         archive_encrypted::TESTS,
         archive_failing::TESTS,
         archive_faults::TESTS,

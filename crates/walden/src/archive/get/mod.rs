@@ -26,7 +26,7 @@ pub use self::prefetch::{PREFETCH_FAILED, PrefetchArgs, run_prefetch};
 use self::until::get_until;
 use super::export::{Position, parse_position};
 use super::log::{Entry, Log, LogOptions};
-use super::push::complain;
+use super::push::{ANSWER_WITHIN, complain};
 use crate::configuration::ArchiveSection;
 use crate::place::Place;
 use crate::terminal::Format;
@@ -53,7 +53,7 @@ reached); 200 any other error, which makes PostgreSQL stop instead of ending rec
 another cluster, has segments of another size, or lacks a segment before later ones.";
 
 /// Restore a file from the archive
-#[derive(Args, Debug)]
+#[derive(Args, Clone, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct GetArgs {
     /// File name: %f
@@ -164,8 +164,10 @@ fn expect_end(args: &GetArgs, target: &Path, error: anyhow::Error) -> Result<()>
     if may_end_at_gap(args, segment, target) {
         return Err(error);
     }
-    let (archive, _) = args.place.open()?;
-    Ok(get::report_gap(&archive, segment, target)?)
+    in_any_repository(args, |args| {
+        let (archive, _) = open(args)?;
+        Ok(get::report_gap(&archive, segment, target)?)
+    })
 }
 
 /// Returns whether recovery may stop reading the archive before a gap.
@@ -176,8 +178,32 @@ fn may_end_at_gap(args: &GetArgs, segment: SegmentName, target: &Path) -> bool {
 /// Writes the archived first part of the segment that the server is writing.
 fn get_begun(args: &GetArgs, target: &Path, error: anyhow::Error) -> Result<()> {
     let Some(segment) = missing_segment(&error) else { return Err(error) };
-    let (archive, _) = args.place.open()?;
-    Ok(get::get_begun(&archive, segment, target, may_end_at_gap(args, segment, target))?)
+    in_any_repository(args, |args| {
+        let (archive, _) = open(args)?;
+        Ok(get::get_begun(&archive, segment, target, may_end_at_gap(args, segment, target))?)
+    })
+}
+
+/// Tries the configured repositories in order until one has the file. It is missing only if all of them can
+/// be read and lack it.
+fn in_any_repository(args: &GetArgs, get: impl Fn(&GetArgs) -> Result<()>) -> Result<()> {
+    let (mut missing, mut failed) = (None, None);
+    for place in args.place.repositories()? {
+        match get(&GetArgs { place, ..args.clone() }) {
+            Ok(()) => {
+                if let Some(error) = &failed {
+                    crate::output::tell(&format!("WARNING: another repository has the file: {error:#}"));
+                }
+                return Ok(());
+            }
+            Err(error) if matches!(error.downcast_ref(), Some(GetError::NotThere { .. })) => {
+                missing = missing.or(Some(error));
+            }
+            Err(error) => failed = failed.or(Some(error)),
+        }
+    }
+    // `repositories` returns at least one place.
+    failed.or(missing).map_or(Ok(()), Err)
 }
 
 /// Returns the segment that the archive lacks.
@@ -266,54 +292,113 @@ fn known_of(archive: &Archive, target: &Path) -> Known {
     }
 }
 
-/// Restores a file from the prefetched segments, or from the archive.
+/// Restores a file from the prefetched segments, or from an archive.
 fn get_from_archive(args: &GetArgs, name: &str, target: &Path) -> Result<()> {
-    let (archive, section) = args.place.open()?;
+    let places = args.place.repositories()?;
+    // Before any archive is asked: an unreachable one takes its time.
+    if places.len() > 1 {
+        for place in places {
+            if take_prefetched(&GetArgs { place, ..args.clone() }, name, target)? {
+                return Ok(());
+            }
+        }
+    }
+    in_any_repository(args, |args| get_from_repository(args, name, target))
+}
+
+/// Opens an archive. One among several must answer soon, because another one may have the file.
+fn open(args: &GetArgs) -> Result<(Archive, ArchiveSection)> {
+    let (section, _) = args.place.configuration()?;
+    match section.repo.0.len() {
+        0 | 1 => args.place.open(),
+        _ => args.place.open_to_answer_within(ANSWER_WITHIN),
+    }
+}
+
+/// How a server's segments are prefetched from an archive.
+struct Ahead<'a> {
+    args: &'a GetArgs,
+    archive: &'a Archive,
+    spool: Spool,
+    folder: &'a Path,
+    segments: usize,
+}
+
+impl<'a> Ahead<'a> {
+    fn new(args: &'a GetArgs, archive: &'a Archive, section: &ArchiveSection, target: &'a Path) -> Ahead<'a> {
+        let segments = args.prefetch.or(section.prefetch).unwrap_or(PrefetchOptions::default().segments);
+        let folder =
+            target.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let spool = Spool::new(folder, archive);
+        // A user requests a single segment; only a server continues with the next one.
+        let segments = if spool.is_of_a_server() { segments } else { 0 };
+        Ahead { args, archive, spool, folder, segments }
+    }
+
+    fn start(&self) {
+        start_prefetch(self.args, self.archive, &self.spool, self.folder, self.segments);
+    }
+
+    /// Notes the segment that the server requests. Prefetching only improves speed: its failure must not stop
+    /// recovery.
+    fn note(&self, segment: SegmentName) {
+        if self.segments > 0 && self.spool.note(segment).is_ok() {
+            self.start();
+        }
+    }
+
+    fn has(&self, segment: SegmentName) -> bool {
+        self.segments > 0 && self.spool.is_ahead(segment)
+    }
+
+    /// Takes a prefetched segment.
+    fn take(&self, segment: SegmentName, target: &Path) -> bool {
+        // Noted before the segment is taken, so that it is not fetched again.
+        self.note(segment);
+        self.spool.take(segment, target).unwrap_or(false)
+    }
+}
+
+fn take_prefetched(args: &GetArgs, name: &str, target: &Path) -> Result<bool> {
+    let Some(ArchivedFile::Segment(segment)) = ArchivedFile::parse(name) else { return Ok(false) };
+    let (archive, section) = open(args)?;
+    let ahead = Ahead::new(args, &archive, &section, target);
+    Ok(ahead.has(segment) && ahead.take(segment, target))
+}
+
+fn get_from_repository(args: &GetArgs, name: &str, target: &Path) -> Result<()> {
+    let (archive, section) = open(args)?;
     let Some(file) = ArchivedFile::parse(name) else {
         let (name, location) = (name.to_owned(), archive.store().location().to_owned());
         return Err(GetError::NotThere { name, location }.into());
     };
-    let ahead = args.prefetch.or(section.prefetch).unwrap_or(PrefetchOptions::default().segments);
-    let folder = target.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let spool = Spool::new(folder, &archive);
-    // A user requests a single segment; only a server continues with the next one.
-    let ahead = if spool.is_of_a_server() { ahead } else { 0 };
+    let ahead = Ahead::new(args, &archive, &section, target);
     let ArchivedFile::Segment(segment) = file else {
         expect_own_archive(&archive, file, target)?;
         // The last file that a server requests at the end of recovery is a history (`writeTimeLineHistory` in
         // `timeline.c`). If recovery was paused before, the prefetch process has ended; a new one removes its
         // remaining files.
-        if ahead > 0 && spool.is_left_over() {
-            start_prefetch(args, &archive, &spool, folder, ahead);
+        if ahead.segments > 0 && ahead.spool.is_left_over() {
+            ahead.start();
         }
         get::get(&archive, file, target)?;
         tell_of_lost_identity(args, &archive, &section);
         return Ok(());
     };
-    let is_ahead = ahead > 0 && spool.is_ahead(segment);
-    let note = || {
-        // Prefetching only improves speed: its failure must not stop recovery.
-        if ahead > 0 && spool.note(segment).is_ok() {
-            start_prefetch(args, &archive, &spool, folder, ahead);
-        }
-    };
-    if is_ahead {
-        // Noted before the segment is taken, so that it is not fetched again.
-        note();
-        if spool.take(segment, target).unwrap_or(false) {
-            return Ok(());
-        }
+    let is_ahead = ahead.has(segment);
+    if is_ahead && ahead.take(segment, target) {
+        return Ok(());
     }
     expect_own_archive(&archive, file, target)?;
     // Meanwhile, prefetch the following segments; a missing file has none.
     let got = get::get_after(&archive, file, target, || {
         if !is_ahead {
-            note();
+            ahead.note(segment);
         }
     });
     match got {
         // Prefetched segments may occupy the space.
-        Err(error) if ahead > 0 && error.is_full() && spool.give_way().is_ok() => {
+        Err(error) if ahead.segments > 0 && error.is_full() && ahead.spool.give_way().is_ok() => {
             get::get(&archive, file, target)?;
         }
         other => other?,

@@ -1,0 +1,363 @@
+//! Several repositories: pushes, outages, restores, and copying between repositories.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use postgres::Client;
+use walden_lab::{Cluster, ClusterBuilder, StopMode};
+use walden_testing::{Missing, Outcome, postgres};
+
+use crate::archive::{content, json, program_for, recovered, text, wait_until_archived, work};
+use crate::material::{Run, golden, make_archive, walden};
+
+walden_testing::tests! {
+    each_repository_gets_all_files_and_can_be_restored_from on [15, 19],
+    outages_of_one_of_two_repositories_lose_nothing on [17],
+    damaged_and_missing_objects_come_back_from_another_repository,
+    an_encrypted_repository_copies_from_a_plain_one,
+    a_push_needs_as_many_repositories_as_are_to_acknowledge,
+    impossible_lists_of_repositories_are_refused,
+}
+
+/// A server that archives into several repositories.
+struct Site {
+    primary: Cluster,
+    config: PathBuf,
+    repos: Vec<PathBuf>,
+    backup: PathBuf,
+    get: String,
+}
+
+impl Site {
+    fn new(version: u32, settings: &str) -> Result<Site, Missing> {
+        let primary = ClusterBuilder::new(postgres(version)?).wal_segsize_mb(1).start().unwrap();
+        let program = program_for(&primary);
+        let folder = primary.make_folder("repos").unwrap();
+        let repos = ["one", "two"].map(|name| folder.join(name)).to_vec();
+        repos.iter().for_each(|repo| make_archive(repo));
+        let config = folder.join("walden.toml");
+        fs::write(&config, format!("[archive]\nrepo = [{:?}, {:?}]\n{settings}", repos[0], repos[1]))
+            .unwrap();
+        let command =
+            |call: &str| format!("{} archive {call} --config {}", program.display(), config.display());
+        let push = format!("{} %p", command("push"));
+        primary.configure(&[("archive_mode", "on"), ("archive_command", &push)]).unwrap();
+        primary.stop(StopMode::Fast).unwrap();
+        let backup = primary.dir().join("backup");
+        primary.copy_data(&backup).unwrap();
+        primary.start().unwrap();
+        let get = format!("{} %f \"%p\"", command("get"));
+        Ok(Site { primary, config, repos, backup, get })
+    }
+
+    fn client(&self) -> Client {
+        let mut client = self.primary.client("postgres").unwrap();
+        client.batch_execute("CREATE TABLE IF NOT EXISTS t (id int, v text)").unwrap();
+        client
+    }
+
+    fn run(&self, arguments: &[&str]) -> Run {
+        walden(&[&["archive"], arguments, &["--config", text(&self.config)]].concat())
+    }
+
+    fn recover(&self) -> Cluster {
+        let settings = [("restore_command", self.get.as_str()), ("archive_mode", "off")];
+        recovered(&postgres_of(&self.primary), &self.backup, &settings)
+    }
+}
+
+fn postgres_of(cluster: &Cluster) -> walden_lab::Installation {
+    cluster.installation().clone()
+}
+
+/// Returns the names of the archived files in a repository.
+fn objects(repo: &Path) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut folders = vec![repo.join("wal")];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).into_iter().flatten() {
+            let path = entry.unwrap().path();
+            match path.is_dir() {
+                true => folders.push(path),
+                false => found.push(path.file_name().unwrap().to_str().unwrap().to_owned()),
+            }
+        }
+    }
+    found.sort();
+    found
+}
+
+fn wait(mut is_done: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !is_done() {
+        assert!(began.elapsed() < Duration::from_secs(120), "it takes too long");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+fn each_repository_gets_all_files_and_can_be_restored_from(version: u32) -> Outcome {
+    let site = Site::new(version, "")?;
+    let mut client = site.client();
+    work(&mut client, 0);
+    client.batch_execute("SELECT pg_switch_wal()").unwrap();
+    wait_until_archived(&mut client);
+    let expected = content(&mut client);
+    let [one, two] = [objects(&site.repos[0]), objects(&site.repos[1])];
+    assert_eq!(one, two);
+    assert!(one.len() >= 4, "{one:?}");
+    let status = site.run(&["status", "--pgdata", text(&site.primary.data_dir()), "--format", "json"]);
+    let report: serde_json::Value = serde_json::from_str(&status.stdout).unwrap();
+    let missing: Vec<&serde_json::Value> =
+        report["copies"].as_array().unwrap().iter().map(|copy| &copy["missing_files"]).collect();
+    assert_eq!(missing, [0, 0], "{status:?}");
+
+    // Each repository lacks or damages what the other one has.
+    let removed = one.iter().step_by(2).map(|name| find(&site.repos[0], name));
+    removed.for_each(|path| fs::remove_file(path).unwrap());
+    for name in one.iter().skip(1).step_by(2) {
+        damage(&find(&site.repos[1], name));
+    }
+    assert_eq!(content(&mut site.recover().client("postgres").unwrap()), expected);
+
+    // An unreachable repository does not stand in the way either, but the end of the WAL stays unknown.
+    fs::rename(&site.repos[1], site.repos[1].with_extension("away")).unwrap();
+    let target = site.primary.dir().join("fetched");
+    let get = |name: &str| site.run(&["get", name, text(&target)]).code;
+    assert_eq!(get(&one[1][..24]), 0);
+    assert_eq!(get("0000000100000000000000FF"), 200);
+    fs::rename(site.repos[1].with_extension("away"), &site.repos[1]).unwrap();
+    assert_eq!(get("0000000100000000000000FF"), 1);
+    Ok(())
+}
+
+fn find(repo: &Path, name: &str) -> PathBuf {
+    let folder = repo.join("wal").join(&name[..8]).join(&name[8..16]);
+    let path = folder.join(name);
+    assert!(path.exists(), "{}", path.display());
+    path
+}
+
+fn damage(path: &Path) {
+    let mut bytes = fs::read(path).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 0x55;
+    fs::write(path, bytes).unwrap();
+}
+
+/// One repository at a time is away at random moments, also while a file is pushed. Then both have all files.
+fn outages_of_one_of_two_repositories_lose_nothing(version: u32) -> Outcome {
+    let site = Site::new(version, "acknowledge = 1\n")?;
+    let mut client = site.client();
+    let mut random: u64 = 17;
+    let mut next = |limit: u64| {
+        random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        (random >> 33) % limit
+    };
+    for round in 0..25 {
+        let away = &site.repos[next(2) as usize];
+        fs::rename(away, away.with_extension("away")).unwrap();
+        let first = round * 4000;
+        let insert =
+            format!("INSERT INTO t SELECT i, md5(i::text) FROM generate_series({first}, {first} + 3999) i");
+        client.batch_execute(&insert).unwrap();
+        client.batch_execute("SELECT pg_switch_wal()").unwrap();
+        std::thread::sleep(Duration::from_millis(next(300)));
+        fs::rename(away.with_extension("away"), away).unwrap();
+        std::thread::sleep(Duration::from_millis(next(100)));
+    }
+    let note = site.primary.data_dir().join("pg_wal/walden-behind");
+    assert!(note.exists(), "no outage was noticed");
+    // The next push that reaches both repositories starts copying in the background.
+    client.batch_execute("CREATE TABLE last (i int); SELECT pg_switch_wal()").unwrap();
+    // Pushes during which both repositories were away fail, and are repeated.
+    const WAITING: &str = "SELECT count(*) FROM pg_ls_archive_statusdir() WHERE name LIKE '%.ready'";
+    wait(|| client.query_one(WAITING, &[]).unwrap().get::<_, i64>(0) == 0);
+    wait(|| !note.exists());
+    let all = objects(&site.repos[0]);
+    assert_eq!(all, objects(&site.repos[1]));
+    for repo in &site.repos {
+        let run = walden(&["archive", "verify", "--repo", text(repo)]);
+        assert_eq!(run.code, 0, "{run:?}");
+    }
+    let expected = content(&mut client);
+    for repo in &site.repos {
+        fs::rename(repo, repo.with_extension("away")).unwrap();
+        // Recovery ends where both repositories end, so the other one must be named alone.
+        let other = site.repos.iter().find(|other| *other != repo).unwrap();
+        let get = site.get.replace("--config", &format!("--repo {} --config", other.display()));
+        let settings = [("restore_command", get.as_str()), ("archive_mode", "off")];
+        let server = recovered(&postgres_of(&site.primary), &site.backup, &settings);
+        assert_eq!(content(&mut server.client("postgres").unwrap()), expected);
+        fs::rename(repo.with_extension("away"), repo).unwrap();
+    }
+    Ok(())
+}
+
+/// An archive of two segments of PostgreSQL 18, in a folder.
+fn archive_with_segments(folder: &Path, name: &str) -> PathBuf {
+    let (repo, wal) = (folder.join(name), folder.join("pg_wal"));
+    make_archive(&repo);
+    fs::create_dir_all(&wal).unwrap();
+    for (segment, bytes) in golden("18.6").into_iter().take(2) {
+        let path = wal.join(segment);
+        fs::write(&path, bytes).unwrap();
+        let run = walden(&["archive", "push", "--repo", text(&repo), text(&path)]);
+        assert_eq!(run.code, 0, "{run:?}");
+    }
+    repo
+}
+
+fn damaged_and_missing_objects_come_back_from_another_repository() {
+    let folder = tempfile::tempdir().unwrap();
+    let [one, two, third] = ["one", "two", "third"].map(|name| archive_with_segments(folder.path(), name));
+    let names = objects(&one);
+    let verify = |repo: &Path| walden(&["archive", "verify", "--repo", text(repo)]).code;
+    let repair = |from: &[&Path]| {
+        let mut arguments = vec!["archive", "repair", "--repo", text(&one)];
+        from.iter().for_each(|from| arguments.extend(["--from", text(from)]));
+        walden(&arguments)
+    };
+    damage(&find(&one, &names[0]));
+    fs::remove_file(find(&one, &names[1])).unwrap();
+    // Without an intact copy, the damaged object stays.
+    damage(&find(&two, &names[0]));
+    let before = fs::read(find(&one, &names[0])).unwrap();
+    let run = repair(&[&two]);
+    assert_eq!(run.code, 1, "{run:?}");
+    assert!(run.stdout.contains("NOT COPIED") && run.stdout.contains(&names[0][..24]), "{run:?}");
+    assert_eq!(fs::read(find(&one, &names[0])).unwrap(), before);
+    let run = repair(&[&two, &third]);
+    assert_eq!((run.code, verify(&one)), (0, 0), "{run:?}");
+    assert_eq!(objects(&one), names);
+
+    // The segments of a damaged pack become objects of their own.
+    let pack = walden(&["archive", "pack", "--repo", text(&one), "--segments", "2", "--keep", "0"]);
+    let packs: Vec<String> = objects(&one).into_iter().filter(|name| name.ends_with(".wpk")).collect();
+    assert_eq!(packs.len(), 1, "{pack:?}");
+    // A pack is copied as it is to an archive without its segments, and not to one that has them.
+    let new = folder.path().join("new");
+    make_archive(&new);
+    for (target, expected) in [(&new, &packs), (&third, &names)] {
+        let run = walden(&["archive", "copy", "--repo", text(target), "--from", text(&one)]);
+        assert_eq!((run.code, &objects(target)), (0, expected), "{run:?}");
+    }
+    damage(&find(&one, &packs[0]));
+    let run = repair(&[&third]);
+    assert_eq!((run.code, verify(&one)), (0, 0), "{run:?}");
+    assert_eq!(objects(&one), names);
+
+    // Another cluster's archive is no source.
+    let foreign = folder.path().join("foreign");
+    make_archive(&foreign);
+    let (segment, bytes) = golden("17.10").into_iter().next().unwrap();
+    let path = folder.path().join(segment);
+    fs::write(&path, bytes).unwrap();
+    assert_eq!(walden(&["archive", "push", "--repo", text(&foreign), text(&path)]).code, 0);
+    let run = walden(&["archive", "copy", "--repo", text(&one), "--from", text(&foreign)]);
+    assert!(run.code == 3 && run.stderr.contains("another cluster's archive"), "{run:?}");
+    assert_eq!(objects(&one), names);
+}
+
+fn an_encrypted_repository_copies_from_a_plain_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let plain = archive_with_segments(folder.path(), "plain");
+    let identity = folder.path().join("restore.key");
+    let run = walden(&["archive", "key", "generate", "-o", text(&identity)]);
+    let recipient = run.stdout.split_whitespace().find(|word| word.starts_with("age1")).unwrap();
+    let (sealed, config) = (folder.path().join("sealed"), folder.path().join("walden.toml"));
+    let run = walden(&[
+        "archive",
+        "init",
+        "--repo",
+        text(&sealed),
+        "--recipient",
+        recipient,
+        "-o",
+        text(&folder.path().join("own.toml")),
+    ]);
+    assert_eq!(run.code, 0, "{run:?}");
+    // The archive has a recipient of its own, whose key is encrypted to the user's.
+    let written = fs::read_to_string(folder.path().join("own.toml")).unwrap();
+    let written: toml::Table = written.parse().unwrap();
+    let recipient = written["archive"]["recipient"].as_str().unwrap();
+    let list = format!(
+        "[archive]\nidentity = {identity:?}\nrepo = [{plain:?}, {{ url = {sealed:?}, recipient = {recipient:?}, level = 1 }}]\n"
+    );
+    fs::write(&config, list).unwrap();
+    let copy = || walden(&["archive", "copy", "--config", text(&config)]);
+    let run = copy();
+    assert!(run.code == 0 && run.stdout.contains("2 of 2 missing files copied"), "{run:?}");
+    let stored: Vec<String> = objects(&sealed);
+    assert!(stored.len() == 2 && stored.iter().all(|name| name.ends_with(".age")), "{stored:?}");
+    // Now in the other direction.
+    fs::remove_file(find(&plain, &objects(&plain)[0])).unwrap();
+    let run = copy();
+    assert!(run.code == 0 && run.stdout.contains("1 of 1 missing file copied"), "{run:?}");
+    for repo in [&plain, &sealed] {
+        let run = walden(&["archive", "verify", "--repo", text(repo), "--config", text(&config)]);
+        assert_eq!(run.code, 0, "{run:?}");
+    }
+    let again = json(&["archive", "copy", "--config", text(&config), "--format", "json"]);
+    assert!(again.as_array().unwrap().iter().all(|copied| copied["missing"] == 0), "{again}");
+}
+
+fn a_push_needs_as_many_repositories_as_are_to_acknowledge() {
+    let folder = tempfile::tempdir().unwrap();
+    let [one, two] = ["one", "two"].map(|name| folder.path().join(name));
+    [&one, &two].into_iter().for_each(|repo| make_archive(repo));
+    let config = folder.path().join("walden.toml");
+    let (segment, bytes) = golden("18.6").into_iter().next().unwrap();
+    let path = folder.path().join(&segment);
+    fs::write(&path, bytes).unwrap();
+    let push = |acknowledge: usize| {
+        fs::write(&config, format!("[archive]\nrepo = [{one:?}, {two:?}]\nacknowledge = {acknowledge}\n"))
+            .unwrap();
+        walden(&["archive", "push", "--config", text(&config), text(&path)])
+    };
+    fs::rename(&two, two.with_extension("away")).unwrap();
+    let run = push(2);
+    assert!(run.code == 1 && run.stderr.contains("cannot find an archive in"), "{run:?}");
+    // The repository that has the file does not count twice.
+    assert_eq!(push(2).code, 1);
+    let run = push(1);
+    assert!(run.code == 0 && run.stderr.contains("not archived in"), "{run:?}");
+    assert!(!two.exists(), "nothing is written below a mount point");
+    fs::rename(two.with_extension("away"), &two).unwrap();
+    assert_eq!(push(2).code, 0);
+    assert_eq!(objects(&one), objects(&two));
+    // A file that differs is refused, whichever repository has the other one.
+    let other = golden("18.6").into_values().nth(1).unwrap();
+    fs::write(&path, other).unwrap();
+    assert_eq!(push(1).code, 1);
+}
+
+fn impossible_lists_of_repositories_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = folder.path().join("walden.toml");
+    for (lines, expected) in [
+        ("repo = [\"/a\", \"/a\"]", "expected each repository once, found /a twice"),
+        (
+            "repo = [\"/a\", \"/b\"]\nacknowledge = 3",
+            "acknowledge in [archive]: expected 1 to 2 (repo), found 3",
+        ),
+        (
+            "repo = [\"/a\", \"/b\"]\nacknowledge = 0",
+            "acknowledge in [archive]: expected 1 to 2 (repo), found 0",
+        ),
+        ("repo = 5", "expected a path or URL, or a list of them"),
+        ("repo = [{ url = \"/a\", lvl = 3 }]", "unknown field `lvl`"),
+        ("repo = [{ level = 3 }]", "missing field `url`"),
+        ("repo = [{ url = \"/a\", level = 10 }]", "expected 0 to 9, found 10"),
+    ] {
+        fs::write(&config, format!("[archive]\n{lines}\n")).unwrap();
+        let run = Run::execute(Command::new(env!("CARGO_BIN_EXE_walden")).args([
+            "archive",
+            "list",
+            "--config",
+            text(&config),
+        ]));
+        assert!(run.code == 3 && run.stderr.contains(expected), "{lines}: {run:?}");
+    }
+}
