@@ -37,6 +37,7 @@ macro_rules! setters {
 
 pub mod assemble;
 pub mod crc;
+pub mod crossing;
 mod describe;
 pub mod fault;
 pub mod geometry;

@@ -11,9 +11,10 @@
 
 use std::ops::{ControlFlow, Range};
 
-#[cfg(target_arch = "x86_64")]
 use crate::crc::Sse42;
 use crate::crc::{BEFORE, CrcWork, Portable, RecordCrc, crc32c_append, record_crc};
+#[cfg(target_arch = "x86_64")]
+use crate::crossing::{Beginning, Continuation};
 use crate::fault::{Fault, FaultKind};
 use crate::geometry::Geometry;
 use crate::lsn::{Lsn, SegmentSize, Timeline};
@@ -214,6 +215,7 @@ pub struct Decoder {
     stopped: bool,
     timeline: Timeline,
     held: Vec<u8>,
+    continued: Option<Continuation>,
     blocks: Vec<BlockRef>,
     #[cfg(target_arch = "x86_64")]
     sse42: Option<Sse42>,
@@ -237,6 +239,7 @@ impl Decoder {
             stopped: false,
             timeline: 0,
             held: Vec::new(),
+            continued: None,
             blocks: Vec::with_capacity(MAX_BLOCKS),
             #[cfg(target_arch = "x86_64")]
             sse42: Sse42::detect(),
@@ -340,6 +343,23 @@ impl Decoder {
             State::Within(partial) => Some(Unfinished { lsn: partial.lsn, total_len: partial.total_len }),
             _ => None,
         }
+    }
+
+    /// The pushed part of that record, unless its checksum is not verified: see [`Decoder::checked_until`].
+    pub fn beginning(&self) -> Option<Beginning> {
+        let State::Within(partial) = &self.state else { return None };
+        Some(Beginning {
+            lsn: partial.lsn,
+            total_len: partial.total_len,
+            bytes: partial.got,
+            header: self.held.iter().take(RECORD_HEADER).copied().collect(),
+            crc: partial.crc?,
+        })
+    }
+
+    /// The part of a record that the stream starts with, if the record started before.
+    pub fn continued(&self) -> Option<&Continuation> {
+        self.continued.as_ref()
     }
 
     /// Decodes the next bytes of WAL: whole pages, except that the very last page may be shorter.
@@ -506,6 +526,11 @@ impl Decoder {
     ) -> Result<usize, Fault> {
         let here = page.len() - at;
         let lsn = address.plus(at as u64);
+        if rest > 0 {
+            let continued = self.continued.get_or_insert_default();
+            continued.push(&page[at..page.len().min(at + rest as usize)]);
+            continued.is_last = rest as usize <= here;
+        }
         let skipped = if rest as usize > here {
             self.state = State::Skipping(rest - here as u32);
             here
