@@ -1,7 +1,7 @@
 //! Archives files into several archives of the same cluster.
 
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use walden_source::error_text;
 
@@ -23,8 +23,8 @@ pub(crate) struct Pushers {
 
 struct Member {
     pusher: Pusher,
-    /// Whether this copy lacks a file that the others may have.
-    has_failed: AtomicBool,
+    /// The first file, in PostgreSQL's order, that could not be stored in this copy.
+    failed: Mutex<Option<ArchivedFile>>,
 }
 
 /// The result of one copy.
@@ -42,7 +42,7 @@ impl Pushers {
             let level = copy.level.unwrap_or(options.level);
             let options = options.clone().level(level);
             let pusher = Pusher::new(copy.archive.clone(), options, histories.to_vec());
-            Member { pusher, has_failed: AtomicBool::new(false) }
+            Member { pusher, failed: Mutex::default() }
         };
         Pushers { pushers: copies.iter().map(member).collect(), acknowledge: copies.acknowledge() }
     }
@@ -93,6 +93,9 @@ impl Pushers {
         scratch: &mut Scratch,
         may_store: MayStore<'_>,
     ) -> Result<Option<(Pushed, Option<FileRead>)>, PushError> {
+        if let [only] = self.pushers.as_slice() {
+            return only.pusher.push(file, path, waiting, scratch, may_store);
+        }
         let mut archived: Option<(Pushed, Option<FileRead>)> = None;
         let (mut copies, mut failures, mut skipped) = (0, Vec::new(), Vec::new());
         for member in &self.pushers {
@@ -137,18 +140,23 @@ impl Member {
         scratch: &mut Scratch,
         may_store: MayStore<'_>,
     ) -> Option<Attempt> {
-        let has_failed = || self.has_failed.load(Ordering::SeqCst);
-        if has_failed() {
+        let order = file.archiving_order();
+        let is_behind_failed = || {
+            let failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
+            failed.is_some_and(|failed| failed.archiving_order() < order)
+        };
+        if is_behind_failed() {
             return Some(Attempt::Skipped);
         }
         // Another thread's file can fail while this one waits for its turn.
-        let result = self.pusher.push(file, path, waiting, scratch, &|| may_store() && !has_failed());
+        let result = self.pusher.push(file, path, waiting, scratch, &|| may_store() && !is_behind_failed());
         Some(match result {
-            Ok(None) if has_failed() => Attempt::Skipped,
+            Ok(None) if is_behind_failed() => Attempt::Skipped,
             Ok(None) => return None,
             Ok(Some((pushed, read))) => Attempt::Archived(pushed, read),
             Err(error) => {
-                self.has_failed.store(true, Ordering::SeqCst);
+                let mut failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
+                *failed = Some(failed.filter(|failed| failed.archiving_order() < order).unwrap_or(file));
                 Attempt::Failed(error)
             }
         })
