@@ -54,6 +54,21 @@ fn update(hasher: &mut blake3::Hasher, file: &File, from: u64, to: u64) -> io::R
     Ok(())
 }
 
+/// Formats bytes as hexadecimal digits.
+pub fn to_hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Decodes hexadecimal digits.
+pub fn from_hex(text: &str) -> Option<Vec<u8>> {
+    let digit = |byte: u8| char::from(byte).to_digit(16).map(|digit| digit as u8);
+    let pair = |pair: &[u8]| match pair {
+        [high, low] => Some(digit(*high)? << 4 | digit(*low)?),
+        _ => None,
+    };
+    text.as_bytes().chunks(2).map(pair).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use std::io::Write;

@@ -9,19 +9,23 @@
 
 mod layout;
 
+use std::collections::BTreeSet;
 use std::io::{self, Read};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use serde::Serialize;
+use walden_format::lsn::SegmentName;
 use walden_source::error_text;
 
 use crate::archive::{Archive, ArchiveError};
 use crate::history::History;
 use crate::ingest::intake::{self, Intake, IntakeError};
 use crate::ingest::push::{PushOptions, Pushed};
-use crate::objects::name::ArchivedFile;
+use crate::objects::link::{self, SegmentEnd};
+use crate::objects::name::{ArchivedFile, Object};
+use crate::objects::object;
 
 pub use layout::{Ignored, Layout, LayoutError, Source, SourceFile, find};
 
@@ -71,6 +75,9 @@ pub struct Imported {
     pub ignored: Vec<Ignored>,
     /// Warnings about archived files.
     pub warnings: Vec<Warning>,
+    /// Segments that do not follow the previous one, or in which a record continues that is damaged. They are
+    /// archived.
+    pub damaged: Vec<Warning>,
     /// Total size of the imported files in bytes.
     pub raw_bytes: u64,
     /// Total size of their objects in bytes.
@@ -161,15 +168,49 @@ pub fn import(
         refused: Vec::new(),
         ignored: source.ignored.clone(),
         warnings: Vec::new(),
+        damaged: Vec::new(),
         raw_bytes: 0,
         stored_bytes: 0,
     };
     for (file, result) in done {
         imported.add(file, result)?;
     }
+    if !options.accept_damaged {
+        imported.damaged = find_broken_links(archive, &source)?;
+    }
     imported.refused.sort();
     imported.warnings.sort();
     Ok(imported)
+}
+
+/// Checks that consecutive segments of the source follow each other in the archive, by their summaries.
+/// Segments in packs, and encrypted ones without a private key, are skipped.
+fn find_broken_links(archive: &Archive, source: &Source) -> Result<Vec<Warning>, ArchiveError> {
+    let segment = |file: &SourceFile| match file.file {
+        ArchivedFile::Segment(name) => Some(name),
+        _ => None,
+    };
+    let names: BTreeSet<SegmentName> = source.files.iter().filter_map(segment).collect();
+    let size = match archive.segment_size() {
+        Err(ArchiveError::Empty(_)) => return Ok(Vec::new()),
+        other => other?,
+    };
+    let (mut last, mut found) = (None::<(SegmentName, SegmentEnd)>, Vec::new());
+    for name in names {
+        let file = ArchivedFile::Segment(name);
+        let before = last.take().filter(|(before, _)| link::segment_before(name, size) == Some(*before));
+        let Some((Object::File(_), bytes)) = archive.find(file)? else { continue };
+        let Ok(summary) = object::read_summary(archive.store(), &file.key(), bytes) else { continue };
+        let Some(contents) = summary.contents.filter(|_| !summary.is_damage_accepted) else { continue };
+        let end = before.as_ref().map_or_else(SegmentEnd::default, |(_, end)| end.clone());
+        if let Some((before, end)) = &before
+            && let Err(refusal) = link::expect_link(&contents, *before, end)
+        {
+            found.push(Warning { file: name.to_string(), warning: error_text(&refusal) });
+        }
+        last = Some((name, SegmentEnd::new(&contents, &end)));
+    }
+    Ok(found)
 }
 
 impl Imported {

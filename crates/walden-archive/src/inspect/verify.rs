@@ -10,6 +10,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::Serialize;
 use serde_json::Value;
+use walden_format::crossing::{Beginning, Continuation};
 use walden_format::lsn::{Lsn, SegmentName, SegmentSize};
 use walden_source::{error_text, workers};
 
@@ -22,7 +23,7 @@ use crate::inventory::parts;
 use crate::inventory::verified::{self, VerifiedAt};
 use crate::objects::check::{self, Checked, Rules};
 use crate::objects::contents::{Contents, MinimalWal};
-use crate::objects::link;
+use crate::objects::link::{self, SegmentEnd};
 use crate::objects::name::{ArchivedFile, Object};
 use crate::objects::object::{self, Finding, Summary};
 use crate::restore::get::{self, PackMembers};
@@ -282,8 +283,10 @@ impl Verified {
             self.minimal_wal.extend(minimal_wal);
             if let (ArchivedFile::Segment(segment), Some(records)) = (file, records) {
                 self.records += records.count;
-                let problem = links.follow(segment, records);
-                self.damaged.extend(problem.map(|problem| Finding { object: name.clone(), problem }));
+                let (crossed, problems) = links.follow(segment, records);
+                self.records += u64::from(crossed);
+                let finding = |problem| Finding { object: name.clone(), problem };
+                self.damaged.extend(problems.into_iter().map(finding));
             }
         }
         if let Some(problem) = inspected.problem {
@@ -324,13 +327,14 @@ impl CheckedFile {
 }
 
 /// The facts about a segment's records that show whether segments follow each other.
-#[derive(Clone, Copy)]
 struct Records {
     count: u64,
     /// Start of the previous record according to the first record.
     first_previous: Option<Lsn>,
     /// Start of the last complete record, and of a record that continues in the next segment.
     last: [Option<Lsn>; 2],
+    /// The parts of records that cross the segment's ends. Boxed, because most records do not.
+    crossing: Option<Box<(Option<Continuation>, Option<Beginning>)>>,
 }
 
 impl Records {
@@ -340,6 +344,10 @@ impl Records {
             count: contents.records,
             first_previous: lsn(&contents.first_record_previous),
             last: [&contents.last_record, &contents.unfinished_record].map(lsn),
+            crossing: match (contents.continuation(), contents.beginning()) {
+                (None, None) => None,
+                parts => Some(Box::new(parts)),
+            },
         }
     }
 }
@@ -506,12 +514,12 @@ fn difference(path: &str, found: &Value, stored: &Value) -> String {
 /// Checks that segments follow each other, on one timeline and across timeline switches.
 struct Links {
     size: SegmentSize,
-    /// The previous segment, and the records to which the next segment's first record may point back.
-    last: Option<(SegmentName, Vec<Lsn>)>,
+    /// The previous segment, and how it ends.
+    last: Option<(SegmentName, SegmentEnd)>,
     /// Maps the first segment of each timeline to its predecessor, which is on the parent timeline.
     switches: BTreeMap<SegmentName, SegmentName>,
-    /// The same records for the predecessors of timeline switches.
-    before_switches: BTreeMap<SegmentName, Vec<Lsn>>,
+    /// How the predecessors of timeline switches end.
+    before_switches: BTreeMap<SegmentName, SegmentEnd>,
 }
 
 impl Links {
@@ -526,8 +534,9 @@ impl Links {
         Links { size, last: None, switches, before_switches: BTreeMap::new() }
     }
 
-    /// Returns the problem between the previous segment and this one, if any.
-    fn follow(&mut self, name: SegmentName, found: Records) -> Option<String> {
+    /// Returns whether a record ends in the segment that started before it and has the right checksum, and
+    /// the problems between the previous segment and this one.
+    fn follow(&mut self, name: SegmentName, found: Records) -> (bool, Vec<String>) {
         let last = self.last.take();
         let number = name.number(self.size);
         let follows = |before: SegmentName| {
@@ -536,25 +545,40 @@ impl Links {
         // A timeline's first segment starts with a copy of its parent's WAL, so it has the same predecessor
         // as that segment of the parent.
         let of_parent = || self.before_switches.get(self.switches.get(&name)?).cloned();
-        let of_last = last.filter(|(before, _)| follows(*before)).map(|(_, records)| records);
-        let expected = of_last.or_else(of_parent).unwrap_or_default();
-        let records = link::last_of(found.last, &expected);
+        let of_last = last.filter(|(before, _)| follows(*before)).map(|(_, end)| end);
+        let before = of_last.or_else(of_parent).unwrap_or_default();
+        let mut problems = Vec::new();
+        let (continued, begun) = found.crossing.map_or((None, None), |parts| *parts);
+        let joined = link::join(&before, continued.as_ref()).unwrap_or_else(|(at, fault)| {
+            problems.push(format!("{name}: the record at {at}, which continues here: {fault}"));
+            None
+        });
+        let is_crossed = matches!(joined, Some(None));
+        let last_records = link::last_of(found.last, &before.last_records);
+        let end = SegmentEnd { last_records, unfinished: begun.or(joined.flatten()) };
         if self.switches.values().any(|before| *before == name) {
-            self.before_switches.insert(name, records.clone());
+            self.before_switches.insert(name, end.clone());
         }
-        self.last = Some((name, records));
-        let found = found.first_previous?;
-        let is_right = expected.is_empty() || expected.contains(&found);
-        (!is_right).then(|| {
-            let expected = expected.iter().map(Lsn::to_string).collect::<Vec<_>>().join(" or ");
-            let cause = match found {
-                Lsn::INVALID => ": pg_resetwal restarted the WAL here, and recovery cannot get past it",
-                _ => "",
-            };
-            format!("{name}: expected the first record to point back at {expected}, found {found}{cause}")
-        })
+        self.last = Some((name, end));
+        problems
+            .extend(found.first_previous.and_then(|found| link_problem(name, &before.last_records, found)));
+        (is_crossed, problems)
     }
 }
+
+/// Describes a first record that points back at another record than the last ones of the previous segment.
+fn link_problem(name: SegmentName, expected: &[Lsn], found: Lsn) -> Option<String> {
+    let is_right = expected.is_empty() || expected.contains(&found);
+    (!is_right).then(|| {
+        let expected = expected.iter().map(Lsn::to_string).collect::<Vec<_>>().join(" or ");
+        let cause = match found {
+            Lsn::INVALID => ": pg_resetwal restarted the WAL here, and recovery cannot get past it",
+            _ => "",
+        };
+        format!("{name}: expected the first record to point back at {expected}, found {found}{cause}")
+    })
+}
+
 /// Stores the result of a run, and removes old results.
 ///
 /// A run that could not read some objects does not prove that they are intact. So damage found by an earlier

@@ -7,6 +7,7 @@
 use std::io::{self, Read};
 use std::ops::ControlFlow;
 
+use walden_format::crossing::CrossingFault;
 use walden_format::fault::{Fault, FaultKind};
 use walden_format::geometry::Geometry;
 use walden_format::lsn::{Lsn, SegmentName, SegmentSize, Timeline};
@@ -165,6 +166,16 @@ pub enum Refusal {
         /// Start of the previous record according to the first record.
         found: Lsn,
     },
+    /// A record that started in an earlier segment is damaged, in this segment or before it.
+    #[error("damaged at {at}: the record continues from {before}: {fault}")]
+    Crossing {
+        /// Name of the previous segment.
+        before: String,
+        /// Start of the record.
+        at: Lsn,
+        /// The damage.
+        fault: CrossingFault,
+    },
     /// `pg_resetwal` started the WAL again after the segment before it.
     #[error(
         "the link to {before}: expected the first record, at {at} (offset {offset}), to point back at {expected}, found a pg_resetwal checkpoint: a shutdown checkpoint without a previous record (xl_prev 0/00000000)"
@@ -218,7 +229,7 @@ impl Refusal {
             Refusal::Timeline { .. } => {
                 "if the timeline starts in this segment, put its history file next to it. Otherwise, the segment was renamed or copied: PostgreSQL keeps the file; find out what did so before you remove anything"
             }
-            Refusal::Damaged { .. } => {
+            Refusal::Damaged { .. } | Refusal::Crossing { .. } => {
                 "PostgreSQL keeps the file and offers it again; check the disk and memory of this server. If the server itself wrote the damage, take a new base backup and archive the file with --accept-damaged"
             }
             Refusal::Incomplete { .. } => {
@@ -421,8 +432,7 @@ fn check_segment(
         }
     }
     let cluster = Cluster { system_id: info.system_id, segment_size: info.segment_size };
-    let unfinished = decoder.unfinished().map(|unfinished| unfinished.lsn);
-    let (contents, hash) = (survey.finish(end, unfinished), *hasher.finalize().as_bytes());
+    let (contents, hash) = (survey.finish(&decoder), *hasher.finalize().as_bytes());
     Ok(Checked {
         bytes,
         hash,

@@ -3,12 +3,15 @@
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
+use walden_format::crossing::{Beginning, Continuation};
 use walden_format::lsn::{Lsn, SegmentName, SegmentSize};
 use walden_format::payload::{self, Payload, Timestamp, xact, xlog};
 use walden_format::record::Record;
 use walden_format::rmgr;
-use walden_format::stream::StreamInfo;
+use walden_format::stream::{Decoder, StreamInfo};
 use walden_format::version::Major;
+
+use crate::hash::{from_hex, to_hex};
 
 /// Summary of a segment's records. LSNs are in PostgreSQL's text form, times in microseconds since 1970-01-01
 /// 00:00:00 UTC.
@@ -36,6 +39,12 @@ pub struct Contents {
     /// Start of a record that continues in the next segment.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unfinished_record: Option<String>,
+    /// The part of that record in this segment. Older summaries lack it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unfinished_part: Option<RecordPart>,
+    /// The part of a record that the segment starts with. Older summaries lack it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub continued_part: Option<RecordPart>,
     /// End of the complete records.
     pub end: String,
     /// Number of records that start and end in the segment.
@@ -58,6 +67,39 @@ pub struct Contents {
     pub bytes_by_resource_manager: Vec<(String, u64)>,
     /// Bytes of full-page images.
     pub full_page_image_bytes: u64,
+}
+
+/// A segment's part of a record that crosses segments: see [`walden_format::crossing`].
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct RecordPart {
+    /// Bytes in the segment.
+    pub bytes: u32,
+    /// Length of the record (`xl_tot_len`), if it starts in the segment.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub total_bytes: Option<u32>,
+    /// The first bytes, at most 24, in hexadecimal digits.
+    pub first_bytes: String,
+    /// CRC-32C of the bytes; of a record that starts in the segment, without its header.
+    pub crc: u32,
+    /// Whether the record ends in the segment.
+    #[serde(default, rename = "last", skip_serializing_if = "std::ops::Not::not")]
+    pub is_last: bool,
+}
+
+impl From<&Beginning> for RecordPart {
+    fn from(part: &Beginning) -> RecordPart {
+        let Beginning { lsn: _, total_len, bytes, header, crc } = part;
+        let (bytes, total_bytes, first_bytes) = (*bytes, Some(*total_len), to_hex(header));
+        RecordPart { bytes, total_bytes, first_bytes, crc: *crc, is_last: false }
+    }
+}
+
+impl From<&Continuation> for RecordPart {
+    fn from(part: &Continuation) -> RecordPart {
+        let Continuation { bytes, first, crc, is_last } = part;
+        let first_bytes = to_hex(first);
+        RecordPart { bytes: *bytes, total_bytes: None, first_bytes, crc: *crc, is_last: *is_last }
+    }
 }
 
 /// A named restore point, which recovery can target.
@@ -136,6 +178,24 @@ impl Contents {
         (previous == Lsn::INVALID && is_checkpoint && !is_first_segment).then_some(at)
     }
 
+    /// Returns the first part of the record that continues in the next segment.
+    pub(crate) fn beginning(&self) -> Option<Beginning> {
+        let RecordPart { bytes, total_bytes, first_bytes, crc, .. } = self.unfinished_part.as_ref()?;
+        Some(Beginning {
+            lsn: self.unfinished_record.as_ref()?.parse().ok()?,
+            total_len: (*total_bytes)?,
+            bytes: *bytes,
+            header: from_hex(first_bytes)?,
+            crc: *crc,
+        })
+    }
+
+    /// Returns the part of a record that the segment starts with.
+    pub(crate) fn continuation(&self) -> Option<Continuation> {
+        let RecordPart { bytes, first_bytes, crc, is_last, .. } = self.continued_part.as_ref()?;
+        Some(Continuation { bytes: *bytes, first: from_hex(first_bytes)?, crc: *crc, is_last: *is_last })
+    }
+
     /// Returns the segment and LSN where WAL of `wal_level = minimal` starts, if it does in this segment.
     pub fn minimal_wal(&self) -> Option<MinimalWal> {
         let (lsn, size) = (self.minimal_wal.clone()?, SegmentSize::new(self.segment_bytes)?);
@@ -155,6 +215,8 @@ impl Contents {
             first_record_previous: None,
             last_record: None,
             unfinished_record: None,
+            unfinished_part: None,
+            continued_part: None,
             end: String::new(),
             records: 0,
             first_end_of_transaction: None,
@@ -256,9 +318,8 @@ impl Survey {
         }
     }
 
-    /// Returns the contents of a segment whose complete records end at `end`. `unfinished` is the start of a
-    /// record that continues in the next segment, if any.
-    pub fn finish(self, end: Lsn, unfinished: Option<Lsn>) -> Contents {
+    /// Returns the contents of a segment that the decoder has decoded.
+    pub fn finish(self, decoder: &Decoder) -> Contents {
         let version = self.version;
         let named = |(number, &bytes): (usize, &u64)| {
             let manager = u8::try_from(number).ok().filter(|_| bytes > 0)?;
@@ -267,8 +328,10 @@ impl Survey {
         let bytes_by_resource_manager = self.bytes.iter().enumerate().filter_map(named).collect();
         Contents {
             last_record: self.last.map(|lsn| lsn.to_string()),
-            unfinished_record: unfinished.map(|lsn| lsn.to_string()),
-            end: end.to_string(),
+            unfinished_record: decoder.unfinished().map(|unfinished| unfinished.lsn.to_string()),
+            unfinished_part: decoder.beginning().as_ref().map(RecordPart::from),
+            continued_part: decoder.continued().map(RecordPart::from),
+            end: decoder.position().to_string(),
             bytes_by_resource_manager,
             ..self.contents
         }

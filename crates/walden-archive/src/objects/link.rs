@@ -2,7 +2,11 @@
 //!
 //! A clone of a server, or a second standby promoted to the same timeline, writes segments with the same
 //! names and system identifier. Their links distinguish them.
+//!
+//! A record that continues in the next segment has its checksum confirmed here, too: the check of a single
+//! segment cannot do so.
 
+use walden_format::crossing::{Beginning, Continuation, CrossingFault};
 use walden_format::lsn::{Lsn, SegmentName, SegmentSize};
 
 use crate::objects::check::Refusal;
@@ -13,10 +17,36 @@ pub(crate) fn segment_before(name: SegmentName, size: SegmentSize) -> Option<Seg
     Some(SegmentName::new(name.timeline, name.number(size)?.checked_sub(1)?, size))
 }
 
-/// Returns the records to which the next segment's first record may point back, or an empty list if they are
-/// unknown. `before` contains the same records for the previous segment.
-pub(crate) fn last_records(contents: &Contents, before: &[Lsn]) -> Vec<Lsn> {
-    last_of([lsn(&contents.last_record), lsn(&contents.unfinished_record)], before)
+/// How a segment ends, for the check of the next one.
+#[derive(Clone, Default, Debug)]
+pub(crate) struct SegmentEnd {
+    /// The records to which the next segment's first record may point back; empty if they are unknown.
+    pub last_records: Vec<Lsn>,
+    /// The parts so far of a record that continues in the next segment, if they are known.
+    pub unfinished: Option<Beginning>,
+}
+
+impl SegmentEnd {
+    /// Returns the end of a segment with these contents. `before` is the end of the previous segment.
+    pub fn new(contents: &Contents, before: &SegmentEnd) -> SegmentEnd {
+        let own = [lsn(&contents.last_record), lsn(&contents.unfinished_record)];
+        let last_records = last_of(own, &before.last_records);
+        let unfinished = contents.beginning().or_else(|| {
+            // The record neither starts nor ends in the segment.
+            join(before, contents.continuation().as_ref()).ok().flatten().flatten()
+        });
+        SegmentEnd { last_records, unfinished }
+    }
+}
+
+/// Joins the record that continues after a segment with its part in the next one. Returns `None` if one of
+/// the parts is unknown, and the joined part unless the record ends.
+pub(crate) fn join(
+    before: &SegmentEnd,
+    continued: Option<&Continuation>,
+) -> Result<Option<Option<Beginning>>, (Lsn, CrossingFault)> {
+    let (Some(unfinished), Some(continued)) = (&before.unfinished, continued) else { return Ok(None) };
+    unfinished.join(continued).map(Some).map_err(|fault| (unfinished.lsn, fault))
 }
 
 /// Does the same for a segment whose `own` records are the last one that ends in it and the one that
@@ -35,15 +65,21 @@ pub(crate) fn last_of(own: [Option<Lsn>; 2], before: &[Lsn]) -> Vec<Lsn> {
     records
 }
 
-/// Checks that a segment's first record points back at one of the last records of the previous segment.
+/// Checks that a segment's first record points back at one of the last records of the previous segment, and
+/// the checksum of a record that ends in the segment and started before it.
 ///
 /// # Errors
-/// [`Refusal::Link`] and [`Refusal::Reset`].
-pub(crate) fn expect_link(
-    contents: &Contents,
-    before: SegmentName,
-    last_records: &[Lsn],
-) -> Result<(), Refusal> {
+/// [`Refusal::Link`], [`Refusal::Reset`] and [`Refusal::Crossing`].
+pub(crate) fn expect_link(contents: &Contents, before: SegmentName, end: &SegmentEnd) -> Result<(), Refusal> {
+    expect_last_record(contents, before, &end.last_records)?;
+    join(end, contents.continuation().as_ref()).map(drop).map_err(|(at, fault)| Refusal::Crossing {
+        before: before.to_string(),
+        at,
+        fault,
+    })
+}
+
+fn expect_last_record(contents: &Contents, before: SegmentName, last_records: &[Lsn]) -> Result<(), Refusal> {
     let (Some(at), Some(found)) = (lsn(&contents.first_record), lsn(&contents.first_record_previous)) else {
         return Ok(());
     };

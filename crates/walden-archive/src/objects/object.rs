@@ -18,6 +18,7 @@ use walden_codec::container::{
 };
 use walden_source::machine;
 
+pub use crate::hash::to_hex;
 use crate::objects::check::{ACCEPTED, Checked, MAX_TEXT_BYTES};
 use crate::objects::contents::Contents;
 use crate::objects::name::{ArchivedFile, Object, PackName};
@@ -594,11 +595,6 @@ pub(crate) fn expect_hash(key: &str, found: &[u8; 32], expected: &str) -> Result
         return Ok(());
     }
     Err(ObjectError::Mismatch { key: key.to_owned(), expected: format!("content {expected}"), found })
-}
-
-/// Formats bytes as hexadecimal digits.
-pub fn to_hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// Reads an object in windows, because a pack may not fit into memory.

@@ -2,6 +2,7 @@
 
 mod against;
 mod check;
+mod crossing;
 mod encryption;
 mod faults;
 mod import;

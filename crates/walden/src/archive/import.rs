@@ -35,7 +35,7 @@ Examples:
 Each file passes the same checks as a pushed one. Files that fail are reported, and the others are imported. Run it again after an \
 interruption: files that are already archived are compared and not stored again.
 
-Exit status: 0 everything is in the archive; 1 some files were refused; 3 the source or the archive could not be used.";
+Exit status: 0 everything is in the archive; 1 some files were refused or do not follow each other; 3 the source or the archive could not be used.";
 
 /// Import WAL from pgBackRest, WAL-G, Barman, or plain files
 #[derive(Args, Debug)]
@@ -129,7 +129,11 @@ pub fn run(args: &ImportArgs) -> Result<ExitCode> {
     progress.into_inner().unwrap_or_else(PoisonError::into_inner).finish();
     let imported = imported?;
     terminal::show(args.format, || &imported, || table(&imported))?;
-    Ok(if imported.refused.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(FOUND) })
+    Ok(if imported.refused.is_empty() && imported.damaged.is_empty() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::from(FOUND)
+    })
 }
 
 /// Refuses an encrypted source, which would fail at every file. The first and the last file reveal it.
@@ -187,7 +191,7 @@ fn refusal(foreign: Foreign) -> String {
 }
 
 fn table(imported: &Imported) -> String {
-    let Imported { files, present, refused, warnings, .. } = imported;
+    let Imported { files, present, refused, warnings, damaged, .. } = imported;
     let mut text = String::new();
     let _ = writeln!(text, "{} ({}): {files} files", imported.source, imported.layout);
     let (raw, stored) = (units::bytes(imported.raw_bytes), units::bytes(imported.stored_bytes));
@@ -208,6 +212,9 @@ fn table(imported: &Imported) -> String {
         if let Some(hint) = &one.hint {
             let _ = writeln!(text, "  HINT: {hint}");
         }
+    }
+    for one in damaged {
+        let _ = writeln!(text, "DAMAGED: {}: {}", one.file, one.warning);
     }
     for one in warnings {
         let _ = writeln!(text, "warning: {}: {}", one.file, one.warning);

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use walden_format::lsn::{Lsn, SegmentName, SegmentSize};
+use walden_format::lsn::{SegmentName, SegmentSize};
 use walden_source::regular_file;
 
 use super::ahead::{Notes, Stamp};
@@ -18,7 +18,7 @@ use crate::hash::hash_file;
 use crate::history::History;
 use crate::objects::check::{self, Checked, Refusal, Rules};
 use crate::objects::contents::Contents;
-use crate::objects::link;
+use crate::objects::link::{self, SegmentEnd};
 use crate::objects::name::{ArchivedFile, Object};
 use crate::objects::object::{self, Content, ObjectError, Summary, to_hex};
 use crate::objects::same_log::{self, Version};
@@ -72,8 +72,8 @@ pub(crate) struct Pusher {
     listings: Mutex<LogListings>,
     /// Held while the cluster claims the archive.
     claiming: Mutex<()>,
-    /// For each archived segment, the records at which the next segment may point back.
-    last_records: Mutex<BTreeMap<SegmentName, Vec<Lsn>>>,
+    /// The ends of archived segments.
+    ends: Mutex<BTreeMap<SegmentName, SegmentEnd>>,
 }
 
 /// Returns whether a compressed file may be stored, depending on the files before it. Called once, and may
@@ -91,8 +91,8 @@ enum Prepared<'e> {
 impl Pusher {
     /// Creates a pusher. `histories` state where timelines ended.
     pub fn new(archive: Archive, options: PushOptions, histories: Vec<History>) -> Pusher {
-        let (listings, claiming, last_records) = (Mutex::default(), Mutex::default(), Mutex::default());
-        Pusher { archive, options, histories, ahead: Notes::default(), listings, claiming, last_records }
+        let (listings, claiming, ends) = (Mutex::default(), Mutex::default(), Mutex::default());
+        Pusher { archive, options, histories, ahead: Notes::default(), listings, claiming, ends }
     }
 
     /// Returns the location of the archive.
@@ -265,7 +265,7 @@ impl Pusher {
             Err(error) => Err(error),
         };
         if stored.is_ok() && offered.is_sound {
-            self.note_last_records(file, offered.contents.as_ref());
+            self.note_end(file, offered.contents.as_ref());
         }
         let stored = match stored {
             Err(ArchiveError::Conflict { .. }) if is_emptied_backup(file, content) => {
@@ -305,37 +305,55 @@ impl Pusher {
     fn expect_link(&self, file: ArchivedFile, checked: &Checked) -> Result<(), Refusal> {
         let (ArchivedFile::Segment(name), Some(contents)) = (file, &checked.contents) else { return Ok(()) };
         let Some(before) = segment_before(name, contents) else { return Ok(()) };
-        let known = self.last_records.lock().unwrap_or_else(PoisonError::into_inner);
-        known.get(&before).map_or(Ok(()), |records| link::expect_link(contents, before, records))
+        let known = self.ends.lock().unwrap_or_else(PoisonError::into_inner);
+        match known.get(&before).map_or(Ok(()), |end| link::expect_link(contents, before, end)) {
+            Err(Refusal::Crossing { .. }) if self.options.accept_damaged => Ok(()),
+            other => other,
+        }
     }
 
-    /// Remembers the last records of a segment that is archived with this content.
-    fn note_last_records(&self, file: ArchivedFile, contents: Option<&Contents>) {
+    /// Remembers the end of a segment that is archived with this content.
+    fn note_end(&self, file: ArchivedFile, contents: Option<&Contents>) {
         let (ArchivedFile::Segment(name), Some(contents)) = (file, contents) else { return };
-        let mut known = self.last_records.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.ends.lock().unwrap_or_else(PoisonError::into_inner);
+        let unknown = SegmentEnd::default();
         let before = segment_before(name, contents).and_then(|before| known.get(&before));
-        let records = link::last_records(contents, before.map_or(&[], Vec::as_slice));
-        known.insert(name, records);
+        let end = SegmentEnd::new(contents, before.unwrap_or(&unknown));
+        known.insert(name, end);
     }
 
-    /// Reads the last records of the predecessor of an unarchived segment, if the archive lists the
-    /// predecessor as a separate object. Its summary contains them, so nothing is decoded. If the summary is
-    /// unreadable or needs a private key, the link is not checked.
+    /// Reads how the predecessor of an unarchived segment ends, if the archive lists the predecessor as a
+    /// separate object. Its summary states that, so nothing is decoded. If the summary is unreadable or needs
+    /// a private key, the link is not checked.
+    ///
+    /// If a record continues through whole segments, their summaries are read too, up to the one in which the
+    /// record starts.
     pub fn learn_link_before(&self, file: ArchivedFile) {
         let ArchivedFile::Segment(name) = file else { return };
         // Only within the same 4 GB of WAL, where the predecessor's name does not depend on the segment size.
-        let Some(segment) = name.segment.checked_sub(1) else { return };
-        let before = SegmentName { segment, ..name };
-        let is_known = self.last_records.lock().unwrap_or_else(PoisonError::into_inner).contains_key(&before);
-        if is_known || self.is_listed(file) {
-            return;
+        let names = (0..name.segment).rev().map(|segment| SegmentName { segment, ..name });
+        let mut learned = Vec::new();
+        let is_known =
+            |name: &SegmentName| self.ends.lock().unwrap_or_else(PoisonError::into_inner).contains_key(name);
+        for before in names.take_while(|name| !is_known(name)) {
+            if learned.is_empty() && self.is_listed(file) {
+                return;
+            }
+            let file = ArchivedFile::Segment(before);
+            let Ok(Some((Object::File(_), bytes))) = self.find(file) else { break };
+            let summary = object::read_summary(self.archive.store(), &file.key(), bytes);
+            let Some(summary) = summary.ok().filter(|summary| summary.warnings.is_empty()) else { break };
+            let is_within_record = summary.contents.as_ref().is_some_and(|contents| {
+                let is_last = contents.continued_part.as_ref().is_none_or(|part| part.is_last);
+                contents.unfinished_part.is_none() && !is_last
+            });
+            learned.push((file, summary));
+            if !is_within_record {
+                break;
+            }
         }
-        let before = ArchivedFile::Segment(before);
-        let Ok(Some((Object::File(_), bytes))) = self.find(before) else { return };
-        if let Ok(summary) = object::read_summary(self.archive.store(), &before.key(), bytes)
-            && summary.warnings.is_empty()
-        {
-            self.note_last_records(before, summary.contents.as_ref());
+        for (file, summary) in learned.into_iter().rev() {
+            self.note_end(file, summary.contents.as_ref());
         }
     }
 
@@ -454,7 +472,7 @@ impl Pusher {
         }
         let archived = self.archived(file, Some(found), &hash).map_err(failed)?;
         if archived.is_same && archived.warnings.is_empty() {
-            self.note_last_records(file, archived.contents.as_ref());
+            self.note_end(file, archived.contents.as_ref());
         }
         let pushed = Pushed {
             file,

@@ -111,7 +111,7 @@ impl PushError {
                 Refusal::Mismatch { .. } | Refusal::Timeline { .. } => "mismatch",
                 Refusal::Link { .. } | Refusal::Reset { .. } => "mismatch",
                 Refusal::UnknownVersion { .. } => "unknown_version",
-                Refusal::Damaged { .. } => "damaged",
+                Refusal::Damaged { .. } | Refusal::Crossing { .. } => "damaged",
                 Refusal::Incomplete { .. } => "incomplete",
                 Refusal::History(_) => "history",
             },

@@ -20,7 +20,7 @@ use crate::ingest::intake;
 use crate::ingest::push::{Pusher, is_locked};
 use crate::objects::check::{self, Checked, RESET_HINT, Refusal};
 use crate::objects::contents::Contents;
-use crate::objects::link;
+use crate::objects::link::{self, SegmentEnd};
 use crate::objects::name::ArchivedFile;
 use crate::objects::object::Content;
 use crate::objects::same_log;
@@ -221,7 +221,9 @@ impl Comparison<'_> {
             else {
                 continue;
             };
-            if let Err(refusal) = link::expect_link(first, before, &link::last_records(last, &[])) {
+            if let Err(refusal) =
+                link::expect_link(first, before, &SegmentEnd::new(last, &SegmentEnd::default()))
+            {
                 let lsn = first.first_record.as_ref().and_then(|lsn| lsn.parse().ok());
                 let file = ArchivedFile::Segment(after);
                 let found = OtherHistory::new(file, lsn.unwrap_or(Lsn::INVALID), error_text(&refusal));
