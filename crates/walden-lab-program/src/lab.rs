@@ -5,6 +5,7 @@ mod experiment;
 mod experiment_html;
 mod figures;
 mod random_culprits;
+mod random_predictions;
 mod row_changes;
 mod suite;
 
@@ -126,6 +127,8 @@ enum What {
     Culprits,
     /// Culprits that seeds select.
     RandomCulprits,
+    /// Predictions that seeds select.
+    RandomPredictions,
     Suite,
 }
 
@@ -147,7 +150,13 @@ pub fn run(command: &LabCommand) -> Result<ExitCode> {
             What::Workload(workload) => run_workload_of(arguments, workload)?,
             What::Experiment(definition) => run_experiment(arguments, definition)?,
             What::Culprits => return run_culprits(arguments),
-            What::RandomCulprits => return run_random_culprits(arguments),
+            What::RandomCulprits => return run_seeds(arguments, random_culprits::NAME, random_culprits::run),
+            What::RandomPredictions => {
+                if !arguments.only.is_empty() {
+                    wrong_usage("--only is for culprits");
+                }
+                return run_seeds(arguments, random_predictions::NAME, random_predictions::run);
+            }
             What::Suite => return run_suite_of(arguments),
         },
     }
@@ -195,6 +204,8 @@ fn list(format: Format) -> Result<()> {
         text += "\nServers and culprits that seeds select\n";
         let names: Vec<_> = walden_lab::random_culprits::kind_names().collect();
         let _ = writeln!(text, "  {:<14} {}", random_culprits::NAME, names.join(", "));
+        text += "\nWorkloads and settings that seeds select, for judging predictions\n";
+        let _ = writeln!(text, "  {}", random_predictions::NAME);
         text += "\nExperiments (default sizes)\n";
         for one in &experiments {
             let sizes = one.sizes.default.iter().map(|(name, size)| format!("{name} {size}"));
@@ -237,7 +248,11 @@ fn run_culprits(arguments: &RunArguments) -> Result<ExitCode> {
     culprits::run(&arguments.only, installation(arguments)?, arguments.format)
 }
 
-fn run_random_culprits(arguments: &RunArguments) -> Result<ExitCode> {
+fn run_seeds(
+    arguments: &RunArguments,
+    name: &str,
+    run: fn(&random_culprits::SeedArgs, random_culprits::Shared) -> Result<ExitCode>,
+) -> Result<ExitCode> {
     let of_others = [
         (arguments.size.is_some(), "--size"),
         (arguments.seed.is_some(), "--seed"),
@@ -248,16 +263,16 @@ fn run_random_culprits(arguments: &RunArguments) -> Result<ExitCode> {
     ];
     let of_others = of_others.into_iter().find_map(|(given, name)| given.then_some(name));
     if let Some(option) = of_others.or(arguments.experiment.given()) {
-        wrong_usage(&format!("{option} is not for {}", random_culprits::NAME));
+        wrong_usage(&format!("{option} is not for {name}"));
     }
     let shared = random_culprits::Shared {
         only: arguments.only.clone(),
         installation: installation(arguments)?,
-        output: arguments.output.clone().unwrap_or_else(|| format!("lab-{}", random_culprits::NAME).into()),
+        output: arguments.output.clone().unwrap_or_else(|| format!("lab-{name}").into()),
         force: arguments.overwrite.force,
         format: arguments.format,
     };
-    random_culprits::run(&arguments.seeds, shared)
+    run(&arguments.seeds, shared)
 }
 
 fn run_suite_of(arguments: &RunArguments) -> Result<ExitCode> {
@@ -291,7 +306,7 @@ fn run_suite_of(arguments: &RunArguments) -> Result<ExitCode> {
 fn run_experiment(arguments: &RunArguments, definition: &Definition) -> Result<()> {
     refuse_suite_options(arguments, &definition.name);
     if let Some(option) = arguments.seeds.given() {
-        wrong_usage(&format!("{option} is for {}", random_culprits::NAME));
+        wrong_usage(&format!("{option} is for {} and {}", random_culprits::NAME, random_predictions::NAME));
     }
     if let Some(option) = arguments.first_workload_option() {
         wrong_usage(&format!("{option} is for workloads; {} is an experiment", definition.name));
@@ -316,7 +331,7 @@ fn run_workload_of(arguments: &RunArguments, workload: &'static Workload) -> Res
         wrong_usage(&format!("{option} is for experiments; {} is a workload", workload.name));
     }
     if let Some(option) = arguments.seeds.given() {
-        wrong_usage(&format!("{option} is for {}", random_culprits::NAME));
+        wrong_usage(&format!("{option} is for {} and {}", random_culprits::NAME, random_predictions::NAME));
     }
     if !arguments.only.is_empty() {
         wrong_usage("--only is for culprits");
@@ -393,6 +408,9 @@ fn what(name: &str) -> Result<What> {
     if name == random_culprits::NAME {
         return Ok(What::RandomCulprits);
     }
+    if name == random_predictions::NAME {
+        return Ok(What::RandomPredictions);
+    }
     if name == suite::NAME {
         return Ok(What::Suite);
     }
@@ -407,10 +425,11 @@ fn what(name: &str) -> Result<What> {
     let workloads: Vec<_> = workloads::all().iter().map(|one| one.name).collect();
     let experiments: Vec<_> = definition::shipped()?.into_iter().map(|one| one.name).collect();
     bail!(
-        "expected one of the workloads {}, the experiments {}, {CULPRITS}, {}, {}, or FILE.toml",
+        "expected one of the workloads {}, the experiments {}, {CULPRITS}, {}, {}, {}, or FILE.toml",
         workloads.join(", "),
         experiments.join(", "),
         random_culprits::NAME,
+        random_predictions::NAME,
         suite::NAME
     )
 }

@@ -6,6 +6,7 @@
 //! - [`run`]: one workload on one cluster, whose WAL segments and facts file are kept in a folder
 //! - [`culprits`]: workloads with one known culprit each, for judging findings
 //! - [`random_culprits`]: culprits and servers that a seed selects, for judging findings and savings
+//! - [`random_predictions`]: workloads and settings that a seed selects, for judging predictions
 //! - [`regress`]: PostgreSQL's own regression suite on one cluster
 //! - [`experiments`]: published experiments, repeated and compared with their figures
 //! - [`mariadb`]: a throw-away MariaDB, for comparison
@@ -30,6 +31,7 @@ pub mod oracle_model;
 mod packages;
 mod progress;
 pub mod random_culprits;
+pub mod random_predictions;
 pub mod regress;
 pub mod run;
 mod scratch;

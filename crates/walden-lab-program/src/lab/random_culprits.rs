@@ -25,9 +25,9 @@ pub const NAME: &str = "random-culprits";
 /// The oldest and the newest version that seeds select from.
 const VERSIONS: RangeInclusive<u32> = 14..=19;
 
-/// Options of random culprits alone.
+/// Options of what seeds select.
 #[derive(Debug, Args)]
-#[command(next_help_heading = "Options of random-culprits")]
+#[command(next_help_heading = "Options of random-culprits and random-predictions")]
 pub struct SeedArgs {
     /// The first and the last seed [default: 1..10]
     #[arg(long, value_name = "A..B", value_parser = seeds)]
@@ -35,12 +35,20 @@ pub struct SeedArgs {
     /// Seeds that run at a time [default: 1]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     jobs: Option<u16>,
-    /// Keep the WAL and the names of each seed in the output folder
+    /// Keep the WAL of each seed, and the names or the base backup, in the output folder
     #[arg(long)]
-    keep_wal: bool,
+    pub keep_wal: bool,
 }
 
 impl SeedArgs {
+    pub fn seeds(&self) -> RangeInclusive<u64> {
+        self.seeds.clone().unwrap_or(1..=10)
+    }
+
+    pub fn jobs(&self) -> usize {
+        self.jobs.unwrap_or(1).into()
+    }
+
     /// Returns the first option given.
     pub fn given(&self) -> Option<&'static str> {
         let all = [
@@ -98,13 +106,13 @@ struct Share {
 /// Runs seeds and prints the results. The exit status is 0 if all are right.
 pub fn run(arguments: &SeedArgs, shared: Shared) -> Result<ExitCode> {
     let options = SeedOptions {
-        seeds: arguments.seeds.clone().unwrap_or(1..=10),
+        seeds: arguments.seeds(),
         only: shared.only,
         installations: shared.installation.map_or_else(newest_of_each_version, |one| vec![one]),
         output: shared.output,
         force: shared.force,
         keeps_wal: arguments.keep_wal,
-        jobs: arguments.jobs.unwrap_or(1).into(),
+        jobs: arguments.jobs(),
         progress: Progress::new("starting PostgreSQL"),
     };
     let find = |window: &walden_lab::culprits::Window| {
@@ -118,7 +126,7 @@ pub fn run(arguments: &SeedArgs, shared: Shared) -> Result<ExitCode> {
 }
 
 /// Returns an installation of each major version, the oldest first.
-fn newest_of_each_version() -> Vec<Installation> {
+pub fn newest_of_each_version() -> Vec<Installation> {
     let mut found = installations();
     found.retain(|one| VERSIONS.contains(&one.version.major));
     found.sort_by_key(|one| (one.version.major, std::cmp::Reverse(one.version.minor)));

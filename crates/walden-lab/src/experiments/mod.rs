@@ -11,6 +11,7 @@ mod checkpoint_distance;
 pub mod definition;
 mod oracle;
 mod prediction;
+pub(crate) use prediction::settings_of;
 pub mod report;
 mod segment_size;
 mod stage;

@@ -331,7 +331,7 @@ pub(super) fn add_predictions(lab: &mut Lab<'_>, others: Option<Others>) {
 }
 
 /// Returns the server's settings with their units, under which the WAL was written.
-pub(super) fn settings_of(settings: &BTreeMap<String, Setting>) -> BTreeMap<String, String> {
+pub(crate) fn settings_of(settings: &BTreeMap<String, Setting>) -> BTreeMap<String, String> {
     let one = |(name, setting): (&String, &Setting)| {
         let unit = setting.unit.as_deref().map(|unit| format!(" {unit}")).unwrap_or_default();
         (name.clone(), format!("{}{unit}", setting.value))

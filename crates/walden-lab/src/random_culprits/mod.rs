@@ -14,5 +14,6 @@ mod schema;
 mod verdict;
 
 pub use plan::{Plan, kind_names};
+pub(crate) use run::{Names, Work, for_each_seed, run_sessions, set_up};
 pub use run::{SeedOptions, run_seeds};
 pub use verdict::{Saving, Side, Verdict};

@@ -13,7 +13,7 @@ use anyhow::{Context as _, Result, anyhow, bail};
 use postgres::Client;
 use walden_server::signals::interrupted;
 
-use super::kinds::{Case, Kind, Remedy, healthy};
+use super::kinds::{self, Case, Kind, Remedy, healthy};
 use super::plan::{Plan, kind_names};
 use super::schema::Maker;
 use super::verdict::{Side, Verdict, remedied};
@@ -68,40 +68,53 @@ pub fn run_seeds(options: &SeedOptions, find: Find<'_>) -> Result<Vec<Verdict>> 
     }
     fs::create_dir_all(&options.output)
         .with_context(|| format!("cannot create the folder {}", options.output.display()))?;
-    let count = options.seeds.end().saturating_sub(*options.seeds.start()) + 1;
-    options.progress.counted("seeds", count);
-    let next = AtomicU64::new(*options.seeds.start());
-    let (verdicts, failure) = (Mutex::new(Vec::new()), OnceLock::new());
+    let mut verdicts = for_each_seed(&options.seeds, options.jobs, &options.progress, &|seed| {
+        run_seed(options, seed, find)
+    })?;
+    verdicts.sort_by_key(|verdict: &Verdict| verdict.plan.seed);
+    Ok(verdicts)
+}
+
+/// Calls `run` for each seed, `jobs` at a time, and returns the results in the order in which they end.
+///
+/// # Errors
+/// The first error of `run`, after the other seeds.
+pub(crate) fn for_each_seed<T: Send>(
+    seeds: &RangeInclusive<u64>,
+    jobs: usize,
+    progress: &Progress,
+    run: &(dyn Fn(u64) -> Result<T> + Sync),
+) -> Result<Vec<T>> {
+    progress.counted("seeds", seeds.end().saturating_sub(*seeds.start()) + 1);
+    let next = AtomicU64::new(*seeds.start());
+    let (results, failure) = (Mutex::new(Vec::new()), OnceLock::new());
     let take = || -> Result<()> {
         loop {
             let seed = next.fetch_add(1, Ordering::Relaxed);
-            if !options.seeds.contains(&seed) {
+            if !seeds.contains(&seed) {
                 return Ok(());
             }
-            let verdict = run_seed(options, seed, find).with_context(|| format!("seed {seed} failed"));
-            match verdict {
-                Ok(verdict) => verdicts.lock().map(|mut all| all.push(verdict)).unwrap_or_default(),
+            match run(seed).with_context(|| format!("seed {seed} failed")) {
+                Ok(result) => results.lock().map(|mut all| all.push(result)).unwrap_or_default(),
                 // The other seeds run nevertheless; the first error is returned in the end.
                 Err(error) if interrupted() => return Err(error),
                 Err(error) => _ = failure.set(error),
             }
-            options.progress.advance(1);
+            progress.advance(1);
         }
     };
     thread::scope(|scope| {
-        let threads: Vec<_> = (0..options.jobs.max(1)).map(|_| scope.spawn(take)).collect();
+        let threads: Vec<_> = (0..jobs.max(1)).map(|_| scope.spawn(take)).collect();
         threads
             .into_iter()
             .map(|one| one.join().map_err(|_| anyhow!("a thread of the seeds panicked"))?)
             .collect::<Result<Vec<()>>>()
     })?;
-    options.progress.finish();
-    if let Some(error) = failure.into_inner() {
-        return Err(error);
+    progress.finish();
+    match failure.into_inner() {
+        Some(error) => Err(error),
+        None => Ok(results.into_inner().unwrap_or_default()),
     }
-    let mut verdicts = verdicts.into_inner().unwrap_or_default();
-    verdicts.sort_by_key(|verdict: &Verdict| verdict.plan.seed);
-    Ok(verdicts)
 }
 
 fn run_seed(options: &SeedOptions, seed: u64, find: Find<'_>) -> Result<Verdict> {
@@ -131,21 +144,34 @@ fn run_seed(options: &SeedOptions, seed: u64, find: Find<'_>) -> Result<Verdict>
 }
 
 /// A case with the background load of its seed.
-struct Work {
+pub(crate) struct Work {
     case: Case,
     background: Case,
     prepare: Vec<String>,
     settings: Vec<(String, String)>,
 }
 
+impl Work {
+    /// Returns the work of a seed with a culprit of this name.
+    pub(crate) fn of(seed: u64, culprit: &str) -> Option<Work> {
+        kinds::all().find(|kind| kind.name == culprit).map(|kind| Work::new(seed, kind, false))
+    }
+
+    fn new(seed: u64, kind: &Kind, is_fixed: bool) -> Work {
+        let mut maker = Maker::new(seed, is_fixed);
+        let prepare = maker.prepare();
+        let background = healthy::background(&mut maker);
+        let case = (kind.build)(&mut maker);
+        let settings =
+            case.settings.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect();
+        Work { case, background, prepare, settings }
+    }
+}
+
 fn describe(plan: &Plan, kind: &Kind, is_fixed: bool) -> Work {
-    let mut maker = Maker::new(plan.seed, is_fixed);
-    let prepare = maker.prepare();
-    let background = healthy::background(&mut maker);
-    let case = (kind.build)(&mut maker);
-    let own = case.settings.iter().map(|(name, value)| ((*name).to_owned(), value.clone()));
-    let settings = plan.settings.iter().cloned().chain(own).collect();
-    Work { case, background, prepare, settings }
+    let mut work = Work::new(plan.seed, kind, is_fixed);
+    work.settings.splice(0..0, plan.settings.iter().cloned());
+    work
 }
 
 fn judge_seed(
@@ -229,49 +255,12 @@ fn run_work(
     kept: Option<&Path>,
     find: Find<'_>,
 ) -> Result<Side> {
-    let source = format!("{database}_source");
-    let names = Names {
-        database,
-        source: &source,
-        source_dsn: cluster.dsn(&source).replace('\'', "''"),
-        file: cluster.data_dir().join(format!("{database}.copy")).display().to_string(),
-    };
-    let Work { case, background, prepare, .. } = work;
-    let mut client = cluster.client("postgres")?;
-    client.batch_execute(&format!("CREATE DATABASE {database}"))?;
-    if !case.source.is_empty() {
-        client.batch_execute(&format!("CREATE DATABASE {source}"))?;
-        run_scripts(&mut cluster.client(&source)?, &case.source, &names)?;
-    }
-    let mut client = cluster.client(database)?;
-    // Hint bits are set only once the commit is on disk.
-    client.batch_execute("SET synchronous_commit = on")?;
-    run_scripts(&mut client, prepare, &names)?;
-    run_scripts(&mut client, &background.setup, &names)?;
-    // Rows that a server has had for some time are all visible, and their hint bits are set.
-    client.batch_execute("VACUUM ANALYZE")?;
-    run_scripts(&mut client, &case.setup, &names)?;
-    if !case.is_vacuumed {
-        client.batch_execute("VACUUM ANALYZE")?;
-    }
+    let names = Names::new(cluster, database);
+    let mut client = set_up(cluster, &names, work)?;
     client.batch_execute("CHECKPOINT")?;
     let clock = Instant::now();
     let from = insert_lsn(&mut client)?;
-    let mut held = Vec::new();
-    for script in &case.held {
-        let mut session = cluster.client(database)?;
-        run_scripts(&mut session, std::slice::from_ref(script), &names)?;
-        held.push(session);
-    }
-    thread::scope(|scope| {
-        let session = |scripts: &'_ Vec<String>| {
-            let scripts = scripts.clone();
-            let names = &names;
-            scope.spawn(move || run_scripts(&mut cluster.client(database)?, &scripts, names))
-        };
-        let sessions: Vec<_> = background.sessions.iter().chain(&case.sessions).map(session).collect();
-        sessions.into_iter().try_for_each(|one| one.join().map_err(|_| anyhow!("a session panicked"))?)
-    })?;
+    let held = run_sessions(cluster, &names, work)?;
     let seconds = clock.elapsed().as_secs_f64();
     let to = insert_lsn(&mut client)?;
     drop(held);
@@ -297,19 +286,72 @@ fn run_work(
     Ok(Side { bytes: to.bytes_since(from), seconds, from: from.to_string(), to: to.to_string(), findings })
 }
 
+/// Creates the database of work with its tables, and returns a session in it.
+pub(crate) fn set_up(cluster: &Cluster, names: &Names<'_>, work: &Work) -> Result<Client> {
+    let Work { case, background, prepare, .. } = work;
+    let Names { database, source, .. } = names;
+    let mut client = cluster.client("postgres")?;
+    client.batch_execute(&format!("CREATE DATABASE {database}"))?;
+    if !case.source.is_empty() {
+        client.batch_execute(&format!("CREATE DATABASE {source}"))?;
+        run_scripts(&mut cluster.client(source)?, &case.source, names)?;
+    }
+    let mut client = cluster.client(database)?;
+    // Hint bits are set only once the commit is on disk.
+    client.batch_execute("SET synchronous_commit = on")?;
+    run_scripts(&mut client, prepare, names)?;
+    run_scripts(&mut client, &background.setup, names)?;
+    // Rows that a server has had for some time are all visible, and their hint bits are set.
+    client.batch_execute("VACUUM ANALYZE")?;
+    run_scripts(&mut client, &case.setup, names)?;
+    if !case.is_vacuumed {
+        client.batch_execute("VACUUM ANALYZE")?;
+    }
+    Ok(client)
+}
+
+/// Runs the sessions of work to their end, and returns those that are held open.
+pub(crate) fn run_sessions(cluster: &Cluster, names: &Names<'_>, work: &Work) -> Result<Vec<Client>> {
+    let Work { case, background, .. } = work;
+    let mut held = Vec::new();
+    for script in &case.held {
+        let mut session = cluster.client(names.database)?;
+        run_scripts(&mut session, std::slice::from_ref(script), names)?;
+        held.push(session);
+    }
+    thread::scope(|scope| {
+        let session = |scripts: &'_ Vec<String>| {
+            let scripts = scripts.clone();
+            scope.spawn(move || run_scripts(&mut cluster.client(names.database)?, &scripts, names))
+        };
+        let sessions: Vec<_> = background.sessions.iter().chain(&case.sessions).map(session).collect();
+        sessions.into_iter().try_for_each(|one| one.join().map_err(|_| anyhow!("a session panicked"))?)
+    })?;
+    Ok(held)
+}
+
 /// Values of the placeholders in scripts.
-struct Names<'a> {
+pub(crate) struct Names<'a> {
     database: &'a str,
-    source: &'a str,
+    source: String,
     source_dsn: String,
     file: String,
+}
+
+impl Names<'_> {
+    pub(crate) fn new<'a>(cluster: &Cluster, database: &'a str) -> Names<'a> {
+        let source = format!("{database}_source");
+        let source_dsn = cluster.dsn(&source).replace('\'', "''");
+        let file = cluster.data_dir().join(format!("{database}.copy")).display().to_string();
+        Names { database, source, source_dsn, file }
+    }
 }
 
 fn run_scripts(client: &mut Client, scripts: &[String], names: &Names<'_>) -> Result<()> {
     for script in scripts {
         let sql = script
             .replace("$source_dsn", &names.source_dsn)
-            .replace("$source", names.source)
+            .replace("$source", &names.source)
             .replace("$file", &names.file)
             .replace("$database", names.database)
             .replace("$slot", &format!("{}_slot", names.database));

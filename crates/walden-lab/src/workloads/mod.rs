@@ -47,7 +47,8 @@ pub(crate) struct Context<'a> {
     pub own_settings: &'a [(String, String)],
 }
 
-const BASE: Workload = Workload {
+/// Without work and settings.
+pub(crate) const BASE: Workload = Workload {
     name: "",
     about: "",
     default_size: 1,
