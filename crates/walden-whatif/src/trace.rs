@@ -133,6 +133,9 @@ struct State {
     simulations: Vec<Simulation>,
     levels: Vec<Level>,
     /// The same without duplicates.
+    /// For each simulation the last cycle in which a table's free space map was changed, by table and lowest
+    /// page of the map.
+    free_space_maps: FxHashMap<(RelFileLocator, u32), Vec<Option<u32>>>,
     distinct_levels: Vec<Level>,
     /// Whether all simulations write records without full-page images unchanged.
     records_unchanged: bool,
@@ -234,6 +237,7 @@ impl Pass {
                 data_means: Means::default(),
                 unlogged: Unlogged::default(),
                 identities: Identities::default(),
+                free_space_maps: FxHashMap::default(),
                 objects: Counter::default(),
                 skip_threshold,
                 time_cursor: 0,
@@ -280,10 +284,15 @@ impl Pass {
         let mean_image = u64::from(images.get().unwrap_or(PAGE_BYTES as u32));
         let finish = |(at, mut simulation): (usize, Simulation)| {
             simulation.sample_growth(now);
-            if simulation.settings.log_hints() && state.plan.log_hints {
-                let pages = state.changes.hidden_hints_at_end(at);
+            if simulation.settings.log_hints() {
+                let pages = match state.plan.log_hints {
+                    true => state.changes.hidden_hints_at_end(at),
+                    false => state.changes.hints_at_end(at),
+                };
                 simulation.add_hint_bound(pages * (FPI_FOR_HINT_BYTES + mean_image));
-                simulation.scale_hint_bound(hints.share_at_most(state.changes.cycles_ratio(at)));
+                if state.plan.log_hints {
+                    simulation.scale_hint_bound(hints.share_at_most(state.changes.cycles_ratio(at)));
+                }
             }
             let error = simulation.settings.wal_compression.map_or(0.0, |method| compressor.error(method));
             simulation.finish(error)

@@ -188,10 +188,15 @@ impl State {
         }
     }
 
-    /// Determines the data that an image displaced, if a simulation does not write the image.
+    /// Determines the data that an image displaced, if a simulation does not write the image, or writes the
+    /// data with it (`logical`).
     pub(super) fn measure_displaced_data(&mut self, record: &Record<'_>, touched: &[Touched], index: usize) {
+        let keeps_data = index == 0
+            && !self.records_unchanged
+            && self.distinct_levels.iter().any(|level| self.variants[*level as usize].keeps_data);
         let (block, state) = (&record.blocks[index], &mut self.blocks[index]);
-        if state.class != Class::Checkpoint || block.data_len > 0 || state.image_mask == self.all {
+        let is_displaced_by_all = state.image_mask == self.all && !keeps_data;
+        if state.class != Class::Checkpoint || block.data_len > 0 || is_displaced_by_all {
             return;
         }
         let mean = data_mean(&mut self.data_means, self.kind, block);

@@ -165,6 +165,29 @@ impl LastChanges {
         self.cycles_with_hidden_hints(changed, simulation) > 1
     }
 
+    /// Returns the number of a simulation's cycles that started since a page was last changed.
+    fn cycles_since(&self, changed: u32, simulation: usize) -> usize {
+        let begins = &self.begins[simulation];
+        let begun = begins.partition_point(|begin| begin.epoch <= changed);
+        if changed >= FIRST_EPOCH { begins.len() - begun } else { 0 }
+    }
+
+    /// Whether the simulation may have logged an image for hint bits of a page in a cycle in which no record
+    /// changed it, if the trace's server logged no hint bits.
+    #[inline]
+    pub fn may_have_hint(&self, slot: usize, simulation: usize) -> bool {
+        let changed = self.changed[slot * self.columns + self.cycles[simulation].column];
+        self.cycles_since(changed, simulation) > 1
+    }
+
+    /// Returns the number of pages for which the simulation may have logged such an image between their last
+    /// change and the end.
+    pub fn hints_at_end(&self, simulation: usize) -> u64 {
+        let column = self.cycles[simulation].column;
+        let changed = self.changed.chunks_exact(self.columns).map(|row| row[column]);
+        changed.filter(|changed| self.cycles_since(*changed, simulation) > 0).count() as u64
+    }
+
     /// Returns the number of pages for which the simulation may have logged such an image between their last
     /// change and the end.
     pub fn hidden_hints_at_end(&self, simulation: usize) -> u64 {
@@ -198,8 +221,8 @@ impl LastChanges {
     }
 
     /// Whether the block was changed in the simulation since the start.
-    #[inline]
-    pub fn is_changed(&self, slot: usize, simulation: usize) -> bool {
+    #[cfg(test)]
+    fn is_changed(&self, slot: usize, simulation: usize) -> bool {
         self.changed[slot * self.columns + self.cycles[simulation].column] != 0
     }
 
@@ -319,11 +342,14 @@ mod tests {
         changes.note_hintable(0);
         changes.note_all(0);
         assert_eq!((changes.may_hide_hint(0, 0), changes.hidden_hints_at_end(0)), (false, 0));
+        assert_eq!((changes.may_have_hint(0, 0), changes.hints_at_end(0)), (false, 0));
         checkpoint(&mut changes, 1 << 20);
         // If logged in this cycle, it replaces the image of a change.
         assert_eq!((changes.may_hide_hint(0, 0), changes.hidden_hints_at_end(0)), (false, 1));
+        assert_eq!((changes.may_have_hint(0, 0), changes.hints_at_end(0)), (false, 1));
         checkpoint(&mut changes, 2 << 20);
         assert_eq!((changes.may_hide_hint(0, 0), changes.hidden_hints_at_end(0)), (true, 1));
+        assert_eq!((changes.may_have_hint(0, 0), changes.hints_at_end(0)), (true, 1));
         // The trace has a checkpoint before those of the simulation: it shows the hint bits.
         changes.note_all(0);
         changes.observe_checkpoint_of_trace(Lsn(3 << 20));

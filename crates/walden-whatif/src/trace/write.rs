@@ -1,7 +1,7 @@
 //! Computes the size of a record in each simulation.
 
 use walden_format::lsn::Lsn;
-use walden_format::record::{BlockHeader, RECORD_HEADER, Record, block_id};
+use walden_format::record::{BlockHeader, Fork, RECORD_HEADER, Record, block_id};
 use walden_format::rmgr::info::xlog::{CHECKPOINT_ONLINE, CHECKPOINT_REDO, FPI_FOR_HINT, SWITCH};
 use walden_format::rmgr::info::{heap, xact};
 use walden_format::rmgr::rmid;
@@ -9,7 +9,8 @@ use walden_redo::{PAGE_BYTES, Page, PageStore, Slot, Touched};
 
 use super::State;
 use super::block::{
-    ASSUMED_CATALOG_ERROR, Block, Class, data_mean, has_applied_image, hint_record_bytes, method_index,
+    ASSUMED_CATALOG_ERROR, Block, Class, FPI_FOR_HINT_BYTES, data_mean, has_applied_image, hint_record_bytes,
+    method_index,
 };
 use crate::images::{ImageSize, RawImage};
 use crate::level::{Level, SmallFile};
@@ -262,11 +263,39 @@ impl State {
             && !is_of_dropped
     }
 
+    /// Adds images of a table's free space map to the bound, once a cycle. Changes of its pages are hints
+    /// (`fsm_set_avail` and its callers use `MarkBufferDirtyHint`), so the trace does not show them.
+    fn bound_free_space_map(&mut self, record: &Record<'_>, at: usize) {
+        /// Blocks of a table for each lowest page of its map (`SlotsPerFSMPage`).
+        const SLOTS: u32 = 4069;
+        const IMAGE: u64 = FPI_FOR_HINT_BYTES + PAGE_BYTES as u64;
+        let kind = record.rmgr_info() & heap::OPMASK;
+        let changes_space = match record.header.rmid {
+            rmid::HEAP => matches!(kind, heap::INSERT | heap::UPDATE),
+            rmid::HEAP2 => true,
+            _ => false,
+        };
+        let Some(block) = record.blocks.first().filter(|block| changes_space && block.fork == Fork::MAIN)
+        else {
+            return;
+        };
+        let count = self.simulations.len();
+        let simulation = &mut self.simulations[at];
+        let of_leaf = self.free_space_maps.entry((block.relation, block.block / SLOTS));
+        let last = &mut of_leaf.or_insert_with(|| vec![None; count])[at];
+        if last.replace(simulation.cycle) != Some(simulation.cycle) {
+            simulation.add_hint_bound(FREE_SPACE_MAP_PAGES as u64 * IMAGE.next_multiple_of(8));
+        }
+    }
+
     /// Writes the record in one simulation, unless the simulation omits it. Returns whether it was written.
     fn write(&mut self, record: &Record<'_>, touched: &[Touched], at: usize, fixed: i64) -> bool {
         if !self.is_written_by(record, at) {
             self.simulations[at].count_dropped_record();
             return false;
+        }
+        if !self.plan.log_hints && self.simulations[at].settings.log_hints() {
+            self.bound_free_space_map(record, at);
         }
         let variant = self.variants[self.levels[at] as usize];
         let simulation = &mut self.simulations[at];
@@ -307,10 +336,7 @@ impl State {
             // record.
             let may_lack_hint = || match self.plan.log_hints {
                 true => self.changes.is_hintable(state.slot) && self.changes.may_hide_hint(state.slot, at),
-                false => {
-                    self.changes.is_changed(state.slot, at)
-                        && self.changes.is_stale(state.slot, at, state.is_recent)
-                }
+                false => self.changes.may_have_hint(state.slot, at),
             };
             if simulation.settings.log_hints() && !block.will_init && may_lack_hint() {
                 simulation.add_hint_bound(hint_record_bytes(record, block, &touched[index]));

@@ -263,6 +263,39 @@ fn a_smaller_max_wal_size_brings_checkpoints_and_images() {
     assert_eq!(large.buckets.get(Bucket::Records), forecast.actual.get(Bucket::Records));
 }
 
+/// `logical` logs rows also next to images, which displaced them in the trace.
+#[test]
+fn rows_next_to_images_are_predicted_whatever_the_other_settings_are() {
+    let alone = forecast(&golden("15.18"), &["wal_level=logical"]);
+    let among = forecast(&golden("15.18"), &["wal_level=logical", "wal_level=logical full_page_writes=off"]);
+    let records = |forecast: &Forecast| forecast.predictions[0].1.buckets.get(Bucket::Records);
+    assert_eq!(records(&alone), records(&among));
+    assert!(records(&alone) > alone.self_check.buckets.get(Bucket::Records));
+}
+
+/// A server that logs hint bits logs images of the free space map, too, which the trace does not show.
+#[test]
+fn images_of_free_space_maps_are_in_the_bound_of_hint_bits() {
+    let mut table = Table::new(50);
+    table.commit(10);
+    let bound = |table: &Table| {
+        let forecast = table.forecast(&["full_page_writes=on wal_log_hints=on"]);
+        (only(&forecast).hints_at_most, forecast.error_bytes(only(&forecast)) as u64)
+    };
+    let image = (24 + 20 + 8192_u64).next_multiple_of(8);
+    let (hints, error) = bound(&table);
+    assert!(hints == 3 * image && error >= hints, "{hints}, {error}");
+    // A page that is changed again in the next cycle has an image anyway; it may have one for hint bits alone
+    // in a cycle without changes.
+    table.checkpoint(15);
+    (0..20).for_each(|block| table.insert(block, 2, false));
+    table.checkpoint(25);
+    table.commit(30);
+    let (hints, _) = bound(&table);
+    let pages = 50 * image;
+    assert!((6 * image + pages / 10..=6 * image + pages).contains(&hints), "{hints}");
+}
+
 /// `minimal` logs files created by a transaction as whole pages at commit, if they are small: including the
 /// hole, and with the free space map that single inserts create.
 #[test]
