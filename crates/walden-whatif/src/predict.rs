@@ -475,10 +475,6 @@ fn is_near_start(size: SegmentSize, lsn: Lsn) -> bool {
     size.offset_of(lsn) <= size.bytes() / 64
 }
 
-/// Bytes from the redo pointer to the record of a checkpoint in which nothing else was written than
-/// snapshots of running transactions.
-const MAX_EMPTY_CHECKPOINT: u64 = 1024;
-
 /// Returns an alternative start of the same work in another run. After a requested checkpoint, and before the
 /// next one under any of the settings, the work starts at the same distance from the checkpoint. If that
 /// checkpoint is at the start of a segment, as after a segment switch, the position in the segment is the
@@ -488,9 +484,8 @@ fn other_start(survey: &Survey, learned: &Learned, from: Lsn, settings: &[Settin
     let last = learned.checkpoints.iter().rfind(|one| one.record.redo <= from);
     let is_requested = |one: &&Checkpoint| match one.cause {
         Cause::Requested | Cause::Shutdown => true,
-        // The trace does not show the cause. A checkpoint by volume takes part of the distance to the next
-        // one; this one was requested, or comes from an idle server.
-        Cause::First => one.record.lsn.bytes_since(one.record.redo) <= MAX_EMPTY_CHECKPOINT,
+        // The trace does not show the cause.
+        Cause::First => one.record.is_empty(),
         _ => false,
     };
     let Some(last) = last.filter(is_requested) else {

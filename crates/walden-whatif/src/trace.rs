@@ -304,10 +304,11 @@ impl Pass {
             records: state.records,
             images: state.images,
             diagnostics: state.diagnostics,
-            run_noise: if state.sessions.overlap() {
-                run_noise(&state.transactions_at).hypot(state.background.noise(trace_bytes))
-            } else {
-                0.0
+            run_noise: match (state.sessions.overlap(), state.background.has_vacuum()) {
+                (true, _) => run_noise(&state.transactions_at).hypot(state.background.noise(trace_bytes)),
+                // Autovacuum depends on the clock, also next to a single session.
+                (false, true) => state.background.noise(trace_bytes),
+                (false, false) => 0.0,
             }
             .hypot(state.splits.noise(trace_bytes)),
             overlap: state.sessions.overlap(),

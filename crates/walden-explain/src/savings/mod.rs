@@ -174,7 +174,12 @@ fn workload(
     let pointer = |checkpoint: &Checkpoint| RedoPointer {
         redo: checkpoint.record.redo,
         time: checkpoint.record.time,
-        is_requested: matches!(checkpoint.cause, Cause::Requested | Cause::Shutdown),
+        is_requested: match checkpoint.cause {
+            Cause::Requested | Cause::Shutdown => true,
+            // The WAL does not show the cause.
+            Cause::First => checkpoint.record.is_empty(),
+            _ => false,
+        },
     };
     let mut pointers: Vec<RedoPointer> = checkpoints.iter().map(pointer).collect();
     pointers.sort_by_key(|pointer| pointer.redo);
@@ -182,18 +187,20 @@ fn workload(
     pointers.retain(|pointer| pointer.redo > range.start);
     let at = |redo: Lsn, time: i64| RedoPointer { redo, time, is_requested: false };
     let last = pointers.last().copied().or(before);
+    let intervals: Vec<i64> = checkpoints.iter().filter_map(|checkpoint| checkpoint.interval).collect();
+    let sum = intervals.iter().fold(0i64, |sum, interval| sum.saturating_add(*interval));
+    let mean_interval = sum / intervals.len().max(1) as i64;
     if let Some((last, redo)) = last.and_then(|last| Some((last, unfinished_redo(sample, last.redo)?))) {
-        let intervals: Vec<i64> = checkpoints.iter().filter_map(|checkpoint| checkpoint.interval).collect();
-        let sum = intervals.iter().fold(0i64, |sum, interval| sum.saturating_add(*interval));
-        let interval = sum / intervals.len().max(1) as i64;
-        pointers.push(at(redo, last.time.saturating_add(interval).min(last_time)));
+        pointers.push(at(redo, last.time.saturating_add(mean_interval).min(last_time)));
     }
     let last_checkpoint = pointers.last().map_or(last_time, |pointer| pointer.time);
     let bounds = Bounds {
         begin: before.unwrap_or_else(|| {
-            // If the WAL does not contain it, assume one interval before the first pointer.
+            // If the WAL does not contain it, assume one interval before the first pointer. The timeout would
+            // make that pointer due by time also under a larger `max_wal_size`.
             let distance = trigger.and_then(|trigger| trigger.segments).unwrap_or(0) * size.bytes();
-            let interval = trigger.and_then(|trigger| trigger.timeout).unwrap_or(0);
+            let timeout = trigger.and_then(|trigger| trigger.timeout).unwrap_or(0);
+            let interval = if intervals.is_empty() { timeout } else { mean_interval.min(timeout) };
             let first = pointers.first().copied().unwrap_or(at(range.start, first_time));
             at(
                 Lsn(first.redo.0.saturating_sub(distance)).min(range.start),
@@ -373,6 +380,7 @@ mod tests {
             remedy: String::new(),
             saves_bytes: None,
             saves_error_bytes: None,
+            image_bytes: 0,
             try_settings: change(name).into_iter().collect(),
         };
         let mut findings = vec![finding("a"), finding("b")];

@@ -25,7 +25,7 @@ pub const NAME: &str = "random-culprits";
 /// The oldest and the newest version that seeds select from.
 const VERSIONS: RangeInclusive<u32> = 14..=19;
 
-/// Options of what seeds select.
+/// Options of runs that seeds select.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Options of random-culprits and random-predictions")]
 pub struct SeedArgs {

@@ -178,6 +178,11 @@ impl Background {
         self.all_beside_others().error() / trace_bytes.max(1) as f64
     }
 
+    /// Whether a vacuum ended.
+    pub fn has_vacuum(&self) -> bool {
+        self.all_beside_others().runs > 0
+    }
+
     fn all_beside_others(&self) -> Counts {
         match self.streak.records() < ALONE {
             true => self.beside_others.plus(&self.streak),

@@ -9,6 +9,7 @@ walden_testing::tests! {
     #[slow] the_first_finding_names_the_culprit_and_no_other_is_false on [15, 19],
     unknown_culprits_are_refused,
     a_seed_selects_a_culprit_and_keeps_its_verdict,
+    a_seed_selects_settings_and_predictions_are_compared_with_a_server,
 }
 
 /// Some workloads of each family that take a second or two; `walden lab run culprits` runs all.
@@ -83,12 +84,49 @@ fn a_seed_selects_a_culprit_and_keeps_its_verdict() -> Outcome {
     assert_eq!(std::fs::metadata(&path).unwrap().modified().unwrap(), written);
 
     let mixed = walden(&["lab", "run", "mixed", "--seeds", "1"]);
-    assert!(mixed.code == 2 && mixed.stderr.contains("--seeds is for random-culprits"), "{mixed:?}");
+    assert!(
+        mixed.code == 2 && mixed.stderr.contains("--seeds is for random-culprits and random-predictions"),
+        "{mixed:?}"
+    );
     for arguments in [["--seeds", "5..1"], ["--seeds", "x"], ["--size", "1"]] {
         let run = walden(&[&["lab", "run", "random-culprits", "-o", output], &arguments[..]].concat());
         assert_eq!(run.code, 2, "{run:?}");
     }
     let unknown = walden(&["lab", "run", "random-culprits", "-o", output, "--only", "unknown"]);
     assert!(unknown.code == 3 && unknown.stderr.contains("unknown is not among the culprits"), "{unknown:?}");
+    Ok(())
+}
+
+fn a_seed_selects_settings_and_predictions_are_compared_with_a_server() -> Outcome {
+    let version = postgres(15)?.version.to_string();
+    let folder = tempfile::tempdir().unwrap();
+    let output = folder.path().to_str().unwrap();
+    let predictions = |arguments: &[&str]| {
+        let all = ["lab", "run", "random-predictions", "--pg", &version, "-o", output, "--format", "json"];
+        let run = walden(&[&all, arguments].concat());
+        let document: Value =
+            serde_json::from_str(&run.stdout).unwrap_or_else(|error| panic!("{error}: {run:?}"));
+        (run.code, document)
+    };
+    let (code, first) = predictions(&["--seeds", "109..110", "--jobs", "2", "--keep-wal"]);
+    let cells = first["cells"].as_array().unwrap();
+    assert_eq!((&first["seeds"], cells.len()), (&2.into(), 2), "{first:#}");
+    let within = cells.iter().filter(|cell| cell["within"] == true).count();
+    assert_eq!((&first["within"], code), (&within.into(), i32::from(within < 2)), "{first:#}");
+    for cell in cells {
+        let bytes = |name: &str| cell[name].as_u64().unwrap();
+        let (measured, predicted) = (bytes("measured_bytes"), bytes("predicted_bytes"));
+        assert!(measured > 5_000_000 && predicted.abs_diff(measured) < measured / 10, "{cell:#}");
+        assert_eq!(cell["within"], predicted.abs_diff(measured) <= bytes("error_bytes"), "{cell:#}");
+        let changed = cell["changed"].as_object().unwrap();
+        assert!(!changed.is_empty() && changed.iter().all(|(name, value)| cell["traced"][name] != *value));
+    }
+    // They are predicted again from the kept WAL, but the servers do not run again.
+    let kept = folder.path().join("seed-109/traced/facts.json");
+    let written = std::fs::metadata(&kept).unwrap().modified().unwrap();
+    assert_eq!(predictions(&["--seeds", "109..110"]), (code, first));
+    assert_eq!(std::fs::metadata(&kept).unwrap().modified().unwrap(), written);
+    let only = walden(&["lab", "run", "random-predictions", "-o", output, "--only", "pgbench"]);
+    assert!(only.code == 2 && only.stderr.contains("--only is for culprits"), "{only:?}");
     Ok(())
 }
