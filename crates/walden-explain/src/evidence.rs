@@ -227,6 +227,9 @@ pub struct Evidence {
     pub prunes: Count,
     /// Number of `prunes` with a transaction ID, which vacuum does not have.
     pub prunes_in_transactions: u64,
+    /// Sum of the offset numbers of the new tuples of updates: their mean is about the number of tuples on a
+    /// page.
+    pub update_offsets: u64,
     /// Index tuples inserted on B-tree leaf pages.
     pub leaf_inserts: u64,
     /// Number of `leaf_inserts` on another page than the previous one.
@@ -282,6 +285,7 @@ impl Evidence {
             (&mut self.key_share_transactions, other.key_share_transactions),
             (&mut self.set_values, other.set_values),
             (&mut self.prunes_in_transactions, other.prunes_in_transactions),
+            (&mut self.update_offsets, other.update_offsets),
             (&mut self.leaf_inserts, other.leaf_inserts),
             (&mut self.leaf_changes, other.leaf_changes),
             (&mut self.update_entries, other.update_entries),

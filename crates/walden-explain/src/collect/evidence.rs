@@ -474,6 +474,8 @@ impl SegmentEvidence {
             key(record.old_block, update.old_offset, 0),
             key(record.block, update.new_offset, 0),
         );
+        let relation = self.relation(record.relation);
+        self.relations[relation].1.update_offsets += u64::from(update.new_offset);
         self.updates[record.xid as usize % SESSIONS] = LastUpdate {
             xid: record.xid,
             old: Tid { block: record.old_block, offset_number: update.old_offset },

@@ -162,7 +162,7 @@ impl Mechanism {
 /// A part of a cell that has one cause.
 #[derive(Clone, Copy)]
 pub(super) struct Piece {
-    /// Index in `Explanation::cells`.
+    /// Index in [`Facts::cells`].
     pub cell: usize,
     /// Indexes in [`Facts::tables`] and in the table's relations.
     pub relation: Option<(usize, usize)>,
@@ -232,7 +232,7 @@ fn whole(activity: Activity, mechanism: Mechanism) -> Parts {
 
 /// Assigns all bytes of the WAL.
 pub(super) fn assign(facts: &Facts<'_>) -> Vec<Piece> {
-    let mut pieces = Vec::with_capacity(facts.explanation.cells.len());
+    let mut pieces = Vec::with_capacity(facts.cells.len());
     for (at, table) in facts.tables.iter().enumerate() {
         let work = Work::of(facts, table);
         for (number, relation) in table.relations.iter().enumerate() {
@@ -244,7 +244,7 @@ pub(super) fn assign(facts: &Facts<'_>) -> Vec<Piece> {
             }
         }
     }
-    for (at, (cell, tally)) in facts.explanation.cells.iter().enumerate() {
+    for (at, (cell, tally)) in facts.cells.iter().enumerate() {
         match cell.owner {
             Owner::Relation(..) => {}
             Owner::None => {
@@ -499,7 +499,7 @@ impl Assign<'_> {
             return whole(Activity::Catalog, Mechanism::Catalog);
         }
         let is_map = |fork: Fork| matches!(fork, Fork::FREE_SPACE_MAP | Fork::VISIBILITY_MAP);
-        if matches!(facts.explanation.cells[cell].0.owner, Owner::Relation(_, fork) if is_map(fork)) {
+        if matches!(facts.cells[cell].0.owner, Owner::Relation(_, fork) if is_map(fork)) {
             return whole(Activity::Vacuum, Mechanism::Visibility);
         }
         if self.table.part == Part::MaterializedView {

@@ -24,6 +24,8 @@ use crate::tally::{Bucket, Tally};
 /// Input of the rules.
 pub(super) struct Facts<'a> {
     pub explanation: &'a Explanation,
+    /// The sums to explain: those of the explanation, or of a part of its WAL.
+    pub cells: &'a [(Cell, Tally)],
     pub labels: &'a Labels<'a>,
     pub checkpoints: &'a [Checkpoint],
     /// The server's settings, as far as names have them.
@@ -55,7 +57,7 @@ pub(super) struct Relation {
     /// For an index of a partition whose table is merged with others: the name of the partitioned index. Else
     /// the same as `name`.
     pub index_name: String,
-    /// Indexes of its cells in [`Explanation::cells`], of all forks.
+    /// Indexes of its cells in [`Facts::cells`], of all forks.
     pub cells: Vec<usize>,
     pub evidence: Evidence,
     pub was_created: bool,
@@ -131,6 +133,7 @@ impl SqlName {
 impl<'a> Facts<'a> {
     pub fn new(
         explanation: &'a Explanation,
+        cells: &'a [(Cell, Tally)],
         labels: &'a Labels<'a>,
         checkpoints: &'a [Checkpoint],
         settings: &'a BTreeMap<String, String>,
@@ -140,6 +143,7 @@ impl<'a> Facts<'a> {
         let replaced = explanation.rewrites.iter().flat_map(|one| one.dropped.iter().copied()).collect();
         let mut facts = Facts {
             explanation,
+            cells,
             labels,
             checkpoints,
             settings,
@@ -193,7 +197,7 @@ impl<'a> Facts<'a> {
         let evidence: FxHashMap<RelFileLocator, Evidence> =
             self.explanation.evidence.iter().copied().collect();
         let mut files: BTreeMap<RelFileLocator, Vec<usize>> = BTreeMap::new();
-        for (at, (cell, _)) in self.explanation.cells.iter().enumerate() {
+        for (at, (cell, _)) in self.cells.iter().enumerate() {
             if let Owner::Relation(file, _) = cell.owner {
                 files.entry(file).or_default().push(at);
             }
@@ -396,11 +400,11 @@ impl<'a> Facts<'a> {
 
     /// The kind of a cell's records.
     pub fn kind(&self, cell: usize) -> Option<Kind> {
-        kind_of(&self.explanation.cells[cell].0)
+        kind_of(&self.cells[cell].0)
     }
 
     pub fn tally(&self, cell: usize) -> &Tally {
-        &self.explanation.cells[cell].1
+        &self.cells[cell].1
     }
 
     /// The tables of users.
@@ -421,7 +425,7 @@ impl<'a> Facts<'a> {
 
     /// Cells of records of one of these kinds that belong to no relation.
     pub fn cells_without_relation(&self, is_wanted: impl Fn(u8, u8) -> bool) -> Vec<usize> {
-        let cells = self.explanation.cells.iter().enumerate();
+        let cells = self.cells.iter().enumerate();
         let is_its = |cell: &Cell| {
             cell.owner == Owner::None && kind_of(cell).is_some_and(|kind| is_wanted(kind.rmid(), kind.info()))
         };
@@ -432,7 +436,7 @@ impl<'a> Facts<'a> {
     /// truncate a table is to log a page of each (`FreeSpaceMapPrepareTruncateRel`,
     /// `visibilitymap_prepare_truncate`).
     pub fn main_fork(&self, relation: &Relation) -> impl Iterator<Item = usize> {
-        let owner = |cell: usize| self.explanation.cells[cell].0.owner;
+        let owner = |cell: usize| self.cells[cell].0.owner;
         let is_main =
             move |cell: &usize| matches!(owner(*cell), Owner::Relation(_, fork) if fork == Fork::MAIN);
         relation.cells.iter().copied().filter(is_main)

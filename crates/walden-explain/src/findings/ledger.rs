@@ -43,6 +43,11 @@ impl Claim {
         self.spread += bytes;
     }
 
+    /// Bytes of images in known cells.
+    pub fn image_bytes(&self) -> u64 {
+        self.cells.iter().map(|(.., images)| images).sum()
+    }
+
     /// All bytes.
     pub fn bytes(&self) -> u64 {
         self.spread + self.cells.iter().map(|(_, plain, images)| plain + images).sum::<u64>()

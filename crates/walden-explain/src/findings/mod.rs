@@ -28,7 +28,9 @@ use self::facts::Facts;
 use self::ledger::{Claim, Ledger};
 use crate::checkpoints::Checkpoint;
 use crate::explanation::Explanation;
+use crate::group::Cell;
 use crate::labels::Labels;
+use crate::tally::Tally;
 
 /// Which list a finding is in.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
@@ -61,16 +63,20 @@ pub struct Finding {
     pub saves_bytes: Option<u64>,
     /// By how much that may be wrong in either direction, in bytes.
     pub saves_error_bytes: Option<u64>,
+    /// Portion of `bytes` in full-page images, if it is a cause. A page loses an image only if the remedy
+    /// avoids all of its changes until the next checkpoint.
+    #[serde(skip)]
+    pub image_bytes: u64,
     /// Settings that the remedy would change, by name, for a prediction of what that saves.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub try_settings: BTreeMap<String, String>,
 }
 
 impl Finding {
-    /// Bytes by which a list of both kinds is sorted: the saving, or half of the finding's bytes if its
-    /// saving is unknown.
+    /// Bytes by which a list of both kinds is sorted: the saving, or half of the finding's bytes without
+    /// images if its saving is unknown.
     pub fn priority_bytes(&self) -> u64 {
-        self.saves_bytes.unwrap_or(self.bytes / 2)
+        self.saves_bytes.unwrap_or(self.bytes.saturating_sub(self.image_bytes) / 2)
     }
 }
 
@@ -230,9 +236,21 @@ pub(crate) fn find(
     checkpoints: &[Checkpoint],
     settings: &BTreeMap<String, String>,
 ) -> (Vec<causes::Cause>, Vec<Finding>) {
-    let facts = Facts::new(explanation, labels, checkpoints, settings);
+    let facts = Facts::new(explanation, &explanation.cells, labels, checkpoints, settings);
     let causes = causes::sum(&facts, &causes::assign(&facts));
     (causes, find_notable(&facts))
+}
+
+/// Returns the causes of the sums of a part of an explanation's WAL, the largest first. The evidence of all
+/// of the WAL divides the bytes of a cell.
+pub(crate) fn causes_of(
+    explanation: &Explanation,
+    cells: &[(Cell, Tally)],
+    labels: &Labels<'_>,
+) -> Vec<causes::Cause> {
+    let settings = BTreeMap::new();
+    let facts = Facts::new(explanation, cells, labels, &[], &settings);
+    causes::sum(&facts, &causes::assign(&facts))
 }
 
 fn find_notable(facts: &Facts<'_>) -> Vec<Finding> {
@@ -304,6 +322,7 @@ fn settle(facts: &Facts<'_>, rule: &Rule, candidate: Candidate, ledger: &mut Led
         return None;
     }
     ledger.take(&candidate.claim);
+    let images = candidate.claim.image_bytes();
     let mut text = candidate.text;
     if rule.name == TABLE && facts.share(wanted - left) >= 0.02 {
         text += &format!("; other findings explain {} of the WAL in it", facts.percent(wanted - left));
@@ -319,6 +338,7 @@ fn settle(facts: &Facts<'_>, rule: &Rule, candidate: Candidate, ledger: &mut Led
         remedy: candidate.remedy,
         saves_bytes: candidate.saves.map(|(saves, _)| of_left(saves)),
         saves_error_bytes: candidate.saves.map(|(_, error)| of_left(error)),
+        image_bytes: if rule.kind == Cause { of_left(images) } else { 0 },
         try_settings: candidate.try_settings.into_iter().map(|(name, value)| (name.into(), value)).collect(),
     })
 }
@@ -410,6 +430,7 @@ mod tests {
             remedy: String::new(),
             saves_bytes,
             saves_error_bytes: None,
+            image_bytes: 0,
             try_settings: BTreeMap::new(),
         }
     }
@@ -462,11 +483,13 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_saving_counts_half_of_the_bytes() {
+    fn an_unknown_saving_counts_half_of_the_bytes_without_images() {
         assert_eq!(
             [None, Some(60), Some(0)].map(|saves| finding(FALLBACK, Cause, 100, saves).priority_bytes()),
             [50, 60, 0]
         );
+        let with_images = |saves| Finding { image_bytes: 80, ..finding(TABLE, Cause, 100, saves) };
+        assert_eq!([None, Some(60)].map(|saves| with_images(saves).priority_bytes()), [10, 60]);
     }
 
     #[test]

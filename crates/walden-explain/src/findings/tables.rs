@@ -68,6 +68,8 @@ impl Group<'_> {
 pub(super) fn main_tables(facts: &Facts<'_>) -> Vec<Candidate> {
     /// The least share of the WAL in records without their images.
     const MIN_PLAIN: f64 = 0.15;
+    /// The largest share of a table's bytes that settings explain alone.
+    const MAX_IMAGES: f64 = 0.8;
     let new = |table| Group { table, claim: Claim::default(), images: 0, actions: BTreeMap::new() };
     let mut groups: Vec<Group<'_>> = facts.tables.iter().map(new).collect();
     for piece in assign(facts) {
@@ -82,7 +84,9 @@ pub(super) fn main_tables(facts: &Facts<'_>) -> Vec<Candidate> {
     let has_setting = !checkpoint_images(facts).is_empty() || !uncompressed_images(facts).is_empty();
     let is_notable = |group: &Group<'_>| {
         let plain = group.claim.bytes() - group.images;
-        facts.share(plain) >= if has_setting { MIN_PLAIN } else { 0.0 }
+        !has_setting
+            || facts.share(plain) >= MIN_PLAIN
+            || (group.images as f64) < MAX_IMAGES * group.claim.bytes() as f64
     };
     groups
         .into_iter()

@@ -4,14 +4,16 @@ use walden_format::rmgr::info::xact;
 use walden_format::rmgr::rmid;
 use walden_source::counted;
 
-use super::facts::Facts;
+use super::facts::{Facts, is_delete, is_insert, is_update};
 use super::ledger::Claim;
 use super::{Candidate, bytes_text};
 use crate::time::second_text;
 
 const MIN_TRANSACTIONS: u64 = 1000;
 const MIN_PREPARED: u64 = 100;
-/// Records of a transaction, its commit included, up to which it counts as tiny.
+/// Rows that a transaction changes, up to which it counts as tiny.
+const MAX_TINY_ROWS: f64 = 2.0;
+/// The same as records, its commit included, if it changes no rows of tables.
 const MAX_TINY_RECORDS: f64 = 4.0;
 
 fn is_kind(manager: u8, info: u8, kind: u8) -> bool {
@@ -22,8 +24,15 @@ pub(super) fn tiny(facts: &Facts<'_>) -> Vec<Candidate> {
     let sums = facts.explanation.transaction_sums;
     let commits = facts.cells_without_relation(|manager, info| is_kind(manager, info, xact::COMMIT));
     let records: u64 = facts.explanation.records.saturating_sub(sums.system_records);
-    let mean = records as f64 / (sums.committed + sums.aborted).max(1) as f64;
-    if sums.committed < MIN_TRANSACTIONS || mean > MAX_TINY_RECORDS {
+    let transactions = (sums.committed + sums.aborted).max(1) as f64;
+    let mean = records as f64 / transactions;
+    // Entries of indexes do not make a transaction larger for the application.
+    let is_row = |manager: u8, info: u8| {
+        is_insert(manager, info) || is_update(manager, info) || is_delete(manager, info)
+    };
+    let rows: u64 = facts.user_tables().map(|table| facts.records(facts.cells(table.heaps(), is_row))).sum();
+    let is_tiny = mean <= MAX_TINY_RECORDS || rows as f64 <= MAX_TINY_ROWS * transactions;
+    if sums.committed < MIN_TRANSACTIONS || !is_tiny {
         return Vec::new();
     }
     let claim = facts.claim(commits.into_iter(), 1.0, 1.0);

@@ -1400,3 +1400,45 @@ fn the_unused_end_of_the_last_segment_changes_no_share_and_no_finding() {
     let end_of_log = whole.ranges[0].end_of_log.as_deref().unwrap_or_default();
     assert!(end_of_log.contains("of its last segment are unused"), "{end_of_log}");
 }
+
+/// Entries of indexes do not make a transaction larger.
+#[test]
+fn transactions_of_a_row_are_tiny_whatever_the_number_of_indexes() {
+    let with = |rows: u32| {
+        let mut log = Log::new();
+        for xid in 1000..2500 {
+            for _ in 0..rows {
+                log.heap_insert(xid, 16384, 8);
+                (0..3).for_each(|index| {
+                    log.index_insert(xid, 16390 + index, 8);
+                });
+            }
+            log.end(xid, true, xid.into(), &[]);
+        }
+        rules(&log).contains(&"tiny-transactions")
+    };
+    assert!(with(1));
+    assert!(!with(3));
+}
+
+/// A table with 70 % of its bytes in images is named, although compression is a finding; one with 95 % is not.
+#[test]
+fn a_table_whose_images_are_not_nearly_all_of_it_is_named() {
+    let with = |plain: u32| {
+        let mut log = Log::new();
+        for xid in 1000..1100 {
+            log.insert_with_image(xid, 16384, 4000);
+            (0..plain).for_each(|_| {
+                log.heap_insert(xid, 16384, 76);
+            });
+            // Other tables have the rest.
+            (0..60).for_each(|table| {
+                log.heap_insert(xid, 16500 + table, 100);
+            });
+        }
+        rules(&log)
+    };
+    let [few, more] = [with(2), with(12)];
+    assert!(few.contains(&"uncompressed-images") && !few.contains(&"main-table"), "{few:?}");
+    assert!(more.contains(&"uncompressed-images") && more.contains(&"main-table"), "{more:?}");
+}
