@@ -83,6 +83,9 @@ pub struct Document {
     /// one cause, and the sum is `wal_bytes`. Beyond 1000 causes, or a limit, the last element sums up the
     /// others.
     pub causes: Vec<CauseDocument>,
+    /// The same by statement, if there is a view [`ViewSpec::by_statement_and_cell`].
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub statement_causes: Vec<CauseDocument>,
     /// The findings: causes, then settings, each list by the remedy's saving.
     pub findings: Vec<Finding>,
     /// The damage at which reading stopped, if any.
@@ -148,6 +151,9 @@ pub struct RelationDocument {
 /// The bytes that have one cause.
 #[derive(Clone, Debug, Serialize)]
 pub struct CauseDocument {
+    /// The statements of the transaction that wrote them; only in [`Document::statement_causes`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub statement: Option<String>,
     /// The statement or task that wrote them.
     pub activity: Activity,
     /// The table that it wrote to, or whose index or TOAST table; or another relation; `None` if the records

@@ -169,6 +169,11 @@ impl ViewSpec {
         ViewSpec { dimensions: vec![dimension] }
     }
 
+    /// The view from which causes are listed by statement.
+    pub fn by_statement_and_cell() -> ViewSpec {
+        ViewSpec { dimensions: vec![Dimension::Statement, Dimension::Relation, Dimension::Record] }
+    }
+
     /// Whether it groups by this dimension.
     pub fn has(&self, dimension: Dimension) -> bool {
         self.dimensions.contains(&dimension)

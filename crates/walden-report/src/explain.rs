@@ -11,13 +11,16 @@ use crate::units;
 pub fn explain(document: &Document, look: Look) -> String {
     let mut sections = vec![header(document, look), buckets(document, look), images(document, look)];
     if document.views.is_empty() {
-        sections.push(causes(document, look));
+        sections.push(causes(CAUSES, &document.causes, document.wal_bytes, look));
         sections.push(relations(document, look));
         sections.push(record_kinds(document, look));
         sections.push(transactions(document, look));
         sections.push(checkpoints(document, look));
     }
     sections.extend(document.views.iter().map(|view| view_table(view, look)));
+    if !document.statement_causes.is_empty() {
+        sections.push(causes(STATEMENT_CAUSES, &document.statement_causes, document.wal_bytes, look));
+    }
     sections.push(log(document, look));
     sections.push(cycles(document, look));
     sections.push(findings(document, look));
@@ -240,32 +243,48 @@ fn sum_cells(sum: &TallyDocument) -> Vec<String> {
 }
 
 /// Title of the list of causes.
-pub(crate) const CAUSES: &str = "What wrote the WAL";
+pub const CAUSES: &str = "What wrote the WAL";
+
+/// Title of the list of causes by statement.
+pub(crate) const STATEMENT_CAUSES: &str = "What wrote the WAL, by statement";
+
+/// Most letters of a statement before a cause.
+const MAX_STATEMENT: usize = 60;
+
+/// Returns a cause as text, after its statement if it has one.
+pub(crate) fn cause_label(cause: &CauseDocument) -> String {
+    let Some(statement) = &cause.statement else { return cause.label() };
+    let mut short: String = statement.chars().take(MAX_STATEMENT).collect();
+    if short.len() < statement.len() {
+        short.push('…');
+    }
+    format!("{short}: {}", cause.label())
+}
 
 /// Most causes listed; the JSON has more.
 const MAX_CAUSES: usize = 15;
 
 /// Lists what wrote the bytes: statement or task, relation, and mechanism.
-fn causes(document: &Document, look: Look) -> String {
+pub fn causes(title: &str, causes: &[CauseDocument], wal_bytes: u64, look: Look) -> String {
     let are_listed = |cause: &&CauseDocument| cause.folded.is_none();
-    let listed = document.causes.iter().take_while(are_listed).take(MAX_CAUSES).count();
-    let (listed, rest) = document.causes.split_at(listed);
+    let listed = causes.iter().take_while(are_listed).take(MAX_CAUSES).count();
+    let (listed, rest) = causes.split_at(listed);
     let row = |label: String, causes: &[CauseDocument]| {
         let sum = |number: fn(&CauseDocument) -> u64| causes.iter().map(number).sum::<u64>();
         let bytes = sum(|cause| cause.bytes);
-        let share = bytes as f64 / document.wal_bytes.max(1) as f64;
+        let share = bytes as f64 / wal_bytes.max(1) as f64;
         let (images, records) = (sum(|cause| cause.images), sum(|cause| cause.records));
         let cells =
             vec![units::bytes(bytes), units::percent(share), units::count(images), units::count(records)];
         Row { depth: 0, label, cells, share: Some(share) }
     };
     let mut rows: Vec<Row> =
-        listed.iter().map(|cause| row(cause.label(), std::slice::from_ref(cause))).collect();
+        listed.iter().map(|cause| row(cause_label(cause), std::slice::from_ref(cause))).collect();
     if !rest.is_empty() {
         let folded: u64 = rest.iter().map(|cause| cause.folded.unwrap_or(1)).sum();
         rows.push(row(format!("{} more", units::count(folded)), rest));
     }
-    table(look, CAUSES, ("relation, statement or task, mechanism", SUMS), &rows)
+    table(look, title, ("relation, statement or task, mechanism", SUMS), &rows)
 }
 
 fn relations(document: &Document, look: Look) -> String {
@@ -535,6 +554,7 @@ mod tests {
                 remedy: String::new(),
                 saves_bytes: Some(saves),
                 saves_error_bytes: Some(error),
+                image_bytes: 0,
                 try_settings: BTreeMap::new(),
             };
             saves_text(&finding, 100_000)

@@ -14,7 +14,7 @@ use walden_explain::{Label, Part, merge_findings};
 use crate::chart::{
     Axis, Bars, CheckpointTimeline, Cycle, Layer, Mark, Node, StackedOverTime, Tone, Treemap, Unit,
 };
-use crate::explain::{CAUSES, saves_text};
+use crate::explain::{CAUSES, STATEMENT_CAUSES, cause_label, saves_text};
 use crate::html::{Cell, Page, Row, Section, Table, Weight};
 use crate::units;
 
@@ -40,7 +40,8 @@ pub fn page(document: &Document) -> Page {
         over_time(document),
         buckets(document),
         checkpoints(document),
-        causes(document),
+        causes(CAUSES, &document.causes),
+        causes(STATEMENT_CAUSES, &document.statement_causes),
         relations(document),
         record_kinds(document),
         transactions(document),
@@ -55,7 +56,7 @@ pub fn page(document: &Document) -> Page {
 }
 
 fn is_own(view: &ViewDocument) -> bool {
-    view.by == ["time"] || view.by == ["checkpoint"]
+    view.by == ["time"] || view.by == ["checkpoint"] || view.by == ["statement", "relation", "record"]
 }
 
 fn subtitle(page: &mut Page, document: &Document) {
@@ -450,13 +451,16 @@ fn tone(part: Part) -> Tone {
 /// Causes drawn.
 const MAX_CAUSES: usize = 12;
 
-fn causes(document: &Document) -> Section {
+fn causes(title: &str, causes: &[CauseDocument]) -> Section {
+    if causes.is_empty() {
+        return Section::new(title);
+    }
     let label = |cause: &CauseDocument| match cause.folded {
         Some(number) => format!("{} more", units::count(number)),
-        None => cause.label(),
+        None => cause_label(cause),
     };
     let mut table = Table::new(&["cause", "bytes", "share", "images", "records"]);
-    for cause in &document.causes {
+    for cause in causes {
         let weight = if cause.folded.is_some() { Weight::Rest } else { Weight::Plain };
         let cells = vec![
             Cell::text(&label(cause)),
@@ -467,7 +471,7 @@ fn causes(document: &Document) -> Section {
         ];
         table.row(Row::new(cells).weight(weight));
     }
-    let drawn = || document.causes.iter().take(MAX_CAUSES);
+    let drawn = || causes.iter().take(MAX_CAUSES);
     let layer = |name: &str, tone, is_image| {
         let bytes = |cause: &CauseDocument| {
             if cause.mechanism.is_image() == is_image { cause.bytes as f64 } else { 0.0 }
@@ -485,7 +489,7 @@ fn causes(document: &Document) -> Section {
         stacked: true,
         ..Bars::default()
     };
-    Section::new(CAUSES)
+    Section::new(title)
         .chart(chart, "Each byte has one cause: relation, statement or task, mechanism.")
         .table(table)
 }

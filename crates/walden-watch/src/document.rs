@@ -10,10 +10,10 @@ use regex::Regex;
 use rustc_hash::FxHashMap;
 use serde::Serialize;
 use serde_json::{Map, Value};
-use walden_explain::document::images_by_cause;
+use walden_explain::document::{CauseDocument, Document, images_by_cause};
 use walden_explain::group::{Cell, Dimension, Owner};
 use walden_explain::tally::{Bucket, ImageCause, Tally};
-use walden_explain::{Label, Labels, Part};
+use walden_explain::{Explanation, Label, Labels, Part};
 use walden_format::record::Fork;
 use walden_format::rmgr::Kind;
 use walden_source::counted;
@@ -57,6 +57,8 @@ pub struct WatchDocument {
     pub record_kinds: Vec<GroupDocument>,
     /// Databases, largest first.
     pub databases: Vec<GroupDocument>,
+    /// Causes of all bytes, largest first, as in `walden explain`.
+    pub causes: Vec<CauseDocument>,
     /// Other requested groups.
     pub groups: Vec<GroupsDocument>,
     pub bytes_per_second_1m: f64,
@@ -225,6 +227,8 @@ impl WatchDocument {
             relations: views.relations(top),
             record_kinds: views.record_kinds(top),
             databases: views.databases(top),
+            // The explanation of all WAL so far is a copy, which takes longer than the other lists.
+            causes: if top > 0 { views.causes(&watch.explanation(), top) } else { Vec::new() },
             groups: groupings
                 .iter()
                 .map(|grouping| GroupsDocument { by: grouping.name(), rows: views.by(grouping, top) })
@@ -327,6 +331,36 @@ impl<'a> Views<'a> {
             _ => None,
         };
         self.groups(database, |database| self.labels.database(*database), top, "database")
+    }
+
+    /// Returns the causes of the window's bytes. `explanation` is of all WAL since the start
+    /// ([`Watch::explanation`]): its evidence divides the bytes.
+    pub fn causes(&self, explanation: &Explanation, top: usize) -> Vec<CauseDocument> {
+        let sums = &self.window.sums;
+        let mut cells: Vec<(Cell, Tally)> = sums.cells.iter().map(|(cell, tally)| (*cell, *tally)).collect();
+        cells.push((Cell { owner: Owner::None, kind: None }, sums.others));
+        cells.sort_unstable_by_key(|(cell, _)| *cell);
+        Document::causes_of(explanation, &cells, &self.labels, top)
+    }
+
+    /// Returns the causes as groups.
+    pub fn cause_groups(&self, explanation: &Explanation, top: usize) -> Vec<GroupDocument> {
+        let group = |cause: CauseDocument| {
+            let text = match cause.folded {
+                Some(count) => counted(count, "more cause"),
+                None => cause.label(),
+            };
+            let sum = RateDocument {
+                bytes: cause.bytes,
+                bytes_per_second: self.window.per_second(cause.bytes),
+                records: cause.records,
+                images: cause.images,
+                image_bytes: if cause.mechanism.is_image() { cause.bytes } else { 0 },
+            };
+            let label = Label::plain(Part::Rest, &text);
+            GroupDocument { label, sum, share: cause.share, image_bytes_by_cause: Map::new() }
+        };
+        self.causes(explanation, top).into_iter().map(group).collect()
     }
 
     /// Groups by another grouping.

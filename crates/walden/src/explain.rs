@@ -217,7 +217,7 @@ pub fn run(args: &ExplainArgs) -> Result<ExitCode> {
         page.findings.clone_from(&document.findings);
         output::write_page(path, &explain_html::page(&page), args.overwrite)?;
     }
-    // The views added for the page are the last ones.
+    // The views added for the page and for causes by statement are the last ones.
     document.views.truncate(views(args).len());
     if !args.by.iter().any(|view| view.dimensions.contains(&Dimension::Checkpoint)) {
         document.cycles.clear();
@@ -293,7 +293,8 @@ fn explain_intact(
 
 fn explain(args: &ExplainArgs, inventory: &Inventory, writers: Option<Arc<Writers>>) -> Result<Explanation> {
     let threads = args.threads.map_or_else(terminal::cores, usize::from);
-    let own_views = args.html.iter().flat_map(|_| explain_html::views());
+    let of_statements = (!args.log.is_empty()).then(ViewSpec::by_statement_and_cell);
+    let own_views = args.html.iter().flat_map(|_| explain_html::views()).chain(of_statements);
     let top = match (args.top, args.format) {
         (Some(0), _) | (None, Format::Json | Format::Csv) => 1000,
         (Some(top), _) => top,

@@ -1,5 +1,7 @@
 //! Builds the document of an explanation: adds names to its sums, then groups and sorts them.
 
+use std::collections::HashMap;
+
 use regex::Regex;
 use rustc_hash::FxHashMap;
 use serde_json::{Map, Value, json};
@@ -16,8 +18,8 @@ use super::{
 use crate::checkpoints::{Cause, Checkpoint, explain_checkpoints};
 use crate::explanation::{Explanation, View, on_or_off};
 use crate::findings::causes::{Activity, Cause as ByteCause, Mechanism};
-use crate::findings::{bytes_text, find};
-use crate::group::{Dimension, GroupKey, Owner, ViewSpec};
+use crate::findings::{bytes_text, causes_of, find};
+use crate::group::{Cell, Dimension, GroupKey, Owner, ViewSpec};
 use crate::labels::{Label, Labels, Part, vacuum_work};
 use crate::tally::{Bucket, COMPRESSIONS, ImageCause, ImageTable, Tally};
 use crate::time::{second_text, time_text};
@@ -51,6 +53,18 @@ impl Document {
     /// Builds the document of an explanation.
     pub fn new(explanation: &Explanation, context: &Context<'_>) -> Document {
         Document::with_labels(explanation, context, &Labels::new(context.names, explanation))
+    }
+
+    /// Returns the causes of the sums of a part of an explanation's WAL, as in [`Document::causes`], at most
+    /// `top`. The evidence of all of it divides the bytes of a cell among causes.
+    pub fn causes_of(
+        explanation: &Explanation,
+        cells: &[(Cell, Tally)],
+        labels: &Labels<'_>,
+        top: usize,
+    ) -> Vec<CauseDocument> {
+        let wal_bytes = cells.iter().map(|(_, tally)| tally.wal_bytes()).sum();
+        fold_causes(cause_documents(causes_of(explanation, cells, labels), wal_bytes), top)
     }
 
     /// Builds the document with these labels.
@@ -95,7 +109,8 @@ impl Document {
             views: explanation.views.iter().map(|view| writer.view(view)).collect(),
             log: writer.log(),
             cycles: writer.cycles(&checkpoints),
-            causes: writer.causes(causes),
+            causes: fold_causes(cause_documents(causes, explanation.wal_bytes()), top),
+            statement_causes: writer.statement_causes(),
             findings,
             damage: explanation.damage.as_ref().map(|damage| DamageDocument {
                 file: damage.path.display().to_string(),
@@ -111,6 +126,45 @@ impl Document {
 
 /// Maximum number of listed causes.
 const MAX_CAUSES: usize = 1000;
+
+/// Maximum number of statements whose causes are listed; the others are one statement.
+const MAX_STATEMENTS: usize = 50;
+
+/// Returns causes with their shares of the WAL.
+fn cause_documents(causes: Vec<ByteCause>, wal_bytes: u64) -> Vec<CauseDocument> {
+    let document = |cause: ByteCause| CauseDocument {
+        statement: None,
+        activity: cause.activity,
+        relation: cause.relation,
+        mechanism: cause.mechanism,
+        bytes: cause.bytes,
+        share: cause.bytes as f64 / wal_bytes.max(1) as f64,
+        records: cause.records,
+        images: cause.images,
+        folded: None,
+    };
+    causes.into_iter().map(document).collect()
+}
+
+/// Keeps the largest causes. The last element sums up the others.
+fn fold_causes(mut causes: Vec<CauseDocument>, top: usize) -> Vec<CauseDocument> {
+    let rest = causes.split_off(top.min(MAX_CAUSES).min(causes.len()));
+    if !rest.is_empty() {
+        let total = |number: fn(&CauseDocument) -> u64| rest.iter().map(number).sum();
+        causes.push(CauseDocument {
+            statement: None,
+            activity: Activity::Other,
+            relation: None,
+            mechanism: Mechanism::Other,
+            bytes: total(|cause| cause.bytes),
+            share: rest.iter().map(|cause| cause.share).sum(),
+            records: total(|cause| cause.records),
+            images: total(|cause| cause.images),
+            folded: Some(rest.len() as u64),
+        });
+    }
+    causes
+}
 
 /// Where the WAL of a range ends, in words.
 fn end_of_wal(tail: &Tail) -> String {
@@ -189,7 +243,7 @@ impl Writer<'_> {
     fn relations(&self) -> Vec<RelationDocument> {
         let view = self.explanation.view_by(&[Dimension::Relation]);
         let mut tables: Vec<(Label, Tally, Vec<GroupDocument>)> = Vec::new();
-        let mut index = std::collections::HashMap::new();
+        let mut index = HashMap::new();
         for (key, tally) in &view.rows {
             let owner = key.owner.unwrap_or(Owner::None);
             let table = self.labels.table_of(owner);
@@ -218,33 +272,37 @@ impl Writer<'_> {
         listed
     }
 
-    /// The causes of all bytes; the smaller ones are summed up.
-    fn causes(&self, mut causes: Vec<ByteCause>) -> Vec<CauseDocument> {
-        let rest = causes.split_off(self.top.min(MAX_CAUSES).min(causes.len()));
-        if !rest.is_empty() {
-            let total = |number: fn(&ByteCause) -> u64| rest.iter().map(number).sum();
-            causes.push(ByteCause {
-                activity: Activity::Other,
-                relation: None,
-                mechanism: Mechanism::Other,
-                bytes: total(|cause| cause.bytes),
-                records: total(|cause| cause.records),
-                images: total(|cause| cause.images),
-            });
+    /// The causes of the records of each statement in the server's log.
+    fn statement_causes(&self) -> Vec<CauseDocument> {
+        let by_cell = ViewSpec::by_statement_and_cell();
+        let view = self.explanation.views.iter().rfind(|view| view.spec == by_cell);
+        let (Some(view), Some(writers)) = (view, self.writers) else { return Vec::new() };
+        let mut statements: HashMap<&str, HashMap<Cell, Tally>> = HashMap::new();
+        for (key, tally) in &view.rows {
+            let text = writers.text(key.writer.unwrap_or(WriterKey::Unknown), WriterProperty::Statement);
+            let cell = Cell { owner: key.owner.unwrap_or(Owner::None), kind: key.kind.flatten() };
+            statements.entry(text).or_default().entry(cell).or_default().merge(tally);
         }
-        let folded = rest.len() as u64;
-        let last = causes.len();
-        let document = |(at, cause): (usize, ByteCause)| CauseDocument {
-            activity: cause.activity,
-            relation: cause.relation,
-            mechanism: cause.mechanism,
-            bytes: cause.bytes,
-            share: self.share(cause.bytes),
-            records: cause.records,
-            images: cause.images,
-            folded: (folded > 0 && at + 1 == last).then_some(folded),
-        };
-        causes.into_iter().enumerate().map(document).collect()
+        let mut statements: Vec<(&str, Vec<(Cell, Tally)>)> =
+            statements.into_iter().map(|(text, cells)| (text, cells.into_iter().collect())).collect();
+        let bytes = |cells: &[(Cell, Tally)]| cells.iter().map(|(_, tally)| tally.wal_bytes()).sum::<u64>();
+        statements.sort_by_key(|(text, cells)| (std::cmp::Reverse(bytes(cells)), *text));
+        let mut others: HashMap<Cell, Tally> = HashMap::new();
+        for (cell, tally) in statements.drain(MAX_STATEMENTS.min(statements.len())..).flat_map(|one| one.1) {
+            others.entry(cell).or_default().merge(&tally);
+        }
+        others.entry(Cell { owner: Owner::None, kind: None }).or_default().merge(&view.rest.1);
+        statements.push(("(other statements)", others.into_iter().collect()));
+        let wal_bytes = self.explanation.wal_bytes();
+        let mut causes: Vec<CauseDocument> = Vec::new();
+        for (text, mut cells) in statements {
+            cells.sort_unstable_by_key(|(cell, _)| *cell);
+            let of_statement = cause_documents(causes_of(self.explanation, &cells, self.labels), wal_bytes);
+            let with_text = |cause| CauseDocument { statement: Some(text.to_owned()), ..cause };
+            causes.extend(of_statement.into_iter().map(with_text));
+        }
+        causes.sort_by_key(|cause| std::cmp::Reverse(cause.bytes));
+        fold_causes(causes, self.top)
     }
 
     fn record_kinds(&self) -> Vec<GroupDocument> {

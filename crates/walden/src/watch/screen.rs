@@ -40,6 +40,7 @@ enum List {
     Tables,
     Kinds,
     Databases,
+    Causes,
     Groups(Grouping),
 }
 
@@ -50,6 +51,7 @@ impl List {
             List::Tables => "Tables",
             List::Kinds => "Kinds of records",
             List::Databases => "Databases",
+            List::Causes => "Causes",
             List::Groups(grouping) => grouping.title(),
         }
     }
@@ -142,7 +144,7 @@ fn show(
 
 impl Screen {
     fn new(groupings: &[Grouping]) -> Screen {
-        let mut lists = vec![List::Relations, List::Tables, List::Kinds, List::Databases];
+        let mut lists = vec![List::Relations, List::Tables, List::Kinds, List::Databases, List::Causes];
         lists.extend(groupings.iter().cloned().map(List::Groups));
         Screen {
             lists,
@@ -270,6 +272,9 @@ impl Screen {
 
     fn update_rows(&mut self, watch: &Watch) {
         let windows = [NOW, MINUTE, MINUTES].map(|seconds| watch.window(seconds));
+        // A copy of all sums, which only this list needs.
+        let needs_evidence = self.inside.is_none() && matches!(self.lists[self.list], List::Causes);
+        let explanation = needs_evidence.then(|| watch.explanation());
         let lists = windows.each_ref().map(|window| {
             let views = Views::new(watch, window);
             match (&self.inside, &self.lists[self.list]) {
@@ -278,6 +283,10 @@ impl Screen {
                 (None, List::Tables) => views.tables(MAX_ROWS),
                 (None, List::Kinds) => views.record_kinds(MAX_ROWS),
                 (None, List::Databases) => views.databases(MAX_ROWS),
+                (None, List::Causes) => explanation
+                    .as_ref()
+                    .map(|explanation| views.cause_groups(explanation, MAX_ROWS))
+                    .unwrap_or_default(),
                 (None, List::Groups(grouping)) => views.by(grouping, MAX_ROWS),
             }
         });
@@ -444,7 +453,11 @@ impl Screen {
             }
         };
         let order = ORDERS[self.order];
-        let is_shown = |column: &&Column| area.width >= column.min_width;
+        // Causes have long texts, and a cause is either images or not.
+        let are_causes = self.inside.is_none() && matches!(self.lists[self.list], List::Causes);
+        let is_for_causes = |name: &str| !["5 min", "images", "why"].contains(&name);
+        let is_shown =
+            |column: &&Column| area.width >= column.min_width && (!are_causes || is_for_causes(column.name));
         let header = COLUMNS.iter().filter(is_shown).map(|column| {
             let name = column.name;
             let style = match name == order {
@@ -567,8 +580,9 @@ fn alarm_style(line: &str) -> Style {
 }
 
 const HELP: &[&str] = &[
-    "Tab, 1-4       relations, tables, kinds of records, databases;",
-    "5-9            groups of --by and --group",
+    "Tab, 1-5       relations, tables, kinds of records, databases,",
+    "               causes: relation, statement or task, mechanism;",
+    "6-9            groups of --by and --group",
     "Up, Down       choose a row",
     "Enter          open a relation or table, Esc back",
     "s              order: now, 1 min, 5 min, images, name",

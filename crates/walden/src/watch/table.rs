@@ -1,5 +1,6 @@
 //! Formats an interval as tables.
 
+use walden_report::explain::{CAUSES, causes};
 use walden_report::table::{Look, Row, table as rows_as_table};
 use walden_report::units::{bytes, count, percent, seconds};
 use walden_watch::document::{CheckpointDocument, GroupDocument, Grouping, WatchDocument, unqueried_text};
@@ -30,6 +31,10 @@ pub fn table(document: &WatchDocument, groupings: &[Grouping], look: Look) -> St
                 &rows_as_table(look, title, ("", &["bytes", "per second", "share", "images", "why"]), &rows);
             text.push('\n');
         }
+    }
+    if !document.causes.is_empty() {
+        text += &causes(CAUSES, &document.causes, document.sum.bytes, look);
+        text.push('\n');
     }
     for line in state_lines(document) {
         text += &format!("{line}\n");

@@ -90,6 +90,7 @@ fn every_form_of_log_names_users_and_statements(major: u32) -> Outcome {
         let json = joined(&[logs.join(name)]);
         say(&format!("PostgreSQL {major}, {name}: {}", json["log"]));
         assert_joined(&json, name, &expected, is_logical);
+        assert_causes(&json);
         results.push((groups(&json, 0), groups(&json, 1)));
     }
     assert!(results[0] == results[1] && results[1] == results[2]);
@@ -103,7 +104,42 @@ fn every_form_of_log_names_users_and_statements(major: u32) -> Outcome {
         run.stdout.contains("of the WAL of transactions is joined") && run.stdout.contains("By user"),
         "{run:?}"
     );
+    assert!(run.stdout.contains("What wrote the WAL, by statement"), "{run:?}");
+    let page = folder.path().join("page.html");
+    let options = ["explain", "--log", csv.to_str().unwrap(), "--html", page.to_str().unwrap()];
+    let written = walden(&[&options[..], &[wal.to_str().unwrap()]].concat());
+    assert_eq!(written.code, 0, "{written:?}");
+    assert!(fs::read_to_string(&page).unwrap().contains("What wrote the WAL, by statement"));
     Ok(())
+}
+
+/// The causes by statement add up to the WAL, and each statement has those of its kind.
+fn assert_causes(json: &Value) {
+    let all = |name: &str| json[name].as_array().unwrap().clone();
+    let sum = |name: &str| all(name).iter().map(|one| one["bytes"].as_u64().unwrap()).sum::<u64>();
+    assert_eq!(
+        (sum("statement_causes"), sum("causes")),
+        (json["wal_bytes"].as_u64().unwrap(), sum("statement_causes"))
+    );
+    assert!(all("causes").iter().all(|one| one["statement"].is_null()));
+    let has = |start: &str, activity: &str, mechanism: &str| {
+        all("statement_causes").iter().any(|one| {
+            one["statement"].as_str().is_some_and(|text| text.starts_with(start))
+                && (one["activity"].as_str(), one["mechanism"].as_str()) == (Some(activity), Some(mechanism))
+        })
+    };
+    for (start, activity, mechanism) in [
+        ("DELETE FROM orders", "delete", "row_data"),
+        ("INSERT INTO lines", "insert", "row_data"),
+        ("(no transaction)", "server", "page_header"),
+    ] {
+        assert!(
+            has(start, activity, mechanism),
+            "{start} {activity} {mechanism}: {:#}",
+            json["statement_causes"]
+        );
+    }
+    assert!(!has("DELETE FROM orders", "insert", "row_data"));
 }
 
 /// Writes in transactions of every kind. Returns the IDs of some, with their users.

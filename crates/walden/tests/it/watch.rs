@@ -598,6 +598,23 @@ fn lines_add_up_and_have_names() -> Outcome {
             }
         }
     }
+    let mut causes: BTreeMap<(&str, &str, &str), u64> = BTreeMap::new();
+    for line in &lines {
+        let rows = || line["causes"].as_array().unwrap().iter();
+        let all: u64 = rows().map(|row| row["bytes"].as_u64().unwrap()).sum();
+        assert_eq!(all, line["bytes"].as_u64().unwrap(), "{line:#}");
+        for row in rows() {
+            let text = |name: &str| row[name].as_str().unwrap_or_default();
+            let cause = (text("relation"), text("activity"), text("mechanism"));
+            *causes.entry(cause).or_default() += row["bytes"].as_u64().unwrap();
+        }
+    }
+    assert!(causes[&("small", "insert", "row_data")] > 2_000_000, "{causes:#?}");
+    assert!(causes[&("part_t1", "insert", "index_entry")] > 100_000, "{causes:#?}");
+    assert!(
+        causes.keys().any(|(relation, activity, _)| (*relation, *activity) == ("small", "rewrite")),
+        "{causes:#?}"
+    );
     let both = by_name["events.one"] + by_name["events.two"];
     assert_eq!(groups[&("partition", "events.log")], both, "{groups:#?}");
     assert!(groups[&("schema", "events")] >= both && both > 100_000, "{groups:#?}");
@@ -967,8 +984,14 @@ fn the_view_works_in_a_terminal() -> Outcome {
     let screen = terminal.wait_for("filter: Heap");
     assert!(screen.contains("Heap INSERT") && !screen.contains("Btree"), "{screen}");
     terminal.escape("filter: Heap");
-    terminal.keys(&["5"]);
+    terminal.keys(&["6"]);
     terminal.wait_for("Schemas");
+    // Causes, in a window of the usual size.
+    terminal.run(&["resize-window", "-t", "w", "-x", "80", "-y", "24"]);
+    terminal.keys(&["5"]);
+    let screen = terminal.wait_for("big: INSERT row by row: index entries");
+    assert!(screen.contains("share") && !screen.contains("5 min  ") && !screen.contains("why"), "{screen}");
+    terminal.run(&["resize-window", "-t", "w", "-x", "110", "-y", "30"]);
     terminal.keys(&["1"]);
     terminal.keys(&["p"]);
     terminal.wait_for("paused");
