@@ -1,7 +1,6 @@
 //! Causes of checkpoints, from the records of the WAL.
 
 use walden_explain::checkpoints::{Cause, CheckpointSettings, explain_checkpoints};
-use walden_explain::savings::estimate;
 use walden_format::payload::xlog::WalLevel;
 use walden_format::rmgr::info::xlog;
 use walden_format::rmgr::rmid;
@@ -40,37 +39,6 @@ fn volume_and_time_are_told_apart_by_the_settings() {
     };
     assert_eq!(causes(7), [Cause::First, Cause::Volume, Cause::Volume, Cause::Volume]);
     assert_eq!(causes(300), [Cause::First, Cause::Time, Cause::Time, Cause::Time]);
-}
-
-/// A regression test: the WAL starts within a cycle, whose start counted as `checkpoint_timeout` before the
-/// first checkpoint, which was then kept under any `max_wal_size`.
-#[test]
-fn a_larger_max_wal_size_saves_the_images_of_all_cycles_but_the_first() {
-    let mut log = Log::new();
-    for cycle in 1..=3 {
-        (0..300).for_each(|table| {
-            log.insert_with_image(1, 16384 + table, 4000);
-        });
-        while log.writer.bytes.len() < cycle * 2 * SEGMENT {
-            log.heap_insert(1, 16384, 4000);
-        }
-        let redo = log.writer.position();
-        log.heap_insert(1, 16384, 4000);
-        log.checkpoint_from(redo, cycle as i64 * 7);
-    }
-    let explanation = log.explain(&request(Vec::new()).sample_images(true));
-    let mut document = document(&explanation);
-    let settings = CheckpointSettings {
-        timeout: 300,
-        max_wal_size: 4 << 20,
-        completion_target_milli: 900,
-        keeps_one: true,
-    };
-    estimate(&mut document, &explanation, Some(settings));
-    let found = document.findings.iter().find(|one| one.rule == "checkpoint-images").unwrap();
-    let (saves, error) = (found.saves_bytes.unwrap(), found.saves_error_bytes.unwrap());
-    let images = 2 * 300 * 4000;
-    assert!(saves.abs_diff(images) <= images / 20 && error < images / 10, "{found:?}");
 }
 
 #[test]

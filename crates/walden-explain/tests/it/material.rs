@@ -278,16 +278,8 @@ impl Log {
         self.checkpoint_record(xlog::CHECKPOINT_SHUTDOWN, time, true);
     }
 
-    /// An online checkpoint that started at an earlier position.
-    pub fn checkpoint_from(&mut self, redo: Lsn, time: i64) {
-        self.checkpoint_record_from(redo, xlog::CHECKPOINT_ONLINE, time, true);
-    }
-
     fn checkpoint_record(&mut self, info: u8, time: i64, full_page_writes: bool) {
-        self.checkpoint_record_from(self.writer.position(), info, time, full_page_writes);
-    }
-
-    fn checkpoint_record_from(&mut self, redo: Lsn, info: u8, time: i64, full_page_writes: bool) {
+        let redo = self.writer.position();
         let mut data = vec![0; 88];
         data[..8].copy_from_slice(&redo.0.to_le_bytes());
         data[8] = 3;
