@@ -1421,7 +1421,8 @@ fn transactions_of_a_row_are_tiny_whatever_the_number_of_indexes() {
     assert!(!with(3));
 }
 
-/// A table with 70 % of its bytes in images is named, although compression is a finding; one with 95 % is not.
+/// A table with 70 % of its bytes in images is named, although compression is a finding; one with 95 % is
+/// not.
 #[test]
 fn a_table_whose_images_are_not_nearly_all_of_it_is_named() {
     let with = |plain: u32| {
