@@ -11,6 +11,7 @@ mod error_text;
 mod file_kind;
 mod held;
 pub mod history;
+mod intact;
 pub mod inventory;
 pub mod machine;
 pub mod names;
@@ -30,5 +31,6 @@ pub mod workers;
 
 pub use counted::counted;
 pub use error_text::error_text;
+pub use intact::Substitution;
 pub use sync::sync;
 pub use tar_file::read_entries;

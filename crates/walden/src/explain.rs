@@ -12,11 +12,9 @@ use walden_explain::document::{Context, Document};
 use walden_explain::group::{Dimension, ViewSpec};
 use walden_explain::writers::Writers;
 use walden_explain::{Bound, ExplainError, Explanation, Request};
-use walden_format::lsn::{SegmentName, SegmentSize};
 use walden_report::explain_html;
 use walden_source::inventory::Inventory;
 use walden_source::names::Names;
-use walden_source::scan::Damage;
 use walden_source::server_log::{self, Prefix};
 
 use crate::arguments::{parse_bound, parse_pattern, parse_span, parse_view};
@@ -182,11 +180,11 @@ pub fn run(args: &ExplainArgs) -> Result<ExitCode> {
     if sources.is_empty() {
         return Ok(ExitCode::SUCCESS);
     }
-    let mut inventory = sources::open(&sources, &source_range(args))?;
+    let inventory = sources::open(&sources, &source_range(args))?;
     sources::tell_about(&inventory);
     names::check_cluster(&names, &inventory)?;
     let writers = load_log(args, &names)?;
-    let explanation = explain_intact(args, &mut inventory, writers.as_ref());
+    let explanation = explain(args, &inventory, writers.clone());
     let extent = || {
         let threads = args.threads.map_or_else(terminal::cores, usize::from);
         sources::describe_extent(&sources, &source_range(args), &inventory, threads)
@@ -259,36 +257,6 @@ fn views(args: &ExplainArgs) -> Vec<ViewSpec> {
     let group = (args.group.is_some() && !has(|view| view.has(Dimension::Pattern))).then_some(by_group);
     let user = (!args.log.is_empty() && !has(ViewSpec::is_by_writer)).then(|| ViewSpec::by(Dimension::User));
     args.by.iter().cloned().chain(group).chain(user).collect()
-}
-
-/// Explains the WAL. At damage, reads the segment again from another file that contains it, if there is one.
-fn explain_intact(
-    args: &ExplainArgs,
-    inventory: &mut Inventory,
-    writers: Option<&Arc<Writers>>,
-) -> Result<Explanation> {
-    let mut explanation = explain(args, inventory, writers.cloned())?;
-    while let Some(damage) = explanation.damage.clone() {
-        let size = inventory.runs.first().map_or(SegmentSize::DEFAULT, |run| run.segment_size);
-        // The damaged record may continue in the next segment.
-        let next =
-            damage.segment.number(size).map(|at| SegmentName::new(damage.segment.timeline, at + 1, size));
-        let names = [Some(damage.segment), next];
-        let Some(replaced) = names.into_iter().flatten().find_map(|name| inventory.use_duplicate(name))
-        else {
-            break;
-        };
-        let other = explain(args, inventory, writers.cloned())?;
-        let place = |damage: &Damage| (damage.segment.timeline, damage.lsn);
-        if other.damage.as_ref().is_none_or(|other| place(other) > place(&damage)) {
-            let (damaged, intact) = (replaced.kept.path.display(), replaced.dropped.path.display());
-            eprintln!("note: {damaged} is damaged at LSN {}: {intact} is read instead", damage.lsn);
-            explanation = other;
-        } else {
-            inventory.replace(replaced.kept);
-        }
-    }
-    Ok(explanation)
 }
 
 fn explain(args: &ExplainArgs, inventory: &Inventory, writers: Option<Arc<Writers>>) -> Result<Explanation> {

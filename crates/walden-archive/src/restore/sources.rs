@@ -5,7 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use thiserror::Error;
-use walden_format::lsn::Timeline;
+use walden_format::lsn::{Lsn, Timeline};
 use walden_source::history::{History, HistoryError};
 use walden_source::inventory::{IgnoredReason, Inventory, InventoryError};
 use walden_source::timelines::Stretch;
@@ -13,14 +13,15 @@ use walden_source::timelines::Stretch;
 use crate::archive::{Archive, ArchiveError};
 use crate::objects::name::{ArchivedFile, IDENTITY};
 use crate::restore::log::stretches;
-use crate::restore::source::{self, Source, SourceOptions};
+use crate::restore::source::{self, Bound, Source, SourceOptions};
 
 /// The WAL in a set of sources.
 #[derive(Debug)]
 pub struct Sources {
     /// The segments.
     pub inventory: Inventory,
-    /// Notes for the user on how timelines are followed, one line each.
+    /// Notes for the user, one line each: on how timelines are followed, and on damaged files that are
+    /// replaced by others.
     pub notes: Vec<String>,
 }
 
@@ -75,7 +76,7 @@ pub fn is_archive(source: &Path) -> bool {
 ///
 /// An archive contributes the WAL along its newest timeline, unless the options name another one. The
 /// options' range selects the segments of archives. Files and folders may contribute segments outside the
-/// range.
+/// range. If a segment is in several files, reads them and chooses one that is intact.
 ///
 /// # Errors
 /// A source is unreadable, archives belong to two clusters, or there are no segments.
@@ -103,6 +104,14 @@ pub fn open(
     } else if let Some(timeline) = options.timeline {
         sources.follow_in_folders(timeline)?;
     }
+    let lsn = |bound, default| match bound {
+        Some(Bound::Lsn(lsn)) => lsn,
+        _ => default,
+    };
+    let range = lsn(options.from, Lsn(0))..lsn(options.to, Lsn(u64::MAX));
+    let threads = std::thread::available_parallelism().map_or(1, usize::from).min(options.threads);
+    let substitutions = sources.inventory.choose_intact(range, threads);
+    sources.notes.extend(substitutions.iter().map(ToString::to_string));
     Ok(sources)
 }
 

@@ -297,22 +297,6 @@ impl Inventory {
         Ok(())
     }
 
-    /// Reads a segment from another file that contains it too, which is then no longer in
-    /// [`Inventory::duplicates`]. Returns the file of before and the other one, or `None` if there is none.
-    pub fn use_duplicate(&mut self, name: SegmentName) -> Option<Duplicate> {
-        let index = self.duplicates.iter().position(|duplicate| duplicate.dropped.name == name)?;
-        let dropped = self.duplicates.remove(index).dropped;
-        let kept = self.replace(dropped.clone())?;
-        Some(Duplicate { kept, dropped })
-    }
-
-    /// Puts another file of a segment into its run, and returns the file of before.
-    pub fn replace(&mut self, file: SegmentFile) -> Option<SegmentFile> {
-        let is_same = |segment: &&mut SegmentFile| segment.key() == file.key() && segment.start == file.start;
-        let segment = self.runs.iter_mut().flat_map(|run| &mut run.segments).find(is_same)?;
-        Some(std::mem::replace(segment, file))
-    }
-
     /// Returns all segments of all runs.
     pub fn segments(&self) -> impl Iterator<Item = &SegmentFile> {
         self.runs.iter().flat_map(|run| &run.segments)

@@ -16,6 +16,7 @@ use crate::archive::text;
 use crate::material::{
     Collector, explain, explain_json, golden, records_of, say, segment_start, sum, walden, write,
 };
+use crate::restore_forward::files_of;
 
 walden_testing::tests! {
     every_compression_and_layout_gives_the_same,
@@ -24,6 +25,7 @@ walden_testing::tests! {
     a_gap_is_reported_and_both_sides_are_explained,
     a_segment_that_lost_its_start_is_damage,
     an_intact_copy_of_a_damaged_segment_is_read,
+    every_command_reads_the_intact_copy,
     every_view_adds_up,
     ranges_by_position_join,
     ranges_by_time_join,
@@ -178,6 +180,51 @@ fn an_intact_copy_of_a_damaged_segment_is_read() {
     assert!(run.code == 0 && run.stderr.contains("is read instead"), "{run:?}");
     for field in ["records", "buckets", "images", "record_kinds"] {
         assert_eq!(run.json()[field], expected[field], "{field}");
+    }
+}
+
+/// The damaged file is the first one of each segment, and in the middle of the WAL.
+fn every_command_reads_the_intact_copy() {
+    let folder = tempfile::tempdir().unwrap();
+    let (whole, both) = (plain(folder.path()), folder.path().join("both"));
+    for (index, (name, segment)) in golden(CLUSTER).into_iter().enumerate() {
+        let mut damaged = segment.clone();
+        match index {
+            0 => damaged[40_000..40_008].copy_from_slice(b"XXXXXXXX"),
+            // The end of a record that starts in the segment before.
+            1 => damaged[60..68].copy_from_slice(b"XXXXXXXX"),
+            _ => damaged.truncate(300_000),
+        }
+        write(&both, &name, &damaged);
+        let other = if index == 0 { format!("{name}.partial") } else { format!("{name}.zst") };
+        write(&both, &other, &if index == 0 { segment } else { pack(&segment, "zst") });
+    }
+    let exported = folder.path().join("exported");
+    let commands: [&[&str]; 7] = [
+        &["explain", "--savings", "never", "--by", "record", "--format", "csv"],
+        &["redo", "check", "--format", "json"],
+        &["redo", "replay", "--format", "json"],
+        &["rows", "--format", "json", "--relation", "1663/16384/16534"],
+        &["whatif", "--set", "wal_compression=lz4", "--set", "max_wal_size=64MB", "--format", "json"],
+        &["export", "--tables", "records", "--format", "csv", "-o", text(&exported)],
+        &["diff", "--format", "json", text(&whole)],
+    ];
+    for command in commands {
+        let read = |source: &Path| {
+            let run = walden(&[command, &[text(source)]].concat());
+            let files = files_of(&exported, &[""]);
+            let _ = fs::remove_dir_all(&exported);
+            (run, files)
+        };
+        let ((expected, content), (run, found)) = (read(&whole), read(&both));
+        assert_eq!(run.code, expected.code, "{command:?}: {run:?}");
+        assert_eq!(run.stderr.matches("is read instead").count(), 3, "{command:?}: {run:?}");
+        let comparable = |output: &str| -> Vec<String> {
+            let lines = output.lines().filter(|line| !line.contains("\"seconds\": "));
+            lines.map(|line| line.replace(text(&both), text(&whole))).collect()
+        };
+        assert_eq!(comparable(&run.stdout), comparable(&expected.stdout), "{command:?}");
+        assert_eq!(found, content, "{command:?}");
     }
 }
 
