@@ -38,6 +38,7 @@
 
 mod base;
 mod copy;
+mod early_drops;
 mod engine;
 mod error;
 mod files;
@@ -59,6 +60,7 @@ mod work_folder;
 
 pub use base::{BaseBackup, Tablespace};
 pub use copy::EMPTIED;
+pub use early_drops::{DropEvents, EarlyDrop};
 pub use error::RecoverError;
 pub use plan::{CheckpointRecord, Plan, choose_run};
 pub use restore::{Purpose, Recovery, RestoreOptions, Restored, Step};

@@ -13,6 +13,7 @@ use walden_source::scan::{Damage, ScanOptions, SegmentEnd, scan};
 use walden_source::timelines::lineages;
 
 use crate::base::BaseBackup;
+use crate::early_drops::{EarlyDrop, find_early_drops};
 use crate::error::RecoverError;
 use crate::support::{Unsupported, unsupported};
 use crate::target::{Target, end_of_transaction};
@@ -57,6 +58,9 @@ pub struct Plan {
     /// Tablespaces that records before the target create outside of the data directory, with the position.
     /// PostgreSQL creates them in the same folders.
     pub tablespaces: Vec<(Lsn, String)>,
+    /// Databases and tablespaces whose files recovery removes, although it stops before the commit of their
+    /// drop.
+    pub early_drops: Vec<EarlyDrop>,
     /// Settings at the checkpoint, if WAL has changed them since the base backup.
     pub(crate) settings: Option<ParameterChange>,
 }
@@ -161,6 +165,8 @@ impl Plan {
             (checkpoints.count() as u64, all.checkpoints.iter().rfind(is_possible).cloned());
         let redo = checkpoint.as_ref().map_or(start, |checkpoint| checkpoint.fields.redo);
         let settings = all.settings.iter().rfind(|(lsn, _)| *lsn < redo).map(|(_, settings)| *settings);
+        let is_inclusive = !matches!(target, Target::Latest | Target::Time(_));
+        let early_drops = find_early_drops(run, start, stop.plus(u64::from(is_inclusive)));
         Ok(Plan {
             target,
             start,
@@ -173,6 +179,7 @@ impl Plan {
             unsupported: all.unsupported.filter(|unsupported| unsupported.lsn < stop),
             damage,
             tablespaces: all.tablespaces,
+            early_drops,
             settings,
         })
     }

@@ -4,7 +4,6 @@
 //! `xlogrecovery.c`). If the WAL contains none, PostgreSQL refuses to end recovery, so the moment is
 //! unreachable even though the end of the WAL is reachable.
 
-use std::fmt;
 use std::ops::ControlFlow;
 
 use serde::Serialize;
@@ -13,6 +12,7 @@ use walden_format::payload::{self, Payload, Timestamp};
 use walden_format::record::Record;
 use walden_format::rmgr::rmid;
 use walden_format::stream::{Decoder, StreamInfo, Visitor};
+use walden_recover::{DropEvents, EarlyDrop};
 use walden_source::workers;
 
 use crate::archive::{Archive, ArchiveError};
@@ -76,35 +76,6 @@ pub struct Recovery {
     /// Databases and tablespaces whose files recovery removes, although it stops before their transactions
     /// end.
     pub early_drops: Vec<EarlyDrop>,
-}
-
-/// A database or tablespace whose record of removal precedes the end of recovery, while the commit of its
-/// transaction does not. PostgreSQL removes the files when it replays the record (`dbase_redo` in
-/// `dbcommands.c`, `tblspc_redo` in `tablespace.c`), so they are lost. Files of dropped tables are removed at
-/// the commit.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
-pub struct EarlyDrop {
-    /// LSN of the record. Recovery keeps the files if it stops before it.
-    pub lsn: String,
-    /// OID of the dropped database.
-    pub database: Option<u32>,
-    /// OID of the dropped tablespace.
-    pub tablespace: Option<u32>,
-}
-
-impl fmt::Display for EarlyDrop {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (what, oid) = match (self.database, self.tablespace) {
-            (Some(oid), _) => ("database", oid),
-            (None, oid) => ("tablespace", oid.unwrap_or_default()),
-        };
-        let lsn = &self.lsn;
-        write!(
-            f,
-            "replay removes the files of {what} {oid} at {lsn}, before the commit of its drop: to keep them, use recovery_target_lsn = '{lsn}' with \
-             recovery_target_inclusive = off instead of a time"
-        )
-    }
 }
 
 /// The end of a transaction.
@@ -339,8 +310,9 @@ pub fn recovery_to(
             events => decoded.push(events?),
         }
     }
-    let events: Vec<&Events> = decoded.iter().chain(begun.as_ref().map(|begun| &begun.events)).collect();
-    let early_drops = find_early_drops(&events, lsn);
+    let events = decoded.iter().chain(begun.as_ref().map(|begun| &begun.events));
+    let drops: Vec<&DropEvents> = events.map(|events| &events.drops).collect();
+    let early_drops = DropEvents::find_early(&drops, lsn);
     Ok(Recovery { log, begun: begun.map(|begun| begun.name), last, stop, early_drops })
 }
 
@@ -584,24 +556,6 @@ fn first_end(all: &[(Lsn, i64)], is_wanted: impl Fn(i64) -> bool) -> Found {
     (before.copied(), at.and_then(|at| all.get(at)).copied())
 }
 
-/// Returns the drops before the LSN at which recovery stops whose transactions did not end before it. A drop
-/// is followed by its commit at once, so the last segments suffice.
-fn find_early_drops(segments: &[&Events], stop: Lsn) -> Vec<EarlyDrop> {
-    let has_ended = |drop: &DropRecord| {
-        let mut ends = segments.iter().flat_map(|events| &events.transactions);
-        ends.any(|(lsn, transaction)| *transaction == drop.transaction && drop.lsn < *lsn && *lsn < stop)
-    };
-    let drops = segments.iter().flat_map(|events| &events.drops);
-    let early = drops.filter(|drop| drop.lsn < stop && !has_ended(drop));
-    early
-        .map(|drop| EarlyDrop {
-            lsn: drop.lsn.to_string(),
-            database: drop.database,
-            tablespace: drop.tablespace,
-        })
-        .collect()
-}
-
 /// Returns the LSNs and times of the ends of transactions in a segment.
 fn ends_in(
     archive: &Archive,
@@ -637,42 +591,21 @@ fn events_of(content: &[u8], name: SegmentName, size: SegmentSize) -> Events {
 struct Events {
     /// Ends of transactions.
     ends: Vec<(Lsn, i64)>,
-    /// The ids of these transactions.
-    transactions: Vec<(Lsn, u32)>,
     checkpoints: Vec<(Lsn, i64)>,
-    drops: Vec<DropRecord>,
-}
-
-/// A record that removes the files of a database or tablespace.
-struct DropRecord {
-    lsn: Lsn,
-    transaction: u32,
-    database: Option<u32>,
-    tablespace: Option<u32>,
+    drops: DropEvents,
 }
 
 impl Visitor for Events {
     fn record(&mut self, record: &Record<'_>) -> ControlFlow<()> {
-        let (lsn, transaction) = (record.lsn, record.header.xid);
+        let lsn = record.lsn;
         if !matches!(record.header.rmid, rmid::XACT | rmid::XLOG | rmid::DBASE | rmid::TBLSPC) {
             return ControlFlow::Continue(());
         }
+        self.drops.note(record);
         match payload::parse(record) {
-            Ok(Payload::Commit(end) | Payload::Abort(end)) => {
-                self.ends.push((lsn, end.time.unix_micros()));
-                self.transactions.push((lsn, transaction));
-            }
+            Ok(Payload::Commit(end) | Payload::Abort(end)) => self.ends.push((lsn, end.time.unix_micros())),
             Ok(Payload::Checkpoint(checkpoint)) => {
                 self.checkpoints.push((lsn, checkpoint.time.saturating_mul(1_000_000)));
-            }
-            // ALTER DATABASE SET TABLESPACE removes the old files without a transaction id, after its commit.
-            Ok(Payload::DatabaseDrop(drop)) if transaction != 0 => {
-                let database = Some(drop.database);
-                self.drops.push(DropRecord { lsn, transaction, database, tablespace: None });
-            }
-            Ok(Payload::TablespaceDrop(drop)) if transaction != 0 => {
-                let tablespace = Some(drop.tablespace);
-                self.drops.push(DropRecord { lsn, transaction, database: None, tablespace });
             }
             _ => {}
         }

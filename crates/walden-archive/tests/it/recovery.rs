@@ -88,8 +88,7 @@ fn a_time_just_before_a_database_is_dropped_comes_with_a_warning() {
     let early = drops(0x22);
     assert_eq!((early.len(), early[0].database, early[0].tablespace), (1, Some(5), None));
     let text = early[0].to_string();
-    let expected = format!("recovery_target_lsn = '{}' with recovery_target_inclusive = off", early[0].lsn);
-    assert!(text.contains(&expected) && early[0].lsn.starts_with("0/023"), "{text}");
+    assert!(text.contains("the files of database 5 at 0/023") && early[0].previous < early[0].lsn, "{text}");
     // Its transaction is committed.
     assert_eq!(drops(0x23), []);
 }

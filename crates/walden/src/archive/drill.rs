@@ -174,7 +174,7 @@ fn timeline_hint(archive: &Archive, options: &DrillOptions, error: &anyhow::Erro
 
 /// Returns why recovery cannot stop at the target, if the archive shows it. The server would report it only
 /// after the backup was copied and all WAL replayed. It still reports the reasons that the archive does not
-/// show.
+/// show. Warns of files that recovery removes before the commit of a drop.
 fn find_unreachable(archive: &Archive, args: &DrillArgs) -> Option<RecoveryError> {
     let moment = args.until.as_ref()?;
     // --set may set another target or timeline.
@@ -186,7 +186,14 @@ fn find_unreachable(archive: &Archive, args: &DrillArgs) -> Option<RecoveryError
     if start.system_identifier.is_some_and(|found| found.to_string() != *own) {
         return None;
     }
-    let error = recovery_to(archive, RecoveryStart::from(&start), args.timeline, moment.micros()).err()?;
+    let recovery = recovery_to(archive, RecoveryStart::from(&start), args.timeline, moment.micros());
+    let error = match recovery {
+        Ok(recovery) => {
+            recovery.early_drops.iter().for_each(|drop| output::tell(&format!("warning: {drop}")));
+            return None;
+        }
+        Err(error) => error,
+    };
     matches!(error, RecoveryError::Unreachable { .. } | RecoveryError::MinimalWal { .. }).then_some(error)
 }
 

@@ -187,7 +187,11 @@ fn recovery_text(moment: &Moment, recovery: &Recovery) -> String {
     let _ = writeln!(text, "  recovery_target_time = '{}'", moment.for_settings());
     let _ = writeln!(text, "  recovery_target_timeline = '{}'", recovery.log.timeline());
     for drop in &recovery.early_drops {
-        let _ = writeln!(text, "  WARNING: {drop}");
+        let _ = writeln!(
+            text,
+            "  WARNING: {drop}: to keep them, use recovery_target_lsn = '{}' with recovery_target_inclusive = off instead of a time",
+            drop.lsn
+        );
     }
     text
 }

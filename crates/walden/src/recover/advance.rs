@@ -8,14 +8,14 @@ use std::time::Instant;
 use anyhow::Result;
 use clap::{Args, Subcommand};
 use serde::Serialize;
-use walden_recover::{Plan, Purpose, Recovery, Restored};
+use walden_recover::{EarlyDrop, Plan, Purpose, Recovery, Restored};
 use walden_report::table::harmless;
 use walden_report::units;
 
 use super::restore::expect_separate_target;
 use super::{
     PlanDocument, Prepared, RecoverArgs, RestoredDocument, amounts_text, plan_text, report_interruption,
-    warn_of_damage, with_hint, with_progress,
+    warn_of_damage, warn_of_drops, with_hint, with_progress,
 };
 use crate::terminal::{self, Format};
 
@@ -83,6 +83,10 @@ fn advance(args: &AdvanceArgs) -> Result<ExitCode> {
         terminal::print(&(title + &plan_text(&prepared) + &remaining_text(plan)))?;
     }
     warn_of_damage(plan);
+    // The new backup still has files whose removal follows its checkpoint.
+    let redo = plan.checkpoint.as_ref().map(|checkpoint| checkpoint.fields.redo);
+    let is_replayed = |drop: &&EarlyDrop| redo.is_some_and(|redo| drop.lsn < redo);
+    warn_of_drops(plan.early_drops.iter().filter(is_replayed));
     let mut document = Document { plan: PlanDocument::new(&args.base, &prepared), output, advanced: None };
     if plan.checkpoint.is_some() && !args.recover.dry_run {
         let options = args.recover.options(Purpose::Backup, &prepared);

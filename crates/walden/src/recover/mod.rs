@@ -18,8 +18,8 @@ use walden_explain::moment::{Moment, time_text};
 use walden_format::lsn::{Lsn, Timeline};
 use walden_format::payload::Timestamp;
 use walden_recover::{
-    BaseBackup, MappedTablespace, Plan, Purpose, RecoverError, RestoreOptions, Restored, Step, Target,
-    choose_run,
+    BaseBackup, EarlyDrop, MappedTablespace, Plan, Purpose, RecoverError, RestoreOptions, Restored, Step,
+    Target, choose_run,
 };
 use walden_report::table::harmless;
 use walden_report::units;
@@ -337,6 +337,19 @@ fn warn_of_damage(plan: &Plan) {
     }
 }
 
+/// Warns of databases and tablespaces whose files are removed although the target precedes the commit of
+/// their drop.
+fn warn_of_drops<'a>(drops: impl IntoIterator<Item = &'a EarlyDrop>) {
+    for drop in drops {
+        output::tell(&format!("warning: {drop}"));
+        let previous = drop.previous;
+        let repair = drop.database.map_or_else(String::new, |oid| {
+            format!("; then UPDATE pg_database SET datconnlimit = -1 WHERE oid = {oid}, as the drop has marked it as invalid")
+        });
+        output::tell(&format!("hint: to keep them, stop at the record before it: --to {previous}{repair}"));
+    }
+}
+
 /// Speed and amount of a recovery.
 fn amounts_text(plan: &Plan, restored: &Restored, seconds: f64) -> String {
     let rate = plan.replayed_bytes() as f64 / seconds.max(0.001);
@@ -364,6 +377,7 @@ struct PlanDocument {
     replayed_wal_bytes: u64,
     remaining_wal_bytes: u64,
     left_to_postgresql: Option<String>,
+    early_drops: Vec<EarlyDrop>,
     expected_duration: ExpectedDuration,
 }
 
@@ -395,6 +409,7 @@ impl PlanDocument {
             replayed_wal_bytes: plan.replayed_bytes(),
             remaining_wal_bytes: plan.remaining_bytes(),
             left_to_postgresql: plan.unsupported.as_ref().map(ToString::to_string),
+            early_drops: plan.early_drops.clone(),
             expected_duration: *duration,
         }
     }

@@ -17,7 +17,7 @@ use walden_source::open::Compression;
 
 use super::{
     PlanDocument, Prepared, RecoverArgs, RestoredDocument, amounts_text, expect_unprotected, plan_text,
-    report_interruption, warn_of_damage, with_hint, with_progress,
+    report_interruption, warn_of_damage, warn_of_drops, with_hint, with_progress,
 };
 use crate::archive::commands::word;
 use crate::output;
@@ -97,6 +97,7 @@ pub fn run(args: &RestoreArgs) -> Result<ExitCode> {
         terminal::print(&(title + &plan_text(&prepared) + &remaining_text(plan)))?;
     }
     warn_of_damage(plan);
+    warn_of_drops(&plan.early_drops);
     let mut document = Document {
         plan: PlanDocument::new(&args.base, &prepared),
         output,

@@ -23,6 +23,7 @@ walden_testing::tests! {
     #[slow] a_restored_directory_is_that_of_a_restart_point on ALL_SERVERS,
     a_restore_from_an_archive_continues_from_there on [17],
     recovery_stops_at_each_kind_of_target on [16],
+    a_target_in_the_drop_of_a_database_comes_with_a_warning on [14, 17],
     a_promotion_is_followed on [18],
     a_record_that_is_not_replayed_is_left_to_postgresql on [15, 19],
     what_cannot_be_restored_is_refused_before_anything_is_written on [18],
@@ -619,6 +620,42 @@ fn recovery_stops_at_each_kind_of_target(version: u32) -> Outcome {
         let last = server.client("postgres").unwrap().query_one("SELECT max(i) FROM steps", &[]).unwrap();
         assert_eq!(last.get::<_, i32>(0), step as i32, "{target}: {json}");
     }
+    Ok(())
+}
+
+/// PostgreSQL removes the files at a record before the commit. At the record before that, they exist.
+fn a_target_in_the_drop_of_a_database_comes_with_a_warning(version: u32) -> Outcome {
+    let installation = postgres(version)?;
+    let primary = Primary::start(&installation, &[]);
+    let mut client = primary.client("postgres");
+    client.batch_execute("CREATE DATABASE victim").unwrap();
+    primary.client("victim").batch_execute("CREATE TABLE kept AS SELECT 7 AS i").unwrap();
+    primary.back_up(|client| client.batch_execute("SELECT txid_current()").unwrap());
+    let sql = "SELECT to_char(clock_timestamp() AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS.US+00')";
+    let before: String = client.query_one(sql, &[]).unwrap().get(0);
+    std::thread::sleep(std::time::Duration::from_millis(20));
+    client.batch_execute("DROP DATABASE victim").unwrap();
+    client.batch_execute("SELECT pg_create_restore_point('after')").unwrap();
+    primary.archive_all();
+
+    let (_, json) = primary.restore("name:after", "after");
+    assert_eq!(json["plan"]["early_drops"], serde_json::json!([]), "{json}");
+    let (data, wal) = (primary.cluster.dir().join("early"), primary.cluster.archive_dir());
+    let arguments = ["restore", "--wal", text(&wal), "--base", text(&primary.backup), "-o", text(&data)];
+    let run = walden(&[&arguments[..], &["--to", &before, "--dry-run"]].concat());
+    assert_eq!(run.code, 0, "{run:?}");
+    assert!(run.stderr.contains("warning: replay removes the files of database "), "{run:?}");
+    let (_, target) = run.stderr.split_once("--to ").unwrap_or_else(|| panic!("{run:?}"));
+    let target = target.split([';', '\n']).next().unwrap();
+    let (data, json) = primary.restore(target, "kept");
+    assert_eq!(json["plan"]["early_drops"], serde_json::json!([]), "{json}");
+    let server = primary.server_of(&data).start().unwrap_or_else(|error| panic!("{error:#}"));
+    wait_until_promoted(&server);
+    // The drop marks the database as invalid before that record.
+    let mut client = server.client("postgres").unwrap();
+    client.batch_execute("UPDATE pg_database SET datconnlimit = -1 WHERE datname = 'victim'").unwrap();
+    let row = server.client("victim").unwrap().query_one("SELECT i FROM kept", &[]).unwrap();
+    assert_eq!(row.get::<_, i32>(0), 7);
     Ok(())
 }
 
