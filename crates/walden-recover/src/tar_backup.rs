@@ -431,6 +431,29 @@ mod tests {
     }
 
     #[test]
+    fn damage_of_a_header_is_located() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("base.tar");
+        let entry = |name| (header(name, EntryType::Regular, 600), &[7_u8; 600][..]);
+        tar_of(&path, &[entry(b"a"), entry(b"b")]);
+        let whole = fs::read(&path).unwrap();
+        // The name, the size and the checksum of the second entry.
+        for offset in [1536, 1536 + 124, 1536 + 148] {
+            let mut damaged = whole.clone();
+            damaged[offset] ^= 1;
+            fs::write(&path, damaged).unwrap();
+            let error = TarFile::new(path.clone()).unwrap().read(|_, _| Ok(())).unwrap_err();
+            let text = walden_source::error_text(&error);
+            assert!(
+                text.starts_with(&format!("cannot read {}: expected the header", path.display())),
+                "{text}"
+            );
+            assert!(text.contains("at offset 1536 (decompressed), found neither: "), "{text}");
+            assert!(text.contains("get another copy of it"), "{text}");
+        }
+    }
+
+    #[test]
     fn a_map_of_tablespaces_is_unescaped() {
         let found = parse_map(b"16384 /srv/fast\n16385 /with space/a\\\\b\\\nc\n");
         let expected = [(16384, "/srv/fast".into()), (16385, "/with space/a\\b\nc".into())];

@@ -33,4 +33,4 @@ pub use counted::counted;
 pub use error_text::error_text;
 pub use intact::Substitution;
 pub use sync::sync;
-pub use tar_file::read_entries;
+pub use tar_file::{read_entries, with_offsets};

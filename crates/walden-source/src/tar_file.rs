@@ -51,6 +51,8 @@ const START: usize = 8 << 10;
 const MAX_SMALL: u64 = 64 << 10;
 /// Largest segment that PostgreSQL can have.
 const MAX_SEGMENT: u64 = 1 << 30;
+/// Bytes of a block of a tar file.
+const BLOCK: u64 = 512;
 /// Bytes copied at a time.
 const COPIED: usize = 128 << 10;
 /// Most files named like segments in one tar file; with the smallest segments, 1 TB.
@@ -190,7 +192,7 @@ pub fn read_entries<R: Read>(
     mut found: impl FnMut(Vec<u8>, Entry<'_, R>) -> io::Result<()>,
 ) -> io::Result<()> {
     let mut long_name = None;
-    for entry in entries {
+    for entry in with_offsets(entries) {
         let mut entry = entry?;
         match entry.header().entry_type() {
             EntryType::GNULongName => {
@@ -208,6 +210,31 @@ pub fn read_entries<R: Read>(
         }
     }
     Ok(())
+}
+
+/// Returns the entries of a tar file. An error of the tar reader names the offset of the header at which it
+/// failed, and the remedy.
+pub fn with_offsets<R: Read>(entries: tar::Entries<'_, R>) -> impl Iterator<Item = io::Result<Entry<'_, R>>> {
+    let mut next_header = 0;
+    entries.map(move |entry| {
+        let entry = entry.map_err(|error| damaged_header(next_header, error))?;
+        let end = entry.raw_file_position().saturating_add(entry.size());
+        next_header = end.checked_next_multiple_of(BLOCK).unwrap_or(end);
+        Ok(entry)
+    })
+}
+
+/// Explains an error of the tar reader itself, which has this kind. Others are those of the file system and
+/// of the decompression.
+fn damaged_header(offset: u64, error: io::Error) -> io::Error {
+    if error.kind() != io::ErrorKind::Other {
+        return error;
+    }
+    let text = format!(
+        "expected the header of a file, or the end of the tar file, at offset {offset} (decompressed), found neither: {error}; the tar \
+         file is damaged or was cut off: get another copy of it, or use another backup"
+    );
+    io::Error::new(io::ErrorKind::InvalidData, text)
 }
 
 /// Returns the content of an entry that must be small.

@@ -12,7 +12,7 @@ use walden_format::lsn::{Lsn, Timeline};
 use walden_recover::tar_backup::TAR_ENDINGS;
 use walden_source::datadir::{DataDir, DataDirError};
 use walden_source::open::{Compression, SegmentReader, open_path};
-use walden_source::regular_file;
+use walden_source::{regular_file, with_offsets};
 
 use crate::objects::backup_files::{LABEL, Label, MANIFEST, Manifest, read_bounded};
 
@@ -208,7 +208,7 @@ fn read_tar(path: &Path, compression: Compression) -> Result<BackupStart, BaseEr
     let io = |source| BaseError::Io { path: path.to_owned(), source };
     let not_one = |expected, found| BaseError::NotOne { path: path.to_owned(), expected, found };
     let mut archive = open_tar(path, compression)?;
-    for entry in archive.entries().map_err(io)? {
+    for entry in with_offsets(archive.entries().map_err(io)?) {
         let mut entry = entry.map_err(io)?;
         let name = entry.path().map_err(io)?.into_owned();
         if name.strip_prefix(".").unwrap_or(&name) != Path::new(LABEL) {
@@ -263,7 +263,7 @@ fn unpack_one(path: &Path, compression: Compression, folder: &Path) -> Result<()
     let io = |source| BaseError::Io { path: path.to_owned(), source };
     fs::create_dir_all(folder).map_err(io)?;
     let mut archive = open_tar(path, compression)?;
-    for entry in archive.entries().map_err(io)? {
+    for entry in with_offsets(archive.entries().map_err(io)?) {
         let mut entry = entry.map_err(io)?;
         if entry.header().entry_type().is_file() || entry.header().entry_type().is_dir() {
             // `unpack_in` writes nothing outside the folder, whatever the paths in the tar file.
