@@ -19,9 +19,10 @@ use crate::objects::backup_files::Label;
 use crate::objects::contents::{Contents, MinimalWal, RestorePoint};
 use crate::objects::name::{ArchivedFile, BACKUP, HISTORY, Object, WAL};
 use crate::objects::object::Finding;
+use crate::restore::diverging;
 pub use crate::restore::diverging::Diverging;
 use crate::restore::get;
-use crate::restore::log::latest_timeline;
+use crate::restore::log::{Log, latest_timeline};
 
 pub use crate::inventory::gaps::Gap;
 
@@ -622,7 +623,7 @@ impl Timelines<'_> {
             if let Some(first) = first.filter(|first| Some(&first.first_segment) == first_segment.as_ref()) {
                 first.previous_commit_time = previous_commit_time;
             }
-            let diverging = self.find_divergence(timeline, objects, listing)?;
+            let diverging = self.find_divergence(timeline, objects)?;
             listing.diverging.extend(diverging);
         } else if self.looks_at_headers {
             look_at_headers(self.archive, objects, &mut listing.unreadable)?;
@@ -681,23 +682,22 @@ impl Timelines<'_> {
         Ok(previous_commit_time)
     }
 
-    /// Returns whether a timeline and its parent, which is already listed, were written concurrently. After
-    /// recovery to a moment, the parent timeline also has WAL after the switch, but only with earlier times.
+    /// Returns whether a timeline and its parent were written concurrently.
     fn find_divergence(
         &self,
         timeline: Timeline,
         objects: &BTreeMap<Object, u64>,
-        listing: &Listing,
     ) -> Result<Option<Diverging>, ArchiveError> {
-        if let Some(parent) = self.histories.get(&timeline).and_then(History::parent)
-            && let Some(last) = last_commit_behind(listing, parent.timeline, parent.end, self.size)
-            && let Some(first) = first_commit_behind(self.archive, objects, parent.end, self.size)?
-            && first < last
-        {
-            let (left_by, left_at) = (timeline, parent.end.to_string());
-            return Ok(Some(Diverging { timeline: parent.timeline, left_by, left_at }));
+        let Some(parent) = self.histories.get(&timeline).and_then(History::parent) else { return Ok(None) };
+        let Some(left) = self.objects.get(&parent.timeline) else { return Ok(None) };
+        let branch = self.size.segment_of(parent.end);
+        let segments = |objects| Log::complete_segments(objects, branch, self.size);
+        let left = segments(left);
+        if left.is_empty() || !diverging::overlap(self.archive, branch, &left, &segments(objects))? {
+            return Ok(None);
         }
-        Ok(None)
+        let (left_by, left_at) = (timeline, parent.end.to_string());
+        Ok(Some(Diverging { timeline: parent.timeline, left_by, left_at }))
     }
 }
 
@@ -996,45 +996,8 @@ fn segments(
     listing
 }
 
-/// Returns the last commit or abort of a timeline if it has the segment of the branch or later ones.
-fn last_commit_behind(listing: &Listing, timeline: Timeline, left_at: Lsn, size: SegmentSize) -> Option<i64> {
-    let left = listing.timelines.iter().find(|other| other.timeline == timeline)?;
-    let last = SegmentName::parse(left.last_segment.as_deref()?)?.number(size)?;
-    left.last_commit_time.filter(|_| last >= size.segment_of(left_at))
-}
-
 /// Maximum number of objects that are searched for a timeline's first commit.
 const MAX_LOOKED_AT: usize = 16;
-
-/// Returns the first commit or abort of a timeline after the segment in which it starts, because that segment
-/// starts with a copy of the parent's WAL.
-fn first_commit_behind(
-    archive: &Archive,
-    objects: &BTreeMap<Object, u64>,
-    begin: Lsn,
-    size: SegmentSize,
-) -> Result<Option<i64>, ArchiveError> {
-    let begin = size.segment_of(begin);
-    let is_behind = |object: &Object| {
-        let last = object.segments().and_then(|(_, last)| last.number(size));
-        last.is_some_and(|last| last > begin)
-    };
-    for (object, &bytes) in objects.iter().filter(|(object, _)| is_behind(object)).take(MAX_LOOKED_AT) {
-        let contents = match get::read_contents(archive, *object, bytes) {
-            // Reported as a finding of its own timeline.
-            Err(error) if error.is_damage() => continue,
-            other => other?,
-        };
-        let first = contents.iter().find_map(|it| {
-            let first_record: Lsn = it.first_record.as_ref()?.parse().ok()?;
-            it.first_end_of_transaction.filter(|_| size.segment_of(first_record) > begin)
-        });
-        if first.is_some() {
-            return Ok(first);
-        }
-    }
-    Ok(None)
-}
 
 /// Returns the last commit or abort in a range of a timeline's segments.
 fn last_commit_in(

@@ -8,7 +8,7 @@ use walden_format::lsn::Timeline;
 use walden_source::timelines::Stretch;
 
 use crate::archive::{Archive, ArchiveError};
-use crate::restore::log::{Ends, Log};
+use crate::restore::log::{Ends, Log, LogSegment};
 
 /// A timeline that was written concurrently with one that had branched off from it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
@@ -43,7 +43,7 @@ pub const DIVERGING_HINT: &str = "name the timeline of the server that you need 
 /// earlier one.
 ///
 /// # Errors
-/// The archive cannot be listed, or the summary of a segment is unreadable.
+/// The archive cannot be listed or read.
 pub fn find_diverging(
     archive: &Archive,
     timeline: Option<Timeline>,
@@ -59,14 +59,14 @@ pub fn find_diverging(
     for pair in log.stretches.windows(2).filter(|pair| is_possible(&pair[0])) {
         let Some(left_at) = pair[0].end else { continue };
         let branch = log.size.segment_of(left_at);
-        let Some((_, last)) = times_of(archive, pair[0].timeline, branch, true)? else { continue };
-        // The segment of the branch starts with a copy of the ancestor's WAL.
-        let first = times_of(archive, pair[1].timeline, branch + 1, false)?;
-        let first = match first {
-            Some((first, _)) => Some(first),
-            None => times_of(archive, pair[1].timeline, branch, true)?.map(|(_, last)| last),
+        let segments_of = |timeline| -> Result<Vec<LogSegment>, ArchiveError> {
+            let range = branch..=u64::MAX;
+            let mut segments = Log::find_single_timeline(archive, timeline, range)?.segments;
+            segments.retain(|segment| !segment.is_partial);
+            Ok(segments)
         };
-        if first.is_some_and(|first| first < last) {
+        let left = segments_of(pair[0].timeline)?;
+        if !left.is_empty() && overlap(archive, branch, &left, &segments_of(pair[1].timeline)?)? {
             let left_at = left_at.to_string();
             return Ok(Some(Diverging { timeline: pair[0].timeline, left_by: pair[1].timeline, left_at }));
         }
@@ -74,24 +74,40 @@ pub fn find_diverging(
     Ok(None)
 }
 
-/// Returns the times of the first and the last end of a transaction in the last segment of a timeline that
-/// has any, or in the first one, from a number on.
-fn times_of(
+/// Returns whether a timeline has a commit or abort later than the first one of a timeline that branched off
+/// it. Both have their complete segments from that of the branch on, which has the number `branch`.
+pub(crate) fn overlap(
     archive: &Archive,
-    timeline: Timeline,
-    number: u64,
+    branch: u64,
+    left: &[LogSegment],
+    later: &[LogSegment],
+) -> Result<bool, ArchiveError> {
+    let Some((_, last)) = find_times(archive, left, true)? else { return Ok(false) };
+    // The segment of the branch starts with a copy of the ancestor's WAL.
+    let (at_branch, behind) = later.split_at(later.partition_point(|segment| segment.number <= branch));
+    let first = match find_times(archive, behind, false)? {
+        Some((first, _)) => Some(first),
+        None => find_times(archive, at_branch, true)?.map(|(_, last)| last),
+    };
+    Ok(first.is_some_and(|first| first < last))
+}
+
+/// Returns the times of the first and the last end of a transaction in the last segment that has any, or in
+/// the first one. Skips segments whose summaries are damaged, which are reported where they are read.
+fn find_times(
+    archive: &Archive,
+    segments: &[LogSegment],
     is_last: bool,
 ) -> Result<Option<(i64, i64)>, ArchiveError> {
     /// Segments without a commit that are looked at.
     const MAX_SEGMENTS: usize = 16;
-    let mut log = Log::find_single_timeline(archive, timeline, number..=u64::MAX)?;
-    log.segments.retain(|segment| !segment.is_partial);
-    let mut ends = Ends::new(archive, &log.segments);
-    let count = log.segments.len();
+    let mut ends = Ends::new(archive, segments);
+    let count = segments.len();
     for at in 0..count.min(MAX_SEGMENTS) {
-        let index = if is_last { count - 1 - at } else { at };
-        if let Some(times) = ends.find(index)? {
-            return Ok(Some(times));
+        match ends.find(if is_last { count - 1 - at } else { at }) {
+            Ok(Some(times)) => return Ok(Some(times)),
+            Err(error) if !error.is_damage() => return Err(error),
+            Ok(None) | Err(_) => {}
         }
     }
     Ok(None)

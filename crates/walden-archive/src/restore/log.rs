@@ -142,9 +142,20 @@ impl Log {
         let size = archive.segment_size()?;
         let mut found = BTreeMap::new();
         list_segments(archive, timeline, range, size, &mut found)?;
-        let mut segments: Vec<LogSegment> = found.into_values().collect();
-        segments.sort_by_key(|segment| (segment.number, segment.is_partial));
-        Ok(Log { size, stretches: stretches(timeline, None), segments })
+        Ok(Log { size, stretches: stretches(timeline, None), segments: in_order(found) })
+    }
+
+    /// Returns the complete segments from a number on that are in objects of one timeline.
+    pub(crate) fn complete_segments(
+        objects: &BTreeMap<Object, u64>,
+        first: u64,
+        size: SegmentSize,
+    ) -> Vec<LogSegment> {
+        let mut found = BTreeMap::new();
+        let objects = objects.iter().map(|(object, bytes)| (*object, *bytes));
+        add_segments(objects, first..=u64::MAX, size, &mut found);
+        found.retain(|(_, is_partial), _| !*is_partial);
+        in_order(found)
     }
 
     /// Returns the timeline on which this WAL has the segment with a number.
@@ -400,6 +411,12 @@ fn newest_timeline(
     Ok(listed.objects.keys().map(|object| object.timeline()).max().unwrap_or(1))
 }
 
+fn in_order(found: BTreeMap<(SegmentName, bool), LogSegment>) -> Vec<LogSegment> {
+    let mut segments: Vec<LogSegment> = found.into_values().collect();
+    segments.sort_by_key(|segment| (segment.number, segment.is_partial));
+    segments
+}
+
 /// Finds the segments of a timeline with numbers in a range. A segment's own object takes precedence over a
 /// pack that also contains it.
 fn list_segments(
@@ -419,6 +436,17 @@ fn list_segments(
             .collect(),
         false => vec![timeline_prefix(timeline)],
     };
+    add_segments(Snapshot::take(archive.store(), &folders)?.objects, range, size, found);
+    Ok(())
+}
+
+/// Adds the segments in objects, as [`list_segments`] does.
+fn add_segments(
+    objects: impl IntoIterator<Item = (Object, u64)>,
+    range: RangeInclusive<u64>,
+    size: SegmentSize,
+    found: &mut BTreeMap<(SegmentName, bool), LogSegment>,
+) {
     let mut add = |name: SegmentName, is_partial, object, bytes| {
         let Some(number) = name.number(size).filter(|number| range.contains(number)) else { return };
         let segment = LogSegment { name, number, is_partial, object, bytes };
@@ -427,7 +455,7 @@ fn list_segments(
             Object::File(_) => drop(found.insert((name, is_partial), segment)),
         }
     };
-    for (object, bytes) in Snapshot::take(archive.store(), &folders)?.objects {
+    for (object, bytes) in objects {
         match object {
             Object::File(ArchivedFile::Segment(name)) => add(name, false, object, bytes),
             Object::File(ArchivedFile::Partial(name)) => add(name, true, object, bytes),
@@ -441,7 +469,6 @@ fn list_segments(
             Object::File(ArchivedFile::History(_) | ArchivedFile::Backup(..)) => {}
         }
     }
-    Ok(())
 }
 
 fn segments_per_log(size: SegmentSize) -> u64 {

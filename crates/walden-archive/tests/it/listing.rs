@@ -5,6 +5,7 @@ use std::path::Path;
 use walden_archive::Archive;
 use walden_archive::acknowledge::{acknowledge, record};
 use walden_archive::archive::ArchiveError;
+use walden_archive::diverging::find_diverging;
 use walden_archive::export::{Plan, Selection};
 use walden_archive::gaps::Gap;
 use walden_archive::get::{GetError, get, report_gap};
@@ -316,13 +317,18 @@ fn what_backup_history_files_say_is_listed_as_it_was_written() {
 /// abandoned timeline ended earlier.
 #[test]
 fn a_timeline_that_is_written_to_after_it_was_left_is_known() {
-    for (segments, is_diverging) in [(6, false), (8, false), (9, true), (12, true)] {
+    // The second server may have archived only the segment of the branch.
+    let cases = [(6, 4, false), (8, 4, false), (9, 4, true), (12, 4, true), (7, 1, false), (9, 1, true)];
+    for (segments, later, is_diverging) in cases {
         let root = tempfile::tempdir().expect("a folder");
-        let files = [log(1, 0x20, segments), vec![history(0x26)], log(2, 0x26, 4)].concat();
-        let listing = listed(&archive_of(root.path(), &files));
+        let files = [log(1, 0x20, segments), vec![history(0x26)], log(2, 0x26, later)].concat();
+        let archive = archive_of(root.path(), &files);
+        let listing = listed(&archive);
         let expected = Diverging { timeline: 1, left_by: 2, left_at: "0/02680000".to_owned() };
         let expected: Vec<Diverging> = is_diverging.then_some(expected).into_iter().collect();
-        assert_eq!(listing.diverging, expected, "{segments}");
+        assert_eq!(listing.diverging, expected, "{segments} {later}");
+        let found = find_diverging(&archive, None, None).expect("a listed archive");
+        assert_eq!(found.as_ref(), expected.first(), "{segments} {later}");
         assert!(listing.missing_histories.is_empty());
     }
 }
