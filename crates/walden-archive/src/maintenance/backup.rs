@@ -11,6 +11,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use walden_format::lsn::{Lsn, SegmentSize, Timeline};
+use walden_source::datadir::ControlFile;
 use walden_source::regular_file;
 
 use crate::archive::{Archive, ArchiveError};
@@ -206,13 +207,17 @@ fn read_label(path: &Path) -> Result<Backup, BackupError> {
         let problem = "expected START WAL LOCATION with its timeline in it, found none".to_owned();
         return Err(BackupError { path: path.to_owned(), problem });
     };
+    // PostgreSQL reads the end of a backup of a standby from its control file (`read_backup_label` and
+    // `InitWalRecovery` in `xlogrecovery.c`).
+    let control = path.parent().filter(|_| label.is_from_standby).and_then(ControlFile::read_data_directory);
+    let end = control.map(|control| control.min_recovery_point).filter(|&end| end >= start);
     let (time, time_text) = time_on_disk(path, label.start_time.clone());
     Ok(Backup {
         name: path.display().to_string(),
         file: None,
         incremental_from: incremental_from(&label),
         label: label.label,
-        ranges: vec![WalRange { timeline, start, end: None }],
+        ranges: vec![WalRange { timeline, start, end }],
         time,
         time_text,
         is_on_disk: true,

@@ -43,6 +43,8 @@ pub(crate) struct Label {
     pub method: Option<String>,
     /// The user's label.
     pub label: Option<String>,
+    /// The backup is that of a standby, or was advanced.
+    pub is_from_standby: bool,
     /// The backup is incremental: it contains only the changes since another backup.
     pub is_incremental: bool,
     /// Start of that other backup.
@@ -65,6 +67,7 @@ impl Label {
                 "START TIME" => label.start_time = Some(ServerTime::parse(value)),
                 "STOP TIME" => label.stop_time = Some(ServerTime::parse(value)),
                 "BACKUP METHOD" => label.method = Some(value.to_owned()),
+                "BACKUP FROM" => label.is_from_standby = value.trim() == "standby",
                 "LABEL" => label.label = Some(value.to_owned()),
                 "INCREMENTAL FROM LSN" => {
                     label.is_incremental = true;

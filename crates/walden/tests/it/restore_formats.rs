@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::{FileExt, symlink};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use postgres::Client;
 use serde_json::Value;
@@ -12,14 +13,16 @@ use walden_lab::Installation;
 use walden_server::account;
 use walden_testing::{ALL_SERVERS, Missing, Outcome, postgres};
 
-use crate::archive::{text, wait_until_promoted};
+use crate::archive::{program_for, text, wait_until_promoted};
 use crate::material::{Run, walden};
 use crate::restore_forward::{
-    Primary, advance, amcheck, content, create_tables, expect_same_content, files_of, keep_busy, work,
+    Primary, advance, amcheck, content, copy_running, create_tables, expect_same_content, files_of,
+    keep_busy, work,
 };
 
 walden_testing::tests! {
     #[slow] the_manifest_of_an_advanced_backup_is_verified on ALL_SERVERS,
+    wal_before_an_advanced_backup_is_pruned on [15, 18],
     #[slow] backups_in_tar_format_are_restored_and_advanced on [15, 18, 19],
     incremental_backups_are_combined_first on [18, 19],
     #[slow] a_drill_rolls_its_copy_forward on [14, 18],
@@ -174,6 +177,64 @@ fn the_manifest_of_an_advanced_backup_is_verified(version: u32) -> Outcome {
     refused(&format!("found no {busy}"));
     fs::write(backup.join(&still), "x").unwrap();
     refused("and 1 other files that differ");
+    Ok(())
+}
+
+/// An advanced backup is the oldest one of those that exist, with a manifest and without one.
+fn wal_before_an_advanced_backup_is_pruned(version: u32) -> Outcome {
+    let installation = postgres(version)?;
+    let pg_basebackup = program(&installation, "pg_basebackup")?;
+    let primary = Primary::start(&installation, SETTINGS);
+    create_tables(&primary);
+    base_backup(&primary, &pg_basebackup, &primary.backup, &[]);
+    work(&primary, 1);
+    primary.checkpoint_and_name("step");
+    keep_busy(&mut primary.client("postgres"));
+    primary.client("postgres").batch_execute("SELECT pg_create_restore_point('end')").unwrap();
+    let mut expected = content(&primary.cluster);
+    expected.remove(&("postgres".to_owned(), "counter".to_owned()));
+    primary.archive_all();
+    let (repo, walden_of_server) = (primary.push_all(), program_for(&primary.cluster));
+    for has_manifest in [true, false] {
+        let dir = primary.cluster.dir().join(format!("manifest {has_manifest}"));
+        let (backups, archive) = (dir.join("backups"), dir.join("repo"));
+        let backup = backups.join("main");
+        copy_running(&primary.backup, &backup);
+        copy_running(&repo, &archive);
+        if !has_manifest {
+            fs::remove_file(backup.join("backup_manifest")).unwrap();
+        }
+        let place = ["--repo", text(&archive), "--format", "json"];
+        let json = |arguments: &[&str]| -> Value {
+            let run = walden(&[arguments, &place].concat());
+            assert_eq!(run.code, 0, "{run:?}");
+            serde_json::from_str(&run.stdout).unwrap()
+        };
+        let advanced = json(&["backup", "advance", text(&backup), "--to", "name:step"]);
+        assert!(advanced["advanced"]["pages"].as_u64().unwrap() > 0, "{advanced}");
+        let label = fs::read_to_string(backup.join("backup_label")).unwrap();
+        let (_, first) = label.lines().next().unwrap().split_once("(file ").unwrap();
+        let first = first.trim_end_matches(')');
+        let prune = ["archive", "prune", "--keep-backups", "1", "--backups", text(&backups), "--apply"];
+        let pruned = json(&prune);
+        assert!(pruned["removed_objects"].as_u64().unwrap() > 0, "{pruned:#}");
+        let listing = json(&["archive", "list"]);
+        assert_eq!(listing["timelines"][0]["first_segment"], first, "{listing:#}");
+        assert_eq!(json(&prune)["removed_objects"], 0);
+
+        account::chown_all(&dir).unwrap();
+        let data = dir.join("data");
+        let mut command = Command::new(&walden_of_server);
+        command.args(["restore", "--repo", text(&archive), "--base", text(&backup), "-o", text(&data)]);
+        let restored = Run::execute(command.args(["--to", "name:end", "--target-action", "promote"]));
+        assert_eq!(restored.code, 0, "{restored:?}");
+        let server = primary.server_of(&data).start().unwrap_or_else(|error| panic!("{error:#}"));
+        wait_until_promoted(&server);
+        let mut found = content(&server);
+        // WAL has a sequence's values ahead of those that were given out.
+        assert!(found.remove(&("postgres".to_owned(), "counter".to_owned())).is_some());
+        expect_same_content(&found, &expected);
+    }
     Ok(())
 }
 
