@@ -67,4 +67,4 @@ pub use restore::{Purpose, Recovery, RestoreOptions, Restored, Step};
 pub use support::{Reason, Unsupported};
 pub use tablespaces::{MappedTablespace, map_tablespaces};
 pub use target::Target;
-pub use work_folder::{expect_free_target, partial_of};
+pub use work_folder::{expect_free_target, partial_of, remove_leftover};

@@ -6,6 +6,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use crate::error::RecoverError;
+use crate::folder_lock::FolderLock;
 use crate::private::remove_folder;
 
 /// A file that marks a folder as one that a restore was writing.
@@ -80,6 +81,24 @@ pub(crate) fn remove_partial(partial: &Path) -> io::Result<()> {
         }
     }
     remove_folder(partial)
+}
+
+/// Removes the folder that an interrupted restore to a data directory left, unless another run uses it.
+/// Returns its path if there was one.
+///
+/// # Errors
+/// A file cannot be removed.
+pub fn remove_leftover(data: &Path) -> Result<Option<PathBuf>, RecoverError> {
+    let partial = partial_of(data)?;
+    if !partial.join(MARK).exists() {
+        return Ok(None);
+    }
+    let _lock = match FolderLock::exclusive(&partial) {
+        Err(RecoverError::InUse { .. }) => return Ok(None),
+        lock => lock?,
+    };
+    remove_partial(&partial).map_err(RecoverError::io("remove", &partial))?;
+    Ok(Some(partial))
 }
 
 /// Returns the folder in which a restore to a data directory works. It is renamed in the end.

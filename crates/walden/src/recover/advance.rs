@@ -17,6 +17,7 @@ use super::{
     PlanDocument, Prepared, RecoverArgs, RestoredDocument, amounts_text, plan_text, report_interruption,
     warn_of_damage, warn_of_drops, with_hint, with_progress,
 };
+use crate::output;
 use crate::terminal::{self, Format};
 
 const EXAMPLES: &str = "\
@@ -76,10 +77,10 @@ fn advance(args: &AdvanceArgs) -> Result<ExitCode> {
     }
     let prepared = args.recover.prepare(base)?;
     let plan = &prepared.plan;
-    let output = args.output.as_ref().unwrap_or(&args.base).display().to_string();
+    let target = args.output.as_ref().unwrap_or(&args.base).display().to_string();
     if format == Format::Table {
         let base = args.base.display().to_string();
-        let title = format!("Advance of {} to {}\n", harmless(&base), harmless(&output));
+        let title = format!("Advance of {} to {}\n", harmless(&base), harmless(&target));
         terminal::print(&(title + &plan_text(&prepared) + &remaining_text(plan)))?;
     }
     warn_of_damage(plan);
@@ -87,10 +88,18 @@ fn advance(args: &AdvanceArgs) -> Result<ExitCode> {
     let redo = plan.checkpoint.as_ref().map(|checkpoint| checkpoint.fields.redo);
     let is_replayed = |drop: &&EarlyDrop| redo.is_some_and(|redo| drop.lsn < redo);
     warn_of_drops(plan.early_drops.iter().filter(is_replayed));
-    let mut document = Document { plan: PlanDocument::new(&args.base, &prepared), output, advanced: None };
+    let mut document =
+        Document { plan: PlanDocument::new(&args.base, &prepared), output: target, advanced: None };
+    let folder = args.output.clone().map_or_else(|| std::fs::canonicalize(&args.base), Ok)?;
+    if plan.checkpoint.is_none() && !args.recover.dry_run {
+        // There is nothing to continue.
+        if let Some(removed) = walden_recover::remove_leftover(&folder).map_err(with_hint)? {
+            let removed = harmless(&removed.display().to_string()).into_owned();
+            output::tell(&format!("note: removed {removed}, which an interrupted run left"));
+        }
+    }
     if plan.checkpoint.is_some() && !args.recover.dry_run {
         let options = args.recover.options(Purpose::Backup, &prepared);
-        let folder = args.output.clone().map_or_else(|| std::fs::canonicalize(&args.base), Ok)?;
         report_interruption(&folder)?;
         let started = Instant::now();
         let restored: Restored = with_progress(&prepared, |Prepared { base, run, plan, .. }, progress| {

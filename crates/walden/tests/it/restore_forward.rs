@@ -925,6 +925,18 @@ fn a_backup_advances_in_steps_as_in_one(version: u32) -> Outcome {
     let json = advance(&primary, &stepped, &["--to", "name:step3"]);
     assert!(json["advanced"].is_null() && json["plan"]["checkpoint"].is_null(), "{json}");
     assert!(files_of(&stepped, &[""]) == before, "the backup has changed");
+    // The folder of a killed run is removed, but no other folder.
+    let partial = stepped.with_extension("partial");
+    for (file, is_removed) in [("walden_restore_is_incomplete", true), ("PG_VERSION", false)] {
+        fs::create_dir(&partial).unwrap();
+        fs::write(partial.join(file), "").unwrap();
+        let (wal, to) = (primary.cluster.archive_dir(), ["--to", "name:step3"]);
+        let run = walden(&[&["backup", "advance", text(&stepped), "--wal", text(&wal)], &to[..]].concat());
+        assert_eq!((run.code, partial.exists()), (0, !is_removed), "{run:?}");
+        assert_eq!(run.stderr.contains("which an interrupted run left"), is_removed, "{run:?}");
+        let _ = fs::remove_dir_all(&partial);
+    }
+    assert!(files_of(&stepped, &[""]) == before, "the backup has changed");
 
     let (_, expected) = primary.recover_alone("end");
     let recovered = Primary { cluster: primary.cluster, backup: stepped };
