@@ -7,6 +7,8 @@ use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
+use jiff::Timestamp;
+use jiff::tz::TimeZone;
 use walden_format::lsn::{Lsn, SegmentName, SegmentSize, Timeline};
 use walden_format::payload::xlog::Checkpoint;
 use walden_source::datadir::{ControlFile, DataDir, DataDirError};
@@ -17,6 +19,8 @@ use crate::folder_lock::{Identity, identify};
 use crate::manifest::{Checksum, Manifest, ManifestFile, compute_checksums, list_files};
 use crate::tar_backup::TarBackup;
 
+/// The form of `START TIME` in the labels that Walden writes.
+const LABEL_TIME: &str = "%Y-%m-%d %H:%M:%S UTC";
 /// Major versions that are restored.
 const VERSIONS: std::ops::RangeInclusive<u32> = 14..=19;
 
@@ -66,6 +70,8 @@ pub(crate) struct Label {
     pub name: String,
     /// The backup has only the changes since another one.
     pub is_incremental: bool,
+    /// `START TIME`, unless its time zone is ambiguous.
+    pub time: Option<Timestamp>,
 }
 
 /// The label of a base backup that was rolled forward.
@@ -84,8 +90,7 @@ pub(crate) struct AdvancedLabel<'l> {
 impl fmt::Display for AdvancedLabel<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let fields = self.checkpoint;
-        let time =
-            jiff::Timestamp::from_second(fields.time).unwrap_or_default().strftime("%Y-%m-%d %H:%M:%S UTC");
+        let time = Timestamp::from_second(fields.time).unwrap_or_default().strftime(LABEL_TIME);
         writeln!(f, "START WAL LOCATION: {} (file {})", fields.redo, self.segment)?;
         writeln!(f, "CHECKPOINT LOCATION: {}", self.lsn)?;
         writeln!(f, "BACKUP METHOD: streamed\nBACKUP FROM: standby\nSTART TIME: {time}")?;
@@ -319,11 +324,12 @@ impl Label {
             is_from_standby: true,
             name: "copy of a stopped server".to_owned(),
             is_incremental: false,
+            time: None,
         }
     }
 
     /// Reads a label. The error names the missing line.
-    fn parse(text: &str) -> Result<Label, &'static str> {
+    pub(crate) fn parse(text: &str) -> Result<Label, &'static str> {
         let value = |name: &str| text.lines().find_map(|line| line.strip_prefix(name));
         let lsn = |name| value(name)?.split_whitespace().next()?.parse().ok();
         Ok(Label {
@@ -335,6 +341,10 @@ impl Label {
             is_from_standby: value("BACKUP FROM: ").is_some_and(|from| from.trim() == "standby"),
             name: value("LABEL: ").unwrap_or_default().to_owned(),
             is_incremental: value("INCREMENTAL FROM ").is_some(),
+            time: value("START TIME: ").and_then(|text| {
+                let time = jiff::civil::DateTime::strptime(LABEL_TIME, text.trim()).ok()?;
+                Some(time.to_zoned(TimeZone::UTC).ok()?.timestamp())
+            }),
         })
     }
 }
@@ -515,6 +525,8 @@ mod tests {
         let label = Label::parse(text).unwrap();
         assert_eq!((label.start, label.checkpoint), (Lsn(0x200_0028), Lsn(0x200_0080)));
         assert_eq!((label.timeline, label.is_from_standby), (2, true));
+        assert_eq!(label.time.unwrap().to_string(), "2026-11-29T10:00:00Z");
+        assert_eq!(Label::parse(&text.replace("UTC", "CET")).unwrap().time, None);
         assert!(!Label::parse(&text.replace("standby", "primary")).unwrap().is_from_standby);
         assert!(!label.is_incremental);
         let incremental =

@@ -31,6 +31,7 @@ pub(crate) fn expect_identity(path: &Path, expected: Identity) -> Result<(), Rec
 
 /// A lock, held until it is dropped. Another process cannot lock the same folder exclusively, or at all if
 /// this lock is exclusive.
+#[derive(Debug)]
 pub(crate) struct FolderLock {
     _file: File,
 }

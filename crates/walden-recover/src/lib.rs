@@ -36,6 +36,7 @@
 //! Several threads replay, each of them a share of the pages, with bounded memory: see `engine`.
 #![forbid(unsafe_code)]
 
+mod backup_folder;
 mod base;
 mod copy;
 mod early_drops;
@@ -44,6 +45,7 @@ mod error;
 mod files;
 mod folder_lock;
 mod gate;
+mod keep;
 pub mod manifest;
 mod plan;
 mod private;
@@ -58,13 +60,15 @@ mod target;
 mod transactions;
 mod work_folder;
 
+pub use backup_folder::{BackupFolder, ListedBackup};
 pub use base::{BaseBackup, Tablespace};
 pub use copy::EMPTIED;
 pub use early_drops::{DropEvents, EarlyDrop};
 pub use error::RecoverError;
+pub use keep::KeepRule;
 pub use plan::{CheckpointRecord, Plan, choose_run};
 pub use restore::{Purpose, Recovery, RestoreOptions, Restored, Step};
 pub use support::{Reason, Unsupported};
 pub use tablespaces::{MappedTablespace, map_tablespaces};
 pub use target::Target;
-pub use work_folder::{expect_free_target, partial_of, remove_leftover};
+pub use work_folder::{MARK, expect_free_target, partial_of, remove_leftover};

@@ -10,7 +10,7 @@ use crate::folder_lock::FolderLock;
 use crate::private::remove_folder;
 
 /// A file that marks a folder as one that a restore was writing.
-pub(crate) const MARK: &str = "walden_restore_is_incomplete";
+pub const MARK: &str = "walden_restore_is_incomplete";
 
 /// Checks that a data directory can be created at a path, before a restore starts.
 ///

@@ -138,6 +138,10 @@ pub fn in_folder(folder: &Path, system_identifier: &str) -> Result<Vec<Backup>, 
 fn search(folder: &Path, depth: u32, system: &str, found: &mut Vec<Backup>) -> Result<(), BackupError> {
     let failed = |error: io::Error| BackupError { path: folder.to_owned(), problem: error.to_string() };
     let (manifest, label) = (folder.join(MANIFEST), folder.join(LABEL));
+    if folder.join(walden_recover::MARK).exists() {
+        // Walden is writing or removing it.
+        return Ok(());
+    }
     if manifest.is_file() {
         found.push(read_manifest(&manifest, system)?);
     } else if label.is_file() {
@@ -212,6 +216,9 @@ fn read_label(path: &Path) -> Result<Backup, BackupError> {
     let control = path.parent().filter(|_| label.is_from_standby).and_then(ControlFile::read_data_directory);
     let end = control.map(|control| control.min_recovery_point).filter(|&end| end >= start);
     let (time, time_text) = time_on_disk(path, label.start_time.clone());
+    // The end of a backup of a standby, and of an advanced one, is in its pg_control.
+    let control = label.is_from_standby.then(|| ControlFile::read_data_directory(path.parent()?)).flatten();
+    let end = control.map(|control| control.min_recovery_point.max(start));
     Ok(Backup {
         name: path.display().to_string(),
         file: None,

@@ -28,6 +28,8 @@ Examples:
       remove it; only backups that exist below /backup/base count
   walden archive prune --keep-days 14 --backups /backup/base --apply
       keep the WAL to restore to any time in the last 14 days, from the existing backups
+  walden archive prune --backups /backup/nightly --apply
+      keep what the existing backups need, for example those of walden backup advance --keep
   walden archive prune --older-than-backup 000000010000000000000042.00000028.backup
 
 Nothing is removed without --apply. PostgreSQL archives a backup history file for each base backup of a primary, even if the backup \
@@ -72,9 +74,9 @@ pub struct PruneArgs {
     format: Format,
 }
 
-/// The rule for what to keep.
+/// The rule for what to keep. Without one, all existing backups are kept.
 #[derive(Args, Debug)]
-#[group(required = true, multiple = false)]
+#[group(multiple = false)]
 struct RuleArgs {
     /// Keep the newest N backups, and all WAL from the start of the oldest of them
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
@@ -116,6 +118,10 @@ impl RuleArgs {
     }
 }
 
+/// Error: neither a rule nor backups.
+const NO_RULE: &str = "cannot choose the WAL to remove: expected a rule (--keep-backups, --keep-days, --older-than-backup, --older-than), \
+                       or the existing backups (--backups, --manifest), found neither";
+
 /// Error: backup history files alone do not decide what to remove.
 const UNKNOWN_BACKUPS: &str = "cannot determine which backups still exist: backup history files also come from base backups that became standbys or \
                                were deleted. Name the backups that exist by --backups DIR or --manifest FILE; if each history file in the \
@@ -124,8 +130,14 @@ const UNKNOWN_BACKUPS: &str = "cannot determine which backups still exist: backu
 /// Runs `walden archive prune`.
 pub fn run(args: &PruneArgs) -> Result<ExitCode> {
     let (archive, _) = args.place.open()?;
-    // The argument parser requires one of them.
-    let Some(mut rule) = args.rule.rule() else { return Ok(ExitCode::from(USAGE)) };
+    let mut rule = match args.rule.rule() {
+        Some(rule) => rule,
+        None if args.backups.is_empty() && args.manifest.is_empty() => {
+            output::report(&anyhow!(NO_RULE));
+            return Ok(ExitCode::from(USAGE));
+        }
+        None => Rule::KeepExisting,
+    };
     let counts_histories = matches!(rule, Rule::KeepBackups(_) | Rule::KeepSince { .. })
         && args.backups.is_empty()
         && args.manifest.is_empty()

@@ -3,6 +3,7 @@
 pub mod advance;
 mod duration;
 pub mod restore;
+mod schedule;
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -110,10 +111,15 @@ impl RecoverArgs {
 
     /// Finds the WAL of a base backup and makes the plan.
     fn prepare(&self, base: BaseBackup) -> Result<Prepared> {
+        let (run, later) = find_run(self, &base)?;
+        self.prepare_with(base, run, later)
+    }
+
+    /// Makes the plan for a base backup and its WAL. `later` is the start of WAL after a gap.
+    fn prepare_with(&self, base: BaseBackup, run: Run, later: Option<Lsn>) -> Result<Prepared> {
         let tablespaces =
             walden_recover::map_tablespaces(&base, &self.tablespace_mapping).map_err(with_hint)?;
         tablespaces.iter().try_for_each(|it| expect_unprotected(it.new_folder()))?;
-        let (run, later) = find_run(self, &base)?;
         let plan = make_plan(self, &run, later, &base)?;
         let replay_rate = plan.measure_replay(&run, &base, self.threads(), self.memory_bytes());
         let duration = ExpectedDuration::new(base.bytes(), plan.replayed_bytes(), replay_rate);

@@ -26,6 +26,7 @@ mod archive_serve;
 mod archive_spool;
 mod archive_status;
 mod archive_unknown_versions;
+mod backup_schedule;
 mod browser;
 mod causes;
 mod codecs;
@@ -101,6 +102,7 @@ fn main() -> ExitCode {
         archive_spool::TESTS,
         archive_status::TESTS,
         archive_unknown_versions::TESTS,
+        backup_schedule::TESTS,
         causes::TESTS,
         codecs::TESTS,
         compress::TESTS,

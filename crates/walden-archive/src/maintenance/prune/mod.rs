@@ -28,6 +28,8 @@ use crate::restore::log::stretches;
 /// The rule for keeping backups.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Rule {
+    /// Keeps all backups on disk.
+    KeepExisting,
     /// Keeps this many backups.
     KeepBackups(u64),
     /// Keeps the WAL for recovery to any moment since `moment`.
@@ -50,7 +52,7 @@ impl Rule {
     /// Returns whether the user chose the position.
     fn is_explicit(&self) -> bool {
         match self {
-            Rule::KeepBackups(_) | Rule::KeepSince { .. } => false,
+            Rule::KeepExisting | Rule::KeepBackups(_) | Rule::KeepSince { .. } => false,
             Rule::OlderThanBackup(_) | Rule::OlderThanSegment(_) | Rule::OlderThanPosition(_) => true,
         }
     }

@@ -174,6 +174,8 @@ impl<'a> Choice<'a> {
                     "no backup is known whose WAL the archive has: nothing is removed".to_owned(),
                 ));
             }
+            // One that does not count may become usable: the archive may be incomplete for a time.
+            Rule::KeepExisting => self.backups.iter().filter(|backup| backup.is_on_disk).collect(),
             Rule::KeepBackups(count) => Choice::newest_of(&counted, *count)?,
             Rule::KeepSince { moment, age } => self.since(&counted, *moment, *age)?,
             Rule::OlderThanBackup(wanted) => self.backup_and_later(&counted, wanted)?,
@@ -244,9 +246,10 @@ impl<'a> Choice<'a> {
             let kept = match rule {
                 Rule::KeepBackups(count) => Choice::newest_of(&counted, *count),
                 Rule::KeepSince { moment, age } => self.since(&counted, *moment, *age),
-                Rule::OlderThanBackup(_) | Rule::OlderThanSegment(_) | Rule::OlderThanPosition(_) => {
-                    return None;
-                }
+                Rule::KeepExisting
+                | Rule::OlderThanBackup(_)
+                | Rule::OlderThanSegment(_)
+                | Rule::OlderThanPosition(_) => return None,
             };
             let backup =
                 kept.unwrap_or(counted).into_iter().min_by_key(|backup| self.first_number(backup))?;
