@@ -322,11 +322,14 @@ impl Recovery<'_> {
         let version = run.segments.first().map(|segment| segment.version).ok_or_else(|| {
             RecoverError::NoStart { start: base.start(), timeline: base.timeline(), found: "none".to_owned() }
         })?;
-        let (threads, memory_bytes) = (options.threads, options.memory_bytes);
+        // A quarter of the memory is enough for several decoders, and then the pages get the rest.
+        let decoded_bytes = options.memory_bytes / 4;
+        let (threads, memory_bytes) = (options.threads, options.memory_bytes - decoded_bytes);
         let engine_options = EngineOptions { redo, version, memory_bytes, threads };
         let mut engines =
             Engine::create_all(base, data, engine_options).map_err(RecoverError::io("read", data))?;
-        let range = ScanOptions::new(threads).from(Some(base.start())).to(Some(redo));
+        let range =
+            ScanOptions::new(threads).from(Some(base.start())).to(Some(redo)).decoded_bytes(decoded_bytes);
         // The plan has verified all checksums.
         let done = |bytes| progress(Step::Replayed(bytes));
         let results = scan_shared(run, range, redo, &mut engines, done, Engine::leave);

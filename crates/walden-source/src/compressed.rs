@@ -104,7 +104,8 @@ impl Members {
         self.decoded.iter().find(is_wanted).map(|(_, _, content)| Arc::clone(content))
     }
 
-    fn keep(&mut self, path: &Path, number: u64, content: &Arc<Vec<u8>>) {
+    /// Keeps the content of a member for other readers.
+    pub fn keep(&mut self, path: &Path, number: u64, content: &Arc<Vec<u8>>) {
         self.decoded.push_back((path.to_owned(), number, Arc::clone(content)));
         self.keep_last(2);
     }

@@ -169,6 +169,14 @@ impl SegmentReader {
         &self.path
     }
 
+    /// Returns the whole content, if it was decoded when the file was opened.
+    pub(crate) fn decoded(&self) -> Option<Arc<Vec<u8>>> {
+        match &self.state {
+            State::Reading(Source::Decoded { content, at: 0 }) => Some(Arc::clone(content)),
+            _ => None,
+        }
+    }
+
     /// Returns the file's compression.
     pub fn compression(&self) -> Compression {
         self.compression

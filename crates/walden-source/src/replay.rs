@@ -80,7 +80,7 @@ pub fn replay_run<O: Observer>(
     }
     let mut replayer =
         Replayer { replay: Replay::new(store), observer, observed_from, last, has_last: false };
-    let options = ScanOptions { threads, from, to: None };
+    let options = ScanOptions::new(threads).from(from);
     let (reached, end) = scan_in_order(run, options, &mut replayer, done);
     let Replayer { replay: Replay { store, .. }, has_last, .. } = replayer;
     let damage = match end {

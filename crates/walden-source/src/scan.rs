@@ -21,7 +21,7 @@ use walden_format::stream::{Decoder, Progress, StreamInfo, Visitor};
 
 use crate::inventory::Run;
 use crate::segment_file::SegmentFile;
-use crate::windows::{Direct, ReadingThread, SharedMembers, Windows};
+use crate::windows::{Direct, ReadingThread, SharedMembers, Windows, decoders};
 use crate::workers::run_in_order;
 
 /// Bytes read at a time for the end of a record in the next segment.
@@ -37,18 +37,22 @@ pub struct ScanOptions {
     pub from: Option<Lsn>,
     /// End of the range: only records that start before it are decoded.
     pub to: Option<Lsn>,
+    /// Memory for segments that [`scan_shared`] decompresses by several threads; without it, one thread
+    /// decompresses in windows.
+    pub decoded_bytes: usize,
 }
 
 impl ScanOptions {
     /// Creates options with the defaults of the other fields.
     pub fn new(threads: usize) -> ScanOptions {
-        ScanOptions { threads, from: None, to: None }
+        ScanOptions { threads, from: None, to: None, decoded_bytes: 0 }
     }
 }
 
 walden_format::setters!(ScanOptions {
     from: Option<Lsn>,
     to: Option<Lsn>,
+    decoded_bytes: usize,
 });
 
 /// The result of decoding one segment.
@@ -291,7 +295,7 @@ pub fn scan_again<V: Visitor>(
         return in_order(run, wanted, options, checked, visitor, done, &mut Direct::new());
     }
     std::thread::scope(|scope| {
-        let mut thread = ReadingThread::new();
+        let mut thread = ReadingThread::new(1);
         let mut ahead = thread.add_reader();
         thread.start(scope, &run.segments[wanted.clone()]);
         in_order(run, wanted, options, checked, visitor, done, &mut ahead)
@@ -299,11 +303,11 @@ pub fn scan_again<V: Visitor>(
 }
 
 /// As [`scan_again`], with a thread for each visitor. Each visitor gets all records. The segments are read
-/// and decompressed once, by a further thread.
+/// and decompressed once, by a further thread, or by several if the options have memory for that.
 ///
-/// No visitor gets more than some MB ahead of another one. Calls `done` for the first visitor, which runs on
-/// the calling thread, and `ended` for each one when it gets no more records: a visitor that waits for
-/// another one must then stop waiting. Returns the results in the order of the visitors.
+/// No visitor gets more than some MB, or two segments, ahead of another one. Calls `done` for the first
+/// visitor, which runs on the calling thread, and `ended` for each one when it gets no more records: a
+/// visitor that waits for another one must then stop waiting. Returns the results in the order of the visitors.
 pub fn scan_shared<V: Visitor + Send>(
     run: &Run,
     options: ScanOptions,
@@ -316,7 +320,8 @@ pub fn scan_shared<V: Visitor + Send>(
     let Some((first, others)) = visitors.split_first_mut() else { return Vec::new() };
     let ended = &ended;
     std::thread::scope(|scope| {
-        let mut thread = ReadingThread::new();
+        let decoders = decoders(&run.segments[wanted.clone()], options.threads, options.decoded_bytes);
+        let mut thread = ReadingThread::new(decoders);
         let mut ahead = thread.add_reader();
         let others: Vec<_> = others
             .iter_mut()
@@ -427,7 +432,7 @@ impl Link {
 /// Returns whether WAL ends in a record that starts before a segment. The remaining bytes of the run then
 /// belong to the tail of the segment in which that record starts.
 pub fn log_ends_before(run: &Run, segment: usize) -> bool {
-    let options = ScanOptions { threads: 1, from: None, to: None };
+    let options = ScanOptions::new(1);
     for index in (0..segment).rev() {
         let outcome = read_segment(run, index, options, Lsn(0), Nothing, &mut Direct::new());
         let is_end = matches!(outcome.end, SegmentEnd::EndOfLog(_));

@@ -145,7 +145,7 @@ impl Switch {
         }
         let mut search = SwitchSearch { timeline: first.name.timeline, found: None };
         let to = Some(first.start.plus(run.segment_size.bytes()));
-        scan_in_order(run, ScanOptions { threads: 1, from: None, to }, &mut search, |_| ());
+        scan_in_order(run, ScanOptions::new(1).to(to), &mut search, |_| ());
         search.found
     }
 
@@ -202,7 +202,7 @@ fn goes_beyond(run: &Run, from: Lsn, switch: Lsn) -> bool {
         return false;
     }
     let mut beyond = Beyond { switch, found: false };
-    scan_in_order(run, ScanOptions { threads: 1, from: Some(from), to: None }, &mut beyond, |_| ());
+    scan_in_order(run, ScanOptions::new(1).from(Some(from)), &mut beyond, |_| ());
     beyond.found
 }
 

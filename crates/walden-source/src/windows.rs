@@ -1,6 +1,8 @@
 //! Reads the bytes of segments in windows: on demand, or ahead by another thread.
 
 use std::io;
+use std::ops::{ControlFlow, Range};
+use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::Scope;
@@ -8,6 +10,7 @@ use std::thread::Scope;
 use crate::compressed::{self, Members};
 use crate::open::{Compression, SegmentReader, fill, open, open_with};
 use crate::segment_file::SegmentFile;
+use crate::workers::run_in_order;
 
 /// Bytes read at a time: large enough to make system calls cheap, small enough for a core's cache.
 const WINDOW: usize = 128 << 10;
@@ -17,6 +20,11 @@ const WINDOW_AHEAD: usize = 1 << 20;
 /// Most windows read ahead, in addition to the ones being filled and used. One of several readers may be this
 /// far ahead of another.
 const MAX_AHEAD: usize = 8;
+/// The same where a window is a whole segment: with the pieces for its start and its end.
+const MAX_SEGMENT_PIECES_AHEAD: usize = 3;
+/// Most segments in memory where several threads decode, in addition to those that the threads are ahead: the
+/// ones that are queued, being used, and kept for records that continue in the next segment.
+const SEGMENTS_IN_USE: usize = 5;
 
 /// The reading thread ends early only if it panics.
 const GONE: &str = "the thread that reads ahead is gone";
@@ -186,16 +194,20 @@ pub(crate) struct ReadingThread {
     members: SharedMembers,
     readers: Vec<SyncSender<Piece>>,
     used: (Sender<Window>, Receiver<Window>),
+    /// Threads that decode whole segments, including this one; with 1, it reads them window by window.
+    decoders: usize,
 }
 
 impl ReadingThread {
-    pub fn new() -> ReadingThread {
-        ReadingThread { members: SharedMembers::default(), readers: Vec::new(), used: channel() }
+    /// `decoders` is 1 or a result of [`decoders`].
+    pub fn new(decoders: usize) -> ReadingThread {
+        ReadingThread { members: SharedMembers::default(), readers: Vec::new(), used: channel(), decoders }
     }
 
     /// Adds a reader, which gets all segments.
     pub fn add_reader(&mut self) -> Ahead {
-        let (sender, pieces) = sync_channel(MAX_AHEAD);
+        let pieces = if self.decoders > 1 { MAX_SEGMENT_PIECES_AHEAD } else { MAX_AHEAD };
+        let (sender, pieces) = sync_channel(pieces);
         self.readers.push(sender);
         let (members, used) = (Arc::clone(&self.members), self.used.0.clone());
         Ahead { members, pieces, used, window: Window::default(), got: 0, ended: true }
@@ -208,7 +220,50 @@ impl ReadingThread {
         segments: &'env [SegmentFile],
     ) {
         // All readers are gone once the scan has ended.
-        scope.spawn(move || segments.iter().try_for_each(|segment| self.read(segment)));
+        scope.spawn(move || match self.decoders > 1 {
+            true => self.read_decoded(segments),
+            false => segments.iter().try_for_each(|segment| self.read(segment)),
+        });
+    }
+
+    /// Decodes several segments at a time, and sends them in order. Returns `None` if no reader is left.
+    fn read_decoded(&mut self, segments: &[SegmentFile]) -> Option<()> {
+        let groups = groups(segments);
+        let mut decoded_before: Option<DecodedSegment> = None;
+        run_in_order(
+            0..groups.len(),
+            self.decoders,
+            || (),
+            |(), index| decode_group(&segments[groups[index].clone()]),
+            |group| {
+                for segment in group {
+                    // Readers find the end of a record in the next segment: it must be there before they get
+                    // to the end of this one.
+                    segment.keep(&self.members);
+                    if let Some(before) = decoded_before.replace(segment)
+                        && self.send_decoded(before).is_none()
+                    {
+                        return ControlFlow::Break(());
+                    }
+                }
+                ControlFlow::Continue(())
+            },
+        );
+        decoded_before.map_or(Some(()), |last| self.send_decoded(last))
+    }
+
+    fn send_decoded(&mut self, segment: DecodedSegment) -> Option<()> {
+        // Used windows are whole segments, which nothing reuses.
+        self.used.1.try_iter().for_each(drop);
+        match segment.content {
+            Err(error) => self.send(Piece::Opened(Err(error))),
+            Ok((content, stopped)) => {
+                self.send(Piece::Opened(Ok(())))?;
+                let bytes = content.len();
+                self.send(Piece::Bytes(content, bytes, stopped))?;
+                self.send(Piece::Bytes(Window::default(), 0, None))
+            }
+        }
     }
 
     /// Sends a piece to all readers. Returns `None` if none is left: a reader that has ended gets nothing.
@@ -250,6 +305,73 @@ impl ReadingThread {
             }
         }
     }
+}
+
+/// A segment that was decoded as a whole.
+struct DecodedSegment {
+    /// Its place in a pack or an archive.
+    member: Option<(PathBuf, u64)>,
+    /// Its bytes, and why there are no more; or why it cannot be opened.
+    content: Result<(Window, Option<SharedError>), SharedError>,
+}
+
+impl DecodedSegment {
+    fn read(file: &SegmentFile, members: &SharedMembers) -> DecodedSegment {
+        let read = || -> io::Result<(Window, Option<SharedError>)> {
+            let mut segment = Segment::open(file, members)?;
+            let size = usize::try_from(segment.left).unwrap_or(usize::MAX);
+            if let Some(content) = segment.reader.decoded().filter(|content| content.len() <= size) {
+                return Ok((content, None));
+            }
+            let mut content = vec![0; size];
+            let (got, stopped) = segment.read(&mut content);
+            content.truncate(got);
+            Ok((Arc::new(content), stopped.map(Arc::new)))
+        };
+        let member = file.member.map(|number| (file.path.clone(), number));
+        DecodedSegment { member, content: read().map_err(Arc::new) }
+    }
+
+    /// Keeps a member among the decoded ones.
+    fn keep(&self, members: &SharedMembers) {
+        if let (Some((path, number)), Ok((content, None))) = (&self.member, &self.content) {
+            members.lock().unwrap_or_else(PoisonError::into_inner).keep(path, *number, content);
+        }
+    }
+}
+
+fn decode_group(segments: &[SegmentFile]) -> Vec<DecodedSegment> {
+    let members = SharedMembers::default();
+    segments.iter().map(|segment| DecodedSegment::read(segment, &members)).collect()
+}
+
+/// Returns the segments that are decoded together: a single one, or the members of a pack from one keyframe
+/// to the next.
+fn groups(segments: &[SegmentFile]) -> Vec<Range<usize>> {
+    let mut groups: Vec<Range<usize>> = Vec::new();
+    for (index, segment) in segments.iter().enumerate() {
+        match groups.last_mut() {
+            Some(group) if segment.needs_previous => group.end = index + 1,
+            _ => groups.push(index..index + 1),
+        }
+    }
+    groups
+}
+
+/// Returns how many threads decode whole segments, at most `threads`: their segments fit into `bytes` of
+/// memory. One thread, which decodes in windows, suffices if no segment is compressed.
+pub(crate) fn decoders(segments: &[SegmentFile], threads: usize, bytes: usize) -> usize {
+    if segments.iter().all(|segment| segment.compression == Compression::None) {
+        return 1;
+    }
+    let of_group = |group: Range<usize>| {
+        let sizes = segments[group].iter().map(|segment| segment.segment_size.bytes());
+        usize::try_from(sizes.sum::<u64>()).unwrap_or(usize::MAX)
+    };
+    let largest = groups(segments).into_iter().map(of_group).max().unwrap_or(1).max(1);
+    // run_in_order works on at most 2 * threads + 1 groups.
+    let fitting = (bytes / largest).saturating_sub(SEGMENTS_IN_USE + 1) / 2;
+    fitting.min(threads).max(1)
 }
 
 impl Windows for Ahead {

@@ -31,6 +31,7 @@ walden_testing::tests! {
     tablespaces_get_new_folders on [14, 18],
     a_copy_of_a_stopped_server_is_a_backup on [17],
     random_targets_are_reached_and_kills_are_survived on [16],
+    compressed_segments_are_decoded_by_several_threads on [17],
 }
 
 /// Settings of all servers here.
@@ -1161,5 +1162,55 @@ fn random_targets_are_reached_and_kills_are_survived(version: u32) -> Outcome {
         compare_directories(&reference, &data);
     }
     say(&format!("{killed} restores were killed"));
+    Ok(())
+}
+
+/// Replay of compressed segments yields the same files as that of plain ones, whatever their form.
+fn compressed_segments_are_decoded_by_several_threads(version: u32) -> Outcome {
+    let installation = postgres(version)?;
+    let primary = Primary::start(&installation, &[]);
+    create_tables(&primary);
+    primary.back_up(keep_busy);
+    work(&primary, 1);
+    primary.checkpoint_and_name("end");
+    primary.archive_all();
+    let repo = primary.push_all();
+    let (plain, _) = primary.restore("name:end", "plain");
+    let compressed = primary.cluster.make_folder("compressed").unwrap();
+    let wal = primary.cluster.archive_dir();
+    let mut segments: Vec<PathBuf> = fs::read_dir(&wal).unwrap().map(|entry| entry.unwrap().path()).collect();
+    segments.sort();
+    for (index, segment) in segments.iter().enumerate() {
+        match index % 2 {
+            0 => assert_eq!(walden(&["compress", text(segment), "-o", text(&compressed)]).code, 0),
+            _ => {
+                let target =
+                    fs::File::create(compressed.join(segment.file_name().unwrap()).with_extension("gz"))
+                        .unwrap();
+                let gzip = Command::new("gzip").arg("-1c").arg(segment).stdout(target).status().unwrap();
+                assert!(gzip.success());
+            }
+        }
+    }
+    let mut number = 0;
+    let mut expect_same = |source: [&str; 2]| {
+        // Too little memory for several decoders, and enough.
+        for memory in ["4MB", "200MB"] {
+            number += 1;
+            let data = primary.cluster.dir().join(format!("restored{number}"));
+            let arguments =
+                ["restore", "--base", text(&primary.backup), "-o", text(&data), "--to", "name:end"];
+            let options = ["--threads", "4", "--memory", memory, "--restore-command", "false"];
+            let run = walden(&[&arguments[..], &source, &options].concat());
+            assert_eq!(run.code, 0, "{run:?}");
+            assert!(compare_directories(&plain, &data) > 2000);
+            fs::remove_dir_all(&data).unwrap();
+        }
+    };
+    expect_same(["--wal", text(&compressed)]);
+    expect_same(["--repo", text(&repo)]);
+    let packed = walden(&["archive", "pack", "--repo", text(&repo), "--keep", "0", "--segments", "16"]);
+    assert_eq!(packed.code, 0, "{packed:?}");
+    expect_same(["--repo", text(&repo)]);
     Ok(())
 }
