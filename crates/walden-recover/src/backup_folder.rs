@@ -46,7 +46,7 @@ pub struct ListedBackup {
 }
 
 impl BackupFolder {
-    /// Opens a folder to print what a run would change. It may be missing.
+    /// Opens a folder to print the changes of a run. It may be missing.
     pub fn open_to_read(path: &Path) -> BackupFolder {
         BackupFolder { path: path.to_owned(), _lock: None }
     }
@@ -136,7 +136,7 @@ impl BackupFolder {
 
     /// Removes incomplete backups of the schedule.
     fn remove_leftovers(&self) -> Result<(), RecoverError> {
-        // What a removal has renamed comes before its remainder under the old name.
+        // A folder that a removal has renamed comes before one with the old name.
         for path in self.folders()?.into_iter().rev() {
             let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
             let is_left = match name.strip_suffix(".partial") {
@@ -164,7 +164,7 @@ fn is_own_partial(path: &Path) -> bool {
     path.join(MARK).exists() || fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_none())
 }
 
-/// The name that the schedule gives a backup.
+/// The name of a backup of the schedule.
 fn name_of(time: Timestamp, redo: Lsn) -> String {
     format!("{}_{:X}-{:08X}", time.strftime("%Y%m%dT%H%M%SZ"), redo.0 >> 32, redo.0 & 0xFFFF_FFFF)
 }

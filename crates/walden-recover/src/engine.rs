@@ -27,16 +27,19 @@ use crate::error::{RecoverError, invalid};
 use crate::files::{RelationFiles, SharedFiles};
 use crate::gate::Gate;
 use crate::server_state::ServerState;
+use crate::tablespaces::MappedTablespace;
 
 /// End, version and limits of a replay.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct EngineOptions {
+pub(crate) struct EngineOptions<'o> {
     /// The position after the last record that is replayed.
     pub redo: Lsn,
     pub version: Major,
     /// Memory for the pages of all threads.
     pub memory_bytes: usize,
     pub threads: usize,
+    /// The new folders of tablespaces.
+    pub tablespaces: &'o [MappedTablespace],
 }
 
 /// Pages and prepared transactions that replay has written.
@@ -104,11 +107,11 @@ impl Engine {
     pub(crate) fn create_all(
         base: &BaseBackup,
         data: &Path,
-        options: EngineOptions,
+        options: EngineOptions<'_>,
     ) -> io::Result<Vec<Engine>> {
         let threads = u32::try_from(options.threads).unwrap_or(u32::MAX).max(1);
         let gate = Arc::new(Gate::new(threads as usize));
-        let mut state = Some(ServerState::open(base, data, options.version)?);
+        let mut state = Some(ServerState::open(base, data, options.version, options.tablespaces)?);
         let create = |index| {
             let files = SharedFiles::new(RelationFiles::new(base, data));
             let mut store = PageStore::new(

@@ -8,6 +8,8 @@ use walden_redo::{BlockKey, State};
 use walden_source::datadir::{ControlError, DataDirError};
 use walden_source::scan::Damage;
 
+use crate::support::Unsupported;
+
 /// Why a base backup cannot be rolled forward.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -75,8 +77,22 @@ pub enum RecoverError {
     Mapping {
         /// The folder.
         old: PathBuf,
-        /// The folders of the base backup's tablespaces.
+        /// The folders of the tablespaces of the base backup and the WAL.
         found: String,
+    },
+    /// PostgreSQL replays the record that creates a tablespace with a new folder.
+    #[error(
+        "cannot create the tablespace of {lsn} in a new folder: expected a checkpoint between that record and the target, found the last one at {redo}{}: PostgreSQL would create it in {}", before(unsupported), path.display()
+    )]
+    MappedAfter {
+        /// The folder in the record.
+        path: PathBuf,
+        /// The record.
+        lsn: Lsn,
+        /// The redo pointer from which PostgreSQL replays.
+        redo: Lsn,
+        /// The record before which the checkpoint must be, because Walden does not replay it.
+        unsupported: Option<Unsupported>,
     },
     /// A base backup cannot be replaced as a whole.
     #[error("cannot advance {} in place: expected a backup in one folder, found tablespaces in others", base.display())]
@@ -186,8 +202,16 @@ pub(crate) fn invalid(error: impl Into<Box<dyn std::error::Error + Send + Sync>>
     io::Error::new(io::ErrorKind::InvalidData, error)
 }
 
+fn before(unsupported: &Option<Unsupported>) -> String {
+    unsupported.as_ref().map_or_else(String::new, |unsupported| format!(" before {unsupported}"))
+}
+
 fn none_if_empty(folders: &str) -> &str {
-    if folders.is_empty() { "no tablespaces outside of the base backup" } else { folders }
+    if folders.is_empty() {
+        "no tablespaces outside of the base backup, in it or in the WAL"
+    } else {
+        folders
+    }
 }
 
 fn state_text(state: State) -> String {
@@ -213,6 +237,9 @@ impl RecoverError {
             RecoverError::Unmapped { .. } | RecoverError::Mapping { .. } => {
                 Some("name both folders with --tablespace-mapping OLD=NEW")
             }
+            RecoverError::MappedAfter { .. } => Some(
+                "choose a target after the next checkpoint or before that record, or restore without this mapping on a machine without the original's files",
+            ),
             RecoverError::InPlace { .. } => {
                 Some("write the later backup to another folder, with -o FOLDER --tablespace-mapping OLD=NEW")
             }

@@ -32,8 +32,8 @@ const PERIODS: [(&str, Option<PeriodOf>); 6] = [
 type PeriodOf = fn(&Zoned) -> [i16; 3];
 
 impl KeepRule {
-    /// Returns, for each backup, the periods for which it is kept; none if it is not kept. Of two backups of
-    /// the same time, the later one in the list counts as newer.
+    /// Returns, for each backup, the periods for which it is kept; none if it is not kept. If two backups
+    /// have the same time, the later one in the list counts as newer.
     pub fn select(&self, times: &[Timestamp], zone: &TimeZone) -> Vec<Vec<&'static str>> {
         let mut newest_first: Vec<(Timestamp, usize)> =
             times.iter().enumerate().map(|(index, &time)| (time, index)).collect();
@@ -212,7 +212,7 @@ mod tests {
             prop_assert!(!kept[times.len() - 1].is_empty(), "the newest is kept");
         }
 
-        /// Removing after each backup leaves what a single removal at the end leaves.
+        /// Removing after each backup leaves the same backups as a single removal at the end.
         #[test]
         fn no_backup_is_removed_that_a_later_run_would_keep(rule in any_rule(), times in any_times()) {
             let zone = TimeZone::UTC;

@@ -1,6 +1,7 @@
 //! The plan of a restore, made in one pass over the WAL before anything is written.
 
 use std::ops::ControlFlow;
+use std::path::Path;
 
 use walden_format::lsn::{Lsn, Timeline};
 use walden_format::payload::xlog::{Checkpoint, ParameterChange, WalLevel};
@@ -16,6 +17,7 @@ use crate::base::BaseBackup;
 use crate::early_drops::{EarlyDrop, find_early_drops};
 use crate::error::RecoverError;
 use crate::support::{Unsupported, unsupported};
+use crate::tablespaces::{MappedTablespace, new_folder_of};
 use crate::target::{Target, end_of_transaction};
 
 /// A checkpoint record at which PostgreSQL may start.
@@ -55,8 +57,8 @@ pub struct Plan {
     pub unsupported: Option<Unsupported>,
     /// Damage that ends the WAL.
     pub damage: Option<Damage>,
-    /// Tablespaces that records before the target create outside of the data directory, with the position.
-    /// PostgreSQL creates them in the same folders.
+    /// Tablespaces that records from the checkpoint's redo pointer to the target create outside of the data
+    /// directory, with the position. PostgreSQL creates them in the same folders.
     pub tablespaces: Vec<(Lsn, String)>,
     /// Databases and tablespaces whose files recovery removes, although it stops before the commit of their
     /// drop.
@@ -77,15 +79,17 @@ impl Plan {
         self.stop.bytes_since(from)
     }
 
-    /// Reads the WAL from the base backup to the target and chooses the checkpoint. `done` gets the bytes of
-    /// each segment that was read.
+    /// Reads the WAL from the base backup to the target and chooses the checkpoint. `mapped` has the new
+    /// folders of tablespaces. `done` gets the bytes of each segment that was read.
     ///
     /// # Errors
-    /// The WAL does not continue the backup, does not reach the target, or is damaged before it.
+    /// The WAL does not continue the backup, does not reach the target, or is damaged before it; a new folder
+    /// is not used, or PostgreSQL would not use it.
     pub fn make(
         run: &Run,
         base: &BaseBackup,
         target: Target,
+        mapped: &[MappedTablespace],
         threads: usize,
         mut done: impl FnMut(u64),
     ) -> Result<Plan, RecoverError> {
@@ -100,7 +104,7 @@ impl Plan {
             return Err(RecoverError::NoStart { start, timeline, found });
         }
         let commit_timestamps = base.control.track_commit_timestamp;
-        let make = |_| Survey { start, target: &target, commit_timestamps, found: Found::default() };
+        let make = |_| Survey { start, target: &target, commit_timestamps, mapped, found: Found::default() };
         let (mut all, mut reached, mut damage) = (Found::default(), start, None);
         scan(run, ScanOptions::new(threads).from(Some(start)), make, |outcome| {
             reached = outcome.position;
@@ -116,7 +120,16 @@ impl Plan {
         });
         let stop = match (all.stop, &target) {
             (Some(stop), _) => stop,
-            (None, Target::Latest) => reached,
+            (None, Target::Latest) => match damage.take() {
+                // PostgreSQL would end recovery there without an error.
+                Some(found) if has_later_segments(run, &found) => {
+                    return Err(RecoverError::Damage(Box::new(found)));
+                }
+                found => {
+                    damage = found;
+                    reached
+                }
+            },
             (None, _) => {
                 return Err(match damage {
                     Some(damage) => RecoverError::Damage(Box::new(damage)),
@@ -164,6 +177,8 @@ impl Plan {
         let (count, checkpoint) =
             (checkpoints.count() as u64, all.checkpoints.iter().rfind(is_possible).cloned());
         let redo = checkpoint.as_ref().map_or(start, |checkpoint| checkpoint.fields.redo);
+        let unsupported = all.unsupported.filter(|unsupported| unsupported.lsn < stop);
+        let tablespaces = tablespaces_left(all.tablespaces, mapped, (redo, unsupported.as_ref()), base)?;
         let settings = all.settings.iter().rfind(|(lsn, _)| *lsn < redo).map(|(_, settings)| *settings);
         let is_inclusive = !matches!(target, Target::Latest | Target::Time(_));
         let early_drops = find_early_drops(run, start, stop.plus(u64::from(is_inclusive)));
@@ -176,13 +191,45 @@ impl Plan {
             stop,
             last_commit: all.last_commit,
             timeline: run.timeline,
-            unsupported: all.unsupported.filter(|unsupported| unsupported.lsn < stop),
+            unsupported,
             damage,
-            tablespaces: all.tablespaces,
+            tablespaces,
             early_drops,
             settings,
         })
     }
+}
+
+/// Returns the tablespaces that PostgreSQL creates, in the folders that WAL names. `created` are those of all
+/// records before the target.
+fn tablespaces_left(
+    mut created: Vec<(Lsn, String)>,
+    mapped: &[MappedTablespace],
+    (redo, unsupported): (Lsn, Option<&Unsupported>),
+    base: &BaseBackup,
+) -> Result<Vec<(Lsn, String)>, RecoverError> {
+    let is_created = |old: &Path| created.iter().any(|(_, path)| Path::new(path) == old);
+    if let Some(old) = mapped.iter().filter_map(MappedTablespace::old_if_created).find(|old| !is_created(old))
+    {
+        let mut known: Vec<String> =
+            base.tablespaces.iter().map(|it| it.folder.display().to_string()).collect();
+        known.extend(created.into_iter().map(|(_, path)| path));
+        return Err(RecoverError::Mapping { old: old.to_owned(), found: known.join(", ") });
+    }
+    created.retain(|(lsn, _)| *lsn >= redo);
+    match created.iter().find(|(_, path)| new_folder_of(mapped, path.as_bytes()).is_some()) {
+        Some((lsn, path)) => {
+            let (path, unsupported) = (path.into(), unsupported.cloned());
+            Err(RecoverError::MappedAfter { path, lsn: *lsn, redo, unsupported })
+        }
+        None => Ok(created),
+    }
+}
+
+/// Returns whether the WAL has segments after the one in which the damaged record starts.
+fn has_later_segments(run: &Run, damage: &Damage) -> bool {
+    let size = run.segment_size;
+    run.end() > size.start_of(size.segment_of(damage.lsn)).plus(size.bytes())
 }
 
 /// Chooses the WAL that continues a base backup, along the latest timeline. Also returns the start of later
@@ -235,6 +282,7 @@ struct Survey<'t> {
     start: Lsn,
     target: &'t Target,
     commit_timestamps: bool,
+    mapped: &'t [MappedTablespace],
     found: Found,
 }
 
@@ -252,7 +300,7 @@ impl Visitor for Survey<'_> {
             return ControlFlow::Break(());
         }
         if self.found.unsupported.is_none() {
-            self.found.unsupported = unsupported(record, self.commit_timestamps);
+            self.found.unsupported = unsupported(record, self.commit_timestamps, self.mapped);
         }
         match record.header.rmid {
             rmid::XACT => self.note_end_of_transaction(record),

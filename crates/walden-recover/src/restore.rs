@@ -33,7 +33,7 @@ use crate::work_folder::{
 pub struct RestoreOptions {
     /// The purpose of the data directory.
     pub purpose: Purpose,
-    /// The new folders of all tablespaces outside of the backup's folder.
+    /// The new folders of all tablespaces outside of the backup's folder, and of those that WAL creates.
     pub tablespaces: Vec<MappedTablespace>,
     /// Memory for pages; more go to a temporary file.
     pub memory_bytes: usize,
@@ -325,7 +325,8 @@ impl Recovery<'_> {
         // A quarter of the memory is enough for several decoders, and then the pages get the rest.
         let decoded_bytes = options.memory_bytes / 4;
         let (threads, memory_bytes) = (options.threads, options.memory_bytes - decoded_bytes);
-        let engine_options = EngineOptions { redo, version, memory_bytes, threads };
+        let tablespaces = &options.tablespaces[..];
+        let engine_options = EngineOptions { redo, version, memory_bytes, threads, tablespaces };
         let mut engines =
             Engine::create_all(base, data, engine_options).map_err(RecoverError::io("read", data))?;
         let range =

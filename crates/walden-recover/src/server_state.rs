@@ -1,6 +1,7 @@
 //! The state of a server outside of pages: transactions, files, databases, relation maps and origins.
 
 use std::io;
+use std::os::unix::fs::symlink;
 use std::path::Path;
 
 use walden_format::payload::dbase::DatabaseCreate;
@@ -17,6 +18,7 @@ use crate::base::BaseBackup;
 use crate::error::{RecoverError, invalid};
 use crate::files::RelationFiles;
 use crate::private;
+use crate::tablespaces::{MappedTablespace, new_folder_of};
 use crate::transactions::{CommitLog, CommitTimestamps, MultiXacts, Origins, PreparedTransactions};
 
 /// Everything that replay changes except for pages, in files of the new data directory.
@@ -27,11 +29,18 @@ pub(crate) struct ServerState {
     multixacts: MultiXacts,
     prepared: PreparedTransactions,
     origins: Origins,
+    /// The new folders of tablespaces.
+    tablespaces: Vec<MappedTablespace>,
 }
 
 impl ServerState {
     /// Opens the state in the copy of `base` in `data`.
-    pub(crate) fn open(base: &BaseBackup, data: &Path, version: Major) -> io::Result<ServerState> {
+    pub(crate) fn open(
+        base: &BaseBackup,
+        data: &Path,
+        version: Major,
+        tablespaces: &[MappedTablespace],
+    ) -> io::Result<ServerState> {
         let commit_timestamps = base.control.track_commit_timestamp.then(|| CommitTimestamps::new(data));
         Ok(ServerState {
             files: RelationFiles::new(base, data),
@@ -40,6 +49,7 @@ impl ServerState {
             multixacts: MultiXacts::new(data, version),
             prepared: PreparedTransactions::open(data, version)?,
             origins: Origins::open(data)?,
+            tablespaces: tablespaces.to_vec(),
         })
     }
 
@@ -87,7 +97,15 @@ impl ServerState {
                 tablespaces.try_for_each(|within| self.files.drop_database(dropped.database, within))
             }
             Payload::TablespaceCreate(created) => {
-                private::create_folders(&self.files.tablespace_folder(created.tablespace))
+                let folder = self.files.tablespace_folder(created.tablespace);
+                // The path in the record may be that of the original server's files.
+                if let (Some(new), Some(link)) =
+                    (new_folder_of(&self.tablespaces, created.path.0), folder.parent())
+                {
+                    private::remove_folder(link)?;
+                    symlink(new, link)?;
+                }
+                private::create_folders(&folder)
             }
             Payload::TablespaceDrop(dropped) => {
                 let folder = self.files.tablespace_folder(dropped.tablespace);

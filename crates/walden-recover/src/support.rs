@@ -9,6 +9,8 @@ use walden_format::rmgr::info::xlog;
 use walden_format::rmgr::{self, Kind, rmid};
 use walden_format::version::Major;
 
+use crate::tablespaces::{MappedTablespace, new_folder_of};
+
 /// A record that is left to PostgreSQL.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Unsupported {
@@ -32,7 +34,7 @@ pub enum Reason {
     Kind,
     /// The fields cannot be read.
     Fields,
-    /// A tablespace in a folder outside of the data directory.
+    /// A tablespace in a folder outside of the data directory without a new folder.
     Tablespace,
     /// `track_commit_timestamp` was turned on or off.
     CommitTimestamps,
@@ -53,7 +55,9 @@ impl fmt::Display for Reason {
             Reason::ResourceManager => "Walden does not replay this resource manager",
             Reason::Kind => "Walden does not know this kind of record",
             Reason::Fields => "its fields cannot be read",
-            Reason::Tablespace => "it creates a tablespace outside of the data directory",
+            Reason::Tablespace => {
+                "it creates a tablespace outside of the data directory, without --tablespace-mapping"
+            }
             Reason::CommitTimestamps => "it changes track_commit_timestamp",
             Reason::Fork => "it names an unknown fork",
         })
@@ -61,13 +65,22 @@ impl fmt::Display for Reason {
 }
 
 /// Why a record is not replayed; `None` if it is. `commit_timestamps` is the setting of the base backup.
-pub(crate) fn unsupported(record: &Record<'_>, commit_timestamps: bool) -> Option<Unsupported> {
+pub(crate) fn unsupported(
+    record: &Record<'_>,
+    commit_timestamps: bool,
+    tablespaces: &[MappedTablespace],
+) -> Option<Unsupported> {
     let kind = rmgr::kind(record.version, record.header.rmid, record.header.info);
-    let reason = reason(record, kind, commit_timestamps)?;
+    let reason = reason(record, kind, commit_timestamps, tablespaces)?;
     Some(Unsupported { lsn: record.lsn, kind, version: record.version, reason })
 }
 
-fn reason(record: &Record<'_>, kind: Kind, commit_timestamps: bool) -> Option<Reason> {
+fn reason(
+    record: &Record<'_>,
+    kind: Kind,
+    commit_timestamps: bool,
+    tablespaces: &[MappedTablespace],
+) -> Option<Reason> {
     let number = record.header.rmid;
     if number > rmid::LOGICALMSG {
         return Some(Reason::ResourceManager);
@@ -93,7 +106,9 @@ fn reason(record: &Record<'_>, kind: Kind, commit_timestamps: bool) -> Option<Re
     match payload::parse(record) {
         Err(_) | Ok(Payload::Opaque) => Some(Reason::Fields),
         // An empty path is a folder in pg_tblspc (allow_in_place_tablespaces).
-        Ok(Payload::TablespaceCreate(created)) if !created.path.0.is_empty() => Some(Reason::Tablespace),
+        Ok(Payload::TablespaceCreate(created)) if !created.path.0.is_empty() => {
+            new_folder_of(tablespaces, created.path.0).is_none().then_some(Reason::Tablespace)
+        }
         Ok(Payload::ParameterChange(change)) if change.track_commit_timestamp != commit_timestamps => {
             Some(Reason::CommitTimestamps)
         }

@@ -1,7 +1,7 @@
-//! Tablespaces of a base backup in folders outside of it.
+//! Tablespaces in folders outside of the data directory: those of a base backup, and those that WAL creates.
 //!
-//! `pg_tblspc` has a link to each of them. A restore never writes into the folders of the backup, which may
-//! be those of the original server: each tablespace needs a new folder.
+//! `pg_tblspc` has a link to each of them. A restore never writes into the folders of the backup or those
+//! that WAL names, which may be those of the original server: each tablespace needs a new folder.
 
 use std::fs::{self, DirBuilder};
 use std::io;
@@ -14,18 +14,20 @@ use crate::error::RecoverError;
 use crate::private;
 use crate::work_folder::{MARK, expect_free_folder, remove_partial};
 
-/// A tablespace and its new folder.
+/// A folder of tablespaces and its new folder.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MappedTablespace {
-    tablespace: Tablespace,
+    /// That of the base backup; `None` for tablespaces that WAL creates in the old folder.
+    tablespace: Option<Tablespace>,
+    old: PathBuf,
     new: PathBuf,
 }
 
-/// Finds the new folder of each tablespace of a base backup. `mapping` has old and new folders, as
-/// `pg_basebackup --tablespace-mapping` has.
+/// Finds the new folder of each tablespace of a base backup, and adds the other new folders, for tablespaces
+/// that WAL creates. `mapping` has old and new folders, as `pg_basebackup --tablespace-mapping` has.
 ///
 /// # Errors
-/// A tablespace is not mapped, a mapping has no tablespace, or a new folder is in use.
+/// A tablespace of the base backup is not mapped, or a new folder is in use.
 pub fn map_tablespaces(
     base: &BaseBackup,
     mapping: &[(PathBuf, PathBuf)],
@@ -33,20 +35,20 @@ pub fn map_tablespaces(
     let is_of = |tablespace: &Tablespace, old: &Path| {
         tablespace.folder == old || fs::canonicalize(old).is_ok_and(|old| old == tablespace.folder)
     };
-    let known =
-        || base.tablespaces.iter().map(|it| it.folder.display().to_string()).collect::<Vec<_>>().join(", ");
-    if let Some((old, _)) = mapping.iter().find(|(old, _)| !base.tablespaces.iter().any(|it| is_of(it, old)))
-    {
-        return Err(RecoverError::Mapping { old: old.clone(), found: known() });
-    }
+    let of_base = base.tablespaces.iter().map(|tablespace| {
+        let found = mapping.iter().find(|(old, _)| is_of(tablespace, old));
+        let Tablespace { oid, folder } = tablespace;
+        found
+            .map(|folders| (Some(tablespace), folders))
+            .ok_or_else(|| RecoverError::Unmapped { oid: *oid, folder: folder.clone() })
+    });
+    let others = mapping.iter().filter(|(old, _)| !base.tablespaces.iter().any(|it| is_of(it, old)));
     let mut mapped: Vec<MappedTablespace> = Vec::new();
-    for tablespace in &base.tablespaces {
-        let Some((_, new)) = mapping.iter().find(|(old, _)| is_of(tablespace, old)) else {
-            return Err(RecoverError::Unmapped { oid: tablespace.oid, folder: tablespace.folder.clone() });
-        };
+    for wanted in of_base.chain(others.map(|folders| Ok((None, folders)))) {
+        let (tablespace, (old, new)) = wanted?;
         let new = std::path::absolute(new).map_err(RecoverError::io("use", new))?;
         if let Some(other) = mapped.iter().find(|it| it.new.starts_with(&new) || new.starts_with(&it.new)) {
-            let found = format!("the folder of the tablespace {}", other.tablespace.oid);
+            let found = format!("the new folder of {}", other.old.display());
             return Err(RecoverError::Target { path: new, found, hint: "name a folder for each tablespace" });
         }
         expect_free_folder(&new)?;
@@ -54,15 +56,26 @@ pub fn map_tablespaces(
             let found = "no directory above it".to_owned();
             return Err(RecoverError::Target { path: new, found, hint: "create the directory above it" });
         }
-        mapped.push(MappedTablespace { tablespace: tablespace.clone(), new });
+        mapped.push(MappedTablespace { tablespace: tablespace.cloned(), old: old.clone(), new });
     }
     Ok(mapped)
 }
 
+/// Returns the new folder for a tablespace that WAL creates in a folder outside of the data directory.
+pub(crate) fn new_folder_of<'m>(mapped: &'m [MappedTablespace], old: &[u8]) -> Option<&'m Path> {
+    let old = std::str::from_utf8(old).ok().filter(|old| !old.is_empty())?;
+    mapped.iter().find(|it| it.old == Path::new(old)).map(MappedTablespace::new_folder)
+}
+
 impl MappedTablespace {
-    /// Whether these are the tablespaces of a backup.
+    /// Whether these include all tablespaces of a backup.
     pub(crate) fn are_all(mapped: &[MappedTablespace], base: &BaseBackup) -> bool {
-        mapped.iter().map(|it| &it.tablespace).eq(&base.tablespaces)
+        mapped.iter().filter_map(|it| it.tablespace.as_ref()).eq(&base.tablespaces)
+    }
+
+    /// The folder that only WAL may name.
+    pub(crate) fn old_if_created(&self) -> Option<&Path> {
+        self.tablespace.is_none().then_some(&self.old)
     }
 
     /// The new folder.
@@ -70,7 +83,8 @@ impl MappedTablespace {
         &self.new
     }
 
-    /// Creates the new folder, fills it by `copy`, and links to it from the new data directory.
+    /// Creates the new folder. Fills that of a tablespace of the backup by `copy`, and links to it from the
+    /// new data directory.
     pub(crate) fn create(
         &self,
         data: &Path,
@@ -82,8 +96,9 @@ impl MappedTablespace {
         DirBuilder::new().mode(0o700).create(&self.new).map_err(RecoverError::io("create", &self.new))?;
         let mark = self.mark();
         private::write(&mark, "").map_err(RecoverError::io("create", &mark))?;
-        copy(&self.tablespace, &self.new)?;
-        let link = data.join("pg_tblspc").join(self.tablespace.oid.to_string());
+        let Some(tablespace) = &self.tablespace else { return Ok(()) };
+        copy(tablespace, &self.new)?;
+        let link = data.join("pg_tblspc").join(tablespace.oid.to_string());
         symlink(&self.new, &link).map_err(RecoverError::io("create", &link))
     }
 
@@ -124,8 +139,8 @@ mod tests {
         let [old, new, data] = ["old", "new", "data/pg_tblspc"].map(|name| folder.path().join(name));
         [&old, &new, &data].into_iter().for_each(|path| fs::create_dir_all(path).unwrap());
         let data = folder.path().join("data");
-        let mapped =
-            MappedTablespace { tablespace: Tablespace { oid: 16384, folder: old }, new: new.clone() };
+        let tablespace = Some(Tablespace { oid: 16384, folder: old.clone() });
+        let mapped = MappedTablespace { tablespace, old, new: new.clone() };
         fs::write(new.join("own"), "x").unwrap();
         let error = mapped.create(&data, |_, _| Ok(())).unwrap_err();
         assert!(error.to_string().contains("found one with files"), "{error}");

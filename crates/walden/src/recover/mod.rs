@@ -55,7 +55,8 @@ pub struct RecoverArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     timeline: Option<Timeline>,
 
-    /// Copy the tablespace in folder OLD to NEW; each tablespace outside of the base backup needs it
+    /// Copy the tablespace in folder OLD to NEW; each tablespace outside of the base backup needs it. With the
+    /// folder of a CREATE TABLESPACE in the WAL, create that tablespace in NEW
     #[arg(long, value_name = "OLD=NEW", value_parser = parse_mapping)]
     tablespace_mapping: Vec<(PathBuf, PathBuf)>,
 
@@ -120,7 +121,7 @@ impl RecoverArgs {
         let tablespaces =
             walden_recover::map_tablespaces(&base, &self.tablespace_mapping).map_err(with_hint)?;
         tablespaces.iter().try_for_each(|it| expect_unprotected(it.new_folder()))?;
-        let plan = make_plan(self, &run, later, &base)?;
+        let plan = make_plan(self, &run, later, &base, &tablespaces)?;
         let replay_rate = plan.measure_replay(&run, &base, self.threads(), self.memory_bytes());
         let duration = ExpectedDuration::new(base.bytes(), plan.replayed_bytes(), replay_rate);
         Ok(Prepared { base, tablespaces, run, plan, duration })
@@ -245,12 +246,18 @@ fn runs_of_archive(archive: &Archive, args: &RecoverArgs, base: &BaseBackup) -> 
 
 /// Makes the plan. `later` is the start of WAL after a gap: then the end of the run is not the end of the
 /// WAL.
-fn make_plan(args: &RecoverArgs, run: &Run, later: Option<Lsn>, base: &BaseBackup) -> Result<Plan> {
+fn make_plan(
+    args: &RecoverArgs,
+    run: &Run,
+    later: Option<Lsn>,
+    base: &BaseBackup,
+    mapped: &[MappedTablespace],
+) -> Result<Plan> {
     let size = run.segment_size;
     let skipped = size.segment_of(base.start()).saturating_sub(size.segment_of(run.start()));
     let segments = (run.segments.len() as u64).saturating_sub(skipped);
     let mut bar = Progress::bytes("reading WAL", segments * size.bytes());
-    let plan = Plan::make(run, base, args.to.clone(), args.threads(), |bytes| bar.advance(bytes));
+    let plan = Plan::make(run, base, args.to.clone(), mapped, args.threads(), |bytes| bar.advance(bytes));
     bar.finish();
     let gap = |later| RecoverError::Gap { target: args.to.to_string(), end: run.end(), later };
     let plan = match (plan, later) {

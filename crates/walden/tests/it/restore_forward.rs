@@ -31,6 +31,7 @@ walden_testing::tests! {
     tablespaces_get_new_folders on [14, 18],
     a_copy_of_a_stopped_server_is_a_backup on [17],
     random_targets_are_reached_and_kills_are_survived on [16],
+    tablespaces_that_wal_creates_get_new_folders on [14, 18],
     compressed_segments_are_decoded_by_several_threads on [17],
 }
 
@@ -1162,6 +1163,122 @@ fn random_targets_are_reached_and_kills_are_survived(version: u32) -> Outcome {
         compare_directories(&reference, &data);
     }
     say(&format!("{killed} restores were killed"));
+    Ok(())
+}
+
+/// Tablespaces that WAL creates are created in the new folders, not in those that the records name.
+fn tablespaces_that_wal_creates_get_new_folders(version: u32) -> Outcome {
+    let installation = postgres(version)?;
+    let primary = Primary::start(&installation, &[]);
+    let mut client = primary.client("postgres");
+    client.batch_execute("CREATE TABLE busy AS SELECT g i, 0 n FROM generate_series(1, 500) g").unwrap();
+    primary.back_up(keep_busy);
+    let [kept, again, late] =
+        ["kept", "again", "late"].map(|name| primary.cluster.make_folder(name).unwrap());
+    let create =
+        |name: &str, folder: &Path| format!("CREATE TABLESPACE {name} LOCATION '{}'", folder.display());
+    let fill = |name: &str| {
+        format!(
+            "CREATE TABLE in_{name} TABLESPACE {name} AS SELECT g i, md5(g::text) t FROM generate_series(1, 3000) g"
+        )
+    };
+    for sql in [
+        create("kept", &kept),
+        fill("kept"),
+        create("dropped", &again),
+        fill("dropped"),
+        "DROP TABLE in_dropped".to_owned(),
+        "DROP TABLESPACE dropped".to_owned(),
+        // In the folder of the dropped one.
+        create("again", &again),
+        fill("again"),
+        "CHECKPOINT".to_owned(),
+        "SELECT pg_create_restore_point('here')".to_owned(),
+        "UPDATE in_kept SET t = t || 'x' WHERE i % 3 = 0".to_owned(),
+        "SELECT pg_create_restore_point('end')".to_owned(),
+        create("late", &late),
+        fill("late"),
+    ] {
+        client.batch_execute(&sql).unwrap_or_else(|error| panic!("{sql}: {error}"));
+    }
+    primary.archive_all();
+    let oid = |name: &str| -> u32 {
+        let sql = "SELECT oid FROM pg_tablespace WHERE spcname = $1::text";
+        primary.client("postgres").query_one(sql, &[&name]).unwrap().get(0)
+    };
+
+    let (wal, data) = (primary.cluster.archive_dir(), primary.cluster.dir().join("restored"));
+    let new = |name: &str| primary.cluster.dir().join(format!("new {name}"));
+    let mapping =
+        |old: &Path, name: &str| format!("--tablespace-mapping={}={}", old.display(), new(name).display());
+    let [map_kept, map_again, map_late] =
+        [mapping(&kept, "kept"), mapping(&again, "again"), mapping(&late, "late")];
+    let run = |command: &[&str], options: &[&str]| {
+        walden(&[command, &["--wal", text(&wal), "-o", text(&data)], options].concat())
+    };
+    let base = text(&primary.backup);
+    let restore = ["restore", "--base", base, "--target-action", "promote"];
+    for (options, expected) in [
+        (&[][..], "has files on this machine"),
+        (
+            &["--to", "name:end", &map_kept],
+            "outside of the data directory, without --tablespace-mapping: PostgreSQL would",
+        ),
+        (&["--to", "name:here", &map_kept, &map_again, &map_late], "expected the folder of a tablespace"),
+        (&[&map_kept, &map_again, &map_late], "expected a checkpoint between that record and the target"),
+        (&[&map_kept, &map_again], "has files on this machine"),
+    ] {
+        let run = run(&restore, options);
+        assert!(run.code == 3 && run.stderr.contains(expected), "{expected}: {run:?}");
+        assert!(!data.exists() && !new("kept").exists(), "{expected}");
+    }
+    let originals = || [&kept, &again, &late].map(|folder| files_of(folder, &[""]));
+    let before = originals();
+    let expect_links = |names: &[&str]| {
+        for name in names {
+            assert_eq!(fs::read_link(data.join("pg_tblspc").join(oid(name).to_string())).unwrap(), new(name));
+            assert!(!new(name).join("walden_restore_is_incomplete").exists());
+        }
+        assert_eq!(fs::read_dir(data.join("pg_tblspc")).unwrap().count(), names.len());
+    };
+    let restored = run(&restore, &["--to", "name:end", &map_kept, &map_again]);
+    assert_eq!(restored.code, 0, "{restored:?}");
+    assert!(before == originals(), "a folder of the original has changed");
+    expect_links(&["kept", "again"]);
+    // The lab copies the directory without the links.
+    for name in ["kept", "again"] {
+        fs::remove_file(data.join("pg_tblspc").join(oid(name).to_string())).unwrap();
+    }
+    let server = primary.server_of(&data).start_after(|copy| {
+        for name in ["kept", "again"] {
+            symlink(new(name), copy.join("pg_tblspc").join(oid(name).to_string()))?;
+            account::chown_all(&new(name))?;
+        }
+        Ok(())
+    });
+    let server = server.unwrap_or_else(|error| panic!("{error:#}"));
+    wait_until_promoted(&server);
+    for table in ["in_kept", "in_again"] {
+        let sql = format!("SELECT count(*), md5(string_agg(t, ',' ORDER BY i)) FROM {table}");
+        let read = |client: &mut Client| -> (i64, String) {
+            let row = client.query_one(&sql, &[]).unwrap();
+            (row.get(0), row.get(1))
+        };
+        assert_eq!(read(&mut server.client("postgres").unwrap()), read(&mut client), "{table}");
+    }
+    amcheck(&server);
+    drop(server);
+
+    // A backup is advanced past these records, too.
+    fs::remove_dir_all(&data).unwrap();
+    ["kept", "again"].iter().for_each(|name| fs::remove_dir_all(new(name)).unwrap());
+    client.batch_execute("CHECKPOINT").unwrap();
+    primary.archive_all();
+    let before = originals();
+    let advanced = run(&["backup", "advance", base], &[&map_kept, &map_again, &map_late]);
+    assert_eq!(advanced.code, 0, "{advanced:?}");
+    expect_links(&["kept", "again", "late"]);
+    assert!(before == originals(), "a folder of the original has changed");
     Ok(())
 }
 

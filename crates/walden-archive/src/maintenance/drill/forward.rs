@@ -104,6 +104,6 @@ fn plan(
     if let Some(later) = later {
         bail!("WAL is missing before {later}");
     }
-    let plan = Plan::make(&run, &base, target, limits.threads, |_| ());
+    let plan = Plan::make(&run, &base, target, &[], limits.threads, |_| ());
     Ok((base, run, plan.map_err(|error| anyhow::anyhow!("{}", error_text(&error)))?))
 }
