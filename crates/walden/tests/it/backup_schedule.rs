@@ -126,7 +126,7 @@ fn a_schedule_keeps_the_newest_of_days_and_weeks(version: u32) -> Outcome {
     assert!(same["advanced"].is_null(), "{same}");
     assert_eq!(schedule.names(), before);
 
-    // What the schedule did not create is kept: a renamed backup, an unknown folder, a link and a file.
+    // Everything else in the folder is kept: a renamed backup, an unknown folder, a link and a file.
     let all: Vec<String> = before.into_iter().collect();
     fs::rename(schedule.folder.join(&all[0]), schedule.folder.join("monday")).unwrap();
     fs::create_dir(schedule.folder.join("20200101T000000Z_0-01000028")).unwrap();

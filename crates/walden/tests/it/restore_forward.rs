@@ -30,7 +30,8 @@ walden_testing::tests! {
     #[slow] a_backup_advances_in_steps_as_in_one on [15, 19],
     tablespaces_get_new_folders on [14, 18],
     a_copy_of_a_stopped_server_is_a_backup on [17],
-    random_targets_are_reached_and_kills_are_survived on [16],
+    random_positions_are_reached_as_by_postgresql on [16],
+    each_kind_of_target_is_reached_and_kills_are_survived on [16],
     tablespaces_that_wal_creates_get_new_folders on [14, 18],
     compressed_segments_are_decoded_by_several_threads on [17],
 }
@@ -1009,7 +1010,7 @@ fn tablespaces_get_new_folders(version: u32) -> Outcome {
     for (options, expected) in [
         (&[][..], "expected a new folder for it"),
         (&map_kept, "expected a new folder for it"),
-        (&["--tablespace-mapping", "/nowhere=/elsewhere"], "expected the folder of a tablespace"),
+        (&["--tablespace-mapping", "/nowhere=/elsewhere"], "expected a new folder for it"),
         (&["--tablespace-mapping", &mapping(&kept, &new_kept.join("a/b"))], "found no directory above it"),
         (
             &[&map_kept[..], &["--tablespace-mapping", &mapping(&dropped, &kept)]].concat(),
@@ -1085,14 +1086,24 @@ fn a_copy_of_a_stopped_server_is_a_backup(version: u32) -> Outcome {
     Ok(())
 }
 
-/// Number of random targets and kills; WALDEN_RESTORES names a larger one for a long run.
-fn restores() -> u64 {
-    std::env::var("WALDEN_RESTORES").ok().and_then(|text| text.parse().ok()).unwrap_or(6)
+/// Number of restores in a test; WALDEN_RESTORES names a larger one for a long run.
+fn restores(least: u64) -> u64 {
+    let wanted = std::env::var("WALDEN_RESTORES").ok().and_then(|text| text.parse().ok());
+    wanted.unwrap_or(least)
 }
 
-/// At random positions, a restored server has the same content as one that PostgreSQL recovers alone. A
-/// restore that is killed at a random moment is completed by the next one.
-fn random_targets_are_reached_and_kills_are_survived(version: u32) -> Outcome {
+/// Returns a function that returns a random number below another.
+fn random_numbers() -> impl FnMut(u64) -> u64 {
+    // A linear congruential generator (Knuth, MMIX); the upper bits are random enough.
+    let mut state = 2026_u64;
+    move |below| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) % below
+    }
+}
+
+/// At random positions, a restored server has the same content as one that PostgreSQL recovers alone.
+fn random_positions_are_reached_as_by_postgresql(version: u32) -> Outcome {
     let installation = postgres(version)?;
     let primary = Primary::start(&installation, &[]);
     create_tables(&primary);
@@ -1110,13 +1121,8 @@ fn random_targets_are_reached_and_kills_are_survived(version: u32) -> Outcome {
     }
     let end = position();
     primary.archive_all();
-    // A linear congruential generator (Knuth, MMIX); the upper bits are random enough.
-    let mut state = 2026_u64;
-    let mut random = |below: u64| {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (state >> 33) % below
-    };
-    for index in 0..restores() {
+    let mut random = random_numbers();
+    for index in 0..restores(6) {
         let lsn = start + random(end - start);
         let target = format!("{:X}/{:X}", lsn >> 32, lsn & 0xFFFF_FFFF);
         let alone = primary
@@ -1134,6 +1140,63 @@ fn random_targets_are_reached_and_kills_are_survived(version: u32) -> Outcome {
         expect_same_content(&content(&server), &content(&alone));
         fs::remove_dir_all(&data).unwrap();
     }
+    Ok(())
+}
+
+/// A step of a single session: its transaction, and a position and a time after it and before the next one.
+struct StepDone {
+    xid: String,
+    lsn: String,
+    time: String,
+}
+
+/// Each transaction adds a row, so the rows show where recovery stopped. A restore that is killed at a random
+/// moment is completed by the next one.
+fn each_kind_of_target_is_reached_and_kills_are_survived(version: u32) -> Outcome {
+    let installation = postgres(version)?;
+    let primary = Primary::start(&installation, &[]);
+    let mut client = primary.client("postgres");
+    client
+        .batch_execute("CREATE TABLE steps (i int, xid text); CREATE TABLE busy (i int PRIMARY KEY, n int)")
+        .unwrap();
+    client.batch_execute("INSERT INTO busy SELECT g, 0 FROM generate_series(1, 2000) g").unwrap();
+    primary.back_up(|client| client.batch_execute("UPDATE busy SET n = n + 1").unwrap());
+    let mut steps = Vec::new();
+    for step in 1..=60 {
+        let sql = format!("INSERT INTO steps VALUES ({step}, pg_current_xact_id()::text) RETURNING xid");
+        let xid = client.query_one(&sql, &[]).unwrap().get(0);
+        let sql = "SELECT pg_current_wal_insert_lsn()::text, clock_timestamp()::text";
+        let row = client.query_one(sql, &[]).unwrap();
+        let step_done = StepDone { xid, lsn: row.get(0), time: row.get(1) };
+        client.batch_execute(&format!("SELECT pg_create_restore_point('step{step}')")).unwrap();
+        steps.push(step_done);
+        // The next commit is later than the time above, and recovery to it stops before a further commit.
+        std::thread::sleep(std::time::Duration::from_millis(2));
+        client.batch_execute("UPDATE busy SET n = n + 1 WHERE i % 10 = 0").unwrap();
+        if step % 7 == 0 {
+            client.batch_execute("CHECKPOINT").unwrap();
+        }
+    }
+    primary.archive_all();
+    let mut random = random_numbers();
+    for index in 0..restores(30) {
+        let step = random(steps.len() as u64) as usize;
+        let StepDone { xid, lsn, time } = &steps[step];
+        let target = match index % 4 {
+            0 => format!("xid:{xid}"),
+            1 => lsn.clone(),
+            2 => time.clone(),
+            _ => format!("name:step{}", step + 1),
+        };
+        let threads = (1 + random(4)).to_string();
+        let (data, _) = primary.restore_with(&target, &format!("target{index}"), &threads);
+        let server = primary.server_of(&data).start().unwrap_or_else(|error| panic!("{target}: {error:#}"));
+        wait_until_promoted(&server);
+        let rows = server.client("postgres").unwrap().query("SELECT i FROM steps ORDER BY i", &[]).unwrap();
+        let rows: Vec<i32> = rows.iter().map(|row| row.get(0)).collect();
+        assert_eq!(rows, (1..=step as i32 + 1).collect::<Vec<_>>(), "{target}");
+        fs::remove_dir_all(&data).unwrap();
+    }
 
     let wal = primary.cluster.archive_dir();
     let reference = primary.restore("latest", "reference").0;
@@ -1143,7 +1206,7 @@ fn random_targets_are_reached_and_kills_are_survived(version: u32) -> Outcome {
     assert_eq!(walden(&arguments).code, 0);
     let duration = started.elapsed().as_millis() as u64;
     let mut killed = 0;
-    for _ in 0..restores() {
+    for _ in 0..restores(20) {
         fs::remove_dir_all(&data).unwrap();
         let mut command = Command::new(env!("CARGO_BIN_EXE_walden"));
         let mut child = command.args(arguments).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
