@@ -4,18 +4,16 @@
 //! This is a separate process, so that it can adopt the processes that the commands leave in the background,
 //! and add up the time of all of them.
 
-use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use clap::{Args, ValueEnum};
-use rustix::process::{Pid, Signal, WaitOptions, kill_process, set_child_subreaper, wait};
 use serde::{Deserialize, Serialize};
 
+use super::usage::{Usage, adopt_background_processes, end_background_processes};
 use crate::terminal;
 
 /// Call a command for each segment as PostgreSQL would
@@ -68,22 +66,18 @@ pub struct Driven {
 
 /// Number of attempts per call, as in PostgreSQL's archiver (NUM_ARCHIVE_RETRIES in pgarch.c).
 const TRIES: usize = 3;
-/// Clock ticks per second in /proc: the same on all Linux architectures with PostgreSQL packages.
-const USER_HZ: f64 = 100.0;
-/// Background processes that still run this long after the last call are idle: they wait for further calls.
-const AFTERWARDS: Duration = Duration::from_secs(2);
 
 /// Runs the command.
 pub fn run(args: &DriveArgs) -> Result<ExitCode> {
-    set_child_subreaper(Some(Pid::INIT)).context("adopt processes in the background")?;
+    adopt_background_processes()?;
     let driver = Driver { data: &args.data, command: &args.command };
-    let before = cpu_of_children()?;
+    let before = Usage::of_children()?;
     let mut calls = match args.part {
         Part::Archiver => driver.archive()?,
         Part::Recovery => driver.restore(&args.originals, args.segments, args.compare)?,
     };
     end_background_processes()?;
-    calls.cpu = cpu_of_children()? - before;
+    calls.cpu = (Usage::of_children()? - before).cpu;
     terminal::print(&terminal::json(&calls)?)?;
     Ok(ExitCode::SUCCESS)
 }
@@ -162,52 +156,4 @@ fn names(folder: &Path) -> Result<Vec<String>> {
     let mut names = entries.map(name).collect::<Result<Vec<_>>>()?;
     names.sort();
     Ok(names)
-}
-
-/// Returns the seconds of processor time of all children that have ended (`cutime` and `cstime` of proc(5)).
-fn cpu_of_children() -> Result<f64> {
-    let stat = fs::read_to_string("/proc/self/stat")?;
-    // The second field is a name in parentheses, which may contain any characters.
-    let fields: Vec<&str> =
-        stat.rsplit_once(')').map(|(_, fields)| fields.split_whitespace().collect()).unwrap_or_default();
-    let ticks = |index: usize| fields.get(index).and_then(|field| field.parse::<u64>().ok());
-    let ticks = ticks(13).zip(ticks(14)).context("read cutime and cstime in /proc/self/stat")?;
-    Ok((ticks.0 + ticks.1) as f64 / USER_HZ)
-}
-
-/// Waits for the processes that the calls left, and terminates those that wait for further calls.
-fn end_background_processes() -> Result<()> {
-    let began = Instant::now();
-    loop {
-        match wait(WaitOptions::NOHANG) {
-            Err(rustix::io::Errno::CHILD) => return Ok(()),
-            Err(error) => return Err(error).context("wait for processes in the background"),
-            Ok(Some(_)) => continue,
-            Ok(None) => {}
-        }
-        if began.elapsed() > AFTERWARDS {
-            let signal = if began.elapsed() > 2 * AFTERWARDS { Signal::KILL } else { Signal::TERM };
-            for child in children()? {
-                let _ = kill_process(child, signal);
-            }
-        }
-        thread::sleep(Duration::from_millis(20));
-    }
-}
-
-/// Returns the children of this process.
-fn children() -> Result<Vec<Pid>> {
-    let own = std::process::id().to_string();
-    let is_number = |name: &OsStr| name.to_str().and_then(|name| name.parse::<i32>().ok());
-    let mut found = Vec::new();
-    for entry in fs::read_dir("/proc")? {
-        let Some(id) = is_number(&entry?.file_name()) else { continue };
-        // The process may have ended in the meantime.
-        let Ok(stat) = fs::read_to_string(format!("/proc/{id}/stat")) else { continue };
-        let parent = stat.rsplit_once(')').and_then(|(_, fields)| fields.split_whitespace().nth(1));
-        if parent == Some(own.as_str()) {
-            found.extend(Pid::from_raw(id));
-        }
-    }
-    Ok(found)
 }

@@ -8,9 +8,11 @@ mod codecs;
 mod data;
 mod decode;
 mod drive;
+mod nightly;
 mod receive;
 mod redo;
 mod restore;
+mod usage;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -53,6 +55,7 @@ enum BenchCommand {
     Decode(decode::DecodeArgs),
     #[command(hide = true)]
     Drive(drive::DriveArgs),
+    Nightly(nightly::NightlyArgs),
     Receive(receive::ReceiveArgs),
     Redo(redo::RedoArgs),
     Restore(restore::RestoreArgs),
@@ -68,6 +71,7 @@ pub fn run(args: &BenchArgs) -> Result<ExitCode> {
         BenchCommand::Data(args) => data::run(args),
         BenchCommand::Decode(args) => decode::run(args),
         BenchCommand::Drive(args) => drive::run(args),
+        BenchCommand::Nightly(args) => nightly::run(args),
         BenchCommand::Receive(args) => receive::run(args),
         BenchCommand::Redo(args) => redo::run(args),
         BenchCommand::Restore(args) => restore::run(args),

@@ -9,13 +9,15 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail, ensure};
 use clap::Args;
 use serde::Serialize;
-use wait4::Wait4;
 use walden_lab::workloads::Workload;
 use walden_lab::{Progress, Wanted, median};
 use walden_report::table::{Row, table};
 use walden_report::units;
 use walden_server::account;
 
+use super::archive::contenders::{Contender as Program, Ready};
+use super::archive::{Segments, drive, make_data_directory};
+use super::usage::{Usage, adopt_background_processes, end_background_processes};
 use super::{Material, Sample, find_workloads, measure};
 use crate::terminal::{self, Format};
 
@@ -26,8 +28,10 @@ The base backup and the WAL are made by `walden lab run --keep-data` and kept in
 another folder). The base backup is the data directory of a stopped server.
 
 Each contender copies the base backup, recovers to the end of the WAL, and promotes the server. The time ends when the server accepts \
-writes. The processor time is that of all processes: the copy, restore_command, and the server. The server has shared_buffers for all of \
-the data, no checkpoint during recovery, recovery_prefetch = try and fsync = off; walden restore synchronizes its files.
+writes. Processor time and bytes are those of all processes: the copy, restore_command with its processes in the background, and the \
+server. Bytes are those of system calls on files, also of the page cache. The server has shared_buffers for all of the data, no checkpoint during \
+recovery, recovery_prefetch = try and fsync = off; walden restore synchronizes its files. Archives are compressed (Walden: level 3, \
+pgBackRest: zst 3).
 
 walden backup advance before, then restore: the base backup was advanced before (not timed, as it needs no outage).")]
 pub struct RestoreArgs {
@@ -58,6 +62,7 @@ struct Compared {
     postgresql: String,
     wal_bytes: u64,
     contenders: Vec<Timed>,
+    unavailable: Vec<String>,
 }
 
 #[derive(Serialize, Debug)]
@@ -67,25 +72,46 @@ struct Timed {
     seconds: f64,
     /// Median processor time of all processes.
     cpu_seconds: f64,
+    /// Bytes read and written by system calls, in the last round.
+    read_bytes: u64,
+    written_bytes: u64,
     /// The first contender's wall time divided by this one's.
     times_postgresql: f64,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Contender {
-    /// PostgreSQL alone, with `cp` as `restore_command`.
-    Copy,
-    /// `walden restore`.
+    /// PostgreSQL alone, with a program's `restore_command`.
+    Server(Program),
+    /// `walden restore` from a folder of segments.
     Restore,
+    /// `walden restore` from an archive.
+    RestoreArchive,
     /// `walden restore` of a base backup that was advanced before.
     Advanced,
 }
 
-const CONTENDERS: [(Contender, &str); 3] = [
-    (Contender::Copy, "PostgreSQL (restore_command = cp)"),
-    (Contender::Restore, "walden restore"),
-    (Contender::Advanced, "walden backup advance before, then restore"),
+const WALDEN: Program = Program::Walden { level: 3, ahead: true };
+
+const CONTENDERS: [(Contender, &str); 7] = [
+    (Contender::Server(Program::Cp), "PostgreSQL, cp"),
+    (Contender::Server(pgbackrest(false)), "PostgreSQL, pgbackrest archive-get"),
+    (Contender::Server(pgbackrest(true)), "PostgreSQL, pgbackrest archive-get, asynchronous"),
+    (Contender::Server(WALDEN), "PostgreSQL, walden archive get"),
+    (Contender::Restore, "walden restore --wal"),
+    (Contender::RestoreArchive, "walden restore --repo"),
+    (Contender::Advanced, "walden backup advance before, then restore --wal"),
 ];
+
+const fn pgbackrest(ahead: bool) -> Program {
+    Program::PgBackRest { compression: "zst", level: 3, ahead }
+}
+
+/// The measurements of one restore.
+struct Round {
+    wall: f64,
+    used: Usage,
+}
 
 /// Longest time for a server to accept writes.
 const TIMEOUT: Duration = Duration::from_secs(3600);
@@ -104,44 +130,67 @@ struct Setting {
     material: Material,
     walden: PathBuf,
     folder: tempfile::TempDir,
+    /// The programs' archives.
+    archives: Vec<(Program, Ready)>,
 }
 
 fn compare(args: &RestoreArgs, workload: &'static Workload) -> Result<Compared> {
     let material = Material::generate(workload, args.pg, args.size, true)?;
     let walden = crate::programs::path_of("walden")?;
-    let setting = Setting {
-        material,
-        walden,
-        folder: tempfile::tempdir().context("cannot create a temporary folder")?,
-    };
+    let folder = tempfile::tempdir().context("cannot create a temporary folder")?;
+    let mut setting = Setting { material, walden, folder, archives: Vec::new() };
+    let segments = Segments::with_last(&setting.material)?;
     // The server's user may not read the cache folder.
-    measure(Command::new("cp").arg("-r").arg(setting.material.wal()).arg(setting.wal()))?;
+    fs::create_dir(setting.wal())?;
+    for name in &segments.names {
+        fs::copy(setting.material.wal().join(name), setting.wal().join(name))?;
+    }
     setting.advance()?;
-    let progress = Progress::new(&format!("{}: restoring in turns", workload.name));
-    let mut rounds: Vec<Vec<Sample>> = CONTENDERS.iter().map(|_| Vec::new()).collect();
+    let progress = Progress::new(&format!("{}: archiving", workload.name));
+    let (mut contenders, mut unavailable) = (Vec::new(), Vec::new());
+    for (contender, name) in CONTENDERS {
+        let problem = match contender {
+            Contender::Server(program) => program.problem(),
+            _ => None,
+        };
+        match problem {
+            Some(problem) => {
+                unavailable.push(format!("{name}: {problem}"));
+                continue;
+            }
+            None => contenders.push((contender, name, Vec::new())),
+        }
+        if let Contender::Server(program) = contender {
+            setting.archive(program, &segments)?;
+        }
+    }
+    adopt_background_processes()?;
+    progress.phase(&format!("{}: restoring in turns", workload.name));
     for _ in 0..args.rounds {
-        for ((contender, _), samples) in CONTENDERS.iter().zip(&mut rounds) {
-            samples.push(setting.restore(*contender)?);
+        for (contender, _, rounds) in &mut contenders {
+            rounds.push(setting.restore(*contender)?);
         }
     }
     progress.finish();
-    let seconds = |samples: &[Sample]| median(samples.iter().map(|sample| sample.wall));
-    let baseline = seconds(&rounds[0]);
-    let timed = |((_, name), samples): (&(Contender, &'static str), &Vec<Sample>)| Timed {
-        name,
-        seconds: seconds(samples),
-        cpu_seconds: median(samples.iter().map(|sample| sample.cpu)),
-        times_postgresql: baseline / seconds(samples),
+    let seconds = |rounds: &[Round]| median(rounds.iter().map(|round| round.wall));
+    let baseline = contenders.first().map_or(f64::NAN, |(_, _, rounds)| seconds(rounds));
+    let timed = |(_, name, rounds): &(Contender, &'static str, Vec<Round>)| {
+        let last = rounds.last().map(|round| round.used).unwrap_or_default();
+        Timed {
+            name,
+            seconds: seconds(rounds),
+            cpu_seconds: median(rounds.iter().map(|round| round.used.cpu)),
+            read_bytes: last.read,
+            written_bytes: last.written,
+            times_postgresql: baseline / seconds(rounds),
+        }
     };
-    let mut wal_bytes = 0;
-    for name in setting.material.segments()? {
-        wal_bytes += fs::metadata(setting.material.wal().join(name))?.len();
-    }
     Ok(Compared {
         workload: workload.name.to_owned(),
         postgresql: setting.material.installation.version.to_string(),
-        wal_bytes,
-        contenders: CONTENDERS.iter().zip(&rounds).map(timed).collect(),
+        wal_bytes: segments.bytes,
+        contenders: contenders.iter().map(timed).collect(),
+        unavailable,
     })
 }
 
@@ -158,28 +207,42 @@ impl Setting {
         self.path("wal")
     }
 
-    fn run(&self, arguments: &[&str]) -> Result<Sample> {
-        measure(Command::new(&self.walden).args(arguments))
+    /// Archives all segments with a program, as PostgreSQL's archiver does.
+    fn archive(&mut self, program: Program, segments: &Segments) -> Result<()> {
+        let folder = self.path(&format!("archive{}", self.archives.len()));
+        let data = folder.join("data");
+        fs::create_dir(&folder)?;
+        make_data_directory(&self.material, segments, &data)?;
+        let ready = program.prepare(&folder, &data)?;
+        // The server was stopped in the last segment.
+        let command = ready.archive_command.replace(" push ", " push --accept-damaged ");
+        drive("archiver", &data, &command, segments, false)?;
+        self.archives.push((program, ready));
+        Ok(())
+    }
+
+    fn ready(&self, program: Program) -> Result<&Ready> {
+        let found = self.archives.iter().find(|(of, _)| *of == program).map(|(_, ready)| ready);
+        found.with_context(|| format!("cannot restore: {program:?} has no archive"))
     }
 
     fn advance(&self) -> Result<()> {
         let (base, wal, output) = (self.base(), self.wal(), self.path("advanced"));
         let arguments = ["backup", "advance", text(&base)?, "--wal", text(&wal)?, "-o", text(&output)?];
-        self.run(&arguments)?;
+        measure(Command::new(&self.walden).args(arguments))?;
         ensure!(output.join("backup_label").is_file(), "walden backup advance has found no later checkpoint");
         Ok(())
     }
 
     /// Restores once. Returns the time up to a server that accepts writes.
-    fn restore(&self, contender: Contender) -> Result<Sample> {
+    fn restore(&self, contender: Contender) -> Result<Round> {
         let data = self.path("data");
         let (base, wal, advanced) = (self.base(), self.wal(), self.path("advanced"));
-        let restore = |base: &Path| -> Result<Sample> {
-            let (base, wal, data) = (text(base)?, text(&wal)?, text(&data)?);
-            let options = ["-o", data, "--target-action", "promote"];
-            self.run(&[&["restore", "--base", base, "--wal", wal], &options[..]].concat())
+        let restore = |base: &Path, source: [&str; 2]| {
+            let options = ["-o", text(&data)?, "--target-action", "promote", "--base", text(base)?];
+            measure(Command::new(&self.walden).arg("restore").args(options).args(source))
         };
-        let recover = |restore_command: String| -> Result<Sample> {
+        let recover = |restore_command: &str| -> Result<Sample> {
             let copied = measure(Command::new("cp").arg("-a").arg(&base).arg(&data))?;
             let settings = format!(
                 "restore_command = '{restore_command}'\nrecovery_target_timeline = 'latest'\nrecovery_target_action = 'promote'\n"
@@ -188,22 +251,22 @@ impl Setting {
             fs::write(data.join("recovery.signal"), "")?;
             Ok(copied)
         };
+        let before = Usage::of_children()?;
         let prepared = match contender {
-            Contender::Copy => recover(format!("cp {}/%f \"%p\"", text(&wal)?))?,
-            Contender::Restore => restore(&base)?,
-            Contender::Advanced => restore(&advanced)?,
+            Contender::Server(program) => recover(&self.ready(program)?.restore_command)?,
+            Contender::Restore => restore(&base, ["--wal", text(&wal)?])?,
+            Contender::RestoreArchive => restore(&base, ["--repo", text(&self.ready(WALDEN)?.repository)?])?,
+            Contender::Advanced => restore(&advanced, ["--wal", text(&wal)?])?,
         };
         let served = self.start(&data)?;
+        end_background_processes()?;
+        let used = Usage::of_children()? - before;
         fs::remove_dir_all(&data).with_context(|| format!("cannot remove {}", data.display()))?;
-        Ok(Sample {
-            wall: prepared.wall + served.wall,
-            cpu: prepared.cpu + served.cpu,
-            peak_kilobytes: prepared.peak_kilobytes.max(served.peak_kilobytes),
-        })
+        Ok(Round { wall: prepared.wall + served, used })
     }
 
     /// Starts a server, waits until it accepts writes, and stops it.
-    fn start(&self, data: &Path) -> Result<Sample> {
+    fn start(&self, data: &Path) -> Result<f64> {
         let major = self.material.installation.version.major;
         let sockets = self.folder.path().display();
         let mut settings = format!(
@@ -243,9 +306,8 @@ impl Setting {
             rustix::process::Pid::from_child(&child),
             rustix::process::Signal::QUIT,
         )?;
-        let used = child.wait4()?;
-        let cpu = (used.rusage.utime + used.rusage.stime).as_secs_f64();
-        Ok(Sample { wall: outcome?, cpu, peak_kilobytes: used.rusage.maxrss / 1024 })
+        child.wait()?;
+        outcome
     }
 }
 
@@ -273,12 +335,16 @@ fn tables(results: &[Compared]) -> String {
             cells: vec![
                 format!("{:.2} s", timed.seconds),
                 format!("{:.2} s", timed.cpu_seconds),
+                units::bytes(timed.read_bytes),
+                units::bytes(timed.written_bytes),
                 format!("{:.2}x", timed.times_postgresql),
             ],
             share: None,
         };
         let rows: Vec<Row> = result.contenders.iter().map(row).collect();
-        table(look, &title, ("restore", &["time", "processor", "speed"]), &rows) + "\n"
+        let columns = ("restore", &["time", "processor", "read", "written", "speed"][..]);
+        let unavailable: String = result.unavailable.iter().map(|reason| format!("  {reason}\n")).collect();
+        table(look, &title, columns, &rows) + &unavailable + "\n"
     };
     results.iter().map(table_of).collect()
 }

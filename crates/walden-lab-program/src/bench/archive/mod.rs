@@ -1,6 +1,6 @@
 //! `walden bench archive`: times archiving and restoring of WAL by this program and by others.
 
-mod contenders;
+pub(super) mod contenders;
 mod recovery;
 mod show;
 
@@ -193,16 +193,26 @@ fn measure(args: &ArchiveArgs, workload: &'static Workload, megabytes: u32) -> R
 }
 
 /// The segments to archive: all but the last one, which was incomplete when the server was stopped.
-struct Segments {
+pub(super) struct Segments {
     folder: PathBuf,
-    names: Vec<String>,
-    bytes: u64,
+    pub(super) names: Vec<String>,
+    pub(super) bytes: u64,
 }
 
 impl Segments {
     fn from_material(material: &Material) -> Result<Segments> {
-        let (folder, mut names) = (material.wal(), material.segments()?);
+        let mut names = material.segments()?;
         names.pop();
+        Segments::with_names(material, names)
+    }
+
+    /// Also has the last segment, with the checkpoint of the server's shutdown.
+    pub(super) fn with_last(material: &Material) -> Result<Segments> {
+        Segments::with_names(material, material.segments()?)
+    }
+
+    fn with_names(material: &Material, names: Vec<String>) -> Result<Segments> {
+        let folder = material.wal();
         ensure!(!names.is_empty(), "no complete segment in {}: choose a larger --size", folder.display());
         let mut bytes = 0;
         for name in &names {
@@ -245,7 +255,7 @@ fn one_round(
 }
 
 /// Creates the files of a data directory that archivers read, with all segments ready to be archived.
-fn make_data_directory(material: &Material, segments: &Segments, data: &Path) -> Result<()> {
+pub(super) fn make_data_directory(material: &Material, segments: &Segments, data: &Path) -> Result<()> {
     let base = material.folder.join("base");
     for name in ["PG_VERSION", "global/pg_control"] {
         let target = data.join(name);
@@ -266,7 +276,13 @@ fn make_data_directory(material: &Material, segments: &Segments, data: &Path) ->
 }
 
 /// Starts a process that calls the command for each segment.
-fn drive(part: &str, data: &Path, command: &str, segments: &Segments, compare: bool) -> Result<Driven> {
+pub(super) fn drive(
+    part: &str,
+    data: &Path,
+    command: &str,
+    segments: &Segments,
+    compare: bool,
+) -> Result<Driven> {
     let mut driver = Command::new(std::env::current_exe()?);
     driver.args(["bench", "drive", part, "--command", command]).arg("--data").arg(data);
     driver.arg("--originals").arg(&segments.folder).args(["--segments", &segments.names.len().to_string()]);
