@@ -216,9 +216,6 @@ fn read_label(path: &Path) -> Result<Backup, BackupError> {
     let control = path.parent().filter(|_| label.is_from_standby).and_then(ControlFile::read_data_directory);
     let end = control.map(|control| control.min_recovery_point).filter(|&end| end >= start);
     let (time, time_text) = time_on_disk(path, label.start_time.clone());
-    // The end of a backup of a standby, and of an advanced one, is in its pg_control.
-    let control = label.is_from_standby.then(|| ControlFile::read_data_directory(path.parent()?)).flatten();
-    let end = control.map(|control| control.min_recovery_point.max(start));
     Ok(Backup {
         name: path.display().to_string(),
         file: None,

@@ -41,8 +41,6 @@ pub(crate) struct Label {
     pub stop_time: Option<ServerTime>,
     /// `streamed`, or `pg_start_backup` for an exclusive backup, which PostgreSQL 15 removed.
     pub method: Option<String>,
-    /// The backup was taken from a standby, or advanced: WAL has no record of its end.
-    pub is_from_standby: bool,
     /// The user's label.
     pub label: Option<String>,
     /// The backup is that of a standby, or was advanced.

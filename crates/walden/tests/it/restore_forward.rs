@@ -796,6 +796,19 @@ fn what_cannot_be_restored_is_refused_before_anything_is_written(version: u32) -
     fs::remove_file(&names[names.len() - 2]).unwrap();
     refused(base, &incomplete, &target, "latest", "found a gap before");
     refused(base, &incomplete, &target, "FF/0", "found a gap before");
+    // Damage before later WAL is no end of the WAL either.
+    let damaged = primary.cluster.dir().join("damaged");
+    fs::create_dir(&damaged).unwrap();
+    for entry in fs::read_dir(&wal).unwrap() {
+        let path = entry.unwrap().path();
+        fs::copy(&path, damaged.join(path.file_name().unwrap())).unwrap();
+    }
+    let name = names[names.len() - 2].file_name().unwrap().to_str().unwrap();
+    let mut bytes = fs::read(damaged.join(name)).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 0x20;
+    fs::write(damaged.join(name), bytes).unwrap();
+    refused(base, &damaged, &target, "latest", name);
     let link = primary.cluster.dir().join("link");
     let linked = primary.cluster.dir().join("linked");
     fs::create_dir(&linked).unwrap();
