@@ -300,7 +300,8 @@ impl Visitor for Survey<'_> {
             return ControlFlow::Break(());
         }
         if self.found.unsupported.is_none() {
-            self.found.unsupported = unsupported(record, self.commit_timestamps, self.mapped);
+            let is_mapped = |old: &[u8]| new_folder_of(self.mapped, old).is_some();
+            self.found.unsupported = unsupported(record, self.commit_timestamps, &is_mapped);
         }
         match record.header.rmid {
             rmid::XACT => self.note_end_of_transaction(record),

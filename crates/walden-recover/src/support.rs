@@ -9,8 +9,6 @@ use walden_format::rmgr::info::xlog;
 use walden_format::rmgr::{self, Kind, rmid};
 use walden_format::version::Major;
 
-use crate::tablespaces::{MappedTablespace, new_folder_of};
-
 /// A record that is left to PostgreSQL.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Unsupported {
@@ -65,13 +63,14 @@ impl fmt::Display for Reason {
 }
 
 /// Why a record is not replayed; `None` if it is. `commit_timestamps` is the setting of the base backup.
+/// `is_mapped` returns whether a tablespace's folder has a new folder.
 pub(crate) fn unsupported(
     record: &Record<'_>,
     commit_timestamps: bool,
-    tablespaces: &[MappedTablespace],
+    is_mapped: &dyn Fn(&[u8]) -> bool,
 ) -> Option<Unsupported> {
     let kind = rmgr::kind(record.version, record.header.rmid, record.header.info);
-    let reason = reason(record, kind, commit_timestamps, tablespaces)?;
+    let reason = reason(record, kind, commit_timestamps, is_mapped)?;
     Some(Unsupported { lsn: record.lsn, kind, version: record.version, reason })
 }
 
@@ -79,7 +78,7 @@ fn reason(
     record: &Record<'_>,
     kind: Kind,
     commit_timestamps: bool,
-    tablespaces: &[MappedTablespace],
+    is_mapped: &dyn Fn(&[u8]) -> bool,
 ) -> Option<Reason> {
     let number = record.header.rmid;
     if number > rmid::LOGICALMSG {
@@ -107,7 +106,7 @@ fn reason(
         Err(_) | Ok(Payload::Opaque) => Some(Reason::Fields),
         // An empty path is a folder in pg_tblspc (allow_in_place_tablespaces).
         Ok(Payload::TablespaceCreate(created)) if !created.path.0.is_empty() => {
-            new_folder_of(tablespaces, created.path.0).is_none().then_some(Reason::Tablespace)
+            (!is_mapped(created.path.0)).then_some(Reason::Tablespace)
         }
         Ok(Payload::ParameterChange(change)) if change.track_commit_timestamp != commit_timestamps => {
             Some(Reason::CommitTimestamps)

@@ -307,7 +307,8 @@ pub fn scan_again<V: Visitor>(
 ///
 /// No visitor gets more than some MB, or two segments, ahead of another one. Calls `done` for the first
 /// visitor, which runs on the calling thread, and `ended` for each one when it gets no more records: a
-/// visitor that waits for another one must then stop waiting. Returns the results in the order of the visitors.
+/// visitor that waits for another one must then stop waiting. Returns the results in the order of the
+/// visitors.
 pub fn scan_shared<V: Visitor + Send>(
     run: &Run,
     options: ScanOptions,

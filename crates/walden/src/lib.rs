@@ -122,7 +122,7 @@ enum Command {
     Archive(archive::ArchiveArgs),
     Receive(Box<receive::ReceiveArgs>),
     Restore(Box<recover::restore::RestoreArgs>),
-    Backup(Box<recover::advance::BackupArgs>),
+    Backup(Box<recover::backup::BackupArgs>),
     /// Run PostgreSQL servers: workloads whose WAL is kept, and published experiments; the program walden-lab
     /// does it
     Lab(programs::Words),
@@ -181,7 +181,7 @@ pub fn main() -> ExitCode {
         Command::Archive(args) => archive::run(&args),
         Command::Receive(args) => receive::run(&args),
         Command::Restore(args) => recover::restore::run(&args),
-        Command::Backup(args) => recover::advance::run(&args),
+        Command::Backup(args) => recover::backup::run(&args),
         Command::SetUp(set_up) => set_up.run(Arguments::command()),
         Command::Sql(_) | Command::Lab(_) | Command::Bench(_) => {
             unreachable!("these words start another program")

@@ -1,6 +1,7 @@
 //! Commands that roll a base backup forward without a server.
 
-pub mod advance;
+mod advance;
+pub mod backup;
 mod duration;
 pub mod restore;
 mod schedule;
@@ -55,8 +56,8 @@ pub struct RecoverArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     timeline: Option<Timeline>,
 
-    /// Copy the tablespace in folder OLD to NEW; each tablespace outside of the base backup needs it. With the
-    /// folder of a CREATE TABLESPACE in the WAL, create that tablespace in NEW
+    /// Copy the tablespace in folder OLD to NEW; each tablespace outside of the base backup needs it. With
+    /// the folder of a CREATE TABLESPACE in the WAL, create that tablespace in NEW
     #[arg(long, value_name = "OLD=NEW", value_parser = parse_mapping)]
     tablespace_mapping: Vec<(PathBuf, PathBuf)>,
 

@@ -1,0 +1,98 @@
+//! `walden backup advance`: a base backup becomes a later one.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{Args, Subcommand};
+use serde::Serialize;
+use walden_recover::KeepRule;
+
+use super::advance::advance_to;
+use super::restore::expect_separate_target;
+use super::schedule::Schedule;
+use super::{RecoverArgs, with_hint};
+use crate::USAGE;
+use crate::terminal::{self, Format};
+
+const EXAMPLES: &str = "\
+Examples:
+  walden backup advance /backups/main --repo /backup/wal
+      replace the backup by one of the last checkpoint in the archive
+  walden backup advance /backups/monday --repo /backup/wal -o /backups/tuesday --to '2026-11-24 03:00'
+  walden backup advance /backups/first --repo /backup/wal --keep daily=7,weekly=5 -o /backups/nightly
+      add a later backup to the folder, and remove those of earlier runs that are not the newest of one of the last 7 days or 5 weeks
+
+The new backup is used like one of pg_basebackup, with the WAL from its checkpoint on. No server is contacted. docs/restore.md \
+describes it.
+
+Exit status: 0 advanced, or no later checkpoint; 2 wrong usage; 3 the backup or the WAL cannot be used.";
+
+/// Roll base backups forward without a server
+#[derive(Args, Debug)]
+pub struct BackupArgs {
+    #[command(subcommand)]
+    command: BackupCommand,
+}
+
+#[derive(Subcommand, Debug)]
+enum BackupCommand {
+    Advance(AdvanceArgs),
+}
+
+/// Runs `walden backup`.
+pub fn run(args: &BackupArgs) -> Result<ExitCode> {
+    let BackupCommand::Advance(args) = &args.command;
+    advance(args)
+}
+
+/// Turn a base backup into a later one: replay WAL without a server
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+struct AdvanceArgs {
+    /// The base backup: a folder in plain format, or with -o in tar format. With --keep, the newest of this
+    /// one and those in FOLDER is advanced
+    #[arg(value_name = "BACKUP", required_unless_present = "keep")]
+    base: Option<PathBuf>,
+
+    /// Write the later backup to this folder, which must be missing or empty [default: replace BACKUP]. With
+    /// --keep, add it to this folder of backups
+    #[arg(short, long, value_name = "FOLDER")]
+    output: Option<PathBuf>,
+
+    /// Remove backups that earlier runs added to FOLDER, except for the newest of each of the last periods
+    /// with backups: last=N, hourly=N, daily=N, weekly=N, monthly=N, yearly=N
+    #[arg(long, value_name = "RULE", requires = "output", conflicts_with = "tablespace_mapping")]
+    keep: Option<KeepRule>,
+
+    #[command(flatten)]
+    recover: RecoverArgs,
+}
+
+fn advance(args: &AdvanceArgs) -> Result<ExitCode> {
+    let format = args.recover.format;
+    if let (Some(rule), Some(folder)) = (&args.keep, &args.output) {
+        let schedule = Schedule { first: args.base.as_deref(), folder, rule, recover: &args.recover };
+        let scheduled = schedule.run()?;
+        return finish(format, &scheduled);
+    }
+    // The argument parser requires it without a rule.
+    let Some(path) = &args.base else { return Ok(ExitCode::from(USAGE)) };
+    if let Some(output) = &args.output {
+        walden_recover::expect_free_target(output).map_err(with_hint)?;
+        expect_separate_target(path, output)?;
+    }
+    let base = args.recover.open_base(path)?;
+    if args.output.is_none() {
+        base.expect_replaceable().map_err(with_hint)?;
+    }
+    let prepared = args.recover.prepare(base)?;
+    finish(format, &advance_to(&args.recover, path, &prepared, args.output.as_deref())?)
+}
+
+fn finish(format: Format, document: &impl Serialize) -> Result<ExitCode> {
+    if format == Format::Json {
+        terminal::print(&terminal::json(document)?)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
