@@ -26,7 +26,8 @@ use walden_server::programs::{Version, installed_bin_dirs, program_version};
 use walden_server::signals::wait_for_exit_if_interrupted;
 use walden_source::datadir::DataDir;
 
-pub use checks::{Amcheck, CheckedData, QueryResult};
+pub use checks::{Amcheck, CheckedData, LockedTable, PreparedTransaction, QueryResult};
+pub use extent::UnreadPartial;
 pub use forward::{RollForward, RolledForward};
 pub use redirect::{RedirectFileError, RedirectedTablespace, redirect_file};
 pub use server::expect_allowed_settings;

@@ -11,7 +11,7 @@ use clap::Args;
 use walden_archive::Archive;
 use walden_archive::base::BackupStart;
 use walden_archive::drill::{
-    self, Amcheck, Drill, DrillOptions, RollForward, Step, Target, UnknownRestorePoint,
+    self, Amcheck, Drill, DrillOptions, LockedTable, RollForward, Step, Target, UnknownRestorePoint,
 };
 use walden_archive::list;
 use walden_archive::recovery::{RecoveryError, RecoveryStart, recovery_to};
@@ -19,6 +19,7 @@ use walden_explain::moment::{Moment, time_text};
 use walden_format::lsn::Timeline;
 use walden_report::table::harmless;
 use walden_report::units;
+use walden_source::counted;
 use walden_watch::settings;
 
 use crate::place::Place;
@@ -250,6 +251,9 @@ impl Steps {
     }
 }
 
+/// Maximum number of locked tables in the text.
+const MAX_LOCKED: usize = 20;
+
 fn table(drill: &Drill) -> String {
     let mut text = String::new();
     let target = match &drill.target {
@@ -320,5 +324,19 @@ fn table(drill: &Drill) -> String {
 fn parse_setting(text: &str) -> Result<(String, String), String> {
     let (name, value) =
         text.split_once('=').ok_or_else(|| format!("expected NAME=VALUE, found \"{text}\""))?;
+    for pending in &checked.prepared_transactions {
+        let [name, database, owner] =
+            [&pending.name, &pending.database, &pending.owner].map(|it| harmless(it));
+        let _ = writeln!(text, "  pending: prepared transaction '{name}' of {owner} in database {database}");
+    }
+    for locked in checked.locked_tables.iter().take(MAX_LOCKED) {
+        let LockedTable { database, table, prepared_transaction } = locked;
+        let [database, table, name] = [database, table, prepared_transaction].map(|it| harmless(it));
+        let _ =
+            writeln!(text, "  table {table} in {database} not read: locked by prepared transaction '{name}'");
+    }
+    if let Some(more) = checked.locked_tables.len().checked_sub(MAX_LOCKED).filter(|&more| more > 0) {
+        let _ = writeln!(text, "  {} not read for the same reason", counted(more as u64, "more table"));
+    }
     Ok((name.trim().to_owned(), value.trim().to_owned()))
 }

@@ -13,7 +13,9 @@ use walden_format::lsn::{Lsn, SegmentName, SegmentSize};
 use walden_lab::{Cluster, ClusterBuilder, StopMode};
 use walden_testing::{Need, Outcome, postgres};
 
-use crate::archive::{content, json, program_for, recovered, text, wait_until_archived, work};
+use crate::archive::{
+    back_up_and_archive, content, json, program_for, recovered, text, wait_until_archived, work,
+};
 use crate::material::{explain_json, golden, make_archive, walden, write};
 
 walden_testing::tests! {
@@ -22,6 +24,7 @@ walden_testing::tests! {
     an_incremental_backup_is_refused_by_its_name,
     #[slow] an_archive_is_read_replayed_and_restored on [15, 17, 19],
     a_drill_has_room_for_large_segments,
+    a_drill_does_not_wait_for_prepared_transactions on [15, 19],
     an_interrupted_drill_leaves_nothing,
 }
 
@@ -502,6 +505,43 @@ fn a_drill_has_room_for_large_segments() -> Outcome {
             (0..2).map(|query| &drill["checked"]["queries"][query]["rows"][0][0]).collect();
         assert_eq!(values, ["1000", expected], "{drill:#}");
     }
+    Ok(())
+}
+
+/// A prepared transaction keeps its locks after recovery, and no session of the drill ends it.
+fn a_drill_does_not_wait_for_prepared_transactions(version: u32) -> Outcome {
+    let builder = ClusterBuilder::new(postgres(version)?).setting("max_prepared_transactions", "5");
+    let primary = builder.wal_segsize_mb(1).start().unwrap();
+    let repo = primary.make_folder("repo").unwrap();
+    make_archive(&repo);
+    let mut client = primary.client("postgres").unwrap();
+    client.batch_execute("CREATE TABLE \"a.\"\"b\" (i int PRIMARY KEY, t text)").unwrap();
+    client.batch_execute("CREATE TABLE free AS SELECT generate_series(1, 70) i").unwrap();
+    drop(client);
+    let backup = back_up_and_archive(&primary, &program_for(&primary), &repo);
+    let mut client = primary.client("postgres").unwrap();
+    client.batch_execute("BEGIN; TRUNCATE \"a.\"\"b\"; PREPARE TRANSACTION 'pending'").unwrap();
+    client.batch_execute("SELECT pg_switch_wal()").unwrap();
+    wait_until_archived(&mut client);
+    let bin = &primary.installation().bin_dir;
+    let all = ["archive", "drill", "--repo", text(&repo), "--base", text(&backup), "--bin", text(bin)];
+    let run = walden(&all);
+    assert_eq!(run.code, 0, "{run:?}");
+    for line in [
+        "pending: prepared transaction 'pending' of postgres in database postgres",
+        "table public.\"a.\"\"b\" in postgres not read: locked by prepared transaction 'pending'",
+    ] {
+        assert!(run.stdout.contains(line), "{run:?}");
+    }
+    // The user's own query fails instead.
+    let queries = ["--query", "SELECT count(*) FROM \"a.\"\"b\"", "--query", "SELECT count(*) FROM free"];
+    let how = ["--set", "lock_timeout=1s", "--format", "json"];
+    let run = walden(&[&all[..], &queries, &how].concat());
+    assert_eq!(run.code, 1, "{run:?}");
+    let checked = &serde_json::from_str::<Value>(&run.stdout).unwrap()["checked"];
+    assert!(checked["problems"][0].as_str().unwrap().contains("lock timeout"), "{checked:#}");
+    assert_eq!(checked["queries"][0]["rows"][0][0], "70", "{checked:#}");
+    assert_eq!(checked["prepared_transactions"][0]["name"], "pending", "{checked:#}");
     Ok(())
 }
 

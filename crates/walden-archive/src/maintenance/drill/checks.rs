@@ -11,6 +11,39 @@ use super::server::Server;
 /// Maximum number of lines of a program's output that are reported.
 const MAX_LINES: usize = 20;
 
+const DATABASES: &str = "SELECT datname FROM pg_database WHERE datallowconn ORDER BY datname";
+
+const PREPARED: &str =
+    "SELECT gid, database::text, owner::text FROM pg_prepared_xacts ORDER BY prepared, gid";
+
+/// The relations of the current database that cannot be read before a prepared transaction ends, with their
+/// TOAST tables and indexes. Planning locks the indexes of a table, too.
+const LOCKED: &str = "
+    WITH held AS (
+        SELECT l.relation, p.gid
+        FROM pg_locks l JOIN pg_prepared_xacts p ON l.virtualtransaction = '-1/' || p.transaction
+        WHERE l.mode = 'AccessExclusiveLock' AND l.relation IS NOT NULL
+          AND l.database IN (0, (SELECT oid FROM pg_database WHERE datname = current_database()))
+    ), tables AS (
+        SELECT coalesce(i.indrelid, h.relation) AS oid, min(h.gid) AS gid
+        FROM held h LEFT JOIN pg_index i ON i.indexrelid = h.relation
+        GROUP BY 1
+    ), heaps AS (
+        SELECT oid, gid FROM tables
+        UNION SELECT c.reltoastrelid, t.gid FROM pg_class c JOIN tables t ON t.oid = c.oid WHERE c.reltoastrelid <> 0
+    ), relations AS (
+        SELECT oid, gid FROM heaps
+        UNION SELECT i.indexrelid, h.gid FROM pg_index i JOIN heaps h ON h.oid = i.indrelid
+    )
+    SELECT n.nspname::text, c.relname::text,
+           CASE WHEN c.relkind IN ('r', 'm') AND c.relpersistence = 'p'
+                THEN format('%I.%I', n.nspname, c.relname) END,
+           min(r.gid)
+    FROM relations r JOIN pg_class c ON c.oid = r.oid JOIN pg_namespace n ON n.oid = c.relnamespace
+    WHERE c.relkind IN ('r', 'm', 't', 'i', 'S')
+    GROUP BY n.nspname, c.relname, c.relkind, c.relpersistence
+    ORDER BY 1, 2";
+
 /// The checks and their results.
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize)]
 pub struct CheckedData {
@@ -24,8 +57,34 @@ pub struct CheckedData {
     pub rows: Option<u64>,
     /// Results of the queries.
     pub queries: Vec<QueryResult>,
+    /// Prepared transactions that are still pending.
+    pub prepared_transactions: Vec<PreparedTransaction>,
+    /// Tables that were not read, because prepared transactions lock them against reading.
+    pub locked_tables: Vec<LockedTable>,
     /// Problems that the checks found.
     pub problems: Vec<String>,
+}
+
+/// A prepared transaction that neither `COMMIT PREPARED` nor `ROLLBACK PREPARED` has ended.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct PreparedTransaction {
+    /// Its identifier in these statements.
+    pub name: String,
+    /// Its database.
+    pub database: String,
+    /// Its user.
+    pub owner: String,
+}
+
+/// A table that a prepared transaction locks against reading.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct LockedTable {
+    /// Its database.
+    pub database: String,
+    /// Its schema and name, quoted as SQL requires.
+    pub table: String,
+    /// Identifier of the prepared transaction.
+    pub prepared_transaction: String,
 }
 
 /// Result of `pg_amcheck`.
@@ -57,11 +116,27 @@ pub struct QueryResult {
 /// Checks the data of a recovered server.
 pub fn check(server: &Server, options: &DrillOptions) -> Result<CheckedData> {
     let mut checked = CheckedData::default();
+    let databases: Vec<String> = {
+        let mut client = server.connect("postgres")?;
+        let prepared = client.query(PREPARED, &[]).context("cannot list prepared transactions")?;
+        checked.prepared_transactions = prepared
+            .iter()
+            .map(|row| PreparedTransaction { name: row.get(0), database: row.get(1), owner: row.get(2) })
+            .collect();
+        let databases = client.query(DATABASES, &[]).context("cannot list databases")?;
+        databases.iter().map(|row| row.get(0)).collect()
+    };
+    let mut excluded = Vec::new();
+    if !checked.prepared_transactions.is_empty() {
+        for database in &databases {
+            find_locked(server, database, &mut checked.locked_tables, &mut excluded)?;
+        }
+    }
     if options.should_amcheck {
-        checked.amcheck = amcheck(server, &mut checked.problems)?;
+        checked.amcheck = amcheck(server, &excluded, &mut checked.problems)?;
     }
     if options.queries.is_empty() {
-        count_rows(server, &mut checked)?;
+        count_rows(server, &databases, &mut checked)?;
     }
     for query in &options.queries {
         match run_query(server, &options.database, query) {
@@ -72,7 +147,28 @@ pub fn check(server: &Server, options: &DrillOptions) -> Result<CheckedData> {
     Ok(checked)
 }
 
-fn amcheck(server: &Server, problems: &mut Vec<String>) -> Result<Amcheck> {
+/// Finds the tables of a database that prepared transactions lock against reading, and adds patterns of
+/// `pg_amcheck` for them, their TOAST tables and their indexes to `excluded`.
+fn find_locked(
+    server: &Server,
+    database: &str,
+    locked: &mut Vec<LockedTable>,
+    excluded: &mut Vec<String>,
+) -> Result<()> {
+    let rows = server.connect(database)?.query(LOCKED, &[]);
+    for row in rows.with_context(|| format!("cannot list the locks in {database}"))? {
+        let (schema, name): (String, String) = (row.get(0), row.get(1));
+        let quoted = [database, &schema, &name].map(|part| format!("\"{}\"", part.replace('"', "\"\"")));
+        excluded.push(quoted.join("."));
+        if let Some(table) = row.get(2) {
+            let (database, prepared_transaction) = (database.to_owned(), row.get(3));
+            locked.push(LockedTable { database, table, prepared_transaction });
+        }
+    }
+    Ok(())
+}
+
+fn amcheck(server: &Server, excluded: &[String], problems: &mut Vec<String>) -> Result<Amcheck> {
     let Some(mut command) = server.client_command("pg_amcheck")? else { return Ok(Amcheck::NotThere) };
     let mut client = server.connect("postgres")?;
     let is_available = client
@@ -83,7 +179,9 @@ fn amcheck(server: &Server, problems: &mut Vec<String>) -> Result<Amcheck> {
         return Ok(Amcheck::NotThere);
     }
     // The copy is disposable, so a missing extension may be installed in it.
-    let output = command.args(["--all", "--install-missing"]).output().context("cannot run pg_amcheck")?;
+    command.args(["--all", "--install-missing"]);
+    command.args(excluded.iter().map(|relation| format!("--exclude-relation={relation}")));
+    let output = command.output().context("cannot run pg_amcheck")?;
     if output.status.success() {
         return Ok(Amcheck::Passed);
     }
@@ -97,19 +195,23 @@ fn amcheck(server: &Server, problems: &mut Vec<String>) -> Result<Amcheck> {
 }
 
 /// Counts the rows of every table in every database, which reads each table entirely.
-fn count_rows(server: &Server, checked: &mut CheckedData) -> Result<()> {
-    const DATABASES: &str = "SELECT datname FROM pg_database WHERE datallowconn ORDER BY datname";
+fn count_rows(server: &Server, databases: &[String], checked: &mut CheckedData) -> Result<()> {
     const TABLES: &str = "SELECT format('%I.%I', n.nspname, c.relname)
         FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
         WHERE c.relkind IN ('r', 'm') AND c.relpersistence = 'p' AND (c.relkind = 'r' OR c.relispopulated)
         ORDER BY 1";
-    let databases = server.connect("postgres")?.query(DATABASES, &[]).context("cannot list databases")?;
     let (mut counted, mut all_tables, mut all_rows) = (0, 0, 0);
-    for database in databases.iter().map(|row| row.get::<_, String>(0)) {
-        let mut client = server.connect(&database)?;
+    for database in databases {
+        let mut client = server.connect(database)?;
         let tables =
             client.query(TABLES, &[]).with_context(|| format!("cannot list the tables of {database}"))?;
-        for table in tables.iter().map(|row| row.get::<_, String>(0)) {
+        let is_locked = |table: &String| {
+            let mut locked = checked.locked_tables.iter();
+            locked.any(|locked| locked.database == *database && locked.table == *table)
+        };
+        let tables: Vec<String> =
+            tables.iter().map(|row| row.get(0)).filter(|table| !is_locked(table)).collect();
+        for table in tables {
             match client.query_one(&format!("SELECT count(*) FROM ONLY {table}"), &[]) {
                 Ok(row) => {
                     all_rows += row.get::<_, i64>(0).unsigned_abs();
@@ -119,7 +221,7 @@ fn count_rows(server: &Server, checked: &mut CheckedData) -> Result<()> {
                     let error = anyhow::Error::from(error);
                     checked.problems.push(format!("cannot read {table} in {database}: {error:#}"));
                     // The error may have closed the connection.
-                    client = server.connect(&database)?;
+                    client = server.connect(database)?;
                 }
             }
         }

@@ -192,6 +192,9 @@ impl Server {
             // Subscriptions would connect to the servers that they name.
             ("max_logical_replication_workers", "0".into()),
             ("autovacuum", "off".into()),
+            // Only prepared transactions of the original hold locks for long. A query of the user, or a lock
+            // on a catalog, would wait for them forever.
+            ("lock_timeout", "10s".into()),
             ("logging_collector", "off".into()),
             ("timezone", "UTC".into()),
             ("log_timezone", "UTC".into()),
