@@ -258,7 +258,14 @@ fn describe_timeline(timeline: &TimelineListing, listing: &Listing) -> (String, 
                 .to_owned(),
         );
     }
-    if !listing.locked {
+    let has_wal = timeline.last_segment.is_some() || timeline.live_end.is_some();
+    if !has_wal && !listing.timelines_without_segments.contains(number) {
+        lines.push(match (&timeline.partial_segment, timeline.parent) {
+            (Some(_), _) => "no complete segment of it is in the archive".to_owned(),
+            (None, Some(_)) => "no WAL of it is in the archive, only its history".to_owned(),
+            (None, None) => "no WAL of it is in the archive".to_owned(),
+        });
+    } else if has_wal && !listing.locked {
         restorable(timeline, listing, &mut lines);
     }
     lines.extend(timeline.restore_points.iter().map(|point| {
@@ -267,7 +274,7 @@ fn describe_timeline(timeline: &TimelineListing, listing: &Listing) -> (String, 
         format!("restore point \"{name}\" at {} ({time}){hint}", point.lsn)
     }));
     // By default, recovery follows the newest timeline.
-    if listing.timelines.len() > 1 {
+    if has_wal && listing.timelines.len() > 1 {
         lines.push(format!("recovery along this timeline: recovery_target_timeline = '{number}'"));
     }
     (format!("Timeline {number}{from}"), lines)
@@ -474,7 +481,7 @@ mod tests {
             let (name, lsn, time) = (name.to_owned(), "0/7000028".to_owned(), at(1));
             let mut listed = timeline(1, None, Vec::new());
             listed.restore_points = vec![RestorePoint { name, lsn, time }];
-            describe_timeline(&listed, &Listing::default()).1.remove(1)
+            describe_timeline(&listed, &Listing::default()).1.remove(2)
         };
         assert!(point("it's \u{FFFD}").ends_with(NOT_UTF8), "{}", point("it's \u{FFFD}"));
         assert!(point("it's").ends_with("UTC)"), "{}", point("it's"));
@@ -482,6 +489,7 @@ mod tests {
 
     #[test]
     fn a_base_backup_of_an_ancestor_serves_timelines_that_begin_in_one_segment() {
+            listed.live_end = Some("0/7000100".to_owned());
         let range = |first, last| vec![range(first, last, (0, 10), None)];
         let mut listing = Listing::default();
         listing.timelines = vec![
@@ -489,6 +497,26 @@ mod tests {
             timeline(2, Some((1, "0/B03608")), range("00000002000000000000000B", "00000002000000000000000B")),
             timeline(3, Some((2, "0/B91230")), range("00000003000000000000000B", "00000003000000000000000C")),
         ];
+    #[test]
+    fn nothing_is_promised_for_a_timeline_without_wal() {
+        let mut listing = Listing::default();
+        let whole = vec![range("000000010000000000000001", "000000010000000000000004", (0, 10), None)];
+        listing.timelines = vec![timeline(1, None, whole), timeline(2, Some((1, "0/5000238")), Vec::new())];
+        let lines = |listed: &TimelineListing| describe_timeline(listed, &listing).1;
+        assert_eq!(lines(&listing.timelines[1]), ["no WAL of it is in the archive, only its history"]);
+        let mut partial = listing.timelines[1].clone();
+        partial.partial_segment = Some("000000020000000000000005".to_owned());
+        assert_eq!(lines(&partial).last().unwrap(), "no complete segment of it is in the archive");
+        // The server is still writing its first segment.
+        let mut live = listing.timelines[1].clone();
+        live.live_end = Some("0/5000500".to_owned());
+        assert!(
+            lines(&live).last().unwrap().ends_with("recovery_target_timeline = '2'"),
+            "{:?}",
+            lines(&live)
+        );
+    }
+
         let text = table(&listing);
         let expected = "from a base backup that started in 000000010000000000000007 or later (of timeline 2, one that ended before \
                         0/B91230; of timeline 1, one that ended before 0/B03608)";
@@ -572,8 +600,7 @@ Timeline 1
 │  │ (the last commit or abort and later WAL are reached by recovery to the end of WAL, not to a time)
 │  │ recovery along this timeline: recovery_target_timeline = '2'
 │  └─ Timeline 3, which left timeline 2 at 0/8000000
-│       no transaction ended in it: no time can be restored to, only the end
-│       recovery along this timeline: recovery_target_timeline = '3'
+│       no WAL of it is in the archive, only its history
 └─ Timeline 4, which left timeline 1 at 0/2000000
      4 segments in 4 objects, 000000040000000000000002 to 000000040000000000000003
      64.0 MB of WAL in 8.0 MB (8.0 times smaller)
