@@ -264,7 +264,6 @@ pub fn merge(archived: Vec<Backup>, on_disk: Vec<Backup>) -> Vec<Backup> {
                 known.file = known.file.or(backup.file);
                 known.stored_bytes = known.stored_bytes.max(backup.stored_bytes);
                 known.label = known.label.take().or(backup.label.take());
-                known.incremental_from = known.incremental_from.or(backup.incremental_from);
                 // The history file states when the backup was completed.
                 if backup.file.is_some() && backup.time.is_some() {
                     (known.time, known.time_text) = (backup.time, backup.time_text.take());
@@ -274,6 +273,17 @@ pub fn merge(archived: Vec<Backup>, on_disk: Vec<Backup>) -> Vec<Backup> {
                 }
             }
             None => {
+                // The full backup that pg_combinebackup writes has the start of the incremental one, whose
+                // history file stays in the archive. The label next to a backup decides.
+                let has_own_label = known.is_on_disk && known.label.is_some();
+                let is_full_one = backup.is_on_disk && backup.incremental_from.is_none();
+                if has_own_label && is_full_one && known.incremental_from.is_some() {
+                    *known = backup;
+                    continue;
+                }
+                if !has_own_label {
+                    known.incremental_from = known.incremental_from.or(backup.incremental_from);
+                }
                 merged.insert(backup.start(), backup);
             }
         }

@@ -206,6 +206,12 @@ fn an_incremental_backup_keeps_what_it_was_taken_from() {
         plan.backups.iter().map(|backup| backup.incremental_from.clone()).collect();
     let text = |number| Some(lsn(number, 0x28).to_string());
     assert_eq!(from, [None, text(0x22), None, text(0x26)]);
+    let backups = backup::archived(&archive, SegmentSize::new(1 << 20).expect("a size"));
+    let backups = backups.expect("histories");
+    for (start, count) in [(0x22, 2), (0x26, 1), (0x2A, 0)] {
+        assert_eq!(backup::find_dependents(&backups, lsn(start, 0x28)).len(), count, "{start:X}");
+    }
+    expect_own_label(root.path(), &archive, &files);
     // Incremental backups do not count separately.
     assert!(planned(&archive, &Rule::KeepBackups(3)).reason.is_some());
     // Dependencies of a kept backup stay even if a later start was chosen.
@@ -222,6 +228,30 @@ fn an_incremental_backup_keeps_what_it_was_taken_from() {
     assert!(problem.contains("is not known"), "{problem}");
     let explicit = planned(&archive, &Rule::OlderThanSegment(name(1, 0x2E)));
     assert!(explicit.reason.is_some(), "{explicit:?}");
+}
+
+/// `pg_combinebackup` makes a full backup with the start of the incremental one, whose history file stays in
+/// the archive.
+fn expect_own_label(root: &Path, archive: &Archive, files: &Files) {
+    let folder = root.join("combined");
+    fs::create_dir_all(&folder).expect("a folder");
+    let (_, history) = &files[files.len() - 1];
+    let history = String::from_utf8_lossy(history);
+    let label: Vec<&str> = history.lines().filter(|line| !line.starts_with("INCREMENTAL")).collect();
+    let write = |folder: &Path, text: &str| {
+        fs::create_dir_all(folder).expect("a folder");
+        fs::write(folder.join("backup_label"), text).expect("a label");
+    };
+    // An incremental backup with the same start does not hide the full one.
+    write(&folder.join("1"), &history);
+    write(&folder.join("2"), &label.join("\n"));
+    let on_disk = backup::in_folder(&folder, "1").expect("backups");
+    for on_disk in [on_disk.clone(), on_disk.into_iter().rev().collect()] {
+        let plan = plan(archive, &Rule::KeepBackups(1), on_disk).expect("a plan").report().clone();
+        let last = plan.backups.last().expect("the combined backup");
+        assert!(last.incremental_from.is_none() && last.name.contains("combined/2"), "{plan:?}");
+        assert_eq!(plan.kept_from, Some(lsn(0x2E, 0).to_string()), "{plan:?}");
+    }
 }
 
 #[test]
