@@ -254,6 +254,19 @@ fn modified(path: &Path) -> Option<i64> {
     jiff::Timestamp::try_from(modified).ok().map(jiff::Timestamp::as_microsecond)
 }
 
+/// Returns the incremental backups that depend on the backup with this start, also through others. `backups`
+/// are ordered by their starts.
+pub fn find_dependents(backups: &[Backup], start: Lsn) -> Vec<&Backup> {
+    let (mut needed, mut dependents) = (vec![start], Vec::new());
+    for backup in backups {
+        if backup.incremental_from.is_some_and(|from| needed.contains(&from)) {
+            needed.push(backup.start().1);
+            dependents.push(backup);
+        }
+    }
+    dependents
+}
+
 /// Merges two lists of backups, ordered by their starts. A backup on disk and its history file count as one
 /// backup.
 pub fn merge(archived: Vec<Backup>, on_disk: Vec<Backup>) -> Vec<Backup> {
@@ -261,6 +274,17 @@ pub fn merge(archived: Vec<Backup>, on_disk: Vec<Backup>) -> Vec<Backup> {
     for mut backup in on_disk.into_iter().chain(archived) {
         match merged.get_mut(&backup.start()) {
             Some(known) => {
+                // The full backup that pg_combinebackup writes has the start of the incremental one, whose
+                // history file stays in the archive. The label next to a backup decides.
+                let has_own_label = known.is_on_disk && known.label.is_some();
+                let is_full_one = backup.is_on_disk && backup.incremental_from.is_none();
+                if has_own_label && is_full_one && known.incremental_from.is_some() {
+                    *known = backup;
+                    continue;
+                }
+                if !has_own_label {
+                    known.incremental_from = known.incremental_from.or(backup.incremental_from);
+                }
                 known.file = known.file.or(backup.file);
                 known.stored_bytes = known.stored_bytes.max(backup.stored_bytes);
                 known.label = known.label.take().or(backup.label.take());
@@ -273,17 +297,6 @@ pub fn merge(archived: Vec<Backup>, on_disk: Vec<Backup>) -> Vec<Backup> {
                 }
             }
             None => {
-                // The full backup that pg_combinebackup writes has the start of the incremental one, whose
-                // history file stays in the archive. The label next to a backup decides.
-                let has_own_label = known.is_on_disk && known.label.is_some();
-                let is_full_one = backup.is_on_disk && backup.incremental_from.is_none();
-                if has_own_label && is_full_one && known.incremental_from.is_some() {
-                    *known = backup;
-                    continue;
-                }
-                if !has_own_label {
-                    known.incremental_from = known.incremental_from.or(backup.incremental_from);
-                }
                 merged.insert(backup.start(), backup);
             }
         }

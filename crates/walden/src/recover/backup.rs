@@ -65,6 +65,10 @@ struct AdvanceArgs {
     #[arg(long, value_name = "RULE", requires = "output", conflicts_with = "tablespace_mapping")]
     keep: Option<KeepRule>,
 
+    /// Replace BACKUP although incremental backups, which become useless, depend on it
+    #[arg(long, conflicts_with = "output")]
+    give_up_incrementals: bool,
+
     #[command(flatten)]
     recover: RecoverArgs,
 }
@@ -85,6 +89,9 @@ fn advance(args: &AdvanceArgs) -> Result<ExitCode> {
     let base = args.recover.open_base(path)?;
     if args.output.is_none() {
         base.expect_replaceable().map_err(with_hint)?;
+        if !args.give_up_incrementals {
+            args.recover.expect_no_dependents(&base)?;
+        }
     }
     let prepared = args.recover.prepare(base)?;
     finish(format, &advance_to(&args.recover, path, &prepared, args.output.as_deref())?)

@@ -14,6 +14,7 @@ use anyhow::{Context, Result};
 use clap::Args;
 use serde::Serialize;
 use walden_archive::Archive;
+use walden_archive::backup;
 use walden_archive::source::{self, Bound, SourceOptions};
 use walden_archive::sources::is_archive;
 use walden_explain::moment::{Moment, time_text};
@@ -126,6 +127,29 @@ impl RecoverArgs {
         let replay_rate = plan.measure_replay(&run, &base, self.threads(), self.memory_bytes());
         let duration = ExpectedDuration::new(base.bytes(), plan.replayed_bytes(), replay_rate);
         Ok(Prepared { base, tablespaces, run, plan, duration })
+    }
+
+    /// Refuses to replace a base backup on which incremental backups depend, according to the backup history
+    /// files in the archive.
+    fn expect_no_dependents(&self, base: &BaseBackup) -> Result<()> {
+        if self.wal.is_some() {
+            return Ok(());
+        }
+        let (archive, _) = self.place.open()?;
+        let backups = backup::archived(&archive, archive.segment_size()?)?;
+        let dependents = backup::find_dependents(&backups, base.start());
+        let Some(first) = dependents.first() else { return Ok(()) };
+        let text = format!(
+            "cannot replace the backup from {}: {} on it, such as that of {}",
+            base.start(),
+            match dependents.len() {
+                1 => "1 incremental backup depends".to_owned(),
+                count => format!("{count} incremental backups depend"),
+            },
+            first.name
+        );
+        let hint = "write the later backup to a new folder, with -o; if the incremental backups are no longer needed, use --give-up-incrementals";
+        Err(output::with_hint(text, hint))
     }
 
     fn threads(&self) -> usize {

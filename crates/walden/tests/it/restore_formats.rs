@@ -371,6 +371,12 @@ fn incremental_backups_are_combined_first(version: u32) -> Outcome {
         assert!(run.code == 3 && run.stderr.contains("pg_combinebackup FULL INCREMENTAL"), "{run:?}");
         assert!(!data.exists());
     }
+    let repo = primary.push_all();
+    let kept = walden(&["backup", "advance", text(&primary.backup), "--repo", text(&repo)]);
+    assert!(kept.code == 3 && kept.stderr.contains("2 incremental backups depend on it"), "{kept:?}");
+    let rejoined = primary.cluster.dir().join("rejoined");
+    let arguments = [text(&primary.backup), text(&incremental), "-o", text(&rejoined)];
+    assert_eq!(run(&primary, &pg_combinebackup, &arguments).code, 0);
     advance(&primary, &combined, &[]);
     expect_verified(&primary, &pg_verifybackup, &combined);
     let combined = Primary { cluster: primary.cluster, backup: combined };
