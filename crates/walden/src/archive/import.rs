@@ -13,6 +13,7 @@ use walden_archive::import::{
 };
 use walden_archive::name::ArchivedFile;
 use walden_archive::push::PushOptions;
+use walden_format::stream::StreamInfo;
 use walden_report::units;
 use walden_source::inventory::FileKind;
 use walden_source::open::{self, Compression, Foreign};
@@ -173,7 +174,51 @@ fn open_decompressed(file: &SourceFile) -> io::Result<Box<dyn Read>> {
         Err(Foreign::Unknown(_)) if file.ending.is_none() => Compression::None,
         Err(foreign) => return Err(io::Error::new(io::ErrorKind::InvalidData, refusal(foreign))),
     };
-    Ok(Box::new(open::open_path(&file.path, compression)?))
+    let content = Box::new(open::open_path(&file.path, compression)?);
+    Ok(match (file.file, compression) {
+        (ArchivedFile::Partial(_), compression) if compression != Compression::None => {
+            Box::new(PaddedSegment { content, first: Vec::new(), bytes: 0, is_at_end: false })
+        }
+        _ => content,
+    })
+}
+
+/// A partial segment that pg_receivewal compressed. Unlike an uncompressed one, it has no zeros after the
+/// WAL, and the end of the compressed data is missing if pg_receivewal was killed. Reads zeros up to the size of a
+/// segment.
+struct PaddedSegment {
+    content: Box<dyn Read>,
+    /// The header of the first page, which has the size of a segment.
+    first: Vec<u8>,
+    bytes: u64,
+    is_at_end: bool,
+}
+
+/// Bytes of the longest header of a page.
+const LONG_HEADER: usize = 40;
+
+impl Read for PaddedSegment {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        if !self.is_at_end {
+            match self.content.read(buffer) {
+                Ok(0) if !buffer.is_empty() => self.is_at_end = true,
+                Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => self.is_at_end = true,
+                Ok(read) => {
+                    let missing = LONG_HEADER - self.first.len();
+                    self.first.extend(buffer[..read].iter().take(missing));
+                    self.bytes += read as u64;
+                    return Ok(read);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        let size = StreamInfo::from_first_page(&self.first).map_or(0, |info| info.segment_size.bytes());
+        let missing = usize::try_from(size.saturating_sub(self.bytes)).unwrap_or(usize::MAX);
+        let zeros = missing.min(buffer.len());
+        buffer[..zeros].fill(0);
+        self.bytes += zeros as u64;
+        Ok(zeros)
+    }
 }
 
 fn refusal(foreign: Foreign) -> String {

@@ -293,7 +293,11 @@ fn partial_line(timeline: &TimelineListing, listing: &Listing) -> Option<String>
     let left_at = children.filter_map(|child| lsn(&child.starts_at)).max();
     let last = timeline.last_segment.as_ref().filter(|last| *last >= partial);
     Some(match (last, lsn(&timeline.end)) {
-        (None, _) => format!("ends in {partial}.partial, in which it was left"),
+        (None, _) if left_at.is_some() => format!("ends in {partial}.partial, in which it was left"),
+        // As from pg_receivewal, or from a primary that was left by a standby whose history is missing.
+        (None, _) => format!(
+            "followed by {partial}.partial, a segment that was not complete, which recovery does not read"
+        ),
         (Some(last), Some(end)) if last == partial && Some(end) <= left_at => {
             format!("ends in {last}, in which it was left; {partial}.partial is archived too")
         }
@@ -462,6 +466,11 @@ mod tests {
         };
         let end = line("000000010000000000000011", "0/11000000").unwrap();
         assert!(end.starts_with("ends in 000000010000000000000011.partial"), "{end}");
+        // Imported from pg_receivewal: no timeline has left this one.
+        let partial_segment = Some("000000010000000000000011".to_owned());
+        let received = TimelineListing { partial_segment, ..listed.clone() };
+        let received = partial_line(&received, &Listing::default()).unwrap();
+        assert!(received.starts_with("followed by 000000010000000000000011.partial"), "{received}");
         let inside = line("00000001000000000000000D", "0/11000000").unwrap();
         assert!(inside.ends_with("it continues to 000000010000000000000010"), "{inside}");
         // The old primary archived the segment of the switch, with or without later WAL.
@@ -480,6 +489,7 @@ mod tests {
         let point = |name: &str| {
             let (name, lsn, time) = (name.to_owned(), "0/7000028".to_owned(), at(1));
             let mut listed = timeline(1, None, Vec::new());
+            listed.live_end = Some("0/7000100".to_owned());
             listed.restore_points = vec![RestorePoint { name, lsn, time }];
             describe_timeline(&listed, &Listing::default()).1.remove(2)
         };
@@ -487,16 +497,6 @@ mod tests {
         assert!(point("it's").ends_with("UTC)"), "{}", point("it's"));
     }
 
-    #[test]
-    fn a_base_backup_of_an_ancestor_serves_timelines_that_begin_in_one_segment() {
-            listed.live_end = Some("0/7000100".to_owned());
-        let range = |first, last| vec![range(first, last, (0, 10), None)];
-        let mut listing = Listing::default();
-        listing.timelines = vec![
-            timeline(1, None, range("000000010000000000000007", "00000001000000000000000A")),
-            timeline(2, Some((1, "0/B03608")), range("00000002000000000000000B", "00000002000000000000000B")),
-            timeline(3, Some((2, "0/B91230")), range("00000003000000000000000B", "00000003000000000000000C")),
-        ];
     #[test]
     fn nothing_is_promised_for_a_timeline_without_wal() {
         let mut listing = Listing::default();
@@ -517,6 +517,15 @@ mod tests {
         );
     }
 
+    #[test]
+    fn a_base_backup_of_an_ancestor_serves_timelines_that_begin_in_one_segment() {
+        let range = |first, last| vec![range(first, last, (0, 10), None)];
+        let mut listing = Listing::default();
+        listing.timelines = vec![
+            timeline(1, None, range("000000010000000000000007", "00000001000000000000000A")),
+            timeline(2, Some((1, "0/B03608")), range("00000002000000000000000B", "00000002000000000000000B")),
+            timeline(3, Some((2, "0/B91230")), range("00000003000000000000000B", "00000003000000000000000C")),
+        ];
         let text = table(&listing);
         let expected = "from a base backup that started in 000000010000000000000007 or later (of timeline 2, one that ended before \
                         0/B91230; of timeline 1, one that ended before 0/B03608)";

@@ -21,6 +21,7 @@ walden_testing::tests! {
     a_home_of_barman_is_imported,
     a_storage_of_wal_g_is_imported,
     plain_folders_and_a_servers_pg_wal_are_imported,
+    compressed_partial_segments_are_imported,
     an_interrupted_import_goes_on,
 }
 
@@ -382,6 +383,46 @@ fn a_storage_of_wal_g_is_imported() {
     let (run, _) = import(&folder.path().join("other"), &encrypted);
     assert_eq!(run.code, 3, "{run:?}");
     assert!(run.stderr.contains("encrypted"), "{run:?}");
+}
+
+/// pg_receivewal compresses the segment that it is receiving, and writes the end of the compressed data last.
+fn compressed_partial_segments_are_imported() {
+    let (name, content) = golden("17.11").pop_first().unwrap();
+    for (ending, is_killed) in [("gz", false), ("gz", true), ("lz4", false), ("lz4", true)] {
+        let folder = tempfile::tempdir().unwrap();
+        let (wal, repo) = (folder.path().join("wal"), folder.path().join("archive"));
+        let received = &content[..content.len() / 2];
+        let mut compressed = match ending {
+            "gz" => {
+                let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+                gzip.write_all(received).unwrap();
+                gzip.finish().unwrap()
+            }
+            _ => {
+                let blocks =
+                    lz4_flex::frame::FrameInfo::new().block_size(lz4_flex::frame::BlockSize::Max64KB);
+                let mut encoder = lz4_flex::frame::FrameEncoder::with_frame_info(blocks, Vec::new());
+                encoder.write_all(received).unwrap();
+                encoder.finish().unwrap()
+            }
+        };
+        if is_killed {
+            compressed.truncate(compressed.len() * 3 / 4);
+        }
+        write(&wal, &format!("{name}.{ending}.partial"), &compressed);
+        let (run, imported) = import(&repo, &wal);
+        assert_eq!((run.code, imported["imported"].as_u64()), (0, Some(1)), "{ending}: {run:?}");
+        let got = folder.path().join("got");
+        let file = format!("{name}.partial");
+        let get = ["archive", "get", "--repo", repo.to_str().unwrap(), &file, got.to_str().unwrap()];
+        let run = walden(&get);
+        assert_eq!(run.code, 0, "{run:?}");
+        let got = fs::read(&got).unwrap();
+        let end = got.iter().rposition(|&byte| byte != 0).unwrap() + 1;
+        assert_eq!(got.len(), content.len());
+        assert!(got[..end] == content[..end] && end > received.len() / 3, "{ending}: {end}");
+        assert_eq!(end > received.len() - 8192, !is_killed, "{ending}: {end}");
+    }
 }
 
 fn plain_folders_and_a_servers_pg_wal_are_imported() {

@@ -410,6 +410,11 @@ const ENDINGS: [&str; 12] =
 /// Parses a file name, a compressor's suffix, and the SHA-1 that pgBackRest adds to names.
 #[expect(clippy::type_complexity, reason = "taken apart where it is called")]
 fn parse_name(name: &str) -> Option<(ArchivedFile, Option<&'static str>, Option<[u8; 20]>)> {
+    // pg_receivewal adds the compressor's suffix before `.partial`.
+    if let Some((name, ending)) = name.strip_suffix(".partial").and_then(|name| name.rsplit_once('.')) {
+        let ending = ENDINGS.into_iter().find(|one| *one == ending)?;
+        return Some((ArchivedFile::Partial(SegmentName::parse(name)?), Some(ending), None));
+    }
     let ending = |(_, after): &(&str, &str)| ENDINGS.into_iter().find(|ending| ending == after);
     let (name, ending) = match name.rsplit_once('.') {
         Some(parts) if ending(&parts).is_some() => (parts.0, ending(&parts)),
@@ -468,6 +473,8 @@ mod tests {
                 None,
                 true,
             ),
+            ("000000010000000000000007.gz.partial", "000000010000000000000007.partial", Some("gz"), false),
+            ("000000010000000000000007.lz4.partial", "000000010000000000000007.partial", Some("lz4"), false),
             ("00000002.history.br", "00000002.history", Some("br"), false),
             (
                 "000000010000000000000009.00000028.backup.gz",
@@ -487,6 +494,7 @@ mod tests {
             "xlog.db",
             "000000010000000000000000_delta.lz4",
             "000000010000000000000006-12.zst",
+            "000000010000000000000007.old.partial",
             "archive.info",
         ] {
             assert_eq!(parse_name(name), None, "{name}");
