@@ -66,7 +66,7 @@ pub use copy::EMPTIED;
 pub use early_drops::{DropEvents, EarlyDrop};
 pub use error::RecoverError;
 pub use keep::KeepRule;
-pub use plan::{CheckpointRecord, Plan, choose_run};
+pub use plan::{CheckpointRecord, ChosenRun, Plan, UnreadPartial, choose_run};
 pub use restore::{Purpose, Recovery, RestoreOptions, Restored, Step};
 pub use support::{Reason, Unsupported};
 pub use tablespaces::{MappedTablespace, map_tablespaces};

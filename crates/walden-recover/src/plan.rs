@@ -9,9 +9,9 @@ use walden_format::payload::{self, Payload, Timestamp};
 use walden_format::record::Record;
 use walden_format::rmgr::rmid;
 use walden_format::stream::Visitor;
-use walden_source::inventory::Run;
-use walden_source::scan::{Damage, ScanOptions, SegmentEnd, scan};
-use walden_source::timelines::lineages;
+use walden_source::inventory::{Run, SegmentFile};
+use walden_source::scan::{Damage, Nothing, ScanOptions, SegmentEnd, scan};
+use walden_source::timelines::{Lineage, lineages};
 
 use crate::base::BaseBackup;
 use crate::early_drops::{EarlyDrop, find_early_drops};
@@ -232,22 +232,70 @@ fn has_later_segments(run: &Run, damage: &Damage) -> bool {
     run.end() > size.start_of(size.segment_of(damage.lsn)).plus(size.bytes())
 }
 
-/// Chooses the WAL that continues a base backup, along the latest timeline. Also returns the start of later
-/// WAL after a gap. Without WAL that continues the backup, returns other WAL, which the plan's error names.
-pub fn choose_run(runs: Vec<Run>, base: &BaseBackup) -> Option<(Run, Option<Lsn>)> {
-    let mut runs: Vec<Run> = lineages(runs).into_iter().map(|lineage| lineage.run).collect();
-    for run in &mut runs {
+/// Chooses the WAL that continues a base backup, along the latest timeline. Without WAL that continues the
+/// backup, returns other WAL, which the plan's error names.
+pub fn choose_run(runs: Vec<Run>, base: &BaseBackup) -> Option<ChosenRun> {
+    let mut found: Vec<(Run, Option<SegmentFile>)> = Vec::new();
+    for Lineage { mut run, .. } in lineages(runs) {
+        let mut partial = None;
         // Recovery does not ask for a .partial.
-        while run.segments.pop_if(|segment| segment.partial).is_some() {}
+        while let Some(found) = run.segments.pop_if(|segment| segment.partial) {
+            partial = Some(found);
+        }
+        if !run.segments.is_empty() {
+            found.push((run, partial));
+        }
     }
-    runs.retain(|run| !run.segments.is_empty());
-    let is_of_cluster = |run: &Run| run.system_id == base.system_identifier();
-    let continues = |run: &Run| is_of_cluster(run) && run.goes_on_from(base.start(), base.timeline());
+    let runs = found;
+    let is_of_cluster = |(run, _): &(Run, _)| run.system_id == base.system_identifier();
+    let continues = |one: &(Run, _)| is_of_cluster(one) && one.0.goes_on_from(base.start(), base.timeline());
     let index = runs.iter().rposition(continues).or_else(|| runs.iter().rposition(is_of_cluster));
-    let end = index.map(|index| runs[index].end());
-    let later = runs.iter().filter(|run| is_of_cluster(run)).map(Run::start);
+    let end = index.map(|index| runs[index].0.end());
+    let later = runs.iter().filter(|one| is_of_cluster(one)).map(|(run, _)| run.start());
     let later = later.filter(|&start| end.is_some_and(|end| start > end)).min();
-    Some((runs.into_iter().nth(index.unwrap_or(0))?, later))
+    let (run, partial) = runs.into_iter().nth(index.unwrap_or(0))?;
+    Some(ChosenRun { run, later, partial })
+}
+
+/// The WAL that continues a base backup.
+#[derive(Debug)]
+pub struct ChosenRun {
+    /// The segments that recovery asks for.
+    pub run: Run,
+    /// The start of later WAL after a gap.
+    pub later: Option<Lsn>,
+    /// The `.partial` that follows the segments.
+    partial: Option<SegmentFile>,
+}
+
+impl ChosenRun {
+    /// Returns the `.partial` that follows the segments, and the end of its WAL.
+    pub fn find_unread_partial(&mut self, threads: usize) -> Option<UnreadPartial> {
+        let partial = self.partial.clone()?;
+        let (file, mut end) = (format!("{}.partial", partial.name), partial.start);
+        let start = end;
+        self.run.segments.push(partial);
+        scan(
+            &self.run,
+            ScanOptions::new(threads).from(Some(end)),
+            |_| Nothing,
+            |outcome| {
+                end = outcome.position;
+                ControlFlow::Continue(())
+            },
+        );
+        self.run.segments.pop();
+        (end > start).then_some(UnreadPartial { file, end })
+    }
+}
+
+/// An incomplete segment after the WAL, which recovery does not read under its name.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct UnreadPartial {
+    /// Its name.
+    pub file: String,
+    /// The end of its WAL.
+    pub end: Lsn,
 }
 
 /// Results of the survey of a segment, or of all segments so far.

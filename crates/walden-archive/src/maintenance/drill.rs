@@ -150,6 +150,8 @@ pub struct Drill {
     pub rolled_forward: Option<RolledForward>,
     /// Tablespaces that the WAL created, and that were redirected to the drill's folder.
     pub redirected_tablespaces: Vec<RedirectedTablespace>,
+    /// The incomplete segment after the archived WAL, if the target was the end: recovery does not read it.
+    pub unread_partial: Option<UnreadPartial>,
     /// The checks and their results.
     pub checked: CheckedData,
 }
@@ -288,6 +290,7 @@ fn try_out(archive: &Archive, options: &DrillOptions, progress: &mut dyn FnMut(S
         server.version.major,
         reached.lsn,
     )?);
+    let unread_partial = extent::find_unread_partial(archive, &log, &options.target)?;
     server.stop()?;
     let redirected_tablespaces = server.redirected_tablespaces()?;
     let wal_bytes = reached.lsn.bytes_since(start.start);
@@ -305,6 +308,7 @@ fn try_out(archive: &Archive, options: &DrillOptions, progress: &mut dyn FnMut(S
         wal_bytes_per_second: wal_bytes as f64 / (forward_seconds + recovery_seconds).max(0.001),
         rolled_forward,
         redirected_tablespaces,
+        unread_partial,
         checked,
     })
 }

@@ -295,6 +295,15 @@ fn table(drill: &Drill) -> String {
             tablespace.lsn
         );
     }
+    if let Some(partial) = &drill.unread_partial {
+        let reaches = partial.end_lsn.as_ref().map_or(String::new(), |end| format!(" and reaches {end}"));
+        let segment = partial.file.trim_end_matches(".partial");
+        let _ = writeln!(
+            text,
+            "  not read: {}, which follows{reaches}; recovery reads it if it is in pg_wal as {segment}",
+            partial.file
+        );
+    }
     let checked = &drill.checked;
     let amcheck = match checked.amcheck {
         Amcheck::Passed => "found nothing wrong",
@@ -315,15 +324,6 @@ fn table(drill: &Drill) -> String {
             let _ = writeln!(text, "    {}", harmless(&values.join(" | ")));
         }
     }
-    for problem in &checked.problems {
-        let _ = writeln!(text, "WRONG: {}", harmless(problem));
-    }
-    text
-}
-
-fn parse_setting(text: &str) -> Result<(String, String), String> {
-    let (name, value) =
-        text.split_once('=').ok_or_else(|| format!("expected NAME=VALUE, found \"{text}\""))?;
     for pending in &checked.prepared_transactions {
         let [name, database, owner] =
             [&pending.name, &pending.database, &pending.owner].map(|it| harmless(it));
@@ -338,5 +338,14 @@ fn parse_setting(text: &str) -> Result<(String, String), String> {
     if let Some(more) = checked.locked_tables.len().checked_sub(MAX_LOCKED).filter(|&more| more > 0) {
         let _ = writeln!(text, "  {} not read for the same reason", counted(more as u64, "more table"));
     }
+    for problem in &checked.problems {
+        let _ = writeln!(text, "WRONG: {}", harmless(problem));
+    }
+    text
+}
+
+fn parse_setting(text: &str) -> Result<(String, String), String> {
+    let (name, value) =
+        text.split_once('=').ok_or_else(|| format!("expected NAME=VALUE, found \"{text}\""))?;
     Ok((name.trim().to_owned(), value.trim().to_owned()))
 }

@@ -21,8 +21,8 @@ use walden_explain::moment::{Moment, time_text};
 use walden_format::lsn::{Lsn, Timeline};
 use walden_format::payload::Timestamp;
 use walden_recover::{
-    BaseBackup, EarlyDrop, MappedTablespace, Plan, Purpose, RecoverError, RestoreOptions, Restored, Step,
-    Target, choose_run,
+    BaseBackup, ChosenRun, EarlyDrop, MappedTablespace, Plan, Purpose, RecoverError, RestoreOptions,
+    Restored, Step, Target, UnreadPartial, choose_run,
 };
 use walden_report::table::harmless;
 use walden_report::units;
@@ -89,6 +89,8 @@ struct Prepared {
     base: BaseBackup,
     tablespaces: Vec<MappedTablespace>,
     run: Run,
+    /// The `.partial` that recovery to the end of the WAL does not read.
+    partial: Option<UnreadPartial>,
     plan: Plan,
     duration: ExpectedDuration,
 }
@@ -114,19 +116,29 @@ impl RecoverArgs {
 
     /// Finds the WAL of a base backup and makes the plan.
     fn prepare(&self, base: BaseBackup) -> Result<Prepared> {
-        let (run, later) = find_run(self, &base)?;
-        self.prepare_with(base, run, later)
+        let chosen = find_run(self, &base)?;
+        self.prepare_with(base, chosen)
     }
 
-    /// Makes the plan for a base backup and its WAL. `later` is the start of WAL after a gap.
-    fn prepare_with(&self, base: BaseBackup, run: Run, later: Option<Lsn>) -> Result<Prepared> {
+    /// Makes the plan for a base backup and its WAL.
+    fn prepare_with(&self, base: BaseBackup, mut chosen: ChosenRun) -> Result<Prepared> {
         let tablespaces =
             walden_recover::map_tablespaces(&base, &self.tablespace_mapping).map_err(with_hint)?;
         tablespaces.iter().try_for_each(|it| expect_unprotected(it.new_folder()))?;
-        let plan = make_plan(self, &run, later, &base, &tablespaces)?;
+        let plan = make_plan(self, &chosen.run, chosen.later, &base, &tablespaces);
+        let is_end = plan.as_ref().map_or(true, |plan| plan.target == Target::Latest);
+        let partial = if is_end { chosen.find_unread_partial(self.threads()) } else { None };
+        let plan = match (plan, &partial) {
+            (Err(error), Some(partial)) => {
+                warn_of_partial(partial);
+                return Err(error);
+            }
+            (plan, _) => plan?,
+        };
+        let run = chosen.run;
         let replay_rate = plan.measure_replay(&run, &base, self.threads(), self.memory_bytes());
         let duration = ExpectedDuration::new(base.bytes(), plan.replayed_bytes(), replay_rate);
-        Ok(Prepared { base, tablespaces, run, plan, duration })
+        Ok(Prepared { base, tablespaces, run, partial, plan, duration })
     }
 
     /// Refuses to replace a base backup on which incremental backups depend, according to the backup history
@@ -235,8 +247,8 @@ fn with_hint(error: RecoverError) -> anyhow::Error {
     }
 }
 
-/// Finds the WAL that continues the base backup, and the start of later WAL after a gap.
-fn find_run(args: &RecoverArgs, base: &BaseBackup) -> Result<(Run, Option<Lsn>)> {
+/// Finds the WAL that continues the base backup.
+fn find_run(args: &RecoverArgs, base: &BaseBackup) -> Result<ChosenRun> {
     let runs = match &args.wal {
         Some(folder) => {
             if is_archive(folder) {
@@ -388,6 +400,16 @@ fn warn_of_drops<'a>(drops: impl IntoIterator<Item = &'a EarlyDrop>) {
     }
 }
 
+/// Warns of an incomplete segment after the WAL.
+fn warn_of_partial(UnreadPartial { file, end }: &UnreadPartial) {
+    output::tell(&format!("warning: recovery does not read {file}, which follows and reaches {end}"));
+    let segment = file.trim_end_matches(".partial");
+    output::tell(&format!(
+        "hint: to recover to its end, copy it (walden archive get fetches it) into pg_wal of the new data directory as {segment} before \
+         PostgreSQL starts"
+    ));
+}
+
 /// Speed and amount of a recovery.
 fn amounts_text(plan: &Plan, restored: &Restored, seconds: f64) -> String {
     let rate = plan.replayed_bytes() as f64 / seconds.max(0.001);
@@ -416,6 +438,7 @@ struct PlanDocument {
     remaining_wal_bytes: u64,
     left_to_postgresql: Option<String>,
     early_drops: Vec<EarlyDrop>,
+    unread_partial: Option<PartialDocument>,
     expected_duration: ExpectedDuration,
 }
 
@@ -427,8 +450,14 @@ struct CheckpointDocument {
     time: i64,
 }
 
+#[derive(Serialize)]
+struct PartialDocument {
+    file: String,
+    end_lsn: String,
+}
+
 impl PlanDocument {
-    fn new(base: &Path, Prepared { plan, duration, .. }: &Prepared) -> PlanDocument {
+    fn new(base: &Path, Prepared { plan, partial, duration, .. }: &Prepared) -> PlanDocument {
         let checkpoint = plan.checkpoint.as_ref().map(|checkpoint| CheckpointDocument {
             lsn: checkpoint.lsn.to_string(),
             redo_lsn: checkpoint.fields.redo.to_string(),
@@ -448,6 +477,10 @@ impl PlanDocument {
             remaining_wal_bytes: plan.remaining_bytes(),
             left_to_postgresql: plan.unsupported.as_ref().map(ToString::to_string),
             early_drops: plan.early_drops.clone(),
+            unread_partial: partial.as_ref().map(|UnreadPartial { file, end }| PartialDocument {
+                file: file.clone(),
+                end_lsn: end.to_string(),
+            }),
             expected_duration: *duration,
         }
     }

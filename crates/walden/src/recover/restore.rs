@@ -17,7 +17,7 @@ use walden_source::open::Compression;
 
 use super::{
     PlanDocument, Prepared, RecoverArgs, RestoredDocument, amounts_text, expect_unprotected, plan_text,
-    report_interruption, warn_of_damage, warn_of_drops, with_hint, with_progress,
+    report_interruption, warn_of_damage, warn_of_drops, warn_of_partial, with_hint, with_progress,
 };
 use crate::archive::commands::word;
 use crate::output;
@@ -98,6 +98,7 @@ pub fn run(args: &RestoreArgs) -> Result<ExitCode> {
     }
     warn_of_damage(plan);
     warn_of_drops(&plan.early_drops);
+    prepared.partial.iter().for_each(warn_of_partial);
     let mut document = Document {
         plan: PlanDocument::new(&args.base, &prepared),
         output,

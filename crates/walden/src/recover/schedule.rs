@@ -127,11 +127,12 @@ impl Schedule<'_> {
         for (start, path, opened) in candidates {
             left -= 1;
             let base = opened.map_or_else(|| self.recover.open_base(&path), Ok)?;
-            let (run, later) = find_run(self.recover, &base)?;
+            let chosen = find_run(self.recover, &base)?;
+            let run = &chosen.run;
             // After a recovery to an earlier time, the newest backups are of a branch that was left.
             let is_left = run.timeline > base.timeline() && !run.goes_on_from(start, base.timeline());
             if !is_left || left == 0 {
-                return Ok((path, self.recover.prepare_with(base, run, later)?));
+                return Ok((path, self.recover.prepare_with(base, chosen)?));
             }
             output::tell(&format!(
                 "note: timeline {} does not lead through {}; walden advances an earlier backup",

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use postgres::Client;
 use serde_json::Value;
+use walden_format::lsn::{Lsn, SegmentName, SegmentSize};
 use walden_lab::{Cluster, ClusterBuilder, Installation, StopMode};
 use walden_redo::page::checksum;
 use walden_redo::{PAGE_BYTES, Page};
@@ -833,6 +834,38 @@ fn what_cannot_be_restored_is_refused_before_anything_is_written(version: u32) -
     let run = walden(&arguments[..arguments.len() - 1]);
     assert!(
         run.code == 0 && target.join("global/pg_control").exists() && !target.join("own").exists(),
+    // A segment that pg_receivewal has not completed follows the WAL.
+    let received = primary.cluster.dir().join("received");
+    fs::create_dir(&received).unwrap();
+    for path in fs::read_dir(&wal).unwrap().map(|entry| entry.unwrap().path()) {
+        fs::copy(&path, received.join(path.file_name().unwrap())).unwrap();
+    }
+    let last = fs::read_dir(&received).unwrap().map(|entry| entry.unwrap().path());
+    let last = last.filter(|path| path.extension().is_none()).max().unwrap();
+    fs::rename(&last, last.with_extension("partial")).unwrap();
+    let of_received =
+        arguments.map(|argument| if argument == text(&wal) { text(&received) } else { argument });
+    let run = walden(&[&of_received[..], &["--format", "json"]].concat());
+    assert_eq!(run.code, 0, "{run:?}");
+    let unread = &serde_json::from_str::<Value>(&run.stdout).unwrap()["plan"]["unread_partial"];
+    let name = last.file_name().unwrap().to_str().unwrap();
+    assert_eq!(unread["file"], format!("{name}.partial"));
+    let number = SegmentName::parse(name).unwrap();
+    let start = number.start(SegmentSize::new(1 << 20).unwrap()).unwrap();
+    let end: Lsn = unread["end_lsn"].as_str().unwrap().parse().unwrap();
+    assert!(end > start && end.0 <= start.0 + (1 << 20), "{unread}");
+    assert!(run.stderr.contains(&format!("does not read {name}.partial")), "{run:?}");
+
+    // A dry run checks links as a restore does. A link to the folder of the server's log is left out.
+    let elsewhere = primary.cluster.make_folder("elsewhere").unwrap();
+    symlink(&elsewhere, base.join("log")).unwrap();
+    let run = walden(&arguments);
+    assert!(run.code == 0 && run.stderr.contains("without the link log"), "{run:?}");
+    symlink(&elsewhere, base.join("base/99999")).unwrap();
+    let run = walden(&arguments);
+    assert!(run.code == 3 && run.stderr.contains("found the link base/99999"), "{run:?}");
+    fs::remove_file(base.join("base/99999")).unwrap();
+
         "{run:?}"
     );
     assert!(!partial.exists() && !target.join("walden_restore_is_incomplete").exists());

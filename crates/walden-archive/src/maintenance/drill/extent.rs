@@ -1,10 +1,12 @@
 //! Checks whether recovery replayed all the WAL that it should have. PostgreSQL treats a missing segment as
 //! the end of the WAL and promotes, and the data it has replayed so far are consistent.
 
+use serde::Serialize;
 use walden_format::lsn::Lsn;
 
 use super::{DrillOptions, Target};
 use crate::archive::{Archive, ArchiveError};
+use crate::objects::name::Object;
 use crate::restore::get;
 use crate::restore::log::{Log, LogSegment};
 use crate::restore::recovery::PARTIAL_HINT;
@@ -56,6 +58,31 @@ pub fn end_text(archive: &Archive, log: &Log) -> Option<String> {
     }
     let partial = log.partial_at(archive, last.number + 1).ok()??;
     Some(format!("recovery does not read {partial}, which follows the last segment: {PARTIAL_HINT}"))
+}
+
+/// An incomplete segment after the archived WAL.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct UnreadPartial {
+    /// Its name.
+    pub file: String,
+    /// The end of its WAL.
+    pub end_lsn: Option<String>,
+}
+
+/// Returns the `.partial` that follows the archived WAL, which recovery to the end does not read.
+///
+/// # Errors
+/// The store's errors, and unreadable summaries.
+pub(super) fn find_unread_partial(
+    archive: &Archive,
+    log: &Log,
+    target: &Target,
+) -> Result<Option<UnreadPartial>, ArchiveError> {
+    let Some(last) = log.segments.last().filter(|_| *target == Target::End) else { return Ok(None) };
+    let Some(file) = log.partial_at(archive, last.number + 1)? else { return Ok(None) };
+    let contents = get::read_contents(archive, Object::File(file), 0)?;
+    let end_lsn = contents.last().map(|contents| contents.end.clone());
+    Ok(Some(UnreadPartial { file: file.to_string(), end_lsn }))
 }
 
 fn is_target(setting: &str) -> bool {

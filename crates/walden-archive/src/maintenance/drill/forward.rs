@@ -6,7 +6,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail};
 use jiff::Timestamp;
 use serde::Serialize;
-use walden_recover::{BaseBackup, Plan, Purpose, Recovery, RestoreOptions, choose_run};
+use walden_recover::{BaseBackup, ChosenRun, Plan, Purpose, Recovery, RestoreOptions, choose_run};
 use walden_source::error_text;
 use walden_source::inventory::Run;
 
@@ -100,7 +100,8 @@ fn plan(
     let range = SourceOptions::new(limits.threads).timeline(options.timeline).from(from);
     let runs = sources::open(&[(archive.store().location().to_owned(), archive.clone())], &[], &range)?;
     let runs = runs.inventory.runs;
-    let (run, later) = choose_run(runs, &base).context("the archive has no WAL from the backup on")?;
+    let chosen = choose_run(runs, &base).context("the archive has no WAL from the backup on")?;
+    let ChosenRun { run, later, .. } = chosen;
     if let Some(later) = later {
         bail!("WAL is missing before {later}");
     }
