@@ -247,7 +247,8 @@ fn archiver_text(situation: &Situation) -> String {
         (None, None) => "archive_command or archive_library".to_owned(),
     };
     format!(
-        "repair or speed up archiving ({what}): the server's log says why it fails. Once the files are archived, {}",
+        "repair or speed up archiving ({what}): the server's log says why it fails; if it says nothing, the command hangs, and ps shows it \
+         as a child of \"archiver archiving FILE\". Once the files are archived, {}",
         checkpoint(situation)
     )
 }

@@ -107,7 +107,7 @@ impl FailingArchiver {
         let (file, seconds) = (next.file.to_string(), units::seconds(waited.as_secs_f64()));
         let evidence = match waited > limit {
             true => format!(
-                "the server has archived nothing for {seconds}, and {file} is ready: it fails or does not run"
+                "the server has archived nothing for {seconds}, and {file} is ready: it fails, hangs or does not run"
             ),
             false => format!(
                 "the server has been archiving {file} for {seconds} without a result: whether it succeeds is not known"
@@ -127,6 +127,10 @@ SELECT coalesce(last_failed_time > coalesce(last_archived_time, '-infinity'), fa
            AND NOT EXISTS (SELECT FROM pg_stat_activity WHERE backend_type = 'archiver'),
        clock_timestamp()
 FROM pg_stat_archiver";
+
+/// How to distinguish a command that fails from one that hangs, if nothing else shows the cause.
+pub const SEE_LOG: &str = "see the server's log for the cause; if it has none, the command hangs: ps shows it as a child of \"archiver archiving \
+                           FILE\", and failed_count of pg_stat_archiver does not grow";
 
 /// Returns the file that the server archives next.
 fn next_of(queue: &[QueuedFile]) -> Option<&QueuedFile> {

@@ -27,7 +27,7 @@ use walden_source::datadir::ControlFile;
 use walden_source::error_text;
 
 use super::activity::{Activity, ActivityReader};
-use super::archiver::{Cause, FailingArchiver};
+use super::archiver::{Cause, FailingArchiver, SEE_LOG};
 use super::arrival::{self, Archiving, Arrives, NOT_YET, is_far_behind};
 use super::data_directory;
 use super::other_writer::{self, OtherWriter};
@@ -542,7 +542,7 @@ fn describe_failing(
     match Cause::find(file, queue, archive, expected.section.accept_unknown_versions) {
         Some(Cause { text, hint: Some(hint) }) => format!("{evidence}: {text}; hint: {hint}"),
         Some(Cause { text, hint: None }) => format!("{evidence}: {text}"),
-        None => format!("{evidence}: see its log"),
+        None => format!("{evidence}: {SEE_LOG}"),
     }
 }
 

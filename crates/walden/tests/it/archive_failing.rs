@@ -104,7 +104,7 @@ fn cases() -> Vec<Case> {
             "/nowhere/walden archive push --repo REPO %p",
             "archive_command calls /nowhere/walden",
         ),
-        case(|_, _| {}, "nowhere-walden archive push --repo REPO %p", "see its log"),
+        case(|_, _| {}, "nowhere-walden archive push --repo REPO %p", "see the server's log"),
         case(|_, _| {}, "PROGRAM archive push --repo REPO-other %p", "it names the archive"),
         case(set_magic, PUSH, "written by a PostgreSQL newer than 19"),
         case(flip_bit, PUSH, "damaged at "),

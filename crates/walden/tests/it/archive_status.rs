@@ -235,7 +235,7 @@ fn a_switch_has_succeeded_once_the_servers_own_segment_is_archived() -> Outcome 
     wait(|| client.query_one(failed, &[]).unwrap().get(0));
     let is_said = |run: &Run, reason: &str| {
         assert!(run.code == 1 && run.stdout.contains(reason), "{run:?}");
-        assert!(!run.stdout.contains("see its log"), "{run:?}");
+        assert!(!run.stdout.contains("see the server's log"), "{run:?}");
     };
     let reason = format!("{name}, last tried at ");
     let by_sql = run("status", &["--dsn", &dsn]);

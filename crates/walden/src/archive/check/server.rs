@@ -18,7 +18,7 @@ use walden_source::regular_file;
 
 use super::{Check, Status};
 use crate::archive::activity::ActivityReader;
-use crate::archive::archiver::{Cause, FailingArchiver};
+use crate::archive::archiver::{Cause, FailingArchiver, SEE_LOG};
 use crate::archive::arrival::{self, Archiving, Arrives, NOT_YET};
 use crate::archive::commands::{describe_other, is_own_library, other_archive};
 use crate::archive::data_directory;
@@ -100,7 +100,7 @@ fn cause_of_failure(file: &str, queue: &QueueOptions, look: &Look<'_>) -> (Strin
     let cause = logged.or_else(found);
     let text = cause.as_ref().map_or(String::new(), |cause| format!(": {}", cause.text));
     let hint = cause.and_then(|cause| cause.hint);
-    (text, hint.unwrap_or_else(|| "see the server's log for the cause".to_owned()))
+    (text, hint.unwrap_or_else(|| SEE_LOG.to_owned()))
 }
 
 fn is_ok(check: &Check) -> bool {
@@ -178,10 +178,7 @@ fn backlog(files: &[QueuedFile], look: &Look<'_>, is_own: bool) -> Check {
     let lag = report::lag(archive, files, look.log);
     match report::backlog_problem(&lag, look.limits) {
         None => Check::ok(NAME, queue::describe(&lag)),
-        Some(problem) => {
-            let hint = "see the server's log for why archiving fails or is slow";
-            Check::fail(NAME, problem, Some(hint.to_owned()))
-        }
+        Some(problem) => Check::fail(NAME, problem, Some(SEE_LOG.to_owned())),
     }
 }
 
@@ -650,7 +647,7 @@ fn switch(client: &mut Client, archive: &Archive, wait: Duration, is_received: b
                 format!("{name} {what} within {} s", wait.as_secs()),
                 Some(match is_received {
                     true => "see the log of walden receive for the cause".to_owned(),
-                    false => "see the server's log for the cause".to_owned(),
+                    false => SEE_LOG.to_owned(),
                 }),
             ));
         }
