@@ -13,7 +13,7 @@ use walden_format::lsn::{Lsn, SegmentName, SegmentSize, Timeline};
 use walden_format::payload::xlog::Checkpoint;
 use walden_source::datadir::{ControlFile, DataDir, DataDirError};
 
-use crate::copy::{LABEL, copy_backup, copy_tree};
+use crate::copy::{LABEL, LOGS, copy_backup, copy_tree};
 use crate::error::RecoverError;
 use crate::folder_lock::{Identity, identify};
 use crate::manifest::{Checksum, Manifest, ManifestFile, compute_checksums, list_files};
@@ -268,6 +268,11 @@ impl BaseBackup {
             }
         }
         differences.refuse(&self.path)
+    }
+
+    /// Returns the links to folders of the server's log, which copies do not have.
+    pub fn links_left_out(&self) -> impl Iterator<Item = &'static str> {
+        LOGS.into_iter().filter(|log| self.tar.is_none() && self.path.join(log).is_symlink())
     }
 
     /// Bytes of its files, without WAL.

@@ -1,7 +1,7 @@
 //! The base backup copied into the new data directory.
 
-use std::fs::{self, File};
-use std::os::unix::fs::lchown;
+use std::fs::{self, DirBuilder, File};
+use std::os::unix::fs::{DirBuilderExt, lchown};
 use std::path::{Path, PathBuf};
 
 use walden_source::datadir::ControlFile;
@@ -23,6 +23,8 @@ pub const EMPTIED: [&str; 10] = [
     "pg_logical/mappings",
     "pg_logical/snapshots",
 ];
+/// Folders of the server's log. A backup need not have them, and pg_basebackup leaves out links to them.
+pub const LOGS: [&str; 2] = ["log", "pg_log"];
 /// The label of a base backup.
 pub(crate) const LABEL: &str = "backup_label";
 /// Files of the backup or of its server that a copy does not have. The manifest describes the old backup.
@@ -35,6 +37,21 @@ const SIGNALS: [&str; 2] = ["standby.signal", "recovery.signal"];
 /// Whether a copy has only the folder and not its content.
 pub(crate) fn is_emptied(folder: &Path) -> bool {
     EMPTIED.iter().any(|emptied| Path::new(emptied) == folder)
+}
+
+/// Whether a link is not copied, because it leads to the server's log.
+pub(crate) fn is_left_out_link(name: &Path) -> bool {
+    LOGS.iter().any(|log| Path::new(log) == name)
+}
+
+/// The error for a link that a copy cannot have: it would lead to the original's files.
+pub(crate) fn refuse_link(base: &Path, name: &Path) -> RecoverError {
+    RecoverError::Base {
+        base: base.to_owned(),
+        expected: "files and folders",
+        found: format!("the link {}", name.display()),
+        hint: "replace the link by its destination, or recover with PostgreSQL alone",
+    }
 }
 
 /// Whether a file is not copied. `pg_control` is written last: PostgreSQL does not start without it.
@@ -80,13 +97,12 @@ fn copy_folder(
     for entry in fs::read_dir(&from).map_err(RecoverError::io("read", &from))? {
         let entry = entry.map_err(RecoverError::io("read", &from))?;
         let (name, path) = (inside.join(entry.file_name()), entry.path());
-        // A link to pg_wal becomes a folder.
-        let kind = match name == Path::new("pg_wal") {
-            true => fs::metadata(&path).map(|metadata| metadata.file_type()),
-            false => entry.file_type(),
-        };
-        let kind = kind.map_err(RecoverError::io("read", &path))?;
-        if kind.is_dir() {
+        let kind = entry.file_type().map_err(RecoverError::io("read", &path))?;
+        if kind.is_symlink() && is_emptied(&name) {
+            // A link to pg_wal becomes a folder.
+            let (made, path) = (DirBuilder::new().mode(0o700).create(data.join(&name)), data.join(&name));
+            made.map_err(RecoverError::io("create", &path))?;
+        } else if kind.is_dir() {
             copy_folder(base, data, &name, is_left_out, done)?;
         } else if kind.is_file() {
             if is_left_out(&name) {
@@ -94,13 +110,8 @@ fn copy_folder(
             }
             let bytes = fs::copy(&path, data.join(&name)).map_err(RecoverError::io("copy", &path))?;
             done(bytes);
-        } else if kind.is_symlink() && inside != Path::new("pg_tblspc") {
-            return Err(RecoverError::Base {
-                base: base.to_owned(),
-                expected: "files and folders",
-                found: format!("the link {}", name.display()),
-                hint: "replace the link by its destination, or recover with PostgreSQL alone",
-            });
+        } else if kind.is_symlink() && inside != Path::new("pg_tblspc") && !is_left_out_link(&name) {
+            return Err(refuse_link(base, &name));
         }
     }
     Ok(())

@@ -62,7 +62,7 @@ mod work_folder;
 
 pub use backup_folder::{BackupFolder, ListedBackup};
 pub use base::{BaseBackup, Tablespace};
-pub use copy::EMPTIED;
+pub use copy::{EMPTIED, LOGS};
 pub use early_drops::{DropEvents, EarlyDrop};
 pub use error::RecoverError;
 pub use keep::KeepRule;

@@ -20,6 +20,7 @@ use sha2::{Digest, Sha224, Sha256, Sha384, Sha512};
 use walden_format::crc::crc32c_append;
 use walden_format::lsn::{Lsn, Timeline};
 
+use crate::copy::{is_emptied, is_left_out_link, refuse_link};
 use crate::error::RecoverError;
 use crate::private;
 use crate::work_folder::MARK;
@@ -419,7 +420,8 @@ fn may_differ(path: &Path) -> bool {
     is_configuration || NOT_COMPARED.iter().any(|name| path.starts_with(name))
 }
 
-/// Calls `found` for each file of a backup that its manifest lists. Links in `pg_tblspc` are followed.
+/// Calls `found` for each file of a backup that its manifest lists. Links in `pg_tblspc` are followed, those
+/// that a copy does not have are left out, and others are refused.
 pub(crate) fn list_files(
     data: &Path,
     inside: &Path,
@@ -431,6 +433,13 @@ pub(crate) fn list_files(
         let (name, path) = (inside.join(entry.file_name()), entry.path());
         if entry.file_name() == MARK || ["pg_wal", Manifest::FILE].iter().any(|one| name == Path::new(one)) {
             continue;
+        }
+        let kind = entry.file_type().map_err(RecoverError::io("read", &path))?;
+        if kind.is_symlink() && (is_emptied(&name) || is_left_out_link(&name)) {
+            continue;
+        }
+        if kind.is_symlink() && inside != Path::new("pg_tblspc") {
+            return Err(refuse_link(data, &name));
         }
         let metadata = fs::metadata(&path).map_err(RecoverError::io("read", &path))?;
         match metadata.is_dir() {

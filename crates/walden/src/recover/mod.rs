@@ -105,6 +105,9 @@ impl RecoverArgs {
         });
         bar.finish();
         let base = base.map_err(with_hint)?;
+        for link in base.links_left_out() {
+            output::tell(&format!("note: without the link {link}, which leads to the server's log"));
+        }
         if self.verify_base {
             let mut bar = Progress::bytes("verifying the base backup", base.verified_bytes());
             let verified = base.verify_checksums(self.threads(), |bytes| bar.advance(bytes));

@@ -6,12 +6,10 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 
-use walden_recover::EMPTIED;
+use walden_recover::{EMPTIED, LOGS};
 
 use crate::restore::base::{is_tar, unpack};
 
-/// Folders that are emptied, besides those of any copy: the message log of the original.
-const LOGS: [&str; 2] = ["log", "pg_log"];
 /// Files that are left out because they would configure the copy, which gets its own configuration, or
 /// describe the original.
 const LEFT_OUT: &[&str] = &[
@@ -94,7 +92,7 @@ struct Copying<'c> {
 }
 
 impl Copying<'_> {
-    /// Copies the content of a folder. Follows symbolic links instead of copying them.
+    /// Copies the content of a folder. Refuses symbolic links, which would lead to files of the original.
     fn folder(&mut self, from: &Path, to: &Path, is_data_directory: bool) -> Result<()> {
         let copying = || format!("cannot copy {} to {}", from.display(), to.display());
         make_folder(to)?;
@@ -109,8 +107,15 @@ impl Copying<'_> {
             if is_data_directory && EMPTIED.iter().chain(&LOGS).any(|emptied| *emptied == text) {
                 continue;
             }
-            let found = fs::metadata(&source);
+            let found = fs::symlink_metadata(&source);
             let found = found.with_context(|| format!("cannot copy {}", source.display()))?;
+            if found.is_symlink() {
+                bail!(
+                    "cannot restore {}: expected files and folders, found the link {}\nhint: replace the link by its destination",
+                    from.display(),
+                    source.display()
+                );
+            }
             if !found.is_dir() {
                 if found.is_file() {
                     fs::copy(&source, &target).with_context(copying)?;
@@ -182,6 +187,12 @@ mod tests {
         fs::remove_file(&tablespace).unwrap();
         fs::create_dir(&tablespace).unwrap();
         expect_tablespaces(&base).unwrap();
+        // A link would lead to the running server's files.
+        fs::create_dir(base.join("base")).unwrap();
+        symlink(&tablespace, base.join("base/16392")).unwrap();
+        let linked = copy_backup(&base, &root.path().join("linked"), &root.path().join("own1"), &mut |_| {});
+        assert!(linked.unwrap_err().to_string().contains("found the link"));
+        fs::remove_file(base.join("base/16392")).unwrap();
         // The copy has an empty pg_wal, wherever that of the original was.
         symlink(root.path().join("lost"), base.join("pg_wal")).unwrap();
         let data = root.path().join("copy");
