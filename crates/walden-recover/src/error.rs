@@ -132,6 +132,16 @@ pub enum RecoverError {
         /// Where it ends.
         end: Lsn,
     },
+    /// The target is a subtransaction, whose end has no record of its own.
+    #[error(
+        "cannot recover to transaction {xid}: it is a subtransaction of {top_level}, and recovery stops at the end of a transaction"
+    )]
+    Subtransaction {
+        /// The target.
+        xid: u32,
+        /// The transaction that it belongs to.
+        top_level: u32,
+    },
     /// The target is before the end of the base backup.
     #[error("cannot recover to {target}: expected a target after the end of the base backup ({backup})")]
     TargetTooEarly {
@@ -251,6 +261,9 @@ impl RecoverError {
             }
             RecoverError::TargetNotReached { .. } => {
                 Some("choose an earlier target, or --to latest for the end of the WAL")
+            }
+            RecoverError::Subtransaction { .. } => {
+                Some("name the transaction that it belongs to: --to xid:N")
             }
             RecoverError::TargetTooEarly { .. } => Some("use an earlier base backup"),
             RecoverError::MinimalWal { .. } => {

@@ -49,6 +49,8 @@ pub struct Plan {
     pub checkpoints: u64,
     /// The record at which recovery stops, or the end of the WAL.
     pub stop: Lsn,
+    /// A later restore point with the target's name, if one follows within [`MAX_SEARCHED`] bytes.
+    pub next_of_name: Option<Lsn>,
     /// The last commit or abort before it, in microseconds since 1970-01-01 00:00:00 UTC.
     pub last_commit: Option<i64>,
     /// The timeline that is followed to the target.
@@ -131,14 +133,18 @@ impl Plan {
                 }
             },
             (None, _) => {
-                return Err(match damage {
-                    Some(damage) => RecoverError::Damage(Box::new(damage)),
-                    None => {
+                return Err(match (damage, &target, all.top_level_xid) {
+                    (_, &Target::Xid(xid), Some(top_level)) => {
+                        RecoverError::Subtransaction { xid, top_level }
+                    }
+                    (Some(damage), ..) => RecoverError::Damage(Box::new(damage)),
+                    (None, ..) => {
                         RecoverError::TargetNotReached { target: target.to_string(), start, end: reached }
                     }
                 });
             }
         };
+        let next_of_name = find_next_name(run, &target, stop, threads);
         let consistent = match base.label.is_from_standby {
             true => Some(base.control.min_recovery_point.max(start)),
             false => all.ends_of_backups.iter().find(|(of, _)| *of == start).map(|(_, end)| *end),
@@ -189,6 +195,7 @@ impl Plan {
             checkpoint,
             checkpoints: count,
             stop,
+            next_of_name,
             last_commit: all.last_commit,
             timeline: run.timeline,
             unsupported,
@@ -230,6 +237,44 @@ fn tablespaces_left(
 fn has_later_segments(run: &Run, damage: &Damage) -> bool {
     let size = run.segment_size;
     run.end() > size.start_of(size.segment_of(damage.lsn)).plus(size.bytes())
+}
+
+/// Maximum number of bytes of WAL after the target that are searched for another restore point of its name.
+const MAX_SEARCHED: u64 = 1 << 30;
+
+/// Returns the next restore point with the target's name after the one at which recovery stops.
+fn find_next_name(run: &Run, target: &Target, stop: Lsn, threads: usize) -> Option<Lsn> {
+    if !matches!(target, Target::Name(_)) {
+        return None;
+    }
+    let (mut next, mut searched) = (None, 0);
+    let make = |_| NameSearch { target, after: stop, found: None };
+    scan(run, ScanOptions::new(threads).from(Some(stop)), make, |outcome| {
+        next = outcome.visitor.found;
+        searched += run.segment_size.bytes();
+        match next.is_some() || searched >= MAX_SEARCHED {
+            true => ControlFlow::Break(()),
+            false => ControlFlow::Continue(()),
+        }
+    });
+    next
+}
+
+/// Finds a record at which recovery would stop after `after`.
+struct NameSearch<'t> {
+    target: &'t Target,
+    after: Lsn,
+    found: Option<Lsn>,
+}
+
+impl Visitor for NameSearch<'_> {
+    fn record(&mut self, record: &Record<'_>) -> ControlFlow<()> {
+        if record.lsn > self.after && self.target.stops_at(record) {
+            self.found = Some(record.lsn);
+            return ControlFlow::Break(());
+        }
+        ControlFlow::Continue(())
+    }
 }
 
 /// Chooses the WAL that continues a base backup, along the latest timeline. Without WAL that continues the
@@ -310,6 +355,8 @@ struct Found {
     last_commit: Option<i64>,
     /// The record at which recovery stops.
     stop: Option<Lsn>,
+    /// The transaction that has the target as a subtransaction.
+    top_level_xid: Option<u32>,
 }
 
 impl Found {
@@ -322,6 +369,7 @@ impl Found {
         self.unsupported = self.unsupported.take().or(later.unsupported);
         self.last_commit = later.last_commit.or(self.last_commit);
         self.stop = later.stop;
+        self.top_level_xid = self.top_level_xid.or(later.top_level_xid);
     }
 }
 
@@ -363,8 +411,15 @@ impl Visitor for Survey<'_> {
 
 impl Survey<'_> {
     fn note_end_of_transaction(&mut self, record: &Record<'_>) {
-        let time = end_of_transaction(record).map(|(_, time)| time);
-        self.found.last_commit = time.or(self.found.last_commit);
+        let Some((xid, time)) = end_of_transaction(record) else { return };
+        self.found.last_commit = Some(time);
+        if let Target::Xid(target) = self.target
+            && self.found.top_level_xid.is_none()
+            && let Ok(Payload::Commit(end) | Payload::Abort(end)) = payload::parse(record)
+            && end.subxacts.clone().any(|subxact| subxact == *target)
+        {
+            self.found.top_level_xid = Some(xid);
+        }
     }
 
     /// Notes a tablespace in a folder outside of the data directory.

@@ -369,6 +369,12 @@ fn plan_text(Prepared { plan, duration, .. }: &Prepared) -> String {
         .last_commit
         .map_or_else(String::new, |time| format!(", last commit or abort at {}", time_text(time)));
     let _ = writeln!(text, "  target: {target}, at {} on timeline {}{last}", plan.stop, plan.timeline);
+    if let Some(next) = plan.next_of_name {
+        let _ = writeln!(
+            text,
+            "  another restore point of this name follows at {next}: recovery stops at the first; --to {next} stops after the other"
+        );
+    }
     if let Some(checkpoint) = &plan.checkpoint {
         let _ = writeln!(
             text,
@@ -432,6 +438,7 @@ struct PlanDocument {
     consistent_lsn: String,
     target: String,
     stop_lsn: String,
+    next_of_name: Option<String>,
     timeline: Timeline,
     /// Microseconds since 1970-01-01 00:00:00 UTC.
     last_commit: Option<i64>,
@@ -472,6 +479,7 @@ impl PlanDocument {
             consistent_lsn: plan.consistent.to_string(),
             target: plan.target.to_string(),
             stop_lsn: plan.stop.to_string(),
+            next_of_name: plan.next_of_name.map(|lsn| lsn.to_string()),
             timeline: plan.timeline,
             last_commit: plan.last_commit,
             checkpoints: plan.checkpoints,

@@ -614,11 +614,27 @@ fn recovery_stops_at_each_kind_of_target(version: u32) -> Outcome {
         std::thread::sleep(std::time::Duration::from_millis(20));
         client.batch_execute("CHECKPOINT").unwrap();
     }
-    client.batch_execute("INSERT INTO steps VALUES (99)").unwrap();
+    let mut transaction = client.transaction().unwrap();
+    let top: String = transaction.query_one("SELECT pg_current_xact_id()::text", &[]).unwrap().get(0);
+    let mut nested = transaction.savepoint("nested").unwrap();
+    let inserted = nested.query_one("INSERT INTO steps VALUES (99) RETURNING xmin::text", &[]).unwrap();
+    let subtransaction: String = inserted.get(0);
+    nested.commit().unwrap();
+    transaction.commit().unwrap();
     primary.archive_all();
+    let repeated = client.query_one("SELECT pg_create_restore_point('step3')::text", &[]).unwrap();
+    assert!(repeated.get::<_, String>(0).contains('/'));
+    primary.archive_all();
+    let to = format!("xid:{subtransaction}");
+    let (wal, data) = (primary.cluster.archive_dir(), primary.cluster.dir().join("nested"));
+    let arguments = ["restore", "--wal", text(&wal), "--base", text(&primary.backup), "-o", text(&data)];
+    let run = walden(&[&arguments[..], &["--to", &to]].concat());
+    let expected = format!("transaction {subtransaction}: it is a subtransaction of {top},");
+    assert!(run.code == 3 && run.stderr.contains(&expected), "{expected}: {run:?}");
     for (step, target) in targets.iter().enumerate() {
         let (data, json) = primary.restore(target, &format!("step{step}"));
         assert!(json["plan"]["checkpoint"]["redo_lsn"].is_string(), "{target}: {json}");
+        assert_eq!(json["plan"]["next_of_name"].is_string(), step == 3, "{target}: {json}");
         let server = primary.server_of(&data).start().unwrap_or_else(|error| panic!("{target}: {error:#}"));
         wait_until_promoted(&server);
         let last = server.client("postgres").unwrap().query_one("SELECT max(i) FROM steps", &[]).unwrap();
@@ -822,18 +838,6 @@ fn what_cannot_be_restored_is_refused_before_anything_is_written(version: u32) -
     assert!(run.code == 0 && run.stdout.contains("Walden replays"), "{run:?}");
     assert!(!target.exists());
 
-    // The folder of a killed restore is replaced, also if it is still empty. Another one is not.
-    let partial = primary.cluster.dir().join("new.partial");
-    fs::create_dir(&partial).unwrap();
-    let run = walden(&arguments);
-    assert_eq!(run.code, 0, "{run:?}");
-    fs::write(partial.join("own"), "").unwrap();
-    let run = walden(&arguments[..arguments.len() - 1]);
-    assert!(run.code != 0 && run.stderr.contains("found one that Walden did not create"), "{run:?}");
-    fs::write(partial.join("walden_restore_is_incomplete"), "").unwrap();
-    let run = walden(&arguments[..arguments.len() - 1]);
-    assert!(
-        run.code == 0 && target.join("global/pg_control").exists() && !target.join("own").exists(),
     // A segment that pg_receivewal has not completed follows the WAL.
     let received = primary.cluster.dir().join("received");
     fs::create_dir(&received).unwrap();
@@ -866,6 +870,18 @@ fn what_cannot_be_restored_is_refused_before_anything_is_written(version: u32) -
     assert!(run.code == 3 && run.stderr.contains("found the link base/99999"), "{run:?}");
     fs::remove_file(base.join("base/99999")).unwrap();
 
+    // The folder of a killed restore is replaced, also if it is still empty. Another one is not.
+    let partial = primary.cluster.dir().join("new.partial");
+    fs::create_dir(&partial).unwrap();
+    let run = walden(&arguments);
+    assert_eq!(run.code, 0, "{run:?}");
+    fs::write(partial.join("own"), "").unwrap();
+    let run = walden(&arguments[..arguments.len() - 1]);
+    assert!(run.code != 0 && run.stderr.contains("found one that Walden did not create"), "{run:?}");
+    fs::write(partial.join("walden_restore_is_incomplete"), "").unwrap();
+    let run = walden(&arguments[..arguments.len() - 1]);
+    assert!(
+        run.code == 0 && target.join("global/pg_control").exists() && !target.join("own").exists(),
         "{run:?}"
     );
     assert!(!partial.exists() && !target.join("walden_restore_is_incomplete").exists());
