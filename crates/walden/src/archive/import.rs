@@ -184,8 +184,8 @@ fn open_decompressed(file: &SourceFile) -> io::Result<Box<dyn Read>> {
 }
 
 /// A partial segment that pg_receivewal compressed. Unlike an uncompressed one, it has no zeros after the
-/// WAL, and the end of the compressed data is missing if pg_receivewal was killed. Reads zeros up to the size of a
-/// segment.
+/// WAL, and the end of the compressed data is missing if pg_receivewal was killed. Reads zeros up to the size
+/// of a segment.
 struct PaddedSegment {
     content: Box<dyn Read>,
     /// The header of the first page, which has the size of a segment.

@@ -14,7 +14,7 @@ use anyhow::{Context, Result};
 use clap::Args;
 use serde::Serialize;
 use walden_archive::Archive;
-use walden_archive::backup;
+use walden_archive::backup::{archived, find_dependents};
 use walden_archive::source::{self, Bound, SourceOptions};
 use walden_archive::sources::is_archive;
 use walden_explain::moment::{Moment, time_text};
@@ -151,8 +151,8 @@ impl RecoverArgs {
             return Ok(());
         }
         let (archive, _) = self.place.open()?;
-        let backups = backup::archived(&archive, archive.segment_size()?)?;
-        let dependents = backup::find_dependents(&backups, base.start());
+        let backups = archived(&archive, archive.segment_size()?)?;
+        let dependents = find_dependents(&backups, base.start());
         let Some(first) = dependents.first() else { return Ok(()) };
         let text = format!(
             "cannot replace the backup from {}: {} on it, such as that of {}",
