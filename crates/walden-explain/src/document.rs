@@ -83,7 +83,7 @@ pub struct Document {
     /// one cause, and the sum is `wal_bytes`. Beyond 1000 causes, or a limit, the last element sums up the
     /// others.
     pub causes: Vec<CauseDocument>,
-    /// The same by statement, if there is a view [`ViewSpec::by_statement_and_cell`].
+    /// The same by statement, if there is a view of statements and cells.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub statement_causes: Vec<CauseDocument>,
     /// The findings: causes, then settings, each list by the remedy's saving.

@@ -49,7 +49,7 @@ pub struct Plan {
     pub checkpoints: u64,
     /// The record at which recovery stops, or the end of the WAL.
     pub stop: Lsn,
-    /// A later restore point with the target's name, if one follows within [`MAX_SEARCHED`] bytes.
+    /// A later restore point with the target's name, if one follows within 1 GB.
     pub next_of_name: Option<Lsn>,
     /// The last commit or abort before it, in microseconds since 1970-01-01 00:00:00 UTC.
     pub last_commit: Option<i64>,
