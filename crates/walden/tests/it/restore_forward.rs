@@ -822,8 +822,8 @@ fn what_cannot_be_restored_is_refused_before_anything_is_written(version: u32) -
     }
     let name = names[names.len() - 2].file_name().unwrap().to_str().unwrap();
     let mut bytes = fs::read(damaged.join(name)).unwrap();
-    let middle = bytes.len() / 2;
-    bytes[middle] ^= 0x20;
+    // In the first record, after the long page header.
+    bytes[48..60].iter_mut().for_each(|byte| *byte ^= 0x20);
     fs::write(damaged.join(name), bytes).unwrap();
     refused(base, &damaged, &target, "latest", name);
     let link = primary.cluster.dir().join("link");
