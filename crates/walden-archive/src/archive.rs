@@ -126,6 +126,16 @@ pub enum ArchiveError {
         /// System identifier of the file.
         found: String,
     },
+    /// A segment does not continue the WAL of the other archives of the cluster.
+    #[error("{name} in {location} has other WAL than the other repositories: {problem}")]
+    OtherHistory {
+        /// Name of the segment.
+        name: String,
+        /// Location of its archive.
+        location: String,
+        /// The link that is wrong.
+        problem: String,
+    },
     /// A file, server or base backup has another segment size than the archive.
     #[error(
         "the archive in {location} has segments of another size: expected {} MB, found {} MB", expected >> 20, found >> 20
@@ -200,6 +210,7 @@ impl ArchiveError {
             ArchiveError::Identity { .. } => "damaged_identity",
             ArchiveError::OtherCluster { .. } => "other_cluster",
             ArchiveError::OtherSegmentSize { .. } => "other_segment_size",
+            ArchiveError::OtherHistory { .. } => "conflict",
             ArchiveError::NoSegments { .. } => "no_segments",
             ArchiveError::DamagedBefore { .. } => "damaged_object",
             ArchiveError::Conflict { .. }
@@ -279,6 +290,9 @@ impl ArchiveError {
             ArchiveError::OtherCluster { .. } => {
                 Some("give each cluster its own archive; pg_upgrade creates a new cluster")
             }
+            ArchiveError::OtherHistory { .. } => Some(
+                "two servers wrote the same timeline, and the repositories have the WAL of both: stop the server that must not archive, and restore from the repository of the other one alone (--repo URL); repair or copy only between repositories of one history",
+            ),
             ArchiveError::OtherSegmentSize { .. } => Some(
                 "after a change of the segment size (pg_resetwal --wal-segsize), the same names denote other WAL positions: give the cluster a new archive, and take a new base backup",
             ),

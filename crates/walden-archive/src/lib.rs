@@ -38,7 +38,9 @@ pub use inventory::{gaps, parts, verified};
 pub use maintenance::{backup, copy, drill, pack, prune, repair};
 pub use objects::{check, contents, documents, name, object, same_log};
 pub use pending::clean_up_on_signals;
-pub use restore::{base, diverging, export, get, log, prefetch, recovery, server, source, sources};
+pub use restore::{
+    base, diverging, export, get, log, neighbors, prefetch, recovery, server, source, sources,
+};
 pub use walden_source::history;
 
 #[cfg(doctest)]

@@ -334,6 +334,8 @@ impl Session<'_> {
             return Ok(position);
         }
         self.status.lock().note_alive();
+        // Not into a place without the archive, such as an unmounted file system.
+        self.archive.expect_archive()?;
         self.archive_partials(start)?;
         // A missing segment is recorded on the timeline to which it belongs in the server's history.
         let mut first = self.size.segment_of(from);

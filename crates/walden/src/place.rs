@@ -95,6 +95,16 @@ impl Place {
             let (archive, own) = place.open_to_answer_within(time)?;
             copies.push(Copy::new(archive).level(level.or(own.level)));
         }
+        let folders =
+            copies.iter().filter_map(|copy| copy.archive.encrypted().inner().folder()?.canonicalize().ok());
+        let mut known: Vec<PathBuf> = folders.collect();
+        known.sort();
+        if let Some([twice, _]) = known.array_windows().find(|[one, other]| one == other) {
+            bail!(
+                "cannot use several repositories: expected different folders, found {} twice",
+                twice.display()
+            );
+        }
         let count = copies.len();
         let copies = Copies::new(copies, section.acknowledge.unwrap_or(count));
         // `repositories` returns at least one place.

@@ -22,6 +22,7 @@ use crate::inventory::snapshot::{self, Snapshot};
 use crate::objects::name::{ArchivedFile, BACKUP, HISTORY, Object, PackName, WAL};
 use crate::objects::object::Finding;
 use crate::restore::get::{self, PackMembers};
+use crate::restore::neighbors;
 use crate::store::{Cause, Created, FileHash, MAX_OBJECT_BYTES, StoreError};
 
 /// Options for copying.
@@ -166,11 +167,23 @@ pub fn copy(
     progress: &(dyn Fn(u64, u64) + Sync),
 ) -> Result<Copied, ArchiveError> {
     target.expect_archive()?;
+    let archives: Vec<&Archive> = std::iter::once(target).chain(sources).collect();
+    neighbors::expect_one_cluster(&archives)?;
     let mut report = Copied { location: target.store().location().to_owned(), ..Copied::default() };
     let mut failed: BTreeMap<String, Finding> = BTreeMap::new();
     for source in sources {
-        let files = match source.unlock().and_then(|()| Files::list(source)) {
+        let listed = source.expect_archive().and_then(|()| Files::list(source));
+        let listed = listed.and_then(|files| {
+            // Without missing files, no private key is needed.
+            let is_complete = files.missing_in(&Files::list(target)?).is_empty();
+            if !is_complete {
+                source.unlock()?;
+            }
+            Ok(files)
+        });
+        let files = match listed {
             Ok(files) => files,
+            Err(error) if is_final(&error, target) => return Err(error),
             Err(error) => {
                 let object = source.store().location().to_owned();
                 report.failed.push(Finding { object, problem: error_text(&error) });
@@ -208,7 +221,8 @@ fn copy_missing(
     report: &mut Copied,
     failed: &mut BTreeMap<String, Finding>,
 ) -> Result<(), ArchiveError> {
-    let missing = files.missing_in(&Files::list(target)?);
+    let known = Files::list(target)?;
+    let missing = files.missing_in(&known);
     let (mut done, mut problem) = (0, None);
     let is_known =
         |failed: &BTreeMap<String, Finding>, file: ArchivedFile| failed.contains_key(&file.to_string());
@@ -216,7 +230,10 @@ fn copy_missing(
         0..missing.len(),
         options.threads,
         || (),
-        |(), index| copy_object(source, target, &missing[index], options),
+        |(), index| {
+            expect_neighbors(source, target, &known, &missing[index].files)?;
+            copy_object(source, target, &missing[index], options)
+        },
         |result| {
             let Missing { files, .. } = &missing[done];
             done += 1;
@@ -247,6 +264,27 @@ fn copy_missing(
         },
     );
     problem.map_or(Ok(()), Err)
+}
+
+/// Checks that segments continue the WAL of the target where its own segments come before or after them.
+fn expect_neighbors(
+    source: &Archive,
+    target: &Archive,
+    known: &Files,
+    files: &[ArchivedFile],
+) -> Result<(), ArchiveError> {
+    let size = source.segment_size()?;
+    for file in files {
+        let ArchivedFile::Segment(name) = *file else { continue };
+        let Some(number) = name.number(size) else { continue };
+        let neighbors = [number.checked_sub(1), number.checked_add(1)].into_iter().flatten();
+        let is_known =
+            |number| known.contains(ArchivedFile::Segment(SegmentName::new(name.timeline, number, size)));
+        if neighbors.into_iter().any(is_known) {
+            neighbors::expect_neighbors(source, name, &[target])?;
+        }
+    }
+    Ok(())
 }
 
 /// Returns whether an error prevents storing any further file.
@@ -472,6 +510,11 @@ fn replace(
         Err(first_error.unwrap_or_else(|| ArchiveError::Missing("no other archive".to_owned())))
     };
     let sources = files.iter().map(|&file| intact(file)).collect::<Result<Vec<_>, _>>()?;
+    for (&file, source) in files.iter().zip(&sources) {
+        if let ArchivedFile::Segment(name) = file {
+            neighbors::expect_neighbors(source, name, &[target])?;
+        }
+    }
     target.store().remove(&object.key())?;
     let mut stored = 0;
     for (&file, source) in files.iter().zip(sources) {

@@ -5,6 +5,7 @@ pub mod diverging;
 pub mod export;
 pub mod get;
 pub mod log;
+pub mod neighbors;
 pub mod prefetch;
 pub mod recovery;
 pub mod server;

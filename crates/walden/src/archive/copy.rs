@@ -127,7 +127,8 @@ pub fn sources(place: &Place, from: &[String], target: &Archive) -> Result<Vec<A
 /// Describes the result for a repository.
 pub fn text(copied: &Copied) -> String {
     let mut text = match copied.missing {
-        0 => format!("{}: nothing is missing\n", copied.location),
+        0 if copied.failed.is_empty() => format!("{}: nothing is missing\n", copied.location),
+        0 => format!("{}: not compared with each archive\n", copied.location),
         missing => format!(
             "{}: {} of {} copied ({})\n",
             copied.location,

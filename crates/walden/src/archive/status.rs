@@ -12,6 +12,7 @@ use anyhow::{Context as _, Result, bail};
 use clap::Args;
 use walden_archive::Archive;
 use walden_archive::copy;
+use walden_archive::neighbors;
 use walden_archive::status::Holdings;
 use walden_archive::verified::UNREADABLE;
 use walden_report::units;
@@ -92,7 +93,11 @@ pub fn run(args: &StatusArgs) -> Result<ExitCode> {
         _ => place.open_to_answer_within(STORE_ANSWERS_WITHIN)?,
     };
     let mut report = report_in_time(args, archive, &section);
-    report.add_copies(&copies_in_time(&place, args.timeout)?);
+    let (copies, problem) = copies_in_time(&place, args.timeout)?;
+    match problem {
+        Some(problem) => report.problems.push(problem),
+        None => report.add_copies(&copies),
+    }
     terminal::show(args.format, || &report, || line(&report))?;
     // A failure to write the file must not suppress the line.
     if let Some(path) = &args.textfile {
@@ -110,11 +115,12 @@ pub fn run(args: &StatusArgs) -> Result<ExitCode> {
     })
 }
 
-/// Counts the files that each of several repositories lacks.
-fn copies_in_time(place: &Place, timeout: u64) -> Result<Vec<CopyStatus>> {
+/// Counts the files that each of several repositories lacks. Also returns the problem if they belong to
+/// different clusters.
+fn copies_in_time(place: &Place, timeout: u64) -> Result<(Vec<CopyStatus>, Option<String>)> {
     let places = place.repositories()?;
     if places.len() < 2 {
-        return Ok(Vec::new());
+        return Ok((Vec::new(), None));
     }
     let mut archives = Vec::new();
     for place in places {
@@ -122,10 +128,14 @@ fn copies_in_time(place: &Place, timeout: u64) -> Result<Vec<CopyStatus>> {
     }
     let locations: Vec<String> =
         archives.iter().map(|archive| archive.store().location().to_owned()).collect();
-    let missing = in_time(timeout, move || copy::count_missing(&archives.iter().collect::<Vec<_>>()));
-    let missing = missing.unwrap_or_else(|| vec![None; locations.len()]);
+    let missing = in_time(timeout, move || {
+        let archives: Vec<&Archive> = archives.iter().collect();
+        let problem = neighbors::expect_one_cluster(&archives).err().map(|error| error.to_string());
+        (copy::count_missing(&archives), problem)
+    });
+    let (missing, problem) = missing.unwrap_or_else(|| (vec![None; locations.len()], None));
     let status = |(location, missing_files)| CopyStatus { location, missing_files };
-    Ok(locations.into_iter().zip(missing).map(status).collect())
+    Ok((locations.into_iter().zip(missing).map(status).collect(), problem))
 }
 
 /// Checks that a file is missing or has Walden's metrics, which new ones may replace.

@@ -269,6 +269,9 @@ fn run_one(server: &Server, receiver: &Receiver<'_>, stop: &AtomicBool) -> u8 {
             ));
         }
         Event::Archived { name, result, waiting } => {
+            for warning in result.iter().flat_map(|pushed| &pushed.warnings) {
+                server.log.warn(&format!("{prefix}{name}: {warning}"));
+            }
             if let Err(error) = result
                 && server.log.is_text()
             {

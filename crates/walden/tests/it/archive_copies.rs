@@ -6,7 +6,11 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use postgres::Client;
+use walden_format::lsn::SegmentName;
+use walden_format::rmgr::rmid;
+use walden_format::version::Major;
 use walden_lab::{Cluster, ClusterBuilder, StopMode};
+use walden_testing::writer::LogWriter;
 use walden_testing::{Missing, Outcome, postgres};
 
 use crate::archive::{content, json, program_for, recovered, text, wait_until_archived, work};
@@ -19,6 +23,7 @@ walden_testing::tests! {
     an_encrypted_repository_copies_from_a_plain_one,
     a_push_needs_as_many_repositories_as_are_to_acknowledge,
     impossible_lists_of_repositories_are_refused,
+    histories_of_two_servers_are_not_mixed,
 }
 
 /// A server that archives into several repositories.
@@ -360,4 +365,76 @@ fn impossible_lists_of_repositories_are_refused() {
         ]));
         assert!(run.code == 3 && run.stderr.contains(expected), "{lines}: {run:?}");
     }
+}
+
+/// Writes five segments of 1 MB. Those from the third on differ between the two servers.
+fn segments_of(server: u8) -> Vec<(String, Vec<u8>)> {
+    let mut writer = LogWriter::new(Major::V18);
+    writer.info.timeline = 1;
+    let (size, start) = (writer.info.segment_size, writer.start);
+    for number in 0..5 {
+        let count = if number < 2 { 10 } else { 10 + server };
+        for _ in 0..count {
+            writer.main_data(rmid::XLOG, 0x20, &[0x5a; 200]);
+        }
+        writer.switch();
+    }
+    let numbered = writer.bytes.chunks(1 << 20).zip(size.segment_of(start)..);
+    numbered.map(|(bytes, number)| (SegmentName::new(1, number, size).to_string(), bytes.to_vec())).collect()
+}
+
+fn histories_of_two_servers_are_not_mixed() {
+    let folder = tempfile::tempdir().unwrap();
+    let repos = ["original", "clone"].map(|name| folder.path().join(name));
+    for (repo, server) in repos.iter().zip([0, 1]) {
+        make_archive(repo);
+        let wal = folder.path().join(format!("wal{server}"));
+        fs::create_dir(&wal).unwrap();
+        for (name, bytes) in segments_of(server) {
+            fs::write(wal.join(&name), bytes).unwrap();
+            let run = walden(&["archive", "push", "--repo", text(repo), text(&wal.join(&name))]);
+            assert_eq!(run.code, 0, "{run:?}");
+        }
+    }
+    let config = folder.path().join("walden.toml");
+    fs::write(&config, format!("[archive]\nrepo = [{:?}, {:?}]\n", repos[0], repos[1])).unwrap();
+    let names: Vec<String> = segments_of(0).into_iter().map(|(name, _)| name).collect();
+    let target = folder.path().join("fetched");
+    let get = |name: &str| walden(&["archive", "get", "--config", text(&config), name, text(&target)]);
+    let object = |repo: &Path, name: &str| find(repo, &format!("{name}.wlz"));
+    // A segment from before the histories part is taken from either.
+    fs::remove_file(object(&repos[0], &names[1])).unwrap();
+    assert_eq!(get(&names[1]).code, 0);
+    // One from after that is not, whether the first repository lacks it or has it damaged.
+    let kept = fs::read(object(&repos[0], &names[3])).unwrap();
+    damage(&object(&repos[0], &names[3]));
+    let expect_refused = || {
+        let run = get(&names[3]);
+        assert!(run.code == 200 && !run.stderr.contains("WARNING"), "{run:?}");
+    };
+    expect_refused();
+    let repair = walden(&["archive", "repair", "--repo", text(&repos[0]), "--from", text(&repos[1])]);
+    assert!(
+        repair.code == 1 && repair.stdout.contains("other WAL than the other repositories"),
+        "{repair:?}"
+    );
+    fs::remove_file(object(&repos[0], &names[3])).unwrap();
+    expect_refused();
+    let before = objects(&repos[0]);
+    let copy = walden(&["archive", "copy", "--repo", text(&repos[0]), "--from", text(&repos[1])]);
+    assert!(copy.code == 1 && copy.stdout.contains("other WAL than the other repositories"), "{copy:?}");
+    assert_eq!(objects(&repos[0]), before);
+    fs::write(repos[0].join("wal/00000001/00000000").join(format!("{}.wlz", names[3])), kept).unwrap();
+    assert_eq!(get(&names[3]).code, 0);
+
+    // A source that does not exist has nothing to copy, which is no success.
+    let nowhere = folder.path().join("nowhere");
+    let copy = walden(&["archive", "copy", "--repo", text(&repos[0]), "--from", text(&nowhere)]);
+    assert!(copy.code == 3 && copy.stderr.contains("cannot find an archive"), "{copy:?}");
+    // The same folder under two spellings is one copy.
+    let twice = format!("[archive]\nrepo = [{:?}, \"{}/\"]\n", repos[0], repos[0].display());
+    fs::write(&config, twice).unwrap();
+    let path = folder.path().join("wal0").join(&names[4]);
+    let run = walden(&["archive", "push", "--config", text(&config), text(&path)]);
+    assert!(run.code != 0 && run.stderr.contains("expected different folders"), "{run:?}");
 }

@@ -50,7 +50,6 @@ pub fn push(archive: &Archive, path: &Path, options: &PushOptions) -> Batch {
 /// copies have it; the failures of the others become warnings.
 pub fn push_copies(copies: &Copies, path: &Path, options: &PushOptions) -> Batch {
     let archive = copies.first();
-    let began = Instant::now();
     let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
     let Some(file) = ArchivedFile::parse(&name) else {
         return Batch { asked: Err(PushError::Name(name)), others: Vec::new(), ready: 0 };
@@ -73,6 +72,8 @@ pub fn push_copies(copies: &Copies, path: &Path, options: &PushOptions) -> Batch
     if options.look_ahead > 0 {
         pusher.learn_link_before(file);
     }
+    // An unreachable copy has taken its time already.
+    let began = Instant::now();
     let order = Order::default();
     let push_file = |scratch: &mut Scratch, index: usize| {
         let turn = order.turn(index);

@@ -11,6 +11,7 @@ use crate::archive::ArchiveError;
 use crate::copies::Copies;
 use crate::history::History;
 use crate::objects::name::ArchivedFile;
+use crate::store::{Cause, StoreError};
 
 /// A pusher for each copy.
 ///
@@ -25,14 +26,16 @@ struct Member {
     pusher: Pusher,
     /// The first file, in PostgreSQL's order, that could not be stored in this copy.
     failed: Mutex<Option<ArchivedFile>>,
+    /// Why this copy cannot be used at all.
+    unavailable: Mutex<Option<String>>,
 }
 
 /// The result of one copy.
 enum Attempt {
     Archived(Pushed, Option<FileRead>),
     Failed(PushError),
-    /// An earlier file failed.
-    Skipped,
+    /// Not tried, for this reason.
+    Skipped(String),
 }
 
 impl Pushers {
@@ -42,7 +45,7 @@ impl Pushers {
             let level = copy.level.unwrap_or(options.level);
             let options = options.clone().level(level);
             let pusher = Pusher::new(copy.archive.clone(), options, histories.to_vec());
-            Member { pusher, failed: Mutex::default() }
+            Member { pusher, failed: Mutex::default(), unavailable: Mutex::default() }
         };
         Pushers { pushers: copies.iter().map(member).collect(), acknowledge: copies.acknowledge() }
     }
@@ -53,7 +56,7 @@ impl Pushers {
     }
 
     /// Chooses the files to archive after the requested one, as [`Pusher::choose_others`] does, with the
-    /// first copy that can be listed.
+    /// first copy that can be listed. Copies that cannot be listed are not asked again.
     ///
     /// # Errors
     /// The first copy's error, if no copy can be listed.
@@ -62,14 +65,25 @@ impl Pushers {
         asked: ArchivedFile,
         ready: &[ArchivedFile],
     ) -> Result<(Vec<ArchivedFile>, usize), ArchiveError> {
-        let mut first_error = None;
-        for Member { pusher, .. } in &self.pushers {
-            match pusher.choose_others(asked, ready) {
-                Ok(found) => return Ok(found),
-                Err(error) => first_error = first_error.or(Some(error)),
+        if let [only] = self.pushers.as_slice() {
+            return only.pusher.choose_others(asked, ready);
+        }
+        let (mut chosen, mut first_error) = (None, None);
+        for member in &self.pushers {
+            match member.pusher.choose_others(asked, ready) {
+                Ok(found) => chosen = chosen.or(Some(found)),
+                Err(error) => {
+                    *member.unavailable.lock().unwrap_or_else(PoisonError::into_inner) =
+                        Some(error_text(&error));
+                    first_error = first_error.or(Some(error));
+                }
             }
         }
-        first_error.map_or_else(|| Ok((Vec::new(), ready.len())), Err)
+        match (chosen, first_error) {
+            (Some(chosen), _) => Ok(chosen),
+            (None, Some(error)) => Err(error),
+            (None, None) => Ok((Vec::new(), ready.len())),
+        }
     }
 
     /// Returns whether the first copy that can be listed has a segment.
@@ -80,7 +94,8 @@ impl Pushers {
     /// Reads the last records of the predecessor of an unarchived segment: see
     /// [`Pusher::learn_link_before`].
     pub fn learn_link_before(&self, file: ArchivedFile) {
-        self.pushers.iter().for_each(|member| member.pusher.learn_link_before(file));
+        let available = self.pushers.iter().filter(|member| member.unavailable().is_none());
+        available.for_each(|member| member.pusher.learn_link_before(file));
     }
 
     /// Archives a file in all copies, as [`Pusher::push`] does in one. The file is archived if enough copies
@@ -102,7 +117,7 @@ impl Pushers {
             let location = member.pusher.location();
             match member.push(file, path, waiting, scratch, may_store) {
                 None => return Ok(None),
-                Some(Attempt::Skipped) => skipped.push(location),
+                Some(Attempt::Skipped(problem)) => skipped.push((location, problem)),
                 Some(Attempt::Failed(error)) => failures.push((location, error)),
                 Some(Attempt::Archived(pushed, read)) => {
                     copies += 1;
@@ -115,11 +130,18 @@ impl Pushers {
         }
         let Some((mut pushed, read)) = archived.filter(|_| copies >= self.acknowledge) else {
             // Without a failure of this file, an earlier one failed, and its own result has the reason.
-            return failures.into_iter().next().map_or(Ok(None), |(_, error)| Err(error));
+            return match (failures.into_iter().next(), skipped.into_iter().next()) {
+                (Some((_, error)), _) => Err(error),
+                (None, Some((location, problem))) => Err(PushError::Archive {
+                    name: file.to_string(),
+                    source: unavailable_error(file, location, problem),
+                }),
+                (None, None) => Ok(None),
+            };
         };
         let failed = failures.iter().map(|(location, error)| (location, error_text(error)));
         pushed.warnings.extend(failed.map(|(location, problem)| lacks(location, &problem)));
-        let skipped = skipped.iter().map(|location| lacks(location, "an earlier file could not be archived"));
+        let skipped = skipped.iter().map(|(location, problem)| lacks(location, problem));
         pushed.warnings.extend(skipped);
         pushed.copies = copies;
         Ok(Some((pushed, read)))
@@ -130,7 +152,17 @@ fn lacks(location: &str, problem: &str) -> String {
     format!("not archived in {location}, which walden archive copy brings up to date: {problem}")
 }
 
+fn unavailable_error(file: ArchivedFile, location: &str, problem: String) -> ArchiveError {
+    let mut error = StoreError::new("create", &file.key(), location, Cause::Unavailable);
+    error.source = Some(problem.into());
+    error.into()
+}
+
 impl Member {
+    fn unavailable(&self) -> Option<String> {
+        self.unavailable.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
     /// Returns `None` if the file must not be stored yet.
     fn push(
         &self,
@@ -145,13 +177,17 @@ impl Member {
             let failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
             failed.is_some_and(|failed| failed.archiving_order() < order)
         };
+        let skipped = || Attempt::Skipped("an earlier file could not be archived".to_owned());
+        if let Some(problem) = self.unavailable() {
+            return Some(Attempt::Skipped(problem));
+        }
         if is_behind_failed() {
-            return Some(Attempt::Skipped);
+            return Some(skipped());
         }
         // Another thread's file can fail while this one waits for its turn.
         let result = self.pusher.push(file, path, waiting, scratch, &|| may_store() && !is_behind_failed());
         Some(match result {
-            Ok(None) if is_behind_failed() => Attempt::Skipped,
+            Ok(None) if is_behind_failed() => skipped(),
             Ok(None) => return None,
             Ok(Some((pushed, read))) => Attempt::Archived(pushed, read),
             Err(error) => {

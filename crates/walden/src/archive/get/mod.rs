@@ -15,6 +15,7 @@ use walden_archive::archive::{Archive, ArchiveError};
 use walden_archive::drill::{self, RedirectFileError};
 use walden_archive::get::{self, GetError};
 use walden_archive::name::{ArchivedFile, IDENTITY};
+use walden_archive::neighbors;
 use walden_archive::prefetch::{PrefetchOptions, Spool};
 use walden_archive::server::{asking_server, expect_own_archive};
 use walden_explain::moment::Moment;
@@ -187,8 +188,14 @@ fn get_begun(args: &GetArgs, target: &Path, error: anyhow::Error) -> Result<()> 
 /// Tries the configured repositories in order until one has the file. It is missing only if all of them can
 /// be read and lack it.
 fn in_any_repository(args: &GetArgs, get: impl Fn(&GetArgs) -> Result<()>) -> Result<()> {
-    let (mut missing, mut failed) = (None, None);
-    for place in args.place.repositories()? {
+    let (mut missing, mut failed, mut empty) = (None, None, None);
+    let places = args.place.repositories()?;
+    let count = places.len();
+    let is_empty = |error: &anyhow::Error| {
+        matches!(error.downcast_ref(), Some(GetError::Archive { source: ArchiveError::Empty(_), .. }))
+            || matches!(error.downcast_ref(), Some(ArchiveError::Empty(_)))
+    };
+    for place in places {
         match get(&GetArgs { place, ..args.clone() }) {
             Ok(()) => {
                 if let Some(error) = &failed {
@@ -199,11 +206,13 @@ fn in_any_repository(args: &GetArgs, get: impl Fn(&GetArgs) -> Result<()>) -> Re
             Err(error) if matches!(error.downcast_ref(), Some(GetError::NotThere { .. })) => {
                 missing = missing.or(Some(error));
             }
+            // A new repository among others.
+            Err(error) if count > 1 && is_empty(&error) => empty = Some(error),
             Err(error) => failed = failed.or(Some(error)),
         }
     }
     // `repositories` returns at least one place.
-    failed.or(missing).map_or(Ok(()), Err)
+    failed.or(missing).or(empty).map_or(Ok(()), Err)
 }
 
 /// Returns the segment that the archive lacks.
@@ -303,7 +312,31 @@ fn get_from_archive(args: &GetArgs, name: &str, target: &Path) -> Result<()> {
             }
         }
     }
-    in_any_repository(args, |args| get_from_repository(args, name, target))
+    in_any_repository(args, |one| {
+        expect_same_history(args, one, name)?;
+        get_from_repository(one, name, target)
+    })
+}
+
+/// Checks that a file of a repository other than the first one may replace one of those before it: the
+/// repositories belong to one cluster, and a segment fits between the segments of the others.
+fn expect_same_history(args: &GetArgs, one: &GetArgs, name: &str) -> Result<()> {
+    let places = args.place.repositories()?;
+    if places.first().is_none_or(|first| first.repo == one.place.repo) {
+        return Ok(());
+    }
+    let mut others = Vec::new();
+    for place in places.into_iter().filter(|place| place.repo != one.place.repo) {
+        others.push(open(&GetArgs { place, ..args.clone() })?.0);
+    }
+    let (archive, _) = open(one)?;
+    let failed = |source| GetError::Archive { name: name.to_owned(), source };
+    let all: Vec<&Archive> = others.iter().chain([&archive]).collect();
+    neighbors::expect_one_cluster(&all).map_err(failed)?;
+    if let Some(ArchivedFile::Segment(segment)) = ArchivedFile::parse(name) {
+        neighbors::expect_neighbors(&archive, segment, &others.iter().collect::<Vec<_>>()).map_err(failed)?;
+    }
+    Ok(())
 }
 
 /// Opens an archive. One among several must answer soon, because another one may have the file.
