@@ -825,7 +825,7 @@ fn what_cannot_be_restored_is_refused_before_anything_is_written(version: u32) -
     // In the first record, after the long page header.
     bytes[48..60].iter_mut().for_each(|byte| *byte ^= 0x20);
     fs::write(damaged.join(name), bytes).unwrap();
-    refused(base, &damaged, &target, "latest", name);
+    refused(base, &damaged, &target, "latest", "/damaged/0000");
     let link = primary.cluster.dir().join("link");
     let linked = primary.cluster.dir().join("linked");
     fs::create_dir(&linked).unwrap();
