@@ -165,7 +165,7 @@ fn expect_end(args: &GetArgs, target: &Path, error: anyhow::Error) -> Result<()>
     if may_end_at_gap(args, segment, target) {
         return Err(error);
     }
-    in_any_repository(args, |args| {
+    in_any_repository(args, |args, _| {
         let (archive, _) = open(args)?;
         Ok(get::report_gap(&archive, segment, target)?)
     })
@@ -179,24 +179,24 @@ fn may_end_at_gap(args: &GetArgs, segment: SegmentName, target: &Path) -> bool {
 /// Writes the archived first part of the segment that the server is writing.
 fn get_begun(args: &GetArgs, target: &Path, error: anyhow::Error) -> Result<()> {
     let Some(segment) = missing_segment(&error) else { return Err(error) };
-    in_any_repository(args, |args| {
+    in_any_repository(args, |args, _| {
         let (archive, _) = open(args)?;
         Ok(get::get_begun(&archive, segment, target, may_end_at_gap(args, segment, target))?)
     })
 }
 
 /// Tries the configured repositories in order until one has the file. It is missing only if all of them can
-/// be read and lack it.
-fn in_any_repository(args: &GetArgs, get: impl Fn(&GetArgs) -> Result<()>) -> Result<()> {
+/// be read and lack it. `get` also receives the repositories that have failed.
+fn in_any_repository(args: &GetArgs, get: impl Fn(&GetArgs, &[Place]) -> Result<()>) -> Result<()> {
     let (mut missing, mut failed, mut empty) = (None, None, None);
     let places = args.place.repositories()?;
-    let count = places.len();
+    let (count, mut failing) = (places.len(), Vec::new());
     let is_empty = |error: &anyhow::Error| {
         matches!(error.downcast_ref(), Some(GetError::Archive { source: ArchiveError::Empty(_), .. }))
             || matches!(error.downcast_ref(), Some(ArchiveError::Empty(_)))
     };
     for place in places {
-        match get(&GetArgs { place, ..args.clone() }) {
+        match get(&GetArgs { place: place.clone(), ..args.clone() }, &failing) {
             Ok(()) => {
                 if let Some(error) = &failed {
                     crate::output::tell(&format!("WARNING: another repository has the file: {error:#}"));
@@ -208,7 +208,10 @@ fn in_any_repository(args: &GetArgs, get: impl Fn(&GetArgs) -> Result<()>) -> Re
             }
             // A new repository among others.
             Err(error) if count > 1 && is_empty(&error) => empty = Some(error),
-            Err(error) => failed = failed.or(Some(error)),
+            Err(error) => {
+                failing.push(place);
+                failed = failed.or(Some(error));
+            }
         }
     }
     // `repositories` returns at least one place.
@@ -312,22 +315,27 @@ fn get_from_archive(args: &GetArgs, name: &str, target: &Path) -> Result<()> {
             }
         }
     }
-    in_any_repository(args, |one| {
-        expect_same_history(args, one, name)?;
+    in_any_repository(args, |one, failing| {
+        expect_same_history(args, one, failing, name)?;
         get_from_repository(one, name, target)
     })
 }
 
 /// Checks that a file of a repository other than the first one may replace one of those before it: the
 /// repositories belong to one cluster, and a segment fits between the segments of the others.
-fn expect_same_history(args: &GetArgs, one: &GetArgs, name: &str) -> Result<()> {
+fn expect_same_history(args: &GetArgs, one: &GetArgs, failing: &[Place], name: &str) -> Result<()> {
     let places = args.place.repositories()?;
     if places.first().is_none_or(|first| first.repo == one.place.repo) {
         return Ok(());
     }
     let mut others = Vec::new();
     for place in places.into_iter().filter(|place| place.repo != one.place.repo) {
-        others.push(open(&GetArgs { place, ..args.clone() })?.0);
+        let has_failed = failing.iter().any(|failing| failing.repo == place.repo);
+        let (archive, _) = open(&GetArgs { place, ..args.clone() })?;
+        // A damaged object says nothing about the others, but an unreachable store takes its time again.
+        if !has_failed || archive.identity().is_ok() {
+            others.push(archive);
+        }
     }
     let (archive, _) = open(one)?;
     let failed = |source| GetError::Archive { name: name.to_owned(), source };
