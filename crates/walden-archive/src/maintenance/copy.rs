@@ -172,17 +172,8 @@ pub fn copy(
     let mut report = Copied { location: target.store().location().to_owned(), ..Copied::default() };
     let mut failed: BTreeMap<String, Finding> = BTreeMap::new();
     for source in sources {
-        let listed = source.expect_archive().and_then(|()| Files::list(source));
-        let listed = listed.and_then(|files| {
-            // Without missing files, no private key is needed.
-            let is_complete = files.missing_in(&Files::list(target)?).is_empty();
-            if !is_complete {
-                source.unlock()?;
-            }
-            Ok(files)
-        });
-        let files = match listed {
-            Ok(files) => files,
+        let (known, files) = match list_both(source, target) {
+            Ok(listed) => listed,
             Err(error) if is_final(&error, target) => return Err(error),
             Err(error) => {
                 let object = source.store().location().to_owned();
@@ -194,11 +185,22 @@ pub fn copy(
             continue;
         }
         claim(source, target)?;
-        copy_missing(source, target, &files, options, progress, &mut report, &mut failed)?;
+        copy_missing(source, target, (&known, &files), options, progress, &mut report, &mut failed)?;
         copy_acknowledgements(source, target)?;
     }
     report.failed.extend(failed.into_values());
     Ok(report)
+}
+
+/// Lists the target and a source, which must be readable if the target lacks one of its files.
+fn list_both(source: &Archive, target: &Archive) -> Result<(Files, Files), ArchiveError> {
+    source.expect_archive()?;
+    let (known, files) = (Files::list(target)?, Files::list(source)?);
+    // Without missing files, no private key is needed.
+    if !files.missing_in(&known).is_empty() {
+        source.unlock()?;
+    }
+    Ok((known, files))
 }
 
 /// Gives the target to the source's cluster, unless it belongs to one already.
@@ -215,14 +217,13 @@ fn claim(source: &Archive, target: &Archive) -> Result<(), ArchiveError> {
 fn copy_missing(
     source: &Archive,
     target: &Archive,
-    files: &Files,
+    (known, files): (&Files, &Files),
     options: &CopyOptions,
     progress: &(dyn Fn(u64, u64) + Sync),
     report: &mut Copied,
     failed: &mut BTreeMap<String, Finding>,
 ) -> Result<(), ArchiveError> {
-    let known = Files::list(target)?;
-    let missing = files.missing_in(&known);
+    let missing = files.missing_in(known);
     let (mut done, mut problem) = (0, None);
     let is_known =
         |failed: &BTreeMap<String, Finding>, file: ArchivedFile| failed.contains_key(&file.to_string());
@@ -231,7 +232,7 @@ fn copy_missing(
         options.threads,
         || (),
         |(), index| {
-            expect_neighbors(source, target, &known, &missing[index].files)?;
+            expect_neighbors(source, target, known, &missing[index].files)?;
             copy_object(source, target, &missing[index], options)
         },
         |result| {
