@@ -1443,3 +1443,20 @@ fn a_table_whose_images_are_not_nearly_all_of_it_is_named() {
     assert!(few.contains(&"uncompressed-images") && !few.contains(&"main-table"), "{few:?}");
     assert!(more.contains(&"uncompressed-images") && more.contains(&"main-table"), "{more:?}");
 }
+
+/// A narrower table saves prunings only if few rows fill a page.
+#[test]
+fn many_rows_on_a_page_make_the_saving_of_a_narrower_table_uncertain() {
+    let least = |offset: u8| {
+        let mut log = Log::new();
+        for xid in 1000..1500_u32 {
+            update(&mut log, xid, (xid % 20, offset - 1), (xid % 20, offset), 20);
+            log.record((rmid::HEAP2, 0x10), xid, 16384, &[(xid % 20, &[7; 60])], &[0; 8]);
+        }
+        let findings = log.document().findings;
+        let found = findings.iter().find(|one| one.rule == "pruning").unwrap();
+        (found.saves_bytes.unwrap() - found.saves_error_bytes.unwrap()) as f64 / found.bytes as f64
+    };
+    assert!(least(100) < 0.01, "{}", least(100));
+    assert!((0.25..0.35).contains(&least(6)), "{}", least(6));
+}
