@@ -472,7 +472,7 @@ impl<'a> Labels<'a> {
         if let (VacuumWork::Sure, Some((automatic, manual))) = (work, known()) {
             let (automatic, manual) = (automatic.count, manual);
             let text =
-                format!("vacuum of {table} (by the log, {automatic} automatic, {manual} by statements)");
+                format!("vacuum of {table} (by the WAL, {automatic} automatic, {manual} by statements)");
             return Label::plain(Part::Vacuum, &text);
         }
         let text = match work {

@@ -68,7 +68,7 @@ const BUCKETS: [(Bucket, &str, &str); 19] = [
     (Bucket::CutRecord,        "cut_record",        "record that continues after the input"),
     (Bucket::ZeroTail,         "zero_tail",         "unwritten end of the last segment"),
     (Bucket::RecycledTail,     "recycled_tail",     "old pages in the last segment"),
-    (Bucket::TornTail,         "torn_tail",         "torn end of the log"),
+    (Bucket::TornTail,         "torn_tail",         "torn end of the WAL"),
 ];
 
 impl Bucket {

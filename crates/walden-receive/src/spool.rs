@@ -61,7 +61,7 @@ pub enum SpoolError {
         path: PathBuf,
     },
     /// The server does not continue where the received WAL ends.
-    #[error("expected the log from {expected} on, found {found}")]
+    #[error("expected WAL from {expected} on, found {found}")]
     Order {
         /// The end of the received WAL.
         expected: Lsn,

@@ -41,7 +41,7 @@ pub enum UploadError {
     Gone(SegmentName),
     /// The archive has parts of other WAL.
     #[error(
-        "the archive has parts of another log: at {at} in {segment}, expected the bytes in {folder}, received others"
+        "the archive has parts of other WAL: at {at} in {segment}, expected the bytes in {folder}, received others"
     )]
     Different {
         /// The first byte that differs.

@@ -62,7 +62,7 @@ pub(crate) fn side_text(side: &SideDocument) -> String {
         time.split_once('.').map_or_else(|| time.to_owned(), |(seconds, _)| format!("{seconds}Z"))
     };
     if side.start.is_empty() {
-        return "no log".to_owned();
+        return "no WAL".to_owned();
     }
     let mut text = format!("{} to {}", side.start, side.end);
     if let (Some(first), Some(last)) = (&side.first_time, &side.last_time) {

@@ -439,10 +439,10 @@ fn checkpoints(document: &Document, look: Look) -> String {
     let causes: Vec<String> =
         checkpoints.by_cause.iter().map(|(cause, count)| format!("{count} {cause}")).collect();
     let mut text = format!("{}\n", look.heading("Checkpoints"));
-    let origin = if checkpoints.causes_from_settings { "" } else { " (causes inferred from the log)" };
+    let origin = if checkpoints.causes_from_settings { "" } else { " (causes inferred from the WAL)" };
     let unfinished = match checkpoints.unfinished {
         0 => String::new(),
-        unfinished => format!(", {unfinished} of them without an end in the log"),
+        unfinished => format!(", {unfinished} of them without an end in the WAL"),
     };
     let are_known = checkpoints.by_cause.keys().any(|cause| cause != "first");
     let count = format!("{} checkpoint{}", checkpoints.count, if checkpoints.count == 1 { "" } else { "s" });
@@ -526,7 +526,7 @@ fn damage(document: &Document, look: Look) -> String {
     match &document.damage {
         Some(damage) => {
             look.alarm(&wrap(
-                &format!("The log could not be read beyond {}: see the error.", damage.lsn),
+                &format!("The WAL could not be read beyond {}: see the error.", damage.lsn),
                 look.width,
                 2,
             )) + "\n"

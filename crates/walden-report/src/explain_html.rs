@@ -124,7 +124,7 @@ fn checkpoint_causes(by_cause: &Map<String, Value>) -> String {
 fn findings(document: &Document) -> Section {
     let mut section = Section::new("Findings");
     if let Some(damage) = &document.damage {
-        section = section.alarm(&format!("The log could not be read any further. {}", damage.message));
+        section = section.alarm(&format!("The WAL could not be read any further. {}", damage.message));
         section = section.text(damage.hint);
     }
     if document.findings.is_empty() {
@@ -282,12 +282,14 @@ fn checkpoints(document: &Document) -> Section {
     if sums.count > 0 {
         let origin = match sums.causes_from_settings {
             true => "Causes follow from the server's settings.",
-            false => "The log does not say why a checkpoint came: causes are inferred from the distances.",
+            false => {
+                "The WAL does not show the cause of a checkpoint: causes are inferred from the distances."
+            }
         };
         let mut text =
             format!("Checkpoints: {} ({}).", units::count(sums.count), checkpoint_causes(&sums.by_cause));
         if sums.unfinished > 0 {
-            text += &format!(" The log does not have the end of {} of them.", units::count(sums.unfinished));
+            text += &format!(" The WAL does not have the end of {} of them.", units::count(sums.unfinished));
         }
         if let (Some(distance), Some(interval)) = (sums.mean_distance, sums.mean_interval_seconds) {
             text += &format!(

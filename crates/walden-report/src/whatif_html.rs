@@ -404,7 +404,7 @@ fn growth(document: &Document, sweep: &Sweep) -> Option<Curve> {
     let left = document.predictions.len() - shown.len();
     let first = if left > 0 { format!(", the first {}", shown.len()) } else { String::new() };
     Some(Curve {
-        title: format!("The log as time passes{}{first}", describe_settings(sweep)),
+        title: format!("The WAL as time passes{}{first}", describe_settings(sweep)),
         x: Axis::new("time since the start of the trace", Unit::Seconds),
         left: Axis::new("WAL", Unit::Bytes),
         right: None,

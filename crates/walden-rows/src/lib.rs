@@ -762,7 +762,7 @@ fn gap_at_start(
 ) -> Option<Gap> {
     let (what, remedy) = match has_base {
         true => ("base backup", "an earlier base backup (--base)"),
-        false => ("log", "the segments before it"),
+        false => ("WAL", "the segments before it"),
     };
     let is_known = known.iter().any(|gap| gap.from < start);
     if let Some(from) = filter.from.filter(|from| *from < start && !is_known) {

@@ -288,7 +288,7 @@ impl Watch {
                     GapReason::Reconnected => "the server does not have it any more".to_owned(),
                     GapReason::Begun => "it is the end of a record that started earlier".to_owned(),
                 };
-                format!("the log from {from} to {to} is not counted: {why}")
+                format!("the WAL from {from} to {to} is not counted: {why}")
             }
         };
         self.note(text);

@@ -242,7 +242,7 @@ fn check_recipient(text: &str) -> Result<(), String> {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LogFormat {
-    /// Like PostgreSQL's message log
+    /// Like PostgreSQL's server log
     #[default]
     Text,
     /// A JSON object in each line

@@ -44,7 +44,7 @@ Examples:
       ask them with another program
 
 Run again, it writes only files that are missing or whose segments have changed. Each file appears complete or not at all. None \
-takes the place of one that holds more of the log, and files of another cluster in the folder are an error.
+takes the place of one that holds more of the WAL, and files of another cluster in the folder are an error.
 
 Exit status: 0 done, 2 wrong usage, 3 input unreadable or damaged (the part before the damage is exported).";
 

@@ -180,7 +180,7 @@ fn query_server(client: &mut Client) -> Result<Situation> {
                  ELSE pg_current_wal_lsn() END, setting::bigint FROM pg_settings WHERE name = 'wal_segment_size'";
     let row = client
         .simple_query(query)
-        .context("cannot ask the server for the end of its log")?
+        .context("cannot ask the server for the end of its WAL")?
         .into_iter()
         .find_map(|message| match message {
             SimpleQueryMessage::Row(row) => Some(row),
@@ -190,7 +190,7 @@ fn query_server(client: &mut Client) -> Result<Situation> {
         let end: Lsn = row.get(0)?.parse().ok()?;
         Some((end, SegmentSize::new(row.get(1)?.parse().ok()?)?))
     });
-    let (end, segment_size) = found.context("the server does not say where its log ends")?;
+    let (end, segment_size) = found.context("the server does not say where its WAL ends")?;
     let server = ServerState::default();
     Ok(Situation { end, segment_size, server, failures: None, disk: None, oldest_transaction: None })
 }
@@ -331,7 +331,7 @@ fn text(retention: &Retention) -> String {
     text.push('\n');
     let redo = retention.redo_lsn.as_deref().unwrap_or("unknown");
     text +=
-        &format!("The log ends at {}, the last checkpoint's redo pointer is {redo}.\n", retention.end_lsn);
+        &format!("The WAL ends at {}, the last checkpoint's redo pointer is {redo}.\n", retention.end_lsn);
     for warning in &retention.warnings {
         text += &format!("Warning: {warning}.\n");
     }
@@ -544,7 +544,7 @@ fn backlog_text(backlog: &Backlog) -> String {
         None => String::new(),
     };
     format!(
-        "Slot {}: of {} of log, {} are of its own database{unpublished}, {} of other databases, {} of none (commits, page headers, padding, shared catalogs).\n",
+        "Slot {}: of {} of WAL, {} are of its own database{unpublished}, {} of other databases, {} of none (commits, page headers, padding, shared catalogs).\n",
         harmless(&backlog.slot),
         bytes(backlog.bytes),
         share(backlog.own_database_bytes),

@@ -42,7 +42,7 @@ use crate::{DAMAGED, memory, names};
 const EXAMPLES: &str = "\
 Examples:
   walden rows /archive/wal --names names.json --relation public.orders
-      every change of the table's rows that the log has
+      every change of the table's rows that the WAL has
   walden rows /archive/wal --base /backups/monday --relation public.orders --from '2026-11-25 02:55' --to '2026-11-25 03:05' --op delete
       the rows that were deleted in ten minutes of a night
   walden rows /archive/wal --base /backups/monday --relation public.orders --xid 7351 --undo > undo.sql
@@ -84,7 +84,7 @@ pub struct RowsArgs {
     #[arg(long, value_name = "NAME", requires = "all")]
     database: Option<String>,
 
-    /// A base backup, or a copy of a stopped data directory, from which the log continues: its catalogs have
+    /// A base backup, or a copy of a stopped data directory, from which the WAL continues: its catalogs have
     /// the columns, and its pages the rows
     #[arg(long, value_name = "DIR")]
     base: Option<PathBuf>,
@@ -138,7 +138,7 @@ enum OperationName {
 /// The order in which changes are printed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum)]
 pub(crate) enum Order {
-    /// That of the log, in which transactions alternate
+    /// That of the WAL, in which transactions alternate
     #[default]
     Log,
     /// Transaction by transaction, in the order of their commits; after these what did not commit

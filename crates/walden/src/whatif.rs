@@ -36,7 +36,7 @@ use crate::{memory, names, output, recovery_rates, redo, terminal};
 const EXAMPLES: &str = "\
 Examples:
   walden whatif /archive/wal --set max_wal_size=8GB
-      how much log the same work would write with checkpoints further apart, and how long recovery could take
+      how much WAL the same work would write with checkpoints further apart, and how long recovery could take
   walden whatif /archive/wal --set wal_compression=zstd --set full_page_writes=on
       two settings changed together
   walden whatif /archive/wal --sweep max_wal_size=512MB,1GB,2GB,4GB,8GB,16GB

@@ -179,7 +179,7 @@ fn wait_until_flushed(client: &mut Client, receiver: Receiver) -> Result<()> {
     while !client.query_one(&query, &[])?.get::<_, bool>(0) {
         ensure!(
             began.elapsed() < FLUSH_TIMEOUT,
-            "the receiver has not made the log durable up to {lsn} within {FLUSH_TIMEOUT:?}"
+            "the receiver has not made the WAL durable up to {lsn} within {FLUSH_TIMEOUT:?}"
         );
         std::thread::sleep(Duration::from_millis(1));
     }

@@ -222,7 +222,7 @@ fn levels(report: &Report) -> Section {
         ];
         let chart =
             bars(&format!("The {phase}, by wal_level"), &measure_name("wal_mb"), &cases, layers, false);
-        section = add_bars(section, chart, "Exact distances in the log, on a fresh cluster for each level.");
+        section = add_bars(section, chart, "Exact distances in the WAL, on a fresh cluster for each level.");
     }
     section
 }
@@ -555,7 +555,7 @@ fn predicted(report: &Report) -> Section {
         let wrong = error(figure).unwrap_or(0.0);
         let cells = vec![
             Cell::text(&figure.case),
-            Cell::text(if is_own(report, figure) { "from its own log" } else { &figure.phase }),
+            Cell::text(if is_own(report, figure) { "from its own WAL" } else { &figure.phase }),
             megabytes(figure.measured),
             megabytes(figure.predicted),
             Cell::number(&signed(wrong), wrong),

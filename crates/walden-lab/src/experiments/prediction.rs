@@ -281,7 +281,7 @@ pub(super) fn finish(lab: &mut Lab<'_>, stage: Stage, others: &mut Option<Others
 
 impl Others {
     fn predict(lab: &Lab<'_>, trace: &RunResult, wal: &Path) -> Result<Others> {
-        lab.options.progress.phase(&format!("{}: predicting the others from its log", trace.case));
+        lab.options.progress.phase(&format!("{}: predicting the others from its WAL", trace.case));
         let definition = lab.definition;
         let steps =
             definition.ladder.iter().flat_map(|ladder| ladder.values.iter().map(|value| step(ladder, value)));

@@ -91,7 +91,7 @@ fn run_case(
         measured.push(one);
     }
     drop(client);
-    lab.options.progress.phase(&format!("{}: reading the log", case.name));
+    lab.options.progress.phase(&format!("{}: reading the WAL", case.name));
     // A block with an image may omit the rows from the record; without images, WAL contains every row.
     let without_images = case.settings.get("full_page_writes").is_some_and(|value| value == "off");
     let (analysis, mut buckets, mut row_changes) = (lab.analysis, Vec::new(), None);

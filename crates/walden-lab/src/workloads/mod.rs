@@ -90,7 +90,7 @@ const WORKLOADS: &[Workload] = &[
     },
     Workload {
         name: "oltp-single",
-        about: "pgbench's transactions from one client without autovacuum: the same log each time, but for settings",
+        about: "pgbench's transactions from one client without autovacuum: the same WAL each time, but for settings",
         default_size: 30_000,
         settings: SINGLE,
         setup: oltp::setup_single,

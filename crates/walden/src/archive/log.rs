@@ -172,7 +172,7 @@ impl Log {
         let lines: String = entries.iter().map(line).collect();
         let append = || OpenOptions::new().create(true).append(true).open(path)?.write_all(lines.as_bytes());
         if let Err(error) = append() {
-            self.warn(&format!("cannot append to the log {}: {error}", path.display()));
+            self.warn(&format!("cannot append to the activity log {}: {error}", path.display()));
         }
     }
 

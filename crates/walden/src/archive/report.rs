@@ -138,7 +138,7 @@ impl Report {
             notes.push(NOT_ASKED.to_owned());
         }
         let files = queue.read().map_err(&mut keep).ok().flatten();
-        let read = |log: &mut ActivityReader| read_log(log, archive).context("cannot read the log");
+        let read = |log: &mut ActivityReader| read_log(log, archive).context("cannot read the activity log");
         let activity = log.as_deref_mut().and_then(|log| read(log).map_err(&mut keep).ok());
         let (mut arrives, mut own, mut is_foreign) = (None, None, false);
         let mut is_outcome_known = is_server_asked;

@@ -92,14 +92,14 @@ pub(super) fn compression_table(all: &[Compressed], look: Look) -> String {
         share: (at > 0).then(|| one.bytes as f64 / largest as f64),
     };
     let rows: Vec<Row> = all.iter().enumerate().map(row).collect();
-    table(look, "The log, compressed", ("", &["bytes", "ratio", "time"]), &rows)
+    table(look, "The WAL, compressed", ("", &["bytes", "ratio", "time"]), &rows)
 }
 
 /// Returns the section of the HTML page.
 pub(super) fn compression_section(all: &[Compressed]) -> Section {
     let compressed = || all.iter().skip(1);
     let chart = Bars {
-        title: "The log, compressed".into(),
+        title: "The WAL, compressed".into(),
         x: Axis::new("compressed", Unit::Bytes),
         categories: compressed().map(|one| one.name.clone()).collect(),
         layers: vec![Layer {
@@ -125,5 +125,5 @@ pub(super) fn compression_section(all: &[Compressed]) -> Section {
         "The segments of the work, {} as they are. Both restore them byte for byte; the pack's time has its verification in it.",
         units::bytes(plain)
     );
-    Section::new("The log, compressed").chart(chart, &note).table(table)
+    Section::new("The WAL, compressed").chart(chart, &note).table(table)
 }

@@ -17,11 +17,11 @@ const OTHER: &str = "other";
 
 #[rustfmt::skip]
 pub const METRICS: [Metric; 31] = [
-    Metric { name: "walden_watch_up", kind: "gauge", help: "Whether the log can be read." },
+    Metric { name: "walden_watch_up", kind: "gauge", help: "Whether the WAL can be read." },
     Metric { name: "walden_watch_server_running", kind: "gauge", help: "Whether the server runs, as far as its files or itself say." },
     Metric { name: "walden_watch_server_queried", kind: "gauge", help: "Whether the last query of the server's state succeeded; absent if the server is not queried." },
     Metric { name: "walden_watch_info", kind: "gauge", help: "The followed server: version, system identifier and timeline." },
-    Metric { name: "walden_watch_position_bytes", kind: "gauge", help: "The end of the log that was counted, as a position." },
+    Metric { name: "walden_watch_position_bytes", kind: "gauge", help: "The end of the WAL that was counted, as a position." },
     Metric { name: "walden_watch_wal_bytes_total", kind: "counter", help: "Bytes of WAL by bucket: headers, images by cause, data and others, as walden explain has them." },
     Metric { name: "walden_watch_records_total", kind: "counter", help: "Records." },
     Metric { name: "walden_watch_images_total", kind: "counter", help: "Full-page images." },

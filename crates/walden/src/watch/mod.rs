@@ -53,7 +53,7 @@ Examples:
 
 In the view: Tab changes the list, s the order, / filters, Enter shows a row's details, p pauses, w saves, q quits, ? helps.
 
-Exit status: 0 done or stopped, 2 wrong usage, 3 the log cannot be read.";
+Exit status: 0 done or stopped, 2 wrong usage, 3 the WAL cannot be read.";
 
 /// Show the WAL that is being written: by relation, kind of record and database, with the next checkpoint
 #[derive(Args, Debug)]

@@ -57,7 +57,7 @@ fn the_demo_tells_the_whole_story_and_agrees_with_pg_waldump(major: u32) -> Outc
 
     assert_eq!(story["page"], page.to_str().unwrap());
     let html = fs::read_to_string(&page).unwrap();
-    for heading in ["Findings", "Another setting: predicted, then measured", "The log, compressed"] {
+    for heading in ["Findings", "Another setting: predicted, then measured", "The WAL, compressed"] {
         assert!(html.contains(heading), "{heading}");
     }
     Ok(())

@@ -198,7 +198,8 @@ pub fn look_at_log(log: &mut ActivityReader, archive: &Archive, section: &Archiv
             None => Check::ok(NAME, format!("no unresolved failure in {}", path.display())),
         },
         Err(error) => {
-            let error = anyhow::Error::new(error).context(format!("cannot read the log {}", path.display()));
+            let error =
+                anyhow::Error::new(error).context(format!("cannot read the activity log {}", path.display()));
             Check::error(NAME, &error)
         }
     })

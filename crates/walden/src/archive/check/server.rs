@@ -457,7 +457,7 @@ fn serve(client: &mut Client, archive: Option<&Archive>) -> Result<Check> {
         Err(error) => Check::fail(
             NAME,
             format!("no process listens at {socket}, the server's walden.socket: {error}"),
-            Some(format!("start walden archive serve --socket {socket}, and see its log")),
+            Some(format!("start walden archive serve --socket {socket}, and see its activity log")),
         ),
     })
 }
@@ -646,7 +646,7 @@ fn switch(client: &mut Client, archive: &Archive, wait: Duration, is_received: b
                 "switch",
                 format!("{name} {what} within {} s", wait.as_secs()),
                 Some(match is_received {
-                    true => "see the log of walden receive for the cause".to_owned(),
+                    true => "see the activity log of walden receive for the cause".to_owned(),
                     false => SEE_LOG.to_owned(),
                 }),
             ));
