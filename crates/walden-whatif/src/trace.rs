@@ -37,7 +37,7 @@ use crate::simulate::Simulation;
 
 use self::block::{Block, FPI_FOR_HINT_BYTES, has_applied_image};
 use self::changes::LastChanges;
-use self::sessions::{Background, RandomSplits, Sessions};
+use self::sessions::{Background, Prunes, RandomSplits, Sessions};
 
 /// Maximum number of simulations in one pass: they are bits of a `u64`.
 pub const MAX_SIMULATIONS: usize = 64;
@@ -115,6 +115,8 @@ pub struct PassOutcome {
     /// The difference between the bytes of the same number of transactions in different runs: twice the
     /// standard error, as a fraction. A single session writes the same each time.
     pub run_noise: f64,
+    /// Bytes by which the records that prune pages may differ in another run.
+    pub prune_noise: f64,
     /// Whether transactions overlap, or vacuum runs concurrently.
     pub overlap: bool,
     /// Changes of tables and indexes, with the activity that they would affect.
@@ -180,6 +182,7 @@ struct State {
     sessions: Sessions,
     background: Background,
     splits: RandomSplits,
+    prunes: Prunes,
     /// No time, checkpoint or sample precedes this position.
     next_event: Lsn,
 }
@@ -261,6 +264,7 @@ impl Pass {
                 sessions: Sessions::default(),
                 background: Background::default(),
                 splits: RandomSplits::default(),
+                prunes: Prunes::default(),
                 next_event: Lsn(0),
             },
         }
@@ -311,6 +315,7 @@ impl Pass {
                 (false, false) => 0.0,
             }
             .hypot(state.splits.noise(trace_bytes)),
+            prune_noise: if state.sessions.overlap() { state.prunes.noise() } else { 0.0 },
             overlap: state.sessions.overlap(),
             objects: state.objects.finish(),
         };
@@ -362,10 +367,6 @@ fn run_noise(transactions_at: &[u64]) -> f64 {
     /// Factor from the median of absolute differences of normally distributed values to their standard
     /// deviation.
     const MEDIAN_TO_DEVIATION: f64 = 1.4826;
-    /// The part of the variance that comes from the order of transactions, not from the transactions
-    /// themselves, which are the same each time. Measured with the lab's `mixed-paced`, whose runs differ by
-    /// less than the full variance, apart from the effects of vacuum.
-    const VARIANCE_OF_ORDER: f64 = 0.5;
     let parts: Vec<f64> = transactions_at.windows(2).map(|pair| (pair[1] - pair[0]) as f64).collect();
     let mean = parts.iter().sum::<f64>() / parts.len().max(1) as f64;
     let mut differences: Vec<f64> = parts.windows(2).map(|pair| (pair[1] - pair[0]).abs()).collect();
@@ -374,7 +375,7 @@ fn run_noise(transactions_at: &[u64]) -> f64 {
     }
     differences.sort_by(f64::total_cmp);
     let deviation = MEDIAN_TO_DEVIATION * differences[differences.len() / 2] / std::f64::consts::SQRT_2;
-    2.0 * deviation * VARIANCE_OF_ORDER.sqrt() / mean / (parts.len() as f64).sqrt()
+    2.0 * deviation / mean / (parts.len() as f64).sqrt()
 }
 
 impl Visitor for Pass {

@@ -1,8 +1,8 @@
 //! Determines whether a single session at a time does the work.
 //!
-//! A single session writes the same WAL each time it does the same work: two runs of pgbench with one client
-//! differ by a few bytes. With several sessions, or with autovacuum next to one, the order of changes differs
-//! from run to run, and so do the changed pages.
+//! A single session writes nearly the same WAL each time it does the same work: two runs of pgbench with one
+//! client differ by a few bytes. With several sessions, or with autovacuum next to one, the order of changes
+//! differs from run to run, and so do the changed pages.
 
 use walden_format::payload::{self, Payload};
 use walden_format::record::Record;
@@ -191,6 +191,75 @@ impl Background {
     }
 }
 
+/// Records that prune pages, in parts of equally many updates and deletes.
+///
+/// A statement prunes a page of the row versions that no snapshot sees. While a transaction with an older
+/// snapshot is in progress, pages are pruned of fewer versions, or not at all. In another run, such
+/// transactions are in progress at other times. The trace shows how much that matters by the differences
+/// between adjacent parts.
+#[derive(Clone, Debug)]
+pub(super) struct Prunes {
+    /// Records in each complete part.
+    parts: Vec<u32>,
+    /// Updates and deletes in a part.
+    part_versions: u32,
+    /// Counts of the part that is not complete.
+    versions: u32,
+    records: u32,
+    all_records: u64,
+    /// Bytes of all these records without images.
+    bytes: u64,
+}
+
+/// Number of parts at which pairs of them are merged.
+const MAX_PARTS: usize = 128;
+
+impl Default for Prunes {
+    fn default() -> Prunes {
+        Prunes { parts: Vec::new(), part_versions: 64, versions: 0, records: 0, all_records: 0, bytes: 0 }
+    }
+}
+
+impl Prunes {
+    /// Observes a record.
+    #[inline]
+    pub fn observe(&mut self, record: &Record<'_>) {
+        match (record.header.rmid, record.rmgr_info() & heap::OPMASK) {
+            (rmid::HEAP, heap::HOT_UPDATE | heap::UPDATE | heap::DELETE) => self.add_version(),
+            // The same value as `PRUNE_ON_ACCESS` of 17 and later.
+            (rmid::HEAP2, heap2::PRUNE) => {
+                self.add_pruning(record.header.total_len.saturating_sub(record.image_bytes()));
+            }
+            _ => {}
+        }
+    }
+
+    fn add_pruning(&mut self, bytes: u32) {
+        self.records += 1;
+        self.all_records += 1;
+        self.bytes += u64::from(bytes);
+    }
+
+    fn add_version(&mut self) {
+        self.versions += 1;
+        if self.versions < self.part_versions {
+            return;
+        }
+        self.parts.push(self.records);
+        (self.versions, self.records) = (0, 0);
+        if self.parts.len() == MAX_PARTS {
+            self.parts = self.parts.chunks(2).map(|pair| pair.iter().sum()).collect();
+            self.part_versions = self.part_versions.saturating_mul(2);
+        }
+    }
+
+    /// Returns the bytes of as many records as adjacent parts differ by, summed over all parts.
+    pub fn noise(&self) -> f64 {
+        let differences: u64 = self.parts.windows(2).map(|pair| u64::from(pair[0].abs_diff(pair[1]))).sum();
+        self.bytes as f64 / self.all_records.max(1) as f64 * differences as f64
+    }
+}
+
 impl Counts {
     fn records(&self) -> u64 {
         self.vacuum.records + self.others.records + self.prunes.records
@@ -242,6 +311,25 @@ mod tests {
         let splits = RandomSplits(Written { bytes: 400_000, records: 100 });
         assert_eq!(splits.noise(8_000_000), 2.0 * 0.05 / 10.0);
         assert_eq!(RandomSplits::default().noise(0), 0.0);
+    }
+
+    #[test]
+    fn the_noise_of_prunings_is_how_much_their_number_changes() {
+        let noise = |prunings: &dyn Fn(u32) -> u32| {
+            let mut prunes = Prunes::default();
+            for version in 0..20_000 {
+                (0..prunings(version)).for_each(|_| prunes.add_pruning(80));
+                prunes.add_version();
+            }
+            assert!(prunes.parts.len() < MAX_PARTS && prunes.bytes == prunes.all_records * 80);
+            prunes.noise() / prunes.bytes.max(1) as f64
+        };
+        assert_eq!(noise(&|_| 0), 0.0);
+        assert!(noise(&|_| 1) < 0.01);
+        // More and more pages are full.
+        assert!(noise(&|version| u32::from(version % 16 < version / 1250)) < 0.1);
+        // Pages are pruned only while no other transaction is in progress.
+        assert!(noise(&|version| u32::from(version / 1000 % 2 == 0)) > 0.3);
     }
 
     fn beside_others(counts: Counts) -> Background {

@@ -30,6 +30,7 @@ impl State {
         self.sessions.observe(record);
         self.background.observe(record);
         self.splits.observe(record);
+        self.prunes.observe(record);
         if self.is_checkpoint_record(record) {
             self.actual.add(Bucket::Checkpoints, record.header.total_len.into());
             self.actual.add(Bucket::Alignment, record.alignment.into());
