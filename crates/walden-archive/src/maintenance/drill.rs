@@ -7,6 +7,7 @@
 
 mod checks;
 mod copy;
+mod error;
 mod extent;
 mod forward;
 mod redirect;
@@ -17,7 +18,6 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
 use serde::Serialize;
 use walden_format::lsn::{SegmentName, Timeline};
 use walden_server::folder;
@@ -27,11 +27,13 @@ use walden_server::signals::wait_for_exit_if_interrupted;
 use walden_source::datadir::DataDir;
 
 pub use checks::{Amcheck, CheckedData, LockedTable, PreparedTransaction, QueryResult};
+pub use error::DrillError;
 pub use extent::UnreadPartial;
 pub use forward::{RollForward, RolledForward};
 pub use redirect::{RedirectFileError, RedirectedTablespace, redirect_file};
 pub use server::expect_allowed_settings;
 
+use self::error::{Context as _, Result};
 use crate::archive::Archive;
 use crate::inspect::list::{self, ListOptions, Listing};
 use crate::restore::base::BackupStart;
@@ -176,31 +178,16 @@ pub enum Step {
     Checking,
 }
 
-/// Recovery did not reach its target.
-#[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-pub struct RecoveryFailed(String);
-
-/// The target restore point is not in the archive.
-#[derive(Debug, thiserror::Error)]
-#[error("restore point {name} is not in the archive; {known}")]
-pub struct UnknownRestorePoint {
-    name: String,
-    /// The existing restore points, as text.
-    known: String,
-}
-
-/// Returns whether the error means that recovery failed or must fail, not that it could not be attempted.
-pub fn is_recovery_failure(error: &anyhow::Error) -> bool {
-    error.is::<RecoveryFailed>() || error.is::<UnknownRestorePoint>()
-}
-
 /// Tests a restore.
 ///
 /// # Errors
 /// No server of the backup's version is installed, the backup is unusable, or recovery failed. After a failed
 /// recovery, the message contains the end of the server's log.
-pub fn drill(archive: &Archive, options: &DrillOptions, progress: &mut dyn FnMut(Step)) -> Result<Drill> {
+pub fn drill(
+    archive: &Archive,
+    options: &DrillOptions,
+    progress: &mut dyn FnMut(Step),
+) -> std::result::Result<Drill, DrillError> {
     let result = try_out(archive, options, progress);
     // If a signal stopped the server, this failure is not a result: the signal handler ends the process.
     wait_for_exit_if_interrupted();
@@ -214,11 +201,11 @@ fn try_out(archive: &Archive, options: &DrillOptions, progress: &mut dyn FnMut(S
     if let Some(found) =
         start.system_identifier.filter(|found| found.to_string() != identity.system_identifier)
     {
-        bail!(
+        return Err(DrillError::Refused(format!(
             "cannot restore {}: expected system identifier {}, the archive's, found {found}",
             options.base.display(),
             identity.system_identifier
-        );
+        )));
     }
     if let Some(bytes) = start.segment_bytes {
         archive
@@ -247,10 +234,10 @@ fn try_out(archive: &Archive, options: &DrillOptions, progress: &mut dyn FnMut(S
     if let (Ok(base), Ok(inside)) = (options.base.canonicalize(), dir.canonicalize())
         && inside.starts_with(&base)
     {
-        bail!(
+        return Err(DrillError::Refused(format!(
             "cannot use a folder in the backup {}: name one outside of it with --folder",
             options.base.display()
-        );
+        )));
     }
     let copying = Instant::now();
     let data = dir.join("data");
@@ -273,11 +260,9 @@ fn try_out(archive: &Archive, options: &DrillOptions, progress: &mut dyn FnMut(S
     let segments = log.segments.iter().filter(|segment| segment.number >= from).count() as u64;
     let recovering = Instant::now();
     let recovered = server.recover(options.timeout, &mut |asked| progress(Step::Restored(asked, segments)));
-    recovered.map_err(|error| {
-        match extent::end_text(archive, &log).filter(|_| is_recovery_failure(&error)) {
-            Some(end) => error.context(end),
-            None => error,
-        }
+    recovered.map_err(|error| match (error, extent::end_text(archive, &log)) {
+        (DrillError::RecoveryFailed(text), Some(end)) => DrillError::RecoveryFailed(format!("{end}: {text}")),
+        (error, _) => error,
     })?;
     let recovery_seconds = recovering.elapsed().as_secs_f64();
     progress(Step::Checking);
@@ -343,7 +328,7 @@ fn expect_restore_point(archive: &Archive, name: &str) -> Result<()> {
             format!("known: {}{hint}", known.into_iter().collect::<Vec<_>>().join(", "))
         }
     };
-    Err(UnknownRestorePoint { name: name.to_owned(), known }.into())
+    Err(DrillError::UnknownRestorePoint { name: name.to_owned(), known })
 }
 
 /// Returns the names of all restore points, ordered by timeline.
@@ -352,12 +337,12 @@ fn points(listing: &Listing) -> impl DoubleEndedIterator<Item = &str> {
 }
 
 /// A missing history makes recovery fail, so it counts as a recovery failure even before the attempt.
-fn no_history(error: RecoveryError) -> anyhow::Error {
+fn no_history(error: RecoveryError) -> DrillError {
     if !matches!(error, RecoveryError::NoHistory(_)) {
         return error.into();
     }
     let hint = error.hint().unwrap_or_default();
-    RecoveryFailed(format!("{error}: {hint}")).into()
+    DrillError::RecoveryFailed(format!("{error}: {hint}"))
 }
 
 /// Returns the segment in which recovery starts. PostgreSQL requests it on the newest timeline that may have
@@ -396,14 +381,14 @@ fn find_programs(bin: Option<&Path>, major: &str) -> Result<(PathBuf, Version)> 
         match program_version(&program) {
             Ok(version) if version.major == wanted => return Ok((folder.canonicalize()?, version)),
             Ok(version) => others.push(format!("{version} in {}", folder.display())),
-            Err(error) if is_named => return Err(error),
+            Err(error) if is_named => return Err(error.into()),
             Err(_) => {}
         }
     }
     let found = if others.is_empty() { "none".to_owned() } else { others.join(", ") };
-    bail!(
+    Err(DrillError::Refused(format!(
         "cannot find a server for the backup: expected PostgreSQL {wanted}, found {found}\nhint: install it, or name the folder of its programs with --bin"
-    )
+    )))
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use walden_archive::Archive;
-use walden_archive::drill::{DrillOptions, Target, drill, is_recovery_failure};
+use walden_archive::drill::{DrillOptions, Target, drill};
 use walden_archive::export::{ExportError, Plan, Selection, export};
 use walden_archive::get::{GetError, get_begun, report_gap};
 use walden_archive::log::Log;
@@ -116,8 +116,8 @@ fn a_drill_refuses_to_follow_a_timeline_whose_history_is_missing() {
     };
     for timeline in [None, Some(2)] {
         let error = drill(&archive, &options(timeline), &mut |_| {}).expect_err("it is refused");
-        assert!(is_recovery_failure(&error), "{error:#}");
-        assert!(error.to_string().contains("expected 00000002.history in the archive"), "{error:#}");
+        assert!(error.is_recovery_failure(), "{error}");
+        assert!(error.to_string().contains("expected 00000002.history in the archive"), "{error}");
     }
 }
 

@@ -11,7 +11,7 @@ use clap::Args;
 use walden_archive::Archive;
 use walden_archive::base::BackupStart;
 use walden_archive::drill::{
-    self, Amcheck, Drill, DrillOptions, LockedTable, RollForward, Step, Target, UnknownRestorePoint,
+    self, Amcheck, Drill, DrillError, DrillOptions, LockedTable, RollForward, Step, Target,
 };
 use walden_archive::list;
 use walden_archive::recovery::{RecoveryError, RecoveryStart, recovery_to};
@@ -146,15 +146,13 @@ pub fn run(args: &DrillArgs) -> Result<ExitCode> {
     let drill = match result {
         Ok(drill) => drill,
         Err(error) => {
-            output::report(&error);
-            if let Some(hint) = timeline_hint(&archive, &options, &error) {
+            let is_recovery_failure = error.is_recovery_failure();
+            let hint = timeline_hint(&archive, &options, &error);
+            output::report(&error.into());
+            if let Some(hint) = hint {
                 output::tell(&format!("hint: {hint}"));
             }
-            return Ok(ExitCode::from(if drill::is_recovery_failure(&error) {
-                FOUND
-            } else {
-                crate::DAMAGED
-            }));
+            return Ok(ExitCode::from(if is_recovery_failure { FOUND } else { crate::DAMAGED }));
         }
     };
     terminal::show(args.format, || &drill, || table(&drill))?;
@@ -162,12 +160,10 @@ pub fn run(args: &DrillArgs) -> Result<ExitCode> {
 }
 
 /// Returns a hint if a time or restore point that recovery did not find may be on another timeline.
-fn timeline_hint(archive: &Archive, options: &DrillOptions, error: &anyhow::Error) -> Option<&'static str> {
-    if options.target == Target::End || options.timeline.is_some() || !drill::is_recovery_failure(error) {
-        return None;
-    }
-    // No timeline has it.
-    if error.is::<UnknownRestorePoint>() {
+fn timeline_hint(archive: &Archive, options: &DrillOptions, error: &DrillError) -> Option<&'static str> {
+    // No timeline has an unknown restore point.
+    let may_be_elsewhere = matches!(error, DrillError::RecoveryFailed(_));
+    if options.target == Target::End || options.timeline.is_some() || !may_be_elsewhere {
         return None;
     }
     other_timeline_hint(archive, options.timeline)

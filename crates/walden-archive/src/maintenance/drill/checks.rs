@@ -1,11 +1,12 @@
 //! Checks restored data: verifies indexes and tables by `pg_amcheck`, and counts every row or runs the user's
 //! queries.
 
-use anyhow::{Context, Result};
 use postgres::SimpleQueryMessage;
 use serde::Serialize;
+use walden_source::error_text;
 
 use super::DrillOptions;
+use super::error::{Context as _, Result};
 use super::server::Server;
 
 /// Maximum number of lines of a program's output that are reported.
@@ -218,8 +219,8 @@ fn count_rows(server: &Server, databases: &[String], checked: &mut CheckedData) 
                     all_tables += 1;
                 }
                 Err(error) => {
-                    let error = anyhow::Error::from(error);
-                    checked.problems.push(format!("cannot read {table} in {database}: {error:#}"));
+                    let error = error_text(&error);
+                    checked.problems.push(format!("cannot read {table} in {database}: {error}"));
                     // The error may have closed the connection.
                     client = server.connect(database)?;
                 }

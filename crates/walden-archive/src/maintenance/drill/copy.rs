@@ -4,10 +4,10 @@ use std::fs::{self, DirBuilder};
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt, symlink};
 use std::path::Path;
 
-use anyhow::{Context, Result, bail};
-
 use walden_recover::{EMPTIED, LOGS};
 
+use super::DrillError;
+use super::error::{Context as _, Result};
 use crate::restore::base::{is_tar, unpack};
 
 /// Files that are left out because they would configure the copy, which gets its own configuration, or
@@ -41,14 +41,14 @@ pub fn expect_tablespaces(base: &Path) -> Result<()> {
             Ok(_) => "no folder there".to_owned(),
             Err(error) => error.to_string(),
         };
-        bail!(
+        return Err(DrillError::Refused(format!(
             "cannot restore {}: expected the link {} to lead to the tablespace's folder {}, found: {found}\nhint: put the backup of the tablespace \
              there, or let the link lead to where it is (ln -sfn FOLDER LINK); pg_basebackup --tablespace-mapping and --format=tar keep \
              tablespaces with the backup",
             base.display(),
             link.display(),
             target.display()
-        );
+        )));
     }
     Ok(())
 }
@@ -110,11 +110,11 @@ impl Copying<'_> {
             let found = fs::symlink_metadata(&source);
             let found = found.with_context(|| format!("cannot copy {}", source.display()))?;
             if found.is_symlink() {
-                bail!(
+                return Err(DrillError::Refused(format!(
                     "cannot restore {}: expected files and folders, found the link {}\nhint: replace the link by its destination",
                     from.display(),
                     source.display()
-                );
+                )));
             }
             if !found.is_dir() {
                 if found.is_file() {

@@ -4,7 +4,7 @@
 use serde::Serialize;
 use walden_format::lsn::Lsn;
 
-use super::{DrillOptions, Target};
+use super::{DrillError, DrillOptions, Target};
 use crate::archive::{Archive, ArchiveError};
 use crate::objects::name::Object;
 use crate::restore::get;
@@ -130,16 +130,16 @@ fn at_gap(archive: &Archive, log: &Log, reached: Lsn) -> Result<Option<String>, 
 
 /// Refuses a WAL whose newest segment has a version that Walden cannot read, because an early end of recovery
 /// would go unnoticed.
-pub(super) fn expect_known_version(archive: &Archive, log: &Log) -> anyhow::Result<()> {
+pub(super) fn expect_known_version(archive: &Archive, log: &Log) -> Result<(), DrillError> {
     let Some(segment) = log.segments.last() else { return Ok(()) };
     let contents = get::read_contents(archive, segment.object, segment.bytes)?;
     let magic = contents.iter().rev().find_map(|it| it.unknown_magic.as_deref());
     match magic {
         None => Ok(()),
-        Some(magic) => anyhow::bail!(
+        Some(magic) => Err(DrillError::Refused(format!(
             "cannot test the restore: segment {} is of a version of PostgreSQL that this Walden does not read (page magic {magic}), so it cannot check whether recovery reaches the end of the WAL\nhint: restore with restore_command = 'walden archive get', which returns each byte, or install a Walden that reads this version",
             segment.name
-        ),
+        ))),
     }
 }
 

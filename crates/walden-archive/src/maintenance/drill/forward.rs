@@ -3,14 +3,14 @@
 use std::path::Path;
 use std::time::Instant;
 
-use anyhow::{Context, Result, bail};
 use jiff::Timestamp;
 use serde::Serialize;
 use walden_recover::{BaseBackup, ChosenRun, Plan, Purpose, Recovery, RestoreOptions, choose_run};
 use walden_source::error_text;
 use walden_source::inventory::Run;
 
-use super::{DrillOptions, Step, Target};
+use super::error::{Context as _, Result};
+use super::{DrillError, DrillOptions, Step, Target};
 use crate::archive::Archive;
 use crate::restore::source::{Bound, SourceOptions};
 use crate::restore::sources;
@@ -75,7 +75,7 @@ pub(super) fn roll_forward(
                 rolled.reason.get_or_insert_with(none);
             }
         }
-        Err(error) => rolled.reason = Some(format!("{error:#}")),
+        Err(error) => rolled.reason = Some(error_text(&error)),
     }
     rolled.seconds = started.elapsed().as_secs_f64();
     Ok(rolled)
@@ -88,7 +88,7 @@ fn plan(
     limits: RollForward,
 ) -> Result<(BaseBackup, Run, Plan)> {
     if options.settings.iter().any(|(name, _)| name.to_ascii_lowercase().starts_with("recovery_target")) {
-        bail!("--set has another recovery target");
+        return Err(DrillError::Refused("--set has another recovery target".to_string()));
     }
     let target = match &options.target {
         Target::End => walden_recover::Target::Latest,
@@ -100,11 +100,12 @@ fn plan(
     let range = SourceOptions::new(limits.threads).timeline(options.timeline).from(from);
     let runs = sources::open(&[(archive.store().location().to_owned(), archive.clone())], &[], &range)?;
     let runs = runs.inventory.runs;
-    let chosen = choose_run(runs, &base).context("the archive has no WAL from the backup on")?;
+    let chosen = choose_run(runs, &base)
+        .ok_or_else(|| DrillError::Refused("the archive has no WAL from the backup on".into()))?;
     let ChosenRun { run, later, .. } = chosen;
     if let Some(later) = later {
-        bail!("WAL is missing before {later}");
+        return Err(DrillError::Refused(format!("WAL is missing before {later}")));
     }
     let plan = Plan::make(&run, &base, target, &[], limits.threads, |_| ());
-    Ok((base, run, plan.map_err(|error| anyhow::anyhow!("{}", error_text(&error)))?))
+    Ok((base, run, plan.map_err(|error| DrillError::Refused(error_text(&error)))?))
 }

@@ -9,7 +9,6 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
 use postgres::{Client, Config, NoTls};
 use rustix::process::Signal;
 use walden_format::lsn::{Lsn, SegmentName, SegmentSize, Timeline};
@@ -20,8 +19,9 @@ use walden_server::programs::Version;
 use walden_server::signals::wait_for_exit_if_interrupted;
 use walden_source::datadir::DataDir;
 
+use super::error::{Context as _, Result};
 use super::redirect::{self, RedirectedTablespace};
-use super::{DrillOptions, RecoveryFailed, Target};
+use super::{DrillError, DrillOptions, Target};
 use crate::restore::prefetch::{FOLDER_PREFIX, LOCK};
 
 /// Time limit for stopping the server.
@@ -86,9 +86,9 @@ fn library_hint(libraries: Option<&str>) -> String {
 pub fn expect_allowed_settings(settings: &[(String, String)]) -> Result<()> {
     let is_refused = |name: &str| REFUSED_SETTINGS.iter().any(|refused| name.eq_ignore_ascii_case(refused));
     match settings.iter().find(|(name, _)| is_refused(name)) {
-        Some((name, _)) => {
-            bail!("cannot set {name}: a drill uses files in its own folder only, and archives nothing")
-        }
+        Some((name, _)) => Err(DrillError::Refused(format!(
+            "cannot set {name}: a drill uses files in its own folder only, and archives nothing"
+        ))),
         None => Ok(()),
     }
 }
@@ -155,7 +155,7 @@ impl Server {
         fs::write(data.join("pg_hba.conf"), "local all all trust\n").context("cannot write pg_hba.conf")?;
         fs::write(data.join("pg_ident.conf"), "").context("cannot write pg_ident.conf")?;
         fs::write(data.join("recovery.signal"), "").context("cannot write recovery.signal")?;
-        account::chown_all(dir)
+        Ok(account::chown_all(dir)?)
     }
 
     fn settings(
@@ -216,7 +216,7 @@ impl Server {
         let wanted = options.settings.iter().map(|(name, value)| (name.as_str(), value.as_str()));
         for (name, value) in own.chain(wanted) {
             if !name.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'.')) {
-                bail!("cannot set {name}: not the name of a setting");
+                return Err(DrillError::Refused(format!("cannot set {name}: not the name of a setting")));
             }
             writeln!(
                 text,
@@ -230,7 +230,9 @@ impl Server {
     /// Writes the script. It records each name for progress, then executes the program that fetches the file.
     fn write_restore_script(&self, command: &[std::ffi::OsString]) -> Result<()> {
         let (script, asked) = self.restore();
-        let [program, arguments @ ..] = command else { bail!("cannot restore without a command") };
+        let [program, arguments @ ..] = command else {
+            return Err(DrillError::Refused("cannot restore without a command".to_string()));
+        };
         let mut words = vec![quoted(&self.runnable(Path::new(program))?.display().to_string())];
         words.extend(arguments.iter().map(|argument| quoted(&argument.to_string_lossy())));
         words.extend([redirect::OPTION.to_owned(), quoted(&self.notes().display().to_string())]);
@@ -266,12 +268,12 @@ impl Server {
         let output = output.context("cannot run /bin/sh")?;
         if !output.status.success() {
             let user = account::server_account()?.map(|user| format!(" as the user {}", user.name));
-            bail!(
+            return Err(DrillError::Refused(format!(
                 "cannot fetch {segment}, at which recovery starts{} ({}): {}",
                 user.unwrap_or_default(),
                 output.status,
                 String::from_utf8_lossy(&output.stderr).trim()
-            );
+            )));
         }
         self.end_prefetch(self.guard.dir());
         for path in [target, asked] {
@@ -302,7 +304,7 @@ impl Server {
                 if log.contains(MISSING_MANAGER) {
                     let _ = write!(text, "\nhint: {}", library_hint(self.libraries.as_deref()));
                 }
-                return Err(RecoveryFailed(text).into());
+                return Err(DrillError::RecoveryFailed(text));
             }
             if self.is_ready() {
                 return self.connect("postgres").map(drop).with_context(|| {
@@ -315,7 +317,7 @@ impl Server {
             if deadline.is_some_and(|deadline| Instant::now() > deadline) {
                 let log = self.log_tail();
                 let text = format!("recovery takes longer than allowed; the end of the server's log:\n{log}");
-                return Err(RecoveryFailed(text).into());
+                return Err(DrillError::RecoveryFailed(text));
             }
             let lines =
                 fs::read(&asked_in).map_or(0, |text| text.iter().filter(|&&byte| byte == b'\n').count());
@@ -344,7 +346,7 @@ impl Server {
         let lsn: Option<String> = row.get(0);
         let lsn = lsn
             .and_then(|lsn| lsn.parse().ok())
-            .context("the server does not report how far recovery got")?;
+            .ok_or_else(|| DrillError::Refused("the server does not report how far recovery got".into()))?;
         Ok(Reached { lsn, time: row.get(1), timeline: row.get::<_, i32>(2).cast_unsigned() })
     }
 
@@ -352,7 +354,10 @@ impl Server {
     pub fn stop(&self) -> Result<()> {
         self.guard.signal(Signal::INT);
         if self.guard.wait(STOP_TIMEOUT)?.is_none() {
-            bail!("the server did not stop in {STOP_TIMEOUT:?}; the end of its log:\n{}", self.log_tail());
+            return Err(DrillError::Refused(format!(
+                "the server did not stop in {STOP_TIMEOUT:?}; the end of its log:\n{}",
+                self.log_tail()
+            )));
         }
         self.end_prefetch(&self.data().join("pg_wal"));
         Ok(())

@@ -1,0 +1,100 @@
+//! Errors of drills.
+
+use std::error::Error;
+
+use walden_recover::RecoverError;
+use walden_source::datadir::DataDirError;
+
+use crate::archive::ArchiveError;
+use crate::restore::base::BaseError;
+use crate::restore::recovery::RecoveryError;
+use crate::restore::sources::SourcesError;
+
+/// Why a drill failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DrillError {
+    /// Recovery failed. The message contains the end of the server's log.
+    #[error("{0}")]
+    RecoveryFailed(String),
+    /// The target restore point is not in the archive.
+    #[error("restore point {name} is not in the archive; {known}")]
+    UnknownRestorePoint {
+        /// The restore point.
+        name: String,
+        /// The existing restore points, as text.
+        known: String,
+    },
+    /// The backup, an option, or the installed servers do not permit the drill. The message states what was
+    /// expected and found.
+    #[error("{0}")]
+    Refused(String),
+    /// The archive cannot be read.
+    #[error("{0}")]
+    Archive(#[from] ArchiveError),
+    /// Recovery cannot reach the target.
+    #[error("{0}")]
+    Recovery(#[from] RecoveryError),
+    /// A step failed.
+    #[error("{step}")]
+    Step {
+        /// The step, as "cannot do something".
+        step: String,
+        /// The cause.
+        source: Box<dyn Error + Send + Sync>,
+    },
+    /// Another error, which states its step itself.
+    #[error("{0}")]
+    Other(#[source] Box<dyn Error + Send + Sync>),
+}
+
+/// The result of a part of a drill.
+pub(super) type Result<T> = std::result::Result<T, DrillError>;
+
+impl DrillError {
+    /// Returns whether recovery failed or must fail. Otherwise, recovery could not be attempted.
+    pub fn is_recovery_failure(&self) -> bool {
+        matches!(self, DrillError::RecoveryFailed(_) | DrillError::UnknownRestorePoint { .. })
+    }
+}
+
+macro_rules! from_others {
+    ($($error:ty),*) => {
+        $(impl From<$error> for DrillError {
+            fn from(error: $error) -> DrillError {
+                DrillError::Other(error.into())
+            }
+        })*
+    };
+}
+
+from_others!(
+    anyhow::Error,
+    jiff::Error,
+    postgres::Error,
+    std::fmt::Error,
+    std::io::Error,
+    BaseError,
+    DataDirError,
+    RecoverError,
+    SourcesError
+);
+
+/// Adds the step that failed to an error.
+pub(super) trait Context<T> {
+    /// Adds a step, as "cannot do something".
+    fn context(self, step: impl Into<String>) -> Result<T>;
+
+    /// Does the same with a step that is composed only after a failure.
+    fn with_context<S: Into<String>>(self, step: impl FnOnce() -> S) -> Result<T>;
+}
+
+impl<T, E: Into<Box<dyn Error + Send + Sync>>> Context<T> for std::result::Result<T, E> {
+    fn context(self, step: impl Into<String>) -> Result<T> {
+        self.with_context(|| step)
+    }
+
+    fn with_context<S: Into<String>>(self, step: impl FnOnce() -> S) -> Result<T> {
+        self.map_err(|error| DrillError::Step { step: step().into(), source: error.into() })
+    }
+}
