@@ -142,7 +142,7 @@ pub fn check(server: &Server, options: &DrillOptions) -> Result<CheckedData> {
     for query in &options.queries {
         match run_query(server, &options.database, query) {
             Ok(result) => checked.queries.push(result),
-            Err(error) => checked.problems.push(format!("{query}: {error:#}")),
+            Err(error) => checked.problems.push(format!("{query}: {}", error_text(&error))),
         }
     }
     Ok(checked)
