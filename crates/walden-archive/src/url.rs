@@ -4,7 +4,15 @@ use std::time::Duration;
 
 use crate::archive::Archive;
 use crate::encryption::KeyOptions;
+use crate::ingest::probe::PROBES;
+use crate::inventory::parts::LIVE;
+use crate::objects::name::VERIFIED;
+use crate::store::versions::LockRule;
 use crate::store::{Folder, Store, StoreError};
+
+/// Prefixes of the keys that are never locked: parts of the newest segment, results of `verify` and test
+/// segments are removed soon.
+pub(crate) const UNLOCKED: &[&str] = &[LIVE, VERIFIED, PROBES];
 
 /// How to use a location.
 #[derive(Clone, Default, Debug)]
@@ -17,6 +25,8 @@ pub struct PlaceOptions {
     /// Time limit for an object store's answer, including retries, and for each page of a listing; by
     /// default, requests are retried for a minute.
     pub answer_within: Option<Duration>,
+    /// Locks stored objects in a bucket of S3 with Object Lock.
+    pub lock: Option<LockRule>,
     /// Keys of an encrypted archive.
     pub keys: KeyOptions,
 }
@@ -25,6 +35,7 @@ walden_format::setters!(PlaceOptions {
     store: Vec<(String, String)>,
     without_conditional_requests: bool,
     answer_within: Option<Duration>,
+    lock: Option<LockRule>,
     keys: KeyOptions,
 });
 
@@ -37,12 +48,21 @@ walden_format::setters!(PlaceOptions {
 /// A URL or an option that cannot be used.
 #[cfg_attr(not(feature = "s3"), allow(unused_variables))]
 pub fn open(place: &str, options: &PlaceOptions) -> Result<Archive, StoreError> {
+    let is_s3 = place.starts_with("s3://");
+    if options.lock.is_some() && !(is_s3 && cfg!(feature = "s3")) {
+        let problem = "cannot use lock_days: expected an archive in s3://, as other stores have no Object Lock of S3";
+        return Err(StoreError {
+            source: Some(problem.into()),
+            ..StoreError::new("open", "the archive", place, crate::store::Cause::Other)
+        });
+    }
     let store: Box<dyn Store> = match place.split_once("://") {
         None => Box::new(Folder::new(place)),
         Some(("file", path)) => Box::new(Folder::new(path)),
         #[cfg(feature = "s3")]
         Some((scheme, _)) if crate::store::clouds::is_object_store(scheme) => {
-            let remote = crate::store::Remote::open(place, &options.store, options.answer_within)?;
+            let remote = crate::store::Remote::open(place, &options.store, options.lock, options.answer_within)?;
+            let remote = remote.without_locks_below(UNLOCKED);
             let plain = options.without_conditional_requests;
             Box::new(if plain { remote.without_conditional_requests() } else { remote })
         }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use age::x25519::Recipient;
 
-use super::keys::{Change, Statement, Unlocked};
+use super::keys::{Change, Changed, Unlocked};
 use super::object::{self, Fault, HEADER_READ, Header, MAX_HEADER, Stated};
 use super::{KEYS, KeyOptions, failure, keys, sealed};
 use crate::objects::object::Finding;
@@ -72,7 +72,7 @@ impl Engine {
         keys::faults(inner, &self.first, self.options.identity.as_deref())
     }
 
-    pub fn change_keys(&self, inner: &dyn Store, change: &Change) -> Result<Statement, StoreError> {
+    pub fn change_keys(&self, inner: &dyn Store, change: &Change) -> Result<Changed, StoreError> {
         let KeyOptions { recipient, identity } = &self.options;
         keys::change(inner, &self.first, recipient.as_deref(), identity.as_deref(), change)
     }

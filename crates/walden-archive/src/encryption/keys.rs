@@ -29,6 +29,7 @@ use walden_source::error_text;
 use super::object::FileKeyIdentity;
 use super::{KEYS, SUFFIX, failure};
 use crate::objects::object::{Finding, to_hex};
+use crate::store::versions::Kept;
 use crate::store::{Cause, Created, Store, StoreError, exists};
 
 /// The stanza's type.
@@ -337,6 +338,15 @@ pub enum Change {
     Rotate,
 }
 
+/// The keys after a change.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Changed {
+    /// The newest generation.
+    pub statement: Statement,
+    /// Names of earlier generations that removed users can decrypt, and why the store keeps them.
+    pub kept: Vec<(String, Kept)>,
+}
+
 /// Writes a new generation of keys. This requires a user's private key.
 ///
 /// The new generation must contain every key that an earlier generation states, the one in `archive.json`
@@ -355,7 +365,7 @@ pub(super) fn change(
     pinned: Option<&str>,
     identity: Option<&Path>,
     change: &Change,
-) -> Result<Statement, StoreError> {
+) -> Result<Changed, StoreError> {
     let refused = |problem: String| failure(inner, "change", "the keys", Cause::Other, problem);
     let own = read_identity_file(identity.ok_or_else(|| locked(inner))?)?;
     let mut earlier = Vec::new();
@@ -403,14 +413,15 @@ pub(super) fn change(
     }
     let has = |statement: &Statement, user: &str| statement.users.iter().any(|known| known.is_named(user));
     let superseded = superseded(&earlier, &before);
+    let mut kept = Vec::new();
     if is_newest_whole {
         for old in &superseded {
-            remove(inner, old.generation)?;
+            kept.extend(remove(inner, old.generation)?);
         }
         if let Change::Remove(removed) = change
             && removed.iter().all(|user| !has(&before, user) && superseded.iter().any(|old| has(old, user)))
         {
-            return Ok(before);
+            return Ok(Changed { statement: before, kept });
         }
     }
     let mut users = before.users.clone();
@@ -450,10 +461,11 @@ pub(super) fn change(
         }
         Change::Add(_) | Change::Rotate => superseded.iter().map(|old| old.generation).collect(),
     };
+    kept.clear();
     for generation in superseded {
-        remove(inner, generation)?;
+        kept.extend(remove(inner, generation)?);
     }
-    Ok(made)
+    Ok(Changed { statement: made, kept })
 }
 
 /// Returns the earlier generations that are readable by a user who cannot read the newest one.
@@ -464,9 +476,13 @@ fn superseded<'a>(earlier: &'a [Inspected], newest: &Statement) -> Vec<&'a State
 }
 
 /// Removes a generation after its checksum: a checksum on its own would mean that the generation was lost.
-fn remove(inner: &dyn Store, generation: u32) -> Result<(), StoreError> {
-    inner.remove(&checksum_of(generation))?;
-    inner.remove(&key_of(generation))
+/// Returns the generation's key with the reason if the store keeps it.
+fn remove(inner: &dyn Store, generation: u32) -> Result<Option<(String, Kept)>, StoreError> {
+    let kept = match inner.discard(&checksum_of(generation))? {
+        Some(kept) => Some(kept),
+        None => inner.discard(&key_of(generation))?,
+    };
+    Ok(kept.map(|kept| (key_of(generation), kept)))
 }
 
 /// Encrypts a generation, decrypts it again for comparison, stores it with its checksum, and reads it back.

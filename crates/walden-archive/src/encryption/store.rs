@@ -8,10 +8,11 @@ use walden_source::error_text;
 
 use super::engine::Engine;
 #[cfg(feature = "encryption")]
-use super::keys::{self, Change, Statement, User};
+use super::keys::{self, Change, Changed, Statement, User};
 use super::{Encryption, KEYS, KeyOptions, SUFFIX, failure, is_plain, sealed};
 use crate::objects::name::IDENTITY;
 use crate::objects::object::Finding;
+use crate::store::versions::Kept;
 use crate::store::{Cause, Created, FileHash, Listed, Store, StoreError};
 
 /// Suffix in listings for an unencrypted object in an encrypted archive.
@@ -87,7 +88,7 @@ impl Encrypted {
     /// A change without effect, a change that removes every user, a concurrent change,
     /// [`Cause::KeysMissing`], [`Cause::KeysDamaged`], and the store's errors.
     #[cfg(feature = "encryption")]
-    pub fn change_keys(&self, change: &Change) -> Result<Statement, StoreError> {
+    pub fn change_keys(&self, change: &Change) -> Result<Changed, StoreError> {
         let changed = self.with_engine(|engine| engine.change_keys(self.inner(), change))?;
         changed.ok_or_else(|| {
             failure(self.inner(), "change", "the keys", Cause::Other, "the archive is not encrypted")
@@ -403,7 +404,17 @@ impl Store for Encrypted {
         }
     }
 
-    fn remove_all(&self, prefix: &str) -> Result<(), StoreError> {
+    fn discard(&self, key: &str) -> Result<Option<Kept>, StoreError> {
+        if is_plain(key) {
+            return self.inner.discard(key);
+        }
+        match self.with_engine(|_| self.inner.discard(&sealed(key)))? {
+            Some(kept) => Ok(kept),
+            None => self.inner.discard(key),
+        }
+    }
+
+    fn remove_all(&self, prefix: &str) -> Result<Option<Kept>, StoreError> {
         self.inner.remove_all(prefix)
     }
 

@@ -1,5 +1,6 @@
 //! Tests whether a location can hold an archive: pushes and fetches a segment under a separate prefix.
 
+use std::fmt;
 use std::fs;
 use std::io;
 use std::ops::Range;
@@ -7,12 +8,15 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
+use walden_source::error_text;
+
 use crate::archive::{Archive, ArchiveError};
 use crate::encryption::KEYS;
 use crate::ingest::push::{self, PushError, PushOptions};
 use crate::objects::name::ArchivedFile;
 use crate::objects::object::{self, ObjectError};
 use crate::restore::get::{self, GetError};
+use crate::store::versions::Kept;
 use crate::store::{Created, FileHash, Listed, Store, StoreError};
 
 /// Key prefix of a probe's temporary objects.
@@ -32,8 +36,26 @@ pub struct Probe {
     pub push: Duration,
     /// Time to fetch the segment, or `None` if the archive is encrypted and no private key is configured.
     pub get: Option<Duration>,
-    /// Error from removing the probe's objects, if any.
-    pub left: Option<StoreError>,
+    /// Why the probe's objects were not removed, if so.
+    pub left: Option<Left>,
+}
+
+/// Why the objects of a probe were not removed.
+#[derive(Debug)]
+pub enum Left {
+    /// The store keeps them.
+    Kept(Kept),
+    /// The removal failed.
+    Failed(StoreError),
+}
+
+impl fmt::Display for Left {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Left::Kept(kept) => kept.fmt(f),
+            Left::Failed(error) => f.write_str(&error_text(error)),
+        }
+    }
 }
 
 /// Reasons for a failed probe.
@@ -94,8 +116,34 @@ pub fn probe(archive: &Archive) -> Result<Probe, ProbeError> {
     let scratch = Archive::with_keys(Box::new(store), archive.encrypted().options().clone());
     let found = run(&scratch);
     // Also after a failure, because the objects are useless.
-    let left = archive.encrypted().inner().remove_all(&prefix).err();
+    let left = match archive.encrypted().inner().remove_all(&prefix) {
+        Ok(kept) => kept.map(Left::Kept),
+        Err(error) => Some(Left::Failed(error)),
+    };
     found.map(|(push, get)| Probe { push, get, left })
+}
+
+/// Removes the objects of probes that ended at least a day ago and could not remove them, for example because
+/// they were locked. Returns how many objects the store still keeps.
+///
+/// # Errors
+/// The store's errors.
+pub(crate) fn remove_old(archive: &Archive) -> Result<u64, ArchiveError> {
+    const DAY: Duration = Duration::from_secs(24 * 3600);
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let ended = |key: &str| {
+        let started = key.strip_prefix(PROBES)?.split_once('-')?.0;
+        let started = u64::from_str_radix(started, 16).ok().map(Duration::from_nanos)?;
+        (started.checked_add(DAY)? < now).then_some(())
+    };
+    let store = archive.encrypted().inner();
+    let mut old = Vec::new();
+    store.list(PROBES, &mut |listed| old.extend(ended(&listed.key).map(|()| listed.key)))?;
+    let mut kept = 0;
+    for key in old {
+        kept += u64::from(store.discard(&key)?.is_some());
+    }
+    Ok(kept)
 }
 
 fn run(scratch: &Archive) -> Result<(Duration, Option<Duration>), ProbeError> {
@@ -223,7 +271,11 @@ impl Store for Prefixed {
         self.inner.remove(&self.key(key))
     }
 
-    fn remove_all(&self, prefix: &str) -> Result<(), StoreError> {
+    fn discard(&self, key: &str) -> Result<Option<Kept>, StoreError> {
+        self.inner.discard(&self.key(key))
+    }
+
+    fn remove_all(&self, prefix: &str) -> Result<Option<Kept>, StoreError> {
         self.inner.remove_all(&self.key(prefix))
     }
 

@@ -4,6 +4,8 @@
 //! before it was archived: every record's checksum, and that a segment's first record points back at the last
 //! one of the previous segment.
 
+pub mod altered;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -29,6 +31,8 @@ use crate::objects::object::{self, Finding, Summary};
 use crate::restore::get::{self, PackMembers};
 use crate::store::Cause;
 
+use altered::Altered;
+
 /// Result of verification.
 #[derive(Clone, PartialEq, Debug, Default, Serialize)]
 #[non_exhaustive]
@@ -51,6 +55,8 @@ pub struct Verified {
     pub stored_bytes: u64,
     /// Damage by object.
     pub damaged: Vec<Finding>,
+    /// Objects that were deleted or overwritten, although the bucket still has what was archived.
+    pub altered: Vec<Altered>,
     /// Objects that could not be read, for example because of missing permissions. Their contents are
     /// unknown.
     pub unreadable: Vec<Finding>,
@@ -79,6 +85,7 @@ impl Verified {
     /// Returns whether every object was read and is intact, and all missing segments are acknowledged.
     pub fn is_good(&self) -> bool {
         self.damaged.is_empty()
+            && self.altered.is_empty()
             && self.unreadable.is_empty()
             && self.is_replayed_well()
             && !self.gaps.iter().any(Gap::is_new)
@@ -176,6 +183,14 @@ pub fn verify(
         match is_unreadable(&error) {
             true => found.unreadable.push(finding),
             false => found.damaged.push(finding),
+        }
+    }
+    match altered::find(archive) {
+        Ok(altered) => found.altered = altered,
+        // The rights to read versions are needed only if locks are configured.
+        Err(error) => {
+            let problem = error_text(&error);
+            found.warnings.push(Finding { object: "versions".to_owned(), problem });
         }
     }
     found.damaged.extend(archive.encrypted().key_findings()?);

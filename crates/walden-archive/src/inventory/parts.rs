@@ -187,12 +187,14 @@ fn join(archive: &Archive, parts: &[Part]) -> Result<Vec<u8>, ArchiveError> {
     Ok(joined)
 }
 
-/// Removes the parts of an archived segment.
+/// Removes the parts of an archived segment. Parts that the store keeps, for example because they are locked,
+/// stay: the archived segment has precedence.
 ///
 /// # Errors
 /// The store's errors.
 pub fn remove(archive: &Archive, segment: SegmentName) -> Result<(), ArchiveError> {
-    list(archive, segment)?.into_iter().try_for_each(|part| Ok(archive.store().remove(&part.key())?))
+    let discard = |part: Part| Ok(archive.store().discard(&part.key()).map(drop)?);
+    list(archive, segment)?.into_iter().try_for_each(discard)
 }
 
 /// Removes the parts of archived segments that a killed process left behind. Returns the segments that still

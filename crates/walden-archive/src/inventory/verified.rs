@@ -93,8 +93,12 @@ pub(crate) fn store(archive: &Archive, found: &VerifiedAt) -> Result<(), Archive
         number += 1;
     }
     let keys = keys(archive)?;
-    for old in keys.iter().rev().skip(KEPT) {
-        archive.store().remove(old)?;
+    let old = keys.len().saturating_sub(KEPT);
+    for old in &keys[..old] {
+        if archive.store().discard(old)?.is_some() {
+            // The later ones are locked for longer.
+            break;
+        }
     }
     Ok(())
 }

@@ -4,6 +4,8 @@
 pub mod backup;
 pub mod copy;
 pub mod drill;
+pub mod lock;
 pub mod pack;
 pub mod prune;
 pub mod repair;
+pub mod undelete;

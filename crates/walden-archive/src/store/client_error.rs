@@ -16,6 +16,12 @@ const METADATA_SERVICES: [&str; 2] = ["//169.254.169.254/", "//metadata.google.i
 /// Codes in the answer of a store that lacks the bucket or container.
 const NO_BUCKET: [&str; 2] = ["NoSuchBucket", "ContainerNotFound"];
 
+/// Codes in the answer to a removal among several, whose status is that of success.
+const DENIED: [&str; 2] = ["(code: AccessDenied)", "(code: AllAccessDisabled)"];
+/// Parts of the answer of a bucket without Object Lock to a lock, by implementation.
+const NO_OBJECT_LOCK: [&str; 2] =
+    ["missing Object Lock Configuration", "missing ObjectLockConfiguration"];
+
 /// Status if the object ends before the requested range.
 const OUT_OF_RANGE: &str = "416 Range Not Satisfiable";
 
@@ -26,6 +32,8 @@ pub(super) fn failure(operation: &'static str, key: &str, location: &str, error:
     let cause = match &error {
         // The object itself may exist.
         _ if has_one_of(NO_BUCKET) => Cause::NoBucket,
+        _ if has_one_of(NO_OBJECT_LOCK) => Cause::NoObjectLock,
+        _ if has_one_of(DENIED) => Cause::Denied,
         // The object is empty or ends before the requested range. A retry does not help.
         _ if text.contains(OUT_OF_RANGE) => Cause::Damaged,
         _ if has_one_of(METADATA_SERVICES) => Cause::NoCredentials,

@@ -4,13 +4,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey, Checksum, S3ConditionalPut};
+use object_store::client::{HttpConnector as _, ReqwestConnector};
 use object_store::azure::{AzureConfigKey, MicrosoftAzureBuilder};
 use object_store::gcp::{GoogleCloudStorageBuilder, GoogleConfigKey};
 use object_store::{ClientConfigKey, ClientOptions, ObjectStore, RetryConfig};
 use url::Url;
 
 use super::client_error::failure;
+use super::object_lock::{Bucket, LockingConnector, Signing};
+use super::versions::LockRule;
 use super::{Cause, StoreError};
+
+/// Region of a store that needs none.
+const DEFAULT_REGION: &str = "us-east-1";
 
 /// Clients of one bucket or container.
 pub(super) struct Clients {
@@ -20,6 +26,10 @@ pub(super) struct Clients {
     pub unlimited: Arc<dyn ObjectStore>,
     /// The same, and sends a checksum header with each object.
     pub checked: Arc<dyn ObjectStore>,
+    /// The same, and locks each object.
+    pub locked: Option<Arc<dyn ObjectStore>>,
+    /// Versions and locks of a bucket of S3.
+    pub bucket: Option<Bucket>,
 }
 
 /// Whether a URL of this scheme names an object store.
@@ -33,11 +43,12 @@ impl Clients {
     pub fn new(
         url: &str,
         options: &[(String, String)],
+        rule: Option<LockRule>,
         timeout: Duration,
         retries: RetryConfig,
     ) -> Result<Clients, StoreError> {
         match url.split_once("://").map_or("", |(scheme, _)| scheme) {
-            "s3" => s3(url, options, timeout, retries),
+            "s3" => s3(url, options, rule, timeout, retries),
             "gs" => google(url, options, timeout, retries),
             _ => azure(url, options, timeout, retries),
         }
@@ -74,6 +85,7 @@ macro_rules! configure {
 fn s3(
     url: &str,
     options: &[(String, String)],
+    rule: Option<LockRule>,
     timeout: Duration,
     retries: RetryConfig,
 ) -> Result<Clients, StoreError> {
@@ -85,9 +97,32 @@ fn s3(
         configure!(builder, AmazonS3ConfigKey, AmazonS3ConfigKey::Endpoint, "AWS_", url, options);
     let checked = builder.clone().with_checksum_algorithm(Checksum::SHA256);
     let build = |builder: &AmazonS3Builder, client| builder.clone().with_client_options(client).build();
-    clients(url, client, timeout, |client, is_checked| {
+    let made = clients(url, client.clone(), timeout, |client, is_checked| {
         Ok(Arc::new(build(if is_checked { &checked } else { &builder }, client)?))
-    })
+    })?;
+    let setting = |key| builder.get_config_value(&key).filter(|value| !value.is_empty());
+    if setting(AmazonS3ConfigKey::SkipSignature).is_some_and(|value| value != "false") {
+        // Versions and locks need signatures.
+        return match rule {
+            Some(_) => Err(invalid(url, "cannot use lock_days without signatures (skip_signature)".to_owned())),
+            None => Ok(made),
+        };
+    }
+    let failed = |error| failure("open", "the archive", url, error);
+    let region = setting(AmazonS3ConfigKey::Region).unwrap_or_else(|| DEFAULT_REGION.to_owned());
+    let own = client.clone().with_timeout_disabled();
+    let store = build(&builder, own.clone()).map_err(failed)?;
+    let signing = Signing { credentials: Arc::clone(store.credentials()), region };
+    let locked = |rule| {
+        let connector = LockingConnector { rule, signing: signing.clone() };
+        build(&checked.clone().with_http_connector(connector), own.clone()).map_err(failed)
+    };
+    let locked: Option<Arc<dyn ObjectStore>> = match rule {
+        Some(rule) => Some(Arc::new(locked(rule)?)),
+        None => None,
+    };
+    let client = ReqwestConnector::default().connect(&own).map_err(failed)?;
+    Ok(Clients { locked, bucket: Some(Bucket { client, store, signing, rule }), ..made })
 }
 
 fn azure(
@@ -137,6 +172,8 @@ fn clients(
         limited: build(limited, false)?,
         unlimited: build(unlimited.clone(), false)?,
         checked: build(unlimited, true)?,
+        locked: None,
+        bucket: None,
     })
 }
 
@@ -159,11 +196,15 @@ fn check_endpoint(location: &str, setting: &str, endpoint: &str) -> Result<(), S
     let text = format!(
         "cannot use {setting} = \"{endpoint}\": expected a URL such as https://minio.example.net:9000, found {problem}"
     );
-    Err(StoreError {
+    Err(invalid(location, text))
+}
+
+fn invalid(location: &str, problem: String) -> StoreError {
+    StoreError {
         operation: "open",
         key: "the archive".to_owned(),
         location: location.to_owned(),
         cause: Cause::Other,
-        source: Some(text.into()),
-    })
+        source: Some(problem.into()),
+    }
 }

@@ -10,6 +10,7 @@ use std::sync::{Mutex, PoisonError};
 
 use walden_source::regular_file;
 
+use super::versions::Kept;
 use super::{Cause, Created, Listed, MAX_OBJECT_BYTES, Store, StoreError, is_valid};
 use crate::pending::{self, ENDING};
 
@@ -259,13 +260,13 @@ impl Store for Folder {
         }
     }
 
-    fn remove_all(&self, prefix: &str) -> Result<(), StoreError> {
+    fn remove_all(&self, prefix: &str) -> Result<Option<Kept>, StoreError> {
         let folder = self.path("remove", prefix.trim_end_matches('/'))?;
         match fs::remove_dir_all(folder) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
                 Err(self.failed("remove", prefix)(error))
             }
-            _ => Ok(()),
+            _ => Ok(None),
         }
     }
 

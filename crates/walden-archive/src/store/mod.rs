@@ -10,7 +10,10 @@ mod client_error;
 pub(crate) mod clouds;
 mod folder;
 #[cfg(feature = "s3")]
+mod object_lock;
+#[cfg(feature = "s3")]
 mod remote;
+pub mod versions;
 
 use std::fmt;
 use std::ops::Range;
@@ -19,6 +22,8 @@ use std::path::Path;
 pub use folder::Folder;
 #[cfg(feature = "s3")]
 pub use remote::Remote;
+
+use versions::{Kept, Versioned};
 
 /// Maximum number of bytes of an object that are held in memory at once.
 pub const MAX_OBJECT_BYTES: u64 = 1 << 30;
@@ -102,14 +107,29 @@ pub trait Store: Send + Sync {
     /// The error that prevented the removal.
     fn remove(&self, key: &str) -> Result<(), StoreError>;
 
-    /// Removes all objects under a prefix that ends with `/`. No other process may be using them.
+    /// Removes an object that the archive does not need any more. Returns the reason if the store keeps it:
+    /// it is locked, or the credentials have no right to remove. A bucket with Object Lock removes all
+    /// versions, so a delete marker there is never Walden's.
+    ///
+    /// # Errors
+    /// Any other error that prevented the removal.
+    fn discard(&self, key: &str) -> Result<Option<Kept>, StoreError> {
+        self.remove(key).map(|()| None)
+    }
+
+    /// Discards all objects under a prefix that ends with `/`. No other process may be using them. Returns
+    /// the reason if the store keeps any.
     ///
     /// # Errors
     /// The first error that prevented a removal.
-    fn remove_all(&self, prefix: &str) -> Result<(), StoreError> {
+    fn remove_all(&self, prefix: &str) -> Result<Option<Kept>, StoreError> {
         let mut keys = Vec::new();
         self.list(prefix, &mut |listed| keys.push(listed.key))?;
-        keys.iter().try_for_each(|key| self.remove(key))
+        let mut first = None;
+        for key in keys {
+            first = first.or(self.discard(&key)?);
+        }
+        Ok(first)
     }
 
     /// Removes the unfinished files of killed writers. Files that are still being written stay, and neither
@@ -130,6 +150,11 @@ pub trait Store: Send + Sync {
     /// Returns whether the location may change between two calls because its file system can be unmounted.
     fn can_be_unmounted(&self) -> bool {
         false
+    }
+
+    /// Returns the versions of objects, if the store can have any.
+    fn versioned(&self) -> Option<&dyn Versioned> {
+        None
     }
 
     /// Returns a warning that the user should read before relying on this store.
@@ -231,6 +256,8 @@ pub enum Cause {
     KeysDamaged,
     /// The object is damaged: decryption failed, or the store reports fewer bytes than expected.
     Damaged,
+    /// The bucket cannot lock objects, although a lock is configured.
+    NoObjectLock,
     /// Anything else.
     Other,
 }
@@ -270,6 +297,7 @@ impl Cause {
             Cause::KeysMissing => "keys_missing",
             Cause::KeysDamaged => "keys_damaged",
             Cause::Damaged => "damaged_object",
+            Cause::NoObjectLock => "no_object_lock",
             Cause::InvalidKey | Cause::Other => "other",
         }
     }
@@ -285,6 +313,9 @@ impl Cause {
             }
             Cause::NoCredentials => {
                 "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in the environment of the command, for a server's commands in that of its service, or access_key_id and secret_access_key in [archive.store] of walden.toml; profiles and ~/.aws are not read"
+            }
+            Cause::NoObjectLock => {
+                "create the bucket with Object Lock (aws s3api create-bucket --object-lock-enabled-for-bucket), or remove lock_days from walden.toml"
             }
             Cause::Full => {
                 "make room in the archive's file system or bucket, for example with walden archive prune"
@@ -386,6 +417,7 @@ impl fmt::Display for StoreError {
             Cause::ForeignKey => f.write_str(": encrypted to a key that the archive does not have"),
             Cause::KeysDamaged => f.write_str(": keys of the archive are damaged"),
             Cause::Damaged => f.write_str(": damaged"),
+            Cause::NoObjectLock => f.write_str(": the bucket has no Object Lock, which lock_days needs"),
             Cause::Other => Ok(()),
         }
     }

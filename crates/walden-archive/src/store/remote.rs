@@ -4,11 +4,12 @@ use std::any::Any;
 use std::future::Future;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures::TryStreamExt as _;
+use jiff::Timestamp;
 use object_store::path::Path;
 use object_store::{
     Error as ClientError, GetOptions, GetRange, ObjectStore, ObjectStoreExt as _, PutMode, PutOptions,
@@ -18,6 +19,8 @@ use tokio::runtime::{Builder, Runtime};
 
 use super::client_error::failure;
 use super::clouds::Clients;
+use super::object_lock::Bucket;
+use super::versions::{Kept, Lock, LockRule, Protection, Version, Versioned};
 use super::{Cause, Created, Listed, MAX_OBJECT_BYTES, Store, StoreError, is_valid};
 
 /// Default limit for a request without content, and for its retries.
@@ -44,6 +47,12 @@ pub struct Remote {
     checked_transfers: Arc<dyn ObjectStore>,
     /// Set once the store rejects content without a checksum header.
     needs_checksum: AtomicBool,
+    /// Client for content that is locked.
+    locked_transfers: Option<Arc<dyn ObjectStore>>,
+    /// Prefixes of the keys of objects that are not locked.
+    unlocked: &'static [&'static str],
+    bucket: Option<Bucket>,
+    protection: OnceLock<Protection>,
     prefix: Path,
     location: String,
     is_conditional: bool,
@@ -61,6 +70,8 @@ impl Remote {
     /// metadata service. `options` can set each of them by its lowercase name, with or without the prefix
     /// (`aws_`, `azure_`, `google_`).
     ///
+    /// With `rule`, objects are locked (Object Lock of S3).
+    ///
     /// With `answer_within`, a request fails if the store does not answer within this time, including
     /// retries. Otherwise requests are retried for one minute. Transfers get additional time, at 128 kB per
     /// second of content.
@@ -70,16 +81,24 @@ impl Remote {
     pub fn open(
         url: &str,
         options: &[(String, String)],
+        rule: Option<LockRule>,
         answer_within: Option<Duration>,
     ) -> Result<Remote, StoreError> {
         catch_panics("open", "the archive", url, || {
             let retries = retries(answer_within);
-            let Clients { limited, unlimited, checked } =
-                Clients::new(url, options, REQUEST_TIMEOUT, retries)?;
+            let Clients { limited, unlimited, checked, locked, bucket } =
+                Clients::new(url, options, rule, REQUEST_TIMEOUT, retries)?;
             let path = url.split_once("://").map_or("", |(_, path)| path);
             let prefix = path.split_once('/').map_or("", |(_, prefix)| prefix);
             let remote = Remote::new(limited, prefix, url)?;
-            Ok(Remote { transfers: unlimited, checked_transfers: checked, answer_within, ..remote })
+            Ok(Remote {
+                transfers: unlimited,
+                checked_transfers: checked,
+                locked_transfers: locked,
+                bucket,
+                answer_within,
+                ..remote
+            })
         })?
     }
 
@@ -99,6 +118,10 @@ impl Remote {
             transfers: client.clone(),
             checked_transfers: client.clone(),
             needs_checksum: AtomicBool::new(false),
+            locked_transfers: None,
+            unlocked: &[],
+            bucket: None,
+            protection: OnceLock::new(),
             client,
             prefix: Path::from(prefix),
             location: location.to_owned(),
@@ -113,6 +136,12 @@ impl Remote {
     #[must_use]
     pub fn without_conditional_requests(self) -> Remote {
         Remote { is_conditional: false, ..self }
+    }
+
+    /// Does not lock the objects whose keys start with these prefixes.
+    #[must_use]
+    pub fn without_locks_below(self, prefixes: &'static [&'static str]) -> Remote {
+        Remote { unlocked: prefixes, ..self }
     }
 
     fn path(&self, operation: &'static str, key: &str) -> Result<Path, StoreError> {
@@ -205,26 +234,20 @@ impl Remote {
         }
         self.transfer("read", key, bytes, answer.bytes()).map(Vec::from)
     }
-}
 
-impl Store for Remote {
-    fn create(&self, key: &str, content: &[u8]) -> Result<Created, StoreError> {
-        let path = self.path("create", key)?;
-        if !self.is_conditional {
-            match self.size(key) {
-                Ok(_) => return Ok(Created::Exists),
-                Err(error) if error.cause == Cause::NotFound => {}
-                Err(error) => return Err(error),
-            }
-        }
-        let mode = if self.is_conditional { PutMode::Create } else { PutMode::Overwrite };
+    /// Stores an object, locked if the archive's objects are.
+    fn put(&self, key: &str, path: &Path, content: &[u8], mode: &PutMode) -> Result<Created, StoreError> {
         let payload = PutPayload::from(content.to_vec());
         let bytes = content.len() as u64;
         let create = |is_checked: bool| {
-            let client = if is_checked { &self.checked_transfers } else { &self.transfers };
+            let client = match &self.locked_transfers {
+                Some(locked) if !self.unlocked.iter().any(|prefix| key.starts_with(prefix)) => locked,
+                _ if is_checked => &self.checked_transfers,
+                _ => &self.transfers,
+            };
             let (payload, options) = (payload.clone(), PutOptions::from(mode.clone()));
             self.transfer("create", key, bytes, async {
-                match client.put_opts(&path, payload, options).await {
+                match client.put_opts(path, payload, options).await {
                     Ok(_) => Ok(Created::New),
                     Err(ClientError::AlreadyExists { .. } | ClientError::Precondition { .. }) => {
                         Ok(Created::Exists)
@@ -239,6 +262,128 @@ impl Store for Remote {
             }
             other => other,
         }
+    }
+
+    fn bucket(&self, operation: &'static str, key: &str) -> Result<&Bucket, StoreError> {
+        self.bucket.as_ref().ok_or_else(|| StoreError {
+            source: Some("the store has no versions that Walden can use".into()),
+            ..StoreError::new(operation, key, &self.location, Cause::Other)
+        })
+    }
+
+    /// Returns whether the bucket locks objects, as far as these credentials can find out.
+    fn has_object_lock(&self) -> Result<bool, StoreError> {
+        if self.bucket.is_none() || self.locked_transfers.is_some() {
+            return Ok(self.bucket.is_some());
+        }
+        match self.protection() {
+            Ok(protection) => Ok(protection.has_object_lock),
+            Err(error) if error.cause == Cause::Unavailable => Err(error),
+            Err(_) => Ok(false),
+        }
+    }
+}
+
+impl Versioned for Remote {
+    fn rule(&self) -> Option<LockRule> {
+        self.bucket.as_ref()?.rule
+    }
+
+    fn protection(&self) -> Result<Protection, StoreError> {
+        if let Some(known) = self.protection.get() {
+            return Ok(*known);
+        }
+        let found = self.wait("read the protection of", "", self.bucket("read", "")?.protection())?;
+        Ok(*self.protection.get_or_init(|| found))
+    }
+
+    fn versions(
+        &self,
+        prefix: &str,
+        visit: &mut dyn FnMut(String, Vec<Version>),
+    ) -> Result<(), StoreError> {
+        let bucket = self.bucket("list", prefix)?;
+        let own = self.prefix.as_ref();
+        let full = match own.is_empty() {
+            true => prefix.to_owned(),
+            false => format!("{own}/{prefix}"),
+        };
+        let mut after = None;
+        let mut group: Option<(String, Vec<Version>)> = None;
+        loop {
+            let page = self.wait("list the versions of", prefix, bucket.page(&full, after.as_ref()))?;
+            for (key, version) in page.versions {
+                let key = key.strip_prefix(own).unwrap_or(&key).trim_start_matches('/').to_owned();
+                match &mut group {
+                    Some((known, versions)) if *known == key => versions.push(version),
+                    _ => {
+                        if let Some((key, versions)) = group.replace((key, vec![version])) {
+                            visit(key, versions);
+                        }
+                    }
+                }
+            }
+            match page.next {
+                Some(next) => after = Some(next),
+                None => break,
+            }
+        }
+        if let Some((key, versions)) = group {
+            visit(key, versions);
+        }
+        Ok(())
+    }
+
+    fn read_version(&self, key: &str, id: &str) -> Result<Vec<u8>, StoreError> {
+        let path = self.path("read", key)?;
+        let bucket = self.bucket("read", key)?;
+        // A version's size is known from its listing alone.
+        self.transfer("read", key, MAX_OBJECT_BYTES, bucket.read(&path, id))
+    }
+
+    fn add_version(&self, key: &str, content: &[u8]) -> Result<(), StoreError> {
+        let path = self.path("create", key)?;
+        self.put(key, &path, content, &PutMode::Overwrite).map(drop)
+    }
+
+    fn remove_version(&self, key: &str, id: &str) -> Result<Option<Kept>, StoreError> {
+        let path = self.path("remove", key)?;
+        let bucket = self.bucket("remove", key)?;
+        match self.wait("remove", key, bucket.remove(&path, id)) {
+            Err(error) if error.cause == Cause::Denied => {
+                // The right to see the lock may be missing, too.
+                let lock = self.wait("read the lock of", key, bucket.lock(&path, Some(id))).ok().flatten();
+                let until = lock.map(|lock| lock.until).filter(|until| *until > Timestamp::now());
+                Ok(Some(Kept { until, problem: walden_source::error_text(&error) }))
+            }
+            Err(error) if error.cause == Cause::NotFound => Ok(None),
+            other => other.map(|()| None),
+        }
+    }
+
+    fn lock(&self, key: &str) -> Result<Option<Lock>, StoreError> {
+        let path = self.path("read", key)?;
+        self.wait("read the lock of", key, self.bucket("read", key)?.lock(&path, None))
+    }
+
+    fn set_lock(&self, key: &str, lock: Lock) -> Result<(), StoreError> {
+        let path = self.path("lock", key)?;
+        self.wait("lock", key, self.bucket("lock", key)?.set_lock(&path, lock))
+    }
+}
+
+impl Store for Remote {
+    fn create(&self, key: &str, content: &[u8]) -> Result<Created, StoreError> {
+        let path = self.path("create", key)?;
+        if !self.is_conditional {
+            match self.size(key) {
+                Ok(_) => return Ok(Created::Exists),
+                Err(error) if error.cause == Cause::NotFound => {}
+                Err(error) => return Err(error),
+            }
+        }
+        let mode = if self.is_conditional { PutMode::Create } else { PutMode::Overwrite };
+        self.put(key, &path, content, &mode)
     }
 
     /// An object store acknowledges only durable objects.
@@ -293,6 +438,34 @@ impl Store for Remote {
             Err(error) if error.cause == Cause::NotFound => Ok(()),
             other => other,
         }
+    }
+
+    fn discard(&self, key: &str) -> Result<Option<Kept>, StoreError> {
+        if !self.has_object_lock()? {
+            return match self.remove(key) {
+                Err(error) if error.cause == Cause::Denied => {
+                    Ok(Some(Kept { until: None, problem: walden_source::error_text(&error) }))
+                }
+                other => other.map(|()| None),
+            };
+        }
+        let mut own = Vec::new();
+        self.versions(key, &mut |found, versions| {
+            if found == key {
+                own = versions;
+            }
+        })?;
+        // The oldest first: the version that is read goes last.
+        for version in own.iter().rev() {
+            if let Some(kept) = self.remove_version(key, &version.id)? {
+                return Ok(Some(kept));
+            }
+        }
+        Ok(None)
+    }
+
+    fn versioned(&self) -> Option<&dyn Versioned> {
+        self.bucket.is_some().then_some(self)
     }
 
     /// An object store never keeps part of an object.
@@ -434,7 +607,7 @@ mod tests {
             let changed = store.into_iter().filter(|(name, _)| *name != setting).chain([(setting, value)]);
             let options: Vec<_> = changed.map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
             for url in ["s3://bucket/prefix", "s3://", "s3://b ucket/\u{e9}?x#y"] {
-                if let Ok(remote) = Remote::open(url, &options, Some(Duration::from_millis(5))) {
+                if let Ok(remote) = Remote::open(url, &options, None, Some(Duration::from_millis(5))) {
                     let _ = remote.read("archive.json").unwrap_err();
                     let _ = remote.list("wal/", &mut |_| ()).unwrap_err();
                 }
@@ -451,7 +624,7 @@ mod tests {
             ("https://", "empty host"),
         ] {
             let options = [("endpoint".to_owned(), endpoint.to_owned())];
-            let error = Remote::open("s3://bucket", &options, None).unwrap_err();
+            let error = Remote::open("s3://bucket", &options, None, None).unwrap_err();
             let text = walden_source::error_text(&error);
             assert!(text.contains(&format!("cannot use endpoint = \"{endpoint}\"")), "{text}");
             assert!(text.contains(found), "{text}");

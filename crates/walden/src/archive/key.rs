@@ -9,7 +9,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand};
-use walden_archive::encryption::keys::{self, Change, Statement, User};
+use walden_archive::encryption::keys::{self, Change, Changed, Statement, User};
 use walden_format::payload::Timestamp;
 use walden_report::table::harmless;
 
@@ -122,7 +122,7 @@ fn generate(output: &PathBuf) -> Result<()> {
 
 fn change(place: &Place, change: &Change) -> Result<()> {
     let (archive, section) = place.open()?;
-    let statement = archive.encrypted().change_keys(change)?;
+    let Changed { statement, kept } = archive.encrypted().change_keys(change)?;
     let mut text = table(archive.store().location(), &statement);
     if let (Some(newest), false) = (statement.recipients.first(), matches!(change, Change::Add(_))) {
         let _ = writeln!(
@@ -132,6 +132,13 @@ fn change(place: &Place, change: &Change) -> Result<()> {
         if section.recipient.is_none() {
             let _ = writeln!(text, "\n(A server without such a line uses it from its next push on.)");
         }
+    }
+    for (name, kept) in kept {
+        let _ = writeln!(
+            text,
+            "\nWARNING: {name} stays, and removed users can decrypt it, with all keys of the archive up to then: {kept}. \
+             The next change of the keys removes it, if it may."
+        );
     }
     terminal::print(&text)
 }

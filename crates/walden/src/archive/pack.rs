@@ -147,6 +147,13 @@ fn table(packed: &Packed) -> String {
             counted(packed.tidied.len() as u64, "object")
         );
     }
+    if packed.kept_objects > 0 {
+        let _ = writeln!(
+            text,
+            "{} whose segments are in a pack too stay until their locks end, or until credentials may remove them",
+            counted(packed.kept_objects, "object")
+        );
+    }
     if packed.incompressible_segments > 0 {
         let _ = writeln!(
             text,

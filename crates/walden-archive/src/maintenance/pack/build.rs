@@ -17,8 +17,8 @@ use crate::store::{Created, FileHash, MAX_OBJECT_BYTES};
 
 /// Result of packing a run of segments.
 pub(super) enum Outcome {
-    /// The segments are in a pack of `bytes` bytes.
-    Packed { pack: PackName, bytes: u64 },
+    /// The segments are in a pack of `bytes` bytes. The store keeps `kept` of their own objects.
+    Packed { pack: PackName, bytes: u64, kept: u64 },
     /// The pack would be larger than the separate objects.
     Larger(PackName),
     /// Only one segment remains, because the rest of its run fills a pack to its maximum size.
@@ -215,10 +215,11 @@ impl Builder<'_> {
             self.archive.expect_still_there()?;
             store.size(&key)?;
         }
+        let mut kept = 0;
         for original in &built.originals {
-            store.remove(&ArchivedFile::Segment(original.name).key())?;
+            kept += u64::from(store.discard(&ArchivedFile::Segment(original.name).key())?.is_some());
         }
-        Ok(Outcome::Packed { pack, bytes })
+        Ok(Outcome::Packed { pack, bytes, kept })
     }
 }
 

@@ -94,6 +94,9 @@ pub struct Packed {
     /// Objects that an interrupted process left although a pack contains their segments. They are now
     /// removed.
     pub tidied: Vec<String>,
+    /// Number of objects whose segments are in a pack too, and that the store keeps: they are locked, or these
+    /// credentials may not remove them. A later run tries again.
+    pub kept_objects: u64,
     /// Number of segments that stay separate because a pack would be considerably larger.
     pub incompressible_segments: u64,
     /// Number of segments that stay separate until all other segments of their pack can be packed.
@@ -272,7 +275,8 @@ impl Packed {
 
     fn add(&mut self, outcome: Outcome, stored: &Stored) {
         match outcome {
-            Outcome::Packed { pack, bytes } => {
+            Outcome::Packed { pack, bytes, kept } => {
+                self.kept_objects += kept;
                 self.segments += pack.segments();
                 self.packs.push(NewPack::new(pack, stored, Some(bytes)));
             }

@@ -1,6 +1,7 @@
 //! Removes duplicates: segments in two objects, because a process was killed before removing the segments'
 //! own objects, or because the size of packs was changed.
 
+use jiff::Timestamp;
 use walden_format::lsn::SegmentName;
 use walden_source::error_text;
 
@@ -19,10 +20,15 @@ pub(super) fn tidy(
     is_dry_run: bool,
     packed: &mut Packed,
 ) -> Result<(), ArchiveError> {
+    let mut is_refused = false;
     let packs: Vec<(PackName, u64)> = stored.packs.iter().map(|(pack, bytes)| (*pack, *bytes)).collect();
     for (pack, bytes) in packs {
         let doubles = objects_within(stored, pack);
         if doubles.is_empty() || !stored.packs.contains_key(&pack) {
+            continue;
+        }
+        if is_refused || is_locked(archive, &doubles) {
+            packed.kept_objects += doubles.len() as u64;
             continue;
         }
         let input = ObjectReader::new(archive.store(), pack.key(), bytes);
@@ -49,7 +55,14 @@ pub(super) fn tidy(
         for (double, bytes) in doubles {
             match is_same(archive, double, bytes, pack.first, &hashes) {
                 Ok(()) if is_dry_run => {}
-                Ok(()) => archive.store().remove(&double.key())?,
+                Ok(()) => {
+                    if let Some(kept) = archive.store().discard(&double.key())? {
+                        packed.kept_objects += 1;
+                        // Without the right to remove, no other removal succeeds either.
+                        is_refused |= kept.until.is_none();
+                        continue;
+                    }
+                }
                 Err(error) if error.is_not_found() => {}
                 Err(ObjectError::Store(error)) => return Err(error.into()),
                 Err(error) => {
@@ -62,6 +75,16 @@ pub(super) fn tidy(
         }
     }
     Ok(())
+}
+
+/// Returns whether the first of some objects is locked. Then decoding the pack to compare them is useless: the
+/// others were stored later.
+fn is_locked(archive: &Archive, objects: &[(Object, u64)]) -> bool {
+    let Some((first, versioned)) = objects.first().zip(archive.encrypted().inner().versioned()) else {
+        return false;
+    };
+    let lock = versioned.lock(&archive.stored_name(&first.0.key()));
+    lock.ok().flatten().is_some_and(|lock| lock.until > Timestamp::now())
 }
 
 /// Returns the objects whose segments are all in the pack.

@@ -11,6 +11,7 @@ mod plan;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use jiff::Timestamp;
 use serde::Serialize;
 use walden_format::lsn::{Lsn, SegmentName, SegmentSize, Timeline};
 
@@ -21,7 +22,9 @@ use crate::inspect::list::{self, ListOptions};
 use crate::inventory::gaps::{self, Gap};
 use crate::inventory::snapshot::Snapshot;
 use crate::inventory::verified;
+use crate::ingest::probe;
 use crate::maintenance::backup::{self, Backup};
+use crate::maintenance::lock::{self, Extended};
 use crate::objects::name::{ArchivedFile, Object, WAL};
 use crate::restore::log::stretches;
 
@@ -79,8 +82,32 @@ pub struct Pruned {
     pub removed_objects: u64,
     /// Their size in bytes.
     pub removed_bytes: u64,
+    /// Number of objects that are not needed and that the store keeps: they are locked, these credentials may
+    /// not remove them, or their removal would leave a gap after one of these. A later run tries again.
+    pub kept_objects: u64,
+    /// Their size in bytes.
+    pub kept_bytes: u64,
+    /// The first of these objects that the store keeps, at most [`MAX_KEPT`].
+    pub kept: Vec<KeptObject>,
+    /// Locks of the kept objects that were extended, if the configuration has a rule.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub locks: Option<Extended>,
     /// Warnings for the user.
     pub warnings: Vec<String>,
+}
+
+/// Maximum number of objects in [`Pruned::kept`].
+pub const MAX_KEPT: usize = 64;
+
+/// An object that is not needed, and that the store keeps.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct KeptObject {
+    /// Name of the object in the store.
+    pub object: String,
+    /// When its lock ends, in microseconds since 1970-01-01 00:00:00 UTC; `None` if it has none.
+    pub locked_until: Option<i64>,
+    /// Why the store keeps it.
+    pub problem: String,
 }
 
 /// A backup and the decision about it.
@@ -135,7 +162,17 @@ pub struct TimelineState {
 #[derive(Clone, Debug)]
 pub struct Plan {
     pruned: Pruned,
-    keys: Vec<String>,
+    removals: Vec<Removal>,
+}
+
+/// A planned removal.
+#[derive(Clone, Debug)]
+struct Removal {
+    key: String,
+    bytes: u64,
+    /// Number of the first segment of the object or of the backup.
+    first: u64,
+    has_wal: bool,
 }
 
 impl Pruned {
@@ -201,8 +238,8 @@ pub fn plan(archive: &Archive, rule: &Rule, on_disk: Vec<Backup>) -> Result<Plan
     pruned.warnings.extend(gaps.iter().filter(|(_, gap)| gap.is_new()).map(describe_gap));
     let without_history = gaps::listed_without_history(archive, &objects, &histories)?;
     pruned.warnings.extend(without_history.into_iter().map(describe_missing_history));
-    let keys = pruned.divide(&objects, &backups, &cuts, size);
-    Ok(Plan { pruned, keys })
+    let removals = pruned.divide(&objects, &backups, &cuts, size);
+    Ok(Plan { pruned, removals })
 }
 
 /// Finds gaps among the kept objects, and missing segments after them up to the newest one that the archive
@@ -329,16 +366,42 @@ impl Plan {
     }
 
     /// Applies the plan: removes backup history files first, then WAL starting with the oldest, so that an
-    /// interruption leaves no gap.
+    /// interruption leaves no gap. For the same reason, WAL after an object that the store keeps stays too,
+    /// and so does the WAL of a backup whose history file it keeps. The locks of everything else are extended
+    /// if the configuration has a rule.
     ///
     /// # Errors
     /// The store's errors. The next run removes the remaining objects.
     pub fn apply(self, archive: &Archive) -> Result<Pruned, ArchiveError> {
         archive.store().remove_leftovers()?;
-        for key in &self.keys {
-            archive.store().remove(key)?;
+        probe::remove_old(archive)?;
+        let mut pruned = Pruned { is_applied: true, ..self.pruned };
+        let mut removed_before = u64::MAX;
+        for Removal { key, bytes, first, has_wal } in &self.removals {
+            if !has_wal || *first < removed_before {
+                let Some(kept) = archive.store().discard(key)? else { continue };
+                removed_before = removed_before.min(*first);
+                if pruned.kept.len() < MAX_KEPT {
+                    pruned.kept.push(KeptObject {
+                        object: archive.stored_name(key),
+                        locked_until: kept.until.map(Timestamp::as_microsecond),
+                        problem: kept.to_string(),
+                    });
+                }
+            }
+            pruned.kept_objects += 1;
+            pruned.kept_bytes += bytes;
         }
-        Ok(Pruned { is_applied: true, ..self.pruned })
+        pruned.removed_objects -= pruned.kept_objects;
+        pruned.removed_bytes -= pruned.kept_bytes;
+        let unneeded: BTreeSet<String> =
+            self.removals.iter().map(|removal| archive.stored_name(&removal.key)).collect();
+        let extend = |rule| lock::extend(archive, rule, |key| !unneeded.contains(key));
+        pruned.locks = lock::rule(archive).map(extend).transpose()?;
+        if let Some(locks) = pruned.locks.as_ref().filter(|locks| locks.failed > 0) {
+            pruned.warnings.push(locks.failure_text());
+        }
+        Ok(pruned)
     }
 }
 
@@ -382,26 +445,27 @@ impl Pruned {
         }
     }
 
-    /// Counts the removed and kept objects, and returns the keys of the removed ones.
+    /// Counts the removed and kept objects, and returns the removals.
     fn divide(
         &mut self,
         objects: &BTreeMap<Object, u64>,
         backups: &[Backup],
         cuts: &Cuts,
         size: SegmentSize,
-    ) -> Vec<String> {
-        let mut keys = Vec::new();
+    ) -> Vec<Removal> {
+        let mut removals = Vec::new();
         for backup in backups {
-            if let Some(file) = backup.file.filter(|_| size.segment_of(backup.start().1) < cuts.cut) {
+            let first = size.segment_of(backup.start().1);
+            if let Some(file) = backup.file.filter(|_| first < cuts.cut) {
                 self.removed_objects += 1;
                 self.removed_bytes += backup.stored_bytes;
-                keys.push(file.key());
+                removals.push(Removal { key: file.key(), bytes: backup.stored_bytes, first, has_wal: false });
             }
         }
         let mut timelines: BTreeMap<Timeline, TimelineState> = BTreeMap::new();
         // Ordered by position rather than timeline, so that after an interruption no timeline starts later
         // than its predecessor.
-        let mut removed: Vec<(u64, Object)> = Vec::new();
+        let mut removed: Vec<(u64, Object, u64)> = Vec::new();
         for (&object, &bytes) in objects {
             let (first, last) = match object {
                 Object::File(ArchivedFile::Partial(name)) => (name, name),
@@ -422,13 +486,18 @@ impl Pruned {
             if goes {
                 self.removed_objects += 1;
                 self.removed_bytes += bytes;
-                removed.push((first_number, object));
+                removed.push((first_number, object, bytes));
             }
         }
         removed.sort();
-        keys.extend(removed.into_iter().map(|(_, object)| object.key()));
+        removals.extend(removed.into_iter().map(|(first, object, bytes)| Removal {
+            key: object.key(),
+            bytes,
+            first,
+            has_wal: true,
+        }));
         self.timelines = timelines.into_values().collect();
-        keys
+        removals
     }
 }
 
