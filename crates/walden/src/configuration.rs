@@ -7,10 +7,13 @@ use clap::ValueEnum;
 use serde::de::value::{MapAccessDeserializer, SeqAccessDeserializer};
 use serde::de::{MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
+use walden_archive::store::versions::{LockMode, LockRule};
 use walden_postgres::connection;
 
 /// The name of the configuration file.
 pub const FILE: &str = "walden.toml";
+/// The longest lock: S3 allows 100 years.
+const MAX_LOCK_DAYS: u32 = 36_500;
 /// The highest compression level.
 const MAX_LEVEL: u8 = 9;
 
@@ -81,6 +84,10 @@ pub struct ArchiveSection {
     /// The object store does not support conditional requests.
     #[serde(default)]
     pub without_conditional_requests: bool,
+    /// Days for which each stored object is locked (Object Lock of S3).
+    pub lock_days: Option<u32>,
+    /// Who may shorten these locks [default: governance].
+    pub lock_mode: Option<LockMode>,
     /// Options of object stores by name, such as endpoint and region.
     #[serde(default)]
     pub store: BTreeMap<String, String>,
@@ -104,6 +111,10 @@ pub struct RepositorySection {
     pub level: Option<u8>,
     /// See [`ArchiveSection::without_conditional_requests`].
     pub without_conditional_requests: Option<bool>,
+    /// See [`ArchiveSection::lock_days`].
+    pub lock_days: Option<u32>,
+    /// See [`ArchiveSection::lock_mode`].
+    pub lock_mode: Option<LockMode>,
     /// See [`ArchiveSection::store`].
     pub store: Option<BTreeMap<String, String>>,
 }
@@ -168,15 +179,30 @@ impl ArchiveSection {
         let Some(repository) = self.repo.0.iter().find(|repository| repository.url == url).cloned() else {
             return self;
         };
-        let RepositorySection { url: _, recipient, identity, level, without_conditional_requests, store } =
-            repository;
+        let RepositorySection {
+            url: _,
+            recipient,
+            identity,
+            level,
+            without_conditional_requests,
+            lock_days,
+            lock_mode,
+            store,
+        } = repository;
         self.recipient = recipient.or(self.recipient);
         self.identity = identity.or(self.identity);
         self.level = level.or(self.level);
         self.without_conditional_requests =
             without_conditional_requests.unwrap_or(self.without_conditional_requests);
+        self.lock_days = lock_days.or(self.lock_days);
+        self.lock_mode = lock_mode.or(self.lock_mode);
         self.store = store.unwrap_or(self.store);
         self
+    }
+
+    /// Returns the rule that locks stored objects, if one is configured.
+    pub fn lock(&self) -> Option<LockRule> {
+        Some(LockRule { mode: self.lock_mode.unwrap_or_default(), days: self.lock_days? })
     }
 
     /// Checks values that deserialization accepts but the archive does not. Otherwise each push would refuse
@@ -201,6 +227,14 @@ impl ArchiveSection {
         }
         if self.threads == Some(0) {
             return Err("threads in [archive]: expected at least 1, found 0".to_owned());
+        }
+        let days = self.repo.0.iter().map(|repository| repository.lock_days).chain([self.lock_days]);
+        if let Some(days) = days.clone().flatten().find(|days| !(1..=MAX_LOCK_DAYS).contains(days)) {
+            return Err(format!("lock_days in [archive]: expected 1 to {MAX_LOCK_DAYS}, found {days}"));
+        }
+        let mut modes = self.repo.0.iter().map(|repository| repository.lock_mode).chain([self.lock_mode]);
+        if modes.any(|mode| mode.is_some()) && days.flatten().next().is_none() {
+            return Err("lock_mode in [archive]: expected lock_days with it, found none".to_owned());
         }
         let recipients = self.repo.0.iter().map(|repository| repository.recipient.as_deref());
         let problem = recipients

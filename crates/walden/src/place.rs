@@ -186,6 +186,7 @@ impl Place {
             .store(section.store.clone().into_iter().collect())
             .without_conditional_requests(section.without_conditional_requests)
             .answer_within(answer_within)
+            .lock(section.lock())
             .keys(
                 KeyOptions::default()
                     .recipient(section.recipient.clone())

@@ -116,6 +116,9 @@ impl Default for VerifyOptions {
 pub const DAMAGE_HINT: &str = "put the object back from another copy of the archive. If there is none, move it out of the archive, and archive \
                                the segment once more with walden archive push while a server still has it in pg_wal; from a pack (.wpk), first copy the segments that walden archive get can still read. If a segment is lost for good, move its object out and run walden archive acknowledge-gap";
 
+/// Remedy for objects that were deleted or overwritten.
+pub const UNDELETE_HINT: &str = "walden archive repair --undelete restores the intact versions, with credentials that may write. Find out which credentials deleted or overwrote objects (the bucket's access log), and replace them; Walden never overwrites an object";
+
 /// Remedy for objects that could not be read.
 pub const UNREADABLE_HINT: &str = "nothing shows that they are damaged: leave them where they are. Run verify as the user whose commands use \
                                    the archive, such as PostgreSQL's, or with credentials that may read it, and give that user the files \

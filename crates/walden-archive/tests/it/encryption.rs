@@ -429,7 +429,7 @@ fn users_come_and_go_and_keys_change_without_objects_being_written_again() {
     let as_second = set.server.clone().identity(Some(second.identity.clone()));
     assert_eq!(cause(set.get(&as_second, 0)), Cause::WrongIdentity);
     let added = keys::User::parse(&format!("second={}", second.recipient)).expect("a user");
-    let made = set.store(&set.reader).change_keys(&keys::Change::Add(vec![added.clone()])).expect("added");
+    let made = set.store(&set.reader).change_keys(&keys::Change::Add(vec![added.clone()])).expect("added").statement;
     assert_eq!((made.generation, made.users.len(), made.recipients.len()), (2, 2, 1));
     set.get(&as_second, 0).expect("readable");
     set.get(&set.reader, 1).expect("still readable");
@@ -437,7 +437,7 @@ fn users_come_and_go_and_keys_change_without_objects_being_written_again() {
     let former_content = fs::read(set.path().join("archive/keys/0002.age")).expect("the second generation");
     // Removes the first user. From now on, objects are encrypted to another key.
     let gone = keys::Change::Remove(vec![set.user.recipient.clone()]);
-    let made = set.store(&as_second).change_keys(&gone).expect("removed");
+    let made = set.store(&as_second).change_keys(&gone).expect("removed").statement;
     assert_eq!((made.generation, made.users.len(), made.recipients.len()), (3, 1, 2));
     assert_eq!(cause(set.get(&set.reader, 0)), Cause::WrongIdentity);
     // Simulates an interruption: the previous generation exists again, and repeating the removal completes
@@ -446,7 +446,7 @@ fn users_come_and_go_and_keys_change_without_objects_being_written_again() {
         (set.path().join("archive/keys/0003.age"), set.path().join("archive/keys/0002.age"));
     assert!(newest.is_file() && !former.exists());
     fs::write(&former, &former_content).expect("written");
-    assert_eq!(set.store(&as_second).change_keys(&gone).expect("finished"), made);
+    assert_eq!(set.store(&as_second).change_keys(&gone).expect("finished").statement, made);
     assert!(newest.is_file() && !former.exists());
     assert!(set.store(&as_second).change_keys(&gone).is_err(), "nothing is left to do");
     let last = keys::Change::Remove(vec!["second".to_owned()]);
@@ -559,7 +559,7 @@ fn generations_of_keys_that_were_moved_or_damaged_are_refused() {
 #[test]
 fn keys_are_not_lost_with_a_damaged_generation() {
     let set = setting();
-    let rotated = set.store(&set.reader).change_keys(&keys::Change::Rotate).expect("rotated");
+    let rotated = set.store(&set.reader).change_keys(&keys::Change::Rotate).expect("rotated").statement;
     assert_eq!((rotated.generation, rotated.recipients.len()), (2, 2));
     let unpinned = |keys: &KeyOptions| keys.clone().recipient(None);
     let (server, reader) = (unpinned(&set.server), unpinned(&set.reader));
@@ -631,7 +631,7 @@ fn keys_are_not_lost_with_a_damaged_generation() {
     assert_eq!(error.cause, Cause::OtherRecipient);
     fs::write(&newest, &good).expect("written");
     // The state from before checksums existed.
-    let made = set.store(&reader).change_keys(&keys::Change::Rotate).expect("rotated");
+    let made = set.store(&reader).change_keys(&keys::Change::Rotate).expect("rotated").statement;
     assert_eq!((made.generation, made.recipients.len()), (3, 3));
     assert_eq!(made.recipients[1..], rotated.recipients);
     assert!(set.store(&reader).key_faults().expect("read").is_empty());

@@ -12,9 +12,8 @@ use walden_archive::Archive;
 use walden_archive::archive::ArchiveError;
 use walden_archive::name::{Object, WAL};
 use walden_archive::pending::parent_folder;
-use walden_archive::probe::{PROBES, Probe};
+use walden_archive::probe::{Left, PROBES, Probe};
 use walden_report::table::harmless;
-use walden_source::error_text;
 
 use super::commands::{program, quoted, server_commands, word};
 use super::{check, data_directory};
@@ -123,9 +122,12 @@ pub fn run(args: &InitArgs) -> Result<ExitCode> {
     };
     let removed = match &probe.left {
         None => "It was removed.".to_owned(),
-        Some(error) => format!(
-            "It could not be removed from {PROBES}: {}. walden archive pack and prune need the right to delete; push and get do not.",
-            error_text(error)
+        Some(Left::Kept(kept)) if kept.until.is_some() => format!(
+            "It stays in {PROBES}: {kept}. walden archive prune --apply removes it then."
+        ),
+        Some(left) => format!(
+            "It could not be removed from {PROBES}: {left}. walden archive pack and prune cannot remove anything without the right to delete; \
+             push and get do not need it."
         ),
     };
     let check_command = format!("{} archive check --config {}", word(&program), word(&config));
@@ -238,7 +240,7 @@ fn write_configuration(path: &Path, repo: &str, archive: &Archive) -> Result<()>
         None => String::new(),
     };
     let text = format!(
-        "# Walden's archive of this cluster's WAL; see `walden archive --help`.\n\n[archive]\nrepo = {}  # or a list: several repositories with the same WAL\n# acknowledge = 1      # of several repositories: how many must have a file (all, unless set)\n{recipient}\n# level = 3            # 1 (fast) to 9 (small)\n# fast_queue = 64      # while more segments wait, they are compressed at level 0\n# look_ahead = 64      # other ready segments that one push archives\n# backlog_warning = 1000         # files that wait, beyond which a push warns and status exits with 1\n# backlog_warning_seconds = 900  # seconds that a file waits, beyond which status exits with 1\n# prefetch = 16        # segments to fetch ahead of recovery\n# accept_unknown_versions = false  # true archives the WAL of a PostgreSQL newer than this Walden as bytes\n# log = \"/var/log/postgresql/walden.json\"  # push and get append JSON lines to it: status and metrics read them\n\n# [archive.store]      # object stores: settings that the environment does not have\n# endpoint = \"https://s3.example.net\"\n# region = \"eu-1\"\n# access_key_id = \"...\"      # a server that systemd starts lacks the variables of your shell\n# secret_access_key = \"...\"  # then chmod 600, and the server's user owns this file\n",
+        "# Walden's archive of this cluster's WAL; see `walden archive --help`.\n\n[archive]\nrepo = {}  # or a list: several repositories with the same WAL\n# acknowledge = 1      # of several repositories: how many must have a file (all, unless set)\n{recipient}\n# level = 3            # 1 (fast) to 9 (small)\n# fast_queue = 64      # while more segments wait, they are compressed at level 0\n# look_ahead = 64      # other ready segments that one push archives\n# backlog_warning = 1000         # files that wait, beyond which a push warns and status exits with 1\n# backlog_warning_seconds = 900  # seconds that a file waits, beyond which status exits with 1\n# prefetch = 16        # segments to fetch ahead of recovery\n# lock_days = 30       # in a bucket with Object Lock: nobody can remove a stored object for so long\n# accept_unknown_versions = false  # true archives the WAL of a PostgreSQL newer than this Walden as bytes\n# log = \"/var/log/postgresql/walden.json\"  # push and get append JSON lines to it: status and metrics read them\n\n# [archive.store]      # object stores: settings that the environment does not have\n# endpoint = \"https://s3.example.net\"\n# region = \"eu-1\"\n# access_key_id = \"...\"      # a server that systemd starts lacks the variables of your shell\n# secret_access_key = \"...\"  # then chmod 600, and the server's user owns this file\n",
         serde_json::Value::String(repo.to_owned())
     );
     output::write(path, &text, Overwrite::default())

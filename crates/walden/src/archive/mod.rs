@@ -19,6 +19,7 @@ mod init;
 #[cfg(feature = "encryption")]
 mod key;
 mod list;
+mod lock;
 mod log;
 mod metrics;
 mod other_writer;
@@ -95,6 +96,7 @@ enum ArchiveCommand {
     #[command(hide = true)]
     Prefetch(get::PrefetchArgs),
     List(list::ListArgs),
+    Lock(lock::LockArgs),
     Pack(pack::PackArgs),
     Prune(prune::PruneArgs),
     Verify(verify::VerifyArgs),
@@ -137,6 +139,7 @@ fn run_command(command: &ArchiveCommand) -> Result<ExitCode> {
         ArchiveCommand::Export(args) => export::run(args),
         ArchiveCommand::Prefetch(args) => Ok(get::run_prefetch(args)),
         ArchiveCommand::List(args) => list::run(args),
+        ArchiveCommand::Lock(args) => lock::run(args),
         ArchiveCommand::Pack(args) => pack::run(args),
         ArchiveCommand::Prune(args) => prune::run(args),
         ArchiveCommand::Verify(args) => verify::run(args),

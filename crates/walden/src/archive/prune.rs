@@ -9,7 +9,7 @@ use clap::Args;
 use jiff::Zoned;
 use walden_archive::Archive;
 use walden_archive::backup::{self, Backup};
-use walden_archive::prune::{self, BackupState, Pruned, Rule, TimelineState};
+use walden_archive::prune::{self, BackupState, KeptObject, Pruned, Rule, TimelineState};
 use walden_format::lsn::{Lsn, SegmentName};
 use walden_format::payload::Timestamp;
 use walden_report::table::harmless;
@@ -38,6 +38,9 @@ became a standby or was deleted. Therefore, --apply with --keep-backups or --kee
 kept backup is kept, on every timeline, and so are all timeline histories. The last backup that leads to a newer timeline than those of \
 all kept backups is kept too, with a warning, except with --older-than-backup and --older-than. If several timelines have WAL after the last switch \
 away from them, --keep-backups and --keep-days apply to each of them.
+
+Objects that are locked (Object Lock of S3), or that these credentials may not remove, are listed with the end of their locks and stay, with \
+the WAL after them; a later run removes them. With lock_days in walden.toml, --apply extends the locks of everything that is kept.
 
 Exit status: 0 planned or done; 1 no backup is usable, the kept WAL has gaps, no backup that the rule keeps leads to a newer \
 timeline, or several timelines continue and keep more WAL; 2 wrong usage; 3 the archive or a backup could not be read.";
@@ -197,9 +200,28 @@ fn table(pruned: &Pruned) -> String {
             let verb = if pruned.is_applied { "removed" } else { "would be removed (--apply removes them)" };
             let from = pruned.kept_from.as_deref().unwrap_or_default();
             let _ = writeln!(text, "Everything from {from} on stays. {objects} of {bytes} {verb}.");
+            describe_kept(&mut text, pruned);
         }
     }
     text
+}
+
+/// Describes objects that are not needed and that the store keeps, and extended locks.
+fn describe_kept(text: &mut String, pruned: &Pruned) {
+    for KeptObject { object, problem, .. } in &pruned.kept {
+        let _ = writeln!(text, "KEPT: {}: {}", harmless(object), harmless(problem));
+    }
+    if pruned.kept_objects > 0 {
+        let _ = writeln!(
+            text,
+            "{} of {} not needed stay for now, with the WAL after them, so that no gap arises. A later run removes them.",
+            counted(pruned.kept_objects, "object"),
+            units::bytes(pruned.kept_bytes)
+        );
+    }
+    if let Some(locks) = &pruned.locks {
+        text.push_str(&super::lock::text(locks));
+    }
 }
 
 fn describe_backup(text: &mut String, backup: &BackupState) {

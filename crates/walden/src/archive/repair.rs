@@ -1,4 +1,5 @@
-//! `walden archive repair`: rewrites a lost `archive.json`, or replaces damaged objects by copies.
+//! `walden archive repair`: rewrites a lost `archive.json`, replaces damaged objects by copies, or restores
+//! deleted and overwritten ones.
 
 use std::fmt::Write;
 use std::process::ExitCode;
@@ -9,6 +10,7 @@ use walden_archive::Archive;
 use walden_archive::copy::{self, CopyOptions};
 use walden_archive::object::Finding;
 use walden_archive::repair::{self, RepairError, Rewritten};
+use walden_archive::undelete::{self, Undeleted};
 use walden_archive::verify::{self, VerifyOptions};
 use walden_report::table::harmless;
 use walden_source::{counted, error_text};
@@ -25,16 +27,22 @@ Examples:
       for an encrypted archive, whose segments are read with a private key
   walden archive repair --repo /backup/main --from s3://backups/main
       replace damaged objects and add missing files from another archive of the cluster
+  walden archive repair --repo s3://backups/main --undelete
+      restore objects that another user deleted or overwrote, from the versions that the bucket keeps
 
 Without --from, the cluster and segment size are read from the archived segments, which must agree. An existing archive.json is never \
 replaced.
 
 With --from, everything is verified first. A damaged object is removed only after all its files were read intact from another archive.
 
-Exit status: 0 archive.json was written, or (--from) nothing is damaged or missing any more; 1 (--from) no intact copy of some files was \
-found; 3 archive.json exists, the segments do not agree, or an archive cannot be used.";
+With --undelete, the oldest intact version of each deleted or overwritten object is restored: Walden never overwrites an object, so that is \
+what was archived. A delete marker is removed if the credentials may, otherwise the version is stored again on top. No version is \
+removed. archive.json and keys are restored first.
 
-/// Rewrite a lost archive.json, or replace damaged objects by copies
+Exit status: 0 archive.json was written, (--undelete) every altered object was restored, or (--from) nothing is damaged or missing any more; 1 no intact copy or \
+version of some files was found; 3 archive.json exists, the segments do not agree, or an archive cannot be used.";
+
+/// Rewrite a lost archive.json, replace damaged objects by copies, or restore deleted ones
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct RepairArgs {
@@ -44,6 +52,10 @@ pub struct RepairArgs {
     /// Archive with intact copies (repeatable)
     #[arg(long, value_name = "URL")]
     from: Vec<String>,
+
+    /// Restore objects that were deleted or overwritten in a bucket that keeps versions
+    #[arg(long, conflicts_with = "from")]
+    undelete: bool,
 
     /// Number of objects to process in parallel [default: one per core]
     #[arg(long, value_name = "N", requires = "from")]
@@ -56,6 +68,9 @@ pub fn run(args: &RepairArgs) -> Result<ExitCode> {
     if !args.from.is_empty() {
         return replace_damaged(args, &archive, &section);
     }
+    if args.undelete {
+        return restore_versions(&archive);
+    }
     let rewritten = repair::rewrite_identity(&archive).map_err(|error| match (error.hint(), error) {
         (_, RepairError::Archive(error)) => anyhow::Error::from(error),
         (Some(hint), error) => output::with_hint(error_text(&error), hint),
@@ -63,6 +78,21 @@ pub fn run(args: &RepairArgs) -> Result<ExitCode> {
     })?;
     terminal::print(&text(archive.store().location(), &rewritten))?;
     Ok(ExitCode::SUCCESS)
+}
+
+fn restore_versions(archive: &Archive) -> Result<ExitCode> {
+    let Undeleted { location, restored, failed, .. } = undelete::undelete(archive)?;
+    let mut text = String::new();
+    for altered in &restored {
+        let _ = writeln!(text, "{}: restored", super::verify::altered_line(altered));
+    }
+    for Finding { object, problem } in &failed {
+        let _ = writeln!(text, "NOT RESTORED: {}: {}", harmless(object), harmless(problem));
+    }
+    let count = counted(restored.len() as u64, "object");
+    let _ = writeln!(text, "{location}: {count} restored, {} not. walden archive verify reads everything.", failed.len());
+    terminal::print(&text)?;
+    Ok(if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(FOUND) })
 }
 
 fn replace_damaged(args: &RepairArgs, archive: &Archive, section: &ArchiveSection) -> Result<ExitCode> {

@@ -12,7 +12,11 @@ use walden_archive::base::{self, BackupStart};
 use walden_archive::encryption::KEYS;
 use walden_archive::gaps::HISTORY_HINT;
 use walden_archive::replay::{self, Replayed};
-use walden_archive::verify::{self, DAMAGE_HINT, KEYS_HINT, UNREADABLE_HINT, Verified, VerifyOptions};
+use walden_archive::verify::altered::{Altered, Change};
+use walden_archive::verify::{
+    self, DAMAGE_HINT, KEYS_HINT, UNDELETE_HINT, UNREADABLE_HINT, Verified, VerifyOptions,
+};
+use walden_report::table::harmless;
 use walden_report::units;
 use walden_source::counted;
 use walden_source::datadir::DataDir;
@@ -32,7 +36,10 @@ Examples:
   walden archive verify --replay --base /backups/monday
       also replay WAL from a base backup, and compare each full-page image with the replayed page
 
-Exit status: 0 everything is intact and nothing is missing; 1 an object is damaged or could not be read, or a segment, the \
+In a bucket that keeps versions, objects that another user deleted or overwrote are listed with their intact versions; \
+walden archive repair --undelete restores these.
+
+Exit status: 0 everything is intact and nothing is missing; 1 an object is damaged, deleted or overwritten, or could not be read, or a segment, the \
 history of a timeline, or the first segment of a base backup is missing; 3 the archive could not be listed.";
 
 /// Check that all archived files are intact, and that nothing is missing
@@ -137,6 +144,21 @@ fn replay(archive: &Archive, path: &Path, args: &VerifyArgs) -> Result<Replayed>
     })
 }
 
+/// Describes an object that was deleted or overwritten.
+pub fn altered_line(altered: &Altered) -> String {
+    let Altered { object, change, version, stored, intact_version } = altered;
+    let what = match change {
+        Change::Deleted => format!("DELETED: {}: the delete marker {} of {} hides it", harmless(object), harmless(version), harmless(stored)),
+        Change::Overwritten => {
+            format!("OVERWRITTEN: {}: the version {} of {} has other content", harmless(object), harmless(version), harmless(stored))
+        }
+    };
+    match intact_version {
+        Some(intact) => format!("{what}; the version {} is intact", harmless(intact)),
+        None => format!("{what}; no version is intact"),
+    }
+}
+
 fn table(verified: &Verified) -> String {
     let mut text = String::new();
     let _ = writeln!(
@@ -158,6 +180,12 @@ fn table(verified: &Verified) -> String {
     if !verified.damaged.is_empty() {
         let are_keys = verified.damaged.iter().any(|finding| finding.object.starts_with(KEYS));
         let _ = writeln!(text, "  HINT: {}", if are_keys { KEYS_HINT } else { DAMAGE_HINT });
+    }
+    for altered in &verified.altered {
+        let _ = writeln!(text, "{}", altered_line(altered));
+    }
+    if !verified.altered.is_empty() {
+        let _ = writeln!(text, "  HINT: {UNDELETE_HINT}");
     }
     for finding in &verified.unreadable {
         let _ = writeln!(text, "NOT READ: {}: {}", finding.object, finding.problem);

@@ -3,15 +3,18 @@
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
+use jiff::Timestamp;
 use walden_archive::Archive;
 use walden_archive::archive::{ArchiveError, Identity};
 #[cfg(feature = "encryption")]
 use walden_archive::encryption::keys;
 use walden_archive::gaps::{self, HISTORY_HINT};
 use walden_archive::list;
+use walden_archive::lock::{self, Weakness};
 use walden_archive::name::ArchivedFile;
 use walden_archive::object::Finding;
-use walden_archive::probe::{self, Probe};
+use walden_archive::probe::{self, Left, PROBES, Probe};
+use walden_archive::store::versions::LockRule;
 use walden_archive::verified::UNREADABLE;
 use walden_archive::verify::KEYS_HINT;
 use walden_source::counted;
@@ -103,6 +106,7 @@ pub fn look(
             "let one server archive at a time, or use a store that honours If-None-Match",
         ));
     }
+    checks.extend(look_at_locks(archive));
     checks.extend(look_at_keys(archive, section));
     (checks, identity)
 }
@@ -247,15 +251,80 @@ fn probe_store(archive: &Archive) -> Check {
             };
             Check::ok(NAME, format!("a segment was archived in {} ms and {get}", push.as_millis()))
         }
-        Ok(Probe { left: Some(error), .. }) => Check::warn(
+        Ok(Probe { push, left: Some(Left::Kept(kept)), .. }) if kept.until.is_some() => Check::ok(
             NAME,
-            format!("a segment can be written and read, but not removed: {}", error_text(&error)),
-            "walden archive pack and prune need the right to delete; push and get do not",
+            format!("a segment was archived in {} ms; it stays in {PROBES}, {kept}", push.as_millis()),
+        ),
+        Ok(Probe { left: Some(left), .. }) => Check::warn(
+            NAME,
+            format!("a segment can be written and read, but not removed: {left}"),
+            "without the right to delete, walden archive pack and prune leave everything; push and get do not need it",
         ),
         Err(error) => {
             let hint = error.hint().map(str::to_owned);
             Check::fail(NAME, error_text(&error), hint)
         }
+    }
+}
+
+/// Checks that locks protect what they should, if anything asks for locks.
+fn look_at_locks(archive: &Archive) -> Vec<Check> {
+    const NAME: &str = "object lock";
+    let (rule, weaknesses) = match lock::inspect(archive) {
+        Ok(Some(found)) => found,
+        Ok(None) => return Vec::new(),
+        Err(error) => return vec![Check::error(NAME, &error.into())],
+    };
+    if weaknesses.is_empty() {
+        let found = rule.map_or_else(String::new, |LockRule { mode, days }| {
+            format!("objects are locked for {} in {} mode", counted(days.into(), "day"), mode.name().to_lowercase())
+        });
+        return vec![Check::ok(NAME, found)];
+    }
+    weaknesses.into_iter().map(|weakness| describe_weakness(NAME, weakness)).collect()
+}
+
+fn describe_weakness(name: &'static str, weakness: Weakness) -> Check {
+    match weakness {
+        Weakness::NoVersions => Check::warn(
+            name,
+            "the bucket keeps no versions: whoever may write can overwrite and delete what is archived",
+            "aws s3api put-bucket-versioning --bucket BUCKET --versioning-configuration Status=Enabled; Object Lock needs it",
+        ),
+        Weakness::NoObjectLock => Check::warn(
+            name,
+            "lock_days is set, but the bucket has no Object Lock: it rejects objects with a lock",
+            "create the bucket with Object Lock (aws s3api create-bucket --object-lock-enabled-for-bucket), or remove lock_days",
+        ),
+        Weakness::NoRule => Check::warn(
+            name,
+            "the bucket has Object Lock, but no rule locks objects",
+            format!("set lock_days in {FILE}, or a default retention for the bucket"),
+        ),
+        Weakness::Short { days, between } => Check::warn(
+            name,
+            format!(
+                "objects are locked for {}, but {between} days passed between two base backups: restoring from the older one needs \
+                 WAL whose locks have ended",
+                counted(days.into(), "day")
+            ),
+            "lock objects for longer than the time between base backups (lock_days), or run walden archive lock or prune --apply each day, \
+             which extend the locks",
+        ),
+        Weakness::Ends { backup, object, until } => {
+            let state = match until {
+                None => "is not locked".to_owned(),
+                Some(until) if until < Timestamp::now() => format!("has been unlocked since {until}"),
+                Some(until) => format!("is locked only until {until}"),
+                };
+            Check::warn(
+                name,
+                format!("{object}, with which recovery from the base backup {backup} starts, {state}"),
+                "run walden archive lock or prune --apply each day: they extend the locks of everything that is needed; prune --apply also \
+                 removes WAL whose backup no longer exists",
+            )
+        }
+        other => Check::warn(name, format!("{other:?}"), "see docs/archive.md"),
     }
 }
 
