@@ -13,7 +13,7 @@ use object_store::client::{
 };
 use object_store::path::Path;
 use object_store::signer::Signer as _;
-use object_store::{ClientOptions, Error as ClientError, HeaderValue};
+use object_store::{ClientOptions, Error as ClientError, HeaderMap, HeaderValue};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use sha2::{Digest as _, Sha256};
@@ -26,6 +26,8 @@ const STORE: &str = "S3";
 const ATTEMPTS: u32 = 5;
 /// Pause after the first attempt. It doubles with each one.
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
+/// Maximum number of characters of an error's text.
+const MAX_TEXT: usize = 200;
 /// How long the client library's signed URL is valid. Only its path is used.
 const UNUSED_VALIDITY: Duration = Duration::from_secs(1);
 
@@ -138,7 +140,7 @@ impl Bucket {
             other => other?,
         };
         let default = lock.rule.and_then(|rule| rule.default_retention);
-        let default = default.and_then(|Retention { mode, days, years, .. }| {
+        let default = default.and_then(|Retention { mode, days, years }| {
             let days = days.or(years.map(|years| years.saturating_mul(365)))?;
             Some(LockRule { mode: LockMode::parse(&mode?)?, days })
         });
@@ -162,21 +164,12 @@ impl Bucket {
         if next.is_some() && next.as_ref() == after {
             return Err(unexpected("a list of versions that does not advance"));
         }
-        let versions = listed.entries.into_iter().filter_map(|entry| {
-            let (is_marker, found) = match entry {
-                Entry::Version(found) => (false, found),
-                Entry::DeleteMarker(found) => (true, found),
-                Entry::Other => return None,
-            };
-            let Found { key, id, bytes, tag, stored } = found;
-            Some((key, Version { id, is_marker, bytes, tag, stored }))
-        });
-        Ok(Page { versions: versions.collect(), next })
+        Ok(Page { versions: in_order(listed.entries), next })
     }
 
     pub async fn read(&self, path: &Path, id: &str) -> Result<Vec<u8>, ClientError> {
         let url = self.url_of(path, &[("versionId", Some(id))]).await?;
-        self.send("GET", url, None).await
+        Ok(self.send("GET", url, None).await?.body)
     }
 
     pub async fn remove(&self, path: &Path, id: &str) -> Result<(), ClientError> {
@@ -184,18 +177,14 @@ impl Bucket {
         self.send("DELETE", url, None).await.map(drop)
     }
 
-    /// Returns the lock of a version, or of the current one.
+    /// Returns the lock of a version, or of the current one. S3 states it only to users who may read it.
     pub async fn lock(&self, path: &Path, id: Option<&str>) -> Result<Option<Lock>, ClientError> {
-        let query = [("retention", None), ("versionId", id)];
-        let url = self.url_of(path, &query[..1 + usize::from(id.is_some())]).await?;
-        let retention: Retention = match self.send("GET", url, None).await {
-            Ok(body) => parse(&body)?,
-            // Without a lock; the object itself may be missing, too.
-            Err(error) if has_no_lock(&error) => return Ok(None),
-            Err(error) => return Err(error),
-        };
-        let mode = retention.mode.as_deref().and_then(LockMode::parse);
-        let until = retention.until.as_deref().and_then(|text| text.parse().ok());
+        let query = id.map(|id| ("versionId", Some(id)));
+        let url = self.url_of(path, query.as_slice()).await?;
+        let Answer { headers, .. } = self.send("HEAD", url, None).await?;
+        let value = |name: &str| headers.get(name)?.to_str().ok();
+        let mode = value("x-amz-object-lock-mode").and_then(LockMode::parse);
+        let until = value("x-amz-object-lock-retain-until-date").and_then(|text| text.parse().ok());
         Ok(mode.zip(until).map(|(mode, until)| Lock { mode, until }))
     }
 
@@ -219,7 +208,7 @@ impl Bucket {
         }
         let query = query.iter().map(|&(name, value)| (name, Some(value)));
         set_query(&mut url, [(what, None)].into_iter().chain(query));
-        parse(&self.send("GET", url, None).await?)
+        parse(&self.send("GET", url, None).await?.body)
     }
 
     /// Returns an object's URL. The client library builds it from the settings.
@@ -230,7 +219,7 @@ impl Bucket {
         Ok(url)
     }
 
-    async fn send(&self, method: &str, url: Url, body: Option<String>) -> Result<Vec<u8>, ClientError> {
+    async fn send(&self, method: &str, url: Url, body: Option<String>) -> Result<Answer, ClientError> {
         let mut attempt = 1;
         loop {
             let error = match self.send_once(method, &url, body.clone()).await {
@@ -243,7 +232,7 @@ impl Bucket {
         }
     }
 
-    async fn send_once(&self, method: &str, url: &Url, body: Option<String>) -> Result<Vec<u8>, ClientError> {
+    async fn send_once(&self, method: &str, url: &Url, body: Option<String>) -> Result<Answer, ClientError> {
         let invalid = |error: &dyn std::fmt::Display| unexpected(&format!("{method} {url}: {error}"));
         let mut request = HttpRequest::new(HttpRequestBody::empty());
         if let Some(body) = body {
@@ -261,10 +250,10 @@ impl Bucket {
         self.signing.sign(&mut request).await?;
         let generic = |source: HttpError| ClientError::Generic { store: STORE, source: source.into() };
         let response = self.client.execute(request).await.map_err(generic)?;
-        let status = response.status();
+        let (status, headers) = (response.status(), response.headers().clone());
         let body = response.into_body().bytes().await.map_err(generic)?;
         if status.is_success() {
-            return Ok(body.to_vec());
+            return Ok(Answer { headers, body: body.to_vec() });
         }
         let path = url.path().to_owned();
         let answer = String::from_utf8_lossy(&body);
@@ -280,6 +269,32 @@ impl Bucket {
     }
 }
 
+/// Returns versions by key, the newest first. Some stores list all delete markers after all versions.
+fn in_order(entries: Vec<Entry>) -> Vec<(String, Version)> {
+    let versions = entries.into_iter().filter_map(|entry| match entry {
+        Entry::Version(found) => Some((false, found)),
+        Entry::DeleteMarker(found) => Some((true, found)),
+        Entry::Other => None,
+    });
+    let mut versions: Vec<(bool, Found)> = versions.collect();
+    // Stable: times have whole seconds, and the order of the listing decides within one.
+    versions.sort_by(|(_, one), (_, other)| {
+        let newest_first = other.is_latest.cmp(&one.is_latest).then_with(|| other.stored.cmp(&one.stored));
+        one.key.cmp(&other.key).then(newest_first)
+    });
+    let version = |(is_marker, found): (bool, Found)| {
+        let Found { key, id, bytes, tag, stored, .. } = found;
+        (key, Version { id, is_marker, bytes, tag, stored })
+    };
+    versions.into_iter().map(version).collect()
+}
+
+/// A successful answer.
+struct Answer {
+    headers: HeaderMap,
+    body: Vec<u8>,
+}
+
 fn set_query<'a>(url: &mut Url, query: impl IntoIterator<Item = (&'a str, Option<&'a str>)>) {
     url.set_query(None);
     let mut pairs = url.query_pairs_mut();
@@ -289,20 +304,16 @@ fn set_query<'a>(url: &mut Url, query: impl IntoIterator<Item = (&'a str, Option
     }
 }
 
-fn has_no_lock(error: &ClientError) -> bool {
-    match error {
-        ClientError::NotSupported { .. } => true,
-        ClientError::NotFound { source, .. } => source.to_string().contains("NoSuchObjectLockConfiguration"),
-        _ => false,
-    }
-}
-
 fn unexpected(problem: &str) -> ClientError {
     ClientError::NotSupported { source: format!("the store's answer cannot be used: {problem}").into() }
 }
 
 fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, ClientError> {
-    quick_xml::de::from_str(&String::from_utf8_lossy(body)).map_err(|error| unexpected(&error.to_string()))
+    // The error's text can contain the entire answer.
+    quick_xml::de::from_str(&String::from_utf8_lossy(body)).map_err(|error| {
+        let text: String = error.to_string().chars().take(MAX_TEXT).collect();
+        unexpected(&text)
+    })
 }
 
 #[derive(Deserialize)]
@@ -333,8 +344,6 @@ struct Retention {
     days: Option<u32>,
     #[serde(rename = "Years")]
     years: Option<u32>,
-    #[serde(rename = "RetainUntilDate")]
-    until: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -363,6 +372,8 @@ struct Found {
     key: String,
     #[serde(rename = "VersionId")]
     id: String,
+    #[serde(rename = "IsLatest", default)]
+    is_latest: bool,
     #[serde(rename = "Size", default)]
     bytes: u64,
     #[serde(rename = "ETag", default)]
@@ -382,21 +393,30 @@ mod tests {
                    <NextVersionIdMarker>v1</NextVersionIdMarker>\
                    <DeleteMarker><Key>main/a&amp;b</Key><VersionId>m</VersionId><IsLatest>true</IsLatest></DeleteMarker>\
                    <Version><Key>main/a&amp;b</Key><VersionId>v2</VersionId><ETag>\"e\"</ETag><Size>7</Size></Version>\
-                   <DeleteMarker><Key>main/b</Key><VersionId>n</VersionId></DeleteMarker>\
-                   <Version><Key>main/b</Key><VersionId>v1</VersionId><Size>1</Size></Version></ListVersionsResult>";
+                   <Version><Key>main/b</Key><VersionId>v1</VersionId><IsLatest>true</IsLatest><Size>1</Size></Version>\
+                   <DeleteMarker><Key>main/b</Key><VersionId>n</VersionId></DeleteMarker></ListVersionsResult>";
         let listed: ListedVersions = parse(xml.as_bytes()).unwrap();
         assert!(listed.is_truncated);
         assert_eq!(listed.next_version.as_deref(), Some("v1"));
-        let found: Vec<(bool, &str, u64)> = listed
-            .entries
-            .iter()
-            .filter_map(|entry| match entry {
-                Entry::Version(found) => Some((false, found.id.as_str(), found.bytes)),
-                Entry::DeleteMarker(found) => Some((true, found.id.as_str(), found.bytes)),
-                Entry::Other => None,
-            })
-            .collect();
-        assert_eq!(found, [(true, "m", 0), (false, "v2", 7), (true, "n", 0), (false, "v1", 1)]);
+        let mut entries = listed.entries;
+        let order = |entries: Vec<Entry>| -> Vec<(String, bool, String, u64)> {
+            let line = |(key, it): (String, Version)| (key, it.is_marker, it.id, it.bytes);
+            in_order(entries).into_iter().map(line).collect()
+        };
+        let line = |key: &str, is_marker, id: &str, bytes| (key.to_owned(), is_marker, id.to_owned(), bytes);
+        let expected = [
+            line("main/a&b", true, "m", 0),
+            line("main/a&b", false, "v2", 7),
+            line("main/b", false, "v1", 1),
+            line("main/b", true, "n", 0),
+        ];
+        // All markers at the end.
+        let again: ListedVersions = parse(xml.as_bytes()).unwrap();
+        let (markers, mut last): (Vec<Entry>, Vec<Entry>) =
+            again.entries.into_iter().partition(|entry| matches!(entry, Entry::DeleteMarker(_)));
+        last.extend(markers);
+        assert_eq!(order(last), expected);
+        assert_eq!(order(std::mem::take(&mut entries)), expected);
         parse::<ListedVersions>(b"<ListVersionsResult><IsTruncated>false</IsTruncated></ListVersionsResult>")
             .unwrap();
         for damaged in ["", "<", "no XML", "<ListVersionsResult><Version></Version></ListVersionsResult>"] {

@@ -83,18 +83,24 @@ impl Server {
         Ok(server)
     }
 
-    /// Sends a request without credentials.
+    /// Stores something without credentials.
     fn put(&self, path: &str, header: &str, body: &str) {
+        let answer = self.send("PUT", path, header, body);
+        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    }
+
+    /// Sends a request without credentials, and returns the answer with its head.
+    pub fn send(&self, method: &str, path: &str, header: &str, body: &str) -> String {
         let port = self.port;
         let mut connection = TcpStream::connect(("127.0.0.1", port)).unwrap();
         let length = body.len();
         let request = format!(
-            "PUT /{path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nContent-Length: {length}\r\nConnection: close\r\n{header}\r\n{body}"
+            "{method} /{path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nContent-Length: {length}\r\nConnection: close\r\n{header}\r\n{body}"
         );
         connection.write_all(request.as_bytes()).unwrap();
         let mut answer = String::new();
         connection.read_to_string(&mut answer).unwrap();
-        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+        answer
     }
 }
 
@@ -117,7 +123,7 @@ pub fn free_port() -> u16 {
 }
 
 /// A server's files, and a configuration for a bucket at a port.
-struct Client {
+pub struct Client {
     folder: tempfile::TempDir,
 }
 
@@ -126,7 +132,7 @@ impl Client {
         Client::with(port, BUCKET, "")
     }
 
-    fn with(port: u16, bucket: &str, more: &str) -> Client {
+    pub fn with(port: u16, bucket: &str, more: &str) -> Client {
         let folder = tempfile::tempdir().unwrap();
         let client = Client { folder };
         for (name, bytes) in golden("18.6").iter().take(2) {
@@ -139,7 +145,7 @@ impl Client {
         client
     }
 
-    fn configure(&self, port: u16, bucket: &str, more: &str) {
+    pub fn configure(&self, port: u16, bucket: &str, more: &str) {
         let configuration = format!(
             "[archive]\nrepo = \"s3://{bucket}/main\"\n{more}\n[archive.store]\nendpoint = \"http://127.0.0.1:{port}\"\n\
              access_key_id = \"somebody\"\nsecret_access_key = \"secret\"\nregion = \"us-east-1\"\n"
@@ -147,32 +153,32 @@ impl Client {
         fs::write(self.path("walden.toml"), configuration).unwrap();
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    pub fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
 
-    fn names(&self) -> Vec<String> {
+    pub fn names(&self) -> Vec<String> {
         golden("18.6").into_keys().take(2).collect()
     }
 
-    fn command(&self, arguments: &[&str]) -> Run {
+    pub fn command(&self, arguments: &[&str]) -> Run {
         let config = self.path("walden.toml");
         walden(&[&["archive", arguments[0], "--config", text(&config)], &arguments[1..]].concat())
     }
 
     /// Initializes the archive.
-    fn create(self) -> Client {
+    pub fn create(self) -> Client {
         let made = self.command(&["init"]);
         assert_eq!(made.code, 0, "{made:?}");
         self
     }
 
-    fn push(&self, name: &str) -> Run {
+    pub fn push(&self, name: &str) -> Run {
         self.command(&["push", "--look-ahead", "0", text(&self.path(&format!("pg_wal/{name}")))])
     }
 
     /// Gets a segment, and compares its content.
-    fn get(&self, name: &str) -> Run {
+    pub fn get(&self, name: &str) -> Run {
         let target = self.path("target");
         let _ = fs::remove_file(&target);
         let got = self.command(&["get", "--prefetch", "0", name, text(&target)]);
@@ -358,7 +364,7 @@ fn a_bucket_with_object_lock_is_used() -> Outcome {
 /// With credentials without the right to delete, `init` reports that its test segment remains.
 fn a_store_that_keeps_what_is_removed_is_said_to() -> Outcome {
     let server = Server::start(&[])?;
-    let (port, _) = proxy(server.port, &[Trouble::NoDelete]);
+    let (port, _) = proxy(server.port, &[Trouble::NoChange]);
     let made = Client::new(port).command(&["init"]);
     assert_eq!(made.code, 0, "{made:?}");
     assert!(made.stdout.contains("It could not be removed from probe/: "), "{made:?}");
@@ -430,7 +436,7 @@ fn credentials_of_the_shell_are_warned_of() -> Outcome {
 
 /// The behaviour of a proxy for a connection.
 #[derive(Clone, Copy, PartialEq)]
-enum Trouble {
+pub enum Trouble {
     None,
     /// Forwards after a delay.
     Delay(Duration),
@@ -440,13 +446,13 @@ enum Trouble {
     CutAnswer(usize),
     /// Responds with this itself.
     Answer(&'static str),
-    /// Refuses to delete objects.
-    NoDelete,
+    /// Refuses to delete and to overwrite objects.
+    NoChange,
 }
 
 /// Starts a proxy in front of a server, which cycles through the troubles. Returns its port, and a counter of
 /// connections.
-fn proxy(server: u16, troubles: &'static [Trouble]) -> (u16, Arc<AtomicUsize>) {
+pub fn proxy(server: u16, troubles: &'static [Trouble]) -> (u16, Arc<AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     let connections = Arc::new(AtomicUsize::new(0));
@@ -468,9 +474,12 @@ fn serve(mut client: TcpStream, server: u16, trouble: Trouble) -> io::Result<()>
         return answer(client, status);
     }
     let mut server = TcpStream::connect(SocketAddr::from(([127, 0, 0, 1], server)))?;
-    if let Trouble::NoDelete = trouble {
+    if let Trouble::NoChange = trouble {
         let request = read_head(&mut client)?;
-        if request.starts_with(b"DELETE") || request.starts_with(b"POST") {
+        let head = String::from_utf8_lossy(&request).to_ascii_lowercase();
+        let is_overwriting = head.starts_with("put") && !head.contains("if-none-match");
+        let is_retention = head.lines().next().is_some_and(|line| line.contains("?retention"));
+        if head.starts_with("delete") || head.starts_with("post") || is_overwriting && !is_retention {
             return answer(client, "403 Forbidden");
         }
         // Forces one request per connection, so that each is checked.

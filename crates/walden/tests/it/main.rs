@@ -16,6 +16,7 @@ mod archive_faults;
 mod archive_import;
 mod archive_interrupted;
 mod archive_library;
+mod archive_lock;
 mod archive_matrix;
 mod archive_packs;
 mod archive_permissions;
@@ -97,6 +98,7 @@ fn main() -> ExitCode {
         archive_permissions::TESTS,
         archive_prefetch::TESTS,
         archive_reset::TESTS,
+        archive_lock::TESTS,
         archive_s3::TESTS,
         archive_serve::TESTS,
         archive_spool::TESTS,
