@@ -4,15 +4,14 @@ use std::time::Duration;
 
 use crate::archive::Archive;
 use crate::encryption::KeyOptions;
-use crate::ingest::probe::PROBES;
-use crate::inventory::parts::LIVE;
-use crate::objects::name::VERIFIED;
 use crate::store::versions::LockRule;
 use crate::store::{Folder, Store, StoreError};
 
 /// Prefixes of the keys that are never locked: parts of the newest segment, results of `verify` and test
 /// segments are removed soon.
-pub(crate) const UNLOCKED: &[&str] = &[LIVE, VERIFIED, PROBES];
+#[cfg(feature = "s3")]
+const UNLOCKED: &[&str] =
+    &[crate::inventory::parts::LIVE, crate::objects::name::VERIFIED, crate::ingest::probe::PROBES];
 
 /// How to use a location.
 #[derive(Clone, Default, Debug)]
@@ -50,7 +49,8 @@ walden_format::setters!(PlaceOptions {
 pub fn open(place: &str, options: &PlaceOptions) -> Result<Archive, StoreError> {
     let is_s3 = place.starts_with("s3://");
     if options.lock.is_some() && !(is_s3 && cfg!(feature = "s3")) {
-        let problem = "cannot use lock_days: expected an archive in s3://, as other stores have no Object Lock of S3";
+        let problem =
+            "cannot use lock_days: expected an archive in s3://, as other stores have no Object Lock of S3";
         return Err(StoreError {
             source: Some(problem.into()),
             ..StoreError::new("open", "the archive", place, crate::store::Cause::Other)
@@ -61,7 +61,8 @@ pub fn open(place: &str, options: &PlaceOptions) -> Result<Archive, StoreError> 
         Some(("file", path)) => Box::new(Folder::new(path)),
         #[cfg(feature = "s3")]
         Some((scheme, _)) if crate::store::clouds::is_object_store(scheme) => {
-            let remote = crate::store::Remote::open(place, &options.store, options.lock, options.answer_within)?;
+            let remote =
+                crate::store::Remote::open(place, &options.store, options.lock, options.answer_within)?;
             let remote = remote.without_locks_below(UNLOCKED);
             let plain = options.without_conditional_requests;
             Box::new(if plain { remote.without_conditional_requests() } else { remote })

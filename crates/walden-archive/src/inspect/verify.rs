@@ -607,7 +607,7 @@ fn link_problem(name: SegmentName, expected: &[Lsn], found: Lsn) -> Option<Strin
 pub fn record(archive: &Archive, run: &Verified, is_fast: bool) -> Result<(), ArchiveError> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_micros();
     let time = i64::try_from(now).unwrap_or(i64::MAX);
-    let mut damaged = run.damaged.len() as u64;
+    let mut damaged = (run.damaged.len() + run.altered.len()) as u64;
     if !run.unreadable.is_empty() {
         if damaged == 0 {
             return Ok(());

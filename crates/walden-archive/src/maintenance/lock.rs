@@ -46,7 +46,8 @@ pub struct Extended {
 impl Extended {
     /// Describes the locks that were not extended.
     pub fn failure_text(&self) -> String {
-        let first = self.problems.first().map_or(String::new(), |it| format!("{}: {}", it.object, it.problem));
+        let first =
+            self.problems.first().map_or(String::new(), |it| format!("{}: {}", it.object, it.problem));
         format!("{} of {} locks could not be extended; the first: {first}", self.failed, self.objects)
     }
 }
@@ -83,11 +84,8 @@ pub fn extend(
     let mut keys = lasting_keys(archive)?;
     keys.retain(|key| is_needed(key));
     let (renewal, until) = (rule.renewal(), rule.end());
-    let mut report = Extended {
-        objects: keys.len() as u64,
-        until: until.as_microsecond(),
-        ..Extended::default()
-    };
+    let mut report =
+        Extended { objects: keys.len() as u64, until: until.as_microsecond(), ..Extended::default() };
     let extend = |key: &String| extend_one(versioned, key, rule.mode, renewal, until);
     for (key, result) in keys.iter().zip(workers::map_in_order(&keys, WORKERS, extend)) {
         match result {
@@ -192,12 +190,21 @@ pub enum Weakness {
     },
 }
 
+/// The locks of an archive.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Inspected {
+    /// The rule that locks objects, configured here or in the bucket.
+    pub rule: Option<LockRule>,
+    /// What it does not protect.
+    pub weaknesses: Vec<Weakness>,
+}
+
 /// Returns the rule that locks the archive's objects, and its weaknesses. Returns `None` if nothing asks for
 /// locks.
 ///
 /// # Errors
 /// The store's errors. Without `lock_days`, missing rights to read the bucket's protection are no error.
-pub fn inspect(archive: &Archive) -> Result<Option<(Option<LockRule>, Vec<Weakness>)>, ArchiveError> {
+pub fn inspect(archive: &Archive) -> Result<Option<Inspected>, ArchiveError> {
     let Some(versioned) = archive.encrypted().inner().versioned() else { return Ok(None) };
     let protection = match versioned.protection() {
         Err(error) if versioned.rule().is_none() && error.cause != Cause::Unavailable => return Ok(None),
@@ -219,7 +226,7 @@ pub fn inspect(archive: &Archive) -> Result<Option<(Option<LockRule>, Vec<Weakne
         Some(rule) if found.is_empty() => found.extend(weaknesses(archive, versioned, rule)?),
         Some(_) => {}
     }
-    Ok(Some((rule, found)))
+    Ok(Some(Inspected { rule, weaknesses: found }))
 }
 
 /// Compares the locks with the base backups that the archive knows.

@@ -21,9 +21,9 @@ pub struct Undeleted {
     pub failed: Vec<Finding>,
 }
 
-/// Restores the oldest intact version of each object that was deleted or overwritten: `archive.json` and keys
-/// first, because the others cannot be checked without them. Delete markers are removed if the credentials may.
-/// Otherwise, the version is stored again on top. Other versions stay.
+/// Restores the oldest intact version of each object that was deleted or overwritten: `archive.json` and
+/// keys first, because the others cannot be checked without them. Delete markers are removed if the
+/// credentials may. Otherwise, the version is stored again on top. Other versions stay.
 ///
 /// # Errors
 /// The store keeps no versions, or they cannot be listed. A failed restore of an object is reported.
@@ -63,11 +63,12 @@ impl Undeleted {
 }
 
 fn restore(archive: &Archive, versioned: &dyn Versioned, altered: &Altered) -> Result<(), String> {
-    let Altered { object: key, change, intact_version, .. } = altered;
+    let Altered { object: key, change, intact, .. } = altered;
     let inner = archive.encrypted().inner();
     let text = |error: StoreError| error_text(&error);
-    let id = intact_version.as_ref().ok_or("none of its versions is intact: restore it from another archive (--from)")?;
-    let content = versioned.read_version(key, id).map_err(text)?;
+    let intact =
+        intact.as_ref().ok_or("none of its versions is intact: restore it from another archive (--from)")?;
+    let content = versioned.read_version(key, intact).map_err(text)?;
     if let Change::Deleted = change {
         remove_markers(versioned, key).map_err(text)?;
     }

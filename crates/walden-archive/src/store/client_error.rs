@@ -19,8 +19,7 @@ const NO_BUCKET: [&str; 2] = ["NoSuchBucket", "ContainerNotFound"];
 /// Codes in the answer to a removal among several, whose status is that of success.
 const DENIED: [&str; 2] = ["(code: AccessDenied)", "(code: AllAccessDisabled)"];
 /// Parts of the answer of a bucket without Object Lock to a lock, by implementation.
-const NO_OBJECT_LOCK: [&str; 2] =
-    ["missing Object Lock Configuration", "missing ObjectLockConfiguration"];
+const NO_OBJECT_LOCK: [&str; 2] = ["missing Object Lock Configuration", "missing ObjectLockConfiguration"];
 
 /// Status if the object ends before the requested range.
 const OUT_OF_RANGE: &str = "416 Range Not Satisfiable";

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey, Checksum, S3ConditionalPut};
-use object_store::client::{HttpConnector as _, ReqwestConnector};
 use object_store::azure::{AzureConfigKey, MicrosoftAzureBuilder};
+use object_store::client::{HttpConnector as _, ReqwestConnector};
 use object_store::gcp::{GoogleCloudStorageBuilder, GoogleConfigKey};
 use object_store::{ClientConfigKey, ClientOptions, ObjectStore, RetryConfig};
 use url::Url;
@@ -104,13 +104,16 @@ fn s3(
     if setting(AmazonS3ConfigKey::SkipSignature).is_some_and(|value| value != "false") {
         // Versions and locks need signatures.
         return match rule {
-            Some(_) => Err(invalid(url, "cannot use lock_days without signatures (skip_signature)".to_owned())),
+            Some(_) => {
+                Err(invalid(url, "cannot use lock_days without signatures (skip_signature)".to_owned()))
+            }
             None => Ok(made),
         };
     }
     let failed = |error| failure("open", "the archive", url, error);
     let region = setting(AmazonS3ConfigKey::Region).unwrap_or_else(|| DEFAULT_REGION.to_owned());
-    let own = client.clone().with_timeout_disabled();
+    let has_timeout = client.get_config_value(&ClientConfigKey::Timeout).is_some();
+    let own = if has_timeout { client } else { client.with_timeout_disabled() };
     let store = build(&builder, own.clone()).map_err(failed)?;
     let signing = Signing { credentials: Arc::clone(store.credentials()), region };
     let locked = |rule| {

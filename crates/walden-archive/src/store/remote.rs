@@ -4,8 +4,8 @@ use std::any::Any;
 use std::future::Future;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, OnceLock};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use futures::TryStreamExt as _;
@@ -264,6 +264,16 @@ impl Remote {
         }
     }
 
+    /// Sends a request for versions or locks, whose client has no time limit of its own.
+    fn request<T>(
+        &self,
+        operation: &'static str,
+        key: &str,
+        request: impl Future<Output = Result<T, ClientError>>,
+    ) -> Result<T, StoreError> {
+        self.transfer(operation, key, 0, request)
+    }
+
     fn bucket(&self, operation: &'static str, key: &str) -> Result<&Bucket, StoreError> {
         self.bucket.as_ref().ok_or_else(|| StoreError {
             source: Some("the store has no versions that Walden can use".into()),
@@ -293,15 +303,11 @@ impl Versioned for Remote {
         if let Some(known) = self.protection.get() {
             return Ok(*known);
         }
-        let found = self.wait("read the protection of", "", self.bucket("read", "")?.protection())?;
+        let found = self.request("read the protection of", "", self.bucket("read", "")?.protection())?;
         Ok(*self.protection.get_or_init(|| found))
     }
 
-    fn versions(
-        &self,
-        prefix: &str,
-        visit: &mut dyn FnMut(String, Vec<Version>),
-    ) -> Result<(), StoreError> {
+    fn versions(&self, prefix: &str, visit: &mut dyn FnMut(String, Vec<Version>)) -> Result<(), StoreError> {
         let bucket = self.bucket("list", prefix)?;
         let own = self.prefix.as_ref();
         let full = match own.is_empty() {
@@ -311,7 +317,7 @@ impl Versioned for Remote {
         let mut after = None;
         let mut group: Option<(String, Vec<Version>)> = None;
         loop {
-            let page = self.wait("list the versions of", prefix, bucket.page(&full, after.as_ref()))?;
+            let page = self.request("list the versions of", prefix, bucket.page(&full, after.as_ref()))?;
             for (key, version) in page.versions {
                 let key = key.strip_prefix(own).unwrap_or(&key).trim_start_matches('/').to_owned();
                 match &mut group {
@@ -334,11 +340,13 @@ impl Versioned for Remote {
         Ok(())
     }
 
-    fn read_version(&self, key: &str, id: &str) -> Result<Vec<u8>, StoreError> {
+    fn read_version(&self, key: &str, version: &Version) -> Result<Vec<u8>, StoreError> {
         let path = self.path("read", key)?;
         let bucket = self.bucket("read", key)?;
-        // A version's size is known from its listing alone.
-        self.transfer("read", key, MAX_OBJECT_BYTES, bucket.read(&path, id))
+        if version.bytes > MAX_OBJECT_BYTES {
+            return Err(StoreError::new("read", key, &self.location, Cause::TooLarge));
+        }
+        self.transfer("read", key, version.bytes, bucket.read(&path, &version.id))
     }
 
     fn add_version(&self, key: &str, content: &[u8]) -> Result<(), StoreError> {
@@ -349,10 +357,10 @@ impl Versioned for Remote {
     fn remove_version(&self, key: &str, id: &str) -> Result<Option<Kept>, StoreError> {
         let path = self.path("remove", key)?;
         let bucket = self.bucket("remove", key)?;
-        match self.wait("remove", key, bucket.remove(&path, id)) {
+        match self.request("remove", key, bucket.remove(&path, id)) {
             Err(error) if error.cause == Cause::Denied => {
                 // The right to see the lock may be missing, too.
-                let lock = self.wait("read the lock of", key, bucket.lock(&path, Some(id))).ok().flatten();
+                let lock = self.request("read the lock of", key, bucket.lock(&path, Some(id))).ok().flatten();
                 let until = lock.map(|lock| lock.until).filter(|until| *until > Timestamp::now());
                 Ok(Some(Kept { until, problem: walden_source::error_text(&error) }))
             }
@@ -363,12 +371,12 @@ impl Versioned for Remote {
 
     fn lock(&self, key: &str) -> Result<Option<Lock>, StoreError> {
         let path = self.path("read", key)?;
-        self.wait("read the lock of", key, self.bucket("read", key)?.lock(&path, None))
+        self.request("read the lock of", key, self.bucket("read", key)?.lock(&path, None))
     }
 
     fn set_lock(&self, key: &str, lock: Lock) -> Result<(), StoreError> {
         let path = self.path("lock", key)?;
-        self.wait("lock", key, self.bucket("lock", key)?.set_lock(&path, lock))
+        self.request("lock", key, self.bucket("lock", key)?.set_lock(&path, lock))
     }
 }
 

@@ -85,7 +85,7 @@ pub struct Protection {
 }
 
 /// A version of an object, or a delete marker.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Version {
     /// The version's identifier.
     pub id: String,
@@ -132,17 +132,13 @@ pub trait Versioned: Sync {
     ///
     /// # Errors
     /// The error that left the listing incomplete.
-    fn versions(
-        &self,
-        prefix: &str,
-        visit: &mut dyn FnMut(String, Vec<Version>),
-    ) -> Result<(), StoreError>;
+    fn versions(&self, prefix: &str, visit: &mut dyn FnMut(String, Vec<Version>)) -> Result<(), StoreError>;
 
     /// Reads a version.
     ///
     /// # Errors
     /// Like [`super::Store::read`].
-    fn read_version(&self, key: &str, id: &str) -> Result<Vec<u8>, StoreError>;
+    fn read_version(&self, key: &str, version: &Version) -> Result<Vec<u8>, StoreError>;
 
     /// Stores a version on top of the existing ones, which stay.
     ///

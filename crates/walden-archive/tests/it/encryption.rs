@@ -429,7 +429,8 @@ fn users_come_and_go_and_keys_change_without_objects_being_written_again() {
     let as_second = set.server.clone().identity(Some(second.identity.clone()));
     assert_eq!(cause(set.get(&as_second, 0)), Cause::WrongIdentity);
     let added = keys::User::parse(&format!("second={}", second.recipient)).expect("a user");
-    let made = set.store(&set.reader).change_keys(&keys::Change::Add(vec![added.clone()])).expect("added").statement;
+    let made =
+        set.store(&set.reader).change_keys(&keys::Change::Add(vec![added.clone()])).expect("added").statement;
     assert_eq!((made.generation, made.users.len(), made.recipients.len()), (2, 2, 1));
     set.get(&as_second, 0).expect("readable");
     set.get(&set.reader, 1).expect("still readable");

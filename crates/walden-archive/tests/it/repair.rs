@@ -132,7 +132,7 @@ fn an_encrypted_archive_stays_one_with_the_key_of_its_beginning() {
     let changed =
         archive_with(root.path(), &reader).encrypted().change_keys(&Change::Rotate).expect("rotated");
     let first = server.recipient.clone().expect("a recipient");
-    assert_eq!(changed.recipients.last(), Some(&first));
+    assert_eq!(changed.statement.recipients.last(), Some(&first));
     let rewritten = lose_and_repair(root.path(), &reader);
     assert_eq!(rewritten.identity.encryption.map(|it| it.recipient), Some(first));
     assert_eq!(rewritten.agreeing, 3);

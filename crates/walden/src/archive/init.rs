@@ -122,9 +122,9 @@ pub fn run(args: &InitArgs) -> Result<ExitCode> {
     };
     let removed = match &probe.left {
         None => "It was removed.".to_owned(),
-        Some(Left::Kept(kept)) if kept.until.is_some() => format!(
-            "It stays in {PROBES}: {kept}. walden archive prune --apply removes it then."
-        ),
+        Some(Left::Kept(kept)) if kept.until.is_some() => {
+            format!("It stays in {PROBES}: {kept}. walden archive prune --apply removes it then.")
+        }
         Some(left) => format!(
             "It could not be removed from {PROBES}: {left}. walden archive pack and prune cannot remove anything without the right to delete; \
              push and get do not need it."

@@ -90,7 +90,11 @@ fn restore_versions(archive: &Archive) -> Result<ExitCode> {
         let _ = writeln!(text, "NOT RESTORED: {}: {}", harmless(object), harmless(problem));
     }
     let count = counted(restored.len() as u64, "object");
-    let _ = writeln!(text, "{location}: {count} restored, {} not. walden archive verify reads everything.", failed.len());
+    let _ = writeln!(
+        text,
+        "{location}: {count} restored, {} not. walden archive verify reads everything.",
+        failed.len()
+    );
     terminal::print(&text)?;
     Ok(if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(FOUND) })
 }

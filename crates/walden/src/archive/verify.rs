@@ -146,11 +146,21 @@ fn replay(archive: &Archive, path: &Path, args: &VerifyArgs) -> Result<Replayed>
 
 /// Describes an object that was deleted or overwritten.
 pub fn altered_line(altered: &Altered) -> String {
-    let Altered { object, change, version, stored, intact_version } = altered;
+    let Altered { object, change, version, stored, intact_version, .. } = altered;
     let what = match change {
-        Change::Deleted => format!("DELETED: {}: the delete marker {} of {} hides it", harmless(object), harmless(version), harmless(stored)),
+        Change::Deleted => format!(
+            "DELETED: {}: the delete marker {} of {} hides it",
+            harmless(object),
+            harmless(version),
+            harmless(stored)
+        ),
         Change::Overwritten => {
-            format!("OVERWRITTEN: {}: the version {} of {} has other content", harmless(object), harmless(version), harmless(stored))
+            format!(
+                "OVERWRITTEN: {}: the version {} of {} has other content",
+                harmless(object),
+                harmless(version),
+                harmless(stored)
+            )
         }
     };
     match intact_version {

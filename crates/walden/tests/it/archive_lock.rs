@@ -82,7 +82,8 @@ fn markers(server: &Server, bucket: &str) -> usize {
 /// Returns the mode of an object's lock, and the days until its end.
 fn lock_of(server: &Server, bucket: &str, key: &str) -> Option<(String, i64)> {
     let answer = send(server, "HEAD", &format!("{bucket}/{key}"), "", "").to_ascii_lowercase();
-    let header = |name: &str| Some(answer.split(&format!("{name}: ")).nth(1)?.lines().next()?.trim().to_owned());
+    let header =
+        |name: &str| Some(answer.split(&format!("{name}: ")).nth(1)?.lines().next()?.trim().to_owned());
     let until = header("x-amz-object-lock-retain-until-date")?.parse::<jiff::Timestamp>().ok()?;
     let days = (until.as_second() - jiff::Timestamp::now().as_second() + DAY / 2) / DAY;
     Some((header("x-amz-object-lock-mode")?, days))
@@ -99,7 +100,8 @@ fn set_lock(server: &Server, bucket: &str, key: &str, seconds: i64) {
     let until = jiff::Timestamp::from_second(jiff::Timestamp::now().as_second() + seconds).unwrap();
     let body =
         format!("<Retention><Mode>GOVERNANCE</Mode><RetainUntilDate>{until}</RetainUntilDate></Retention>");
-    let header = format!("{XML}x-amz-bypass-governance-retention: true\r\nx-amz-sdk-checksum-algorithm: SHA256\r\n");
+    let header =
+        format!("{XML}x-amz-bypass-governance-retention: true\r\nx-amz-sdk-checksum-algorithm: SHA256\r\n");
     expect_ok(&send(server, "PUT", &format!("{bucket}/{key}?retention&{version}"), &header, &body));
 }
 
@@ -159,8 +161,16 @@ fn a_bucket_with_default_retention_needs_no_right_to_change() -> Outcome {
             expect(&client.command(&["verify", "--fast"]), 0, &[]);
         }
         // The pack is stored next to the segments' own objects, again and again.
-        expect(&client.command(&PACK), 0, &["into 1 pack\n", "2 objects whose segments are in a pack too stay"]);
-        expect(&client.command(&PACK), 0, &["into 0 packs\n", "2 objects whose segments are in a pack too stay"]);
+        expect(
+            &client.command(&PACK),
+            0,
+            &["into 1 pack\n", "2 objects whose segments are in a pack too stay"],
+        );
+        expect(
+            &client.command(&PACK),
+            0,
+            &["into 0 packs\n", "2 objects whose segments are in a pack too stay"],
+        );
         assert_eq!(keys(&server, bucket, "wal/").len(), 3);
         expect_all(&client);
         let pruned = client.command(&["prune", "--older-than", &client.names()[1], "--apply"]);
@@ -257,14 +267,21 @@ fn locked_objects_are_pruned_once_their_locks_end() -> Outcome {
     // Other versions on top do not survive either.
     overwrite(&server, "worm", &own, "other content");
     let answer = send(&server, "GET", "worm?versions&prefix=main/wal/", "", "");
-    let versions: Vec<(&str, &str)> =
-        values(&answer, "Key").into_iter().zip(values(&answer, "VersionId")).filter(|(key, _)| *key == own).collect();
+    let versions: Vec<(&str, &str)> = values(&answer, "Key")
+        .into_iter()
+        .zip(values(&answer, "VersionId"))
+        .filter(|(key, _)| *key == own)
+        .collect();
     assert_eq!(versions.len(), 2, "{answer}");
     for (key, version) in &versions {
         set_lock(&server, "worm", &format!("{key}?versionId={version}"), -DAY);
     }
     let removed = report(&prune());
-    assert_eq!((&removed["removed_objects"], &removed["kept_objects"]), (&1.into(), &0.into()), "{removed:#}");
+    assert_eq!(
+        (&removed["removed_objects"], &removed["kept_objects"]),
+        (&1.into(), &0.into()),
+        "{removed:#}"
+    );
     let answer = send(&server, "GET", "worm?versions&prefix=main/wal/", "", "");
     assert!(!answer.contains(&first) && answer.contains(&second), "{answer}");
     expect(&client.get(&second), 0, &[]);
@@ -309,12 +326,20 @@ fn a_lock_that_protects_too_little_is_warned_of() -> Outcome {
     // The bucket has versions, but no Object Lock.
     create_versioned(&server, "plain");
     let refused = Client::with(server.port, "plain", LOCK).command(&["init"]);
-    expect(&refused, 3, &["the bucket has no Object Lock, which lock_days needs", "--object-lock-enabled-for-bucket"]);
+    expect(
+        &refused,
+        3,
+        &["the bucket has no Object Lock, which lock_days needs", "--object-lock-enabled-for-bucket"],
+    );
     let client = fill(Client::with(server.port, "plain", ""));
     let check = client.command(&["check"]);
     assert!(check.code == 0 && !check.stdout.contains("object lock"), "{check:?}");
     client.configure(server.port, "plain", LOCK);
-    expect(&client.command(&["check"]), 0, &["the bucket has no Object Lock: it rejects objects with a lock"]);
+    expect(
+        &client.command(&["check"]),
+        0,
+        &["the bucket has no Object Lock: it rejects objects with a lock"],
+    );
     expect_ok(&send(&server, "PUT", "bare", "", ""));
     let client = fill(Client::with(server.port, "bare", ""));
     client.configure(server.port, "bare", LOCK);
@@ -387,9 +412,9 @@ fn deleted_and_overwritten_objects_are_found_and_restored() -> Outcome {
             // An intact object with other content.
             &|| copy(&server, &format!("foreign/{}", wal[0]), &format!("{bucket}/{}", wal[0])),
             &|| {
-                overwrite(&server, bucket, &wal[0], "");
-                delete(&server, bucket, &wal[0]);
-                delete(&server, bucket, &wal[0]);
+                overwrite(&server, bucket, &wal[1], "");
+                delete(&server, bucket, &wal[1]);
+                delete(&server, bucket, &wal[1]);
             },
             &|| {
                 delete(&server, bucket, &wal[0]);
@@ -416,12 +441,16 @@ fn deleted_and_overwritten_objects_are_found_and_restored() -> Outcome {
         // Without archive.json, nothing else can be read.
         delete(&server, bucket, "main/archive.json");
         delete(&server, bucket, "main/README.txt");
-        delete(&server, bucket, &wal[0]);
-        assert_ne!(client.get(&names[0]).code, 0);
+        delete(&server, bucket, &wal[1]);
+        assert_ne!(client.get(&names[1]).code, 0);
         expect(&client.command(&["repair", "--undelete"]), 0, &["3 objects restored, 0 not"]);
         expect_all(&client);
         overwrite(&server, bucket, "main/archive.json", "{\"walden_archive\":1");
-        expect(&client.command(&["repair", "--undelete"]), 0, &["OVERWRITTEN: archive.json", "1 object restored"]);
+        expect(
+            &client.command(&["repair", "--undelete"]),
+            0,
+            &["OVERWRITTEN: archive.json", "1 object restored"],
+        );
         expect_all(&client);
     }
     expect_ok(&send(&server, "PUT", "bare", "", ""));
@@ -448,7 +477,11 @@ fn an_encrypted_archive_is_restored_with_its_keys() -> Outcome {
     overwrite(&server, "worm", &wal[1], "not encrypted");
     let run = |arguments: &[&str]| client.command(&[arguments, &["--identity", &identity]].concat());
     assert_ne!(run(&["verify"]).code, 0);
-    expect(&run(&["repair", "--undelete"]), 0, &["DELETED: keys/0001.age", "OVERWRITTEN: wal/", "4 objects restored"]);
+    expect(
+        &run(&["repair", "--undelete"]),
+        0,
+        &["DELETED: keys/0001.age", "OVERWRITTEN: wal/", "4 objects restored"],
+    );
     expect(&run(&["verify"]), 0, &["no segment is missing"]);
     Ok(())
 }
@@ -474,7 +507,11 @@ fn objects_are_restored_without_the_right_to_change() -> Outcome {
     overwrite(&server, "worm", "main/wal/00000001/00000000/0000000100000000000000EE.wlz", "b");
     delete(&server, "worm", "main/wal/00000001/00000000/0000000100000000000000EE.wlz");
     expect(&client.command(&["verify"]), 1, &["DELETED: wal/", "no version is intact"]);
-    expect(&client.command(&["repair", "--undelete"]), 1, &["NOT RESTORED: wal/", "none of its versions is intact"]);
+    expect(
+        &client.command(&["repair", "--undelete"]),
+        1,
+        &["NOT RESTORED: wal/", "none of its versions is intact"],
+    );
     Ok(())
 }
 
@@ -493,7 +530,11 @@ fn removals_of_pack_and_prune_are_no_alarm() -> Outcome {
             _ => create_versioned(&server, &pruned_bucket),
         }
         let pruned = fill(Client::with(server.port, &pruned_bucket, ""));
-        expect(&pruned.command(&["prune", "--older-than", &pruned.names()[1], "--apply"]), 0, &["1 object of "]);
+        expect(
+            &pruned.command(&["prune", "--older-than", &pruned.names()[1], "--apply"]),
+            0,
+            &["1 object of "],
+        );
         assert_eq!(keys(&server, &pruned_bucket, "wal/").len(), 1);
         for (client, bucket) in [(packed, bucket), (pruned, pruned_bucket.as_str())] {
             expect(&client.command(&["verify"]), 0, &["no segment is missing"]);
@@ -516,7 +557,8 @@ fn the_documented_rights_suffice() -> Outcome {
     let header = "Content-Type: application/x-www-form-urlencoded\r\nAuthorization: AWS4-HMAC-SHA256 \
                   Credential=k/20260101/us-east-1/iam/aws4_request, SignedHeaders=host, Signature=s\r\n";
     let iam = |body: &str| {
-        let answer = send(&server, "POST", "", header, &format!("Version=2010-05-08&UserName=archiver&{body}"));
+        let answer =
+            send(&server, "POST", "", header, &format!("Version=2010-05-08&UserName=archiver&{body}"));
         expect_ok(&answer);
         answer
     };
@@ -524,11 +566,14 @@ fn the_documented_rights_suffice() -> Outcome {
     let policy: String = RIGHTS.bytes().map(|byte| format!("%{byte:02X}")).collect();
     iam(&format!("Action=PutUserPolicy&PolicyName=archive&PolicyDocument={policy}"));
     let created = iam("Action=CreateAccessKey");
-    let [id, secret] = ["AccessKeyId", "SecretAccessKey"].map(|element| values(&created, element)[0].to_owned());
+    let [id, secret] =
+        ["AccessKeyId", "SecretAccessKey"].map(|element| values(&created, element)[0].to_owned());
     let client = Client::with(server.port, "worm", LOCK);
     let configuration = fs::read_to_string(client.path("walden.toml")).unwrap();
     let configure = |secret: &str| {
-        let own = configuration.replace("\"somebody\"", &format!("\"{id}\"")).replace("\"secret\"", &format!("\"{secret}\""));
+        let own = configuration
+            .replace("\"somebody\"", &format!("\"{id}\""))
+            .replace("\"secret\"", &format!("\"{secret}\""));
         fs::write(client.path("walden.toml"), own).unwrap();
     };
     configure(&secret);

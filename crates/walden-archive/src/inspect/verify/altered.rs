@@ -42,6 +42,7 @@ pub enum Change {
 
 /// An object that was deleted or overwritten.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
+#[non_exhaustive]
 pub struct Altered {
     /// Name of the object in the store.
     pub object: String,
@@ -53,6 +54,9 @@ pub struct Altered {
     pub stored: String,
     /// The oldest intact version, if any.
     pub intact_version: Option<String>,
+    /// The same version, for reading it.
+    #[serde(skip)]
+    pub(crate) intact: Option<Version>,
 }
 
 /// An object's versions that may show a change.
@@ -216,7 +220,8 @@ fn judge(
         change: if top.is_marker { Change::Deleted } else { Change::Overwritten },
         version: top.id.clone(),
         stored: top.stored.clone(),
-        intact_version: original.map(|(version, _)| version.id.clone()),
+        intact_version: original.as_ref().map(|(version, _)| version.id.clone()),
+        intact: original.map(|(version, _)| version.clone()),
     }))
 }
 
@@ -227,9 +232,11 @@ fn read_intact(
     key: &str,
     version: &Version,
 ) -> Result<Option<Vec<[u8; 32]>>, ArchiveError> {
-    let content = match versioned.read_version(key, &version.id) {
+    let content = match versioned.read_version(key, version) {
         // Removed in the meantime, or too large for an object of Walden.
-        Err(error) if matches!(error.cause, Cause::NotFound | Cause::TooLarge | Cause::Damaged) => return Ok(None),
+        Err(error) if matches!(error.cause, Cause::NotFound | Cause::TooLarge | Cause::Damaged) => {
+            return Ok(None);
+        }
         other => other?,
     };
     intact_hashes(archive, key, content)

@@ -94,8 +94,8 @@ pub struct Packed {
     /// Objects that an interrupted process left although a pack contains their segments. They are now
     /// removed.
     pub tidied: Vec<String>,
-    /// Number of objects whose segments are in a pack too, and that the store keeps: they are locked, or these
-    /// credentials may not remove them. A later run tries again.
+    /// Number of objects whose segments are in a pack too, and that the store keeps: they are locked, or
+    /// these credentials may not remove them. A later run tries again.
     pub kept_objects: u64,
     /// Number of segments that stay separate because a pack would be considerably larger.
     pub incompressible_segments: u64,

@@ -77,8 +77,8 @@ pub(super) fn tidy(
     Ok(())
 }
 
-/// Returns whether the first of some objects is locked. Then decoding the pack to compare them is useless: the
-/// others were stored later.
+/// Returns whether the first of some objects is locked. Then decoding the pack to compare them is useless:
+/// the others were stored later.
 fn is_locked(archive: &Archive, objects: &[(Object, u64)]) -> bool {
     let Some((first, versioned)) = objects.first().zip(archive.encrypted().inner().versioned()) else {
         return false;

@@ -10,7 +10,7 @@ use walden_archive::archive::{ArchiveError, Identity};
 use walden_archive::encryption::keys;
 use walden_archive::gaps::{self, HISTORY_HINT};
 use walden_archive::list;
-use walden_archive::lock::{self, Weakness};
+use walden_archive::lock::{self, Inspected, Weakness};
 use walden_archive::name::ArchivedFile;
 use walden_archive::object::Finding;
 use walden_archive::probe::{self, Left, PROBES, Probe};
@@ -270,14 +270,18 @@ fn probe_store(archive: &Archive) -> Check {
 /// Checks that locks protect what they should, if anything asks for locks.
 fn look_at_locks(archive: &Archive) -> Vec<Check> {
     const NAME: &str = "object lock";
-    let (rule, weaknesses) = match lock::inspect(archive) {
+    let Inspected { rule, weaknesses } = match lock::inspect(archive) {
         Ok(Some(found)) => found,
         Ok(None) => return Vec::new(),
         Err(error) => return vec![Check::error(NAME, &error.into())],
     };
     if weaknesses.is_empty() {
         let found = rule.map_or_else(String::new, |LockRule { mode, days }| {
-            format!("objects are locked for {} in {} mode", counted(days.into(), "day"), mode.name().to_lowercase())
+            format!(
+                "objects are locked for {} in {} mode",
+                counted(days.into(), "day"),
+                mode.name().to_lowercase()
+            )
         });
         return vec![Check::ok(NAME, found)];
     }
@@ -316,7 +320,7 @@ fn describe_weakness(name: &'static str, weakness: Weakness) -> Check {
                 None => "is not locked".to_owned(),
                 Some(until) if until < Timestamp::now() => format!("has been unlocked since {until}"),
                 Some(until) => format!("is locked only until {until}"),
-                };
+            };
             Check::warn(
                 name,
                 format!("{object}, with which recovery from the base backup {backup} starts, {state}"),
