@@ -1,6 +1,7 @@
 //! Pruning must never remove anything that a kept backup needs.
 
 use std::fs;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use sha2::{Digest, Sha256};
@@ -10,6 +11,8 @@ use walden_archive::backup::{self, Backup};
 use walden_archive::list::{ListOptions, list};
 use walden_archive::pack::{PackOptions, pack};
 use walden_archive::prune::{Pruned, Rule, plan};
+use walden_archive::store::versions::Kept;
+use walden_archive::store::{Created, Folder, Listed, Store, StoreError};
 use walden_archive::verify::{self, VerifyOptions, verify};
 use walden_format::lsn::{Lsn, SegmentName, SegmentSize};
 
@@ -566,4 +569,130 @@ fn backups_of_standbys_are_known_by_their_manifests() {
     let report = plan(&archive, &Rule::KeepBackups(1), on_disk).expect("a plan").report().clone();
     assert_eq!(report.kept_from, Some(lsn(0x34, 0).to_string()), "{report:?}");
     assert!(backup::in_folder(&root.path().join("pg_wal"), &system).is_err());
+}
+
+/// A folder that refuses to remove some objects, like a bucket with locks.
+struct Keeping {
+    folder: Folder,
+    /// One of how many objects is kept, and which of them.
+    share: u8,
+    seed: u8,
+}
+
+impl Keeping {
+    fn keeps(&self, key: &str) -> bool {
+        self.share > 0 && Sha256::digest(format!("{}{key}", self.seed))[0].is_multiple_of(self.share)
+    }
+}
+
+impl Store for Keeping {
+    fn create(&self, key: &str, content: &[u8]) -> Result<Created, StoreError> {
+        self.folder.create(key, content)
+    }
+
+    fn make_durable(&self, key: &str) -> Result<(), StoreError> {
+        self.folder.make_durable(key)
+    }
+
+    fn read(&self, key: &str) -> Result<Vec<u8>, StoreError> {
+        self.folder.read(key)
+    }
+
+    fn read_range(&self, key: &str, range: Range<u64>) -> Result<Vec<u8>, StoreError> {
+        self.folder.read_range(key, range)
+    }
+
+    fn size(&self, key: &str) -> Result<u64, StoreError> {
+        self.folder.size(key)
+    }
+
+    fn list(&self, prefix: &str, visit: &mut dyn FnMut(Listed)) -> Result<(), StoreError> {
+        self.folder.list(prefix, visit)
+    }
+
+    fn remove(&self, key: &str) -> Result<(), StoreError> {
+        assert!(!self.keeps(key), "only discarded: {key}");
+        self.folder.remove(key)
+    }
+
+    fn discard(&self, key: &str) -> Result<Option<Kept>, StoreError> {
+        match self.keeps(key) {
+            true => Ok(Some(Kept { until: Some(jiff::Timestamp::MAX), problem: "locked".to_owned() })),
+            false => self.folder.discard(key),
+        }
+    }
+
+    fn remove_leftovers(&self) -> Result<(), StoreError> {
+        self.folder.remove_leftovers()
+    }
+
+    fn location(&self) -> &str {
+        self.folder.location()
+    }
+}
+
+fn copy_folder(from: &Path, to: &Path) {
+    fs::create_dir_all(to).expect("a folder");
+    for entry in fs::read_dir(from).expect("a folder") {
+        let path = entry.expect("an entry").path();
+        let target = to.join(path.file_name().expect("a name"));
+        if path.is_dir() {
+            copy_folder(&path, &target);
+        } else {
+            fs::copy(&path, &target).expect("a copy");
+        }
+    }
+}
+
+/// Whichever objects a store keeps, pruning leaves neither a gap nor a backup without its start, and a later
+/// run removes the rest.
+#[test]
+fn objects_that_the_store_keeps_leave_no_gap() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let original = folder.path().join("original");
+    let (whole, files) = with_backups(&original);
+    let location = PathBuf::from(whole.store().location());
+    let rule = Rule::KeepBackups(1);
+    let expected = {
+        let place = folder.path().join("expected");
+        copy_folder(&location, &place);
+        let archive = Archive::new(Box::new(Folder::new(&place)));
+        applied(&archive, &rule, Vec::new());
+        stored(archive.store())
+    };
+    let (mut incomplete, mut packed_twice) = (0, 0);
+    for seed in 0..24_u8 {
+        let place = folder.path().join(seed.to_string());
+        copy_folder(&location, &place);
+        let share = [1, 2, 5, 20][usize::from(seed % 4)];
+        let keeping = |share| Archive::new(Box::new(Keeping { folder: Folder::new(&place), share, seed }));
+        let archive = keeping(share);
+        if seed % 3 == 0 {
+            // Own objects and a pack have the same segments then.
+            let options = || PackOptions::default().keep(0).segments(Some(6));
+            let packed = pack(&archive, &options(), &|_, _| {}).expect("packed");
+            let again = pack(&archive, &options(), &|_, _| {}).expect("packed");
+            assert!(packed.is_good() && again.is_good() && again.packs.is_empty(), "{packed:?} {again:?}");
+            packed_twice += u64::from(again.kept_objects > 0);
+            expect_all(&archive, &files, "after pack");
+        }
+        let planned = planned(&archive, &rule);
+        let done = plan(&archive, &rule, Vec::new()).expect("a plan").apply(&archive).expect("applied");
+        assert_eq!(done.removed_objects + done.kept_objects, planned.removed_objects, "{done:?}");
+        assert_eq!(done.removed_bytes + done.kept_bytes, planned.removed_bytes, "{done:?}");
+        assert_eq!(done.kept.is_empty(), done.kept_objects == 0, "{done:?}");
+        incomplete += u64::from(done.kept_objects > 0 && done.removed_objects > 0);
+        let verified = verify(&archive, VerifyOptions::default(), &|_, _| {}).expect("verified");
+        assert!(verified.is_good(), "{seed}: {:?} {:?}", verified.gaps, verified.backups_without_start);
+        // The locks have ended.
+        let archive = keeping(0);
+        let done = plan(&archive, &rule, Vec::new()).expect("a plan").apply(&archive).expect("applied");
+        assert_eq!((done.kept_objects, done.kept.len()), (0, 0));
+        if seed % 3 != 0 {
+            assert_eq!(stored(archive.store()), expected);
+        }
+        let verified = verify(&archive, VerifyOptions::default(), &|_, _| {}).expect("verified");
+        assert!(verified.is_good(), "{seed}: {:?}", verified.gaps);
+    }
+    assert!(incomplete > 2 && packed_twice > 2, "{incomplete}, {packed_twice}");
 }

@@ -170,8 +170,8 @@ pub struct Plan {
 struct Removal {
     key: String,
     bytes: u64,
-    /// Number of the first segment of the object or of the backup.
-    first: u64,
+    /// Number of the last segment of an object with WAL, or of the first segment of a backup.
+    number: u64,
     has_wal: bool,
 }
 
@@ -377,10 +377,10 @@ impl Plan {
         probe::remove_old(archive)?;
         let mut pruned = Pruned { is_applied: true, ..self.pruned };
         let mut removed_before = u64::MAX;
-        for Removal { key, bytes, first, has_wal } in &self.removals {
-            if !has_wal || *first < removed_before {
+        for Removal { key, bytes, number, has_wal } in &self.removals {
+            if !has_wal || *number < removed_before {
                 let Some(kept) = archive.store().discard(key)? else { continue };
-                removed_before = removed_before.min(*first);
+                removed_before = removed_before.min(*number);
                 if pruned.kept.len() < MAX_KEPT {
                     pruned.kept.push(KeptObject {
                         object: archive.stored_name(key),
@@ -459,12 +459,18 @@ impl Pruned {
             if let Some(file) = backup.file.filter(|_| first < cuts.cut) {
                 self.removed_objects += 1;
                 self.removed_bytes += backup.stored_bytes;
-                removals.push(Removal { key: file.key(), bytes: backup.stored_bytes, first, has_wal: false });
+                removals.push(Removal {
+                    key: file.key(),
+                    bytes: backup.stored_bytes,
+                    number: first,
+                    has_wal: false,
+                });
             }
         }
         let mut timelines: BTreeMap<Timeline, TimelineState> = BTreeMap::new();
         // Ordered by position rather than timeline, so that after an interruption no timeline starts later
-        // than its predecessor.
+        // than its predecessor. The last segment decides: if a segment's own object stays, a pack that
+        // contains it and later ones must stay too.
         let mut removed: Vec<(u64, Object, u64)> = Vec::new();
         for (&object, &bytes) in objects {
             let (first, last) = match object {
@@ -478,22 +484,20 @@ impl Pruned {
             let state = timelines
                 .entry(timeline)
                 .or_insert_with(|| TimelineState { timeline, ..TimelineState::default() });
-            let (Some(first_number), Some(last_number)) = (first.number(size), last.number(size)) else {
-                continue;
-            };
+            let Some(last_number) = last.number(size) else { continue };
             let goes = cuts.removes(timeline, last_number);
             state.add(object, bytes, (first, last), goes);
             if goes {
                 self.removed_objects += 1;
                 self.removed_bytes += bytes;
-                removed.push((first_number, object, bytes));
+                removed.push((last_number, object, bytes));
             }
         }
         removed.sort();
-        removals.extend(removed.into_iter().map(|(first, object, bytes)| Removal {
+        removals.extend(removed.into_iter().map(|(number, object, bytes)| Removal {
             key: object.key(),
             bytes,
-            first,
+            number,
             has_wal: true,
         }));
         self.timelines = timelines.into_values().collect();
