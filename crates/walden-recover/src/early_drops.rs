@@ -64,14 +64,19 @@ struct DropRecord {
 }
 
 impl DropEvents {
+    /// Returns whether a record may remove a database or tablespace before its transaction ends.
+    pub(crate) fn may_be_drop(record: &Record<'_>) -> bool {
+        // ALTER DATABASE SET TABLESPACE removes the old files without a transaction id, after its commit.
+        matches!(record.header.rmid, rmid::DBASE | rmid::TBLSPC) && record.header.xid != 0
+    }
+
     /// Notes a record if it is a drop or the end of a transaction.
     pub fn note(&mut self, record: &Record<'_>) {
         if let Some((transaction, _)) = end_of_transaction(record) {
             self.ends.push((record.lsn, transaction));
         }
         let transaction = record.header.xid;
-        // ALTER DATABASE SET TABLESPACE removes the old files without a transaction id, after its commit.
-        if !matches!(record.header.rmid, rmid::DBASE | rmid::TBLSPC) || transaction == 0 {
+        if !DropEvents::may_be_drop(record) {
             return;
         }
         let (database, tablespace) = match payload::parse(record) {
@@ -113,10 +118,19 @@ impl Visitor for DropEvents {
     }
 }
 
-/// Finds the early drops of a recovery that starts at `start` and stops before `stop`.
-pub(crate) fn find_early_drops(run: &Run, start: Lsn, stop: Lsn) -> Vec<EarlyDrop> {
+/// Finds the early drops of a recovery that starts at `start` and stops before `stop`. `last_drop` is the last
+/// record before the stop that may be one.
+pub(crate) fn find_early_drops(
+    run: &Run,
+    start: Lsn,
+    stop: Lsn,
+    last_drop: Option<Lsn>,
+) -> Vec<EarlyDrop> {
     let size = run.segment_size;
     let first = size.start_of(size.segment_of(stop).saturating_sub(1)).max(start);
+    if last_drop.is_none_or(|lsn| lsn < first) {
+        return Vec::new();
+    }
     let mut events = DropEvents::default();
     let options = ScanOptions::new(1).from(Some(first)).to(Some(stop));
     scan_in_order(run, options, &mut events, |_| {});

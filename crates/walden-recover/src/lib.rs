@@ -67,7 +67,7 @@ pub use early_drops::{DropEvents, EarlyDrop};
 pub use error::RecoverError;
 pub use keep::KeepRule;
 pub use plan::{CheckpointRecord, ChosenRun, Plan, UnreadPartial, choose_run};
-pub use restore::{Purpose, Recovery, RestoreOptions, Restored, Step};
+pub use restore::{Purpose, Recovery, RestoreOptions, Restored, Step, keep_decoded};
 pub use support::{Reason, Unsupported};
 pub use tablespaces::{MappedTablespace, map_tablespaces};
 pub use target::Target;

@@ -14,7 +14,7 @@ use walden_source::scan::{Damage, Nothing, ScanOptions, SegmentEnd, scan};
 use walden_source::timelines::{Lineage, lineages};
 
 use crate::base::BaseBackup;
-use crate::early_drops::{EarlyDrop, find_early_drops};
+use crate::early_drops::{DropEvents, EarlyDrop, find_early_drops};
 use crate::error::RecoverError;
 use crate::support::{Unsupported, unsupported};
 use crate::tablespaces::{MappedTablespace, new_folder_of};
@@ -187,7 +187,7 @@ impl Plan {
         let tablespaces = tablespaces_left(all.tablespaces, mapped, (redo, unsupported.as_ref()), base)?;
         let settings = all.settings.iter().rfind(|(lsn, _)| *lsn < redo).map(|(_, settings)| *settings);
         let is_inclusive = !matches!(target, Target::Latest | Target::Time(_));
-        let early_drops = find_early_drops(run, start, stop.plus(u64::from(is_inclusive)));
+        let early_drops = find_early_drops(run, start, stop.plus(u64::from(is_inclusive)), all.last_drop);
         Ok(Plan {
             target,
             start,
@@ -352,6 +352,8 @@ struct Found {
     settings: Vec<(Lsn, ParameterChange)>,
     unsupported: Option<Unsupported>,
     tablespaces: Vec<(Lsn, String)>,
+    /// The last record that removes a database or a tablespace.
+    last_drop: Option<Lsn>,
     last_commit: Option<i64>,
     /// The record at which recovery stops.
     stop: Option<Lsn>,
@@ -367,6 +369,7 @@ impl Found {
         self.settings.extend(later.settings);
         self.tablespaces.extend(later.tablespaces);
         self.unsupported = self.unsupported.take().or(later.unsupported);
+        self.last_drop = later.last_drop.or(self.last_drop);
         self.last_commit = later.last_commit.or(self.last_commit);
         self.stop = later.stop;
         self.top_level_xid = self.top_level_xid.or(later.top_level_xid);
@@ -386,6 +389,9 @@ impl Visitor for Survey<'_> {
     fn record(&mut self, record: &Record<'_>) -> ControlFlow<()> {
         if record.lsn < self.start {
             return ControlFlow::Continue(());
+        }
+        if DropEvents::may_be_drop(record) {
+            self.found.last_drop = Some(record.lsn);
         }
         if self.target.stops_at(record) {
             self.found.stop = Some(record.lsn);

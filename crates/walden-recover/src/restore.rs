@@ -12,6 +12,7 @@ use rustix::fs::{CWD, RenameFlags, renameat_with};
 use walden_format::lsn::Lsn;
 use walden_source::datadir::{ControlFile, RestartPoint};
 use walden_source::inventory::Run;
+use walden_source::kept::KeptSegments;
 use walden_source::scan::{ScanOptions, SegmentEnd, scan_shared};
 
 use crate::base::BaseBackup;
@@ -99,6 +100,17 @@ pub struct Recovery<'r> {
     pub plan: &'r Plan,
     /// Paths and limits.
     pub options: &'r RestoreOptions,
+}
+
+/// The part of the memory for decoded segments: enough for several decoders, and the pages get the rest.
+fn decoded_bytes(memory_bytes: usize) -> usize {
+    memory_bytes / 4
+}
+
+/// Changes the WAL of a base backup so that segments which the plan decodes are kept for replay, as far as
+/// they fit into replay's memory for decoded segments.
+pub fn keep_decoded(run: &mut Run, base: &BaseBackup, memory_bytes: usize) -> KeptSegments {
+    KeptSegments::keep(run, base.start(), decoded_bytes(memory_bytes))
 }
 
 /// Checks that a base backup can be replaced by a rename.
@@ -322,8 +334,7 @@ impl Recovery<'_> {
         let version = run.segments.first().map(|segment| segment.version).ok_or_else(|| {
             RecoverError::NoStart { start: base.start(), timeline: base.timeline(), found: "none".to_owned() }
         })?;
-        // A quarter of the memory is enough for several decoders, and then the pages get the rest.
-        let decoded_bytes = options.memory_bytes / 4;
+        let decoded_bytes = decoded_bytes(options.memory_bytes);
         let (threads, memory_bytes) = (options.threads, options.memory_bytes - decoded_bytes);
         let tablespaces = &options.tablespaces[..];
         let engine_options = EngineOptions { redo, version, memory_bytes, threads, tablespaces };

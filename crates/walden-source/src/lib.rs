@@ -13,6 +13,7 @@ mod held;
 pub mod history;
 mod intact;
 pub mod inventory;
+pub mod kept;
 pub mod machine;
 pub mod names;
 pub mod open;

@@ -28,6 +28,7 @@ use walden_report::table::harmless;
 use walden_report::units;
 use walden_server::signals::{self, Stage};
 use walden_source::inventory::{Inventory, Run};
+use walden_source::kept::KeptSegments;
 
 use self::duration::ExpectedDuration;
 use crate::arguments::parse_size;
@@ -89,6 +90,8 @@ struct Prepared {
     base: BaseBackup,
     tablespaces: Vec<MappedTablespace>,
     run: Run,
+    /// Segments that the plan has decoded; not with `--dry-run`.
+    kept: Option<KeptSegments>,
     /// The `.partial` that recovery to the end of the WAL does not read.
     partial: Option<UnreadPartial>,
     plan: Plan,
@@ -128,6 +131,10 @@ impl RecoverArgs {
         let tablespaces =
             walden_recover::map_tablespaces(&base, &self.tablespace_mapping).map_err(with_hint)?;
         tablespaces.iter().try_for_each(|it| expect_unprotected(it.new_folder()))?;
+        let kept = match self.dry_run {
+            true => None,
+            false => Some(walden_recover::keep_decoded(&mut chosen.run, &base, self.memory_bytes())),
+        };
         let plan = make_plan(self, &chosen.run, chosen.later, &base, &tablespaces);
         let is_end = plan.as_ref().map_or(true, |plan| plan.target == Target::Latest);
         let partial = if is_end { chosen.find_unread_partial(self.threads()) } else { None };
@@ -139,9 +146,11 @@ impl RecoverArgs {
             (plan, _) => plan?,
         };
         let run = chosen.run;
-        let replay_rate = plan.measure_replay(&run, &base, self.threads(), self.memory_bytes());
+        // A restore has a progress bar instead: a sample takes as long as the replay of some 100 MB.
+        let measure = || plan.measure_replay(&run, &base, self.threads(), self.memory_bytes());
+        let replay_rate = self.dry_run.then(measure).flatten();
         let duration = ExpectedDuration::new(base.bytes(), plan.replayed_bytes(), replay_rate);
-        Ok(Prepared { base, tablespaces, run, partial, plan, duration })
+        Ok(Prepared { base, tablespaces, run, kept, partial, plan, duration })
     }
 
     /// Refuses to replace a base backup on which incremental backups depend, according to the backup history
@@ -334,6 +343,7 @@ fn with_progress(
     prepared: &Prepared,
     recover: impl FnOnce(&Prepared, &mut dyn FnMut(Step)) -> Result<Restored, RecoverError>,
 ) -> Result<Restored> {
+    prepared.kept.iter().for_each(KeptSegments::start_last_scan);
     let size = prepared.run.segment_size.bytes();
     let replayed = prepared.plan.replayed_bytes().next_multiple_of(size);
     let mut bar: Option<(&'static str, Progress)> = None;

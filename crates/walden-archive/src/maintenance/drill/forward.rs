@@ -5,9 +5,12 @@ use std::time::Instant;
 
 use jiff::Timestamp;
 use serde::Serialize;
-use walden_recover::{BaseBackup, ChosenRun, Plan, Purpose, Recovery, RestoreOptions, choose_run};
+use walden_recover::{
+    BaseBackup, ChosenRun, Plan, Purpose, Recovery, RestoreOptions, choose_run, keep_decoded,
+};
 use walden_source::error_text;
 use walden_source::inventory::Run;
+use walden_source::kept::KeptSegments;
 
 use super::error::{Context as _, Result};
 use super::{DrillError, DrillOptions, Step, Target};
@@ -50,7 +53,8 @@ pub(super) fn roll_forward(
     let started = Instant::now();
     let mut rolled = RolledForward { redo_lsn: None, wal_bytes: 0, seconds: 0.0, reason: None };
     match plan(archive, data, options, limits) {
-        Ok((base, run, plan)) => {
+        Ok((base, run, kept, plan)) => {
+            kept.start_last_scan();
             rolled.reason = plan.unsupported.as_ref().map(ToString::to_string);
             if let Some(checkpoint) = &plan.checkpoint {
                 let restore_command = String::new();
@@ -86,7 +90,7 @@ fn plan(
     data: &Path,
     options: &DrillOptions,
     limits: RollForward,
-) -> Result<(BaseBackup, Run, Plan)> {
+) -> Result<(BaseBackup, Run, KeptSegments, Plan)> {
     if options.settings.iter().any(|(name, _)| name.to_ascii_lowercase().starts_with("recovery_target")) {
         return Err(DrillError::Refused("--set has another recovery target".to_string()));
     }
@@ -102,10 +106,11 @@ fn plan(
     let runs = runs.inventory.runs;
     let chosen = choose_run(runs, &base)
         .ok_or_else(|| DrillError::Refused("the archive has no WAL from the backup on".into()))?;
-    let ChosenRun { run, later, .. } = chosen;
+    let ChosenRun { mut run, later, .. } = chosen;
     if let Some(later) = later {
         return Err(DrillError::Refused(format!("WAL is missing before {later}")));
     }
+    let kept = keep_decoded(&mut run, &base, limits.memory_bytes);
     let plan = Plan::make(&run, &base, target, &[], limits.threads, |_| ());
-    Ok((base, run, plan.map_err(|error| DrillError::Refused(error_text(&error)))?))
+    Ok((base, run, kept, plan.map_err(|error| DrillError::Refused(error_text(&error)))?))
 }
