@@ -19,7 +19,7 @@ use crate::error::RecoverError;
 use crate::folder_lock::FolderLock;
 use crate::plan::Plan;
 use crate::private;
-use crate::work_folder::{MARK, partial_of, remove_partial};
+use crate::work_folder::{MARK, is_own_partial, is_unfinished_rename, partial_of, remove_partial};
 
 /// A folder of backups. No other run adds or removes backups meanwhile.
 #[derive(Debug)]
@@ -159,11 +159,6 @@ impl BackupFolder {
     }
 }
 
-/// Whether a folder is marked as incomplete or empty.
-fn is_own_partial(path: &Path) -> bool {
-    path.join(MARK).exists() || fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_none())
-}
-
 /// The name of a backup of the schedule.
 fn name_of(time: Timestamp, redo: Lsn) -> String {
     format!("{}_{:X}-{:08X}", time.strftime("%Y%m%dT%H%M%SZ"), redo.0 >> 32, redo.0 & 0xFFFF_FFFF)
@@ -206,7 +201,7 @@ fn label_name(backup: &Path) -> Option<String> {
 /// backup. `pg_control` is the last file of a backup.
 fn read_backup(path: &Path) -> Result<Option<ListedBackup>, RecoverError> {
     let (control, Some(name)) = (path.join(ControlFile::PATH), path.file_name()) else { return Ok(None) };
-    if path.join(MARK).exists() || !control.exists() {
+    if path.join(MARK).exists() || is_unfinished_rename(path) || !control.exists() {
         return Ok(None);
     }
     let Some(label) = read_label(path)? else { return Ok(None) };

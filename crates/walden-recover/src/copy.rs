@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use walden_source::datadir::ControlFile;
 
 use crate::error::RecoverError;
+use crate::work_folder::RENAME_MARK;
 
 /// Folders whose content recovery does not need. `pg_basebackup` leaves most of them empty. `pg_wal` is
 /// filled by `restore_command`; a restart point removes all files in `pg_logical` of a server without
@@ -29,8 +30,14 @@ pub const LOGS: [&str; 2] = ["log", "pg_log"];
 pub(crate) const LABEL: &str = "backup_label";
 /// Files of the backup or of its server that a copy does not have. The manifest describes the old backup.
 /// The copy has links to tablespaces instead of the map of a backup in tar format.
-const LEFT_OUT: [&str; 5] =
-    ["backup_manifest", "postmaster.pid", "postmaster.opts", "backup_label.old", "tablespace_map"];
+const LEFT_OUT: [&str; 6] = [
+    "backup_manifest",
+    "postmaster.pid",
+    "postmaster.opts",
+    "backup_label.old",
+    "tablespace_map",
+    RENAME_MARK,
+];
 /// Files that a new server does not have, in addition.
 const SIGNALS: [&str; 2] = ["standby.signal", "recovery.signal"];
 

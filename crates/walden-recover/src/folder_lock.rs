@@ -32,18 +32,21 @@ pub(crate) fn expect_identity(path: &Path, expected: Identity) -> Result<(), Rec
 /// A lock, held until it is dropped. Another process cannot lock the same folder exclusively, or at all if
 /// this lock is exclusive.
 #[derive(Debug)]
-pub(crate) struct FolderLock {
+pub struct FolderLock {
     _file: File,
 }
 
 impl FolderLock {
-    /// Locks a folder that is read.
+    /// Locks a base backup that is read: a folder, or its tar file.
+    ///
+    /// # Errors
+    /// Another run replaces it, or it cannot be opened.
     pub fn shared(path: &Path) -> Result<FolderLock, RecoverError> {
         FolderLock::lock(path, FlockOperation::NonBlockingLockShared)
     }
 
     /// Locks a folder that is written or replaced.
-    pub fn exclusive(path: &Path) -> Result<FolderLock, RecoverError> {
+    pub(crate) fn exclusive(path: &Path) -> Result<FolderLock, RecoverError> {
         FolderLock::lock(path, FlockOperation::NonBlockingLockExclusive)
     }
 

@@ -23,7 +23,7 @@ use walden_format::lsn::{Lsn, Timeline};
 use crate::copy::{is_emptied, is_left_out_link, refuse_link};
 use crate::error::RecoverError;
 use crate::private;
-use crate::work_folder::MARK;
+use crate::work_folder::{MARK, RENAME_MARK};
 
 /// Longest accepted line, in bytes. A line describes one file.
 const MAX_LINE: usize = 1 << 20;
@@ -431,7 +431,8 @@ pub(crate) fn list_files(
     for entry in fs::read_dir(&folder).map_err(RecoverError::io("read", &folder))? {
         let entry = entry.map_err(RecoverError::io("read", &folder))?;
         let (name, path) = (inside.join(entry.file_name()), entry.path());
-        if entry.file_name() == MARK || ["pg_wal", Manifest::FILE].iter().any(|one| name == Path::new(one)) {
+        let left_out = [MARK, RENAME_MARK, "pg_wal", Manifest::FILE];
+        if left_out.iter().any(|one| name == Path::new(one)) || entry.file_name() == MARK {
             continue;
         }
         let kind = entry.file_type().map_err(RecoverError::io("read", &path))?;

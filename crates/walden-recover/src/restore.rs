@@ -25,7 +25,8 @@ use crate::plan::{CheckpointRecord, Plan};
 use crate::private;
 use crate::tablespaces::MappedTablespace;
 use crate::work_folder::{
-    MARK, expect_free_target, expect_own_partial, is_mount_point, partial_of, remove_partial,
+    MARK, expect_free_target, expect_own_partial, is_mount_point, mark_rename, partial_of, remove_partial,
+    unmark_rename,
 };
 
 /// Paths and limits of a restore.
@@ -139,8 +140,8 @@ impl Recovery<'_> {
         let partial = partial_of(data)?;
         self.build(&lock, &partial, progress, || {
             fs::rename(&partial, data).map_err(RecoverError::io("create", data))?;
-            synchronize_one(data)?;
-            synchronize_entry(data)
+            synchronize_entry(data)?;
+            unmark_rename(data)
         })
     }
 
@@ -159,14 +160,16 @@ impl Recovery<'_> {
         expect_replaceable(&backup, &partial)?;
         let options = &RestoreOptions { purpose: Purpose::Backup, ..self.options.clone() };
         Recovery { options, ..*self }.build(&lock, &partial, progress, || {
-            renameat_with(CWD, &partial, CWD, &backup, RenameFlags::EXCHANGE).map_err(|error| {
-                RecoverError::io("exchange the old and the new folder of", &backup)(error.into())
-            })?;
-            // The mark lets the next run remove the old backup, should this one be killed.
-            let mark = partial.join(MARK);
-            private::write(&mark, "").map_err(RecoverError::io("create", &mark))?;
-            synchronize_one(&backup)?;
+            // Should this run be killed, the next one removes the folder that has not got the final name.
+            mark_rename(&backup)?;
+            if let Err(error) = renameat_with(CWD, &partial, CWD, &backup, RenameFlags::EXCHANGE) {
+                unmark_rename(&backup)?;
+                return Err(RecoverError::io("exchange the old and the new folder of", &backup)(
+                    error.into(),
+                ));
+            }
             synchronize_entry(&backup)?;
+            unmark_rename(&backup)?;
             remove_partial(&partial).map_err(RecoverError::io("remove", &partial))
         })
     }
@@ -265,6 +268,7 @@ impl Recovery<'_> {
         for synchronized in [&path, &partial.join("global"), partial] {
             synchronize_one(synchronized)?;
         }
+        mark_rename(partial)?;
         // As late as possible: without its mark, the next restore does not replace the folder.
         options.tablespaces.iter().try_for_each(MappedTablespace::unmark)?;
         fs::remove_file(&mark).map_err(RecoverError::io("remove", &mark))?;

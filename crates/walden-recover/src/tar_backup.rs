@@ -1,6 +1,5 @@
 //! Base backups in tar format: `base.tar` and a tar file for each tablespace, plain or compressed.
 
-use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs::{self, OpenOptions};
@@ -8,12 +7,12 @@ use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Component, Path, PathBuf};
-use std::rc::Rc;
 
 use tar::EntryType;
 use walden_source::datadir::ControlFile;
 use walden_source::open::{Compression, open_path};
 use walden_source::read_entries;
+use walden_source::tar_end::{CountedReader, cut_off, end_of_entry, expect_end_block};
 
 use crate::copy::{LABEL, is_emptied, is_left_out};
 use crate::error::{RecoverError, invalid};
@@ -36,8 +35,6 @@ pub const TAR_ENDINGS: [(&str, Compression); 12] = [
 ];
 /// Largest label and map of tablespaces that is read, in bytes.
 const MAX_SMALL: u64 = 1 << 20;
-/// Bytes of a block of a tar file.
-const BLOCK: u64 = 512;
 
 /// A tar file.
 #[derive(Clone, Debug)]
@@ -89,19 +86,16 @@ impl TarFile {
         &self,
         mut found: impl FnMut(PathBuf, Member<'_>) -> Result<(), RecoverError>,
     ) -> Result<(), RecoverError> {
-        let read_bytes = Rc::new(Cell::new(0));
         let content =
             open_path(&self.path, self.compression).map_err(RecoverError::io("read", &self.path))?;
-        let mut archive = tar::Archive::new(Counting { content, read: Rc::clone(&read_bytes) });
+        let (content, read) = CountedReader::new(content);
+        let mut archive = tar::Archive::new(content);
         // Errors of `found` pass through the tar reader.
         let (mut failure, mut end) = (None, 0);
         let outcome = archive.entries().and_then(|entries| {
             read_entries(entries.raw(true), |name, mut entry| {
                 let size = entry.size();
-                let content_end = entry.raw_file_position().checked_add(size);
-                end = content_end
-                    .and_then(|end| end.checked_next_multiple_of(BLOCK))
-                    .ok_or_else(|| invalid("its size"))?;
+                end = end_of_entry(&entry)?;
                 let path = path_inside(&name)?;
                 let named = |what: &str| {
                     invalid(format!("expected files and folders, found {what}: {}", path.display()))
@@ -127,12 +121,8 @@ impl TarFile {
         if let Some(failure) = failure {
             return Err(failure);
         }
-        outcome.map_err(RecoverError::io("read", &self.path))?;
-        match read_bytes.get() > end {
-            true => Ok(()),
-            // There is no empty block after the last entry.
-            false => Err(RecoverError::io("read", &self.path)(cut_off())),
-        }
+        let outcome = outcome.and_then(|()| expect_end_block(read.get(), end));
+        outcome.map_err(RecoverError::io("read", &self.path))
     }
 
     /// Unpacks the file into a folder. `is_wanted` decides about each path; `done` gets the bytes of each
@@ -170,11 +160,6 @@ impl TarFile {
     }
 }
 
-fn cut_off() -> io::Error {
-    let text = "the tar file ends early: it was cut off; get a complete copy of it";
-    io::Error::new(io::ErrorKind::UnexpectedEof, text)
-}
-
 /// Links that a data directory may have: to tablespaces, and to `pg_wal`.
 fn is_place_of_link(path: &Path) -> bool {
     tablespace_of(path).is_some() || path == Path::new("pg_wal")
@@ -197,20 +182,6 @@ fn path_inside(name: &[u8]) -> io::Result<PathBuf> {
         }
     }
     Ok(inside)
-}
-
-/// Counts the bytes that are read.
-struct Counting<R> {
-    content: R,
-    read: Rc<Cell<u64>>,
-}
-
-impl<R: Read> Read for Counting<R> {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let read = self.content.read(buffer)?;
-        self.read.set(self.read.get() + read as u64);
-        Ok(read)
-    }
 }
 
 impl TarBackup {

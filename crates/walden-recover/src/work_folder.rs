@@ -7,10 +7,16 @@ use std::path::{Path, PathBuf};
 
 use crate::error::RecoverError;
 use crate::folder_lock::FolderLock;
-use crate::private::remove_folder;
+use crate::private::{self, remove_folder};
 
 /// A file that marks a folder as one that a restore was writing.
 pub const MARK: &str = "walden_restore_is_incomplete";
+/// A file that marks a complete folder which gets, or loses, its final name. It matters only in the folder in
+/// which a restore works: that folder is then Walden's. In one with a final name it has no effect.
+pub(crate) const RENAME_MARK: &str = "walden_restore_is_being_renamed";
+
+/// The ending of the folders in which restores work.
+const PARTIAL: &str = "partial";
 
 /// Checks that a data directory can be created at a path, before a restore starts.
 ///
@@ -50,9 +56,7 @@ pub(crate) fn expect_free_folder(data: &Path) -> Result<(), RecoverError> {
 
 /// Checks that the folder in which a restore works is missing, or was left by an earlier restore.
 pub(crate) fn expect_own_partial(partial: &Path) -> Result<(), RecoverError> {
-    // A restore that is killed may leave an empty folder.
-    let is_empty = fs::read_dir(partial).is_ok_and(|mut entries| entries.next().is_none());
-    if partial.symlink_metadata().is_ok() && !partial.join(MARK).exists() && !is_empty {
+    if partial.symlink_metadata().is_ok() && !is_own_partial(partial) {
         return Err(RecoverError::Target {
             path: partial.to_owned(),
             found: "one that Walden did not create".to_owned(),
@@ -62,6 +66,38 @@ pub(crate) fn expect_own_partial(partial: &Path) -> Result<(), RecoverError> {
     Ok(())
 }
 
+/// Whether a restore left the folder in which it works: marked, or empty after an early kill.
+pub(crate) fn is_own_partial(partial: &Path) -> bool {
+    is_marked_partial(partial) || fs::read_dir(partial).is_ok_and(|mut entries| entries.next().is_none())
+}
+
+fn is_marked_partial(partial: &Path) -> bool {
+    [MARK, RENAME_MARK].iter().any(|mark| partial.join(mark).exists())
+}
+
+/// Whether a folder is one in which a restore worked, by its name and the mark of a rename: a complete backup
+/// without its final name, or the one that it replaced.
+pub fn is_unfinished_rename(folder: &Path) -> bool {
+    folder.extension().is_some_and(|extension| extension == PARTIAL) && folder.join(RENAME_MARK).exists()
+}
+
+/// Marks a folder before it gets another name.
+pub(crate) fn mark_rename(folder: &Path) -> Result<(), RecoverError> {
+    let mark = folder.join(RENAME_MARK);
+    private::write(&mark, "").map_err(RecoverError::io("create", &mark))?;
+    walden_source::sync(folder).map_err(RecoverError::io("synchronize", folder))
+}
+
+/// Removes the mark of a rename, if there is one.
+pub(crate) fn unmark_rename(folder: &Path) -> Result<(), RecoverError> {
+    let mark = folder.join(RENAME_MARK);
+    match fs::remove_file(&mark) {
+        Ok(()) => walden_source::sync(folder).map_err(RecoverError::io("synchronize", folder)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(RecoverError::io("remove", &mark)(error)),
+    }
+}
+
 /// Whether a folder is on another file system than the folder that contains it.
 pub(crate) fn is_mount_point(folder: &Path) -> bool {
     let device = |path: &Path| fs::metadata(path).map(|metadata| metadata.dev()).ok();
@@ -69,14 +105,16 @@ pub(crate) fn is_mount_point(folder: &Path) -> bool {
     device(&folder.join("..")).is_some_and(|above| above != own)
 }
 
-/// Removes what an earlier restore left, its mark last: otherwise the remainder would look like another
+/// Removes what an earlier restore left, its marks last: otherwise the remainder would look like another
 /// program's.
 pub(crate) fn remove_partial(partial: &Path) -> io::Result<()> {
     for entry in fs::read_dir(partial).into_iter().flatten() {
         let entry = entry?;
         match entry.file_type()?.is_dir() {
             true => remove_folder(&entry.path())?,
-            false if entry.file_name() != MARK => fs::remove_file(entry.path())?,
+            false if [MARK, RENAME_MARK].iter().all(|mark| entry.file_name() != *mark) => {
+                fs::remove_file(entry.path())?
+            }
             false => {}
         }
     }
@@ -90,13 +128,14 @@ pub(crate) fn remove_partial(partial: &Path) -> io::Result<()> {
 /// A file cannot be removed.
 pub fn remove_leftover(data: &Path) -> Result<Option<PathBuf>, RecoverError> {
     let partial = partial_of(data)?;
-    if !partial.join(MARK).exists() {
+    if !is_marked_partial(&partial) {
         return Ok(None);
     }
     let _lock = match FolderLock::exclusive(&partial) {
         Err(RecoverError::InUse { .. }) => return Ok(None),
         lock => lock?,
     };
+    unmark_rename(data)?;
     remove_partial(&partial).map_err(RecoverError::io("remove", &partial))?;
     Ok(Some(partial))
 }
@@ -111,6 +150,40 @@ pub fn partial_of(data: &Path) -> Result<PathBuf, RecoverError> {
         return Err(RecoverError::Target { path: data.to_owned(), found: "no name".to_owned(), hint });
     };
     let mut partial = name.to_owned();
-    partial.push(".partial");
+    partial.push(".");
+    partial.push(PARTIAL);
     Ok(data.with_file_name(partial))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The states of an exchange at which a run may be killed: before it, and before the old folder is marked
+    /// as incomplete.
+    #[test]
+    fn a_run_that_is_killed_around_its_rename_leaves_folders_that_the_next_one_removes() {
+        let folder = tempfile::tempdir().unwrap();
+        let data = folder.path().join("main");
+        let partial = partial_of(&data).unwrap();
+        for is_base_marked in [false, true] {
+            for path in [&data, &partial] {
+                fs::create_dir(path).unwrap();
+                fs::write(path.join("PG_VERSION"), "18").unwrap();
+            }
+            assert!(expect_own_partial(&partial).is_err() && remove_leftover(&data).unwrap().is_none());
+            assert!(!is_unfinished_rename(&partial));
+            mark_rename(&partial).unwrap();
+            if is_base_marked {
+                mark_rename(&data).unwrap();
+            }
+            expect_own_partial(&partial).unwrap();
+            assert!(is_unfinished_rename(&partial) && !is_unfinished_rename(&data));
+            assert!(expect_free_folder(&data).is_err(), "the complete folder is kept");
+            assert_eq!(remove_leftover(&data).unwrap().as_ref(), Some(&partial));
+            assert!(!partial.exists() && !data.join(RENAME_MARK).exists());
+            assert_eq!(fs::read(data.join("PG_VERSION")).unwrap(), b"18");
+            fs::remove_dir_all(&data).unwrap();
+        }
+    }
 }

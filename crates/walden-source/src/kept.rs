@@ -94,7 +94,8 @@ impl SegmentContents for Reader {
         if let Some(found) = if is_last { content.take() } else { content.clone() } {
             return Ok(found);
         }
-        let decoded = open_with(&kept.file, &mut self.members)?.decoded().ok_or(io::ErrorKind::InvalidData)?;
+        let decoded =
+            open_with(&kept.file, &mut self.members)?.decoded().ok_or(io::ErrorKind::InvalidData)?;
         if !is_last {
             *content = Some(Arc::clone(&decoded));
         }

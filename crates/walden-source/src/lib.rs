@@ -25,6 +25,7 @@ pub mod server_log;
 pub mod store;
 pub mod subtransactions;
 mod sync;
+pub mod tar_end;
 mod tar_file;
 pub mod timelines;
 mod windows;

@@ -138,7 +138,7 @@ pub fn in_folder(folder: &Path, system_identifier: &str) -> Result<Vec<Backup>, 
 fn search(folder: &Path, depth: u32, system: &str, found: &mut Vec<Backup>) -> Result<(), BackupError> {
     let failed = |error: io::Error| BackupError { path: folder.to_owned(), problem: error.to_string() };
     let (manifest, label) = (folder.join(MANIFEST), folder.join(LABEL));
-    if folder.join(walden_recover::MARK).exists() {
+    if folder.join(walden_recover::MARK).exists() || walden_recover::is_unfinished_rename(folder) {
         // Walden is writing or removing it.
         return Ok(());
     }

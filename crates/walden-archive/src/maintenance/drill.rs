@@ -36,7 +36,7 @@ pub use server::expect_allowed_settings;
 use self::error::{Context as _, Result};
 use crate::archive::Archive;
 use crate::inspect::list::{self, ListOptions, Listing};
-use crate::restore::base::BackupStart;
+use crate::restore::base::{self, BackupStart};
 use crate::restore::log::Log;
 use crate::restore::recovery::{self, RecoveryError, RecoveryStart};
 
@@ -196,6 +196,8 @@ pub fn drill(
 
 fn try_out(archive: &Archive, options: &DrillOptions, progress: &mut dyn FnMut(Step)) -> Result<Drill> {
     expect_allowed_settings(&options.settings)?;
+    // Until the copy is complete, no advance replaces the backup.
+    let lock = base::lock(&options.base)?;
     let start = BackupStart::read(&options.base)?;
     let identity = archive.identity()?;
     if let Some(found) =
@@ -244,6 +246,7 @@ fn try_out(archive: &Archive, options: &DrillOptions, progress: &mut dyn FnMut(S
     copy::copy_backup(&options.base, &data, &dir.join("tablespaces"), &mut |bytes| {
         progress(Step::Copied(bytes))
     })?;
+    drop(lock);
     let copy_seconds = copying.elapsed().as_secs_f64();
     let roll_forward = |limits| forward::roll_forward(archive, &data, options, limits, progress);
     let rolled_forward = options.roll_forward.map(roll_forward).transpose()?;

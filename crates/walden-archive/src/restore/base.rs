@@ -10,8 +10,10 @@ use std::path::{Path, PathBuf};
 
 use walden_format::lsn::{Lsn, Timeline};
 use walden_recover::tar_backup::TAR_ENDINGS;
+use walden_recover::{FolderLock, RecoverError};
 use walden_source::datadir::{DataDir, DataDirError};
 use walden_source::open::{Compression, SegmentReader, open_path};
+use walden_source::tar_end::{CountedReader, end_of_entry, expect_end_block};
 use walden_source::{regular_file, with_offsets};
 
 use crate::objects::backup_files::{LABEL, Label, MANIFEST, Manifest, read_bounded};
@@ -44,6 +46,14 @@ pub enum BaseError {
     /// The data directory is unusable.
     #[error(transparent)]
     DataDir(#[from] DataDirError),
+    /// Another run replaces the backup, or it cannot be opened.
+    #[error("{error}\nhint: {hint}")]
+    Locked {
+        /// The error.
+        error: RecoverError,
+        /// The remedy.
+        hint: &'static str,
+    },
 }
 
 impl BaseError {
@@ -55,7 +65,7 @@ impl BaseError {
         match self {
             BaseError::Io { source, .. } => BaseError::Io { path, source },
             BaseError::NotOne { expected, found, .. } => BaseError::NotOne { path, expected, found },
-            BaseError::DataDir(error) => BaseError::DataDir(error),
+            error @ (BaseError::DataDir(_) | BaseError::Locked { .. }) => error,
         }
     }
 }
@@ -222,6 +232,15 @@ fn read_tar(path: &Path, compression: Compression) -> Result<BackupStart, BaseEr
     Err(not_one("backup_label in the archive", "none".to_owned()))
 }
 
+/// Locks a backup that is read, so that `walden backup advance` does not replace or remove it meanwhile.
+///
+/// # Errors
+/// Another run replaces it, or it cannot be opened.
+pub fn lock(path: &Path) -> Result<FolderLock, BaseError> {
+    FolderLock::shared(path)
+        .map_err(|error| BaseError::Locked { hint: error.hint().unwrap_or_default(), error })
+}
+
 /// Returns whether a backup is in tar format and must be unpacked before its files can be read.
 pub fn is_tar(path: &Path) -> bool {
     path.is_file() || base_tar(path).is_some()
@@ -262,15 +281,18 @@ pub fn unpack(path: &Path, folder: &Path) -> Result<(), BaseError> {
 fn unpack_one(path: &Path, compression: Compression, folder: &Path) -> Result<(), BaseError> {
     let io = |source| BaseError::Io { path: path.to_owned(), source };
     fs::create_dir_all(folder).map_err(io)?;
-    let mut archive = open_tar(path, compression)?;
+    let content = open_path(path, compression).map_err(io)?;
+    let (content, read) = CountedReader::new(content);
+    let (mut archive, mut end) = (tar::Archive::new(content), 0);
     for entry in with_offsets(archive.entries().map_err(io)?) {
         let mut entry = entry.map_err(io)?;
+        end = end_of_entry(&entry).map_err(io)?;
         if entry.header().entry_type().is_file() || entry.header().entry_type().is_dir() {
             // `unpack_in` writes nothing outside the folder, whatever the paths in the tar file.
             entry.unpack_in(folder).map_err(io)?;
         }
     }
-    Ok(())
+    expect_end_block(read.get(), end).map_err(io)
 }
 
 #[cfg(test)]
@@ -362,6 +384,34 @@ mod tests {
         for (ending, _) in TAR_ENDINGS {
             assert_eq!(FileKind::from_name(&format!("base{ending}")), FileKind::BaseTar, "{ending}");
         }
+    }
+
+    /// A file that was cut off at the end of an entry has no empty block after it.
+    #[test]
+    fn a_tar_that_was_cut_off_is_not_unpacked() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("base.tar");
+        let mut builder = tar::Builder::new(Vec::new());
+        for name in [LABEL, "PG_VERSION", "base/1/1259"] {
+            let mut header = tar::Header::new_gnu();
+            header.set_size(600);
+            header.set_mode(0o600);
+            builder.append_data(&mut header, name, &[b'7'; 600][..]).unwrap();
+        }
+        let whole = builder.into_inner().unwrap();
+        assert_eq!(whole.len(), 3 * 1536 + 1024);
+        let is_unpacked = |bytes: usize| {
+            fs::write(&path, &whole[..bytes]).unwrap();
+            let target = tempfile::tempdir().unwrap();
+            unpack(&path, target.path()).map_err(|error| walden_source::error_text(&error))
+        };
+        is_unpacked(whole.len()).unwrap();
+        is_unpacked(3 * 1536 + 512).unwrap();
+        for cut in [0, 1536, 2 * 1536, 3 * 1536, 3 * 1536 - 200, 2 * 1536 + 512] {
+            let text = is_unpacked(cut).unwrap_err();
+            assert!(text.contains("base.tar"), "{cut}: {text}");
+        }
+        assert!(is_unpacked(2 * 1536).unwrap_err().contains("get a complete copy of it"));
     }
 
     #[test]

@@ -118,6 +118,7 @@ fn newly_done(shown: &mut u64, done: u64) -> u64 {
 
 /// Replays WAL from a base backup; a backup in tar format is unpacked into a temporary folder.
 fn replay(archive: &Archive, path: &Path, args: &VerifyArgs) -> Result<Replayed> {
+    let _lock = base::lock(path)?;
     let unpacked = tempfile::tempdir().context("cannot make a temporary folder")?;
     let folder = match base::is_tar(path) {
         true => {

@@ -127,6 +127,7 @@ impl Schedule<'_> {
         for (start, path, opened) in candidates {
             left -= 1;
             let base = opened.map_or_else(|| self.recover.open_base(&path), Ok)?;
+            base.expect_no_tablespaces().map_err(with_hint)?;
             let chosen = find_run(self.recover, &base)?;
             let run = &chosen.run;
             // After a recovery to an earlier time, the newest backups are of a branch that was left.

@@ -33,6 +33,9 @@ walden_testing::tests! {
     a_copy_of_a_stopped_server_is_a_backup on [17],
     random_positions_are_reached_as_by_postgresql on [16],
     each_kind_of_target_is_reached_and_kills_are_survived on [16],
+    #[slow] hundreds_of_targets_are_reached_and_kills_are_survived on [15, 19],
+    #[slow] a_backup_advances_in_random_steps_as_in_one on [15, 19],
+    a_killed_exchange_is_completed_by_the_next_advance on [15],
     tablespaces_that_wal_creates_get_new_folders on [14, 18],
     compressed_segments_are_decoded_by_several_threads on [17],
 }
@@ -1017,6 +1020,93 @@ fn a_backup_advances_in_steps_as_in_one(version: u32) -> Outcome {
     Ok(())
 }
 
+/// Advances to random positions, some of which have no checkpoint between them, lead to the same backup as one
+/// advance to the last position.
+fn a_backup_advances_in_random_steps_as_in_one(version: u32) -> Outcome {
+    let installation = postgres(version)?;
+    let primary = Primary::start(&installation, &[]);
+    create_tables(&primary);
+    primary.back_up(keep_busy);
+    let mut client = primary.client("postgres");
+    let mut position = || -> u64 {
+        let row = client.query_one("SELECT (pg_current_wal_insert_lsn() - '0/0')::text", &[]).unwrap();
+        row.get::<_, String>(0).parse().unwrap()
+    };
+    let start = position();
+    for round in 1..=3 {
+        work(&primary, round);
+        for _ in 0..3 {
+            keep_busy(&mut primary.client("postgres"));
+            primary.client("postgres").batch_execute("CHECKPOINT").unwrap();
+        }
+    }
+    let end = position();
+    primary.archive_all();
+    let target = |lsn: u64| format!("{:X}/{:X}", lsn >> 32, lsn & 0xFFFF_FFFF);
+    let at_once = primary.cluster.dir().join("at once");
+    advance(&primary, &primary.backup, &["-o", text(&at_once), "--to", &target(end)]);
+    let mut random = random_numbers();
+    for round in 0..restores(6) {
+        let stepped = primary.cluster.dir().join(format!("stepped{round}"));
+        copy_running(&primary.backup, &stepped);
+        let mut steps: Vec<u64> = (0..1 + random(7)).map(|_| start + random(end - start)).collect();
+        steps.sort_unstable();
+        steps.push(end);
+        let mut advanced = 0;
+        for step in &steps {
+            let threads = (1 + random(4)).to_string();
+            let memory = ["4MB", "64MB"][random(2) as usize];
+            let options = ["--to", &target(*step), "--threads", &threads, "--memory", memory];
+            advanced += u32::from(!advance(&primary, &stepped, &options)["advanced"].is_null());
+        }
+        assert!(advanced > 0, "{steps:?}");
+        assert!(compare_directories(&at_once, &stepped) > 2000, "{steps:?}");
+        let label = |backup: &Path| fs::read_to_string(backup.join("backup_label")).unwrap();
+        assert_eq!(label(&at_once), label(&stepped), "{steps:?}");
+        check_checksums(&stepped);
+        fs::remove_dir_all(&stepped).unwrap();
+    }
+    Ok(())
+}
+
+/// An advance that is killed before or after the exchange of the old and the new folder leaves a complete
+/// backup, and a second one that no command takes for a backup and the next advance removes.
+fn a_killed_exchange_is_completed_by_the_next_advance(version: u32) -> Outcome {
+    const MARK: &str = "walden_restore_is_being_renamed";
+    let installation = postgres(version)?;
+    let primary = Primary::start(&installation, &[]);
+    create_tables(&primary);
+    primary.back_up(keep_busy);
+    let mut client = primary.client("postgres");
+    for step in 1..=2 {
+        keep_busy(&mut client);
+        primary.checkpoint_and_name(&format!("step{step}"));
+    }
+    primary.archive_all();
+    let backups = primary.cluster.make_folder("backups").unwrap();
+    let (backup, partial) = (backups.join("main"), backups.join("main.partial"));
+    let make = |path: &Path| copy_running(&primary.backup, path);
+    let expected = primary.cluster.dir().join("expected");
+    advance(&primary, &primary.backup, &["-o", text(&expected), "--to", "name:step2"]);
+    for is_exchanged in [false, true] {
+        make(&backup);
+        make(&partial);
+        advance(&primary, if is_exchanged { &backup } else { &partial }, &["--to", "name:step1"]);
+        [&backup, &partial].iter().for_each(|path| fs::write(path.join(MARK), "").unwrap());
+        advance(&primary, &backup, &["--to", "name:step2"]);
+        assert!(!partial.exists() && !backup.join(MARK).exists());
+        compare_directories(&expected, &backup);
+        // Without a later checkpoint, only what is left is removed.
+        make(&partial);
+        [&backup, &partial].iter().for_each(|path| fs::write(path.join(MARK), "").unwrap());
+        advance(&primary, &backup, &["--to", "name:step2"]);
+        assert!(!partial.exists() && !backup.join(MARK).exists());
+        compare_directories(&expected, &backup);
+        fs::remove_dir_all(&backup).unwrap();
+    }
+    Ok(())
+}
+
 /// A tablespace outside of the backup is copied to a new folder, and replayed there. Neither the server's
 /// folder nor the backup's is changed.
 fn tablespaces_get_new_folders(version: u32) -> Outcome {
@@ -1215,6 +1305,15 @@ struct StepDone {
 /// Each transaction adds a row, so the rows show where recovery stopped. A restore that is killed at a random
 /// moment is completed by the next one.
 fn each_kind_of_target_is_reached_and_kills_are_survived(version: u32) -> Outcome {
+    reach_targets_and_survive_kills(version, restores(30), restores(20))
+}
+
+/// The same, more often.
+fn hundreds_of_targets_are_reached_and_kills_are_survived(version: u32) -> Outcome {
+    reach_targets_and_survive_kills(version, restores(200), restores(50))
+}
+
+fn reach_targets_and_survive_kills(version: u32, targets: u64, kills: u64) -> Outcome {
     let installation = postgres(version)?;
     let primary = Primary::start(&installation, &[]);
     let mut client = primary.client("postgres");
@@ -1241,7 +1340,7 @@ fn each_kind_of_target_is_reached_and_kills_are_survived(version: u32) -> Outcom
     }
     primary.archive_all();
     let mut random = random_numbers();
-    for index in 0..restores(30) {
+    for index in 0..targets {
         let step = random(steps.len() as u64) as usize;
         let StepDone { xid, lsn, time } = &steps[step];
         let target = match index % 4 {
@@ -1268,7 +1367,7 @@ fn each_kind_of_target_is_reached_and_kills_are_survived(version: u32) -> Outcom
     assert_eq!(walden(&arguments).code, 0);
     let duration = started.elapsed().as_millis() as u64;
     let mut killed = 0;
-    for _ in 0..restores(20) {
+    for _ in 0..kills {
         fs::remove_dir_all(&data).unwrap();
         let mut command = Command::new(env!("CARGO_BIN_EXE_walden"));
         let mut child = command.args(arguments).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
