@@ -1089,9 +1089,10 @@ fn a_killed_exchange_is_completed_by_the_next_advance(version: u32) -> Outcome {
     let expected = primary.cluster.dir().join("expected");
     advance(&primary, &primary.backup, &["-o", text(&expected), "--to", "name:step2"]);
     for is_exchanged in [false, true] {
-        make(&backup);
-        make(&partial);
-        advance(&primary, if is_exchanged { &backup } else { &partial }, &["--to", "name:step1"]);
+        let (old, new) = if is_exchanged { (&partial, &backup) } else { (&backup, &partial) };
+        make(new);
+        advance(&primary, new, &["--to", "name:step1"]);
+        make(old);
         [&backup, &partial].iter().for_each(|path| fs::write(path.join(MARK), "").unwrap());
         advance(&primary, &backup, &["--to", "name:step2"]);
         assert!(!partial.exists() && !backup.join(MARK).exists());
