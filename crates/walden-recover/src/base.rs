@@ -193,7 +193,7 @@ impl BaseBackup {
         }
     }
 
-    /// Checks that its tablespaces are all in its own folder: the backups of a schedule have no other folders.
+    /// Checks that its tablespaces are all in its own folder, as a schedule requires.
     ///
     /// # Errors
     /// A tablespace is in another folder.

@@ -118,8 +118,8 @@ impl Visitor for DropEvents {
     }
 }
 
-/// Finds the early drops of a recovery that starts at `start` and stops before `stop`. `last_drop` is the last
-/// record before the stop that may be one.
+/// Finds the early drops of a recovery that starts at `start` and stops before `stop`.
+/// `last_drop` is the last record before the stop that may be one.
 pub(crate) fn find_early_drops(run: &Run, start: Lsn, stop: Lsn, last_drop: Option<Lsn>) -> Vec<EarlyDrop> {
     let size = run.segment_size;
     let first = size.start_of(size.segment_of(stop).saturating_sub(1)).max(start);

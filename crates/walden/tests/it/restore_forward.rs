@@ -1020,7 +1020,7 @@ fn a_backup_advances_in_steps_as_in_one(version: u32) -> Outcome {
     Ok(())
 }
 
-/// Advances to random positions, some of which have no checkpoint between them, lead to the same backup as one
+/// Advances to random positions, some without a checkpoint between them, lead to the same backup as a single
 /// advance to the last position.
 fn a_backup_advances_in_random_steps_as_in_one(version: u32) -> Outcome {
     let installation = postgres(version)?;
