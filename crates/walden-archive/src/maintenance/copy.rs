@@ -461,7 +461,8 @@ fn copy_acknowledgements(source: &Archive, target: &Archive) -> Result<(), Archi
 }
 
 /// Replaces damaged objects of an archive, as `verify` reports them by key, with intact files of other
-/// archives. A damaged object is removed only after all its files were read intact from the sources.
+/// archives. A damaged object is removed only after all its files were read intact from the sources, and put
+/// back if its replacement cannot be stored.
 ///
 /// # Errors
 /// The errors of [`copy`].
@@ -516,10 +517,24 @@ fn replace(
             neighbors::expect_neighbors(source, name, &[target])?;
         }
     }
-    target.store().remove(&object.key())?;
-    let mut stored = 0;
-    for (&file, source) in files.iter().zip(sources) {
-        stored += store_file(source, target, file, &read_file(source, file)?, options)?;
+    // An object that cannot even be read has nothing to put back.
+    let damaged = target.store().read(&object.key()).ok();
+    let store_all = || -> Result<u64, ArchiveError> {
+        // The object may be gone even if the removal failed.
+        target.store().remove(&object.key())?;
+        let mut stored = 0;
+        for (&file, source) in files.iter().zip(&sources) {
+            stored += store_file(source, target, file, &read_file(source, file)?, options)?;
+        }
+        Ok(stored)
+    };
+    let result = store_all();
+    if let (Err(_), Some(damaged)) = (&result, damaged) {
+        // Has no effect if the object is still there. The first error is the one to report.
+        let _ = target.expect_still_there().and_then(|()| {
+            target.store().create(&object.key(), &damaged)?;
+            Ok(())
+        });
     }
-    Ok(stored)
+    result
 }

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use walden_archive::archive::{Archive, ArchiveError};
+use walden_archive::copy::{CopyOptions, replace_damaged};
 use walden_archive::encryption::KeyOptions;
 use walden_archive::get::{GetError, get};
 use walden_archive::list::{ListOptions, list};
@@ -17,6 +18,7 @@ use walden_archive::prefetch::{PrefetchOptions, Spool, prefetch};
 use walden_archive::prune::{Rule, plan};
 use walden_archive::push::{PushError, PushOptions, push};
 use walden_archive::store::{Cause, Created, Folder, Listed, Store, StoreError};
+use walden_archive::verify::{VerifyOptions, verify};
 use walden_format::lsn::SegmentName;
 
 use crate::material::{
@@ -423,4 +425,45 @@ fn segments_are_fetched_ahead_while_they_are_packed() {
         });
         assert_eq!(leftovers(root).len(), 0, "{what}");
     });
+}
+
+#[test]
+fn whichever_call_of_a_repair_fails_the_damaged_object_or_its_replacement_is_there() {
+    let root = tempfile::tempdir().expect("a folder");
+    let segments = log(1, 1, 2);
+    let source = archive_of(root.path(), &segments);
+    let repo = root.path().join("archive");
+    let name = stored(&Folder::new(&repo)).remove(0);
+    let mut failures = 0;
+    for fails_at in 0.. {
+        let place = root.path().join(format!("damaged-{fails_at}"));
+        copy(&repo, &place);
+        let mut path = None;
+        let folder = Folder::new(&place);
+        folder
+            .list("wal/", &mut |listed| {
+                if listed.key.ends_with(&name) {
+                    path = Some(place.join(listed.key));
+                }
+            })
+            .expect("a list");
+        let path = path.expect("the object");
+        let mut bytes = fs::read(&path).expect("the object");
+        let middle = bytes.len() / 2;
+        bytes[middle] ^= 0xff;
+        fs::remove_file(&path).expect("removed");
+        fs::write(&path, bytes).expect("damaged");
+        let intact = Archive::new(Box::new(Folder::new(&place)));
+        let damaged = verify(&intact, VerifyOptions::default(), &|_, _| {}).expect("verified").damaged;
+        assert_eq!(damaged.len(), 1, "{damaged:?}");
+        let (target, calls) = Faulty::archive(&place, fails_at, Fault::Before);
+        let result = replace_damaged(&[source.clone()], &target, &damaged, &CopyOptions::default());
+        assert!(path.exists(), "call {fails_at}: {result:?}");
+        if calls.load(Ordering::Relaxed) <= fails_at {
+            expect_all(&intact.afresh(), &segments, "repaired");
+            break;
+        }
+        failures += usize::from(!result.is_ok_and(|copied| copied.failed.is_empty()));
+    }
+    assert!(failures > 2, "{failures}");
 }
