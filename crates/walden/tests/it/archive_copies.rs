@@ -329,6 +329,11 @@ fn a_push_needs_as_many_repositories_as_are_to_acknowledge() {
     let run = push(1);
     assert!(run.code == 0 && run.stderr.contains("not archived in"), "{run:?}");
     assert!(!two.exists(), "nothing is written below a mount point");
+    // Each repository that failed is named.
+    fs::rename(&one, one.with_extension("away")).unwrap();
+    let run = push(2);
+    assert!(run.code == 1 && [&one, &two].iter().all(|repo| run.stderr.contains(text(repo))), "{run:?}");
+    fs::rename(one.with_extension("away"), &one).unwrap();
     fs::rename(two.with_extension("away"), &two).unwrap();
     assert_eq!(push(2).code, 0);
     assert_eq!(objects(&one), objects(&two));

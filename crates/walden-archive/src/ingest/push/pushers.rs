@@ -129,9 +129,21 @@ impl Pushers {
             }
         }
         let Some((mut pushed, read)) = archived.filter(|_| copies >= self.acknowledge) else {
+            let failed = failures.iter().map(|(location, error)| format!("{location}: {}", reason(error)));
+            let skipped_too = skipped.iter().map(|(location, problem)| format!("{location}: {problem}"));
+            let problems: Vec<String> = failed.chain(skipped_too).collect();
             // Without a failure of this file, an earlier one failed, and its own result has the reason.
             return match (failures.into_iter().next(), skipped.into_iter().next()) {
+                (Some((_, error)), _) if problems.len() > 1 => {
+                    Err(PushError::Copies { name: file.to_string(), problems, first: Box::new(error) })
+                }
                 (Some((_, error)), _) => Err(error),
+                (None, Some((location, problem))) if problems.len() > 1 => {
+                    let source = unavailable_error(file, location, problem);
+                    let name = file.to_string();
+                    let first = Box::new(PushError::Archive { name: name.clone(), source });
+                    Err(PushError::Copies { name, problems, first })
+                }
                 (None, Some((location, problem))) => Err(PushError::Archive {
                     name: file.to_string(),
                     source: unavailable_error(file, location, problem),
@@ -150,6 +162,11 @@ impl Pushers {
 
 fn lacks(location: &str, problem: &str) -> String {
     format!("not archived in {location}, which walden archive copy brings up to date: {problem}")
+}
+
+/// Returns the text of an error without the name of the file.
+fn reason(error: &PushError) -> String {
+    std::error::Error::source(error).map_or_else(|| error.to_string(), |source| error_text(source))
 }
 
 fn unavailable_error(file: ArchivedFile, location: &str, problem: String) -> ArchiveError {

@@ -99,6 +99,16 @@ pub enum PushError {
         #[source]
         source: ArchiveError,
     },
+    /// Too few copies of the archive have the file, and several failed.
+    #[error("cannot archive {name}: {}", problems.join("; "))]
+    Copies {
+        /// The file's name.
+        name: String,
+        /// The location of each copy that failed and its reason.
+        problems: Vec<String>,
+        /// The error of the first copy that failed.
+        first: Box<PushError>,
+    },
 }
 
 impl PushError {
@@ -116,6 +126,7 @@ impl PushError {
                 Refusal::History(_) => "history",
             },
             PushError::Archive { source, .. } => source.cause(),
+            PushError::Copies { first, .. } => first.cause(),
         }
     }
 
@@ -128,7 +139,8 @@ impl PushError {
     /// The file's name.
     pub fn name(&self) -> &str {
         match self {
-            PushError::Name(name) | PushError::Refused { name, .. } | PushError::Archive { name, .. } => name,
+            PushError::Name(name) | PushError::Refused { name, .. } => name,
+            PushError::Archive { name, .. } | PushError::Copies { name, .. } => name,
         }
     }
 
@@ -138,6 +150,7 @@ impl PushError {
             PushError::Name(_) => Some("archive_command must pass the path: 'walden archive push %p'"),
             PushError::Refused { refusal, .. } => Some(refusal.hint()),
             PushError::Archive { source, .. } => source.hint(),
+            PushError::Copies { first, .. } => first.hint(),
         }
     }
 }

@@ -381,7 +381,11 @@ impl Queue {
                 self.ahead.clear();
                 self.archived.remove(&file);
                 self.acknowledged.remove(&file);
-                if matches!(error, PushError::Archive { .. }) {
+                let first = match error {
+                    PushError::Copies { first, .. } => first,
+                    error => error,
+                };
+                if matches!(first, PushError::Archive { .. }) {
                     self.is_in_trouble = true;
                 }
             }
