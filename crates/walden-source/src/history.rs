@@ -80,6 +80,23 @@ impl History {
         Ok(History { timeline, ancestors, without_log })
     }
 
+    /// Checks that a history file is complete, as a server writes it: each line with a reason, and the last one
+    /// with its end.
+    ///
+    /// # Errors
+    /// It is no history ([`History::parse`]), or its end is missing.
+    pub fn check(timeline: Timeline, content: &[u8]) -> Result<(), HistoryError> {
+        let history = History::parse(timeline, content)?;
+        let has_reasons = history.ancestors.iter().all(|ancestor| !ancestor.reason.is_empty());
+        if has_reasons && content.ends_with(b"\n") {
+            return Ok(());
+        }
+        let text = String::from_utf8_lossy(content);
+        let (number, line) = text.lines().enumerate().last().unwrap_or_default();
+        let expected = "a timeline, a position, a reason and the end of the line: the file was cut off";
+        Err(HistoryError { line: number + 1, expected, found: shortened(line) })
+    }
+
     /// Returns where an ancestor was left, or `None` if the timeline is not an ancestor.
     pub fn end_of(&self, timeline: Timeline) -> Option<Lsn> {
         self.ancestors.iter().find(|ancestor| ancestor.timeline == timeline).map(|ancestor| ancestor.end)
@@ -133,6 +150,17 @@ mod tests {
         assert_eq!(history.ancestors[0].reason, "no recovery target specified");
         for (lsn, timeline) in [(0, 1), (0x300_0157, 1), (0x300_0158, 2), (0x500_0000, 3)] {
             assert_eq!(history.timeline_at(Lsn(lsn)), timeline);
+        }
+    }
+
+    #[test]
+    fn a_history_that_was_cut_off_is_not_complete() {
+        let text = b"1\t0/3000158\tno recovery target specified\n\n2\t0/5000000\tbefore 2026-11-20\n";
+        History::check(3, text).unwrap();
+        for end in 0..text.len() {
+            // The file may also end after the line of an earlier ancestor.
+            let is_line = text[..end].ends_with(b"\n");
+            assert_eq!(History::check(3, &text[..end]).is_ok(), is_line, "{end}");
         }
     }
 

@@ -3,6 +3,7 @@
 use std::fs;
 use std::io::{self, ErrorKind};
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use rustix::process::{Pid, test_kill_process};
@@ -159,8 +160,10 @@ pub enum ArchiverProcess {
     /// The server runs without an archiver. A command that cannot be executed ends the archiver
     /// (`pgarch_archiveXlog`, exit statuses over 125).
     Missing,
-    /// The archiver runs.
+    /// The archiver runs, and its last attempt did not fail.
     Running,
+    /// An attempt is in progress. The previous one may have failed.
+    Archiving,
     /// The last attempt failed, for this file.
     Failed(String),
 }
@@ -174,9 +177,25 @@ impl ArchiverProcess {
         if let Some(file) = titles.iter().find_map(|title| failed_file_in_title(title)) {
             return ArchiverProcess::Failed(file.to_owned());
         }
-        match titles.iter().any(|title| title.contains("archiver ")) {
+        let has = |text: &str| titles.iter().any(|title| title.contains(text));
+        match has("archiver ") {
+            true if has("archiver archiving ") => ArchiverProcess::Archiving,
             true => ArchiverProcess::Running,
             false => ArchiverProcess::Missing,
+        }
+    }
+
+    /// Does the same, but waits up to `patience` for the result of an attempt that is in progress.
+    pub fn find_after_attempt(data: &Path, patience: Duration) -> ArchiverProcess {
+        /// The server tries again one second after a failure (`PGARCH_RESTART_INTERVAL`).
+        const INTERVAL: Duration = Duration::from_millis(50);
+        let deadline = Instant::now() + patience;
+        loop {
+            let found = ArchiverProcess::find_for_data_directory(data);
+            if found != ArchiverProcess::Archiving || Instant::now() >= deadline {
+                return found;
+            }
+            std::thread::sleep(INTERVAL);
         }
     }
 }

@@ -155,7 +155,7 @@ fn read_files(folders: &Folders, client: Option<&mut Client>) -> Result<Situatio
         );
     }
     Ok(Situation {
-        end: follower.position(),
+        end: follower.write_position(),
         segment_size: follower.info().segment_size,
         server: server::from_files(folders),
         failures: None,

@@ -256,7 +256,7 @@ pub fn check(file: ArchivedFile, content: &mut dyn Read, rules: Rules<'_>) -> Re
         ArchivedFile::Partial(name) => check_segment(name, true, &mut Reading::new(content), rules),
         ArchivedFile::History(timeline) => {
             let text = read_text(content)?;
-            History::parse(timeline, &text)?;
+            History::check(timeline, &text)?;
             Ok(plain(&text, Vec::new()))
         }
         ArchivedFile::Backup(name, offset) => check_backup(name, offset, content),

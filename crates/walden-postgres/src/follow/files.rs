@@ -187,6 +187,16 @@ impl FolderFollower {
         &self.folder
     }
 
+    /// Returns the position at which the server writes next: after a segment switch, the start of the next
+    /// segment.
+    pub fn write_position(&self) -> Lsn {
+        let (position, size) = (self.place.position, self.info.segment_size);
+        match self.place.is_switched {
+            true => size.start_of(size.segment_of(Lsn(position.0.saturating_sub(1))) + 1),
+            false => position,
+        }
+    }
+
     /// Searches for a checkpoint that is in progress at the position, after `since`, the redo pointer of the
     /// last complete one. Before PostgreSQL 17, WAL does not show the start of a checkpoint.
     ///

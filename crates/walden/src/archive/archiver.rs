@@ -75,7 +75,7 @@ impl FailingArchiver {
         queue: &[QueuedFile],
         is_standby: bool,
     ) -> Option<FailingArchiver> {
-        match ArchiverProcess::find_for_data_directory(data) {
+        match ArchiverProcess::find_after_attempt(data, ATTEMPT_PATIENCE) {
             ArchiverProcess::Failed(file) => Some(FailingArchiver::from_last_attempt(file, None)),
             _ if is_standby => None,
             ArchiverProcess::Missing if !is_off(data) => FailingArchiver::without_process(queue),
@@ -116,6 +116,10 @@ impl FailingArchiver {
         (waited > PENDING_CALL).then(|| FailingArchiver { file, evidence, is_certain: waited > limit })
     }
 }
+
+/// How long to wait for the result of an attempt that is in progress. Most attempts take less, and the title of
+/// the archiver shows a failure only until the next attempt.
+const ATTEMPT_PATIENCE: Duration = Duration::from_secs(2);
 
 /// Whether the last attempt failed and with which file, the number of failures, the time of the last success,
 /// whether the server is a standby or lacks an archiver process (in `pg_stat_activity` since 15), and the

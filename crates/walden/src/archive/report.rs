@@ -18,6 +18,7 @@ use walden_archive::verified::VerifiedAt;
 use walden_archive::verify::KEYS_HINT;
 use walden_format::lsn::{Lsn, SegmentName, SegmentSize, Timeline};
 use walden_format::payload::Timestamp;
+use walden_postgres::follow::{FolderFollower, Follower as _};
 use walden_receive::spool::complete_segments;
 use walden_receive::status::Status;
 use walden_report::table::harmless;
@@ -418,7 +419,8 @@ fn look_at_server(
                 .zip(timeline)
                 .map(|(control, timeline)| Archiving::read_data_directory(data, control, timeline));
             let is_standby = control.is_some() && timeline.is_none();
-            written = primary.map(|control| control.checkpoint);
+            written =
+                primary.zip(timeline).map(|(control, timeline)| write_position(data, control, timeline));
             failing = FailingArchiver::read_data_directory(data, files, is_standby);
             let bytes = arrival::segment_size(&data.join("pg_wal")).map(SegmentSize::bytes);
             (control.map(|control| control.system_identifier), bytes, timeline)
@@ -614,6 +616,14 @@ pub fn written_timeline(data: &Path, control: &ControlFile) -> Option<Timeline> 
     let timelines =
         entries.filter_map(|entry| Some(SegmentName::parse(entry.file_name().to_str()?)?.timeline));
     timelines.chain([control.timeline]).max()
+}
+
+/// Returns where the primary of a data directory writes, on its timeline. If its WAL cannot be read, that is its
+/// last checkpoint.
+pub fn write_position(data: &Path, control: &ControlFile, timeline: Timeline) -> Lsn {
+    let follower = FolderFollower::at_end(&data.join("pg_wal")).ok();
+    let follower = follower.filter(|follower| follower.info().timeline == timeline);
+    follower.map_or(control.checkpoint, |follower| follower.write_position().max(control.checkpoint))
 }
 
 /// System identifier; whether the archiver has failed since it last archived a file, as `check` asks; a

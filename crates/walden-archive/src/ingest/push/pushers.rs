@@ -166,7 +166,7 @@ fn lacks(location: &str, problem: &str) -> String {
 
 /// Returns the text of an error without the name of the file.
 fn reason(error: &PushError) -> String {
-    std::error::Error::source(error).map_or_else(|| error.to_string(), |source| error_text(source))
+    std::error::Error::source(error).map_or_else(|| error.to_string(), error_text)
 }
 
 fn unavailable_error(file: ArchivedFile, location: &str, problem: String) -> ArchiveError {

@@ -24,7 +24,7 @@ use crate::archive::commands::{describe_other, is_own_library, other_archive};
 use crate::archive::data_directory;
 use crate::archive::other_writer;
 use crate::archive::queue::{self, QueueOptions};
-use crate::archive::report::{self, written_timeline};
+use crate::archive::report::{self, write_position, written_timeline};
 use crate::archive::serve::SOCKET;
 use crate::archive::writable::{Unwritable, User, find_unwritable};
 
@@ -55,6 +55,7 @@ pub fn look_at_data(data: &Path, look: &Look<'_>) -> Vec<Check> {
     let bytes = arrival::segment_size(&data.join("pg_wal")).map(SegmentSize::bytes);
     let size = bytes.zip(identity).map(|(bytes, identity)| compare_segment_size(bytes, identity));
     let is_own = is_ok(&own) && size.as_ref().is_none_or(is_ok);
+    let branch = control.as_ref().ok().filter(|_| is_own).and_then(|control| branch(look, data, control));
     // WAL from `walden receive` needs no `archive_mode`.
     let arrives = archive.filter(|_| is_own && !is_received).zip(control.ok());
     let arrives = arrives.and_then(|(archive, control)| look_at_arrival(data, archive, &control));
@@ -67,7 +68,10 @@ pub fn look_at_data(data: &Path, look: &Look<'_>) -> Vec<Check> {
     let writable = writable(Some(data), ready, look).filter(|_| is_own && !is_received);
     let waiting = files.map(|files| backlog(&files, look, is_own));
     let waiting = waiting.unwrap_or_else(|error| Check::error("backlog", &error));
-    [Some(own), size, writable, archiver, names, Some(waiting), arrives].into_iter().flatten().collect()
+    [Some(own), size, branch, writable, archiver, names, Some(waiting), arrives]
+        .into_iter()
+        .flatten()
+        .collect()
 }
 
 /// Checks the archiver by a data directory. Returns `None` unless it fails.
@@ -149,6 +153,18 @@ fn compare_segment_size(own: u64, identity: &Identity) -> Check {
     }
     let found = report::other_segment_size(own, identity.segment_bytes);
     Check::fail(NAME, found, Some(report::OTHER_SEGMENT_SIZE_HINT.to_owned()))
+}
+
+/// Finds a timeline that left that of a data directory's server, as `status` does.
+fn branch(look: &Look<'_>, data: &Path, control: &ControlFile) -> Option<Check> {
+    const NAME: &str = "timeline";
+    let archive = look.archive.filter(|_| look.identity.is_some())?;
+    let own = written_timeline(data, control)?;
+    match other_writer::find_branch(archive, own, write_position(data, control, own)) {
+        Ok(None) => Some(Check::ok(NAME, format!("the server writes timeline {own}"))),
+        Ok(Some(found)) => Some(Check::fail(NAME, found.problem, Some(found.hint))),
+        Err(error) => Some(Check::error(NAME, &error.into())),
+    }
 }
 
 /// Finds a waiting file whose name another server has already used in the archive.
