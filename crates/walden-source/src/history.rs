@@ -80,8 +80,8 @@ impl History {
         Ok(History { timeline, ancestors, without_log })
     }
 
-    /// Checks that a history file is complete, as a server writes it: each line with a reason, and the last one
-    /// with its end.
+    /// Checks that a history file is complete, as a server writes it: each line with a reason, and the last
+    /// one with its end.
     ///
     /// # Errors
     /// It is no history ([`History::parse`]), or its end is missing.

@@ -117,8 +117,8 @@ impl FailingArchiver {
     }
 }
 
-/// How long to wait for the result of an attempt that is in progress. Most attempts take less, and the title of
-/// the archiver shows a failure only until the next attempt.
+/// How long to wait for the result of an attempt that is in progress. Most attempts take less, and the title
+/// of the archiver shows a failure only until the next attempt.
 const ATTEMPT_PATIENCE: Duration = Duration::from_secs(2);
 
 /// Whether the last attempt failed and with which file, the number of failures, the time of the last success,

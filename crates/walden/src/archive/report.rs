@@ -618,8 +618,8 @@ pub fn written_timeline(data: &Path, control: &ControlFile) -> Option<Timeline> 
     timelines.chain([control.timeline]).max()
 }
 
-/// Returns where the primary of a data directory writes, on its timeline. If its WAL cannot be read, that is its
-/// last checkpoint.
+/// Returns where the primary of a data directory writes, on its timeline. If its WAL cannot be read, that is
+/// its last checkpoint.
 pub fn write_position(data: &Path, control: &ControlFile, timeline: Timeline) -> Lsn {
     let follower = FolderFollower::at_end(&data.join("pg_wal")).ok();
     let follower = follower.filter(|follower| follower.info().timeline == timeline);
