@@ -467,7 +467,7 @@ fn status_and_metrics_say_what_is_wrong() {
     fs::create_dir(site.log()).unwrap();
     let sound = names.iter().find(|name| !object.to_string_lossy().contains(name.as_str())).unwrap();
     let pushed = site.push(sound);
-    assert!(pushed.code == 0 && pushed.stderr.contains("cannot append to the log"), "{pushed:?}");
+    assert!(pushed.code == 0 && pushed.stderr.contains("cannot append to the activity log"), "{pushed:?}");
 }
 
 /// As if a file system were not mounted, or the path were wrong: nothing is created there.

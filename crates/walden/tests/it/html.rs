@@ -652,7 +652,7 @@ fn a_page_needs_neither_names_nor_times_nor_whole_wal() {
     let damaged = write(folder.path(), &format!("damaged/{name}"), &segment);
     let (run, text) = page(&damaged, &[]);
     assert_eq!(run.code, 3, "{run:?}");
-    assert!(text.contains("The log could not be read any further"), "{}", run.stderr);
+    assert!(text.contains("The WAL could not be read any further"), "{}", run.stderr);
 
     let run = walden(&["explain", "--html", "/nowhere/page.html", whole.to_str().unwrap()]);
     assert_eq!(run.code, 3, "{run:?}");
