@@ -457,7 +457,8 @@ fn whichever_call_of_a_repair_fails_the_damaged_object_or_its_replacement_is_the
         let damaged = verify(&intact, VerifyOptions::default(), &|_, _| {}).expect("verified").damaged;
         assert_eq!(damaged.len(), 1, "{damaged:?}");
         let (target, calls) = Faulty::archive(&place, fails_at, Fault::Before);
-        let result = replace_damaged(std::slice::from_ref(&source), &target, &damaged, &CopyOptions::default());
+        let result =
+            replace_damaged(std::slice::from_ref(&source), &target, &damaged, &CopyOptions::default());
         assert!(path.exists(), "call {fails_at}: {result:?}");
         if calls.load(Ordering::Relaxed) <= fails_at {
             expect_all(&intact.afresh(), &segments, "repaired");

@@ -12,6 +12,7 @@ use walden_archive::name::ArchivedFile;
 use walden_archive::status::QueuedFile;
 use walden_format::lsn::{Lsn, SegmentName, SegmentSize, Timeline};
 use walden_format::payload::Timestamp;
+use walden_receive::status::{State, Status};
 use walden_source::regular_file;
 
 use super::against::read_file;
@@ -79,6 +80,20 @@ pub fn find_segment_ahead(
         ),
         hint: TAKEN_HINT.to_owned(),
     }))
+}
+
+/// Finds a timeline that left the one which a receiver gets from its server, if both belong to the archive's
+/// cluster.
+pub fn find_branch_of_received(
+    archive: &Archive,
+    status: &Status,
+) -> Result<Option<OtherWriter>, ArchiveError> {
+    let own = &archive.identity()?.system_identifier;
+    let is_own = status.system_identifier.as_ref().is_some_and(|found| found == own);
+    match (status.state, status.received_lsn.parse()) {
+        (State::Streaming, Ok(received)) if is_own => find_branch(archive, status.timeline, received),
+        _ => Ok(None),
+    }
 }
 
 /// Finds a timeline that left the primary's timeline before `written`, and that its standbys would follow by

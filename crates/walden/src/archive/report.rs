@@ -167,6 +167,16 @@ impl Report {
             .as_ref()
             .and_then(|status| received_elsewhere(status, own, segment_size(archive), last));
         elsewhere.into_iter().for_each(|problem| keep(anyhow::Error::msg(problem)));
+        let is_used = holdings.as_ref().is_some_and(|holdings| holdings.system_identifier.is_some());
+        if let Some((status, archive)) = receiving.as_ref().zip(archive.filter(|_| is_used)) {
+            match other_writer::find_branch_of_received(archive, status) {
+                Ok(Some(OtherWriter { problem, hint })) => {
+                    keep(anyhow::Error::msg(format!("{problem}; hint: {hint}")));
+                }
+                Ok(None) => {}
+                Err(error) => keep(error.into()),
+            }
+        }
         let mut report = Report {
             problems,
             notes,

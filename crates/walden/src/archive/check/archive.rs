@@ -22,6 +22,7 @@ use walden_source::error_text;
 
 use super::Check;
 use crate::archive::activity::ActivityReader;
+use crate::archive::other_writer;
 use crate::archive::queue::QueueOptions;
 use crate::archive::receiving::{self, ReceivingOptions, ago};
 use crate::archive::report;
@@ -223,6 +224,13 @@ pub fn look_at_receiving(
     };
     if let Some(problem) = receiving::problem_of(&status, is_running) {
         return Some(Check::fail(NAME, problem, status.hint));
+    }
+    if let Some(archive) = archive.filter(|_| identity.is_some()) {
+        match other_writer::find_branch_of_received(archive, &status) {
+            Ok(None) => {}
+            Ok(Some(found)) => return Some(Check::fail(NAME, found.problem, Some(found.hint))),
+            Err(error) => return Some(Check::error(NAME, &error.into())),
+        }
     }
     // Until something is archived, there is nothing to compare with.
     let size = report::segment_size(archive.filter(|_| identity.is_some()));
