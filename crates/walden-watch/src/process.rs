@@ -174,6 +174,10 @@ impl ArchiverProcess {
         let Some(titles) = titles_of_children(data).filter(|titles| !titles.is_empty()) else {
             return ArchiverProcess::Unknown;
         };
+        ArchiverProcess::in_titles(&titles)
+    }
+
+    fn in_titles(titles: &[String]) -> ArchiverProcess {
         if let Some(file) = titles.iter().find_map(|title| failed_file_in_title(title)) {
             return ArchiverProcess::Failed(file.to_owned());
         }
@@ -264,6 +268,9 @@ mod tests {
             ("", None),
         ] {
             assert_eq!(failed_file_in_title(title), expected, "{title}");
+            let found = ArchiverProcess::in_titles(&["postgres: walwriter ".to_owned(), title.to_owned()]);
+            assert_eq!(found == ArchiverProcess::Archiving, title.contains("archiving"), "{title}");
+            assert_eq!(found == ArchiverProcess::Missing, !title.contains("archiver"), "{title}");
         }
     }
 

@@ -16,6 +16,7 @@ use crate::material::{Run, make_archive, walden};
 
 walden_testing::tests! {
     each_cause_for_which_an_archiver_fails_is_named,
+    a_failing_archiver_fails_also_while_it_tries_again,
     without_a_server_nothing_is_said_to_be_well,
 }
 
@@ -197,6 +198,27 @@ fn each_cause_for_which_an_archiver_fails_is_named() -> Outcome {
         }
     }
     assert_server_without_command_is_not_well(&mut site);
+    Ok(())
+}
+
+/// The title of the archiver shows a failure only until the next attempt.
+fn a_failing_archiver_fails_also_while_it_tries_again() -> Outcome {
+    let mut site = Site::new()?;
+    let repo = site.cluster.make_folder("repo").unwrap();
+    make_archive(&repo);
+    let failures = "SELECT failed_count FROM pg_stat_archiver";
+    site.fail_with_segment();
+    site.set_command("sleep 1; false");
+    let (before, data) = (site.number(failures), site.cluster.data_dir());
+    // A new archiver starts its attempts at once.
+    let archiver =
+        "SELECT pg_terminate_backend(pid)::int::bigint FROM pg_stat_activity WHERE backend_type = 'archiver'";
+    site.number(archiver);
+    wait(|| site.number(failures) > before);
+    while site.number(failures) < before + 3 {
+        let run = walden(&["archive", "status", "--repo", text(&repo), "--pgdata", text(&data)]);
+        assert!(run.code == 1 && run.stdout.contains("last attempt to archive failed"), "{run:?}");
+    }
     Ok(())
 }
 
