@@ -105,8 +105,8 @@ pub(crate) fn is_mount_point(folder: &Path) -> bool {
     device(&folder.join("..")).is_some_and(|above| above != own)
 }
 
-/// Removes what an earlier restore left, its marks last: otherwise the remainder would look like another
-/// program's.
+/// Removes the files that an earlier restore left, its marks last: otherwise the remainder would look like
+/// another program's.
 pub(crate) fn remove_partial(partial: &Path) -> io::Result<()> {
     for entry in fs::read_dir(partial).into_iter().flatten() {
         let entry = entry?;

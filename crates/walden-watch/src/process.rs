@@ -191,8 +191,9 @@ impl ArchiverProcess {
 
     /// Does the same, but waits up to `patience` for the result of an attempt that is in progress.
     pub fn find_after_attempt(data: &Path, patience: Duration) -> ArchiverProcess {
-        /// The server tries again one second after a failure (`PGARCH_RESTART_INTERVAL`).
-        const INTERVAL: Duration = Duration::from_millis(50);
+        /// The title shows a failure for a second, until the server tries again (`PGARCH_RESTART_INTERVAL`).
+        /// Each search reads the parents of all processes.
+        const INTERVAL: Duration = Duration::from_millis(200);
         let deadline = Instant::now() + patience;
         loop {
             let found = ArchiverProcess::find_for_data_directory(data);

@@ -131,14 +131,14 @@ pub fn probe(archive: &Archive) -> Result<Probe, ProbeError> {
 pub(crate) fn remove_old(archive: &Archive) -> Result<u64, ArchiveError> {
     const DAY: Duration = Duration::from_secs(24 * 3600);
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    let ended = |key: &str| {
+    let started = |key: &str| {
         let started = key.strip_prefix(PROBES)?.split_once('-')?.0;
-        let started = u64::from_str_radix(started, 16).ok().map(Duration::from_nanos)?;
-        (started.checked_add(DAY)? < now).then_some(())
+        u64::from_str_radix(started, 16).ok().map(Duration::from_nanos)
     };
+    let is_old = |key: &str| started(key).and_then(|it| it.checked_add(DAY)).is_some_and(|end| end < now);
     let store = archive.encrypted().inner();
     let mut old = Vec::new();
-    store.list(PROBES, &mut |listed| old.extend(ended(&listed.key).map(|()| listed.key)))?;
+    store.list(PROBES, &mut |listed| old.extend(Some(listed.key).filter(|key| is_old(key))))?;
     let mut kept = 0;
     for key in old {
         kept += u64::from(store.discard(&key)?.is_some());

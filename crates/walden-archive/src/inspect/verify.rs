@@ -55,7 +55,7 @@ pub struct Verified {
     pub stored_bytes: u64,
     /// Damage by object.
     pub damaged: Vec<Finding>,
-    /// Objects that were deleted or overwritten, although the bucket still has what was archived.
+    /// Objects that were deleted or overwritten. The bucket keeps their versions.
     pub altered: Vec<Altered>,
     /// Objects that could not be read, for example because of missing permissions. Their contents are
     /// unknown.

@@ -66,8 +66,7 @@ fn restore(archive: &Archive, versioned: &dyn Versioned, altered: &Altered) -> R
     let Altered { object: key, change, intact, .. } = altered;
     let inner = archive.encrypted().inner();
     let text = |error: StoreError| error_text(&error);
-    let intact =
-        intact.as_ref().ok_or("none of its versions is intact: restore it from another archive (--from)")?;
+    let intact = intact.as_ref().ok_or("no version is intact: restore it from another archive (--from)")?;
     let content = versioned.read_version(key, intact).map_err(text)?;
     if let Change::Deleted = change {
         remove_markers(versioned, key).map_err(text)?;

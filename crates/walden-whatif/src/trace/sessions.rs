@@ -253,7 +253,7 @@ impl Prunes {
         }
     }
 
-    /// Returns the bytes of as many records as adjacent parts differ by, summed over all parts.
+    /// Returns the sum of the differences between adjacent parts, in bytes: records times their mean size.
     pub fn noise(&self) -> f64 {
         let differences: u64 = self.parts.windows(2).map(|pair| u64::from(pair[0].abs_diff(pair[1]))).sum();
         self.bytes as f64 / self.all_records.max(1) as f64 * differences as f64

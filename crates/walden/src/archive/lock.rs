@@ -20,7 +20,7 @@ Examples:
   walden archive lock --repo s3://backups/main
       extend the locks of all objects that end within half of lock_days
   walden archive prune --keep-backups 4 --backups /backup/base --apply
-      extend only the locks of what the kept base backups need, and remove the rest once its locks have ended
+      extend only the locks of the WAL that the kept base backups need, and remove the rest once its locks have ended
 
 A lock that ends within half of lock_days (walden.toml, or else the bucket's default retention) ends after all of lock_days then. Run either \
 command each day: WAL is needed for longer than it was locked at its push, as long as a base backup before it is kept. A lock is never \

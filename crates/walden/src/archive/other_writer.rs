@@ -1,6 +1,7 @@
 //! Detects another server that writes into the same archive: a clone, or a promoted copy with the same
 //! `archive_command`.
 
+use std::fmt;
 use std::io;
 use std::path::Path;
 
@@ -24,6 +25,12 @@ pub struct OtherWriter {
     pub problem: String,
     /// Remedy.
     pub hint: String,
+}
+
+impl fmt::Display for OtherWriter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}; hint: {}", self.problem, self.hint)
+    }
 }
 
 /// Remedy for names that another server has used.

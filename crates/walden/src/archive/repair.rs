@@ -35,8 +35,8 @@ replaced.
 
 With --from, everything is verified first. A damaged object is removed only after all its files were read intact from another archive.
 
-With --undelete, the oldest intact version of each deleted or overwritten object is restored: Walden never overwrites an object, so that is \
-what was archived. A delete marker is removed if the credentials may, otherwise the version is stored again on top. No version is \
+With --undelete, the oldest intact version of each deleted or overwritten object is restored: Walden never overwrites an object, so that \
+version is the archived one. A delete marker is removed if the credentials may, otherwise the version is stored again on top. No version is \
 removed. archive.json and keys are restored first.
 
 Exit status: 0 archive.json was written, (--undelete) every altered object was restored, or (--from) nothing is damaged or missing any more; 1 no intact copy or \

@@ -170,9 +170,7 @@ impl Report {
         let is_used = holdings.as_ref().is_some_and(|holdings| holdings.system_identifier.is_some());
         if let Some((status, archive)) = receiving.as_ref().zip(archive.filter(|_| is_used)) {
             match other_writer::find_branch_of_received(archive, status) {
-                Ok(Some(OtherWriter { problem, hint })) => {
-                    keep(anyhow::Error::msg(format!("{problem}; hint: {hint}")));
-                }
+                Ok(Some(other)) => keep(anyhow::Error::msg(other.to_string())),
                 Ok(None) => {}
                 Err(error) => keep(error.into()),
             }
@@ -505,7 +503,7 @@ fn look_at_server(
     match other {
         // The report already contains this reason.
         Some(_) if found.problems.iter().any(|problem| problem.contains("with other content")) => {}
-        Some(OtherWriter { problem, hint }) => found.problems.push(format!("{problem}; hint: {hint}")),
+        Some(other) => found.problems.push(other.to_string()),
         None => found.notes.extend(timeline.and_then(|timeline| earlier_timeline_note(timeline, last))),
     }
     Ok(found)

@@ -11,6 +11,7 @@ use crate::archive::{
     back_up_and_archive, program_for, recovered, text, wait_until_archived, wait_until_promoted, work,
 };
 use crate::material::{make_archive, walden};
+use crate::receive::Receiving;
 
 walden_testing::tests! {
     an_abandoned_history_is_reported_with_a_remedy_that_works on [15, 19],
@@ -65,6 +66,10 @@ fn an_abandoned_history_is_reported_with_a_remedy_that_works(version: u32) -> Ou
         walden(&["archive", "check", "--repo", text(&repo), "--dsn", &server.dsn("postgres")])
     };
     assert!(!check(&primary).stdout.contains("another server was promoted"));
+    let spool = primary.dir().join("spool");
+    let receiving =
+        Receiving::start(&primary.dsn("postgres"), &repo, &spool, &["--slot", "walden", "--create-slot"]);
+    wait_for(&spool.join("status.json"));
     // The copy is restored, promoted, and lost before it archived a segment.
     let copy = recovered(&installation, &backup, &archiving);
     wait_for(&repo.join("history/00000002.history.wlz"));
@@ -81,7 +86,20 @@ fn an_abandoned_history_is_reported_with_a_remedy_that_works(version: u32) -> Ou
     let of_both = |command: &str| {
         asked.map(|server| walden(&[&["archive", command, "--repo", text(&repo)][..], &server[..]].concat()))
     };
-    for run in of_both("check").iter().chain(&of_both("status")) {
+    let of_receiver = ["check", "status"].map(|command| {
+        let arguments = ["archive", command, "--repo", text(&repo), "--spool", text(&spool)];
+        let began = Instant::now();
+        loop {
+            let run = walden(&arguments);
+            // The receiver writes its status every few seconds.
+            if run.code != 0 || began.elapsed() > Duration::from_secs(30) {
+                return run;
+            }
+            std::thread::sleep(Duration::from_millis(200));
+        }
+    });
+    assert_eq!(receiving.stop().1, Some(0));
+    for run in of_both("check").iter().chain(&of_both("status")).chain(&of_receiver) {
         assert_eq!(run.code, 1, "{run:?}");
         for part in
             ["the history of timeline 2", "(after the commit of ", "recovery_target_timeline = 'current'"]

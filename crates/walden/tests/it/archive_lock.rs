@@ -1,4 +1,4 @@
-//! Archives in buckets that nobody can change: Object Lock, versions, and credentials that may only add.
+//! Immutable archives: Object Lock, versions, and credentials that may only add.
 
 use std::fs;
 
@@ -300,7 +300,7 @@ fn locks_of_needed_objects_are_extended() -> Outcome {
     expect(&extended, 0, &["Locks of 1 of "]);
     let days = |key: &String| locked_days(&server, "worm", key);
     assert_eq!(wal.iter().map(days).collect::<Vec<_>>(), [Some(30), Some(20)]);
-    // `prune` extends the locks of what it keeps, and of nothing else.
+    // `prune` extends the locks of the kept WAL only.
     for key in &wal {
         set_lock(&server, "worm", key, 2 * DAY);
     }
@@ -347,7 +347,7 @@ fn a_lock_that_protects_too_little_is_warned_of() -> Outcome {
     create_locked(&server, "unused", None);
     let client = fill(Client::with(server.port, "unused", ""));
     expect(&client.command(&["check"]), 0, &["the bucket has Object Lock, but no rule locks objects"]);
-    // Base backups at an interval of 10 days, the oldest of which needs WAL that is not locked any more.
+    // Base backups at an interval of 10 days. The oldest one needs WAL whose lock has ended.
     create_locked(&server, "worm", None);
     let client = fill(Client::with(server.port, "worm", "lock_days = 3"));
     let names = client.names();
@@ -507,11 +507,7 @@ fn objects_are_restored_without_the_right_to_change() -> Outcome {
     overwrite(&server, "worm", "main/wal/00000001/00000000/0000000100000000000000EE.wlz", "b");
     delete(&server, "worm", "main/wal/00000001/00000000/0000000100000000000000EE.wlz");
     expect(&client.command(&["verify"]), 1, &["DELETED: wal/", "no version is intact"]);
-    expect(
-        &client.command(&["repair", "--undelete"]),
-        1,
-        &["NOT RESTORED: wal/", "none of its versions is intact"],
-    );
+    expect(&client.command(&["repair", "--undelete"]), 1, &["NOT RESTORED: wal/", "no version is intact"]);
     Ok(())
 }
 

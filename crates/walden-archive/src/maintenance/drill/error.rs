@@ -25,8 +25,8 @@ pub enum DrillError {
         /// The existing restore points, as text.
         known: String,
     },
-    /// The backup, an option, or the installed servers do not permit the drill. The message states what was
-    /// expected and found.
+    /// The backup, an option, or the installed servers do not permit the drill. The message contains the
+    /// expected and the found values.
     #[error("{0}")]
     Refused(String),
     /// The archive cannot be read.

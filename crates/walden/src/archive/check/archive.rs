@@ -275,7 +275,7 @@ fn probe_store(archive: &Archive) -> Check {
     }
 }
 
-/// Checks that locks protect what they should, if anything asks for locks.
+/// Checks that locks last long enough, if the configuration or the bucket locks objects.
 fn look_at_locks(archive: &Archive) -> Vec<Check> {
     const NAME: &str = "object lock";
     let Inspected { rule, weaknesses } = match lock::inspect(archive) {
@@ -300,7 +300,7 @@ fn describe_weakness(name: &'static str, weakness: Weakness) -> Check {
     match weakness {
         Weakness::NoVersions => Check::warn(
             name,
-            "the bucket keeps no versions: whoever may write can overwrite and delete what is archived",
+            "the bucket keeps no versions: all credentials that may write can overwrite and delete archived objects",
             "aws s3api put-bucket-versioning --bucket BUCKET --versioning-configuration Status=Enabled; Object Lock needs it",
         ),
         Weakness::NoObjectLock => Check::warn(
