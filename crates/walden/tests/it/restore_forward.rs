@@ -1020,6 +1020,12 @@ fn a_backup_advances_in_steps_as_in_one(version: u32) -> Outcome {
     Ok(())
 }
 
+/// Returns the position at which a server inserts WAL next.
+fn insert_position(client: &mut Client) -> u64 {
+    let row = client.query_one("SELECT (pg_current_wal_insert_lsn() - '0/0')::text", &[]).unwrap();
+    row.get::<_, String>(0).parse().unwrap()
+}
+
 /// Advances to random positions, some without a checkpoint between them, lead to the same backup as a single
 /// advance to the last position.
 fn a_backup_advances_in_random_steps_as_in_one(version: u32) -> Outcome {
@@ -1028,11 +1034,7 @@ fn a_backup_advances_in_random_steps_as_in_one(version: u32) -> Outcome {
     create_tables(&primary);
     primary.back_up(keep_busy);
     let mut client = primary.client("postgres");
-    let mut position = || -> u64 {
-        let row = client.query_one("SELECT (pg_current_wal_insert_lsn() - '0/0')::text", &[]).unwrap();
-        row.get::<_, String>(0).parse().unwrap()
-    };
-    let start = position();
+    let start = insert_position(&mut client);
     for round in 1..=3 {
         work(&primary, round);
         for _ in 0..3 {
@@ -1040,7 +1042,7 @@ fn a_backup_advances_in_random_steps_as_in_one(version: u32) -> Outcome {
             primary.client("postgres").batch_execute("CHECKPOINT").unwrap();
         }
     }
-    let end = position();
+    let end = insert_position(&mut client);
     primary.archive_all();
     let target = |lsn: u64| format!("{:X}/{:X}", lsn >> 32, lsn & 0xFFFF_FFFF);
     let at_once = primary.cluster.dir().join("at once");
@@ -1262,17 +1264,13 @@ fn random_positions_are_reached_as_by_postgresql(version: u32) -> Outcome {
     create_tables(&primary);
     primary.back_up(keep_busy);
     let mut client = primary.client("postgres");
-    let mut position = || -> u64 {
-        let row = client.query_one("SELECT (pg_current_wal_insert_lsn() - '0/0')::text", &[]).unwrap();
-        row.get::<_, String>(0).parse().unwrap()
-    };
-    let start = position();
+    let start = insert_position(&mut client);
     for round in 1..=2 {
         work(&primary, round);
         (0..3).for_each(|_| keep_busy(&mut primary.client("postgres")));
         primary.client("postgres").batch_execute("CHECKPOINT").unwrap();
     }
-    let end = position();
+    let end = insert_position(&mut client);
     primary.archive_all();
     let mut random = random_numbers();
     for index in 0..restores(6) {

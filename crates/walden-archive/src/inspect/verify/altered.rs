@@ -69,7 +69,8 @@ struct Candidate {
 /// Finds deleted and overwritten objects. Finds none in a store without versions.
 ///
 /// # Errors
-/// The store's errors. If no lock is configured, a missing right to read the bucket's settings is not an error.
+/// The store's errors. If no lock is configured, a missing right to read the bucket's settings is not an
+/// error.
 pub fn find(archive: &Archive) -> Result<Vec<Altered>, ArchiveError> {
     let Some((versioned, protection)) = versions_of(archive)? else { return Ok(Vec::new()) };
     let mut candidates = Vec::new();
