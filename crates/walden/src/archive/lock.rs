@@ -47,7 +47,7 @@ pub fn run(args: &LockArgs) -> Result<ExitCode> {
     archive.expect_archive()?;
     let Some(rule) = lock::effective_rule(&archive)? else {
         bail!(
-            "cannot extend locks in {}: expected lock_days in {FILE}, or a default retention of the bucket, found neither",
+            "cannot extend locks in {}: expected a bucket of S3 with a default retention, or with lock_days in {FILE}",
             archive.store().location()
         );
     };
