@@ -317,7 +317,7 @@ fn locks_of_needed_objects_are_extended() -> Outcome {
     // A bucket without Object Lock has nothing to extend.
     create_versioned(&server, "plain");
     let client = fill(Client::with(server.port, "plain", ""));
-    expect(&client.command(&["lock"]), 3, &["expected lock_days in walden.toml"]);
+    expect(&client.command(&["lock"]), 3, &["or with lock_days in walden.toml"]);
     Ok(())
 }
 
