@@ -25,7 +25,6 @@ mod inspect;
 mod inventory;
 mod maintenance;
 mod objects;
-pub mod pending;
 mod restore;
 pub mod store;
 pub mod url;
@@ -37,10 +36,10 @@ pub use inspect::{acknowledge, against, list, replay, status, verify};
 pub use inventory::{gaps, parts, verified};
 pub use maintenance::{backup, copy, drill, lock, pack, prune, repair, undelete};
 pub use objects::{check, contents, documents, name, object, same_log};
-pub use pending::clean_up_on_signals;
 pub use restore::{
     base, diverging, export, get, log, neighbors, prefetch, recovery, server, source, sources,
 };
+pub use walden_output::pending::{self, clean_up_on_signals};
 pub use walden_source::history;
 
 #[cfg(doctest)]

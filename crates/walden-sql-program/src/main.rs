@@ -16,12 +16,12 @@ use arrow::json::writer::LineDelimited;
 use arrow::util::pretty::pretty_format_batches_with_schema;
 use clap::{CommandFactory as _, Parser, ValueEnum};
 use walden::output::{self, Output, Overwrite};
-use walden::protect::Inputs;
 use walden::set_up::SetUp;
 use walden::table_log::LogArgs;
 use walden::{FOUND, USAGE, sources, terminal};
 use walden_arrow::export::{FileFormat, TableWriter};
 use walden_codec::container::Meta;
+use walden_output::Inputs;
 use walden_server::signals::{self, Stage};
 use walden_sql::{Database, Limits, TemporaryFiles};
 
@@ -241,7 +241,7 @@ impl Target {
 
     fn finish(self) -> Result<()> {
         match self {
-            Target::File(output) => output.commit(&Meta::default()).map(drop),
+            Target::File(output) => Ok(output.commit(&Meta::default()).map(drop)?),
             Target::Standard => Ok(terminal::Stdout.flush()?),
         }
     }

@@ -10,8 +10,9 @@ use std::sync::Mutex;
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use clap::Args;
-use walden_archive::pending::parent_folder;
 use walden_codec::container::{self, Binding, Entry, Error, Head, Loss, ReadLimits, Reader, Summary, Walk};
+use walden_output::pending::parent_folder;
+use walden_output::turns::{Turn, Turns};
 use walden_report::units;
 use walden_source::error_text;
 use walden_source::machine;
@@ -22,7 +23,6 @@ use crate::compress::{Input, gather_compressed, is_stream, open};
 use crate::output::{self, Output};
 use crate::progress::Progress;
 use crate::protect::Inputs;
-use crate::turns::{Turn, Turns};
 use crate::{DAMAGED, FOUND, USAGE, terminal};
 
 const EXAMPLES: &str = "\
@@ -156,7 +156,7 @@ pub fn run(args: &DecompressArgs) -> Result<ExitCode> {
             Err(error) if error.to_string() == TO_STDOUT => return Err(error),
             Err(error) => {
                 report(&input.path, &error);
-                let is_refusal = error.is::<output::Refused>() && code != ExitCode::from(DAMAGED);
+                let is_refusal = output::is_refusal(&error) && code != ExitCode::from(DAMAGED);
                 code = ExitCode::from(if is_refusal { USAGE } else { DAMAGED });
                 failed = true;
             }

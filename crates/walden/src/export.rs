@@ -270,7 +270,7 @@ impl Exporter<'_> {
         let own: BTreeSet<&Path> = found.iter().map(|old| old.path.as_path()).collect();
         files.iter().try_for_each(|file| {
             let is_own = own.contains(file.path.as_path());
-            output::expect_writable(&file.path, is_own || self.args.overwrite.force, inputs)
+            Ok(output::expect_writable(&file.path, is_own || self.args.overwrite.force, inputs)?)
         })
     }
 

@@ -41,8 +41,6 @@ pub mod programs;
 mod progress;
 mod prometheus;
 #[doc(hidden)]
-pub mod protect;
-#[doc(hidden)]
 pub mod range;
 mod receive;
 mod recover;
@@ -68,7 +66,6 @@ pub mod table_log;
 pub mod terminal;
 mod test;
 mod threads;
-mod turns;
 mod watch;
 mod whatif;
 
@@ -80,6 +77,7 @@ use anyhow::Context as _;
 use clap::error::ErrorKind;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use walden_archive::name::ArchivedFile;
+use walden_output as protect;
 use walden_postgres::connection;
 
 /// Exit status: a check found a difference.
@@ -196,7 +194,7 @@ pub fn exit_status(result: anyhow::Result<ExitCode>) -> ExitCode {
         Err(error) if terminal::is_reader_gone(&error) => ExitCode::SUCCESS,
         Err(error) => {
             output::report(&error);
-            ExitCode::from(if error.is::<output::Refused>() { USAGE } else { DAMAGED })
+            ExitCode::from(if output::is_refusal(&error) { USAGE } else { DAMAGED })
         }
     }
 }

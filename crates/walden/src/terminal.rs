@@ -1,11 +1,12 @@
 //! The terminal, output formats, and the number of cores.
 
-use std::fmt;
 use std::io::{self, IsTerminal as _, Write};
 
 use anyhow::{Context, Result};
 use clap::ValueEnum;
 use serde::Serialize;
+use walden_output::stdout;
+pub use walden_output::stdout::{Stdout, mark as mark_stdout};
 use walden_report::table::Look;
 
 /// Formats for printing results.
@@ -47,41 +48,6 @@ pub fn print_data(bytes: &[u8]) -> Result<()> {
     Stdout.write_all(bytes).context("cannot write to standard output")
 }
 
-/// Standard output with marked errors.
-pub struct Stdout;
-
-impl Write for Stdout {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        io::stdout().write(bytes).map_err(mark_stdout)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        io::stdout().flush().map_err(mark_stdout)
-    }
-}
-
-/// An error of standard output. A pipe broken elsewhere, such as a connection to an object store, is a
-/// failure.
-#[derive(Debug)]
-struct StdoutError(io::Error);
-
-impl fmt::Display for StdoutError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(&self.0, f)
-    }
-}
-
-impl std::error::Error for StdoutError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        self.0.source()
-    }
-}
-
-/// Marks an error as one of standard output.
-pub fn mark_stdout(error: io::Error) -> io::Error {
-    io::Error::new(error.kind(), StdoutError(error))
-}
-
 /// Returns whether the reader of standard output closed it early, as in `walden explain ... | head`.
 pub fn is_reader_gone(error: &anyhow::Error) -> bool {
     errors_of_stdout(error).any(|error| error.kind() == io::ErrorKind::BrokenPipe)
@@ -93,8 +59,8 @@ pub fn is_of_stdout(error: &anyhow::Error) -> bool {
 }
 
 fn errors_of_stdout(error: &anyhow::Error) -> impl Iterator<Item = &io::Error> {
-    let is_of_stdout = |error: &&io::Error| error.get_ref().is_some_and(|inner| inner.is::<StdoutError>());
-    error.chain().filter_map(|cause| cause.downcast_ref::<io::Error>()).filter(is_of_stdout)
+    let causes = error.chain().filter_map(|cause| cause.downcast_ref::<io::Error>());
+    causes.filter(|error| stdout::is_marked(error))
 }
 
 /// Returns the appearance of tables on this terminal.

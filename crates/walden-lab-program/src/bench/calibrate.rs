@@ -14,9 +14,9 @@ use walden_whatif::{OpenBase, Question, predict};
 
 use super::{Material, Variant, find_workloads, recover};
 use crate::output::Overwrite;
-use crate::protect::Inputs;
 use crate::terminal::Format;
 use crate::{memory, output, recovery_rates, redo, terminal};
+use walden_output::Inputs;
 
 /// The workloads: name, size, value of `wal_compression` if set, and whether the rates are fitted to the
 /// workload. Together they have records without images, images compressed by each method and by none, and

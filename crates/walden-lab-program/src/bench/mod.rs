@@ -34,9 +34,9 @@ use walden_report::html::{Page, Section, Table};
 use walden_server::guard::Undo;
 
 use crate::output::Overwrite;
-use crate::protect::Inputs;
 use crate::terminal::Format;
 use crate::{output, terminal};
+use walden_output::Inputs;
 
 /// Measure this program against others on the same files
 #[derive(Args, Debug)]

@@ -26,9 +26,9 @@ use walden_whatif::{Prediction, Question, learn};
 use super::figures::{measure_name, number};
 use super::{experiment_html, row_changes};
 use crate::output::Overwrite;
-use crate::protect::Inputs;
 use crate::terminal::Format;
 use crate::{memory, output, redo, terminal};
+use walden_output::Inputs;
 
 /// Options of experiments alone.
 #[derive(Debug, Args)]

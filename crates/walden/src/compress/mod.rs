@@ -16,12 +16,12 @@ use std::time::Instant;
 
 use anyhow::{Context as _, Result, anyhow, ensure};
 use clap::Args;
-use walden_archive::pending::parent_folder;
 use walden_codec::coder::Form;
 use walden_codec::container::{
     self, Added, FileForm, KEYFRAME_BYTES, Meta, Needs, ReadLimits, Reader, WriteOptions, Writer,
 };
 use walden_format::lsn::SegmentSize;
+use walden_output::pending::parent_folder;
 use walden_source::inventory::{FileKind, Inventory, InventoryError, UnreadableReason};
 use walden_source::machine;
 use walden_source::workers::map_in_order;
@@ -320,7 +320,10 @@ fn refuse_other_members(target: &Path, members: &[(&[u8], u64)]) -> Result<()> {
         let found = entries.iter().map(|entry| (&entry.head.meta.name[..], entry.end.bytes));
         Some(fault.is_none() && found.eq(members.iter().copied()))
     };
-    if is_like() == Some(true) { Ok(()) } else { output::refuse_existing(target, false) }
+    if is_like() != Some(true) {
+        output::refuse_existing(target, false)?;
+    }
+    Ok(())
 }
 
 /// Returns the limits for decoding a file that this program has just written: unlimited.

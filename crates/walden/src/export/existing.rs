@@ -217,12 +217,12 @@ pub fn description_of(path: &Path) -> PathBuf {
 /// Describes a CSV file before it replaces another one. Until [`describe`], the description is valid for the
 /// old and the new file: either one holds at most `content`.
 pub fn describe_before(path: &Path, content: &str) -> Result<()> {
-    output::replace(&description_of(path), description(content, None).as_bytes())
+    Ok(output::replace(&description_of(path), description(content, None).as_bytes())?)
 }
 
 /// Describes an existing CSV file: its length, and, if it is incomplete, the reason.
 pub fn describe(path: &Path, content: &str, bytes: u64, incomplete: Option<&str>) -> Result<()> {
-    output::replace(&description_of(path), description(content, Some((bytes, incomplete))).as_bytes())
+    Ok(output::replace(&description_of(path), description(content, Some((bytes, incomplete))).as_bytes())?)
 }
 
 fn description(content: &str, file: Option<(u64, Option<&str>)>) -> String {

@@ -21,9 +21,9 @@ use walden_report::chart;
 use self::contenders::{CONTENDERS, Contender, Entry, REFERENCE, Takes, Threads};
 use self::race::{Outcome, Rules, Spent, Tally, race};
 use crate::output::Overwrite;
-use crate::protect::Inputs;
 use crate::terminal::Format;
 use crate::{FOUND, output, terminal};
+use walden_output::Inputs;
 
 /// Time compression and decompression of segments by other programs and by Walden, alternately
 #[derive(Args, Debug)]

@@ -1,16 +1,17 @@
-//! Standard output shared by several threads, which write in turns.
+//! An output shared by several threads, which write in turns.
 //!
 //! A later thread can work ahead: its output is buffered, up to a limit, until all previous threads are done.
 
 use std::io::{self, Write};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-use crate::terminal::mark_stdout;
+use crate::stdout;
 
 /// Maximum number of bytes that each thread buffers: a segment of the usual size.
 const MAX_HELD: usize = 16 << 20;
 
 /// An output, and the number of the current turn.
+#[derive(Debug)]
 pub struct Turns<W> {
     place: Mutex<Place>,
     passed: Condvar,
@@ -18,6 +19,7 @@ pub struct Turns<W> {
     out: Mutex<W>,
 }
 
+#[derive(Debug)]
 struct Place {
     number: usize,
     /// An earlier write failed, so nothing more can be written.
@@ -26,7 +28,7 @@ struct Place {
 
 impl Place {
     fn can_go_on(&self) -> io::Result<()> {
-        self.failed.map_or(Ok(()), |kind| Err(mark_stdout(kind.into())))
+        self.failed.map_or(Ok(()), |kind| Err(stdout::mark(kind.into())))
     }
 }
 
@@ -39,6 +41,9 @@ impl<W: Write> Turns<W> {
 
     /// Returns a thread's turn, unless an earlier write failed. Threads must take each number exactly once,
     /// in order, and drop it: otherwise later turns would wait forever.
+    ///
+    /// # Errors
+    /// The error of the earlier write.
     pub fn take(&self, number: usize) -> io::Result<Turn<'_, W>> {
         self.place().can_go_on()?;
         Ok(Turn { turns: self, number, held: Vec::new(), whole: 0 })
@@ -58,6 +63,7 @@ impl<W: Write> Turns<W> {
 }
 
 /// A thread's part of the output. Dropping it starts the next turn.
+#[derive(Debug)]
 pub struct Turn<'t, W: Write> {
     turns: &'t Turns<W>,
     number: usize,
@@ -72,7 +78,10 @@ impl<W: Write> Turn<'_, W> {
         self.whole = self.held.len();
     }
 
-    /// Waits until everything is written. Returns the error if writing failed.
+    /// Waits until everything is written.
+    ///
+    /// # Errors
+    /// The error of the write that failed, also if it was an earlier turn's.
     pub fn finish(mut self) -> io::Result<()> {
         self.keep();
         self.wait()?;

@@ -6,8 +6,6 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use walden_archive::documents;
-use walden_archive::name::IDENTITY;
 use walden_source::inventory::FileKind;
 use walden_source::regular_file;
 
@@ -16,6 +14,12 @@ type FileId = (u64, u64);
 
 /// Size limit in bytes: a longer file is not an archive's README or identity.
 const MAX_DOCUMENT_BYTES: u64 = 1 << 20;
+
+/// The files by which an archive in a folder is recognized, each with a text that it contains.
+const MARKS: [(&str, &str); 2] = [
+    ("archive.json", "walden_archive"),
+    ("README.txt", "An archive of PostgreSQL's write-ahead log, written by Walden"),
+];
 
 /// Files and folders that a command reads.
 #[derive(Default, Debug)]
@@ -165,13 +169,10 @@ fn is_pg_wal(folder: &Path) -> bool {
 /// Returns whether a folder is an archive. An archive has its documents before its identity. Other programs
 /// may use the same file names, so this checks the content.
 fn is_archive(folder: &Path) -> bool {
-    let (readme, text) = documents::DOCUMENTS[0];
-    let title = text.lines().next().unwrap_or_default();
-    let has = |name: &str, part: &str| {
+    MARKS.into_iter().any(|(name, part)| {
         let text = regular_file::read(&folder.join(name), MAX_DOCUMENT_BYTES).unwrap_or_default();
         text.windows(part.len()).any(|window| window == part.as_bytes())
-    };
-    has(IDENTITY, "walden_archive") || has(readme, title)
+    })
 }
 
 /// Resolves all links of a path. Its last components may not exist yet.
@@ -188,9 +189,6 @@ pub fn resolve(path: &Path) -> PathBuf {
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::symlink;
-
-    use walden_archive::Archive;
-    use walden_archive::store::Folder;
 
     use super::*;
 
@@ -264,25 +262,5 @@ mod tests {
             );
             assert_eq!(conflict_of(&[input], path("disk/new")), None);
         }
-    }
-
-    #[test]
-    fn an_archive_is_closed_whatever_is_read() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = |name: &str| folder.path().join(name);
-        fs::create_dir_all(path("archive/wal")).unwrap();
-        fs::write(path("archive/archive.json"), "[\"somebody's\"]").unwrap();
-        assert_eq!(conflict_of(&[], path("archive/wal/new")), None, "another program's file");
-        let is_closed = || {
-            conflict_of(&[], path("archive/wal/new"))
-                .is_some_and(|conflict| conflict.contains("is an archive"))
-        };
-        fs::write(path("archive/archive.json"), "{\"walden_archive\": 1}").unwrap();
-        assert!(is_closed());
-        fs::remove_file(path("archive/archive.json")).unwrap();
-        assert!(!is_closed());
-        // An archive without segments has no identity yet.
-        Archive::new(Box::new(Folder::new(path("archive")))).create().unwrap();
-        assert!(is_closed());
     }
 }
