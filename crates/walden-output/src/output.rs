@@ -1,8 +1,8 @@
 //! Writes files that appear complete or not at all.
 //!
 //! A file is written under a temporary name in the target's folder, synced, and renamed ([`pending`]). An
-//! existing file is replaced only with permission, and a command's input never ([`expect_writable`]). A signal
-//! that ends the process removes unfinished files.
+//! existing file is replaced only with permission, and a command's input never ([`expect_writable`]). A
+//! signal that ends the process removes unfinished files.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;

@@ -10,7 +10,7 @@ use walden_format::record::Record;
 use walden_format::rmgr::rmid;
 use walden_format::stream::Visitor;
 use walden_source::datadir::DataDir;
-use walden_source::inventory::{Run, SegmentFile};
+use walden_source::inventory::{FileKind, Run, SegmentFile, Unreadable};
 use walden_source::scan::{ScanOptions, scan_in_order};
 use walden_source::timelines::{Lineage, lineages};
 
@@ -131,6 +131,25 @@ impl Visitor for Databases {
             false => ControlFlow::Break(()),
         }
     }
+}
+
+/// Returns a gap if the segment after a run exists and cannot be read, unless the range ends before it, at `to`.
+pub fn gap_at_unreadable(run: &Run, unreadable: &[Unreadable], to: Option<Lsn>) -> Option<Gap> {
+    let end = run.end();
+    let is_next = |file: &Unreadable| {
+        let name = file.path.file_name().and_then(|name| name.to_str());
+        match name.map(FileKind::from_name) {
+            Some(FileKind::Segment { name, .. }) => name.start(run.segment_size) == Some(end),
+            _ => false,
+        }
+    };
+    if to.is_some_and(|to| to <= end) || !unreadable.iter().any(is_next) {
+        return None;
+    }
+    Some(Gap {
+        from: end,
+        why: format!("the next segment cannot be read: the WAL is not read from {end} on"),
+    })
 }
 
 /// Returns the unread part of the range before the part that is read. An earlier part on a later timeline

@@ -1,10 +1,5 @@
 //! `walden rows`: the rows that changed, before and after.
 
-mod commit_order;
-mod dependents;
-mod print;
-mod script;
-
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -21,13 +16,13 @@ use walden_arrow::row_changes::{ROW_CHANGE_BATCH_ROWS, RowTable};
 use walden_codec::container::Meta;
 use walden_explain::{Bound, Timeline};
 use walden_format::lsn::Lsn;
+use walden_rows::print::{self, PrintError, Printer};
 use walden_rows::{
-    Database, Entry, Filter, Gap, Operation, Options, RowChanges, Summary, Wanted, choose, databases_of,
+    Database, Entry, Filter, Operation, Options, RowChanges, Script, Summary, Wanted, choose, databases_of,
+    gap_at_unreadable,
 };
-use walden_source::inventory::{FileKind, Inventory, Run, Unreadable};
+use walden_source::inventory::{Inventory, Run};
 
-use self::print::Printer;
-use self::script::Script;
 use crate::arguments::parse_size;
 #[cfg(feature = "export")]
 use crate::output::{self, Output, Overwrite};
@@ -37,7 +32,7 @@ use crate::progress::Progress;
 use crate::protect::Inputs;
 use crate::range::RangeArgs;
 use crate::sources;
-use crate::{DAMAGED, memory, names};
+use crate::{DAMAGED, memory, names, terminal};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -137,7 +132,7 @@ enum OperationName {
 
 /// The order in which changes are printed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum)]
-pub(crate) enum Order {
+enum Order {
     /// That of the WAL, in which transactions alternate
     #[default]
     Log,
@@ -147,7 +142,7 @@ pub(crate) enum Order {
 
 /// How changes are printed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum)]
-pub(crate) enum RowsFormat {
+enum RowsFormat {
     /// For people: of an update the columns that changed
     #[default]
     Table,
@@ -209,7 +204,7 @@ pub fn run(args: &RowsArgs) -> Result<ExitCode> {
     .filter(filter)
     .threads(threads);
     let mut progress = Progress::bytes("reading", 2 * run_bytes(&chosen.run));
-    let unread = unreadable_behind(&chosen.run, &inventory.unreadable, to);
+    let unread = gap_at_unreadable(&chosen.run, &inventory.unreadable, to);
     let mut changes = RowChanges::survey(chosen, &names, options, |bytes| progress.advance(bytes))?;
     changes.gaps.extend(unread);
     let notes = changes.notes.clone();
@@ -292,26 +287,6 @@ fn bounds(args: &RowsArgs, inventory: &Inventory, threads: usize) -> Result<(Opt
     Ok(timeline.range(args.log.from, args.log.to)?)
 }
 
-/// Returns a gap if the segment after the WAL that is read exists and cannot be read. An error reports the
-/// segment as well.
-fn unreadable_behind(run: &Run, unreadable: &[Unreadable], to: Option<Lsn>) -> Option<Gap> {
-    let end = run.end();
-    let is_next = |file: &Unreadable| {
-        let name = file.path.file_name().and_then(|name| name.to_str());
-        match name.map(FileKind::from_name) {
-            Some(FileKind::Segment { name, .. }) => name.start(run.segment_size) == Some(end),
-            _ => false,
-        }
-    };
-    if to.is_some_and(|to| to <= end) || !unreadable.iter().any(is_next) {
-        return None;
-    }
-    Some(Gap {
-        from: end,
-        why: format!("the next segment cannot be read: the WAL is not read from {end} on"),
-    })
-}
-
 /// The format of a file of typed columns.
 #[cfg(feature = "export")]
 fn file_format(args: &RowsArgs) -> Option<FileFormat> {
@@ -331,9 +306,20 @@ fn write(args: &RowsArgs, changes: RowChanges, progress: &mut Progress) -> Resul
     {
         return write_file(path, args.overwrite, format, changes, progress);
     }
-    let mut printer = Printer::new(args.format, args.order, changes.names_at_end(), &changes.gaps)?;
+    let format = match args.format {
+        RowsFormat::Csv => print::Format::Csv,
+        RowsFormat::Json => print::Format::Json,
+        RowsFormat::Sql => print::Format::Sql,
+        _ => print::Format::Table,
+    };
+    let order = match args.order {
+        Order::Log => print::Order::Log,
+        Order::Commit => print::Order::Commit,
+    };
+    let printer = Printer::new(terminal::Stdout, format, order, changes.names_at_end(), &changes.gaps);
+    let mut printer = printer.map_err(to_stdout)?;
     let summary = read(changes, progress, |entry| printer.entry(entry))?;
-    printer.finish()?;
+    printer.finish().map_err(to_stdout)?;
     Ok(summary)
 }
 
@@ -370,7 +356,7 @@ fn write_file(
 fn read(
     changes: RowChanges,
     progress: &mut Progress,
-    mut take: impl FnMut(&Entry) -> Result<()>,
+    mut take: impl FnMut(&Entry) -> Result<(), PrintError>,
 ) -> Result<Summary> {
     let mut failure = None;
     let summary = changes.read(
@@ -385,8 +371,16 @@ fn read(
         },
     )?;
     match failure {
-        Some(error) => Err(error),
+        Some(error) => Err(to_stdout(error)),
         None => Ok(summary),
+    }
+}
+
+/// Names standard output in an error of it.
+fn to_stdout(error: PrintError) -> anyhow::Error {
+    match error {
+        PrintError::Output(error) => anyhow::Error::new(error).context("cannot write to standard output"),
+        error => error.into(),
     }
 }
 
@@ -408,8 +402,8 @@ fn selection(args: &RowsArgs) -> String {
 
 /// Writes a script. Returns also whether it reverts all changes of the WAL that was read.
 fn undo(args: &RowsArgs, changes: RowChanges, progress: &mut Progress) -> Result<(Summary, bool)> {
-    let mut script = Script::new(&changes)?;
+    let mut script = Script::new(&changes).map_err(to_stdout)?;
     let summary = read(changes, progress, |entry| script.take(entry))?;
-    let is_whole = script.finish(&selection(args), &summary)?;
+    let is_whole = script.finish(&selection(args), &summary, &mut terminal::Stdout).map_err(to_stdout)?;
     Ok((summary, is_whole))
 }

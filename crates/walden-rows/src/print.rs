@@ -1,27 +1,82 @@
-//! Changes in the formats of `--format`.
+//! Prints changes: for people, as CSV, as JSON, and as SQL that makes them again.
 
 use std::collections::BTreeSet;
-use std::fmt::{Display, Write};
+use std::fmt::{Display, Write as _};
+use std::io::{self, Write};
 use std::sync::Arc;
 
-use anyhow::Result as AnyResult;
 use serde::ser::{Serialize, SerializeMap, Serializer};
 use walden_format::payload::Timestamp;
-use walden_rows::value::Value;
-use walden_rows::{
-    Cell, Entry, EventKind, Gap, Image, NamesAtEnd, Operation, Outcome, Row, RowChange, Table, sql,
-};
 
-use super::commit_order::CommitOrder;
-use super::{Order, RowsFormat};
-use crate::terminal;
+use crate::commit_order::CommitOrder;
+use crate::value::Value;
+use crate::{Cell, Entry, EventKind, Gap, Image, NamesAtEnd, Operation, Outcome, Row, RowChange, Table, sql};
 
 /// Bytes that are printed at a time.
 const BLOCK: usize = 64 << 10;
 
-/// Prints entries as they come.
-pub(super) struct Printer {
-    format: RowsFormat,
+/// How changes are printed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Format {
+    /// For people: of an update the columns that changed.
+    #[default]
+    Table,
+    /// A line per change, the rows as JSON.
+    Csv,
+    /// A line of JSON per change.
+    Json,
+    /// SQL that makes the changes again.
+    Sql,
+}
+
+/// The order in which changes are printed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Order {
+    /// That of the WAL, in which transactions alternate.
+    #[default]
+    Log,
+    /// Transaction by transaction, in the order of their commits; after these the changes that did not commit.
+    Commit,
+}
+
+/// Why changes cannot be printed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PrintError {
+    /// The file that holds printed changes until their order is known cannot be used.
+    #[error("{action} (TMPDIR)")]
+    Spill {
+        /// What failed.
+        action: &'static str,
+        /// The error of the file system.
+        #[source]
+        error: io::Error,
+    },
+    /// The temporary file has other bytes than were written to it.
+    #[error("cannot read the temporary file (TMPDIR): expected a statement at byte {0}, found other bytes")]
+    Changed(u64),
+    /// A value cannot be printed as JSON.
+    #[error(transparent)]
+    Json(#[from] serde_json::Error),
+    /// The output cannot be written.
+    #[error("cannot write the output")]
+    Output(#[source] io::Error),
+}
+
+pub(crate) const CREATE: &str = "cannot make a temporary file";
+pub(crate) const WRITE: &str = "cannot write to the temporary file";
+pub(crate) const READ: &str = "cannot read the temporary file";
+
+/// Names what failed with the temporary file.
+pub(crate) fn spill(action: &'static str) -> impl Fn(io::Error) -> PrintError {
+    move |error| PrintError::Spill { action, error }
+}
+
+/// Prints entries in the order in which they arrive, or in that of their commits.
+#[derive(Debug)]
+pub struct Printer<W> {
+    out: W,
+    format: Format,
     /// For SQL.
     names: NamesAtEnd,
     /// In SQL, statements that are printed as one block with the next ones.
@@ -40,6 +95,7 @@ pub(super) struct Printer {
 }
 
 /// What rows of a table have in common in CSV.
+#[derive(Debug)]
 struct Relation {
     table: Arc<Table>,
     /// The field with its name.
@@ -49,7 +105,7 @@ struct Relation {
 }
 
 impl Relation {
-    fn new(table: &Arc<Table>) -> AnyResult<Relation> {
+    fn new(table: &Arc<Table>) -> Result<Relation, serde_json::Error> {
         let mut name = String::new();
         push_quoted(&mut name, &table.to_string());
         let mut keys = Vec::with_capacity(table.columns.len());
@@ -63,18 +119,29 @@ impl Relation {
     }
 }
 
-impl Printer {
-    pub fn new(format: RowsFormat, order: Order, names: NamesAtEnd, gaps: &[Gap]) -> AnyResult<Printer> {
+impl<W: Write> Printer<W> {
+    /// Creates a printer, and prints why changes may be missing. `names` are the names of tables at the end of
+    /// the WAL, which SQL uses.
+    ///
+    /// # Errors
+    /// Errors of the output and of the temporary file.
+    pub fn new(
+        mut out: W,
+        format: Format,
+        order: Order,
+        names: NamesAtEnd,
+        gaps: &[Gap],
+    ) -> Result<Printer<W>, PrintError> {
         let mut text = String::new();
         match format {
-            RowsFormat::Csv => text.push_str("lsn,time,state,xid,top_xid,relation,operation,before,after\n"),
-            RowsFormat::Json => {
+            Format::Csv => text.push_str("lsn,time,state,xid,top_xid,relation,operation,before,after\n"),
+            Format::Json => {
                 for gap in gaps {
                     text.push_str(&serde_json::to_string(&GapLine(gap))?);
                     text.push('\n');
                 }
             }
-            RowsFormat::Sql => {
+            Format::Sql => {
                 for gap in gaps {
                     text.push_str(&gap_comment(gap));
                 }
@@ -84,9 +151,10 @@ impl Printer {
         }
         let by_commit = (order == Order::Commit).then(CommitOrder::new).transpose()?;
         if by_commit.is_some() {
-            terminal::print_data(std::mem::take(&mut text).as_bytes())?;
+            out.write_all(std::mem::take(&mut text).as_bytes()).map_err(PrintError::Output)?;
         }
         Ok(Printer {
+            out,
             by_commit,
             format,
             names,
@@ -99,18 +167,19 @@ impl Printer {
         })
     }
 
-    pub fn entry(&mut self, entry: &Entry) -> AnyResult<()> {
+    /// Prints an entry.
+    ///
+    /// # Errors
+    /// Errors of the output and of the temporary file.
+    pub fn entry(&mut self, entry: &Entry) -> Result<(), PrintError> {
         match self.format {
-            RowsFormat::Table => self.people(entry),
-            RowsFormat::Csv => self.csv(entry)?,
-            RowsFormat::Json => {
+            Format::Table => self.people(entry),
+            Format::Csv => self.csv(entry)?,
+            Format::Json => {
                 self.text.push_str(&serde_json::to_string(&Line(entry))?);
                 self.text.push('\n');
             }
-            RowsFormat::Sql => self.sql(entry),
-            // Files of columns have a writer of their own.
-            #[cfg(feature = "export")]
-            RowsFormat::Parquet | RowsFormat::Arrow => {}
+            Format::Sql => self.sql(entry),
         }
         if let Some(by_commit) = &mut self.by_commit {
             by_commit.add(entry.outcome(), &self.text)?;
@@ -119,19 +188,24 @@ impl Printer {
         if self.text.len() < BLOCK { Ok(()) } else { self.flush() }
     }
 
-    pub fn finish(mut self) -> AnyResult<()> {
-        if self.format == RowsFormat::Sql {
+    /// Prints everything that is not printed yet.
+    ///
+    /// # Errors
+    /// Errors of the output and of the temporary file.
+    pub fn finish(mut self) -> Result<(), PrintError> {
+        if self.format == Format::Sql {
             self.text.push_str(&self.batch.take());
             self.text.push_str(&sql::ending(self.alterations.iter().map(|[_, back]| back.as_str())));
         }
         if let Some(by_commit) = self.by_commit.take() {
-            by_commit.print()?;
+            by_commit.print(&mut self.out)?;
         }
         self.flush()
     }
 
-    fn flush(&mut self) -> AnyResult<()> {
-        terminal::print_data(std::mem::take(&mut self.text).as_bytes())
+    fn flush(&mut self) -> Result<(), PrintError> {
+        let text = std::mem::take(&mut self.text);
+        self.out.write_all(text.as_bytes()).map_err(PrintError::Output)
     }
 
     fn people(&mut self, entry: &Entry) {
@@ -175,7 +249,7 @@ impl Printer {
         }
     }
 
-    fn csv(&mut self, entry: &Entry) -> AnyResult<()> {
+    fn csv(&mut self, entry: &Entry) -> Result<(), PrintError> {
         let out = &mut self.text;
         let (xid, top_xid, table, operation) = match entry {
             Entry::Event(event) => (event.xid, event.top_xid, &event.table, event.kind.name()),
@@ -276,7 +350,7 @@ fn push_doubled(out: &mut String, text: &str) {
 
 /// Adds a row as a JSON object in a field of CSV: what [`Object`] is, quoted. `keys` are those of
 /// [`Relation`].
-fn push_object(out: &mut String, keys: &[String], row: &Row, json: &mut Vec<u8>) -> AnyResult<()> {
+fn push_object(out: &mut String, keys: &[String], row: &Row, json: &mut Vec<u8>) -> Result<(), PrintError> {
     let mut begin = "\"{";
     for (key, cell) in keys.iter().zip(&row.cells) {
         if matches!(cell, Cell::Unknown(_)) {
@@ -295,7 +369,7 @@ fn push_object(out: &mut String, keys: &[String], row: &Row, json: &mut Vec<u8>)
             cell => {
                 json.clear();
                 serde_json::to_writer(&mut *json, &JsonCell(cell))?;
-                push_doubled(out, std::str::from_utf8(json)?);
+                push_doubled(out, &String::from_utf8_lossy(json));
             }
         }
     }
@@ -305,17 +379,17 @@ fn push_object(out: &mut String, keys: &[String], row: &Row, json: &mut Vec<u8>)
 }
 
 /// Why a script may lack changes, as a comment.
-pub(super) fn gap_comment(gap: &Gap) -> String {
+pub(crate) fn gap_comment(gap: &Gap) -> String {
     format!("-- Changes may be missing: {}\n", gap.why)
 }
 
 /// A change that cannot be made or reverted, for a comment.
-pub(super) fn said(change: &RowChange, why: &str) -> String {
+pub(crate) fn said(change: &RowChange, why: &str) -> String {
     format!("{}: {why}", subject(change))
 }
 
 /// A change, for a comment.
-pub(super) fn subject(change: &RowChange) -> String {
+pub(crate) fn subject(change: &RowChange) -> String {
     let table = sql::in_comment(&change.table.name);
     format!("{} of {table} at {}", change.operation.name(), change.lsn)
 }

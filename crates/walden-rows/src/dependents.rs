@@ -8,7 +8,8 @@ use std::collections::{HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use walden_redo::page::Tid;
-use walden_rows::{Cell, Row, Table};
+
+use crate::{Cell, Row, Table};
 
 const TRUNCATED: &str = "a truncate removed the row since";
 const NOT_AS_IT_WAS: &str = "a later change of the row is not reverted";
@@ -16,7 +17,7 @@ const OCCUPIED: &str = "a row that has its key is left in the table, as a later 
 
 /// The kind of change that a step of a script reverts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Kind {
+pub(crate) enum Kind {
     /// A row that was inserted: it is deleted.
     Insert,
     Update,
@@ -31,7 +32,7 @@ const KINDS: [Kind; 5] = [Kind::Insert, Kind::Update, Kind::Delete, Kind::Trunca
 
 /// A row by hashes; 0 for an unknown key or place.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(super) struct RowId {
+pub(crate) struct RowId {
     /// Of its table and its primary key, or 0 if the table has none.
     key: u64,
     /// Of its table and its place there.
@@ -72,7 +73,7 @@ fn key(table: &Table, row: &Row) -> Option<u64> {
 
 /// A step of a script: a change with what reverts it, or something that happened to a table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Step {
+pub(crate) struct Step {
     pub kind: Kind,
     /// Whether the script has nothing that reverts the change.
     pub is_left_out: bool,
@@ -85,7 +86,7 @@ pub(super) struct Step {
 }
 
 /// Bytes of a step in a file.
-pub(super) const STEP_BYTES: usize = 2 + 4 + 4 * 8;
+pub(crate) const STEP_BYTES: usize = 2 + 4 + 4 * 8;
 
 impl Step {
     /// Something that is about a table, or no change.
@@ -121,7 +122,7 @@ impl Step {
 /// Finds the statements that cannot be run; takes the steps from the newest to the oldest, as the script has
 /// them.
 #[derive(Debug, Default)]
-pub(super) struct Dependents {
+pub(crate) struct Dependents {
     /// Tables that are empty at this step for a later truncate, with the rows that the script has put into
     /// them by then.
     truncated: HashMap<u32, HashSet<u64>>,

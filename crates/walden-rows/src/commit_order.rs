@@ -1,23 +1,26 @@
-//! `--order commit`: printed entries, in a temporary file until all are known.
+//! Printed entries in the order of commits: in a temporary file until all are known.
 
 use std::fs::File;
-use std::io::{BufWriter, Write as _};
+use std::io::{BufWriter, Write};
 use std::os::unix::fs::FileExt;
 
-use anyhow::{Context as _, Result};
 use walden_format::lsn::Lsn;
-use walden_rows::Outcome;
 
-use crate::terminal;
+use crate::Outcome;
+use crate::print::{CREATE, PrintError, READ, WRITE, spill};
+
+type Result<T> = std::result::Result<T, PrintError>;
 
 /// Printed entries, which are sorted by the commits of their transactions.
-pub(super) struct CommitOrder {
+#[derive(Debug)]
+pub(crate) struct CommitOrder {
     file: BufWriter<File>,
     bytes: u64,
     pieces: Vec<Piece>,
 }
 
 /// Entries of a transaction that follow each other in the log.
+#[derive(Debug)]
 struct Piece {
     /// The largest position for entries of transactions that did not commit.
     commit: Lsn,
@@ -30,7 +33,7 @@ const MAX_PIECE_BYTES: u64 = 1 << 20;
 
 impl CommitOrder {
     pub fn new() -> Result<CommitOrder> {
-        let file = tempfile::tempfile().context("cannot make a temporary file (TMPDIR)")?;
+        let file = tempfile::tempfile().map_err(spill(CREATE))?;
         Ok(CommitOrder { file: BufWriter::new(file), bytes: 0, pieces: Vec::new() })
     }
 
@@ -39,7 +42,7 @@ impl CommitOrder {
             Outcome::Committed { lsn, .. } => lsn,
             Outcome::Aborted { .. } | Outcome::Unfinished => Lsn(u64::MAX),
         };
-        self.file.write_all(text.as_bytes()).context("cannot write to the temporary file (TMPDIR)")?;
+        self.file.write_all(text.as_bytes()).map_err(spill(WRITE))?;
         let (start, length) = (self.bytes, text.len() as u64);
         self.bytes += length;
         match self.pieces.last_mut() {
@@ -52,16 +55,16 @@ impl CommitOrder {
     }
 
     /// Prints all entries.
-    pub fn print(mut self) -> Result<()> {
-        self.file.flush().context("cannot write to the temporary file (TMPDIR)")?;
+    pub fn print(mut self, out: &mut impl Write) -> Result<()> {
+        self.file.flush().map_err(spill(WRITE))?;
         // It keeps the log's order within a transaction.
         self.pieces.sort_by_key(|piece| piece.commit);
         let mut text = Vec::new();
         for piece in &self.pieces {
             text.resize(piece.length as usize, 0);
             let read = self.file.get_ref().read_exact_at(&mut text, piece.start);
-            read.context("cannot read the temporary file (TMPDIR)")?;
-            terminal::print_data(&text)?;
+            read.map_err(spill(READ))?;
+            out.write_all(&text).map_err(PrintError::Output)?;
         }
         Ok(())
     }

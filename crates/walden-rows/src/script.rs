@@ -1,24 +1,24 @@
-//! `--undo`: statements that revert the changes, the newest first.
+//! A script of statements that revert the changes, the newest first.
 //!
 //! They arrive in the order of the WAL and are printed in the opposite order, so a temporary file holds them
 //! meanwhile: each is followed by the change that it reverts, the [`Step`] and both lengths.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs::File;
-use std::io::{BufWriter, Write as _};
+use std::io::{BufWriter, Write};
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
-use anyhow::{Context as _, Result};
 use walden_format::lsn::Lsn;
-use walden_rows::{
+
+use crate::dependents::{Dependents, Kind, RowId, STEP_BYTES, Step};
+use crate::print::{CREATE, PrintError, READ, WRITE, gap_comment, said, spill, subject};
+use crate::{
     CreatedTable, Entry, Event, EventKind, Gap, NamesAtEnd, Operation, Outcome, RowChange, RowChanges,
     Summary, Table, is_large_object_catalog, sql,
 };
 
-use super::dependents::{Dependents, Kind, RowId, STEP_BYTES, Step};
-use super::print::{gap_comment, said, subject};
-use crate::terminal;
+type Result<T> = std::result::Result<T, PrintError>;
 
 const DROPPED: &str = "its table was dropped since";
 /// Bytes of a length.
@@ -26,7 +26,9 @@ const LENGTH_BYTES: usize = 8;
 /// Bytes after a statement: its step, its length and that of the description of the change.
 const TRAILER_BYTES: usize = STEP_BYTES + 2 * LENGTH_BYTES;
 
-pub(super) struct Script {
+/// A script that reverts changes, while the changes are read.
+#[derive(Debug)]
+pub struct Script {
     /// The server has these.
     names: NamesAtEnd,
     /// Why there may be changes that the script does not have.
@@ -73,12 +75,16 @@ struct Line {
 }
 
 impl Script {
+    /// Creates a script for these changes.
+    ///
+    /// # Errors
+    /// Errors of the temporary file.
     pub fn new(changes: &RowChanges) -> Result<Script> {
         let (names, gaps, mut notes) = (changes.names_at_end(), changes.gaps.clone(), changes.notes.clone());
         let (short_lived, created): (Vec<CreatedTable>, Vec<CreatedTable>) =
             changes.created_tables().into_iter().partition(|table| names.is_dropped(table.oid));
         notes.retain(|note| gaps.iter().all(|gap| gap.why != *note));
-        let file = tempfile::tempfile().context("cannot make a temporary file (TMPDIR)")?;
+        let file = tempfile::tempfile().map_err(spill(CREATE))?;
         let file = BufWriter::new(file);
         Ok(Script {
             names,
@@ -102,6 +108,10 @@ impl Script {
         })
     }
 
+    /// Adds an entry; entries arrive in WAL order.
+    ///
+    /// # Errors
+    /// Errors of the temporary file.
     pub fn take(&mut self, entry: &Entry) -> Result<()> {
         match entry {
             // Uncommitted changes have no effect on the table, so there is nothing to revert.
@@ -241,14 +251,19 @@ impl Script {
             .and_then(|()| self.file.write_all(subject.as_bytes()))
             .and_then(|()| self.file.write_all(&step.to_bytes()))
             .and_then(|()| lengths.iter().try_for_each(|length| self.file.write_all(&length.to_le_bytes())));
-        written.context("cannot write to the temporary file (TMPDIR)")?;
+        written.map_err(spill(WRITE))?;
         self.bytes += lengths.iter().sum::<u64>() + TRAILER_BYTES as u64;
         Ok(())
     }
 
-    /// Prints the script. Returns whether it reverts all changes of the WAL that was read.
-    pub fn finish(mut self, relation: &str, summary: &Summary) -> Result<bool> {
-        self.file.flush().context("cannot write to the temporary file (TMPDIR)")?;
+    /// Prints the script. `relation` describes the tables and changes that were selected. Returns whether the
+    /// script reverts all changes of the WAL that was read.
+    ///
+    /// # Errors
+    /// Errors of the output and of the temporary file.
+    pub fn finish(mut self, relation: &str, summary: &Summary, out: &mut impl Write) -> Result<bool> {
+        let mut print = |text: &str| out.write_all(text.as_bytes()).map_err(PrintError::Output);
+        self.file.flush().map_err(spill(WRITE))?;
         let dependents = self.dependents()?;
         self.missing += dependents.len() as u64;
         self.statements -= dependents.len() as u64;
@@ -258,9 +273,9 @@ impl Script {
         // A single row refers at most to itself.
         let foreign_keys = (self.statements > 1 && !self.tables.is_empty())
             .then(|| sql::defer_foreign_keys(self.tables.values().map(Arc::as_ref), acting));
-        terminal::print_data(self.header(relation, summary).as_bytes())?;
+        print(&self.header(relation, summary))?;
         if let Some([first, _]) = &foreign_keys {
-            terminal::print_data(format!("{first}\n").as_bytes())?;
+            print(&format!("{first}\n"))?;
         }
         let file = self.file.get_ref();
         let mut batch = sql::Batch::default();
@@ -268,8 +283,10 @@ impl Script {
         while end > 0 {
             let line = line_before(file, end)?;
             let mut text = vec![0; line.length + line.subject];
-            file.read_exact_at(&mut text, line.start)?;
-            let (text, subject) = std::str::from_utf8(&text)?.split_at(line.length);
+            file.read_exact_at(&mut text, line.start).map_err(spill(READ))?;
+            let text = std::str::from_utf8(&text).map_err(|_| PrintError::Changed(line.start))?;
+            let (text, subject) =
+                text.split_at_checked(line.length).ok_or(PrintError::Changed(line.start))?;
             match dependents.get(&end) {
                 Some(why) => batch.push(&format!("-- NOT REVERTED: {subject}: {why}")),
                 None if text.is_empty() => {}
@@ -277,13 +294,13 @@ impl Script {
             }
             end = line.start;
             if batch.is_full() {
-                terminal::print_data(batch.take().as_bytes())?;
+                print(&batch.take())?;
             }
         }
-        terminal::print_data(batch.take().as_bytes())?;
+        print(&batch.take())?;
         let back = self.alterations.iter().map(|(_, [_, back])| back.as_str());
         let back = back.chain(foreign_keys.iter().map(|[_, back]| back.as_str()));
-        terminal::print_data(sql::ending(back).as_bytes())?;
+        print(&sql::ending(back))?;
         Ok(self.missing + self.truncations + self.unlogged == 0)
     }
 
@@ -406,8 +423,8 @@ fn one_line(text: &str) -> String {
 /// The line that ends at a position of the file.
 fn line_before(file: &File, end: u64) -> Result<Line> {
     let mut trailer = [0; TRAILER_BYTES];
-    file.read_exact_at(&mut trailer, end - TRAILER_BYTES as u64)?;
-    let (step, lengths) = trailer.split_first_chunk().context("a line without a step")?;
+    file.read_exact_at(&mut trailer, end - TRAILER_BYTES as u64).map_err(spill(READ))?;
+    let (step, lengths) = trailer.split_first_chunk().ok_or(PrintError::Changed(end))?;
     let (lengths, _) = lengths.as_chunks::<LENGTH_BYTES>();
     let [length, subject] = [0, 1].map(|at: usize| lengths.get(at).map_or(0, |of| u64::from_le_bytes(*of)));
     let start = end - TRAILER_BYTES as u64 - length - subject;
