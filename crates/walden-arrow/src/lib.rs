@@ -5,6 +5,7 @@ mod batches;
 mod blocks;
 mod columns;
 pub mod export;
+pub mod folder;
 mod framing;
 mod options;
 mod parquet_file;

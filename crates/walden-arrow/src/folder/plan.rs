@@ -4,26 +4,25 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Result, anyhow, bail};
-use walden_arrow::export::FileFormat;
-use walden_arrow::{Part, Table, is_divisible};
 use walden_format::lsn::SegmentName;
 use walden_source::inventory::{Run, SegmentFile};
 
-use super::Exporter;
 use super::existing::{self, ExistingFile, Holding, Interval, covers, overlaps};
 use super::superseded::Superseded;
 use super::table_file::{Fate, TableFile};
+use super::{ExportError, Exporter, Result};
+use crate::export::FileFormat;
+use crate::{Part, Table, is_divisible};
 
 impl Exporter<'_> {
     /// Returns the files of tables, in WAL order.
-    pub(super) fn files(&self, tables: &[Table]) -> Vec<TableFile> {
-        let ending = self.format().ending();
+    pub(super) fn files(&self) -> Vec<TableFile> {
+        let ending = self.options.format.ending();
         let runs = &self.inventory.runs;
         let mut parts: Vec<(SegmentName, (usize, Range<usize>))> = Vec::new();
         for (index, run) in runs.iter().enumerate() {
-            let wanted = Part::between(run, self.options.from, self.options.to).segments;
-            let groups = groups(run, wanted, self.args.segments);
+            let wanted = Part::between(run, self.read.from, self.read.to).segments;
+            let groups = groups(run, wanted, self.options.segments);
             parts.extend(groups.into_iter().map(|(first, segments)| (first, (index, segments))));
         }
         let mut parts_of_name: BTreeMap<SegmentName, usize> = BTreeMap::new();
@@ -31,8 +30,8 @@ impl Exporter<'_> {
             *parts_of_name.entry(*first).or_default() += 1;
         }
         let mut files = Vec::new();
-        for table in tables.iter().copied() {
-            let folder = self.args.output.join(table.name());
+        for table in self.options.tables.iter().copied() {
+            let folder = self.options.folder.join(table.name());
             let file = |path: PathBuf, part: Option<(usize, Range<usize>)>| {
                 let holding = self.holding(table, part.as_ref());
                 TableFile { table, path, part, holding, fate: Fate::Written, has_complete: false }
@@ -67,11 +66,11 @@ impl Exporter<'_> {
         };
         Holding {
             table,
-            system_id: runs[0].system_id,
-            segment_size: runs[0].segment_size,
+            system_id: self.first.system_id,
+            segment_size: self.first.segment_size,
             segments,
-            from: self.options.from,
-            to: self.options.to,
+            from: self.read.from,
+            to: self.read.to,
             is_final,
         }
     }
@@ -79,22 +78,21 @@ impl Exporter<'_> {
     /// Checks that earlier exports to the folder were from this cluster: each cluster uses the same segment
     /// names.
     pub(super) fn expect_one_cluster(&self, found: &[ExistingFile]) -> Result<()> {
-        let system_id = self.inventory.runs[0].system_id;
+        let expected = self.first.system_id;
+        let folder = || self.options.folder.clone();
         for old in found {
-            let path = old.path.display();
+            let path = old.path.clone();
             match &old.holding {
-                Some(holding) if holding.system_id == system_id => {}
-                Some(holding) => bail!(
-                    "cannot export to {}: {path} is of the cluster with the system identifier {}, the WAL is of {system_id}: \
-                     name another folder",
-                    self.args.output.display(),
-                    holding.system_id
-                ),
-                None => bail!(
-                    "cannot export to {}: an earlier version of walden wrote {path}, which does not name its cluster: \
-                     remove the earlier export, or name another folder",
-                    self.args.output.display()
-                ),
+                Some(Holding { system_id, .. }) if *system_id == expected => {}
+                Some(Holding { system_id: found, .. }) => {
+                    return Err(ExportError::OtherCluster {
+                        folder: folder(),
+                        path,
+                        found: *found,
+                        expected,
+                    });
+                }
+                None => return Err(ExportError::UnnamedCluster { folder: folder(), path }),
             }
         }
         Ok(())
@@ -105,17 +103,12 @@ impl Exporter<'_> {
     ///
     /// # Errors
     /// An existing file has rows that would be lost or duplicated.
-    pub(super) fn plan<'f>(
-        &self,
-        tables: &[Table],
-        files: &mut [TableFile],
-        found: &'f [ExistingFile],
-    ) -> Result<Vec<Superseded<'f>>> {
-        if self.format() == FileFormat::Csv {
+    pub(super) fn plan(&self, files: &mut [TableFile], found: &[ExistingFile]) -> Result<Vec<Superseded>> {
+        if self.options.format == FileFormat::Csv {
             self.expect_no_other_csv(files, found)?;
         }
         let mut superseded = Vec::new();
-        for table in tables.iter().copied() {
+        for table in self.options.tables.iter().copied() {
             let earlier = self.earlier_files(table, files, found);
             for file in files.iter_mut().filter(|file| file.table == table) {
                 self.choose_fate(file, &earlier)?;
@@ -127,7 +120,7 @@ impl Exporter<'_> {
                 let taker = written.iter().find(|file| file.path == old.file.path);
                 let has_all = |file: &&TableFile| covers(&file.holding.complete_intervals(), &old.complete);
                 Superseded {
-                    file: old.file,
+                    file: old.file.clone(),
                     path: old.file.path.clone(),
                     is_in_the_way: taker.is_some_and(|file| !has_all(file)),
                 }
@@ -143,10 +136,10 @@ impl Exporter<'_> {
         files: &[TableFile],
         found: &'f [ExistingFile],
     ) -> EarlierFiles<'f> {
-        let folder = self.args.output.join(table.name());
+        let folder = self.options.folder.join(table.name());
         let is_of_table = |old: &ExistingFile| {
             old.holding.as_ref().is_some_and(|holding| holding.table == table)
-                && old.format == self.format()
+                && old.format == self.options.format
                 && old.path.starts_with(&folder)
         };
         let wanted: Vec<Interval> = files
@@ -199,16 +192,13 @@ impl Exporter<'_> {
             let name = |index_of_segment| name_in(&self.inventory.runs[*index], index_of_segment);
             let (first, last) = (name(segments.start), name(segments.end - 1));
             for name in [first.to_string(), format!("{first}-{last}")] {
-                file.path.set_file_name(format!("{name}.{}", self.format().ending()));
+                file.path.set_file_name(format!("{name}.{}", self.options.format.ending()));
                 if !is_taken(&file.path) {
                     return Ok(());
                 }
             }
         }
-        Err(anyhow!(
-            "cannot write {}, which has rows of another part of the WAL: name the same --from and --to as before, or another folder",
-            file.path.display()
-        ))
+        Err(ExportError::NameTaken(file.path.clone()))
     }
 
     /// Refuses CSV files without a description: their segments are unknown, and the name suggests that they
@@ -285,13 +275,8 @@ fn expect_no_repeated_rows(table: Table, files: &[TableFile], earlier: &EarlierF
 }
 
 /// Returns the error for an existing file if only some of its rows are in the new files.
-fn holds_others(old: &Path, new: &Path) -> anyhow::Error {
-    anyhow!(
-        "cannot write {}: an earlier export's file {} holds some of the same segments and others: name all segments of both, the \
-         same --segments as before, or another folder",
-        new.display(),
-        old.display()
-    )
+fn holds_others(old: &Path, new: &Path) -> ExportError {
+    ExportError::HoldsOthers { old: old.to_owned(), new: new.to_owned() }
 }
 
 /// Returns the first and the last segment of each timeline. In WAL that follows timelines, ancestors'

@@ -3,12 +3,13 @@
 use std::ops::Range;
 use std::path::PathBuf;
 
-use walden_arrow::Table;
-use walden_source::inventory::Inventory;
+use walden_source::inventory::{Inventory, Run};
 
 use super::existing::Holding;
+use crate::Table;
 
 /// A file to be written.
+#[derive(Debug)]
 pub(super) struct TableFile {
     pub(super) table: Table,
     pub(super) path: PathBuf,
@@ -32,11 +33,12 @@ pub(super) enum Fate {
 }
 
 impl TableFile {
+    /// Returns the bytes of the WAL that the file's rows are read from.
     pub(super) fn bytes(&self, inventory: &Inventory) -> u64 {
-        let runs = &inventory.runs;
+        let of_run = |run: &Run, segments: usize| segments as u64 * run.segment_size.bytes();
         match &self.part {
-            Some((run, segments)) => segments.len() as u64 * runs[*run].segment_size.bytes(),
-            None => crate::table_log::total_bytes(inventory),
+            Some((run, segments)) => of_run(&inventory.runs[*run], segments.len()),
+            None => inventory.runs.iter().map(|run| of_run(run, run.segments.len())).sum(),
         }
     }
 }

@@ -9,13 +9,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, Result};
-use walden_arrow::Table;
-use walden_arrow::export::FileFormat;
-
 use super::existing::{self, ExistingFile, Interval, covers, overlap_somewhere};
 use super::table_file::{Fate, TableFile};
-use crate::output;
+use super::{ExportError, Result};
+use crate::Table;
+use crate::export::FileFormat;
 
 /// Name of the file in a table's folder that marks that rows of the table may be in two files.
 const MARK: &str = ".walden-replacing";
@@ -24,8 +22,9 @@ const MARK_TEXT: &str = "Rows of this table may be in two files: walden export i
      or was interrupted while it did. Run it again: it removes this file once no row is in two.\n";
 
 /// A file of an earlier export whose rows are all in the new files.
-pub(super) struct Superseded<'f> {
-    pub(super) file: &'f ExistingFile,
+#[derive(Debug)]
+pub(super) struct Superseded {
+    pub(super) file: ExistingFile,
     /// The file's current path.
     pub(super) path: PathBuf,
     /// A new file without all of its rows is to get its name.
@@ -34,14 +33,14 @@ pub(super) struct Superseded<'f> {
 
 /// Prepares for writing files: marks the folders of tables whose rows can be in two files, and renames old
 /// files whose names new files need.
-pub(super) fn make_way(output: &Path, superseded: &mut [Superseded<'_>], files: &[TableFile]) -> Result<()> {
+pub(super) fn make_way(output: &Path, superseded: &mut [Superseded], files: &[TableFile]) -> Result<()> {
     let paths = paths_of(files);
     // A file that is replaced by a new one of the same name never exists twice.
-    let is_twice = |old: &&Superseded<'_>| old.is_in_the_way || !paths.contains(old.path.as_path());
+    let is_twice = |old: &&Superseded| old.is_in_the_way || !paths.contains(old.path.as_path());
     let holdings = superseded.iter().filter(is_twice).filter_map(|old| old.file.holding.as_ref());
     let tables: BTreeSet<Table> = holdings.map(|holding| holding.table).collect();
     for table in tables {
-        output::replace(&output.join(table.name()).join(MARK), MARK_TEXT.as_bytes())?;
+        walden_output::replace(&output.join(table.name()).join(MARK), MARK_TEXT.as_bytes())?;
     }
     let mut folders: BTreeSet<&Path> = BTreeSet::new();
     for old in superseded.iter_mut().filter(|old| old.is_in_the_way) {
@@ -50,7 +49,7 @@ pub(super) fn make_way(output: &Path, superseded: &mut [Superseded<'_>], files: 
     }
     // A new file may take a name only after the old file's rename is durable.
     for folder in folders {
-        output::sync_folder(folder)?;
+        walden_output::sync_folder(folder)?;
     }
     Ok(())
 }
@@ -69,8 +68,10 @@ fn move_aside(path: &Path, format: FileFormat) -> Result<PathBuf> {
         fs::rename(path, &aside)?;
         fs::remove_file(&before)
     };
-    moved().with_context(|| format!("cannot rename {} to {}", path.display(), aside.display()))?;
-    Ok(aside)
+    match moved() {
+        Ok(()) => Ok(aside),
+        Err(error) => Err(ExportError::Rename { from: path.to_owned(), to: aside, error }),
+    }
 }
 
 /// Returns an unused file name next to a file.
@@ -88,12 +89,14 @@ fn name_aside(path: &Path) -> PathBuf {
 }
 
 /// Removes old files whose rows are all in complete files, and returns their number. If a failure left rows
-/// out of the new files, the old file is kept, and new files whose rows are all in kept files are removed.
+/// out of the new files, the old file is kept, and new files whose rows are all in kept files are removed:
+/// `removed_again` receives their paths.
 pub(super) fn remove(
-    superseded: &[Superseded<'_>],
+    superseded: &[Superseded],
     files: &[TableFile],
     complete: &[usize],
     format: FileFormat,
+    removed_again: &mut Vec<PathBuf>,
 ) -> Result<u64> {
     let mut by_table: BTreeMap<Table, Vec<Interval>> = BTreeMap::new();
     for index in complete {
@@ -118,18 +121,14 @@ pub(super) fn remove(
         let is_repeated = staying.get(&file.table).is_some_and(|staying| covers(staying, &intervals));
         if is_repeated && !intervals.is_empty() {
             remove_file(&file.path, format)?;
-            eprintln!(
-                "note: {} is removed again, as complete files of an earlier export hold its segments",
-                file.path.display()
-            );
+            removed_again.push(file.path.clone());
         }
     }
     Ok(removed)
 }
 
 fn remove_file(path: &Path, format: FileFormat) -> Result<()> {
-    fs::remove_file(path)
-        .with_context(|| format!("cannot remove {}, whose rows are in other files too", path.display()))?;
+    fs::remove_file(path).map_err(|error| ExportError::Remove { path: path.to_owned(), error })?;
     if format == FileFormat::Csv {
         // A description without its file has no meaning.
         let _ = fs::remove_file(existing::description_of(path));
@@ -159,7 +158,7 @@ pub(super) fn remove_marks(output: &Path, threads: usize) -> Result<()> {
         });
         if !is_twice {
             let path = mark(&table);
-            fs::remove_file(&path).with_context(|| format!("cannot remove {}", path.display()))?;
+            fs::remove_file(&path).map_err(|error| ExportError::RemoveMark { path, error })?;
         }
     }
     Ok(())

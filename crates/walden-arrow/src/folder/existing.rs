@@ -5,13 +5,12 @@ use std::fmt;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
-use anyhow::Result;
-use walden_arrow::Table;
-use walden_arrow::export::{self, FileContent, FileFormat};
 use walden_format::lsn::{Lsn, SegmentName, SegmentSize, Timeline};
+use walden_output::{OutputError, replace};
 use walden_source::workers::map_in_order;
 
-use crate::output;
+use crate::Table;
+use crate::export::{self, FileContent, FileFormat};
 
 /// Prefix of the metadata.
 const VERSION: &str = "walden 2; ";
@@ -148,7 +147,7 @@ pub fn overlap_somewhere(mut intervals: Vec<Interval>) -> bool {
 }
 
 /// A file of an earlier export.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct ExistingFile {
     pub path: PathBuf,
     pub format: FileFormat,
@@ -216,13 +215,13 @@ pub fn description_of(path: &Path) -> PathBuf {
 
 /// Describes a CSV file before it replaces another one. Until [`describe`], the description is valid for the
 /// old and the new file: either one holds at most `content`.
-pub fn describe_before(path: &Path, content: &str) -> Result<()> {
-    Ok(output::replace(&description_of(path), description(content, None).as_bytes())?)
+pub fn describe_before(path: &Path, content: &str) -> Result<(), OutputError> {
+    replace(&description_of(path), description(content, None).as_bytes())
 }
 
 /// Describes an existing CSV file: its length, and, if it is incomplete, the reason.
-pub fn describe(path: &Path, content: &str, bytes: u64, incomplete: Option<&str>) -> Result<()> {
-    Ok(output::replace(&description_of(path), description(content, Some((bytes, incomplete))).as_bytes())?)
+pub fn describe(path: &Path, content: &str, bytes: u64, incomplete: Option<&str>) -> Result<(), OutputError> {
+    replace(&description_of(path), description(content, Some((bytes, incomplete))).as_bytes())
 }
 
 fn description(content: &str, file: Option<(u64, Option<&str>)>) -> String {
