@@ -5,8 +5,10 @@
 //! (`RemoveOldXlogFiles`, `XLogArchiveCheckDone`). If several holders keep a segment, it belongs to the first
 //! of: recovery, slots (the one furthest behind first), the archiver, the WAL summarizer, `wal_keep_size`.
 
+mod collect;
 mod recycling;
 mod remedies;
+mod text;
 
 use std::collections::{BTreeMap, HashSet};
 use std::fs;
@@ -17,6 +19,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use serde::Serialize;
 use walden_format::lsn::{Lsn, SegmentName, SegmentSize};
 use walden_postgres::connection::Client;
+
+pub use collect::{CollectError, Subject, collect};
+pub use text::text;
 
 use crate::process::ServerProcess;
 use crate::server::{QueryError, ServerState, Slot, rows};

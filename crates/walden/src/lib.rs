@@ -39,7 +39,6 @@ mod place;
 #[doc(hidden)]
 pub mod programs;
 mod progress;
-mod prometheus;
 #[doc(hidden)]
 pub mod range;
 mod receive;
@@ -79,6 +78,7 @@ use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use walden_archive::name::ArchivedFile;
 use walden_output as protect;
 use walden_postgres::connection;
+use walden_watch::prometheus;
 
 /// Exit status: a check found a difference.
 pub const FOUND: u8 = 1;

@@ -1,9 +1,10 @@
-//! The full-screen view of `walden watch`.
+//! The full-screen view of followed WAL.
 
 use std::collections::HashMap;
-use std::time::{Duration, Instant};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant, SystemTime};
 
-use anyhow::{Context as _, Result};
 use ratatui::Frame;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
 use ratatui::layout::{Alignment, Constraint, Layout, Rect};
@@ -12,12 +13,11 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Cell, Clear, Paragraph, Row as TableRow, Sparkline, Table, TableState};
 use walden_report::table::harmless;
 use walden_report::units::{bytes, count, percent};
-use walden_watch::document::{GroupDocument, Grouping, Views, WatchDocument};
-use walden_watch::watch::Watch;
 
-use super::Session;
-use super::table::{image_share, main_cause, state_lines};
-use crate::output::Overwrite;
+use crate::document::{GroupDocument, Grouping, Views, WatchDocument, time_text};
+use crate::session::Session;
+use crate::table::{image_share, main_cause, state_lines};
+use crate::watch::Watch;
 
 /// How often the displayed data is computed.
 const REFRESH: Duration = Duration::from_secs(1);
@@ -94,36 +94,61 @@ struct Screen {
     message: Option<(Instant, String)>,
 }
 
-/// Shows the view until the user leaves it.
-pub fn run(session: &mut Session<'_>) -> Result<()> {
-    let mut terminal = ratatui::try_init().context("cannot use the terminal")?;
-    let mut screen = Screen::new(&session.groupings);
-    let result = show(session, &mut terminal, &mut screen);
+/// The terminal cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[error("{action}")]
+#[non_exhaustive]
+pub struct ScreenError {
+    /// What failed.
+    pub action: &'static str,
+    /// The error of the terminal.
+    #[source]
+    pub error: io::Error,
+}
+
+fn failed(action: &'static str) -> impl Fn(io::Error) -> ScreenError {
+    move |error| ScreenError { action, error }
+}
+
+/// Saves everything that a session has observed to a file. Returns the text of an error.
+pub type Save<'a> = &'a dyn Fn(&Session, &Path) -> Result<(), String>;
+
+/// Shows the view until the user leaves it, or the session ends.
+///
+/// # Errors
+/// Errors of the terminal.
+pub fn run(session: &mut Session, save: Save<'_>) -> Result<(), ScreenError> {
+    let mut terminal = ratatui::try_init().map_err(failed("cannot use the terminal"))?;
+    let mut screen = Screen::new(session.groupings());
+    let result = show(session, &mut terminal, &mut screen, save);
     ratatui::restore();
     result
 }
 
 fn show(
-    session: &mut Session<'_>,
+    session: &mut Session,
     terminal: &mut ratatui::DefaultTerminal,
     screen: &mut Screen,
-) -> Result<()> {
+    save: Save<'_>,
+) -> Result<(), ScreenError> {
+    const KEYS: &str = "cannot read keys";
+    const DRAW: &str = "cannot draw";
     let mut refreshed: Option<Instant> = None;
     loop {
         if refreshed.is_none_or(|refreshed| refreshed.elapsed() >= REFRESH) {
             refreshed = Some(Instant::now());
-            screen.update(&session.watch);
-            terminal.draw(|frame| screen.draw(frame)).context("cannot draw")?;
+            screen.update(session.watch());
+            terminal.draw(|frame| screen.draw(frame)).map_err(failed(DRAW))?;
         }
         let goes_on = session.follow();
         let mut has_key = false;
-        while event::poll(if has_key { Duration::ZERO } else { KEY_WAIT }).context("cannot read keys")? {
+        while event::poll(if has_key { Duration::ZERO } else { KEY_WAIT }).map_err(failed(KEYS))? {
             has_key = true;
-            match event::read().context("cannot read keys")? {
+            match event::read().map_err(failed(KEYS))? {
                 Event::Key(key) if key.kind != KeyEventKind::Release => {
                     let is_interrupt =
                         key.modifiers.contains(KeyModifiers::CONTROL) && key.code == KeyCode::Char('c');
-                    if is_interrupt || screen.key(key.code, session) {
+                    if is_interrupt || screen.key(key.code, session, save) {
                         return Ok(());
                     }
                 }
@@ -132,9 +157,9 @@ fn show(
         }
         if has_key {
             if !screen.is_paused {
-                screen.update_rows(&session.watch);
+                screen.update_rows(session.watch());
             }
-            terminal.draw(|frame| screen.draw(frame)).context("cannot draw")?;
+            terminal.draw(|frame| screen.draw(frame)).map_err(failed(DRAW))?;
         }
         if !goes_on {
             return Ok(());
@@ -167,7 +192,7 @@ impl Screen {
     }
 
     /// Handles a key. Returns whether to leave the view.
-    fn key(&mut self, key: KeyCode, session: &Session<'_>) -> bool {
+    fn key(&mut self, key: KeyCode, session: &Session, save: Save<'_>) -> bool {
         if self.is_typing {
             match key {
                 KeyCode::Enter => self.is_typing = false,
@@ -200,7 +225,7 @@ impl Screen {
             KeyCode::Char('p' | ' ') => self.is_paused = !self.is_paused,
             KeyCode::Char('s') => self.order = (self.order + 1) % ORDERS.len(),
             KeyCode::Char('/') => (self.is_typing, self.filter) = (true, String::new()),
-            KeyCode::Char('w') => self.save(session),
+            KeyCode::Char('w') => self.save(session, save),
             KeyCode::Tab => self.turn_to(self.list + 1),
             KeyCode::BackTab => self.turn_to(self.list + self.lists.len() - 1),
             KeyCode::Char(number @ '1'..='9') => self.turn_to_number(number as usize - '1' as usize),
@@ -242,16 +267,13 @@ impl Screen {
         }
     }
 
-    fn save(&mut self, session: &Session<'_>) {
-        let time: String = walden_watch::document::time_text(std::time::SystemTime::now())
-            .chars()
-            .filter(char::is_ascii_alphanumeric)
-            .take(15)
-            .collect();
-        let path = std::path::PathBuf::from(format!("walden-watch-{time}.json"));
-        let message = match session.save(&path, Overwrite::default()) {
+    fn save(&mut self, session: &Session, save: Save<'_>) {
+        let time: String =
+            time_text(SystemTime::now()).chars().filter(char::is_ascii_alphanumeric).take(15).collect();
+        let path = PathBuf::from(format!("walden-watch-{time}.json"));
+        let message = match save(session, &path) {
             Ok(()) => format!("saved {}", path.display()),
-            Err(error) => crate::output::chain_text(&error),
+            Err(error) => error,
         };
         self.message = Some((Instant::now(), message));
     }

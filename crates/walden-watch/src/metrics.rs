@@ -1,14 +1,14 @@
-//! The metrics of `walden watch --listen`. The number of labels is bounded: relations, databases and slots
+//! The metrics of followed WAL, for Prometheus. The number of labels is bounded: relations, databases and slots
 //! each have a limit.
 
 use std::collections::BTreeMap;
 
 use walden_explain::checkpoints::Cause;
 use walden_explain::tally::{Bucket, Tally};
-use walden_watch::document::{database_label, kind_text};
-use walden_watch::watch::{CAUSES, Watch};
 
+use crate::document::{database_label, kind_text};
 use crate::prometheus::{self, Labels, Metric};
+use crate::watch::{CAUSES, Watch};
 
 /// Number of slots with their own metrics, those with the largest lag.
 const MAX_SLOTS: usize = 50;
@@ -16,7 +16,7 @@ const MAX_SLOTS: usize = 50;
 const OTHER: &str = "other";
 
 #[rustfmt::skip]
-pub const METRICS: [Metric; 31] = [
+const METRICS: [Metric; 31] = [
     Metric { name: "walden_watch_up", kind: "gauge", help: "Whether the WAL can be read." },
     Metric { name: "walden_watch_server_running", kind: "gauge", help: "Whether the server runs, as far as its files or itself say." },
     Metric { name: "walden_watch_server_queried", kind: "gauge", help: "Whether the last query of the server's state succeeded; absent if the server is not queried." },

@@ -3,9 +3,13 @@
 use std::fmt::Write;
 
 /// A metric: its name, type and description.
+#[derive(Clone, Copy, Debug)]
 pub struct Metric {
+    /// Its name, with the unit.
     pub name: &'static str,
+    /// Its type: `counter` or `gauge`.
     pub kind: &'static str,
+    /// Its description, a sentence.
     pub help: &'static str,
 }
 

@@ -9,8 +9,9 @@ use std::time::{Duration, Instant};
 use walden_postgres::connection::Client;
 use walden_postgres::names::{self, NamesError};
 use walden_source::names::Names;
-use walden_watch::server::{self, Folders, ServerState};
-use walden_watch::settings::Settings;
+
+use crate::server::{self, Folders, ServerState};
+use crate::settings::Settings;
 
 /// How often the server's state is read.
 const STATE_EVERY: Duration = Duration::from_secs(5);

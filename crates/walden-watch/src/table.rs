@@ -3,7 +3,8 @@
 use walden_report::explain::{CAUSES, causes};
 use walden_report::table::{Look, Row, table as rows_as_table};
 use walden_report::units::{bytes, count, percent, seconds};
-use walden_watch::document::{CheckpointDocument, GroupDocument, Grouping, WatchDocument, unqueried_text};
+
+use crate::document::{CheckpointDocument, GroupDocument, Grouping, WatchDocument, unqueried_text};
 
 /// Returns the tables of an interval.
 pub fn table(document: &WatchDocument, groupings: &[Grouping], look: Look) -> String {
@@ -64,7 +65,7 @@ fn or_dash(text: String) -> String {
 }
 
 /// Returns the share of images in a group's bytes; empty if it has none.
-pub fn image_share(group: &GroupDocument) -> String {
+pub(crate) fn image_share(group: &GroupDocument) -> String {
     match group.sum.image_bytes {
         0 => String::new(),
         images => percent(images as f64 / group.sum.bytes.max(1) as f64),
@@ -72,14 +73,14 @@ pub fn image_share(group: &GroupDocument) -> String {
 }
 
 /// Returns the cause of most of a group's image bytes.
-pub fn main_cause(group: &GroupDocument) -> &str {
+pub(crate) fn main_cause(group: &GroupDocument) -> &str {
     let causes = group.image_bytes_by_cause.iter();
     let largest = causes.max_by_key(|(_, bytes)| bytes.as_u64());
     largest.map_or("", |(name, _)| name.as_str())
 }
 
 /// Returns one line each for checkpoints, archiver, slots and problems.
-pub fn state_lines(document: &WatchDocument) -> Vec<String> {
+pub(crate) fn state_lines(document: &WatchDocument) -> Vec<String> {
     let mut lines = Vec::new();
     lines.push(match &document.checkpoint {
         Some(checkpoint) => checkpoint_line(checkpoint),
@@ -160,9 +161,9 @@ fn checkpoint_line(checkpoint: &CheckpointDocument) -> String {
 mod tests {
     use walden_explain::checkpoints::CheckpointSettings;
     use walden_format::lsn::{Lsn, SegmentSize};
-    use walden_watch::forecast::{Cycle, forecast};
 
     use super::*;
+    use crate::forecast::{Cycle, forecast};
 
     #[test]
     fn no_time_is_said_of_a_checkpoint_that_an_idle_server_skips() {
