@@ -24,6 +24,7 @@ pub mod outcome;
 pub mod predict;
 mod predicted;
 pub mod recovery;
+pub mod relations;
 pub mod savings;
 pub mod settings;
 pub mod simulate;

@@ -8,7 +8,6 @@
 mod archive;
 #[doc(hidden)]
 pub mod arguments;
-mod base;
 mod breakdown;
 mod completions;
 #[doc(hidden)]

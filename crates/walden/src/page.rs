@@ -1,38 +1,24 @@
 //! `walden page`: shows a block's history, and its page at an LSN.
 
-mod json;
-mod key;
-
 use std::io::IsTerminal;
-use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::{Args, ValueEnum};
-use serde_json::{Value, json};
+use serde_json::json;
 use walden_explain::Bound;
 use walden_format::lsn::Lsn;
-use walden_format::record::{Fork, Record};
-use walden_format::rmgr::Kind;
-use walden_format::stream::Visitor;
+use walden_format::record::Fork;
+use walden_output::Inputs;
 use walden_redo::Page;
-use walden_redo::describe::diff::diff;
-use walden_redo::describe::follow::{Base, Follow, PageState, Snapshot};
-use walden_redo::describe::{Description, describe};
-use walden_redo::page::checksum;
-use walden_redo::{BlockKey, Unknown};
+use walden_redo::describe::follow::Snapshot;
 use walden_report::table::Look;
+use walden_source::block::{BlockError, BlockHistory, END, Reason, find_block, shown};
 use walden_source::datadir::DataDir;
-use walden_source::inventory::Run;
-use walden_source::scan::{Damage, ScanOptions, SegmentEnd, scan_in_order};
 
-pub(crate) use self::key::parse_file;
-use self::key::{label, ranges, wanted};
-use crate::base::{self, BasePage};
 use crate::output::Overwrite;
 use crate::progress::Progress;
-use crate::protect::Inputs;
 use crate::sources::{self, SourceRange};
 use crate::terminal::Format;
 use crate::{DAMAGED, FOUND, USAGE, names, output, terminal};
@@ -125,19 +111,23 @@ enum ChecksumMode {
     Auto,
 }
 
-/// The end of the WAL.
-const END: Lsn = Lsn(u64::MAX);
-
 /// Runs the command.
 pub fn run(args: &PageArgs) -> Result<ExitCode> {
     let names = names::load(&args.names)?;
-    let key = match wanted(args, &names) {
+    let fork = args.fork.map(|fork| match fork {
+        ForkName::Main => Fork::MAIN,
+        ForkName::Fsm => Fork::FREE_SPACE_MAP,
+        ForkName::Vm => Fork::VISIBILITY_MAP,
+        ForkName::Init => Fork::INIT,
+    });
+    let key = match find_block(&args.relation, fork, args.block, &names, !args.names.is_empty()) {
         Ok(key) => key,
         Err(problem) => return Ok(fail(USAGE, &problem)),
     };
     let inputs = Inputs::new(args.sources.iter().chain(&args.base));
     output::can_write(&[("--out", args.out.as_deref())], args.overwrite, &inputs)?;
-    let latest = args.at.iter().chain(&args.diff).max().filter(|&&latest| latest != END);
+    let moments: Vec<Lsn> = args.at.iter().chain(&args.diff).copied().collect();
+    let latest = moments.iter().max().filter(|&&latest| latest != END);
     let to = latest.map(|&latest| Bound::Lsn(latest));
     let inventory = sources::open(&args.sources, &SourceRange { timeline: args.timeline, from: None, to })?;
     sources::tell_about_with_base(&inventory, args.base.as_deref());
@@ -147,42 +137,41 @@ pub fn run(args: &PageArgs) -> Result<ExitCode> {
     }
     let has_unreadable = sources::report_unreadable(&inventory);
     let base = args.base.as_deref().map(DataDir::open_at_rest).transpose()?;
-    if let (Some(base), Some(run)) = (&base, inventory.runs.first())
-        && base.control().system_identifier != run.system_id
-    {
-        let (backup, log) = (base.control().system_identifier, run.system_id);
-        let problem = format!(
-            "the base backup is of the cluster with the system identifier {backup}, the WAL is of {log}"
-        );
-        return Ok(fail(USAGE, &problem));
-    }
-    let mut view = View { args, key, label: label(key, &names), base, notes: Vec::new(), damage: None };
-    let mut follow = match (args.at, args.diff.as_slice()) {
-        (None, []) => Follow::history(key),
-        (None, moments) => Follow::at(key, moments),
-        (Some(at), _) => Follow::at(key, &[at]),
+    let total = inventory.runs.iter().map(|run| run.segments.len() as u64 * run.segment_size.bytes()).sum();
+    let mut progress = Progress::bytes("replaying", total);
+    let history = BlockHistory::read(
+        &inventory.runs,
+        (key, &args.relation),
+        &names,
+        base,
+        &moments,
+        terminal::cores(),
+        |bytes| progress.advance(bytes),
+    );
+    progress.finish();
+    let history = match history {
+        Ok(history) => history,
+        Err(error @ BlockError::OtherCluster { .. }) => return Ok(fail(USAGE, &error.to_string())),
+        Err(BlockError::Base(error)) => return Err(error.into()),
+        Err(error) => return Err(error.into()),
     };
-    let from = view.take_base(&mut follow)?;
-    let (start, end) = view.scan(&inventory.runs, from, &mut follow);
-    view.check_base(start, end);
-    for note in &view.notes {
+    for note in &history.notes {
         eprintln!("note: {note}");
     }
-    let code = if args.at.is_some() {
-        view.moment(&follow, (start, end))?
-    } else if args.diff.is_empty() {
-        view.history(&follow, end)?
-    } else {
-        view.difference(&follow, (start, end))?
+    let is_known = match moments.as_slice() {
+        [] => print_history(args, &history)?,
+        [_] => print_page(args, &history)?,
+        _ => print_changes(args, &history)?,
     };
-    if let Some(damage) = &view.damage {
+    if let Some(damage) = &history.damage {
         eprintln!("error: {damage}\nhint: {}", damage.hint());
         return Ok(ExitCode::from(DAMAGED));
     }
-    if has_unreadable {
-        return Ok(ExitCode::from(DAMAGED));
-    }
-    Ok(code)
+    Ok(match (has_unreadable, is_known) {
+        (true, _) => ExitCode::from(DAMAGED),
+        (false, true) => ExitCode::SUCCESS,
+        (false, false) => ExitCode::from(FOUND),
+    })
 }
 
 fn fail(code: u8, problem: &str) -> ExitCode {
@@ -190,334 +179,125 @@ fn fail(code: u8, problem: &str) -> ExitCode {
     ExitCode::from(code)
 }
 
-/// The requested block, and errors found while following it.
-struct View<'a> {
-    args: &'a PageArgs,
-    key: BlockKey,
-    label: String,
-    base: Option<DataDir>,
-    notes: Vec<String>,
-    damage: Option<Damage>,
-}
-
-impl View<'_> {
-    /// Passes the backup's page to the follower. Returns the LSN from which the WAL is needed.
-    fn take_base(&mut self, follow: &mut Follow) -> Result<Option<Lsn>> {
-        let Some(base) = &mut self.base else { return Ok(None) };
-        let redo = base.redo_from();
-        follow.with_hint_settings(base.control().hint_settings());
-        match base::read(base, self.key)? {
-            BasePage::Page(page) => {
-                follow.with_base(Base { redo, page });
-                // A history covers all of the WAL, and an LSN before the backup needs earlier WAL.
-                let moments = self.args.at.iter().chain(&self.args.diff);
-                let earliest = moments.min().filter(|&&earliest| earliest >= redo);
-                return Ok(earliest.map(|_| redo));
-            }
-            BasePage::Missing => {
-                let file = base::file_path(self.key, base.control().blocks_per_segment);
-                self.notes.push(format!("the base backup does not have this block (in {file})"));
-            }
-            BasePage::Damaged => {
-                let file = base::file_path(self.key, base.control().blocks_per_segment);
-                self.notes.push(format!(
-                    "the block's checksum is wrong in the base backup (in {file}): it was half written then, or is damaged"
-                ));
-            }
-        }
-        Ok(None)
-    }
-
-    /// Replays the segments in order. Returns the start of the first run that was read, and the LSN up to
-    /// which the WAL could be read. If nothing had to be read, returns the start and end of all runs.
-    fn scan(&mut self, runs: &[Run], from: Option<Lsn>, follow: &mut Follow) -> (Lsn, Lsn) {
-        let total = runs.iter().map(|run| run.segments.len() as u64 * run.segment_size.bytes()).sum();
-        let mut progress = Progress::bytes("replaying", total);
-        let latest = self.args.at.iter().chain(&self.args.diff).max().copied();
-        let mut visitor = Following { follow };
-        let (mut start, mut reached) = (None, None);
-        for (index, run) in runs.iter().enumerate() {
-            let run_start = run.segments[0].start;
-            // The first segment of a new timeline repeats the old one's records up to the switch.
-            let next = runs.get(index + 1).filter(|next| next.timeline > run.timeline);
-            let to = next.map(|next| next.segments[0].start);
-            if to.is_some_and(|to| to <= run_start) || latest.is_some_and(|latest| latest < run_start) {
-                continue;
-            }
-            let segments_end = run_start.plus(run.segments.len() as u64 * run.segment_size.bytes());
-            if from.is_some_and(|from| segments_end <= from) {
-                continue;
-            }
-            if let Some(reached) = reached.filter(|&reached| reached < run_start) {
-                visitor.follow.gap(reached, run_start);
-            }
-            let options = ScanOptions::new(crate::terminal::cores()).from(from).to(to);
-            let (position, ended) =
-                scan_in_order(run, options, &mut visitor, |bytes| progress.advance(bytes));
-            start.get_or_insert(run_start);
-            reached = Some(position);
-            if let SegmentEnd::Damaged(damage) = ended {
-                self.damage = Some(damage);
-                break;
-            }
-            if visitor.follow.is_done() {
-                break;
-            }
-        }
-        progress.finish();
-        follow.finish(reached.unwrap_or(Lsn::INVALID));
-        let first = runs.first().map_or(Lsn::INVALID, |run| run.segments[0].start);
-        // Nothing was read if the WAL starts after all requested LSNs, or ends before the base backup.
-        let last = runs.iter().map(Run::end).max().unwrap_or(Lsn::INVALID);
-        (start.unwrap_or(first), reached.unwrap_or(last))
-    }
-
-    /// Notes why a backup could not be used.
-    fn check_base(&mut self, start: Lsn, end: Lsn) {
-        let Some(base) = &self.base else { return };
-        let redo = base.redo_from();
-        if start > redo {
-            self.notes.push(format!(
-                "the base backup needs WAL from {redo} on, this WAL starts at {start}: the backup's page is not used"
-            ));
-        } else if end < redo {
-            self.notes.push(format!(
-                "the base backup starts at {redo}, after the end of this WAL at {end}: its page is not used"
-            ));
-        }
-    }
-
-    fn history(&self, follow: &Follow, end: Lsn) -> Result<ExitCode> {
-        if follow.history.is_empty() {
-            self.say_not_there(follow);
-            return Ok(ExitCode::from(FOUND));
-        }
-        match self.args.format {
-            Format::Json => {
-                let mut document = self.document();
-                document["end_lsn"] = json!(end.to_string());
-                document["records"] = follow.history.iter().map(json::entry).collect();
-                terminal::print(&terminal::json(&document)?)?;
-            }
-            Format::Table => {
-                let title = format!("{}: {} records to {end}", self.label, follow.history.len());
-                terminal::print(&walden_report::page::history(look(), &title, &follow.history))?;
-            }
-        }
-        Ok(ExitCode::SUCCESS)
-    }
-
-    fn moment(&self, follow: &Follow, range: (Lsn, Lsn)) -> Result<ExitCode> {
-        let Some(snapshot) = follow.snapshots.first() else { return Ok(ExitCode::from(FOUND)) };
-        let version = follow.version();
-        let Some(page) = self.known(snapshot, follow, range) else {
-            if self.args.format == Format::Json {
-                let mut document = self.document();
-                document["moment"] = json::moment(snapshot, version);
-                terminal::print(&terminal::json(&document)?)?;
-            }
-            return Ok(ExitCode::from(FOUND));
-        };
-        if let Some(path) = &self.args.out {
-            self.write(path, page, snapshot)?;
-            return Ok(ExitCode::SUCCESS);
-        }
-        let described = describe(page, self.key.fork, self.key.block, last_kind(snapshot));
-        match self.args.format {
-            Format::Json => {
-                let mut document = self.document();
-                document["moment"] = json::moment(snapshot, version);
-                document["page"] = serde_json::to_value(&described)?;
-                terminal::print(&terminal::json(&document)?)?;
-            }
-            Format::Table => {
-                let title = format!("{} at {}: {}", self.label, shown(snapshot), described.kind);
-                terminal::print(&walden_report::page::description(look(), &title, &described))?;
-            }
-        }
-        Ok(ExitCode::SUCCESS)
-    }
-
-    fn difference(&self, follow: &Follow, range: (Lsn, Lsn)) -> Result<ExitCode> {
-        let [first, second] = follow.snapshots.as_slice() else { return Ok(ExitCode::from(FOUND)) };
-        let Some(before) = self.known(first, follow, range) else { return Ok(ExitCode::from(FOUND)) };
-        let Some(after) = self.known(second, follow, range) else { return Ok(ExitCode::from(FOUND)) };
-        let of = |page: &Page, snapshot| -> Description {
-            describe(page, self.key.fork, self.key.block, last_kind(snapshot))
-        };
-        let changes = diff(&of(before, first), &of(after, second));
-        match self.args.format {
-            Format::Json => {
-                let version = follow.version();
-                let mut document = self.document();
-                document["before"] = json::moment(first, version);
-                document["after"] = json::moment(second, version);
-                document["changes"] = serde_json::to_value(&changes)?;
-                terminal::print(&terminal::json(&document)?)?;
-            }
-            Format::Table => {
-                let title = format!("{} from {} to {}", self.label, shown(first), shown(second));
-                terminal::print(&walden_report::page::changes(look(), &title, &changes))?;
-            }
-        }
-        Ok(ExitCode::SUCCESS)
-    }
-
-    /// Returns the page of a snapshot. If the page is not known, prints the reason and a hint.
-    fn known<'s>(
-        &self,
-        snapshot: &'s Snapshot,
-        follow: &Follow,
-        (start, end): (Lsn, Lsn),
-    ) -> Option<&'s Page> {
-        let at = snapshot.at;
-        if at != END && (snapshot.is_beyond || at < start) {
-            eprintln!("error: the WAL that was read is from {start} to {end}, and does not contain {at}");
-            return None;
-        }
-        if at == END && self.damage.is_some() {
-            eprintln!("error: cannot determine the end of the WAL: it cannot be read from {end} on");
-            return None;
-        }
-        if let Some(page) = snapshot.page.as_deref() {
-            return Some(page);
-        }
-        if snapshot.state == PageState::Untouched && !follow.blocks.contains(&self.key.block) {
-            self.say_not_there(follow);
-            return None;
-        }
-        let label = &self.label;
-        let why = match snapshot.state {
-            PageState::Untouched => "no record before touched it".into(),
-            PageState::Gone => "its file was removed, truncated or created again".into(),
-            state => state.to_string(),
-        };
-        eprintln!("error: {label} is not known at {}: {why}", shown(snapshot));
-        let hint = match snapshot.state {
-            PageState::Untouched | PageState::Unknown(Unknown::NotSeen) if self.base.is_none() => {
-                "give earlier segments, back to an image of the page (the first change after a checkpoint has one), or \
-                 a base backup with --base and all segments from its start on"
-            }
-            PageState::Untouched | PageState::Unknown(Unknown::NotSeen) => {
-                "give earlier segments, back to an image of the page or to the base backup's start"
-            }
-            PageState::Gap { .. } => "give the missing segments, too",
-            PageState::Unknown(Unknown::Misfit(_)) => {
-                "the segments, or the base backup, may be of another time line or damaged; later pages are known again \
-                 after the next image"
-            }
-            PageState::Unknown(Unknown::DatabaseCopied) => {
-                "the page is that of the database that was copied, so far"
-            }
-            PageState::Unknown(Unknown::Lost) => "check the files of the base backup",
-            PageState::Untracked => {
-                "the page is known again after its next image: see the block's history without --at"
-            }
-            PageState::Ahead(_) => "ask for a later moment, or take an older base backup",
-            PageState::Gone | PageState::Exact => return None,
-        };
+/// Prints why a page is not known.
+fn tell(reason: &Reason) {
+    eprintln!("error: {}", reason.text);
+    if let Some(hint) = reason.hint {
         eprintln!("hint: {hint}");
-        None
-    }
-
-    /// Prints which blocks the WAL contains if the requested one is missing.
-    fn say_not_there(&self, follow: &Follow) {
-        let fork = match self.key.fork {
-            Fork::MAIN => String::new(),
-            fork => format!(" of fork {fork}"),
-        };
-        let file = self.key.relation;
-        let wanted = &self.args.relation;
-        let is_file = *wanted == file.to_string();
-        let relation = if is_file { file.to_string() } else { format!("{wanted} ({file})") };
-        let latest = self.args.at.iter().chain(&self.args.diff).max().filter(|&&latest| latest != END);
-        let up_to = latest.map(|latest| format!(" up to {latest}")).unwrap_or_default();
-        if !follow.blocks.is_empty() {
-            let blocks = ranges(follow.blocks.iter().copied());
-            eprintln!(
-                "error: no record{up_to} touches block {} of {relation}; blocks{fork} that records touch: {blocks}",
-                self.key.block
-            );
-        } else if follow.relation_seen {
-            eprintln!("error: no record{up_to} touches {relation}{fork}, only other forks of it");
-        } else if latest.is_some() {
-            eprintln!(
-                "error: no record{up_to} touches {relation}\nhint: ask for a later moment: the relation may be created, or get \
-                 this file, later"
-            );
-        } else {
-            eprintln!(
-                "error: no record touches {relation}\nhint: `walden explain --by relation` lists the files that records \
-                 touch; a relation gets a new file when it is rewritten (VACUUM FULL, CLUSTER, REINDEX, TRUNCATE)"
-            );
-        }
-    }
-
-    fn write(&self, path: &Path, page: &Page, snapshot: &Snapshot) -> Result<()> {
-        let mut page = walden_redo::PageBox::from(page);
-        let none = self.base.as_ref().is_some_and(|base| base.control().data_checksum_version == 0);
-        let set = match self.args.checksum {
-            ChecksumMode::On => true,
-            ChecksumMode::Off => false,
-            ChecksumMode::Auto => !none,
-        };
-        if set {
-            checksum::set_checksum(&mut page, self.key.block);
-        }
-        output::write(path, page.0, self.args.overwrite)?;
-        let file_blocks =
-            self.base.as_ref().map_or(base::FILE_BLOCKS, |base| base.control().blocks_per_segment);
-        let file = base::file_path(self.key, file_blocks);
-        let seek = self.key.block % file_blocks;
-        let (place, path) = (base::offset_in_file(self.key.block, file_blocks), path.display());
-        let (label, at, lsn) = (&self.label, shown(snapshot), page.lsn());
-        eprintln!(
-            "wrote {label} as of {at}, with the page LSN {lsn}, to {path}\n\
-             with the server stopped, it goes into {file} at offset {place}:\n  \
-             dd if={path} of=\"$PGDATA\"/{file} bs=8192 seek={seek} count=1 conv=notrunc,fsync"
-        );
-        Ok(())
-    }
-
-    fn document(&self) -> Value {
-        json!({
-            "relation": self.label,
-            "file": self.key.relation.to_string(),
-            "fork": self.key.fork.to_string(),
-            "block": self.key.block,
-        })
     }
 }
 
-/// A visitor that stops when no more records are needed.
-struct Following<'a> {
-    follow: &'a mut Follow,
+/// Prints the records that touched the block. Returns false if there are none.
+fn print_history(args: &PageArgs, history: &BlockHistory) -> Result<bool> {
+    if history.records().is_empty() {
+        tell(&history.absent());
+        return Ok(false);
+    }
+    match args.format {
+        Format::Json => {
+            let mut document = history.document();
+            document["end_lsn"] = json!(history.end().to_string());
+            document["records"] = history.entries();
+            terminal::print(&terminal::json(&document)?)?;
+        }
+        Format::Table => {
+            let title =
+                format!("{}: {} records to {}", history.label(), history.records().len(), history.end());
+            terminal::print(&walden_report::page::history(look(), &title, history.records()))?;
+        }
+    }
+    Ok(true)
 }
 
-impl Visitor for Following<'_> {
-    fn record(&mut self, record: &Record<'_>) -> ControlFlow<()> {
-        self.follow.record(record);
-        if self.follow.is_done() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+/// Prints the page at an LSN, or writes it to a file. Returns false if it is not known.
+fn print_page(args: &PageArgs, history: &BlockHistory) -> Result<bool> {
+    let Some(snapshot) = history.snapshots().first() else { return Ok(false) };
+    let page = match history.page(snapshot) {
+        Ok(page) => page,
+        Err(reason) => {
+            tell(&reason);
+            if args.format == Format::Json {
+                let mut document = history.document();
+                document["moment"] = history.moment(snapshot);
+                terminal::print(&terminal::json(&document)?)?;
+            }
+            return Ok(false);
+        }
+    };
+    if let Some(path) = &args.out {
+        write(args, history, path, page, snapshot)?;
+        return Ok(true);
     }
+    let described = history.describe(snapshot, page);
+    match args.format {
+        Format::Json => {
+            let mut document = history.document();
+            document["moment"] = history.moment(snapshot);
+            document["page"] = serde_json::to_value(&described)?;
+            terminal::print(&terminal::json(&document)?)?;
+        }
+        Format::Table => {
+            let title = format!("{} at {}: {}", history.label(), shown(snapshot), described.kind);
+            terminal::print(&walden_report::page::description(look(), &title, &described))?;
+        }
+    }
+    Ok(true)
+}
+
+/// Prints what changed between two LSNs. Returns false if one of the pages is not known.
+fn print_changes(args: &PageArgs, history: &BlockHistory) -> Result<bool> {
+    let [first, second] = history.snapshots() else { return Ok(false) };
+    let changes = match history.changes(first, second) {
+        Ok(changes) => changes,
+        Err(reason) => {
+            tell(&reason);
+            return Ok(false);
+        }
+    };
+    match args.format {
+        Format::Json => {
+            let mut document = history.document();
+            document["before"] = history.moment(first);
+            document["after"] = history.moment(second);
+            document["changes"] = serde_json::to_value(&changes)?;
+            terminal::print(&terminal::json(&document)?)?;
+        }
+        Format::Table => {
+            let title = format!("{} from {} to {}", history.label(), shown(first), shown(second));
+            terminal::print(&walden_report::page::changes(look(), &title, &changes))?;
+        }
+    }
+    Ok(true)
+}
+
+/// Writes a page to a file, and prints how it is put into the place of a damaged one.
+fn write(
+    args: &PageArgs,
+    history: &BlockHistory,
+    path: &Path,
+    page: &Page,
+    snapshot: &Snapshot,
+) -> Result<()> {
+    let checksum = match args.checksum {
+        ChecksumMode::On => Some(true),
+        ChecksumMode::Off => Some(false),
+        ChecksumMode::Auto => None,
+    };
+    output::write(path, history.stored_page(page, checksum).0, args.overwrite)?;
+    let (file, place, seek) = history.place();
+    let (label, at, lsn, path) = (history.label(), shown(snapshot), page.lsn(), path.display());
+    eprintln!(
+        "wrote {label} as of {at}, with the page LSN {lsn}, to {path}\n\
+         with the server stopped, it goes into {file} at offset {place}:\n  \
+         dd if={path} of=\"$PGDATA\"/{file} bs=8192 seek={seek} count=1 conv=notrunc,fsync"
+    );
+    Ok(())
 }
 
 /// Returns the appearance of tables. Output to a file is not shortened to a terminal's width.
 fn look() -> Look {
     let width = if std::io::stdout().is_terminal() { terminal::width() } else { 120 };
     Look { width, ..terminal::look() }
-}
-
-/// Returns the kind of the record that last changed the page.
-fn last_kind(snapshot: &Snapshot) -> Option<Kind> {
-    snapshot.last.map(|last| last.kind)
-}
-
-fn shown(snapshot: &Snapshot) -> String {
-    if snapshot.at == END {
-        format!("the end of the WAL, {}", snapshot.reached)
-    } else {
-        snapshot.at.to_string()
-    }
 }
 
 fn parse_moment(text: &str) -> Result<Lsn, String> {

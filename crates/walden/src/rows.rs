@@ -21,12 +21,12 @@ use walden_rows::{
     Database, Entry, Filter, Operation, Options, RowChanges, Script, Summary, Wanted, choose, databases_of,
     gap_at_unreadable,
 };
+use walden_source::block::parse_file;
 use walden_source::inventory::{Inventory, Run};
 
 use crate::arguments::parse_size;
 #[cfg(feature = "export")]
 use crate::output::{self, Output, Overwrite};
-use crate::page::parse_file;
 use crate::progress::Progress;
 #[cfg(feature = "export")]
 use crate::protect::Inputs;

@@ -1,7 +1,6 @@
 //! `walden whatif`: predicts the WAL under other settings.
 
 mod archive;
-mod objects;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -21,10 +20,10 @@ use walden_source::names::Names;
 use walden_whatif::advise::{self, Aim};
 use walden_whatif::document::{Document, Recovery};
 use walden_whatif::objects::ObjectChange;
+use walden_whatif::relations::{self, NamedChanges, Relations};
 use walden_whatif::settings::{Effect, Settings};
 use walden_whatif::{Forecast, OpenBase, PredictError, Question, predict};
 
-use self::objects::Relations;
 use crate::arguments::{parse_bound, parse_size};
 use crate::output::Overwrite;
 use crate::progress::Progress;
@@ -163,9 +162,12 @@ pub struct WhatifArgs {
 }
 
 impl WhatifArgs {
-    /// Returns whether tables or indexes are changed, not only settings.
-    fn has_objects(&self) -> bool {
-        !(self.drop_index.is_empty() && self.add_index.is_empty() && self.fillfactor.is_empty())
+    /// Returns the changes of tables and indexes.
+    fn named_changes(&self) -> NamedChanges {
+        NamedChanges::default()
+            .drop_index(self.drop_index.clone())
+            .add_index(self.add_index.clone())
+            .fillfactor(self.fillfactor.clone())
     }
 }
 
@@ -212,10 +214,12 @@ pub fn run(args: &WhatifArgs) -> Result<ExitCode> {
     let threads = args.threads.map_or_else(terminal::cores, usize::from);
     let (from, to) = bounds(args, &inventory, threads)?;
     let mut files = Vec::new();
-    if args.has_objects() {
+    if !args.named_changes().is_empty() {
         // Refuses a wrong name before reading the WAL.
         objects(args, &named, &files);
-        files = objects::learn(&mut named, run, threads)?;
+        let mut progress = Progress::bytes("reading", run.segments.len() as u64 * run.segment_size.bytes());
+        files = relations::learn(&mut named, run, threads, |bytes| progress.advance(bytes))?;
+        progress.finish();
     }
     let open = || redo::base_pages(args.base.as_deref());
     let mut question = Question {
@@ -317,7 +321,7 @@ fn changes(args: &WhatifArgs) -> Vec<Vec<(String, String)>> {
 
 /// Returns the changes of tables and indexes; `files` are those of the trace.
 fn objects(args: &WhatifArgs, names: &Names, files: &[RelFileLocator]) -> Vec<ObjectChange> {
-    objects::changes(args, &Relations::new(names, files))
+    relations::changes(&args.named_changes(), &Relations::new(names, files))
         .unwrap_or_else(|error| crate::wrong_usage(&error.to_string()))
 }
 

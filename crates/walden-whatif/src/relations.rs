@@ -1,29 +1,84 @@
-//! Changes of tables and indexes for `walden whatif`, with the affected files.
+//! Changes of tables and indexes by name, with the affected files.
 
-use anyhow::{Result, bail};
 use rustc_hash::FxHashSet;
 use walden_explain::group::Owner;
-use walden_explain::{Request, rewrites};
+use walden_explain::{ExplainError, Request, rewrites};
 use walden_format::record::RelFileLocator;
+use walden_source::block::parse_file;
 use walden_source::inventory::Run;
 use walden_source::names::{Names, Relation, RelationKind, Resolved};
-use walden_whatif::objects::{Change, ObjectChange};
 
-use super::WhatifArgs;
-use crate::page;
-use crate::progress::Progress;
+use crate::objects::{Change, ObjectChange};
+
+/// The changes to try, by names of tables and indexes, or by their files as text.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub struct NamedChanges {
+    /// Indexes that are dropped.
+    pub drop_index: Vec<String>,
+    /// Tables that get a B-tree index, with the size of a key in bytes.
+    pub add_index: Vec<(String, u32)>,
+    /// Tables with another `fillfactor`, in percent.
+    pub fillfactor: Vec<(String, u8)>,
+}
+
+walden_format::setters!(NamedChanges {
+    drop_index: Vec<String>,
+    add_index: Vec<(String, u32)>,
+    fillfactor: Vec<(String, u8)>,
+});
+
+impl NamedChanges {
+    /// Returns whether nothing is changed.
+    pub fn is_empty(&self) -> bool {
+        self.drop_index.is_empty() && self.add_index.is_empty() && self.fillfactor.is_empty()
+    }
+}
+
+/// Why a table or index cannot be changed.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RelationError {
+    /// There is no such relation.
+    #[error(
+        "no table or index is called {0}\nhint: give --names with a connection string or a saved file, or \
+         TABLESPACE/DATABASE/FILE as numbers (SELECT pg_relation_filepath('{0}') says base/DATABASE/FILE)"
+    )]
+    Unknown(String),
+    /// Several relations have the name.
+    #[error("cannot use {0}: more than one table or index has this name; write DATABASE.SCHEMA.NAME")]
+    Ambiguous(String),
+    /// The relation is of another kind.
+    #[error("cannot use {option}: expected {expected}, found the {kind} {relation}")]
+    OtherKind {
+        /// The option that names the relation.
+        option: &'static str,
+        /// The expected kind, with its article.
+        expected: &'static str,
+        /// The kind that was found.
+        kind: RelationKind,
+        /// The name of the relation.
+        relation: String,
+    },
+}
 
 /// Learns from a run which files relations had before they were rewritten, as `walden explain` does. Returns
-/// the files for which the run has records. Without a server's names there is nothing to learn.
-pub fn learn(names: &mut Names, run: &Run, threads: usize) -> Result<Vec<RelFileLocator>> {
+/// the files for which the run has records. Without a server's names there is nothing to learn. `done` receives
+/// the bytes that were read.
+///
+/// # Errors
+/// The WAL cannot be explained.
+pub fn learn(
+    names: &mut Names,
+    run: &Run,
+    threads: usize,
+    done: impl FnMut(u64),
+) -> Result<Vec<RelFileLocator>, ExplainError> {
     if names.files().next().is_none() {
         return Ok(Vec::new());
     }
-    let mut progress = Progress::bytes("reading", run.segments.len() as u64 * run.segment_size.bytes());
     let request = Request::new(threads).top(0);
-    let explanation =
-        walden_explain::explain(std::slice::from_ref(run), &request, |bytes| progress.advance(bytes))?;
-    progress.finish();
+    let explanation = walden_explain::explain(std::slice::from_ref(run), &request, done)?;
     names.set_version(explanation.version);
     rewrites::learn(&explanation, names);
     let file = |owner| match owner {
@@ -38,6 +93,7 @@ pub fn learn(names: &mut Names, run: &Run, threads: usize) -> Result<Vec<RelFile
 }
 
 /// Relations by name, with all of their files.
+#[derive(Debug)]
 pub struct Relations<'a> {
     names: &'a Names,
     /// Files from before rewrites.
@@ -61,9 +117,12 @@ impl<'a> Relations<'a> {
 }
 
 /// Returns the requested changes of tables and indexes, with the affected files.
-pub fn changes(args: &WhatifArgs, relations: &Relations<'_>) -> Result<Vec<ObjectChange>> {
+///
+/// # Errors
+/// A name that is unknown, ambiguous, or of an object of another kind.
+pub fn changes(wanted: &NamedChanges, relations: &Relations<'_>) -> Result<Vec<ObjectChange>, RelationError> {
     let mut all = Vec::new();
-    for name in &args.drop_index {
+    for name in &wanted.drop_index {
         let files = Object::find(name, relations)?;
         const KINDS: [RelationKind; 2] = [RelationKind::Index, RelationKind::PartitionedIndex];
         files.expect(&KINDS, ("--drop-index", "an index"))?;
@@ -75,10 +134,10 @@ pub fn changes(args: &WhatifArgs, relations: &Relations<'_>) -> Result<Vec<Objec
         let table = table.map(|table| table.files).unwrap_or_default();
         all.push(ObjectChange { what, change: Change::DropIndex(files.files), table, indexes: others });
     }
-    let tables = args.add_index.iter().map(|(name, bytes)| {
+    let tables = wanted.add_index.iter().map(|(name, bytes)| {
         (name, Change::AddIndex(*bytes), format!("add an index on {name}, keys of {bytes} bytes"))
     });
-    let fills = args.fillfactor.iter().map(|(name, percent)| {
+    let fills = wanted.fillfactor.iter().map(|(name, percent)| {
         (name, Change::FillFactor(*percent), format!("fillfactor of {name} to {percent}"))
     });
     for (name, change, what) in tables.chain(fills) {
@@ -100,8 +159,8 @@ struct Object<'a> {
 }
 
 impl<'a> Object<'a> {
-    fn find(name: &str, relations: &Relations<'a>) -> Result<Object<'a>> {
-        if let Some((file, _)) = page::parse_file(name) {
+    fn find(name: &str, relations: &Relations<'a>) -> Result<Object<'a>, RelationError> {
+        if let Some((file, _)) = parse_file(name) {
             let relation = relations.names.resolve(file).relation();
             let mut object = relation.map(|relation| Object::new(relation, relations)).unwrap_or_default();
             object.files.insert(file);
@@ -109,15 +168,10 @@ impl<'a> Object<'a> {
         }
         let found = relations.names.named(name);
         let Some(relation) = found.first() else {
-            bail!(
-                "no table or index is called {name}\nhint: give --names with a connection string or a saved file, or \
-                 TABLESPACE/DATABASE/FILE as numbers (SELECT pg_relation_filepath('{name}') says base/DATABASE/FILE)"
-            );
+            return Err(RelationError::Unknown(name.to_owned()));
         };
         if found.len() > 1 {
-            bail!(
-                "cannot use {name}: more than one table or index has this name; write DATABASE.SCHEMA.NAME"
-            );
+            return Err(RelationError::Ambiguous(name.to_owned()));
         }
         Ok(Object::new(relation, relations))
     }
@@ -129,10 +183,15 @@ impl<'a> Object<'a> {
     }
 
     /// Refuses a relation of another kind, if the names state its kind.
-    fn expect(&self, kinds: &[RelationKind], (option, expected): (&str, &str)) -> Result<()> {
+    fn expect(
+        &self,
+        kinds: &[RelationKind],
+        (option, expected): (&'static str, &'static str),
+    ) -> Result<(), RelationError> {
         match self.relation {
             Some(relation) if !kinds.contains(&relation.kind) => {
-                bail!("cannot use {option}: expected {expected}, found the {} {relation}", relation.kind)
+                let (kind, relation) = (relation.kind, relation.to_string());
+                Err(RelationError::OtherKind { option, expected, kind, relation })
             }
             _ => Ok(()),
         }

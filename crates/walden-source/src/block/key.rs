@@ -2,33 +2,35 @@
 
 use walden_format::record::{Fork, RelFileLocator};
 use walden_redo::BlockKey;
-use walden_source::names::{DEFAULT_TABLESPACE, GLOBAL_TABLESPACE, Names};
 
-use super::{ForkName, PageArgs};
+use crate::names::{DEFAULT_TABLESPACE, GLOBAL_TABLESPACE, Names};
 
-/// Returns the block that `--relation`, `--fork` and `--block` denote.
-pub(super) fn wanted(args: &PageArgs, names: &Names) -> Result<BlockKey, String> {
-    let text = args.relation.as_str();
+/// Returns the block that a text denotes, with the fork and the number of the block. The text is a relation's
+/// file numbers, its path, or its name; `has_names` is whether the caller has named sources of names.
+///
+/// # Errors
+/// A text that explains why there is no such relation.
+pub fn find_block(
+    text: &str,
+    given: Option<Fork>,
+    block: u32,
+    names: &Names,
+    has_names: bool,
+) -> Result<BlockKey, String> {
     let (relation, fork) = match parse_file(text) {
         Some(found) => found,
-        None => (by_name(text, names, !args.names.is_empty())?, None),
+        None => (by_name(text, names, has_names)?, None),
     };
-    let given = args.fork.map(|fork| match fork {
-        ForkName::Main => Fork::MAIN,
-        ForkName::Fsm => Fork::FREE_SPACE_MAP,
-        ForkName::Vm => Fork::VISIBILITY_MAP,
-        ForkName::Init => Fork::INIT,
-    });
     if let (Some(given), Some(of_path)) = (given, fork)
         && given != of_path
     {
         return Err(format!("cannot use --fork {given}: {text} is the fork {of_path}"));
     }
-    Ok(BlockKey { relation, fork: given.or(fork).unwrap_or(Fork::MAIN), block: args.block })
+    Ok(BlockKey { relation, fork: given.or(fork).unwrap_or(Fork::MAIN), block })
 }
 
 /// Parses `1663/5/16384`, or a path relative to the data directory, whose suffix is the fork.
-pub(crate) fn parse_file(text: &str) -> Option<(RelFileLocator, Option<Fork>)> {
+pub fn parse_file(text: &str) -> Option<(RelFileLocator, Option<Fork>)> {
     let parts: Vec<&str> = text.trim_matches('"').split('/').collect();
     let number = |text: &str| text.parse::<u32>().ok();
     let file = |name: &str| {

@@ -1,4 +1,4 @@
-//! The JSON of `walden page`.
+//! The JSON of a block's history.
 
 use serde_json::{Value, json};
 use walden_format::record::Compression;

@@ -1,20 +1,21 @@
 //! Locations of blocks in the files of a data directory or base backup.
 
-use anyhow::Result;
+use std::io;
+
 use walden_format::record::{Fork, RelFileLocator};
-use walden_redo::BlockKey;
-use walden_redo::PageBox;
 use walden_redo::page::PAGE_BYTES;
-use walden_source::datadir::DataDir;
-use walden_source::names::{DEFAULT_TABLESPACE, GLOBAL_TABLESPACE};
+use walden_redo::{BlockKey, PageBox};
+
+use crate::datadir::DataDir;
+use crate::names::{DEFAULT_TABLESPACE, GLOBAL_TABLESPACE};
 
 /// Blocks per file of a relation (PostgreSQL's `RELSEG_SIZE`), unless PostgreSQL was built with another
 /// value.
-pub const FILE_BLOCKS: u32 = 131_072;
+pub(super) const FILE_BLOCKS: u32 = 131_072;
 
 /// The result of reading a block from a backup.
 #[derive(Debug)]
-pub enum BasePage {
+pub(super) enum BasePage {
     /// The block's page.
     Page(PageBox),
     /// The file is missing, or ends before the block.
@@ -24,7 +25,7 @@ pub enum BasePage {
 }
 
 /// Reads a block from a backup.
-pub fn read(data: &mut DataDir, key: BlockKey) -> Result<BasePage> {
+pub(super) fn read(data: &mut DataDir, key: BlockKey) -> io::Result<BasePage> {
     let mut page = PageBox::default();
     if !data.read_page(key.relation, key.fork, key.block, &mut page.0)? {
         return Ok(BasePage::Missing);
@@ -33,12 +34,12 @@ pub fn read(data: &mut DataDir, key: BlockKey) -> Result<BasePage> {
 }
 
 /// Returns a block's offset within its file, in bytes.
-pub fn offset_in_file(block: u32, file_blocks: u32) -> u64 {
+pub(super) fn offset_in_file(block: u32, file_blocks: u32) -> u64 {
     u64::from(block % file_blocks) * PAGE_BYTES as u64
 }
 
 /// Returns the path of the file that holds a block, relative to the data directory.
-pub fn file_path(key: BlockKey, file_blocks: u32) -> String {
+pub(super) fn file_path(key: BlockKey, file_blocks: u32) -> String {
     let RelFileLocator { tablespace, database, relation } = key.relation;
     let fork = match key.fork {
         Fork::MAIN => String::new(),
