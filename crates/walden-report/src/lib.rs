@@ -10,6 +10,7 @@ pub mod explain_html;
 pub mod html;
 pub mod page;
 pub mod plot;
+pub mod redo;
 pub mod scale;
 pub mod svg;
 pub mod sweep;

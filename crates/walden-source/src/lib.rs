@@ -1,6 +1,7 @@
 #![doc = include_str!("../README.md")]
 #![forbid(unsafe_code)]
 
+pub mod base;
 pub mod block;
 mod compressed;
 mod compression;
@@ -20,6 +21,7 @@ pub mod names;
 pub mod open;
 pub mod regular_file;
 pub mod replay;
+pub mod replay_check;
 pub mod scan;
 mod segment_file;
 pub mod server_log;

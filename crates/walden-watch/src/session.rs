@@ -32,13 +32,13 @@ const RETRY: Duration = Duration::from_secs(1);
 #[non_exhaustive]
 pub enum SessionError {
     /// The connection string is wrong.
-    #[error(transparent)]
+    #[error("{0}")]
     Parameters(#[from] ConnectionError),
     /// The server's WAL cannot be followed over a connection.
     #[error("cannot follow the server's log")]
     Connection(#[source] FollowError),
     /// The WAL of a folder cannot be followed.
-    #[error(transparent)]
+    #[error("{0}")]
     Folder(#[from] FollowError),
     /// The names are of another cluster than the WAL.
     #[error("the names are of the cluster with the system identifier {names}, the WAL is of {wal}")]

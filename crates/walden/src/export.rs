@@ -8,7 +8,7 @@ use anyhow::Result;
 use clap::{Args, ValueEnum};
 use walden_arrow::Table;
 use walden_arrow::export::FileFormat;
-use walden_arrow::folder::{Export, ExportError, ExportOptions, Exported};
+use walden_arrow::folder::{Export, ExportOptions, Exported};
 use walden_output::Inputs;
 use walden_report::units;
 use walden_source::counted;
@@ -103,7 +103,7 @@ pub fn run(args: &ExportArgs) -> Result<ExitCode> {
         .segments(args.segments)
         .replaces(args.overwrite.force)
         .threads(args.log.threads());
-    let export = Export::plan(&inventory, &read, &options, &inputs).map_err(plain)?;
+    let export = Export::plan(&inventory, &read, &options, &inputs)?;
     let mut progress = Progress::bytes("exporting", export.bytes());
     let (exported, failure) = export.write(|bytes| progress.advance(bytes));
     progress.finish();
@@ -118,16 +118,8 @@ pub fn run(args: &ExportArgs) -> Result<ExitCode> {
         report(&exported)?;
     }
     match failure {
-        Some(error) => Err(plain(error)),
+        Some(error) => Err(error.into()),
         None => Ok(sources::ended(&inventory, None)),
-    }
-}
-
-/// Returns an error of an output file itself, by which the exit status is chosen.
-fn plain(error: ExportError) -> anyhow::Error {
-    match error {
-        ExportError::Output(error) => error.into(),
-        error => error.into(),
     }
 }
 

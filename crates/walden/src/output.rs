@@ -26,6 +26,7 @@ use walden_postgres::replication::ReplicationError;
 use walden_report::html::Page;
 use walden_report::table::harmless;
 use walden_rows::RowsError;
+use walden_source::base::BaseError;
 use walden_source::datadir::DataDirError;
 use walden_source::inventory::{InventoryError, Unreadable, UnreadableReason};
 use walden_source::names::{self as saved, Names};
@@ -44,7 +45,7 @@ pub struct Overwrite {
 /// Returns whether a command refused to write a file because it exists or must not change. The exit status is
 /// that of wrong usage.
 pub fn is_refusal(error: &anyhow::Error) -> bool {
-    error.downcast_ref().is_some_and(OutputError::is_refusal)
+    error.chain().filter_map(|cause| cause.downcast_ref()).any(OutputError::is_refusal)
 }
 
 /// The error for a file that is not written because it exists or must not change.
@@ -220,6 +221,9 @@ fn hint_of_file(cause: &(dyn std::error::Error + 'static)) -> Option<&'static st
         return error.hint();
     }
     if let Some(error) = cause.downcast_ref::<DataDirError>() {
+        return error.hint();
+    }
+    if let Some(error) = cause.downcast_ref::<BaseError>() {
         return error.hint();
     }
     match cause.downcast_ref() {

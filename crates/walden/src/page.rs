@@ -152,7 +152,6 @@ pub fn run(args: &PageArgs) -> Result<ExitCode> {
     let history = match history {
         Ok(history) => history,
         Err(error @ BlockError::OtherCluster { .. }) => return Ok(fail(USAGE, &error.to_string())),
-        Err(BlockError::Base(error)) => return Err(error.into()),
         Err(error) => return Err(error.into()),
     };
     for note in &history.notes {

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::Args;
-use walden_watch::retention::{CollectError, Subject, collect, text};
+use walden_watch::retention::{Subject, collect, text};
 
 use crate::servers::is_connection_string;
 use crate::terminal::{self, Format};
@@ -54,19 +54,8 @@ pub fn run(args: &RetentionArgs) -> Result<ExitCode> {
     let subject = Subject::new(args.source.clone(), args.dsn.clone())
         .max_decoded_bytes(args.decode_limit.saturating_mul(1 << 20))
         .threads(terminal::cores());
-    let retention = collect(&subject, &mut |line| output::tell(line)).map_err(plain)?;
+    let retention = collect(&subject, &mut |line| output::tell(line))?;
     terminal::show(args.format, || &retention, || text(&retention, terminal::look()))?;
     let is_alarming = retention.is_growing || retention.disk_is_full;
     Ok(if is_alarming { ExitCode::from(FOUND) } else { ExitCode::SUCCESS })
-}
-
-/// Returns the cause of an error, whose hint is printed.
-fn plain(error: CollectError) -> anyhow::Error {
-    match error {
-        CollectError::Connection(error) => error.into(),
-        CollectError::Query(error) => error.into(),
-        CollectError::Follow(error) => error.into(),
-        CollectError::Inventory(error) => error.into(),
-        error => error.into(),
-    }
 }

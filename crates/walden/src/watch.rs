@@ -15,7 +15,7 @@ use walden_output::Inputs;
 use walden_server::signals::{self, SIGINT, SIGTERM};
 use walden_source::names::Names;
 use walden_watch::document::{Grouping, WatchDocument};
-use walden_watch::session::{Followed, Session, SessionError, SessionOptions, is_connection};
+use walden_watch::session::{Followed, Session, SessionOptions, is_connection};
 use walden_watch::windows::Window;
 use walden_watch::{metrics, table};
 
@@ -184,7 +184,7 @@ fn start(args: &WatchArgs) -> Result<Session> {
     if name_sources.is_empty() && !(args.by.is_empty() && args.group.is_none()) {
         crate::wrong_usage("--by and --group group by names: --names says where they are");
     }
-    let followed = Followed::open(&args.source).map_err(plain)?;
+    let followed = Followed::open(&args.source)?;
     let names = match names::load(&name_sources) {
         Ok(names) => names,
         // A replication role may lack permission to connect to a database.
@@ -206,15 +206,6 @@ fn start(args: &WatchArgs) -> Result<Session> {
     // save yet.
     session.stop_on(signals::stop_on(&[SIGTERM, SIGINT])?);
     Ok(session)
-}
-
-/// Returns the cause of an error, whose hint is printed.
-fn plain(error: SessionError) -> anyhow::Error {
-    match error {
-        SessionError::Parameters(error) => error.into(),
-        SessionError::Folder(error) => error.into(),
-        error => error.into(),
-    }
 }
 
 /// Prints intervals until stopped. The last one may be shorter.

@@ -14,6 +14,7 @@ use walden_format::lsn::Lsn;
 use walden_format::record::RelFileLocator;
 use walden_format::version::Major;
 use walden_report::{svg, sweep, whatif_html};
+use walden_source::base::{base_pages, open_base};
 use walden_source::counted;
 use walden_source::inventory::{Inventory, Run};
 use walden_source::names::Names;
@@ -30,7 +31,7 @@ use crate::progress::Progress;
 use crate::protect::Inputs;
 use crate::sources::{self, SourceRange};
 use crate::terminal::Format;
-use crate::{memory, names, output, recovery_rates, redo, terminal};
+use crate::{memory, names, output, recovery_rates, terminal};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -199,7 +200,7 @@ pub fn run(args: &WhatifArgs) -> Result<ExitCode> {
         sources::open(&args.sources, &SourceRange { timeline: args.timeline, from: None, to: args.to })?;
     sources::tell_about_with_base(&inventory, args.base.as_deref());
     sources::expect_one_cluster(&inventory)?;
-    let base = args.base.as_deref().map(|path| redo::open_base(path, &inventory)).transpose()?;
+    let base = args.base.as_deref().map(|path| open_base(path, &inventory.runs)).transpose()?;
     let run = match &base {
         Some((at, _)) => &inventory.runs[*at],
         None => the_run(&inventory)?,
@@ -221,7 +222,7 @@ pub fn run(args: &WhatifArgs) -> Result<ExitCode> {
         files = relations::learn(&mut named, run, threads, |bytes| progress.advance(bytes))?;
         progress.finish();
     }
-    let open = || redo::base_pages(args.base.as_deref());
+    let open = || base_pages(args.base.as_deref());
     let mut question = Question {
         base: base.as_ref().map(|(_, data)| (data.redo_from(), &open as OpenBase<'_>)),
         from,

@@ -118,10 +118,10 @@ pub enum ExportError {
     )]
     NameTaken(PathBuf),
     /// A file cannot be written.
-    #[error(transparent)]
+    #[error("{0}")]
     Output(#[from] OutputError),
     /// The WAL cannot be read.
-    #[error(transparent)]
+    #[error("{0}")]
     Read(#[from] ReadError),
     /// A file of rows cannot be written.
     #[error("cannot write {}", path.display())]

@@ -6,8 +6,10 @@ use std::process::ExitCode;
 
 use anyhow::{Context as _, Result, ensure};
 use walden_lab::{Progress, Wanted, median};
+use walden_output::Inputs;
 use walden_report::table::{Row, table};
 use walden_report::units;
+use walden_source::base::{base_pages, open_base};
 use walden_source::inventory::Inventory;
 use walden_whatif::recovery::{Recovered, RecoveryModel, RecoveryRates, Work};
 use walden_whatif::{OpenBase, Question, predict};
@@ -15,8 +17,7 @@ use walden_whatif::{OpenBase, Question, predict};
 use super::{Material, Variant, find_workloads, recover};
 use crate::output::Overwrite;
 use crate::terminal::Format;
-use crate::{memory, output, recovery_rates, redo, terminal};
-use walden_output::Inputs;
+use crate::{memory, output, recovery_rates, terminal};
 
 /// The workloads: name, size, value of `wal_compression` if set, and whether the rates are fitted to the
 /// workload. Together they have records without images, images compressed by each method and by none, and
@@ -113,8 +114,8 @@ pub fn run(
 fn work(material: &Material) -> Result<(u64, Work)> {
     let base = material.folder.join("base");
     let inventory = Inventory::search(&[material.wal()])?;
-    let (run, data) = redo::open_base(&base, &inventory)?;
-    let open = || redo::base_pages(Some(&base));
+    let (run, data) = open_base(&base, &inventory.runs)?;
+    let open = || base_pages(Some(&base));
     // Without a checkpoint, each page has one image.
     let once = [("max_wal_size", "1TB"), ("checkpoint_timeout", "1d"), ("full_page_writes", "on")];
     let once = once.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec();

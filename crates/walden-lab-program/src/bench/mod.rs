@@ -29,6 +29,7 @@ use walden_lab::{
     ClusterBuilder, Installation, Progress, RunOptions, StopMode, Wanted, cache_dir, find_or_install,
     run_workload,
 };
+use walden_output::Inputs;
 use walden_report::chart::{Axis, Bars, Layer, Tone, Unit};
 use walden_report::html::{Page, Section, Table};
 use walden_server::guard::Undo;
@@ -36,7 +37,6 @@ use walden_server::guard::Undo;
 use crate::output::Overwrite;
 use crate::terminal::Format;
 use crate::{output, terminal};
-use walden_output::Inputs;
 
 /// Measure this program against others on the same files
 #[derive(Args, Debug)]

@@ -16,8 +16,10 @@ use walden_lab::experiments::statements::Relation;
 use walden_lab::experiments::{self, Analysis, Form, Options, PredictedRun};
 use walden_lab::oracle_model::RowChanges;
 use walden_lab::{Installation, Progress};
+use walden_output::Inputs;
 use walden_report::table::{Look, Row, table, wrap};
 use walden_report::units;
+use walden_source::base::{base_pages, open_base};
 use walden_source::inventory::Inventory;
 use walden_whatif::OpenBase;
 use walden_whatif::settings::Settings;
@@ -27,8 +29,7 @@ use super::figures::{measure_name, number};
 use super::{experiment_html, row_changes};
 use crate::output::Overwrite;
 use crate::terminal::Format;
-use crate::{memory, output, redo, terminal};
-use walden_output::Inputs;
+use crate::{memory, output, terminal};
 
 /// Options of experiments alone.
 #[derive(Debug, Args)]
@@ -197,8 +198,8 @@ impl Analysis for Reader {
             .runs
             .first()
             .context("cannot read the WAL of the run: expected segments, found none")?;
-        let from_base = base.map(|path| redo::open_base(path, &inventory)).transpose()?;
-        let open = || redo::base_pages(base);
+        let from_base = base.map(|path| open_base(path, &inventory.runs)).transpose()?;
+        let open = || base_pages(base);
         let question = Question {
             base: from_base.as_ref().map(|(_, data)| (data.redo_from(), &open as OpenBase<'_>)),
             from: Some(from),

@@ -42,7 +42,7 @@ pub enum BlockError {
         log: u64,
     },
     /// The base backup cannot be read.
-    #[error(transparent)]
+    #[error("{0}")]
     Base(#[from] io::Error),
 }
 

@@ -49,13 +49,13 @@ pub enum CollectError {
     #[error("expected a data directory or --dsn")]
     NoSource,
     /// There is no connection.
-    #[error(transparent)]
+    #[error("{0}")]
     Connection(#[from] ConnectionError),
     /// A query fails.
-    #[error(transparent)]
+    #[error("{0}")]
     Query(#[from] QueryError),
     /// The folder has no WAL.
-    #[error(transparent)]
+    #[error("{0}")]
     Follow(#[from] FollowError),
     /// Folder and server are of different clusters.
     #[error(
@@ -84,10 +84,10 @@ pub enum CollectError {
         error: io::Error,
     },
     /// The segments cannot be searched.
-    #[error(transparent)]
+    #[error("{0}")]
     Inventory(#[from] InventoryError),
     /// The backlog of a slot cannot be decoded.
-    #[error(transparent)]
+    #[error("{0}")]
     Explain(#[from] ExplainError),
 }
 

@@ -11,7 +11,7 @@ use walden_redo::Touched;
 use walden_redo::{Observer, State};
 use walden_report::units;
 
-use super::{Inputs, Material};
+use super::Inputs;
 use crate::progress::Progress;
 use crate::terminal::{self, Format};
 
@@ -46,15 +46,15 @@ impl Observer for Count {
 
 /// Runs the command.
 pub fn run(args: &ReplayArgs) -> Result<ExitCode> {
-    let material = Material::open(&args.inputs)?;
+    let (inventory, material) = args.inputs.open()?;
     let mut progress = Progress::bytes("replaying", material.bytes());
     let mut seconds = 0.0;
     let mut count = Count::default();
     let (mut wal_bytes, mut damages, mut exact, mut unknown, mut untracked) =
         (0, Vec::new(), 0_u64, 0_u64, 0_u64);
-    for index in 0..material.lineages.len() {
+    for index in 0..material.lineages() {
         let started = Instant::now();
-        let run = material.replay(index, None, None, &mut count, &mut progress)?;
+        let run = material.replay(index, None, None, &mut count, |bytes| progress.advance(bytes))?;
         seconds += started.elapsed().as_secs_f64();
         wal_bytes += run.reached.bytes_since(run.from);
         damages.extend(run.damage);
@@ -91,5 +91,5 @@ pub fn run(args: &ReplayArgs) -> Result<ExitCode> {
         )
     };
     terminal::show(args.format, document, table)?;
-    Ok(super::report(&material.inventory, &damages).unwrap_or(ExitCode::SUCCESS))
+    Ok(super::report(&inventory, &damages).unwrap_or(ExitCode::SUCCESS))
 }

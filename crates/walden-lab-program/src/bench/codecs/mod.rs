@@ -16,6 +16,7 @@ use anyhow::{Result, ensure};
 use clap::Args;
 use serde::Serialize;
 use walden_lab::{Progress, Scratch, Wanted};
+use walden_output::Inputs;
 use walden_report::chart;
 
 use self::contenders::{CONTENDERS, Contender, Entry, REFERENCE, Takes, Threads};
@@ -23,7 +24,6 @@ use self::race::{Outcome, Rules, Spent, Tally, race};
 use crate::output::Overwrite;
 use crate::terminal::Format;
 use crate::{FOUND, output, terminal};
-use walden_output::Inputs;
 
 /// Time compression and decompression of segments by other programs and by Walden, alternately
 #[derive(Args, Debug)]
