@@ -10,8 +10,8 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory as _, Parser, Subcommand};
 use walden::{
-    FOUND, arguments, compress, judge, memory, names, output, programs, recovery_rates, redo, set_up,
-    terminal, wrong_usage,
+    FOUND, arguments, judge, memory, names, output, programs, recovery_rates, redo, set_up, terminal,
+    wrong_usage,
 };
 
 /// Runs PostgreSQL servers: workloads whose WAL is kept, published experiments, and benchmarks

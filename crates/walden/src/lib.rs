@@ -8,10 +8,8 @@
 mod archive;
 #[doc(hidden)]
 pub mod arguments;
-mod breakdown;
 mod completions;
-#[doc(hidden)]
-pub mod compress;
+mod compress;
 mod configuration;
 mod decompress;
 #[cfg(feature = "demo")]
@@ -50,7 +48,6 @@ mod retention;
 mod rows;
 #[doc(hidden)]
 mod savings;
-mod segment_sink;
 mod servers;
 #[doc(hidden)]
 pub mod set_up;

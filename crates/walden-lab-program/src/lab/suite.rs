@@ -12,6 +12,7 @@ use anyhow::{Context as _, Result, bail};
 use clap::Args;
 use serde::Serialize;
 use serde_json::json;
+use walden_compress::{CompressOptions, pack_folder};
 use walden_explain::Request;
 use walden_format::lsn::Lsn;
 use walden_lab::regress::{FileEnd, SuiteOptions, SuiteRun, run_suite};
@@ -23,7 +24,7 @@ use walden_source::inventory::Inventory;
 use crate::arguments::parse_size;
 use crate::redo::check::check_kept;
 use crate::terminal::{self, Format};
-use crate::{FOUND, compress, judge};
+use crate::{FOUND, judge, output};
 
 /// Its name as an argument of `walden lab run`.
 pub const NAME: &str = "regress";
@@ -161,7 +162,8 @@ fn judge_run(run: &SuiteRun, options: &SuiteOptions, progress: &Progress) -> Res
     progress.phase("compressing and decompressing");
     let clock = Instant::now();
     let pack = options.output.join("regress.wpk");
-    let packed_bytes = compress::write_pack_of(&run.wal, &pack, &["-3", "--force"])?;
+    let packing_options = CompressOptions::default().level(Some(3)).replaces(true);
+    let packed_bytes = pack_folder(&run.wal, &pack, &packing_options, &|line| output::tell(line))?;
     let packing = clock.elapsed().as_secs_f64();
     let wal_bytes = fs::read_dir(&run.wal)
         .and_then(|entries| entries.map(|entry| Ok(entry?.metadata()?.len())).sum::<std::io::Result<u64>>())

@@ -8,13 +8,14 @@ use std::time::Instant;
 use anyhow::{Context as _, Result};
 use liblzma::write::XzEncoder;
 use serde::Serialize;
+use walden_compress::{CompressOptions, pack_folder};
 use walden_lab::Progress;
 use walden_report::chart::{Axis, Bars, Layer, Tone, Unit};
 use walden_report::html::{Cell, Section, Table};
 use walden_report::table::{Look, Row, table};
 use walden_report::units;
 
-use crate::compress;
+use crate::output;
 
 /// The level of `xz`. Its default level takes four times the time for a few percent, too long for a demo.
 const XZ_LEVEL: u32 = 2;
@@ -53,7 +54,7 @@ pub(super) fn compress_segments(folder: &Path, pack: &Path, progress: &Progress)
 
     progress.phase("walden compress --pack, and its verification");
     let started = Instant::now();
-    let bytes = compress::write_pack_of(folder, pack, &[])?;
+    let bytes = pack_folder(folder, pack, &CompressOptions::default(), &|line| output::tell(line))?;
     let seconds = Some(started.elapsed().as_secs_f64());
     let ours = Compressed { name: "walden compress --pack".into(), bytes, seconds };
     Ok(vec![as_is, xz, ours])

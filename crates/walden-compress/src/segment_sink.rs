@@ -7,7 +7,7 @@ const MAX_BYTES: usize = 64 << 20;
 
 /// Keeps written bytes, up to a limit.
 #[derive(Default)]
-pub struct SegmentSink {
+pub(crate) struct SegmentSink {
     bytes: Vec<u8>,
     is_too_large: bool,
 }

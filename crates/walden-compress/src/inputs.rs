@@ -1,4 +1,4 @@
-//! The files to compress: finds, opens, counts and removes them.
+//! The files to compress or decompress: finds, opens, counts and removes them.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -7,48 +7,54 @@ use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, Result, anyhow, ensure};
+use walden_output::is_temporary;
 
-use super::{CompressArgs, PACK_ENDING, SEGMENT_ENDING, is_stream};
-use crate::output;
+use crate::error::{FileError, at};
+use crate::{PACK_ENDING, SEGMENT_ENDING, is_stream};
+
+type Result<T> = std::result::Result<T, FileError>;
+
+const OPEN: &str = "cannot open";
+const COMPRESS: &str = "cannot compress";
+const READ: &str = "cannot read";
+const REMOVE: &str = "cannot remove";
 
 /// A file to compress or to decompress.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct Input {
+    /// Its path.
     pub path: PathBuf,
     /// Path relative to the argument under which the file was found.
     pub relative: PathBuf,
 }
 
 /// Finds all files to compress, without duplicates, and returns an error for each argument that cannot be
-/// compressed.
-pub fn gather(files: &[PathBuf]) -> (Vec<Input>, Vec<anyhow::Error>) {
+/// compressed. `tell` receives warnings, a line each.
+pub fn gather(files: &[PathBuf], tell: &dyn Fn(&str)) -> (Vec<Input>, Vec<FileError>) {
     let (mut inputs, mut errors) = (Vec::new(), Vec::new());
     for path in files {
         let gathered = match fs::metadata(path) {
             Ok(found) if found.is_dir() => {
                 let before = inputs.len();
-                search(path, Path::new(""), is_original, &mut inputs).and_then(|()| {
-                    ensure!(
-                        inputs.len() > before,
-                        "cannot compress {}: expected files in it, found none",
-                        path.display()
-                    );
-                    Ok(())
+                search(path, Path::new(""), is_original, &mut inputs, tell).and_then(|()| {
+                    match inputs.len() > before {
+                        true => Ok(()),
+                        false => Err(FileError::unfit(COMPRESS, path, "expected files in it, found none")),
+                    }
                 })
             }
             // Compressing a compressed file is never useful. Compressed files in folders are skipped, too.
             Ok(_) if is_compressed(path) => {
-                Err(anyhow!("cannot compress {}: it is a compressed file already", path.display()))
+                Err(FileError::unfit(COMPRESS, path, "it is a compressed file already"))
             }
             Ok(_) => match path.file_name() {
                 Some(name) => {
                     inputs.push(Input { path: path.clone(), relative: name.into() });
                     Ok(())
                 }
-                None => Err(anyhow!("cannot compress {}: expected a file name", path.display())),
+                None => Err(FileError::unfit(COMPRESS, path, "expected a file name")),
             },
-            Err(error) => Err(anyhow!(error).context(format!("cannot open {}", path.display()))),
+            Err(error) => Err(at(OPEN, path)(error)),
         };
         errors.extend(gathered.err());
     }
@@ -58,8 +64,8 @@ pub fn gather(files: &[PathBuf]) -> (Vec<Input>, Vec<anyhow::Error>) {
 }
 
 /// Finds the compressed files: those in folders, and every file named as an argument. Returns an error for
-/// each folder without any.
-pub fn gather_compressed(files: &[PathBuf]) -> (Vec<Input>, Vec<anyhow::Error>) {
+/// each folder without any. `tell` receives warnings, a line each.
+pub fn gather_compressed(files: &[PathBuf], tell: &dyn Fn(&str)) -> (Vec<Input>, Vec<FileError>) {
     let (mut inputs, mut errors) = (Vec::new(), Vec::new());
     for path in files {
         if is_stream(path) || !path.is_dir() {
@@ -68,29 +74,15 @@ pub fn gather_compressed(files: &[PathBuf]) -> (Vec<Input>, Vec<anyhow::Error>) 
             continue;
         }
         let before = inputs.len();
-        let searched = search(path, Path::new(""), is_compressed, &mut inputs);
+        let searched = search(path, Path::new(""), is_compressed, &mut inputs, tell);
         if let Err(error) = searched {
             errors.push(error);
         } else if inputs.len() == before {
-            errors.push(anyhow!(
-                "cannot read {}: expected .{SEGMENT_ENDING} or .{PACK_ENDING} files in it, found none",
-                path.display()
-            ));
+            let problem = format!("expected .{SEGMENT_ENDING} or .{PACK_ENDING} files in it, found none");
+            errors.push(FileError::unfit(READ, path, problem));
         }
     }
     (inputs, errors)
-}
-
-/// Returns the error text for a missing input that may be meant as the pack's name.
-pub fn no_pack(args: &CompressArgs) -> String {
-    let is_pack =
-        |path: &&PathBuf| path.extension().is_some_and(|ending| ending == PACK_ENDING) && !path.exists();
-    match args.files.iter().find(is_pack) {
-        Some(name) => {
-            format!("no pack is written; its name follows an equals sign: --pack={}", name.display())
-        }
-        None => "no pack is written".into(),
-    }
 }
 
 /// The folder in which PostgreSQL records which segments are archived.
@@ -102,17 +94,18 @@ fn search(
     relative: &Path,
     is_wanted: fn(&Path) -> bool,
     inputs: &mut Vec<Input>,
+    tell: &dyn Fn(&str),
 ) -> Result<()> {
-    let named = || format!("cannot search {}", folder.display());
-    let entries = fs::read_dir(folder).with_context(named)?;
-    let mut entries = entries.collect::<Result<Vec<_>, _>>().with_context(named)?;
+    let failed = at("cannot search", folder);
+    let entries = fs::read_dir(folder).map_err(&failed)?;
+    let mut entries = entries.collect::<io::Result<Vec<_>>>().map_err(&failed)?;
     entries.sort_by_key(fs::DirEntry::file_name);
     for entry in entries {
         let (path, name) = (entry.path(), entry.file_name());
-        let kind = entry.file_type().with_context(named)?;
+        let kind = entry.file_type().map_err(&failed)?;
         if kind.is_dir() {
             if name != NOT_LOG {
-                search(&path, &relative.join(&name), is_wanted, inputs)?;
+                search(&path, &relative.join(&name), is_wanted, inputs, tell)?;
             }
             continue;
         }
@@ -120,15 +113,15 @@ fn search(
         // skipped with a warning, as it could form a cycle.
         let is_link = kind.is_symlink();
         let found = if is_link {
-            fs::metadata(&path).with_context(|| format!("cannot open {}", path.display()))?
+            fs::metadata(&path).map_err(at(OPEN, &path))?
         } else {
-            entry.metadata().with_context(named)?
+            entry.metadata().map_err(&failed)?
         };
         if found.is_dir() {
-            eprintln!(
+            tell(&format!(
                 "warning: {} is a link to a folder and is left out; name that folder, too",
                 path.display()
-            );
+            ));
         } else if found.is_file() && is_wanted(&path) {
             inputs.push(Input { path, relative: relative.join(&name) });
         }
@@ -137,7 +130,7 @@ fn search(
 }
 
 fn is_original(path: &Path) -> bool {
-    !is_compressed(path) && !path.file_name().is_some_and(output::is_temporary)
+    !is_compressed(path) && !path.file_name().is_some_and(is_temporary)
 }
 
 fn is_compressed(path: &Path) -> bool {
@@ -146,31 +139,34 @@ fn is_compressed(path: &Path) -> bool {
 }
 
 /// Opens a regular file. Refuses a named pipe: opening it would block until a writer opens it.
-pub fn open(path: &Path) -> Result<(File, Metadata)> {
-    let named = || format!("cannot open {}", path.display());
-    let kind = fs::metadata(path).with_context(named)?.file_type();
-    let hint = if kind.is_dir() { ", found a folder: name the files in it" } else { "" };
-    ensure!(kind.is_file(), "cannot read {}: expected a regular file{hint}", path.display());
-    let file = File::open(path).with_context(named)?;
-    let found = file.metadata().with_context(named)?;
+pub(crate) fn open(path: &Path) -> Result<(File, Metadata)> {
+    let failed = at(OPEN, path);
+    let kind = fs::metadata(path).map_err(&failed)?.file_type();
+    if !kind.is_file() {
+        let hint = if kind.is_dir() { ", found a folder: name the files in it" } else { "" };
+        return Err(FileError::unfit(READ, path, format!("expected a regular file{hint}")));
+    }
+    let file = File::open(path).map_err(&failed)?;
+    let found = file.metadata().map_err(&failed)?;
     Ok((file, found))
 }
 
 /// Removes an original, unless it changed after it was read.
-pub fn remove(path: &Path, read: &Metadata) -> Result<()> {
-    let now = fs::symlink_metadata(path).with_context(|| format!("cannot remove {}", path.display()))?;
-    ensure!(
-        !now.is_symlink(),
-        "cannot remove {}: it is a symbolic link; neither it nor its target is removed",
-        path.display()
-    );
+pub(crate) fn remove(path: &Path, read: &Metadata) -> Result<()> {
+    let now = fs::symlink_metadata(path).map_err(at(REMOVE, path))?;
+    if now.is_symlink() {
+        let problem = "it is a symbolic link; neither it nor its target is removed";
+        return Err(FileError::unfit(REMOVE, path, problem));
+    }
     let key = |found: &Metadata| (found.dev(), found.ino(), found.len(), found.mtime(), found.mtime_nsec());
-    ensure!(key(&now) == key(read), "cannot remove {}: it has changed since it was read", path.display());
-    fs::remove_file(path).with_context(|| format!("cannot remove {}", path.display()))
+    if key(&now) != key(read) {
+        return Err(FileError::unfit(REMOVE, path, "it has changed since it was read"));
+    }
+    fs::remove_file(path).map_err(at(REMOVE, path))
 }
 
 /// A reader that reports the bytes read.
-pub struct Counted<'a> {
+pub(crate) struct Counted<'a> {
     input: &'a mut File,
     /// Bytes of the file not counted yet.
     left: u64,

@@ -1,15 +1,13 @@
-//! `walden test --stats`: attributes the bytes of compressed files.
+//! Attributes the bytes of compressed files.
 
 use std::path::Path;
 
-use anyhow::Result;
 use serde_json::{Value, json};
 use walden_codec::coder::{Breakdown, Bytes};
-use walden_report::table::{Row, table};
+use walden_report::table::{Look, Row, table};
 use walden_report::units;
 
-use crate::compress::ratio;
-use crate::terminal::{self, Format};
+use crate::ratio;
 
 /// Number of relations that get a row of their own.
 const MAX_RELATIONS: usize = 20;
@@ -18,6 +16,7 @@ const MAX_RELATIONS: usize = 20;
 const MAX_AS_BYTES: usize = 20;
 
 /// Byte counts of a file, or of several files together.
+#[derive(Debug)]
 pub struct Counted<'f> {
     /// The file's path; `None` for several files.
     pub path: Option<&'f Path>,
@@ -33,8 +32,18 @@ pub struct Counted<'f> {
     pub as_bytes: &'f [(String, String)],
 }
 
-/// Prints the counts of each file, then the sum of all files.
-pub fn print(files: &[Counted<'_>], format: Format) -> Result<()> {
+/// Returns the JSON of the counts of each file and of all files.
+pub fn document(files: &[Counted<'_>]) -> Value {
+    as_json(files, &sum(files))
+}
+
+/// Formats the sum of all files as tables; empty without files.
+pub fn tables(files: &[Counted<'_>], look: Look) -> String {
+    if files.is_empty() { String::new() } else { as_tables(files, &sum(files), look) }
+}
+
+/// Returns the sum of all files.
+fn sum<'f>(files: &[Counted<'_>]) -> Counted<'f> {
     let mut sum = Counted {
         path: None,
         file_bytes: 0,
@@ -49,11 +58,7 @@ pub fn print(files: &[Counted<'_>], format: Format) -> Result<()> {
         sum.members += file.members;
         sum.breakdown.merge(&file.breakdown);
     }
-    terminal::print(&match format {
-        Format::Json => terminal::json(&as_json(files, &sum))?,
-        Format::Table if files.is_empty() => String::new(),
-        Format::Table => as_tables(files, &sum),
-    })
+    sum
 }
 
 impl Counted<'_> {
@@ -72,8 +77,7 @@ impl Counted<'_> {
     }
 }
 
-fn as_tables(files: &[Counted<'_>], sum: &Counted<'_>) -> String {
-    let look = terminal::look();
+fn as_tables(files: &[Counted<'_>], sum: &Counted<'_>, look: Look) -> String {
     let head: &[&str] = &["raw", "stored", "ratio", "share"];
     let title = match files {
         [Counted { path: Some(path), .. }] => format!("Bytes of {} by column class", path.display()),

@@ -8,67 +8,97 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, Receiver, SyncSender};
 
-use anyhow::{Context as _, Result, anyhow, ensure};
 use walden_codec::coder::start_of;
 use walden_codec::container::{Added, FileForm, Meta, Reader, Writer};
 use walden_format::lsn::{Lsn, SegmentName, SegmentSize, Timeline};
 use walden_format::page::LONG_HEADER;
 use walden_format::stream::StreamInfo;
+use walden_output::{Inputs, Output, expect_no_input, meta_of};
 
-#[cfg(feature = "demo")]
-use super::inputs::gather;
-use super::inputs::{Counted, Input, open, remove};
-use super::{
-    CompressArgs, Done, PACK_ENDING, note_damage, options, own_limits, refuse_other_members, verify_member,
-    warn_of, warn_of_failure,
-};
-use crate::output::{self, Output};
-use crate::protect::Inputs;
+use crate::PACK_ENDING;
+use crate::compress::{CompressOptions, Compressor, Done, own_limits, refuse_other_members, verify_member};
+use crate::error::{FileError, VerifyError};
+use crate::inputs::{Counted, Input, gather, open, remove};
 
-/// Compresses all files to one pack. If a member decodes to other bytes, starts over with that member coded
-/// as bytes.
-pub fn pack(
-    args: &CompressArgs,
-    name: Option<&Path>,
-    inputs: Vec<Input>,
-    read: &Inputs,
-    advance: &(dyn Fn(u64) + Sync),
-) -> Result<Done> {
-    let (inputs, places) = in_order(inputs)?;
-    let target = pack_target(args, name, &inputs);
-    output::expect_no_input(&target, read)?;
-    if !args.force {
-        let members: Option<Vec<(&[u8], u64)>> = inputs
-            .iter()
-            .map(|input| Some((input.relative.as_os_str().as_bytes(), fs::metadata(&input.path).ok()?.len())))
-            .collect();
-        refuse_other_members(&target, &members.unwrap_or_default())?;
-    }
-    warn_of_gaps(&places);
-    let mut as_bytes = BTreeSet::new();
-    loop {
-        let output = Output::create(&target, args.force)?;
-        match write_pack(args, &output, &inputs, &as_bytes, advance)? {
-            Packed::Done { added, found, bytes } => {
-                let meta = output::meta_of(Vec::new(), &found[0]);
-                output.commit(&Meta { modified: None, ..meta })?;
-                inputs.iter().zip(&added).for_each(|(input, added)| note_damage(&input.path, added));
-                if args.rm {
-                    for (input, found) in inputs.iter().zip(&found) {
-                        remove(&input.path, found)?;
+type Result<T> = std::result::Result<T, FileError>;
+
+impl Compressor<'_> {
+    /// Compresses all files, at least one, to one pack. If a member decodes to other bytes, starts over with that
+    /// member coded as bytes. `name` is the path of the pack, or its name in the folder of the options; without
+    /// it, the pack is named after its first and last segment.
+    ///
+    /// # Errors
+    /// A file cannot be read, or the pack cannot be written or does not decode to the files.
+    pub fn pack(&self, name: Option<&Path>, inputs: Vec<Input>) -> Result<Done> {
+        let (inputs, places) = in_order(inputs)?;
+        let target = pack_target(self.options.folder.as_deref(), name, &inputs);
+        expect_no_input(&target, self.read)?;
+        if !self.options.replaces {
+            let members: Option<Vec<(&[u8], u64)>> = inputs
+                .iter()
+                .map(|input| {
+                    Some((input.relative.as_os_str().as_bytes(), fs::metadata(&input.path).ok()?.len()))
+                })
+                .collect();
+            refuse_other_members(&target, &members.unwrap_or_default())?;
+        }
+        self.warn_of_gaps(&places);
+        let mut as_bytes = BTreeSet::new();
+        loop {
+            let output = Output::create(&target, self.options.replaces)?;
+            match self.write_pack(&output, &inputs, &as_bytes)? {
+                Packed::Done { added, found, bytes } => {
+                    let mode = found.first().and_then(|found| meta_of(Vec::new(), found).mode);
+                    output.commit(&Meta { mode, ..Meta::default() })?;
+                    inputs.iter().zip(&added).for_each(|(input, added)| self.note_damage(&input.path, added));
+                    if self.options.removes {
+                        for (input, found) in inputs.iter().zip(&found) {
+                            remove(&input.path, found)?;
+                        }
                     }
+                    let members = inputs.into_iter().zip(added).collect();
+                    return Ok(Done { output: target, output_bytes: bytes, members });
                 }
-                let members = inputs.into_iter().zip(added).collect();
-                return Ok(Done { output: target, output_bytes: bytes, members });
-            }
-            Packed::Wrong(number, error) => {
-                let input = usize::try_from(number).ok().and_then(|number| inputs.get(number));
-                match input {
-                    Some(input) if as_bytes.insert(number) => warn_of(&input.path, &error),
-                    _ => return Err(error.context(format!("cannot verify {}", target.display()))),
+                Packed::Wrong(number, error) => {
+                    let input = usize::try_from(number).ok().and_then(|number| inputs.get(number));
+                    match input {
+                        Some(input) if as_bytes.insert(number) => self.warn_of(&input.path, &error),
+                        _ => return Err(FileError::VerifyPack { path: target, error }),
+                    }
                 }
             }
         }
+    }
+
+    /// Writes a pack, and decodes it as it grows.
+    fn write_pack(&self, output: &Output, inputs: &[Input], as_bytes: &BTreeSet<u64>) -> Result<Packed> {
+        let largest =
+            inputs.iter().filter_map(|input| fs::metadata(&input.path).ok()).map(|found| found.len());
+        let options = self.options.write_options(FileForm::Pack, largest.max().unwrap_or(0));
+        let writer = Writer::new(BufWriter::new(output.file()), options);
+        let mut growing = Growing { writer, added: Vec::new(), found: Vec::new() };
+        // The verifying thread lags by at most two members.
+        let (sender, receiver) = mpsc::sync_channel(1);
+        let written = std::thread::scope(|scope| {
+            let verifier = scope.spawn(|| first_wrong_member(output.temporary(), receiver));
+            let sender = self.options.verifies.then_some(sender);
+            let added = growing.add_all(self, inputs, as_bytes, sender);
+            let wrong = verifier.join().map_err(|_| VerifyError::Panic)?;
+            added.map(|()| wrong)
+        });
+        if let Some((number, error)) = written? {
+            return Ok(Packed::Wrong(number, error));
+        }
+        let Growing { writer, added, found } = growing;
+        writer.finish()?;
+        let bytes = output.file().metadata()?.len();
+        if self.options.verifies {
+            let index = Reader::open(output.file(), own_limits())?.index()?;
+            if !index.iter().eq(added.iter().map(|added| &added.entry)) {
+                return Err(VerifyError::OtherIndex.into());
+            }
+        }
+        Ok(Packed::Done { added, found, bytes })
     }
 }
 
@@ -79,44 +109,7 @@ enum Packed {
         bytes: u64,
     },
     /// A member does not decode to the original's bytes.
-    Wrong(u64, anyhow::Error),
-}
-
-/// Writes a pack, and decodes it as it grows.
-fn write_pack(
-    args: &CompressArgs,
-    output: &Output,
-    inputs: &[Input],
-    as_bytes: &BTreeSet<u64>,
-    advance: &(dyn Fn(u64) + Sync),
-) -> Result<Packed> {
-    let largest = inputs.iter().filter_map(|input| fs::metadata(&input.path).ok()).map(|found| found.len());
-    let options = options(args, FileForm::Pack, largest.max().unwrap_or(0));
-    let writer = Writer::new(BufWriter::new(output.file()), options);
-    let mut growing = Growing { writer, added: Vec::new(), found: Vec::new() };
-    // The verifying thread lags by at most two members.
-    let (sender, receiver) = mpsc::sync_channel(1);
-    let written = std::thread::scope(|scope| {
-        let verifier = scope.spawn(|| first_wrong_member(output.temporary(), receiver));
-        let sender = (!args.no_verify).then_some(sender);
-        let added = growing.add_all(inputs, as_bytes, advance, sender);
-        let wrong = verifier.join().map_err(|_| anyhow!("cannot verify: the thread ended by a panic"))?;
-        added.map(|()| wrong)
-    });
-    if let Some((number, error)) = written? {
-        return Ok(Packed::Wrong(number, error));
-    }
-    let Growing { writer, added, found } = growing;
-    writer.finish()?;
-    let bytes = output.file().metadata()?.len();
-    if !args.no_verify {
-        let index = Reader::open(output.file(), own_limits())?.index()?;
-        ensure!(
-            index.iter().eq(added.iter().map(|added| &added.entry)),
-            "the pack's index differs from the written one"
-        );
-    }
-    Ok(Packed::Done { added, found, bytes })
+    Wrong(u64, VerifyError),
 }
 
 /// A pack that is being written, and its members so far.
@@ -131,18 +124,18 @@ impl Growing<'_> {
     /// a member was wrong, and no more members are added.
     fn add_all(
         &mut self,
+        compressor: &Compressor<'_>,
         inputs: &[Input],
         as_bytes: &BTreeSet<u64>,
-        advance: &(dyn Fn(u64) + Sync),
         verifier: Option<SyncSender<Added>>,
     ) -> Result<()> {
         for (number, input) in inputs.iter().enumerate() {
             let (mut source, found) = open(&input.path)?;
-            let meta = output::meta_of(input.relative.as_os_str().as_bytes().to_vec(), &found);
-            let mut counted = Counted::new(&mut source, found.len(), advance);
+            let meta = meta_of(input.relative.as_os_str().as_bytes().to_vec(), &found);
+            let mut counted = Counted::new(&mut source, found.len(), compressor.advance);
             let added = self.writer.add(meta, as_bytes.contains(&(number as u64)), &mut counted);
-            let added = added.with_context(|| format!("cannot compress {}", input.path.display()))?;
-            warn_of_failure(&input.path, &added);
+            let added = added.map_err(|error| FileError::Compress { path: input.path.clone(), error })?;
+            compressor.warn_of_failure(&input.path, &added);
             if let Some(verifier) = &verifier {
                 self.writer.flush()?;
                 if verifier.send(added.clone()).is_err() {
@@ -158,15 +151,15 @@ impl Growing<'_> {
 
 /// Decodes members of a growing pack as they arrive. Returns the first that differs from its original, and
 /// stops there.
-fn first_wrong_member(pack: &Path, members: Receiver<Added>) -> Option<(u64, anyhow::Error)> {
+fn first_wrong_member(pack: &Path, members: Receiver<Added>) -> Option<(u64, VerifyError)> {
     let mut reader: Option<Reader<File>> = None;
     for added in members {
         let verified = match &mut reader {
             Some(reader) => {
-                reader.look_again().map_err(Into::into).and_then(|()| verify_member(reader, &added))
+                reader.look_again().map_err(VerifyError::from).and_then(|()| verify_member(reader, &added))
             }
             none => File::open(pack)
-                .map_err(Into::into)
+                .map_err(VerifyError::from)
                 .and_then(|file| Ok(Reader::open(file, own_limits())?))
                 .and_then(|opened| verify_member(none.insert(opened), &added)),
         };
@@ -177,24 +170,24 @@ fn first_wrong_member(pack: &Path, members: Receiver<Added>) -> Option<(u64, any
     None
 }
 
-/// Compresses the files of a folder to one pack like `walden compress --pack` with these options, and
-/// verifies it: decompresses each file from the pack and compares it. Returns the pack's size in bytes.
-#[cfg(feature = "demo")]
-pub fn write_pack_of(folder: &Path, target: &Path, options: &[&str]) -> Result<u64> {
-    #[derive(clap::Parser)]
-    struct Alone {
-        #[command(flatten)]
-        args: CompressArgs,
-    }
-    let options = options.iter().map(OsStr::new);
-    let words =
-        [OsStr::new("compress")].into_iter().chain(options).chain([OsStr::new("--"), folder.as_os_str()]);
-    let args = <Alone as clap::Parser>::try_parse_from(words)?.args;
-    let (inputs, errors) = gather(&args.files);
+/// Compresses the files of a folder to one pack, and verifies it: decompresses each file from the pack and
+/// compares it. Returns the pack's size in bytes. `tell` receives warnings, a line each.
+///
+/// # Errors
+/// A file cannot be read, or the pack cannot be written or does not decode to the files.
+pub fn pack_folder(
+    folder: &Path,
+    target: &Path,
+    options: &CompressOptions,
+    tell: &(dyn Fn(&str) + Sync),
+) -> Result<u64> {
+    let (inputs, errors) = gather(&[folder.to_owned()], tell);
     if let Some(error) = errors.into_iter().next() {
         return Err(error);
     }
-    Ok(pack(&args, Some(target), inputs, &Inputs::default(), &|_| ())?.output_bytes)
+    let read = Inputs::default();
+    let compressor = Compressor { options, read: &read, advance: &|_| (), tell };
+    Ok(compressor.pack(Some(target), inputs)?.output_bytes)
 }
 
 /// Sorts segments by cluster, timeline and LSN, so that segments that share pages are adjacent. The other
@@ -209,12 +202,11 @@ fn in_order(inputs: Vec<Input>) -> Result<(Vec<Input>, Places)> {
     });
     let (places, inputs): (Vec<Option<Place>>, Vec<Input>) = placed.into_iter().unzip();
     for pair in inputs.windows(2) {
-        ensure!(
-            pair[0].relative != pair[1].relative,
-            "{} and {} would have the same name in the pack: name the folder above them",
-            pair[0].path.display(),
-            pair[1].path.display()
-        );
+        if let [one, other] = pair
+            && one.relative == other.relative
+        {
+            return Err(FileError::SameName { one: one.path.clone(), other: other.path.clone() });
+        }
     }
     let without_place = inputs.iter().zip(&places).filter(|(_, place)| place.is_none());
     let named = without_place.filter_map(|(input, _)| segment_name(&input.path)).collect();
@@ -267,15 +259,17 @@ impl Place {
 /// Maximum number of gaps that are listed individually.
 const MAX_GAPS: usize = 10;
 
-/// Warns about missing segments between those of a pack. The pack is valid without them, but recovery ends at
-/// the first missing segment.
-fn warn_of_gaps(places: &Places) {
-    let gaps = gaps(places);
-    for gap in gaps.iter().take(MAX_GAPS) {
-        output::tell(&format!("warning: {gap}"));
-    }
-    if gaps.len() > MAX_GAPS {
-        output::tell(&format!("warning: there are {} more such gaps", gaps.len() - MAX_GAPS));
+impl Compressor<'_> {
+    /// Warns about missing segments between those of a pack. The pack is valid without them, but recovery ends
+    /// at the first missing segment.
+    fn warn_of_gaps(&self, places: &Places) {
+        let gaps = gaps(places);
+        for gap in gaps.iter().take(MAX_GAPS) {
+            (self.tell)(&format!("warning: {gap}"));
+        }
+        if gaps.len() > MAX_GAPS {
+            (self.tell)(&format!("warning: there are {} more such gaps", gaps.len() - MAX_GAPS));
+        }
     }
 }
 
@@ -327,9 +321,9 @@ fn gaps(places: &Places) -> Vec<String> {
     gaps
 }
 
-fn pack_target(args: &CompressArgs, name: Option<&Path>, inputs: &[Input]) -> PathBuf {
-    let beside = || inputs[0].path.parent().unwrap_or(Path::new("")).to_owned();
-    match (name, &args.output) {
+fn pack_target(folder: Option<&Path>, name: Option<&Path>, inputs: &[Input]) -> PathBuf {
+    let beside = || inputs.first().and_then(|input| input.path.parent()).unwrap_or(Path::new(""));
+    match (name, folder) {
         (Some(name), Some(folder)) => folder.join(name),
         (Some(name), None) => name.to_owned(),
         (None, folder) => {
@@ -348,7 +342,7 @@ fn pack_target(args: &CompressArgs, name: Option<&Path>, inputs: &[Input]) -> Pa
             }
             name.push(".");
             name.push(PACK_ENDING);
-            folder.clone().unwrap_or_else(beside).join(name)
+            folder.unwrap_or_else(beside).join(name)
         }
     }
 }
@@ -400,16 +394,10 @@ mod tests {
 
     #[test]
     fn a_pack_is_named_by_its_first_and_last_segment() {
-        #[derive(clap::Parser)]
-        struct Alone {
-            #[command(flatten)]
-            args: CompressArgs,
-        }
-        let args = <Alone as clap::Parser>::try_parse_from(["compress", "--pack", "x"]).unwrap().args;
         let named = |names: &[&str]| {
             let input = |name: &&str| Input { path: Path::new("wal").join(name), relative: name.into() };
             let inputs: Vec<Input> = names.iter().map(input).collect();
-            pack_target(&args, None, &inputs)
+            pack_target(None, None, &inputs)
         };
         // Damaged segments follow the others.
         let names = [1, 2, 3].map(|number| SegmentName::new(1, number, SegmentSize::DEFAULT).to_string());

@@ -1,54 +1,57 @@
 //! The results of compression, as a table and as JSON.
 
-use anyhow::Result;
 use serde_json::{Value, json};
 use walden_codec::coder::Form;
-use walden_report::table::{Row, table};
+use walden_report::table::{Look, Row, table as rows_as_table};
 use walden_report::units;
 
-use super::{CompressArgs, Done, MAX_ROWS};
-use crate::terminal;
-use crate::terminal::Format;
+use crate::{Done, MAX_ROWS};
 
-pub fn print(args: &CompressArgs, results: &[Done], failed: usize, seconds: f64) -> Result<()> {
-    let original: u64 = results.iter().map(Done::original_bytes).sum();
-    let stored: u64 = results.iter().map(|done| done.output_bytes).sum();
-    let files: usize = results.iter().map(|done| done.members.len()).sum();
-    let text = match args.format {
-        Format::Json => {
-            let outputs: Vec<Value> = results.iter().map(as_json).collect();
-            let object = json!({
-                "format_version": 1,
-                "outputs": outputs,
-                "files": files,
-                "failed": failed,
-                "original_bytes": original,
-                "compressed_bytes": stored,
-                "seconds": seconds,
-                "verified": !args.no_verify,
-            });
-            terminal::json(&object)?
-        }
-        Format::Table if files == 0 => String::new(),
-        Format::Table => {
-            let mut text = String::new();
-            if files <= MAX_ROWS {
-                let rows: Vec<Row> = results.iter().flat_map(rows).collect();
-                let head: &[&str] = &["original", "compressed", "ratio", "as"];
-                let look = terminal::look();
-                text = table(look, "Compressed", ("file", head), &rows) + "\n";
-            }
-            let verified = if args.no_verify { "not verified" } else { "verified" };
-            text + &format!(
-                "{files} files, {} to {}, {}, {}/s, {verified}\n",
-                units::bytes(original),
-                units::bytes(stored),
-                ratio(original, stored),
-                units::bytes((original as f64 / seconds.max(1e-6)) as u64)
-            )
-        }
-    };
-    terminal::print(&text)
+/// Returns the JSON of the results. `failed` is the number of files that could not be compressed.
+pub fn document(results: &[Done], failed: usize, seconds: f64, is_verified: bool) -> Value {
+    let outputs: Vec<Value> = results.iter().map(as_json).collect();
+    let (files, original, stored) = sums(results);
+    json!({
+        "format_version": 1,
+        "outputs": outputs,
+        "files": files,
+        "failed": failed,
+        "original_bytes": original,
+        "compressed_bytes": stored,
+        "seconds": seconds,
+        "verified": is_verified,
+    })
+}
+
+/// Formats the results as a table and a line of sums; empty without results.
+pub fn table(results: &[Done], seconds: f64, is_verified: bool, look: Look) -> String {
+    let (files, original, stored) = sums(results);
+    if files == 0 {
+        return String::new();
+    }
+    let mut text = String::new();
+    if files <= MAX_ROWS {
+        let rows: Vec<Row> = results.iter().flat_map(rows).collect();
+        let head: &[&str] = &["original", "compressed", "ratio", "as"];
+        text = rows_as_table(look, "Compressed", ("file", head), &rows) + "\n";
+    }
+    let verified = if is_verified { "verified" } else { "not verified" };
+    text + &format!(
+        "{files} files, {} to {}, {}, {}/s, {verified}\n",
+        units::bytes(original),
+        units::bytes(stored),
+        ratio(original, stored),
+        units::bytes((original as f64 / seconds.max(1e-6)) as u64)
+    )
+}
+
+/// Returns the number of files, and the bytes of their originals and of their compressed forms.
+fn sums(results: &[Done]) -> (usize, u64, u64) {
+    (
+        results.iter().map(|done| done.members.len()).sum(),
+        results.iter().map(Done::original_bytes).sum(),
+        results.iter().map(|done| done.output_bytes).sum(),
+    )
 }
 
 /// Returns the compression factor: original size over compressed size.
