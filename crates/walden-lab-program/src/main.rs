@@ -9,10 +9,7 @@ mod lab;
 use std::process::ExitCode;
 
 use clap::{CommandFactory as _, Parser, Subcommand};
-use walden::{
-    FOUND, arguments, judge, memory, names, output, programs, recovery_rates, redo, set_up, terminal,
-    wrong_usage,
-};
+use walden::{FOUND, arguments, judge, memory, names, output, programs, redo, set_up, terminal, wrong_usage};
 
 /// Runs PostgreSQL servers: workloads whose WAL is kept, published experiments, and benchmarks
 #[derive(Parser, Debug)]

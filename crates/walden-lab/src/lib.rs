@@ -9,6 +9,7 @@
 //! - [`random_predictions`]: workloads and settings that a seed selects, for judging predictions
 //! - [`regress`]: PostgreSQL's own regression suite on one cluster
 //! - [`experiments`]: published experiments, repeated and compared with their figures
+//! - [`demo`]: the server and the work of `walden demo`
 //! - [`mariadb`]: a throw-away MariaDB, for comparison
 //! - [`oracle_model`]: the redo of an engine with undo for the same row changes
 //! - [`Scratch`]: a temporary folder in which programs are run to completion and measured
@@ -22,6 +23,7 @@
 pub mod cluster;
 pub mod culprits;
 pub mod data;
+pub mod demo;
 pub mod experiments;
 mod facts;
 pub mod install;

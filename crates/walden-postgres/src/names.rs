@@ -50,6 +50,24 @@ pub enum NamesError {
     /// The file of saved names cannot be read.
     #[error(transparent)]
     Saved(#[from] saved::NamesError),
+    /// The source is no regular file.
+    #[error("cannot read names from {0}: expected a file that --save-names made, found no regular file")]
+    NoFile(String),
+    /// The source is neither a file nor a connection string.
+    #[error("{0}: no such file (--names takes a connection string or a file that --save-names made)")]
+    Missing(String),
+    /// The source is empty.
+    #[error("--names is empty: expected a connection string or a file that --save-names made")]
+    Empty,
+    /// The names of a source are of another cluster than those of the sources before.
+    #[error("cannot use the names of {place}")]
+    Merge {
+        /// The file, or "the server".
+        place: String,
+        /// The reason.
+        #[source]
+        error: saved::NamesError,
+    },
 }
 
 /// Reads names from a server if `source` is a URL or contains `key=value`, otherwise from a saved file.
@@ -63,6 +81,29 @@ pub fn read(source: &str) -> Result<Names, NamesError> {
     } else {
         Ok(Names::load(Path::new(source))?)
     }
+}
+
+/// Reads and merges the names of each source: a server, or a file of saved names.
+///
+/// # Errors
+/// A source cannot be read, or is of another cluster than those before.
+pub fn read_all(sources: &[String]) -> Result<Names, NamesError> {
+    let mut names = Names::default();
+    for source in sources {
+        let path = Path::new(source);
+        let is_connection = || source.contains("://") || source.contains('=');
+        let (more, place) = match path.is_file() {
+            true => (Names::load(path)?, source.as_str()),
+            false if path.exists() => return Err(NamesError::NoFile(source.clone())),
+            false if source.is_empty() => return Err(NamesError::Empty),
+            false if !is_connection() => return Err(NamesError::Missing(source.clone())),
+            // Errors do not repeat the connection string: it may contain a password.
+            false => (from_server(source)?, "the server"),
+        };
+        let merged = names.merge(more);
+        merged.map_err(|error| NamesError::Merge { place: place.to_owned(), error })?;
+    }
+    Ok(names)
 }
 
 /// Reads the catalogs of all databases of a running server or standby, 9.5 or newer.

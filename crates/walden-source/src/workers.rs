@@ -161,6 +161,15 @@ impl<T> Drop for Stop<'_, T> {
     }
 }
 
+/// Ends the process if `work` panics. Without its thread, the command would give no answers or outdated ones;
+/// the service manager restarts it.
+pub fn end_on_panic<T>(work: impl FnOnce() -> T) -> T {
+    match std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)) {
+        Ok(result) => result,
+        Err(_) => std::process::exit(101),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};

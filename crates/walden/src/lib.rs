@@ -19,7 +19,6 @@ mod explain;
 #[cfg(feature = "export")]
 mod export;
 mod help;
-mod http;
 #[cfg(feature = "demo")]
 #[doc(hidden)]
 pub mod judge;
@@ -41,8 +40,6 @@ pub mod range;
 mod receive;
 mod recover;
 #[doc(hidden)]
-pub mod recovery_rates;
-#[doc(hidden)]
 pub mod redo;
 mod retention;
 mod rows;
@@ -60,7 +57,6 @@ pub mod table_log;
 #[doc(hidden)]
 pub mod terminal;
 mod test;
-mod threads;
 mod watch;
 mod whatif;
 
@@ -74,7 +70,8 @@ use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use walden_archive::name::ArchivedFile;
 use walden_output as protect;
 use walden_postgres::connection;
-use walden_watch::prometheus;
+use walden_source::workers as threads;
+use walden_watch::{http, prometheus};
 
 /// Exit status: a check found a difference.
 pub const FOUND: u8 = 1;

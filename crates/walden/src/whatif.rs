@@ -1,7 +1,5 @@
 //! `walden whatif`: predicts the WAL under other settings.
 
-mod archive;
-
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Mutex;
@@ -20,7 +18,9 @@ use walden_source::inventory::{Inventory, Run};
 use walden_source::names::Names;
 use walden_whatif::advise::{self, Aim};
 use walden_whatif::document::{Document, Recovery};
+use walden_whatif::measure::{compressors, sample_bytes};
 use walden_whatif::objects::ObjectChange;
+use walden_whatif::recovery_file;
 use walden_whatif::relations::{self, NamedChanges, Relations};
 use walden_whatif::settings::{Effect, Settings};
 use walden_whatif::{Forecast, OpenBase, PredictError, Question, predict};
@@ -31,7 +31,7 @@ use crate::progress::Progress;
 use crate::protect::Inputs;
 use crate::sources::{self, SourceRange};
 use crate::terminal::Format;
-use crate::{memory, names, output, recovery_rates, terminal};
+use crate::{memory, names, output, terminal};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -244,7 +244,10 @@ pub fn run(args: &WhatifArgs) -> Result<ExitCode> {
         notes.push("a segment could not be read: see the error".into());
     }
     let compressors = if args.archive || args.archiver.is_some() {
-        archive::compressors(run, args.archiver.as_deref())?
+        let mut progress = Progress::bytes("compressing", sample_bytes(run));
+        let measured = compressors(run, args.archiver.as_deref(), |bytes| progress.advance(bytes))?;
+        progress.finish();
+        measured
     } else {
         Vec::new()
     };
@@ -392,8 +395,8 @@ fn recovery(args: &WhatifArgs) -> Result<Recovery> {
         return Ok(Recovery::Rate(rate as u64));
     }
     let rates = match &args.recovery_rates {
-        Some(path) => Some(recovery_rates::read(path)?),
-        None => recovery_rates::read_default()?,
+        Some(path) => Some(recovery_file::read(path)?),
+        None => recovery_file::read_default(|line| output::tell(line))?,
     };
     Ok(rates.map_or(Recovery::Default, |rates| Recovery::Measured(Box::new(rates))))
 }

@@ -12,12 +12,13 @@ use walden_report::units;
 use walden_source::base::{base_pages, open_base};
 use walden_source::inventory::Inventory;
 use walden_whatif::recovery::{Recovered, RecoveryModel, RecoveryRates, Work};
+use walden_whatif::recovery_file;
 use walden_whatif::{OpenBase, Question, predict};
 
 use super::{Material, Variant, find_workloads, recover};
 use crate::output::Overwrite;
 use crate::terminal::Format;
-use crate::{memory, output, recovery_rates, terminal};
+use crate::{memory, output, terminal};
 
 /// The workloads: name, size, value of `wal_compression` if set, and whether the rates are fitted to the
 /// workload. Together they have records without images, images compressed by each method and by none, and
@@ -43,7 +44,7 @@ pub fn run(
     format: Format,
 ) -> Result<ExitCode> {
     let overwrite = Overwrite { force: overwrite.force || path.is_none() };
-    let path = path.map(Path::to_path_buf).or_else(recovery_rates::default_path);
+    let path = path.map(Path::to_path_buf).or_else(recovery_file::default_path);
     let path = path
         .context("cannot place the file of rates: set XDG_CONFIG_HOME or HOME, or write --calibrate=FILE")?;
     if let Some(folder) = path.parent() {

@@ -3,7 +3,6 @@
 
 mod compression;
 mod remedy;
-mod work;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -14,6 +13,7 @@ use serde::Serialize;
 use walden_explain::document::{Context, Document};
 use walden_explain::{Explanation, Request, savings};
 use walden_format::lsn::Lsn;
+use walden_lab::demo::{DATABASE, Work, Worked};
 use walden_lab::{Progress, Wanted, find_or_install, tools, waldump};
 use walden_report::explain_html;
 use walden_report::html::Page;
@@ -23,7 +23,6 @@ use walden_source::names::Names;
 
 use self::compression::{Compressed, compress_segments, compression_section, compression_table};
 use self::remedy::{Remedy, Tried};
-use self::work::{Work, Worked};
 use crate::explain::Format;
 use crate::output::Overwrite;
 use crate::protect::Inputs;
@@ -65,8 +64,6 @@ pub struct DemoArgs {
     format: Format,
 }
 
-const DATABASE: &str = "shop";
-
 /// Groups per list of the explanation.
 const TOP: usize = 4;
 
@@ -93,7 +90,8 @@ pub fn run(args: &DemoArgs) -> Result<ExitCode> {
 
     let worked = work.on_new_server(&[])?;
     progress.phase("reading the names and the WAL");
-    let (mut names, methods) = (worked.names()?, worked.compression_methods()?);
+    let (mut names, methods) =
+        (walden_postgres::names::from_server(&worked.cluster.dsn(DATABASE))?, worked.compression_methods()?);
     worked.stop(&wal)?;
     let inventory = Inventory::search(std::slice::from_ref(&wal))?;
     let explanation = explain(&inventory, worked.range)?;

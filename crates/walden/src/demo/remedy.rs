@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use anyhow::{Context as _, Result, bail};
 use serde::Serialize;
 use walden_explain::document::Document;
+use walden_lab::demo::Worked;
 use walden_report::chart::{Axis, Bars, Layer, Tone, Unit};
 use walden_report::html::{Cell, Section, Table};
 use walden_report::table::{Look, Row, table, wrap};
@@ -14,7 +15,6 @@ use walden_source::names::Names;
 use walden_whatif::document::{Document as Forecast, Recovery};
 use walden_whatif::{Question, learn};
 
-use super::work::Worked;
 use crate::{memory, terminal};
 
 /// A setting that the demo tries, and its value.

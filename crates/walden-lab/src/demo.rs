@@ -4,11 +4,12 @@ use std::path::Path;
 
 use anyhow::{Context as _, Result};
 use walden_format::lsn::{Lsn, SegmentName, SegmentSize};
-use walden_lab::cluster::insert_lsn;
-use walden_lab::{Cluster, ClusterBuilder, Installation, Progress, StopMode};
-use walden_source::names::Names;
 
-use super::DATABASE;
+use crate::cluster::insert_lsn;
+use crate::{Cluster, ClusterBuilder, Installation, Progress, StopMode};
+
+/// The database in which the work is done.
+pub const DATABASE: &str = "shop";
 
 /// Settings under which the WAL shows several effects, such as frequent checkpoints. Autovacuum is off so
 /// that two servers do the same work.
@@ -55,15 +56,18 @@ const STATEMENTS: &[(&str, &str)] = &[
 ];
 
 /// Parameters of the workload.
-pub(super) struct Work<'a> {
+pub struct Work<'a> {
+    /// The PostgreSQL that the server runs.
     pub installation: Installation,
     /// Total number of pgbench transactions, over all clients.
     pub transactions: u32,
+    /// Receives the phases of the work.
     pub progress: &'a Progress,
 }
 
 /// A server that has done the work.
-pub(super) struct Worked {
+pub struct Worked {
+    /// The server.
     pub cluster: Cluster,
     /// Start and end LSN of the work.
     pub range: (Lsn, Lsn),
@@ -71,6 +75,9 @@ pub(super) struct Worked {
 
 impl Work<'_> {
     /// Starts a server with the demo's settings overridden by `changes`, and does the work.
+    ///
+    /// # Errors
+    /// The server cannot be started, or a statement fails.
     pub fn on_new_server(&self, changes: &[(&str, &str)]) -> Result<Worked> {
         self.progress.phase("starting the server");
         // Small segments make the distances between checkpoints more even.
@@ -117,19 +124,20 @@ impl Worked {
         self.range.1.bytes_since(self.range.0)
     }
 
-    /// Returns the names of the server's relations, and its settings.
-    pub fn names(&self) -> Result<Names> {
-        Ok(walden_postgres::names::from_server(&self.cluster.dsn(DATABASE))?)
-    }
-
     /// Returns the methods of `wal_compression` that the server was built with; empty if the setting is a
     /// boolean, as in 14.
+    ///
+    /// # Errors
+    /// The server does not answer.
     pub fn compression_methods(&self) -> Result<Vec<String>> {
         let query = "SELECT coalesce(enumvals, '{}') FROM pg_settings WHERE name = 'wal_compression'";
         Ok(self.cluster.client(DATABASE)?.query_one(query, &[])?.get(0))
     }
 
     /// Stops the server, and copies the work's segments to a folder.
+    ///
+    /// # Errors
+    /// The server cannot be stopped, or its segments cannot be copied.
     pub fn stop(&self, folder: &Path) -> Result<()> {
         self.cluster.stop(StopMode::Fast)?;
         let size = SegmentSize::new(self.cluster.wal_segment_bytes())

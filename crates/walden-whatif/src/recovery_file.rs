@@ -4,11 +4,39 @@
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, Result};
 use walden_source::regular_file;
-use walden_whatif::recovery::RecoveryRates;
 
-use crate::output;
+use crate::recovery::RecoveryRates;
+
+/// Why the rates cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RatesError {
+    /// The file cannot be read.
+    #[error("cannot read the rates of recovery: {}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// The error of the file system.
+        #[source]
+        error: io::Error,
+    },
+    /// The file has something else.
+    #[error(
+        "cannot use the rates of recovery in {}: expected what `walden bench redo --calibrate` writes; remove the file or repeat \
+         that command",
+        path.display()
+    )]
+    Parse {
+        /// The file.
+        path: PathBuf,
+        /// The place of the fault.
+        #[source]
+        error: serde_json::Error,
+    },
+}
+
+type Result<T> = std::result::Result<T, RatesError>;
 
 /// Maximum size of the file in bytes; typical files have a few kilobytes.
 const MAX_BYTES: u64 = 1 << 20;
@@ -22,9 +50,11 @@ pub fn default_path() -> Option<PathBuf> {
 }
 
 /// Reads a file of rates.
+///
+/// # Errors
+/// The file cannot be read, or has something else.
 pub fn read(path: &Path) -> Result<RecoveryRates> {
-    let text =
-        read_text(path).with_context(|| format!("cannot read the rates of recovery: {}", path.display()))?;
+    let text = read_text(path).map_err(|error| RatesError::Read { path: path.to_owned(), error })?;
     parse(&text, path)
 }
 
@@ -34,27 +64,24 @@ fn read_text(path: &Path) -> io::Result<String> {
 }
 
 fn parse(text: &str, path: &Path) -> Result<RecoveryRates> {
-    serde_json::from_str(text).with_context(|| {
-        format!(
-            "cannot use the rates of recovery in {}: expected what `walden bench redo --calibrate` writes; remove the file or repeat \
-             that command",
-            path.display()
-        )
-    })
+    serde_json::from_str(text).map_err(|error| RatesError::Parse { path: path.to_owned(), error })
 }
 
-/// Reads the default file, if it exists. As the user did not name it, an unreadable file causes only a
-/// warning.
-pub fn read_default() -> Result<Option<RecoveryRates>> {
-    default_path().map_or(Ok(None), |path| read_optional(&path))
+/// Reads the default file, if it exists. As the user did not name it, an unreadable file causes only a note,
+/// which `tell` receives.
+///
+/// # Errors
+/// The file has something else.
+pub fn read_default(tell: impl FnOnce(&str)) -> Result<Option<RecoveryRates>> {
+    default_path().map_or(Ok(None), |path| read_optional(&path, tell))
 }
 
-fn read_optional(path: &Path) -> Result<Option<RecoveryRates>> {
+fn read_optional(path: &Path, tell: impl FnOnce(&str)) -> Result<Option<RecoveryRates>> {
     match read_text(path) {
         Ok(text) => parse(&text, path).map(Some),
         Err(error) => {
             if error.kind() != ErrorKind::NotFound {
-                output::tell(&format!(
+                tell(&format!(
                     "note: cannot read the rates of recovery in {}: {error}; the default rates are used",
                     path.display()
                 ));
@@ -72,11 +99,11 @@ mod tests {
     fn a_default_file_that_cannot_be_read_is_not_needed() {
         let folder = tempfile::tempdir().unwrap();
         let missing = folder.path().join("recovery.json");
-        assert!(read_optional(&missing).unwrap().is_none());
+        assert!(read_optional(&missing, |_| ()).unwrap().is_none());
         // A folder at this path cannot be read, not even by root.
-        assert!(read_optional(folder.path()).unwrap().is_none());
+        assert!(read_optional(folder.path(), |_| ()).unwrap().is_none());
         assert!(read(folder.path()).is_err());
         std::fs::write(&missing, "not rates").unwrap();
-        assert!(read_optional(&missing).is_err());
+        assert!(read_optional(&missing, |_| ()).is_err());
     }
 }

@@ -7,7 +7,7 @@ use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
-use crate::threads::end_on_panic;
+use walden_source::workers::end_on_panic;
 
 /// Number of connections served at the same time.
 const THREADS: usize = 2;
