@@ -21,7 +21,7 @@ use crate::archive::{Archive, ArchiveError};
 use crate::history::History;
 use crate::ingest::intake::{self, Intake};
 use crate::ingest::push::{PushOptions, Pusher};
-use crate::inspect::list::{self, ListOptions, Listing};
+use crate::inspect::list::{self, Branch, ListOptions, Listing};
 use crate::inventory::gaps::Gap;
 pub use crate::objects::check::RESET_HINT;
 use crate::objects::check::{self, Checked};
@@ -124,6 +124,9 @@ pub struct Compared {
     /// Where the server's history differs from the archive's. In that case no files are archived from the
     /// server.
     pub other_history: Option<OtherHistory>,
+    /// The timeline that recovery follows by default, if it does not contain the end of this primary's WAL:
+    /// another server was promoted.
+    pub branch: Option<Branch>,
     /// Files that the server has and will not archive, and that the archive lacks.
     pub missing: Vec<Missing>,
     /// Remaining gaps in the archive, except those that consist only of waiting files.
@@ -137,6 +140,7 @@ impl Compared {
         self.missing.iter().all(is_filled)
             && self.refused.is_none()
             && self.other_history.is_none()
+            && self.branch.is_none()
             && !self.gaps.iter().any(Gap::is_new)
     }
 }
@@ -213,6 +217,7 @@ pub fn compare(
         offered: 0,
         refused: None,
         other_history: None,
+        branch: find_branch(archive, &facts)?,
         missing: Vec::new(),
         gaps: Vec::new(),
     };
@@ -264,6 +269,14 @@ pub fn compare(
     // Later segments are already archived ahead of the waiting ones.
     compared.gaps.retain(|gap| !gap.is_new() || gap.count(&waits) < gap.segments);
     Ok(compared)
+}
+
+/// Finds a timeline of the archive that left the WAL of a server that writes its own.
+fn find_branch(archive: &Archive, facts: &Facts) -> Result<Option<Branch>, ArchiveError> {
+    match archive.identity() {
+        Ok(_) if !facts.is_standby => list::find_branch(archive, facts.timeline, facts.written),
+        _ => Ok(None),
+    }
 }
 
 /// Finds a ready file of a server whose name another server has taken: the archive has different content

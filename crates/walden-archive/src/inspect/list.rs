@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::{iter, mem};
 
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 use walden_format::lsn::{Lsn, SegmentName, SegmentSize, Timeline};
 use walden_source::{error_text, workers};
 
@@ -842,14 +842,19 @@ fn live_end(
 }
 
 /// A timeline that recovery follows by default, and that does not contain the end of another timeline.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 pub struct Branch {
     /// The timeline.
     pub timeline: Timeline,
     /// The timeline from which it branched off.
     pub parent: Timeline,
     /// LSN of the branch.
+    #[serde(serialize_with = "as_text")]
     pub left_at: Lsn,
+}
+
+fn as_text<S: Serializer>(lsn: &Lsn, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(lsn)
 }
 
 /// Finds the timeline that recovery from a base backup follows by default, if it branched off from a

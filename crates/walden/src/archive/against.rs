@@ -15,6 +15,7 @@ use walden_report::table::harmless;
 use walden_report::units;
 use walden_source::counted;
 
+use super::other_writer::{self, OtherWriter};
 use crate::FOUND;
 use crate::place::Place;
 use crate::terminal::{self, Format};
@@ -27,14 +28,24 @@ pub fn run(place: &Place, dsn: &str, is_repair: bool, format: Format) -> Result<
         .level(section.level.unwrap_or(PushOptions::default().level))
         .accept_unknown_versions(section.accept_unknown_versions);
     let compared = against::compare(&archive, &mut server, is_repair.then_some(&options))?;
-    terminal::show(format, || &compared, || table(&compared, is_repair))?;
+    let promoted = match (compared.branch, compared.written.parse()) {
+        (Some(branch), Ok(written)) => {
+            Some(other_writer::describe_branch(&archive, branch, compared.timeline, written)?)
+        }
+        _ => None,
+    };
+    terminal::show(format, || &compared, || table(&compared, promoted.as_ref(), is_repair))?;
     Ok(if compared.is_good() { ExitCode::SUCCESS } else { ExitCode::from(FOUND) })
 }
 
-fn table(compared: &Compared, is_repair: bool) -> String {
+fn table(compared: &Compared, promoted: Option<&OtherWriter>, is_repair: bool) -> String {
     let Compared { compared: files, waiting, offered, missing, .. } = compared;
     let mut text = String::new();
-    let role = if compared.is_standby { "standby" } else { "primary" };
+    let role = match (compared.is_standby, promoted) {
+        (true, _) => "standby",
+        (false, None) => "primary",
+        (false, Some(_)) => "server",
+    };
     let _ = writeln!(
         text,
         "{} of the {role} (timeline {}, written up to {}) compared with {}",
@@ -59,6 +70,10 @@ fn table(compared: &Compared, is_repair: bool) -> String {
         let (file, problem) = (&other.file, harmless(&other.problem));
         let _ = writeln!(text, "  ANOTHER HISTORY at {} in {file}: {problem}", other.lsn);
         let _ = writeln!(text, "    HINT: {}", other.hint);
+    }
+    if let Some(OtherWriter { problem, hint }) = promoted {
+        let _ = writeln!(text, "  {}", harmless(problem));
+        let _ = writeln!(text, "    HINT: {hint}");
     }
     for one in missing {
         let mark = match one.mark {

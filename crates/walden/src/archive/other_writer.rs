@@ -33,6 +33,9 @@ impl fmt::Display for OtherWriter {
     }
 }
 
+/// Start of the problem that [`find_branch`] describes.
+pub const PROMOTED: &str = "another server was promoted";
+
 /// Remedy for names that another server has used.
 const TAKEN_HINT: &str = "find out which of the two servers is the primary, and stop the other from archiving here (archive_mode = off, or its own archive). If this server is the primary, move it to a new archive: create one with walden archive init, and take a new base backup; the first segments that the new archive needs are still in pg_wal. From the first such name on, this archive belongs to the other server";
 
@@ -110,7 +113,17 @@ pub fn find_branch(
     own: Timeline,
     written: Lsn,
 ) -> Result<Option<OtherWriter>, ArchiveError> {
-    let Some(branch) = list::find_branch(archive, own, written)? else { return Ok(None) };
+    let branch = list::find_branch(archive, own, written)?;
+    branch.map(|branch| describe_branch(archive, branch, own, written)).transpose()
+}
+
+/// Describes a branch from the timeline of a primary that has written up to `written`.
+pub fn describe_branch(
+    archive: &Archive,
+    branch: Branch,
+    own: Timeline,
+    written: Lsn,
+) -> Result<OtherWriter, ArchiveError> {
     let Branch { timeline, parent, left_at } = branch;
     let listing = list::list(archive, ListOptions::default())?;
     let last_commit = listing
@@ -121,9 +134,9 @@ pub fn find_branch(
         .map_or(String::new(), |time| {
             format!(" (after the commit of {})", Timestamp::from_unix_micros(time))
         });
-    Ok(Some(OtherWriter {
+    Ok(OtherWriter {
         problem: format!(
-            "another server was promoted: the archive has the history of timeline {timeline}, which left timeline {parent} at \
+            "{PROMOTED}: the archive has the history of timeline {timeline}, which left timeline {parent} at \
              {left_at}{last_commit}, and the server still writes timeline {own}, now at {written}. Recovery and standbys from a new base backup \
              of this server fail with \"requested timeline {timeline} is not a child of this server's history\""
         ),
@@ -132,5 +145,5 @@ pub fn find_branch(
              {timeline} is abandoned, set recovery_target_timeline = 'current' on standbys and for recovery. The next promotion takes a \
              number after {timeline}, and 'latest' works again from then on"
         ),
-    }))
+    })
 }

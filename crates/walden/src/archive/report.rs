@@ -31,7 +31,7 @@ use super::activity::{Activity, ActivityReader};
 use super::archiver::{Cause, FailingArchiver, SEE_LOG};
 use super::arrival::{self, Archiving, Arrives, NOT_YET, is_far_behind};
 use super::data_directory;
-use super::other_writer::{self, OtherWriter};
+use super::other_writer::{self, OtherWriter, PROMOTED};
 use super::queue::{QueueOptions, be, waiting};
 use super::receiving::{ReceivingOptions, problem_of};
 use super::writable::{Unwritable, User, find_unwritable};
@@ -141,7 +141,7 @@ impl Report {
         let files = queue.read().map_err(&mut keep).ok().flatten();
         let read = |log: &mut ActivityReader| read_log(log, archive).context("cannot read the activity log");
         let activity = log.as_deref_mut().and_then(|log| read(log).map_err(&mut keep).ok());
-        let (mut arrives, mut own, mut is_foreign) = (None, None, false);
+        let (mut arrives, mut own, mut is_foreign, mut is_branch_known) = (None, None, false, false);
         let mut is_outcome_known = is_server_asked;
         if files.is_some() {
             // WAL from `walden receive` needs no `archive_mode`.
@@ -151,6 +151,7 @@ impl Report {
             let files = files.as_deref().unwrap_or_default();
             match look_at_server(queue, files, &expected, activity.as_ref()) {
                 Ok(found) => {
+                    is_branch_known = found.problems.iter().any(|problem| problem.starts_with(PROMOTED));
                     (arrives, own, is_foreign) = (found.arrives, found.system_id, found.is_foreign);
                     is_outcome_known &= !found.is_outcome_unknown;
                     found.problems.into_iter().for_each(|problem| keep(anyhow::Error::msg(problem)));
@@ -168,7 +169,8 @@ impl Report {
             .and_then(|status| received_elsewhere(status, own, segment_size(archive), last));
         elsewhere.into_iter().for_each(|problem| keep(anyhow::Error::msg(problem)));
         let is_used = holdings.as_ref().is_some_and(|holdings| holdings.system_identifier.is_some());
-        if let Some((status, archive)) = receiving.as_ref().zip(archive.filter(|_| is_used)) {
+        let has_news = is_used && !is_branch_known;
+        if let Some((status, archive)) = receiving.as_ref().zip(archive.filter(|_| has_news)) {
             match other_writer::find_branch_of_received(archive, status) {
                 Ok(Some(other)) => keep(anyhow::Error::msg(other.to_string())),
                 Ok(None) => {}

@@ -98,8 +98,14 @@ fn an_abandoned_history_is_reported_with_a_remedy_that_works(version: u32) -> Ou
             std::thread::sleep(Duration::from_millis(200));
         }
     });
+    let of_server_and_receiver =
+        walden(&["archive", "status", "--repo", text(&repo), "--dsn", &dsn, "--spool", text(&spool)]);
+    assert_eq!(of_server_and_receiver.stdout.matches("the history of timeline 2").count(), 1);
+    let against = walden(&["archive", "check", "--repo", text(&repo), "--against", &dsn]);
+    assert!(!against.stdout.contains("of the primary"), "{against:?}");
     assert_eq!(receiving.stop().1, Some(0));
-    for run in of_both("check").iter().chain(&of_both("status")).chain(&of_receiver) {
+    let of_all = [against, of_server_and_receiver];
+    for run in of_both("check").iter().chain(&of_both("status")).chain(&of_receiver).chain(&of_all) {
         assert_eq!(run.code, 1, "{run:?}");
         for part in
             ["the history of timeline 2", "(after the commit of ", "recovery_target_timeline = 'current'"]
