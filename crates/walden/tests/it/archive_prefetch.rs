@@ -12,10 +12,11 @@ use walden_archive::Archive;
 use walden_archive::prefetch::Spool;
 use walden_archive::store::Folder;
 use walden_format::lsn::SegmentName;
-use walden_lab::{ClusterBuilder, StopMode};
+use walden_lab::{Cluster, ClusterBuilder, StopMode};
+use walden_server::account;
 use walden_testing::{Missing, Outcome, postgres};
 
-use crate::archive::{program_for, text, wait_until_archived, work};
+use crate::archive::{back_up_and_archive, program_for, recovered, text, wait_until_archived, work};
 use crate::archive_faults::strace;
 use crate::archive_interrupted::wait_for_handler;
 use crate::material::{Run, golden, make_archive, walden, write};
@@ -26,6 +27,7 @@ walden_testing::tests! {
     fetching_ahead_ends_with_its_server,
     fetching_ahead_ends_with_1_where_it_cannot_start_threads,
     a_postmaster_that_is_process_1_does_not_take_fetching_ahead_for_a_backend,
+    nothing_is_fetched_ahead_for_pg_rewind on [18, 19],
 }
 
 const FIRST: &str = "00000001000000000000000A";
@@ -149,6 +151,7 @@ fn fetching_ahead_ends_with_its_server() {
     let place = Place::new();
     let mut server = Command::new("sleep").arg("600").spawn().unwrap();
     write(place.root.path(), "postmaster.pid", format!("{}\n/data\n", server.id()).as_bytes());
+    write(place.root.path(), "recovery.signal", b"");
     let mut command = place.prefetch("60");
     let mut running = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
     wait_for_handler(&mut running);
@@ -267,4 +270,61 @@ fn unshare() -> Result<Command, Missing> {
     let (user, group) = (account.uid.to_string(), account.gid.to_string());
     command.args(isolated).args(["setpriv", "--reuid", &user, "--regid", &group, "--clear-groups"]);
     Ok(command)
+}
+
+/// `pg_rewind -c` lists the files in `pg_wal`, and runs `restore_command` after that. If a file disappears in
+/// the meantime, it leaves a data directory that cannot be used.
+fn nothing_is_fetched_ahead_for_pg_rewind(version: u32) -> Outcome {
+    let installation = postgres(version)?;
+    let Some(pg_rewind) = installation.program("pg_rewind") else {
+        return Err(Missing { reason: "needs pg_rewind".to_owned() });
+    };
+    let builder = ClusterBuilder::new(installation.clone()).wal_segsize_mb(1).checksums(true);
+    let primary = builder.setting("min_wal_size", "2MB").setting("max_wal_size", "4MB").start().unwrap();
+    let program = program_for(&primary);
+    let repo = primary.make_folder("own").unwrap();
+    make_archive(&repo);
+    let backup = back_up_and_archive(&primary, &program, &repo);
+    let work_and_archive = |server: &Cluster, round: i32| {
+        let mut client = server.client("postgres").unwrap();
+        client.batch_execute("CREATE TABLE IF NOT EXISTS t (id int, v text)").unwrap();
+        work(&mut client, round);
+        client.batch_execute("SELECT pg_switch_wal(); CHECKPOINT").unwrap();
+        wait_until_archived(&mut client);
+    };
+    work_and_archive(&primary, 0);
+    let command = |call: &str| format!("{} archive {call} --repo {}", program.display(), repo.display());
+    let (get, push) = (format!("{} %f \"%p\"", command("get")), format!("{} %p", command("push")));
+    primary.configure(&[("restore_command", &get)]).unwrap();
+    let promoted = recovered(
+        &installation,
+        &backup,
+        &[("restore_command", &get), ("archive_mode", "on"), ("archive_command", &push)],
+    );
+    // The process that fetched ahead for its recovery removes its folder, which pg_rewind would copy.
+    let is_prefetching = |server: &Cluster| {
+        let names = fs::read_dir(server.data_dir().join("pg_wal")).unwrap();
+        names
+            .into_iter()
+            .any(|entry| entry.unwrap().file_name().to_string_lossy().starts_with("walden-prefetch"))
+    };
+    let began = Instant::now();
+    while is_prefetching(&promoted) {
+        assert!(began.elapsed() < Duration::from_secs(20), "the folder stays");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    // Meanwhile, the WAL with the branch is removed from the old primary, which has the archive for it.
+    for round in 1..=3 {
+        work_and_archive(&primary, round);
+    }
+    primary.stop(StopMode::Fast).unwrap();
+    work_and_archive(&promoted, 4);
+    let mut rewind = account::command(&pg_rewind, primary.dir()).unwrap();
+    rewind.args(["--restore-target-wal", "-D", text(&primary.data_dir())]);
+    rewind.args(["--source-server", &promoted.dsn("postgres")]);
+    let run = Run::execute(&mut rewind);
+    assert_eq!(run.code, 0, "{run:?}");
+    assert!(run.stderr.contains("Done!"), "{run:?}");
+    assert!(!is_prefetching(&primary));
+    Ok(())
 }

@@ -226,6 +226,7 @@ fn segments_go_into_a_bucket_and_come_back() -> Outcome {
     assert_eq!(client.get(&names[0]).code, 0);
     // As in recovery: the second segment is already prefetched when requested.
     let target = client.path("pg_wal/RECOVERYXLOG");
+    fs::write(client.path("postmaster.pid"), std::process::id().to_string()).unwrap();
     let got = client.command(&["get", &names[0], text(&target)]);
     assert_eq!(got.code, 0, "{got:?}");
     let spool = || {

@@ -141,8 +141,8 @@ impl<'a> Fetcher<'a> {
             let Some(position) = position.filter(|_| last.1.elapsed() < options.idle) else { return Ok(()) };
             if server_seen.elapsed() > SERVER_INTERVAL {
                 server_seen = Instant::now();
-                // Recovery ended with its server. The next server starts its own process.
-                if server.is_some() && self.spool.server_process() != server {
+                // Recovery ended, or its server did. The next server starts its own process.
+                if server.is_some() && self.spool.server_process() != server || self.spool.is_left_over() {
                     return Ok(());
                 }
             }

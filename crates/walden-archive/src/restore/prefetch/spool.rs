@@ -70,17 +70,19 @@ impl Spool {
     pub(super) fn server_process(&self) -> Option<i32> {
         let file = self.data_directory()?.join("postmaster.pid");
         let text = String::from_utf8(regular_file::read(&file, MAX_PID_FILE).ok()?).ok()?;
-        let process: i32 = text.lines().next()?.trim().parse().ok()?;
+        // In single-user mode, the number is negative.
+        let process = text.lines().next()?.trim().parse().ok().filter(|&process: &i32| process > 0)?;
         let pid = rustix::process::Pid::from_raw(process)?;
         // The process of another user results in a different error.
         let is_gone = rustix::process::test_kill_process(pid) == Err(rustix::io::Errno::SRCH);
         (!is_gone).then_some(process)
     }
 
-    /// Returns whether the spool is in a server's data directory. Otherwise no server requests consecutive
-    /// segments or removes the spool.
+    /// Returns whether the spool is in the data directory of a running server. Otherwise no server requests
+    /// consecutive segments or removes the spool, and `pg_rewind -c` fails if files in `pg_wal` disappear
+    /// while it works.
     pub fn is_of_a_server(&self) -> bool {
-        self.data_directory().is_some_and(|data| data.join("PG_VERSION").exists())
+        self.server_process().is_some()
     }
 
     /// Uses another file for the boot ID. If it is unreadable, segments are synchronized.

@@ -371,7 +371,7 @@ impl<'a> Ahead<'a> {
         let folder =
             target.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let spool = Spool::new(folder, archive);
-        // A user requests a single segment; only a server continues with the next one.
+        // A user requests a single segment, and pg_rewind a few; only a server continues with the next one.
         let segments = if spool.is_of_a_server() { segments } else { 0 };
         Ahead { args, archive, spool, folder, segments }
     }
@@ -417,10 +417,10 @@ fn get_from_repository(args: &GetArgs, name: &str, target: &Path) -> Result<()> 
     let ArchivedFile::Segment(segment) = file else {
         expect_own_archive(&archive, file, target)?;
         // The last file that a server requests at the end of recovery is a history (`writeTimeLineHistory` in
-        // `timeline.c`). If recovery was paused before, the prefetch process has ended; a new one removes its
-        // remaining files.
-        if ahead.segments > 0 && ahead.spool.is_left_over() {
-            ahead.start();
+        // `timeline.c`). If the prefetch process has ended, as on a standby that streamed, another one waits
+        // for that end and removes the folder.
+        if ahead.segments > 0 && ahead.spool.folder().exists() {
+            start_prefetch(args, &archive, &ahead.spool, ahead.folder, 0);
         }
         get::get(&archive, file, target)?;
         tell_of_lost_identity(args, &archive, &section);
