@@ -1,9 +1,10 @@
 //! The WAL of a source, opened once.
 
+use std::ffi::CString;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use pyo3::exceptions::PyTypeError;
+use pyo3::exceptions::{PyTypeError, PyUserWarning};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyString};
 use walden_archive::encryption::KeyOptions;
@@ -117,11 +118,16 @@ impl Log {
     pub fn options(&self, py: Python<'_>) -> PyResult<ReadOptions> {
         let mut options = ReadOptions::new(Arc::clone(&self.names), self.threads);
         let (inventory, from, to) = (Arc::clone(&self.inventory), self.from, self.to);
-        let ranged = interrupt::run(py, move |cancel| -> Result<ReadOptions, ExplainError> {
-            options.set_range(&inventory.runs, from, to, |_| cancel.check())?;
-            Ok(options)
+        let ranged = interrupt::run(py, move |cancel| -> Result<_, ExplainError> {
+            let step = options.set_range(&inventory.runs, from, to, |_| cancel.check())?;
+            Ok((options, step))
         })?;
-        ranged.map_err(|error| errors::from_explain(&error))
+        let (options, step) = ranged.map_err(|error| errors::from_explain(&error))?;
+        if let Some(step) = step {
+            let text = CString::new(format!("{step}: the range may be incomplete; use positions (LSNs)"))?;
+            PyErr::warn(py, &py.get_type::<PyUserWarning>(), &text, 1)?;
+        }
+        Ok(options)
     }
 }
 

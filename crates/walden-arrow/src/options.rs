@@ -6,7 +6,7 @@ use std::sync::Arc;
 use arrow::array::{Array, ArrayRef, RecordBatch, RecordBatchOptions, StringArray, UInt64Array};
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use arrow::error::ArrowError;
-use walden_explain::{Bound, ExplainError, Timeline};
+use walden_explain::{Bound, ExplainError, StepBack, Timeline};
 use walden_format::lsn::Lsn;
 use walden_source::inventory::Run;
 use walden_source::names::Names;
@@ -67,7 +67,7 @@ impl ReadOptions {
     }
 
     /// Sets the range between two bounds. A bound by time needs a pass over the runs; `progress` receives the
-    /// bytes read.
+    /// bytes read. Returns where the server's clock was set back, if that makes a bound ambiguous.
     ///
     /// # Errors
     /// No transaction ends at or after the start.
@@ -77,14 +77,14 @@ impl ReadOptions {
         from: Option<Bound>,
         to: Option<Bound>,
         progress: impl FnMut(u64),
-    ) -> Result<(), ExplainError> {
+    ) -> Result<Option<StepBack>, ExplainError> {
         let by_time = |bound| matches!(bound, Some(Bound::Time(_)));
         let timeline = match by_time(from) || by_time(to) {
             true => Timeline::read(runs, self.threads, progress),
             false => Timeline::default(),
         };
         (self.from, self.to) = timeline.range(from, to)?;
-        Ok(())
+        Ok(timeline.ambiguous([from, to]))
     }
 
     /// Returns the schema of the batches of a table.

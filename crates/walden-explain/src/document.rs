@@ -57,6 +57,9 @@ pub struct Document {
     pub ranges: Vec<RangeDocument>,
     /// First and last transaction end; `None` if no transaction ends in the ranges.
     pub time: Option<TimeSpan>,
+    /// Where commit times go back, if the range or a view depends on it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub step_back: Option<StepBackDocument>,
     /// Server settings logged in the WAL, as of its end, by name. Settings that the ranges do not contain are
     /// absent.
     pub settings: Map<String, Value>,
@@ -90,6 +93,17 @@ pub struct Document {
     pub findings: Vec<Finding>,
     /// The damage at which reading stopped, if any.
     pub damage: Option<DamageDocument>,
+}
+
+/// A position at which commit times go back.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct StepBackDocument {
+    /// The first commit or abort record after the step.
+    pub lsn: String,
+    /// The latest time before it.
+    pub from: String,
+    /// The first time after it.
+    pub to: String,
 }
 
 impl Document {

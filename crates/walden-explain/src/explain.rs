@@ -82,7 +82,12 @@ pub fn explain(
             break;
         }
     }
-    Ok(merge.finish(Cluster::from_run(first), request, cuts.spans, &cuts.cycles))
+    let by_time = request.views.iter().any(|view| view.has(Dimension::Time));
+    let step_back = timeline
+        .ambiguous([request.from, request.to])
+        .or_else(|| timeline.steps_back().first().copied().filter(|_| by_time));
+    let explanation = merge.finish(Cluster::from_run(first), request, cuts.spans, &cuts.cycles);
+    Ok(Explanation { step_back, ..explanation })
 }
 
 /// The positions at which views by time and checkpoint are split.

@@ -18,6 +18,7 @@ use crate::image_sample::Sample;
 use crate::old_transactions::OldTransaction;
 use crate::slices::TENTHS;
 use crate::tally::{Bucket, Buckets, ImageTable, ImageTally, Tally};
+use crate::timeline::StepBack;
 
 /// The bytes of a WAL range by bucket, owner, record kind and other dimensions.
 #[derive(Debug)]
@@ -56,6 +57,8 @@ pub struct Explanation {
     pub checkpoints: Vec<CheckpointRecord>,
     /// First and last transaction end, in microseconds since 1970-01-01 UTC.
     pub time_span: Option<(i64, i64)>,
+    /// Where commit times go back, if the range or a view depends on it.
+    pub step_back: Option<StepBack>,
     /// Server settings that are logged in the WAL.
     pub logged_settings: LoggedSettings,
     /// Number of segment switches.

@@ -584,6 +584,7 @@ impl<'a> Merge<'a> {
             transaction_sums,
             checkpoints: self.checkpoints.into_all(cluster.segment_size),
             time_span: self.time_span,
+            step_back: None,
             logged_settings: self.logged_settings,
             switches: self.switches,
             backups: self.backups,

@@ -4,6 +4,7 @@
 //! pointer, which precedes the checkpoint record. Neither is known while a segment is read, so views by them
 //! and bounds by time need a first pass.
 
+use std::fmt;
 use std::ops::ControlFlow;
 
 use walden_format::lsn::Lsn;
@@ -15,9 +16,76 @@ use walden_source::inventory::Run;
 use walden_source::scan::{ScanOptions, scan};
 
 use crate::request::{Bound, ExplainError};
+use crate::time::second_text;
 
 /// Microseconds of a second.
 const SECOND: i64 = 1_000_000;
+/// Concurrent transactions need not end in the order of their times, so smaller steps back, in seconds, are
+/// ignored.
+const MIN_STEP_BACK: i64 = 2;
+
+/// A position at which the times of transactions go back, because the server's clock was set back.
+///
+/// Transactions with times between `to` and `from` are before and after it. A range that starts or ends at
+/// such a time does not have all of them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct StepBack {
+    /// The first commit or abort record after the step.
+    pub lsn: Lsn,
+    /// The latest time before the step, in seconds since 1970-01-01 UTC.
+    pub from: i64,
+    /// The first time after it.
+    pub to: i64,
+}
+
+impl fmt::Display for StepBack {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "commit times go back at {} from {} to {}, because the server's clock was set back",
+            self.lsn,
+            second_text(self.from),
+            second_text(self.to)
+        )
+    }
+}
+
+/// The latest time so far, and the steps back from it.
+#[derive(Clone, Debug, Default)]
+struct Steps {
+    /// Position and time of the first transaction end.
+    first: Option<(Lsn, i64)>,
+    latest: Option<i64>,
+    found: Vec<StepBack>,
+}
+
+impl Steps {
+    fn add(&mut self, lsn: Lsn, second: i64) {
+        self.first.get_or_insert((lsn, second));
+        match self.latest {
+            Some(from) if second < from - MIN_STEP_BACK => {
+                self.found.push(StepBack { lsn, from, to: second });
+                self.latest = Some(second);
+            }
+            _ => self.latest = self.latest.max(Some(second)),
+        }
+    }
+
+    /// Adds those of the WAL that follows.
+    fn append(&mut self, later: Steps) {
+        let Some((lsn, second)) = later.first else { return };
+        self.add(lsn, second);
+        // The time before the first step of a segment may be from an earlier segment.
+        let mut found = later.found.into_iter();
+        if let Some(first) = found.next() {
+            self.found.push(StepBack { from: first.from.max(self.latest.unwrap_or(first.from)), ..first });
+            self.found.extend(found);
+            self.latest = later.latest;
+        } else {
+            self.latest = self.latest.max(later.latest);
+        }
+    }
+}
 
 /// Times and redo pointers of the WAL.
 #[derive(Clone, Debug, Default)]
@@ -28,6 +96,7 @@ pub struct Timeline<'a> {
     /// Redo pointers of the checkpoints, including unfinished ones, ascending, and the start of each
     /// checkpoint in seconds since 1970-01-01 UTC.
     pub redo: Vec<(Lsn, i64)>,
+    steps: Steps,
     /// The runs that were read. The clock has whole seconds, so memory does not grow with the number of
     /// transactions. For a bound within a second, that second is read again.
     runs: &'a [Run],
@@ -80,6 +149,7 @@ impl<'a> Timeline<'a> {
                 self.seconds.push((start.or(*last_end).unwrap_or(Lsn(0)), second));
             }
         }
+        self.steps.append(times.steps);
         *last_end = times.last_end.or(*last_end);
         self.redo.extend(times.redo);
     }
@@ -131,6 +201,23 @@ impl<'a> Timeline<'a> {
     /// ends.
     pub fn times(&self) -> Option<(i64, i64)> {
         Some((self.seconds.first()?.1, self.seconds.last()?.1))
+    }
+
+    /// Returns where the times of transactions go back, in WAL order.
+    pub fn steps_back(&self) -> &[StepBack] {
+        &self.steps.found
+    }
+
+    /// Returns the step back that makes a bound ambiguous: transactions that end at its time or later are
+    /// before and after the step.
+    pub fn ambiguous(&self, bounds: [Option<Bound>; 2]) -> Option<StepBack> {
+        let times = bounds.into_iter().filter_map(|bound| match bound {
+            Some(Bound::Time(micros)) => Some(micros.div_euclid(SECOND)),
+            _ => None,
+        });
+        let times: Vec<i64> = times.collect();
+        let is_within = |step: &&StepBack| times.iter().any(|at| (step.to..=step.from).contains(at));
+        self.steps.found.iter().find(is_within).copied()
     }
 
     /// Converts bounds to positions.
@@ -212,6 +299,7 @@ struct SegmentTimes {
     last_end: Option<Lsn>,
     redo: Vec<(Lsn, i64)>,
     begun: Vec<Lsn>,
+    steps: Steps,
 }
 
 impl Visitor for SegmentTimes {
@@ -228,6 +316,7 @@ impl Visitor for SegmentTimes {
                 if self.seconds.last().is_none_or(|last| second > last.1) {
                     self.seconds.push((self.last_end, second));
                 }
+                self.steps.add(record.lsn, second);
                 self.last_end = Some(record.end);
             }
             Ok(Payload::Checkpoint(checkpoint)) => {
@@ -279,6 +368,36 @@ mod tests {
         let mut timeline = Timeline { seconds, redo, ..Timeline::default() };
         timeline.add_unfinished(vec![Lsn(40), Lsn(25), Lsn(12), Lsn(25)]);
         assert_eq!(timeline.redo, [(Lsn(12), 101), (Lsn(25), 200), (Lsn(40), 310)]);
+    }
+
+    #[test]
+    fn steps_back_are_found_in_and_between_segments() {
+        let of = |times: &[(u64, i64)]| {
+            let mut steps = Steps::default();
+            times.iter().for_each(|&(lsn, second)| steps.add(Lsn(lsn), second));
+            steps
+        };
+        let step = |lsn, from, to| StepBack { lsn: Lsn(lsn), from, to };
+        // Small steps are due to concurrency.
+        assert_eq!(of(&[(1, 100), (2, 98), (3, 99), (4, 101)]).found, []);
+        let times = [(1, 100), (2, 40), (3, 41), (4, 120), (5, 119), (6, 60), (7, 10)];
+        let all = vec![step(2, 100, 40), step(6, 120, 60), step(7, 60, 10)];
+        assert_eq!(of(&times).found, all);
+        for cut in 0..=times.len() {
+            for second_cut in cut..=times.len() {
+                let mut steps = Steps::default();
+                for part in [&times[..cut], &times[cut..second_cut], &times[second_cut..]] {
+                    steps.append(of(part));
+                }
+                assert_eq!((steps.found, steps.latest), (all.clone(), Some(10)), "{cut} {second_cut}");
+            }
+        }
+        let timeline = Timeline { steps: of(&times), ..Timeline::default() };
+        let at = |second: i64| Some(Bound::Time(second * SECOND));
+        assert_eq!(timeline.ambiguous([at(50), None]), Some(step(2, 100, 40)));
+        assert_eq!(timeline.ambiguous([at(5), at(110)]), Some(step(6, 120, 60)));
+        assert_eq!(timeline.ambiguous([at(5), at(130)]), None);
+        assert_eq!(timeline.ambiguous([Some(Bound::Lsn(Lsn(50))), None]), None);
     }
 
     /// The source contains an hour of WAL, the range half a minute.

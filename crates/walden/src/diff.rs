@@ -254,6 +254,7 @@ fn explain(args: &DiffArgs, wanted: Wanted<'_>, all_names: &mut Vec<Names>) -> R
     let explanation = walden_explain::explain(&inventory.runs, &request, |bytes| progress.advance(bytes))
         .with_context(|| format!("cannot explain {name} ({})", source.display()))?;
     progress.finish();
+    sources::warn_of_step_back(explanation.step_back);
     let names = names_for(all_names, explanation.system_id, &inventory)?;
     let checkpoint_settings = names::complete(names, &explanation);
     let names = names.clone();

@@ -193,6 +193,7 @@ pub fn run(args: &ExplainArgs) -> Result<ExitCode> {
         Some(ExplainError::TimeAfterEnd(_)) => anyhow!("{error}\nhint: {}", extent()),
         _ => error,
     })?;
+    sources::warn_of_step_back(explanation.step_back);
     if explanation.wal_bytes() == 0 && explanation.damage.is_none() && (args.from.or(args.to)).is_some() {
         eprintln!("warning: the range has no WAL: {}", extent());
     }

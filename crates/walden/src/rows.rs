@@ -284,7 +284,17 @@ fn bounds(args: &RowsArgs, inventory: &Inventory, threads: usize) -> Result<(Opt
         true => Timeline::read(&inventory.runs, threads, |_| {}),
         false => Timeline::default(),
     };
-    Ok(timeline.range(args.log.from, args.log.to)?)
+    let step = timeline.ambiguous([args.log.from, args.log.to]);
+    match step {
+        Some(step) if args.undo => Err(output::with_hint(
+            format!("cannot select all changes of a time: {step}"),
+            "give positions as --from and --to; walden rows without --undo prints those of the changes",
+        )),
+        _ => {
+            sources::warn_of_step_back(step);
+            Ok(timeline.range(args.log.from, args.log.to)?)
+        }
+    }
 }
 
 /// The format of a file of typed columns.

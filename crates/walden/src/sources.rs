@@ -9,7 +9,7 @@ use walden_archive::diverging::{DIVERGING_HINT, Diverging, find_diverging};
 use walden_archive::source::{self, SourceOptions};
 use walden_archive::sources::{self, is_archive};
 use walden_archive::{Archive, Extent};
-use walden_explain::{Bound, second_text};
+use walden_explain::{Bound, StepBack, second_text};
 use walden_format::lsn::{Lsn, SegmentName, SegmentSize, Timeline};
 use walden_report::table::harmless;
 use walden_report::units;
@@ -141,6 +141,15 @@ fn allow_open_files() {
     }
 }
 
+/// Warns that a range or a view by time is inexact.
+pub fn warn_of_step_back(step: Option<StepBack>) {
+    if let Some(step) = step {
+        eprintln!(
+            "warning: {step}: what is selected or shown by time may be incomplete; use positions (LSNs)"
+        );
+    }
+}
+
 /// Returns the timeline of a data directory among the sources, or of the data directory that contains a
 /// source, such as its `pg_wal`.
 fn timeline_of_server(paths: &[PathBuf]) -> Option<Timeline> {
@@ -204,7 +213,8 @@ pub fn describe_extent(
     let files = if has_files { read() } else { None };
     let seconds = |micros: i64| micros.div_euclid(1_000_000);
     let archived = extents.iter().filter_map(|extent| extent.times);
-    let archived = archived.map(|(first, last)| (seconds(first), seconds(last)));
+    // If the clock was set back, the first time may be the later one.
+    let archived = archived.map(|(first, last)| (seconds(first.min(last)), seconds(first.max(last))));
     let ended = archived.chain(files).reduce(|one, other| (one.0.min(other.0), one.1.max(other.1)));
     let times = ended.map_or_else(
         || "has the end of no transaction".to_owned(),

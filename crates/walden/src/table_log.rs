@@ -44,8 +44,10 @@ impl LogArgs {
         let mut options = ReadOptions::new(Arc::new(names), self.threads());
         options.lsn_text = self.lsn_text;
         let mut progress = Progress::bytes("finding the range", total_bytes(&inventory));
-        options.set_range(&inventory.runs, self.read.from, self.read.to, |bytes| progress.advance(bytes))?;
+        let (from, to) = (self.read.from, self.read.to);
+        let step = options.set_range(&inventory.runs, from, to, |bytes| progress.advance(bytes))?;
         progress.finish();
+        sources::warn_of_step_back(step);
         Ok((Arc::new(inventory), options))
     }
 

@@ -368,6 +368,7 @@ fn bounds(args: &WhatifArgs, inventory: &Inventory, threads: usize) -> Result<(O
     // Only times require an additional pass over the WAL.
     let timeline =
         if has_times { Timeline::read(&inventory.runs, threads, |_| ()) } else { Timeline::default() };
+    sources::warn_of_step_back(timeline.ambiguous([args.from, args.to]));
     Ok(timeline.range(args.from, args.to)?)
 }
 

@@ -16,7 +16,7 @@ use crate::inventory::parts::{self, Extent};
 use crate::inventory::snapshot::Snapshot;
 use crate::inventory::verified::{self, VerifiedAt};
 use crate::objects::backup_files::Label;
-use crate::objects::contents::{Contents, MinimalWal, RestorePoint};
+use crate::objects::contents::{Contents, MIN_STEP_BACK, MinimalWal, RestorePoint};
 use crate::objects::name::{ArchivedFile, BACKUP, HISTORY, Object, WAL};
 use crate::objects::object::Finding;
 use crate::restore::diverging;
@@ -1092,8 +1092,6 @@ const MAX_RANGES: usize = 16;
 /// in a folder, and in an object store, which is slower.
 const LOCAL_SAMPLES: usize = 32;
 const REMOTE_SAMPLES: usize = 8;
-/// Concurrent commits need not be ordered by time, so smaller steps back are ignored.
-const MIN_STEP_BACK: i64 = 2_000_000;
 
 /// Returns the `.partial` objects whose segment is also archived completely, as by the old primary after a
 /// failover. They are copies of the segment's start.

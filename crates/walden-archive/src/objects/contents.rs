@@ -13,6 +13,10 @@ use walden_format::version::Major;
 
 use crate::hash::{from_hex, to_hex};
 
+/// Concurrent transactions need not end in the order of their times, so smaller steps back, in microseconds,
+/// are ignored.
+pub(crate) const MIN_STEP_BACK: i64 = 2_000_000;
+
 /// Summary of a segment's records. LSNs are in PostgreSQL's text form, times in microseconds since 1970-01-01
 /// 00:00:00 UTC.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]

@@ -10,7 +10,7 @@ use crate::archive::{Archive, ArchiveError};
 use crate::history::History;
 use crate::inventory::gaps::{self, Acknowledgement, Gap};
 use crate::inventory::snapshot::Snapshot;
-use crate::objects::contents::{Checkpoint, Contents};
+use crate::objects::contents::{Checkpoint, Contents, MIN_STEP_BACK};
 use crate::objects::name::{ArchivedFile, Object, WAL, log_prefix, timeline_prefix};
 use crate::restore::get;
 
@@ -233,6 +233,9 @@ impl Log {
         to: Option<i64>,
     ) -> Result<(), ArchiveError> {
         let mut ends = Ends::new(archive, &self.segments);
+        if (from.is_some() || to.is_some()) && ends.go_back()? {
+            return Ok(());
+        }
         let first = match from {
             None => 0,
             Some(from) => {
@@ -252,6 +255,9 @@ impl Log {
         Ok(())
     }
 }
+
+/// Number of segments, besides the first one, whose times are compared before a bisection.
+const TIME_SAMPLES: usize = 16;
 
 /// Times of the ends of transactions in segments, read from their summaries on demand.
 pub struct Ends<'a> {
@@ -304,6 +310,28 @@ impl<'a> Ends<'a> {
             several => several.iter().find(|times| times.number == Some(segment.number)),
         });
         Ok(times.and_then(|times| times.ends))
+    }
+
+    /// Returns whether the times of a few segments go back, because the server's clock was set back. In that
+    /// case, a bisection by time finds nothing that is certain.
+    ///
+    /// # Errors
+    /// The errors of [`Ends::find`].
+    fn go_back(&mut self) -> Result<bool, ArchiveError> {
+        let mut latest: Option<i64> = None;
+        let last = self.segments.len().saturating_sub(1);
+        let mut samples: Vec<usize> = (0..=TIME_SAMPLES).map(|sample| last * sample / TIME_SAMPLES).collect();
+        samples.dedup();
+        for index in samples {
+            let Some((first, end)) = self.find(index)? else { continue };
+            for time in [first, end] {
+                if latest.is_some_and(|latest| time < latest.saturating_sub(MIN_STEP_BACK)) {
+                    return Ok(true);
+                }
+                latest = latest.max(Some(time));
+            }
+        }
+        Ok(false)
     }
 
     /// Returns the time of the first checkpoint at or after a position, in one of the segments up to `index`.

@@ -12,8 +12,8 @@ use walden_source::scan::Tail;
 
 use super::{
     CauseDocument, CheckpointDocument, CheckpointsDocument, Context, CycleDocument, DamageDocument, Document,
-    FORMAT_VERSION, GroupDocument, LogDocument, RangeDocument, RelationDocument, RestDocument, TallyDocument,
-    TimeSpan, TransactionDocument, TransactionsDocument, ViewDocument,
+    FORMAT_VERSION, GroupDocument, LogDocument, RangeDocument, RelationDocument, RestDocument,
+    StepBackDocument, TallyDocument, TimeSpan, TransactionDocument, TransactionsDocument, ViewDocument,
 };
 use crate::checkpoints::{Cause, Checkpoint, explain_checkpoints};
 use crate::explanation::{Explanation, View, on_or_off};
@@ -99,6 +99,11 @@ impl Document {
                 first: time_text(first),
                 last: time_text(last),
                 seconds: (last - first) as f64 / 1e6,
+            }),
+            step_back: explanation.step_back.map(|step| StepBackDocument {
+                lsn: step.lsn.to_string(),
+                from: second_text(step.from),
+                to: second_text(step.to),
             }),
             settings: writer.settings(),
             setting_changes: explanation.logged_settings.changes.clone(),

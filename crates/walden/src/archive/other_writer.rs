@@ -132,7 +132,7 @@ pub fn describe_branch(
         .find(|one| one.timeline == timeline)
         .and_then(|one| one.parent_last_commit_time)
         .map_or(String::new(), |time| {
-            format!(" (after the commit of {})", Timestamp::from_unix_micros(time))
+            format!(" (in a segment that starts after the commit of {})", Timestamp::from_unix_micros(time))
         });
     Ok(OtherWriter {
         problem: format!(

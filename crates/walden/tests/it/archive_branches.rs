@@ -107,9 +107,11 @@ fn an_abandoned_history_is_reported_with_a_remedy_that_works(version: u32) -> Ou
     let of_all = [against, of_server_and_receiver];
     for run in of_both("check").iter().chain(&of_both("status")).chain(&of_receiver).chain(&of_all) {
         assert_eq!(run.code, 1, "{run:?}");
-        for part in
-            ["the history of timeline 2", "(after the commit of ", "recovery_target_timeline = 'current'"]
-        {
+        for part in [
+            "the history of timeline 2",
+            "(in a segment that starts after the commit of ",
+            "recovery_target_timeline = 'current'",
+        ] {
             assert!(run.stdout.contains(part), "{part}: {run:?}");
         }
     }

@@ -30,6 +30,7 @@ mod archive_unknown_versions;
 mod backup_schedule;
 mod browser;
 mod causes;
+mod clock;
 mod codecs;
 mod compress;
 mod compressed_sources;
@@ -106,6 +107,7 @@ fn main() -> ExitCode {
         archive_unknown_versions::TESTS,
         backup_schedule::TESTS,
         causes::TESTS,
+        clock::TESTS,
         codecs::TESTS,
         compress::TESTS,
         compressed_sources::TESTS,
