@@ -31,6 +31,7 @@ pub mod receiving;
 mod repair;
 mod report;
 mod serve;
+mod server_files;
 mod status;
 #[cfg(test)]
 mod testing;

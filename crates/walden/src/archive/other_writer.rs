@@ -16,8 +16,8 @@ use walden_format::payload::Timestamp;
 use walden_receive::status::{State, Status};
 use walden_source::regular_file;
 
-use super::against::read_file;
 use super::queue::QueueOptions;
+use super::server_files::read_file;
 
 /// Evidence of another writer.
 pub struct OtherWriter {
