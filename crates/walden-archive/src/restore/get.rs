@@ -431,7 +431,7 @@ fn find_lost(archive: &Archive, segment: SegmentName) -> Result<Option<String>, 
     Ok(acknowledged.map(|name| format!("{name}, the end of an acknowledged gap")))
 }
 
-/// Finds the segment after the last one in the archive, if it was in the archive, and the evidence for this.
+/// Finds the segment after `last`, if the archive had it and lacks it now, and the evidence for this.
 pub(crate) fn find_lost_end(
     archive: &Archive,
     last: SegmentName,
@@ -439,7 +439,8 @@ pub(crate) fn find_lost_end(
     let size = archive.segment_size()?;
     let Some(number) = last.number(size) else { return Ok(None) };
     let next = SegmentName::new(last.timeline, number + 1, size);
-    if !parts::list(archive, next)?.is_empty() {
+    // It may have been archived since `last` was.
+    if !parts::list(archive, next)?.is_empty() || archive.find(ArchivedFile::Segment(next))?.is_some() {
         return Ok(None);
     }
     Ok(find_later(archive, next)?.map(|later| (next, later)))

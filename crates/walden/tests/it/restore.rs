@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use postgres::Client;
@@ -25,6 +27,7 @@ walden_testing::tests! {
     #[slow] an_archive_is_read_replayed_and_restored on [15, 17, 19],
     a_drill_has_room_for_large_segments,
     a_drill_does_not_wait_for_prepared_transactions on [15, 19],
+    a_drill_accepts_that_the_archive_grows on [15, 19],
     an_interrupted_drill_leaves_nothing,
 }
 
@@ -584,4 +587,43 @@ fn wait_for<T>(mut found: impl FnMut() -> Option<T>) -> T {
         assert!(began.elapsed() < Duration::from_secs(60), "it takes too long");
         std::thread::sleep(Duration::from_millis(20));
     }
+}
+
+/// A server archives during the drill, whose recovery replays more than was archived when it began.
+fn a_drill_accepts_that_the_archive_grows(version: u32) -> Outcome {
+    let installation = postgres(version)?;
+    let primary = ClusterBuilder::new(installation).wal_segsize_mb(1).start().unwrap();
+    let program = program_for(&primary);
+    let repo = primary.make_folder("own").unwrap();
+    make_archive(&repo);
+    let backup = back_up_and_archive(&primary, &program, &repo);
+    let mut client = primary.client("postgres").unwrap();
+    client.batch_execute("CREATE TABLE t (id int, v text)").unwrap();
+    client.batch_execute("SELECT pg_switch_wal()").unwrap();
+    wait_until_archived(&mut client);
+    let is_done = AtomicBool::new(false);
+    let bin = primary.installation().bin_dir.clone();
+    let drills = thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_done.load(Ordering::Relaxed) {
+                client.batch_execute("INSERT INTO t VALUES (1, 'one')").unwrap();
+                client.batch_execute("SELECT pg_switch_wal()").unwrap();
+                thread::sleep(Duration::from_millis(300));
+            }
+        });
+        let drill = || {
+            let all =
+                ["archive", "drill", "--repo", text(&repo), "--base", text(&backup), "--bin", text(&bin)];
+            walden(&[&all[..], &["--no-amcheck", "--query", "SELECT 1", "--format", "json"]].concat())
+        };
+        let drills = [drill(), drill()];
+        is_done.store(true, Ordering::Relaxed);
+        drills
+    });
+    for drill in drills {
+        assert_eq!(drill.code, 0, "{drill:?}");
+        let drill: Value = serde_json::from_str(&drill.stdout).unwrap();
+        assert_eq!(drill["checked"]["problems"], Value::Array(Vec::new()), "{drill:#}");
+    }
+    Ok(())
 }

@@ -1,12 +1,14 @@
 //! Checks whether recovery replayed all the WAL that it should have. PostgreSQL treats a missing segment as
 //! the end of the WAL and promotes, and the data it has replayed so far are consistent.
 
+use std::time::Duration;
+
 use serde::Serialize;
-use walden_format::lsn::Lsn;
+use walden_format::lsn::{Lsn, SegmentName};
 
 use super::{DrillError, DrillOptions, Target};
 use crate::archive::{Archive, ArchiveError};
-use crate::objects::name::Object;
+use crate::objects::name::{ArchivedFile, Object};
 use crate::restore::get;
 use crate::restore::log::{Log, LogSegment};
 use crate::restore::recovery::PARTIAL_HINT;
@@ -14,6 +16,9 @@ use crate::restore::recovery::PARTIAL_HINT;
 /// The first version of PostgreSQL that refuses to end recovery before its target (`PerformWalRecovery` in
 /// `xlogrecovery.c`).
 const REFUSES_TO_END_EARLY: u32 = 13;
+
+/// How long a segment may be archived later than one after it.
+const ARCHIVING: Duration = Duration::from_secs(5);
 
 /// Remedy for a gap.
 const MENDING: &str = "walden archive check --against searches a server for it; without it, later WAL can only be restored from a later base backup";
@@ -95,7 +100,7 @@ fn before_end(archive: &Archive, log: &Log, reached: Lsn) -> Result<Option<Strin
         return Ok(None);
     };
     if reached > last {
-        return Ok(get::find_lost_end(archive, segment.name)?.map(|(missing, later)| {
+        return Ok(find_lost_segment(archive, log, segment, reached)?.map(|(missing, later)| {
             format!(
                 "recovery ended at {reached}, the end of the archived WAL, before segment {missing}, which is missing although later WAL \
                  existed, as shown by {later}. {MENDING}"
@@ -116,6 +121,33 @@ fn before_end(archive: &Archive, log: &Log, reached: Lsn) -> Result<Option<Strin
         // The segment was being archived: several segments are archived concurrently.
         None => None,
     })
+}
+
+/// Finds the missing segment at which recovery ended, and the evidence that it existed. Recovery also replays
+/// segments that a server has archived since the earlier listing `log`, which ends with `last`.
+fn find_lost_segment(
+    archive: &Archive,
+    log: &Log,
+    last: LogSegment,
+    reached: Lsn,
+) -> Result<Option<(SegmentName, String)>, ArchiveError> {
+    let mut now = Log::find_for_recovery(archive, Some(log.timeline()), None, last.number)?;
+    let is_growing = now.segments.last().map(|it| it.number) != log.segments.last().map(|it| it.number);
+    now.cut_at_gap();
+    let end = now.segments.last().copied().unwrap_or(last);
+    // Recovery has not requested what was archived after its end.
+    if end.number > log.size.segment_of(reached) {
+        return Ok(None);
+    }
+    let lost = get::find_lost_end(archive, end.name)?;
+    if let Some((missing, _)) = lost.as_ref().filter(|_| is_growing) {
+        // Several segments are archived concurrently.
+        std::thread::sleep(ARCHIVING);
+        if archive.find(ArchivedFile::Segment(*missing))?.is_some() {
+            return Ok(None);
+        }
+    }
+    Ok(lost)
 }
 
 /// Returns a description if recovery to a target may have ended at a gap.
