@@ -13,7 +13,7 @@ use walden_format::lsn::SegmentName;
 use walden_lab::{Cluster, ClusterBuilder, Installation, StopMode};
 use walden_testing::{ALL_SERVERS, Outcome, postgres};
 
-use crate::material::{Run, golden, link_program, make_archive, walden};
+use crate::material::{Run, golden, link_program, make_archive, walden, write};
 
 walden_testing::tests! {
     #[slow] servers_recover_from_the_archive on ALL_SERVERS,
@@ -26,6 +26,7 @@ walden_testing::tests! {
     an_archive_that_cannot_be_made_leaves_nothing,
     an_archive_that_lost_its_identity_is_no_new_one,
     no_archive_is_made_within_a_data_directory,
+    get_replaces_no_other_file,
 }
 
 /// Computes a checksum of the table's content.
@@ -319,6 +320,34 @@ pub fn text(path: &Path) -> &str {
 pub fn json(arguments: &[&str]) -> Value {
     let run = walden(arguments);
     serde_json::from_str(&run.stdout).unwrap_or_else(|error| panic!("{error}: {run:?}"))
+}
+
+/// An existing file may be the only copy of WAL that is not archived.
+fn get_replaces_no_other_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let (repo, wal) = (folder.path().join("repo"), folder.path().join("wal"));
+    let name = "00000001000000000000000A";
+    write(&wal, name, &golden("18.6")[name]);
+    let imported = walden(&["archive", "import", "--repo", text(&repo), text(&wal)]);
+    assert_eq!(imported.code, 0, "{imported:?}");
+    let get = |target: &Path, more: &[&str]| {
+        walden(&[&["archive", "get", "--repo", text(&repo), name, text(target)][..], more].concat())
+    };
+    let target = write(folder.path(), "notes", b"precious");
+    let refused = get(&target, &[]);
+    assert_eq!((refused.code, fs::read(&target).unwrap().as_slice()), (200, &b"precious"[..]), "{refused:?}");
+    assert!(refused.stderr.contains("the file exists, and its content differs from"), "{refused:?}");
+    assert!(refused.stderr.contains("HINT: name another path"), "{refused:?}");
+    assert_eq!(get(&target, &["--force"]).code, 0);
+    // The same content is no reason to fail.
+    assert_eq!(get(&target, &[]).code, 0);
+    assert_eq!(&fs::read(&target).unwrap(), &golden("18.6")[name]);
+    // What a killed restore_command of a server left.
+    let of_server = write(folder.path(), "RECOVERYXLOG", b"a part");
+    assert_eq!(get(&of_server, &[]).code, 0);
+    assert_eq!(&fs::read(&of_server).unwrap(), &golden("18.6")[name]);
+    let left: Vec<_> = fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert!(!left.iter().any(|name| name.to_string_lossy().starts_with('.')), "{left:?}");
 }
 
 /// PostgreSQL treats exit statuses 1 to 125 as "file missing" and ends recovery, so no other result may have

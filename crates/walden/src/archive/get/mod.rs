@@ -3,13 +3,15 @@
 mod prefetch;
 mod until;
 
-use std::io;
+use std::fmt;
+use std::fs::File;
+use std::io::{self, Read};
 use std::panic::AssertUnwindSafe;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Instant;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use clap::Args;
 use walden_archive::archive::{Archive, ArchiveError};
 use walden_archive::drill::{self, RedirectFileError};
@@ -29,6 +31,7 @@ use super::export::{Position, parse_position};
 use super::log::{Entry, Log, LogOptions};
 use super::push::{ANSWER_WITHIN, complain};
 use crate::configuration::ArchiveSection;
+use crate::output::Overwrite;
 use crate::place::Place;
 use crate::terminal::Format;
 
@@ -38,6 +41,9 @@ const NOT_THERE: u8 = 1;
 /// Exit status if the file may exist but cannot be read. Above 125, so that PostgreSQL stops instead of
 /// ending recovery early.
 pub const TROUBLE: u8 = 200;
+
+/// Names that PostgreSQL gives to restored files (`RestoreArchivedFile`). It removes earlier ones.
+const RECOVERY_NAMES: [&str; 2] = ["RECOVERYXLOG", "RECOVERYHISTORY"];
 
 const EXAMPLES: &str = "\
 Examples:
@@ -114,6 +120,9 @@ pub struct GetArgs {
     redirect_tablespaces: Option<PathBuf>,
 
     #[command(flatten)]
+    overwrite: Overwrite,
+
+    #[command(flatten)]
     log: LogOptions,
 }
 
@@ -133,11 +142,11 @@ pub fn run(args: &GetArgs) -> ExitCode {
 
 fn get_and_log(args: &GetArgs, name: &str, target: &Path) -> ExitCode {
     let began = Instant::now();
-    let result = get_from_archive(args, name, target)
-        .or_else(|error| get_begun(args, target, error))
-        .or_else(|error| get_from_spool(args, name, target, error))
-        .or_else(|error| expect_end(args, target, error))
-        .and_then(|()| redirect_tablespaces(args, name, target));
+    let is_of_recovery = target.file_name().is_some_and(|name| RECOVERY_NAMES.iter().any(|it| name == *it));
+    let result = match !is_of_recovery && !args.overwrite.force && target.symlink_metadata().is_ok() {
+        true => expect_same_file(args, name, target),
+        false => get_file(args, name, target),
+    };
     // If the configuration cannot be read, only the options decide where messages go.
     let section = args.place.configuration().map(|(section, _)| section).unwrap_or_default();
     let log = Log::new(&args.log, &section);
@@ -156,6 +165,70 @@ fn get_and_log(args: &GetArgs, name: &str, target: &Path) -> ExitCode {
         complain("", error.as_ref(), hint);
     }
     ExitCode::from(TROUBLE)
+}
+
+/// Gets a file from where it is first found.
+fn get_file(args: &GetArgs, name: &str, target: &Path) -> Result<()> {
+    get_from_archive(args, name, target)
+        .or_else(|error| get_begun(args, target, error))
+        .or_else(|error| get_from_spool(args, name, target, error))
+        .or_else(|error| expect_end(args, target, error))
+        .and_then(|()| redirect_tablespaces(args, name, target))
+}
+
+/// Gets a file next to an existing one, which must have the same content: another one may be the only copy of
+/// WAL that is not archived.
+fn expect_same_file(args: &GetArgs, name: &str, target: &Path) -> Result<()> {
+    let folder = target.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let cannot = || format!("cannot get {name} for a comparison with {}", target.display());
+    let beside = tempfile::Builder::new().prefix(".walden-get-").tempfile_in(folder).with_context(cannot)?;
+    get_file(args, name, beside.path())?;
+    match have_same_content(target, beside.path()).with_context(cannot)? {
+        true => Ok(()),
+        false => Err(OtherFile { path: target.to_owned(), name: name.to_owned() }.into()),
+    }
+}
+
+/// The target exists and differs from the file in the archive.
+#[derive(Debug)]
+struct OtherFile {
+    path: PathBuf,
+    name: String,
+}
+
+impl OtherFile {
+    const HINT: &str = "name another path, or replace the file with --force; if it is WAL that was not archived, copy it elsewhere first";
+}
+
+impl fmt::Display for OtherFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "cannot write {}: the file exists, and its content differs from {}",
+            self.path.display(),
+            self.name
+        )
+    }
+}
+
+impl std::error::Error for OtherFile {}
+
+fn have_same_content(one: &Path, other: &Path) -> io::Result<bool> {
+    let (mut one, mut other) = (File::open(one)?, File::open(other)?);
+    if one.metadata()?.len() != other.metadata()?.len() {
+        return Ok(false);
+    }
+    let (mut a, mut b) = (vec![0; 1 << 16], vec![0; 1 << 16]);
+    loop {
+        let read = one.read(&mut a)?;
+        if read == 0 {
+            return Ok(true);
+        }
+        other.read_exact(&mut b[..read])?;
+        if a[..read] != b[..read] {
+            return Ok(false);
+        }
+    }
 }
 
 /// Reports a segment that is missing before the end of WAL, unless the server can get it elsewhere: a standby
@@ -247,7 +320,8 @@ fn hint_of(error: &anyhow::Error) -> Option<&'static str> {
     let of_archive = error.downcast_ref::<GetError>().and_then(GetError::hint);
     let of_spool = error.downcast_ref::<CopyError>().and_then(CopyError::hint);
     let of_drill = error.downcast_ref::<RedirectFileError>().and_then(RedirectFileError::hint);
-    of_archive.or(of_spool).or(of_drill).or(is_full.then_some(FULL_HINT))
+    let of_target = error.downcast_ref::<OtherFile>().map(|_| OtherFile::HINT);
+    of_archive.or(of_target).or(of_spool).or(of_drill).or(is_full.then_some(FULL_HINT))
 }
 
 /// Rewrites a segment before a drill's server can see it.
