@@ -216,8 +216,8 @@ impl Tester<'_> {
     }
 }
 
-/// Returns the JSON of the findings for files, which took `seconds`. `are_listed` is whether members were only
-/// listed.
+/// Returns the JSON of the findings for files, which took `seconds`. `are_listed` is whether members were
+/// only listed.
 pub fn document(all: &[(&Path, &Found)], are_listed: bool, seconds: f64) -> Value {
     let files: Vec<Value> = all.iter().map(|(path, found)| as_json(path, found)).collect();
     let (members, original, file_bytes) = sums(all);

@@ -167,8 +167,8 @@ impl Compressor<'_> {
         Ok(Done { output: target, output_bytes: added.file_end, members: vec![(input.clone(), added)] })
     }
 
-    /// Compresses a file of `bytes` bytes to a compressed file with one member, and decodes that again. If coding
-    /// by records does not restore the original, codes the file as bytes.
+    /// Compresses a file of `bytes` bytes to a compressed file with one member, and decodes that again. If
+    /// coding by records does not restore the original, codes the file as bytes.
     fn write_verified(
         &self,
         meta: &Meta,
@@ -216,8 +216,8 @@ impl Compressor<'_> {
         }
     }
 
-    /// Reports why a segment that is damaged at its start is compressed as bytes. A segment that is damaged later
-    /// is coded by records up to the damage.
+    /// Reports why a segment that is damaged at its start is compressed as bytes. A segment that is
+    /// damaged later is coded by records up to the damage.
     pub(crate) fn note_damage(&self, path: &Path, added: &Added) {
         let name = path.file_name().and_then(OsStr::to_str).unwrap_or_default();
         let is_segment = matches!(FileKind::from_name(name), FileKind::Segment { .. });
@@ -242,8 +242,8 @@ impl Compressor<'_> {
         ));
     }
 
-    /// Compresses standard input. Up to 1 GB of it and its compressed form are kept in temporary files; longer
-    /// input is no segment, and is written and verified as it arrives.
+    /// Compresses standard input. Up to 1 GB of it and its compressed form are kept in temporary files;
+    /// longer input is no segment, and is written and verified as it arrives.
     ///
     /// # Errors
     /// The input cannot be read, or its compressed form cannot be written or does not decode to it.
@@ -271,8 +271,9 @@ impl Compressor<'_> {
         written.map_err(FileError::Stdout)
     }
 
-    /// Compresses standard input as bytes while it arrives, as it may exceed the space for temporary files. The
-    /// output is decoded at the same time, so a verification error is reported only after output was written.
+    /// Compresses standard input as bytes while it arrives, as it may exceed the space for temporary
+    /// files. The output is decoded at the same time, so a verification error is reported only after
+    /// output was written.
     fn stream_as_bytes(&self, meta: Meta, input: &mut impl Read, output: impl Write) -> Result<()> {
         let (compressed, copy) = io::pipe().map_err(FileError::Pipe)?;
         std::thread::scope(|scope| -> Result<()> {

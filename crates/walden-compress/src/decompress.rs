@@ -149,7 +149,8 @@ impl Decompressor<'_> {
             summary
         } else {
             let target = self.target_of(input, head)?;
-            // The context names the file: if several files have the same members, the target alone is ambiguous.
+            // The context names the file: if several files have the same members, the target alone is
+            // ambiguous.
             let output = expect_no_input(&target, self.read)
                 .and_then(|()| Output::create(&target, self.options.replaces))
                 .map_err(|error| FileError::Decompress { path: input.path.clone(), error })?;

@@ -23,9 +23,9 @@ use crate::inputs::{Counted, Input, gather, open, remove};
 type Result<T> = std::result::Result<T, FileError>;
 
 impl Compressor<'_> {
-    /// Compresses all files, at least one, to one pack. If a member decodes to other bytes, starts over with that
-    /// member coded as bytes. `name` is the path of the pack, or its name in the folder of the options; without
-    /// it, the pack is named after its first and last segment.
+    /// Compresses all files, at least one, to one pack. If a member decodes to other bytes, starts over
+    /// with that member coded as bytes. `name` is the path of the pack, or its name in the folder of the
+    /// options; without it, the pack is named after its first and last segment.
     ///
     /// # Errors
     /// A file cannot be read, or the pack cannot be written or does not decode to the files.
@@ -260,8 +260,8 @@ impl Place {
 const MAX_GAPS: usize = 10;
 
 impl Compressor<'_> {
-    /// Warns about missing segments between those of a pack. The pack is valid without them, but recovery ends
-    /// at the first missing segment.
+    /// Warns about missing segments between those of a pack. The pack is valid without them, but recovery
+    /// ends at the first missing segment.
     fn warn_of_gaps(&self, places: &Places) {
         let gaps = gaps(places);
         for gap in gaps.iter().take(MAX_GAPS) {

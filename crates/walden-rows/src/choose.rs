@@ -133,7 +133,8 @@ impl Visitor for Databases {
     }
 }
 
-/// Returns a gap if the segment after a run exists and cannot be read, unless the range ends before it, at `to`.
+/// Returns a gap if the segment after a run exists and cannot be read, unless the range ends before it, at
+/// `to`.
 pub fn gap_at_unreadable(run: &Run, unreadable: &[Unreadable], to: Option<Lsn>) -> Option<Gap> {
     let end = run.end();
     let is_next = |file: &Unreadable| {

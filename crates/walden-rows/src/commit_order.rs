@@ -7,7 +7,7 @@ use std::os::unix::fs::FileExt;
 use walden_format::lsn::Lsn;
 
 use crate::Outcome;
-use crate::print::{CREATE, PrintError, READ, WRITE, spill};
+use crate::print_error::{CREATE, PrintError, READ, WRITE, spill};
 
 type Result<T> = std::result::Result<T, PrintError>;
 

@@ -14,6 +14,7 @@ mod heap;
 mod names_at_end;
 mod places;
 pub mod print;
+mod print_error;
 mod read;
 mod retyping;
 mod script;

@@ -2,13 +2,14 @@
 
 use std::collections::BTreeSet;
 use std::fmt::{Display, Write as _};
-use std::io::{self, Write};
+use std::io::Write;
 use std::sync::Arc;
 
 use serde::ser::{Serialize, SerializeMap, Serializer};
 use walden_format::payload::Timestamp;
 
 use crate::commit_order::CommitOrder;
+pub use crate::print_error::PrintError;
 use crate::value::Value;
 use crate::{Cell, Entry, EventKind, Gap, Image, NamesAtEnd, Operation, Outcome, Row, RowChange, Table, sql};
 
@@ -35,41 +36,9 @@ pub enum Order {
     /// That of the WAL, in which transactions alternate.
     #[default]
     Log,
-    /// Transaction by transaction, in the order of their commits; after these the changes that did not commit.
+    /// Transaction by transaction, in the order of their commits; after these the changes that did not
+    /// commit.
     Commit,
-}
-
-/// Why changes cannot be printed.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum PrintError {
-    /// The file that holds printed changes until their order is known cannot be used.
-    #[error("{action} (TMPDIR)")]
-    Spill {
-        /// What failed.
-        action: &'static str,
-        /// The error of the file system.
-        #[source]
-        error: io::Error,
-    },
-    /// The temporary file has other bytes than were written to it.
-    #[error("cannot read the temporary file (TMPDIR): expected a statement at byte {0}, found other bytes")]
-    Changed(u64),
-    /// A value cannot be printed as JSON.
-    #[error(transparent)]
-    Json(#[from] serde_json::Error),
-    /// The output cannot be written.
-    #[error("cannot write the output")]
-    Output(#[source] io::Error),
-}
-
-pub(crate) const CREATE: &str = "cannot make a temporary file";
-pub(crate) const WRITE: &str = "cannot write to the temporary file";
-pub(crate) const READ: &str = "cannot read the temporary file";
-
-/// Names what failed with the temporary file.
-pub(crate) fn spill(action: &'static str) -> impl Fn(io::Error) -> PrintError {
-    move |error| PrintError::Spill { action, error }
 }
 
 /// Prints entries in the order in which they arrive, or in that of their commits.
@@ -120,8 +89,8 @@ impl Relation {
 }
 
 impl<W: Write> Printer<W> {
-    /// Creates a printer, and prints why changes may be missing. `names` are the names of tables at the end of
-    /// the WAL, which SQL uses.
+    /// Creates a printer, and prints why changes may be missing. `names` are the names of tables at the
+    /// end of the WAL, which SQL uses.
     ///
     /// # Errors
     /// Errors of the output and of the temporary file.

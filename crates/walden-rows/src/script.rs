@@ -12,7 +12,8 @@ use std::sync::Arc;
 use walden_format::lsn::Lsn;
 
 use crate::dependents::{Dependents, Kind, RowId, STEP_BYTES, Step};
-use crate::print::{CREATE, PrintError, READ, WRITE, gap_comment, said, spill, subject};
+use crate::print::{gap_comment, said, subject};
+use crate::print_error::{CREATE, PrintError, READ, WRITE, spill};
 use crate::{
     CreatedTable, Entry, Event, EventKind, Gap, NamesAtEnd, Operation, Outcome, RowChange, RowChanges,
     Summary, Table, is_large_object_catalog, sql,

@@ -53,8 +53,8 @@ pub struct Material {
 }
 
 impl Material {
-    /// Joins runs to lineages, and finds the one that continues the base, if one is given. `memory_bytes` is the
-    /// memory for pages; further ones go to a temporary file.
+    /// Joins runs to lineages, and finds the one that continues the base, if one is given. `memory_bytes`
+    /// is the memory for pages; further ones go to a temporary file.
     ///
     /// # Errors
     /// The base is no base backup, or no run continues it.
@@ -112,8 +112,8 @@ impl Material {
         Ok(replayed)
     }
 
-    /// Replays everything, and compares the pages with every full-page image, and at the end with the files of
-    /// `stopped`, the data directory of the server that wrote the WAL.
+    /// Replays everything, and compares the pages with every full-page image, and at the end with the
+    /// files of `stopped`, the data directory of the server that wrote the WAL.
     ///
     /// # Errors
     /// The server was not stopped, its last checkpoint is not in the WAL, or pages cannot be read or kept.

@@ -1,5 +1,5 @@
-//! The metrics of followed WAL, for Prometheus. The number of labels is bounded: relations, databases and slots
-//! each have a limit.
+//! The metrics of followed WAL, for Prometheus. The number of labels is bounded: relations, databases and
+//! slots each have a limit.
 
 use std::collections::BTreeMap;
 

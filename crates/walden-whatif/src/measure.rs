@@ -75,8 +75,8 @@ fn chosen(run: &Run) -> Vec<&SegmentFile> {
     run.segments.iter().step_by(step).filter(|one| !one.partial).collect()
 }
 
-/// Measures Walden's codec, and the command if given, on the run. `done` receives the bytes of each compressed
-/// segment.
+/// Measures Walden's codec, and the command if given, on the run. `done` receives the bytes of each
+/// compressed segment.
 ///
 /// # Errors
 /// A segment cannot be read, or the command fails.

@@ -62,9 +62,9 @@ pub enum RelationError {
     },
 }
 
-/// Learns from a run which files relations had before they were rewritten, as `walden explain` does. Returns
-/// the files for which the run has records. Without a server's names there is nothing to learn. `done` receives
-/// the bytes that were read.
+/// Learns from a run which files relations had before they were rewritten, as `walden explain` does.
+/// Returns the files for which the run has records. Without a server's names there is nothing to learn.
+/// `done` receives the bytes that were read.
 ///
 /// # Errors
 /// The WAL cannot be explained.

@@ -397,7 +397,7 @@ fn recovery(args: &WhatifArgs) -> Result<Recovery> {
     }
     let rates = match &args.recovery_rates {
         Some(path) => Some(recovery_file::read(path)?),
-        None => recovery_file::read_default(|line| output::tell(line))?,
+        None => recovery_file::read_default(output::tell)?,
     };
     Ok(rates.map_or(Recovery::Default, |rates| Recovery::Measured(Box::new(rates))))
 }

@@ -81,9 +81,9 @@ pub struct BlockHistory {
 }
 
 impl BlockHistory {
-    /// Replays the records of a block. `wanted` is the relation as the user named it, for error texts. Without
-    /// `moments`, collects the history; with them, the pages at these LSNs. `done` receives the bytes of each
-    /// segment that was read.
+    /// Replays the records of a block. `wanted` is the relation as the user named it, for error texts.
+    /// Without `moments`, collects the history; with them, the pages at these LSNs. `done` receives the
+    /// bytes of each segment that was read.
     ///
     /// # Errors
     /// The base backup is of another cluster, or cannot be read.
