@@ -383,14 +383,14 @@ impl Store for Encrypted {
         if is_plain(prefix) || !self.is_encrypted()? {
             return self.inner.list(prefix, visit);
         }
-        self.inner.list(prefix, &mut |Listed { key, bytes }| {
+        self.inner.list(prefix, &mut |Listed { key, bytes, stored }| {
             let key = match key.strip_suffix(SUFFIX) {
                 _ if is_plain(&key) => key,
                 Some(key) => key.to_owned(),
                 // Not an object of this archive. It must not stand for the encrypted object of the same name.
                 None => format!("{key}{NOT_ENCRYPTED}"),
             };
-            visit(Listed { key, bytes });
+            visit(Listed { key, bytes, stored });
         })
     }
 
@@ -424,6 +424,10 @@ impl Store for Encrypted {
 
     fn location(&self) -> &str {
         self.inner.location()
+    }
+
+    fn storage_class(&self) -> Option<&str> {
+        self.inner.storage_class()
     }
 
     fn can_be_unmounted(&self) -> bool {

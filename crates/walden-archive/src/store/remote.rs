@@ -12,8 +12,8 @@ use futures::TryStreamExt as _;
 use jiff::Timestamp;
 use object_store::path::Path;
 use object_store::{
-    Error as ClientError, GetOptions, GetRange, ObjectStore, ObjectStoreExt as _, PutMode, PutOptions,
-    PutPayload, RetryConfig,
+    Attribute, Error as ClientError, GetOptions, GetRange, ObjectStore, ObjectStoreExt as _, PutMode,
+    PutOptions, PutPayload, RetryConfig,
 };
 use tokio::runtime::{Builder, Runtime};
 
@@ -22,6 +22,7 @@ use super::clouds::Clients;
 use super::object_lock::Bucket;
 use super::versions::{Kept, Lock, LockRule, Protection, Version, Versioned};
 use super::{Cause, Created, Listed, MAX_OBJECT_BYTES, Store, StoreError, is_valid};
+use crate::objects::name::WAL;
 
 /// Default limit for a request without content, and for its retries.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
@@ -51,6 +52,8 @@ pub struct Remote {
     locked_transfers: Option<Arc<dyn ObjectStore>>,
     /// Prefixes of the keys of objects that are not locked.
     unlocked: &'static [&'static str],
+    /// Storage class of segments and packs, unless it is the bucket's default.
+    storage_class: Option<String>,
     bucket: Option<Bucket>,
     protection: OnceLock<Protection>,
     prefix: Path,
@@ -120,6 +123,7 @@ impl Remote {
             needs_checksum: AtomicBool::new(false),
             locked_transfers: None,
             unlocked: &[],
+            storage_class: None,
             bucket: None,
             protection: OnceLock::new(),
             client,
@@ -142,6 +146,13 @@ impl Remote {
     #[must_use]
     pub fn without_locks_below(self, prefixes: &'static [&'static str]) -> Remote {
         Remote { unlocked: prefixes, ..self }
+    }
+
+    /// Stores segments and packs in a storage class: `STANDARD_IA` and others of S3, `NEARLINE` and others of
+    /// Google, `Cool` and others of Azure.
+    #[must_use]
+    pub fn in_storage_class(self, storage_class: Option<String>) -> Remote {
+        Remote { storage_class, ..self }
     }
 
     fn path(&self, operation: &'static str, key: &str) -> Result<Path, StoreError> {
@@ -245,7 +256,11 @@ impl Remote {
                 _ if is_checked => &self.checked_transfers,
                 _ => &self.transfers,
             };
-            let (payload, options) = (payload.clone(), PutOptions::from(mode.clone()));
+            let payload = payload.clone();
+            let mut options = PutOptions::from(mode.clone());
+            if let Some(class) = self.storage_class.as_ref().filter(|_| key.starts_with(WAL)) {
+                options.attributes.insert(Attribute::StorageClass, class.clone().into());
+            }
             self.transfer("create", key, bytes, async {
                 match client.put_opts(path, payload, options).await {
                     Ok(_) => Ok(Created::New),
@@ -434,7 +449,8 @@ impl Store for Remote {
                 };
                 let key = meta.location.as_ref();
                 let key = key.strip_prefix(own).unwrap_or(key).trim_start_matches('/');
-                visit(Listed { key: key.to_owned(), bytes: meta.size });
+                let stored = Timestamp::from_second(meta.last_modified.timestamp()).ok();
+                visit(Listed { key: key.to_owned(), bytes: meta.size, stored });
             }
         })?;
         self.answered("list", prefix, result)
@@ -470,6 +486,10 @@ impl Store for Remote {
             }
         }
         Ok(None)
+    }
+
+    fn storage_class(&self) -> Option<&str> {
+        self.storage_class.as_deref()
     }
 
     fn versioned(&self) -> Option<&dyn Versioned> {

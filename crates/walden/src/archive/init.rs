@@ -182,7 +182,7 @@ fn environment_note(
     stored: Option<&BTreeMap<String, String>>,
     config: &str,
 ) -> Option<String> {
-    let (scheme, _) = location.split_once("://").filter(|(scheme, _)| *scheme != "file")?;
+    let (scheme, _) = location.split_once("://").filter(|(scheme, _)| !matches!(*scheme, "file" | "sftp"))?;
     let (variables, settings) = store_variables(scheme);
     let is_stored = |variable: &str| {
         let variable = variable.to_ascii_lowercase();
