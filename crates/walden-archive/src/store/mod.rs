@@ -272,6 +272,10 @@ pub enum Cause {
     Damaged,
     /// The bucket cannot lock objects, although a lock is configured.
     NoObjectLock,
+    /// The credentials have expired.
+    Expired,
+    /// The clock of this machine differs from the store's.
+    ClockSkew,
     /// ssh does not know the server's host key, or knows another one.
     HostKey,
     /// The server that ssh reaches lets this user not log in without a password.
@@ -318,6 +322,8 @@ impl Cause {
             Cause::KeysDamaged => "keys_damaged",
             Cause::Damaged => "damaged_object",
             Cause::NoObjectLock => "no_object_lock",
+            Cause::Expired => "expired_credentials",
+            Cause::ClockSkew => "clock_skew",
             Cause::HostKey => "host_key",
             Cause::LoginDenied => "login_denied",
             Cause::NoSsh => "no_ssh",
@@ -375,6 +381,12 @@ impl Cause {
                 "restore the file of keys from another copy of the archive, and leave all objects where they are: without it, objects that only its keys decrypt are lost"
             }
             Cause::Damaged => "walden archive verify lists all other damage; restore it from another copy",
+            Cause::Expired => {
+                "renew the session token, or use credentials that renew themselves: those of the machine's or container's role"
+            }
+            Cause::ClockSkew => {
+                "set the clock of this machine (timedatectl, chronyc tracking): stores refuse requests whose time differs by more than 15 minutes"
+            }
             Cause::HostKey => {
                 "as the user that walden runs as (for the server's commands: PostgreSQL's user), connect once by ssh and compare the fingerprint, or put the server's key into /etc/ssh/ssh_known_hosts. If the key has changed, find out why before you remove the known one (ssh-keygen -R HOST)"
             }
@@ -454,6 +466,8 @@ impl fmt::Display for StoreError {
             Cause::KeysDamaged => f.write_str(": keys of the archive are damaged"),
             Cause::Damaged => f.write_str(": damaged"),
             Cause::NoObjectLock => f.write_str(": the bucket has no Object Lock, which lock_days needs"),
+            Cause::Expired => f.write_str(": the credentials have expired"),
+            Cause::ClockSkew => f.write_str(": this machine's clock is wrong"),
             Cause::HostKey => f.write_str(": the server's host key is not a known one"),
             Cause::LoginDenied => f.write_str(": the server refuses the login"),
             Cause::NoSsh => f.write_str(": there is no ssh program"),
