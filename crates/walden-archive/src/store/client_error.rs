@@ -24,8 +24,8 @@ const NO_OBJECT_LOCK: [&str; 2] = ["missing Object Lock Configuration", "missing
 /// Parts of the answer to expired credentials: codes of S3, and the text of Azure.
 const EXPIRED: [&str; 3] =
     ["ExpiredToken", "TokenRefreshRequired", "Signature not valid in the specified time frame"];
-/// Parts of the answer if this machine's clock differs from the store's: a code of S3 and Google, and the text
-/// of Azure.
+/// Parts of the answer if this machine's clock differs from the store's: a code of S3 and Google, and the
+/// text of Azure.
 const CLOCK_SKEW: [&str; 2] = ["RequestTimeTooSkewed", "Request date header too old"];
 
 /// Status if the object ends before the requested range, and the client library's text if the store answers

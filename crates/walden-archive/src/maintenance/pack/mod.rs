@@ -274,7 +274,8 @@ impl Packed {
         self.problems.is_empty()
     }
 
-    /// Returns the early ones of the tidied objects, and of the packed segments' own objects that are removed.
+    /// Returns the early ones of the tidied objects, and of the packed segments' own objects that are
+    /// removed.
     fn early_of(&self, ages: &Ages, is_removed: impl Fn(SegmentName) -> bool) -> Option<Early> {
         let packs = self.packs.iter().filter_map(|pack| match Object::parse_key(&pack.object) {
             Some(Object::Pack(name)) => Some(name),
