@@ -6,6 +6,8 @@ use crate::archive::Archive;
 use crate::encryption::KeyOptions;
 #[cfg(feature = "s3")]
 use crate::inspect::cost;
+#[cfg(feature = "s3")]
+use crate::objects::name::WAL;
 use crate::store::versions::LockRule;
 use crate::store::{Folder, Store, StoreError};
 
@@ -75,7 +77,8 @@ pub fn open(place: &str, options: &PlaceOptions) -> Result<Archive, StoreError> 
                     ..StoreError::new("open", "the archive", place, crate::store::Cause::Other)
                 });
             }
-            let remote = remote.without_locks_below(UNLOCKED).in_storage_class(options.storage_class.clone());
+            let remote =
+                remote.without_locks_below(UNLOCKED).in_storage_class(options.storage_class.clone(), WAL);
             let plain = options.without_conditional_requests;
             Box::new(if plain { remote.without_conditional_requests() } else { remote })
         }

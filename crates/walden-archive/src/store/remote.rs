@@ -22,7 +22,6 @@ use super::clouds::Clients;
 use super::object_lock::Bucket;
 use super::versions::{Kept, Lock, LockRule, Protection, Version, Versioned};
 use super::{Cause, Created, Listed, MAX_OBJECT_BYTES, Store, StoreError, is_valid};
-use crate::objects::name::WAL;
 
 /// Default limit for a request without content, and for its retries.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
@@ -52,8 +51,10 @@ pub struct Remote {
     locked_transfers: Option<Arc<dyn ObjectStore>>,
     /// Prefixes of the keys of objects that are not locked.
     unlocked: &'static [&'static str],
-    /// Storage class of segments and packs, unless it is the bucket's default.
+    /// Storage class of the objects whose keys start with [`Remote::classified`], unless it is the bucket's
+    /// default.
     storage_class: Option<String>,
+    classified: &'static str,
     bucket: Option<Bucket>,
     protection: OnceLock<Protection>,
     prefix: Path,
@@ -124,6 +125,7 @@ impl Remote {
             locked_transfers: None,
             unlocked: &[],
             storage_class: None,
+            classified: "",
             bucket: None,
             protection: OnceLock::new(),
             client,
@@ -148,11 +150,11 @@ impl Remote {
         Remote { unlocked: prefixes, ..self }
     }
 
-    /// Stores segments and packs in a storage class: `STANDARD_IA` and others of S3, `NEARLINE` and others of
-    /// Google, `Cool` and others of Azure.
+    /// Stores the objects whose keys start with a prefix in a storage class: `STANDARD_IA` and others of S3,
+    /// `NEARLINE` and others of Google, `Cool` and others of Azure.
     #[must_use]
-    pub fn in_storage_class(self, storage_class: Option<String>) -> Remote {
-        Remote { storage_class, ..self }
+    pub fn in_storage_class(self, storage_class: Option<String>, prefix: &'static str) -> Remote {
+        Remote { storage_class, classified: prefix, ..self }
     }
 
     fn path(&self, operation: &'static str, key: &str) -> Result<Path, StoreError> {
@@ -258,7 +260,7 @@ impl Remote {
             };
             let payload = payload.clone();
             let mut options = PutOptions::from(mode.clone());
-            if let Some(class) = self.storage_class.as_ref().filter(|_| key.starts_with(WAL)) {
+            if let Some(class) = self.storage_class.as_ref().filter(|_| key.starts_with(self.classified)) {
                 options.attributes.insert(Attribute::StorageClass, class.clone().into());
             }
             self.transfer("create", key, bytes, async {

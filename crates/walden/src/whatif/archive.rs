@@ -130,3 +130,29 @@ fn through(command: &str, bytes: &[u8]) -> Result<u64> {
     }
     Ok(count?)
 }
+
+#[cfg(test)]
+mod tests {
+    use walden_archive::cost::class_of;
+
+    use super::*;
+
+    #[test]
+    fn a_month_is_billed_for_the_days_that_are_kept() {
+        let month = |class: Option<&str>, keep_days| {
+            let class = class.and_then(|name| class_of("s3://bucket", Some(name)));
+            let priced = Priced { class, own: None, keep_days };
+            // 10 segments of 1 MB each day.
+            priced.month(10, 10_000_000, 86_400.0).unwrap()
+        };
+        let standard = month(Some("STANDARD"), 30);
+        assert_eq!((standard.stored_bytes.round(), standard.billed_bytes.round()), (3e8, 3e8));
+        assert_eq!((standard.put_requests.round(), standard.get_requests.round()), (600.0, 300.0));
+        let price = 0.3 * 0.023 + 0.6 * 0.005 + 0.3 * 0.0004;
+        assert!((standard.price.unwrap() - price).abs() < 1e-9, "{standard:?}");
+        // The minimum storage duration counts if fewer days are kept.
+        assert_eq!(month(Some("GLACIER_IR"), 10).billed_bytes.round(), 9e8);
+        assert_eq!(month(None, 15).billed_bytes.round(), 1.5e8);
+        assert_eq!(month(None, 15).price, None);
+    }
+}

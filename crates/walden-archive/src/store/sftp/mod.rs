@@ -1,8 +1,8 @@
 //! Stores objects as files on a server that ssh reaches, by SFTP.
 //!
-//! The system's `ssh` connects, so that the user's configuration, known hosts, keys and agent apply. An object
-//! is written under a temporary name, synchronized, and given its name by a hard link, which fails if the
-//! name exists.
+//! The system's `ssh` connects, so that the user's configuration, known hosts, keys and agent apply. An
+//! object is written under a temporary name, synchronized, and given its name by a hard link, which fails if
+//! the name exists.
 
 mod connection;
 mod target;
