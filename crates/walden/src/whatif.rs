@@ -2,6 +2,7 @@
 
 mod archive;
 mod objects;
+mod price;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -25,8 +26,8 @@ use walden_whatif::objects::ObjectChange;
 use walden_whatif::settings::{Effect, Settings};
 use walden_whatif::{Forecast, OpenBase, PredictError, Question, predict};
 
-use self::archive::Priced;
 use self::objects::Relations;
+use self::price::Priced;
 use crate::arguments::{parse_bound, parse_size};
 use crate::output::Overwrite;
 use crate::progress::Progress;
@@ -261,7 +262,7 @@ pub fn run(args: &WhatifArgs) -> Result<ExitCode> {
     let mut document = Document::new(&forecast, &recovery, notes, aim.as_ref(), &compressors);
     if args.archive {
         let priced = Priced { class: args.storage_class, own: args.price, keep_days: args.keep_days };
-        archive::add_months(&mut document, &priced, run.segment_size.bytes());
+        price::add_months(&mut document, &priced, run.segment_size.bytes());
     }
     if let Some(path) = &args.html {
         output::write_page(path, &whatif_html::page(&document), args.overwrite)?;
