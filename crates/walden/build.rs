@@ -18,6 +18,7 @@ fn main() {
         ("CARGO_FEATURE_WATCH", "watch"),
         ("CARGO_FEATURE_EXPORT", "export"),
         ("CARGO_FEATURE_S3", "s3"),
+        ("CARGO_FEATURE_SFTP", "sftp"),
         ("CARGO_FEATURE_ENCRYPTION", "encryption"),
     ]
     .into_iter()

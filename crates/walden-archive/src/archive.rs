@@ -722,7 +722,7 @@ impl LogListings {
     /// Adds a segment's own object, stored after the listing.
     pub fn add(&mut self, name: SegmentName, bytes: u64) {
         if let Some(listing) = self.listings.get_mut(&log_prefix(name)) {
-            listing.add(Listed { key: ArchivedFile::Segment(name).key(), bytes });
+            listing.add(Listed { key: ArchivedFile::Segment(name).key(), bytes, stored: None });
         }
     }
 }

@@ -32,7 +32,7 @@ pub mod url;
 pub use archive::{Archive, ArchiveError, Extent};
 pub use ingest::push::push;
 pub use ingest::{import, probe, push, serve};
-pub use inspect::{acknowledge, against, list, replay, status, verify};
+pub use inspect::{acknowledge, against, cost, list, replay, status, verify};
 pub use inventory::{gaps, parts, verified};
 pub use maintenance::{backup, copy, drill, lock, pack, prune, repair, undelete};
 pub use objects::{check, contents, documents, name, object, same_log};

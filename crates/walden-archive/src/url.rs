@@ -4,6 +4,10 @@ use std::time::Duration;
 
 use crate::archive::Archive;
 use crate::encryption::KeyOptions;
+#[cfg(feature = "s3")]
+use crate::inspect::cost;
+#[cfg(feature = "s3")]
+use crate::objects::name::WAL;
 use crate::store::versions::LockRule;
 use crate::store::{Folder, Store, StoreError};
 
@@ -26,6 +30,8 @@ pub struct PlaceOptions {
     pub answer_within: Option<Duration>,
     /// Locks stored objects in a bucket of S3 with Object Lock.
     pub lock: Option<LockRule>,
+    /// Storage class of segments and packs in an object store.
+    pub storage_class: Option<String>,
     /// Keys of an encrypted archive.
     pub keys: KeyOptions,
 }
@@ -35,17 +41,17 @@ walden_format::setters!(PlaceOptions {
     without_conditional_requests: bool,
     answer_within: Option<Duration>,
     lock: Option<LockRule>,
+    storage_class: Option<String>,
     keys: KeyOptions,
 });
 
-/// Opens the archive at a location: a path, `file:///path`, or the URL of an object store
-/// (`s3://bucket/prefix`, `az://container/prefix`, `gs://bucket/prefix`).
+/// Opens the archive at a location: a path, `file:///path`, the URL of an object store (`s3://bucket/prefix`,
+/// `az://container/prefix`, `gs://bucket/prefix`), or `sftp://user@host/path`.
 ///
 /// Nothing is read yet.
 ///
 /// # Errors
 /// A URL or an option that cannot be used.
-#[cfg_attr(not(feature = "s3"), allow(unused_variables))]
 pub fn open(place: &str, options: &PlaceOptions) -> Result<Archive, StoreError> {
     let is_s3 = place.starts_with("s3://");
     if options.lock.is_some() && !(is_s3 && cfg!(feature = "s3")) {
@@ -63,15 +69,29 @@ pub fn open(place: &str, options: &PlaceOptions) -> Result<Archive, StoreError> 
         Some((scheme, _)) if crate::store::clouds::is_object_store(scheme) => {
             let remote =
                 crate::store::Remote::open(place, &options.store, options.lock, options.answer_within)?;
-            let remote = remote.without_locks_below(UNLOCKED);
+            if let Some(problem) =
+                options.storage_class.as_ref().and_then(|class| cost::check_class(place, class).err())
+            {
+                return Err(StoreError {
+                    source: Some(problem.into()),
+                    ..StoreError::new("open", "the archive", place, crate::store::Cause::Other)
+                });
+            }
+            let remote =
+                remote.without_locks_below(UNLOCKED).in_storage_class(options.storage_class.clone(), WAL);
             let plain = options.without_conditional_requests;
             Box::new(if plain { remote.without_conditional_requests() } else { remote })
         }
+        #[cfg(feature = "sftp")]
+        Some(("sftp", _)) => {
+            Box::new(crate::store::Sftp::open(place, &options.store, options.answer_within)?)
+        }
         Some((scheme, _)) => {
-            let stores = if cfg!(feature = "s3") {
-                "a path, file://, s3://, az:// or gs://"
-            } else {
-                "a path or file:// (built without object stores)"
+            let stores = match (cfg!(feature = "s3"), cfg!(feature = "sftp")) {
+                (true, true) => "a path, file://, s3://, az://, gs:// or sftp://",
+                (true, false) => "a path, file://, s3://, az:// or gs:// (built without sftp://)",
+                (false, true) => "a path, file:// or sftp:// (built without object stores)",
+                (false, false) => "a path or file:// (built without object stores and sftp://)",
             };
             let problem = format!("expected {stores}, found {scheme}://");
             return Err(StoreError {

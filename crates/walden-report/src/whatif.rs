@@ -217,7 +217,35 @@ fn archive(document: &Document, look: Look) -> String {
     let sweep = Sweep::from_document(document);
     let labelled = document.predictions.iter().enumerate();
     rows.extend(labelled.map(|(index, one)| row(&sweep.label(document, index), &one.archive)));
-    table(look, "In an archive, segment by segment", ("settings", &names), &rows)
+    let mut text = table(look, "In an archive, segment by segment", ("settings", &names), &rows);
+    let month = |label: &str, sizes: &[ArchiveSize]| {
+        let month = sizes.iter().find_map(|one| one.month.as_ref())?;
+        let count = |number: f64| units::count(number.round() as u64);
+        let price = month.price.map_or("unknown".to_owned(), |price| format!("{price:.2}"));
+        Some(Row {
+            depth: 0,
+            label: label.into(),
+            cells: vec![
+                units::bytes(month.stored_bytes as u64),
+                units::bytes(month.billed_bytes as u64),
+                count(month.put_requests),
+                count(month.get_requests),
+                price,
+            ],
+            share: None,
+        })
+    };
+    let predicted = document.predictions.iter().enumerate();
+    let rows: Vec<Row> = month("the trace", &document.trace.archive)
+        .into_iter()
+        .chain(predicted.filter_map(|(index, one)| month(&sweep.label(document, index), &one.archive)))
+        .collect();
+    if !rows.is_empty() {
+        let columns = ["stored", "billed", "write, list", "reads", "price"];
+        text.push('\n');
+        text.push_str(&table(look, "A month of walden archive", ("settings", &columns), &rows));
+    }
+    text
 }
 
 fn objects(only: &Predicted, look: Look) -> String {

@@ -51,6 +51,25 @@ pub struct ArchiveSize {
     pub bytes: u64,
     /// Error of `bytes` in either direction.
     pub error_bytes: u64,
+    /// An archive of the same work for a month, in an object store.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub month: Option<ArchiveMonth>,
+}
+
+/// What archiving takes in a month of 30 days, at the trace's rate.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct ArchiveMonth {
+    /// Bytes that are stored in the month.
+    pub stored_bytes: f64,
+    /// Bytes that are billed at any time: those of the days that the archive keeps, or of the minimum storage
+    /// duration.
+    pub billed_bytes: f64,
+    /// Requests that write or list.
+    pub put_requests: f64,
+    /// Requests that read.
+    pub get_requests: f64,
+    /// Price of the billed bytes and the requests, if prices are known.
+    pub price: Option<f64>,
 }
 
 /// Fits non-negative rates to segments by least squares; `None` without any bytes.
@@ -129,6 +148,7 @@ impl Compressor {
             compressor: self.name.clone(),
             bytes: bytes as u64,
             error_bytes: (bytes * self.rates.error) as u64,
+            month: None,
         }
     }
 }

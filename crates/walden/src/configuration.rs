@@ -7,6 +7,7 @@ use clap::ValueEnum;
 use serde::de::value::{MapAccessDeserializer, SeqAccessDeserializer};
 use serde::de::{MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
+use walden_archive::cost::OwnPrices;
 use walden_archive::store::versions::{LockMode, LockRule};
 use walden_postgres::connection;
 
@@ -88,6 +89,10 @@ pub struct ArchiveSection {
     pub lock_days: Option<u32>,
     /// Who may shorten these locks [default: governance].
     pub lock_mode: Option<LockMode>,
+    /// Storage class of segments and packs in an object store.
+    pub storage_class: Option<String>,
+    /// Prices for `list --cost`, instead of the list prices of the class.
+    pub price: Option<OwnPrices>,
     /// Options of object stores by name, such as endpoint and region.
     #[serde(default)]
     pub store: BTreeMap<String, String>,
@@ -115,6 +120,10 @@ pub struct RepositorySection {
     pub lock_days: Option<u32>,
     /// See [`ArchiveSection::lock_mode`].
     pub lock_mode: Option<LockMode>,
+    /// See [`ArchiveSection::storage_class`].
+    pub storage_class: Option<String>,
+    /// See [`ArchiveSection::price`].
+    pub price: Option<OwnPrices>,
     /// See [`ArchiveSection::store`].
     pub store: Option<BTreeMap<String, String>>,
 }
@@ -187,6 +196,8 @@ impl ArchiveSection {
             without_conditional_requests,
             lock_days,
             lock_mode,
+            storage_class,
+            price,
             store,
         } = repository;
         self.recipient = recipient.or(self.recipient);
@@ -196,6 +207,8 @@ impl ArchiveSection {
             without_conditional_requests.unwrap_or(self.without_conditional_requests);
         self.lock_days = lock_days.or(self.lock_days);
         self.lock_mode = lock_mode.or(self.lock_mode);
+        self.storage_class = storage_class.or(self.storage_class);
+        self.price = price.or(self.price);
         self.store = store.unwrap_or(self.store);
         self
     }
@@ -235,6 +248,10 @@ impl ArchiveSection {
         let mut modes = self.repo.0.iter().map(|repository| repository.lock_mode).chain([self.lock_mode]);
         if modes.any(|mode| mode.is_some()) && days.flatten().next().is_none() {
             return Err("lock_mode in [archive]: expected lock_days with it, found none".to_owned());
+        }
+        let prices = self.repo.0.iter().map(|repository| repository.price).chain([self.price]).flatten();
+        if let Some(problem) = prices.into_iter().find_map(|price| price.check().err()) {
+            return Err(format!("price in [archive]: {problem}"));
         }
         let recipients = self.repo.0.iter().map(|repository| repository.recipient.as_deref());
         let problem = recipients

@@ -20,7 +20,8 @@ const SYSTEM_FOLDER: &str = "/etc/walden";
 /// Options that select an archive.
 #[derive(Args, Clone, Debug)]
 pub struct Place {
-    /// The archive: a folder, or a URL: s3://BUCKET/PREFIX, az://CONTAINER/PREFIX, gs://BUCKET/PREFIX
+    /// The archive: a folder, or a URL: s3://BUCKET/PREFIX, az://CONTAINER/PREFIX, gs://BUCKET/PREFIX,
+    /// sftp://USER@HOST/FOLDER
     #[arg(long, value_name = "URL", env = "WALDEN_REPO")]
     pub repo: Option<String>,
 
@@ -187,6 +188,7 @@ impl Place {
             .without_conditional_requests(section.without_conditional_requests)
             .answer_within(answer_within)
             .lock(section.lock())
+            .storage_class(section.storage_class.clone())
             .keys(
                 KeyOptions::default()
                     .recipient(section.recipient.clone())

@@ -1,11 +1,14 @@
 //! `walden whatif`: predicts the WAL under other settings.
 
+mod price;
+
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Mutex;
 
 use anyhow::{Result, bail};
 use clap::Args;
+use walden_archive::cost::{CLASSES, Class, OwnPrices};
 use walden_explain::Bound;
 use walden_explain::Timeline;
 use walden_format::lsn::Lsn;
@@ -25,6 +28,7 @@ use walden_whatif::relations::{self, NamedChanges, Relations};
 use walden_whatif::settings::{Effect, Settings};
 use walden_whatif::{Forecast, OpenBase, PredictError, Question, predict};
 
+use self::price::Priced;
 use crate::arguments::{parse_bound, parse_size};
 use crate::output::Overwrite;
 use crate::progress::Progress;
@@ -122,6 +126,19 @@ pub struct WhatifArgs {
     /// The archive's command that compresses standard input to standard output, such as 'gzip' or 'zstd -3'
     #[arg(long, value_name = "COMMAND")]
     archiver: Option<String>,
+
+    /// The store of `walden archive`, for the price of a month: s3/STANDARD, s3/GLACIER_IR, gs/NEARLINE,
+    /// az/Cool, ...
+    #[arg(long, value_name = "STORE/CLASS", value_parser = parse_class, requires = "archive")]
+    storage_class: Option<&'static Class>,
+
+    /// Prices instead of list prices: storage=0.02,put=0.005, per GB and month, and 1000 requests
+    #[arg(long, value_name = "PRICES", value_parser = OwnPrices::parse, requires = "archive")]
+    price: Option<OwnPrices>,
+
+    /// Days for which the archive keeps WAL, for the price of a month
+    #[arg(long, value_name = "DAYS", default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..))]
+    keep_days: u32,
 
     /// Recovery speed of this server in bytes per second, such as 80MB [default: by records, images and
     /// pages]
@@ -251,7 +268,11 @@ pub fn run(args: &WhatifArgs) -> Result<ExitCode> {
     } else {
         Vec::new()
     };
-    let document = Document::new(&forecast, &recovery, notes, aim.as_ref(), &compressors);
+    let mut document = Document::new(&forecast, &recovery, notes, aim.as_ref(), &compressors);
+    if args.archive {
+        let priced = Priced { class: args.storage_class, own: args.price, keep_days: args.keep_days };
+        price::add_months(&mut document, &priced, run.segment_size.bytes());
+    }
     if let Some(path) = &args.html {
         output::write_page(path, &whatif_html::page(&document), args.overwrite)?;
     }
@@ -400,6 +421,18 @@ fn recovery(args: &WhatifArgs) -> Result<Recovery> {
         None => recovery_file::read_default(output::tell)?,
     };
     Ok(rates.map_or(Recovery::Default, |rates| Recovery::Measured(Box::new(rates))))
+}
+
+fn parse_class(text: &str) -> Result<&'static Class, String> {
+    let is_named = |class: &&Class| {
+        text.split_once('/')
+            .is_some_and(|(scheme, name)| class.scheme == scheme && class.name.eq_ignore_ascii_case(name))
+    };
+    CLASSES.iter().find(is_named).ok_or_else(|| {
+        let all: Vec<String> =
+            CLASSES.iter().map(|class| format!("{}/{}", class.scheme, class.name)).collect();
+        format!("expected one of {}, found \"{text}\"", all.join(", "))
+    })
 }
 
 fn parse_setting(text: &str) -> Result<(String, String), String> {

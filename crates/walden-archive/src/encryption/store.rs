@@ -110,7 +110,7 @@ impl Encrypted {
     pub fn recipient(&self) -> Result<Option<String>, StoreError> {
         match self.with_engine(|engine| engine.recipient(self.inner()))? {
             Some(recipient) => Ok(Some(recipient)),
-            None => self.expect_plain().map(|()| None),
+            None => self.expect_plain("write to").map(|()| None),
         }
     }
 
@@ -209,9 +209,13 @@ impl Encrypted {
     /// keys.
     ///
     /// # Errors
-    /// [`Cause::Locked`], [`Cause::WrongIdentity`], and the store's errors.
+    /// [`Cause::Locked`], [`Cause::WrongIdentity`], [`Cause::OtherRecipient`] if the archive is plain and a
+    /// recipient is configured, and the store's errors.
     pub fn unlock(&self) -> Result<(), StoreError> {
-        self.with_engine(|engine| engine.unlock(self.inner())).map(drop)
+        match self.with_engine(|engine| engine.unlock(self.inner()))? {
+            Some(()) => Ok(()),
+            None => self.expect_plain("read"),
+        }
     }
 
     /// Reads the encrypted form of an object that is now stored in plain text.
@@ -295,12 +299,12 @@ impl Encrypted {
         }
     }
 
-    /// Refuses to write plain objects if the configuration requires a recipient.
-    fn expect_plain(&self) -> Result<(), StoreError> {
+    /// Refuses to use plain objects if the configuration requires a recipient.
+    fn expect_plain(&self, operation: &'static str) -> Result<(), StoreError> {
         let Some(recipient) = &self.options.recipient else { return Ok(()) };
         let problem =
             format!("expected an archive that is encrypted to {recipient}, found one that is not encrypted");
-        Err(failure(self.inner(), "write to", "the archive", Cause::OtherRecipient, problem))
+        Err(failure(self.inner(), operation, "the archive", Cause::OtherRecipient, problem))
     }
 }
 
@@ -315,7 +319,7 @@ impl Store for Encrypted {
         }
         match self.with_engine(|engine| engine.create(self.inner(), key, content, files))? {
             Some(created) => Ok(created),
-            None => self.expect_plain().and_then(|()| self.inner.create_with(key, content, files)),
+            None => self.expect_plain("write to").and_then(|()| self.inner.create_with(key, content, files)),
         }
     }
 
@@ -383,14 +387,14 @@ impl Store for Encrypted {
         if is_plain(prefix) || !self.is_encrypted()? {
             return self.inner.list(prefix, visit);
         }
-        self.inner.list(prefix, &mut |Listed { key, bytes }| {
+        self.inner.list(prefix, &mut |Listed { key, bytes, stored }| {
             let key = match key.strip_suffix(SUFFIX) {
                 _ if is_plain(&key) => key,
                 Some(key) => key.to_owned(),
                 // Not an object of this archive. It must not stand for the encrypted object of the same name.
                 None => format!("{key}{NOT_ENCRYPTED}"),
             };
-            visit(Listed { key, bytes });
+            visit(Listed { key, bytes, stored });
         })
     }
 
@@ -424,6 +428,10 @@ impl Store for Encrypted {
 
     fn location(&self) -> &str {
         self.inner.location()
+    }
+
+    fn storage_class(&self) -> Option<&str> {
+        self.inner.storage_class()
     }
 
     fn can_be_unmounted(&self) -> bool {

@@ -261,9 +261,9 @@ impl Store for Prefixed {
     }
 
     fn list(&self, prefix: &str, visit: &mut dyn FnMut(Listed)) -> Result<(), StoreError> {
-        self.inner.list(&self.key(prefix), &mut |Listed { key, bytes }| {
+        self.inner.list(&self.key(prefix), &mut |Listed { key, bytes, stored }| {
             let key = key.strip_prefix(&self.prefix).unwrap_or(&key).to_owned();
-            visit(Listed { key, bytes });
+            visit(Listed { key, bytes, stored });
         })
     }
 
@@ -285,6 +285,10 @@ impl Store for Prefixed {
 
     fn location(&self) -> &str {
         self.inner.location()
+    }
+
+    fn storage_class(&self) -> Option<&str> {
+        self.inner.storage_class()
     }
 
     fn warning(&self) -> Option<&str> {

@@ -10,6 +10,7 @@ use walden_format::lsn::{Lsn, SegmentName, SegmentSize, Timeline};
 use walden_source::{error_text, workers};
 
 use crate::archive::{Archive, ArchiveError};
+use crate::encryption::SUFFIX;
 use crate::history::History;
 use crate::inventory::gaps::{self, Acknowledgement, Expected};
 use crate::inventory::parts::{self, Extent};
@@ -17,7 +18,7 @@ use crate::inventory::snapshot::Snapshot;
 use crate::inventory::verified::{self, VerifiedAt};
 use crate::objects::backup_files::Label;
 use crate::objects::contents::{Contents, MIN_STEP_BACK, MinimalWal, RestorePoint};
-use crate::objects::name::{ArchivedFile, BACKUP, HISTORY, Object, WAL};
+use crate::objects::name::{ArchivedFile, BACKUP, HISTORY, IDENTITY, Object, WAL};
 use crate::objects::object::Finding;
 use crate::restore::diverging;
 pub use crate::restore::diverging::Diverging;
@@ -440,6 +441,10 @@ pub(crate) fn list_objects(
     for key in &mut listing.unknown {
         *key = archive.stored_name(key);
     }
+    if !encrypted && depth != Depth::Keys {
+        let sealed = listing.unknown.extract_if(.., |key| is_sealed_object(key));
+        listing.unreadable.extend(sealed.map(sealed_in_plain));
+    }
     let histories = match depth {
         _ if locked => BTreeMap::new(),
         Depth::Contents(_) => {
@@ -502,6 +507,18 @@ pub(crate) fn list_objects(
         timelines.add_timeline(timeline, objects, &mut listing)?;
     }
     Ok((listing, found.all))
+}
+
+/// Returns whether a name is that of an object in an encrypted archive.
+pub(crate) fn is_sealed_object(name: &str) -> bool {
+    name.strip_suffix(SUFFIX).is_some_and(|key| Object::parse_key(key).is_some())
+}
+
+/// Describes an encrypted object in an archive that `archive.json` describes as plain.
+pub(crate) fn sealed_in_plain(object: String) -> Finding {
+    let problem =
+        format!("it is encrypted, and {IDENTITY} states that the archive is not: {IDENTITY} was replaced");
+    Finding { object, problem }
 }
 
 /// Returns the newest segment of each timeline that is known to have existed, according to `verify`, to

@@ -3,6 +3,7 @@
 
 pub mod acknowledge;
 pub mod against;
+pub mod cost;
 pub mod list;
 pub mod replay;
 pub mod status;

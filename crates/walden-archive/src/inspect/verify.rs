@@ -164,12 +164,15 @@ pub fn verify(
         // Missing segments may have been in the process of being archived.
         gaps = gaps::in_both(&gaps, &list::list_objects(archive, Depth::Keys)?.0.gaps(), size);
     }
+    let (sealed, unknown_names): (Vec<String>, Vec<String>) =
+        listing.unknown.into_iter().partition(|name| !listing.encrypted && list::is_sealed_object(name));
     let mut found = Verified {
         gaps,
         newest_segments: listing.timelines.iter().filter_map(|it| it.last_segment.clone()).collect(),
         missing_histories: listing.missing_histories,
         backups_without_start: listing.backups_without_start,
-        warnings: listing.unknown.into_iter().map(unknown).collect(),
+        warnings: unknown_names.into_iter().map(unknown).collect(),
+        damaged: sealed.into_iter().map(list::sealed_in_plain).collect(),
         ..Verified::default()
     };
     let mut links = Links::new(size, &histories);

@@ -46,7 +46,7 @@ impl Snapshot {
     fn list_once(store: &dyn Store, prefixes: &[String]) -> Result<Snapshot, StoreError> {
         let mut snapshot = Snapshot::default();
         for prefix in prefixes {
-            store.list(prefix, &mut |Listed { key, bytes }| match Object::parse_key(&key) {
+            store.list(prefix, &mut |Listed { key, bytes, .. }| match Object::parse_key(&key) {
                 Some(object) => drop(snapshot.objects.insert(object, bytes)),
                 None => snapshot.unknown.push(key),
             })?;

@@ -21,21 +21,31 @@ const DENIED: [&str; 2] = ["(code: AccessDenied)", "(code: AllAccessDisabled)"];
 /// Parts of the answer of a bucket without Object Lock to a lock, by implementation.
 const NO_OBJECT_LOCK: [&str; 2] = ["missing Object Lock Configuration", "missing ObjectLockConfiguration"];
 
-/// Status if the object ends before the requested range.
-const OUT_OF_RANGE: &str = "416 Range Not Satisfiable";
+/// Parts of the answer to expired credentials: codes of S3, and the text of Azure.
+const EXPIRED: [&str; 3] =
+    ["ExpiredToken", "TokenRefreshRequired", "Signature not valid in the specified time frame"];
+/// Parts of the answer if this machine's clock differs from the store's: a code of S3 and Google, and the
+/// text of Azure.
+const CLOCK_SKEW: [&str; 2] = ["RequestTimeTooSkewed", "Request date header too old"];
+
+/// Status if the object ends before the requested range, and the client library's text if the store answers
+/// with the object's length.
+const OUT_OF_RANGE: [&str; 2] = ["416 Range Not Satisfiable", "Wanted range starting at"];
 
 /// Converts an error of the client library.
 pub(super) fn failure(operation: &'static str, key: &str, location: &str, error: ClientError) -> StoreError {
     let text = error_text(&error);
-    let has_one_of = |parts: [&str; 2]| parts.iter().any(|part| text.contains(part));
+    let has_one_of = |parts: &[&str]| parts.iter().any(|part| text.contains(part));
     let cause = match &error {
         // The object itself may exist.
-        _ if has_one_of(NO_BUCKET) => Cause::NoBucket,
-        _ if has_one_of(NO_OBJECT_LOCK) => Cause::NoObjectLock,
-        _ if has_one_of(DENIED) => Cause::Denied,
+        _ if has_one_of(&NO_BUCKET) => Cause::NoBucket,
+        _ if has_one_of(&NO_OBJECT_LOCK) => Cause::NoObjectLock,
+        _ if has_one_of(&DENIED) => Cause::Denied,
+        _ if has_one_of(&EXPIRED) => Cause::Expired,
+        _ if has_one_of(&CLOCK_SKEW) => Cause::ClockSkew,
         // The object is empty or ends before the requested range. A retry does not help.
-        _ if text.contains(OUT_OF_RANGE) => Cause::Damaged,
-        _ if has_one_of(METADATA_SERVICES) => Cause::NoCredentials,
+        _ if has_one_of(&OUT_OF_RANGE) => Cause::Damaged,
+        _ if has_one_of(&METADATA_SERVICES) => Cause::NoCredentials,
         ClientError::NotFound { .. } => Cause::NotFound,
         ClientError::PermissionDenied { .. } | ClientError::Unauthenticated { .. } => Cause::Denied,
         ClientError::Generic { .. } => Cause::Unavailable,

@@ -158,7 +158,10 @@ impl Folder {
             let is_link = entry.file_type()?.is_symlink();
             match fs::metadata(entry.path()) {
                 Ok(metadata) if metadata.is_dir() => self.walk(&entry.path(), &format!("{key}/"), visit)?,
-                Ok(metadata) if metadata.is_file() => visit(Listed { key, bytes: metadata.len() }),
+                Ok(metadata) if metadata.is_file() => {
+                    let stored = metadata.modified().ok().and_then(|time| time.try_into().ok());
+                    visit(Listed { key, bytes: metadata.len(), stored });
+                }
                 Ok(_) => {}
                 // A broken link may hide existing objects.
                 Err(error) if is_link => {

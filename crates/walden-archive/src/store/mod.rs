@@ -1,4 +1,4 @@
-//! Stores objects in a folder or in an object store.
+//! Stores objects in a folder, in an object store, or on a server that ssh reaches.
 //!
 //! A [`Store`] maps keys to bytes and is independent of WAL. Its only way to write is [`Store::create`],
 //! which never replaces an object and returns only when the object would survive a power failure. Tests wrap
@@ -13,6 +13,8 @@ mod folder;
 mod object_lock;
 #[cfg(feature = "s3")]
 mod remote;
+#[cfg(feature = "sftp")]
+mod sftp;
 pub mod versions;
 
 use std::fmt;
@@ -22,6 +24,10 @@ use std::path::Path;
 pub use folder::Folder;
 #[cfg(feature = "s3")]
 pub use remote::Remote;
+#[cfg(feature = "sftp")]
+pub use sftp::Sftp;
+
+use jiff::Timestamp;
 
 use versions::{Kept, Versioned};
 
@@ -152,6 +158,12 @@ pub trait Store: Send + Sync {
         false
     }
 
+    /// Returns the storage class of new segments and packs, if the configuration names one and the store has
+    /// classes.
+    fn storage_class(&self) -> Option<&str> {
+        None
+    }
+
     /// Returns the versions of objects, if the store can have any.
     fn versioned(&self) -> Option<&dyn Versioned> {
         None
@@ -179,6 +191,8 @@ pub struct Listed {
     pub key: String,
     /// Stored size in bytes.
     pub bytes: u64,
+    /// When the object was stored, by the store's clock.
+    pub stored: Option<Timestamp>,
 }
 
 /// The name and hash of a file in an object.
@@ -258,6 +272,16 @@ pub enum Cause {
     Damaged,
     /// The bucket cannot lock objects, although a lock is configured.
     NoObjectLock,
+    /// The credentials have expired.
+    Expired,
+    /// The clock of this machine differs from the store's.
+    ClockSkew,
+    /// ssh does not know the server's host key, or knows another one.
+    HostKey,
+    /// The server that ssh reaches lets this user not log in without a password.
+    LoginDenied,
+    /// The ssh program cannot be run.
+    NoSsh,
     /// Anything else.
     Other,
 }
@@ -298,6 +322,11 @@ impl Cause {
             Cause::KeysDamaged => "keys_damaged",
             Cause::Damaged => "damaged_object",
             Cause::NoObjectLock => "no_object_lock",
+            Cause::Expired => "expired_credentials",
+            Cause::ClockSkew => "clock_skew",
+            Cause::HostKey => "host_key",
+            Cause::LoginDenied => "login_denied",
+            Cause::NoSsh => "no_ssh",
             Cause::InvalidKey | Cause::Other => "other",
         }
     }
@@ -352,6 +381,21 @@ impl Cause {
                 "restore the file of keys from another copy of the archive, and leave all objects where they are: without it, objects that only its keys decrypt are lost"
             }
             Cause::Damaged => "walden archive verify lists all other damage; restore it from another copy",
+            Cause::Expired => {
+                "renew the session token, or use credentials that renew themselves: those of the machine's or container's role"
+            }
+            Cause::ClockSkew => {
+                "set the clock of this machine (timedatectl, chronyc tracking): stores refuse requests whose time differs by more than 15 minutes"
+            }
+            Cause::HostKey => {
+                "as the user that walden runs as (for the server's commands: PostgreSQL's user), connect once by ssh and compare the fingerprint, or put the server's key into /etc/ssh/ssh_known_hosts. If the key has changed, find out why before you remove the known one (ssh-keygen -R HOST)"
+            }
+            Cause::LoginDenied => {
+                "put the public key of the user that walden runs as (for the server's commands: PostgreSQL's user) into ~/.ssh/authorized_keys on the server (ssh-copy-id). Walden asks for no password or passphrase; name another key by IdentityFile in ~/.ssh/config"
+            }
+            Cause::NoSsh => {
+                "install OpenSSH's client (package openssh-client), or name the program: program in [archive.store] of walden.toml"
+            }
             Cause::NotFound | Cause::TooLarge | Cause::InvalidKey | Cause::Other => return None,
         })
     }
@@ -369,6 +413,10 @@ impl StoreError {
             );
         }
         match (self.cause, self.location.split_once("://")) {
+            (Cause::Unavailable, Some(("sftp", _))) => Some(
+                "check that ssh reaches the server as the user that walden runs as: ssh USER@HOST; the server calls archive_command again; a \
+                 recovery that has stopped continues when the server is started again",
+            ),
             (Cause::NoCredentials, Some(("gs", _))) => Some(
                 "name the file with the key of a service account in GOOGLE_APPLICATION_CREDENTIALS in the environment of the command, for a server's \
                  commands in that of its service, or as application_credentials in [archive.store] of walden.toml",
@@ -418,6 +466,11 @@ impl fmt::Display for StoreError {
             Cause::KeysDamaged => f.write_str(": keys of the archive are damaged"),
             Cause::Damaged => f.write_str(": damaged"),
             Cause::NoObjectLock => f.write_str(": the bucket has no Object Lock, which lock_days needs"),
+            Cause::Expired => f.write_str(": the credentials have expired"),
+            Cause::ClockSkew => f.write_str(": this machine's clock is wrong"),
+            Cause::HostKey => f.write_str(": the server's host key is not a known one"),
+            Cause::LoginDenied => f.write_str(": the server refuses the login"),
+            Cause::NoSsh => f.write_str(": there is no ssh program"),
             Cause::Other => Ok(()),
         }
     }

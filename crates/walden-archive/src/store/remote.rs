@@ -12,8 +12,8 @@ use futures::TryStreamExt as _;
 use jiff::Timestamp;
 use object_store::path::Path;
 use object_store::{
-    Error as ClientError, GetOptions, GetRange, ObjectStore, ObjectStoreExt as _, PutMode, PutOptions,
-    PutPayload, RetryConfig,
+    Attribute, Error as ClientError, GetOptions, GetRange, ObjectStore, ObjectStoreExt as _, PutMode,
+    PutOptions, PutPayload, RetryConfig,
 };
 use tokio::runtime::{Builder, Runtime};
 
@@ -51,6 +51,10 @@ pub struct Remote {
     locked_transfers: Option<Arc<dyn ObjectStore>>,
     /// Prefixes of the keys of objects that are not locked.
     unlocked: &'static [&'static str],
+    /// Storage class of the objects whose keys start with [`Remote::classified`], unless it is the bucket's
+    /// default.
+    storage_class: Option<String>,
+    classified: &'static str,
     bucket: Option<Bucket>,
     protection: OnceLock<Protection>,
     prefix: Path,
@@ -120,6 +124,8 @@ impl Remote {
             needs_checksum: AtomicBool::new(false),
             locked_transfers: None,
             unlocked: &[],
+            storage_class: None,
+            classified: "",
             bucket: None,
             protection: OnceLock::new(),
             client,
@@ -142,6 +148,13 @@ impl Remote {
     #[must_use]
     pub fn without_locks_below(self, prefixes: &'static [&'static str]) -> Remote {
         Remote { unlocked: prefixes, ..self }
+    }
+
+    /// Stores the objects whose keys start with a prefix in a storage class: `STANDARD_IA` and others of S3,
+    /// `NEARLINE` and others of Google, `Cool` and others of Azure.
+    #[must_use]
+    pub fn in_storage_class(self, storage_class: Option<String>, prefix: &'static str) -> Remote {
+        Remote { storage_class, classified: prefix, ..self }
     }
 
     fn path(&self, operation: &'static str, key: &str) -> Result<Path, StoreError> {
@@ -245,7 +258,11 @@ impl Remote {
                 _ if is_checked => &self.checked_transfers,
                 _ => &self.transfers,
             };
-            let (payload, options) = (payload.clone(), PutOptions::from(mode.clone()));
+            let payload = payload.clone();
+            let mut options = PutOptions::from(mode.clone());
+            if let Some(class) = self.storage_class.as_ref().filter(|_| key.starts_with(self.classified)) {
+                options.attributes.insert(Attribute::StorageClass, class.clone().into());
+            }
             self.transfer("create", key, bytes, async {
                 match client.put_opts(path, payload, options).await {
                     Ok(_) => Ok(Created::New),
@@ -434,7 +451,8 @@ impl Store for Remote {
                 };
                 let key = meta.location.as_ref();
                 let key = key.strip_prefix(own).unwrap_or(key).trim_start_matches('/');
-                visit(Listed { key: key.to_owned(), bytes: meta.size });
+                let stored = Timestamp::from_second(meta.last_modified.timestamp()).ok();
+                visit(Listed { key: key.to_owned(), bytes: meta.size, stored });
             }
         })?;
         self.answered("list", prefix, result)
@@ -470,6 +488,10 @@ impl Store for Remote {
             }
         }
         Ok(None)
+    }
+
+    fn storage_class(&self) -> Option<&str> {
+        self.storage_class.as_deref()
     }
 
     fn versioned(&self) -> Option<&dyn Versioned> {

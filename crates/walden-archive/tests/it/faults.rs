@@ -1,7 +1,6 @@
 //! Stores that fail, return wrong data, or change at their k-th call, for every k.
 
 use std::fs;
-use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -17,14 +16,14 @@ use walden_archive::pack::{PackOptions, pack};
 use walden_archive::prefetch::{PrefetchOptions, Spool, prefetch};
 use walden_archive::prune::{Rule, plan};
 use walden_archive::push::{PushError, PushOptions, push};
-use walden_archive::store::{Cause, Created, Folder, Listed, Store, StoreError};
+use walden_archive::store::{Folder, Store};
 use walden_archive::verify::{VerifyOptions, verify};
 use walden_format::lsn::SegmentName;
 
 use crate::material::{
     archive, archive_of, complete, encrypt, expect_all, leftovers, log, pg_wal, stored, user,
 };
-use crate::watched::Watched;
+use crate::watched::{Decision, Watched};
 
 /// How the call fails.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -39,76 +38,31 @@ enum Fault {
     Torn,
 }
 
-/// A folder whose k-th call fails. A killed process makes no further calls.
-struct Faulty {
-    folder: Folder,
-    calls: Arc<AtomicUsize>,
-    fails_at: usize,
-    fault: Fault,
-}
-
-impl Faulty {
-    fn store(place: &Path, fails_at: usize, fault: Fault) -> (Faulty, Arc<AtomicUsize>) {
-        let calls = Arc::new(AtomicUsize::new(0));
-        (Faulty { folder: Folder::new(place), calls: calls.clone(), fails_at, fault }, calls)
-    }
-
-    fn archive(place: &Path, fails_at: usize, fault: Fault) -> (Archive, Arc<AtomicUsize>) {
-        let (store, calls) = Faulty::store(place, fails_at, fault);
-        (Archive::new(Box::new(store)), calls)
-    }
-
-    /// Makes a call. The argument of `call` is whether half of the bytes are lost.
-    fn run<T>(&self, key: &str, call: impl FnOnce(bool) -> Result<T, StoreError>) -> Result<T, StoreError> {
-        let number = self.calls.fetch_add(1, Ordering::Relaxed);
-        let error = || StoreError::new("use", key, "a store that fails", Cause::Unavailable);
-        match self.fault {
-            Fault::Killed if number >= self.fails_at => Err(error()),
-            Fault::Before if number == self.fails_at => Err(error()),
-            Fault::After if number == self.fails_at => {
-                let _ = call(false)?;
-                Err(error())
-            }
-            _ => call(self.fault == Fault::Torn && number == self.fails_at),
+/// Returns a folder whose k-th call fails, and the number of calls so far. A killed process makes no further
+/// calls.
+fn faulty_store(place: &Path, fails_at: usize, fault: Fault) -> (Watched, Arc<AtomicUsize>) {
+    let calls = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&calls);
+    let store = Watched::deciding(place, move |call, _| {
+        // Followed by the removal, which counts.
+        if call == "discard" {
+            return Decision::Pass;
         }
-    }
+        let number = counted.fetch_add(1, Ordering::Relaxed);
+        match fault {
+            Fault::Killed if number >= fails_at => Decision::Fail,
+            Fault::Before if number == fails_at => Decision::Fail,
+            Fault::After if number == fails_at => Decision::FailAfter,
+            Fault::Torn if number == fails_at => Decision::Tear,
+            _ => Decision::Pass,
+        }
+    });
+    (store, calls)
 }
 
-fn half(mut bytes: Vec<u8>, is_torn: bool) -> Vec<u8> {
-    if is_torn {
-        bytes.truncate(bytes.len() / 2);
-    }
-    bytes
-}
-
-impl Store for Faulty {
-    fn create(&self, key: &str, content: &[u8]) -> Result<Created, StoreError> {
-        self.run(key, |is_torn| self.folder.create(key, &half(content.to_vec(), is_torn)))
-    }
-    fn make_durable(&self, key: &str) -> Result<(), StoreError> {
-        self.run(key, |_| self.folder.make_durable(key))
-    }
-    fn read(&self, key: &str) -> Result<Vec<u8>, StoreError> {
-        self.run(key, |is_torn| Ok(half(self.folder.read(key)?, is_torn)))
-    }
-    fn read_range(&self, key: &str, range: Range<u64>) -> Result<Vec<u8>, StoreError> {
-        self.run(key, |is_torn| Ok(half(self.folder.read_range(key, range)?, is_torn)))
-    }
-    fn size(&self, key: &str) -> Result<u64, StoreError> {
-        self.run(key, |_| self.folder.size(key))
-    }
-    fn list(&self, prefix: &str, visit: &mut dyn FnMut(Listed)) -> Result<(), StoreError> {
-        self.run(prefix, |_| self.folder.list(prefix, visit))
-    }
-    fn remove(&self, key: &str) -> Result<(), StoreError> {
-        self.run(key, |_| self.folder.remove(key))
-    }
-    fn remove_leftovers(&self) -> Result<(), StoreError> {
-        self.run("", |_| self.folder.remove_leftovers())
-    }
-    fn location(&self) -> &str {
-        self.folder.location()
-    }
+fn faulty_archive(place: &Path, fails_at: usize, fault: Fault) -> (Archive, Arc<AtomicUsize>) {
+    let (store, calls) = faulty_store(place, fails_at, fault);
+    (Archive::new(Box::new(store)), calls)
 }
 
 /// Copies a folder and its contents.
@@ -155,7 +109,7 @@ fn fail_at_every_call(is_encrypted: bool) {
                 false => (KeyOptions::default(), KeyOptions::default()),
             };
             archive(root.path());
-            let (store, calls) = Faulty::store(&place, fails_at, fault);
+            let (store, calls) = faulty_store(&place, fails_at, fault);
             let options = PushOptions::default().threads(1);
             let faulty = Archive::with_keys(Box::new(store), server);
             let batch = push(&faulty, &wal.join(&originals[0].0), &options);
@@ -243,7 +197,7 @@ fn with_every_call_failing(min_calls: usize, run: impl Fn(&Attempt<'_>, &[(Strin
             let root = tempfile::tempdir().expect("a folder");
             let place = root.path().join("archive");
             copy(&master.path().join("archive"), &place);
-            let (faulty, calls) = Faulty::archive(&place, fails_at, fault);
+            let (faulty, calls) = faulty_archive(&place, fails_at, fault);
             let good = archive(root.path());
             // Later checks use the archive without the fault.
             let attempt = Attempt { fault, faulty: &faulty, good: &good, what };
@@ -305,7 +259,7 @@ fn whichever_call_of_get_fails_nothing_wrong_is_handed_over() {
         let file = ArchivedFile::parse(name).expect("a name");
         for fault in [Fault::Before, Fault::After, Fault::Killed, Fault::Torn] {
             for fails_at in 0.. {
-                let (faulty, calls) = Faulty::archive(&root.path().join("archive"), fails_at, fault);
+                let (faulty, calls) = faulty_archive(&root.path().join("archive"), fails_at, fault);
                 let got = get(&faulty, file, &target);
                 match &got {
                     Ok(()) => {
@@ -456,7 +410,7 @@ fn whichever_call_of_a_repair_fails_the_damaged_object_or_its_replacement_is_the
         let intact = Archive::new(Box::new(Folder::new(&place)));
         let damaged = verify(&intact, VerifyOptions::default(), &|_, _| {}).expect("verified").damaged;
         assert_eq!(damaged.len(), 1, "{damaged:?}");
-        let (target, calls) = Faulty::archive(&place, fails_at, Fault::Before);
+        let (target, calls) = faulty_archive(&place, fails_at, Fault::Before);
         let result =
             replace_damaged(std::slice::from_ref(&source), &target, &damaged, &CopyOptions::default());
         assert!(path.exists(), "call {fails_at}: {result:?}");

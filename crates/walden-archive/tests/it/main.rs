@@ -18,4 +18,5 @@ mod repair;
 mod requests;
 mod round_trip;
 mod source;
+mod tampering;
 mod watched;

@@ -76,6 +76,13 @@ pub fn log(timeline: u32, first: u64, count: u64) -> Vec<(String, Vec<u8>)> {
     log_with(timeline, first, count, &|number| Some(commit_time(number)), None)
 }
 
+/// Like [`log`], but one segment's commit has another time. Nothing else differs, so the segments before and
+/// after it fit to it.
+pub fn log_with_other_time(timeline: u32, first: u64, count: u64, number: u64) -> Vec<(String, Vec<u8>)> {
+    let time = |at| Some(commit_time(at) + i64::from(at == number) * 1000);
+    log_with(timeline, first, count, &time, None)
+}
+
 /// Returns a segment with a commit at this time.
 pub fn log_at(timeline: u32, number: u64, time: i64) -> (String, Vec<u8>) {
     log_with(timeline, number, 1, &|_| Some(time), None).remove(0)

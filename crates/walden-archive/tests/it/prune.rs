@@ -1,7 +1,6 @@
 //! Pruning must never remove anything that a kept backup needs.
 
 use std::fs;
-use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use sha2::{Digest, Sha256};
@@ -11,12 +10,12 @@ use walden_archive::backup::{self, Backup};
 use walden_archive::list::{ListOptions, list};
 use walden_archive::pack::{PackOptions, pack};
 use walden_archive::prune::{Pruned, Rule, plan};
-use walden_archive::store::versions::Kept;
-use walden_archive::store::{Created, Folder, Listed, Store, StoreError};
+use walden_archive::store::Folder;
 use walden_archive::verify::{self, VerifyOptions, verify};
 use walden_format::lsn::{Lsn, SegmentName, SegmentSize};
 
 use crate::material::{archive_of, commit_time, expect_all, log, push_all, stored};
+use crate::watched::{Decision, Watched};
 
 type Files = Vec<(String, Vec<u8>)>;
 
@@ -571,64 +570,17 @@ fn backups_of_standbys_are_known_by_their_manifests() {
     assert!(backup::in_folder(&root.path().join("pg_wal"), &system).is_err());
 }
 
-/// A folder that refuses to remove some objects, like a bucket with locks.
-struct Keeping {
-    folder: Folder,
-    /// One of how many objects is kept, and which of them.
-    share: u8,
-    seed: u8,
-}
-
-impl Keeping {
-    fn keeps(&self, key: &str) -> bool {
-        self.share > 0 && Sha256::digest(format!("{}{key}", self.seed))[0].is_multiple_of(self.share)
-    }
-}
-
-impl Store for Keeping {
-    fn create(&self, key: &str, content: &[u8]) -> Result<Created, StoreError> {
-        self.folder.create(key, content)
-    }
-
-    fn make_durable(&self, key: &str) -> Result<(), StoreError> {
-        self.folder.make_durable(key)
-    }
-
-    fn read(&self, key: &str) -> Result<Vec<u8>, StoreError> {
-        self.folder.read(key)
-    }
-
-    fn read_range(&self, key: &str, range: Range<u64>) -> Result<Vec<u8>, StoreError> {
-        self.folder.read_range(key, range)
-    }
-
-    fn size(&self, key: &str) -> Result<u64, StoreError> {
-        self.folder.size(key)
-    }
-
-    fn list(&self, prefix: &str, visit: &mut dyn FnMut(Listed)) -> Result<(), StoreError> {
-        self.folder.list(prefix, visit)
-    }
-
-    fn remove(&self, key: &str) -> Result<(), StoreError> {
-        assert!(!self.keeps(key), "only discarded: {key}");
-        self.folder.remove(key)
-    }
-
-    fn discard(&self, key: &str) -> Result<Option<Kept>, StoreError> {
-        match self.keeps(key) {
-            true => Ok(Some(Kept { until: Some(jiff::Timestamp::MAX), problem: "locked".to_owned() })),
-            false => self.folder.discard(key),
-        }
-    }
-
-    fn remove_leftovers(&self) -> Result<(), StoreError> {
-        self.folder.remove_leftovers()
-    }
-
-    fn location(&self) -> &str {
-        self.folder.location()
-    }
+/// Returns an archive in a folder that refuses to remove one of `share` objects, like a bucket with locks.
+/// `seed` decides which ones.
+fn keeping(place: &Path, share: u8, seed: u8) -> Archive {
+    let keeps = move |key: &str| share > 0 && Sha256::digest(format!("{seed}{key}"))[0].is_multiple_of(share);
+    let decide = move |call: &'static str, key: &str| match call {
+        "discard" if keeps(key) => Decision::Keep,
+        // What is not discarded may be removed only if it is not kept.
+        "remove" if keeps(key) => Decision::Fail,
+        _ => Decision::Pass,
+    };
+    Archive::new(Box::new(Watched::deciding(place, decide)))
 }
 
 fn copy_folder(from: &Path, to: &Path) {
@@ -665,8 +617,7 @@ fn objects_that_the_store_keeps_leave_no_gap() {
         let place = folder.path().join(seed.to_string());
         copy_folder(&location, &place);
         let share = [1, 2, 5, 20][usize::from(seed % 4)];
-        let keeping = |share| Archive::new(Box::new(Keeping { folder: Folder::new(&place), share, seed }));
-        let archive = keeping(share);
+        let archive = keeping(&place, share, seed);
         if seed % 3 == 0 {
             // Own objects and a pack have the same segments then.
             let options = || PackOptions::default().keep(0).segments(Some(6));
@@ -685,7 +636,7 @@ fn objects_that_the_store_keeps_leave_no_gap() {
         let verified = verify(&archive, VerifyOptions::default(), &|_, _| {}).expect("verified");
         assert!(verified.is_good(), "{seed}: {:?} {:?}", verified.gaps, verified.backups_without_start);
         // The locks have ended.
-        let archive = keeping(0);
+        let archive = keeping(&place, 0, seed);
         let done = plan(&archive, &rule, Vec::new()).expect("a plan").apply(&archive).expect("applied");
         assert_eq!((done.kept_objects, done.kept.len()), (0, 0));
         if seed % 3 != 0 {

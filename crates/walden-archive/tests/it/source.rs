@@ -2,7 +2,6 @@
 
 use std::fs;
 use std::io::Read;
-use std::ops::Range;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
@@ -10,48 +9,11 @@ use walden_archive::archive::{Archive, ArchiveError};
 use walden_archive::push::{PushOptions, push};
 use walden_archive::source::{Bound, Source, SourceOptions, open};
 use walden_archive::sources::{self, SourcesError};
-use walden_archive::store::{Created, Folder, Listed, Store, StoreError};
 use walden_format::lsn::Lsn;
 use walden_source::inventory::Inventory;
 
 use crate::material::{archive_of, complete, log, pg_wal};
-
-/// A folder that records which objects were read completely.
-struct Recording {
-    folder: Folder,
-    read: Arc<Mutex<Vec<String>>>,
-}
-
-impl Store for Recording {
-    fn create(&self, key: &str, content: &[u8]) -> Result<Created, StoreError> {
-        self.folder.create(key, content)
-    }
-    fn make_durable(&self, key: &str) -> Result<(), StoreError> {
-        self.folder.make_durable(key)
-    }
-    fn read(&self, key: &str) -> Result<Vec<u8>, StoreError> {
-        self.read.lock().expect("a lock").push(key.to_owned());
-        self.folder.read(key)
-    }
-    fn read_range(&self, key: &str, range: Range<u64>) -> Result<Vec<u8>, StoreError> {
-        self.folder.read_range(key, range)
-    }
-    fn size(&self, key: &str) -> Result<u64, StoreError> {
-        self.folder.size(key)
-    }
-    fn list(&self, prefix: &str, visit: &mut dyn FnMut(Listed)) -> Result<(), StoreError> {
-        self.folder.list(prefix, visit)
-    }
-    fn remove(&self, key: &str) -> Result<(), StoreError> {
-        self.folder.remove(key)
-    }
-    fn remove_leftovers(&self) -> Result<(), StoreError> {
-        self.folder.remove_leftovers()
-    }
-    fn location(&self) -> &str {
-        self.folder.location()
-    }
-}
+use crate::watched::{Decision, Watched};
 
 /// Creates an archive of the golden segments. The second one is also on timeline 2, which starts in it.
 fn archived(root: &Path) -> (Archive, Arc<Mutex<Vec<String>>>) {
@@ -61,8 +23,15 @@ fn archived(root: &Path) -> (Archive, Arc<Mutex<Vec<String>>>) {
     files.push((second.0.replacen("00000001", "00000002", 1), second.1.clone()));
     files.push(("00000002.history".to_owned(), b"1\t0/B80000\tno reason\n".to_vec()));
     let wal = pg_wal(root, &files);
-    let read = Arc::default();
-    let store = Recording { folder: Folder::new(root.join("archive")), read: Arc::clone(&read) };
+    let read: Arc<Mutex<Vec<String>>> = Arc::default();
+    let recorded = Arc::clone(&read);
+    // Records which objects are read completely.
+    let store = Watched::deciding(&root.join("archive"), move |call, key| {
+        if call == "read" {
+            recorded.lock().expect("a lock").push(key.to_owned());
+        }
+        Decision::Pass
+    });
     let archive = Archive::new(Box::new(store));
     archive.create().expect("an archive");
     let batch = push(&archive, &wal.join(&files[0].0), &PushOptions::default());

@@ -38,7 +38,8 @@ Examples:
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct InitArgs {
-    /// The archive: a folder, or a URL: s3://BUCKET/PREFIX, az://CONTAINER/PREFIX, gs://BUCKET/PREFIX
+    /// The archive: a folder, or a URL: s3://BUCKET/PREFIX, az://CONTAINER/PREFIX, gs://BUCKET/PREFIX, or
+    /// sftp://USER@HOST/FOLDER
     #[arg(long, value_name = "URL", required_unless_present = "config")]
     repo: Option<String>,
 
@@ -182,7 +183,7 @@ fn environment_note(
     stored: Option<&BTreeMap<String, String>>,
     config: &str,
 ) -> Option<String> {
-    let (scheme, _) = location.split_once("://").filter(|(scheme, _)| *scheme != "file")?;
+    let (scheme, _) = location.split_once("://").filter(|(scheme, _)| !matches!(*scheme, "file" | "sftp"))?;
     let (variables, settings) = store_variables(scheme);
     let is_stored = |variable: &str| {
         let variable = variable.to_ascii_lowercase();
@@ -240,7 +241,7 @@ fn write_configuration(path: &Path, repo: &str, archive: &Archive) -> Result<()>
         None => String::new(),
     };
     let text = format!(
-        "# Walden's archive of this cluster's WAL; see `walden archive --help`.\n\n[archive]\nrepo = {}  # or a list: several repositories with the same WAL\n# acknowledge = 1      # of several repositories: how many must have a file (all, unless set)\n{recipient}\n# level = 3            # 1 (fast) to 9 (small)\n# fast_queue = 64      # while more segments wait, they are compressed at level 0\n# look_ahead = 64      # other ready segments that one push archives\n# backlog_warning = 1000         # files that wait, beyond which a push warns and status exits with 1\n# backlog_warning_seconds = 900  # seconds that a file waits, beyond which status exits with 1\n# prefetch = 16        # segments to fetch ahead of recovery\n# lock_days = 30       # in a bucket with Object Lock: nobody can remove a stored object for so long\n# accept_unknown_versions = false  # true archives the WAL of a PostgreSQL newer than this Walden as bytes\n# log = \"/var/log/postgresql/walden.json\"  # push and get append JSON lines to it: status and metrics read them\n\n# [archive.store]      # object stores: settings that the environment does not have\n# endpoint = \"https://s3.example.net\"\n# region = \"eu-1\"\n# access_key_id = \"...\"      # a server that systemd starts lacks the variables of your shell\n# secret_access_key = \"...\"  # then chmod 600, and the server's user owns this file\n",
+        "# Walden's archive of this cluster's WAL; see `walden archive --help`.\n\n[archive]\nrepo = {}  # or a list: several repositories with the same WAL\n# acknowledge = 1      # of several repositories: how many must have a file (all, unless set)\n{recipient}\n# level = 3            # 1 (fast) to 9 (small)\n# fast_queue = 64      # while more segments wait, they are compressed at level 0\n# look_ahead = 64      # other ready segments that one push archives\n# backlog_warning = 1000         # files that wait, beyond which a push warns and status exits with 1\n# backlog_warning_seconds = 900  # seconds that a file waits, beyond which status exits with 1\n# prefetch = 16        # segments to fetch ahead of recovery\n# storage_class = \"STANDARD_IA\"  # of segments and packs in an object store\n# price = {{ storage = 0.0125 }}   # instead of list prices, for list --cost\n# lock_days = 30       # in a bucket with Object Lock: nobody can remove a stored object for so long\n# accept_unknown_versions = false  # true archives the WAL of a PostgreSQL newer than this Walden as bytes\n# log = \"/var/log/postgresql/walden.json\"  # push and get append JSON lines to it: status and metrics read them\n\n# [archive.store]      # object stores (for sftp://, program and config of ssh): settings that the environment does not have\n# endpoint = \"https://s3.example.net\"\n# region = \"eu-1\"\n# access_key_id = \"...\"      # a server that systemd starts lacks the variables of your shell\n# secret_access_key = \"...\"  # then chmod 600, and the server's user owns this file\n",
         serde_json::Value::String(repo.to_owned())
     );
     output::write(path, &text, Overwrite::default())

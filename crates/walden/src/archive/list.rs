@@ -5,6 +5,8 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::Args;
+use serde::Serialize;
+use walden_archive::cost::{self, Cost, OwnPrices};
 use walden_archive::encryption::KEYS;
 use walden_archive::gaps::{GAPS_UNKNOWN, Gap, HISTORY_HINT};
 use walden_archive::list::{
@@ -29,6 +31,8 @@ const EXAMPLES: &str = "\
 Examples:
   walden archive list --repo /backup/main
   walden archive list --format json | jq '.timelines[].gaps'
+  walden archive list --cost
+      stored bytes, requests and prices
 
 Exit status: 0 no segment is missing between the first and the last of each timeline, except in acknowledged gaps; 1 segments, the \
 history of a timeline, or the first segment of a base backup are missing, an object that was read is damaged, or the keys of an \
@@ -45,20 +49,43 @@ pub struct ListArgs {
     #[arg(long)]
     all: bool,
 
+    /// Also print what the archive costs: storage, requests, early removals
+    #[arg(long)]
+    cost: bool,
+
+    /// Prices instead of list prices: storage=0.02,put=0.005,get=0.0004,retrieval=0, per GB and month, 1000
+    /// requests, and GB [default: price in walden.toml]
+    #[arg(long, value_name = "PRICES", value_parser = OwnPrices::parse, requires = "cost")]
+    price: Option<OwnPrices>,
+
     /// Output format
     #[arg(long, value_enum, default_value_t)]
     format: Format,
 }
 
+/// A listing and its cost.
+#[derive(Serialize)]
+struct WithCost<'a> {
+    #[serde(flatten)]
+    listing: &'a Listing,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cost: Option<Cost>,
+}
+
 /// Runs `walden archive list`.
 pub fn run(args: &ListArgs) -> Result<ExitCode> {
-    let (archive, _) = args.place.open_for_user()?;
+    let (archive, section) = args.place.open_for_user()?;
     let waiting = Waiting::new(format!("listing {}", harmless(archive.store().location())));
     let options = ListOptions::default().all_summaries(args.all).base_backups(true).time_samples(true);
     let listing = list::list(&archive, options)?;
+    let price = args.price.or(section.price);
+    let cost = args.cost.then(|| cost::cost(&archive, &listing, price)).transpose()?;
     drop(waiting);
     let has_gaps = listing.timelines.iter().flat_map(|timeline| &timeline.gaps).any(Gap::is_new);
-    terminal::show(args.format, || &listing, || table(&listing))?;
+    let shown = WithCost { listing: &listing, cost };
+    let cost_text =
+        || shown.cost.as_ref().map_or(String::new(), |cost| format!("\n{}", super::cost::text(cost)));
+    terminal::show(args.format, || &shown, || table(&listing) + &cost_text())?;
     if listing.are_keys_missing {
         output::tell(&format!("PROBLEM: {KEYS_MISSING}"));
         if let Some(hint) = Cause::KeysMissing.hint() {

@@ -8,6 +8,7 @@ mod catch_up;
 mod check;
 pub mod commands;
 mod copy;
+mod cost;
 mod data_directory;
 mod drill;
 mod export;

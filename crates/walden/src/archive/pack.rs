@@ -147,6 +147,10 @@ fn table(packed: &Packed) -> String {
             counted(packed.tidied.len() as u64, "object")
         );
     }
+    if let Some(early) = &packed.early {
+        let costs = if *is_dry_run { "replacing them would cost" } else { "replacing them cost" };
+        let _ = writeln!(text, "NOTE: {}", super::cost::describe_early(early, costs));
+    }
     if packed.kept_objects > 0 {
         let _ = writeln!(
             text,

@@ -200,6 +200,10 @@ fn table(pruned: &Pruned) -> String {
             let verb = if pruned.is_applied { "removed" } else { "would be removed (--apply removes them)" };
             let from = pruned.kept_from.as_deref().unwrap_or_default();
             let _ = writeln!(text, "Everything from {from} on stays. {objects} of {bytes} {verb}.");
+            if let Some(early) = &pruned.early {
+                let costs = if pruned.is_applied { "their removal cost" } else { "their removal would cost" };
+                let _ = writeln!(text, "NOTE: {}", super::cost::describe_early(early, costs));
+            }
             describe_kept(&mut text, pruned);
         }
     }

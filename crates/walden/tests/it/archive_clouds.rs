@@ -22,7 +22,8 @@ walden_testing::tests! {
 
 /// The account of Azurite, and a key that is no secret.
 const ACCOUNT: &str = "devstoreaccount1";
-const KEY: &str = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw==";
+pub const KEY: &str =
+    "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw==";
 
 /// Creates a container: PORT ACCOUNT KEY NAME.
 const CREATE_CONTAINER: &str = r#"
@@ -63,7 +64,10 @@ class Handler(BaseHTTPRequestHandler):
         return bucket, key, dict(urllib.parse.parse_qsl(url.query))
     def do_PUT(self):
         bucket, key, _ = self.key()
-        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        length = int(self.headers.get("Content-Length", 0))
+        body = self.rfile.read(length)
+        if len(body) < length:  # the client disconnected
+            return
         if bucket != "backups":
             return self.fail(404, "NoSuchBucket")
         with lock:
@@ -109,8 +113,9 @@ ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
 "#;
 
 /// A store for one test, ended on drop, and a server's files.
-struct Cloud {
+pub struct Cloud {
     child: Child,
+    pub port: u16,
     folder: tempfile::TempDir,
 }
 
@@ -125,7 +130,7 @@ impl Cloud {
     fn start(mut command: Command, port: u16) -> Cloud {
         let folder = tempfile::tempdir().unwrap();
         let command = command.current_dir(folder.path()).stdout(Stdio::null()).stderr(Stdio::null());
-        let cloud = Cloud { child: command.spawn().unwrap(), folder };
+        let cloud = Cloud { child: command.spawn().unwrap(), port, folder };
         let began = Instant::now();
         while TcpStream::connect(("127.0.0.1", port)).is_err() {
             assert!(began.elapsed() < Duration::from_secs(60), "the object store does not start");
@@ -139,7 +144,7 @@ impl Cloud {
         cloud
     }
 
-    fn azure(key: &str) -> Result<Cloud, Missing> {
+    pub fn azure(key: &str) -> Result<Cloud, Missing> {
         let (program, python, port) = (Need::Azurite.find()?, Need::Python.find()?, free_port());
         let mut command = Command::new(program);
         let port_text = port.to_string();
@@ -155,28 +160,37 @@ impl Cloud {
         let create =
             Command::new(python).args(["-c", CREATE_CONTAINER, &port_text, ACCOUNT, KEY, "backups"]).status();
         assert!(create.unwrap().success());
-        cloud.configure(
-            "az://backups/main",
-            &format!("endpoint = \"http://127.0.0.1:{port}/{ACCOUNT}\"\naccount_name = \"{ACCOUNT}\"\naccount_key = \"{key}\"\n"),
-        );
+        let settings = Cloud::azure_settings(port, key);
+        let lines = settings.map(|(name, value)| format!("{name} = \"{value}\"\n"));
+        cloud.configure("az://backups/main", &lines.concat());
         Ok(cloud)
     }
 
-    fn google() -> Result<Cloud, Missing> {
+    pub fn google() -> Result<Cloud, Missing> {
         let port = free_port();
         let mut command = Command::new(Need::Python.find()?);
         command.args(["-c", GOOGLE, &port.to_string()]);
         let cloud = Cloud::start(command, port);
-        cloud.configure(
-            "gs://backups/main",
-            &format!("service_account = \"{}\"\n", text(&cloud.path("account.json"))),
-        );
+        let account = cloud.google_account(port);
+        cloud.configure("gs://backups/main", &format!("service_account = \"{}\"\n", text(&account)));
+        Ok(cloud)
+    }
+
+    /// Returns the settings for Azurite at a port.
+    pub fn azure_settings(port: u16, key: &str) -> [(&'static str, String); 3] {
+        let endpoint = format!("http://127.0.0.1:{port}/{ACCOUNT}");
+        [("endpoint", endpoint), ("account_name", ACCOUNT.to_owned()), ("account_key", key.to_owned())]
+    }
+
+    /// Writes the account file for Google's server at a port. Returns its path.
+    pub fn google_account(&self, port: u16) -> PathBuf {
         let account = serde_json::json!({
             "private_key": "", "private_key_id": "", "client_email": "", "disable_oauth": true,
             "gcs_base_url": format!("http://127.0.0.1:{port}"),
         });
-        fs::write(cloud.path("account.json"), account.to_string()).unwrap();
-        Ok(cloud)
+        let path = self.path(&format!("account-{port}.json"));
+        fs::write(&path, account.to_string()).unwrap();
+        path
     }
 
     fn configure(&self, repo: &str, store: &str) {

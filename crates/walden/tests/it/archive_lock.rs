@@ -34,7 +34,7 @@ fn start() -> Result<Server, Missing> {
 }
 
 /// Sends a request as a user who may do everything: without checks of rights, any signature is right.
-fn send(server: &Server, method: &str, path: &str, header: &str, body: &str) -> String {
+pub fn send(server: &Server, method: &str, path: &str, header: &str, body: &str) -> String {
     const SIGNATURE: &str = "Authorization: AWS4-HMAC-SHA256 Credential=admin/20260101/us-east-1/s3/aws4_request, SignedHeaders=host, \
                              Signature=s\r\n";
     let is_signed = header.contains("Authorization");

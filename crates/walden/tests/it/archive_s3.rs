@@ -447,6 +447,8 @@ pub enum Trouble {
     CutAnswer(usize),
     /// Responds with this itself.
     Answer(&'static str),
+    /// Responds with this status and body itself.
+    AnswerWith(&'static str, &'static str),
     /// Refuses to delete and to overwrite objects.
     NoChange,
 }
@@ -472,7 +474,11 @@ pub fn proxy(server: u16, troubles: &'static [Trouble]) -> (u16, Arc<AtomicUsize
 fn serve(mut client: TcpStream, server: u16, trouble: Trouble) -> io::Result<()> {
     if let Trouble::Answer(status) = trouble {
         read_head(&mut client)?;
-        return answer(client, status);
+        return answer(client, status, "");
+    }
+    if let Trouble::AnswerWith(status, body) = trouble {
+        read_head(&mut client)?;
+        return answer(client, status, body);
     }
     let mut server = TcpStream::connect(SocketAddr::from(([127, 0, 0, 1], server)))?;
     if let Trouble::NoChange = trouble {
@@ -481,7 +487,7 @@ fn serve(mut client: TcpStream, server: u16, trouble: Trouble) -> io::Result<()>
         let is_overwriting = head.starts_with("put") && !head.contains("if-none-match");
         let is_retention = head.lines().next().is_some_and(|line| line.contains("?retention"));
         if head.starts_with("delete") || head.starts_with("post") || is_overwriting && !is_retention {
-            return answer(client, "403 Forbidden");
+            return answer(client, "403 Forbidden", "");
         }
         // Forces one request per connection, so that each is checked.
         let line = request.iter().position(|&byte| byte == b'\n').map_or(0, |at| at + 1);
@@ -516,8 +522,9 @@ fn read_head(client: &mut TcpStream) -> io::Result<Vec<u8>> {
     Ok(request)
 }
 
-fn answer(mut client: TcpStream, status: &str) -> io::Result<()> {
-    write!(client, "HTTP/1.1 {status}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")?;
+fn answer(mut client: TcpStream, status: &str, body: &str) -> io::Result<()> {
+    let length = body.len();
+    write!(client, "HTTP/1.1 {status}\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n{body}")?;
     client.shutdown(Shutdown::Write)
 }
 

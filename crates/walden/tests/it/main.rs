@@ -10,6 +10,7 @@ mod archive_care;
 mod archive_clone;
 mod archive_clouds;
 mod archive_copies;
+mod archive_cost;
 mod archive_encrypted;
 mod archive_failing;
 mod archive_faults;
@@ -24,6 +25,7 @@ mod archive_prefetch;
 mod archive_reset;
 mod archive_s3;
 mod archive_serve;
+mod archive_sftp;
 mod archive_spool;
 mod archive_status;
 mod archive_unknown_versions;
@@ -72,6 +74,7 @@ mod savings;
 mod server_log;
 mod situations;
 mod sources;
+mod store_conformance;
 mod surroundings;
 mod tar_sources;
 mod watch;
@@ -90,6 +93,7 @@ fn main() -> ExitCode {
         archive_copies::TESTS,
         archive_encrypted::TESTS,
         archive_failing::TESTS,
+        archive_cost::TESTS,
         archive_faults::TESTS,
         archive_import::TESTS,
         archive_interrupted::TESTS,
@@ -102,6 +106,7 @@ fn main() -> ExitCode {
         archive_lock::TESTS,
         archive_s3::TESTS,
         archive_serve::TESTS,
+        archive_sftp::TESTS,
         archive_spool::TESTS,
         archive_status::TESTS,
         archive_unknown_versions::TESTS,
@@ -148,6 +153,7 @@ fn main() -> ExitCode {
         server_log::TESTS,
         situations::TESTS,
         sources::TESTS,
+        store_conformance::TESTS,
         surroundings::TESTS,
         tar_sources::TESTS,
         watch::TESTS,

@@ -27,7 +27,7 @@ fn the_version_has_the_commit_and_the_features() {
     for (line, name) in lines[1..].iter().zip(["commit: ", "features: ", "target: "]) {
         assert!(line.strip_prefix(name).is_some_and(|value| !value.is_empty()), "{line}");
     }
-    assert_eq!(lines[2], "features: demo, watch, export, s3, encryption");
+    assert_eq!(lines[2], "features: demo, watch, export, s3, sftp, encryption");
 }
 
 /// Returns the program's commands, from its help: indented by two spaces, in groups before the options.

@@ -23,6 +23,7 @@ use self::build::Outcome;
 use self::plan::Plan;
 use crate::archive::{Archive, ArchiveError};
 use crate::encryption::MAX_FILES;
+use crate::inspect::cost::{Ages, Early};
 use crate::objects::name::{ArchivedFile, Object, PackName, WAL};
 use crate::objects::object::Finding;
 use crate::store::MAX_OBJECT_BYTES;
@@ -111,6 +112,8 @@ pub struct Packed {
     pub objects_after: Option<u64>,
     /// Their size in bytes.
     pub bytes_after: Option<u64>,
+    /// Replaced and tidied objects that are younger than the minimum storage duration of their class.
+    pub early: Option<Early>,
     /// Problems by object. The affected objects are left unchanged.
     pub problems: Vec<Finding>,
 }
@@ -178,6 +181,7 @@ pub fn pack(
         archive.store().remove_leftovers()?;
     }
     let mut stored = Stored::list(archive)?;
+    let ages = Ages::list(archive)?;
     let mut packed = Packed {
         location: archive.store().location().to_owned(),
         is_dry_run: options.dry_run,
@@ -192,10 +196,12 @@ pub fn pack(
         for run in runs {
             packed.add_planned(&run, &stored);
         }
+        packed.early = packed.early_of(&ages, |_| true);
         return Ok(packed);
     }
     write_packs(archive, &stored, &runs, options, progress, &mut packed);
     let now = Stored::list(archive)?;
+    packed.early = packed.early_of(&ages, |segment| !now.singles.contains_key(&segment));
     (packed.objects_after, packed.bytes_after) = (Some(now.objects()), Some(now.bytes()));
     Ok(packed)
 }
@@ -266,6 +272,19 @@ impl Packed {
     /// Returns whether no problems were found.
     pub fn is_good(&self) -> bool {
         self.problems.is_empty()
+    }
+
+    /// Returns the early ones of the tidied objects, and of the packed segments' own objects that are
+    /// removed.
+    fn early_of(&self, ages: &Ages, is_removed: impl Fn(SegmentName) -> bool) -> Option<Early> {
+        let packs = self.packs.iter().filter_map(|pack| match Object::parse_key(&pack.object) {
+            Some(Object::Pack(name)) => Some(name),
+            _ => None,
+        });
+        let replaced = packs.flat_map(PackName::names).filter(|name| is_removed(*name));
+        let replaced = replaced.map(|name| ArchivedFile::Segment(name).key());
+        let keys: BTreeSet<String> = replaced.chain(self.tidied.iter().cloned()).collect();
+        ages.early(keys.iter().map(String::as_str))
     }
 
     fn add_planned(&mut self, run: &PackName, stored: &Stored) {

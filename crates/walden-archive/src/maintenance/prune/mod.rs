@@ -19,6 +19,7 @@ use self::plan::{Choice, KeptForTimeline, LastBackupOfTimeline, Segments};
 use crate::archive::{Archive, ArchiveError};
 use crate::history::History;
 use crate::ingest::probe;
+use crate::inspect::cost::{Ages, Early};
 use crate::inspect::list::{self, ListOptions};
 use crate::inventory::gaps::{self, Gap};
 use crate::inventory::snapshot::Snapshot;
@@ -89,6 +90,8 @@ pub struct Pruned {
     pub kept_bytes: u64,
     /// The first of these objects that the store keeps, at most [`MAX_KEPT`].
     pub kept: Vec<KeptObject>,
+    /// Removed objects that are younger than the minimum storage duration of their class.
+    pub early: Option<Early>,
     /// Locks of the kept objects that were extended, if the configuration has a rule.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub locks: Option<Extended>,
@@ -163,6 +166,7 @@ pub struct TimelineState {
 pub struct Plan {
     pruned: Pruned,
     removals: Vec<Removal>,
+    ages: Ages,
 }
 
 /// A planned removal.
@@ -239,7 +243,9 @@ pub fn plan(archive: &Archive, rule: &Rule, on_disk: Vec<Backup>) -> Result<Plan
     let without_history = gaps::listed_without_history(archive, &objects, &histories)?;
     pruned.warnings.extend(without_history.into_iter().map(describe_missing_history));
     let removals = pruned.divide(&objects, &backups, &cuts, size);
-    Ok(Plan { pruned, removals })
+    let ages = if removals.is_empty() { Ages::default() } else { Ages::list(archive)? };
+    pruned.early = ages.early(removals.iter().map(|removal| removal.key.as_str()));
+    Ok(Plan { pruned, removals, ages })
 }
 
 /// Finds gaps among the kept objects, and missing segments after them up to the newest one that the archive
@@ -377,9 +383,13 @@ impl Plan {
         probe::remove_old(archive)?;
         let mut pruned = Pruned { is_applied: true, ..self.pruned };
         let mut removed_before = u64::MAX;
+        let mut removed = Vec::new();
         for Removal { key, bytes, number, has_wal } in &self.removals {
             if !has_wal || *number < removed_before {
-                let Some(kept) = archive.store().discard(key)? else { continue };
+                let Some(kept) = archive.store().discard(key)? else {
+                    removed.push(key.as_str());
+                    continue;
+                };
                 removed_before = removed_before.min(*number);
                 if pruned.kept.len() < MAX_KEPT {
                     pruned.kept.push(KeptObject {
@@ -394,6 +404,7 @@ impl Plan {
         }
         pruned.removed_objects -= pruned.kept_objects;
         pruned.removed_bytes -= pruned.kept_bytes;
+        pruned.early = self.ages.early(removed.into_iter());
         let unneeded: BTreeSet<String> =
             self.removals.iter().map(|removal| archive.stored_name(&removal.key)).collect();
         let extend = |rule| lock::extend(archive, rule, |key| !unneeded.contains(key));

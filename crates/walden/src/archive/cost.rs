@@ -1,0 +1,83 @@
+//! Prints the cost of an archive, for `list --cost`, and the cost of early removals, for `prune` and `pack`.
+
+use std::fmt::Write;
+
+use walden_archive::cost::{Cost, Early, Rate};
+use walden_report::units;
+use walden_source::counted;
+
+/// Formats a sum of money.
+pub fn money(sum: f64) -> String {
+    match sum {
+        0.0 => "0".to_owned(),
+        sum if sum < 0.01 => "under 0.01".to_owned(),
+        sum => format!("{sum:.2}"),
+    }
+}
+
+fn and_price(sum: Option<f64>) -> String {
+    sum.map_or(String::new(), |sum| format!(": {}", money(sum)))
+}
+
+/// Describes the cost of an archive.
+pub fn text(cost: &Cost) -> String {
+    let mut text = String::from("Cost\n");
+    let class = cost.storage_class.as_ref().map_or(String::new(), |class| format!(" in class {class}"));
+    let billed = match cost.billed_bytes > cost.stored_bytes {
+        true => format!(", billed as {}", units::bytes(cost.billed_bytes)),
+        false => String::new(),
+    };
+    let month = cost.storage_month.map_or(String::new(), |sum| format!(": {} a month", money(sum)));
+    let objects = counted(cost.objects, "object");
+    let _ =
+        writeln!(text, "  stored: {} in {objects}{class}{billed}{month}", units::bytes(cost.stored_bytes));
+    match &cost.rate {
+        Some(Rate { segments, stored_bytes, put_requests, get_requests, price }) => {
+            let _ = writeln!(
+                text,
+                "  archiving, a month at the observed rate: {segments:.0} segments in {}, {put_requests:.0} write and list requests, \
+                 {get_requests:.0} reads{}",
+                units::bytes(*stored_bytes as u64),
+                and_price(*price)
+            );
+        }
+        None => {
+            text.push_str("  archiving: the rate is unknown, without commit times over a minute or more\n")
+        }
+    }
+    let restore = &cost.restore;
+    let _ = writeln!(
+        text,
+        "  restoring all WAL: {}, {}, {}{}",
+        counted(restore.list_requests, "list request"),
+        counted(restore.get_requests, "read"),
+        units::bytes(restore.bytes),
+        and_price(restore.price)
+    );
+    if let Some(early) = &cost.early {
+        let _ = writeln!(
+            text,
+            "  {}{}",
+            describe_early(early, "to remove them now costs"),
+            and_price(cost.early_price)
+        );
+    }
+    match &cost.prices_from {
+        Some(from) => {
+            let _ = writeln!(text, "  {from}");
+        }
+        None => text.push_str("  no list prices of this store are known: see --price\n"),
+    }
+    text
+}
+
+/// Describes objects that are younger than their class's minimum storage duration.
+pub fn describe_early(early: &Early, costs: &str) -> String {
+    let Early { storage_class, min_days, objects, bytes, byte_days, .. } = early;
+    format!(
+        "{} of {} younger than the {min_days} days for which {storage_class} bills at least: {costs} {:.1} GB-days",
+        counted(*objects, "object"),
+        units::bytes(*bytes),
+        byte_days / 1e9
+    )
+}
