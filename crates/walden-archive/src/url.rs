@@ -7,11 +7,15 @@ use crate::encryption::KeyOptions;
 use crate::store::versions::LockRule;
 use crate::store::{Folder, Store, StoreError};
 
-/// Prefixes of the keys that are never locked: parts of the newest segment, results of `verify` and test
-/// segments are removed soon.
+/// Prefixes of the keys that are never locked: parts of the newest segment, results of `verify`, records of
+/// `prune` and test segments are removed soon.
 #[cfg(feature = "s3")]
-const UNLOCKED: &[&str] =
-    &[crate::inventory::parts::LIVE, crate::objects::name::VERIFIED, crate::ingest::probe::PROBES];
+const UNLOCKED: &[&str] = &[
+    crate::inventory::parts::LIVE,
+    crate::objects::name::VERIFIED,
+    crate::objects::name::PRUNED,
+    crate::ingest::probe::PROBES,
+];
 
 /// How to use a location.
 #[derive(Clone, Default, Debug)]

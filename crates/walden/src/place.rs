@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -32,6 +33,10 @@ pub struct Place {
     /// The file with a private key for reading an encrypted archive
     #[arg(long, value_name = "FILE", env = "WALDEN_IDENTITY", hide_env_values = true)]
     pub identity: Option<PathBuf>,
+
+    /// The path and content of the configuration file if it was read already; `None` in it if there is none.
+    #[arg(skip)]
+    pub configuration: Option<Arc<Option<(PathBuf, Configuration)>>>,
 }
 
 impl Place {
@@ -39,7 +44,22 @@ impl Place {
     /// store.
     pub fn from_url(repo: String) -> Place {
         let named = |variable| std::env::var_os(variable).map(PathBuf::from);
-        Place { repo: Some(repo), config: named("WALDEN_CONFIG"), identity: named("WALDEN_IDENTITY") }
+        Place {
+            repo: Some(repo),
+            config: named("WALDEN_CONFIG"),
+            identity: named("WALDEN_IDENTITY"),
+            configuration: None,
+        }
+    }
+
+    /// Creates the place that a configuration file names, or the default one.
+    pub fn from_configuration(config: Option<PathBuf>) -> Place {
+        Place { repo: None, config, identity: None, configuration: None }
+    }
+
+    /// Returns the same place with the configuration as it is now, which is not read again.
+    pub fn with_configuration_read(&self) -> Result<Place> {
+        Ok(Place { configuration: Some(Arc::new(self.read()?)), ..self.clone() })
     }
 
     /// Returns the same archive for a command that names a server's data directory. The directory's
@@ -51,7 +71,7 @@ impl Place {
             None if !Path::new(FILE).exists() => beside,
             config => config.clone(),
         };
-        Place { config, ..self.clone() }
+        Place { config, configuration: None, ..self.clone() }
     }
 
     /// Returns options that name the same archive from any working directory.
@@ -138,6 +158,9 @@ impl Place {
     }
 
     fn read(&self) -> Result<Option<(PathBuf, Configuration)>> {
+        if let Some(known) = &self.configuration {
+            return Ok((**known).clone());
+        }
         let path = match &self.config {
             Some(path) => Some(path.clone()),
             None => [PathBuf::from(FILE), Path::new(SYSTEM_FOLDER).join(FILE)]
@@ -203,7 +226,7 @@ mod tests {
     #[test]
     fn a_configuration_that_is_not_there_was_not_removed_meanwhile() {
         let folder = tempfile::tempdir().unwrap();
-        let place = Place { repo: None, config: Some(folder.path().join("mistyped.toml")), identity: None };
+        let place = Place::from_configuration(Some(folder.path().join("mistyped.toml")));
         let error = place.configuration().err().unwrap();
         assert!(format!("{error:#}").contains("expected a configuration file, found none"), "{error:#}");
         assert_eq!(crate::output::hint_of(&error), None);
@@ -213,7 +236,7 @@ mod tests {
     fn a_value_that_its_key_cannot_have_is_refused_with_both() {
         let folder = tempfile::tempdir().unwrap();
         let config = folder.path().join(FILE);
-        let place = Place { repo: None, config: Some(config.clone()), identity: None };
+        let place = Place::from_configuration(Some(config.clone()));
         for (line, expected) in [
             ("level = 10", "level in [archive]: expected 0 to 9, found 10"),
             ("threads = 0", "threads in [archive]: expected at least 1, found 0"),
@@ -233,7 +256,7 @@ mod tests {
     #[test]
     fn the_configuration_in_a_named_data_directory_is_used_unless_another_is_named() {
         let data = tempfile::tempdir().unwrap();
-        let place = Place { repo: None, config: None, identity: None };
+        let place = Place::from_configuration(None);
         assert_eq!(place.for_server(Some(data.path())).config, None);
         let (own, other) = (data.path().join(FILE), data.path().join("other.toml"));
         std::fs::write(&own, "[archive]\nrepo = \"/own\"\n").unwrap();

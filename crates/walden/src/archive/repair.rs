@@ -2,6 +2,7 @@
 //! deleted and overwritten ones.
 
 use std::fmt::Write;
+use std::ops::ControlFlow;
 use std::process::ExitCode;
 
 use anyhow::Result;
@@ -109,7 +110,7 @@ fn replace_damaged(args: &RepairArgs, archive: &Archive, section: &ArchiveSectio
     let options = CopyOptions::default().threads(threads);
     let options = options.level(section.level.unwrap_or(options.level));
     let replaced = copy::replace_damaged(&sources, archive, &verified?.damaged, &options)?;
-    let copied = copy::copy(&sources, archive, &options, &|_, _| {})?;
+    let copied = copy::copy(&sources, archive, &options, &|_, _| ControlFlow::Continue(()))?;
     terminal::print(&format!(
         "{}: {} of {} in damaged objects replaced\n{}{}",
         replaced.location,
