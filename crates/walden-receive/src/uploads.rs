@@ -130,7 +130,55 @@ fn stored_in(copies: &[(Lsn, Option<bool>)], acknowledge: usize) -> Lsn {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use walden_archive::{Archive, store};
+    use walden_format::lsn::SegmentSize;
+
     use super::*;
+    use crate::disk::Folder;
+    use crate::status;
+
+    const MB: u64 = 1 << 20;
+
+    /// A connection starts while a segment of the former one is only in the spool.
+    #[test]
+    fn nothing_is_acknowledged_after_wal_that_only_the_spool_has() {
+        let folder = tempfile::tempdir().unwrap();
+        let archives = ["one", "two"].map(|name| {
+            let archive = Archive::new(Box::new(store::Folder::new(folder.path().join(name))));
+            archive.create().unwrap();
+            archive
+        });
+        let disk = Folder::open(&folder.path().join("spool")).unwrap();
+        let size = SegmentSize::new(MB).unwrap();
+        let (spool, status) = (Spool::open(&disk, size).unwrap(), status::Shared::default());
+        let (start, end) = (Lsn(3 * MB), Lsn(4 * MB + 8192));
+        spool.write(1, start, &vec![7; (MB + 8192) as usize]).unwrap();
+        spool.note_verified(end);
+        spool.sync().unwrap();
+        let copies = archives.iter().enumerate();
+        let copies = copies.map(|copy| Uploading::new(copy, &spool, size, &status, |_, _| {}));
+        let uploads = Uploads::new(copies.collect(), 2, &spool);
+        uploads.restart(1, Lsn(4 * MB)).unwrap();
+        let wait_for = |expected: Lsn| {
+            let began = Instant::now();
+            while uploads.iter().any(|copy| copy.store_to(end) < end) || uploads.store_to(end) != expected {
+                assert!(began.elapsed() < Duration::from_secs(60));
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        };
+        std::thread::scope(|scope| {
+            uploads.iter().for_each(|copy| drop(scope.spawn(|| copy.run())));
+            wait_for(Lsn::INVALID);
+            std::thread::sleep(2 * LEFT_INTERVAL);
+            assert_eq!(uploads.store_to(end), Lsn::INVALID);
+            let segment = SegmentName { timeline: 1, log: 0, segment: 3 };
+            spool.remove(ArchivedFile::Segment(segment)).unwrap();
+            wait_for(end);
+            uploads.stop();
+        });
+    }
 
     #[test]
     fn wal_is_stored_once_enough_copies_have_it() {

@@ -105,25 +105,25 @@ impl Place {
         Ok(section.repo.0.into_iter().map(|repository| place(repository.url)).collect())
     }
 
+    /// Returns a text that is equal for all spellings of the archive's location.
+    pub fn spelling(&self) -> Result<String> {
+        let (section, _) = self.configuration()?;
+        let repo = self.repo.as_deref().or(section.first_repo()).unwrap_or_default();
+        let options: Vec<(String, String)> = section.store.clone().into_iter().collect();
+        Ok(url::spelling(repo, &options))
+    }
+
     /// Opens all repositories for a command that PostgreSQL waits for. If an object store does not respond
     /// within `time`, that is an error. `level` is the compression level of all of them, if an option names
     /// it.
     pub fn open_copies(&self, time: Duration, level: Option<u8>) -> Result<(Copies, ArchiveSection)> {
         let (section, _) = self.configuration()?;
         let mut copies = Vec::new();
-        for place in self.repositories()? {
+        let places = self.repositories()?;
+        expect_different(&places)?;
+        for place in places {
             let (archive, own) = place.open_to_answer_within(time)?;
             copies.push(Copy::new(archive).level(level.or(own.level)));
-        }
-        let folders =
-            copies.iter().filter_map(|copy| copy.archive.encrypted().inner().folder()?.canonicalize().ok());
-        let mut known: Vec<PathBuf> = folders.collect();
-        known.sort();
-        if let Some([twice, _]) = known.array_windows().find(|[one, other]| one == other) {
-            bail!(
-                "cannot use several repositories: expected different folders, found {} twice",
-                twice.display()
-            );
         }
         let count = copies.len();
         let copies = Copies::new(copies, section.acknowledge.unwrap_or(count));
@@ -219,6 +219,24 @@ impl Place {
     }
 }
 
+/// Checks that each repository is named once: the same one under two spellings would count as two copies.
+///
+/// # Errors
+/// Names both spellings.
+pub fn expect_different(places: &[Place]) -> Result<()> {
+    let mut known: Vec<(String, &str)> = Vec::new();
+    for place in places {
+        let (spelling, own) = (place.spelling()?, place.repo.as_deref().unwrap_or_default());
+        if let Some((_, other)) = known.iter().find(|(known, _)| *known == spelling) {
+            bail!(
+                "cannot use several repositories: expected different ones, found {other} and {own}, which are the same place"
+            );
+        }
+        known.push((spelling, own));
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -251,6 +269,11 @@ mod tests {
         }
         std::fs::write(&config, "[archive]\nlevel = 9\nthreads = 1\n").unwrap();
         assert_eq!(place.configuration().unwrap().0.level, Some(9));
+        // One call of get reads it once.
+        let once = place.with_configuration_read().unwrap();
+        std::fs::remove_file(&config).unwrap();
+        assert_eq!(once.clone().configuration().unwrap().0.level, Some(9));
+        assert!(place.configuration().is_err());
     }
 
     #[test]

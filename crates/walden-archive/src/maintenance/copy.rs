@@ -76,14 +76,14 @@ impl Copied {
 }
 
 /// An object with files that the archive lacks.
-struct Missing {
+pub(crate) struct Missing {
     object: Object,
     bytes: u64,
-    files: Vec<ArchivedFile>,
+    pub files: Vec<ArchivedFile>,
 }
 
 /// The files of an archive, according to listings.
-struct Files {
+pub(crate) struct Files {
     listed: Snapshot,
     /// The segments as ascending ranges that neither touch nor overlap.
     segments: Vec<(SegmentName, SegmentName)>,
@@ -98,7 +98,7 @@ impl Files {
     ///
     /// # Errors
     /// The store's errors.
-    fn list(archive: &Archive, all: bool) -> Result<Files, ArchiveError> {
+    pub fn list(archive: &Archive, all: bool) -> Result<Files, ArchiveError> {
         let listed = Snapshot::take(archive.store(), &[WAL, HISTORY, BACKUP].map(str::to_owned))?;
         let is_pack = |object: &Object| matches!(object, Object::Pack(_));
         let packs = listed.objects.iter().filter(|(object, _)| is_pack(object));
@@ -108,6 +108,16 @@ impl Files {
         };
         let pruned = if all { FirstKept::default() } else { FirstKept::read(archive)? };
         Ok(Files { segments: listed.ranges(), packed: packs.ranges(), listed, pruned })
+    }
+
+    /// Returns the objects with their stored sizes in bytes.
+    pub fn objects(&self) -> impl Iterator<Item = (Object, u64)> {
+        self.listed.objects.iter().map(|(&object, &bytes)| (object, bytes))
+    }
+
+    /// Returns the stored size of an object in bytes.
+    pub fn bytes_of(&self, object: Object) -> Option<u64> {
+        self.listed.objects.get(&object).copied()
     }
 
     /// Returns whether an object contains a file.
@@ -130,7 +140,7 @@ impl Files {
     }
 
     /// Returns the objects whose files another archive lacks: segments first, in order.
-    fn missing_in(&self, other: &Files) -> Vec<Missing> {
+    pub fn missing_in(&self, other: &Files) -> Vec<Missing> {
         let missing = |(&object, &bytes): (&Object, &u64)| {
             if self.is_packed(object) {
                 return None;
@@ -143,11 +153,6 @@ impl Files {
         found.sort_by_key(|missing| missing.object.segments().is_none());
         found
     }
-
-    /// Returns how many files another archive lacks.
-    fn count_missing_in(&self, other: &Files) -> u64 {
-        self.missing_in(other).iter().map(|missing| missing.files.len() as u64).sum()
-    }
 }
 
 fn files_of(object: Object) -> impl Iterator<Item = ArchivedFile> {
@@ -157,19 +162,6 @@ fn files_of(object: Object) -> impl Iterator<Item = ArchivedFile> {
     };
     let segments = pack.into_iter().flat_map(PackName::names).map(ArchivedFile::Segment);
     file.into_iter().chain(segments)
-}
-
-/// Counts the files that each archive lacks and another one has, in the order of `archives`. WAL that `prune`
-/// removed from the archive is not missing. `None` stands for an archive that cannot be listed.
-pub fn count_missing(archives: &[&Archive]) -> Vec<Option<u64>> {
-    let listed: Vec<Option<Files>> =
-        archives.iter().map(|archive| Files::list(archive, false).ok()).collect();
-    let missing = |own: &Option<Files>| {
-        let own = own.as_ref()?;
-        let others = listed.iter().flatten();
-        others.map(|other| other.count_missing_in(own)).max()
-    };
-    listed.iter().map(missing).collect()
 }
 
 /// Copies the files that an archive lacks from the first source that has each of them intact. Calls

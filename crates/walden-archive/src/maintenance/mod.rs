@@ -3,6 +3,7 @@
 
 pub mod backup;
 pub mod catch_up;
+pub mod compare;
 pub mod copy;
 pub mod drill;
 pub mod lock;

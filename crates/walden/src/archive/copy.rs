@@ -18,7 +18,7 @@ use walden_source::counted;
 use super::catch_up::Note;
 use crate::FOUND;
 use crate::configuration::FILE;
-use crate::place::Place;
+use crate::place::{Place, expect_different};
 use crate::progress::Progress;
 use crate::terminal::{self, Format};
 
@@ -78,7 +78,9 @@ pub fn run(args: &CopyArgs) -> Result<ExitCode> {
         None => None,
     };
     let mut all = Vec::new();
-    for target in args.place.repositories()? {
+    let places = args.place.repositories()?;
+    expect_different(&places)?;
+    for target in places {
         let (archive, section) = target.open()?;
         let sources = sources(&args.place, &args.from, &archive)?;
         let default = CopyOptions::default();
@@ -115,10 +117,11 @@ pub fn sources(place: &Place, from: &[String], target: &Archive) -> Result<Vec<A
         [] => configured.repositories()?,
         from => from.iter().map(|url| Place { repo: Some(url.clone()), ..place.clone() }).collect(),
     };
+    let own = Place { repo: Some(target.store().location().to_owned()), ..place.clone() }.spelling()?;
     let mut sources = Vec::new();
     for place in places {
-        if let Ok((archive, _)) = place.open()
-            && archive.store().location() != target.store().location()
+        if place.spelling()? != own
+            && let Ok((archive, _)) = place.open()
         {
             sources.push(archive);
         }

@@ -441,5 +441,5 @@ fn histories_of_two_servers_are_not_mixed() {
     fs::write(&config, twice).unwrap();
     let path = folder.path().join("wal0").join(&names[4]);
     let run = walden(&["archive", "push", "--config", text(&config), text(&path)]);
-    assert!(run.code != 0 && run.stderr.contains("expected different folders"), "{run:?}");
+    assert!(run.code != 0 && run.stderr.contains("expected different ones"), "{run:?}");
 }
