@@ -128,13 +128,16 @@ impl CatchUp {
     fn round(&self, report: &dyn Fn(Round<'_>)) -> bool {
         // The places may have been unmounted since the last time.
         let archives: Vec<Archive> = self.copies.iter().map(|copy| copy.archive.afresh()).collect();
-        let mut is_done = true;
-        for (number, target) in archives.iter().enumerate() {
+        let mut found: Vec<Result<(), ArchiveError>> = archives.iter().map(Archive::expect_archive).collect();
+        let is_there: Vec<bool> = found.iter().map(Result::is_ok).collect();
+        let mut is_done = is_there.iter().all(|&is_there| is_there);
+        for ((number, target), found) in archives.iter().enumerate().zip(found.drain(..)) {
             let level = self.copies.iter().nth(number).and_then(|copy| copy.level);
             let options = self.options.level(level.unwrap_or(self.options.level));
-            let others = archives.iter().enumerate().filter(|(other, _)| *other != number);
-            let sources: Vec<Archive> = others.map(|(_, archive)| archive.clone()).collect();
-            let result = self.copy(&sources, target, &options);
+            let others = archives.iter().zip(&is_there).enumerate();
+            let others = others.filter(|(other, (_, is_there))| *other != number && **is_there);
+            let sources: Vec<Archive> = others.map(|(_, (archive, _))| archive.clone()).collect();
+            let result = found.and_then(|()| self.copy(&sources, target, &options));
             let round = Round { copy: number, location: target.store().location(), result: &result };
             is_done &= round.is_complete();
             report(round);

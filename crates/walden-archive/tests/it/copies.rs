@@ -146,6 +146,14 @@ fn what_was_pruned_does_not_come_back() {
     assert_eq!(pair.counts(), [(0, 0), (0, 0)]);
 }
 
+struct Stop<'c>(&'c CatchUp);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.stop();
+    }
+}
+
 #[test]
 fn a_copy_that_was_away_is_brought_up_to_date() {
     let pair = Pair::new();
@@ -165,6 +173,8 @@ fn a_copy_that_was_away_is_brought_up_to_date() {
         }
     };
     std::thread::scope(|scope| {
+        // Also if an assertion fails.
+        let _stop = Stop(&catch_up);
         let running = scope.spawn(|| {
             catch_up.run(&|round| {
                 let found = (round.copy, round.is_behind(), round.problem().map(|(problem, _)| problem));

@@ -91,6 +91,7 @@ pub fn run(args: &StatusArgs) -> Result<ExitCode> {
     let place = args.place.for_server(args.queue.pgdata.as_deref());
     let queue = args.queue.clone().or_beside_configuration(&place);
     let args = &StatusArgs { queue, ..args.clone() };
+    expect_different(&place.repositories()?)?;
     let (archive, section) = match args.timeout {
         0 => place.open()?,
         // Otherwise, the timeout would expire before a store that is down is reported.
@@ -126,7 +127,6 @@ fn copies_in_time(place: &Place, timeout: u64) -> Result<(Vec<CopyStatus>, Optio
     if places.len() < 2 {
         return Ok((Vec::new(), None));
     }
-    expect_different(&places)?;
     let mut archives = Vec::new();
     for place in places {
         archives.push(place.open_to_answer_within(STORE_ANSWERS_WITHIN)?.0);
