@@ -44,8 +44,8 @@ walden_format::setters!(PlaceOptions {
 
 /// Returns a text that is equal for two spellings of the same place. `options` are those of its object store.
 ///
-/// Upper case in host names, repeated slashes, the default port, and the scheme and spelling of an endpoint do
-/// not matter. Names of hosts are not resolved.
+/// Upper case in host names, repeated slashes, the default port, and the scheme of an endpoint do not matter.
+/// Names of hosts are not resolved.
 pub fn spelling(place: &str, options: &[(String, String)]) -> String {
     let (scheme, rest) = place.split_once("://").unwrap_or(("file", place));
     let scheme = match scheme {

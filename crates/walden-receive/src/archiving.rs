@@ -131,8 +131,8 @@ impl Archiving<'_> {
 }
 
 /// Lowers the priority: commits wait for the threads that receive and synchronise, but not for the ones that
-/// archive or bring copies up to date. On Linux, the priority belongs to the calling thread. Elsewhere it belongs to the process, which
-/// does no harm either.
+/// archive or bring copies up to date. On Linux, the priority belongs to the calling thread. Elsewhere it
+/// belongs to the process, which does no harm either.
 pub(crate) fn give_way() {
     const NICE: i32 = 10;
     let _ = rustix::process::setpriority_process(None, NICE);

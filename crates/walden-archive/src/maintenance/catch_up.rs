@@ -21,8 +21,8 @@ const MAX_PAUSE: Duration = Duration::from_secs(300);
 const INTERVAL: Duration = Duration::from_secs(3600);
 
 /// Brings copies up to date from each other: at the start, after [`CatchUp::note_behind`], and once an hour.
-/// One object is processed at a time. A copy that cannot be brought up to date is tried again after up to five
-/// minutes.
+/// One object is processed at a time. A copy that cannot be brought up to date is tried again after one second
+/// to five minutes.
 pub struct CatchUp {
     copies: Copies,
     options: CopyOptions,
@@ -92,8 +92,8 @@ impl CatchUp {
         self.changed.notify_all();
     }
 
-    /// Brings the copies up to date until [`CatchUp::stop`] is called. Calls `report` with each result. Returns
-    /// immediately if there is only one copy.
+    /// Brings the copies up to date until [`CatchUp::stop`] is called, and calls `report` with each result.
+    /// Returns immediately if there is only one copy.
     pub fn run(&self, report: &dyn Fn(Round<'_>)) {
         if self.copies.iter().count() < 2 {
             return;

@@ -86,8 +86,8 @@ impl Pair {
     }
 }
 
-/// Reads the summaries of objects that exist in two copies with different sizes. Returns the damaged ones with
-/// the numbers of their copies.
+/// Reads the summaries of objects that exist in two copies with different sizes. Returns the damaged ones
+/// with the numbers of their copies.
 fn find_different(archives: &[&Archive], files: &[Option<&Files>], max_read: usize) -> Vec<(usize, Finding)> {
     let Some((first, own)) = files.iter().enumerate().find_map(|(copy, files)| Some((copy, (*files)?)))
     else {

@@ -201,8 +201,8 @@ impl Service {
         self.log.write(&[Entry::for_push(report.name, report.result, report.ready)]);
     }
 
-    /// Logs that a repository was brought up to date, or why not if the reason is new. `problems` are the last
-    /// reasons, by repository.
+    /// Logs that a repository was brought up to date, or why not if the reason is new. `problems` are the
+    /// reasons at the last attempt, by repository.
     fn report_round(&self, round: &Round<'_>, problems: &Mutex<BTreeMap<usize, String>>) {
         let mut problems = problems.lock().unwrap_or_else(PoisonError::into_inner);
         let Some((problem, hint)) = round.problem() else {
