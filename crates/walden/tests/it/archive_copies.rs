@@ -80,6 +80,15 @@ fn postgres_of(cluster: &Cluster) -> walden_lab::Installation {
     cluster.installation().clone()
 }
 
+/// Returns a repository that was renamed to its place. As below a mount point, a file that was being written
+/// when it left is hidden.
+pub fn come_back(repo: &Path) {
+    while fs::rename(repo.with_extension("away"), repo).is_err() {
+        assert!(!repo.join("README.txt").exists());
+        fs::remove_dir_all(repo).unwrap_or_default();
+    }
+}
+
 /// Returns the names of the archived files in a repository.
 fn objects(repo: &Path) -> Vec<String> {
     let mut found = Vec::new();
@@ -172,7 +181,7 @@ fn outages_of_one_of_two_repositories_lose_nothing(version: u32) -> Outcome {
         client.batch_execute(&insert).unwrap();
         client.batch_execute("SELECT pg_switch_wal()").unwrap();
         std::thread::sleep(Duration::from_millis(next(300)));
-        fs::rename(away.with_extension("away"), away).unwrap();
+        come_back(away);
         std::thread::sleep(Duration::from_millis(next(100)));
     }
     let note = site.primary.data_dir().join("pg_wal/walden-behind");

@@ -14,6 +14,7 @@ use walden_lab::Installation;
 use walden_testing::{Missing, Outcome, postgres};
 
 use crate::archive::{recovered, text};
+use crate::archive_copies::come_back;
 use crate::material::{link_program, make_archive, walden};
 use crate::receive::{Clients, Primary, Random, Receiving, assert_complete, status_of, wait};
 
@@ -62,12 +63,7 @@ impl Site {
     }
 
     fn come_back(&self, repo: usize) {
-        let repo = &self.repos[repo];
-        // As below a mount point, a file that was being written when the repository left is hidden.
-        while fs::rename(repo.with_extension("away"), repo).is_err() {
-            assert!(!repo.join("README.txt").exists());
-            fs::remove_dir_all(repo).unwrap_or_default();
-        }
+        come_back(&self.repos[repo]);
     }
 
     /// Ends the server and removes its data.
