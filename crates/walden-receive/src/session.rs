@@ -733,12 +733,10 @@ impl Session<'_> {
         }
         let count = reachable.len() + problems.len();
         let needed = count - copies.acknowledge() + 1;
+        let is_accepted = self.options.ignore_unreachable && !reachable.is_empty();
         match first {
             Some(error) if reachable.is_empty() && count == 1 => Err(error.into()),
-            Some(_)
-                if reachable.len() < needed
-                    && !(self.options.ignore_unreachable && !reachable.is_empty()) =>
-            {
+            Some(_) if reachable.len() < needed && !is_accepted => {
                 Err(ReceiveError::Unreachable { reachable: reachable.len(), count, needed, problems })
             }
             _ => Ok(reachable),

@@ -95,8 +95,8 @@ fn damage_in_one_copy_counts_there() {
         let (target, source) = (pair.open(name), pair.open(other));
         let mut found = pair.verify(name);
         let options = CopyOptions::default();
-        let replaced =
-            replace_damaged(&[source.clone()], &target, &found.damaged, &options).expect("replaced");
+        let replaced = replace_damaged(std::slice::from_ref(&source), &target, &found.damaged, &options)
+            .expect("replaced");
         assert!(replaced.is_complete(), "{replaced:?}");
         found.damaged.clear();
         verify::record(&target, &found, false).expect("recorded");
