@@ -706,8 +706,8 @@ impl Session<'_> {
         Ok(positions.len().checked_sub(acknowledge).and_then(|at| positions.get(at)).copied())
     }
 
-    /// Calls `read` with each copy, and returns those that can be reached, with its results. Each acknowledged
-    /// byte is in at least one of them.
+    /// Calls `read` with each copy, and returns the reachable ones with its results. Each acknowledged byte
+    /// is in at least one of them.
     ///
     /// # Errors
     /// [`ReceiveError::Unreachable`] with fewer of them, unless the options accept that. Of a single archive,

@@ -21,8 +21,8 @@ const MAX_PAUSE: Duration = Duration::from_secs(300);
 const INTERVAL: Duration = Duration::from_secs(3600);
 
 /// Brings copies up to date from each other: at the start, after [`CatchUp::note_behind`], and once an hour.
-/// One object is processed at a time. A copy that cannot be brought up to date is tried again after one second
-/// to five minutes.
+/// One object is processed at a time. A copy that cannot be brought up to date is tried again after one
+/// second to five minutes.
 pub struct CatchUp {
     copies: Copies,
     options: CopyOptions,
