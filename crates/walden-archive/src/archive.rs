@@ -285,7 +285,7 @@ impl ArchiveError {
             ArchiveError::Empty(_) => None,
             ArchiveError::NoSegments { .. } => Some("walden archive list shows timelines and their segments"),
             ArchiveError::Identity { .. } => Some(
-                "restore the object from another copy of the archive; if there is none, walden archive repair rewrites it from the segments",
+                "walden archive repair --from URL writes it again from another copy of the archive; if there is none, walden archive repair rewrites it from the segments",
             ),
             ArchiveError::OtherCluster { .. } => {
                 Some("give each cluster its own archive; pg_upgrade creates a new cluster")

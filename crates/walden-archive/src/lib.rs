@@ -34,7 +34,7 @@ pub use ingest::push::push;
 pub use ingest::{import, probe, push, serve};
 pub use inspect::{acknowledge, against, cost, list, replay, status, verify};
 pub use inventory::{gaps, parts, verified};
-pub use maintenance::{backup, copy, drill, lock, pack, prune, repair, undelete};
+pub use maintenance::{backup, catch_up, compare, copy, drill, lock, pack, prune, repair, undelete};
 pub use objects::{check, contents, documents, name, object, same_log};
 pub use restore::{
     base, diverging, export, get, log, neighbors, prefetch, recovery, server, source, sources,

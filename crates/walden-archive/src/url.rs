@@ -11,11 +11,15 @@ use crate::objects::name::WAL;
 use crate::store::versions::LockRule;
 use crate::store::{Folder, Store, StoreError};
 
-/// Prefixes of the keys that are never locked: parts of the newest segment, results of `verify` and test
-/// segments are removed soon.
+/// Prefixes of the keys that are never locked: parts of the newest segment, results of `verify`, records of
+/// `prune` and test segments are removed soon.
 #[cfg(feature = "s3")]
-const UNLOCKED: &[&str] =
-    &[crate::inventory::parts::LIVE, crate::objects::name::VERIFIED, crate::ingest::probe::PROBES];
+const UNLOCKED: &[&str] = &[
+    crate::inventory::parts::LIVE,
+    crate::objects::name::VERIFIED,
+    crate::objects::name::PRUNED,
+    crate::ingest::probe::PROBES,
+];
 
 /// How to use a location.
 #[derive(Clone, Default, Debug)]
@@ -44,6 +48,72 @@ walden_format::setters!(PlaceOptions {
     storage_class: Option<String>,
     keys: KeyOptions,
 });
+
+/// Returns a text that is equal for two spellings of the same place. `options` are those of its object store.
+///
+/// Upper case in host names, repeated slashes, the default port, and the scheme of an endpoint do not matter.
+/// Names of hosts are not resolved.
+pub fn spelling(place: &str, options: &[(String, String)]) -> String {
+    let (scheme, rest) = place.split_once("://").unwrap_or(("file", place));
+    let scheme = match scheme {
+        "file" => {
+            let path = std::path::Path::new(rest);
+            let path = path.canonicalize().or_else(|_| std::path::absolute(path));
+            // Also removes a slash at the end.
+            return path.map_or_else(
+                |_| rest.to_owned(),
+                |path| path.components().collect::<std::path::PathBuf>().display().to_string(),
+            );
+        }
+        "azure" | "abfs" | "abfss" => "az",
+        other => other,
+    };
+    let (host, path) = rest.split_once('/').unwrap_or((rest, ""));
+    let parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty()).collect();
+    let option = |names: &[&str]| {
+        let is_named = |(name, _): &&(String, String)| names.contains(&name.to_ascii_lowercase().as_str());
+        let given = options.iter().rev().find(is_named).map(|(_, value)| value.clone());
+        let named = || names.iter().find_map(|name| std::env::var(name.to_ascii_uppercase()).ok());
+        given.or_else(named).filter(|value| !value.is_empty())
+    };
+    let (host, service) = match scheme {
+        "s3" => {
+            let endpoint = option(&["endpoint", "endpoint_url", "aws_endpoint", "aws_endpoint_url"]);
+            // A bucket's name is unique among all of Amazon's endpoints.
+            let endpoint = endpoint.map(|endpoint| endpoint_host(&endpoint));
+            let endpoint = endpoint.filter(|host| !host.ends_with(".amazonaws.com"));
+            (host.to_ascii_lowercase(), endpoint.unwrap_or_default())
+        }
+        "gs" => (host.to_ascii_lowercase(), String::new()),
+        "az" => {
+            // abfss://CONTAINER@ACCOUNT.dfs.core.windows.net/PREFIX
+            let (container, of_url) = host.split_once('@').unwrap_or((host, ""));
+            let of_url = of_url.split('.').next().filter(|account| !account.is_empty()).map(str::to_owned);
+            let account = of_url
+                .or_else(|| option(&["account_name", "azure_storage_account_name", "azure_account_name"]));
+            (container.to_ascii_lowercase(), account.unwrap_or_default().to_ascii_lowercase())
+        }
+        _ => {
+            let (user, host) = host.rsplit_once('@').unwrap_or(("", host));
+            let host = host.strip_suffix(":22").filter(|_| scheme == "sftp").unwrap_or(host);
+            (host.to_ascii_lowercase(), user.to_owned())
+        }
+    };
+    format!("{scheme}://{host}/{} {service}", parts.join("/"))
+}
+
+/// Returns the host and port of an endpoint's URL.
+fn endpoint_host(endpoint: &str) -> String {
+    let (scheme, rest) = endpoint.split_once("://").unwrap_or(("https", endpoint));
+    let host = rest.split('/').next().unwrap_or_default().to_ascii_lowercase();
+    let port = if scheme.eq_ignore_ascii_case("http") { ":80" } else { ":443" };
+    let host = host.strip_suffix(port).map(str::to_owned).unwrap_or(host);
+    // A dot at the end makes a name absolute.
+    let (name, port) = host.rsplit_once(':').unwrap_or((&host, ""));
+    let name = name.trim_end_matches('.');
+    let name = if name == "localhost" { "127.0.0.1" } else { name };
+    if port.is_empty() { name.to_owned() } else { format!("{name}:{port}") }
+}
 
 /// Opens the archive at a location: a path, `file:///path`, the URL of an object store (`s3://bucket/prefix`,
 /// `az://container/prefix`, `gs://bucket/prefix`), or `sftp://user@host/path`.
@@ -104,4 +174,45 @@ pub fn open(place: &str, options: &PlaceOptions) -> Result<Archive, StoreError> 
         }
     };
     Ok(Archive::with_keys(store, options.keys.clone()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_spellings_of_a_place_are_equal() {
+        let spelling = |(place, endpoint): (&str, &str)| {
+            let options = [("endpoint".to_owned(), endpoint.to_owned())];
+            spelling(place, &options[..usize::from(!endpoint.is_empty())])
+        };
+        let minio = "http://minio.example.net:9000";
+        for (one, other) in [
+            (("s3://backups/main", minio), ("s3://backups/main/", minio)),
+            (("s3://backups/main", minio), ("s3://backups//main", minio)),
+            (("s3://backups/a/b", minio), ("s3://backups/a//b/", minio)),
+            (("s3://backups/main", minio), ("s3://backups/main", "http://MinIO.example.net:9000/")),
+            (("s3://backups/main", minio), ("s3://backups/main", "https://minio.example.net.:9000")),
+            (("s3://b/p", "http://localhost:9000"), ("s3://b/p", "http://127.0.0.1:9000")),
+            (("s3://b/p", "https://s3.example.net"), ("s3://b/p", "https://s3.example.net:443/")),
+            (("s3://b/p", "https://s3.eu-west-1.amazonaws.com"), ("s3://b/p", "https://s3.amazonaws.com")),
+            (("az://c/p", ""), ("azure://C//p/", "")),
+            (("abfss://c@one.dfs.core.windows.net/p", ""), ("abfs://c@ONE.dfs.core.windows.net/p/", "")),
+            (("gs://b/p", ""), ("gs://b/p//", "")),
+            (("sftp://me@Backup.example.net/p", ""), ("sftp://me@backup.example.net:22//p", "")),
+            (("/nowhere/main", ""), ("file:///nowhere/main/", "")),
+        ] {
+            assert_eq!(spelling(one), spelling(other), "{one:?} {other:?}");
+        }
+        for (one, other) in [
+            (("s3://backups/main", minio), ("s3://backups/Main", minio)),
+            (("s3://backups/main", minio), ("s3://backups/main/x", minio)),
+            (("s3://backups/main", minio), ("s3://backups/main", "http://minio.example.net:9001")),
+            (("s3://backups/main", minio), ("gs://backups/main", "")),
+            (("abfss://c@one.dfs.core.windows.net/p", ""), ("abfss://c@two.dfs.core.windows.net/p", "")),
+            (("/nowhere/main", ""), ("/nowhere/other", "")),
+        ] {
+            assert_ne!(spelling(one), spelling(other), "{one:?} {other:?}");
+        }
+    }
 }

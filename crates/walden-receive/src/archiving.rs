@@ -124,14 +124,16 @@ impl Archiving<'_> {
     fn note_archived(&self, file: ArchivedFile) {
         let ArchivedFile::Segment(name) = file else { return };
         let end: Option<Lsn> = name.start(self.size).map(|start| start.plus(self.size.bytes()));
-        self.status.lock().status.archived_lsn = end.map(|end| end.to_string());
+        let mut inner = self.status.lock();
+        inner.status.archived_lsn = end.map(|end| end.to_string());
+        inner.archived = Some(name);
     }
 }
 
 /// Lowers the priority: commits wait for the threads that receive and synchronise, but not for the ones that
-/// archive. On Linux, the priority belongs to the calling thread. Elsewhere it belongs to the process, which
-/// does no harm either.
-fn give_way() {
+/// archive or bring copies up to date. On Linux, the priority belongs to the calling thread. Elsewhere it
+/// belongs to the process, which does no harm either.
+pub(crate) fn give_way() {
     const NICE: i32 = 10;
     let _ = rustix::process::setpriority_process(None, NICE);
 }

@@ -39,6 +39,22 @@ pub enum ReceiveError {
     /// The archive.
     #[error("cannot use the archive")]
     Archive(#[from] ArchiveError),
+    /// The spool is empty, and only copies of the archive that cannot be reached may have the newest
+    /// acknowledged WAL.
+    #[error(
+        "cannot find out where the archived WAL ends: expected {needed} of {count} repositories, as one of so many has all acknowledged WAL, reached {reachable}; {}",
+        problems.join("; ")
+    )]
+    Unreachable {
+        /// Number of copies that were reached.
+        reachable: usize,
+        /// Number of copies.
+        count: usize,
+        /// Number of copies of which one must have each acknowledged byte.
+        needed: usize,
+        /// The location and the problem of each other copy.
+        problems: Vec<String>,
+    },
     /// The server belongs to another cluster.
     #[error("the server is another cluster's: expected system identifier {expected}, found {found}")]
     OtherCluster {
@@ -196,6 +212,10 @@ impl ReceiveError {
             ReceiveError::Archive(error) => {
                 Remedy { cause: error.cause(), hint: error.hint(), is_final: false }
             }
+            ReceiveError::Unreachable { .. } => Remedy::retry(
+                "unreachable",
+                "mount or connect one of these repositories: receiving then starts. If they are lost for good, restart walden receive once with --ignore-unreachable, which continues with the WAL of the others: WAL that only the lost ones had is requested from the server, and is missing if the server has removed it",
+            ),
             ReceiveError::OtherCluster { .. } | ReceiveError::OtherSegmentSize { .. } => {
                 Remedy::stop("other_cluster", "give each cluster an archive and a spool of its own")
             }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use walden_archive::catch_up::Round;
 use walden_archive::push::{PushError, Pushed};
 use walden_format::lsn::{Lsn, Timeline};
 use walden_postgres::replication::SlotError;
@@ -53,14 +54,19 @@ pub enum Event<'e> {
         /// Time until the next attempt.
         pause: Duration,
     },
-    /// Received WAL could not be archived in parts, so nothing more is acknowledged. Archiving is tried again
-    /// after the pause.
+    /// Received WAL could not be archived in parts in one copy of the archive. This is tried again after the
+    /// pause.
     NotStored {
         /// The cause.
         error: &'e UploadError,
+        /// Too few other copies get it, so nothing more is acknowledged.
+        is_blocking: bool,
         /// Time until the next attempt.
         pause: Duration,
     },
+    /// A copy of the archive was brought up to date from others after it was away, or that failed for another
+    /// reason than before.
+    CaughtUp(&'e Round<'e>),
     /// A file was archived, or archiving it failed.
     Archived {
         /// Its name.

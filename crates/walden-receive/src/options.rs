@@ -23,6 +23,9 @@ pub struct Options {
     /// If the server has removed the next WAL, continue with the oldest WAL that it has. The archive records
     /// the gap.
     pub accept_gap: bool,
+    /// With an empty spool, continue with the WAL of the copies that can be reached, although others may have
+    /// newer acknowledged WAL.
+    pub ignore_unreachable: bool,
     /// How files are archived.
     pub push: PushOptions,
 }
@@ -35,6 +38,7 @@ walden_format::setters!(Options {
     status_interval: Duration,
     server_timeout: Duration,
     accept_gap: bool,
+    ignore_unreachable: bool,
     push: PushOptions,
 });
 
@@ -58,6 +62,7 @@ impl Default for Options {
             status_interval: Duration::from_secs(10),
             server_timeout: Duration::from_secs(60),
             accept_gap: false,
+            ignore_unreachable: false,
             push: PushOptions::default(),
         }
     }

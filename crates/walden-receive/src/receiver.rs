@@ -1,17 +1,18 @@
 //! Receives a server's WAL into an archive until it is stopped.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Condvar, Mutex};
+use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use walden_archive::copies::Copies;
-use walden_archive::{Archive, ArchiveError};
+use walden_archive::ArchiveError;
+use walden_archive::catch_up::{CatchUp, Round};
+use walden_archive::copies::{self, Copies};
 use walden_format::lsn::{Lsn, SegmentSize};
 use walden_postgres::connection::Parameters;
 use walden_postgres::replication::{Replication, System};
 use walden_source::error_text;
 
-use crate::archiving::Archiving;
+use crate::archiving::{Archiving, give_way};
 use crate::backoff::Backoff;
 use crate::disk::Disk;
 use crate::error::{ReceiveError, WAL_REMOVED};
@@ -21,6 +22,7 @@ use crate::session::Session;
 use crate::spool::{Spool, SpoolError};
 use crate::status::{self, State, Status};
 use crate::uploading::{UploadError, Uploading};
+use crate::uploads::Uploads;
 
 /// Wait after an interruption.
 const BACKOFF: Backoff = Backoff { first: Duration::from_millis(100), max: Duration::from_secs(10) };
@@ -37,7 +39,6 @@ const STABLE_CONNECTION: Duration = Duration::from_secs(10);
 
 /// Receives a server's WAL into an archive.
 pub struct Receiver<'a> {
-    archive: &'a Archive,
     copies: Copies,
     disk: &'a dyn Disk,
     parameters: Parameters,
@@ -46,23 +47,21 @@ pub struct Receiver<'a> {
 }
 
 impl<'a> Receiver<'a> {
-    /// Creates a receiver without connecting.
+    /// Creates a receiver into an archive, or into several copies of it, without connecting.
     pub fn new(
-        archive: &'a Archive,
+        copies: impl Into<Copies>,
         disk: &'a dyn Disk,
         parameters: Parameters,
         options: Options,
     ) -> Receiver<'a> {
-        let status = status::Shared::default();
-        status.lock().status.slot = options.slot.clone();
-        Receiver { archive, copies: archive.into(), disk, parameters, options, status }
-    }
-
-    /// Archives complete segments in these copies; the first one is the archive of [`Receiver::new`]. Parts
-    /// of the segment that is being received are stored in the first copy only.
-    #[must_use]
-    pub fn copies(self, copies: Copies) -> Receiver<'a> {
-        Receiver { copies, ..self }
+        let (status, copies) = (status::Shared::default(), copies.into());
+        let mut inner = status.lock();
+        inner.status.slot = options.slot.clone();
+        inner.acknowledge = copies.acknowledge();
+        let location = |copy: &copies::Copy| copy.archive.store().location().to_owned();
+        inner.copies = copies.iter().map(|copy| status::Copy::new(location(copy))).collect();
+        drop(inner);
+        Receiver { copies, disk, parameters, options, status }
     }
 
     /// Returns the current status.
@@ -97,17 +96,30 @@ impl<'a> Receiver<'a> {
         let mut first = Some((replication, system, size));
         let spool = self.ended(Spool::open(self.disk, size).map_err(ReceiveError::from))?;
         let uploading = (self.options.ack_after == AckAfter::Archive).then(|| {
-            let report = |error: &UploadError, pause| observer(Event::NotStored { error, pause });
-            Uploading::new(self.archive, &spool, size, &self.status, report)
+            let report = |error: &UploadError, pause| {
+                let is_blocking = self.status.lock().upload_problem().is_some();
+                observer(Event::NotStored { error, is_blocking, pause });
+            };
+            let archives = self.copies.iter().map(|copy| &copy.archive).enumerate();
+            let copies = archives.map(|copy| Uploading::new(copy, &spool, size, &self.status, report));
+            Uploads::new(copies.collect(), self.copies.acknowledge(), &spool)
         });
         let uploading = uploading.as_ref();
+        let count = self.copies.iter().count();
+        let catch_up = CatchUp::new(self.copies.clone(), self.options.push.level);
+        let problems = Mutex::new(vec![None; count]);
         let archiving = Archiving {
             copies: &self.copies,
             spool: &spool,
             size,
             options: &self.options.push,
             status: &self.status,
-            report: &|name, result, waiting| observer(Event::Archived { name, result, waiting }),
+            report: &|name, result, waiting| {
+                if result.as_ref().is_ok_and(|pushed| pushed.copies < count) {
+                    catch_up.note_behind();
+                }
+                observer(Event::Archived { name, result, waiting });
+            },
             archived: &|file| uploading.into_iter().for_each(|uploading| uploading.note_archived(file)),
             is_due: Mutex::new(false),
             due: Condvar::new(),
@@ -115,9 +127,14 @@ impl<'a> Receiver<'a> {
         };
         let result = std::thread::scope(|scope| {
             scope.spawn(|| archiving.run());
-            scope.spawn(|| uploading.into_iter().for_each(Uploading::run));
+            scope.spawn(|| {
+                give_way();
+                catch_up.run(&|round| self.note_round(&round, &problems, observer));
+            });
+            for upload in uploading.into_iter().flat_map(Uploads::iter) {
+                scope.spawn(|| upload.run());
+            }
             let session = Session {
-                archive: self.archive,
                 parameters: &self.parameters,
                 spool: &spool,
                 size,
@@ -132,10 +149,25 @@ impl<'a> Receiver<'a> {
                 session.run(&mut replication, system, stop)
             });
             archiving.stop();
-            uploading.into_iter().for_each(Uploading::stop);
+            catch_up.stop();
+            uploading.into_iter().for_each(Uploads::stop);
             result
         });
         self.ended(result).map(drop)
+    }
+
+    /// Records whether a copy of the archive is up to date, and reports changes.
+    fn note_round(&self, round: &Round<'_>, problems: &Mutex<Vec<Option<String>>>, observer: Observer<'_>) {
+        let problem = round.problem().map(|(problem, _)| problem);
+        self.status.lock().note_behind(round.copy, round.is_behind(), problem.clone());
+        let has_copied = round.result.as_ref().is_ok_and(|copied| copied.copied > 0);
+        let mut problems = problems.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(before) = problems.get_mut(round.copy) else { return };
+        let is_new = problem.is_some() && *before != problem;
+        *before = problem;
+        if has_copied || is_new {
+            observer(Event::CaughtUp(round));
+        }
     }
 
     /// Repeats an attempt until it succeeds, fails finally, or `stop` is set. Returns `None` if `stop` was
@@ -190,17 +222,24 @@ impl<'a> Receiver<'a> {
         let mut replication = Replication::connect_observed(&self.parameters, note_alive)?;
         let system = replication.identify()?;
         let size = replication.segment_size()?;
-        match self.archive.claim(system.system_id, size) {
-            Ok(()) => {}
-            Err(ArchiveError::OtherCluster { expected, found, .. }) => {
-                return Err(ReceiveError::OtherCluster { expected, found });
+        let mut problems = Vec::new();
+        for copy in self.copies.iter() {
+            self.status.lock().note_alive();
+            match copy.archive.claim(system.system_id, size) {
+                Ok(()) => {}
+                Err(ArchiveError::OtherCluster { expected, found, .. }) => {
+                    return Err(ReceiveError::OtherCluster { expected, found });
+                }
+                Err(ArchiveError::OtherSegmentSize { expected, found, .. }) => {
+                    return Err(ReceiveError::OtherSegmentSize { expected, found });
+                }
+                Err(error) => problems.push(error_text(&error)),
             }
-            Err(ArchiveError::OtherSegmentSize { expected, found, .. }) => {
-                return Err(ReceiveError::OtherSegmentSize { expected, found });
-            }
-            // Meanwhile, received WAL goes into the spool. The archive checks the cluster when it is
-            // reachable again.
-            Err(error) => self.status.lock().status.archive_problem = Some(error_text(&error)),
+        }
+        // Meanwhile, received WAL goes into the spool. The archive checks the cluster when it is reachable
+        // again.
+        if self.copies.iter().count() - problems.len() < self.copies.acknowledge() {
+            self.status.lock().status.archive_problem = problems.into_iter().next();
         }
         if let Some(slot) = self.options.slot.as_ref().filter(|_| self.options.create_slot) {
             // Trying to create an existing slot would leave an error in the server's log at each start.
@@ -243,7 +282,7 @@ impl<'a> Receiver<'a> {
 mod tests {
     use std::net::TcpListener;
 
-    use walden_archive::store;
+    use walden_archive::{Archive, store};
     use walden_postgres::replication::{ReplicationError, ServerError};
 
     use super::*;

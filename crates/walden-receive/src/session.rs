@@ -13,6 +13,7 @@ use walden_postgres::connection::Parameters;
 use walden_postgres::replication::{
     self, NextTimeline, Progress, Received, Replication, ReplicationError, Started, System,
 };
+use walden_source::error_text;
 
 use crate::archiving::Archiving;
 use crate::error::{ReceiveError, WAL_REMOVED};
@@ -21,7 +22,7 @@ use crate::options::Options;
 use crate::spool::{Position, Spool, SpoolError};
 use crate::status::{self, State};
 use crate::syncing::Syncing;
-use crate::uploading::Uploading;
+use crate::uploads::Uploads;
 use crate::verifier::Verifier;
 
 /// Longest wait for the server at a time. A request to stop is noticed only afterwards.
@@ -45,7 +46,6 @@ const MAX_REFUSAL: Duration = Duration::from_secs(1);
 const GAP_REASON: &str = "the server had removed this WAL before it was received";
 
 pub(crate) struct Session<'s> {
-    pub archive: &'s Archive,
     pub parameters: &'s Parameters,
     pub spool: &'s Spool<'s>,
     pub size: SegmentSize,
@@ -53,7 +53,7 @@ pub(crate) struct Session<'s> {
     pub status: &'s status::Shared,
     pub archiving: &'s Archiving<'s>,
     /// Set if WAL is acknowledged only once it is in the archive.
-    pub uploading: Option<&'s Uploading<'s>>,
+    pub uploading: Option<&'s Uploads<'s>>,
     pub observer: Observer<'s>,
 }
 
@@ -67,7 +67,7 @@ impl Session<'_> {
     ) -> Result<(), ReceiveError> {
         let syncing = Syncing::new(self.spool)?;
         if let Some(uploading) = self.uploading {
-            uploading.wake_by(syncing.waker()?);
+            uploading.wake_by(&syncing.waker()?)?;
         }
         let result = std::thread::scope(|scope| {
             scope.spawn(|| syncing.run());
@@ -97,6 +97,11 @@ impl Session<'_> {
         stop: &AtomicBool,
     ) -> Result<(), ReceiveError> {
         let mut position = self.first_position(replication, system)?;
+        if let Some(uploading) = self.uploading
+            && let Some(base) = self.segment_before(position)?
+        {
+            uploading.expect_base(base);
+        }
         position = self.skip_to_server(replication, system, position)?;
         // The previous attempt found that the server no longer has the next WAL.
         let is_removed = self.status.lock().status.cause.as_deref() == Some(WAL_REMOVED);
@@ -118,7 +123,7 @@ impl Session<'_> {
             drop(inner);
             syncing.restart(position.start);
             if let Some(uploading) = self.uploading {
-                uploading.restart(position.timeline, position.start);
+                uploading.restart(position.timeline, position.start)?;
             }
             let slot = self.options.slot.as_deref();
             let next = match replication.start(slot, position.timeline, position.start)? {
@@ -142,11 +147,16 @@ impl Session<'_> {
     ///
     /// 1. The spool's position, or the end of the segments and parts that other processes have archived from
     ///    there on.
-    /// 2. The end of the newest segment in the archive, and of the parts that follow it, if the spool is new.
-    /// 3. The position from which the server keeps WAL for the slot.
-    /// 4. The end of the server's WAL.
+    /// 2. The end of the last segment that this process has archived.
+    /// 3. The end of the newest segment in the archive, and of the parts that follow it, if the spool is new.
+    /// 4. The position from which the server keeps WAL for the slot.
+    /// 5. The end of the server's WAL.
     ///
     /// The last two are rounded down to the start of their segment.
+    ///
+    /// # Errors
+    /// [`ReceiveError::Unreachable`] if only copies that cannot be reached may have the newest acknowledged
+    /// WAL.
     fn first_position(
         &self,
         replication: &mut Replication,
@@ -155,6 +165,12 @@ impl Session<'_> {
         if let Some(position) = self.spool.position()? {
             let position = self.skip_archived(position)?;
             return self.restore_parts(position);
+        }
+        let archived = self.status.lock().archived;
+        if let Some(end) = archived.and_then(|name| Some(name.start(self.size)?.plus(self.size.bytes()))) {
+            let timeline = archived.map_or(system.timeline, |name| name.timeline);
+            let position = Position { timeline, start: end, info: None };
+            return self.restore_parts(self.skip_archived(position)?);
         }
         if let Some(position) = self.position_of_copies()? {
             return self.restore_parts(position);
@@ -196,28 +212,37 @@ impl Session<'_> {
         Ok(Some((start, history.timeline_at(start))))
     }
 
-    /// Moves the position past the segments that follow in the archive without a gap, which came from another
-    /// spool or from `archive_command`: the server may have removed them. A partial segment in the spool is
-    /// compared with the archived segment.
+    /// Moves the position past the segments that follow without a gap in as many copies as have to
+    /// acknowledge them. They came from another spool or from `archive_command`: the server may have removed
+    /// them. A partial segment in the spool is compared with the archived segment.
     ///
     /// If they differ or the archived one cannot be read, for example without a private key or while the
     /// archive is unreachable, the position stays. The server's WAL is then compared with the spool.
     fn skip_archived(&self, mut position: Position) -> Result<Position, ReceiveError> {
-        let mut log: Option<(SegmentName, LogListing)> = None;
+        let copies = self.archiving.copies;
+        let mut logs: Vec<Option<(SegmentName, LogListing)>> = copies.iter().map(|_| None).collect();
         loop {
             // Many segments may have to be read.
             self.status.lock().note_alive();
             let name = SegmentName::new(position.timeline, self.size.segment_of(position.start), self.size);
-            if log.as_ref().is_none_or(|(first, _)| first.log != name.log) {
-                let Ok(listing) = self.archive.segments_beside(name) else { return Ok(position) };
-                log = Some((name, listing));
+            let mut found = Vec::new();
+            for (copy, log) in copies.iter().zip(&mut logs) {
+                if log.as_ref().is_none_or(|(first, _)| first.log != name.log) {
+                    // One that cannot be listed has nothing to skip.
+                    let listing = copy.archive.segments_beside(name).unwrap_or_default();
+                    *log = Some((name, listing));
+                }
+                let object = log.as_ref().and_then(|(_, listing)| listing.find(ArchivedFile::Segment(name)));
+                found.extend(object.map(|(object, _)| (&copy.archive, object)));
             }
-            let found = log.as_ref().and_then(|(_, listing)| listing.find(ArchivedFile::Segment(name)));
-            let (Some((object, _)), Some(start)) = (found, name.start(self.size)) else {
+            let Some(start) = name.start(self.size).filter(|_| found.len() >= copies.acknowledge()) else {
                 return Ok(position);
             };
             if self.spool.has_partial(name)? {
-                let Ok(Some(archived)) = self.read_archived(name, object) else { return Ok(position) };
+                let read = |&(archive, object): &(&Archive, Object)| {
+                    self.read_archived(archive, name, object).ok().flatten()
+                };
+                let Some(archived) = found.iter().find_map(read) else { return Ok(position) };
                 if !self.spool.remove_archived_partial(name, &archived)? {
                     return Ok(position);
                 }
@@ -228,14 +253,19 @@ impl Session<'_> {
 
     /// Restores the following segments to the spool from their parts in the archive, and returns the position
     /// after them. The server may have removed these segments, because their parts were acknowledged, while
-    /// the spool that had them was lost.
+    /// the spool that had them was lost. Of several copies, the one with the most of a segment is used.
     ///
     /// Complete segments of earlier timelines are restored too: nothing else archives them. If parts are
     /// damaged, differ from the spool, or cannot be read, the position stays.
     fn restore_parts(&self, position: Position) -> Result<Position, ReceiveError> {
-        let Ok(extents) = parts::extents(self.archive) else { return Ok(position) };
+        let mut found = Vec::new();
+        for copy in self.archiving.copies.iter() {
+            let extents = parts::extents(&copy.archive).unwrap_or_default();
+            found.extend(extents.into_iter().map(|extent| (&copy.archive, extent)));
+        }
+        found.sort_by_key(|(_, extent)| (extent.segment, std::cmp::Reverse(extent.end)));
         let mut restored = position;
-        for extent in extents {
+        for (archive, extent) in found {
             let (name, end) = (extent.segment, u64::from(extent.end));
             let Some(start) = name.start(self.size) else { continue };
             let is_next = name.timeline == position.timeline
@@ -250,7 +280,7 @@ impl Session<'_> {
                 continue;
             }
             self.status.lock().note_alive();
-            let Ok(Some(bytes)) = parts::assemble(self.archive, name) else { continue };
+            let Ok(Some(bytes)) = parts::assemble(archive, name) else { continue };
             if self.spool.has_partial(name)? && !self.spool.has_records_of_partial(name, &bytes)? {
                 continue;
             }
@@ -267,14 +297,32 @@ impl Session<'_> {
         Ok(restored)
     }
 
+    /// Returns the segment before all WAL in the spool, or before a position if the spool has none.
+    fn segment_before(&self, position: Position) -> Result<Option<SegmentName>, ReceiveError> {
+        let partials = self.spool.partials()?.into_iter();
+        let names = self.spool.waiting()?.into_iter().chain(partials).filter_map(|file| match file {
+            ArchivedFile::Segment(name) | ArchivedFile::Partial(name) => Some(name),
+            ArchivedFile::History(_) | ArchivedFile::Backup(..) => None,
+        });
+        let at = SegmentName::new(position.timeline, self.size.segment_of(position.start), self.size);
+        let first = names.min().map_or(at, |first| first.min(at));
+        let before = first.number(self.size).and_then(|number| number.checked_sub(1));
+        Ok(before.map(|before| SegmentName::new(first.timeline, before, self.size)))
+    }
+
     /// Reads an archived segment after making it durable: the process that archived it may have been
     /// interrupted before that.
-    fn read_archived(&self, name: SegmentName, object: Object) -> Result<Option<Vec<u8>>, ArchiveError> {
-        self.archive.store().make_durable(&object.key())?;
+    fn read_archived(
+        &self,
+        archive: &Archive,
+        name: SegmentName,
+        object: Object,
+    ) -> Result<Option<Vec<u8>>, ArchiveError> {
+        archive.store().make_durable(&object.key())?;
         let file = ArchivedFile::Segment(name);
-        get::with_object(self.archive, file, |object, bytes| {
+        get::with_object(archive, file, |object, bytes| {
             let mut content = Vec::new();
-            get::decode(self.archive, file, object, bytes, &mut content)?;
+            get::decode(archive, file, object, bytes, &mut content)?;
             Ok(content)
         })
     }
@@ -334,8 +382,9 @@ impl Session<'_> {
             return Ok(position);
         }
         self.status.lock().note_alive();
-        // Not into a place without the archive, such as an unmounted file system.
-        self.archive.expect_archive()?;
+        // Not into a place without the archive, such as an unmounted file system, and not while a copy that
+        // cannot be reached may have the WAL.
+        let reachable = self.reach(|_| Ok(()))?;
         self.archive_partials(start)?;
         // A missing segment is recorded on the timeline to which it belongs in the server's history.
         let mut first = self.size.segment_of(from);
@@ -344,14 +393,10 @@ impl Session<'_> {
             let is_same =
                 |&number: &u64| timeline_at(self.size.start_of(number)).max(position.timeline) == timeline;
             let last = (first..oldest).take_while(is_same).last().unwrap_or(first);
-            let name = |number| SegmentName::new(timeline, number, self.size);
-            acknowledge::record(
-                self.archive,
-                name(first),
-                name(last),
-                "walden receive --accept-gap",
-                GAP_REASON,
-            )?;
+            let [from, to] = [first, last].map(|number| SegmentName::new(timeline, number, self.size));
+            for (archive, ()) in &reachable {
+                acknowledge::record(archive, from, to, "walden receive --accept-gap", GAP_REASON)?;
+            }
             first = last + 1;
         }
         self.spool.leave(start);
@@ -591,12 +636,17 @@ impl Session<'_> {
         let has_news = flushed > state.progress.flushed;
         let is_time = state.reported.elapsed() > self.options.status_interval;
         if has_news || state.must_report || is_time {
-            state.progress.flushed = flushed;
+            state.progress.flushed = state.progress.flushed.max(flushed);
             replication.report(state.progress, false)?;
             (state.reported, state.must_report) = (Instant::now(), false);
         }
         let mut inner = self.status.lock();
-        inner.note(state.progress.received, state.progress.flushed, state.server_end);
+        // Until it is known which WAL the archive has, the last known position stays.
+        let flushed = match state.progress.flushed {
+            Lsn::INVALID => inner.flushed,
+            flushed => flushed,
+        };
+        inner.note(state.progress.received, flushed, state.server_end);
         inner.heard = Some(replication.heard());
         drop(inner);
         Ok(())
@@ -637,19 +687,60 @@ impl Session<'_> {
 }
 
 impl Session<'_> {
-    /// Returns where the WAL of the copy with the newest WAL continues. A copy that cannot be read is ignored
-    /// if another one can.
-    fn position_of_copies(&self) -> Result<Option<Position>, ArchiveError> {
-        let positions = self.archiving.copies.iter().map(|copy| position_of(&copy.archive, self.size));
-        let furthest = |one: Option<Position>, other: Option<Position>| {
-            one.into_iter().chain(other).max_by_key(|position| (position.timeline, position.start))
-        };
-        let better = |one, other| match (one, other) {
-            (Ok(one), Ok(other)) => Ok(furthest(one, other)),
-            (Ok(one), Err(_)) | (Err(_), Ok(one)) => Ok(one),
-            (Err(error), Err(_)) => Err(error),
-        };
-        positions.reduce(better).unwrap_or(Ok(None))
+    /// Returns where the WAL of the copies continues: at the newest position up to which as many copies as
+    /// have to acknowledge WAL have all of it. The server is asked again for the WAL after it. Copies that
+    /// have no WAL yet are ignored if another one has some.
+    ///
+    /// If fewer copies can be reached than have to acknowledge WAL, nothing is acknowledged before another
+    /// one is back, and the oldest position is used.
+    fn position_of_copies(&self) -> Result<Option<Position>, ReceiveError> {
+        let copies = self.archiving.copies;
+        if copies.iter().count() == 1 {
+            // A single archive that is not there yet may be mounted or created later.
+            return Ok(position_of(copies.first(), self.size)?);
+        }
+        let found = self.reach(|archive| position_of(archive, self.size))?;
+        let mut positions: Vec<Position> = found.into_iter().filter_map(|(_, position)| position).collect();
+        positions.sort_by_key(|position| (position.timeline, position.start));
+        let acknowledge = copies.acknowledge().min(positions.len());
+        Ok(positions.len().checked_sub(acknowledge).and_then(|at| positions.get(at)).copied())
+    }
+
+    /// Calls `read` with each copy, and returns the reachable ones with its results. Each acknowledged byte
+    /// is in at least one of them.
+    ///
+    /// # Errors
+    /// [`ReceiveError::Unreachable`] with fewer of them, unless the options accept that. Of a single archive,
+    /// its own error.
+    fn reach<T>(
+        &self,
+        read: impl Fn(&Archive) -> Result<T, ArchiveError>,
+    ) -> Result<Vec<(Archive, T)>, ReceiveError> {
+        let copies = self.archiving.copies;
+        let (mut reachable, mut problems, mut first) = (Vec::new(), Vec::new(), None);
+        for copy in copies.iter() {
+            // An unreachable store takes its time.
+            self.status.lock().note_alive();
+            // A place that was unmounted has no archive any more.
+            let archive = copy.archive.afresh();
+            match archive.expect_archive().and_then(|()| read(&archive)) {
+                Ok(found) => reachable.push((archive, found)),
+                Err(error) => {
+                    problems.push(format!("{}: {}", archive.store().location(), error_text(&error)));
+                    first = first.or(Some(error));
+                }
+            }
+        }
+        let count = reachable.len() + problems.len();
+        let needed = count - copies.acknowledge() + 1;
+        let is_accepted = self.options.ignore_unreachable && !reachable.is_empty();
+        match first {
+            Some(error) if reachable.is_empty() && count == 1 => Err(error.into()),
+            Some(_) if reachable.len() < needed && !is_accepted => {
+                Err(ReceiveError::Unreachable { reachable: reachable.len(), count, needed, problems })
+            }
+            _ => Ok(reachable),
+        }
     }
 }
 
@@ -771,7 +862,6 @@ mod tests {
             is_over: AtomicBool::new(false),
         };
         test(&Session {
-            archive: &archive,
             parameters: &parameters,
             spool: &spool,
             size,

@@ -4,7 +4,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
-use walden_format::lsn::{Lsn, Timeline};
+use walden_format::lsn::{Lsn, SegmentName, Timeline};
 
 /// The file in the spool that has the status as JSON.
 pub const FILE: &str = "status.json";
@@ -71,10 +71,29 @@ pub struct Status {
     pub lag_seconds: f64,
     /// Number of files that wait to be archived.
     pub waiting_files: u64,
+    /// The copies of the archive, if there are several, in the configured order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub copies: Vec<CopyState>,
     /// Number of connections that were lost or failed since the process started.
     pub interruptions: u64,
     /// When this was written, in microseconds since 1970.
     pub time: i64,
+}
+
+/// What one of several copies of the archive has.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+pub struct CopyState {
+    /// Location of the archive.
+    pub location: String,
+    /// End of the WAL that it has, if WAL is acknowledged only once it is archived.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stored_lsn: Option<String>,
+    /// It lacks files that other copies have, and is brought up to date in the background.
+    #[serde(default)]
+    pub is_behind: bool,
+    /// Why it does not get WAL or is not brought up to date.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub problem: Option<String>,
 }
 
 /// A status that several threads change.
@@ -93,15 +112,74 @@ pub(crate) struct Inner {
     pub heard: Option<Instant>,
     /// Whether the server has accepted START_REPLICATION since the process started.
     pub has_streamed: bool,
-    /// Why parts of the incomplete segment cannot be archived.
-    pub upload_problem: Option<String>,
+    /// The last segment that this process has archived.
+    pub archived: Option<SegmentName>,
+    /// The copies of the archive, in the configured order.
+    pub copies: Vec<Copy>,
+    /// Number of copies that must have WAL before it is acknowledged.
+    pub acknowledge: usize,
     /// Since when some of the server's WAL is not durable.
     behind_since: Option<Instant>,
     /// When the receiving thread last made progress.
     got_on: Option<Instant>,
 }
 
+/// A copy of the archive.
+#[derive(Default)]
+pub(crate) struct Copy {
+    location: String,
+    /// End of the WAL that it has, with parts of the incomplete segment.
+    stored: Lsn,
+    /// Why parts of the incomplete segment cannot be stored.
+    upload_problem: Option<String>,
+    /// It lacks files that other copies have.
+    is_behind: bool,
+    /// Why it is not brought up to date.
+    copy_problem: Option<String>,
+}
+
+impl Copy {
+    pub fn new(location: String) -> Copy {
+        Copy { location, ..Copy::default() }
+    }
+}
+
 impl Inner {
+    /// Records how far a copy has WAL, and why it has no more.
+    pub fn note_stored(&mut self, copy: usize, stored: Lsn, problem: Option<String>) {
+        if let Some(copy) = self.copies.get_mut(copy) {
+            (copy.stored, copy.upload_problem) = (stored, problem);
+        }
+    }
+
+    /// Records whether a copy lacks files, and why it still does.
+    pub fn note_behind(&mut self, copy: usize, is_behind: bool, problem: Option<String>) {
+        if let Some(copy) = self.copies.get_mut(copy) {
+            (copy.is_behind, copy.copy_problem) = (is_behind, problem);
+        }
+    }
+
+    /// Returns why WAL is not acknowledged: too few copies store parts of the incomplete segment.
+    pub fn upload_problem(&self) -> Option<String> {
+        let problems: Vec<&String> =
+            self.copies.iter().filter_map(|copy| copy.upload_problem.as_ref()).collect();
+        let is_short = self.copies.len() - problems.len() < self.acknowledge;
+        problems.first().filter(|_| is_short).map(|problem| (*problem).clone())
+    }
+
+    fn copy_states(&self) -> Vec<CopyState> {
+        if self.copies.len() < 2 {
+            return Vec::new();
+        }
+        let state = |copy: &Copy| CopyState {
+            location: copy.location.clone(),
+            stored_lsn: Some(copy.stored).filter(|&stored| stored != Lsn::INVALID).map(|lsn| lsn.to_string()),
+            is_behind: copy.is_behind,
+            problem: copy.upload_problem.clone().or_else(|| copy.copy_problem.clone()),
+        };
+        self.copies.iter().map(state).collect()
+    }
+
     /// Records a new state, which is progress of the receiving thread.
     pub fn set(&mut self, state: State) {
         self.status.state = state;
@@ -146,7 +224,8 @@ impl Shared {
     pub fn now(&self) -> Status {
         let inner = self.lock();
         let mut status = inner.status.clone();
-        status.archive_problem = inner.upload_problem.clone().or(status.archive_problem);
+        status.archive_problem = inner.upload_problem().or(status.archive_problem);
+        status.copies = inner.copy_states();
         status.received_lsn = inner.received.to_string();
         status.flushed_lsn = inner.flushed.to_string();
         status.server_lsn = inner.server_end.to_string();

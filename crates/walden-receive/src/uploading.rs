@@ -1,6 +1,6 @@
-//! The thread that archives the segment that is being received in parts, if WAL is acknowledged only once it
-//! is in the archive. Once the segment is complete, `archiving` archives it as a whole, and this thread
-//! removes its parts.
+//! The thread that archives the segment that is being received in parts in one copy of the archive, if WAL is
+//! acknowledged only once it is in the archive. Once the segment is complete, `archiving` archives it as a
+//! whole, and this thread removes its parts. `uploads` has one such thread for each copy.
 //!
 //! Parts are stored one at a time. WAL that arrives meanwhile becomes the next part, so many commits wait for
 //! one request.
@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use walden_archive::name::ArchivedFile;
 use walden_archive::parts::{self, Part};
 use walden_archive::store::Cause;
-use walden_archive::{Archive, ArchiveError, same_log};
+use walden_archive::{Archive, ArchiveError, list, same_log};
 use walden_format::lsn::{Lsn, SegmentName, SegmentSize, Timeline};
 use walden_source::error_text;
 
@@ -23,6 +23,8 @@ use crate::status;
 
 /// The default of [`Uploading::backoff`].
 const BACKOFF: Backoff = Backoff { first: Duration::from_millis(200), max: Duration::from_secs(10) };
+/// How often a copy that lacks the segment before the received WAL is searched for it.
+const BASE_INTERVAL: Duration = Duration::from_secs(2);
 /// The default of [`Uploading::max_part_bytes`].
 const MAX_PART_BYTES: u64 = 16 << 20;
 
@@ -31,8 +33,14 @@ const MAX_PART_BYTES: u64 = 16 << 20;
 #[non_exhaustive]
 pub enum UploadError {
     /// The archive's error.
-    #[error("cannot archive the segment that is being written")]
-    Archive(#[from] ArchiveError),
+    #[error("cannot archive the segment that is being written in {location}")]
+    Archive {
+        /// Location of the archive.
+        location: String,
+        /// The cause.
+        #[source]
+        source: ArchiveError,
+    },
     /// The spool's error.
     #[error(transparent)]
     Spool(#[from] SpoolError),
@@ -41,9 +49,11 @@ pub enum UploadError {
     Gone(SegmentName),
     /// The archive has parts of other WAL.
     #[error(
-        "the archive has parts of other WAL: at {at} in {segment}, expected the bytes in {folder}, received others"
+        "the archive in {location} has parts of other WAL: at {at} in {segment}, expected the bytes in {folder}, received others"
     )]
     Different {
+        /// Location of the archive.
+        location: String,
         /// The first byte that differs.
         at: Lsn,
         /// The segment.
@@ -57,7 +67,7 @@ impl UploadError {
     /// Returns how the user can solve the problem.
     pub fn hint(&self) -> Option<&'static str> {
         match self {
-            UploadError::Archive(error) => error.hint(),
+            UploadError::Archive { source, .. } => source.hint(),
             UploadError::Spool(_) => None,
             UploadError::Gone(_) => Some("restart walden receive: it asks the server for the segment again"),
             UploadError::Different { .. } => Some(
@@ -70,10 +80,12 @@ impl UploadError {
 /// Called with each failure and the time until the next attempt.
 type Report<'s> = Box<dyn Fn(&UploadError, Duration) + Sync + Send + 's>;
 
-/// Archives parts of incomplete segments: tracks up to which position WAL is wanted in the archive, and up to
-/// which it is there.
+/// Archives parts of incomplete segments in one archive: tracks up to which position WAL is wanted there, and
+/// up to which it is there.
 pub(crate) struct Uploading<'s> {
     archive: &'s Archive,
+    /// The number of the archive among the copies.
+    copy: usize,
     spool: &'s Spool<'s>,
     size: SegmentSize,
     status: &'s status::Shared,
@@ -99,9 +111,18 @@ struct State {
     restarts: u64,
     /// Archived segments, which may have parts.
     archived: Vec<SegmentName>,
+    /// The segment before the received WAL, and whether the archive has it, or is new and has none.
+    base: Option<(SegmentName, Option<bool>)>,
     /// Gets a byte when more WAL is stored.
     waker: Option<UnixStream>,
     is_over: bool,
+}
+
+impl State {
+    /// Returns the segment before the received WAL if it was not found yet.
+    fn base_to_find(&self) -> Option<SegmentName> {
+        self.base.filter(|(_, is_there)| *is_there != Some(true)).map(|(base, _)| base)
+    }
 }
 
 /// The bytes of a segment that were in the archive when the thread started with it.
@@ -113,7 +134,7 @@ struct Begun {
 
 impl<'s> Uploading<'s> {
     pub fn new(
-        archive: &'s Archive,
+        (copy, archive): (usize, &'s Archive),
         spool: &'s Spool<'s>,
         size: SegmentSize,
         status: &'s status::Shared,
@@ -122,6 +143,7 @@ impl<'s> Uploading<'s> {
         let (report, state) = (Box::new(report), Mutex::default());
         Uploading {
             archive,
+            copy,
             spool,
             size,
             status,
@@ -136,23 +158,45 @@ impl<'s> Uploading<'s> {
     /// Stores parts until [`Uploading::stop`] is called. The spool keeps the remaining WAL.
     pub fn run(&self) {
         let (mut pause, mut begun, mut is_tidy) = (self.backoff.first, None, false);
+        let mut searched: Option<Instant> = None;
         loop {
             let mut state = self.state();
-            while state.wanted <= state.stored && state.archived.is_empty() && !state.is_over {
-                state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+            let is_base_due = |state: &State| {
+                state.base_to_find().is_some_and(|_| searched.is_none_or(|at| at.elapsed() > BASE_INTERVAL))
+            };
+            while state.wanted <= state.stored
+                && state.archived.is_empty()
+                && !state.is_over
+                && !is_base_due(&state)
+            {
+                state = match state.base_to_find() {
+                    Some(_) => {
+                        let waited = self.changed.wait_timeout(state, BASE_INTERVAL);
+                        waited.unwrap_or_else(PoisonError::into_inner).0
+                    }
+                    None => self.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
+                };
             }
             if state.is_over {
                 return;
             }
+            let base = state.base_to_find().filter(|_| is_base_due(&state));
             drop(state);
-            match self.step(&mut begun, &mut is_tidy) {
+            let found = match base {
+                Some(base) => {
+                    searched = Some(Instant::now());
+                    self.find_base(base)
+                }
+                None => Ok(()),
+            };
+            match found.and_then(|()| self.step(&mut begun, &mut is_tidy)) {
                 Ok(()) => {
                     pause = self.backoff.first;
-                    self.status.lock().upload_problem = None;
+                    self.status.lock().note_stored(self.copy, self.state().stored, None);
                 }
                 Err(error) => {
+                    self.status.lock().note_stored(self.copy, self.state().stored, Some(error_text(&error)));
                     (self.report)(&error, pause);
-                    self.status.lock().upload_problem = Some(error_text(&error));
                     self.sleep(pause);
                     pause = self.backoff.after(pause);
                 }
@@ -160,19 +204,45 @@ impl<'s> Uploading<'s> {
         }
     }
 
+    /// Records whether the archive has the segment before the received WAL. A new archive needs none.
+    fn find_base(&self, base: SegmentName) -> Result<(), UploadError> {
+        let find = || -> Result<bool, ArchiveError> {
+            // The place may have been unmounted, and an empty one is no new archive.
+            let archive = self.archive.afresh();
+            archive.expect_archive()?;
+            let is_there = archive.find(ArchivedFile::Segment(base))?.is_some();
+            Ok(is_there || list::newest_segment(&archive)?.is_none())
+        };
+        let is_there = find().map_err(|error| self.failed(error))?;
+        let mut state = self.state();
+        if let Some((expected, found)) = &mut state.base
+            && *expected == base
+        {
+            *found = Some(is_there);
+        }
+        wake(&state);
+        Ok(())
+    }
+
+    fn failed(&self, source: ArchiveError) -> UploadError {
+        UploadError::Archive { location: self.archive.store().location().to_owned(), source }
+    }
+
     /// Stores the next part, and removes parts that are no longer needed.
     fn step(&self, begun: &mut Option<Begun>, is_tidy: &mut bool) -> Result<(), UploadError> {
         self.store_next(begun)?;
         if !*is_tidy {
-            parts::remove_archived(self.archive)?;
+            parts::remove_archived(self.archive).map_err(|error| self.failed(error))?;
             *is_tidy = true;
         }
         let archived = std::mem::take(&mut self.state().archived);
-        let removed = archived.iter().try_for_each(|&segment| parts::remove(self.archive, segment));
+        // A copy that lacks the segment keeps its parts until it was brought up to date.
+        let remove = |&segment| parts::remove_if_archived(self.archive, segment).map(drop);
+        let removed = archived.iter().try_for_each(remove);
         if removed.is_err() {
             self.state().archived.extend(archived);
         }
-        Ok(removed?)
+        removed.map_err(|error| self.failed(error))
     }
 
     fn store_next(&self, begun: &mut Option<Begun>) -> Result<(), UploadError> {
@@ -192,7 +262,7 @@ impl<'s> Uploading<'s> {
                 let bytes = match parts::assemble(self.archive, segment) {
                     // Without the private key, the stored parts cannot be read. Their WAL is stored again.
                     Err(error) if error.cause() == Cause::Locked.word() => Vec::new(),
-                    other => other?.unwrap_or_default(),
+                    other => other.map_err(|error| self.failed(error))?.unwrap_or_default(),
                 };
                 begun.insert(Begun { segment, restarts, bytes })
             }
@@ -215,12 +285,14 @@ impl<'s> Uploading<'s> {
             // The bytes after a switch record are not WAL, and may differ.
             if same_log::switch_end(segment, same).is_none_or(|end| at < end) {
                 let folder = parts::folder_of(segment);
-                return Err(UploadError::Different { at, segment, folder });
+                let location = self.archive.store().location().to_owned();
+                return Err(UploadError::Different { location, at, segment, folder });
             }
         }
         if both < bytes.len() {
             let [start, end] = [from + both as u64, until.bytes_since(start)].map(|offset| offset as u32);
-            parts::store(self.archive, Part { segment, start, end }, &bytes[both..])?;
+            let stored = parts::store(self.archive, Part { segment, start, end }, &bytes[both..]);
+            stored.map_err(|error| self.failed(error))?;
         }
         let mut state = self.state();
         if state.restarts == restarts {
@@ -237,6 +309,19 @@ impl<'s> Uploading<'s> {
         let start = self.size.start_of(self.size.segment_of(at));
         (state.timeline, state.stored, state.wanted) = (timeline, start, start);
         state.restarts += 1;
+    }
+
+    /// Names the segment before the received WAL. Its presence in this archive is reported by
+    /// [`Uploading::has_base`].
+    pub fn expect_base(&self, base: SegmentName) {
+        self.state().base = Some((base, None));
+        self.changed.notify_one();
+    }
+
+    /// Returns whether the archive has the segment before the received WAL, if there is one and that is
+    /// known.
+    pub fn has_base(&self) -> Option<bool> {
+        self.state().base.map_or(Some(true), |(_, is_there)| is_there)
     }
 
     /// Requests that everything up to `wanted` is stored, and returns the end of the stored WAL.
@@ -390,7 +475,7 @@ mod tests {
             let size = SegmentSize::new(MB).unwrap();
             let spool = Spool::open(&disk, size).unwrap();
             let status = status::Shared::default();
-            let mut uploading = Uploading::new(&archive, &spool, size, &status, |_, _| {});
+            let mut uploading = Uploading::new((0, &archive), &spool, size, &status, |_, _| {});
             uploading.backoff = Backoff { first: Duration::from_millis(1), max: Duration::from_millis(1) };
             let start = 3 * MB;
             uploading.restart(1, Lsn(start));
@@ -426,7 +511,7 @@ mod tests {
             });
             // Another process continues with the parts in the archive.
             spool.end_connection();
-            let again = Uploading::new(&sound, &spool, size, &status, |_, _| {});
+            let again = Uploading::new((0, &sound), &spool, size, &status, |_, _| {});
             again.restart(1, Lsn(4 * MB));
             let stored = std::thread::scope(|scope| {
                 scope.spawn(|| again.run());
@@ -461,7 +546,7 @@ mod tests {
             let mut other = received[..6000].to_vec();
             other[at] ^= 1;
             parts::store(&archive, Part { segment, start: 0, end: 6000 }, &other).unwrap();
-            let uploading = Uploading::new(&archive, &spool, size, &status, |_, _| {});
+            let uploading = Uploading::new((0, &archive), &spool, size, &status, |_, _| {});
             spool.write(segment.timeline, start, &received[..8192]).unwrap();
             spool.sync().unwrap();
             uploading.restart(segment.timeline, start);
@@ -487,7 +572,7 @@ mod tests {
         let (start, end) = (Lsn(3 * MB), Lsn(3 * MB + 250_000));
         spool.write(1, start, &content(start.0..end.0)).unwrap();
         spool.sync().unwrap();
-        let mut uploading = Uploading::new(&archive, &spool, size, &status, |_, _| {});
+        let mut uploading = Uploading::new((0, &archive), &spool, size, &status, |_, _| {});
         uploading.max_part_bytes = 100_000;
         uploading.restart(1, start);
         uploading.store_to(end);
@@ -509,7 +594,7 @@ mod tests {
         let spool = Spool::open(&disk, size).unwrap();
         let status = status::Shared::default();
         parts::store(&archive, Part { segment: name(3), start: 0, end: 100 }, &[7; 100]).unwrap();
-        let uploading = Uploading::new(&archive, &spool, size, &status, |_, _| {});
+        let uploading = Uploading::new((0, &archive), &spool, size, &status, |_, _| {});
         spool.write(1, Lsn(3 * MB), &content(3 * MB..3 * MB + 500)).unwrap();
         spool.sync().unwrap();
         uploading.restart(1, Lsn(3 * MB));

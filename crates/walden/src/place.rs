@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -33,6 +34,10 @@ pub struct Place {
     /// The file with a private key for reading an encrypted archive
     #[arg(long, value_name = "FILE", env = "WALDEN_IDENTITY", hide_env_values = true)]
     pub identity: Option<PathBuf>,
+
+    /// The path and content of the configuration file if it was read already; `None` in it if there is none.
+    #[arg(skip)]
+    pub configuration: Option<Arc<Option<(PathBuf, Configuration)>>>,
 }
 
 impl Place {
@@ -40,7 +45,22 @@ impl Place {
     /// store.
     pub fn from_url(repo: String) -> Place {
         let named = |variable| std::env::var_os(variable).map(PathBuf::from);
-        Place { repo: Some(repo), config: named("WALDEN_CONFIG"), identity: named("WALDEN_IDENTITY") }
+        Place {
+            repo: Some(repo),
+            config: named("WALDEN_CONFIG"),
+            identity: named("WALDEN_IDENTITY"),
+            configuration: None,
+        }
+    }
+
+    /// Creates the place that a configuration file names, or the default one.
+    pub fn from_configuration(config: Option<PathBuf>) -> Place {
+        Place { repo: None, config, identity: None, configuration: None }
+    }
+
+    /// Returns the same place with the configuration as it is now, which is not read again.
+    pub fn with_configuration_read(&self) -> Result<Place> {
+        Ok(Place { configuration: Some(Arc::new(self.read()?)), ..self.clone() })
     }
 
     /// Returns the same archive for a command that names a server's data directory. The directory's
@@ -52,7 +72,7 @@ impl Place {
             None if !Path::new(FILE).exists() => beside,
             config => config.clone(),
         };
-        Place { config, ..self.clone() }
+        Place { config, configuration: None, ..self.clone() }
     }
 
     /// Returns options that name the same archive from any working directory.
@@ -86,25 +106,25 @@ impl Place {
         Ok(section.repo.0.into_iter().map(|repository| place(repository.url)).collect())
     }
 
+    /// Returns a text that is equal for all spellings of the archive's location.
+    pub fn spelling(&self) -> Result<String> {
+        let (section, _) = self.configuration()?;
+        let repo = self.repo.as_deref().or(section.first_repo()).unwrap_or_default();
+        let options: Vec<(String, String)> = section.store.clone().into_iter().collect();
+        Ok(url::spelling(repo, &options))
+    }
+
     /// Opens all repositories for a command that PostgreSQL waits for. If an object store does not respond
     /// within `time`, that is an error. `level` is the compression level of all of them, if an option names
     /// it.
     pub fn open_copies(&self, time: Duration, level: Option<u8>) -> Result<(Copies, ArchiveSection)> {
         let (section, _) = self.configuration()?;
         let mut copies = Vec::new();
-        for place in self.repositories()? {
+        let places = self.repositories()?;
+        expect_different(&places)?;
+        for place in places {
             let (archive, own) = place.open_to_answer_within(time)?;
             copies.push(Copy::new(archive).level(level.or(own.level)));
-        }
-        let folders =
-            copies.iter().filter_map(|copy| copy.archive.encrypted().inner().folder()?.canonicalize().ok());
-        let mut known: Vec<PathBuf> = folders.collect();
-        known.sort();
-        if let Some([twice, _]) = known.array_windows().find(|[one, other]| one == other) {
-            bail!(
-                "cannot use several repositories: expected different folders, found {} twice",
-                twice.display()
-            );
         }
         let count = copies.len();
         let copies = Copies::new(copies, section.acknowledge.unwrap_or(count));
@@ -139,6 +159,9 @@ impl Place {
     }
 
     fn read(&self) -> Result<Option<(PathBuf, Configuration)>> {
+        if let Some(known) = &self.configuration {
+            return Ok((**known).clone());
+        }
         let path = match &self.config {
             Some(path) => Some(path.clone()),
             None => [PathBuf::from(FILE), Path::new(SYSTEM_FOLDER).join(FILE)]
@@ -198,6 +221,24 @@ impl Place {
     }
 }
 
+/// Checks that each repository is named once: the same one under two spellings would count as two copies.
+///
+/// # Errors
+/// Names both spellings.
+pub fn expect_different(places: &[Place]) -> Result<()> {
+    let mut known: Vec<(String, &str)> = Vec::new();
+    for place in places {
+        let (spelling, own) = (place.spelling()?, place.repo.as_deref().unwrap_or_default());
+        if let Some((_, other)) = known.iter().find(|(known, _)| *known == spelling) {
+            bail!(
+                "cannot use several repositories: expected different ones, found {other} and {own}, which are the same place"
+            );
+        }
+        known.push((spelling, own));
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -205,7 +246,7 @@ mod tests {
     #[test]
     fn a_configuration_that_is_not_there_was_not_removed_meanwhile() {
         let folder = tempfile::tempdir().unwrap();
-        let place = Place { repo: None, config: Some(folder.path().join("mistyped.toml")), identity: None };
+        let place = Place::from_configuration(Some(folder.path().join("mistyped.toml")));
         let error = place.configuration().err().unwrap();
         assert!(format!("{error:#}").contains("expected a configuration file, found none"), "{error:#}");
         assert_eq!(crate::output::hint_of(&error), None);
@@ -215,7 +256,7 @@ mod tests {
     fn a_value_that_its_key_cannot_have_is_refused_with_both() {
         let folder = tempfile::tempdir().unwrap();
         let config = folder.path().join(FILE);
-        let place = Place { repo: None, config: Some(config.clone()), identity: None };
+        let place = Place::from_configuration(Some(config.clone()));
         for (line, expected) in [
             ("level = 10", "level in [archive]: expected 0 to 9, found 10"),
             ("threads = 0", "threads in [archive]: expected at least 1, found 0"),
@@ -230,12 +271,17 @@ mod tests {
         }
         std::fs::write(&config, "[archive]\nlevel = 9\nthreads = 1\n").unwrap();
         assert_eq!(place.configuration().unwrap().0.level, Some(9));
+        // One call of get reads it once.
+        let once = place.with_configuration_read().unwrap();
+        std::fs::remove_file(&config).unwrap();
+        assert_eq!(once.clone().configuration().unwrap().0.level, Some(9));
+        assert!(place.configuration().is_err());
     }
 
     #[test]
     fn the_configuration_in_a_named_data_directory_is_used_unless_another_is_named() {
         let data = tempfile::tempdir().unwrap();
-        let place = Place { repo: None, config: None, identity: None };
+        let place = Place::from_configuration(None);
         assert_eq!(place.for_server(Some(data.path())).config, None);
         let (own, other) = (data.path().join(FILE), data.path().join("other.toml"));
         std::fs::write(&own, "[archive]\nrepo = \"/own\"\n").unwrap();

@@ -27,7 +27,7 @@ use serde::{Deserialize, Serialize};
 
 pub use store::Encrypted;
 
-use crate::objects::name::VERIFIED;
+use crate::objects::name::{PRUNED, VERIFIED};
 use crate::store::{Cause, Store, StoreError};
 
 /// Suffix of an encrypted object's key.
@@ -39,9 +39,9 @@ pub const MAX_FILES: u64 = 512;
 pub const KEYS: &str = "keys/";
 
 /// Objects that stay plain in an encrypted archive. A reader needs them to learn how to read the archive, and
-/// monitoring without a private key reads the results of `verify`, which are numbers that a listing also
-/// shows.
-const PLAIN: [&str; 5] = ["archive.json", "README.txt", "docs/", KEYS, VERIFIED];
+/// monitoring without a private key reads the results of `verify` and the records of `prune`, which show what
+/// a listing also shows.
+const PLAIN: [&str; 6] = ["archive.json", "README.txt", "docs/", KEYS, VERIFIED, PRUNED];
 
 /// Returns whether an object stays plain even in an encrypted archive.
 pub fn is_plain(key: &str) -> bool {

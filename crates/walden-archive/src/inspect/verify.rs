@@ -611,12 +611,21 @@ pub fn record(archive: &Archive, run: &Verified, is_fast: bool) -> Result<(), Ar
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_micros();
     let time = i64::try_from(now).unwrap_or(i64::MAX);
     let mut damaged = (run.damaged.len() + run.altered.len()) as u64;
+    let names = run.damaged.iter().map(|finding| finding.object.clone());
+    let mut names: Vec<String> =
+        names.chain(run.altered.iter().map(|altered| altered.object.clone())).collect();
     if !run.unreadable.is_empty() {
         if damaged == 0 {
             return Ok(());
         }
-        damaged = verified::last(archive)?.found().map_or(damaged, |before| damaged.max(before.damaged));
+        if let Some(before) = verified::last(archive)?.found() {
+            damaged = damaged.max(before.damaged);
+            names.extend(before.damaged_objects);
+        }
     }
+    names.sort();
+    names.dedup();
+    names.truncate(verified::MAX_DAMAGED);
     // Segments that have disappeared remain known.
     let before = verified::last_readable(archive)?;
     let mut newest = before.as_ref().map(VerifiedAt::newest_by_timeline).unwrap_or_default();
@@ -636,6 +645,7 @@ pub fn record(archive: &Archive, run: &Verified, is_fast: bool) -> Result<(), Ar
         objects: run.objects,
         segments: run.segments,
         damaged,
+        damaged_objects: names,
         missing_segments: new.map(|gap: &Gap| gap.segments).sum(),
         unknown_version_segments: run.unknown_version_segments,
         newest_segments: newest.values().map(SegmentName::to_string).collect(),

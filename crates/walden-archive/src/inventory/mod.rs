@@ -2,5 +2,6 @@
 
 pub mod gaps;
 pub mod parts;
+pub(crate) mod pruned;
 pub(crate) mod snapshot;
 pub mod verified;

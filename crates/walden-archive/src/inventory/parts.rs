@@ -197,6 +197,19 @@ pub fn remove(archive: &Archive, segment: SegmentName) -> Result<(), ArchiveErro
     list(archive, segment)?.into_iter().try_for_each(discard)
 }
 
+/// Removes the parts of a segment as [`remove`] does, if the archive has the segment itself. Returns whether
+/// it has.
+///
+/// # Errors
+/// The store's errors.
+pub fn remove_if_archived(archive: &Archive, segment: SegmentName) -> Result<bool, ArchiveError> {
+    let is_archived = archived_as(archive, segment)?.is_some();
+    if is_archived {
+        remove(archive, segment)?;
+    }
+    Ok(is_archived)
+}
+
 /// Removes the parts of archived segments that a killed process left behind. Returns the segments that still
 /// have parts.
 ///
@@ -205,9 +218,8 @@ pub fn remove(archive: &Archive, segment: SegmentName) -> Result<(), ArchiveErro
 pub fn remove_archived(archive: &Archive) -> Result<Vec<SegmentName>, ArchiveError> {
     let mut live = Vec::new();
     for segment in segments(archive)? {
-        match archived_as(archive, segment)? {
-            Some(_) => remove(archive, segment)?,
-            None => live.push(segment),
+        if !remove_if_archived(archive, segment)? {
+            live.push(segment);
         }
     }
     Ok(live)
@@ -245,6 +257,14 @@ impl Extent {
         }
         Extent { segment, end, goes_on_at: None }
     }
+}
+
+/// Returns the extent of a segment's parts, which is empty if there are none.
+///
+/// # Errors
+/// The store's errors.
+pub fn extent(archive: &Archive, segment: SegmentName) -> Result<Extent, ArchiveError> {
+    Ok(Extent::new(segment, &list(archive, segment)?))
 }
 
 /// Returns the extent of each segment that has parts, in WAL order.

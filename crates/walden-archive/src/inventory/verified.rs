@@ -25,6 +25,9 @@ use crate::store::{Cause, Created};
 /// Number of results to keep.
 const KEPT: usize = 16;
 
+/// Maximum number of names of damaged objects that are kept.
+pub const MAX_DAMAGED: usize = 1000;
+
 /// The result of one run of `verify`.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct VerifiedAt {
@@ -39,6 +42,9 @@ pub struct VerifiedAt {
     pub segments: u64,
     /// Number of damaged objects.
     pub damaged: u64,
+    /// Stored names of damaged objects, at most [`MAX_DAMAGED`].
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub damaged_objects: Vec<String>,
     /// Number of missing segments that were not acknowledged.
     pub missing_segments: u64,
     /// Number of segments whose PostgreSQL version Walden could not read.

@@ -18,12 +18,16 @@ use crate::archive::{Archive, ArchiveError};
 use crate::ingest::intake::{self, Intake};
 use crate::ingest::push::PushOptions;
 use crate::inventory::gaps::GAPS;
+use crate::inventory::pruned::FirstKept;
 use crate::inventory::snapshot::{self, Snapshot};
 use crate::objects::name::{ArchivedFile, BACKUP, HISTORY, Object, PackName, WAL};
 use crate::objects::object::Finding;
 use crate::restore::get::{self, PackMembers};
 use crate::restore::neighbors;
 use crate::store::{Cause, Created, FileHash, MAX_OBJECT_BYTES, StoreError};
+
+/// Called with the number of finished objects and the total of the current source.
+pub type Progress<'p> = &'p (dyn Fn(u64, u64) -> ControlFlow<()> + Sync);
 
 /// Options for copying.
 #[derive(Clone, Copy, Debug)]
@@ -33,13 +37,15 @@ pub struct CopyOptions {
     pub level: u8,
     /// Number of objects processed concurrently.
     pub threads: usize,
+    /// Also copy WAL that `prune` removed from the archive.
+    pub all: bool,
 }
 
-walden_format::setters!(CopyOptions { level: u8, threads: usize });
+walden_format::setters!(CopyOptions { level: u8, threads: usize, all: bool });
 
 impl Default for CopyOptions {
     fn default() -> CopyOptions {
-        CopyOptions { level: PushOptions::default().level, threads: 2 }
+        CopyOptions { level: PushOptions::default().level, threads: 2, all: false }
     }
 }
 
@@ -57,37 +63,42 @@ pub struct Copied {
     pub stored_bytes: u64,
     /// Objects that could not be copied from any source.
     pub failed: Vec<Finding>,
+    /// Copying ended before all objects were copied.
+    #[serde(skip)]
+    pub is_interrupted: bool,
 }
 
 impl Copied {
     /// Returns whether the archive has all files of its sources.
     pub fn is_complete(&self) -> bool {
-        self.failed.is_empty() && self.copied == self.missing
+        self.failed.is_empty() && self.copied == self.missing && !self.is_interrupted
     }
 }
 
 /// An object with files that the archive lacks.
-struct Missing {
+pub(crate) struct Missing {
     object: Object,
     bytes: u64,
-    files: Vec<ArchivedFile>,
+    pub files: Vec<ArchivedFile>,
 }
 
 /// The files of an archive, according to listings.
-struct Files {
+pub(crate) struct Files {
     listed: Snapshot,
     /// The segments as ascending ranges that neither touch nor overlap.
     segments: Vec<(SegmentName, SegmentName)>,
     /// Those in packs.
     packed: Vec<(SegmentName, SegmentName)>,
+    /// What `prune` removed.
+    pruned: FirstKept,
 }
 
 impl Files {
-    /// Lists an archive.
+    /// Lists an archive. With `all`, nothing counts as removed by `prune`.
     ///
     /// # Errors
     /// The store's errors.
-    fn list(archive: &Archive) -> Result<Files, ArchiveError> {
+    pub fn list(archive: &Archive, all: bool) -> Result<Files, ArchiveError> {
         let listed = Snapshot::take(archive.store(), &[WAL, HISTORY, BACKUP].map(str::to_owned))?;
         let is_pack = |object: &Object| matches!(object, Object::Pack(_));
         let packs = listed.objects.iter().filter(|(object, _)| is_pack(object));
@@ -95,7 +106,18 @@ impl Files {
             objects: packs.map(|(&object, &bytes)| (object, bytes)).collect(),
             ..Snapshot::default()
         };
-        Ok(Files { segments: listed.ranges(), packed: packs.ranges(), listed })
+        let pruned = if all { FirstKept::default() } else { FirstKept::read(archive)? };
+        Ok(Files { segments: listed.ranges(), packed: packs.ranges(), listed, pruned })
+    }
+
+    /// Returns the objects with their stored sizes in bytes.
+    pub fn objects(&self) -> impl Iterator<Item = (Object, u64)> {
+        self.listed.objects.iter().map(|(&object, &bytes)| (object, bytes))
+    }
+
+    /// Returns the stored size of an object in bytes.
+    pub fn bytes_of(&self, object: Object) -> Option<u64> {
+        self.listed.objects.get(&object).copied()
     }
 
     /// Returns whether an object contains a file.
@@ -106,6 +128,11 @@ impl Files {
         }
     }
 
+    /// Returns whether an object should contain a file and does not.
+    fn lacks(&self, file: ArchivedFile) -> bool {
+        !self.contains(file) && !self.pruned.is_before(file)
+    }
+
     /// Returns whether a segment's own object is not needed, because a pack contains the segment.
     fn is_packed(&self, object: Object) -> bool {
         let Object::File(ArchivedFile::Segment(name)) = object else { return false };
@@ -113,23 +140,18 @@ impl Files {
     }
 
     /// Returns the objects whose files another archive lacks: segments first, in order.
-    fn missing_in(&self, other: &Files) -> Vec<Missing> {
+    pub fn missing_in(&self, other: &Files) -> Vec<Missing> {
         let missing = |(&object, &bytes): (&Object, &u64)| {
             if self.is_packed(object) {
                 return None;
             }
-            let files: Vec<ArchivedFile> = files_of(object).filter(|&file| !other.contains(file)).collect();
+            let files: Vec<ArchivedFile> = files_of(object).filter(|&file| other.lacks(file)).collect();
             (!files.is_empty()).then_some(Missing { object, bytes, files })
         };
         let mut found: Vec<Missing> = self.listed.objects.iter().filter_map(missing).collect();
         // Stable: the listing's order remains among segments and among other files.
         found.sort_by_key(|missing| missing.object.segments().is_none());
         found
-    }
-
-    /// Returns how many files another archive lacks.
-    fn count_missing_in(&self, other: &Files) -> u64 {
-        self.missing_in(other).iter().map(|missing| missing.files.len() as u64).sum()
     }
 }
 
@@ -142,20 +164,9 @@ fn files_of(object: Object) -> impl Iterator<Item = ArchivedFile> {
     file.into_iter().chain(segments)
 }
 
-/// Counts the files that each archive lacks and another one has, in the order of `archives`. `None` stands
-/// for an archive that cannot be listed.
-pub fn count_missing(archives: &[&Archive]) -> Vec<Option<u64>> {
-    let listed: Vec<Option<Files>> = archives.iter().map(|archive| Files::list(archive).ok()).collect();
-    let missing = |own: &Option<Files>| {
-        let own = own.as_ref()?;
-        let others = listed.iter().flatten();
-        others.map(|other| other.count_missing_in(own)).max()
-    };
-    listed.iter().map(missing).collect()
-}
-
 /// Copies the files that an archive lacks from the first source that has each of them intact. Calls
-/// `progress` with the number of finished objects and the total of the current source.
+/// `progress` with the number of finished objects and the total of the current source. If it returns
+/// [`ControlFlow::Break`], the remaining objects are not copied, and the result is not complete.
 ///
 /// # Errors
 /// The archive cannot be used, belongs to another cluster than a source, or cannot store any further file. A
@@ -164,7 +175,7 @@ pub fn copy(
     sources: &[Archive],
     target: &Archive,
     options: &CopyOptions,
-    progress: &(dyn Fn(u64, u64) + Sync),
+    progress: Progress<'_>,
 ) -> Result<Copied, ArchiveError> {
     target.expect_archive()?;
     let archives: Vec<&Archive> = std::iter::once(target).chain(sources).collect();
@@ -172,7 +183,7 @@ pub fn copy(
     let mut report = Copied { location: target.store().location().to_owned(), ..Copied::default() };
     let mut failed: BTreeMap<String, Finding> = BTreeMap::new();
     for source in sources {
-        let (known, files) = match list_both(source, target) {
+        let (known, files) = match list_both(source, target, options) {
             Ok(listed) => listed,
             Err(error) if is_final(&error, target) => return Err(error),
             Err(error) => {
@@ -187,15 +198,22 @@ pub fn copy(
         claim(source, target)?;
         copy_missing(source, target, (&known, &files), options, progress, &mut report, &mut failed)?;
         copy_acknowledgements(source, target)?;
+        if report.is_interrupted {
+            break;
+        }
     }
     report.failed.extend(failed.into_values());
     Ok(report)
 }
 
 /// Lists the target and a source, which must be readable if the target lacks one of its files.
-fn list_both(source: &Archive, target: &Archive) -> Result<(Files, Files), ArchiveError> {
+fn list_both(
+    source: &Archive,
+    target: &Archive,
+    options: &CopyOptions,
+) -> Result<(Files, Files), ArchiveError> {
     source.expect_archive()?;
-    let (known, files) = (Files::list(target)?, Files::list(source)?);
+    let (known, files) = (Files::list(target, options.all)?, Files::list(source, true)?);
     // Without missing files, no private key is needed.
     if !files.missing_in(&known).is_empty() {
         source.unlock()?;
@@ -219,7 +237,7 @@ fn copy_missing(
     target: &Archive,
     (known, files): (&Files, &Files),
     options: &CopyOptions,
-    progress: &(dyn Fn(u64, u64) + Sync),
+    progress: Progress<'_>,
     report: &mut Copied,
     failed: &mut BTreeMap<String, Finding>,
 ) -> Result<(), ArchiveError> {
@@ -238,7 +256,8 @@ fn copy_missing(
         |result| {
             let Missing { files, .. } = &missing[done];
             done += 1;
-            progress(done as u64, missing.len() as u64);
+            let next = progress(done as u64, missing.len() as u64);
+            report.is_interrupted |= next.is_break();
             // A file that an earlier source could not provide was counted then.
             report.missing += files.iter().filter(|&&file| !is_known(failed, file)).count() as u64;
             match result {
@@ -246,7 +265,7 @@ fn copy_missing(
                     report.copied += files.len() as u64;
                     report.stored_bytes += stored;
                     files.iter().for_each(|file| drop(failed.remove(&file.to_string())));
-                    ControlFlow::Continue(())
+                    next
                 }
                 Err(error) if is_final(&error, target) => {
                     problem = Some(error);
@@ -259,7 +278,7 @@ fn copy_missing(
                         let finding = Finding { object: object.clone(), problem: problem.clone() };
                         failed.entry(object).or_insert(finding);
                     }
-                    ControlFlow::Continue(())
+                    next
                 }
             }
         },
@@ -473,7 +492,7 @@ pub fn replace_damaged(
     options: &CopyOptions,
 ) -> Result<Copied, ArchiveError> {
     let mut report = Copied { location: target.store().location().to_owned(), ..Copied::default() };
-    let files = Files::list(target)?;
+    let files = Files::list(target, true)?;
     for &object in files.listed.objects.keys() {
         let stored = target.stored_name(&object.key());
         let Some(finding) = damaged.iter().find(|finding| finding.object == stored) else { continue };

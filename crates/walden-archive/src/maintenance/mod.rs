@@ -2,6 +2,8 @@
 //! restores, copying to other archives, and repairing a lost `archive.json`.
 
 pub mod backup;
+pub mod catch_up;
+pub mod compare;
 pub mod copy;
 pub mod drill;
 pub mod lock;

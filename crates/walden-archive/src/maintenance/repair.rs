@@ -1,4 +1,5 @@
-//! Rewrites a lost `archive.json` from the summaries of the archived segments.
+//! Rewrites a lost `archive.json` from the summaries of the archived segments, or from another copy of the
+//! archive.
 //!
 //! The summary of each segment's object states the system identifier and the segment size. So the
 //! administrator need not look up and enter these values, and segments of another cluster are detected.
@@ -126,7 +127,7 @@ impl RepairError {
                 "nothing was changed; walden archive verify compares all segments with it"
             }
             RepairError::Damaged { .. } => {
-                "nothing is overwritten: restore archive.json from another copy of the archive; if there is none, move it out of the \
+                "nothing is overwritten: --from URL writes it again from another copy of the archive; if there is none, move it out of the \
                  archive, and run repair again"
             }
             RepairError::NoKeys { .. } => {
@@ -155,8 +156,72 @@ impl RepairError {
 /// # Errors
 /// `archive.json` exists, segments disagree or state nothing, keys are missing, or the store failed.
 pub fn rewrite_identity(archive: &Archive) -> Result<Rewritten, RepairError> {
-    let location = archive.store().location().to_owned();
     expect_lost(archive)?;
+    rewrite(archive, None)
+}
+
+/// Writes a lost or damaged `archive.json` again, with the cluster and segment size of another copy of the
+/// archive. It is damaged if it is invalid or all segments agree with the other copy instead. Segments must
+/// not contradict the new one. Returns `None` if it is intact.
+///
+/// A damaged one is removed first, and put back if the new one is not written.
+///
+/// # Errors
+/// As [`rewrite_identity`], and the errors of `source`.
+pub fn copy_identity(archive: &Archive, source: &Archive) -> Result<Option<Rewritten>, RepairError> {
+    let (expected, own) = (source.identity()?, archive.afresh());
+    match own.identity() {
+        Ok(identity) if is_confirmed(&own, identity, expected)? => return Ok(None),
+        Err(ArchiveError::Empty(_)) => return Ok(None),
+        Ok(_) | Err(ArchiveError::Identity { .. }) => {}
+        Err(_) => return own.identity().map(|_| None).map_err(Into::into),
+    }
+    let stored = archive.encrypted().inner();
+    let invalid = match stored.read(IDENTITY) {
+        Err(error) if error.cause == Cause::NotFound => None,
+        other => Some(other.map_err(ArchiveError::from)?),
+    };
+    if let Some(layout) =
+        invalid.as_deref().and_then(layout_of).filter(|&found| found > LAYOUT_VERSION.into())
+    {
+        let location = stored.location().to_owned();
+        let problem = format!("expected layout {LAYOUT_VERSION} or older, found {layout}");
+        return Err(RepairError::Damaged { location, problem });
+    }
+    if invalid.is_some() {
+        stored.remove(IDENTITY).map_err(ArchiveError::from)?;
+    }
+    let rewritten = rewrite(&archive.afresh(), Some(expected));
+    if let (Err(_), Some(invalid)) = (&rewritten, invalid) {
+        // Has no effect if another one was written. The first error is the one to report.
+        let _ = stored.create(IDENTITY, &invalid);
+    }
+    rewritten.map(Some)
+}
+
+/// Returns whether the identity of an archive is that of another copy, or the archive's segments do not agree
+/// with the other copy either: then they are no copies.
+fn is_confirmed(archive: &Archive, own: &Identity, expected: &Identity) -> Result<bool, ArchiveError> {
+    let claim = |identity: &Identity| (identity.system_identifier.clone(), identity.segment_bytes);
+    if claim(own) == claim(expected) {
+        return Ok(true);
+    }
+    archive.unlock()?;
+    let wal = Snapshot::take(archive.store(), &[WAL.to_owned()])?;
+    let every = wal.objects.len().div_ceil(MAX_ASKED).max(1);
+    let asked: Vec<(Object, u64)> = wal.objects.into_iter().step_by(every).collect();
+    let Claims { claims, .. } = ask(archive, &asked)?;
+    Ok(claims.is_empty() || claims.keys().any(|found| *found != claim(expected)))
+}
+
+/// Returns the layout that an `archive.json` states, if it is JSON.
+fn layout_of(json: &[u8]) -> Option<u64> {
+    serde_json::from_slice::<serde_json::Value>(json).ok()?.get("walden_archive")?.as_u64()
+}
+
+/// Writes `archive.json` from the archive's segments, or from the identity of another copy.
+fn rewrite(archive: &Archive, expected: Option<&Identity>) -> Result<Rewritten, RepairError> {
+    let location = archive.store().location().to_owned();
     let encryption = encryption_of(archive)?;
     let archive = match &encryption {
         Some(Encryption { recipient }) => archive.encrypted_to(recipient)?,
@@ -171,7 +236,12 @@ pub fn rewrite_identity(archive: &Archive) -> Result<Rewritten, RepairError> {
     let objects = wal.objects.len();
     let every = objects.div_ceil(MAX_ASKED).max(1);
     let asked: Vec<(Object, u64)> = wal.objects.into_iter().step_by(every).collect();
-    let Claims { claims, unreadable } = ask(&archive, &asked)?;
+    let Claims { mut claims, unreadable } = ask(&archive, &asked)?;
+    if let Some(Identity { system_identifier, segment_bytes, .. }) = expected {
+        let example = format!("{IDENTITY} of the other archive");
+        let claim = claims.entry((system_identifier.clone(), *segment_bytes));
+        claim.or_insert(Claim { objects: 0, example });
+    }
     if claims.len() > 1 {
         return Err(RepairError::Different { location, found: describe(&claims) });
     }

@@ -20,6 +20,8 @@ use walden_format::lsn::{SegmentName, Timeline};
 pub const IDENTITY: &str = "archive.json";
 /// Key prefix of the results of `verify`.
 pub const VERIFIED: &str = "verified/";
+/// Key prefix of the records of `prune`.
+pub const PRUNED: &str = "pruned/";
 /// Key prefix of segments and packs.
 pub const WAL: &str = "wal/";
 /// Key prefix of timeline history files.

@@ -731,6 +731,7 @@ fn future() -> VerifiedAt {
         objects: 4,
         segments: 4,
         damaged: 0,
+        damaged_objects: Vec::new(),
         missing_segments: 0,
         unknown_version_segments: 0,
         newest_segments: Vec::new(),

@@ -2,6 +2,7 @@
 
 mod against;
 mod check;
+mod copies;
 mod crossing;
 mod encryption;
 mod faults;

@@ -104,7 +104,12 @@ fn what_the_oldest_kept_backup_needs_stays() {
     assert_eq!(kept, [false, true, true]);
     let bytes = || {
         let mut bytes = 0;
-        archive.store().list("", &mut |listed| bytes += listed.bytes).expect("a list");
+        // The record of the run is new.
+        let mut add = |listed: Listed| {
+            let is_record = listed.key.starts_with("pruned/");
+            bytes += if is_record { 0 } else { listed.bytes };
+        };
+        archive.store().list("", &mut add).expect("a list");
         bytes
     };
     let before = bytes();

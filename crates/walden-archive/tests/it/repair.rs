@@ -8,7 +8,7 @@ use walden_archive::encryption::KeyOptions;
 use walden_archive::encryption::keys::Change;
 use walden_archive::pack::{PackOptions, pack};
 use walden_archive::push::{PushOptions, push};
-use walden_archive::repair::{RepairError, Rewritten, rewrite_identity};
+use walden_archive::repair::{RepairError, Rewritten, copy_identity, rewrite_identity};
 use walden_archive::store::{Cause, Folder};
 use walden_archive::verify::{VerifyOptions, verify};
 
@@ -172,4 +172,50 @@ fn a_plain_archive_does_not_become_an_encrypted_one() {
     let error = rewrite_identity(&archive_with(root.path(), &options)).expect_err("another archive's keys");
     assert!(matches!(error, RepairError::NotEncrypted { .. }), "{error}");
     assert!(!identity(root.path()).exists());
+}
+
+#[test]
+fn it_is_written_again_from_another_copy() {
+    let (root, other) = (tempfile::tempdir().expect("a folder"), tempfile::tempdir().expect("a folder"));
+    let files = log(1, 0x20, 3);
+    archive_of(root.path(), &files);
+    archive_of(other.path(), &files);
+    let good = fs::read(identity(root.path())).expect("archive.json");
+    let copy = || copy_identity(&plain(root.path()), &plain(other.path()));
+    let content = || fs::read(identity(root.path())).expect("archive.json");
+    assert_eq!(copy().expect("intact"), None);
+    // A flipped digit of the system identifier, which all segments contradict.
+    let digit = good.windows(3).position(|bytes| bytes == b": \"").expect("a text") + 3;
+    let mut flipped = good.clone();
+    flipped[digit] = if flipped[digit] == b'9' { b'8' } else { flipped[digit] + 1 };
+    for bad in [None, Some(&b""[..]), Some(b"{"), Some(&flipped)] {
+        match bad {
+            Some(bad) => fs::write(identity(root.path()), bad).expect("written"),
+            None => fs::remove_file(identity(root.path())).expect("removed"),
+        }
+        let rewritten = copy().expect("written").expect("it was damaged");
+        assert_eq!((rewritten.asked, rewritten.agreeing), (3, 3));
+        assert_eq!(content(), good);
+    }
+    // One of a later version is not damaged.
+    let later = b"{\"walden_archive\": 99, \"system_identifier\": \"7\", \"segment_bytes\": 1}";
+    fs::write(identity(root.path()), later).expect("written");
+    let error = copy().expect_err("a later version");
+    assert!(matches!(error, RepairError::Damaged { .. }), "{error}");
+    assert_eq!(content(), later);
+    // The other archive is another cluster's: the damaged one is put back.
+    let foreign = tempfile::tempdir().expect("a folder");
+    archive_of(foreign.path(), &complete());
+    fs::write(identity(root.path()), b"{").expect("written");
+    let error = copy_identity(&plain(root.path()), &plain(foreign.path())).expect_err("two clusters");
+    let RepairError::Different { found, .. } = &error else { panic!("{error}") };
+    assert!(found.contains("archive.json of the other archive"), "{found}");
+    assert_eq!(content(), b"{");
+    fs::write(identity(root.path()), &good).expect("written");
+    assert_eq!(copy_identity(&plain(root.path()), &plain(foreign.path())).expect("no copies"), None);
+    assert_eq!(content(), good);
+    // A place without segments may be a file system that is not mounted.
+    let nowhere = tempfile::tempdir().expect("a folder");
+    assert!(copy_identity(&plain(nowhere.path()), &plain(other.path())).is_err());
+    assert!(!identity(nowhere.path()).exists());
 }

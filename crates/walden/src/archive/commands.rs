@@ -71,7 +71,7 @@ fn named_archive(words: &[String]) -> Option<String> {
     let named = match (repo, config) {
         (Some(repo), _) => repo.to_owned(),
         (None, Some(config)) => {
-            let place = Place { repo: None, config: Some(config.into()), identity: None };
+            let place = Place::from_configuration(Some(config.into()));
             place.configuration().ok()?.0.first_repo()?.to_owned()
         }
         (None, None) => return None,
@@ -149,7 +149,7 @@ fn is_place_of(archive: &Archive, place: &str) -> bool {
 pub fn archives_into(command: &str, data: Option<&Path>, archive: &Archive) -> bool {
     let beside = || {
         let config = data?.join(FILE);
-        let place = Place { repo: None, config: Some(config), identity: None };
+        let place = Place::from_configuration(Some(config));
         place.configuration().ok()?.0.first_repo().map(str::to_owned)
     };
     let is_push = |words: &&Vec<String>| words.windows(2).any(|pair| pair == ["archive", "push"]);

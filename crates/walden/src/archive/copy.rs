@@ -1,6 +1,7 @@
 //! `walden archive copy`: brings repositories up to date from each other.
 
 use std::fmt::Write;
+use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::{Mutex, PoisonError};
@@ -17,7 +18,7 @@ use walden_source::counted;
 use super::catch_up::Note;
 use crate::FOUND;
 use crate::configuration::FILE;
-use crate::place::Place;
+use crate::place::{Place, expect_different};
 use crate::progress::Progress;
 use crate::terminal::{self, Format};
 
@@ -29,8 +30,8 @@ Examples:
       copy to a new archive, which walden archive init made, from an existing one
 
 Each file is decoded and its hash is confirmed before it is stored. Objects are copied as they are; segments of a pack of which the \
-repository has a part are compressed again. Each repository keeps its own keys: reading encrypted ones needs --identity. After an \
-interruption, run it again.
+repository has a part are compressed again. Each repository keeps its own keys: reading encrypted ones needs --identity. WAL that \
+prune removed from a repository is not copied back to it without --all. After an interruption, run it again.
 
 Exit status: 0 each repository has all files; 1 some files could not be copied; 3 a repository could not be used.";
 
@@ -44,6 +45,10 @@ pub struct CopyArgs {
     /// Archive to copy from (repeatable) [default: the other repositories in walden.toml]
     #[arg(long, value_name = "URL")]
     from: Vec<String>,
+
+    /// Also copy WAL that prune removed from the repository
+    #[arg(long)]
+    all: bool,
 
     /// Compression level of files that are compressed again [default: 3]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(0..=9))]
@@ -73,13 +78,16 @@ pub fn run(args: &CopyArgs) -> Result<ExitCode> {
         None => None,
     };
     let mut all = Vec::new();
-    for target in args.place.repositories()? {
+    let places = args.place.repositories()?;
+    expect_different(&places)?;
+    for target in places {
         let (archive, section) = target.open()?;
         let sources = sources(&args.place, &args.from, &archive)?;
         let default = CopyOptions::default();
         let options = default
             .level(args.level.or(section.level).unwrap_or(default.level))
-            .threads(args.threads.or(section.threads).unwrap_or_else(terminal::cores));
+            .threads(args.threads.or(section.threads).unwrap_or_else(terminal::cores))
+            .all(args.all);
         let progress = Mutex::new(None::<Progress>);
         let copied = copy::copy(&sources, &archive, &options, &|done, total| {
             let mut progress = progress.lock().unwrap_or_else(PoisonError::into_inner);
@@ -87,6 +95,7 @@ pub fn run(args: &CopyArgs) -> Result<ExitCode> {
                 *progress = Some(Progress::count("copy", total));
             }
             progress.iter_mut().for_each(|progress| progress.advance(1));
+            ControlFlow::Continue(())
         });
         if let Some(progress) = progress.into_inner().unwrap_or_else(PoisonError::into_inner) {
             progress.finish();
@@ -108,10 +117,11 @@ pub fn sources(place: &Place, from: &[String], target: &Archive) -> Result<Vec<A
         [] => configured.repositories()?,
         from => from.iter().map(|url| Place { repo: Some(url.clone()), ..place.clone() }).collect(),
     };
+    let own = Place { repo: Some(target.store().location().to_owned()), ..place.clone() }.spelling()?;
     let mut sources = Vec::new();
     for place in places {
-        if let Ok((archive, _)) = place.open()
-            && archive.store().location() != target.store().location()
+        if place.spelling()? != own
+            && let Ok((archive, _)) = place.open()
         {
             sources.push(archive);
         }

@@ -81,7 +81,7 @@ pub fn run(args: &InitArgs) -> Result<ExitCode> {
             Place::from_url(std::path::absolute(repo)?.display().to_string())
         }
         (Some(repo), _) => Place::from_url(repo.clone()),
-        (None, config) => Place { repo: None, config: config.clone(), identity: None },
+        (None, config) => Place::from_configuration(config.clone()),
     };
     let (archive, section) = place.open_for_user()?;
     let waiting = Waiting::new(format!("asking {}", harmless(archive.store().location())));

@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use clap::Args;
 use walden_format::lsn::Lsn;
 use walden_receive::disk::is_in_use;
-use walden_receive::status::{FILE, State, Status};
+use walden_receive::status::{CopyState, FILE, State, Status};
 use walden_report::table::harmless;
 use walden_report::units;
 use walden_source::regular_file;
@@ -99,10 +99,30 @@ pub fn line(status: &Status) -> String {
     if let Some(problem) = &status.archive_problem {
         text += &format!(" ({problem})");
     }
+    for copy in &status.copies {
+        text += &copy_text(copy, status);
+    }
     if is_old(status) {
         text += &format!(" (all of it as of {} ago)", ago(status.time));
     }
     text
+}
+
+/// Describes a repository among several that lacks WAL; empty if it lacks none.
+fn copy_text(copy: &CopyState, status: &Status) -> String {
+    let position = |lsn: &str| lsn.parse::<Lsn>().ok().filter(|&lsn| lsn != Lsn::INVALID);
+    let stored = copy.stored_lsn.as_deref().and_then(position);
+    let lag = stored
+        .zip(position(&status.received_lsn))
+        .map(|(stored, received)| received.0.saturating_sub(stored.0))
+        .filter(|&lag| lag > 0 && copy.problem.is_some());
+    let what = match lag {
+        Some(lag) => format!("is {} behind", units::bytes(lag)),
+        None if copy.is_behind => "is behind".to_owned(),
+        None => return String::new(),
+    };
+    let problem = copy.problem.as_ref().map(|problem| format!(" ({})", harmless(problem)));
+    format!(", {} {what}{}", harmless(&copy.location), problem.unwrap_or_default())
 }
 
 /// Describes how far the durable WAL lags behind the server; empty if the server was never reached. Without a
@@ -150,6 +170,29 @@ mod tests {
         assert!(problem().contains("runs, and has not written its status"), "{}", problem());
         drop(disk);
         assert!(problem().contains("does not run"), "{}", problem());
+    }
+
+    #[test]
+    fn a_repository_that_lags_is_in_the_line() {
+        let copy = |location: &str, stored: &str, problem: Option<&str>| CopyState {
+            location: location.to_owned(),
+            stored_lsn: Some(stored.to_owned()),
+            is_behind: location == "/three",
+            problem: problem.map(str::to_owned),
+        };
+        let status = Status {
+            state: State::Streaming,
+            received_lsn: "0/05600000".to_owned(),
+            copies: vec![
+                copy("/one", "0/05600000", None),
+                copy("/two", "0/05000000", Some("not mounted")),
+                copy("/three", "0/05600000", None),
+            ],
+            time: jiff::Timestamp::now().as_microsecond(),
+            ..Status::default()
+        };
+        let line = line(&status);
+        assert!(line.ends_with(", /two is 6.3 MB behind (not mounted), /three is behind"), "{line}");
     }
 
     #[test]

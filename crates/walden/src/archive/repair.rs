@@ -2,6 +2,7 @@
 //! deleted and overwritten ones.
 
 use std::fmt::Write;
+use std::ops::ControlFlow;
 use std::process::ExitCode;
 
 use anyhow::Result;
@@ -26,14 +27,14 @@ Examples:
   walden archive repair --repo s3://backups/main --identity restore.key
       for an encrypted archive, whose segments are read with a private key
   walden archive repair --repo /backup/main --from s3://backups/main
-      replace damaged objects and add missing files from another archive of the cluster
+      replace damaged objects, among them archive.json, and add missing files from another archive of the cluster
   walden archive repair --repo s3://backups/main --undelete
       restore objects that another user deleted or overwrote, from the versions that the bucket keeps
 
 Without --from, the cluster and segment size are read from the archived segments, which must agree. An existing archive.json is never \
 replaced.
 
-With --from, everything is verified first. A damaged object is removed only after all its files were read intact from another archive.
+With --from, a lost or invalid archive.json is written again first, if the archived segments do not contradict that of the other archive. Then everything is verified first. A damaged object is removed only after all its files were read intact from another archive.
 
 With --undelete, the oldest intact version of each deleted or overwritten object is restored: Walden never overwrites an object, so that \
 version is the archived one. A delete marker is removed if the credentials may, otherwise the version is stored again on top. No version is \
@@ -71,13 +72,28 @@ pub fn run(args: &RepairArgs) -> Result<ExitCode> {
     if args.undelete {
         return restore_versions(&archive);
     }
-    let rewritten = repair::rewrite_identity(&archive).map_err(|error| match (error.hint(), error) {
+    let rewritten = repair::rewrite_identity(&archive).map_err(with_hint)?;
+    terminal::print(&text(archive.store().location(), &rewritten))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn with_hint(error: RepairError) -> anyhow::Error {
+    match (error.hint(), error) {
         (_, RepairError::Archive(error)) => anyhow::Error::from(error),
         (Some(hint), error) => output::with_hint(error_text(&error), hint),
         (None, error) => anyhow::Error::from(error),
-    })?;
-    terminal::print(&text(archive.store().location(), &rewritten))?;
-    Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// Writes a lost or invalid `archive.json` again from the first source that has an intact one. Returns the
+/// archive with it.
+fn copy_identity(archive: &Archive, sources: &[Archive]) -> Result<Archive> {
+    if let Some(source) = sources.iter().find(|source| source.identity().is_ok())
+        && let Some(rewritten) = repair::copy_identity(archive, source).map_err(with_hint)?
+    {
+        terminal::print(&text(archive.store().location(), &rewritten))?;
+    }
+    Ok(archive.afresh())
 }
 
 fn restore_versions(archive: &Archive) -> Result<ExitCode> {
@@ -102,14 +118,24 @@ fn restore_versions(archive: &Archive) -> Result<ExitCode> {
 fn replace_damaged(args: &RepairArgs, archive: &Archive, section: &ArchiveSection) -> Result<ExitCode> {
     walden_archive::clean_up_on_signals();
     let sources = super::copy::sources(&args.place, &args.from, archive)?;
+    let archive = &copy_identity(archive, &sources)?;
     let threads = args.threads.or(section.threads).unwrap_or_else(terminal::cores);
     let waiting = Waiting::new(format!("verifying {}", harmless(archive.store().location())));
     let verified = verify::verify(archive, VerifyOptions::default().threads(threads), &|_, _| {});
     drop(waiting);
+    let mut verified = verified?;
     let options = CopyOptions::default().threads(threads);
     let options = options.level(section.level.unwrap_or(options.level));
-    let replaced = copy::replace_damaged(&sources, archive, &verified?.damaged, &options)?;
-    let copied = copy::copy(&sources, archive, &options, &|_, _| {})?;
+    let replaced = copy::replace_damaged(&sources, archive, &verified.damaged, &options)?;
+    // `status` and `check` report the damage until a run of `verify` has found none.
+    verified.damaged.retain(|found| replaced.failed.iter().any(|failed| failed.object == found.object));
+    if let Err(error) = verify::record(archive, &verified, false) {
+        output::tell(&format!(
+            "WARNING: cannot note in the archive that it was repaired: {}",
+            error_text(&error)
+        ));
+    }
+    let copied = copy::copy(&sources, archive, &options, &|_, _| ControlFlow::Continue(()))?;
     terminal::print(&format!(
         "{}: {} of {} in damaged objects replaced\n{}{}",
         replaced.location,

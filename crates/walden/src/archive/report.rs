@@ -8,6 +8,7 @@ use std::time::{Duration, SystemTime};
 use anyhow::Context;
 use serde::Serialize;
 use walden_archive::Archive;
+use walden_archive::compare::Compared;
 use walden_archive::encryption::KEYS;
 #[cfg(feature = "encryption")]
 use walden_archive::encryption::keys;
@@ -93,23 +94,77 @@ pub struct CopyStatus {
     pub location: String,
     /// Number of files that it lacks and another one has; `None` if it cannot be read.
     pub missing_files: Option<u64>,
+    /// The first of these files, by name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub first_missing: Option<String>,
+    /// Number of damaged objects, by the last `verify` and by comparison with the other repositories; `None`
+    /// if it cannot be read.
+    pub damaged_objects: Option<u64>,
+    /// One of these objects and what is wrong with it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub damage: Option<String>,
+    /// Why it cannot be read, and the remedy.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub problem: Option<String>,
+}
+
+impl CopyStatus {
+    /// Describes a repository by comparison with the others.
+    pub fn new(location: String, compared: Result<Compared, String>) -> CopyStatus {
+        let (compared, problem) = match compared {
+            Ok(compared) => (Some(compared), None),
+            Err(problem) => (None, Some(problem)),
+        };
+        let damage = |compared: &Compared| {
+            compared.damaged.first().map(|first| format!("{}: {}", first.object, first.problem))
+        };
+        CopyStatus {
+            location,
+            missing_files: compared.as_ref().map(|compared| compared.missing_files),
+            first_missing: compared.as_ref().and_then(|compared| compared.first_missing.clone()),
+            damaged_objects: compared.as_ref().map(|compared| compared.damaged.len() as u64),
+            damage: compared.as_ref().and_then(damage),
+            problem,
+        }
+    }
+
+    /// Describes what is wrong with the repository, and the remedies. `other` is the location of another one.
+    pub fn problems(&self, other: &str) -> Vec<String> {
+        let (location, other) = (harmless(&self.location), harmless(other));
+        let mut problems = Vec::new();
+        if let Some(problem) = &self.problem {
+            problems.push(format!("the repository {location} cannot be read: {}", harmless(problem)));
+        }
+        if let Some(missing) = self.missing_files.filter(|&missing| missing > 0) {
+            let files = counted(missing, "file");
+            let first = self.first_missing.as_deref().unwrap_or_default();
+            problems.push(format!(
+                "{location} lacks {files} that another repository has, from {first} on; hint: walden archive copy"
+            ));
+        }
+        if let (Some(damaged), Some(damage)) = (self.damaged_objects, &self.damage) {
+            let (objects, damage) = (counted(damaged, "damaged object"), harmless(damage));
+            problems.push(format!(
+                "{location} has {objects}, such as {damage}; hint: walden archive repair --repo {location} --from {other}"
+            ));
+        }
+        problems
+    }
+}
+
+/// Returns the location of another repository than the one with this number.
+pub fn other_location(copies: &[CopyStatus], number: usize) -> &str {
+    let other = copies.iter().enumerate().find(|(other, copy)| *other != number && copy.problem.is_none());
+    other.map_or("URL", |(_, copy)| copy.location.as_str())
 }
 
 impl Report {
     /// Adds the state of several repositories.
     pub fn add_copies(&mut self, copies: &[CopyStatus]) {
-        for CopyStatus { location, missing_files } in copies {
-            match missing_files {
-                Some(0) => {}
-                Some(missing) => self.problems.push(format!(
-                    "{} lacks {} that another repository has; hint: walden archive copy",
-                    harmless(location),
-                    counted(*missing, "file")
-                )),
-                // The first one is reported as the archive.
-                None if self.holdings.is_none()
-                    && Some(location) == copies.first().map(|copy| &copy.location) => {}
-                None => self.problems.push(format!("the repository {} cannot be read", harmless(location))),
+        for (number, copy) in copies.iter().enumerate() {
+            // The first one is reported as the archive.
+            if number > 0 || copy.problem.is_none() || self.holdings.is_some() {
+                self.problems.extend(copy.problems(other_location(copies, number)));
             }
         }
         self.copies = copies.to_vec();

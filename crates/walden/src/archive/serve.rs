@@ -4,6 +4,7 @@
 //! of this process, even a panic or a hang, leaves a file unarchived for now and never harms the server's
 //! archiver.
 
+use std::collections::BTreeMap;
 use std::fs::{self, DirBuilder, File, Permissions};
 use std::io::{self, Read};
 use std::ops::ControlFlow;
@@ -21,11 +22,12 @@ use clap::Args;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::sockopt::socket_peercred;
 use rustix::process::geteuid;
+use walden_archive::catch_up::{CatchUp, Round};
 use walden_archive::name::ArchivedFile;
 use walden_archive::serve::protocol::{Reply, Request};
 use walden_archive::serve::{Report, Resident};
 use walden_server::signals::{self, Stage};
-use walden_source::error_text;
+use walden_source::{counted, error_text};
 
 use super::log::{Entry, Log, LogOptions};
 use super::push::{ANSWER_WITHIN, Ahead, Effort, complain, warn};
@@ -97,6 +99,8 @@ pub fn run(args: &ServeArgs) -> Result<ExitCode> {
         let resident = Resident::new(copies.clone(), data.join("pg_wal"), options.clone());
         servers.push(Server { data, resident });
     }
+    let catch_up = CatchUp::new(copies.clone(), options.level);
+    let count = copies.iter().count();
     let service = Service {
         location: copies.first().store().location().to_owned(),
         config: config.map(std::path::absolute).transpose()?,
@@ -116,9 +120,22 @@ pub fn run(args: &ServeArgs) -> Result<ExitCode> {
     ));
     systemd::notify("READY=1");
     thread::scope(|scope| {
+        scope.spawn(|| {
+            end_on_panic(|| {
+                give_way();
+                let problems = Mutex::default();
+                catch_up.run(&|round| service.report_round(&round, &problems));
+            });
+        });
         for server in &service.servers {
             for _ in 0..options.threads {
-                scope.spawn(|| end_on_panic(|| server.resident.work(&|report| service.report(&report))));
+                let report = |report: Report<'_>| {
+                    if report.result.is_ok_and(|pushed| pushed.copies < count) {
+                        catch_up.note_behind();
+                    }
+                    service.report(&report);
+                };
+                scope.spawn(move || end_on_panic(|| server.resident.work(&report)));
             }
         }
         socket.accept_until_stopped(|stream| {
@@ -133,6 +150,7 @@ pub fn run(args: &ServeArgs) -> Result<ExitCode> {
             }
         });
         systemd::notify("STOPPING=1");
+        catch_up.stop();
         service.servers.iter().for_each(|server| server.resident.stop());
     });
     drop(socket);
@@ -181,6 +199,26 @@ impl Service {
             }
         }
         self.log.write(&[Entry::for_push(report.name, report.result, report.ready)]);
+    }
+
+    /// Logs that a repository was brought up to date, or why not if the reason is new. `problems` are the
+    /// reasons at the last attempt, by repository.
+    fn report_round(&self, round: &Round<'_>, problems: &Mutex<BTreeMap<usize, String>>) {
+        let mut problems = problems.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some((problem, hint)) = round.problem() else {
+            problems.remove(&round.copy);
+            let copied = round.result.as_ref().map_or(0, |copied| copied.copied);
+            if copied > 0 {
+                let files = counted(copied, "file");
+                self.log.note(&format!("{}: {files} copied from other repositories", round.location));
+            }
+            return;
+        };
+        if problems.get(&round.copy) != Some(&problem) {
+            let hint = hint.map(|hint| format!("\nHINT: {hint}")).unwrap_or_default();
+            self.log.warn(&format!("cannot bring {} up to date yet: {problem}{hint}", round.location));
+            problems.insert(round.copy, problem);
+        }
     }
 
     /// Answers one request.
@@ -288,6 +326,12 @@ impl Service {
         self.log.warn(&warning);
         Some(warning)
     }
+}
+
+/// Lowers the priority of the calling thread, for work that no server waits for.
+fn give_way() {
+    const NICE: i32 = 10;
+    let _ = rustix::process::setpriority_process(None, NICE);
 }
 
 fn refusal(file: &str, detail: &str, hint: &str) -> Reply {

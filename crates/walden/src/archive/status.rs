@@ -11,19 +11,20 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail};
 use clap::Args;
 use walden_archive::Archive;
-use walden_archive::copy;
+use walden_archive::archive::ArchiveError;
+use walden_archive::compare::{self, Compared};
 use walden_archive::neighbors;
 use walden_archive::status::Holdings;
 use walden_archive::verified::UNREADABLE;
 use walden_report::units;
-use walden_source::counted;
+use walden_source::{counted, error_text};
 
 use super::metrics;
 use super::queue::{self, QueueOptions};
 use super::receiving::{self, ReceivingOptions, ago};
 use super::report::{CopyStatus, Report, STORE_ANSWERS_WITHIN, holdings, log_reader};
 use crate::configuration::ArchiveSection;
-use crate::place::Place;
+use crate::place::{Place, expect_different};
 use crate::protect::Inputs;
 use crate::terminal::{self, Format};
 use crate::{FOUND, output};
@@ -78,6 +79,9 @@ pub struct StatusArgs {
     format: Format,
 }
 
+/// Maximum number of pairs of objects to read because their sizes differ between two repositories.
+const MAX_READ: usize = 16;
+
 /// First bytes of a metrics file.
 const METRICS_START: &[u8] = b"# HELP walden_";
 
@@ -87,6 +91,7 @@ pub fn run(args: &StatusArgs) -> Result<ExitCode> {
     let place = args.place.for_server(args.queue.pgdata.as_deref());
     let queue = args.queue.clone().or_beside_configuration(&place);
     let args = &StatusArgs { queue, ..args.clone() };
+    expect_different(&place.repositories()?)?;
     let (archive, section) = match args.timeout {
         0 => place.open()?,
         // Otherwise, the timeout would expire before a store that is down is reported.
@@ -115,7 +120,7 @@ pub fn run(args: &StatusArgs) -> Result<ExitCode> {
     })
 }
 
-/// Counts the files that each of several repositories lacks. Also returns the problem if they belong to
+/// Compares several repositories with each other. Also returns the problem if they belong to
 /// different clusters.
 fn copies_in_time(place: &Place, timeout: u64) -> Result<(Vec<CopyStatus>, Option<String>)> {
     let places = place.repositories()?;
@@ -128,14 +133,26 @@ fn copies_in_time(place: &Place, timeout: u64) -> Result<(Vec<CopyStatus>, Optio
     }
     let locations: Vec<String> =
         archives.iter().map(|archive| archive.store().location().to_owned()).collect();
-    let missing = in_time(timeout, move || {
+    let compared = in_time(timeout, move || {
         let archives: Vec<&Archive> = archives.iter().collect();
         let problem = neighbors::expect_one_cluster(&archives).err().map(|error| error.to_string());
-        (copy::count_missing(&archives), problem)
+        (compare::compare(&archives, MAX_READ), problem)
     });
-    let (missing, problem) = missing.unwrap_or_else(|| (vec![None; locations.len()], None));
-    let status = |(location, missing_files)| CopyStatus { location, missing_files };
-    Ok((locations.into_iter().zip(missing).map(status).collect(), problem))
+    let Some((compared, problem)) = compared else {
+        let late = format!("it was not read within {timeout} s: see --timeout");
+        let status = |location| CopyStatus::new(location, Err(late.clone()));
+        return Ok((locations.into_iter().map(status).collect(), None));
+    };
+    let status = |(location, compared): (String, Result<Compared, ArchiveError>)| {
+        CopyStatus::new(location, compared.map_err(|error| with_hint(&error)))
+    };
+    Ok((locations.into_iter().zip(compared).map(status).collect(), problem))
+}
+
+/// Formats an error of a repository with its remedy.
+pub fn with_hint(error: &ArchiveError) -> String {
+    let hint = error.hint().map(|hint| format!("; hint: {hint}")).unwrap_or_default();
+    format!("{}{hint}", error_text(error))
 }
 
 /// Checks that a file is missing or has Walden's metrics, which new ones may replace.

@@ -15,7 +15,7 @@ use walden_receive::status::{State, Status};
 use walden_receive::{Event, Receiver};
 use walden_report::units;
 use walden_server::signals::{self, SIGHUP, SIGINT, SIGTERM, SIGUSR1};
-use walden_source::error_text;
+use walden_source::{counted, error_text};
 
 use self::settings::Server;
 use crate::archive::{Effort, Entry, LogOptions, complain, receiving};
@@ -87,6 +87,11 @@ pub struct ReceiveArgs {
     #[arg(long, value_name = "N", default_value_t = 60)]
     timeout: u64,
 
+    /// With several repositories and an empty spool, start although so many repositories are unreachable that
+    /// only they may have the newest acknowledged WAL: continue with the WAL of the others
+    #[arg(long)]
+    ignore_unreachable: bool,
+
     #[command(flatten)]
     effort: Effort,
 
@@ -114,8 +119,7 @@ pub fn run(args: &ReceiveArgs) -> Result<ExitCode> {
         .iter()
         .map(|server| {
             let (parameters, options) = (server.parameters.clone(), server.options.clone());
-            let receiver = Receiver::new(&server.archive, &server.disk, parameters, options);
-            receiver.copies(server.copies.clone())
+            Receiver::new(server.copies.clone(), &server.disk, parameters, options)
         })
         .collect();
     let with_receivers = || servers.iter().zip(&receivers);
@@ -187,6 +191,7 @@ fn end_while_connecting(servers: &[Server], statuses: Vec<Status>) -> ! {
 struct Said {
     streaming: String,
     interruption: Option<(String, Instant)>,
+    not_stored: Option<(String, Instant)>,
     /// The last report was an interruption.
     is_interrupted: bool,
 }
@@ -204,16 +209,27 @@ impl Said {
 
     /// Returns whether to report why streaming was interrupted.
     fn should_say_interruption(&mut self, text: &str, now: Instant) -> bool {
-        let is_recent = |(before, at): &(String, Instant)| {
-            before == text && now.saturating_duration_since(*at) < REPEAT_INTERVAL
-        };
-        if self.interruption.as_ref().is_some_and(is_recent) {
-            return false;
-        }
-        self.interruption = Some((text.to_owned(), now));
-        self.is_interrupted = true;
-        true
+        let is_due = is_due(&mut self.interruption, text, now);
+        self.is_interrupted |= is_due;
+        is_due
     }
+
+    /// Returns whether to report why one of several repositories does not get parts.
+    fn should_say_not_stored(&mut self, text: &str, now: Instant) -> bool {
+        is_due(&mut self.not_stored, text, now)
+    }
+}
+
+/// Records a report unless it repeats the last one too early. Returns whether it is due.
+fn is_due(last: &mut Option<(String, Instant)>, text: &str, now: Instant) -> bool {
+    let is_recent = |(before, at): &(String, Instant)| {
+        before == text && now.saturating_duration_since(*at) < REPEAT_INTERVAL
+    };
+    if last.as_ref().is_some_and(is_recent) {
+        return false;
+    }
+    *last = Some((text.to_owned(), now));
+    true
 }
 
 /// Receives from one server, and logs events. Returns the exit status.
@@ -260,14 +276,30 @@ fn run_one(server: &Server, receiver: &Receiver<'_>, stop: &AtomicBool) -> u8 {
                 server.log.warn(&format!("{prefix}{text}; trying again in {pause}{hint}"));
             }
         }
-        Event::NotStored { error, pause } => {
+        Event::NotStored { error, is_blocking, pause } => {
             let hint = hint_line(error.hint());
             let pause = units::seconds(pause.as_secs_f64());
-            let error = error_text(error);
-            server.log.warn(&format!(
-                "{prefix}{error}; nothing more is acknowledged, trying again in {pause}{hint}"
-            ));
+            let text = error_text(error);
+            let effect = match is_blocking {
+                true => "nothing more is acknowledged",
+                false => "enough other repositories get the WAL",
+            };
+            if is_blocking || said().should_say_not_stored(&text, Instant::now()) {
+                server.log.warn(&format!("{prefix}{text}; {effect}, trying again in {pause}{hint}"));
+            }
         }
+        Event::CaughtUp(round) => match round.problem() {
+            Some((problem, hint)) => server.log.warn(&format!(
+                "{prefix}cannot bring {} up to date yet: {problem}{}",
+                round.location,
+                hint_line(hint)
+            )),
+            None => {
+                let copied = round.result.as_ref().map_or(0, |copied| copied.copied);
+                let files = counted(copied, "file");
+                say(format!("{}: {files} copied from other repositories", round.location));
+            }
+        },
         Event::Archived { name, result, waiting } => {
             for warning in result.iter().flat_map(|pushed| &pushed.warnings) {
                 server.log.warn(&format!("{prefix}{name}: {warning}"));
@@ -281,7 +313,8 @@ fn run_one(server: &Server, receiver: &Receiver<'_>, stop: &AtomicBool) -> u8 {
         }
     };
     // Logged here, because the status of a newly started service is rarely inspected.
-    if let Err(error @ ArchiveError::Missing(_)) = server.archive.expect_archive() {
+    for copy in server.copies.iter() {
+        let Err(error @ ArchiveError::Missing(_)) = copy.archive.expect_archive() else { continue };
         let hint = hint_line(error.hint());
         server.log.warn(&format!("{prefix}{error}; the received WAL waits in the spool{hint}"));
     }

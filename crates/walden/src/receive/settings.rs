@@ -7,7 +7,6 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use walden_archive::Archive;
 use walden_archive::copies::Copies;
 use walden_archive::pending;
 use walden_postgres::connection::Parameters;
@@ -24,7 +23,6 @@ use crate::place::Place;
 pub struct Server {
     /// The server's name in messages, if there are several servers.
     name: Option<String>,
-    pub archive: Archive,
     pub copies: Copies,
     pub disk: Folder,
     spool: PathBuf,
@@ -74,7 +72,6 @@ impl Server {
             None => args.place.clone(),
         };
         let (copies, archive_section) = place.open_copies(ANSWER_WITHIN, args.effort.level())?;
-        let archive = copies.first().clone();
         let spool = match &section.spool {
             Some(spool) => spool.clone(),
             None => default_spool(section.slot.as_deref())?,
@@ -97,11 +94,12 @@ impl Server {
             .status_interval(Duration::from_secs(args.status_interval))
             .server_timeout(Duration::from_secs(args.timeout))
             .accept_gap(args.accept_gap)
+            .ignore_unreachable(args.ignore_unreachable)
             .push(args.effort.options(&archive_section));
         let parameters = Parameters::parse(&section.dsn)?;
         let log = Log::new(&args.log, &archive_section);
         let name = section.name.or_else(|| (!is_alone).then(|| spool.display().to_string()));
-        Ok(Server { name, archive, copies, disk, spool, parameters, options, log })
+        Ok(Server { name, copies, disk, spool, parameters, options, log })
     }
 
     /// Returns the prefix of messages.

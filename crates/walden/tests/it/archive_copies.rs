@@ -24,6 +24,9 @@ walden_testing::tests! {
     a_push_needs_as_many_repositories_as_are_to_acknowledge,
     impossible_lists_of_repositories_are_refused,
     histories_of_two_servers_are_not_mixed,
+    damage_of_a_later_repository_is_reported_and_repaired,
+    a_service_brings_a_repository_up_to_date_on_its_own,
+    one_bucket_under_two_spellings_is_refused,
 }
 
 /// A server that archives into several repositories.
@@ -75,6 +78,15 @@ impl Site {
 
 fn postgres_of(cluster: &Cluster) -> walden_lab::Installation {
     cluster.installation().clone()
+}
+
+/// Returns a repository that was renamed to its place. As below a mount point, a file that was being written
+/// when it left is hidden.
+pub fn come_back(repo: &Path) {
+    while fs::rename(repo.with_extension("away"), repo).is_err() {
+        assert!(!repo.join("README.txt").exists());
+        fs::remove_dir_all(repo).unwrap_or_default();
+    }
 }
 
 /// Returns the names of the archived files in a repository.
@@ -169,7 +181,7 @@ fn outages_of_one_of_two_repositories_lose_nothing(version: u32) -> Outcome {
         client.batch_execute(&insert).unwrap();
         client.batch_execute("SELECT pg_switch_wal()").unwrap();
         std::thread::sleep(Duration::from_millis(next(300)));
-        fs::rename(away.with_extension("away"), away).unwrap();
+        come_back(away);
         std::thread::sleep(Duration::from_millis(next(100)));
     }
     let note = site.primary.data_dir().join("pg_wal/walden-behind");
@@ -441,5 +453,101 @@ fn histories_of_two_servers_are_not_mixed() {
     fs::write(&config, twice).unwrap();
     let path = folder.path().join("wal0").join(&names[4]);
     let run = walden(&["archive", "push", "--config", text(&config), text(&path)]);
-    assert!(run.code != 0 && run.stderr.contains("expected different folders"), "{run:?}");
+    assert!(run.code != 0 && run.stderr.contains("expected different ones"), "{run:?}");
+}
+
+/// Two repositories with the same segments, and their configuration.
+fn two_repositories(folder: &Path) -> ([PathBuf; 2], PathBuf) {
+    let repos = ["one", "two"].map(|name| archive_with_segments(folder, name));
+    let config = folder.join("walden.toml");
+    fs::write(&config, format!("[archive]\nrepo = [{:?}, {:?}]\n", repos[0], repos[1])).unwrap();
+    (repos, config)
+}
+
+fn damage_of_a_later_repository_is_reported_and_repaired() {
+    let folder = tempfile::tempdir().unwrap();
+    let ([one, two], config) = two_repositories(folder.path());
+    let names = objects(&one);
+    let status = || walden(&["archive", "status", "--config", text(&config)]);
+    let check = || walden(&["archive", "check", "--config", text(&config)]);
+    let repair = || {
+        walden(&["archive", "repair", "--repo", text(&two), "--from", text(&one), "--config", text(&config)])
+    };
+    assert!(check().stdout.contains("all 2 have the same files"), "{:?}", check());
+    assert!(!status().stdout.contains("damaged"), "{:?}", status());
+    // Damage that verify has found, and a truncated object that it has not.
+    damage(&find(&two, &names[0]));
+    assert_eq!(walden(&["archive", "verify", "--repo", text(&two)]).code, 1);
+    let truncated = find(&two, &names[1]);
+    let content = fs::read(&truncated).unwrap();
+    fs::write(&truncated, &content[..content.len() / 2]).unwrap();
+    let hint = format!("walden archive repair --repo {} --from {}", two.display(), one.display());
+    for run in [status(), check()] {
+        assert!(run.code == 1 && run.stdout.contains("2 damaged objects"), "{run:?}");
+        assert!(run.stdout.contains(&hint), "{run:?}");
+    }
+    // The identity is lost too.
+    fs::remove_file(two.join("archive.json")).unwrap();
+    let run = repair();
+    assert!(run.code == 0 && run.stdout.contains("archive.json was rewritten"), "{run:?}");
+    assert_eq!(fs::read(two.join("archive.json")).unwrap(), fs::read(one.join("archive.json")).unwrap());
+    for run in [status(), check()] {
+        assert!(!run.stdout.contains("damaged object"), "{run:?}");
+    }
+    assert_eq!(walden(&["archive", "verify", "--repo", text(&two)]).code, 0);
+    // A repository that is not mounted.
+    fs::rename(&two, two.with_extension("away")).unwrap();
+    for run in [status(), check()] {
+        assert!(run.code == 1 && run.stdout.contains("mount the file system"), "{run:?}");
+        assert!(run.stdout.contains("two cannot be read"), "{run:?}");
+    }
+}
+
+fn a_service_brings_a_repository_up_to_date_on_its_own() {
+    let folder = tempfile::tempdir().unwrap();
+    let ([one, two], config) = two_repositories(folder.path());
+    let names = objects(&one);
+    fs::remove_file(find(&two, &names[1])).unwrap();
+    fs::rename(&two, two.with_extension("away")).unwrap();
+    let (data, socket) = (folder.path().join("data"), folder.path().join("socket/archive.sock"));
+    fs::create_dir_all(data.join("pg_wal/archive_status")).unwrap();
+    let mut serve = Command::new(env!("CARGO_BIN_EXE_walden"))
+        .args(["archive", "serve", "--config", text(&config), "--data", text(&data), "--socket"])
+        .arg(&socket)
+        .stderr(fs::File::create(folder.path().join("log")).unwrap())
+        .spawn()
+        .unwrap();
+    let said = || fs::read_to_string(folder.path().join("log")).unwrap();
+    wait(|| said().contains("up to date yet"));
+    assert!(said().contains("HINT: mount the file system"), "{}", said());
+    assert!(!two.exists(), "nothing is written below a mount point");
+    fs::rename(two.with_extension("away"), &two).unwrap();
+    wait(|| objects(&two) == names);
+    wait(|| said().contains("1 file copied from other repositories"));
+    let pid = rustix::process::Pid::from_child(&serve);
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+    serve.wait().unwrap();
+}
+
+fn one_bucket_under_two_spellings_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = folder.path().join("walden.toml");
+    let endpoint = |host: &str| format!("store = {{ endpoint = \"http://{host}\" }}");
+    for (one, other) in [
+        ("\"s3://backups/main\"".to_owned(), "\"s3://backups/main/\"".to_owned()),
+        ("\"s3://backups/main\"".to_owned(), "\"s3://backups//main\"".to_owned()),
+        (
+            format!("{{ url = \"s3://b/main\", {} }}", endpoint("minio.example:9000")),
+            format!("{{ url = \"s3://b/main/\", {} }}", endpoint("MINIO.example:9000/")),
+        ),
+    ] {
+        fs::write(&config, format!("[archive]\nrepo = [{one}, {other}]\n")).unwrap();
+        for command in ["copy", "status"] {
+            let run = walden(&["archive", command, "--config", text(&config)]);
+            assert!(
+                run.code == 3 && run.stderr.contains("which are the same place"),
+                "{one} {other}: {run:?}"
+            );
+        }
+    }
 }

@@ -55,6 +55,7 @@ mod outputs;
 mod page;
 mod programs;
 mod receive;
+mod receive_copies;
 mod redo;
 mod restore;
 mod restore_at_once;
@@ -134,6 +135,7 @@ fn main() -> ExitCode {
         page::TESTS,
         programs::TESTS,
         receive::TESTS,
+        receive_copies::TESTS,
         redo::TESTS,
         restore::TESTS,
         restore_at_once::TESTS,

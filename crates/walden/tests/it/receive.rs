@@ -54,10 +54,20 @@ pub struct Receiving {
 
 impl Receiving {
     pub fn start(dsn: &str, repo: &Path, spool: &Path, options: &[&str]) -> Receiving {
+        Receiving::start_with(dsn, ["--repo", text(repo)], spool, options)
+    }
+
+    /// Starts a receiver into the repositories of a configuration file.
+    pub fn configured(dsn: &str, config: &Path, spool: &Path, options: &[&str]) -> Receiving {
+        Receiving::start_with(dsn, ["--config", text(config)], spool, options)
+    }
+
+    fn start_with(dsn: &str, place: [&str; 2], spool: &Path, options: &[&str]) -> Receiving {
         let log = spool.with_extension("log");
         let output = File::options().create(true).append(true).open(&log).unwrap();
         let child = Command::new(env!("CARGO_BIN_EXE_walden"))
-            .args(["receive", "--dsn", dsn, "--repo", text(repo), "--spool", text(spool)])
+            .args(["receive", "--dsn", dsn, "--spool", text(spool)])
+            .args(place)
             .args(options)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
@@ -71,7 +81,7 @@ impl Receiving {
         fs::read_to_string(&self.log).unwrap_or_default()
     }
 
-    fn kill(mut self) {
+    pub fn kill(mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
     }
@@ -100,12 +110,12 @@ impl Drop for Receiving {
 }
 
 /// Returns a field of the receiver's last status.
-fn status_of(spool: &Path, field: &str) -> Value {
+pub fn status_of(spool: &Path, field: &str) -> Value {
     let json = fs::read(spool.join("status.json")).unwrap_or_default();
     serde_json::from_slice::<Value>(&json).map(|status| status[field].clone()).unwrap_or_default()
 }
 
-fn wait(what: &str, mut is_done: impl FnMut() -> bool) {
+pub fn wait(what: &str, mut is_done: impl FnMut() -> bool) {
     let began = Instant::now();
     while !is_done() {
         assert!(began.elapsed() < Duration::from_secs(120), "{what} takes too long");
@@ -114,19 +124,19 @@ fn wait(what: &str, mut is_done: impl FnMut() -> bool) {
 }
 
 /// A pseudorandom generator, with the same sequence in each run.
-struct Random(u64);
+pub struct Random(pub u64);
 
 impl Random {
-    fn below(&mut self, limit: u64) -> u64 {
+    pub fn below(&mut self, limit: u64) -> u64 {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) % limit
     }
 }
 
 /// A server whose commits wait for the receiver, and a base backup of it.
-struct Primary {
-    cluster: Cluster,
-    backup: PathBuf,
+pub struct Primary {
+    pub cluster: Cluster,
+    pub backup: PathBuf,
 }
 
 const SETTINGS: [(&str, &str); 4] = [
@@ -138,7 +148,7 @@ const SETTINGS: [(&str, &str); 4] = [
 ];
 
 impl Primary {
-    fn start(installation: &Installation) -> Primary {
+    pub fn start(installation: &Installation) -> Primary {
         Primary::listening(installation, "")
     }
 
@@ -157,12 +167,12 @@ impl Primary {
         Primary { cluster, backup }
     }
 
-    fn dsn(&self) -> String {
+    pub fn dsn(&self) -> String {
         self.cluster.dsn("postgres")
     }
 
     /// Waits until commits wait for the receiver.
-    fn wait_until_synchronous(&self) {
+    pub fn wait_until_synchronous(&self) {
         let mut client = self.cluster.client("postgres").unwrap();
         client.batch_execute("SET synchronous_commit = local").unwrap();
         wait("the synchronous standby", || {
@@ -173,14 +183,14 @@ impl Primary {
 }
 
 /// Clients that insert rows, one per transaction, and record those whose commit was acknowledged.
-struct Clients {
+pub struct Clients {
     stop: Arc<AtomicBool>,
     threads: Vec<thread::JoinHandle<()>>,
     noted: Arc<Mutex<BTreeSet<(i32, i32)>>>,
 }
 
 impl Clients {
-    fn start(cluster: &Cluster, count: i32, first: i32) -> Clients {
+    pub fn start(cluster: &Cluster, count: i32, first: i32) -> Clients {
         let stop = Arc::new(AtomicBool::new(false));
         let noted = Arc::new(Mutex::new(BTreeSet::new()));
         let worker = |worker: i32| {
@@ -204,12 +214,12 @@ impl Clients {
         Clients { stop, threads, noted }
     }
 
-    fn count(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.noted.lock().unwrap().len()
     }
 
     /// Ends the clients, or waits until the server is gone. Returns the rows whose commits were acknowledged.
-    fn end(self) -> BTreeSet<(i32, i32)> {
+    pub fn end(self) -> BTreeSet<(i32, i32)> {
         self.stop.store(true, Ordering::SeqCst);
         for thread in self.threads {
             thread.join().unwrap();
@@ -247,7 +257,7 @@ fn recover(
     (cluster, rows)
 }
 
-fn assert_complete(noted: &BTreeSet<(i32, i32)>, found: &BTreeSet<(i32, i32)>, what: &str) {
+pub fn assert_complete(noted: &BTreeSet<(i32, i32)>, found: &BTreeSet<(i32, i32)>, what: &str) {
     let lost: Vec<_> = noted.difference(found).take(5).collect();
     assert!(lost.is_empty(), "{what}: of {} acknowledged rows, lost {lost:?}...", noted.len());
 }

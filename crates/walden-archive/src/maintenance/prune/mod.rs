@@ -22,6 +22,7 @@ use crate::ingest::probe;
 use crate::inspect::cost::{Ages, Early};
 use crate::inspect::list::{self, ListOptions};
 use crate::inventory::gaps::{self, Gap};
+use crate::inventory::pruned;
 use crate::inventory::snapshot::Snapshot;
 use crate::inventory::verified;
 use crate::maintenance::backup::{self, Backup};
@@ -167,6 +168,8 @@ pub struct Plan {
     pruned: Pruned,
     removals: Vec<Removal>,
     ages: Ages,
+    /// The first kept segment of each timeline; empty if everything is kept.
+    first_kept: Vec<SegmentName>,
 }
 
 /// A planned removal.
@@ -245,7 +248,9 @@ pub fn plan(archive: &Archive, rule: &Rule, on_disk: Vec<Backup>) -> Result<Plan
     let removals = pruned.divide(&objects, &backups, &cuts, size);
     let ages = if removals.is_empty() { Ages::default() } else { Ages::list(archive)? };
     pruned.early = ages.early(removals.iter().map(|removal| removal.key.as_str()));
-    Ok(Plan { pruned, removals, ages })
+    let timelines = pruned.timelines.iter().map(|state| state.timeline).filter(|_| first_kept.is_some());
+    let first_kept = timelines.map(|timeline| cuts.first_kept(timeline, size)).collect();
+    Ok(Plan { pruned, removals, first_kept, ages })
 }
 
 /// Finds gaps among the kept objects, and missing segments after them up to the newest one that the archive
@@ -324,7 +329,16 @@ impl Cuts {
 
     /// Returns whether an object is removed whose last segment has this number.
     fn removes(&self, timeline: Timeline, last: u64) -> bool {
-        last < self.earlier.get(&timeline).copied().unwrap_or(self.cut)
+        last < self.first_number(timeline)
+    }
+
+    fn first_number(&self, timeline: Timeline) -> u64 {
+        self.earlier.get(&timeline).copied().unwrap_or(self.cut)
+    }
+
+    /// Returns the first segment of a timeline that is kept.
+    fn first_kept(&self, timeline: Timeline, size: SegmentSize) -> SegmentName {
+        SegmentName::new(timeline, self.first_number(timeline), size)
     }
 }
 
@@ -381,6 +395,8 @@ impl Plan {
     pub fn apply(self, archive: &Archive) -> Result<Pruned, ArchiveError> {
         archive.store().remove_leftovers()?;
         probe::remove_old(archive)?;
+        // Before the removals: an interrupted run must not be undone by copying.
+        pruned::record(archive, &self.first_kept)?;
         let mut pruned = Pruned { is_applied: true, ..self.pruned };
         let mut removed_before = u64::MAX;
         let mut removed = Vec::new();

@@ -6,6 +6,7 @@ use std::path::Path;
 use jiff::Timestamp;
 use walden_archive::Archive;
 use walden_archive::archive::{ArchiveError, Identity};
+use walden_archive::compare;
 #[cfg(feature = "encryption")]
 use walden_archive::encryption::keys;
 use walden_archive::gaps::{self, HISTORY_HINT};
@@ -25,7 +26,8 @@ use crate::archive::activity::ActivityReader;
 use crate::archive::other_writer;
 use crate::archive::queue::QueueOptions;
 use crate::archive::receiving::{self, ReceivingOptions, ago};
-use crate::archive::report;
+use crate::archive::report::{self, CopyStatus};
+use crate::archive::status::with_hint;
 use crate::archive::writable::{Unwritable, User, find_unwritable};
 use crate::configuration::{ArchiveSection, FILE};
 use crate::place::Place;
@@ -110,6 +112,47 @@ pub fn look(
     checks.extend(look_at_locks(archive));
     checks.extend(look_at_keys(archive, section));
     (checks, identity)
+}
+
+/// Maximum number of pairs of objects to read because their sizes differ between two repositories.
+const MAX_READ: usize = 256;
+
+/// Compares several repositories with each other.
+pub fn look_at_copies(place: &Place) -> Vec<Check> {
+    const NAME: &str = "repositories";
+    let places = match place.repositories() {
+        Ok(places) if places.len() > 1 => places,
+        // A failure was reported as that of the configuration.
+        _ => return Vec::new(),
+    };
+    let opened: Result<Vec<Archive>, anyhow::Error> =
+        places.iter().map(|place| place.open_for_user().map(|(archive, _)| archive)).collect();
+    let archives = match opened {
+        Ok(archives) => archives,
+        Err(error) => return vec![Check::error(NAME, &error)],
+    };
+    let archives: Vec<&Archive> = archives.iter().collect();
+    let compared = compare::compare(&archives, MAX_READ);
+    let copies: Vec<CopyStatus> = archives
+        .iter()
+        .zip(compared)
+        .map(|(archive, compared)| {
+            let location = archive.store().location().to_owned();
+            CopyStatus::new(location, compared.map_err(|error| with_hint(&error)))
+        })
+        .collect();
+    let problems = copies.iter().enumerate();
+    let problems: Vec<Check> = problems
+        .flat_map(|(number, copy)| copy.problems(report::other_location(&copies, number)))
+        .map(|problem| match problem.split_once("; hint: ") {
+            Some((problem, hint)) => Check::fail(NAME, problem, Some(hint.to_owned())),
+            None => Check::fail(NAME, problem, None),
+        })
+        .collect();
+    match problems.is_empty() {
+        true => vec![Check::ok(NAME, format!("all {} have the same files", copies.len()))],
+        false => problems,
+    }
 }
 
 /// Checks that recovery finds the timeline history files on the way from each timeline to the next.

@@ -160,6 +160,7 @@ pub fn run(args: &CheckArgs) -> Result<ExitCode> {
         identity = known;
         checks.extend(log.as_mut().and_then(|log| archive::look_at_log(log, archive, section)));
     }
+    checks.extend(archive::look_at_copies(&args.place.for_server(args.data.as_deref())));
     let is_received = args.receiving.spool.is_some();
     let opened = archive.as_ref().map(|(archive, _)| archive);
     checks.extend(archive::look_at_receiving(&args.receiving, opened, identity.as_ref()));

@@ -18,6 +18,7 @@ use walden_archive::drill::{self, RedirectFileError};
 use walden_archive::get::{self, GetError};
 use walden_archive::name::{ArchivedFile, IDENTITY};
 use walden_archive::neighbors;
+use walden_archive::parts;
 use walden_archive::prefetch::{PrefetchOptions, Spool};
 use walden_archive::server::{asking_server, expect_own_archive};
 use walden_explain::moment::Moment;
@@ -142,6 +143,9 @@ pub fn run(args: &GetArgs) -> ExitCode {
 
 fn get_and_log(args: &GetArgs, name: &str, target: &Path) -> ExitCode {
     let began = Instant::now();
+    // If the configuration cannot be read, each attempt reports that.
+    let place = args.place.with_configuration_read().unwrap_or_else(|_| args.place.clone());
+    let args = &GetArgs { place, ..args.clone() };
     let is_of_recovery = target.file_name().is_some_and(|name| RECOVERY_NAMES.iter().any(|it| name == *it));
     let result = match !is_of_recovery && !args.overwrite.force && target.symlink_metadata().is_ok() {
         true => expect_same_file(args, name, target),
@@ -238,7 +242,7 @@ fn expect_end(args: &GetArgs, target: &Path, error: anyhow::Error) -> Result<()>
     if may_end_at_gap(args, segment, target) {
         return Err(error);
     }
-    in_any_repository(args, |args, _| {
+    in_any_repository(args, args.place.repositories()?, |args, _| {
         let (archive, _) = open(args)?;
         Ok(get::report_gap(&archive, segment, target)?)
     })
@@ -249,20 +253,36 @@ fn may_end_at_gap(args: &GetArgs, segment: SegmentName, target: &Path) -> bool {
     args.ignore_gaps || target.with_file_name(segment.to_string()).exists() || serves_standby(target)
 }
 
-/// Writes the archived first part of the segment that the server is writing.
+/// Writes the archived first part of the segment that the server is writing, from the repository that has the
+/// most of it: others may have been unreachable when the last parts were acknowledged.
 fn get_begun(args: &GetArgs, target: &Path, error: anyhow::Error) -> Result<()> {
     let Some(segment) = missing_segment(&error) else { return Err(error) };
-    in_any_repository(args, |args, _| {
+    let mut places = args.place.repositories()?;
+    if places.len() > 1 {
+        let mut ends = Vec::new();
+        for place in &places {
+            let (archive, _) = open(&GetArgs { place: place.clone(), ..args.clone() })?;
+            let failed = |source| GetError::Archive { name: segment.to_string(), source };
+            ends.push(parts::extent(&archive, segment).map_err(failed)?.end);
+        }
+        let most = ends.iter().copied().max();
+        let mut ends = ends.into_iter();
+        places.retain(|_| ends.next() == most);
+    }
+    in_any_repository(args, places, |args, _| {
         let (archive, _) = open(args)?;
         Ok(get::get_begun(&archive, segment, target, may_end_at_gap(args, segment, target))?)
     })
 }
 
-/// Tries the configured repositories in order until one has the file. It is missing only if all of them can
-/// be read and lack it. `get` also receives the repositories that have failed.
-fn in_any_repository(args: &GetArgs, get: impl Fn(&GetArgs, &[Place]) -> Result<()>) -> Result<()> {
+/// Tries repositories in order until one has the file. It is missing only if all of them can be read and lack
+/// it. `get` also receives the repositories that have failed.
+fn in_any_repository(
+    args: &GetArgs,
+    places: Vec<Place>,
+    get: impl Fn(&GetArgs, &[Place]) -> Result<()>,
+) -> Result<()> {
     let (mut missing, mut failed, mut empty) = (None, None, None);
-    let places = args.place.repositories()?;
     let (count, mut failing) = (places.len(), Vec::new());
     let is_empty = |error: &anyhow::Error| {
         matches!(error.downcast_ref(), Some(GetError::Archive { source: ArchiveError::Empty(_), .. }))
@@ -383,13 +403,13 @@ fn get_from_archive(args: &GetArgs, name: &str, target: &Path) -> Result<()> {
     let places = args.place.repositories()?;
     // Before any archive is asked: an unreachable one takes its time.
     if places.len() > 1 {
-        for place in places {
-            if take_prefetched(&GetArgs { place, ..args.clone() }, name, target)? {
+        for place in &places {
+            if take_prefetched(&GetArgs { place: place.clone(), ..args.clone() }, name, target)? {
                 return Ok(());
             }
         }
     }
-    in_any_repository(args, |one, failing| {
+    in_any_repository(args, places, |one, failing| {
         expect_same_history(args, one, failing, name)?;
         get_from_repository(one, name, target)
     })
