@@ -491,6 +491,12 @@ impl PageStore {
         entry.state == StateCode::EXACT && (entry.flags & CHANGED != 0 || entry.flags & IN_BASE == 0)
     }
 
+    /// Returns whether a page has become unknown because a record did not fit it. A store with a share of the
+    /// pages does not notice records that do not fit pages of other shares.
+    pub fn has_misfits(&self) -> bool {
+        !self.misfits.is_empty()
+    }
+
     /// What went wrong first, if anything did.
     pub fn failure(&self) -> Option<&StoreFailure> {
         self.failure.as_ref()
