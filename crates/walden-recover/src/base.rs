@@ -193,20 +193,6 @@ impl BaseBackup {
         }
     }
 
-    /// Checks that its tablespaces are all in its own folder, as a schedule requires.
-    ///
-    /// # Errors
-    /// A tablespace is in another folder.
-    pub fn expect_no_tablespaces(&self) -> Result<(), RecoverError> {
-        let Some(first) = self.tablespaces.first() else { return Ok(()) };
-        Err(RecoverError::Base {
-            base: self.path.clone(),
-            expected: "a backup without tablespaces in other folders, for a schedule (--keep)",
-            found: format!("the tablespace {} in {}", first.oid, first.folder.display()),
-            hint: "advance it without --keep to a new folder each time: -o FOLDER --tablespace-mapping OLD=NEW, and remove old ones",
-        })
-    }
-
     /// Copies everything but `pg_control` and the tablespaces outside into a new data directory.
     pub(crate) fn copy(
         &self,

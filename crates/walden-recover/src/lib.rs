@@ -46,6 +46,7 @@ mod files;
 mod folder_lock;
 mod gate;
 mod keep;
+mod kept_tablespaces;
 pub mod manifest;
 mod plan;
 mod private;
