@@ -1,8 +1,8 @@
 //! Relation files of the base backup that are copied late.
 //!
-//! Replay changes most pages of a busy database. A page that is copied before it is replaced is written twice.
-//! So replay reads relation files in the base backup itself. At the end, the pages that replay has not changed
-//! are copied; before that only a file that a record truncates, or whose database is copied.
+//! Replay changes most pages of a busy database. A page that is copied before it is replaced is written
+//! twice. So replay reads relation files in the base backup itself. At the end, the pages that replay has not
+//! changed are copied; before that only a file that a record truncates, or whose database is copied.
 
 use std::collections::BTreeMap;
 use std::fs::File;
