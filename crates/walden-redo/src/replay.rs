@@ -126,6 +126,9 @@ impl Replay {
             }
             None => Err(State::Untracked),
         };
+        if matches!(outcome, Err(State::Unknown(_))) {
+            self.store.note_misfit_record();
+        }
         for touched in &mut *touched {
             match (touched.role, outcome) {
                 (Role::Redo, Ok(())) => touched.stamp(record),

@@ -50,7 +50,8 @@ pub fn replay_shares(input: &[u8], count: u32) {
         }
     });
     let has_misfits = shares.iter().any(|(replay, _)| replay.store.has_misfits());
-    assert_eq!(has_misfits, whole.store.has_misfits());
+    // A caller that finds misfits replays all pages at once: a share must not miss them.
+    assert!(has_misfits || !whole.store.has_misfits());
     if has_misfits {
         return;
     }
