@@ -13,12 +13,14 @@ use jiff::Timestamp;
 use walden_format::lsn::{Lsn, Timeline};
 use walden_source::datadir::{ControlFile, DataDirError};
 
-use crate::base::Label;
+use crate::base::{BaseBackup, Label};
 use crate::copy::{LABEL, synchronize_one};
 use crate::error::RecoverError;
 use crate::folder_lock::FolderLock;
+use crate::kept_tablespaces;
 use crate::plan::Plan;
 use crate::private;
+use crate::tablespaces::MappedTablespace;
 use crate::work_folder::{MARK, is_own_partial, is_unfinished_rename, partial_of, remove_partial};
 
 /// A folder of backups. No other run adds or removes backups meanwhile.
@@ -75,6 +77,27 @@ impl BackupFolder {
         Some((self.path.join(name_of(time, fields.redo)), time))
     }
 
+    /// Creates the folder for the tablespaces of a new backup that are outside of `base`. Returns their new
+    /// folders.
+    ///
+    /// # Errors
+    /// The folder cannot be created, or belongs to a backup that was moved.
+    pub fn create_tablespaces(
+        &self,
+        base: &BaseBackup,
+        backup: &Path,
+    ) -> Result<Vec<MappedTablespace>, RecoverError> {
+        kept_tablespaces::create(base, backup)
+    }
+
+    /// Completes the tablespaces of a new backup, after the backup itself.
+    ///
+    /// # Errors
+    /// Their folder cannot be changed.
+    pub fn complete_tablespaces(&self, backup: &Path) -> Result<(), RecoverError> {
+        kept_tablespaces::complete(backup)
+    }
+
     /// Returns the complete backups, ordered by their starts. Other folders and files are ignored.
     ///
     /// # Errors
@@ -119,8 +142,10 @@ impl BackupFolder {
         if found.is_none_or(|found| found != *backup || found.scheduled.is_none()) {
             return Err(RecoverError::Replaced { path: backup.path.clone() });
         }
+        kept_tablespaces::mark_unused(&backup.path, &self.folders()?)?;
         self.discard(&backup.path)?;
         drop(lock);
+        kept_tablespaces::remove_unused(&self.folders()?)?;
         Ok(true)
     }
 
@@ -155,7 +180,7 @@ impl BackupFolder {
                 false => self.discard(&path)?,
             }
         }
-        Ok(())
+        kept_tablespaces::remove_unused(&self.folders()?)
     }
 }
 

@@ -17,6 +17,7 @@ use crate::copy::{LABEL, LOGS, copy_backup, copy_tree};
 use crate::error::RecoverError;
 use crate::folder_lock::{Identity, identify};
 use crate::manifest::{Checksum, Manifest, ManifestFile, compute_checksums, list_files};
+use crate::originals::Originals;
 use crate::tar_backup::TarBackup;
 
 /// The form of `START TIME` in the labels that Walden writes.
@@ -193,41 +194,35 @@ impl BaseBackup {
         }
     }
 
-    /// Checks that its tablespaces are all in its own folder, as a schedule requires.
-    ///
-    /// # Errors
-    /// A tablespace is in another folder.
-    pub fn expect_no_tablespaces(&self) -> Result<(), RecoverError> {
-        let Some(first) = self.tablespaces.first() else { return Ok(()) };
-        Err(RecoverError::Base {
-            base: self.path.clone(),
-            expected: "a backup without tablespaces in other folders, for a schedule (--keep)",
-            found: format!("the tablespace {} in {}", first.oid, first.folder.display()),
-            hint: "advance it without --keep to a new folder each time: -o FOLDER --tablespace-mapping OLD=NEW, and remove old ones",
-        })
-    }
-
-    /// Copies everything but `pg_control` and the tablespaces outside into a new data directory.
+    /// Copies everything but `pg_control` and the tablespaces outside into a new data directory. With
+    /// `later`, relation files in plain format are added to it instead.
     pub(crate) fn copy(
         &self,
         data: &Path,
         is_server: bool,
+        later: Option<&Originals>,
         done: &mut dyn FnMut(u64),
     ) -> Result<(), RecoverError> {
-        let Some(tar) = &self.tar else { return copy_backup(&self.path, data, is_server, done) };
+        let Some(tar) = &self.tar else { return copy_backup(&self.path, data, is_server, later, done) };
         let outside: Vec<u32> = self.tablespaces.iter().map(|tablespace| tablespace.oid).collect();
         tar.unpack(data, &outside, is_server, done)
     }
 
-    /// Copies a tablespace into a new folder.
+    /// Copies a tablespace into a new folder. With `later`, relation files in plain format are added to it
+    /// instead, in the new data directory `data`.
     pub(crate) fn copy_tablespace(
         &self,
         tablespace: &Tablespace,
         new: &Path,
+        later: Option<(&Originals, &Path)>,
         done: &mut dyn FnMut(u64),
     ) -> Result<(), RecoverError> {
         match &self.tar {
-            None => copy_tree(&tablespace.folder, new, done),
+            None => {
+                let link = later.map(|(_, data)| data.join("pg_tblspc").join(tablespace.oid.to_string()));
+                let later = later.zip(link.as_deref()).map(|((originals, _), link)| (originals, link));
+                copy_tree(&tablespace.folder, new, later, done)
+            }
             Some(tar) => tar.unpack_tablespace(tablespace.oid, new, done),
         }
     }

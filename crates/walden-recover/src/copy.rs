@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use walden_source::datadir::ControlFile;
 
 use crate::error::RecoverError;
+use crate::originals::Originals;
 use crate::work_folder::RENAME_MARK;
 
 /// Folders whose content recovery does not need. `pg_basebackup` leaves most of them empty. `pg_wal` is
@@ -70,19 +71,45 @@ pub(crate) fn is_left_out(name: &Path, is_server: bool) -> bool {
 }
 
 /// Copies a base backup. `done` gets the bytes of each file. On file systems with reference links, the copy
-/// shares the blocks of the backup until they are changed ([`fs::copy`] calls `copy_file_range`).
+/// shares the blocks of the backup until they are changed ([`fs::copy`] calls `copy_file_range`). With
+/// `later`, adds relation files to it instead.
 pub(crate) fn copy_backup(
     base: &Path,
     data: &Path,
     is_server: bool,
+    later: Option<&Originals>,
     done: &mut dyn FnMut(u64),
 ) -> Result<(), RecoverError> {
-    copy_folder(base, data, Path::new(""), &|name| is_left_out(name, is_server), done)
+    let is_left_out = |name: &Path| is_left_out(name, is_server);
+    let later = later.map(|originals| (originals, data));
+    copy_folder(base, data, Path::new(""), &is_left_out, later, done)
 }
 
-/// Copies the files and folders of a tablespace.
-pub(crate) fn copy_tree(from: &Path, to: &Path, done: &mut dyn FnMut(u64)) -> Result<(), RecoverError> {
-    copy_folder(from, to, Path::new(""), &|_| false, done)
+/// Copies the files and folders of a tablespace. With `later`, adds relation files to it instead, in a folder
+/// of the new data directory.
+pub(crate) fn copy_tree(
+    from: &Path,
+    to: &Path,
+    later: Option<(&Originals, &Path)>,
+    done: &mut dyn FnMut(u64),
+) -> Result<(), RecoverError> {
+    copy_folder(from, to, Path::new(""), &|_| false, later, done)
+}
+
+/// Returns whether a file of a data directory or a tablespace is one of a relation, by its path in it: replay
+/// reads and writes it as `RelationFiles` does.
+fn is_relation_file(name: &Path) -> bool {
+    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    let is_in_database = || {
+        let mut folders = name.parent().into_iter().flat_map(Path::components);
+        let first = folders.next().and_then(|first| first.as_os_str().to_str());
+        first
+            .is_some_and(|first| ["base", "global", "pg_tblspc"].contains(&first) || first.starts_with("PG_"))
+    };
+    let Some(file) = name.file_name().and_then(|file| file.to_str()) else { return false };
+    let (file, segment) = file.split_once('.').unwrap_or((file, "0"));
+    let (relation, fork) = file.split_once('_').unwrap_or((file, "fsm"));
+    is_number(relation) && is_number(segment) && ["fsm", "vm", "init"].contains(&fork) && is_in_database()
 }
 
 fn copy_folder(
@@ -90,6 +117,7 @@ fn copy_folder(
     data: &Path,
     inside: &Path,
     is_left_out: &dyn Fn(&Path) -> bool,
+    later: Option<(&Originals, &Path)>,
     done: &mut dyn FnMut(u64),
 ) -> Result<(), RecoverError> {
     let (from, to) = (base.join(inside), data.join(inside));
@@ -110,9 +138,13 @@ fn copy_folder(
             let (made, path) = (DirBuilder::new().mode(0o700).create(data.join(&name)), data.join(&name));
             made.map_err(RecoverError::io("create", &path))?;
         } else if kind.is_dir() {
-            copy_folder(base, data, &name, is_left_out, done)?;
+            copy_folder(base, data, &name, is_left_out, later, done)?;
         } else if kind.is_file() {
             if is_left_out(&name) {
+                continue;
+            }
+            if let Some((originals, root)) = later.filter(|_| is_relation_file(&name)) {
+                originals.add(root.join(&name), path);
                 continue;
             }
             let bytes = fs::copy(&path, data.join(&name)).map_err(RecoverError::io("copy", &path))?;
@@ -154,4 +186,32 @@ pub(crate) fn synchronize(folder: &Path) -> Result<(), RecoverError> {
 /// Synchronizes a file or the entries of a folder.
 pub(crate) fn synchronize_one(path: &Path) -> Result<(), RecoverError> {
     walden_source::sync(path).map_err(RecoverError::io("synchronize", path))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn relation_files_are_those_of_databases() {
+        for name in
+            ["base/5/16384", "base/5/16384.12", "base/5/16384_vm.1", "global/1260_init", "PG_18_1/5/1_fsm"]
+        {
+            assert!(is_relation_file(Path::new(name)), "{name}");
+        }
+        for name in [
+            "pg_xact/0000",
+            "base/5/PG_VERSION",
+            "base/5/pg_filenode.map",
+            "base/5/t3_16384",
+            "base/5/16384_vm_1",
+            "base/5/16384.",
+            "base/5/16384.x",
+            "base/5/_vm",
+            "16384",
+            "pg_multixact/members/0000",
+        ] {
+            assert!(!is_relation_file(Path::new(name)), "{name}");
+        }
+    }
 }

@@ -10,9 +10,10 @@
 
 use std::io;
 use std::ops::ControlFlow;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use rustc_hash::FxHashMap;
 use walden_format::lsn::Lsn;
 use walden_format::payload::xact::plain_end;
 use walden_format::payload::{self, Payload};
@@ -26,6 +27,7 @@ use crate::base::BaseBackup;
 use crate::error::{RecoverError, invalid};
 use crate::files::{RelationFiles, SharedFiles};
 use crate::gate::Gate;
+use crate::originals::Originals;
 use crate::server_state::ServerState;
 use crate::tablespaces::MappedTablespace;
 
@@ -40,6 +42,8 @@ pub(crate) struct EngineOptions<'o> {
     pub threads: usize,
     /// The new folders of tablespaces.
     pub tablespaces: &'o [MappedTablespace],
+    /// Files of the base backup that are not copied yet.
+    pub originals: &'o Arc<Originals>,
 }
 
 /// Pages and prepared transactions that replay has written.
@@ -111,9 +115,10 @@ impl Engine {
     ) -> io::Result<Vec<Engine>> {
         let threads = u32::try_from(options.threads).unwrap_or(u32::MAX).max(1);
         let gate = Arc::new(Gate::new(threads as usize));
-        let mut state = Some(ServerState::open(base, data, options.version, options.tablespaces)?);
+        let mut state =
+            Some(ServerState::open(base, data, options.version, options.tablespaces, options.originals)?);
         let create = |index| {
-            let files = SharedFiles::new(RelationFiles::new(base, data));
+            let files = SharedFiles::new(RelationFiles::new(base, data, options.originals));
             let mut store = PageStore::new(
                 StoreOptions::default()
                     .memory_bytes(options.memory_bytes / threads as usize)
@@ -170,6 +175,22 @@ impl Engine {
     fn apply_alone(&mut self, record: &Record<'_>) -> io::Result<()> {
         self.replay.apply(record, &mut ());
         self.state.as_mut().map_or(Ok(()), |state| state.apply(record))
+    }
+
+    /// Adds the numbers of changed pages in each file.
+    pub(crate) fn list_changed(&self, changed: &mut FxHashMap<PathBuf, Vec<u32>>) {
+        let (store, files) = (&self.replay.store, self.files.lock());
+        for (relation, fork) in store.forks() {
+            let blocks = store.blocks_of(relation, fork).into_iter();
+            let blocks: Vec<u32> =
+                blocks.filter(|(_, slot)| store.is_changed(*slot)).map(|(block, _)| block).collect();
+            for of_file in blocks.chunk_by(|one, other| files.segment_of(*one) == files.segment_of(*other)) {
+                let Some(&block) = of_file.first() else { continue };
+                let path = files.path_of(BlockKey { relation, fork, block });
+                let start = files.segment_of(block) * files.blocks_per_segment();
+                changed.entry(path).or_default().extend(of_file.iter().map(|block| block - start));
+            }
+        }
     }
 
     /// Writes the changed pages that are wanted, in the order of the files. Returns how many.

@@ -14,6 +14,7 @@ use walden_redo::{BasePages, BlockKey, PAGE_BYTES, Page};
 use walden_source::names::{DEFAULT_TABLESPACE, GLOBAL_TABLESPACE};
 
 use crate::base::BaseBackup;
+use crate::originals::Originals;
 use crate::private::{self, named, remove_folder};
 
 /// Files that are held open at most.
@@ -33,6 +34,17 @@ struct FileKey {
 struct OpenFile {
     file: File,
     used: u64,
+    /// Whether it is not a file of the base backup.
+    is_own: bool,
+}
+
+/// How a file is used.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Access {
+    /// In the base backup if it was not copied yet.
+    Read,
+    /// In the new data directory; it is created if it is missing.
+    Write,
 }
 
 /// The relation files of a data directory that no server uses.
@@ -46,12 +58,14 @@ pub(crate) struct RelationFiles {
     has_checksums: bool,
     open: FxHashMap<FileKey, OpenFile>,
     clock: u64,
+    originals: Arc<Originals>,
 }
 
 impl RelationFiles {
     /// The files of the copy of `base` in `root`.
-    pub(crate) fn new(base: &BaseBackup, root: &Path) -> RelationFiles {
+    pub(crate) fn new(base: &BaseBackup, root: &Path, originals: &Arc<Originals>) -> RelationFiles {
         RelationFiles {
+            originals: Arc::clone(originals),
             root: root.to_owned(),
             version: base.version.clone(),
             catalog_version: base.control.catalog_version,
@@ -101,7 +115,7 @@ impl RelationFiles {
     /// may have caught it half written, and then WAL has an image of it.
     fn read(&mut self, key: BlockKey, page: &mut Page) -> io::Result<bool> {
         let (file_key, offset) = self.place(key);
-        let file = match self.file(file_key, false) {
+        let file = match self.file(file_key, Access::Read) {
             Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
             Err(error) => return Err(error),
@@ -122,7 +136,22 @@ impl RelationFiles {
         if !self.open.contains_key(&file_key) {
             self.fill_before(file_key)?;
         }
-        self.file(file_key, true)?.write_all_at(&page.0, offset)
+        self.file(file_key, Access::Write)?.write_all_at(&page.0, offset)
+    }
+
+    /// Returns the path of the file with a page.
+    pub(crate) fn path_of(&self, key: BlockKey) -> PathBuf {
+        self.path(self.place(key).0)
+    }
+
+    /// Returns the number of the file with a block of a fork.
+    pub(crate) fn segment_of(&self, block: u32) -> u32 {
+        block / self.blocks_per_segment
+    }
+
+    /// Returns the number of blocks of each file of a fork but the last one.
+    pub(crate) fn blocks_per_segment(&self) -> u32 {
+        self.blocks_per_segment
     }
 
     /// Extends the segments before this one to their full length: PostgreSQL takes a shorter one for the
@@ -130,46 +159,75 @@ impl RelationFiles {
     fn fill_before(&mut self, key: FileKey) -> io::Result<()> {
         let full = u64::from(self.blocks_per_segment) * PAGE_BYTES as u64;
         for segment in (0..key.segment).rev() {
-            let file = self.file(FileKey { segment, ..key }, true)?;
-            if file.metadata()?.len() >= full {
+            let key = FileKey { segment, ..key };
+            if self.length(key)?.is_some_and(|length| length >= full) {
                 break;
             }
-            file.set_len(full)?;
+            self.file(key, Access::Write)?.set_len(full)?;
         }
         Ok(())
     }
 
     fn place(&self, key: BlockKey) -> (FileKey, u64) {
-        let segment = key.block / self.blocks_per_segment;
+        let segment = self.segment_of(key.block);
         let offset = u64::from(key.block % self.blocks_per_segment) * PAGE_BYTES as u64;
         (FileKey { relation: key.relation, fork: key.fork, segment }, offset)
     }
 
-    /// An open file; creates it, and its folder, if `create` is set.
-    fn file(&mut self, key: FileKey, create: bool) -> io::Result<&File> {
+    /// Returns the length of a file in bytes; `None` if it does not exist.
+    fn length(&self, key: FileKey) -> io::Result<Option<u64>> {
+        let path = self.path(key);
+        match fs::metadata(self.originals.find(&path).as_ref().unwrap_or(&path)) {
+            Ok(metadata) => Ok(Some(metadata.len())),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(named(&path, error)),
+        }
+    }
+
+    /// An open file. To write it, creates it and its folder.
+    fn file(&mut self, key: FileKey, access: Access) -> io::Result<&File> {
         self.clock += 1;
         let used = self.clock;
-        let file = match self.open.remove(&key) {
-            Some(open) => open.file,
+        let known = self.open.remove(&key).filter(|open| open.is_own || access == Access::Read);
+        let open = match known {
+            Some(open) => OpenFile { used, ..open },
             None => {
                 if self.open.len() >= MAX_OPEN_FILES {
                     let oldest = self.open.iter().min_by_key(|(_, open)| open.used).map(|(key, _)| *key);
                     oldest.map(|oldest| self.open.remove(&oldest));
                 }
                 let path = self.path(key);
-                if create && let Some(folder) = path.parent() {
-                    private::create_folders(folder)?;
-                }
-                let file = private::open(&path, create);
-                file.map_err(|error| named(&path, error))?
+                let original = self.originals.find(&path).filter(|_| access == Access::Read);
+                let is_own = original.is_none();
+                let file = match original {
+                    Some(original) => File::open(&original).map_err(|error| named(&original, error)),
+                    None => self.open_own(&path, access),
+                };
+                OpenFile { file: file?, used, is_own }
             }
         };
-        Ok(&self.open.entry(key).insert_entry(OpenFile { file, used }).into_mut().file)
+        Ok(&self.open.entry(key).insert_entry(open).into_mut().file)
+    }
+
+    /// Opens a file of the new data directory.
+    fn open_own(&self, path: &Path, access: Access) -> io::Result<File> {
+        let create = access == Access::Write;
+        if create {
+            self.originals.copy_now(path, u64::MAX)?;
+        }
+        if create && let Some(folder) = path.parent() {
+            private::create_folders(folder)?;
+        }
+        private::open(path, create).map_err(|error| named(path, error))
     }
 
     /// Creates the file of a fork unless it exists (`smgrcreate` in redo).
     pub(crate) fn create(&mut self, relation: RelFileLocator, fork: Fork) -> io::Result<()> {
-        self.file(FileKey { relation, fork, segment: 0 }, true).map(drop)
+        let key = FileKey { relation, fork, segment: 0 };
+        match self.length(key)? {
+            Some(_) => Ok(()),
+            None => self.file(key, Access::Write).map(drop),
+        }
     }
 
     /// Removes all files of a relation (`mdunlink` in redo).
@@ -184,6 +242,7 @@ impl RelationFiles {
             self.open.remove(&key);
             let path = self.path(key);
             match fs::remove_file(&path) {
+                _ if self.originals.remove(&path) => {}
                 Ok(()) => {}
                 Err(error) if error.kind() == io::ErrorKind::NotFound => break,
                 Err(error) => return Err(named(&path, error)),
@@ -198,13 +257,11 @@ impl RelationFiles {
             let key = FileKey { relation, fork, segment };
             let kept = blocks.saturating_sub(segment.saturating_mul(self.blocks_per_segment));
             let kept = u64::from(kept.min(self.blocks_per_segment)) * PAGE_BYTES as u64;
-            let file = match self.file(key, false) {
-                Ok(file) => file,
-                Err(error) if error.kind() == io::ErrorKind::NotFound => break,
-                Err(error) => return Err(error),
-            };
-            if file.metadata()?.len() > kept {
-                file.set_len(kept)?;
+            let Some(length) = self.length(key)? else { break };
+            if length > kept {
+                // The rest is not even copied.
+                self.originals.copy_now(&self.path(key), kept)?;
+                self.file(key, Access::Write)?.set_len(kept)?;
             }
         }
         Ok(())
@@ -230,6 +287,10 @@ impl RelationFiles {
                 fs::copy(&path, target.join(entry.file_name())).map_err(|error| named(&path, error))?;
             }
         }
+        for (path, original) in self.originals.in_folder(&source) {
+            let Some(name) = path.file_name() else { continue };
+            fs::copy(&original, target.join(name)).map_err(|error| named(&original, error))?;
+        }
         Ok(())
     }
 
@@ -241,7 +302,13 @@ impl RelationFiles {
         let is_in =
             |key: &FileKey| (key.relation.database, key.relation.tablespace) == (database, tablespace);
         self.open.retain(|key, _| !is_in(key));
-        remove_folder(&self.database_folder(database, tablespace))
+        self.remove_folder(&self.database_folder(database, tablespace))
+    }
+
+    /// Removes a folder of relation files, if it exists.
+    pub(crate) fn remove_folder(&self, folder: &Path) -> io::Result<()> {
+        self.originals.remove_folder(folder);
+        remove_folder(folder)
     }
 }
 

@@ -23,7 +23,7 @@
 //!
 //! | State | How |
 //! |---|---|
-//! | pages of main, visibility map and init forks | exactly, by `walden-redo`; written in file order at the end |
+//! | pages of main, visibility map and init forks | exactly, by `walden-redo`; read from the base backup, and written in file order at the end |
 //! | free space maps | full-page images are applied; a truncated relation loses its map. Wrong entries are corrected when they are used (`freespace.c`), and a missing map is built by the next vacuum |
 //! | `pg_xact`, `pg_commit_ts`, `pg_multixact` | as `clog.c`, `commit_ts.c` and `multixact.c` replay them |
 //! | `pg_subtrans`, `pg_notify`, `pg_serial`, `pg_snapshots` | empty: PostgreSQL initializes them when it starts |
@@ -46,7 +46,9 @@ mod files;
 mod folder_lock;
 mod gate;
 mod keep;
+mod kept_tablespaces;
 pub mod manifest;
+mod originals;
 mod plan;
 mod private;
 mod restore;

@@ -288,18 +288,21 @@ impl Manifest {
     /// Sets the modification times of a backup's copy to those of the manifest. A file that is changed later
     /// then has another one.
     pub(crate) fn set_times(&self, copy: &Path) -> Result<(), RecoverError> {
-        for (name, file) in &self.files.0 {
-            let Some(seconds) = file.modified else { continue };
-            let last_modification = Timespec { tv_sec: seconds, tv_nsec: 0 };
-            let last_access = Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT };
-            let path = copy.join(name);
-            match utimensat(CWD, &path, &Timestamps { last_access, last_modification }, AtFlags::empty()) {
-                // Some files are not copied.
-                Err(Errno::NOENT | Errno::NOTDIR) | Ok(()) => {}
-                Err(error) => return Err(RecoverError::io("write", &path)(error.into())),
-            }
+        self.files.0.keys().try_for_each(|name| self.set_time(copy, name))
+    }
+
+    /// As [`Manifest::set_times`], for one file. A file that is not in the manifest or not in the copy stays
+    /// as it is.
+    pub(crate) fn set_time(&self, copy: &Path, name: &Path) -> Result<(), RecoverError> {
+        let file = self.files.0.get(name);
+        let Some(seconds) = file.and_then(|file| file.modified) else { return Ok(()) };
+        let last_modification = Timespec { tv_sec: seconds, tv_nsec: 0 };
+        let last_access = Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT };
+        let path = copy.join(name);
+        match utimensat(CWD, &path, &Timestamps { last_access, last_modification }, AtFlags::empty()) {
+            Err(Errno::NOENT | Errno::NOTDIR) | Ok(()) => Ok(()),
+            Err(error) => Err(RecoverError::io("write", &path)(error.into())),
         }
-        Ok(())
     }
 
     /// Returns the manifest of the backup in `folder`, a copy of this manifest's that was changed after

@@ -2,18 +2,22 @@
 
 use std::fs::{self, DirBuilder};
 use std::io;
+use std::ops::ControlFlow;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt, lchown};
 use std::panic::resume_unwind;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::thread::ScopedJoinHandle;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use rustc_hash::FxHashMap;
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use walden_format::lsn::Lsn;
 use walden_source::datadir::{ControlFile, RestartPoint};
 use walden_source::inventory::Run;
 use walden_source::kept::KeptSegments;
 use walden_source::scan::{ScanOptions, SegmentEnd, scan_shared};
+use walden_source::workers::run_in_order;
 
 use crate::base::BaseBackup;
 use crate::copy::{LABEL, give_to, synchronize, synchronize_one};
@@ -21,6 +25,7 @@ use crate::engine::{Engine, EngineOptions, Written};
 use crate::error::RecoverError;
 use crate::folder_lock::{FolderLock, expect_identity};
 use crate::manifest::{Manifest, WalRange};
+use crate::originals::{Originals, copy_around};
 use crate::plan::{CheckpointRecord, Plan};
 use crate::private;
 use crate::tablespaces::MappedTablespace;
@@ -223,9 +228,12 @@ impl Recovery<'_> {
             restored.copied_bytes += bytes;
             progress(Step::Copied(bytes));
         };
-        base.copy(partial, is_server, &mut copied)?;
+        let originals = Arc::new(Originals::default());
+        let later = plan.checkpoint.is_some().then_some(&*originals);
+        base.copy(partial, is_server, later, &mut copied)?;
         for tablespace in &options.tablespaces {
-            tablespace.create(partial, |old, new| base.copy_tablespace(old, new, &mut copied))?;
+            let later = later.map(|originals| (originals, partial));
+            tablespace.create(partial, |old, new| base.copy_tablespace(old, new, later, &mut copied))?;
         }
         // A later backup gets a manifest if the base backup has one.
         let manifest = base.manifest.as_ref().filter(|_| !is_server);
@@ -235,7 +243,7 @@ impl Recovery<'_> {
         restrict.map_err(RecoverError::io("write", partial))?;
         let mut control = base.control_content.clone();
         if let Some(checkpoint) = &plan.checkpoint {
-            control = self.roll_forward(checkpoint, partial, &mut restored, progress)?;
+            control = self.roll_forward(checkpoint, partial, &originals, &mut restored, progress)?;
             let label = partial.join(LABEL);
             match &options.purpose {
                 Purpose::Server { .. } => remove_label(&label)?,
@@ -284,7 +292,8 @@ impl Recovery<'_> {
     pub fn restore_in_place(&self, progress: &mut dyn FnMut(Step)) -> Result<Restored, RecoverError> {
         let (data, mut restored) = (&self.base.path, Restored::default());
         if let Some(checkpoint) = &self.plan.checkpoint {
-            let control = self.roll_forward(checkpoint, data, &mut restored, progress)?;
+            let originals = Arc::default();
+            let control = self.roll_forward(checkpoint, data, &originals, &mut restored, progress)?;
             let path = data.join(ControlFile::PATH);
             private::write(&path, &control).map_err(RecoverError::io("write", &path))?;
             remove_label(&data.join(LABEL))?;
@@ -297,11 +306,15 @@ impl Recovery<'_> {
         &self,
         checkpoint: &CheckpointRecord,
         data: &Path,
+        originals: &Arc<Originals>,
         restored: &mut Restored,
         progress: &mut dyn FnMut(Step),
     ) -> Result<Vec<u8>, RecoverError> {
-        let (records, written) = self.replay(checkpoint, data, progress)?;
-        restored.records = records;
+        let engines = self.replay(checkpoint, data, originals, progress)?;
+        restored.records = engines.first().map_or(0, |engine| engine.records);
+        restored.copied_bytes += self.copy_originals(&engines, data, originals, progress)?;
+        progress(Step::Writing);
+        let written = write_pages(engines, data, checkpoint.fields.next_xid)?;
         restored.pages = written.pages;
         restored.prepared_transactions = written.prepared_transactions;
         let mut control = self.base.control_content.clone();
@@ -327,12 +340,14 @@ impl Recovery<'_> {
             .map_err(RecoverError::io("write", &path))
     }
 
+    /// Replays the WAL up to the checkpoint. The pages are not written yet.
     fn replay(
         &self,
         checkpoint: &CheckpointRecord,
         data: &Path,
+        originals: &Arc<Originals>,
         progress: &mut dyn FnMut(Step),
-    ) -> Result<(u64, Written), RecoverError> {
+    ) -> Result<Vec<Engine>, RecoverError> {
         let Recovery { run, base, options, .. } = *self;
         let redo = checkpoint.fields.redo;
         let version = run.segments.first().map(|segment| segment.version).ok_or_else(|| {
@@ -341,7 +356,7 @@ impl Recovery<'_> {
         let decoded_bytes = decoded_bytes(options.memory_bytes);
         let (threads, memory_bytes) = (options.threads, options.memory_bytes - decoded_bytes);
         let tablespaces = &options.tablespaces[..];
-        let engine_options = EngineOptions { redo, version, memory_bytes, threads, tablespaces };
+        let engine_options = EngineOptions { redo, version, memory_bytes, threads, tablespaces, originals };
         let mut engines =
             Engine::create_all(base, data, engine_options).map_err(RecoverError::io("read", data))?;
         let range =
@@ -358,26 +373,74 @@ impl Recovery<'_> {
             }
             expect_reached(reached, redo)?;
         }
-        progress(Step::Writing);
-        let records = engines.first().map_or(0, |engine| engine.records);
-        let next_xid = checkpoint.fields.next_xid;
-        let written: Vec<Result<Written, RecoverError>> = std::thread::scope(|scope| {
-            let threads: Vec<_> = engines
-                .into_iter()
-                .map(|engine| scope.spawn(move || engine.finish(data, next_xid)))
-                .collect();
-            let join =
-                |thread: ScopedJoinHandle<'_, _>| thread.join().unwrap_or_else(|panic| resume_unwind(panic));
-            threads.into_iter().map(join).collect()
-        });
-        let mut all = Written::default();
-        for written in written {
-            let written = written?;
-            all.pages += written.pages;
-            all.prepared_transactions += written.prepared_transactions;
-        }
-        Ok((records, all))
+        Ok(engines)
     }
+
+    /// Copies the relation files of the base backup that are still read there, without pages that are written
+    /// later. Returns the bytes copied.
+    fn copy_originals(
+        &self,
+        engines: &[Engine],
+        data: &Path,
+        originals: &Originals,
+        progress: &mut dyn FnMut(Step),
+    ) -> Result<u64, RecoverError> {
+        let files = originals.take_all();
+        let mut changed = FxHashMap::default();
+        if !files.is_empty() {
+            engines.iter().for_each(|engine| engine.list_changed(&mut changed));
+            changed.values_mut().for_each(|numbers: &mut Vec<u32>| numbers.sort_unstable());
+        }
+        let is_server = self.options.purpose != Purpose::Backup;
+        let manifest = self.base.manifest.as_ref().filter(|_| !is_server);
+        let copy = |(new, original): &(PathBuf, PathBuf)| -> Result<u64, RecoverError> {
+            let replaced = changed.get(new).map_or(&[][..], Vec::as_slice);
+            let bytes = copy_around(original, new, replaced).map_err(RecoverError::io("copy", original))?;
+            if let Some(manifest) = manifest.filter(|_| replaced.is_empty())
+                && let Ok(name) = new.strip_prefix(data)
+            {
+                manifest.set_time(data, name)?;
+            }
+            Ok(bytes)
+        };
+        let (mut all, mut failure) = (0, None);
+        run_in_order(
+            0..files.len(),
+            self.options.threads,
+            || (),
+            |(), index| copy(&files[index]),
+            |copied| match copied {
+                Ok(bytes) => {
+                    all += bytes;
+                    progress(Step::Copied(bytes));
+                    ControlFlow::Continue(())
+                }
+                Err(error) => {
+                    failure = Some(error);
+                    ControlFlow::Break(())
+                }
+            },
+        );
+        failure.map_or(Ok(all), Err)
+    }
+}
+
+/// Writes the pages and everything else that replay has changed, with a thread for each engine.
+fn write_pages(engines: Vec<Engine>, data: &Path, next_xid: u64) -> Result<Written, RecoverError> {
+    let written: Vec<Result<Written, RecoverError>> = std::thread::scope(|scope| {
+        let threads: Vec<_> =
+            engines.into_iter().map(|engine| scope.spawn(move || engine.finish(data, next_xid))).collect();
+        let join =
+            |thread: ScopedJoinHandle<'_, _>| thread.join().unwrap_or_else(|panic| resume_unwind(panic));
+        threads.into_iter().map(join).collect()
+    });
+    let mut all = Written::default();
+    for written in written {
+        let written = written?;
+        all.pages += written.pages;
+        all.prepared_transactions += written.prepared_transactions;
+    }
+    Ok(all)
 }
 
 /// Removes `backup_label`. A copy of a stopped server has none.

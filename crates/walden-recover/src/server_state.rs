@@ -3,6 +3,7 @@
 use std::io;
 use std::os::unix::fs::symlink;
 use std::path::Path;
+use std::sync::Arc;
 
 use walden_format::payload::dbase::DatabaseCreate;
 use walden_format::payload::smgr::StorageTruncate;
@@ -17,6 +18,7 @@ use walden_redo::page::maps::HEAP_BLOCKS_PER_PAGE;
 use crate::base::BaseBackup;
 use crate::error::{RecoverError, invalid};
 use crate::files::RelationFiles;
+use crate::originals::Originals;
 use crate::private;
 use crate::tablespaces::{MappedTablespace, new_folder_of};
 use crate::transactions::{CommitLog, CommitTimestamps, MultiXacts, Origins, PreparedTransactions};
@@ -40,10 +42,11 @@ impl ServerState {
         data: &Path,
         version: Major,
         tablespaces: &[MappedTablespace],
+        originals: &Arc<Originals>,
     ) -> io::Result<ServerState> {
         let commit_timestamps = base.control.track_commit_timestamp.then(|| CommitTimestamps::new(data));
         Ok(ServerState {
-            files: RelationFiles::new(base, data),
+            files: RelationFiles::new(base, data, originals),
             commit_log: CommitLog::new(data),
             commit_timestamps,
             multixacts: MultiXacts::new(data, version),
@@ -109,7 +112,7 @@ impl ServerState {
             }
             Payload::TablespaceDrop(dropped) => {
                 let folder = self.files.tablespace_folder(dropped.tablespace);
-                private::remove_folder(&folder)?;
+                self.files.remove_folder(&folder)?;
                 // A folder, or the link to one outside of the data directory.
                 folder.parent().map_or(Ok(()), private::remove_folder)
             }

@@ -21,6 +21,8 @@ pub struct MappedTablespace {
     tablespace: Option<Tablespace>,
     old: PathBuf,
     new: PathBuf,
+    /// The text of the link, if it is not the new folder.
+    link: Option<PathBuf>,
 }
 
 /// Finds the new folder of each tablespace of a base backup, and adds the other new folders, for tablespaces
@@ -56,7 +58,7 @@ pub fn map_tablespaces(
             let found = "no directory above it".to_owned();
             return Err(RecoverError::Target { path: new, found, hint: "create the directory above it" });
         }
-        mapped.push(MappedTablespace { tablespace: tablespace.cloned(), old: old.clone(), new });
+        mapped.push(MappedTablespace { tablespace: tablespace.cloned(), old: old.clone(), new, link: None });
     }
     Ok(mapped)
 }
@@ -68,6 +70,18 @@ pub(crate) fn new_folder_of<'m>(mapped: &'m [MappedTablespace], old: &[u8]) -> O
 }
 
 impl MappedTablespace {
+    /// Maps a tablespace of a backup to a folder in `above`, which has the name `name` and is next to the new
+    /// data directory.
+    pub(crate) fn beside(tablespace: &Tablespace, above: &Path, name: &Path) -> MappedTablespace {
+        let oid = tablespace.oid.to_string();
+        MappedTablespace {
+            old: tablespace.folder.clone(),
+            new: above.join(&oid),
+            link: Some(Path::new("../..").join(name).join(oid)),
+            tablespace: Some(tablespace.clone()),
+        }
+    }
+
     /// Whether these include all tablespaces of a backup.
     pub(crate) fn are_all(mapped: &[MappedTablespace], base: &BaseBackup) -> bool {
         mapped.iter().filter_map(|it| it.tablespace.as_ref()).eq(&base.tablespaces)
@@ -99,7 +113,7 @@ impl MappedTablespace {
         let Some(tablespace) = &self.tablespace else { return Ok(()) };
         copy(tablespace, &self.new)?;
         let link = data.join("pg_tblspc").join(tablespace.oid.to_string());
-        symlink(&self.new, &link).map_err(RecoverError::io("create", &link))
+        symlink(self.link.as_ref().unwrap_or(&self.new), &link).map_err(RecoverError::io("create", &link))
     }
 
     /// Completes the copy after replay.
@@ -140,7 +154,7 @@ mod tests {
         [&old, &new, &data].into_iter().for_each(|path| fs::create_dir_all(path).unwrap());
         let data = folder.path().join("data");
         let tablespace = Some(Tablespace { oid: 16384, folder: old.clone() });
-        let mapped = MappedTablespace { tablespace, old, new: new.clone() };
+        let mapped = MappedTablespace { tablespace, old, new: new.clone(), link: None };
         fs::write(new.join("own"), "x").unwrap();
         let error = mapped.create(&data, |_, _| Ok(())).unwrap_err();
         assert!(error.to_string().contains("found one with files"), "{error}");

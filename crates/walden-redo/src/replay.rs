@@ -3,7 +3,7 @@
 use walden_format::record::{BlockRef, Fork, Record};
 use walden_format::rmgr;
 
-use crate::managers::{changes_its_pages_alone, heap, manager, storage};
+use crate::managers::{changes_its_pages_alone, heap, manager, shows_logged_hints, storage};
 use crate::page::Misfit;
 use crate::pool::PageBox;
 use crate::step::{Role, Step, Touched};
@@ -89,9 +89,14 @@ impl Replay {
             return true;
         }
         let share = self.store.share();
-        if !share.is_all() && !share.has_any(record.blocks) && !heap::visibility_map::may_clear(record, share)
-        {
-            return true;
+        if !share.is_all() {
+            // A record of other pages may show it.
+            if !self.store.are_hints_logged() && shows_logged_hints(record) {
+                self.store.hint_logging().note_shown();
+            }
+            if !share.has_any(record.blocks) && !heap::visibility_map::may_clear(record, share) {
+                return true;
+            }
         }
         let (mut buffer, count) = (std::mem::take(&mut self.touched), record.blocks.len());
         if buffer.len() < count {
@@ -121,6 +126,9 @@ impl Replay {
             }
             None => Err(State::Untracked),
         };
+        if matches!(outcome, Err(State::Unknown(_))) {
+            self.store.note_misfit_record();
+        }
         for touched in &mut *touched {
             match (touched.role, outcome) {
                 (Role::Redo, Ok(())) => touched.stamp(record),

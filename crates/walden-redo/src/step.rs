@@ -9,7 +9,7 @@ use crate::pool::PageBox;
 use crate::store::{PageStore, Slot, State, Unknown};
 
 /// A block that a record refers to, in the order of [`Record::blocks`].
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Touched {
     /// The block's entry in the page store.
     pub slot: Slot,

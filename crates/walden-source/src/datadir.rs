@@ -125,6 +125,21 @@ impl DataDirError {
     }
 }
 
+/// A clone reads the same files, and opens them itself.
+impl Clone for DataDir {
+    fn clone(&self) -> DataDir {
+        let DataDir { path, version, control, backup_start, .. } = self;
+        DataDir {
+            path: path.clone(),
+            version: version.clone(),
+            control: *control,
+            backup_start: *backup_start,
+            open: FxHashMap::default(),
+            clock: 0,
+        }
+    }
+}
+
 impl DataDir {
     /// Reads the control file and the backup label of a folder.
     ///

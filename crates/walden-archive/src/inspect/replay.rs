@@ -3,13 +3,18 @@
 //! Checksums prove that records are as the server wrote them. Replay proves that they lead from one state of
 //! the pages to the next.
 
+use std::ops::ControlFlow;
+
 use serde::Serialize;
 use walden_format::lsn::{Lsn, Timeline};
+use walden_format::record::Record;
+use walden_format::stream::Visitor;
 use walden_redo::check::Check;
+use walden_redo::check::shares::ShareCheck;
+use walden_redo::{BasePages, HintSettings, PageStore, Replay, StoreOptions};
 use walden_source::datadir::DataDir;
 use walden_source::inventory::{Gap, Inventory, InventoryError, Run};
-use walden_source::replay::{ReplayOptions, replay_run};
-use walden_source::scan::Damage;
+use walden_source::scan::{Damage, ScanOptions, SegmentEnd, scan_shared};
 use walden_source::timelines::Stretch;
 
 use crate::archive::{Archive, ArchiveError};
@@ -21,9 +26,9 @@ use crate::restore::source::{self, Bound, SourceOptions};
 pub struct Options {
     /// The last timeline to follow. The default is the newest.
     pub timeline: Option<Timeline>,
-    /// Memory for pages, in bytes. Other pages go to a temporary file.
+    /// Memory for pages and decoded segments, in bytes. Other pages go to a temporary file.
     pub memory_bytes: usize,
-    /// Number of threads. With more than one, a separate thread reads and decodes ahead.
+    /// Threads that replay, each a share of the pages; others read and decompress ahead of them.
     pub threads: usize,
 }
 
@@ -157,13 +162,31 @@ impl ReplayError {
 /// The archive's WAL does not continue from the base backup. The result reports damage in the WAL.
 pub fn replay(
     archive: &Archive,
-    base: DataDir,
+    base: &DataDir,
     options: Options,
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<Replayed, ReplayError> {
-    let (inventory, timeline) = log_from(archive, &base, &options)?;
+    let (inventory, timeline) = log_from(archive, base, &options)?;
+    let shares = u32::try_from(options.threads).unwrap_or(u32::MAX).max(1);
+    let (replayed, has_misfits) = replay_shares(&inventory, timeline, base, options, shares, progress)?;
+    if has_misfits && shares > 1 {
+        // A record that does not fit one page makes all of its pages unknown, also those of other shares.
+        return Ok(replay_shares(&inventory, timeline, base, options, 1, progress)?.0);
+    }
+    Ok(replayed)
+}
+
+/// Replays all runs by threads that have a share of the pages each. Also returns whether a record did not fit
+/// its pages.
+fn replay_shares(
+    inventory: &Inventory,
+    timeline: Timeline,
+    base: &DataDir,
+    options: Options,
+    shares: u32,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<(Replayed, bool), ReplayError> {
     let (from, gaps) = (base.redo_from(), inventory.gaps());
-    let hints = base.control().hint_settings();
     let total = inventory.runs.iter().map(|run| run.segments.len() as u64 * run.segment_size.bytes()).sum();
     let mut replayed = Replayed {
         from,
@@ -174,23 +197,35 @@ pub fn replay(
         damages: Vec::new(),
         gaps,
     };
-    let (mut base, mut done) = (Some(base), 0);
-    let mut runs: Vec<Run> = inventory.runs.into_iter().rev().collect();
+    let decoded_bytes = options.memory_bytes / 4;
+    let memory_bytes = (options.memory_bytes - decoded_bytes) / shares as usize;
+    let hints = base.control().hint_settings();
+    let (mut base, mut done, mut has_misfits) = (Some(base), 0, false);
+    let mut checks = ShareCheck::create_all(shares);
+    let mut runs: Vec<Run> = inventory.runs.iter().rev().cloned().collect();
     while let Some(mut run) = runs.pop() {
         let size = run.segment_size.bytes();
-        let (memory_bytes, threads) = (options.memory_bytes, options.threads);
-        let how =
-            ReplayOptions::new(Lsn(0), memory_bytes).base(base.take()).hints(Some(hints)).threads(threads);
-        let outcome = replay_run(&run, how, &mut replayed.check, |bytes| {
+        let range = ScanOptions::new(options.threads).from(base.map(DataDir::redo_from));
+        let base = base.take();
+        let create = |check| Replayer::new(check, base, hints, memory_bytes);
+        let mut threads: Vec<Replayer> = checks.into_iter().map(create).collect();
+        let count = |bytes| {
             done += bytes;
             replayed.segments += 1;
             progress(done, total);
-        });
-        if let Some(failure) = outcome.store.failure() {
+        };
+        // As in a restore, all threads get all records.
+        let range = range.decoded_bytes(decoded_bytes);
+        let results = scan_shared(&run, range, Lsn(0), &mut threads, count, Replayer::leave);
+        if let Some(failure) = threads.iter().find_map(|thread| thread.replay.store.failure()) {
             return Err(ReplayError::Pages(failure.to_string()));
         }
-        replayed.reached = replayed.reached.max(outcome.reached);
-        if let Some(damage) = outcome.damage {
+        has_misfits |= threads.iter().any(|thread| thread.replay.store.has_misfits());
+        checks = threads.into_iter().map(|thread| thread.check).collect();
+        // The ends of all threads are the same.
+        let Some((reached, end)) = results.into_iter().next() else { break };
+        replayed.reached = replayed.reached.max(reached);
+        if let SegmentEnd::Damaged(damage) = end {
             // Later segments are replayed on unknown pages.
             let at = run.segments.iter().position(|segment| damage.lsn.0 < segment.start.0 + size);
             let rest = run.segments.split_off(at.map_or(run.segments.len(), |at| at + 1));
@@ -200,8 +235,42 @@ pub fn replay(
             replayed.damages.push(damage);
         }
     }
-    replayed.check.finish();
-    Ok(replayed)
+    replayed.check = ShareCheck::finish(checks);
+    Ok((replayed, has_misfits))
+}
+
+/// Replays a share of the pages.
+struct Replayer {
+    replay: Replay,
+    check: ShareCheck,
+}
+
+impl Replayer {
+    fn new(check: ShareCheck, base: Option<&DataDir>, hints: HintSettings, memory_bytes: usize) -> Replayer {
+        let base = base.map(|base| Box::new(base.clone()) as Box<dyn BasePages>);
+        let options = StoreOptions::default().memory_bytes(memory_bytes).base(base).share(check.share());
+        let mut store = PageStore::new(options);
+        store.hint_logging().note_settings(hints);
+        Replayer { replay: Replay::new(store), check }
+    }
+
+    /// Tells the other threads that this one has failed, so that they do not wait for it.
+    fn leave(&mut self) {
+        if self.replay.store.failure().is_some() || std::thread::panicking() {
+            self.check.abandon();
+        }
+    }
+}
+
+impl Visitor for Replayer {
+    fn record(&mut self, record: &Record<'_>) -> ControlFlow<()> {
+        self.check.note(record);
+        self.replay.apply(record, &mut self.check);
+        match self.replay.store.failure().is_some() || self.check.is_abandoned() {
+            true => ControlFlow::Break(()),
+            false => ControlFlow::Continue(()),
+        }
+    }
 }
 
 /// Finds the WAL that continues from a base backup, and its last timeline.

@@ -67,7 +67,7 @@ fn mask_sequence(expected: &Page, found: &mut Page) -> bool {
 fn missing(check: &mut Check, place: &Place, found: &Page) {
     let family = Family::detect(found, place.key.fork);
     check.counts.entry((place.last.kind, family)).or_default().different += 1;
-    check.note(Difference {
+    check.note_difference(Difference {
         key: place.key,
         family,
         lsn: place.last.lsn,

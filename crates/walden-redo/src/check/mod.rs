@@ -7,6 +7,7 @@
 
 pub mod files;
 mod maps;
+pub mod shares;
 
 use std::collections::BTreeMap;
 
@@ -123,7 +124,7 @@ pub struct Check {
     pub counts: BTreeMap<(Kind, Family), Counts>,
     /// Number of replayed records.
     pub records: u64,
-    /// The first differences found.
+    /// The first differences in the order of the WAL.
     pub differences: Vec<Difference>,
     /// How often the reconstructed data of a block was exact, different and unknown ([`reconstruct::Match`]),
     /// for records that have both an image and data.
@@ -204,8 +205,39 @@ impl Check {
             _ => difference,
         };
         self.count(place, difference.family, Verdict::Different);
-        self.note(difference);
+        self.note_difference(difference);
         Verdict::Different
+    }
+
+    /// Receives a record before it is replayed.
+    fn note(&mut self, record: &Record<'_>) {
+        self.records += 1;
+        if !self.early_clears.is_empty() {
+            let resolved = self.early_clears.observe(record);
+            self.resolve(resolved);
+        }
+    }
+
+    /// Compares the images that replay restores. `touched` has the pages of all blocks before the record.
+    fn check_images(&mut self, record: &Record<'_>, touched: &[Touched]) {
+        self.check_reconstructed(record, touched);
+        self.check_restored(record, touched);
+    }
+
+    /// Adds the results for other pages. Both checks have received the same records.
+    fn merge(&mut self, other: Check) {
+        for (key, counts) in other.counts {
+            self.counts.entry(key).or_default().merge(&counts);
+        }
+        self.records = self.records.max(other.records);
+        other.differences.into_iter().for_each(|difference| self.note_difference(difference));
+        for (kind, counts) in other.reconstructed {
+            let sums = self.reconstructed.entry(kind).or_default();
+            sums.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
+        }
+        for (misfit, count) in other.misfits {
+            *self.misfits.entry(misfit).or_default() += count;
+        }
     }
 
     /// Ends the comparison: no later record can explain a difference.
@@ -220,7 +252,7 @@ impl Check {
                 Resolved::ClearedEarly(place, family) => self.count(&place, family, Verdict::ClearedEarly),
                 Resolved::Different(place, difference) => {
                     self.count(&place, difference.family, Verdict::Different);
-                    self.note(difference);
+                    self.note_difference(difference);
                 }
             }
         }
@@ -239,9 +271,13 @@ impl Check {
         }
     }
 
-    pub(crate) fn note(&mut self, difference: Difference) {
-        if self.differences.len() < MAX_DIFFERENCES {
-            self.differences.push(difference);
+    /// Keeps the first differences in the order of the WAL, whatever the order in which they are found.
+    pub(crate) fn note_difference(&mut self, difference: Difference) {
+        let place = |one: &Difference| (one.lsn, one.key);
+        let at = self.differences.partition_point(|known| place(known) <= place(&difference));
+        if at < MAX_DIFFERENCES {
+            self.differences.insert(at, difference);
+            self.differences.truncate(MAX_DIFFERENCES);
         }
     }
 
@@ -342,13 +378,8 @@ impl Observer for Check {
     const ALL_IMAGES: bool = true;
 
     fn before(&mut self, record: &Record<'_>, touched: &[Touched]) {
-        self.records += 1;
-        if !self.early_clears.is_empty() {
-            let resolved = self.early_clears.observe(record);
-            self.resolve(resolved);
-        }
-        self.check_reconstructed(record, touched);
-        self.check_restored(record, touched);
+        self.note(record);
+        self.check_images(record, touched);
     }
 
     fn after(&mut self, record: &Record<'_>, touched: &mut [Touched]) {

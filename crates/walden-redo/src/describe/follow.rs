@@ -11,10 +11,10 @@ use walden_format::lsn::Lsn;
 use walden_format::payload::xact::{TransactionEnd, plain_end};
 use walden_format::payload::{self, Payload, Timestamp};
 use walden_format::record::{Fork, Image, Record};
-use walden_format::rmgr::{self, Kind, info, rmid};
+use walden_format::rmgr::{self, Kind, rmid};
 use walden_format::version::Major;
 
-use crate::managers::heap::visibility_map;
+use crate::managers::shows_logged_hints;
 use crate::page::maps::HEAP_BLOCKS_PER_PAGE;
 use crate::page::{Misfit, Page};
 use crate::pool::PageBox;
@@ -395,16 +395,6 @@ impl Follow {
             end.twophase_xid.into_iter().for_each(&mut settle);
             end.subxacts.into_iter().for_each(&mut settle);
         }
-    }
-}
-
-/// Returns whether a record shows that hint bits are logged (checksums or `wal_log_hints`), so that setting a
-/// page's all-visible bit changes its LSN.
-fn shows_logged_hints(record: &Record<'_>) -> bool {
-    match (record.header.rmid, record.rmgr_info()) {
-        (rmid::XLOG, info::xlog::FPI_FOR_HINT) => true,
-        (rmid::HEAP2, _) => visibility_map::shows_logged_hints(record),
-        _ => false,
     }
 }
 

@@ -1,6 +1,7 @@
 //! Redo by resource manager, one module each.
 
-use walden_format::rmgr::rmid;
+use walden_format::record::Record;
+use walden_format::rmgr::{info, rmid};
 
 use crate::manager::Manager;
 
@@ -39,4 +40,14 @@ pub(crate) fn manager(number: u8) -> Option<&'static Manager> {
 /// also change the visibility map, and XLOG records may show whether hints are logged.
 pub(crate) fn changes_its_pages_alone(number: u8) -> bool {
     !matches!(number, rmid::XLOG | rmid::HEAP | rmid::HEAP2)
+}
+
+/// Returns whether a record shows that hint bits are logged (checksums or `wal_log_hints`), so that setting a
+/// page's all-visible bit changes its LSN.
+pub(crate) fn shows_logged_hints(record: &Record<'_>) -> bool {
+    match (record.header.rmid, record.rmgr_info()) {
+        (rmid::XLOG, info::xlog::FPI_FOR_HINT) => true,
+        (rmid::HEAP2, _) => heap::visibility_map::shows_logged_hints(record),
+        _ => false,
+    }
 }

@@ -162,6 +162,7 @@ pub struct PageStore {
     free_forks: Vec<u32>,
     recent: Recent,
     misfits: Vec<&'static str>,
+    has_misfits: bool,
     /// Databases copied file by file (`CREATE DATABASE ... STRATEGY file_copy`), with the tablespace of the
     /// copy.
     copied: FxHashSet<(u32, u32)>,
@@ -231,6 +232,7 @@ impl PageStore {
             free_forks: Vec::new(),
             recent: Recent::default(),
             misfits: Vec::new(),
+            has_misfits: false,
             copied: FxHashSet::default(),
             maps_without_bits: HashMap::default(),
             buffers: Vec::new(),
@@ -489,6 +491,17 @@ impl PageStore {
     pub fn is_changed(&self, slot: Slot) -> bool {
         let entry = &self.entries[slot.0 as usize];
         entry.state == StateCode::EXACT && (entry.flags & CHANGED != 0 || entry.flags & IN_BASE == 0)
+    }
+
+    /// Returns whether a record did not fit its pages. A store with a share of the pages does not notice
+    /// records that do not fit pages of other shares.
+    pub fn has_misfits(&self) -> bool {
+        self.has_misfits || !self.misfits.is_empty()
+    }
+
+    /// Notes a record that does not fit its pages, also if this makes none of the share's pages unknown.
+    pub(crate) fn note_misfit_record(&mut self) {
+        self.has_misfits = true;
     }
 
     /// What went wrong first, if anything did.

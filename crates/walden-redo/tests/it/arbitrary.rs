@@ -5,6 +5,7 @@ use walden_format::record::{Fork, RECORD_HEADER, Record, RecordHeader, RelFileLo
 use walden_format::rmgr::{self, rmid};
 use walden_format::version::Major;
 use walden_redo::check::Check;
+use walden_redo::check::shares::ShareCheck;
 use walden_redo::{BlockKey, LastRecord, StoreOptions};
 use walden_redo::{PAGE_BYTES, Page, PageBox, PageStore, Replay};
 
@@ -15,6 +16,52 @@ pub fn replay(input: &[u8]) {
         replay.apply(record, check);
     });
     look_at(&mut replay);
+}
+
+/// Replays the records once with all pages and once by shares of them, and expects the same outcomes of the
+/// check. Records that do not fit their pages are excepted.
+pub fn replay_shares(input: &[u8], count: u32) {
+    let begin = |replay, _| (replay, Check::default());
+    let (whole, mut expected) = run(input, begin, |(replay, check): &mut (Replay, Check), record| {
+        replay.apply(record, check);
+    });
+    expected.finish();
+    let divide = |mut whole: Replay, _| -> Vec<(Replay, ShareCheck)> {
+        let checks = ShareCheck::create_all(count);
+        let divided = checks.into_iter().map(|check| {
+            let mut store = PageStore::new(StoreOptions::default().share(check.share()));
+            for (key, from) in whole.store.blocks() {
+                let mut page = PageBox::default();
+                if let Some(last) = whole.store.last(from).filter(|_| check.share().has(key))
+                    && whole.store.read(from, &mut page)
+                {
+                    let slot = store.slot(key);
+                    store.put(slot, page, last);
+                }
+            }
+            (Replay::new(store), check)
+        });
+        divided.collect()
+    };
+    let shares = run(input, divide, |shares, record| {
+        for (replay, check) in shares {
+            check.note(record);
+            replay.apply(record, check);
+        }
+    });
+    let has_misfits = shares.iter().any(|(replay, _)| replay.store.has_misfits());
+    // A caller that finds misfits replays all pages at once: a share must not miss them.
+    assert!(has_misfits || !whole.store.has_misfits());
+    if has_misfits {
+        return;
+    }
+    let found = ShareCheck::finish(shares.into_iter().map(|(_, check)| check));
+    assert_eq!(
+        (&found.counts, found.records, &found.reconstructed, &found.misfits),
+        (&expected.counts, expected.records, &expected.reconstructed, &expected.misfits)
+    );
+    let differences = |check: &Check| format!("{:?}", check.differences);
+    assert_eq!(differences(&found), differences(&expected));
 }
 
 /// Reads every page.

@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 
-use crate::arbitrary::replay;
+use crate::arbitrary::{replay, replay_shares};
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
@@ -11,5 +11,11 @@ proptest! {
     #[test]
     fn no_record_panics(input in prop::collection::vec(any::<u8>(), 16..600)) {
         replay(&input);
+    }
+
+    /// Threads that replay a share of the pages each compare the same images, with the same outcome.
+    #[test]
+    fn shares_are_checked_as_all_pages_are(input in prop::collection::vec(any::<u8>(), 16..600), count in 2..6_u32) {
+        replay_shares(&input, count);
     }
 }

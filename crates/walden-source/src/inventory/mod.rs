@@ -53,7 +53,7 @@ pub struct Inventory {
 }
 
 /// Consecutive segments of one timeline of one cluster, written by one version.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Run {
     /// The cluster's system identifier.
     pub system_id: u64,

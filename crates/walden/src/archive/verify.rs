@@ -70,7 +70,7 @@ pub struct VerifyArgs {
     #[arg(long, value_name = "SIZE", value_parser = parse_size, requires = "replay")]
     memory: Option<usize>,
 
-    /// Number of objects to read in parallel [default: one per core]
+    /// Number of objects to read in parallel, and of threads that replay [default: one per core]
     #[arg(long, value_name = "N")]
     threads: Option<usize>,
 
@@ -132,7 +132,7 @@ fn replay(archive: &Archive, path: &Path, args: &VerifyArgs) -> Result<Replayed>
         .timeline(args.timeline)
         .threads(args.threads.unwrap_or_else(terminal::cores));
     let mut bar: Option<(Progress, u64)> = None;
-    let replayed = replay::replay(archive, DataDir::open(folder)?, options, &mut |done, all| {
+    let replayed = replay::replay(archive, &DataDir::open(folder)?, options, &mut |done, all| {
         let (bar, shown) = bar.get_or_insert_with(|| (Progress::bytes("replaying", all), 0));
         bar.advance(newly_done(shown, done));
     });

@@ -85,3 +85,10 @@ pub(super) struct Document {
     /// `null` with `--dry-run`, and without a later checkpoint.
     advanced: Option<RestoredDocument>,
 }
+
+impl Document {
+    /// Returns whether a later backup was written.
+    pub(super) fn is_complete(&self) -> bool {
+        self.advanced.is_some()
+    }
+}

@@ -123,14 +123,19 @@ impl RecoverArgs {
     /// Finds the WAL of a base backup and makes the plan.
     fn prepare(&self, base: BaseBackup) -> Result<Prepared> {
         let chosen = find_run(self, &base)?;
-        self.prepare_with(base, chosen)
-    }
-
-    /// Makes the plan for a base backup and its WAL.
-    fn prepare_with(&self, base: BaseBackup, mut chosen: ChosenRun) -> Result<Prepared> {
         let tablespaces =
             walden_recover::map_tablespaces(&base, &self.tablespace_mapping).map_err(with_hint)?;
         tablespaces.iter().try_for_each(|it| expect_unprotected(it.new_folder()))?;
+        self.prepare_with(base, chosen, tablespaces)
+    }
+
+    /// Makes the plan for a base backup and its WAL.
+    fn prepare_with(
+        &self,
+        base: BaseBackup,
+        mut chosen: ChosenRun,
+        tablespaces: Vec<MappedTablespace>,
+    ) -> Result<Prepared> {
         let kept = match self.dry_run {
             true => None,
             false => Some(walden_recover::keep_decoded(&mut chosen.run, &base, self.memory_bytes())),

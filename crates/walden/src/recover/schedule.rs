@@ -66,10 +66,16 @@ impl Schedule<'_> {
             false => BackupFolder::open(folder).map_err(with_hint)?,
         };
         let backups = opened.backups().map_err(with_hint)?;
-        let (path, prepared) = self.prepare_newest(&backups)?;
+        let (path, mut prepared) = self.prepare_newest(&backups)?;
         let new = opened.path_of(&prepared.plan);
         let output = new.as_ref().map_or(folder, |(path, _)| path);
+        if new.is_some() && !recover.dry_run {
+            prepared.tablespaces = opened.create_tablespaces(&prepared.base, output).map_err(with_hint)?;
+        }
         let advance = advance_to(recover, &path, &prepared, Some(output))?;
+        if advance.is_complete() {
+            opened.complete_tablespaces(output).map_err(with_hint)?;
+        }
         // The backup that is advanced, or the new one, is where the next run starts.
         let newest = new.as_ref().map_or(&path, |(path, _)| path).clone();
         let mut backups = match recover.dry_run {
@@ -127,13 +133,13 @@ impl Schedule<'_> {
         for (start, path, opened) in candidates {
             left -= 1;
             let base = opened.map_or_else(|| self.recover.open_base(&path), Ok)?;
-            base.expect_no_tablespaces().map_err(with_hint)?;
             let chosen = find_run(self.recover, &base)?;
             let run = &chosen.run;
             // After a recovery to an earlier time, the newest backups are of a branch that was left.
             let is_left = run.timeline > base.timeline() && !run.goes_on_from(start, base.timeline());
             if !is_left || left == 0 {
-                return Ok((path, self.recover.prepare_with(base, chosen)?));
+                // The new folders of tablespaces depend on the plan's checkpoint.
+                return Ok((path, self.recover.prepare_with(base, chosen, Vec::new())?));
             }
             output::tell(&format!(
                 "note: timeline {} does not lead through {}; walden advances an earlier backup",

@@ -232,6 +232,16 @@ fn replay(archived: &Archived) {
     assert!(number("segments") > 3 && number("replayed_images") > 0, "{verified:#}");
     assert_eq!((number("different"), &verified["gaps"]), (0, &Value::Array(Vec::new())), "{verified:#}");
     assert!(verified["replay"]["records"].as_u64().unwrap() > 10_000, "{verified:#}");
+    let by_threads = || {
+        ["1", "2", "5"].map(|threads| {
+            let run = walden(&[&["archive", "verify", "--threads", threads], &arguments[..]].concat());
+            let verified: Value = serde_json::from_str(&run.stdout).unwrap();
+            (run.code, verified["replayed_images"].clone(), verified["replay"].clone())
+        })
+    };
+    let [one, two, five] = by_threads();
+    assert_eq!(one, (0, verified["replayed_images"].clone(), verified["replay"].clone()));
+    assert!(one == two && one == five, "{one:?} {two:?} {five:?}");
     // With pages from another time, images differ from the replayed pages.
     let path = backup.join(file);
     let original = fs::read(&path).unwrap();
@@ -239,9 +249,10 @@ fn replay(archived: &Archived) {
     // Changes the tuple at the end of the first page, which was inserted first.
     changed[8192 - 8] ^= 0x55;
     fs::write(&path, changed).unwrap();
-    let run = walden(&[&["archive", "verify"], &arguments[..]].concat());
+    let [one, two, five] = by_threads();
     fs::write(&path, original).unwrap();
-    assert_eq!(run.code, 1, "{run:?}");
+    assert_eq!(one.0, 1, "{one:?}");
+    assert!(one == two && one == five, "{one:?} {two:?} {five:?}");
 }
 
 /// Fetches the files for recovery to a time, and tries times that cannot be reached.

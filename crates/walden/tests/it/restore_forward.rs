@@ -1180,6 +1180,7 @@ fn tablespaces_get_new_folders(version: u32) -> Outcome {
         assert!(run.code == 3 && run.stderr.contains(expected), "{expected}: {run:?}");
         assert!(!data.exists() && !new_kept.exists(), "{expected}");
     }
+    let of_backup = files_of(&primary.backup, &["base", "global"]);
     let before: Vec<_> =
         copies.iter().map(|(old, (copy, _))| (files_of(old, &[""]), files_of(copy, &[""]))).collect();
     let run = run(&[&map_kept[..], &["--tablespace-mapping", &mapping(&dropped, &new_dropped)]].concat());
@@ -1187,6 +1188,7 @@ fn tablespaces_get_new_folders(version: u32) -> Outcome {
     let after: Vec<_> =
         copies.iter().map(|(old, (copy, _))| (files_of(old, &[""]), files_of(copy, &[""]))).collect();
     assert!(before == after, "a folder that was not named has changed");
+    assert!(files_of(&primary.backup, &["base", "global"]) == of_backup, "the base backup has changed");
     let place = data.join("pg_tblspc");
     assert_eq!(fs::read_dir(&place).unwrap().count(), 1, "the dropped tablespace has no link");
     let link = place.join(&copies[&kept].1);
