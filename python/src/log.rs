@@ -15,7 +15,7 @@ use walden_arrow::ReadOptions;
 use walden_explain::{Bound as Place, ExplainError};
 use walden_format::lsn::Lsn;
 use walden_postgres::names::{self, NamesError};
-use walden_source::inventory::Inventory;
+use walden_source::inventory::{Inventory, SegmentFile};
 use walden_source::names::Names;
 
 use crate::errors;
@@ -215,7 +215,8 @@ fn warnings(inventory: &Inventory, names: &Names) -> Vec<String> {
     let gaps = inventory.gaps().into_iter().map(|gap| gap.to_string());
     let unreadable = inventory.unreadable.iter().map(ToString::to_string);
     let unnamed = names.notes.iter().map(|note| format!("no names of {note}"));
-    gaps.chain(unreadable).chain(unnamed).collect()
+    let restarts = inventory.restarts().map(SegmentFile::restart_text);
+    gaps.chain(restarts).chain(unreadable).chain(unnamed).collect()
 }
 
 /// Parses an LSN or a time: an LSN as text or number, a `datetime`, or a time as text.

@@ -12,6 +12,12 @@ pub const FIRST_NORMAL_XID: u32 = 3;
 /// lower numbers until they are rewritten.
 pub const FIRST_NORMAL_OID: u32 = 16_384;
 
+/// Returns the transaction ID in a `FullTransactionId`, which has an epoch in its upper half, as
+/// `recovery_target_xid` does; WAL has no epochs. `None` if PostgreSQL assigns no such ID.
+pub fn without_epoch(full: u64) -> Option<u32> {
+    Some(full as u32).filter(|xid| *xid >= FIRST_NORMAL_XID)
+}
+
 /// Whether transaction `one` is older than `other` (`TransactionIdPrecedes`). Transaction IDs wrap around;
 /// reserved ones are older than all others.
 #[inline]

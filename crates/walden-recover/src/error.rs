@@ -168,6 +168,16 @@ pub enum RecoverError {
         /// Where the WAL after the gap starts.
         later: Lsn,
     },
+    /// `pg_resetwal` restarted the WAL before the target.
+    #[error(
+        "cannot recover to {target}: pg_resetwal restarted the WAL at {at}, and recovery cannot get past it"
+    )]
+    Restarted {
+        /// The target.
+        target: String,
+        /// Where the WAL was restarted.
+        at: Lsn,
+    },
     /// The WAL ends before the base backup does.
     #[error(
         "cannot complete the base backup: expected the record of its end in WAL from {start} on, found the end of WAL at {end}"
@@ -271,6 +281,9 @@ impl RecoverError {
             }
             RecoverError::Gap { .. } => Some(
                 "add the missing segments (walden archive list names them), or choose a target before the gap with --to LSN",
+            ),
+            RecoverError::Restarted { .. } => Some(
+                "choose a target before that position with --to, or use a base backup that was taken after it",
             ),
             RecoverError::NoEndOfBackup { .. } => {
                 Some("add the WAL up to the end of the base backup, or use another base backup")

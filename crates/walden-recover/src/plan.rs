@@ -296,8 +296,10 @@ pub fn choose_run(runs: Vec<Run>, base: &BaseBackup) -> Option<ChosenRun> {
     let continues = |one: &(Run, _)| is_of_cluster(one) && one.0.goes_on_from(base.start(), base.timeline());
     let index = runs.iter().rposition(continues).or_else(|| runs.iter().rposition(is_of_cluster));
     let end = index.map(|index| runs[index].0.end());
-    let later = runs.iter().filter(|one| is_of_cluster(one)).map(|(run, _)| run.start());
-    let later = later.filter(|&start| end.is_some_and(|end| start > end)).min();
+    let is_restarted = |run: &Run| run.segments.first().is_some_and(|first| first.is_restarted);
+    let is_later = |run: &Run, end| run.start() > end || run.start() == end && is_restarted(run);
+    let later = runs.iter().filter(|one| is_of_cluster(one)).map(|(run, _)| run);
+    let later = later.filter(|run| end.is_some_and(|end| is_later(run, end))).map(Run::start).min();
     let (run, partial) = runs.into_iter().nth(index.unwrap_or(0))?;
     Some(ChosenRun { run, later, partial })
 }
@@ -307,7 +309,7 @@ pub fn choose_run(runs: Vec<Run>, base: &BaseBackup) -> Option<ChosenRun> {
 pub struct ChosenRun {
     /// The segments that recovery asks for.
     pub run: Run,
-    /// The start of later WAL after a gap.
+    /// The start of later WAL after a gap; at the end of `run`, `pg_resetwal` restarted the WAL.
     pub later: Option<Lsn>,
     /// The `.partial` that follows the segments.
     partial: Option<SegmentFile>,

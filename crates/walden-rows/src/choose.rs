@@ -175,17 +175,19 @@ fn gap_before(run: &Run, others: &[Lineage], filter: &Filter) -> Option<Gap> {
         Some((first, last)) => {
             let names = segments(first.name, last.name);
             let verb = if first.name == last.name { "is" } else { "are" };
-            (first.start.max(filter.from.unwrap_or_default()), format!("{names} before it {verb} not read; "))
+            (first.start.max(filter.from.unwrap_or_default()), format!("{names} before it {verb} not read"))
         }
         None => (filter.from.unwrap_or(last.end()), String::new()),
     };
-    Some(Gap {
-        from,
-        why: format!(
-            "{}: {unread}pass the missing segments too, or start after them (--from {start})",
-            missing(last, run)
-        ),
-    })
+    let why = match restarts_after(last, run) {
+        Some(restart) => format!("{restart}: {unread}; start there (--from {start})"),
+        None => {
+            let unread = if unread.is_empty() { unread } else { format!("{unread}; ") };
+            let gap = missing(last, run);
+            format!("{gap}: {unread}pass the missing segments too, or start after them (--from {start})")
+        }
+    };
+    Some(Gap { from, why })
 }
 
 /// Returns the unread part of the range after the part that is read. A later part on an earlier timeline
@@ -200,14 +202,23 @@ fn gap_behind(run: &Run, others: &[Lineage], filter: &Filter) -> Option<Gap> {
     let later = || others.iter().map(|lineage| &lineage.run).filter(is_later);
     let first = later().min_by_key(|other| other.start())?;
     let last = later().max_by_key(|other| other.end())?;
-    Some(Gap {
-        from: end,
-        why: format!(
-            "{}: {} after it are not read; pass the missing segments too, or end before them (--to {end})",
-            missing(run, first),
-            segments(first_of(first)?, last_of(last)?),
+    let unread = segments(first_of(first)?, last_of(last)?);
+    let why = match restarts_after(run, first) {
+        Some(restart) => format!(
+            "{restart}: {unread} after it, which needs a base backup of its own (--base), is not read; end there (--to {end})"
         ),
-    })
+        None => format!(
+            "{}: {unread} after it are not read; pass the missing segments too, or end before them (--to {end})",
+            missing(run, first)
+        ),
+    };
+    Some(Gap { from: end, why })
+}
+
+/// Describes the restart of the WAL at the end of `left`, if `pg_resetwal` restarted it there.
+fn restarts_after(left: &Run, right: &Run) -> Option<String> {
+    let first = right.segments.first().filter(|first| first.is_restarted && left.end() == first.start)?;
+    Some(format!("pg_resetwal restarted the WAL at {}, and WAL before it may be lost", first.start))
 }
 
 fn is_same_log(one: &Run, other: &Run) -> bool {
@@ -270,6 +281,7 @@ mod tests {
             system_id: 7,
             segment_size: size,
             page_bytes: 8192,
+            is_restarted: false,
         };
         let segments = numbers.map(segment).collect();
         Run { system_id: 7, timeline, segment_size: size, version: Major::V17, segments }

@@ -35,7 +35,8 @@ use std::sync::Arc;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 use walden_format::lsn::Lsn;
-use walden_format::record::RelFileLocator;
+use walden_format::record::{Record, RelFileLocator};
+use walden_format::stream::Visitor;
 use walden_format::transam::precedes;
 use walden_format::version::Major;
 use walden_redo::{BasePages, PageStore, Replay, StoreOptions};
@@ -324,7 +325,7 @@ impl RowChanges {
         }
         let mut gaps: Vec<Gap> = chosen.gap.into_iter().collect();
         let start = from.unwrap_or(run.start());
-        gaps.extend(gap_at_start(&options.filter, &findings, start, options.base.is_some(), &gaps));
+        gaps.extend(gap_at_start(&options.filter, &findings, &run, start, options.base.is_some(), &gaps));
         if let Some(xid) = options.filter.xid.filter(|_| !findings.has_wanted_xid && gaps.is_empty()) {
             let reached = findings.reached;
             let why =
@@ -386,7 +387,8 @@ impl RowChanges {
 
     /// A gap if changes that a filter selects may precede the WAL's start.
     pub fn gap_at_start(&self, filter: &Filter) -> Option<Gap> {
-        gap_at_start(filter, &self.findings, self.start, self.options.base.is_some(), &self.gaps)
+        let has_base = self.options.base.is_some();
+        gap_at_start(filter, &self.findings, &self.run, self.start, has_base, &self.gaps)
     }
 
     /// Returns the columns that the tables have anywhere in the surveyed WAL.
@@ -757,11 +759,13 @@ fn has_plain(tables: &FxHashSet<u32>, catalog: &Catalog) -> bool {
     tables.iter().filter_map(|oid| catalog.class(*oid)).any(|class| class.kind == 'r')
 }
 
-/// A gap if the range starts before the WAL does, unless one of the `known` gaps covers that; or if the
-/// filter's transaction may have changes before the WAL's start.
+/// A gap if the range starts before the WAL does, or if transactions changed something between the start of
+/// the range and the base backup, unless one of the `known` gaps covers that; or if the filter's transaction
+/// may have changes before the WAL's start.
 fn gap_at_start(
     filter: &Filter,
     findings: &Findings,
+    run: &Run,
     start: Lsn,
     has_base: bool,
     known: &[Gap],
@@ -771,7 +775,9 @@ fn gap_at_start(
         false => ("WAL", "the segments before it"),
     };
     let is_known = known.iter().any(|gap| gap.from < start);
-    if let Some(from) = filter.from.filter(|from| *from < start && !is_known) {
+    if let Some(from) = filter.from.filter(|from| *from < start && !is_known)
+        && (!has_base || has_changes_between(run, from, filter.to.map_or(start, |to| to.min(start))))
+    {
         let why = format!(
             "the {what} starts at {start}, after the start of the range: changes before it are not read; give {remedy}, or start the \
              range there (--from {start})"
@@ -788,6 +794,36 @@ fn gap_at_start(
         "the {what} starts at {start}, and transaction {xid} {verb} earlier: its changes before that position are not read; give {remedy}"
     );
     Some(Gap { from: filter.from.unwrap_or_default(), why })
+}
+
+/// Returns whether a transaction has written records between two positions, or the WAL there is not known.
+///
+/// A time is the position after the last transaction that ended before it. On a quiet server, a base backup
+/// that was taken earlier than that time may start after that position, and nothing is missing.
+fn has_changes_between(run: &Run, from: Lsn, to: Lsn) -> bool {
+    struct FirstChange {
+        from: Lsn,
+        to: Lsn,
+        /// Whether a record at `to` or later was reached.
+        is_past: bool,
+        is_found: bool,
+    }
+    impl Visitor for FirstChange {
+        fn record(&mut self, record: &Record<'_>) -> ControlFlow<()> {
+            self.is_past = record.lsn >= self.to;
+            self.is_found = !self.is_past && record.lsn >= self.from && record.header.xid != 0;
+            if self.is_past || self.is_found { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        }
+    }
+    if from >= to {
+        return false;
+    }
+    if from < run.start() {
+        return true;
+    }
+    let mut first = FirstChange { from, to, is_past: false, is_found: false };
+    let (reached, _) = scan_in_order(run, ScanOptions::new(1).from(Some(from)), &mut first, |_| ());
+    first.is_found || !first.is_past && reached < to
 }
 
 /// A note if segments before the base backup are not read although the filter sets no start.

@@ -37,12 +37,23 @@ pub struct SegmentFile {
     pub segment_size: SegmentSize,
     /// Size of WAL pages (`XLOG_BLCKSZ`), in bytes.
     pub page_bytes: u32,
+    /// Whether `pg_resetwal` restarted the WAL at the start of this segment, so it does not continue the
+    /// segment before it. Not set for segments whose content was not decoded.
+    pub is_restarted: bool,
 }
 
 /// The properties that all segments of a run have in common, by which runs are sorted.
 pub(crate) type Key = (u64, Timeline, Major, SegmentSize, u32);
 
 impl SegmentFile {
+    /// Describes the restart of the WAL at the segment's start, see `is_restarted`.
+    pub fn restart_text(&self) -> String {
+        format!(
+            "pg_resetwal restarted the WAL at {} ({}): WAL before it may be lost, and earlier base backups cannot be recovered past it",
+            self.start, self.name
+        )
+    }
+
     /// Returns an uncompressed segment file in a folder.
     #[cfg(test)]
     pub(crate) fn plain(
@@ -64,6 +75,7 @@ impl SegmentFile {
             system_id: 7,
             segment_size,
             page_bytes: 8192,
+            is_restarted: false,
         }
     }
 

@@ -50,7 +50,10 @@ impl Inventory {
         segments.sort_by_key(|segment| (segment.version, segment.start));
         for segment in segments {
             let continues = |run: &&mut Run| {
-                run.system_id == system_id && run.version == segment.version && run.end() == segment.start
+                run.system_id == system_id
+                    && run.version == segment.version
+                    && run.end() == segment.start
+                    && !segment.is_restarted
             };
             match self.runs.last_mut().filter(continues) {
                 Some(run) => {

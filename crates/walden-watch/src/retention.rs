@@ -34,7 +34,7 @@ const MAX_AGE: Duration = Duration::from_secs(300);
 /// default.
 const MAX_SILENCE_SECONDS: u64 = 15;
 /// A logical slot may wait for a transaction that has been open for this many seconds. Shorter ones are
-/// ordinary.
+/// ordinary, unless the slot's `catalog_xmin` is their ID: then the slot's client has met them.
 const MIN_OPEN_SECONDS: u64 = 10;
 
 /// A file in `pg_wal` or one of its subfolders.
@@ -165,7 +165,7 @@ pub struct Situation {
     pub failures: Option<ArchiverFailures>,
     /// Free and total bytes of the disk, if it belongs to this machine.
     pub disk: Option<(u64, u64)>,
-    /// The transaction that has been open for longest, if the server was queried.
+    /// The open transaction with the oldest ID, if the server was queried.
     pub oldest_transaction: Option<OpenTransaction>,
 }
 
@@ -174,6 +174,8 @@ pub struct Situation {
 pub struct OpenTransaction {
     /// The session or prepared transaction that holds it open.
     pub owner: TransactionOwner,
+    /// Its ID.
+    pub xid: u32,
     /// Seconds since it started or was prepared.
     pub seconds: u64,
 }
@@ -188,18 +190,20 @@ pub enum TransactionOwner {
 }
 
 impl OpenTransaction {
-    /// Queries the transaction that has been open for longest.
+    /// Queries the transaction with the oldest ID. A session may have started its transaction long before it
+    /// wrote and got an ID.
     pub fn by_sql(client: &mut Client) -> Option<OpenTransaction> {
-        let query = "SELECT gid, NULL, extract(epoch FROM now() - prepared)::bigint AS age FROM pg_prepared_xacts UNION ALL \
-                     SELECT NULL, pid::text, extract(epoch FROM now() - xact_start)::bigint FROM pg_stat_activity \
-                     WHERE backend_xid IS NOT NULL AND pid <> pg_backend_pid() ORDER BY age DESC NULLS LAST LIMIT 1";
+        let query = "SELECT gid, NULL, extract(epoch FROM now() - prepared)::bigint, transaction AS xid, age(transaction) FROM pg_prepared_xacts \
+                     UNION ALL SELECT NULL, pid::text, extract(epoch FROM now() - xact_start)::bigint, backend_xid, age(backend_xid) \
+                     FROM pg_stat_activity WHERE backend_xid IS NOT NULL AND pid <> pg_backend_pid() ORDER BY 5 DESC LIMIT 1";
         let rows = rows(client, query).ok()?;
         let row = rows.first()?;
         let owner = match row.get(0) {
             Some(prepared) => TransactionOwner::Prepared(prepared.to_owned()),
             None => TransactionOwner::Session(row.get(1)?.parse().ok()?),
         };
-        Some(OpenTransaction { owner, seconds: row.get(2)?.parse::<i64>().ok()?.max(0).cast_unsigned() })
+        let seconds = row.get(2)?.parse::<i64>().ok()?.max(0).cast_unsigned();
+        Some(OpenTransaction { owner, xid: row.get(3)?.parse().ok()?, seconds })
     }
 }
 
@@ -219,7 +223,7 @@ pub enum HolderKind {
     Removable,
     /// Files for future segments.
     Recycled,
-    /// `.partial`, `.history`, `.backup`, `archive_status` and others.
+    /// `.history`, `.backup`, `archive_status`, `.partial` of the current segment, and others.
     Other,
 }
 
@@ -408,11 +412,16 @@ impl Situation {
     }
 
     /// Returns the transaction for which a logical slot waits: its client has confirmed later segments than
-    /// the one that it still needs.
+    /// the one that it still needs. Without a client, the transaction must have been open when the slot was
+    /// last used: later ones do not keep the slot's position.
     fn transaction_of(&self, slot: &Slot) -> Option<&OpenTransaction> {
         let segment = |lsn: Option<Lsn>| lsn.map(|lsn| self.segment_size.segment_of(lsn));
         let is_held_back = slot.is_logical && segment(slot.restart_lsn)? < segment(slot.confirmed_flush_lsn)?;
-        self.oldest_transaction.as_ref().filter(|open| is_held_back && open.seconds >= MIN_OPEN_SECONDS)
+        let idle = slot.idle_seconds.filter(|_| slot.active == Some(false)).unwrap_or(0);
+        let waits_for = |open: &&OpenTransaction| {
+            slot.catalog_xmin == Some(open.xid) || open.seconds >= MIN_OPEN_SECONDS.max(idle)
+        };
+        self.oldest_transaction.as_ref().filter(|open| is_held_back && waits_for(open))
     }
 
     /// Returns whether no archive command is set, so that files wait although the server never tries to
@@ -479,7 +488,10 @@ fn holders(
     let mut held = Vec::new();
     let mut others: BTreeMap<(HolderKind, &str), Holder> = BTreeMap::new();
     for file in &listing.files {
-        let segment = SegmentName::parse(&file.name).and_then(|name| name.number(size));
+        let segment = match file.name.strip_suffix(".partial") {
+            Some(name) => number_of_partial(name, size).filter(|number| *number <= current),
+            None => SegmentName::parse(&file.name).and_then(|name| name.number(size)),
+        };
         let is_held = |claim: &Claim, number: u64| match claim.from {
             Some(from) => number >= from,
             None => listing.ready.contains(&file.name),
@@ -522,6 +534,12 @@ fn holders(
     holders.iter_mut().filter(is_free).for_each(|holder| holder.releases_bytes = holder.bytes);
     holders.retain(|holder| holder.files > 0 || holder.holds_bytes > 0 || holder.kind == HolderKind::Slot);
     (holders, releases(&claims, &held))
+}
+
+/// Returns the number of the segment with which a checkpoint removes a `.partial` file: the one after its
+/// own. `RemoveOldXlogFiles` compares names, and `.partial` makes the name greater than that of its segment.
+fn number_of_partial(name: &str, size: SegmentSize) -> Option<u64> {
+    SegmentName::parse(name)?.number(size)?.checked_add(1)
 }
 
 /// A segment that recovery does not need after a checkpoint now, and the claims that keep it.
@@ -929,14 +947,78 @@ mod tests {
         assert_eq!((heard.is_growing, silent.is_growing), (false, true));
         assert!(silent.remedies[1].text.contains("does not report a position"), "{:?}", silent.remedies);
         let logical = || Slot { is_logical: true, confirmed_flush_lsn: at(9), ..of_client(1) };
-        let open =
-            |seconds| OpenTransaction { owner: TransactionOwner::Prepared("it's".to_owned()), seconds };
+        let open = |seconds| OpenTransaction {
+            owner: TransactionOwner::Prepared("it's".to_owned()),
+            xid: 731,
+            seconds,
+        };
         let held = with_client(logical(), Some(open(600)));
         assert!(held.is_growing);
         assert!(held.remedies[1].text.contains("ROLLBACK PREPARED 'it''s'"), "{:?}", held.remedies);
         assert!(!with_client(logical(), Some(open(1))).is_growing);
         let physical = Slot { is_logical: false, ..logical() };
         assert!(!with_client(physical, Some(open(600))).is_growing);
+    }
+
+    /// A consumer that polls, for example with `pg_logical_slot_get_changes`, is not connected in between.
+    #[test]
+    fn a_transaction_holds_back_a_slot_without_a_client_too() {
+        let at = |number: u64| Some(Lsn(number * SegmentSize::DEFAULT.bytes()));
+        let polled = |confirmed, idle, catalog_xmin| Slot {
+            name: "a".to_owned(),
+            is_logical: true,
+            active: Some(false),
+            restart_lsn: at(3),
+            confirmed_flush_lsn: at(confirmed),
+            idle_seconds: Some(idle),
+            catalog_xmin,
+            ..Slot::default()
+        };
+        let open = |seconds| OpenTransaction { owner: TransactionOwner::Session(4711), xid: 731, seconds };
+        let remedy = |slot: &Slot, seconds| {
+            with_client(slot.clone(), Some(open(seconds))).remedies.swap_remove(1).text
+        };
+        let text = remedy(&polled(9, 5, Some(700)), 600);
+        assert!(text.starts_with("end the transaction of process 4711"), "{text}");
+        assert!(text.contains("let the client of slot a come back and confirm"), "{text}");
+        // The client has met it: it is the oldest transaction that the slot still knows.
+        let text = remedy(&polled(9, 5, Some(731)), 2);
+        assert!(text.starts_with("end the transaction of process 4711"), "{text}");
+        // The transaction started after the client left, is too young to tell, or keeps nothing.
+        for (slot, seconds) in
+            [(polled(9, 3600, Some(700)), 600), (polled(9, 0, Some(700)), 2), (polled(3, 5, Some(731)), 600)]
+        {
+            let text = remedy(&slot, seconds);
+            assert!(text.starts_with("let the client of slot a come back, or drop it"), "{text}");
+        }
+    }
+
+    /// `RemoveOldXlogFiles` removes them like segments, but compares their whole names.
+    #[test]
+    fn partial_segments_are_held_like_segments() {
+        let segment = SegmentSize::DEFAULT.bytes();
+        let redo = Lsn(8 * segment);
+        let holder_of = |number: u64, settings: &[(&str, &str)], ready: bool| {
+            let mut server = ServerState { checkpoint: Some((redo, 0)), ..ServerState::default() };
+            assert!(settings.iter().all(|(name, value)| server.settings.set(name, value)));
+            let name = format!("{}.partial", SegmentName::new(1, number, SegmentSize::DEFAULT));
+            let ready = ready.then(|| name.clone()).into_iter().collect();
+            let files = vec![WalFile { name, bytes: segment, modified: None }];
+            let found = Retention::new(&Listing { files, ready, ..Listing::default() }, &situation(server));
+            let holder = found.holders.iter().find(|holder| holder.files == 1).unwrap();
+            let remedies: u64 = found.remedies.iter().map(|remedy| remedy.releases_bytes).sum();
+            assert_eq!(remedies, holder.releases_bytes, "{:?}", found.remedies);
+            (holder.kind, holder.releases_bytes / segment)
+        };
+        assert_eq!(holder_of(6, &[], false), (HolderKind::Removable, 1));
+        // The checkpoint at segment 8 has left this one, and the next one, in segment 9, removes it.
+        assert_eq!(holder_of(7, &[], false), (HolderKind::Recovery, 1));
+        assert_eq!(holder_of(8, &[], false), (HolderKind::Recovery, 0));
+        assert_eq!(holder_of(9, &[], false), (HolderKind::Other, 0));
+        assert_eq!(holder_of(4, &[("wal_keep_size", "96MB")], false), (HolderKind::WalKeepSize, 1));
+        assert_eq!(holder_of(4, &[("wal_keep_size", "64MB")], false), (HolderKind::WalKeepSize, 1));
+        assert_eq!(holder_of(3, &[("wal_keep_size", "64MB")], false), (HolderKind::Removable, 1));
+        assert_eq!(holder_of(3, &[], true), (HolderKind::Archiver, 1));
     }
 
     #[test]

@@ -65,6 +65,9 @@ pub struct Slot {
     /// The position that the client of a logical slot has confirmed.
     #[serde(serialize_with = "as_text")]
     pub confirmed_flush_lsn: Option<Lsn>,
+    /// The oldest transaction whose catalog rows a logical slot needs, if the server was queried.
+    #[serde(skip)]
+    pub catalog_xmin: Option<u32>,
     /// Whether the slot is `lost`, because the server has invalidated it.
     #[serde(rename = "lost")]
     pub is_lost: bool,
@@ -205,7 +208,7 @@ pub fn slots_by_sql(client: &mut Client) -> Result<Vec<Slot>, QueryError> {
         format!(
             "SELECT s.slot_name, s.slot_type, s.database, s.plugin, s.active, \
              coalesce(nullif(r.application_name, ''), r.usename) || coalesce(' at ' || host(r.client_addr), ''), {idle}, \
-             s.restart_lsn, s.confirmed_flush_lsn, {lost}, s.datoid, {reason}, {silent}, {synced} \
+             s.restart_lsn, s.confirmed_flush_lsn, {lost}, s.datoid, {reason}, {silent}, {synced}, s.catalog_xmin \
              FROM pg_replication_slots AS s LEFT JOIN pg_stat_replication AS r ON r.pid = s.active_pid ORDER BY 1"
         )
     };
@@ -246,6 +249,7 @@ pub fn slots_by_sql(client: &mut Client) -> Result<Vec<Slot>, QueryError> {
             invalidation_reason: text(11),
             silent_seconds: seconds_at(12),
             is_synced: is(13),
+            catalog_xmin: row.get(14).and_then(|xid| xid.parse().ok()),
             problem: None,
         }
     };

@@ -3,6 +3,7 @@
 use regex::{Regex, RegexBuilder};
 use walden_explain::group::{ViewError, ViewSpec};
 use walden_explain::{Bound, BoundError};
+use walden_format::transam::{FIRST_NORMAL_XID, without_epoch};
 
 /// Maximum size of a compiled pattern, in bytes.
 const MAX_PATTERN: usize = 10 << 20;
@@ -32,6 +33,22 @@ pub fn parse_bound(text: &str) -> Result<Bound, String> {
     text.parse().map_err(|error: BoundError| error.to_string())
 }
 
+/// Parses a transaction ID. Like `recovery_target_xid`, accepts one with its epoch, as
+/// `pg_current_xact_id()` returns it, and uses its lower 32 bits, which WAL has.
+pub fn parse_xid(text: &str) -> Result<u32, String> {
+    const FIRST_NORMAL: u64 = FIRST_NORMAL_XID as u64;
+    let number: u64 = text
+        .parse()
+        .map_err(|_| format!("expected a transaction ID, a number of at most 64 bits, found \"{text}\""))?;
+    without_epoch(number).ok_or_else(|| match number {
+        0..FIRST_NORMAL => format!("expected a transaction ID from {FIRST_NORMAL} on, found {number}"),
+        _ => format!(
+            "expected a transaction ID from {FIRST_NORMAL} on in the lower 32 bits, found {} there in {number}",
+            number as u32
+        ),
+    })
+}
+
 /// Parses a time span with a unit, such as `5m`. Returns seconds.
 pub fn parse_span(text: &str) -> Result<i64, String> {
     let invalid = || format!("\"{text}\" is no span of at least a second such as 10s, 5m, 1h or 1d");
@@ -50,6 +67,21 @@ pub fn parse_span(text: &str) -> Result<i64, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn transaction_ids_may_have_an_epoch() {
+        assert_eq!(parse_xid("731"), Ok(731));
+        assert_eq!(parse_xid("4294967295"), Ok(u32::MAX));
+        // As pg_current_xact_id() returns them after one wraparound and after many.
+        assert_eq!(parse_xid("4294968038"), Ok(742));
+        assert_eq!(parse_xid("18446744073709551615"), Ok(u32::MAX));
+        let error = |text| parse_xid(text).unwrap_err();
+        assert_eq!(error("2"), "expected a transaction ID from 3 on, found 2");
+        assert!(error("4294967298").contains("found 2 there in 4294967298"), "{}", error("4294967298"));
+        for wrong in ["", "-1", "x", "18446744073709551616"] {
+            assert!(error(wrong).contains("at most 64 bits"), "{}", error(wrong));
+        }
+    }
 
     #[test]
     fn sizes_have_units() {

@@ -24,7 +24,7 @@ use walden_rows::{
 use walden_source::block::parse_file;
 use walden_source::inventory::{Inventory, Run};
 
-use crate::arguments::parse_size;
+use crate::arguments::{parse_size, parse_xid};
 #[cfg(feature = "export")]
 use crate::output::{self, Output, Overwrite};
 use crate::progress::Progress;
@@ -85,7 +85,7 @@ pub struct RowsArgs {
     base: Option<PathBuf>,
 
     /// Only changes of this transaction and its subtransactions
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(3..))]
+    #[arg(long, value_name = "N", value_parser = parse_xid)]
     xid: Option<u32>,
 
     /// Only these changes [default: all]

@@ -271,6 +271,9 @@ pub fn tell_about_from(inventory: &Inventory, from: Lsn) {
     for gap in inventory.gaps().into_iter().filter(|gap| !is_unreadable(gap) && !is_before(gap)) {
         eprintln!("warning: {gap}");
     }
+    for segment in inventory.restarts().filter(|segment| segment.start >= from) {
+        eprintln!("warning: {}", segment.restart_text());
+    }
     tell_about_duplicates(&inventory.duplicates);
     for file in inventory.longer() {
         let (path, expected, found) = (file.path.display(), file.segment_size.bytes(), file.size_on_disk);

@@ -186,6 +186,8 @@ impl Files {
             system_id: info.system_id,
             segment_size: info.segment_size,
             page_bytes: info.page_bytes,
+            // Its content is not decoded yet.
+            is_restarted: false,
         })
     }
 }

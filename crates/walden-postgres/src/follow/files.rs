@@ -21,6 +21,7 @@ use walden_format::payload::{self, Payload};
 use walden_format::record::Record;
 use walden_format::rmgr::rmid;
 use walden_format::stream::{Decoder, Place, StreamInfo, Visitor};
+use walden_format::version::Major;
 
 use super::arrivals::Arrivals;
 use super::{FollowError, Follower, GapReason, MAX_POLL_BYTES, News, Polled};
@@ -374,7 +375,8 @@ fn read_records(
             for bytes in buffer[..got].chunks_exact(page_bytes) {
                 // The decoder does not check the pages after a switch, so make sure that they are written.
                 let is_switched = decoder.place().is_some_and(|place| place.is_switched);
-                let is_here = || is_here(bytes, page, decoder.page_timeline());
+                let is_here =
+                    || is_here(bytes, page, decoder.page_timeline()) || is_unused(bytes, info.version);
                 if is_switched && !is_complete && !is_here() {
                     // Once the next segment has WAL, the answer stays the same, so only the first of
                     // thousands of unused pages asks.
@@ -405,6 +407,12 @@ fn is_within(decoder: &Decoder, place: Place) -> bool {
 fn is_here(page: &[u8], address: Lsn, timeline: Timeline) -> bool {
     PageHeader::parse(page)
         .is_ok_and(|header| header.address == address && !is_earlier(header.timeline, timeline))
+}
+
+/// Returns whether a page after a switch is as PostgreSQL writes it from 11 on: without a header
+/// (`CopyXLogRecordToWAL`). One that is not written yet has the same bytes, or a header of earlier WAL.
+fn is_unused(page: &[u8], version: Major) -> bool {
+    version >= Major::V11 && page.iter().all(|byte| *byte == 0)
 }
 
 /// Returns whether a page's timeline is an earlier one. Timelines start at 1.

@@ -1,12 +1,16 @@
 //! Determines the kind of a file by its first bytes.
 
 use std::io;
+use std::ops::ControlFlow;
 use std::path::Path;
 
 use walden_format::fault::FaultKind;
-use walden_format::lsn::{SegmentName, Timeline};
-use walden_format::page::{PageHeader, PageHeaderError};
-use walden_format::stream::StreamInfo;
+use walden_format::lsn::{Lsn, SegmentName, Timeline};
+use walden_format::page::{LONG_HEADER, PageHeader, PageHeaderError};
+use walden_format::payload::{self, Payload};
+use walden_format::record::{Record, RecordHeader};
+use walden_format::rmgr::rmid;
+use walden_format::stream::{Decoder, StreamInfo, Visitor};
 use walden_format::version::{Major, UnreadableMagic};
 
 use super::search::Candidate;
@@ -152,6 +156,7 @@ pub fn look_into_member(
             needs_previous: !member.is_keyframe,
             size_on_disk: member.stored,
             start,
+            is_restarted: false,
             ..before.clone()
         };
         return Ok(Some(Look::Segment(Found { file, first_page: name.timeline })));
@@ -221,8 +226,42 @@ fn look_into_content(
         system_id: info.system_id,
         segment_size: size,
         page_bytes: info.page_bytes,
+        is_restarted: is_restarted(info, address, start),
     };
     Ok(Look::Segment(Found { file, first_page: info.timeline }))
+}
+
+/// Returns whether a segment's start is that of a WAL without earlier records: a shutdown checkpoint that
+/// links to no previous record. `pg_resetwal` writes it to a new segment (`WriteEmptyXLOG` in
+/// `pg_resetwal.c`), and `initdb` to the cluster's first one.
+fn is_restarted(info: StreamInfo, address: Lsn, start: &[u8]) -> bool {
+    let at = address.plus(LONG_HEADER as u64);
+    let is_checkpoint = |header: RecordHeader| {
+        header.prev == Lsn::INVALID && header.rmid == rmid::XLOG && header.total_len > 0
+    };
+    if !start.get(LONG_HEADER..).and_then(RecordHeader::parse).is_some_and(is_checkpoint) {
+        return false;
+    }
+    let mut restart = Restart { at, is_found: false };
+    let page = &start[..start.len().min(info.page_bytes as usize)];
+    // Whatever follows the first record does not matter here.
+    let _ = Decoder::new(info, address, Lsn(u64::MAX)).push(page, &mut restart);
+    restart.is_found
+}
+
+/// Checks whether the first record is a shutdown checkpoint at its place. The decoder checks its checksum.
+struct Restart {
+    at: Lsn,
+    is_found: bool,
+}
+
+impl Visitor for Restart {
+    fn record(&mut self, record: &Record<'_>) -> ControlFlow<()> {
+        let is_shutdown =
+            || matches!(payload::parse(record), Ok(Payload::Checkpoint(checkpoint)) if checkpoint.shutdown);
+        self.is_found = record.lsn == self.at && record.header.prev == Lsn::INVALID && is_shutdown();
+        ControlFlow::Break(())
+    }
 }
 
 fn unreadable_reason(magic: u16) -> UnreadableReason {

@@ -52,7 +52,8 @@ pub struct Inventory {
     pub is_one_log: bool,
 }
 
-/// Consecutive segments of one timeline of one cluster, written by one version.
+/// Consecutive segments of one timeline of one cluster, written by one version. A segment at whose start
+/// `pg_resetwal` restarted the WAL is the first of its run.
 #[derive(Clone, Debug)]
 pub struct Run {
     /// The cluster's system identifier.
@@ -340,6 +341,16 @@ impl Inventory {
         self.runs.windows(2).filter_map(gap).collect()
     }
 
+    /// Returns the segments at whose starts `pg_resetwal` restarted the WAL right after another run.
+    pub fn restarts(&self) -> impl Iterator<Item = &SegmentFile> {
+        let follows = |pair: &&[Run]| match pair {
+            [left, right] => left.system_id == right.system_id && left.end() == right.start(),
+            _ => false,
+        };
+        let first = self.runs.windows(2).filter(follows).filter_map(|pair| pair.get(1)?.segments.first());
+        first.filter(|segment| segment.is_restarted)
+    }
+
     fn sort(&mut self, mut segments: Vec<Found>) {
         let order =
             |segment: &SegmentFile| (segment.key(), segment.start, segment.partial, segment.compression);
@@ -372,7 +383,9 @@ impl Inventory {
                     let kept = run.segments.last().cloned();
                     self.duplicates.extend(kept.map(|kept| Duplicate { kept, dropped: segment }));
                 }
-                (Some(run), Some(start)) if start.plus(run.segment_size.bytes()) == segment.start => {
+                (Some(run), Some(start))
+                    if start.plus(run.segment_size.bytes()) == segment.start && !segment.is_restarted =>
+                {
                     run.segments.push(segment);
                 }
                 _ => self.runs.push(Run {

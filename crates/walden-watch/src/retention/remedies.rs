@@ -196,10 +196,13 @@ fn slot_text(slot: &Slot, situation: &Situation, is_down: bool) -> String {
         );
     }
     if let Some(transaction) = situation.transaction_of(slot) {
-        return format!(
-            "{}; then let the client of slot {name} confirm, and {checkpoint}",
-            end_text(transaction)
-        );
+        let end = end_text(transaction);
+        return match slot.active {
+            Some(false) => {
+                format!("{end}; then let the client of slot {name} come back and confirm, and {checkpoint}")
+            }
+            _ => format!("{end}; then let the client of slot {name} confirm, and {checkpoint}"),
+        };
     }
     match slot.active {
         None if is_down => format!("let the client of slot {name} come back, or drop the slot: {drop}"),

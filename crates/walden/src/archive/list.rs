@@ -15,7 +15,7 @@ use walden_archive::list::{
 use walden_archive::object::Finding;
 use walden_archive::store::Cause;
 use walden_archive::verify::KEYS_HINT;
-use walden_format::lsn::{Lsn, SegmentName};
+use walden_format::lsn::{Lsn, SegmentName, SegmentSize};
 use walden_format::payload::Timestamp;
 use walden_report::table::harmless;
 use walden_report::units;
@@ -311,28 +311,40 @@ fn describe_timeline(timeline: &TimelineListing, listing: &Listing) -> (String, 
 const NOT_UTF8: &str =
     ": its name is not UTF-8; restore to its LSN instead, with --to LSN or recovery_target_lsn";
 
-/// Describes the segment in which a timeline was left. After a split brain, the old server's segments follow
-/// it.
+/// Describes a `.partial` segment. A failover archives the segment in which it leaves a timeline under this
+/// name; after a split brain, the old server's segments follow it. Others are from `pg_receivewal`, or from a
+/// failover whose history is missing.
 fn partial_line(timeline: &TimelineListing, listing: &Listing) -> Option<String> {
     let partial = timeline.partial_segment.as_ref()?;
     let lsn = |text: &Option<String>| text.as_ref()?.parse::<Lsn>().ok();
+    let segment = SegmentName::parse(partial).zip(SegmentSize::new(listing.segment_bytes));
+    let is_within =
+        |at: &Lsn| segment.is_some_and(|(name, size)| name.number(size) == Some(size.segment_of(*at)));
     let children = listing.timelines.iter().filter(|other| other.parent == Some(timeline.timeline));
-    let left_at = children.filter_map(|child| lsn(&child.starts_at)).max();
+    let left_at = children.filter_map(|child| lsn(&child.starts_at)).filter(is_within).max();
     let last = timeline.last_segment.as_ref().filter(|last| *last >= partial);
-    Some(match (last, lsn(&timeline.end)) {
-        (None, _) if left_at.is_some() => format!("ends in {partial}.partial, in which it was left"),
-        // As from pg_receivewal, or from a primary that was left by a standby whose history is missing.
-        (None, _) => format!(
+    Some(match (last, left_at) {
+        (None, Some(_)) => format!("ends in {partial}.partial, in which it was left"),
+        (None, None) => format!(
             "followed by {partial}.partial, a segment that was not complete, which recovery does not read"
         ),
-        (Some(last), Some(end)) if last == partial && Some(end) <= left_at => {
-            format!("ends in {last}, in which it was left; {partial}.partial is archived too")
-        }
-        (Some(last), Some(end)) if last == partial => format!(
-            "{partial}.partial was archived where a failover left this timeline, which does not end there: {last} is archived too and continues to {end}"
-        ),
-        (Some(last), _) => format!(
+        (Some(last), Some(at)) if last == partial => match lsn(&timeline.end) {
+            Some(end) if end <= at => {
+                format!("ends in {last}, in which it was left; {partial}.partial is archived too")
+            }
+            Some(end) => format!(
+                "{partial}.partial was archived where a failover left this timeline, which does not end there: {last} is archived too and continues to {end}"
+            ),
+            None => format!("{partial}.partial is archived too, where a failover left this timeline"),
+        },
+        (Some(last), Some(_)) => format!(
             "{partial}.partial was archived where a failover left this timeline, which does not end there: it continues to {last}"
+        ),
+        (Some(last), None) if last == partial => {
+            format!("{partial}.partial is archived too, from before the segment was complete")
+        }
+        (Some(last), None) => format!(
+            "{partial}.partial is archived too, from before the segment was complete; the timeline continues to {last}"
         ),
     })
 }
@@ -480,33 +492,46 @@ mod tests {
     fn a_partial_segment_is_the_end_of_a_timeline_only_if_none_follows() {
         let segments = vec![range("000000010000000000000001", "000000010000000000000010", (0, 10), None)];
         let listed = timeline(1, None, segments);
-        let line = |partial: &str, end: &str| {
-            let child = timeline(2, Some((1, "0/10800000")), Vec::new());
+        let line = |partial: &str, left_at: &[&str], end: &str| {
+            let children = left_at.iter().zip(2..);
             let listed = TimelineListing {
                 partial_segment: Some(partial.to_owned()),
                 end: Some(end.to_owned()),
                 ..listed.clone()
             };
             let mut listing = Listing::default();
-            listing.timelines = vec![listed.clone(), child];
-            partial_line(&listed, &listing)
+            listing.segment_bytes = 16 << 20;
+            listing.timelines = vec![listed.clone()];
+            listing
+                .timelines
+                .extend(children.map(|(at, number)| timeline(number, Some((1, at)), Vec::new())));
+            partial_line(&listed, &listing).unwrap()
         };
-        let end = line("000000010000000000000011", "0/11000000").unwrap();
-        assert!(end.starts_with("ends in 000000010000000000000011.partial"), "{end}");
-        // Imported from pg_receivewal: no timeline has left this one.
-        let partial_segment = Some("000000010000000000000011".to_owned());
-        let received = TimelineListing { partial_segment, ..listed.clone() };
-        let received = partial_line(&received, &Listing::default()).unwrap();
-        assert!(received.starts_with("followed by 000000010000000000000011.partial"), "{received}");
-        let inside = line("00000001000000000000000D", "0/11000000").unwrap();
+        let end = line("000000010000000000000011", &["0/11800000"], "0/11000000");
+        assert_eq!(end, "ends in 000000010000000000000011.partial, in which it was left");
+        let inside = line("00000001000000000000000D", &["0/DE00028", "0/10800000"], "0/11000000");
+        assert!(inside.contains("where a failover left this timeline"), "{inside}");
         assert!(inside.ends_with("it continues to 000000010000000000000010"), "{inside}");
         // The old primary archived the segment of the switch, with or without later WAL.
-        let whole = line("000000010000000000000010", "0/10800000").unwrap();
+        let whole = line("000000010000000000000010", &["0/10800000"], "0/10800000");
         assert!(whole.starts_with("ends in 000000010000000000000010, in which it was left;"), "{whole}");
-        let longer = line("000000010000000000000010", "0/10800028").unwrap();
+        let longer = line("000000010000000000000010", &["0/10800000"], "0/10800028");
         assert!(
             longer.ends_with("000000010000000000000010 is archived too and continues to 0/10800028"),
             "{longer}"
+        );
+        // Imported from pg_receivewal: no timeline has left this one, or one has elsewhere.
+        for left_at in [&[][..], &["0/10800000"], &["0/12000000"]] {
+            let last = line("000000010000000000000011", left_at, "0/11000000");
+            assert!(last.starts_with("followed by 000000010000000000000011.partial"), "{last}");
+            let inside = line("00000001000000000000000D", left_at, "0/11000000");
+            assert!(!inside.contains("failover"), "{inside}");
+            assert!(inside.ends_with("the timeline continues to 000000010000000000000010"), "{inside}");
+        }
+        let complete = line("000000010000000000000010", &[], "0/11000000");
+        assert_eq!(
+            complete,
+            "000000010000000000000010.partial is archived too, from before the segment was complete"
         );
         assert_eq!(partial_line(&listed, &Listing::default()), None);
     }

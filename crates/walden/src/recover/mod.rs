@@ -31,7 +31,7 @@ use walden_source::inventory::{Inventory, Run};
 use walden_source::kept::KeptSegments;
 
 use self::duration::ExpectedDuration;
-use crate::arguments::parse_size;
+use crate::arguments::{parse_size, parse_xid};
 use crate::place::Place;
 use crate::progress::Progress;
 use crate::protect::{Inputs, find_protected};
@@ -235,10 +235,7 @@ fn parse_target(text: &str) -> Result<Target, String> {
         return Ok(Target::Latest);
     }
     if let Some(xid) = text.strip_prefix("xid:") {
-        let number = xid.parse().ok().filter(|&xid: &u32| xid >= 3);
-        return number
-            .map(Target::Xid)
-            .ok_or_else(|| format!("expected a transaction ID from 3 on, found \"{xid}\""));
+        return parse_xid(xid).map(Target::Xid);
     }
     if let Some(name) = text.strip_prefix("name:") {
         return match name.len() {
@@ -313,7 +310,13 @@ fn make_plan(
     let mut bar = Progress::bytes("reading WAL", segments * size.bytes());
     let plan = Plan::make(run, base, args.to.clone(), mapped, args.threads(), |bytes| bar.advance(bytes));
     bar.finish();
-    let gap = |later| RecoverError::Gap { target: args.to.to_string(), end: run.end(), later };
+    let gap = |later| {
+        let (target, end) = (args.to.to_string(), run.end());
+        match later == end {
+            true => RecoverError::Restarted { target, at: later },
+            false => RecoverError::Gap { target, end, later },
+        }
+    };
     let plan = match (plan, later) {
         (Ok(plan), Some(later)) if plan.target == Target::Latest => Err(gap(later)),
         (Err(RecoverError::TargetNotReached { .. } | RecoverError::NoEndOfBackup { .. }), Some(later)) => {
@@ -552,6 +555,7 @@ mod tests {
         assert_eq!(parse_target("latest"), Ok(Target::Latest));
         assert_eq!(parse_target("2/3A0001F8"), Ok(Target::Lsn(Lsn(0x2_3A00_01F8))));
         assert_eq!(parse_target("xid:731"), Ok(Target::Xid(731)));
+        assert_eq!(parse_target("xid:4294968038"), Ok(Target::Xid(742)));
         assert_eq!(parse_target("name:before upgrade"), Ok(Target::Name("before upgrade".into())));
         assert_eq!(parse_target("2026-11-20 10:00+00"), Ok(Target::Time(1_795_168_800_000_000)));
         for wrong in ["", "xid:2", "xid:", "name:", "yesterday", &format!("name:{}", "x".repeat(64))] {

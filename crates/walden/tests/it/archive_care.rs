@@ -21,6 +21,7 @@ use crate::material::{Run, golden, link_program, make_archive, walden, write};
 
 walden_testing::tests! {
     holes_that_a_failover_leaves_are_found_and_filled,
+    a_standby_that_cannot_continue_is_named,
     gaps_are_acknowledged_in_writing,
     status_and_metrics_say_what_is_wrong,
     a_place_without_an_archive_is_never_well,
@@ -67,6 +68,53 @@ pub fn switch(client: &mut Client, round: i32) {
 fn wait_until_archived(client: &mut Client) {
     let ready = "SELECT count(*) FROM pg_ls_archive_statusdir() WHERE name LIKE '%.ready'";
     wait(|| client.query_one(ready, &[]).unwrap().get::<_, i64>(0) == 0);
+}
+
+/// While a standby was stopped, `prune` removed the WAL that it needs next, and no server has it.
+fn a_standby_that_cannot_continue_is_named() -> Outcome {
+    let installation = postgres(16)?;
+    let primary = ClusterBuilder::new(installation.clone()).wal_segsize_mb(1).start().unwrap();
+    let folder = primary.make_folder("bin").unwrap();
+    let (program, repo) = (link_program(&folder), primary.make_folder("repo").unwrap());
+    make_archive(&repo);
+    let push = format!("{} archive push --repo {} %p", program.display(), repo.display());
+    primary.configure(&[("archive_mode", "on"), ("archive_command", push.as_str())]).unwrap();
+    let mut client = primary.client("postgres").unwrap();
+    client.batch_execute("CREATE TABLE t (id int, v text)").unwrap();
+    drop(client);
+    primary.stop(StopMode::Fast).unwrap();
+    let backup = primary.dir().join("backup");
+    primary.copy_data(&backup).unwrap();
+    primary.start().unwrap();
+    let get = format!("{} archive get --repo {} %f \"%p\"", program.display(), repo.display());
+    let standby = ClusterBuilder::new(installation)
+        .copy_of(&backup)
+        .setting("primary_conninfo", &primary.dsn("postgres"))
+        .setting("restore_command", &get)
+        .start_after(|data| Ok(fs::write(data.join("standby.signal"), "")?))
+        .unwrap();
+    let dsn = standby.dsn("postgres");
+    let on_standby = || walden(&["archive", "check", "--repo", text(&repo), "--dsn", &dsn]);
+    let mut client = primary.client("postgres").unwrap();
+    switch(&mut client, 0);
+    wait_until_archived(&mut client);
+    let run = on_standby();
+    assert!(!run.stdout.contains("cannot continue"), "{run:?}");
+    standby.stop(StopMode::Fast).unwrap();
+    (1..5).for_each(|round| switch(&mut client, round));
+    wait_until_archived(&mut client);
+    let last = client.query_one("SELECT last_archived_wal FROM pg_stat_archiver", &[]).unwrap();
+    let last: String = last.get(0);
+    drop(client);
+    primary.stop(StopMode::Fast).unwrap();
+    let prune = ["archive", "prune", "--repo", text(&repo), "--older-than", &last, "--apply"];
+    let pruned = walden(&prune);
+    assert!(pruned.code <= 1, "{pruned:?}");
+    standby.start().unwrap();
+    let run = on_standby();
+    assert!(run.code == 1 && run.stdout.contains("cannot continue from 0/"), "{run:?}");
+    assert!(run.stdout.contains(&format!("the archive starts with {last}")), "{run:?}");
+    Ok(())
 }
 
 /// The primary is lost before it archived segments that its standby has received, and marked as done.

@@ -13,6 +13,7 @@ use crate::material::{Run, make_archive, walden};
 
 walden_testing::tests! {
     a_reset_is_named_with_a_remedy_that_works on [15, 19],
+    wal_before_and_after_a_reset_is_read on [15, 19],
     segments_of_another_size_are_refused,
     wal_of_wal_level_minimal_is_named on [15, 19],
     a_restored_server_archives_into_an_archive_of_its_own,
@@ -105,6 +106,69 @@ fn drill(site: &Site, repo: &Path, backup: &Path) -> Run {
     let postgres = site.cluster.installation().program("postgres").unwrap();
     let bin = text(postgres.parent().unwrap());
     walden(&["archive", "drill", "--repo", text(repo), "--base", text(backup), "--bin", bin])
+}
+
+/// The WAL of a crashed server ends within its last segment, and the next one is from after `pg_resetwal`.
+/// The first is no damage.
+fn wal_before_and_after_a_reset_is_read(version: u32) -> Outcome {
+    let site = Site::start(version)?;
+    let base = site.back_up("before")?;
+    site.write(2);
+    let mut client = site.cluster.client("postgres").unwrap();
+    client.batch_execute("INSERT INTO t VALUES (-1, 'before')").unwrap();
+    let last = "SELECT pg_walfile_name(pg_current_wal_insert_lsn())";
+    let last: String = client.query_one(last, &[]).unwrap().get(0);
+    drop(client);
+    site.cluster.crash().unwrap();
+    let wal = site.cluster.data_dir().join("pg_wal");
+    let mixed = site.cluster.dir().join("mixed");
+    fs::create_dir(&mixed).unwrap();
+    let copy = || {
+        for entry in fs::read_dir(&wal).unwrap().map(Result::unwrap) {
+            let name = entry.file_name().into_string().unwrap();
+            if name.len() != 24 || mixed.join(&name).exists() {
+                continue;
+            }
+            fs::copy(entry.path(), mixed.join(name)).unwrap();
+        }
+    };
+    // pg_resetwal continues after the last file, also after one that has no WAL yet.
+    for entry in fs::read_dir(&wal).unwrap().map(Result::unwrap) {
+        let name = entry.file_name().into_string().unwrap();
+        if name.len() == 24 && name > last {
+            fs::remove_file(entry.path()).unwrap();
+        }
+    }
+    copy();
+    site.run("pg_resetwal", &["-f"])?;
+    site.cluster.start().unwrap();
+    let mut client = site.cluster.client("postgres").unwrap();
+    client.batch_execute("INSERT INTO t VALUES (-2, 'after')").unwrap();
+    client.batch_execute("SELECT pg_switch_wal()").unwrap();
+    copy();
+    let mixed = text(&mixed);
+    let warning = "warning: pg_resetwal restarted the WAL at 0/";
+    for arguments in [&["explain", mixed][..], &["whatif", mixed, "--set", "wal_compression=pglz"]] {
+        let run = walden(arguments);
+        assert!(run.code == 0 && run.stderr.contains(warning), "{run:?}");
+        assert!(!run.stderr.contains("error") && !run.stderr.contains("missing"), "{run:?}");
+    }
+    let rows = |more: &[&str]| {
+        walden(&[&["rows", mixed, "--base", text(&base), "--relation", "t", "--undo"], more].concat())
+    };
+    let all = rows(&[]);
+    assert!(
+        all.code == 1 && all.stdout.contains("-- Changes may be missing: pg_resetwal restarted"),
+        "{all:?}"
+    );
+    assert!(all.stdout.contains("before") && !all.stderr.contains("damaged"), "{all:?}");
+    // As the note says.
+    let (_, end) = all.stderr.split_once("(--to ").unwrap();
+    let until = rows(&["--to", end.split(')').next().unwrap()]);
+    assert!(until.code == 0 && until.stdout.contains("-- Complete"), "{until:?}");
+    let run = walden(&["restore", "--wal", mixed, "--base", text(&base), "-o", "r", "--dry-run"]);
+    assert!(run.code == 3 && run.stderr.contains("pg_resetwal restarted the WAL at 0/"), "{run:?}");
+    Ok(())
 }
 
 fn a_reset_is_named_with_a_remedy_that_works(version: u32) -> Outcome {

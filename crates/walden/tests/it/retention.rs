@@ -17,6 +17,8 @@ use crate::material::walden;
 walden_testing::tests! {
     each_byte_has_its_holder on ALL_SERVERS,
     the_remedy_for_a_stale_position_of_a_slot_works on [15, 19],
+    the_remedy_for_a_slot_behind_a_prepared_transaction_works on [15, 18],
+    a_checkpoint_releases_partial_segments_as_predicted on [14, 19],
     a_connection_string_in_the_place_of_the_folder_is_explained,
 }
 
@@ -88,6 +90,91 @@ fn the_remedy_for_a_stale_position_of_a_slot_works(major: u32) -> Outcome {
         run(statement);
     }
     assert_eq!(removable(), 0);
+    Ok(())
+}
+
+/// The slot's consumer polls, so it is not connected when the command runs.
+fn the_remedy_for_a_slot_behind_a_prepared_transaction_works(major: u32) -> Outcome {
+    let builder = ClusterBuilder::new(postgres(major)?)
+        .wal_segsize_mb(1)
+        .setting("wal_level", "logical")
+        .setting("max_prepared_transactions", "2")
+        .setting("max_wal_size", "8MB")
+        .setting("min_wal_size", "2MB")
+        .setting("autovacuum", "off");
+    let cluster = builder.start().unwrap();
+    let (data, dsn) = (cluster.data_dir(), cluster.dsn("postgres"));
+    let mut client = cluster.client("postgres").unwrap();
+    execute(&mut client, "CREATE TABLE t (fill text)");
+    let mut run = |statement: &str| {
+        client.simple_query(statement).unwrap_or_else(|error| panic!("{statement}: {error}"));
+    };
+    run("SELECT pg_create_logical_replication_slot('polled', 'test_decoding')");
+    run("BEGIN; INSERT INTO t VALUES ('prepared'); PREPARE TRANSACTION 'it''s stuck'");
+    let poll = "SELECT count(*) FROM pg_logical_slot_get_changes('polled', NULL, NULL)";
+    let mut write_and_poll = || {
+        run("INSERT INTO t SELECT repeat('x', 1000) FROM generate_series(1, 4000)");
+        // Writes the record of running transactions from which the slot advances.
+        run("CHECKPOINT");
+        run(poll);
+        run("CHECKPOINT");
+    };
+    (0..3).for_each(|_| write_and_poll());
+    let slot = || {
+        let (code, document) = retention(&cluster, &[text(&data), "--dsn", &dsn]);
+        let remedies = document["remedies"].as_array().unwrap();
+        let remedy = remedies.iter().find_map(|one| {
+            one["text"]
+                .as_str()
+                .filter(|text| text.contains("slot polled") && !text.starts_with("CHECKPOINT"))
+        });
+        (code, remedy.unwrap_or_default().to_owned(), held(&document, "slot", "polled"))
+    };
+    let (code, remedy, before) = slot();
+    assert_eq!(code, 1);
+    assert!(before > 8 * MB, "{before}");
+    let rollback = "ROLLBACK PREPARED 'it''s stuck'";
+    assert!(remedy.starts_with("end the prepared transaction") && remedy.contains(rollback), "{remedy}");
+    assert!(remedy.contains("let the client of slot polled come back and confirm"), "{remedy}");
+    cluster.client("postgres").unwrap().simple_query(rollback).unwrap();
+    (0..2).for_each(|_| write_and_poll());
+    let (_, remedy, after) = slot();
+    assert!(after < before / 2 && !remedy.contains("prepared"), "{before}, {after}: {remedy}");
+    Ok(())
+}
+
+/// `.partial` files around the redo pointer, as a promotion leaves them. The server's checkpoint removes
+/// those that the command has announced.
+fn a_checkpoint_releases_partial_segments_as_predicted(major: u32) -> Outcome {
+    let builder = ClusterBuilder::new(postgres(major)?)
+        .wal_segsize_mb(1)
+        .setting("max_wal_size", "32MB")
+        .setting("min_wal_size", "2MB")
+        .setting("wal_recycle", "off")
+        .setting("autovacuum", "off");
+    let cluster = builder.start().unwrap();
+    let mut client = cluster.client("postgres").unwrap();
+    execute(&mut client, "CREATE TABLE t (fill text); CHECKPOINT");
+    write(&mut client, 6);
+    execute(&mut client, "SELECT pg_switch_wal(); INSERT INTO t VALUES ('x')");
+    let wal = cluster.data_dir().join("pg_wal");
+    let current: String =
+        client.query_one("SELECT pg_walfile_name(pg_current_wal_insert_lsn())", &[]).unwrap().get(0);
+    let current = u64::from_str_radix(&current[16..], 16).unwrap();
+    let partial = |number: u64| wal.join(format!("0000000100000000{number:08X}.partial"));
+    let numbers = current - 4..=current;
+    for number in numbers.clone() {
+        fs::copy(wal.join(format!("0000000100000000{number:08X}")), partial(number)).unwrap();
+    }
+    let data = cluster.data_dir();
+    let (_, document) = retention(&cluster, &[text(&data)]);
+    let announced = document["remedies"][0]["releases_bytes"].as_u64().unwrap();
+    let before = document["bytes"].as_u64().unwrap();
+    execute(&mut client, "CHECKPOINT");
+    let kept: Vec<u64> = numbers.filter(|number| partial(*number).exists()).collect();
+    assert_eq!(kept, [current - 1, current]);
+    let (_, document) = retention(&cluster, &[text(&data)]);
+    assert_eq!(before - document["bytes"].as_u64().unwrap(), announced, "{document:#}");
     Ok(())
 }
 

@@ -2,16 +2,20 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
 
 use postgres::Client;
 use walden_lab::{Cluster, StopMode};
 use walden_testing::{Missing, Need, Outcome, postgres};
 
 use crate::material::{Run, cluster_that_keeps_wal, walden};
+use crate::restore_forward::copy_running;
 
 walden_testing::tests! {
     nulls_and_blanks_are_compared_exactly,
     a_backup_that_starts_late_is_a_gap,
+    a_backup_that_is_older_than_the_start_is_no_gap,
     a_gap_before_the_backup_does_not_matter,
     unlogged_tables_are_not_complete,
     columns_that_change_are_events,
@@ -160,6 +164,49 @@ fn a_backup_that_starts_late_is_a_gap() -> Outcome {
         let found = walden(&["sql", &query, wal.to_str().unwrap(), "--base", late]);
         assert!(found.code == 1 && found.stderr.contains("note: the base backup starts at 0/"), "{found:?}");
     }
+    Ok(())
+}
+
+/// No transaction ends between the backup's start and the time, as on a quiet server, so the time's position
+/// precedes the backup.
+fn a_backup_that_is_older_than_the_start_is_no_gap() -> Outcome {
+    let (cluster, mut client) = server(15)?;
+    run(&mut client, "CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1), (2); CREATE TABLE u ()");
+    let backup = |client: &mut Client, name: &str| {
+        let base = cluster.dir().join(name);
+        run(client, "SELECT pg_backup_start('x', true)");
+        copy_running(&cluster.data_dir(), &base);
+        let label = client.query_one("SELECT labelfile FROM pg_backup_stop(false)", &[]).unwrap();
+        fs::write(base.join("backup_label"), label.get::<_, String>(0)).unwrap();
+        base
+    };
+    // Reads the time without a transaction ID.
+    let time_after_a_pause = |client: &mut Client| -> String {
+        thread::sleep(Duration::from_millis(1500));
+        let time = "SELECT date_trunc('second', clock_timestamp())::text";
+        let time = client.query_one(time, &[]).unwrap().get(0);
+        thread::sleep(Duration::from_millis(1100));
+        time
+    };
+    let base = backup(&mut client, "quiet");
+    let from = time_after_a_pause(&mut client);
+    run(&mut client, "DELETE FROM t WHERE id = 1");
+    run(&mut client, "SELECT pg_switch_wal()");
+    let script = rows(&cluster, &base, &["--relation", "t", "--from", &from, "--undo"]);
+    assert!(script.code == 0 && script.stdout.contains("-- Complete"), "{script:?}");
+    assert_eq!(script.stdout.matches("INSERT INTO").count(), 1, "{script:?}");
+    // A transaction that ends in the range has changed the table before the backup.
+    let mut other = cluster.client("postgres").unwrap();
+    run(&mut other, "BEGIN; INSERT INTO t VALUES (3)");
+    // Its record reaches the files, without the end of a transaction.
+    run(&mut client, "SELECT pg_switch_wal()");
+    let base = backup(&mut client, "in-progress");
+    let from = time_after_a_pause(&mut client);
+    run(&mut other, "INSERT INTO t VALUES (4); COMMIT");
+    run(&mut client, "SELECT pg_switch_wal()");
+    let script = rows(&cluster, &base, &["--relation", "t", "--from", &from, "--undo"]);
+    assert!(script.code == 1 && script.stdout.contains("-- NOT COMPLETE"), "{script:?}");
+    assert!(script.stderr.contains("note: the base backup starts at 0/"), "{script:?}");
     Ok(())
 }
 

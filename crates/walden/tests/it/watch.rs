@@ -24,6 +24,7 @@ walden_testing::tests! {
     an_idle_server_is_followed_at_once,
     a_connection_goes_on_behind_removed_segments,
     switched_segments_are_read_before_they_are_removed,
+    a_switch_ends_the_segment_at_once on [15, 19],
     a_checkpoint_in_progress_is_found,
     a_server_that_does_not_run_has_no_next_checkpoint,
     lines_add_up_and_have_names,
@@ -452,6 +453,50 @@ fn switched_segments_are_read_before_they_are_removed() -> Outcome {
     assert_eq!((&last["missed_bytes"], watching.log()), (&Value::from(0), String::new()), "{last:#}");
     let bytes: u64 = lines.iter().map(|line| line["bytes"].as_u64().unwrap()).sum();
     assert!(bytes > 58 * (16 << 20), "{bytes}");
+    Ok(())
+}
+
+/// On an idle server, no record follows a switch for minutes. The files must end where the server says.
+fn a_switch_ends_the_segment_at_once(major: u32) -> Outcome {
+    let cluster = small_segments(major)?;
+    let mut client = cluster.client("postgres").unwrap();
+    let position = |client: &mut postgres::Client| -> walden_format::lsn::Lsn {
+        let row = client.query_one("SELECT pg_current_wal_insert_lsn()::text", &[]).unwrap();
+        row.get::<_, String>(0).parse().unwrap()
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let data = cluster.data_dir();
+    let watching = Watching::start(text(&data), folder.path(), &["--interval", "1s", "--format", "json"]);
+    let began = Instant::now();
+    let lsn_of = |line: &Value| line["lsn"].as_str().unwrap().parse::<walden_format::lsn::Lsn>().unwrap();
+    // Other processes of the server may write between two calls.
+    let is_settled = |client: &mut postgres::Client| {
+        execute(client, "INSERT INTO small VALUES (1, 'x'); SELECT pg_switch_wal()");
+        let before = position(client);
+        let run = walden(&["watch", text(&data), "--once", "--interval", "1s", "--format", "json"]);
+        assert_eq!(run.code, 0, "{run:?}");
+        thread::sleep(Duration::from_secs(2));
+        let line: Value = serde_json::from_str(run.stdout.lines().next().unwrap()).unwrap();
+        let lines = watching.lines();
+        let found = [Some(&line), lines.last()].map(|line| line.map(lsn_of));
+        // The insert position is after the next segment's header.
+        let expected = Some(walden_format::lsn::Lsn(before.0 - before.0 % (1 << 20)));
+        (position(client) == before).then_some((found, [expected; 2]))
+    };
+    let (found, expected) = loop {
+        if let Some(settled) = is_settled(&mut client) {
+            break settled;
+        }
+        assert!(began.elapsed() < Duration::from_secs(60));
+    };
+    assert_eq!(found, expected);
+    let watched = watching.stop();
+    let [start, end] = ["start", "end"].map(|field| {
+        let range = &watched["ranges"].as_array().unwrap()[0];
+        range[field].as_str().unwrap().parse::<walden_format::lsn::Lsn>().unwrap()
+    });
+    assert_eq!(watched["file_bytes"].as_u64().unwrap(), end.0 - start.0);
+    assert_eq!(Some(end), expected[1]);
     Ok(())
 }
 

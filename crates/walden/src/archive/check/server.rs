@@ -11,7 +11,7 @@ use walden_archive::archive::{ArchiveError, Identity};
 use walden_archive::list;
 use walden_archive::name::ArchivedFile;
 use walden_archive::status::QueuedFile;
-use walden_format::lsn::{Lsn, SegmentSize};
+use walden_format::lsn::{Lsn, SegmentName, SegmentSize};
 use walden_postgres::connection::Client;
 use walden_source::datadir::ControlFile;
 use walden_source::regular_file;
@@ -267,6 +267,11 @@ pub fn look_at_server(dsn: &str, look: &Look<'_>) -> Vec<Check> {
     }
     // The other checks of a standby do not need the switch.
     let is_standby = query(&mut client, "SELECT pg_is_in_recovery()").is_ok_and(|row| row.get(0));
+    if let Some((archive, identity)) = archive.zip(identity).filter(|_| is_standby && is_own)
+        && let Some(stuck) = stuck_standby(&mut client, archive, identity).transpose()
+    {
+        add("standby", stuck);
+    }
     let expected = match look.expected {
         Arrival::Next(_) if is_standby => {
             add("switch", Ok(switch_on_standby()));
@@ -578,6 +583,42 @@ fn is_archiving(client: &mut Client) -> Result<bool> {
     }
     let command = setting(client, "archive_command")?;
     Ok(!matches!(command.as_str(), "" | "(disabled)") || !setting(client, "archive_library")?.is_empty())
+}
+
+/// Finds a standby that neither streams nor finds its next segment: the archive starts after it, for example
+/// because `prune` removed it, and `pg_wal` lacks it.
+fn stuck_standby(client: &mut Client, archive: &Archive, identity: &Identity) -> Result<Option<Check>> {
+    let row = query(
+        client,
+        "SELECT greatest(pg_last_wal_receive_lsn(), pg_last_wal_replay_lsn())::text,
+                EXISTS (SELECT FROM pg_stat_wal_receiver WHERE status = 'streaming')",
+    )?;
+    let Some(reached) = row.get::<_, Option<String>>(0).filter(|_| !row.get::<_, bool>(1)) else {
+        return Ok(None);
+    };
+    let (reached, size) = (reached.parse::<Lsn>()?, SegmentSize::new(identity.segment_bytes));
+    let first = list::first_segments(archive)?.into_values();
+    let first = first.filter_map(|name| Some((name.number(size?)?, name))).min();
+    let Some((size, (first, name))) = size.zip(first) else { return Ok(None) };
+    let next = size.segment_of(reached);
+    let is_local = "SELECT count(*) > 0 FROM pg_ls_waldir() WHERE substr(name, 9) = $1 AND length(name) = 24";
+    let number = SegmentName::new(0, next, size).to_string();
+    if next >= first || client.query_one(is_local, &[&&number[8..]])?.get(0) {
+        return Ok(None);
+    }
+    Ok(Some(Check::fail(
+        "standby",
+        format!(
+            "the standby does not stream and cannot continue from {reached} ({}): the archive starts with {name}, and pg_wal does not have \
+             the segment",
+            &number[8..]
+        ),
+        Some(
+            "let it stream from a server that still has that WAL, or replace it by a copy of a new base backup; before prune, let standbys \
+             catch up"
+                .to_owned(),
+        ),
+    )))
 }
 
 /// PostgreSQL refuses `pg_switch_wal` during recovery (`pg_switch_wal` in `xlogfuncs.c`).
