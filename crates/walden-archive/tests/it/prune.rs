@@ -10,7 +10,7 @@ use walden_archive::backup::{self, Backup};
 use walden_archive::list::{ListOptions, list};
 use walden_archive::pack::{PackOptions, pack};
 use walden_archive::prune::{Pruned, Rule, plan};
-use walden_archive::store::Folder;
+use walden_archive::store::{Folder, Listed};
 use walden_archive::verify::{self, VerifyOptions, verify};
 use walden_format::lsn::{Lsn, SegmentName, SegmentSize};
 
@@ -388,6 +388,21 @@ fn days_count_from_what_the_archive_has_and_a_clock_that_was_set_makes_nothing_o
     push_more(&archive, root.path(), &vec![history(1, 0x20, 0x21, commit_time(0x900), "clock ahead")]);
     assert_eq!(kept_from(&since(last, 2)), None);
     assert_eq!(kept_from(&Rule::KeepBackups(1)), Some(lsn(0x35, 0).to_string()));
+}
+
+/// By its time, the second backup is older than the period, but transactions of the period precede it.
+#[test]
+fn a_backup_with_a_wrong_time_does_not_replace_an_older_one() {
+    const HOUR: i64 = 3_600_000_000;
+    let root = tempfile::tempdir().expect("a folder");
+    let mut files = log(1, 0x20, 24);
+    files.push(history(1, 0x22, 0x23, commit_time(0x23), "first"));
+    files.push(history(1, 0x2A, 0x2B, commit_time(0x10), "clock behind"));
+    let archive = archive_of(root.path(), &files);
+    let last = commit_time(0x37);
+    let since = |hours: i64| Rule::KeepSince { moment: last - hours * HOUR, age: hours * HOUR };
+    assert_eq!(planned(&archive, &since(0x37 - 0x26)).kept_from, Some(lsn(0x22, 0).to_string()));
+    assert_eq!(planned(&archive, &since(0x37 - 0x29)).kept_from, Some(lsn(0x2A, 0).to_string()));
 }
 
 #[test]

@@ -20,15 +20,20 @@ use crate::archive::{Archive, ArchiveError};
 use crate::history::History;
 use crate::ingest::probe;
 use crate::inspect::cost::{Ages, Early};
-use crate::inspect::list::{self, ListOptions};
+use crate::inspect::list::{self, ListOptions, Listing};
 use crate::inventory::gaps::{self, Gap};
 use crate::inventory::pruned;
 use crate::inventory::snapshot::Snapshot;
 use crate::inventory::verified;
 use crate::maintenance::backup::{self, Backup};
 use crate::maintenance::lock::{self, Extended};
+use crate::objects::contents::Contents;
 use crate::objects::name::{ArchivedFile, Object, WAL};
+use crate::restore::get;
 use crate::restore::log::stretches;
+
+/// Number of segments before a backup in which the end of a transaction is searched for.
+const MAX_SEGMENTS_BEFORE: usize = 16;
 
 /// The rule for keeping backups.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -201,13 +206,14 @@ pub fn plan(archive: &Archive, rule: &Rule, on_disk: Vec<Backup>) -> Result<Plan
     let only_on_disk = !on_disk.is_empty();
     let backups = backup::merge(backup::archived(archive, size)?, on_disk);
     let segments = Segments::new(&objects, size);
-    let newest = match rule {
-        Rule::KeepSince { .. } => list::list(archive, ListOptions::default())?
-            .timelines
-            .iter()
-            .filter_map(|timeline| timeline.last_commit_time)
-            .max(),
-        _ => None,
+    let (newest, latest_before) = match rule {
+        Rule::KeepSince { .. } => {
+            let listing = list::list(archive, ListOptions::default().time_samples(true))?;
+            let newest = listing.timelines.iter().filter_map(|timeline| timeline.last_commit_time).max();
+            let latest = |backup| latest_before(archive, &objects, &listing, backup, size);
+            (newest, backups.iter().map(latest).collect::<Result<Vec<_>, _>>()?)
+        }
+        _ => (None, Vec::new()),
     };
     let states: Vec<Option<String>> = backups
         .iter()
@@ -222,8 +228,15 @@ pub fn plan(archive: &Archive, rule: &Rule, on_disk: Vec<Backup>) -> Result<Plan
         objects.keys().map(|object| object.timeline()).chain(histories.keys().copied()).collect();
     let lines: Vec<_> =
         timelines.into_iter().map(|timeline| stretches(timeline, histories.get(&timeline))).collect();
-    let choice =
-        Choice { backups: &backups, problems: &states, size, segments: &segments, newest, lines: &lines };
+    let choice = Choice {
+        backups: &backups,
+        problems: &states,
+        size,
+        segments: &segments,
+        newest,
+        latest_before: &latest_before,
+        lines: &lines,
+    };
     let mut pruned = Pruned { location: archive.store().location().to_owned(), ..Pruned::default() };
     let first_kept = match choice.first_kept(rule) {
         Ok(number) => Some(pruned.keep_other_timelines(&choice, rule, number)),
@@ -251,6 +264,42 @@ pub fn plan(archive: &Archive, rule: &Rule, on_disk: Vec<Backup>) -> Result<Plan
     let timelines = pruned.timelines.iter().map(|state| state.timeline).filter(|_| first_kept.is_some());
     let first_kept = timelines.map(|timeline| cuts.first_kept(timeline, size)).collect();
     Ok(Plan { pruned, removals, first_kept, ages })
+}
+
+/// Returns the latest known commit time before a backup's start: of the segments before it, and where commit
+/// times go back before it.
+fn latest_before(
+    archive: &Archive,
+    objects: &BTreeMap<Object, u64>,
+    listing: &Listing,
+    backup: &Backup,
+    size: SegmentSize,
+) -> Result<Option<i64>, ArchiveError> {
+    let (timeline, start) = backup.start();
+    let steps = listing.timelines.iter().filter(|other| other.timeline <= timeline);
+    let steps = steps.flat_map(|other| &other.times_go_back);
+    let is_before = |lsn: &str| lsn.parse::<Lsn>().is_ok_and(|lsn| lsn <= start);
+    let mut latest = steps.filter(|step| is_before(&step.lsn)).map(|step| step.from).max();
+    let first = size.segment_of(start);
+    let segments = objects.iter().filter(|(object, _)| {
+        object.timeline() == timeline
+            && object.segments().and_then(|(begin, _)| begin.number(size)).is_some_and(|begin| begin < first)
+    });
+    // Most segments have the end of a transaction.
+    for (&object, &bytes) in segments.rev().take(MAX_SEGMENTS_BEFORE) {
+        let contents = match get::read_contents(archive, object, bytes) {
+            // The listing reports it.
+            Err(error) if error.is_damage() => continue,
+            other => other?,
+        };
+        let is_before = |it: &&Contents| it.first_record.as_deref().is_some_and(is_before);
+        let ends = contents.iter().filter(is_before).filter_map(|it| it.last_end_of_transaction);
+        if let Some(end) = ends.max() {
+            latest = latest.max(Some(end));
+            break;
+        }
+    }
+    Ok(latest)
 }
 
 /// Finds gaps among the kept objects, and missing segments after them up to the newest one that the archive

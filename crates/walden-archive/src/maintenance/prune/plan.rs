@@ -129,6 +129,8 @@ pub(super) struct Choice<'a> {
     pub segments: &'a Segments,
     /// Time of the last commit in the archive.
     pub newest: Option<i64>,
+    /// For each backup, the latest known commit time before its start.
+    pub latest_before: &'a [Option<i64>],
     /// Each timeline with segments or a history, preceded by its ancestors.
     pub lines: &'a [Vec<Stretch>],
 }
@@ -290,12 +292,19 @@ impl<'a> Choice<'a> {
     /// all later ones.
     ///
     /// Clocks may have been reset, so times need not increase with positions: a backup qualifies only if all
-    /// earlier ones were also completed before the moment. The age is relative to the last commit in the
+    /// earlier ones were also completed, and earlier transactions committed, before the moment. The age is relative to the last commit in the
     /// archive if that is earlier than now. Otherwise a fast clock on this machine, or stopped archiving,
     /// would make everything old.
     fn since<'b>(&self, counted: &[&'b Backup], moment: i64, age: i64) -> Result<Vec<&'b Backup>, Reason> {
         let moment = self.newest.map_or(moment, |newest| moment.min(newest.saturating_sub(age)));
-        let is_before = |backup: &&&Backup| backup.time.is_some_and(|time| time <= moment);
+        let latest_before = |backup: &Backup| {
+            let at = self.backups.iter().position(|other| other == backup);
+            at.and_then(|at| *self.latest_before.get(at)?)
+        };
+        let is_before = |backup: &&&Backup| {
+            backup.time.is_some_and(|time| time <= moment)
+                && latest_before(backup).is_none_or(|latest| latest <= moment)
+        };
         match counted.iter().take_while(is_before).count() {
             0 => Err(Reason::note(
                 "no backup that counts was finished before the days to be kept: nothing is removed"
