@@ -7,4 +7,7 @@ use libfuzzer_sys::fuzz_target;
 #[path = "../../crates/walden-redo/tests/it/arbitrary.rs"]
 mod arbitrary;
 
-fuzz_target!(|data: &[u8]| arbitrary::replay(data));
+fuzz_target!(|data: &[u8]| {
+    arbitrary::replay(data);
+    arbitrary::replay_shares(data, 3);
+});

@@ -352,8 +352,12 @@ impl Inventory {
     }
 
     fn sort(&mut self, mut segments: Vec<Found>) {
-        let order =
-            |segment: &SegmentFile| (segment.key(), segment.start, segment.partial, segment.compression);
+        // Of two files with the same segment, that of an archive is read: a running server uses its own again
+        // for a later segment.
+        let order = |segment: &SegmentFile| {
+            let is_of_server = segment.store.is_none();
+            (segment.key(), segment.start, segment.partial, is_of_server, segment.compression)
+        };
         segments.sort_by(|Found { file: a, .. }, Found { file: b, .. }| {
             order(a).cmp(&order(b)).then_with(|| a.path.cmp(&b.path))
         });

@@ -88,8 +88,7 @@ impl Site {
         let cluster = recovered(installation, &self.primary.backup, &settings);
         let mut client = cluster.client("postgres").unwrap();
         let rows = client.query("SELECT worker, number FROM acknowledged", &[]).unwrap();
-        let rows = rows.iter().map(|row| (row.get(0), row.get(1))).collect();
-        rows
+        rows.iter().map(|row| (row.get(0), row.get(1))).collect()
     }
 }
 

@@ -22,6 +22,7 @@ use crate::material::{explain_json, golden, make_archive, walden, write};
 
 walden_testing::tests! {
     an_archive_is_explained_as_its_segments_are,
+    an_archive_is_read_rather_than_a_servers_file,
     files_are_exported_and_none_is_replaced,
     an_incremental_backup_is_refused_by_its_name,
     #[slow] an_archive_is_read_replayed_and_restored on [15, 17, 19],
@@ -43,6 +44,22 @@ fn archived(folder: &Path) -> (PathBuf, PathBuf) {
         assert_eq!(pushed.code, 0, "{pushed:?}");
     }
     (repo, wal)
+}
+
+/// A running server uses a file again for a later segment while it is read.
+fn an_archive_is_read_rather_than_a_servers_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let (repo, wal) = archived(folder.path());
+    for sources in [[&repo, &wal], [&wal, &repo]] {
+        let run = walden(&["explain", text(sources[0]), text(sources[1])]);
+        assert_eq!(run.code, 0, "{run:?}");
+        for name in golden("18.6").keys().take(2) {
+            let kept = repo.join(format!("wal/00000001/00000000/{name}.wlz"));
+            let left_out =
+                format!("{} holds the same segment as {}", wal.join(name).display(), kept.display());
+            assert!(run.stderr.contains(&left_out), "{left_out}: {run:?}");
+        }
+    }
 }
 
 /// The error uses the name given by the user, not that of the temporary file.
