@@ -33,7 +33,7 @@ pub enum FileError {
     /// A file is not as expected.
     #[error("{action} {}: {problem}", path.display())]
     Unfit {
-        /// What is not done, before the path: "cannot compress".
+        /// The failed action, before the path: "cannot compress".
         action: &'static str,
         /// The file or folder.
         path: PathBuf,

@@ -50,7 +50,7 @@ pub enum ReceiveError {
         reachable: usize,
         /// Number of copies.
         count: usize,
-        /// Number of copies of which one must have each acknowledged byte.
+        /// Any so many copies include one with each acknowledged byte.
         needed: usize,
         /// The location and the problem of each other copy.
         problems: Vec<String>,

@@ -253,7 +253,7 @@ impl Session<'_> {
 
     /// Restores the following segments to the spool from their parts in the archive, and returns the position
     /// after them. The server may have removed these segments, because their parts were acknowledged, while
-    /// the spool that had them was lost. Of several copies, the one with the most of a segment is used.
+    /// the spool that had them was lost. If several copies have a part of a segment, the largest one is used.
     ///
     /// Complete segments of earlier timelines are restored too: nothing else archives them. If parts are
     /// damaged, differ from the spool, or cannot be read, the position stays.
@@ -696,7 +696,7 @@ impl Session<'_> {
     fn position_of_copies(&self) -> Result<Option<Position>, ReceiveError> {
         let copies = self.archiving.copies;
         if copies.iter().count() == 1 {
-            // A single archive that is not there yet may be mounted or created later.
+            // A missing single archive may be mounted or created later.
             return Ok(position_of(copies.first(), self.size)?);
         }
         let found = self.reach(|archive| position_of(archive, self.size))?;
@@ -710,8 +710,8 @@ impl Session<'_> {
     /// is in at least one of them.
     ///
     /// # Errors
-    /// [`ReceiveError::Unreachable`] with fewer of them, unless the options accept that. Of a single archive,
-    /// its own error.
+    /// [`ReceiveError::Unreachable`] with fewer of them, unless the options accept that. For a single
+    /// archive, its own error.
     fn reach<T>(
         &self,
         read: impl Fn(&Archive) -> Result<T, ArchiveError>,

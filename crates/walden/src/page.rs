@@ -186,7 +186,7 @@ fn tell(reason: &Reason) {
     }
 }
 
-/// Prints the records that touched the block. Returns false if there are none.
+/// Prints the records that touched the block. Returns false without such records.
 fn print_history(args: &PageArgs, history: &BlockHistory) -> Result<bool> {
     if history.records().is_empty() {
         tell(&history.absent());

@@ -144,9 +144,7 @@ fn allow_open_files() {
 /// Warns that a range or a view by time is inexact.
 pub fn warn_of_step_back(step: Option<StepBack>) {
     if let Some(step) = step {
-        eprintln!(
-            "warning: {step}: what is selected or shown by time may be incomplete; use positions (LSNs)"
-        );
+        eprintln!("warning: {step}: selections and views by time may be incomplete; use positions (LSNs)");
     }
 }
 

@@ -10,10 +10,10 @@ use crate::archive::{Archive, ArchiveError};
 use crate::objects::name::{BACKUP, HISTORY, WAL};
 use crate::store::StoreError;
 
-/// What the prices of [`CLASSES`] are.
+/// Describes the prices of [`CLASSES`].
 pub const AS_OF: &str =
     "list prices as known in 2025, in US dollars, of us-east-1, us-central1 and East US, without traffic";
-/// What prices are that the user states.
+/// Describes prices that the user states.
 pub const OWN: &str = "prices of walden.toml or --price, the others list prices";
 /// Days of a month.
 pub const MONTH_DAYS: f64 = 30.0;
@@ -238,7 +238,7 @@ impl Ages {
         Ok(ages)
     }
 
-    /// Returns those of these objects that are younger than the minimum; `None` if there are none.
+    /// Returns those of these objects that are younger than the minimum; `None` if no object is.
     pub fn early<'a>(&self, keys: impl Iterator<Item = &'a str>) -> Option<Early> {
         let Class { name, min_days, .. } = self.class?;
         let mut early = Early { storage_class: (*name).to_owned(), min_days: *min_days, ..Early::default() };
@@ -289,7 +289,7 @@ pub struct Cost {
     pub early_price: Option<f64>,
 }
 
-/// What is archived in a month of 30 days, at the rate since the first commit in the archive.
+/// The archived objects of a month of 30 days, at the rate since the first commit in the archive.
 #[derive(Clone, Copy, PartialEq, Debug, Default, Serialize)]
 pub struct Rate {
     /// Segments.

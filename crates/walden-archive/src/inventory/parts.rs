@@ -259,7 +259,7 @@ impl Extent {
     }
 }
 
-/// Returns the extent of a segment's parts, which is empty if there are none.
+/// Returns the extent of a segment's parts. Without parts, it is empty.
 ///
 /// # Errors
 /// The store's errors.

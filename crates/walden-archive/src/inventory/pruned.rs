@@ -4,7 +4,7 @@
 //! pruned/00000001/000000010000000000000007.json     the first segment that was kept on a timeline
 //! ```
 //!
-//! The key is the record. Of several on a timeline, the one with the last segment counts. Records are plain
+//! The key is the record. If a timeline has several, the one with the last segment counts. Records are plain
 //! even in an encrypted archive, because listings show the same.
 
 use std::collections::BTreeMap;

@@ -44,7 +44,7 @@ pub struct Round<'r> {
     pub copy: usize,
     /// Location of its archive.
     pub location: &'r str,
-    /// What was copied, or why nothing was.
+    /// The copied objects, or the reason for copying nothing.
     pub result: &'r Result<Copied, ArchiveError>,
 }
 
@@ -72,7 +72,7 @@ impl Round<'_> {
 }
 
 impl CatchUp {
-    /// Creates a process that brings copies up to date, compressing at `level` what is compressed again.
+    /// Creates a process that brings copies up to date, with `level` for objects that are compressed again.
     /// [`CatchUp::run`] starts it.
     pub fn new(copies: Copies, level: u8) -> CatchUp {
         let state = Mutex::new(State { is_behind: true, is_over: false });

@@ -18,7 +18,7 @@ use crate::objects::object::{self, Finding, Summary};
 /// Number of summaries read concurrently.
 const READERS: usize = 8;
 
-/// What a copy lacks in comparison with the others.
+/// Objects that a copy lacks in comparison with the others.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Compared {
     /// Number of files that another copy has. WAL that `prune` removed is not missing.
@@ -46,7 +46,7 @@ pub fn compare(archives: &[&Archive], max_read: usize) -> Vec<Result<Compared, A
         let others = listed.iter().filter_map(|other| other.as_ref().ok());
         let missing: BTreeSet<ArchivedFile> =
             others.flat_map(|(other, _)| other.missing_in(files)).flat_map(|missing| missing.files).collect();
-        // An object that was replaced or packed since has another name, or is known to be repaired.
+        // An object that was replaced or packed since has another name, or was repaired.
         let names: BTreeSet<String> =
             files.objects().map(|(object, _)| archive.stored_name(&object.key())).collect();
         let by_verify =

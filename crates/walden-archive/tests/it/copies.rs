@@ -1,4 +1,4 @@
-//! Copies of an archive: what is missing or damaged in one of them, and how they are brought up to date.
+//! Copies of an archive: missing and damaged objects in one of them, and bringing them up to date.
 
 use std::fs;
 use std::path::{Path, PathBuf};

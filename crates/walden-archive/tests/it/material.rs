@@ -113,6 +113,19 @@ pub fn log_with_drop(first: u64, count: u64, number: u64) -> Vec<(String, Vec<u8
     )
 }
 
+/// A segment with transactions that commit at these times.
+pub fn log_with_times(timeline: u32, number: u64, times: &[i64]) -> (String, Vec<u8>) {
+    let mut writer = LogWriter::new(Major::V18);
+    writer.info.timeline = timeline;
+    writer.start = Lsn(number << 20);
+    writer.previous = Lsn((number << 20) - 32);
+    for time in times {
+        writer.main_data(rmid::XACT, 0, &(time - POSTGRES_EPOCH).to_le_bytes());
+    }
+    writer.switch();
+    (SegmentName::new(timeline, number, writer.info.segment_size).to_string(), writer.bytes)
+}
+
 fn log_with(
     timeline: u32,
     first: u64,

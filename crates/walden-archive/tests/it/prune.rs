@@ -14,7 +14,7 @@ use walden_archive::store::{Folder, Listed};
 use walden_archive::verify::{self, VerifyOptions, verify};
 use walden_format::lsn::{Lsn, SegmentName, SegmentSize};
 
-use crate::material::{archive_of, commit_time, expect_all, log, push_all, stored};
+use crate::material::{archive_of, commit_time, expect_all, log, log_with_times, push_all, stored};
 use crate::watched::{Decision, Watched};
 
 type Files = Vec<(String, Vec<u8>)>;
@@ -405,6 +405,27 @@ fn a_backup_with_a_wrong_time_does_not_replace_an_older_one() {
     assert_eq!(planned(&archive, &since(0x37 - 0x29)).kept_from, Some(lsn(0x2A, 0).to_string()));
 }
 
+/// The summary of a segment has the times of its first and last transaction only.
+#[test]
+fn a_clock_that_was_set_within_a_segment_does_not_hide_transactions() {
+    const HOUR: i64 = 3_600_000_000;
+    let root = tempfile::tempdir().expect("a folder");
+    let mut files = log(1, 0x20, 24);
+    let times = [0x26, 0x28, 0x10].map(commit_time);
+    files[6] = log_with_times(1, 0x26, &times);
+    for number in 0x27..0x2C {
+        files[number as usize - 0x20] = log_with_times(1, number, &[commit_time(0x10) + HOUR / 60]);
+    }
+    files.push(history(1, 0x22, 0x23, commit_time(0x23), "first"));
+    files.push(history(1, 0x2A, 0x2B, commit_time(0x11), "clock behind"));
+    let archive = archive_of(root.path(), &files);
+    let last = commit_time(0x37);
+    let since = |hours: i64| Rule::KeepSince { moment: last - hours * HOUR, age: hours * HOUR };
+    // Transactions of the hour 28 precede the second backup.
+    assert_eq!(planned(&archive, &since(0x37 - 0x27)).kept_from, Some(lsn(0x22, 0).to_string()));
+    assert_eq!(planned(&archive, &since(0x37 - 0x28)).kept_from, Some(lsn(0x2A, 0).to_string()));
+}
+
 #[test]
 fn backups_on_ancestors_keep_the_way_to_every_later_timeline() {
     let root = tempfile::tempdir().expect("a folder");
@@ -596,7 +617,7 @@ fn keeping(place: &Path, share: u8, seed: u8) -> Archive {
     let keeps = move |key: &str| share > 0 && Sha256::digest(format!("{seed}{key}"))[0].is_multiple_of(share);
     let decide = move |call: &'static str, key: &str| match call {
         "discard" if keeps(key) => Decision::Keep,
-        // What is not discarded may be removed only if it is not kept.
+        // An object that is not discarded may be removed only if it is not kept.
         "remove" if keeps(key) => Decision::Fail,
         _ => Decision::Pass,
     };

@@ -117,14 +117,14 @@ fn objects(archive: &Path, below: &str) -> Vec<PathBuf> {
     found
 }
 
-/// Returns two objects of the same kind, by the part of their names that tells it.
+/// Returns two objects of the same kind, by the part of their names that identifies it.
 fn two(archive: &Path, below: &str, kind: &str) -> (PathBuf, PathBuf) {
     let of_kind = |path: &PathBuf| path.to_string_lossy().contains(kind);
     let mut found = objects(archive, below).into_iter().filter(of_kind);
     (found.next().expect("an object"), found.next().expect("another object"))
 }
 
-/// Writes a file, whatever its mode.
+/// Writes a file, also a read-only one.
 fn overwrite(path: &Path, content: impl AsRef<[u8]>) {
     let _ = fs::remove_file(path);
     fs::write(path, content).expect("a file");
@@ -253,8 +253,8 @@ fn tampering_with_an_encrypted_archive_is_reported() {
     tampering_is_reported(true);
 }
 
-/// Whoever may write can archive: encryption to a public key proves no origin. Only versions and locks of the
-/// store show that an object was replaced by WAL that fits between its neighbors
+/// Every client with write access can archive: encryption to a public key proves no origin. Only versions and
+/// locks of the store show that an object was replaced by WAL that fits between its neighbors
 /// (`docs/archive-reference.md`).
 #[test]
 fn wal_that_was_rewritten_consistently_is_that_of_a_server() {

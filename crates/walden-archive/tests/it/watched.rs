@@ -13,7 +13,7 @@ pub enum Order {
     Descending,
 }
 
-/// What becomes of a call.
+/// The outcome of a call.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Decision {
     Pass,

@@ -271,7 +271,7 @@ impl Check {
         }
     }
 
-    /// Keeps the first differences in the order of the WAL, whatever the order in which they are found.
+    /// Keeps the first differences in the order of the WAL.
     pub(crate) fn note_difference(&mut self, difference: Difference) {
         let place = |one: &Difference| (one.lsn, one.key);
         let at = self.differences.partition_point(|known| place(known) <= place(&difference));

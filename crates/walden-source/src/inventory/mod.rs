@@ -352,8 +352,8 @@ impl Inventory {
     }
 
     fn sort(&mut self, mut segments: Vec<Found>) {
-        // Of two files with the same segment, that of an archive is read: a running server uses its own again
-        // for a later segment.
+        // If two files have the same segment, the one in an archive is read: a running server uses its own
+        // again for a later segment.
         let order = |segment: &SegmentFile| {
             let is_of_server = segment.store.is_none();
             (segment.key(), segment.start, segment.partial, is_of_server, segment.compression)

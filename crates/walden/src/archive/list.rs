@@ -49,7 +49,7 @@ pub struct ListArgs {
     #[arg(long)]
     all: bool,
 
-    /// Also print what the archive costs: storage, requests, early removals
+    /// Also print costs: storage, requests, early removals
     #[arg(long)]
     cost: bool,
 

@@ -100,7 +100,7 @@ pub struct CopyStatus {
     /// Number of damaged objects, by the last `verify` and by comparison with the other repositories; `None`
     /// if it cannot be read.
     pub damaged_objects: Option<u64>,
-    /// One of these objects and what is wrong with it.
+    /// One of these objects and its fault.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub damage: Option<String>,
     /// Why it cannot be read, and the remedy.
@@ -128,7 +128,7 @@ impl CopyStatus {
         }
     }
 
-    /// Describes what is wrong with the repository, and the remedies. `other` is the location of another one.
+    /// Describes the faults of the repository, and the remedies. `other` is the location of another one.
     pub fn problems(&self, other: &str) -> Vec<String> {
         let (location, other) = (harmless(&self.location), harmless(other));
         let mut problems = Vec::new();

@@ -74,7 +74,7 @@ fn report(inventory: &Inventory, damages: &[Damage]) -> Option<ExitCode> {
 }
 
 impl Inputs {
-    /// Opens the sources. The inventory still has what is unreadable.
+    /// Opens the sources. The inventory keeps the unreadable files.
     fn open(&self) -> Result<(Inventory, Material)> {
         let mut inventory = sources::open(&self.sources, &SourceRange::all(self.timeline))?;
         sources::tell_about_with_base(&inventory, self.base.as_deref());

@@ -342,7 +342,7 @@ fn get_replaces_no_other_file() {
     // The same content is no reason to fail.
     assert_eq!(get(&target, &[]).code, 0);
     assert_eq!(&fs::read(&target).unwrap(), &golden("18.6")[name]);
-    // What a killed restore_command of a server left.
+    // A file that a killed restore_command left.
     let of_server = write(folder.path(), "RECOVERYXLOG", b"a part");
     assert_eq!(get(&of_server, &[]).code, 0);
     assert_eq!(&fs::read(&of_server).unwrap(), &golden("18.6")[name]);

@@ -234,7 +234,7 @@ fn assert_archives(cloud: &Cloud) {
             assert_eq!((pushed.code, pushed.stderr.as_str()), (0, ""));
         }
     }
-    let target = cloud.path("target");
+    let target = cloud.path("RECOVERYXLOG");
     let get = |name: &str| cloud.command(&["get", "--prefetch", "0", name, text(&target)]);
     for name in &names {
         assert_eq!(get(name).code, 0);

@@ -140,7 +140,7 @@ fn each_repository_gets_all_files_and_can_be_restored_from(version: u32) -> Outc
 
     // An unreachable repository does not stand in the way either, but the end of the WAL stays unknown.
     fs::rename(&site.repos[1], site.repos[1].with_extension("away")).unwrap();
-    let target = site.primary.dir().join("fetched");
+    let target = site.primary.dir().join("RECOVERYXLOG");
     let get = |name: &str| site.run(&["get", name, text(&target)]).code;
     assert_eq!(get(&one[1][..24]), 0);
     assert_eq!(get("0000000100000000000000FF"), 200);
@@ -416,7 +416,7 @@ fn histories_of_two_servers_are_not_mixed() {
     let config = folder.path().join("walden.toml");
     fs::write(&config, format!("[archive]\nrepo = [{:?}, {:?}]\n", repos[0], repos[1])).unwrap();
     let names: Vec<String> = segments_of(0).into_iter().map(|(name, _)| name).collect();
-    let target = folder.path().join("fetched");
+    let target = folder.path().join("RECOVERYXLOG");
     let get = |name: &str| walden(&["archive", "get", "--config", text(&config), name, text(&target)]);
     let object = |repo: &Path, name: &str| find(repo, &format!("{name}.wlz"));
     // A segment from before the histories part is taken from either.

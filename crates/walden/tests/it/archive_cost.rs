@@ -85,7 +85,7 @@ fn early_removals_are_stated() -> Outcome {
         (month - f64::from(2 << 17) / 1e9 * 1000.0).abs() < 1e-9 && cost["prices"]["put"] == 0.0,
         "{cost:#}"
     );
-    // What is planned states the cost, and what is done.
+    // The plan and the result state the cost.
     let planned = client.command(&["pack", "--segments", "2", "--keep", "0", "--dry-run"]);
     assert!(
         planned.stdout.contains("NOTE: 2 objects of") && planned.stdout.contains("would cost"),

@@ -412,7 +412,7 @@ fn compressed_partial_segments_are_imported() {
         write(&wal, &format!("{name}.{ending}.partial"), &compressed);
         let (run, imported) = import(&repo, &wal);
         assert_eq!((run.code, imported["imported"].as_u64()), (0, Some(1)), "{ending}: {run:?}");
-        let got = folder.path().join("got");
+        let got = folder.path().join("RECOVERYXLOG");
         let file = format!("{name}.partial");
         let get = ["archive", "get", "--repo", repo.to_str().unwrap(), &file, got.to_str().unwrap()];
         let run = walden(&get);

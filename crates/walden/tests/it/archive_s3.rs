@@ -179,7 +179,7 @@ impl Client {
 
     /// Gets a segment, and compares its content.
     pub fn get(&self, name: &str) -> Run {
-        let target = self.path("target");
+        let target = self.path("RECOVERYXLOG");
         let _ = fs::remove_file(&target);
         let got = self.command(&["get", "--prefetch", "0", name, text(&target)]);
         assert_eq!(got.code == 0, target.exists(), "{got:?}");
@@ -280,7 +280,7 @@ fn two_pushes_at_once_store_one_object() -> Outcome {
         3,
         "{different:?}"
     );
-    let target = client.path("target");
+    let target = client.path("RECOVERYXLOG");
     assert_eq!(client.command(&["get", "--prefetch", "0", other, text(&target)]).code, 0);
     assert!(fs::read(&target).unwrap() == fs::read(&servers[archived[0]]).unwrap());
     Ok(())
@@ -331,7 +331,7 @@ fn an_encrypted_archive_in_a_bucket_is_verified_and_read() -> Outcome {
     }
     let verified = run(&["archive", "verify", "--config", text(&config), "--identity", text(&key)]);
     assert_eq!(verified.code, 0, "{verified:?}");
-    let target = client.path("target");
+    let target = client.path("RECOVERYXLOG");
     for (identity, code) in [(Some(text(&key)), 0), (None, 200)] {
         let mut arguments = vec!["archive", "get", "--prefetch", "0", "--config", text(&config)];
         arguments.extend(identity.iter().flat_map(|identity| ["--identity", *identity]));

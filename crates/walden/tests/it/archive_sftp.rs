@@ -68,7 +68,7 @@ impl Client {
     }
 
     fn get(&self, name: &str) -> Run {
-        let target = self.path("target");
+        let target = self.path("RECOVERYXLOG");
         let _ = fs::remove_file(&target);
         let got = self.run(&["get", "--prefetch", "0", name, text(&target)]);
         if got.code == 0 {
@@ -114,7 +114,7 @@ fn every_command_works_over_ssh() -> Outcome {
     fs::write(segment(&names[0]), other).unwrap();
     let refused = client.run(&["push", "--accept-damaged", "--look-ahead", "0", text(&segment(&names[0]))]);
     assert!(refused.code == 1 && refused.stderr.contains("other content"), "{refused:?}");
-    // A second repository gets what the first one has.
+    // A second repository gets the objects of the first one.
     let second = client.ssh.url("second");
     let repo = client.path("local");
     let settings = format!(
@@ -171,7 +171,7 @@ fn an_encrypted_archive_changes_its_keys_over_ssh() -> Outcome {
     push(&names[1]);
     client.expect(&["verify", "--identity", text(&key)]);
     client.expect(&["pack", "--segments", "2", "--keep", "0", "--identity", text(&key)]);
-    let target = client.path("target");
+    let target = client.path("RECOVERYXLOG");
     client.expect(&["get", "--prefetch", "0", "--identity", text(&key), &names[1], text(&target)]);
     assert!(fs::read(&target).unwrap() == golden("18.6")[&names[1]]);
     assert_eq!(client.get(&names[0]).code, 200, "without the private key");

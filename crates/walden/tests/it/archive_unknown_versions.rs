@@ -111,7 +111,7 @@ impl Site {
 
     fn expect_same_bytes(&self) {
         for (name, content) in &self.segments {
-            let target = self.path("restored");
+            let target = self.path("RECOVERYXLOG");
             let run = self.run(&["get", name, text(&target)]);
             assert_eq!(run.code, 0, "{name}: {run:?}");
             assert!(fs::read(&target).unwrap() == *content, "{name}");
@@ -393,7 +393,7 @@ fn the_log_of_an_unknown_version_is_received_as_bytes_if_that_is_accepted() -> O
             switch(&mut client, round);
         }
         let last = name(&mut client);
-        let target = folder.path().join("restored");
+        let target = folder.path().join("RECOVERYXLOG");
         let get = |name: &str| walden(&["archive", "get", "--repo", text(&repo), name, text(&target)]);
         let number = |name: &str| u64::from_str_radix(&name[8..], 16).unwrap();
         for number in number(&first)..number(&last) {

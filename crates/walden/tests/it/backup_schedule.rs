@@ -327,13 +327,13 @@ fn each_backup_has_its_own_tablespaces(version: u32) -> Outcome {
             );
         }
     }
-    // What a killed run leaves is removed.
+    // Files of a killed run are removed.
     let left = schedule.folder.join("20200101T000000Z_0-01000028");
     for folder in [left.with_extension("partial"), left.with_extension("tablespaces")] {
         fs::create_dir_all(folder.join("16384")).unwrap();
         fs::write(folder.join("walden_restore_is_incomplete"), "").unwrap();
     }
-    // A backup with another name keeps its tablespaces; so does one that is not there any more.
+    // A backup with another name keeps its tablespaces; so does a removed one.
     let before = next(4);
     let [renamed, moved] = [&before[0], &before[1]].map(|name| schedule.folder.join(name));
     fs::rename(&renamed, schedule.folder.join("monday")).unwrap();

@@ -277,7 +277,7 @@ fn outages_lose_nothing(acknowledge: usize, outages: u64) -> Outcome {
             continue;
         };
         let contents = site.repos.each_ref().map(|repo| {
-            let file = folder.join("fetched");
+            let file = folder.join("RECOVERYXLOG");
             let run = walden(&["archive", "get", "--repo", text(repo), segment, text(&file)]);
             assert_eq!(run.code, 0, "{run:?}");
             fs::read(file).unwrap()

@@ -135,7 +135,7 @@ fn find_lost_segment(
     let is_growing = now.segments.last().map(|it| it.number) != log.segments.last().map(|it| it.number);
     now.cut_at_gap();
     let end = now.segments.last().copied().unwrap_or(last);
-    // Recovery has not requested what was archived after its end.
+    // Recovery has not requested segments that were archived after its end.
     if end.number > log.size.segment_of(reached) {
         return Ok(None);
     }

@@ -27,10 +27,11 @@ use crate::inventory::snapshot::Snapshot;
 use crate::inventory::verified;
 use crate::maintenance::backup::{self, Backup};
 use crate::maintenance::lock::{self, Extended};
-use crate::objects::contents::Contents;
+use crate::objects::contents::MIN_STEP_BACK;
 use crate::objects::name::{ArchivedFile, Object, WAL};
 use crate::restore::get;
 use crate::restore::log::stretches;
+use crate::restore::recovery;
 
 /// Number of segments before a backup in which the end of a transaction is searched for.
 const MAX_SEGMENTS_BEFORE: usize = 16;
@@ -276,10 +277,24 @@ fn latest_before(
     size: SegmentSize,
 ) -> Result<Option<i64>, ArchiveError> {
     let (timeline, start) = backup.start();
-    let steps = listing.timelines.iter().filter(|other| other.timeline <= timeline);
-    let steps = steps.flat_map(|other| &other.times_go_back);
     let is_before = |lsn: &str| lsn.parse::<Lsn>().is_ok_and(|lsn| lsn <= start);
-    let mut latest = steps.filter(|step| is_before(&step.lsn)).map(|step| step.from).max();
+    // The summary of a segment within which times go back need not have the latest one.
+    let latest_in = |timeline, lsn: &str| match lsn.parse::<Lsn>() {
+        Ok(lsn) => {
+            let segment = SegmentName::new(timeline, size.segment_of(lsn), size);
+            match recovery::latest_end_in(archive, size, segment) {
+                Err(error) if error.is_damage() => Ok(None),
+                other => other,
+            }
+        }
+        Err(_) => Ok(None),
+    };
+    let mut latest = None;
+    for other in listing.timelines.iter().filter(|other| other.timeline <= timeline) {
+        for step in other.times_go_back.iter().filter(|step| is_before(&step.lsn)) {
+            latest = latest.max(Some(step.from)).max(latest_in(other.timeline, &step.lsn)?);
+        }
+    }
     let first = size.segment_of(start);
     let segments = objects.iter().filter(|(object, _)| {
         object.timeline() == timeline
@@ -292,10 +307,19 @@ fn latest_before(
             Err(error) if error.is_damage() => continue,
             other => other?,
         };
-        let is_before = |it: &&Contents| it.first_record.as_deref().is_some_and(is_before);
-        let ends = contents.iter().filter(is_before).filter_map(|it| it.last_end_of_transaction);
-        if let Some(end) = ends.max() {
-            latest = latest.max(Some(end));
+        let before = contents.iter().filter(|it| it.first_record.as_deref().is_some_and(is_before));
+        let mut has_ends = false;
+        for it in before {
+            let Some((first, last)) = it.first_end_of_transaction.zip(it.last_end_of_transaction) else {
+                continue;
+            };
+            has_ends = true;
+            latest = latest.max(Some(first.max(last)));
+            if last < first.saturating_sub(MIN_STEP_BACK) {
+                latest = latest.max(latest_in(timeline, it.first_record.as_deref().unwrap_or_default())?);
+            }
+        }
+        if has_ends {
             break;
         }
     }

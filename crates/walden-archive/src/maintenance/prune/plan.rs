@@ -292,9 +292,9 @@ impl<'a> Choice<'a> {
     /// all later ones.
     ///
     /// Clocks may have been reset, so times need not increase with positions: a backup qualifies only if all
-    /// earlier ones were also completed, and earlier transactions committed, before the moment. The age is relative to the last commit in the
-    /// archive if that is earlier than now. Otherwise a fast clock on this machine, or stopped archiving,
-    /// would make everything old.
+    /// earlier ones were also completed, and earlier transactions committed, before the moment. The age is
+    /// relative to the last commit in the archive if that is earlier than now. Otherwise a fast clock on this
+    /// machine, or stopped archiving, would make everything old.
     fn since<'b>(&self, counted: &[&'b Backup], moment: i64, age: i64) -> Result<Vec<&'b Backup>, Reason> {
         let moment = self.newest.map_or(moment, |newest| moment.min(newest.saturating_sub(age)));
         let latest_before = |backup: &Backup| {

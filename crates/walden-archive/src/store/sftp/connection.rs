@@ -64,7 +64,7 @@ impl From<ClientError> for Failure {
     }
 }
 
-/// What the messages of ssh say.
+/// The messages of ssh.
 #[derive(Default)]
 struct Messages {
     /// The last bytes, and whether ssh has closed the stream.
