@@ -187,6 +187,17 @@ impl Spool {
         }
     }
 
+    /// Waits until no process uses the spool, if it exists.
+    pub fn wait_until_unused(&self, limit: Duration) {
+        let began = Instant::now();
+        while began.elapsed() < limit
+            && let Ok(lock) = File::open(self.folder.join(LOCK))
+            && matches!(lock.try_lock_shared(), Err(fs::TryLockError::WouldBlock))
+        {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
     /// Prepares the spool for an archive: removes the files of a killed process, and segments that a power
     /// failure may have damaged or that belong to another cluster. Returns whether each segment must be
     /// synchronized.

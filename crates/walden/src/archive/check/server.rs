@@ -611,7 +611,7 @@ fn stuck_standby(client: &mut Client, archive: &Archive, identity: &Identity) ->
         format!(
             "the standby does not stream and cannot continue from {reached} ({}): the archive starts with {name}, and pg_wal does not have \
              the segment",
-            &number[8..]
+            SegmentName::new(name.timeline, next, size)
         ),
         Some(
             "let it stream from a server that still has that WAL, or replace it by a copy of a new base backup; before prune, let standbys \

@@ -9,7 +9,7 @@ use std::io::{self, Read};
 use std::panic::AssertUnwindSafe;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use clap::Args;
@@ -43,6 +43,8 @@ const NOT_THERE: u8 = 1;
 /// ending recovery early.
 pub const TROUBLE: u8 = 200;
 
+/// How long the prefetching process of a stopped server may need to end.
+const PREFETCH_ENDS: Duration = Duration::from_secs(5);
 /// Names that PostgreSQL gives to restored files (`RestoreArchivedFile`). It removes earlier ones.
 const RECOVERY_NAMES: [&str; 2] = ["RECOVERYXLOG", "RECOVERYHISTORY"];
 
@@ -147,7 +149,8 @@ fn get_and_log(args: &GetArgs, name: &str, target: &Path) -> ExitCode {
     let place = args.place.with_configuration_read().unwrap_or_else(|_| args.place.clone());
     let args = &GetArgs { place, ..args.clone() };
     let is_of_recovery = target.file_name().is_some_and(|name| RECOVERY_NAMES.iter().any(|it| name == *it));
-    let result = match !is_of_recovery && !args.overwrite.force && target.symlink_metadata().is_ok() {
+    let is_file = target.metadata().is_ok_and(|target| target.is_file());
+    let result = match is_file && !is_of_recovery && !args.overwrite.force {
         true => expect_same_file(args, name, target),
         false => get_file(args, name, target),
     };
@@ -466,7 +469,12 @@ impl<'a> Ahead<'a> {
             target.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let spool = Spool::new(folder, archive);
         // A user requests a single segment, and pg_rewind a few; only a server continues with the next one.
-        let segments = if spool.is_of_a_server() { segments } else { 0 };
+        let is_of_a_server = spool.is_of_a_server();
+        if !is_of_a_server {
+            // The process of a stopped server still removes files, which pg_rewind would miss.
+            spool.wait_until_unused(PREFETCH_ENDS);
+        }
+        let segments = if is_of_a_server { segments } else { 0 };
         Ahead { args, archive, spool, folder, segments }
     }
 
