@@ -379,6 +379,7 @@ fn what_lies_ready_gives_way_to_what_recovery_asks_for() -> Outcome {
     let disk = SmallDisk::mount(&data, "size=32m")?;
     fs::create_dir_all(data.join("pg_wal")).unwrap();
     fs::write(data.join("postmaster.pid"), format!("{}\n", std::process::id())).unwrap();
+    fs::write(data.join("recovery.signal"), "").unwrap();
     let target = data.join("pg_wal/RECOVERYXLOG");
     let get_first = place.arguments(&["get", NAMES[0]], &[&target]);
     assert_eq!(walden(&get_first).code, 0);

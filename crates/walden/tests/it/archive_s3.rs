@@ -227,6 +227,7 @@ fn segments_go_into_a_bucket_and_come_back() -> Outcome {
     // As in recovery: the second segment is already prefetched when requested.
     let target = client.path("pg_wal/RECOVERYXLOG");
     fs::write(client.path("postmaster.pid"), std::process::id().to_string()).unwrap();
+    fs::write(client.path("recovery.signal"), "").unwrap();
     let got = client.command(&["get", &names[0], text(&target)]);
     assert_eq!(got.code, 0, "{got:?}");
     let spool = || {
