@@ -286,7 +286,7 @@ fn bounds(args: &RowsArgs, inventory: &Inventory, threads: usize) -> Result<(Opt
     };
     let step = timeline.ambiguous([args.log.from, args.log.to]);
     match step {
-        Some(step) if args.undo => Err(output::with_hint(
+        Some(step) if args.undo => Err(crate::output::with_hint(
             format!("cannot select all changes of a time: {step}"),
             "give positions as --from and --to; walden rows without --undo prints those of the changes",
         )),
