@@ -362,12 +362,8 @@ impl<'s> Uploading<'s> {
     }
 
     fn sleep(&self, time: Duration) {
-        let until = Instant::now() + time;
-        let mut state = self.state();
-        while !state.is_over && Instant::now() < until {
-            let left = until.saturating_duration_since(Instant::now());
-            (state, _) = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner);
-        }
+        let waited = self.changed.wait_timeout_while(self.state(), time, |state| !state.is_over);
+        drop(waited.unwrap_or_else(PoisonError::into_inner));
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

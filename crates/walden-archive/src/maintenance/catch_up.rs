@@ -3,7 +3,7 @@
 use std::ops::ControlFlow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use walden_source::error_text;
 
@@ -100,12 +100,9 @@ impl CatchUp {
         }
         let mut pause = self.pauses.0;
         loop {
-            let mut state = self.state();
-            let until = Instant::now() + INTERVAL;
-            while !state.is_behind && !state.is_over && Instant::now() < until {
-                let left = until.saturating_duration_since(Instant::now());
-                (state, _) = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner);
-            }
+            let is_idle = |state: &mut State| !state.is_behind && !state.is_over;
+            let waited = self.changed.wait_timeout_while(self.state(), INTERVAL, is_idle);
+            let (mut state, _) = waited.unwrap_or_else(PoisonError::into_inner);
             if state.is_over {
                 return;
             }
@@ -166,12 +163,8 @@ impl CatchUp {
     }
 
     fn sleep(&self, time: Duration) {
-        let until = Instant::now() + time;
-        let mut state = self.state();
-        while !state.is_over && Instant::now() < until {
-            let left = until.saturating_duration_since(Instant::now());
-            (state, _) = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner);
-        }
+        let waited = self.changed.wait_timeout_while(self.state(), time, |state| !state.is_over);
+        drop(waited.unwrap_or_else(PoisonError::into_inner));
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
