@@ -109,6 +109,8 @@ impl Primary {
         });
         let label: String = client.query_one(stop, &[]).unwrap().get(0);
         fs::write(self.backup.join("backup_label"), label).unwrap();
+        // `pg_backup_stop(false)` returns before its last segment is archived.
+        wait_until_archived(&mut client);
     }
 
     /// Makes a checkpoint while nothing else is written, and a restore point after it.
