@@ -1,12 +1,14 @@
 //! A test harness like the standard one, whose tests can report that they cannot run here.
 
 use std::num::NonZero;
+use std::panic::{self, AssertUnwindSafe};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
-use std::{env, fs, thread};
+use std::{env, fs, mem, thread};
 
-use libtest_mimic::{Arguments, Completion, Failed, Trial};
+use libtest_mimic::{Arguments, Completion, Conclusion, Failed, Trial};
 
 use crate::need::{Missing, unknown_requirement};
 
@@ -79,7 +81,8 @@ macro_rules! tests {
 }
 
 /// Runs tests according to the command line, and returns the process's exit status. If `WALDEN_TEST_TIMES` is
-/// set, prints the time of each test that succeeded or was skipped.
+/// set, prints the time of each test that succeeded or was skipped. If `WALDEN_RETRY` is set, tests that
+/// failed beside others run again at the end, one at a time, and the second result counts.
 ///
 /// This harness ignores the attribute `#[test]`, so a function with it would silently not be a test. The
 /// files in `folder` (that of the binary's `main.rs`) must not contain it.
@@ -94,14 +97,39 @@ pub fn run(folder: &str, modules: &[&[Test]]) -> ExitCode {
     let cores = thread::available_parallelism().map_or(1, NonZero::get);
     arguments.test_threads.get_or_insert(2 * cores);
     let folder = PathBuf::from(folder);
-    let mut trials: Vec<Trial> = modules.iter().copied().flatten().flat_map(trials_of).collect();
+    let all = || modules.iter().copied().flatten().flat_map(trials_of);
+    let mut trials: Vec<Trial> = all().collect();
     trials.push(Trial::test("every_test_is_registered", move || every_test_is_registered(&folder)));
     let matches = |name: &str, filter: &String| {
         if arguments.exact { name == filter } else { name.contains(filter.as_str()) }
     };
     trials.retain(|trial| filters.is_empty() || filters.iter().any(|filter| matches(trial.name(), filter)));
-    libtest_mimic::run(&arguments, trials).exit_code()
+    let conclusion = libtest_mimic::run(&arguments, trials);
+    let retry = env::var_os("WALDEN_RETRY").is_some();
+    if retry { run_again(&mut arguments, conclusion, all()) } else { conclusion }.exit_code()
 }
+
+/// Runs the tests that panicked again, one at a time, and returns their result.
+fn run_again(
+    arguments: &mut Arguments,
+    conclusion: Conclusion,
+    all: impl Iterator<Item = Trial>,
+) -> Conclusion {
+    let panicked = mem::take(&mut *PANICKED.lock().unwrap_or_else(PoisonError::into_inner));
+    // A test that failed without a panic depends on nothing that a second attempt changes.
+    if panicked.is_empty() || conclusion.num_failed != panicked.len() as u64 {
+        return conclusion;
+    }
+    eprintln!("run again, one at a time: {}", panicked.join(", "));
+    arguments.test_threads = Some(1);
+    libtest_mimic::run(
+        arguments,
+        all.filter(|trial| panicked.iter().any(|name| name == trial.name())).collect(),
+    )
+}
+
+/// The names of tests that panicked.
+static PANICKED: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
 /// Splits options from the names that select tests: the standard harness accepts several names, libtest-mimic
 /// only one.
@@ -138,7 +166,10 @@ fn trials_of(test: &Test) -> Vec<Trial> {
 
 fn complete(name: &str, body: impl FnOnce() -> Outcome) -> Result<Completion, Failed> {
     let began = Instant::now();
-    let outcome = body();
+    let outcome = panic::catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|payload| {
+        PANICKED.lock().unwrap_or_else(PoisonError::into_inner).push(name.to_owned());
+        panic::resume_unwind(payload)
+    });
     if env::var_os("WALDEN_TEST_TIMES").is_some() {
         eprintln!("{:8.2} s {name}", began.elapsed().as_secs_f64());
     }
@@ -165,6 +196,9 @@ fn every_test_is_registered(folder: &Path) -> Result<(), Failed> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::AtomicU32;
+    use std::sync::atomic::Ordering::Relaxed;
+
     use super::*;
 
     fn succeed_on(_version: u32) -> Outcome {
@@ -190,6 +224,32 @@ mod tests {
         assert_eq!(selected(TESTS.iter().flat_map(trials_of).collect()), [true, false, true, false]);
         let slow = Test { is_slow: true, ..TESTS[0] };
         assert_eq!(selected(trials_of(&slow)), [false]);
+    }
+
+    #[test]
+    fn a_test_that_fails_once_runs_again() {
+        static RUNS: AtomicU32 = AtomicU32::new(0);
+        fn fail_once() {
+            assert!(RUNS.fetch_add(1, Relaxed) > 0, "the first run");
+        }
+        fn fail() {
+            panic!("each run");
+        }
+        for (tests, runs, failed) in [(&[fail_once as fn()][..], 2, 0), (&[fail_once, fail], 2, 1)] {
+            RUNS.store(0, Relaxed);
+            let names = ["harness::first", "harness::second"];
+            let trials = || {
+                let trial = |(&test, &name): (&fn(), &&'static str)| {
+                    Trial::ignorable_test(name, move || complete(name, || test().into_outcome()))
+                };
+                tests.iter().zip(&names).map(trial).collect::<Vec<_>>()
+            };
+            let mut arguments = Arguments { quiet: true, ..Arguments::default() };
+            let first = libtest_mimic::run(&arguments, trials());
+            assert_eq!(first.num_failed, tests.len() as u64);
+            let again = run_again(&mut arguments, first, trials().into_iter());
+            assert_eq!((again.num_failed, RUNS.load(Relaxed)), (failed, runs));
+        }
     }
 
     #[test]
