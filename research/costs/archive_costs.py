@@ -84,7 +84,7 @@ def tables(prices, layouts, volumes, days):
                 cells += [dollars(of["storage"]), dollars(of["requests"]), f"**{dollars(total)}**"]
                 lines.append("| " + " | ".join(cells) + " |")
             lines.append("")
-    lines += ["| program | stored | write, list per segment | read per segment | what is reckoned with |"]
+    lines += ["| program | stored | write, list per segment | read per segment | assumptions |"]
     lines += ["|---|--:|--:|--:|---|"]
     for layout in layouts["layout"]:
         figures = f"{layout['stored']:.4f} | {layout['write']:g} | {layout['read']:g}"
