@@ -470,12 +470,13 @@ pub(crate) fn list_objects(
     let missing = gaps::without_history(&found.with_wal, &with_history, &histories);
     listing.missing_histories =
         missing.into_iter().map(|timeline| ArchivedFile::History(timeline).to_string()).collect();
-    let first_numbers: BTreeMap<Timeline, u64> = objects
+    let mut first_numbers: BTreeMap<Timeline, u64> = objects
         .iter()
         .filter_map(|(&timeline, objects)| {
             Some((timeline, objects.keys().filter_map(|object| gaps::first_number(*object, size)).min()?))
         })
         .collect();
+    gaps::add_acknowledged(&mut first_numbers, &acknowledged, size);
     // A timeline without any object, not even its history, is listed if the WAL leads through it.
     for timeline in gaps::in_histories(&histories) {
         if objects.contains_key(&timeline) {

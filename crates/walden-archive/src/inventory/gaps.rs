@@ -248,6 +248,26 @@ pub(crate) fn first_number(object: Object, size: SegmentSize) -> Option<u64> {
     }
 }
 
+/// Moves the number of a timeline's first segment before the gap that was acknowledged directly before it:
+/// `receive --accept-gap` can acknowledge a gap when the archive has only a part of the timeline's first
+/// segment.
+pub(crate) fn add_acknowledged(
+    first_numbers: &mut BTreeMap<Timeline, u64>,
+    acknowledged: &[Acknowledgement],
+    size: SegmentSize,
+) {
+    let parse = |name: &str| SegmentName::parse(name);
+    let range = |one: &Acknowledgement| Some((parse(&one.last)?, parse(&one.first)?.number(size)?));
+    let mut ranges: Vec<_> = acknowledged.iter().filter_map(range).collect();
+    ranges.sort_unstable();
+    for (last, from) in ranges.into_iter().rev() {
+        let Some(first) = first_numbers.get_mut(&last.timeline) else { continue };
+        if last.number(size).is_some_and(|last| last + 1 == *first) {
+            *first = from.min(*first);
+        }
+    }
+}
+
 /// The segments that must exist on a timeline, even if they are not archived.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct Expected {
@@ -258,10 +278,10 @@ pub(crate) struct Expected {
 }
 
 impl Expected {
-    /// Derives the expected segments from the histories and from the first segment of each timeline. WAL
-    /// before the start of the archive is not missing, whether the archive starts with its first push or was
-    /// pruned. So a timeline must have only the segments that follow archived ones, of its own or of an
-    /// ancestor.
+    /// Derives the expected segments from the histories and from the first segment of each timeline
+    /// ([`add_acknowledged`]). WAL before the start of the archive is not missing, whether the archive starts
+    /// with its first push or was pruned. So a timeline must have only the segments that follow archived
+    /// ones, of its own or of an ancestor.
     pub fn from_histories(
         timeline: Timeline,
         histories: &BTreeMap<Timeline, History>,
@@ -275,8 +295,9 @@ impl Expected {
         });
         // Every descendant needs this timeline up to its switch, so the last switch counts.
         let switches = histories.values().filter_map(|history| history.end_of(timeline));
+        let own_first = first_numbers.get(&timeline).copied();
         Expected {
-            first: begin.filter(|_| is_followed),
+            first: begin.filter(|_| is_followed).or(own_first),
             end: switches.max().map(|switch| size.segment_of(switch)),
         }
     }
@@ -333,6 +354,7 @@ pub(crate) fn missing_among(
             ranges.entry(object.timeline()).or_default().push((first, last));
         }
     }
+    add_acknowledged(&mut first_numbers, acknowledged, size);
     let timelines: BTreeSet<Timeline> = ranges.keys().copied().chain(in_histories(histories)).collect();
     let mut missing = Vec::new();
     for timeline in timelines {
@@ -526,6 +548,31 @@ mod tests {
         // A timeline that ends in the segment in which it starts has no segment of its own.
         let in_one = vec![second(), history(3, "1\t0/100002E8\tx\n2\t0/100003E8\tx\n")];
         assert_eq!(missing(&[(1, 1, 0x10), (3, 0x10, 0x15)], in_one), []);
+    }
+
+    #[test]
+    fn segments_after_an_incomplete_first_one_are_missing() {
+        const SIZE: SegmentSize = SegmentSize::DEFAULT;
+        let complete = Object::File(ArchivedFile::Segment(segment(0xA)));
+        let missing = |objects: &[Object], acknowledged: &[Acknowledgement]| {
+            let objects = objects.iter().copied();
+            let gaps =
+                missing_among(objects, &BTreeMap::new(), &BTreeMap::new(), SIZE, acknowledged).into_iter();
+            gaps.map(|(_, gap)| (gap.first.clone(), gap.last.clone(), gap.is_new())).collect::<Vec<_>>()
+        };
+        let gap = |first, last, is_new| (segment(first).to_string(), segment(last).to_string(), is_new);
+        let partial = Object::File(ArchivedFile::Partial(segment(1)));
+        assert_eq!(missing(&[partial, complete], &[]), [gap(1, 9, true)]);
+        let known = [acknowledgement(1, 9)];
+        assert_eq!(missing(&[partial, complete], &known), [gap(1, 9, false)]);
+        // Only the acknowledgement shows the gap.
+        assert_eq!(missing(&[complete], &known), [gap(1, 9, false)]);
+        // In two parts, and one whose following WAL was pruned.
+        let parts = [acknowledgement(1, 4), acknowledgement(5, 9)];
+        assert_eq!(missing(&[complete], &parts), [gap(1, 4, false), gap(5, 9, false)]);
+        assert_eq!(missing(&[complete], &parts[..1]), []);
+        // The timeline was left within its only segment.
+        assert_eq!(missing(&[partial], &[]), []);
     }
 
     fn segment(number: u32) -> SegmentName {

@@ -343,9 +343,12 @@ fn partial_line(timeline: &TimelineListing, listing: &Listing) -> Option<String>
         (Some(last), None) if last == partial => {
             format!("{partial}.partial is archived too, from before the segment was complete")
         }
-        (Some(last), None) => format!(
-            "{partial}.partial is archived too, from before the segment was complete; the timeline continues to {last}"
-        ),
+        (Some(last), None) => {
+            let is_lost = timeline.gaps.iter().any(|gap| gap.first <= *partial && *partial <= gap.last);
+            let since =
+                if is_lost { "and its segment is missing" } else { "from before the segment was complete" };
+            format!("{partial}.partial is archived too, {since}; the timeline continues to {last}")
+        }
     })
 }
 
