@@ -105,6 +105,9 @@ pub enum ReceiveError {
     /// The slot does not exist.
     #[error("the replication slot \"{0}\" does not exist")]
     NoSlot(String),
+    /// The server has invalidated the slot, which therefore keeps no WAL.
+    #[error("the server has invalidated the replication slot \"{0}\", which therefore keeps no WAL")]
+    SlotLost(String),
     /// The server has sent nothing for too long.
     #[error("the server has sent nothing for {0} s")]
     Silent(u64),
@@ -117,6 +120,11 @@ pub enum ReceiveError {
 fn mb(bytes: u64) -> String {
     format!("{} MB", bytes >> 20)
 }
+
+/// Remedy for a slot that keeps no WAL.
+const SLOT_LOST: &str = "the slot was invalidated (max_slot_wal_keep_size, idle_replication_slot_timeout) or serves something else: see wal_status \
+                         and invalidation_reason in pg_replication_slots. Restart walden receive with --create-slot, which replaces an invalidated \
+                         slot. Then fill the gap with walden archive import, or continue after it with --accept-gap";
 
 /// How to handle an error.
 struct Remedy {
@@ -224,6 +232,7 @@ impl ReceiveError {
                 "nothing was overwritten. This is an old primary that returned, or a standby that was promoted before it had all WAL: connect to the server that continues the received timeline",
             ),
             ReceiveError::NoSlot(_) => Remedy::retry("no_slot", "make the slot with --create-slot"),
+            ReceiveError::SlotLost(_) => Remedy::retry("slot_lost", SLOT_LOST),
             ReceiveError::Behind { .. } => Remedy::retry(
                 "behind",
                 "a standby catches up on its own; a primary that was restored from an older state has lost the WAL that was received here: compare both before you continue, nothing was overwritten",
@@ -268,10 +277,7 @@ fn remedy_of_server(error: &ReplicationError) -> Remedy {
             "the server has removed WAL that is missing here. Import it from another copy (walden archive import, or push from the old server's pg_wal). If no copy exists, restart walden receive with --accept-gap, which continues with the oldest WAL that the server has and records the gap, and take a new base backup. A replication slot (--slot) keeps the server from removing WAL before it is received",
         ),
         // object_not_in_prerequisite_state
-        Some("55000") => Remedy::retry(
-            "slot_lost",
-            "the slot was invalidated or serves something else: see pg_replication_slots (wal_status, invalidation_reason) and max_slot_wal_keep_size; drop it, and make it again with --create-slot. Then fill the hole with walden archive import, or continue after it with --accept-gap",
-        ),
+        Some("55000") => Remedy::retry("slot_lost", SLOT_LOST),
         // object_in_use
         Some("55006") => {
             Remedy::retry("slot_in_use", "another program receives with this slot; each needs one of its own")

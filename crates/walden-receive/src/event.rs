@@ -33,6 +33,11 @@ pub enum Event<'e> {
         /// The cause.
         error: &'e SlotError,
     },
+    /// The server had invalidated the slot, which therefore kept no WAL. It was dropped and created again.
+    SlotReplaced {
+        /// The slot.
+        slot: &'e str,
+    },
     /// The timeline ended, and receiving continues on another one.
     Switched {
         /// The timeline that ended.

@@ -9,7 +9,7 @@ use walden_archive::catch_up::{CatchUp, Round};
 use walden_archive::copies::{self, Copies};
 use walden_format::lsn::{Lsn, SegmentSize};
 use walden_postgres::connection::Parameters;
-use walden_postgres::replication::{Replication, System};
+use walden_postgres::replication::{Replication, System, slot_is_lost_by_sql};
 use walden_source::error_text;
 
 use crate::archiving::{Archiving, give_way};
@@ -91,7 +91,7 @@ impl<'a> Receiver<'a> {
     /// # Errors
     /// As [`Receiver::run`].
     pub fn run_observed(&self, stop: &AtomicBool, observer: Observer<'_>) -> Result<(), ReceiveError> {
-        let connected = self.ended(self.retry(stop, observer, || self.connect()))?;
+        let connected = self.ended(self.retry(stop, observer, || self.connect(observer)))?;
         let Some((replication, system, size)) = connected else { return Ok(()) };
         let mut first = Some((replication, system, size));
         let spool = self.ended(Spool::open(self.disk, size).map_err(ReceiveError::from))?;
@@ -145,7 +145,7 @@ impl<'a> Receiver<'a> {
                 observer,
             };
             let result = self.retry(stop, observer, || {
-                let (mut replication, system, _) = first.take().map_or_else(|| self.connect(), Ok)?;
+                let (mut replication, system, _) = first.take().map_or_else(|| self.connect(observer), Ok)?;
                 session.run(&mut replication, system, stop)
             });
             archiving.stop();
@@ -216,7 +216,7 @@ impl<'a> Receiver<'a> {
     }
 
     /// Connects, and checks that the server belongs to the archive's cluster.
-    fn connect(&self) -> Result<(Replication, System, SegmentSize), ReceiveError> {
+    fn connect(&self, observer: Observer<'_>) -> Result<(Replication, System, SegmentSize), ReceiveError> {
         // Each of several hosts has a time limit of its own, so trying the next one counts as progress.
         let note_alive = &mut || self.status.lock().note_alive();
         let mut replication = Replication::connect_observed(&self.parameters, note_alive)?;
@@ -241,16 +241,8 @@ impl<'a> Receiver<'a> {
         if self.copies.iter().count() - problems.len() < self.copies.acknowledge() {
             self.status.lock().status.archive_problem = problems.into_iter().next();
         }
-        if let Some(slot) = self.options.slot.as_ref().filter(|_| self.options.create_slot) {
-            // Trying to create an existing slot would leave an error in the server's log at each start.
-            let is_there = replication.can_read_slots() && replication.read_slot(slot)?.is_some();
-            if !is_there {
-                match replication.create_slot(slot) {
-                    // duplicate_object
-                    Err(error) if error.server_error().is_some_and(|error| error.code == "42710") => {}
-                    other => other?,
-                }
-            }
+        if let Some(slot) = &self.options.slot {
+            self.prepare_slot(&mut replication, slot, observer)?;
         }
         let mut inner = self.status.lock();
         inner.note_server(system.flushed, replication.heard());
@@ -258,6 +250,43 @@ impl<'a> Receiver<'a> {
         inner.status.system_identifier = Some(system.system_id.to_string());
         drop(inner);
         Ok((replication, system, size))
+    }
+
+    /// Creates a slot, or replaces one that the server has invalidated, if this is requested.
+    ///
+    /// # Errors
+    /// [`ReceiveError::SlotLost`] if the slot is invalidated and must not be replaced: PostgreSQL 16 and 17
+    /// would stream with it and remove WAL that is not received.
+    fn prepare_slot(
+        &self,
+        replication: &mut Replication,
+        slot: &str,
+        observer: Observer<'_>,
+    ) -> Result<(), ReceiveError> {
+        let mut create = self.options.create_slot;
+        // Trying to create an existing slot would leave an error in the server's log at each start.
+        if replication.can_read_slots()
+            && let Some(found) = replication.read_slot(slot)?
+        {
+            // A slot without a position is invalidated or was never used. With PostgreSQL 16 and 17, another
+            // client may have given an invalidated one a position.
+            let is_first = matches!(replication.major(), Some(16 | 17)) && !self.status.lock().has_streamed;
+            let is_lost = (found.restart.is_none() || is_first)
+                && slot_is_lost_by_sql(&self.parameters, slot).unwrap_or(false);
+            if is_lost && !create {
+                return Err(ReceiveError::SlotLost(slot.to_owned()));
+            }
+            if is_lost {
+                replication.drop_slot(slot)?;
+                observer(Event::SlotReplaced { slot });
+            }
+            create &= is_lost;
+        }
+        match create.then(|| replication.create_slot(slot)) {
+            // duplicate_object
+            Some(Err(error)) if error.server_error().is_some_and(|error| error.code == "42710") => Ok(()),
+            created => Ok(created.transpose().map(|_| ())?),
+        }
     }
 
     fn ended<T>(&self, result: Result<T, ReceiveError>) -> Result<T, ReceiveError> {
@@ -329,7 +358,7 @@ mod tests {
                 let idle = receiver.status.idle();
                 (idle, began.elapsed())
             });
-            assert!(receiver.connect().is_err());
+            assert!(receiver.connect(&|_| {}).is_err());
             second.join().unwrap()
         });
         assert!(elapsed.saturating_sub(idle) > Duration::from_secs(1), "{idle:?} of {elapsed:?}");

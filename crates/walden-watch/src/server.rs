@@ -8,6 +8,7 @@ use postgres::{SimpleQueryMessage, SimpleQueryRow};
 use serde::Serialize;
 use walden_format::lsn::Lsn;
 use walden_postgres::connection::{self, Client};
+use walden_postgres::replication::SLOT_IS_LOST;
 use walden_source::datadir::ControlFile;
 
 use crate::archiver::{Archiver, archiver_of};
@@ -219,12 +220,11 @@ pub fn slots_by_sql(client: &mut Client) -> Result<Vec<Slot>, QueryError> {
     let silent = "extract(epoch FROM now() - r.reply_time)::bigint";
     // After a promotion, slots keep the mark.
     let synced = "s.synced AND pg_is_in_recovery()";
-    let lost = "s.wal_status = 'lost'";
     let found = rows(
         client,
         &match version {
-            170_000.. => query(idle, lost, "s.invalidation_reason", synced, silent),
-            130_000.. => query("NULL", lost, "NULL", "false", silent),
+            170_000.. => query(idle, SLOT_IS_LOST, "s.invalidation_reason", synced, silent),
+            130_000.. => query("NULL", SLOT_IS_LOST, "NULL", "false", silent),
             120_000.. => query("NULL", "false", "NULL", "false", silent),
             _ => query("NULL", "false", "NULL", "false", "NULL"),
         },

@@ -199,6 +199,24 @@ pub fn slot_restart_by_sql(parameters: &Parameters, name: &str) -> Result<Option
     Ok(restart.and_then(|lsn| lsn.parse().ok()))
 }
 
+/// An SQL condition on `pg_replication_slots` (13 and later): the server has invalidated the slot, which
+/// therefore keeps no WAL. While a client streams with such a slot, PostgreSQL 16 and 17 show it as
+/// `unreserved`. Other slots are `unreserved` only after they have exceeded `max_slot_wal_keep_size`
+/// (`pg_get_replication_slots` in `slotfuncs.c`).
+pub const SLOT_IS_LOST: &str =
+    "coalesce(wal_status = 'lost' OR wal_status = 'unreserved' AND safe_wal_size > 0, false)";
+
+/// Returns whether a server (13 or later) has invalidated a slot.
+///
+/// # Errors
+/// Errors of the ordinary connection and of the server.
+pub fn slot_is_lost_by_sql(parameters: &Parameters, name: &str) -> Result<bool, SlotError> {
+    let query = format!("SELECT {SLOT_IS_LOST} FROM pg_replication_slots WHERE slot_name = $1");
+    let mut client = parameters.connect_anywhere()?;
+    let Some(row) = client.query_opt(&query, &[&name])? else { return Ok(false) };
+    Ok(row.try_get(0).map_err(QueryError::from)?)
+}
+
 /// Returns the names of the files in a server's `pg_wal`, over an ordinary connection.
 ///
 /// # Errors
@@ -372,6 +390,15 @@ impl Replication {
     pub fn create_slot(&mut self, name: &str) -> Result<(), ReplicationError> {
         let command = format!("CREATE_REPLICATION_SLOT {} PHYSICAL RESERVE_WAL", quote(name));
         self.one_row(&command).map(drop)
+    }
+
+    /// Drops a slot that no client uses.
+    ///
+    /// # Errors
+    /// As [`Replication::identify`]; SQLSTATE 55006 if a client uses the slot.
+    pub fn drop_slot(&mut self, name: &str) -> Result<(), ReplicationError> {
+        self.send_query(&format!("DROP_REPLICATION_SLOT {}", quote(name)))?;
+        self.rows().map(drop)
     }
 
     /// Returns the history file of a timeline.

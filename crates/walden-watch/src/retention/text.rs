@@ -226,9 +226,16 @@ fn lost_text(slot: &Slot) -> String {
              too.\n"
         );
     }
+    let state = match (slot.active, &slot.client) {
+        // PostgreSQL 16 and 17 stream with a physical slot that is invalidated.
+        (Some(true), Some(user)) => format!(
+            "it holds nothing although {} uses it, so the server may remove WAL that this client needs next. Stop the client, drop the slot",
+            harmless(user)
+        ),
+        _ => "it holds nothing, and its client cannot continue with it. Drop it".to_owned(),
+    };
     format!(
-        "Slot {name}: lost{reason}; it holds nothing, and its client cannot continue with it. Drop it (SELECT \
-         pg_drop_replication_slot('{quoted}')), create it again, and {client}.\n"
+        "Slot {name}: lost{reason}; {state} (SELECT pg_drop_replication_slot('{quoted}')), create it again, and {client}.\n"
     )
 }
 

@@ -238,7 +238,8 @@ fn run_one(server: &Server, receiver: &Receiver<'_>, stop: &AtomicBool) -> u8 {
     let say = |text: String| server.log.note(&format!("{prefix}{text}"));
     let said = Mutex::new(Said::default());
     let said = || said.lock().unwrap_or_else(PoisonError::into_inner);
-    let observer = |event: Event<'_>| match event {
+    let observer = |event: Event<'_>| {
+        match event {
         Event::Streaming { server, version, position, is_encrypted } => {
             let how = if is_encrypted { ", with TLS" } else { "" };
             let (timeline, start) = (position.timeline, position.start);
@@ -257,6 +258,9 @@ fn run_one(server: &Server, receiver: &Receiver<'_>, stop: &AtomicBool) -> u8 {
                 hint_line(Some(SLOT_HINT))
             ));
         }
+        Event::SlotReplaced { slot } => server.log.warn(&format!(
+            "{prefix}the server had invalidated the slot {slot}, which therefore kept no WAL: it was dropped and created again"
+        )),
         Event::Switched { from, position } => {
             let (timeline, start) = (position.timeline, position.start);
             say(format!("timeline {from} has ended; timeline {timeline} is received from {start}"));
@@ -311,6 +315,7 @@ fn run_one(server: &Server, receiver: &Receiver<'_>, stop: &AtomicBool) -> u8 {
             }
             server.log.write(&[Entry::for_push(name, result.as_ref(), waiting)]);
         }
+    }
     };
     // Logged here, because the status of a newly started service is rarely inspected.
     for copy in server.copies.iter() {

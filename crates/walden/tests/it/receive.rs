@@ -18,6 +18,8 @@ use walden_archive::name::ArchivedFile;
 use walden_archive::parts::{self, Part};
 use walden_format::lsn::{Lsn, SegmentName, SegmentSize};
 use walden_lab::{Cluster, ClusterBuilder, Installation, StopMode};
+use walden_postgres::connection::Parameters;
+use walden_postgres::replication::{Progress, Replication};
 use walden_receive::spool::complete_segments;
 use walden_testing::{ALL_SERVERS, Missing, Outcome, postgres};
 
@@ -37,6 +39,7 @@ walden_testing::tests! {
     a_slot_of_before_is_received_from_its_start on [14, 15],
     an_old_spool_goes_on_behind_the_archive,
     a_gap_is_skipped_on_request on [15, 19],
+    an_invalidated_slot_is_replaced on [15, 16, 17, 18],
     a_receiver_whose_server_is_silent_stops_at_once,
     a_lost_spool_is_restored_from_parts on [15, 19],
 }
@@ -862,6 +865,87 @@ fn a_gap_is_skipped_on_request(version: u32) -> Outcome {
     let text_after = after.said().split("records the gap").last().unwrap().to_owned();
     assert!(!text_after.contains("has already been removed"), "{text_after}");
     Ok(())
+}
+
+/// PostgreSQL 16 and 17 stream with an invalidated slot, but keep no WAL for it.
+fn an_invalidated_slot_is_replaced(version: u32) -> Outcome {
+    let cluster = ClusterBuilder::new(postgres(version)?)
+        .wal_segsize_mb(1)
+        .setting("max_wal_size", "4MB")
+        .setting("min_wal_size", "2MB")
+        .setting("wal_keep_size", "0")
+        .setting("max_slot_wal_keep_size", "3MB")
+        .start()
+        .unwrap();
+    let (repo, spool) = (cluster.dir().join("repo"), cluster.dir().join("spool"));
+    make_archive(&repo);
+    let dsn = cluster.dsn("postgres");
+    let start = |options: &[&str]| {
+        Receiving::start(&dsn, &repo, &spool, &[&["--slot", "received"][..], options].concat())
+    };
+    let mut client = cluster.client("postgres").unwrap();
+    let first = start(&["--create-slot"]);
+    wait("the connection", || first.said().contains("receiving from"));
+    wait("the first answer", || !status_of(&spool, "flushed_lsn").is_null());
+    first.kill();
+    let state = |client: &mut postgres::Client| -> String {
+        let query = "SELECT wal_status FROM pg_replication_slots WHERE slot_name = 'received'";
+        client.query_one(query, &[]).unwrap().get::<_, Option<String>>(0).unwrap_or_default()
+    };
+    wait("the loss of the slot", || {
+        client.batch_execute("SELECT pg_logical_emit_message(false, 'x', repeat('y', 9000))").unwrap();
+        client.batch_execute("SELECT pg_switch_wal()").unwrap();
+        client.batch_execute("CHECKPOINT").unwrap();
+        state(&mut client) == "lost"
+    });
+    let stuck = start(&[]);
+    wait("the error", || status_of(&spool, "cause") == "slot_lost");
+    let said = stuck.said();
+    assert!(
+        said.contains("has invalidated the replication slot") && said.contains("--create-slot"),
+        "{said}"
+    );
+    stuck.kill();
+    if matches!(version, 16 | 17) {
+        an_invalidated_slot_in_use_holds_nothing(&cluster, &mut client);
+    }
+    let again = start(&["--create-slot", "--accept-gap"]);
+    wait("the new slot", || again.said().contains("was dropped and created again"));
+    wait("the gap", || again.said().contains("the archive records the gap"));
+    wait("the new slot's state", || state(&mut client) == "reserved");
+    assert_eq!(again.stop().1, Some(0));
+    // It keeps WAL again.
+    client.batch_execute("SELECT pg_logical_emit_message(false, 'x', 'y'); SELECT pg_switch_wal()").unwrap();
+    client.batch_execute("CHECKPOINT").unwrap();
+    let target: String = client.query_one("SELECT pg_switch_wal()::text", &[]).unwrap().get(0);
+    let target: Lsn = target.parse().unwrap();
+    let last = start(&["--create-slot"]);
+    let received = || status_of(&spool, "flushed_lsn").as_str().and_then(|lsn| lsn.parse::<Lsn>().ok());
+    wait("the WAL", || received().is_some_and(|lsn| lsn >= target));
+    let said = last.said();
+    assert_eq!(said.matches("created again").count(), 1, "{said}");
+    assert_eq!(said.matches("the archive records the gap").count(), 1, "{said}");
+    let listed = walden(&["archive", "list", "--repo", text(&repo)]);
+    assert!(listed.code == 0 && listed.stdout.contains("the server had removed this WAL"), "{listed:?}");
+    Ok(())
+}
+
+/// Another client streams with the slot.
+fn an_invalidated_slot_in_use_holds_nothing(cluster: &Cluster, client: &mut postgres::Client) {
+    let end: String = client.query_one("SELECT pg_current_wal_flush_lsn()::text", &[]).unwrap().get(0);
+    let flushed: Lsn = end.parse().unwrap();
+    let mut replication =
+        Replication::connect(&Parameters::parse(&cluster.dsn("postgres")).unwrap()).unwrap();
+    replication.start(Some("received"), 1, flushed).unwrap();
+    wait("the slot's position", || {
+        replication.report(Progress { received: flushed, flushed }, false).unwrap();
+        let query = "SELECT wal_status FROM pg_replication_slots WHERE active";
+        let row = client.query_opt(query, &[]).unwrap();
+        row.is_some_and(|row| row.get::<_, Option<String>>(0).as_deref() == Some("unreserved"))
+    });
+    let run = walden(&["retention", text(&cluster.data_dir()), "--dsn", &cluster.dsn("postgres")]);
+    assert!(run.stdout.contains("it holds nothing although"), "{run:?}");
+    assert!(!run.stdout.contains("it is lost after"), "{run:?}");
 }
 
 /// A stopped server, or a network that drops everything: the connection is established, but no data arrives.
