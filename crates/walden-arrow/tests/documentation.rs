@@ -21,18 +21,18 @@ fn the_documentation_has_every_column() {
         let own = section(&document, &format!("### `{}`: a row is {}\n", table.name(), table.row()));
         for column in table.columns() {
             let kind = match column.column_type {
-                ColumnType::Lsn => "position (UInt64)",
+                ColumnType::Lsn => "LSN",
                 ColumnType::U8 => "UInt8",
                 ColumnType::U16 => "UInt16",
                 ColumnType::U32 => "UInt32",
                 ColumnType::U64 => "UInt64",
                 ColumnType::Bool => "Boolean",
-                ColumnType::Text => "Utf8",
-                ColumnType::Label => "Utf8, dictionary",
-                ColumnType::Time => "Timestamp (µs, UTC)",
+                ColumnType::Text => "text",
+                ColumnType::Label => "label",
+                ColumnType::Time => "time",
             };
-            let null = if column.nullable { "yes" } else { "" };
-            let row = format!("| `{}` | {kind} | {null} | {} |", column.name, column.description);
+            let null = if column.nullable { "?" } else { "" };
+            let row = format!("| `{}` | {kind}{null} | {} |", column.name, column.description);
             let is_shared = own.contains(&format!("`{}`", column.name)) && shared.contains(&row);
             if !own.contains(&row) && !is_shared {
                 missing.push(format!("{}: {row}", table.name()));
