@@ -1,10 +1,10 @@
 //! Findings: causes of notable shares of the WAL, with remedies.
 //!
-//! [`RULES`] has a row per rule, with its threshold; `docs/findings.md` has the evidence, threshold and
-//! remedy of each for users. There are two lists. *Causes* are parts of the workload that write WAL: an
-//! object, a pattern of statements. *Settings* are parts of the configuration that add WAL. Within each list
-//! no byte counts twice: rules claim bytes of cells in a ledger, the finding that would save most first, and
-//! each gets only bytes that no other finding has.
+//! [`RULES`] has a row per rule, with its threshold; `docs/findings.md` has the cause, threshold and remedy
+//! of each for users, `research/findings.md` the evidence. There are two lists. *Causes* are parts of the
+//! workload that write WAL: an object, a pattern of statements. *Settings* are parts of the configuration
+//! that add WAL. Within each list no byte counts twice: rules claim bytes of cells in a ledger, the finding
+//! that would save most first, and each gets only bytes that no other finding has.
 
 mod catalogs;
 pub(crate) mod causes;
