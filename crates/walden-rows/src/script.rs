@@ -3,6 +3,7 @@
 //! They arrive in the order of the WAL and are printed in the opposite order, so a temporary file holds them
 //! meanwhile: each is followed by the change that it reverts, the [`Step`] and both lengths.
 
+use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -26,6 +27,18 @@ const DROPPED: &str = "its table was dropped since";
 const LENGTH_BYTES: usize = 8;
 /// Bytes after a statement: its step, its length and that of the description of the change.
 const TRAILER_BYTES: usize = STEP_BYTES + 2 * LENGTH_BYTES;
+
+/// Number of tables up to which the order of a transaction's rows is recorded. The pairs of more tables would
+/// fill the memory and the script.
+const MAX_ORDERED_TABLES: usize = 64;
+
+/// The tables of the rows that a transaction has written.
+#[derive(Default, Debug)]
+struct Written {
+    tables: BTreeSet<u32>,
+    /// The table of the last row.
+    last: u32,
+}
 
 /// A script that reverts changes, while the changes are read.
 #[derive(Debug)]
@@ -51,10 +64,13 @@ pub struct Script {
     /// The tables of the statements, by their OIDs.
     tables: BTreeMap<u32, Arc<Table>>,
     /// The tables of the rows that each transaction has written so far.
-    written: HashMap<u32, BTreeSet<u32>>,
+    written: HashMap<u32, Written>,
     /// Pairs of tables: a transaction wrote a row of the first table before one of the second table. If the
     /// first row refers to the second one, reverting the second one must not cascade to the first.
     written_before: BTreeSet<(u32, u32)>,
+    /// Tables of transactions that wrote rows of more than [`MAX_ORDERED_TABLES`] tables. Each pair of them
+    /// counts as [`Script::written_before`].
+    written_together: BTreeSet<u32>,
     /// Whether statements change large objects.
     has_large_objects: bool,
     /// Whether statements create large objects again that were removed.
@@ -102,6 +118,7 @@ impl Script {
             tables: BTreeMap::new(),
             written: HashMap::new(),
             written_before: BTreeSet::new(),
+            written_together: BTreeSet::new(),
             has_large_objects: false,
             creates_large_objects: false,
             created,
@@ -123,6 +140,29 @@ impl Script {
                 self.change(&change)
             }
             Entry::Event(event) => self.event(event),
+        }
+    }
+
+    /// Notes that a transaction has written a row of a table.
+    fn note_written(&mut self, xid: u32, oid: u32) {
+        let written = self.written.entry(xid).or_default();
+        if written.last == oid {
+            self.written_before.insert((oid, oid));
+            return;
+        }
+        written.last = oid;
+        if written.tables.len() <= MAX_ORDERED_TABLES {
+            self.written_before.extend(written.tables.iter().map(|&before| (before, oid)));
+        }
+        if !written.tables.insert(oid) {
+            return;
+        }
+        match written.tables.len().cmp(&(MAX_ORDERED_TABLES + 1)) {
+            Ordering::Less => {}
+            Ordering::Equal => self.written_together.extend(&written.tables),
+            Ordering::Greater => {
+                self.written_together.insert(oid);
+            }
         }
     }
 
@@ -151,9 +191,7 @@ impl Script {
         } else if text.is_some() {
             self.tables.entry(table.oid).or_insert_with(|| Arc::clone(&table));
             if change.operation != Operation::Delete {
-                let written = self.written.entry(change.top_xid).or_default();
-                self.written_before.extend(written.iter().map(|&before| (before, table.oid)));
-                written.insert(table.oid);
+                self.note_written(change.top_xid, table.oid);
             }
             let alterations = sql::identity_alterations(change, &table);
             self.alterations.extend(alterations.into_iter().map(|pair| (table.oid, pair)));
@@ -269,11 +307,16 @@ impl Script {
         self.missing += dependents.len() as u64;
         self.statements -= dependents.len() as u64;
         let table = |oid: &u32| self.tables.get(oid).map(Arc::as_ref);
-        let acting =
-            self.written_before.iter().filter_map(|(before, oid)| Some((table(before)?, table(oid)?)));
+        let together = &self.written_together;
+        let ordered = self
+            .written_before
+            .iter()
+            .filter(|(before, oid)| !(together.contains(before) && together.contains(oid)));
+        let acting = ordered.filter_map(|(before, oid)| Some((table(before)?, table(oid)?)));
+        let together = together.iter().filter_map(table);
         // A single row refers at most to itself.
         let foreign_keys = (self.statements > 1 && !self.tables.is_empty())
-            .then(|| sql::defer_foreign_keys(self.tables.values().map(Arc::as_ref), acting));
+            .then(|| sql::defer_foreign_keys(self.tables.values().map(Arc::as_ref), acting, together));
         print(&self.header(relation, summary))?;
         if let Some([first, _]) = &foreign_keys {
             print(&format!("{first}\n"))?;

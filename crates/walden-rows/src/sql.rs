@@ -179,16 +179,19 @@ pub fn ending<'a>(alterations: impl Iterator<Item = &'a str>) -> String {
 ///
 /// Deferring does not delay the actions of a key, such as `ON DELETE CASCADE`. `acting` contains pairs of a
 /// table and of a table whose rows must not change by such an action: the first block drops a key that has an
-/// action from the second to the first, and the second block adds it again.
+/// action from the second to the first, and the second block adds it again. Each pair of tables of `together`
+/// is such a pair.
 pub fn defer_foreign_keys<'t>(
     tables: impl Iterator<Item = &'t Table>,
     acting: impl Iterator<Item = (&'t Table, &'t Table)>,
+    together: impl Iterator<Item = &'t Table>,
 ) -> [String; 2] {
     let literal = |table: &Table| format!("'{}'", Qualified(table).to_string().replace('\'', "''"));
     let mut names: Vec<String> = tables.map(literal).collect();
     let mut acting: Vec<String> =
         acting.map(|(on, by)| format!("({}, {})", literal(on), literal(by))).collect();
-    for list in [&mut names, &mut acting] {
+    let mut together: Vec<String> = together.map(literal).collect();
+    for list in [&mut names, &mut acting, &mut together] {
         list.sort_unstable();
         list.dedup();
     }
@@ -199,14 +202,20 @@ pub fn defer_foreign_keys<'t>(
     };
     let names = names.join(", ");
     let root = |table: &str| format!("coalesce(pg_partition_root({table}::regclass), {table}::regclass)");
-    let acts = match acting.is_empty() {
+    let mut acts = Vec::new();
+    if !acting.is_empty() {
+        let (a, b, pairs) = (root("a"), root("b"), acting.join(", "));
+        acts.push(format!("(confrelid, conrelid) IN\n(SELECT {a}, {b} FROM (VALUES {pairs}) pairs (a, b))"));
+    }
+    if !together.is_empty() {
+        let list = format!("(SELECT {} FROM unnest(ARRAY[{}]) n)", root("n"), together.join(", "));
+        acts.push(format!("confrelid IN {list} AND conrelid IN {list}"));
+    }
+    let acts = match acts.is_empty() {
         true => "false".to_owned(),
         false => format!(
-            "(confdeltype IN ('c', 'n', 'd') OR confupdtype IN ('c', 'n', 'd')) AND (confrelid, conrelid) IN\n\
-             (SELECT {}, {} FROM (VALUES {}) pairs (a, b))",
-            root("a"),
-            root("b"),
-            acting.join(", ")
+            "(confdeltype IN ('c', 'n', 'd') OR confupdtype IN ('c', 'n', 'd')) AND ({})",
+            acts.join("\nOR ")
         ),
     };
     let first = format!(
