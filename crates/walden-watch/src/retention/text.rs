@@ -115,8 +115,8 @@ fn remedy_lines(remedies: &[Remedy]) -> Vec<String> {
 
 fn growth(retention: &Retention) -> String {
     let Some(rate) = retention.bytes_per_second else {
-        return "Its growth is unknown: no segment was completed in the last ten minutes, as on an idle server \
-                or where checkpoints recycle completed segments at once.\n"
+        return "Its growth is unknown: it has no segment that was completed in the last ten minutes. The server is idle, \
+                or checkpoints have recycled these segments.\n"
             .to_owned();
     };
     let per_second = format!("{}/s", bytes(rate as u64));
