@@ -1,5 +1,6 @@
 //! The files to compress or decompress: finds, opens, counts and removes them.
 
+use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs::{self, File, Metadata};
@@ -8,6 +9,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use walden_output::is_temporary;
+use walden_source::counted;
 
 use crate::error::{FileError, at};
 use crate::{PACK_ENDING, SEGMENT_ENDING, is_stream};
@@ -35,12 +37,25 @@ pub fn gather(files: &[PathBuf], tell: &dyn Fn(&str)) -> (Vec<Input>, Vec<FileEr
     for path in files {
         let gathered = match fs::metadata(path) {
             Ok(found) if found.is_dir() => {
-                let before = inputs.len();
-                search(path, Path::new(""), is_original, &mut inputs, tell).and_then(|()| {
-                    match inputs.len() > before {
-                        true => Ok(()),
-                        false => Err(FileError::unfit(COMPRESS, path, "expected files in it, found none")),
-                    }
+                let (before, compressed) = (inputs.len(), Cell::new(0_u64));
+                let is_original = |path: &Path| {
+                    // Next to its original, it is what an earlier run made.
+                    let is_alone = is_compressed(path) && !path.with_extension("").exists();
+                    compressed.set(compressed.get() + u64::from(is_alone));
+                    is_original(path)
+                };
+                let searched = search(path, Path::new(""), &is_original, &mut inputs, tell);
+                if compressed.get() > 0 && searched.is_ok() {
+                    tell(&format!(
+                        "warning: left out {} of {}: walden archive pack packs the segments of an archive, and walden decompress restores the \
+                         originals of others",
+                        counted(compressed.get(), "compressed file"),
+                        path.display()
+                    ));
+                }
+                searched.and_then(|()| match inputs.len() > before {
+                    true => Ok(()),
+                    false => Err(FileError::unfit(COMPRESS, path, "expected files in it, found none")),
                 })
             }
             // Compressing a compressed file is never useful. Compressed files in folders are skipped, too.
@@ -74,7 +89,7 @@ pub fn gather_compressed(files: &[PathBuf], tell: &dyn Fn(&str)) -> (Vec<Input>,
             continue;
         }
         let before = inputs.len();
-        let searched = search(path, Path::new(""), is_compressed, &mut inputs, tell);
+        let searched = search(path, Path::new(""), &is_compressed, &mut inputs, tell);
         if let Err(error) = searched {
             errors.push(error);
         } else if inputs.len() == before {
@@ -92,7 +107,7 @@ const NOT_LOG: &str = "archive_status";
 fn search(
     folder: &Path,
     relative: &Path,
-    is_wanted: fn(&Path) -> bool,
+    is_wanted: &dyn Fn(&Path) -> bool,
     inputs: &mut Vec<Input>,
     tell: &dyn Fn(&str),
 ) -> Result<()> {

@@ -315,6 +315,9 @@ fn a_folder_of_compressed_files_is_decompressed_and_tested() {
         let tested = json(&done("test --format json {}", &[compressed]));
         assert_eq!(tested["files"].as_array().unwrap().len(), names.len());
         assert_eq!(tested["members"], files(&archive).len());
+        let again = run("compress -o {} {}", &[&compressed.with_extension("again"), compressed]);
+        let warning = format!("warning: left out {} compressed file", names.len());
+        assert!(again.code == 0 && again.stderr.contains(&warning), "{again:?}");
     }
     // Without an output folder, files are restored next to the compressed files.
     done("decompress {}", &[&single]);
