@@ -43,7 +43,8 @@ walden_format::setters!(Options {
 });
 
 /// Where WAL must be durable before it is acknowledged.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum AckAfter {
     /// In the spool.
     #[default]

@@ -1,10 +1,14 @@
 //! Which backups of a schedule are kept: the newest of each of the last days, weeks and so on.
 
 use std::fmt;
+use std::path::Path;
 use std::str::FromStr;
 
 use jiff::tz::TimeZone;
 use jiff::{Timestamp, Zoned};
+use serde::Serialize;
+
+use crate::backup_folder::ListedBackup;
 
 /// How many backups to keep by period, such as `daily=7,weekly=5`.
 ///
@@ -31,7 +35,50 @@ const PERIODS: [(&str, Option<PeriodOf>); 6] = [
 
 type PeriodOf = fn(&Zoned) -> [i16; 3];
 
+/// Why a backup is kept that the schedule did not create.
+const OTHER: &str = "not of this schedule";
+
+/// A backup in the folder and the decision about it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+#[non_exhaustive]
+pub struct BackupDecision {
+    /// The name of its folder.
+    pub name: String,
+    /// The position from which WAL is replayed.
+    pub start_lsn: String,
+    /// Time in microseconds since 1970-01-01 00:00:00 UTC; `None` if the schedule did not create it.
+    pub time: Option<i64>,
+    /// Periods of the rule, or another reason; empty if it is not kept.
+    pub kept_for: Vec<&'static str>,
+    /// Whether it was removed.
+    pub removed: bool,
+}
+
 impl KeepRule {
+    /// Decides which backups are kept; none is removed yet. The rule counts only those of the schedule.
+    /// `newest` is the path of the backup that the next run advances, which is always kept.
+    pub fn decide(&self, backups: &[ListedBackup], newest: &Path, zone: &TimeZone) -> Vec<BackupDecision> {
+        let times: Vec<Timestamp> = backups.iter().filter_map(|backup| backup.scheduled).collect();
+        let mut selected = self.select(&times, zone).into_iter();
+        let decide = |backup: &ListedBackup| {
+            let mut kept_for = match backup.scheduled {
+                Some(_) => selected.next().unwrap_or_default(),
+                None => vec![OTHER],
+            };
+            if kept_for.is_empty() && backup.path == newest {
+                kept_for.push("newest");
+            }
+            BackupDecision {
+                name: backup.name.clone(),
+                start_lsn: backup.start.to_string(),
+                time: backup.scheduled.map(Timestamp::as_microsecond),
+                kept_for,
+                removed: false,
+            }
+        };
+        backups.iter().map(decide).collect()
+    }
+
     /// Returns, for each backup, the periods for which it is kept; none if it is not kept. If two backups
     /// have the same time, the later one in the list counts as newer.
     pub fn select(&self, times: &[Timestamp], zone: &TimeZone) -> Vec<Vec<&'static str>> {

@@ -316,6 +316,37 @@ pub struct ChosenRun {
 }
 
 impl ChosenRun {
+    /// Makes the plan, as [`Plan::make`] does.
+    ///
+    /// # Errors
+    /// As [`Plan::make`], and WAL that ends before the target at a gap, or where `pg_resetwal` restarted it:
+    /// the end of the run is not the end of the WAL then.
+    pub fn make_plan(
+        &self,
+        base: &BaseBackup,
+        target: Target,
+        mapped: &[MappedTablespace],
+        threads: usize,
+        done: impl FnMut(u64),
+    ) -> Result<Plan, RecoverError> {
+        let plan = Plan::make(&self.run, base, target.clone(), mapped, threads, done);
+        let gap = |later| {
+            let (target, end) = (target.to_string(), self.run.end());
+            match later == end {
+                true => RecoverError::Restarted { target, at: later },
+                false => RecoverError::Gap { target, end, later },
+            }
+        };
+        match (plan, self.later) {
+            (Ok(plan), Some(later)) if plan.target == Target::Latest => Err(gap(later)),
+            (
+                Err(RecoverError::TargetNotReached { .. } | RecoverError::NoEndOfBackup { .. }),
+                Some(later),
+            ) => Err(gap(later)),
+            (plan, _) => plan,
+        }
+    }
+
     /// Returns the `.partial` that follows the segments, and the end of its WAL.
     pub fn find_unread_partial(&mut self, threads: usize) -> Option<UnreadPartial> {
         let partial = self.partial.clone()?;

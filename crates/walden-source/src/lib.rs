@@ -35,7 +35,7 @@ mod windows;
 pub mod workers;
 
 pub use counted::counted;
-pub use error_text::error_text;
+pub use error_text::{error_text, hint_of_io, hint_of_kind};
 pub use intact::Substitution;
 pub use sync::sync;
 pub use tar_file::{read_entries, with_offsets};

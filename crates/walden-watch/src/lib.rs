@@ -5,6 +5,7 @@ pub mod archiver;
 pub mod document;
 pub mod forecast;
 pub mod http;
+pub mod locate;
 pub mod metrics;
 pub mod process;
 pub mod prometheus;

@@ -12,6 +12,7 @@ use walden_explain::document::{Context, Document};
 use walden_explain::group::{Dimension, ViewSpec};
 use walden_explain::writers::Writers;
 use walden_explain::{Bound, ExplainError, Explanation, Request};
+use walden_output::Inputs;
 use walden_report::explain_html;
 use walden_source::inventory::Inventory;
 use walden_source::names::Names;
@@ -20,7 +21,6 @@ use walden_source::server_log::{self, Prefix};
 use crate::arguments::{parse_bound, parse_pattern, parse_span, parse_view};
 use crate::output::Overwrite;
 use crate::progress::Progress;
-use crate::protect::Inputs;
 use crate::sources::{self, SourceRange};
 use crate::{USAGE, names, output, savings, servers, terminal};
 

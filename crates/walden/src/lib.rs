@@ -10,7 +10,6 @@ mod archive;
 pub mod arguments;
 mod completions;
 mod compress;
-mod configuration;
 mod decompress;
 #[cfg(feature = "demo")]
 mod demo;
@@ -68,10 +67,7 @@ use anyhow::Context as _;
 use clap::error::ErrorKind;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use walden_archive::name::ArchivedFile;
-use walden_output as protect;
 use walden_postgres::connection;
-use walden_source::workers as threads;
-use walden_watch::{http, prometheus};
 
 /// Exit status: a check found a difference.
 pub const FOUND: u8 = 1;

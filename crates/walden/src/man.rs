@@ -6,10 +6,10 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use clap::{Args, Command};
+use walden_output::Inputs;
 
 use crate::output::{self, Overwrite};
 use crate::programs;
-use crate::protect::Inputs;
 
 /// Write manual pages, one for each command, into a folder
 #[derive(Args, Debug)]

@@ -12,6 +12,7 @@ use walden_archive::export::ExportError;
 use walden_archive::recovery::RecoveryError;
 use walden_archive::sources::SourcesError;
 use walden_archive::store::StoreError;
+use walden_archiving::{ArchivingError, PlaceError};
 use walden_output::{Inputs, OutputError, Wanted};
 pub use walden_output::{
     Output, expect_no_input, expect_no_link_below, expect_removable, expect_writable, is_temporary, meta_of,
@@ -28,8 +29,10 @@ use walden_report::table::harmless;
 use walden_rows::RowsError;
 use walden_source::base::BaseError;
 use walden_source::datadir::DataDirError;
+use walden_source::hint_of_kind;
 use walden_source::inventory::{InventoryError, Unreadable, UnreadableReason};
 use walden_source::names::{self as saved, Names};
+use walden_watch::locate::LocateError;
 use walden_watch::server::QueryError;
 
 use crate::{DAMAGED, USAGE, terminal};
@@ -151,27 +154,6 @@ pub fn hint_of_unreadable(file: &Unreadable) -> Option<&'static str> {
     }
 }
 
-fn hint_of_kind(kind: io::ErrorKind) -> Option<&'static str> {
-    Some(match kind {
-        io::ErrorKind::NotFound => "check the name; a file may also have been removed or recycled meanwhile",
-        io::ErrorKind::PermissionDenied => {
-            "the user that runs walden needs to read the files, and to write in the folder of its output: the files of a server belong to its user (sudo -u \
-             postgres walden ..., or as root: runuser -u postgres -- walden ...)"
-        }
-        io::ErrorKind::OutOfMemory => {
-            "the file may be good: free some memory, raise the limit of the process (ulimit -v), or use fewer --threads"
-        }
-        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
-            "free some space, or name a file or folder on another disk (TMPDIR for temporary files); no incomplete file remains"
-        }
-        io::ErrorKind::FileTooLarge => {
-            "the limit on files' sizes (ulimit -f) or that of the file system was reached; no incomplete file remains"
-        }
-        io::ErrorKind::ReadOnlyFilesystem => "name a file or folder that can be written to",
-        _ => return None,
-    })
-}
-
 fn hint_of_cause(cause: &(dyn std::error::Error + 'static)) -> Option<&'static str> {
     if let Some(error) = cause.downcast_ref::<Hinted>() {
         return Some(error.hint);
@@ -179,7 +161,16 @@ fn hint_of_cause(cause: &(dyn std::error::Error + 'static)) -> Option<&'static s
     if let Some(error) = cause.downcast_ref::<QueryError>() {
         return error.hint();
     }
+    if let Some(error) = cause.downcast_ref::<LocateError>() {
+        return error.hint();
+    }
     if let Some(error) = cause.downcast_ref::<ArchiveError>() {
+        return error.hint();
+    }
+    if let Some(error) = cause.downcast_ref::<ArchivingError>() {
+        return error.hint();
+    }
+    if let Some(error) = cause.downcast_ref::<PlaceError>() {
         return error.hint();
     }
     if let Some(error) = cause.downcast_ref::<ExportError>() {

@@ -1,298 +1,59 @@
-//! The location of the archive: from options, the environment, or `walden.toml`.
+//! Options that select an archive.
 
-use std::ffi::OsString;
-use std::os::unix::fs::PermissionsExt as _;
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::time::Duration;
+use std::ops::Deref;
+use std::path::PathBuf;
 
-use anyhow::{Context, Result, bail};
-use clap::Args;
-use walden_archive::Archive;
-use walden_archive::copies::{Copies, Copy};
-use walden_archive::encryption::KeyOptions;
-use walden_archive::url::{self, PlaceOptions};
+use clap::error::Error;
+use clap::{ArgMatches, Args, Command, FromArgMatches};
+use walden_archiving::place::Place;
 
-use crate::configuration::{ArchiveSection, Configuration, FILE, ReceiveSection};
+/// The archive that options, the environment, or `walden.toml` name.
+#[derive(Clone, Debug)]
+pub struct PlaceArgs(pub Place);
 
-/// The folder searched for [`FILE`] if the working directory has none.
-const SYSTEM_FOLDER: &str = "/etc/walden";
+impl Deref for PlaceArgs {
+    type Target = Place;
 
-/// Options that select an archive.
-#[derive(Args, Clone, Debug)]
-pub struct Place {
+    fn deref(&self) -> &Place {
+        &self.0
+    }
+}
+
+#[derive(Args)]
+struct PlaceOptions {
     /// The archive: a folder, or a URL: s3://BUCKET/PREFIX, az://CONTAINER/PREFIX, gs://BUCKET/PREFIX,
     /// sftp://USER@HOST/FOLDER
     #[arg(long, value_name = "URL", env = "WALDEN_REPO")]
-    pub repo: Option<String>,
+    repo: Option<String>,
 
     /// The configuration file [default: walden.toml in the working directory, in a data directory named by an
     /// option, or in /etc/walden]
     #[arg(long, value_name = "FILE", env = "WALDEN_CONFIG")]
-    pub config: Option<PathBuf>,
+    config: Option<PathBuf>,
 
     /// The file with a private key for reading an encrypted archive
     #[arg(long, value_name = "FILE", env = "WALDEN_IDENTITY", hide_env_values = true)]
-    pub identity: Option<PathBuf>,
-
-    /// The path and content of the configuration file if it was read already; `None` in it if there is none.
-    #[arg(skip)]
-    pub configuration: Option<Arc<Option<(PathBuf, Configuration)>>>,
+    identity: Option<PathBuf>,
 }
 
-impl Place {
-    /// Creates the place of an archive with a given URL; the configuration still provides the options of its
-    /// store.
-    pub fn from_url(repo: String) -> Place {
-        let named = |variable| std::env::var_os(variable).map(PathBuf::from);
-        Place {
-            repo: Some(repo),
-            config: named("WALDEN_CONFIG"),
-            identity: named("WALDEN_IDENTITY"),
-            configuration: None,
-        }
+impl Args for PlaceArgs {
+    fn augment_args(command: Command) -> Command {
+        PlaceOptions::augment_args(command)
     }
 
-    /// Creates the place that a configuration file names, or the default one.
-    pub fn from_configuration(config: Option<PathBuf>) -> Place {
-        Place { repo: None, config, identity: None, configuration: None }
-    }
-
-    /// Returns the same place with the configuration as it is now, which is not read again.
-    pub fn with_configuration_read(&self) -> Result<Place> {
-        Ok(Place { configuration: Some(Arc::new(self.read()?)), ..self.clone() })
-    }
-
-    /// Returns the same archive for a command that names a server's data directory. The directory's
-    /// `walden.toml` is used, as for commands that the server runs with that directory as their working
-    /// directory.
-    pub fn for_server(&self, data: Option<&Path>) -> Place {
-        let beside = data.map(|data| data.join(FILE)).filter(|path| path.exists());
-        let config = match &self.config {
-            None if !Path::new(FILE).exists() => beside,
-            config => config.clone(),
-        };
-        Place { config, configuration: None, ..self.clone() }
-    }
-
-    /// Returns options that name the same archive from any working directory.
-    pub fn absolute_arguments(&self) -> Result<Vec<OsString>> {
-        let mut arguments: Vec<OsString> = Vec::new();
-        let (section, config) = self.configuration()?;
-        if let Some(config) = config {
-            arguments.extend(["--config".into(), std::path::absolute(config)?.into_os_string()]);
-        }
-        if let Some(identity) = &self.identity {
-            arguments.extend(["--identity".into(), std::path::absolute(identity)?.into_os_string()]);
-        }
-        if let Some(repo) = self.repo.as_deref().or(section.first_repo()) {
-            let repo = match repo.contains("://") {
-                true => repo.into(),
-                false => std::path::absolute(repo)?.into_os_string(),
-            };
-            arguments.extend(["--repo".into(), repo]);
-        }
-        Ok(arguments)
-    }
-
-    /// Returns a place for each configured repository, or only this one if an option or the environment names
-    /// it.
-    pub fn repositories(&self) -> Result<Vec<Place>> {
-        let (section, _) = self.configuration()?;
-        if self.repo.is_some() || section.repo.0.is_empty() {
-            return Ok(vec![self.clone()]);
-        }
-        let place = |url: String| Place { repo: Some(url), ..self.clone() };
-        Ok(section.repo.0.into_iter().map(|repository| place(repository.url)).collect())
-    }
-
-    /// Returns a text that is equal for all spellings of the archive's location.
-    pub fn spelling(&self) -> Result<String> {
-        let (section, _) = self.configuration()?;
-        let repo = self.repo.as_deref().or(section.first_repo()).unwrap_or_default();
-        let options: Vec<(String, String)> = section.store.clone().into_iter().collect();
-        Ok(url::spelling(repo, &options))
-    }
-
-    /// Opens all repositories for a command that PostgreSQL waits for. If an object store does not respond
-    /// within `time`, that is an error. `level` is the compression level of all of them, if an option names
-    /// it.
-    pub fn open_copies(&self, time: Duration, level: Option<u8>) -> Result<(Copies, ArchiveSection)> {
-        let (section, _) = self.configuration()?;
-        let mut copies = Vec::new();
-        let places = self.repositories()?;
-        expect_different(&places)?;
-        for place in places {
-            let (archive, own) = place.open_to_answer_within(time)?;
-            copies.push(Copy::new(archive).level(level.or(own.level)));
-        }
-        let count = copies.len();
-        let copies = Copies::new(copies, section.acknowledge.unwrap_or(count));
-        // `repositories` returns at least one place.
-        Ok((copies.context("cannot choose an archive")?, section))
-    }
-
-    /// Returns the configuration of the archive, and the path from which it was read.
-    pub fn configuration(&self) -> Result<(ArchiveSection, Option<PathBuf>)> {
-        let Some((path, configuration)) = self.read()? else { return Ok((ArchiveSection::default(), None)) };
-        let mut section = configuration.archive;
-        if let Some(url) = self.repo.clone().or_else(|| section.first_repo().map(str::to_owned)) {
-            section = section.for_repository(&url);
-        }
-        if let (Some(identity), Some(folder)) = (&mut section.identity, path.parent()) {
-            *identity = folder.join(&*identity);
-        }
-        Ok((section, Some(path)))
-    }
-
-    /// Returns a key of the configuration that is a secret, and the file's mode, if other users may read the
-    /// file.
-    pub fn readable_secret(&self) -> Option<(String, u32)> {
-        let (path, configuration) = self.read().ok()??;
-        let mode = std::fs::metadata(path).ok()?.permissions().mode() & 0o777;
-        configuration.secret().filter(|_| mode & 0o044 != 0).map(|name| (name, mode))
-    }
-
-    /// Returns the servers whose WAL is received.
-    pub fn receive_sections(&self) -> Result<Vec<ReceiveSection>> {
-        Ok(self.read()?.map(|(_, configuration)| configuration.receive).unwrap_or_default())
-    }
-
-    fn read(&self) -> Result<Option<(PathBuf, Configuration)>> {
-        if let Some(known) = &self.configuration {
-            return Ok((**known).clone());
-        }
-        let path = match &self.config {
-            Some(path) => Some(path.clone()),
-            None => [PathBuf::from(FILE), Path::new(SYSTEM_FOLDER).join(FILE)]
-                .into_iter()
-                .find(|path| path.exists()),
-        };
-        let Some(path) = path else { return Ok(None) };
-        if !path.exists() {
-            bail!("cannot read {}: expected a configuration file, found none", path.display());
-        }
-        let text =
-            std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
-        let configuration: Configuration =
-            toml::from_str(&text).with_context(|| format!("cannot use {}", path.display()))?;
-        if let Err(problem) = configuration.archive.check() {
-            bail!("cannot use {}: {problem}", path.display());
-        }
-        Ok(Some((path, configuration)))
-    }
-
-    /// Opens the archive, and returns it with its configuration.
-    pub fn open(&self) -> Result<(Archive, ArchiveSection)> {
-        self.open_with(None)
-    }
-
-    /// Opens the archive for an interactive command, which reports within half a minute if an object store
-    /// does not respond.
-    pub fn open_for_user(&self) -> Result<(Archive, ArchiveSection)> {
-        self.open_with(Some(Duration::from_secs(20)))
-    }
-
-    /// Opens the archive for a command that PostgreSQL waits for. If an object store does not respond within
-    /// `time`, that is an error.
-    pub fn open_to_answer_within(&self, time: Duration) -> Result<(Archive, ArchiveSection)> {
-        self.open_with(Some(time))
-    }
-
-    fn open_with(&self, answer_within: Option<Duration>) -> Result<(Archive, ArchiveSection)> {
-        let (section, _) = self.configuration()?;
-        let Some(repo) = self.repo.as_deref().or(section.first_repo()) else {
-            bail!(
-                "cannot choose an archive: expected --repo URL, WALDEN_REPO, or repo in the [archive] section of {FILE} in the working directory, in a data directory that an option names, or in {SYSTEM_FOLDER}"
-            );
-        };
-        let options = PlaceOptions::default()
-            .store(section.store.clone().into_iter().collect())
-            .without_conditional_requests(section.without_conditional_requests)
-            .answer_within(answer_within)
-            .lock(section.lock())
-            .storage_class(section.storage_class.clone())
-            .keys(
-                KeyOptions::default()
-                    .recipient(section.recipient.clone())
-                    .identity(self.identity.clone().or_else(|| section.identity.clone())),
-            );
-        Ok((url::open(repo, &options)?, section))
+    fn augment_args_for_update(command: Command) -> Command {
+        PlaceOptions::augment_args_for_update(command)
     }
 }
 
-/// Checks that each repository is named once: the same one under two spellings would count as two copies.
-///
-/// # Errors
-/// Names both spellings.
-pub fn expect_different(places: &[Place]) -> Result<()> {
-    let mut known: Vec<(String, &str)> = Vec::new();
-    for place in places {
-        let (spelling, own) = (place.spelling()?, place.repo.as_deref().unwrap_or_default());
-        if let Some((_, other)) = known.iter().find(|(known, _)| *known == spelling) {
-            bail!(
-                "cannot use several repositories: expected different ones, found {other} and {own}, which are the same place"
-            );
-        }
-        known.push((spelling, own));
-    }
-    Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_configuration_that_is_not_there_was_not_removed_meanwhile() {
-        let folder = tempfile::tempdir().unwrap();
-        let place = Place::from_configuration(Some(folder.path().join("mistyped.toml")));
-        let error = place.configuration().err().unwrap();
-        assert!(format!("{error:#}").contains("expected a configuration file, found none"), "{error:#}");
-        assert_eq!(crate::output::hint_of(&error), None);
+impl FromArgMatches for PlaceArgs {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<PlaceArgs, Error> {
+        let PlaceOptions { repo, config, identity } = PlaceOptions::from_arg_matches(matches)?;
+        Ok(PlaceArgs(Place::new(repo, config, identity)))
     }
 
-    #[test]
-    fn a_value_that_its_key_cannot_have_is_refused_with_both() {
-        let folder = tempfile::tempdir().unwrap();
-        let config = folder.path().join(FILE);
-        let place = Place::from_configuration(Some(config.clone()));
-        for (line, expected) in [
-            ("level = 10", "level in [archive]: expected 0 to 9, found 10"),
-            ("threads = 0", "threads in [archive]: expected at least 1, found 0"),
-            (
-                "recipient = \"\"",
-                "recipient in [archive]: expected a public key of age (age1...), found \"\"",
-            ),
-        ] {
-            std::fs::write(&config, format!("[archive]\n{line}\n")).unwrap();
-            let error = format!("{:#}", place.configuration().err().unwrap());
-            assert!(error.contains(expected) && error.contains(FILE), "{line}: {error}");
-        }
-        std::fs::write(&config, "[archive]\nlevel = 9\nthreads = 1\n").unwrap();
-        assert_eq!(place.configuration().unwrap().0.level, Some(9));
-        // One call of get reads it once.
-        let once = place.with_configuration_read().unwrap();
-        std::fs::remove_file(&config).unwrap();
-        assert_eq!(once.clone().configuration().unwrap().0.level, Some(9));
-        assert!(place.configuration().is_err());
-    }
-
-    #[test]
-    fn the_configuration_in_a_named_data_directory_is_used_unless_another_is_named() {
-        let data = tempfile::tempdir().unwrap();
-        let place = Place::from_configuration(None);
-        assert_eq!(place.for_server(Some(data.path())).config, None);
-        let (own, other) = (data.path().join(FILE), data.path().join("other.toml"));
-        std::fs::write(&own, "[archive]\nrepo = \"/own\"\n").unwrap();
-        std::fs::write(&other, "[archive]\nrepo = \"/other\"\n").unwrap();
-        let repo = |place: &Place| {
-            let (section, _) = place.for_server(Some(data.path())).configuration().unwrap();
-            section.first_repo().map(str::to_owned)
-        };
-        assert_eq!(repo(&place).as_deref(), Some("/own"));
-        let named = Place { config: Some(other), ..place.clone() };
-        assert_eq!(repo(&named).as_deref(), Some("/other"));
-        assert_eq!(place.for_server(None).config, None);
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), Error> {
+        *self = PlaceArgs::from_arg_matches(matches)?;
+        Ok(())
     }
 }

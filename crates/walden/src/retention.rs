@@ -5,9 +5,9 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::Args;
+use walden_postgres::connection::is_connection_string;
 use walden_watch::retention::{Subject, collect, text};
 
-use crate::servers::is_connection_string;
 use crate::terminal::{self, Format};
 use crate::{FOUND, output};
 

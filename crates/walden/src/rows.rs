@@ -28,11 +28,11 @@ use crate::arguments::{parse_size, parse_xid};
 #[cfg(feature = "export")]
 use crate::output::{self, Output, Overwrite};
 use crate::progress::Progress;
-#[cfg(feature = "export")]
-use crate::protect::Inputs;
 use crate::range::RangeArgs;
 use crate::sources;
 use crate::{DAMAGED, memory, names, terminal};
+#[cfg(feature = "export")]
+use walden_output::Inputs;
 
 const EXAMPLES: &str = "\
 Examples:

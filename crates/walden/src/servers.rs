@@ -1,38 +1,16 @@
-//! Servers as sources: running servers of this machine, and the data directory of a server given by a
-//! connection string.
+//! Servers as sources: those that connection strings name, and those that run on this machine.
 
 use std::fmt::Write as _;
-use std::io;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, Result};
-use walden_postgres::connection;
+use anyhow::Result;
+use walden_archiving::commands::word as shell_word;
+use walden_postgres::connection::is_connection_string;
 use walden_server::account;
 use walden_server::programs::find_in_path;
-use walden_source::datadir::ControlFile;
-use walden_watch::process::PostmasterFile;
+use walden_watch::locate::find_data_directory;
 use walden_watch::running::{self, RunningServer};
-
-use crate::archive::shell_word;
-use crate::output;
-
-/// Queries the server's location. It requires `pg_read_all_settings`.
-const WHERE_IT_IS: &str = "SELECT current_setting('data_directory'), (SELECT system_identifier FROM pg_control_system()), \
-     extract(epoch FROM pg_postmaster_start_time())::bigint";
-/// Maximum time in seconds from the start of the postmaster until it records its start time.
-const MAX_START_SECONDS: i64 = 60;
-
-/// Returns whether a source is a connection string, not a file or an archive.
-pub fn is_connection_string(source: &Path) -> bool {
-    let text = source.to_string_lossy();
-    let has_keyword = || {
-        let name = text.split_once('=').map_or("", |(name, _)| name.trim());
-        !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_')
-    };
-    let is_url = text.starts_with("postgres://") || text.starts_with("postgresql://");
-    (is_url || has_keyword()) && !source.exists()
-}
 
 /// Replaces connection strings among sources by the data directories of their servers. Returns the sources
 /// and the connection strings.
@@ -41,63 +19,13 @@ pub fn local_sources(sources: impl IntoIterator<Item = PathBuf>) -> Result<(Vec<
     for source in sources {
         if is_connection_string(&source) {
             let dsn = source.to_string_lossy().into_owned();
-            found.0.push(data_directory(&dsn)?);
+            found.0.push(find_data_directory(&dsn)?);
             found.1.push(dsn);
         } else {
             found.0.push(source);
         }
     }
     Ok(found)
-}
-
-/// Returns the data directory of a server on this machine.
-fn data_directory(dsn: &str) -> Result<PathBuf> {
-    let mut client = connection::connect(dsn)?;
-    let row = client.query_one(WHERE_IT_IS, &[]).map_err(|error| {
-        output::with_hint(
-            format!("cannot ask the server for its data directory: {}", walden_source::error_text(&error)),
-            "the user needs pg_read_all_settings (GRANT pg_monitor TO ...); or name the data directory itself",
-        )
-    })?;
-    let wrong = "the server's answer has other types than expected";
-    let named: String = row.try_get(0).context(wrong)?;
-    // SQL has no unsigned integers.
-    let system_id = row.try_get::<_, i64>(1).context(wrong)?.cast_unsigned();
-    let started: i64 = row.try_get(2).context(wrong)?;
-    let named = PathBuf::from(named);
-    // A server in a container reports a path inside it, so its directory is found through running processes.
-    let candidates =
-        || std::iter::once(named.clone()).chain(running::servers().into_iter().map(|server| server.data));
-    match candidates().find(|data| is_of_server(data, system_id, started)) {
-        Some(data) => Ok(data),
-        None => Err(no_local_files(&named)),
-    }
-}
-
-/// Returns whether a data directory belongs to a server, according to the content of its files.
-fn is_of_server(data: &Path, system_id: u64, started: i64) -> bool {
-    // Compares start times: a standby on its primary's machine has the same system identifier.
-    let is_started = |file: PostmasterFile| {
-        file.started.is_some_and(|first| (0..=MAX_START_SECONDS).contains(&(started - first)))
-    };
-    ControlFile::read_data_directory(data).is_some_and(|control| control.system_identifier == system_id)
-        && PostmasterFile::read(data).is_ok_and(is_started)
-}
-
-fn no_local_files(named: &Path) -> anyhow::Error {
-    let closed = std::fs::metadata(named.join(ControlFile::PATH))
-        .is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied);
-    if closed {
-        return output::with_hint(
-            format!("cannot read the server's data directory {}: this user may not", named.display()),
-            "run the command as the user that owns the data directory (sudo -u postgres walden ..., or as root: runuser -u postgres -- walden ...)",
-        );
-    }
-    output::with_hint(
-        format!("cannot find the server's data directory {} on this machine", named.display()),
-        "explain reads files: run walden on the server's machine, or receive the log here (walden receive --dsn ... --repo FOLDER --slot walden \
-         --create-slot) and explain FOLDER; walden watch takes the connection string and shows WAL as it is written",
-    )
 }
 
 /// Returns the message of a command without a source: the servers of this machine, with a command for each.
@@ -196,27 +124,9 @@ fn closed_program(servers: &[RunningServer]) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use walden_watch::process::PostmasterFile;
 
-    #[test]
-    fn connection_strings_are_told_from_files() {
-        for text in ["host=db1 port=5432", "host = db1", "postgresql://db1/postgres", "postgres://u@h"] {
-            assert!(is_connection_string(Path::new(text)), "{text}");
-        }
-        for text in [
-            "/var/lib/postgresql/18/main",
-            "s3://bucket/a=b",
-            "/backup/a=b",
-            "./host=x",
-            "000000010000000000000001",
-        ] {
-            assert!(!is_connection_string(Path::new(text)), "{text}");
-        }
-        let folder = tempfile::tempdir().unwrap();
-        let named = folder.path().join("a=b");
-        std::fs::create_dir(&named).unwrap();
-        assert!(!is_connection_string(&named));
-    }
+    use super::*;
 
     #[test]
     fn commands_are_those_of_a_shell() {

@@ -9,6 +9,7 @@ use walden_archive::diverging::{DIVERGING_HINT, Diverging, find_diverging};
 use walden_archive::source::{self, SourceOptions};
 use walden_archive::sources::{self, is_archive};
 use walden_archive::{Archive, Extent};
+use walden_archiving::place::Place;
 use walden_explain::{Bound, StepBack, second_text};
 use walden_format::lsn::{Lsn, SegmentName, SegmentSize, Timeline};
 use walden_report::table::harmless;
@@ -18,7 +19,6 @@ use walden_source::datadir::{ControlFile, DataDir};
 use walden_source::inventory::{Duplicate, FileKind, Gap, Inventory, Run, Unreadable};
 use walden_source::scan::Damage;
 
-use crate::place::Place;
 use crate::progress::Waiting;
 use crate::{DAMAGED, output, terminal};
 

@@ -15,6 +15,7 @@ use walden_output::Inputs;
 use walden_server::signals::{self, SIGINT, SIGTERM};
 use walden_source::names::Names;
 use walden_watch::document::{Grouping, WatchDocument};
+use walden_watch::http;
 use walden_watch::session::{Followed, Session, SessionOptions, is_connection};
 use walden_watch::windows::Window;
 use walden_watch::{metrics, table};
@@ -22,7 +23,7 @@ use walden_watch::{metrics, table};
 use crate::arguments::{parse_pattern, parse_span};
 use crate::output::Overwrite;
 use crate::terminal::{self, Format};
-use crate::{DAMAGED, http, names, output};
+use crate::{DAMAGED, names, output};
 
 const EXAMPLES: &str = "\
 Examples:

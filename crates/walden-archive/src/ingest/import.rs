@@ -7,6 +7,7 @@
 //! Segments come first because they identify the source's cluster, which timeline history and backup history
 //! files do not.
 
+mod content;
 mod layout;
 
 use std::collections::BTreeSet;
@@ -27,6 +28,7 @@ use crate::objects::link::{self, SegmentEnd};
 use crate::objects::name::{ArchivedFile, Object};
 use crate::objects::object;
 
+pub use content::{expect_unencrypted, open_decompressed};
 pub use layout::{Ignored, Layout, LayoutError, Source, SourceFile, find};
 
 /// Options for importing files.

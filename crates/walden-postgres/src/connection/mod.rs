@@ -94,6 +94,17 @@ pub fn has_password(conninfo: &str) -> bool {
     parameters.iter().any(|(name, value)| name == "password" && !value.is_empty())
 }
 
+/// Returns whether a source of WAL is a connection string, and not a file or an archive.
+pub fn is_connection_string(source: &Path) -> bool {
+    let text = source.to_string_lossy();
+    let has_keyword = || {
+        let name = text.split_once('=').map_or("", |(name, _)| name.trim());
+        !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_')
+    };
+    let is_url = text.starts_with("postgres://") || text.starts_with("postgresql://");
+    (is_url || has_keyword()) && !source.exists()
+}
+
 impl Parameters {
     /// Connects to the named database, or to `postgres` or `template1` if there is none.
     ///
@@ -171,4 +182,29 @@ impl Parameters {
 fn is_of_tls(error: &postgres::Error) -> bool {
     // The client library has no error code for this.
     error.to_string().starts_with("error performing TLS handshake")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn connection_strings_are_told_from_files() {
+        for text in ["host=db1 port=5432", "host = db1", "postgresql://db1/postgres", "postgres://u@h"] {
+            assert!(is_connection_string(Path::new(text)), "{text}");
+        }
+        for text in [
+            "/var/lib/postgresql/18/main",
+            "s3://bucket/a=b",
+            "/backup/a=b",
+            "./host=x",
+            "000000010000000000000001",
+        ] {
+            assert!(!is_connection_string(Path::new(text)), "{text}");
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let named = folder.path().join("a=b");
+        std::fs::create_dir(&named).unwrap();
+        assert!(!is_connection_string(&named));
+    }
 }

@@ -1,24 +1,19 @@
 //! `walden archive copy`: brings repositories up to date from each other.
 
-use std::fmt::Write;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::{Mutex, PoisonError};
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use clap::Args;
-use walden_archive::Archive;
 use walden_archive::copy::{self, Copied, CopyOptions};
-use walden_archive::object::Finding;
-use walden_report::table::harmless;
-use walden_report::units;
-use walden_source::counted;
+use walden_archiving::behind::Note;
+use walden_archiving::place::expect_different;
+use walden_archiving::text;
 
-use super::catch_up::Note;
 use crate::FOUND;
-use crate::configuration::FILE;
-use crate::place::{Place, expect_different};
+use crate::place::PlaceArgs;
 use crate::progress::Progress;
 use crate::terminal::{self, Format};
 
@@ -40,7 +35,7 @@ Exit status: 0 each repository has all files; 1 some files could not be copied; 
 #[command(after_help = EXAMPLES)]
 pub struct CopyArgs {
     #[command(flatten)]
-    place: Place,
+    place: PlaceArgs,
 
     /// Archive to copy from (repeatable) [default: the other repositories in walden.toml]
     #[arg(long, value_name = "URL")]
@@ -82,7 +77,7 @@ pub fn run(args: &CopyArgs) -> Result<ExitCode> {
     expect_different(&places)?;
     for target in places {
         let (archive, section) = target.open()?;
-        let sources = sources(&args.place, &args.from, &archive)?;
+        let sources = args.place.open_sources(&args.from, &archive)?;
         let default = CopyOptions::default();
         let options = default
             .level(args.level.or(section.level).unwrap_or(default.level))
@@ -102,60 +97,10 @@ pub fn run(args: &CopyArgs) -> Result<ExitCode> {
         }
         all.push(copied?);
     }
-    terminal::show(args.format, || &all, || all.iter().map(text).collect())?;
+    terminal::show(args.format, || &all, || all.iter().map(text::copying::text).collect())?;
     if !all.iter().all(Copied::is_complete) {
         return Ok(ExitCode::from(FOUND));
     }
     note.map_or(Ok(()), Note::remove)?;
     Ok(ExitCode::SUCCESS)
-}
-
-/// Opens the archives to copy from: those that options name, or the other configured repositories.
-pub fn sources(place: &Place, from: &[String], target: &Archive) -> Result<Vec<Archive>> {
-    let configured = Place { repo: None, ..place.clone() };
-    let places: Vec<Place> = match from {
-        [] => configured.repositories()?,
-        from => from.iter().map(|url| Place { repo: Some(url.clone()), ..place.clone() }).collect(),
-    };
-    let own = Place { repo: Some(target.store().location().to_owned()), ..place.clone() }.spelling()?;
-    let mut sources = Vec::new();
-    for place in places {
-        if place.spelling()? != own
-            && let Ok((archive, _)) = place.open()
-        {
-            sources.push(archive);
-        }
-    }
-    if sources.is_empty() {
-        bail!(
-            "cannot choose an archive to copy from: expected --from URL, or several repositories in {FILE}"
-        );
-    }
-    Ok(sources)
-}
-
-/// Describes the result for a repository.
-pub fn text(copied: &Copied) -> String {
-    let mut text = match copied.missing {
-        0 if copied.failed.is_empty() => format!("{}: nothing is missing\n", copied.location),
-        0 => format!("{}: not compared with each archive\n", copied.location),
-        missing => format!(
-            "{}: {} of {} copied ({})\n",
-            copied.location,
-            copied.copied,
-            counted(missing, "missing file"),
-            units::bytes(copied.stored_bytes)
-        ),
-    };
-    text.push_str(&failures(copied));
-    text
-}
-
-/// Lists the objects that could not be copied.
-pub fn failures(copied: &Copied) -> String {
-    let mut text = String::new();
-    for Finding { object, problem } in &copied.failed {
-        let _ = writeln!(text, "NOT COPIED: {}: {}", harmless(object), harmless(problem));
-    }
-    text
 }

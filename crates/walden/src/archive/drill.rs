@@ -1,7 +1,6 @@
 //! `walden archive drill`: tests a restore on a copy.
 
 use std::ffi::OsString;
-use std::fmt::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -10,19 +9,15 @@ use anyhow::{Context, Result};
 use clap::Args;
 use walden_archive::Archive;
 use walden_archive::base::BackupStart;
-use walden_archive::drill::{
-    self, Amcheck, Drill, DrillError, DrillOptions, LockedTable, RollForward, Step, Target,
-};
+use walden_archive::drill::{self, DrillError, DrillOptions, RollForward, Step, Target};
 use walden_archive::list;
 use walden_archive::recovery::{RecoveryError, RecoveryStart, recovery_to};
-use walden_explain::moment::{Moment, time_text};
+use walden_archiving::text;
+use walden_explain::moment::Moment;
 use walden_format::lsn::Timeline;
-use walden_report::table::harmless;
-use walden_report::units;
-use walden_source::counted;
 use walden_watch::settings;
 
-use crate::place::Place;
+use crate::place::PlaceArgs;
 use crate::progress::Progress;
 use crate::terminal::{self, Format};
 use crate::{FOUND, memory, output};
@@ -47,7 +42,7 @@ segment; 2 wrong usage; 3 the archive or the backup could not be used.";
 #[command(after_help = EXAMPLES)]
 pub struct DrillArgs {
     #[command(flatten)]
-    place: Place,
+    place: PlaceArgs,
 
     /// Base backup: a folder or tar files of pg_basebackup, or the data directory of a stopped server
     #[arg(long, value_name = "BACKUP")]
@@ -155,7 +150,7 @@ pub fn run(args: &DrillArgs) -> Result<ExitCode> {
             return Ok(ExitCode::from(if is_recovery_failure { FOUND } else { crate::DAMAGED }));
         }
     };
-    terminal::show(args.format, || &drill, || table(&drill))?;
+    terminal::show(args.format, || &drill, || text::drill::table(&drill))?;
     Ok(if drill.is_good() { ExitCode::SUCCESS } else { ExitCode::from(FOUND) })
 }
 
@@ -203,7 +198,7 @@ fn other_timeline_hint(archive: &Archive, followed: Option<Timeline>) -> Option<
 }
 
 /// Returns a command that runs this program with the same archive, from any working directory.
-fn restore_command(place: &Place) -> Result<Vec<OsString>> {
+fn restore_command(place: &PlaceArgs) -> Result<Vec<OsString>> {
     let program = std::env::current_exe().context("cannot find this program's own file")?;
     // A drill ends recovery before a gap and reports the gap itself.
     let mut command = vec![program.into_os_string(), "archive".into(), "get".into(), "--ignore-gaps".into()];
@@ -245,99 +240,6 @@ impl Steps {
             bar.finish();
         }
     }
-}
-
-/// Maximum number of locked tables in the text.
-const MAX_LOCKED: usize = 20;
-
-fn table(drill: &Drill) -> String {
-    let mut text = String::new();
-    let target = match &drill.target {
-        Target::End => "to the end of WAL".to_owned(),
-        Target::Time(time) => format!("to {time}"),
-        Target::RestorePoint(name) => format!("to the restore point {}", harmless(name)),
-    };
-    let reached = match drill.reached_time {
-        Some(time) => format!("last commit or abort at {}", time_text(time)),
-        None => "no commit or abort was replayed".to_owned(),
-    };
-    let _ = writeln!(text, "PostgreSQL {} recovered from {} {target}", drill.server_version, drill.start_lsn);
-    let _ = writeln!(text, "  reached {}: {reached}; new timeline {}", drill.reached_lsn, drill.timeline);
-    let _ = writeln!(
-        text,
-        "  {} of WAL in {:.1} s ({} a second), after copying the backup for {:.1} s",
-        units::bytes(drill.wal_bytes),
-        drill.recovery_seconds + drill.rolled_forward.as_ref().map_or(0.0, |rolled| rolled.seconds),
-        units::bytes(drill.wal_bytes_per_second as u64),
-        drill.copy_seconds
-    );
-    if let Some(rolled) = &drill.rolled_forward {
-        if let Some(redo) = &rolled.redo_lsn {
-            let (bytes, seconds) = (units::bytes(rolled.wal_bytes), rolled.seconds);
-            let _ = writeln!(
-                text,
-                "  Walden replayed {bytes} of it in {seconds:.1} s, up to the redo pointer {redo}"
-            );
-        }
-        if let Some(reason) = &rolled.reason {
-            let _ = writeln!(text, "  left to PostgreSQL: {}", harmless(reason));
-        }
-    }
-    for tablespace in &drill.redirected_tablespaces {
-        let path = harmless(&tablespace.path);
-        let _ = writeln!(
-            text,
-            "  the tablespace of {path}, created at {}, was in the drill's folder",
-            tablespace.lsn
-        );
-    }
-    if let Some(partial) = &drill.unread_partial {
-        let reaches = partial.end_lsn.as_ref().map_or(String::new(), |end| format!(" and reaches {end}"));
-        let segment = partial.file.trim_end_matches(".partial");
-        let _ = writeln!(
-            text,
-            "  not read: {}, which follows{reaches}; recovery reads it if it is in pg_wal as {segment}",
-            partial.file
-        );
-    }
-    let checked = &drill.checked;
-    let amcheck = match checked.amcheck {
-        Amcheck::Passed => "found nothing wrong",
-        Amcheck::Failed => "found something wrong",
-        Amcheck::NotAsked => "not run, as asked",
-        Amcheck::NotThere => "not run: this installation does not have it, or not the extension amcheck",
-    };
-    let _ = writeln!(text, "  pg_amcheck: {amcheck}");
-    if let (Some(rows), Some(tables), Some(databases)) = (checked.rows, checked.tables, checked.databases) {
-        let (rows, tables) = (units::count(rows), units::count(tables));
-        let _ = writeln!(text, "  {rows} rows read in {tables} tables of {databases} databases");
-    }
-    for result in &checked.queries {
-        let _ = writeln!(text, "  {}", harmless(&result.query));
-        let _ = writeln!(text, "    {}", harmless(&result.columns.join(" | ")));
-        for row in &result.rows {
-            let values: Vec<&str> = row.iter().map(|value| value.as_deref().unwrap_or("NULL")).collect();
-            let _ = writeln!(text, "    {}", harmless(&values.join(" | ")));
-        }
-    }
-    for pending in &checked.prepared_transactions {
-        let [name, database, owner] =
-            [&pending.name, &pending.database, &pending.owner].map(|it| harmless(it));
-        let _ = writeln!(text, "  pending: prepared transaction '{name}' of {owner} in database {database}");
-    }
-    for locked in checked.locked_tables.iter().take(MAX_LOCKED) {
-        let LockedTable { database, table, prepared_transaction } = locked;
-        let [database, table, name] = [database, table, prepared_transaction].map(|it| harmless(it));
-        let _ =
-            writeln!(text, "  table {table} in {database} not read: locked by prepared transaction '{name}'");
-    }
-    if let Some(more) = checked.locked_tables.len().checked_sub(MAX_LOCKED).filter(|&more| more > 0) {
-        let _ = writeln!(text, "  {} not read for the same reason", counted(more as u64, "more table"));
-    }
-    for problem in &checked.problems {
-        let _ = writeln!(text, "WRONG: {}", harmless(problem));
-    }
-    text
 }
 
 fn parse_setting(text: &str) -> Result<(String, String), String> {

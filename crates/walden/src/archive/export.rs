@@ -1,30 +1,27 @@
 //! `walden archive export`: writes archived files as plain files: all, a range, or those for recovery to a
 //! time.
 
-use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Mutex;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use serde_json::{Value, json};
 use walden_archive::Archive;
 use walden_archive::base::BackupStart;
 use walden_archive::export::{self, Exported, Plan, Selection};
 use walden_archive::gaps::Gap;
 use walden_archive::get;
 use walden_archive::name::ArchivedFile;
-use walden_archive::recovery::{Recovery, RecoveryError, RecoveryStart, TransactionEnd, recovery_to};
+use walden_archive::recovery::{RecoveryError, RecoveryStart, recovery_to};
 use walden_archive::verify::DAMAGE_HINT;
-use walden_explain::moment::{Moment, time_text};
+use walden_archiving::text;
+use walden_explain::moment::Moment;
 use walden_format::lsn::{Lsn, SegmentName, Timeline};
-use walden_report::units;
-use walden_source::counted;
+use walden_output::Inputs;
 
-use crate::place::Place;
+use crate::place::PlaceArgs;
 use crate::progress::Progress;
-use crate::protect::Inputs;
 use crate::terminal::{self, Format};
 use crate::{FOUND, output};
 
@@ -49,7 +46,7 @@ read, or a file could not be written.";
 #[command(after_help = EXAMPLES)]
 pub struct ExportArgs {
     #[command(flatten)]
-    pub(super) place: Place,
+    pub(super) place: PlaceArgs,
 
     /// Output folder; created if missing
     #[arg(short, long, value_name = "DIR")]
@@ -120,8 +117,8 @@ pub fn run(args: &ExportArgs) -> Result<ExitCode> {
     }
     let plan = Plan::select(&archive, &selection)?;
     let exported = write_files(&archive, &plan, &args.output, threads)?;
-    let document = || document(&plan, &exported, &args.output);
-    terminal::show(args.format, document, || table(&plan, &exported, &args.output))?;
+    let document = || text::export::document(&plan, &exported, &args.output);
+    terminal::show(args.format, document, || text::export::table(&plan, &exported, &args.output))?;
     expect_undamaged(&exported)?;
     let is_complete = plan.segments() > 0 && !plan.gaps.iter().any(Gap::is_new);
     Ok(if is_complete { ExitCode::SUCCESS } else { ExitCode::from(FOUND) })
@@ -150,18 +147,12 @@ fn export_until(archive: &Archive, args: &ExportArgs, moment: &Moment, threads: 
     };
     let plan = Plan::for_recovery(archive, &recovery)?;
     let exported = write_files(archive, &plan, &args.output, threads)?;
-    let with_recovery = || {
-        let mut document = document(&plan, &exported, &args.output);
-        document["moment"] = json!(moment.micros());
-        document["recovery_target_time"] = json!(moment.for_settings());
-        document["timeline"] = json!(recovery.log.timeline());
-        document["last_before"] = json!(recovery.last);
-        document["stops_before"] = json!(recovery.stop);
-        document["early_drops"] = json!(recovery.early_drops);
-        document
+    let document = || {
+        text::export::with_recovery(moment, &recovery, text::export::document(&plan, &exported, &args.output))
     };
-    let text = || table(&plan, &exported, &args.output) + &recovery_text(moment, &recovery);
-    terminal::show(args.format, with_recovery, text)?;
+    let table =
+        || text::export::table(&plan, &exported, &args.output) + &text::export::recovery(moment, &recovery);
+    terminal::show(args.format, document, table)?;
     expect_undamaged(&exported)?;
     Ok(ExitCode::SUCCESS)
 }
@@ -173,27 +164,6 @@ fn expect_undamaged(exported: &Exported) -> Result<()> {
         output::tell(&format!("error: {}", finding.problem));
     }
     Err(output::with_hint(last.problem.clone(), DAMAGE_HINT))
-}
-
-fn recovery_text(moment: &Moment, recovery: &Recovery) -> String {
-    let end = |end: &TransactionEnd| {
-        let lsn = end.lsn.as_ref().map(|lsn| format!(" at {lsn}")).unwrap_or_default();
-        format!("{}{lsn} in segment {}", time_text(end.time), end.segment)
-    };
-    let mut text = format!("Recovery to {}, on timeline {}:\n", moment.text(), recovery.log.timeline());
-    let last = recovery.last.as_ref().map_or_else(|| "none since the start".to_owned(), end);
-    let _ = writeln!(text, "  last commit or abort replayed: {last}");
-    let _ = writeln!(text, "  stops before that of {}", end(&recovery.stop));
-    let _ = writeln!(text, "  recovery_target_time = '{}'", moment.for_settings());
-    let _ = writeln!(text, "  recovery_target_timeline = '{}'", recovery.log.timeline());
-    for drop in &recovery.early_drops {
-        let _ = writeln!(
-            text,
-            "  WARNING: {drop}: to keep them, use recovery_target_lsn = '{}' with recovery_target_inclusive = off instead of a time",
-            drop.lsn
-        );
-    }
-    text
 }
 
 /// Reads where recovery from a base backup starts. `base` is a path, or the name of a backup history file in
@@ -247,56 +217,6 @@ fn write_files(archive: &Archive, plan: &Plan, folder: &Path, threads: usize) ->
     });
     bar.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner).0.finish();
     Ok(exported?)
-}
-
-fn document(plan: &Plan, exported: &Exported, folder: &Path) -> Value {
-    let names =
-        |file: &(ArchivedFile, _, _)| matches!(file.0, ArchivedFile::Segment(_)).then(|| file.0.to_string());
-    let begun = || plan.begun.iter().map(ToString::to_string);
-    let segments: Vec<String> = plan.files.iter().filter_map(names).chain(begun()).collect();
-    json!({
-        "folder": folder.display().to_string(),
-        "files": plan.files.len() + plan.begun.len(),
-        "segments": exported.segments,
-        "first_segment": segments.first(),
-        "last_segment": segments.last(),
-        "begun_segments": begun().collect::<Vec<String>>(),
-        "written": exported.written,
-        "unchanged": exported.unchanged,
-        "written_bytes": exported.written_bytes,
-        "damaged": exported.damaged,
-        "gaps": plan.gaps,
-    })
-}
-
-fn table(plan: &Plan, exported: &Exported, folder: &Path) -> String {
-    let mut text = String::new();
-    let _ = writeln!(
-        text,
-        "{} in {}, with {}: {} written ({}), {} already present",
-        counted((plan.files.len() + plan.begun.len()) as u64, "file"),
-        folder.display(),
-        counted(exported.segments, "segment"),
-        exported.written,
-        units::bytes(exported.written_bytes),
-        exported.unchanged
-    );
-    if !exported.damaged.is_empty() {
-        let files = counted(exported.damaged.len() as u64, "file");
-        let _ = writeln!(text, "NOT WRITTEN: {files}, as objects of the archive are damaged");
-    }
-    for begun in &plan.begun {
-        let _ = writeln!(text, "{begun} is still being written: its archived part, followed by zeros");
-    }
-    if plan.segments() == 0 {
-        text.push_str(
-            "The archive has no segments there; walden archive list shows timelines and their segments.\n",
-        );
-    }
-    for gap in &plan.gaps {
-        let _ = writeln!(text, "{}", super::gaps::line(gap));
-    }
-    text
 }
 
 /// Parses a segment name or an LSN.

@@ -5,13 +5,10 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::Args;
 use walden_archive::acknowledge::acknowledge;
-use walden_archive::gaps::Gap;
 use walden_format::lsn::SegmentName;
-use walden_format::payload::Timestamp;
 use walden_report::table::harmless;
-use walden_source::counted;
 
-use crate::place::Place;
+use crate::place::PlaceArgs;
 use crate::terminal;
 
 const EXAMPLES: &str = "\
@@ -31,7 +28,7 @@ pub struct AcknowledgeArgs {
     range: (SegmentName, SegmentName),
 
     #[command(flatten)]
-    place: Place,
+    place: PlaceArgs,
 
     /// Why they are missing
     #[arg(long, value_name = "TEXT")]
@@ -75,24 +72,5 @@ fn user_and_machine() -> String {
     match machine.trim() {
         "" => user,
         machine => format!("{user}@{machine}"),
-    }
-}
-
-/// Formats a gap for `list` and `verify`.
-pub fn line(gap: &Gap) -> String {
-    let Gap { first, last, acknowledged, .. } = gap;
-    let segments = counted(gap.segments, "segment");
-    match acknowledged {
-        None => format!("MISSING: {segments}, {first} to {last}"),
-        // Without a key, only the segments of an encrypted acknowledgement are known.
-        Some(one) if one.time == 0 => {
-            format!("missing: {segments}, {first} to {last}, acknowledged: {}", harmless(&one.reason))
-        }
-        Some(one) => format!(
-            "missing: {segments}, {first} to {last}, acknowledged by {} on {}: {}",
-            harmless(&one.by),
-            Timestamp::from_unix_micros(one.time),
-            harmless(&one.reason)
-        ),
     }
 }

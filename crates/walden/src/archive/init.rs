@@ -13,15 +13,16 @@ use walden_archive::archive::ArchiveError;
 use walden_archive::name::{Object, WAL};
 use walden_archive::pending::parent_folder;
 use walden_archive::probe::{Left, PROBES, Probe};
+use walden_archiving::commands::{quoted, server_commands, word};
+use walden_archiving::configuration::FILE;
+use walden_archiving::place::Place;
+use walden_archiving::{check, data_directory};
+use walden_output::Inputs;
 use walden_report::table::harmless;
 
-use super::commands::{program, quoted, server_commands, word};
-use super::{check, data_directory};
-use crate::configuration::FILE;
+use super::program;
 use crate::output::{self, Overwrite};
-use crate::place::Place;
 use crate::progress::Waiting;
-use crate::protect::Inputs;
 use crate::terminal;
 
 const EXAMPLES: &str = "\
@@ -81,7 +82,7 @@ pub fn run(args: &InitArgs) -> Result<ExitCode> {
             Place::from_url(std::path::absolute(repo)?.display().to_string())
         }
         (Some(repo), _) => Place::from_url(repo.clone()),
-        (None, config) => Place::from_configuration(config.clone()),
+        (None, config) => Place::new(None, config.clone(), None),
     };
     let (archive, section) = place.open_for_user()?;
     let waiting = Waiting::new(format!("asking {}", harmless(archive.store().location())));

@@ -10,11 +10,11 @@ use std::process::ExitCode;
 use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand};
 use walden_archive::encryption::keys::{self, Change, Changed, Statement, User};
+use walden_archiving::configuration::FILE;
 use walden_format::payload::Timestamp;
 use walden_report::table::harmless;
 
-use crate::configuration::FILE;
-use crate::place::Place;
+use crate::place::PlaceArgs;
 use crate::terminal::{self, Format};
 
 const EXAMPLES: &str = "\
@@ -50,7 +50,7 @@ enum KeyCommand {
     /// List the users who can read, and the archive's own public keys
     List {
         #[command(flatten)]
-        place: Place,
+        place: PlaceArgs,
 
         /// Output format
         #[arg(long, value_enum, default_value_t)]
@@ -59,7 +59,7 @@ enum KeyCommand {
     /// Allow more users to read (needs a private key that can read)
     Add {
         #[command(flatten)]
-        place: Place,
+        place: PlaceArgs,
 
         /// Public keys of the users, optionally with names: age1..., or NAME=age1...
         #[arg(value_name = "RECIPIENT", required = true, value_parser = User::parse)]
@@ -69,7 +69,7 @@ enum KeyCommand {
     /// can read)
     Remove {
         #[command(flatten)]
-        place: Place,
+        place: PlaceArgs,
 
         /// Public keys or names of the users
         #[arg(value_name = "RECIPIENT", required = true)]
@@ -78,7 +78,7 @@ enum KeyCommand {
     /// Encrypt future WAL to a new archive key (needs a private key that can read)
     Rotate {
         #[command(flatten)]
-        place: Place,
+        place: PlaceArgs,
     },
 }
 
@@ -120,7 +120,7 @@ fn generate(output: &PathBuf) -> Result<()> {
     ))
 }
 
-fn change(place: &Place, change: &Change) -> Result<()> {
+fn change(place: &PlaceArgs, change: &Change) -> Result<()> {
     let (archive, section) = place.open()?;
     let Changed { statement, kept } = archive.encrypted().change_keys(change)?;
     let mut text = table(archive.store().location(), &statement);

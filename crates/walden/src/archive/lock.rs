@@ -1,18 +1,15 @@
 //! `walden archive lock`: extends the locks of everything in the archive.
 
-use std::fmt::Write;
 use std::process::ExitCode;
 
 use anyhow::{Result, bail};
 use clap::Args;
-use walden_archive::lock::{self, Extended};
-use walden_format::payload::Timestamp;
-use walden_report::table::harmless;
-use walden_source::counted;
+use walden_archive::lock;
+use walden_archiving::configuration::FILE;
+use walden_archiving::text;
 
 use crate::FOUND;
-use crate::configuration::FILE;
-use crate::place::Place;
+use crate::place::PlaceArgs;
 use crate::terminal::{self, Format};
 
 const EXAMPLES: &str = "\
@@ -34,7 +31,7 @@ Exit status: 0 all locks end late enough; 1 some could not be extended; 3 the ar
 #[command(after_help = EXAMPLES)]
 pub struct LockArgs {
     #[command(flatten)]
-    place: Place,
+    place: PlaceArgs,
 
     /// Output format
     #[arg(long, value_enum, default_value_t)]
@@ -52,21 +49,6 @@ pub fn run(args: &LockArgs) -> Result<ExitCode> {
         );
     };
     let extended = lock::extend(&archive, rule, |_| true)?;
-    terminal::show(args.format, || &extended, || text(&extended))?;
+    terminal::show(args.format, || &extended, || text::locks::text(&extended))?;
     Ok(if extended.failed == 0 { ExitCode::SUCCESS } else { ExitCode::from(FOUND) })
-}
-
-/// Describes extended locks.
-pub fn text(extended: &Extended) -> String {
-    let mut text = String::new();
-    let until = Timestamp::from_unix_micros(extended.until);
-    let objects = counted(extended.objects, "needed object");
-    let _ = writeln!(text, "Locks of {} of {objects} extended to {until}.", extended.extended);
-    for finding in &extended.problems {
-        let _ = writeln!(text, "NOT EXTENDED: {}: {}", harmless(&finding.object), harmless(&finding.problem));
-    }
-    if extended.failed > 0 {
-        let _ = writeln!(text, "{} could not be extended", counted(extended.failed, "lock"));
-    }
-    text
 }

@@ -1,15 +1,7 @@
 //! `walden archive`: stores WAL in an archive, restores it, and checks that the archive is complete.
 
-mod activity;
-mod against;
-mod archiver;
-mod arrival;
-mod catch_up;
 mod check;
-pub mod commands;
 mod copy;
-mod cost;
-mod data_directory;
 mod drill;
 mod export;
 mod exporter;
@@ -22,22 +14,14 @@ mod key;
 mod list;
 mod lock;
 mod log;
-mod metrics;
-mod other_writer;
 mod pack;
 mod prune;
 mod push;
-mod queue;
-pub mod receiving;
 mod repair;
-mod report;
 mod serve;
-mod server_files;
+mod server;
 mod status;
-#[cfg(test)]
-mod testing;
 mod verify;
-mod writable;
 
 use std::process::ExitCode;
 
@@ -47,9 +31,8 @@ use walden_archive::archive::ArchiveError;
 
 use crate::{FOUND, output};
 
-pub use commands::{program, word as shell_word};
 pub use get::{PREFETCH_FAILED, TROUBLE};
-pub use log::{Entry, Log, LogOptions};
+pub use log::LogOptions;
 pub use push::{ANSWER_WITHIN, Effort, complain};
 
 const EXAMPLES: &str = "\
@@ -108,6 +91,11 @@ enum ArchiveCommand {
     Exporter(exporter::ExporterArgs),
     Drill(Box<drill::DrillArgs>),
     Repair(repair::RepairArgs),
+}
+
+/// Returns the path of this program.
+pub fn program() -> String {
+    std::env::current_exe().map_or("walden".to_owned(), |path| path.display().to_string())
 }
 
 /// Runs `walden archive`.

@@ -1,20 +1,18 @@
 //! `walden archive pack`: combines segments into packs.
 
-use std::fmt::Write;
 use std::process::ExitCode;
 use std::sync::Mutex;
 
 use anyhow::Result;
 use clap::Args;
 use jiff::Zoned;
-use walden_archive::pack::{self, PackOptions, Packed};
-use walden_report::units;
-use walden_source::counted;
+use walden_archive::pack::{self, PackOptions};
+use walden_archiving::text;
 
 use crate::FOUND;
 use crate::arguments::parse_size;
 use crate::level::LevelFlags;
-use crate::place::Place;
+use crate::place::PlaceArgs;
 use crate::progress::Progress;
 use crate::terminal::{self, Format};
 
@@ -37,7 +35,7 @@ Exit status: 0 done; 1 an object is damaged or could not be packed, and was left
 #[command(after_help = EXAMPLES)]
 pub struct PackArgs {
     #[command(flatten)]
-    place: Place,
+    place: PlaceArgs,
 
     /// Maximum number of segments in a pack, at most 512 in an encrypted archive [default: 512 MB of WAL]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(2..))]
@@ -114,74 +112,6 @@ pub fn run(args: &PackArgs) -> Result<ExitCode> {
     if let Some((bar, _)) = progress.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner) {
         bar.finish();
     }
-    terminal::show(args.format, || &packed, || table(&packed))?;
+    terminal::show(args.format, || &packed, || text::packing::table(&packed))?;
     Ok(if packed.is_good() { ExitCode::SUCCESS } else { ExitCode::from(FOUND) })
-}
-
-/// Describes the number of segments that remain unpacked.
-fn staying(segments: u64) -> String {
-    let verb = if segments == 1 { "stays as it is" } else { "stay as they are" };
-    format!("{} {verb}", counted(segments, "segment"))
-}
-
-fn table(packed: &Packed) -> String {
-    let mut text = String::new();
-    let Packed { is_dry_run, segments, packs, .. } = packed;
-    for pack in packs {
-        let before = units::bytes(pack.bytes_before);
-        let after = pack.bytes.map_or(String::new(), |bytes| format!(" -> {}", units::bytes(bytes)));
-        let _ = writeln!(text, "{}: {}, {before}{after}", pack.object, counted(pack.segments, "segment"));
-    }
-    let verb = if *is_dry_run { "would be packed" } else { "packed" };
-    let _ = writeln!(
-        text,
-        "{} {verb} into {}",
-        counted(*segments, "segment"),
-        counted(packs.len() as u64, "pack")
-    );
-    if !packed.tidied.is_empty() {
-        let verb = if *is_dry_run { "would be removed" } else { "removed" };
-        let _ = writeln!(
-            text,
-            "{} {verb} whose segments are in a pack too",
-            counted(packed.tidied.len() as u64, "object")
-        );
-    }
-    if let Some(early) = &packed.early {
-        let costs = if *is_dry_run { "replacing them would cost" } else { "replacing them cost" };
-        let _ = writeln!(text, "NOTE: {}", super::cost::describe_early(early, costs));
-    }
-    if packed.kept_objects > 0 {
-        let _ = writeln!(
-            text,
-            "{} whose segments are in a pack too stay until their locks end, or until credentials may remove them",
-            counted(packed.kept_objects, "object")
-        );
-    }
-    if packed.incompressible_segments > 0 {
-        let _ = writeln!(
-            text,
-            "{}: a pack of them would be larger by more than a sixteenth (a higher --level may help)",
-            staying(packed.incompressible_segments)
-        );
-    }
-    if packed.unfilled_segments > 0 {
-        let _ = writeln!(
-            text,
-            "{} until the packs for them are full (--segments makes smaller packs)",
-            staying(packed.unfilled_segments)
-        );
-    }
-    if packed.single_segments > 0 {
-        let _ = writeln!(text, "{}: no neighboring segment can be packed", staying(packed.single_segments));
-    }
-    if let (Some(objects), Some(bytes)) = (packed.objects_after, packed.bytes_after) {
-        let before = (packed.objects_before, packed.bytes_before);
-        let (was, is) = (units::bytes(before.1), units::bytes(bytes));
-        let _ = writeln!(text, "objects: {} before, {objects} now; stored: {was} before, {is} now", before.0);
-    }
-    for finding in &packed.problems {
-        let _ = writeln!(text, "LEFT AS IT IS: {}: {}", finding.object, finding.problem);
-    }
-    text
 }

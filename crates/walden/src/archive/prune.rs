@@ -1,6 +1,5 @@
 //! `walden archive prune`: removes WAL that no kept base backup needs.
 
-use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -9,14 +8,11 @@ use clap::Args;
 use jiff::Zoned;
 use walden_archive::Archive;
 use walden_archive::backup::{self, Backup};
-use walden_archive::prune::{self, BackupState, KeptObject, Pruned, Rule, TimelineState};
+use walden_archive::prune::{self, Rule};
+use walden_archiving::text;
 use walden_format::lsn::{Lsn, SegmentName};
-use walden_format::payload::Timestamp;
-use walden_report::table::harmless;
-use walden_report::units;
-use walden_source::counted;
 
-use crate::place::Place;
+use crate::place::PlaceArgs;
 use crate::terminal::{self, Format};
 use crate::{FOUND, USAGE, output};
 
@@ -50,7 +46,7 @@ timeline, or several timelines continue and keep more WAL; 2 wrong usage; 3 the 
 #[command(after_help = EXAMPLES)]
 pub struct PruneArgs {
     #[command(flatten)]
-    place: Place,
+    place: PlaceArgs,
 
     #[command(flatten)]
     rule: RuleArgs,
@@ -159,7 +155,7 @@ pub fn run(args: &PruneArgs) -> Result<ExitCode> {
     }
     let plan = prune::plan(&archive, &rule, backups)?;
     let pruned = if args.apply { plan.apply(&archive)? } else { plan.report().clone() };
-    terminal::show(args.format, || &pruned, || table(&pruned))?;
+    terminal::show(args.format, || &pruned, || text::pruning::table(&pruned))?;
     Ok(if pruned.is_good() { ExitCode::SUCCESS } else { ExitCode::from(FOUND) })
 }
 
@@ -173,108 +169,4 @@ fn on_disk(args: &PruneArgs, archive: &Archive) -> Result<Vec<Backup>> {
         backups.extend(backup::in_folder(folder, &system)?);
     }
     Ok(backups)
-}
-
-fn table(pruned: &Pruned) -> String {
-    let mut text = String::new();
-    if !pruned.backups.is_empty() {
-        text.push_str("Backups\n");
-    }
-    for backup in &pruned.backups {
-        describe_backup(&mut text, backup);
-    }
-    for timeline in &pruned.timelines {
-        describe_timeline(&mut text, timeline);
-    }
-    for warning in &pruned.warnings {
-        let _ = writeln!(text, "WARNING: {warning}");
-    }
-    match &pruned.reason {
-        Some(reason) if !pruned.warnings.contains(reason) => {
-            let _ = writeln!(text, "{reason}");
-        }
-        Some(_) => {}
-        None => {
-            let objects = counted(pruned.removed_objects, "object");
-            let bytes = units::bytes(pruned.removed_bytes);
-            let verb = if pruned.is_applied { "removed" } else { "would be removed (--apply removes them)" };
-            let from = pruned.kept_from.as_deref().unwrap_or_default();
-            let _ = writeln!(text, "Everything from {from} on stays. {objects} of {bytes} {verb}.");
-            if let Some(early) = &pruned.early {
-                let costs = if pruned.is_applied { "their removal cost" } else { "their removal would cost" };
-                let _ = writeln!(text, "NOTE: {}", super::cost::describe_early(early, costs));
-            }
-            describe_kept(&mut text, pruned);
-        }
-    }
-    text
-}
-
-/// Describes objects that are not needed and that the store keeps, and extended locks.
-fn describe_kept(text: &mut String, pruned: &Pruned) {
-    for KeptObject { object, problem, .. } in &pruned.kept {
-        let _ = writeln!(text, "KEPT: {}: {}", harmless(object), harmless(problem));
-    }
-    if pruned.kept_objects > 0 {
-        let _ = writeln!(
-            text,
-            "{} of {} not needed stay for now, with the WAL after them, so that no gap arises. A later run removes them.",
-            counted(pruned.kept_objects, "object"),
-            units::bytes(pruned.kept_bytes)
-        );
-    }
-    if let Some(locks) = &pruned.locks {
-        text.push_str(&super::lock::text(locks));
-    }
-}
-
-fn describe_backup(text: &mut String, backup: &BackupState) {
-    let verdict = match (&backup.problem, backup.is_kept) {
-        (None, true) => "stays",
-        (None, false) => "goes",
-        (Some(_), true) => "does not count, its WAL is kept",
-        (Some(_), false) => "does not count, its WAL is removed",
-    };
-    let label = backup.label.as_deref().map_or(String::new(), |label| format!(" \"{}\"", harmless(label)));
-    let time = match (&backup.time_text, backup.time) {
-        (Some(text), _) => format!(", {}", harmless(text)),
-        (None, Some(time)) => format!(", {}", Timestamp::from_unix_micros(time)),
-        (None, None) => String::new(),
-    };
-    let from = backup.incremental_from.as_ref();
-    let incremental = from.map_or(String::new(), |from| format!(", incremental since the one from {from}"));
-    let _ = writeln!(
-        text,
-        "  {}{label}, timeline {} from {}{time}{incremental}: {verdict}",
-        harmless(&backup.name),
-        backup.timeline,
-        backup.start
-    );
-    if let Some(problem) = &backup.problem {
-        let _ = writeln!(text, "    {problem}");
-    }
-}
-
-fn describe_timeline(text: &mut String, timeline: &TimelineState) {
-    let _ = writeln!(text, "Timeline {}", timeline.timeline);
-    let rows = [
-        (
-            "goes",
-            timeline.removed_segments,
-            timeline.removed_objects,
-            timeline.removed_bytes,
-            &timeline.removed_range,
-        ),
-        ("stays", timeline.kept_segments, timeline.kept_objects, timeline.kept_bytes, &timeline.kept_range),
-    ];
-    for (verb, segments, objects, bytes, range) in rows {
-        let Some((first, last)) = range else { continue };
-        let bytes = units::bytes(bytes);
-        let _ = writeln!(
-            text,
-            "  {verb:<5}  {} in {}, {bytes}: {first} to {last}",
-            counted(segments, "segment"),
-            counted(objects, "object")
-        );
-    }
 }

@@ -7,14 +7,15 @@ use std::time::Duration;
 use anyhow::Result;
 use clap::Args;
 use walden_archive::push::{self, PushError, PushOptions, Pushed};
+use walden_archiving::behind;
+use walden_archiving::configuration::ArchiveSection;
+use walden_archiving::log::Entry;
+use walden_archiving::queue::waiting;
 
-use super::catch_up;
-use super::log::{Entry, Log, LogOptions};
-use super::queue::waiting;
-use crate::configuration::ArchiveSection;
+use super::log::LogOptions;
 use crate::level::LevelFlags;
 use crate::output;
-use crate::place::Place;
+use crate::place::PlaceArgs;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -37,7 +38,7 @@ pub struct PushArgs {
     path: PathBuf,
 
     #[command(flatten)]
-    place: Place,
+    place: PlaceArgs,
 
     #[command(flatten)]
     effort: Effort,
@@ -121,18 +122,16 @@ pub const ANSWER_WITHIN: Duration = Duration::from_secs(15);
 pub fn run(args: &PushArgs) -> Result<ExitCode> {
     let (copies, section) = args.place.open_copies(ANSWER_WITHIN, args.effort.level())?;
     let options = args.ahead.options(&args.effort, &section);
-    let log = Log::new(&args.log, &section);
+    let log = args.log.open(&section);
     let count = copies.iter().count();
     let batch = push::push_copies(&copies, &args.path, &options);
-    catch_up::after_push(&args.place, &args.path, &batch, count);
-    if log.is_text() {
-        for other in &batch.others {
-            match other {
-                Ok(pushed) => warn(pushed),
-                // PostgreSQL requests this file soon. Until then the failure does not matter to it, but the
-                // administrator should know.
-                Err(error) => complain("ahead of time: ", error, error.hint()),
-            }
+    behind::after_push(&args.place, &args.path, &batch, count);
+    for other in &batch.others {
+        match other {
+            Ok(pushed) => log.tell_warnings(pushed),
+            // PostgreSQL requests this file soon. Until then the failure does not matter to it, but the
+            // administrator should know.
+            Err(error) => log.tell_error("ahead of time: ", error, error.hint()),
         }
     }
     let backlog = section.backlog();
@@ -142,11 +141,9 @@ pub fn run(args: &PushArgs) -> Result<ExitCode> {
             waiting(batch.ready as u64)
         ));
     }
-    if log.is_text() {
-        match &batch.asked {
-            Ok(pushed) => warn(pushed),
-            Err(error) => complain("", error, error.hint()),
-        }
+    match &batch.asked {
+        Ok(pushed) => log.tell_warnings(pushed),
+        Err(error) => log.tell_error("", error, error.hint()),
     }
     let all = std::iter::once(&batch.asked).chain(&batch.others);
     let entry = |result: &Result<Pushed, PushError>| {
@@ -155,12 +152,6 @@ pub fn run(args: &PushArgs) -> Result<ExitCode> {
     };
     log.write(&all.map(entry).collect::<Vec<_>>());
     Ok(if batch.asked.is_ok() { ExitCode::SUCCESS } else { ExitCode::from(1) })
-}
-
-pub fn warn(pushed: &Pushed) {
-    for warning in &pushed.warnings {
-        output::tell(&format!("WARNING: {}: {warning}", pushed.file));
-    }
 }
 
 /// Prints an error in the form of PostgreSQL's messages, because it ends up in the server's log.

@@ -1,7 +1,6 @@
 //! `walden archive repair`: rewrites a lost `archive.json`, replaces damaged objects by copies, or restores
 //! deleted and overwritten ones.
 
-use std::fmt::Write;
 use std::ops::ControlFlow;
 use std::process::ExitCode;
 
@@ -9,15 +8,15 @@ use anyhow::Result;
 use clap::Args;
 use walden_archive::Archive;
 use walden_archive::copy::{self, CopyOptions};
-use walden_archive::object::Finding;
-use walden_archive::repair::{self, RepairError, Rewritten};
-use walden_archive::undelete::{self, Undeleted};
+use walden_archive::repair::{self, RepairError};
+use walden_archive::undelete;
 use walden_archive::verify::{self, VerifyOptions};
+use walden_archiving::configuration::ArchiveSection;
+use walden_archiving::text;
 use walden_report::table::harmless;
 use walden_source::{counted, error_text};
 
-use crate::configuration::ArchiveSection;
-use crate::place::Place;
+use crate::place::PlaceArgs;
 use crate::progress::Waiting;
 use crate::{FOUND, output, terminal};
 
@@ -48,7 +47,7 @@ version of some files was found; 3 archive.json exists, the segments do not agre
 #[command(after_help = EXAMPLES)]
 pub struct RepairArgs {
     #[command(flatten)]
-    place: Place,
+    place: PlaceArgs,
 
     /// Archive with intact copies (repeatable)
     #[arg(long, value_name = "URL")]
@@ -73,7 +72,7 @@ pub fn run(args: &RepairArgs) -> Result<ExitCode> {
         return restore_versions(&archive);
     }
     let rewritten = repair::rewrite_identity(&archive).map_err(with_hint)?;
-    terminal::print(&text(archive.store().location(), &rewritten))?;
+    terminal::print(&text::repair::rewritten(archive.store().location(), &rewritten))?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -91,33 +90,20 @@ fn copy_identity(archive: &Archive, sources: &[Archive]) -> Result<Archive> {
     if let Some(source) = sources.iter().find(|source| source.identity().is_ok())
         && let Some(rewritten) = repair::copy_identity(archive, source).map_err(with_hint)?
     {
-        terminal::print(&text(archive.store().location(), &rewritten))?;
+        terminal::print(&text::repair::rewritten(archive.store().location(), &rewritten))?;
     }
     Ok(archive.afresh())
 }
 
 fn restore_versions(archive: &Archive) -> Result<ExitCode> {
-    let Undeleted { location, restored, failed, .. } = undelete::undelete(archive)?;
-    let mut text = String::new();
-    for altered in &restored {
-        let _ = writeln!(text, "{}: restored", super::verify::altered_line(altered));
-    }
-    for Finding { object, problem } in &failed {
-        let _ = writeln!(text, "NOT RESTORED: {}: {}", harmless(object), harmless(problem));
-    }
-    let count = counted(restored.len() as u64, "object");
-    let _ = writeln!(
-        text,
-        "{location}: {count} restored, {} not. walden archive verify reads everything.",
-        failed.len()
-    );
-    terminal::print(&text)?;
-    Ok(if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(FOUND) })
+    let undeleted = undelete::undelete(archive)?;
+    terminal::print(&text::repair::undeleted(&undeleted))?;
+    Ok(if undeleted.failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(FOUND) })
 }
 
 fn replace_damaged(args: &RepairArgs, archive: &Archive, section: &ArchiveSection) -> Result<ExitCode> {
     walden_archive::clean_up_on_signals();
-    let sources = super::copy::sources(&args.place, &args.from, archive)?;
+    let sources = args.place.open_sources(&args.from, archive)?;
     let archive = &copy_identity(archive, &sources)?;
     let threads = args.threads.or(section.threads).unwrap_or_else(terminal::cores);
     let waiting = Waiting::new(format!("verifying {}", harmless(archive.store().location())));
@@ -141,25 +127,8 @@ fn replace_damaged(args: &RepairArgs, archive: &Archive, section: &ArchiveSectio
         replaced.location,
         replaced.copied,
         counted(replaced.missing, "file"),
-        super::copy::failures(&replaced),
-        super::copy::text(&copied)
+        text::copying::failures(&replaced),
+        text::copying::text(&copied)
     ))?;
     Ok(if replaced.is_complete() && copied.is_complete() { ExitCode::SUCCESS } else { ExitCode::from(FOUND) })
-}
-
-fn text(location: &str, rewritten: &Rewritten) -> String {
-    let Rewritten { identity, objects, asked, agreeing, unreadable } = rewritten;
-    let (cluster, megabytes) = (&identity.system_identifier, identity.segment_bytes >> 20);
-    let encrypted = identity.encryption.as_ref().map(|it| format!(", encrypted to {}", it.recipient));
-    let mut text = format!(
-        "{location}: archive.json was rewritten: cluster {cluster}, segments of {megabytes} MB{}\n{agreeing} of {} that were read agree, \
-         and none contradicts it; the archive has {objects}.\n",
-        encrypted.unwrap_or_default(),
-        counted(*asked, "object")
-    );
-    for Finding { object, problem } in unreadable {
-        let _ = writeln!(text, "DAMAGED: {}: {}", harmless(object), harmless(problem));
-    }
-    text.push_str("walden archive verify compares all segments with it, and reads everything.\n");
-    text
 }

@@ -4,28 +4,15 @@ use std::fs::{self, File};
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::mpsc;
-use std::thread;
-use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use clap::Args;
-use walden_archive::Archive;
-use walden_archive::archive::ArchiveError;
-use walden_archive::compare::{self, Compared};
-use walden_archive::neighbors;
-use walden_archive::status::Holdings;
-use walden_archive::verified::UNREADABLE;
-use walden_report::units;
-use walden_source::{counted, error_text};
+use walden_archiving::metrics;
+use walden_archiving::status::{StatusOptions, line, status};
+use walden_output::Inputs;
 
-use super::metrics;
-use super::queue::{self, QueueOptions};
-use super::receiving::{self, ReceivingOptions, ago};
-use super::report::{CopyStatus, Report, STORE_ANSWERS_WITHIN, holdings, log_reader};
-use crate::configuration::ArchiveSection;
-use crate::place::{Place, expect_different};
-use crate::protect::Inputs;
+use super::server::{QueueArgs, ReceivingArgs};
+use crate::place::PlaceArgs;
 use crate::terminal::{self, Format};
 use crate::{FOUND, output};
 
@@ -49,14 +36,14 @@ timeline are missing; an object is damaged; a file failed to be archived and was
 could not be read (within --timeout), does not exist, or --textfile could not be written.";
 
 /// Print the state of archiving on one line, and write metrics for Prometheus
-#[derive(Args, Clone, Debug)]
+#[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct StatusArgs {
     #[command(flatten)]
-    place: Place,
+    place: PlaceArgs,
 
     #[command(flatten)]
-    queue: QueueOptions,
+    queue: QueueArgs,
 
     /// Log that push and get append to [default: the one in walden.toml]
     #[arg(long, value_name = "FILE")]
@@ -67,7 +54,7 @@ pub struct StatusArgs {
     textfile: Option<PathBuf>,
 
     #[command(flatten)]
-    receiving: ReceivingOptions,
+    receiving: ReceivingArgs,
 
     /// After this many seconds, report without the archive; a server in --dsn then has 5 more seconds. 0: no
     /// limit
@@ -79,9 +66,6 @@ pub struct StatusArgs {
     format: Format,
 }
 
-/// Maximum number of pairs of objects to read because their sizes differ between two repositories.
-const MAX_READ: usize = 16;
-
 /// First bytes of a metrics file.
 const METRICS_START: &[u8] = b"# HELP walden_";
 
@@ -89,20 +73,13 @@ const METRICS_START: &[u8] = b"# HELP walden_";
 pub fn run(args: &StatusArgs) -> Result<ExitCode> {
     args.textfile.as_deref().map_or(Ok(()), expect_own_metrics)?;
     let place = args.place.for_server(args.queue.pgdata.as_deref());
-    let queue = args.queue.clone().or_beside_configuration(&place);
-    let args = &StatusArgs { queue, ..args.clone() };
-    expect_different(&place.repositories()?)?;
-    let (archive, section) = match args.timeout {
-        0 => place.open()?,
-        // Otherwise, the timeout would expire before a store that is down is reported.
-        _ => place.open_to_answer_within(STORE_ANSWERS_WITHIN)?,
+    let options = StatusOptions {
+        queue: args.queue.options().or_beside_configuration(&place),
+        receiving: args.receiving.options(),
+        log: args.log.clone(),
+        timeout: args.timeout,
     };
-    let mut report = report_in_time(args, archive, &section);
-    let (copies, problem) = copies_in_time(&place, args.timeout)?;
-    match problem {
-        Some(problem) => report.problems.push(problem),
-        None => report.add_copies(&copies),
-    }
+    let report = status(&place, &options)?;
     terminal::show(args.format, || &report, || line(&report))?;
     // A failure to write the file must not suppress the line.
     if let Some(path) = &args.textfile {
@@ -120,41 +97,6 @@ pub fn run(args: &StatusArgs) -> Result<ExitCode> {
     })
 }
 
-/// Compares several repositories with each other. Also returns the problem if they belong to
-/// different clusters.
-fn copies_in_time(place: &Place, timeout: u64) -> Result<(Vec<CopyStatus>, Option<String>)> {
-    let places = place.repositories()?;
-    if places.len() < 2 {
-        return Ok((Vec::new(), None));
-    }
-    let mut archives = Vec::new();
-    for place in places {
-        archives.push(place.open_to_answer_within(STORE_ANSWERS_WITHIN)?.0);
-    }
-    let locations: Vec<String> =
-        archives.iter().map(|archive| archive.store().location().to_owned()).collect();
-    let compared = in_time(timeout, move || {
-        let archives: Vec<&Archive> = archives.iter().collect();
-        let problem = neighbors::expect_one_cluster(&archives).err().map(|error| error.to_string());
-        (compare::compare(&archives, MAX_READ), problem)
-    });
-    let Some((compared, problem)) = compared else {
-        let late = format!("it was not read within {timeout} s: see --timeout");
-        let status = |location| CopyStatus::new(location, Err(late.clone()));
-        return Ok((locations.into_iter().map(status).collect(), None));
-    };
-    let status = |(location, compared): (String, Result<Compared, ArchiveError>)| {
-        CopyStatus::new(location, compared.map_err(|error| with_hint(&error)))
-    };
-    Ok((locations.into_iter().zip(compared).map(status).collect(), problem))
-}
-
-/// Formats an error of a repository with its remedy.
-pub fn with_hint(error: &ArchiveError) -> String {
-    let hint = error.hint().map(|hint| format!("; hint: {hint}")).unwrap_or_default();
-    format!("{}{hint}", error_text(error))
-}
-
 /// Checks that a file is missing or has Walden's metrics, which new ones may replace.
 fn expect_own_metrics(path: &Path) -> Result<()> {
     output::expect_no_input(path, &Inputs::default())?;
@@ -168,114 +110,4 @@ fn expect_own_metrics(path: &Path) -> Result<()> {
         return Err(output::Refused::error(path, "it exists already, and does not have Walden's metrics"));
     }
     Ok(())
-}
-
-/// Returns the report. If the archive does not answer in time, the report lacks its contents; if the server
-/// does not answer either, the report lacks its statistics too.
-fn report_in_time(args: &StatusArgs, archive: Archive, section: &ArchiveSection) -> Report {
-    let (own_args, own_section) = (args.clone(), section.clone());
-    let report = in_time(args.timeout, move || {
-        let StatusArgs { queue, receiving, log, .. } = &own_args;
-        let mut log = log_reader(log.as_deref(), &own_section);
-        let holdings = holdings(&archive, queue, receiving);
-        Report::new(Some(&archive), holdings, queue, receiving, log.as_mut(), &own_section)
-    });
-    if let Some(report) = report {
-        return report;
-    }
-    let late = |what: &str| Err(format!("{what} not read within {} s: see --timeout", args.timeout));
-    let is_by_sql = args.queue.dsn.is_some();
-    let (own_args, own_section, problem) = (args.clone(), section.clone(), late("the archive was"));
-    let ask = move || Report::new(None, problem, &own_args.queue, &own_args.receiving, None, &own_section);
-    if !is_by_sql {
-        return ask();
-    }
-    in_time(args.timeout.min(SERVER_ANSWERS_WITHIN), ask).unwrap_or_else(|| {
-        let queue = QueueOptions { dsn: None, ..args.queue.clone() };
-        Report::new(None, late("the archive and the server were"), &queue, &args.receiving, None, section)
-    })
-}
-
-/// Seconds that a server has to answer after the archive's time has expired.
-const SERVER_ANSWERS_WITHIN: u64 = 5;
-
-/// Runs `find_out` with a time limit in seconds, 0 for none. Returns `None` if it expires.
-fn in_time<T: Send + 'static>(seconds: u64, find_out: impl FnOnce() -> T + Send + 'static) -> Option<T> {
-    let (sender, receiver) = mpsc::channel();
-    // A thread blocked on a network file system whose server is down ends only with the process.
-    thread::spawn(move || {
-        // Fails if the time limit has expired.
-        let _ = sender.send(find_out());
-    });
-    match seconds {
-        0 => receiver.recv().ok(),
-        seconds => receiver.recv_timeout(Duration::from_secs(seconds)).ok(),
-    }
-}
-
-/// Formats the report on one line for monitoring scripts.
-fn line(report: &Report) -> String {
-    let mut parts = Vec::new();
-    if let Some(holdings) = &report.holdings {
-        parts.extend(describe_holdings(holdings));
-    }
-    parts.extend(report.lag.as_ref().map(queue::describe));
-    if let Some(status) = &report.receiving {
-        parts.push(receiving::line(status));
-    }
-    if let Some(activity) = &report.activity {
-        if let Some(time) = activity.last_archived {
-            parts.push(format!("last archived {} ago", ago(time)));
-        }
-        if activity.bytes_per_second > 0.0 {
-            parts.push(format!("{}/s in the last hour", units::bytes(activity.bytes_per_second as u64)));
-        }
-    }
-    parts.extend(report.notes.iter().map(|note| format!("note: {note}")));
-    let all = parts.join("; ");
-    match report.problems.as_slice() {
-        [] if report.is_outcome_known => format!("OK: {all}\n"),
-        // An archiver that fails at every file leaves no trace in the archive.
-        [] => format!("UNKNOWN: {all}\n"),
-        problems => {
-            format!("PROBLEM: {}{}{all}\n", problems.join("; "), if all.is_empty() { "" } else { " | " })
-        }
-    }
-}
-
-fn describe_holdings(holdings: &Holdings) -> Vec<String> {
-    let mut parts = vec![format!(
-        "{} {}, {} in {}",
-        units::count(holdings.segments),
-        if holdings.segments == 1 { "segment" } else { "segments" },
-        units::bytes(holdings.raw_bytes),
-        units::bytes(holdings.stored_bytes)
-    )];
-    let ranges: Vec<String> = holdings
-        .restorable
-        .iter()
-        .filter_map(|range| {
-            let text = super::list::moments(range.commit_times()?);
-            Some(match &range.base_backup_from {
-                Some(first) => format!("{text} (by a base backup since {first})"),
-                None => text,
-            })
-        })
-        .collect();
-    if !ranges.is_empty() {
-        parts.push(format!("restorable {}", ranges.join(" and ")));
-    }
-    if holdings.unknown_version_segments > 0 {
-        parts.push(super::list::unknown_version_line(holdings.unknown_version_segments));
-    }
-    if holdings.acknowledged_segments > 0 {
-        let number = holdings.acknowledged_segments;
-        parts.push(format!("{} {} known to be missing", counted(number, "segment"), queue::be(number)));
-    }
-    parts.push(match &holdings.verified {
-        Some(verified) => format!("verified {} ago", ago(verified.time)),
-        None if holdings.is_verification_locked => UNREADABLE.to_owned(),
-        None => "never verified".to_owned(),
-    });
-    parts
 }

@@ -15,6 +15,7 @@ use walden_explain::{Explanation, Request, savings};
 use walden_format::lsn::Lsn;
 use walden_lab::demo::{DATABASE, Work, Worked};
 use walden_lab::{Progress, Wanted, find_or_install, tools, waldump};
+use walden_output::Inputs;
 use walden_report::explain_html;
 use walden_report::html::Page;
 use walden_server::guard::Undo;
@@ -25,7 +26,6 @@ use self::compression::{Compressed, compress_segments, compression_section, comp
 use self::remedy::{Remedy, Tried};
 use crate::explain::Format;
 use crate::output::Overwrite;
-use crate::protect::Inputs;
 use crate::{FOUND, judge, output, terminal};
 
 const EXAMPLES: &str = "\

@@ -9,18 +9,19 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use clap::Args;
+use clap::{Args, ValueEnum};
 use walden_archive::archive::ArchiveError;
+use walden_archiving::log::Entry;
+use walden_archiving::receiving;
 use walden_receive::status::{State, Status};
-use walden_receive::{Event, Receiver};
+use walden_receive::{AckAfter, Event, Receiver};
 use walden_report::units;
 use walden_server::signals::{self, SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use walden_source::{counted, error_text};
 
 use self::settings::Server;
-use crate::archive::{Effort, Entry, LogOptions, complain, receiving};
-use crate::configuration::AckAfterOption;
-use crate::place::Place;
+use crate::archive::{Effort, LogOptions, complain};
+use crate::place::PlaceArgs;
 use crate::{DAMAGED, FOUND, output, systemd};
 
 const EXAMPLES: &str = "\
@@ -50,7 +51,7 @@ pub struct ReceiveArgs {
     dsn: Option<String>,
 
     #[command(flatten)]
-    place: Place,
+    place: PlaceArgs,
 
     /// The folder that holds the WAL until it is archived [default: receive/SLOT in $STATE_DIRECTORY or
     /// ~/.local/state/walden]
@@ -72,7 +73,7 @@ pub struct ReceiveArgs {
     /// Acknowledge WAL when it is durable in the spool, or only when it is also in the archive, with the
     /// current segment archived in parts: each commit then waits for the archive
     #[arg(long, value_name = "WHERE", requires = "dsn", default_value = "spool")]
-    ack_after: AckAfterOption,
+    ack_after: AckAfterName,
 
     /// If the server has removed WAL that is missing here, continue with its oldest WAL. The archive records
     /// the gap as acknowledged; base backups from before the gap cannot be recovered beyond it
@@ -97,6 +98,22 @@ pub struct ReceiveArgs {
 
     #[command(flatten)]
     log: LogOptions,
+}
+
+/// Places under the names that users type.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum AckAfterName {
+    Spool,
+    Archive,
+}
+
+impl From<AckAfterName> for AckAfter {
+    fn from(name: AckAfterName) -> AckAfter {
+        match name {
+            AckAfterName::Spool => AckAfter::Spool,
+            AckAfterName::Archive => AckAfter::Archive,
+        }
+    }
 }
 
 /// Polling interval of the main thread.
@@ -308,10 +325,8 @@ fn run_one(server: &Server, receiver: &Receiver<'_>, stop: &AtomicBool) -> u8 {
             for warning in result.iter().flat_map(|pushed| &pushed.warnings) {
                 server.log.warn(&format!("{prefix}{name}: {warning}"));
             }
-            if let Err(error) = result
-                && server.log.is_text()
-            {
-                complain(&prefix, error, error.hint());
+            if let Err(error) = result {
+                server.log.tell_error(&prefix, error, error.hint());
             }
             server.log.write(&[Entry::for_push(name, result.as_ref(), waiting)]);
         }

@@ -9,15 +9,15 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use walden_archive::copies::Copies;
 use walden_archive::pending;
+use walden_archiving::configuration::{FILE, ReceiveSection};
+use walden_archiving::log::Log;
 use walden_postgres::connection::Parameters;
+use walden_receive::Options;
 use walden_receive::disk::Folder;
 use walden_receive::status::{self, Status};
-use walden_receive::{AckAfter, Options};
 
 use super::ReceiveArgs;
-use crate::archive::{ANSWER_WITHIN, Log};
-use crate::configuration::{AckAfterOption, FILE, ReceiveSection};
-use crate::place::Place;
+use crate::archive::ANSWER_WITHIN;
 
 /// A server from which WAL is received.
 pub struct Server {
@@ -42,7 +42,7 @@ pub fn servers(args: &ReceiveArgs) -> Result<Vec<Server>> {
             slot: args.slot.clone(),
             create_slot: args.create_slot,
             synchronous: args.synchronous,
-            ack_after: args.ack_after,
+            ack_after: args.ack_after.into(),
         }],
         None => args.place.receive_sections()?,
     };
@@ -68,8 +68,8 @@ pub fn servers(args: &ReceiveArgs) -> Result<Vec<Server>> {
 impl Server {
     fn open(args: &ReceiveArgs, section: ReceiveSection, is_alone: bool) -> Result<Server> {
         let place = match &section.repo {
-            Some(repo) => Place { repo: Some(repo.clone()), ..args.place.clone() },
-            None => args.place.clone(),
+            Some(repo) => args.place.with_repo(Some(repo.clone())),
+            None => args.place.0.clone(),
         };
         let (copies, archive_section) = place.open_copies(ANSWER_WITHIN, args.effort.level())?;
         let spool = match &section.spool {
@@ -87,17 +87,14 @@ impl Server {
             .slot(section.slot)
             .create_slot(section.create_slot)
             .synchronous(section.synchronous)
-            .ack_after(match section.ack_after {
-                AckAfterOption::Spool => AckAfter::Spool,
-                AckAfterOption::Archive => AckAfter::Archive,
-            })
+            .ack_after(section.ack_after)
             .status_interval(Duration::from_secs(args.status_interval))
             .server_timeout(Duration::from_secs(args.timeout))
             .accept_gap(args.accept_gap)
             .ignore_unreachable(args.ignore_unreachable)
             .push(args.effort.options(&archive_section));
         let parameters = Parameters::parse(&section.dsn)?;
-        let log = Log::new(&args.log, &archive_section);
+        let log = args.log.open(&archive_section);
         let name = section.name.or_else(|| (!is_alone).then(|| spool.display().to_string()));
         Ok(Server { name, copies, disk, spool, parameters, options, log })
     }

@@ -6,13 +6,13 @@ use std::time::Instant;
 
 use anyhow::Result;
 use serde::Serialize;
-use walden_recover::{EarlyDrop, Plan, Purpose, Recovery, Restored};
+use walden_recover::{EarlyDrop, Plan, PlanDocument, Purpose, Recovery, Restored, RestoredDocument};
 use walden_report::table::harmless;
 use walden_report::units;
 
 use super::{
-    PlanDocument, Prepared, RecoverArgs, RestoredDocument, amounts_text, plan_text, report_interruption,
-    warn_of_damage, warn_of_drops, with_hint, with_progress,
+    Prepared, RecoverArgs, amounts_text, plan_text, report_interruption, warn_of_damage, warn_of_drops,
+    with_hint, with_progress,
 };
 use crate::terminal::{self, Format};
 
@@ -36,7 +36,7 @@ pub(super) fn advance_to(
     let redo = plan.checkpoint.as_ref().map(|checkpoint| checkpoint.fields.redo);
     let is_replayed = |drop: &&EarlyDrop| redo.is_some_and(|redo| drop.lsn < redo);
     warn_of_drops(plan.early_drops.iter().filter(is_replayed));
-    let mut document = Document { plan: PlanDocument::new(path, prepared), output: shown, advanced: None };
+    let mut document = Document { plan: prepared.document(path), output: shown, advanced: None };
     let folder = output.map_or_else(|| std::fs::canonicalize(path), |output| Ok(output.to_owned()))?;
     if plan.checkpoint.is_none() && !recover.dry_run {
         // There is nothing to continue.

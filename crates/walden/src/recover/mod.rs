@@ -2,7 +2,6 @@
 
 mod advance;
 pub mod backup;
-mod duration;
 pub mod restore;
 mod schedule;
 
@@ -12,7 +11,6 @@ use std::sync::OnceLock;
 
 use anyhow::{Context, Result};
 use clap::Args;
-use serde::Serialize;
 use walden_archive::Archive;
 use walden_archive::backup::{archived, find_dependents};
 use walden_archive::source::{self, Bound, SourceOptions};
@@ -20,9 +18,10 @@ use walden_archive::sources::is_archive;
 use walden_explain::moment::{Moment, time_text};
 use walden_format::lsn::{Lsn, Timeline};
 use walden_format::payload::Timestamp;
+use walden_output::{Inputs, find_protected};
 use walden_recover::{
-    BaseBackup, ChosenRun, EarlyDrop, MappedTablespace, Plan, Purpose, RecoverError, RestoreOptions,
-    Restored, Step, Target, UnreadPartial, choose_run,
+    BaseBackup, COPY_BYTES_PER_SECOND, ChosenRun, EarlyDrop, ExpectedDuration, MappedTablespace, Plan,
+    PlanDocument, Purpose, RecoverError, RestoreOptions, Restored, Step, Target, UnreadPartial, choose_run,
 };
 use walden_report::table::harmless;
 use walden_report::units;
@@ -30,11 +29,9 @@ use walden_server::signals::{self, Stage};
 use walden_source::inventory::{Inventory, Run};
 use walden_source::kept::KeptSegments;
 
-use self::duration::ExpectedDuration;
 use crate::arguments::{parse_size, parse_xid};
-use crate::place::Place;
+use crate::place::PlaceArgs;
 use crate::progress::Progress;
-use crate::protect::{Inputs, find_protected};
 use crate::sources::{self, SourceRange, expect_one_history};
 use crate::terminal::{self, Format};
 use crate::{memory, output};
@@ -43,7 +40,7 @@ use crate::{memory, output};
 #[derive(Args, Debug)]
 pub struct RecoverArgs {
     #[command(flatten)]
-    place: Place,
+    place: PlaceArgs,
 
     /// A folder of WAL segments, instead of an archive
     #[arg(long, value_name = "FOLDER", conflicts_with = "repo")]
@@ -98,6 +95,13 @@ struct Prepared {
     duration: ExpectedDuration,
 }
 
+impl Prepared {
+    /// Returns the plan as a JSON document. `base` is the path of the base backup.
+    fn document(&self, base: &Path) -> PlanDocument {
+        PlanDocument::new(base, &self.plan, self.partial.as_ref(), self.duration)
+    }
+}
+
 impl RecoverArgs {
     /// Opens a base backup and compares it with its manifest.
     fn open_base(&self, path: &Path) -> Result<BaseBackup> {
@@ -140,7 +144,7 @@ impl RecoverArgs {
             true => None,
             false => Some(walden_recover::keep_decoded(&mut chosen.run, &base, self.memory_bytes())),
         };
-        let plan = make_plan(self, &chosen.run, chosen.later, &base, &tablespaces);
+        let plan = make_plan(self, &chosen, &base, &tablespaces);
         let is_end = plan.as_ref().map_or(true, |plan| plan.target == Target::Latest);
         let partial = if is_end { chosen.find_unread_partial(self.threads()) } else { None };
         let plan = match (plan, &partial) {
@@ -295,35 +299,19 @@ fn runs_of_archive(archive: &Archive, args: &RecoverArgs, base: &BaseBackup) -> 
     Ok(inventory.runs)
 }
 
-/// Makes the plan. `later` is the start of WAL after a gap: then the end of the run is not the end of the
-/// WAL.
+/// Makes the plan with a progress bar.
 fn make_plan(
     args: &RecoverArgs,
-    run: &Run,
-    later: Option<Lsn>,
+    chosen: &ChosenRun,
     base: &BaseBackup,
     mapped: &[MappedTablespace],
 ) -> Result<Plan> {
-    let size = run.segment_size;
+    let (run, size) = (&chosen.run, chosen.run.segment_size);
     let skipped = size.segment_of(base.start()).saturating_sub(size.segment_of(run.start()));
     let segments = (run.segments.len() as u64).saturating_sub(skipped);
     let mut bar = Progress::bytes("reading WAL", segments * size.bytes());
-    let plan = Plan::make(run, base, args.to.clone(), mapped, args.threads(), |bytes| bar.advance(bytes));
+    let plan = chosen.make_plan(base, args.to.clone(), mapped, args.threads(), |bytes| bar.advance(bytes));
     bar.finish();
-    let gap = |later| {
-        let (target, end) = (args.to.to_string(), run.end());
-        match later == end {
-            true => RecoverError::Restarted { target, at: later },
-            false => RecoverError::Gap { target, end, later },
-        }
-    };
-    let plan = match (plan, later) {
-        (Ok(plan), Some(later)) if plan.target == Target::Latest => Err(gap(later)),
-        (Err(RecoverError::TargetNotReached { .. } | RecoverError::NoEndOfBackup { .. }), Some(later)) => {
-            Err(gap(later))
-        }
-        (plan, _) => plan,
-    };
     plan.map_err(with_hint)
 }
 
@@ -403,7 +391,7 @@ fn plan_text(Prepared { plan, duration, .. }: &Prepared) -> String {
             plan.checkpoints
         );
     }
-    text + &duration.text()
+    text + &duration_text(duration)
 }
 
 /// Warns of damage that ends the WAL.
@@ -449,96 +437,42 @@ fn amounts_text(plan: &Plan, restored: &Restored, seconds: f64) -> String {
     )
 }
 
-#[derive(Serialize)]
-struct PlanDocument {
-    base: String,
-    start_lsn: String,
-    consistent_lsn: String,
-    target: String,
-    stop_lsn: String,
-    next_of_name: Option<String>,
-    timeline: Timeline,
-    /// Microseconds since 1970-01-01 00:00:00 UTC.
-    last_commit: Option<i64>,
-    checkpoints: u64,
-    checkpoint: Option<CheckpointDocument>,
-    replayed_wal_bytes: u64,
-    remaining_wal_bytes: u64,
-    left_to_postgresql: Option<String>,
-    early_drops: Vec<EarlyDrop>,
-    unread_partial: Option<PartialDocument>,
-    expected_duration: ExpectedDuration,
+/// Returns a line on the expected duration, or nothing without a sample of replay.
+fn duration_text(duration: &ExpectedDuration) -> String {
+    let (Some(to), Some(rate)) = (duration.seconds_to, duration.replayed_bytes_per_second) else {
+        return String::new();
+    };
+    format!(
+        "  Expected duration: {} to {}, for a copy of {} at {} to {} a second (not measured), and replay at {} a second (a sample)\n",
+        rounded(duration.seconds_from),
+        rounded(to),
+        units::bytes(duration.copied_bytes),
+        units::bytes(COPY_BYTES_PER_SECOND[0] as u64),
+        units::bytes(COPY_BYTES_PER_SECOND[1] as u64),
+        units::bytes(rate as u64),
+    )
 }
 
-#[derive(Serialize)]
-struct CheckpointDocument {
-    lsn: String,
-    redo_lsn: String,
-    /// Seconds since 1970-01-01 00:00:00 UTC.
-    time: i64,
-}
-
-#[derive(Serialize)]
-struct PartialDocument {
-    file: String,
-    end_lsn: String,
-}
-
-impl PlanDocument {
-    fn new(base: &Path, Prepared { plan, partial, duration, .. }: &Prepared) -> PlanDocument {
-        let checkpoint = plan.checkpoint.as_ref().map(|checkpoint| CheckpointDocument {
-            lsn: checkpoint.lsn.to_string(),
-            redo_lsn: checkpoint.fields.redo.to_string(),
-            time: checkpoint.fields.time,
-        });
-        PlanDocument {
-            base: base.display().to_string(),
-            start_lsn: plan.start.to_string(),
-            consistent_lsn: plan.consistent.to_string(),
-            target: plan.target.to_string(),
-            stop_lsn: plan.stop.to_string(),
-            next_of_name: plan.next_of_name.map(|lsn| lsn.to_string()),
-            timeline: plan.timeline,
-            last_commit: plan.last_commit,
-            checkpoints: plan.checkpoints,
-            checkpoint,
-            replayed_wal_bytes: plan.replayed_bytes(),
-            remaining_wal_bytes: plan.remaining_bytes(),
-            left_to_postgresql: plan.unsupported.as_ref().map(ToString::to_string),
-            early_drops: plan.early_drops.clone(),
-            unread_partial: partial.as_ref().map(|UnreadPartial { file, end }| PartialDocument {
-                file: file.clone(),
-                end_lsn: end.to_string(),
-            }),
-            expected_duration: *duration,
-        }
-    }
-}
-
-#[derive(Serialize)]
-struct RestoredDocument {
-    seconds: f64,
-    copied_bytes: u64,
-    records: u64,
-    pages: u64,
-    prepared_transactions: u64,
-}
-
-impl RestoredDocument {
-    fn new(restored: &Restored, seconds: f64) -> RestoredDocument {
-        RestoredDocument {
-            seconds,
-            copied_bytes: restored.copied_bytes,
-            records: restored.records,
-            pages: restored.pages,
-            prepared_transactions: restored.prepared_transactions as u64,
-        }
+/// Formats a duration without digits that would pretend precision.
+fn rounded(seconds: f64) -> String {
+    match seconds {
+        ..1.0 => "less than 1 s".to_owned(),
+        ..100.0 => format!("{seconds:.0} s"),
+        ..6000.0 => format!("{:.0} min", seconds / 60.0),
+        _ => format!("{:.0} h", seconds / 3600.0),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_duration_is_a_range_with_its_basis() {
+        let text = duration_text(&ExpectedDuration::new(10_000_000_000, 100_000_000_000, Some(200e6)));
+        assert!(text.contains("4 min to 27 min") && text.contains("200.0 MB a second (a sample)"), "{text}");
+        assert_eq!(duration_text(&ExpectedDuration::new(10_000_000_000, 1, None)), "");
+    }
 
     #[test]
     fn a_mapping_has_two_folders() {

@@ -9,19 +9,19 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
 use serde::Serialize;
-use walden_recover::{Plan, Purpose, Recovery, Restored};
+use walden_archiving::commands::word;
+use walden_output::resolve;
+use walden_recover::{Plan, PlanDocument, Purpose, Recovery, Restored, RestoredDocument};
 use walden_report::table::harmless;
 use walden_report::units;
 use walden_source::inventory::{Run, SegmentFile};
 use walden_source::open::Compression;
 
 use super::{
-    PlanDocument, Prepared, RecoverArgs, RestoredDocument, amounts_text, expect_unprotected, plan_text,
-    report_interruption, warn_of_damage, warn_of_drops, warn_of_partial, with_hint, with_progress,
+    Prepared, RecoverArgs, amounts_text, expect_unprotected, plan_text, report_interruption, warn_of_damage,
+    warn_of_drops, warn_of_partial, with_hint, with_progress,
 };
-use crate::archive::commands::word;
 use crate::output;
-use crate::protect::resolve;
 use crate::terminal::{self, Format};
 
 const EXAMPLES: &str = "\
@@ -100,7 +100,7 @@ pub fn run(args: &RestoreArgs) -> Result<ExitCode> {
     warn_of_drops(&plan.early_drops);
     prepared.partial.iter().for_each(warn_of_partial);
     let mut document = Document {
-        plan: PlanDocument::new(&args.base, &prepared),
+        plan: prepared.document(&args.base),
         output,
         restore_command: restore_command.clone(),
         restored: None,

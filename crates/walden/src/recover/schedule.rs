@@ -7,11 +7,10 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
-use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use serde::Serialize;
 use walden_format::lsn::Lsn;
-use walden_recover::{BackupFolder, BaseBackup, KeepRule, ListedBackup};
+use walden_recover::{BackupDecision, BackupFolder, BaseBackup, KeepRule, ListedBackup};
 use walden_report::table::harmless;
 
 use super::advance::{Document, advance_to};
@@ -19,9 +18,6 @@ use super::restore::expect_separate_target;
 use super::{Prepared, RecoverArgs, expect_unprotected, find_run, with_hint};
 use crate::output;
 use crate::terminal::{self, Format};
-
-/// Why a backup is kept that the schedule did not create.
-const OTHER: &str = "not of this schedule";
 
 /// A folder of backups, and the rule for it.
 pub(super) struct Schedule<'s> {
@@ -38,19 +34,7 @@ pub(super) struct ScheduleDocument {
     #[serde(flatten)]
     advance: Document,
     rule: String,
-    backups: Vec<Decision>,
-}
-
-/// A backup in the folder and the decision about it.
-#[derive(Serialize)]
-struct Decision {
-    name: String,
-    start_lsn: String,
-    /// Microseconds since 1970-01-01 00:00:00 UTC; `null` if the schedule did not create it.
-    time: Option<i64>,
-    /// Periods of the rule, or another reason; empty if it is removed.
-    kept_for: Vec<&'static str>,
-    removed: bool,
+    backups: Vec<BackupDecision>,
 }
 
 impl Schedule<'_> {
@@ -94,7 +78,7 @@ impl Schedule<'_> {
                 scheduled: Some(*time),
             });
         }
-        let mut decisions = self.decide(&backups, &newest);
+        let mut decisions = self.rule.decide(&backups, &newest, &TimeZone::system());
         if !recover.dry_run {
             for (backup, decision) in
                 backups.iter().zip(&mut decisions).filter(|(_, it)| it.kept_for.is_empty())
@@ -152,29 +136,6 @@ impl Schedule<'_> {
             text,
             "name the first backup: walden backup advance BACKUP --keep RULE -o FOLDER",
         ))
-    }
-
-    /// Decides which backups are kept. The rule counts only those of the schedule.
-    fn decide(&self, backups: &[ListedBackup], newest: &Path) -> Vec<Decision> {
-        let times: Vec<Timestamp> = backups.iter().filter_map(|backup| backup.scheduled).collect();
-        let mut selected = self.rule.select(&times, &TimeZone::system()).into_iter();
-        let decide = |backup: &ListedBackup| {
-            let mut kept_for = match backup.scheduled {
-                Some(_) => selected.next().unwrap_or_default(),
-                None => vec![OTHER],
-            };
-            if kept_for.is_empty() && backup.path == newest {
-                kept_for.push("newest");
-            }
-            Decision {
-                name: backup.name.clone(),
-                start_lsn: backup.start.to_string(),
-                time: backup.scheduled.map(Timestamp::as_microsecond),
-                kept_for,
-                removed: false,
-            }
-        };
-        backups.iter().map(decide).collect()
     }
 
     fn text(&self, document: &ScheduleDocument) -> String {

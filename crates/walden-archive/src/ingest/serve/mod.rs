@@ -8,3 +8,7 @@ pub mod protocol;
 mod resident;
 
 pub use resident::{Report, Resident, Stopped};
+
+/// The socket on which the process listens, unless another one is named. The module has the same default
+/// (`walden.socket`).
+pub const SOCKET: &str = "/run/walden/archive.sock";

@@ -1,22 +1,19 @@
 //! `walden archive prefetch`: the process that fetches segments ahead of recovery.
 
-use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode, Stdio};
+use std::path::PathBuf;
+use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow};
 use clap::Args;
-use walden_archive::Archive;
 use walden_archive::get::GetError;
 use walden_archive::prefetch::{self, PrefetchOptions, Spool};
+use walden_archiving::log::{Entry, Log};
 use walden_server::signals;
 
-use super::GetArgs;
-use crate::archive::log::{Entry, Log, LogOptions};
-use crate::archive::push::complain;
-use crate::place::Place;
+use crate::archive::log::LogOptions;
+use crate::place::PlaceArgs;
 
 /// Exit status of any failure. The process must exit only with this status or 0.
 ///
@@ -33,7 +30,7 @@ pub struct PrefetchArgs {
     folder: PathBuf,
 
     #[command(flatten)]
-    place: Place,
+    place: PlaceArgs,
 
     /// Maximum number of prefetched segments
     #[arg(long, value_name = "N", default_value_t = 16)]
@@ -47,40 +44,13 @@ pub struct PrefetchArgs {
     log: LogOptions,
 }
 
-/// Starts the prefetch process unless it is running.
-pub fn start_prefetch(args: &GetArgs, archive: &Archive, spool: &Spool, folder: &Path, ahead: usize) {
-    match spool.lock() {
-        // Released so that the process can acquire it.
-        Ok(Some(lock)) => drop(lock),
-        _ => return,
-    }
-    let Ok(program) = std::env::current_exe() else { return };
-    let mut command = Command::new(program);
-    command.args(["archive", "prefetch", "--segments", &ahead.to_string()]);
-    command.args(["--repo", archive.store().location()]);
-    if let Some(config) = &args.place.config {
-        command.arg("--config").arg(config);
-    }
-    if let Some(identity) = &args.place.identity {
-        command.arg("--identity").arg(identity);
-    }
-    if let Some(log) = &args.log.log {
-        command.arg("--log").arg(log);
-    }
-    command.arg(folder);
-    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-    // A separate process group: a server's shutdown waits for restore_command, but must not wait for this
-    // process.
-    let _ = command.process_group(0).spawn();
-}
-
 /// Runs `walden archive prefetch`.
 pub fn run_prefetch(args: &PrefetchArgs) -> ExitCode {
     // The next prefetch process uses or removes the files left in the spool.
     signals::exit_with(0, PREFETCH_FAILED);
     // If the configuration cannot be read, only the options decide where messages go.
     let section = args.place.configuration().map(|(section, _)| section).unwrap_or_default();
-    let log = Arc::new(Log::new(&args.log, &section));
+    let log = Arc::new(args.log.open(&section));
     end_well_at_panics(log.clone());
     let began = Instant::now();
     let Err(error) = fetch_ahead(args) else { return ExitCode::SUCCESS };
@@ -100,10 +70,18 @@ fn fetch_ahead(args: &PrefetchArgs) -> Result<()> {
 }
 
 fn log_prefetch_failure(log: &Log, error: &anyhow::Error, began: Instant) {
-    log.write(&[Entry::for_get("prefetch", "segments ahead", Err(error), began.elapsed())]);
-    if log.is_text() {
-        complain("", error.as_ref(), error.downcast_ref::<GetError>().and_then(GetError::hint));
-    }
+    let got = error.downcast_ref::<GetError>();
+    let cause = got.map_or("other", GetError::cause);
+    let hint = got.and_then(GetError::hint);
+    log.write(&[Entry::for_failure(
+        "prefetch",
+        "segments ahead",
+        error.as_ref(),
+        cause,
+        hint,
+        began.elapsed(),
+    )]);
+    log.tell_error("", error.as_ref(), hint);
 }
 
 /// Makes a panic in any thread end the process with [`PREFETCH_FAILED`].

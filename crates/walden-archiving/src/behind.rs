@@ -1,4 +1,4 @@
-//! Brings repositories up to date in the background after one of several was unavailable.
+//! Notes of files that some of several repositories lack, and the process that copies these files.
 //!
 //! A push that could not store a file in each repository leaves a note beside the segments. The next push
 //! that reaches all repositories starts `walden archive copy`, which removes the note when nothing is
@@ -10,15 +10,16 @@ use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use anyhow::{Context, Result};
 use walden_archive::push::Batch;
 
+use crate::error::{ArchivingError, Result};
 use crate::place::Place;
 
 /// Name of the note in the folder of the pushed file.
 const NOTE: &str = "walden-behind";
 
 /// Writes the note if a file of the batch is not in all `copies`, or starts copying if there is a note.
+/// `path` is that of the pushed file.
 pub fn after_push(place: &Place, path: &Path, batch: &Batch, copies: usize) {
     let Some(folder) = path.parent().filter(|_| copies > 1) else { return };
     let note = folder.join(NOTE);
@@ -31,7 +32,7 @@ pub fn after_push(place: &Place, path: &Path, batch: &Batch, copies: usize) {
     }
 }
 
-fn start(place: &Place, note: &Path) -> Result<()> {
+fn start(place: &Place, note: &Path) -> io::Result<()> {
     let mut command = Command::new(std::env::current_exe()?);
     command.args(["archive", "copy"]);
     if let Some(config) = &place.config {
@@ -56,21 +57,28 @@ pub struct Note {
 
 impl Note {
     /// Locks a note. Returns `None` if another process copies, or has copied everything.
+    ///
+    /// # Errors
+    /// The note cannot be read.
     pub fn lock(path: &Path) -> Result<Option<Note>> {
-        let failed = || format!("cannot read {}", path.display());
+        let failed = || ArchivingError::read(path.display().to_string());
         let lock = match File::open(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            other => other.with_context(failed)?,
+            other => other.map_err(failed())?,
         };
         match lock.try_lock() {
             Ok(()) => Ok(Some(Note { path: path.to_owned(), _lock: lock })),
             Err(TryLockError::WouldBlock) => Ok(None),
-            Err(TryLockError::Error(error)) => Err(error).with_context(failed),
+            Err(TryLockError::Error(error)) => Err(failed()(error)),
         }
     }
 
     /// Removes the note, because every repository has all files.
+    ///
+    /// # Errors
+    /// The note cannot be removed.
     pub fn remove(self) -> Result<()> {
-        std::fs::remove_file(&self.path).with_context(|| format!("cannot remove {}", self.path.display()))
+        let cannot = |source| ArchivingError::Remove { path: self.path.clone(), source };
+        std::fs::remove_file(&self.path).map_err(cannot)
     }
 }

@@ -5,9 +5,9 @@
 
 use walden_format::lsn::Lsn;
 use walden_receive::status::{State, Status};
+use walden_watch::prometheus::{self, Labels, Metric};
 
-use super::report::Report;
-use crate::prometheus::{self, Labels, Metric};
+use crate::report::Report;
 
 #[rustfmt::skip]
 const METRICS: [Metric; 37] = [
@@ -61,7 +61,7 @@ fn samples(report: &Report, name: &str) -> Option<Vec<(Labels, f64)>> {
     let verified = holdings.as_ref().and_then(|holdings| holdings.verified.as_ref());
     let seconds = |micros: i64| micros as f64 / 1e6;
     let of_holdings = |number: fn(&walden_archive::status::Holdings) -> f64| holdings.as_ref().map(number);
-    let of_activity = |number: fn(&super::activity::Activity) -> f64| activity.as_ref().map(number);
+    let of_activity = |number: fn(&crate::activity::Activity) -> f64| activity.as_ref().map(number);
     let receiving = |number: fn(&Status) -> f64| report.receiving.as_ref().map(number);
     let one = match name.strip_prefix("walden_archive_").unwrap_or(name) {
         "up" => Some(f64::from(u8::from(holdings.as_ref().is_some_and(|it| it.system_identifier.is_some())))),
@@ -147,14 +147,14 @@ mod tests {
     use std::fs;
     use std::path::Path;
 
-    use super::super::queue::QueueOptions;
-    use super::super::receiving::ReceivingOptions;
     use super::*;
     use crate::configuration::ArchiveSection;
+    use crate::queue::QueueOptions;
+    use crate::receiving::ReceivingOptions;
 
     #[test]
     fn every_metric_of_the_table_is_computed() {
-        let (queue, receiving) = (QueueOptions { pgdata: None, dsn: None }, ReceivingOptions { spool: None });
+        let (queue, receiving) = (QueueOptions::default(), ReceivingOptions::default());
         let holdings = Err("no archive".to_owned());
         let report = Report::new(None, holdings, &queue, &receiving, None, &ArchiveSection::default());
         for metric in &METRICS {

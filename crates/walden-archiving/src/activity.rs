@@ -11,7 +11,7 @@ use serde::Serialize;
 use walden_archive::name::ArchivedFile;
 use walden_archive::push::PushError;
 
-use super::log::{Entry, Outcome};
+use crate::log::{Entry, Outcome};
 
 /// Longer than any entry; a longer line is not an entry of the log.
 const MAX_LINE: u64 = 64 << 10;

@@ -3,8 +3,6 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
-use clap::Args;
 use walden_format::lsn::Lsn;
 use walden_receive::disk::is_in_use;
 use walden_receive::status::{CopyState, FILE, State, Status};
@@ -12,11 +10,13 @@ use walden_report::table::harmless;
 use walden_report::units;
 use walden_source::regular_file;
 
+use crate::error::{ArchivingError, Result};
+use crate::queue::waiting;
+
 /// The receiving process, if any.
-#[derive(Args, Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct ReceivingOptions {
-    /// Spool of walden receive, to report how far it lags behind the server
-    #[arg(long, value_name = "DIR")]
+    /// Spool of `walden receive`.
     pub spool: Option<PathBuf>,
 }
 
@@ -26,15 +26,19 @@ const MAX_STATUS_BYTES: u64 = 1 << 20;
 const MAX_STATUS_AGE: Duration = Duration::from_secs(10);
 
 impl ReceivingOptions {
-    /// Reads the last status; `None` without a spool. Fails if `walden receive` has never run.
+    /// Reads the last status; `None` without a spool.
+    ///
+    /// # Errors
+    /// `walden receive` has never run, or its status cannot be read.
     pub fn read(&self) -> Result<Option<Status>> {
         let Some(spool) = &self.spool else { return Ok(None) };
         let path = spool.join(FILE);
         let json = regular_file::read(&path, MAX_STATUS_BYTES)
-            .with_context(|| format!("cannot read {}: walden receive has not run", path.display()))?;
-        let status =
-            serde_json::from_slice(&json).with_context(|| format!("cannot use {}", path.display()))?;
-        Ok(Some(status))
+            .map_err(ArchivingError::read(format!("{}: walden receive has not run", path.display())))?;
+        match serde_json::from_slice(&json) {
+            Ok(status) => Ok(Some(status)),
+            Err(error) => Err(ArchivingError::Use { path, source: error.into() }),
+        }
     }
 
     /// Returns whether a process is receiving into the spool.
@@ -94,7 +98,7 @@ pub fn line(status: &Status) -> String {
         text += &format!(", archived {archived}");
     }
     if status.waiting_files > 0 {
-        text += &format!(", {} to be archived", super::queue::waiting(status.waiting_files));
+        text += &format!(", {} to be archived", waiting(status.waiting_files));
     }
     if let Some(problem) = &status.archive_problem {
         text += &format!(" ({problem})");

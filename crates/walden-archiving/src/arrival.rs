@@ -17,7 +17,7 @@ use walden_format::lsn::{SegmentName, SegmentSize, Timeline};
 use walden_source::datadir::ControlFile;
 use walden_watch::settings::Settings;
 
-use super::commands::archives_into;
+use crate::commands::archives_into;
 
 /// Maximum lag of the archive, in segments, while the server's queue is empty: the segment being
 /// written, and the one completed a moment ago.
@@ -234,7 +234,7 @@ mod tests {
     use walden_source::datadir::DatabaseState;
 
     use super::*;
-    use crate::archive::testing::control_file;
+    use crate::testing::control_file;
 
     #[test]
     fn the_settings_of_a_data_directory_say_whether_anything_is_archived() {

@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use clap::ValueEnum;
 use serde::de::value::{MapAccessDeserializer, SeqAccessDeserializer};
 use serde::de::{MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use walden_archive::cost::OwnPrices;
 use walden_archive::store::versions::{LockMode, LockRule};
 use walden_postgres::connection;
+use walden_receive::AckAfter;
 
 /// The name of the configuration file.
 pub const FILE: &str = "walden.toml";
@@ -290,7 +290,7 @@ fn check_recipient(text: &str) -> Result<(), String> {
 }
 
 /// The format of messages on standard error.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LogFormat {
     /// Like PostgreSQL's server log
@@ -322,14 +322,5 @@ pub struct ReceiveSection {
     pub synchronous: bool,
     /// Where the WAL must be durable before it is acknowledged.
     #[serde(default)]
-    pub ack_after: AckAfterOption,
-}
-
-/// [`walden_receive::AckAfter`] as an option.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, ValueEnum, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum AckAfterOption {
-    #[default]
-    Spool,
-    Archive,
+    pub ack_after: AckAfter,
 }

@@ -1,40 +1,18 @@
-//! `walden archive check --against DSN`: files that a server still has and the archive lacks.
+//! The comparison of an archive with a server's files as text.
 
 use std::fmt::Write;
-use std::process::ExitCode;
 
-use anyhow::Result;
-use walden_archive::against::{self, Compared, Mark, Outcome};
-use walden_archive::push::PushOptions;
+use walden_archive::against::{Compared, Mark, Outcome};
 use walden_report::table::harmless;
 use walden_report::units;
 use walden_source::counted;
 
-use super::other_writer::{self, OtherWriter};
-use super::server_files::SqlServer;
-use crate::FOUND;
-use crate::place::Place;
-use crate::terminal::{self, Format};
+use super::gaps;
+use crate::other_writer::OtherWriter;
 
-/// Runs `walden archive check --against`.
-pub fn run(place: &Place, dsn: &str, is_repair: bool, format: Format) -> Result<ExitCode> {
-    let (archive, section) = place.open()?;
-    let mut server = SqlServer::connect(dsn)?;
-    let options = PushOptions::default()
-        .level(section.level.unwrap_or(PushOptions::default().level))
-        .accept_unknown_versions(section.accept_unknown_versions);
-    let compared = against::compare(&archive, &mut server, is_repair.then_some(&options))?;
-    let promoted = match (compared.branch, compared.written.parse()) {
-        (Some(branch), Ok(written)) => {
-            Some(other_writer::describe_branch(&archive, branch, compared.timeline, written)?)
-        }
-        _ => None,
-    };
-    terminal::show(format, || &compared, || table(&compared, promoted.as_ref(), is_repair))?;
-    Ok(if compared.is_good() { ExitCode::SUCCESS } else { ExitCode::from(FOUND) })
-}
-
-fn table(compared: &Compared, promoted: Option<&OtherWriter>, is_repair: bool) -> String {
+/// Formats a comparison. `promoted` describes its branch ([`crate::other_writer::describe_branch`]);
+/// `is_repair` is whether missing files were to be archived.
+pub fn table(compared: &Compared, promoted: Option<&OtherWriter>, is_repair: bool) -> String {
     let Compared { compared: files, waiting, offered, missing, .. } = compared;
     let mut text = String::new();
     let role = match (compared.is_standby, promoted) {
@@ -85,7 +63,7 @@ fn table(compared: &Compared, promoted: Option<&OtherWriter>, is_repair: bool) -
         let _ = writeln!(text, "  {} ({}, {mark}): {outcome}", one.file, units::bytes(one.bytes));
     }
     for gap in &compared.gaps {
-        let _ = writeln!(text, "{}", super::gaps::line(gap));
+        let _ = writeln!(text, "{}", gaps::line(gap));
     }
     if compared.other_history.is_some() {
         let _ = writeln!(text, "Nothing is archived from this server.");

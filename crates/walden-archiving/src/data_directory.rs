@@ -5,8 +5,7 @@ use std::iter;
 use std::path::{Path, PathBuf};
 
 use walden_archive::Archive;
-
-use crate::protect::{is_data_directory, resolve};
+use walden_output::{is_data_directory, resolve};
 
 /// Remedy.
 pub const HINT: &str = "keep the archive in a folder outside of every data directory, on another disk or, better, another machine";

@@ -6,10 +6,10 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use anyhow::Context;
 use walden_archive::Archive;
 use walden_archive::name::ArchivedFile;
 use walden_archive::push::{self, PushOptions};
+use walden_archive::serve::SOCKET;
 use walden_archive::status::QueuedFile;
 use walden_postgres::connection::Client;
 use walden_report::table::harmless;
@@ -18,12 +18,12 @@ use walden_source::error_text;
 use walden_watch::process::ArchiverProcess;
 use walden_watch::settings::Settings;
 
-use super::arrival::{changed_at, has_settings};
-use super::commands::{describe_other, is_own_library, other_archive};
-use super::data_directory;
-use super::queue::QueueOptions;
-use super::serve::SOCKET;
-use super::writable::{User, find_unwritable};
+use crate::arrival::{changed_at, has_settings};
+use crate::commands::{describe_other, is_own_library, other_archive};
+use crate::data_directory;
+use crate::error::{ArchivingError, Result};
+use crate::queue::QueueOptions;
+use crate::writable::{User, find_unwritable};
 
 /// Longest duration of an `archive push` call, including the files that it archives ahead.
 const MAX_CALL: Duration = Duration::from_secs(60);
@@ -53,12 +53,14 @@ impl FailingArchiver {
         FailingArchiver { file, evidence, is_certain: true }
     }
 
-    /// Reads the statistics and the processes of a server.
-    pub fn query_server(
-        client: &mut Client,
-        queue: &[QueuedFile],
-    ) -> anyhow::Result<Option<FailingArchiver>> {
-        let row = client.query_one(ARCHIVER, &[]).context("cannot ask the server for its archiver")?;
+    /// Reads the statistics and the processes of a server. `queue` has its ready files.
+    ///
+    /// # Errors
+    /// The user may not see them, or the server does not answer.
+    pub fn query_server(client: &mut Client, queue: &[QueuedFile]) -> Result<Option<FailingArchiver>> {
+        let row = client
+            .query_one(ARCHIVER, &[])
+            .map_err(ArchivingError::query("cannot ask the server for its archiver"))?;
         let (is_failing, is_standby, is_missing) = (row.try_get(0)?, row.try_get(4)?, row.try_get(5)?);
         Ok(match (is_failing, is_standby) {
             (true, _) => Some(FailingArchiver::from_last_attempt(row.try_get(1)?, Some(row.try_get(2)?))),

@@ -1,4 +1,4 @@
-//! The commands that PostgreSQL runs, as values for postgresql.conf.
+//! The commands that PostgreSQL runs, as values for postgresql.conf, and the archives that they name.
 
 use std::path::Path;
 
@@ -7,8 +7,9 @@ use walden_archive::Archive;
 use crate::configuration::FILE;
 use crate::place::Place;
 
-/// Returns `archive_command` and `restore_command` for an archive, valid in any working directory.
-pub fn commands_of(place: &Place) -> [String; 2] {
+/// Returns `archive_command` and `restore_command` for an archive, valid in any working directory. `program`
+/// is the path of Walden's program.
+pub fn commands_of(program: &str, place: &Place) -> [String; 2] {
     let absolute =
         |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned()).display().to_string();
     let mut options = Vec::new();
@@ -19,12 +20,7 @@ pub fn commands_of(place: &Place) -> [String; 2] {
         let repo = if repo.contains("://") { repo.clone() } else { absolute(Path::new(repo)) };
         options.extend(["--repo".to_owned(), repo]);
     }
-    server_commands(&program(), &options)
-}
-
-/// Returns the path of this program.
-pub fn program() -> String {
-    std::env::current_exe().map_or("walden".to_owned(), |path| path.display().to_string())
+    server_commands(program, &options)
 }
 
 /// Returns `archive_command` and `restore_command` with the quoting of postgresql.conf.

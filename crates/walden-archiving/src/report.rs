@@ -5,9 +5,9 @@ use std::io;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
-use anyhow::Context;
 use serde::Serialize;
 use walden_archive::Archive;
+use walden_archive::archive::ArchiveError;
 use walden_archive::compare::Compared;
 use walden_archive::encryption::KEYS;
 #[cfg(feature = "encryption")]
@@ -28,18 +28,18 @@ use walden_source::counted;
 use walden_source::datadir::ControlFile;
 use walden_source::error_text;
 
-use super::activity::{Activity, ActivityReader};
-use super::archiver::{Cause, FailingArchiver, SEE_LOG};
-use super::arrival::{self, Archiving, Arrives, NOT_YET, is_far_behind};
-use super::data_directory;
-use super::other_writer::{self, OtherWriter, PROMOTED};
-use super::queue::{QueueOptions, be, waiting};
-use super::receiving::{ReceivingOptions, problem_of};
-use super::writable::{Unwritable, User, find_unwritable};
+use crate::activity::{Activity, ActivityReader};
+use crate::archiver::{Cause, FailingArchiver, SEE_LOG};
+use crate::arrival::{self, Archiving, Arrives, NOT_YET, is_far_behind};
 use crate::configuration::ArchiveSection;
 #[cfg(feature = "encryption")]
 use crate::configuration::FILE;
-use crate::output;
+use crate::data_directory;
+use crate::error::{ArchivingError, Result as ArchivingResult};
+use crate::other_writer::{self, OtherWriter, PROMOTED};
+use crate::queue::{QueueOptions, be, waiting};
+use crate::receiving::{ReceivingOptions, problem_of};
+use crate::writable::{Unwritable, User, find_unwritable};
 
 /// An object store that takes longer to answer a small request counts as down.
 pub const STORE_ANSWERS_WITHIN: Duration = Duration::from_secs(10);
@@ -180,10 +180,11 @@ impl Report {
         section: &ArchiveSection,
     ) -> Report {
         let mut problems = Vec::new();
-        let mut keep = |error: anyhow::Error| problems.push(output::chain_text(&error));
+        let mut keep = |problem: String| problems.push(problem);
+        let text = |error: ArchivingError| error_text(&error);
         // Do not ask an archive again that failed to answer: each request can take a minute.
         let archive = archive.filter(|_| holdings.is_ok());
-        let holdings = holdings.map_err(|error| keep(anyhow::Error::msg(error))).ok();
+        let holdings = holdings.map_err(&mut keep).ok();
         let diverging = holdings.iter().flat_map(|holdings| &holdings.diverging);
         let mut notes: Vec<String> = diverging.map(ToString::to_string).collect();
         notes.extend(holdings.iter().flat_map(|holdings| &holdings.minimal_wal).map(ToString::to_string));
@@ -193,9 +194,11 @@ impl Report {
         if !is_server_asked {
             notes.push(NOT_ASKED.to_owned());
         }
-        let files = queue.read().map_err(&mut keep).ok().flatten();
-        let read = |log: &mut ActivityReader| read_log(log, archive).context("cannot read the activity log");
-        let activity = log.as_deref_mut().and_then(|log| read(log).map_err(&mut keep).ok());
+        let files = queue.read().map_err(|error| keep(text(error))).ok().flatten();
+        let read = |log: &mut ActivityReader| {
+            read_log(log, archive).map_err(ArchivingError::read("the activity log"))
+        };
+        let activity = log.as_deref_mut().and_then(|log| read(log).map_err(|error| keep(text(error))).ok());
         let (mut arrives, mut own, mut is_foreign, mut is_branch_known) = (None, None, false, false);
         let mut is_outcome_known = is_server_asked;
         if files.is_some() {
@@ -209,27 +212,27 @@ impl Report {
                     is_branch_known = found.problems.iter().any(|problem| problem.starts_with(PROMOTED));
                     (arrives, own, is_foreign) = (found.arrives, found.system_id, found.is_foreign);
                     is_outcome_known &= !found.is_outcome_unknown;
-                    found.problems.into_iter().for_each(|problem| keep(anyhow::Error::msg(problem)));
+                    found.problems.into_iter().for_each(&mut keep);
                     notes.extend(found.notes);
                 }
-                Err(error) => keep(error),
+                Err(error) => keep(text(error)),
             }
         }
         let lag = files.map(|queue| lag(archive.filter(|_| !is_foreign), &queue, log.as_deref()));
         let is_received = receiving.is_running();
-        let receiving = receiving.read().map_err(&mut keep).ok().flatten();
+        let receiving = receiving.read().map_err(|error| keep(text(error))).ok().flatten();
         let last = holdings.as_ref().and_then(last_segment);
         let elsewhere = receiving
             .as_ref()
             .and_then(|status| received_elsewhere(status, own, segment_size(archive), last));
-        elsewhere.into_iter().for_each(|problem| keep(anyhow::Error::msg(problem)));
+        elsewhere.into_iter().for_each(&mut keep);
         let is_used = holdings.as_ref().is_some_and(|holdings| holdings.system_identifier.is_some());
         let has_news = is_used && !is_branch_known;
         if let Some((status, archive)) = receiving.as_ref().zip(archive.filter(|_| has_news)) {
             match other_writer::find_branch_of_received(archive, status) {
-                Ok(Some(other)) => keep(anyhow::Error::msg(other.to_string())),
+                Ok(Some(other)) => keep(other.to_string()),
                 Ok(None) => {}
-                Err(error) => keep(error.into()),
+                Err(error) => keep(error_text(&error)),
             }
         }
         let mut report = Report {
@@ -446,14 +449,16 @@ fn look_at_server(
     files: &[QueuedFile],
     expected: &Expected<'_>,
     activity: Option<&Activity>,
-) -> anyhow::Result<ServerLook> {
+) -> ArchivingResult<ServerLook> {
     let Expected { holdings, size, archives_itself, .. } = *expected;
     let mut found = ServerLook::default();
     let (mut archiving, mut failing, mut written) = (None, None, None);
     let (own, own_bytes, timeline) = match (&queue.dsn, &queue.pgdata) {
         (Some(dsn), _) => {
             let mut client = walden_postgres::connection::connect(dsn)?;
-            let row = client.query_one(SERVER, &[]).context("cannot ask the server for its statistics")?;
+            let row = client
+                .query_one(SERVER, &[])
+                .map_err(ArchivingError::query("cannot ask the server for its statistics"))?;
             let is_failing: bool = row.try_get(1)?;
             failing = FailingArchiver::query_server(&mut client, files)?;
             if let Some(reached) = row.try_get::<_, Option<String>>(3)? {
@@ -573,7 +578,7 @@ fn find_other_writer(
     files: &[QueuedFile],
     expected: &Expected<'_>,
     primary: Option<(Timeline, Lsn)>,
-) -> anyhow::Result<Option<OtherWriter>> {
+) -> ArchivingResult<Option<OtherWriter>> {
     let is_used = expected.holdings.is_some_and(|holdings| holdings.system_identifier.is_some());
     let Some(archive) = expected.archive.filter(|_| is_used) else { return Ok(None) };
     if let Some((own, written)) = primary
@@ -769,10 +774,13 @@ pub fn holdings(
         let received = receiving.spool.as_deref().map(complete_segments);
         ready.chain(received.and_then(Result::ok).unwrap_or_default()).collect()
     };
-    status::holdings(archive, &waiting).map_err(|error| match error.hint() {
-        Some(hint) => format!("{}; hint: {hint}", error_text(&error)),
-        None => error_text(&error),
-    })
+    status::holdings(archive, &waiting).map_err(|error| with_hint(&error))
+}
+
+/// Formats an error of a repository with its remedy.
+pub fn with_hint(error: &ArchiveError) -> String {
+    let hint = error.hint().map(|hint| format!("; hint: {hint}")).unwrap_or_default();
+    format!("{}{hint}", error_text(error))
 }
 
 /// Returns whether a server has the archive's cluster and segment size, as far as both report them.
@@ -808,7 +816,7 @@ mod tests {
     use walden_source::datadir::DatabaseState;
 
     use super::*;
-    use crate::archive::testing::control_file;
+    use crate::testing::control_file;
 
     const IN_ARCHIVE_RECOVERY: DatabaseState = DatabaseState::Other(5);
     const IN_PRODUCTION: DatabaseState = DatabaseState::Other(6);

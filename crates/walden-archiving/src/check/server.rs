@@ -4,12 +4,12 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
-use anyhow::{Context, Result};
 use postgres::Row;
 use walden_archive::Archive;
 use walden_archive::archive::{ArchiveError, Identity};
 use walden_archive::list;
 use walden_archive::name::ArchivedFile;
+use walden_archive::serve::SOCKET;
 use walden_archive::status::QueuedFile;
 use walden_format::lsn::{Lsn, SegmentName, SegmentSize};
 use walden_postgres::connection::Client;
@@ -17,16 +17,16 @@ use walden_source::datadir::ControlFile;
 use walden_source::regular_file;
 
 use super::{Check, Status};
-use crate::archive::activity::ActivityReader;
-use crate::archive::archiver::{Cause, FailingArchiver, SEE_LOG};
-use crate::archive::arrival::{self, Archiving, Arrives, NOT_YET};
-use crate::archive::commands::{describe_other, is_own_library, other_archive};
-use crate::archive::data_directory;
-use crate::archive::other_writer;
-use crate::archive::queue::{self, QueueOptions};
-use crate::archive::report::{self, write_position, written_timeline};
-use crate::archive::serve::SOCKET;
-use crate::archive::writable::{Unwritable, User, find_unwritable};
+use crate::activity::ActivityReader;
+use crate::archiver::{Cause, FailingArchiver, SEE_LOG};
+use crate::arrival::{self, Archiving, Arrives, NOT_YET};
+use crate::commands::{describe_other, is_own_library, other_archive};
+use crate::data_directory;
+use crate::error::{ArchivingError, Result};
+use crate::other_writer;
+use crate::queue::{self, QueueOptions};
+use crate::report::{self, write_position, written_timeline};
+use crate::writable::{Unwritable, User, find_unwritable};
 
 /// A larger difference between clocks makes recovery targets given as times ambiguous.
 const CLOCK_TOLERANCE: Duration = Duration::from_secs(2);
@@ -44,9 +44,10 @@ pub fn look_at_data(data: &Path, look: &Look<'_>) -> Vec<Check> {
     let Look { archive, identity, is_received, .. } = *look;
     let path = data.join("global/pg_control");
     let control = regular_file::read(&path, 1 << 16)
-        .with_context(|| format!("cannot read {}", path.display()))
+        .map_err(ArchivingError::read(path.display().to_string()))
         .and_then(|bytes| {
-            ControlFile::parse(&bytes).with_context(|| format!("cannot use {}", path.display()))
+            let cannot_use = |error| ArchivingError::Use { path: path.clone(), source: Box::new(error) };
+            ControlFile::parse(&bytes).map_err(cannot_use)
         });
     let own = match &control {
         Ok(control) => compare_system("data directory", control.system_identifier, identity),
@@ -311,7 +312,7 @@ pub fn look_at_server(dsn: &str, look: &Look<'_>) -> Vec<Check> {
 }
 
 fn query(client: &mut Client, query: &str) -> Result<Row> {
-    client.query_one(query, &[]).with_context(|| format!("the server refused {query}"))
+    client.query_one(query, &[]).map_err(ArchivingError::query(format!("the server refused {query}")))
 }
 
 fn system(client: &mut Client, identity: Option<&Identity>) -> Result<Check> {
@@ -375,8 +376,9 @@ fn clock(client: &mut Client) -> Result<Check> {
 
 fn setting(client: &mut Client, name: &str) -> Result<String> {
     let query = "SELECT coalesce(current_setting($1, true), '')";
-    let row =
-        client.query_one(query, &[&name]).with_context(|| format!("the server does not show {name}"))?;
+    let row = client
+        .query_one(query, &[&name])
+        .map_err(ArchivingError::query(format!("the server does not show {name}")))?;
     Ok(row.get(0))
 }
 
@@ -573,7 +575,7 @@ SELECT EXISTS (SELECT FROM pg_ls_archive_statusdir() WHERE name = $1::text || '.
 
 fn is_done(client: &mut Client, name: &str) -> Result<bool> {
     let row = client.query_one(IS_DONE, &[&name]);
-    Ok(row.context("the server does not show the marks of its files")?.get(0))
+    Ok(row.map_err(ArchivingError::query("the server does not show the marks of its files"))?.get(0))
 }
 
 /// Returns whether the server archives its WAL by any means.

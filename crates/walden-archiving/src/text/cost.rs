@@ -1,4 +1,4 @@
-//! Prints the cost of an archive, for `list --cost`, and the cost of early removals, for `prune` and `pack`.
+//! The cost of an archive, and that of early removals, as text.
 
 use std::fmt::Write;
 

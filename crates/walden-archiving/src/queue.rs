@@ -5,17 +5,16 @@ use std::iter;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use anyhow::{Context, Result};
-use clap::Args;
 use walden_archive::name::ArchivedFile;
 use walden_archive::push;
 use walden_archive::status::{Lag, QueuedFile};
+use walden_output::is_data_directory;
 use walden_postgres::connection::Client;
 use walden_report::units;
 use walden_source::counted;
 
+use crate::error::{ArchivingError, Result};
 use crate::place::Place;
-use crate::protect::is_data_directory;
 
 /// Formats the number of waiting files.
 pub fn waiting(files: u64) -> String {
@@ -46,16 +45,12 @@ pub fn describe(lag: &Lag) -> String {
     }
 }
 
-/// The server whose queue is read.
-#[derive(Args, Clone, Debug)]
-#[group(multiple = false)]
+/// The server whose queue is read. The connection is used if both are given.
+#[derive(Clone, Debug, Default)]
 pub struct QueueOptions {
-    /// Data directory of the server, to report how far the archive lags
-    #[arg(long = "data", visible_alias = "pgdata", value_name = "DIR", env = "PGDATA")]
+    /// Data directory of the server.
     pub pgdata: Option<PathBuf>,
-
-    /// Connection to the server (libpq string or URL), to report the same by SQL
-    #[arg(long, value_name = "DSN")]
+    /// Connection to the server: a libpq string or URL.
     pub dsn: Option<String>,
 }
 
@@ -78,6 +73,9 @@ impl QueueOptions {
     }
 
     /// Reads the ready files; `None` if no server was named.
+    ///
+    /// # Errors
+    /// As [`read_data_directory`] and [`query_server`], and a server that cannot be reached.
     pub fn read(&self) -> Result<Option<Vec<QueuedFile>>> {
         match (&self.dsn, &self.pgdata) {
             (Some(dsn), _) => query_server(&mut walden_postgres::connection::connect(dsn)?).map(Some),
@@ -88,10 +86,13 @@ impl QueueOptions {
 }
 
 /// Reads the ready files from a data directory.
+///
+/// # Errors
+/// `archive_status` cannot be read.
 pub fn read_data_directory(data: &Path) -> Result<Vec<QueuedFile>> {
     let wal = data.join("pg_wal");
     let ready = push::ready_files(&wal)
-        .with_context(|| format!("cannot read {}", wal.join("archive_status").display()))?;
+        .map_err(ArchivingError::read(wal.join("archive_status").display().to_string()))?;
     let queued = |file: ArchivedFile| {
         let mark = fs::metadata(wal.join("archive_status").join(format!("{file}.ready")));
         // The file was archived and marked as done in the meantime.
@@ -109,12 +110,15 @@ FROM pg_ls_archive_statusdir() AS mark LEFT JOIN pg_ls_waldir() AS wal ON mark.n
 WHERE mark.name LIKE '%.ready'";
 
 /// Reads the ready files by SQL.
+///
+/// # Errors
+/// The user may not see them, or the server does not answer.
 pub fn query_server(client: &mut Client) -> Result<Vec<QueuedFile>> {
     let mut queue = Vec::new();
-    for row in client
-        .query(READY, &[])
-        .context("cannot query the server for the files that are ready to be archived")?
-    {
+    let rows = client.query(READY, &[]).map_err(ArchivingError::query(
+        "cannot query the server for the files that are ready to be archived",
+    ))?;
+    for row in rows {
         let name: String = row.try_get(0)?;
         let Some(file) = name.strip_suffix(".ready").and_then(ArchivedFile::parse) else { continue };
         let since = Duration::try_from_secs_f64(row.try_get(2)?).unwrap_or_default();

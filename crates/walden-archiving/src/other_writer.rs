@@ -16,8 +16,9 @@ use walden_format::payload::Timestamp;
 use walden_receive::status::{State, Status};
 use walden_source::regular_file;
 
-use super::queue::QueueOptions;
-use super::server_files::read_file;
+use crate::error::ArchivingError;
+use crate::queue::QueueOptions;
+use crate::server_files::read_file;
 
 /// Evidence of another writer.
 pub struct OtherWriter {
@@ -44,7 +45,7 @@ pub fn find_taken_name(
     archive: &Archive,
     queue: &QueueOptions,
     files: &[QueuedFile],
-) -> anyhow::Result<Option<OtherWriter>> {
+) -> Result<Option<OtherWriter>, ArchivingError> {
     let ready: Vec<ArchivedFile> = files.iter().map(|queued| queued.file).collect();
     let taken = match (&queue.dsn, &queue.pgdata) {
         (Some(dsn), _) => {

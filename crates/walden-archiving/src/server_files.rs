@@ -3,11 +3,10 @@
 use std::collections::BTreeMap;
 use std::io::{self, Read};
 
-use anyhow::Result;
 use walden_archive::against::{Facts, Mark, Server, ServerError, ServerFile};
 use walden_archive::name::ArchivedFile;
 use walden_format::lsn::{Lsn, SegmentSize};
-use walden_postgres::connection::Client;
+use walden_postgres::connection::{Client, ConnectionError, connect};
 
 /// A server that is read by SQL only.
 pub struct SqlServer {
@@ -16,8 +15,11 @@ pub struct SqlServer {
 
 impl SqlServer {
     /// Connects to a server.
-    pub fn connect(dsn: &str) -> Result<SqlServer> {
-        Ok(SqlServer { client: walden_postgres::connection::connect(dsn)? })
+    ///
+    /// # Errors
+    /// As [`connect`].
+    pub fn connect(dsn: &str) -> Result<SqlServer, ConnectionError> {
+        Ok(SqlServer { client: connect(dsn)? })
     }
 }
 
@@ -91,7 +93,10 @@ struct FileOfServer<'a> {
     taken: usize,
 }
 
-/// Reads a file from a server's `pg_wal`.
+/// Reads a file from a server's `pg_wal`, at most the bytes of the largest segment.
+///
+/// # Errors
+/// The user may not read files of the server, or the server has removed the file.
 pub fn read_file(client: &mut Client, file: ArchivedFile) -> io::Result<Vec<u8>> {
     let mut content = Vec::new();
     let mut input = FileOfServer { client, file, at: 0, chunk: Vec::new(), taken: 0 };

@@ -22,15 +22,15 @@ use walden_source::counted;
 use walden_source::error_text;
 
 use super::Check;
-use crate::archive::activity::ActivityReader;
-use crate::archive::other_writer;
-use crate::archive::queue::QueueOptions;
-use crate::archive::receiving::{self, ReceivingOptions, ago};
-use crate::archive::report::{self, CopyStatus};
-use crate::archive::status::with_hint;
-use crate::archive::writable::{Unwritable, User, find_unwritable};
+use crate::activity::ActivityReader;
 use crate::configuration::{ArchiveSection, FILE};
+use crate::error::{ArchivingError, PlaceError};
+use crate::other_writer;
 use crate::place::Place;
+use crate::queue::QueueOptions;
+use crate::receiving::{self, ReceivingOptions, ago};
+use crate::report::{self, CopyStatus, with_hint};
+use crate::writable::{Unwritable, User, find_unwritable};
 
 /// Checks the configuration. Returns the archive that it names, if any, and the archive's location.
 pub fn configuration(place: &Place) -> (Vec<Check>, Option<(Archive, ArchiveSection)>, String) {
@@ -51,14 +51,14 @@ pub fn configuration(place: &Place) -> (Vec<Check>, Option<(Archive, ArchiveSect
             ),
         },
         Ok((_, None)) => Check::ok(NAME, format!("no {FILE}: only options and the environment apply")),
-        Err(error) => return (vec![Check::error(NAME, &error)], None, String::new()),
+        Err(error) => return (vec![Check::error(NAME, &error.into())], None, String::new()),
     };
     match place.open_for_user() {
         Ok((archive, section)) => {
             let location = archive.store().location().to_owned();
             (vec![check], Some((archive, section)), location)
         }
-        Err(error) => (vec![check, Check::error("archive", &error)], None, String::new()),
+        Err(error) => (vec![check, Check::error("archive", &error.into())], None, String::new()),
     }
 }
 
@@ -125,11 +125,11 @@ pub fn look_at_copies(place: &Place) -> Vec<Check> {
         // A failure was reported as that of the configuration.
         _ => return Vec::new(),
     };
-    let opened: Result<Vec<Archive>, anyhow::Error> =
+    let opened: Result<Vec<Archive>, PlaceError> =
         places.iter().map(|place| place.open_for_user().map(|(archive, _)| archive)).collect();
     let archives = match opened {
         Ok(archives) => archives,
-        Err(error) => return vec![Check::error(NAME, &error)],
+        Err(error) => return vec![Check::error(NAME, &error.into())],
     };
     let archives: Vec<&Archive> = archives.iter().collect();
     let compared = compare::compare(&archives, MAX_READ);
@@ -246,9 +246,8 @@ pub fn look_at_log(log: &mut ActivityReader, archive: &Archive, section: &Archiv
             None => Check::ok(NAME, format!("no unresolved failure in {}", path.display())),
         },
         Err(error) => {
-            let error =
-                anyhow::Error::new(error).context(format!("cannot read the activity log {}", path.display()));
-            Check::error(NAME, &error)
+            let what = format!("the activity log {}", path.display());
+            Check::error(NAME, &ArchivingError::read(what)(error))
         }
     })
 }
@@ -459,7 +458,7 @@ fn recipient(archive: &Archive, section: &ArchiveSection) -> Check {
 
 #[cfg(not(feature = "encryption"))]
 fn recipient(_: &Archive, _: &ArchiveSection) -> Check {
-    Check::error("encryption", &anyhow::anyhow!("this program was built without encryption"))
+    Check::fail("encryption", "this program was built without encryption", None)
 }
 
 fn is_private(file: &Path) -> bool {
