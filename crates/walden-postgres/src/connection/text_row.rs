@@ -93,8 +93,8 @@ fn decode(bytes: &[u8]) -> (String, bool) {
     (text.into_owned(), is_exact)
 }
 
-/// Returns the bytes of a text in PostgreSQL's format `escape`: `\\` for a backslash, and `\ooo` for a byte of
-/// 0 or above 127, in octal digits (`esc_encode`).
+/// Returns the bytes of a text in PostgreSQL's format `escape`: `\\` for a backslash, and `\ooo` for a byte
+/// of 0 or above 127, in octal digits (`esc_encode`).
 fn bytes_of(escaped: &str) -> Vec<u8> {
     const DIGITS: usize = 3;
     let mut bytes = Vec::with_capacity(escaped.len());
