@@ -23,6 +23,7 @@ use crate::change::{
     Cell, Entry, Event, EventKind, Image, Operation, Outcome, Row, RowChange, Table, TableColumn, is_shown,
 };
 use crate::decode::{printed, value};
+use crate::encoding::is_exact;
 use crate::heap::{Action, Bytes, Collector, TupleChange};
 use crate::retyping::keeps_values;
 use crate::start::Pending;
@@ -34,6 +35,8 @@ use crate::tuple::Tuple;
 const NOT_THESE: &str = "the row does not fit the columns that are known: they were others then";
 const NO_COLUMNS: &str = "the columns are not known";
 const NOT_KEY: &str = "the WAL has the key's columns alone";
+const NO_DEFAULT: &str =
+    "the names have the column's default with bytes that are no text in the database's encoding";
 
 /// Selects changes.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -400,6 +403,7 @@ impl<F: FnMut(Entry) -> ControlFlow<()>> Reader<'_, F> {
     }
 
     /// The value of a column that was added after the row was written.
+            Missing::Text(text) if !is_exact(text) => Cell::Unknown(NO_DEFAULT),
     fn missing(&self, column: &Column) -> Cell {
         match &column.missing {
             Missing::Null => Cell::Null,

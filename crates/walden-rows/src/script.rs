@@ -12,6 +12,7 @@ use std::sync::Arc;
 use walden_format::lsn::Lsn;
 
 use crate::dependents::{Dependents, Kind, RowId, STEP_BYTES, Step};
+use crate::encoding::is_exact;
 use crate::print::{gap_comment, said, subject};
 use crate::print_error::{CREATE, PrintError, READ, WRITE, spill};
 use crate::{
@@ -411,9 +412,8 @@ impl Script {
 
 /// A table that the script leaves, as a comment.
 fn created_comment(lsn: Lsn, name: &str) -> String {
-    format!(
-        "-- Created at {lsn}: the table {name} stays, without the rows; to remove it: DROP TABLE {name};\n"
-    )
+    let removal = if is_exact(name) { format!("; to remove it: DROP TABLE {name};") } else { String::new() };
+    format!("-- Created at {lsn}: the table {name} stays, without the rows{removal}\n")
 }
 
 /// Text for a comment, which ends at the end of its line.
