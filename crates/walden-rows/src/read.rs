@@ -500,8 +500,9 @@ impl<F: FnMut(Entry) -> ControlFlow<()>> Reader<'_, F> {
         let kind = match old {
             None if !is_shown(new) => return Vec::new(),
             None => EventKind::AddColumn,
+            Some(old) if old.is_generated && !new.is_generated => EventKind::DropExpression,
             Some(_) if change.type_update == TypeUpdate::Expression => EventKind::SetExpression,
-            Some(old) if !is_shown(old) => return Vec::new(),
+            Some(old) if old.is_dropped => return Vec::new(),
             Some(_) if new.is_dropped => EventKind::DropColumn,
             Some(old) => {
                 let is_same_type = (old.type_oid, old.typmod) == (new.type_oid, new.typmod);
@@ -513,7 +514,10 @@ impl<F: FnMut(Entry) -> ControlFlow<()>> Reader<'_, F> {
         };
         let name = old.unwrap_or(new).name.clone();
         // A table is also a composite type.
-        let composite = self.catalog.composite(relation).filter(|_| kind != EventKind::SetExpression);
+        let composite = self
+            .catalog
+            .composite(relation)
+            .filter(|_| !matches!(kind, EventKind::SetExpression | EventKind::DropExpression));
         let mut events = composite.map(|composite| self.attribute_events(composite)).unwrap_or_default();
         let is_made = || {
             let top = self.findings.top(change.xid);

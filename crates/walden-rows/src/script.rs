@@ -204,14 +204,21 @@ impl Script {
     /// Reports a change of a column, which no statement reverts. Where values are printed as before, none is
     /// needed.
     fn column_event(&mut self, event: &Event, column: &str) -> Result<()> {
+        let is_virtual = event
+            .table
+            .stored
+            .iter()
+            .any(|known| known.is_virtual && !known.is_dropped && known.name == column);
         let (what, why) = match event.kind {
             EventKind::AddColumn => ("ADD COLUMN", "the column stays"),
+            EventKind::DropColumn if is_virtual => ("DROP COLUMN", "the column and its expression are lost"),
             EventKind::DropColumn => (
                 "DROP COLUMN",
                 "the column and its values are lost; recovery to this position has them, and walden rows with --to this \
                  position shows those of rows that changed",
             ),
             EventKind::SetExpression => ("SET EXPRESSION", "the column keeps its new expression"),
+            EventKind::DropExpression => ("DROP EXPRESSION", "the column stays an ordinary one"),
             EventKind::AlterColumn { keeps_values: false } => (
                 "a change of the type of column",
                 "the column keeps it, and rows that the script does not change keep converted values",
