@@ -338,11 +338,8 @@ impl<F: FnMut(Entry) -> ControlFlow<()>> Reader<'_, F> {
             Bytes::Whole(bytes) => (bytes, false),
             Bytes::Key(bytes) => (bytes, true),
         };
-        if table.stored.is_empty() {
-            return Image::Unknown(NO_COLUMNS);
-        }
         let Some(tuple) = Tuple::parse(bytes).filter(|tuple| tuple.natts() <= table.stored.len()) else {
-            return Image::Unknown(NOT_THESE);
+            return Image::Unknown(if table.stored.is_empty() { NO_COLUMNS } else { NOT_THESE });
         };
         let mut attributes = tuple.attributes(&table.stored);
         let mut cells = Vec::with_capacity(table.columns.len());
@@ -403,10 +400,10 @@ impl<F: FnMut(Entry) -> ControlFlow<()>> Reader<'_, F> {
     }
 
     /// The value of a column that was added after the row was written.
-            Missing::Text(text) if !is_exact(text) => Cell::Unknown(NO_DEFAULT),
     fn missing(&self, column: &Column) -> Cell {
         match &column.missing {
             Missing::Null => Cell::Null,
+            Missing::Text(text) if !is_exact(text) => Cell::Unknown(NO_DEFAULT),
             Missing::Text(text) => Cell::Value(printed(&self.catalog.types, column.type_oid, text)),
             Missing::Bytes(bytes) => Cell::Value(value(&self.catalog.types, column.type_oid, bytes)),
         }
@@ -498,12 +495,12 @@ impl<F: FnMut(Entry) -> ControlFlow<()>> Reader<'_, F> {
             _ => None,
         };
         let kind = match old {
-            None if !is_shown(new) => return Vec::new(),
+            None if new.is_dropped => return Vec::new(),
             None => EventKind::AddColumn,
-            Some(old) if old.is_generated && !new.is_generated => EventKind::DropExpression,
             Some(_) if change.type_update == TypeUpdate::Expression => EventKind::SetExpression,
             Some(old) if old.is_dropped => return Vec::new(),
             Some(_) if new.is_dropped => EventKind::DropColumn,
+            Some(old) if old.is_generated && !new.is_generated => EventKind::DropExpression,
             Some(old) => {
                 let is_same_type = (old.type_oid, old.typmod) == (new.type_oid, new.typmod);
                 if is_same_type && old.is_generated == new.is_generated {

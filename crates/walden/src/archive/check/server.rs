@@ -266,7 +266,8 @@ pub fn look_at_server(dsn: &str, look: &Look<'_>) -> Vec<Check> {
         add("archive serve", serve(&mut client, archive));
     }
     // The other checks of a standby do not need the switch.
-    let is_standby = query(&mut client, "SELECT pg_is_in_recovery()").is_ok_and(|row| row.try_get(0).unwrap_or(false));
+    let is_standby =
+        query(&mut client, "SELECT pg_is_in_recovery()").is_ok_and(|row| row.try_get(0).unwrap_or(false));
     if let Some((archive, identity)) = archive.zip(identity).filter(|_| is_standby && is_own)
         && let Some(stuck) = stuck_standby(&mut client, archive, identity).transpose()
     {
