@@ -121,14 +121,14 @@ fn catalogs_that_say_more_of_tables_are_noticed() -> Outcome {
 }
 
 /// Creates a SQL_ASCII database, which contains whatever bytes clients sent.
-fn ascii_database(cluster: &Cluster, client: &mut Client) -> Client {
+pub(crate) fn ascii_database(cluster: &Cluster, client: &mut Client) -> Client {
     let made = "CREATE DATABASE ascii ENCODING 'SQL_ASCII' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0";
     run(client, made);
     cluster.client("ascii").unwrap()
 }
 
 /// Runs a statement that may be no UTF-8, which the client cannot send.
-fn run_bytes(client: &mut Client, statement: &[u8]) {
+pub(crate) fn run_bytes(client: &mut Client, statement: &[u8]) {
     let hex: String = statement.iter().map(|byte| format!("{byte:02x}")).collect();
     run(client, &format!("DO $$ BEGIN EXECUTE convert_from('\\x{hex}', 'SQL_ASCII'); END $$"));
 }
