@@ -2,7 +2,6 @@
 
 use std::path::Path;
 
-use postgres::{SimpleQueryMessage, SimpleQueryRow};
 use walden_format::record::RelFileLocator;
 
 use walden_source::error_text;
@@ -11,7 +10,7 @@ use walden_source::names::{
     Missing, Names, Origin, Persistence, Relation, RelationKind, Type,
 };
 
-use crate::connection::{Client, ConnectionError, Parameters};
+use crate::connection::{Client, ConnectionError, Parameters, QueryError, TextRow};
 
 /// The settings that decide how much WAL there is, and how the server's log is parsed. A server does not list
 /// unknown settings.
@@ -110,7 +109,8 @@ pub fn read_all(sources: &[String]) -> Result<Names, NamesError> {
 ///
 /// `conninfo` is a URL or a list of `key=value`, as for psql; other parameters come from the same places as
 /// in libpq ([`crate::connection`]). Connects once per database; databases that refuse connections are listed
-/// in [`Names::notes`]. Needs no privileges.
+/// in [`Names::notes`], as are those that cannot be read. Bytes of names that are not UTF-8 become U+FFFD.
+/// Needs no privileges.
 ///
 /// # Errors
 /// The server cannot be reached, refuses the connection, or is older than 9.5.
@@ -143,25 +143,30 @@ pub fn from_server(conninfo: &str) -> Result<Names, NamesError> {
         let statistics_reset = row.get(5).map(str::to_owned);
         let tablespace = number(&row, 2);
         names.add_database(oid, Database { name: name.clone(), tablespace, encoding, statistics_reset });
-        match text(&row, 4) {
-            "t" => open_to_connections.push((oid, name)),
+        let unread = match text(&row, 4) {
             // Users cannot have changed it, so its catalogs have their built-in names.
-            _ if name == "template0" => {}
-            _ => names.notes.push(format!("database {}: it allows no connections", Identifier(&name))),
-        }
+            _ if name == "template0" => continue,
+            "t" if row.is_exact(1) => {
+                open_to_connections.push((oid, name));
+                continue;
+            }
+            "t" => {
+                "its name is not UTF-8, so that Walden cannot connect to it; a base backup (--base) has its names"
+            }
+            _ => "it allows no connections",
+        };
+        names.notes.push(format!("database {}: {unread}", Identifier(&name)));
     }
     drop(client);
     for (oid, name) in open_to_connections {
         let client = parameters.with("dbname", &name).connect().map_err(NamesError::from);
-        match client.and_then(|mut client| relations(&mut client, oid, version, &mut names)) {
-            Err(NamesError::Server(error)) => {
-                names.notes.push(format!("database {}: {error}", Identifier(&name)));
-            }
-            Err(NamesError::Connection(error)) => {
-                names.notes.push(format!("database {}: {error}", Identifier(&name)));
-            }
-            _ => {}
-        }
+        let error = match client.and_then(|mut client| relations(&mut client, oid, version, &mut names)) {
+            Err(NamesError::Server(error)) => error,
+            Err(NamesError::Connection(error)) => error_text(&error),
+            Err(error) => error_text(&error),
+            Ok(()) => continue,
+        };
+        names.notes.push(format!("database {}: {error}", Identifier(&name)));
     }
     Ok(names)
 }
@@ -263,12 +268,13 @@ fn relations(client: &mut Client, database: u32, version: u32, names: &mut Names
         };
         names.add(relation, file);
     }
+    columns(client, database, version, names)?;
+    types(client, database, version, names)?;
     let query = "SELECT h.inhrelid, h.inhparent FROM pg_inherits h JOIN pg_class c ON c.oid = h.inhrelid
          WHERE c.relkind IN ('r', 'p') AND c.relpersistence <> 't' ORDER BY 1, 2";
     let pairs = rows(client, query)?.iter().map(|row| (number(row, 0), number(row, 1))).collect();
     names.set_inherits(database, pairs);
-    columns(client, database, version, names)?;
-    types(client, database, version, names)
+    Ok(())
 }
 
 /// Adds the columns of user tables and composite types.
@@ -281,8 +287,8 @@ fn columns(client: &mut Client, database: u32, version: u32, names: &mut Names) 
         false => ("", "NULL"),
     };
     let query = format!(
-        "{settings} SELECT a.attrelid, a.attnum, a.attname, a.atttypid, a.atttypmod, a.attlen, a.attalign, a.attstorage,
-                a.attisdropped, {}, {}, a.attnum = ANY (i.indkey), {missing}, c.relkind
+        "SELECT a.attrelid, a.attnum, a.attname, a.atttypid, a.atttypmod, a.attlen, a.attalign, a.attstorage, a.attisdropped,
+                {}, {}, a.attnum = ANY (i.indkey), {missing}, c.relkind
          FROM pg_attribute a
          JOIN pg_class c ON c.oid = a.attrelid
          LEFT JOIN pg_index i ON i.indrelid = c.oid AND i.indisprimary
@@ -293,7 +299,7 @@ fn columns(client: &mut Client, database: u32, version: u32, names: &mut Names) 
         FIRST_USER_OID
     );
     let mut tables: Vec<(u32, Vec<Column>)> = Vec::new();
-    for row in rows(client, &query)? {
+    for row in client.simple_query_with(settings, &query).map_err(server_error)? {
         let (table, column) = (number(&row, 0), column(&row));
         match tables.last_mut().filter(|(last, _)| *last == table) {
             Some((_, columns)) => columns.push(column),
@@ -306,7 +312,7 @@ fn columns(client: &mut Client, database: u32, version: u32, names: &mut Names) 
     Ok(())
 }
 
-fn column(row: &SimpleQueryRow) -> Column {
+fn column(row: &TextRow) -> Column {
     let letter = |at| text(row, at).chars().next().unwrap_or(' ');
     let short = |at| text(row, at).parse().unwrap_or(0);
     Column {
@@ -371,14 +377,12 @@ fn types(client: &mut Client, database: u32, version: u32, names: &mut Names) ->
     Ok(())
 }
 
-/// Runs a simple query and returns text, which works through every connection pooler.
-fn rows(client: &mut Client, query: &str) -> Result<Vec<SimpleQueryRow>, NamesError> {
-    let messages = client.simple_query(query).map_err(|error| NamesError::Server(error_text(&error)))?;
-    let row = |message| match message {
-        SimpleQueryMessage::Row(row) => Some(row),
-        _ => None,
-    };
-    Ok(messages.into_iter().filter_map(row).collect())
+fn rows(client: &mut Client, query: &str) -> Result<Vec<TextRow>, NamesError> {
+    client.simple_query(query).map_err(server_error)
+}
+
+fn server_error(error: QueryError) -> NamesError {
+    NamesError::Server(error_text(&error))
 }
 
 /// Returns an optional value; notes an error instead of failing.
@@ -398,11 +402,11 @@ fn with_unit(setting: &str, unit: &str) -> String {
     if unit.is_empty() { setting.to_owned() } else { format!("{setting} {unit}") }
 }
 
-fn number(row: &SimpleQueryRow, at: usize) -> u32 {
+fn number(row: &TextRow, at: usize) -> u32 {
     row.get(at).and_then(|value| value.parse().ok()).unwrap_or(0)
 }
 
-fn text(row: &SimpleQueryRow, at: usize) -> &str {
+fn text(row: &TextRow, at: usize) -> &str {
     row.get(at).unwrap_or("")
 }
 

@@ -282,8 +282,9 @@ pub enum EventKind {
     DropColumn,
     /// A generated column got another expression (`ALTER COLUMN ... SET EXPRESSION`).
     SetExpression,
-    /// A column got another type or modifier, the attributes of its composite type were changed, or it became
-    /// generated or ceased to be.
+    /// A generated column became an ordinary one (`ALTER COLUMN ... DROP EXPRESSION`).
+    DropExpression,
+    /// A column got another type or modifier, or the attributes of its composite type were changed.
     AlterColumn {
         /// Whether the text of each value stays the same.
         keeps_values: bool,
@@ -302,7 +303,7 @@ impl EventKind {
             EventKind::AddColumn => "add-column",
             EventKind::DropColumn => "drop-column",
             EventKind::SetExpression => "set-expression",
-            EventKind::AlterColumn { .. } => "alter-column",
+            EventKind::AlterColumn { .. } | EventKind::DropExpression => "alter-column",
         }
     }
 

@@ -137,8 +137,48 @@ impl Encoding {
         }
     }
 
-    /// Decodes a name, replacing invalid bytes.
+    /// Decodes a name. If it is invalid in this encoding, the name has U+FFFD ([`is_exact`]).
     pub(crate) fn decode_name(self, bytes: &[u8]) -> String {
-        self.decode(bytes).unwrap_or_else(|| String::from_utf8_lossy(bytes).into_owned())
+        let lossy = || match self.0.form {
+            Form::Utf8 => String::from_utf8_lossy(bytes).into_owned(),
+            // The bytes may be UTF-8 by chance.
+            _ => bytes.iter().map(|&byte| if byte.is_ascii() { char::from(byte) } else { UNKNOWN }).collect(),
+        };
+        self.decode(bytes).unwrap_or_else(lossy)
+    }
+}
+
+/// U+FFFD, the character for bytes of a name that cannot be decoded.
+const UNKNOWN: char = char::REPLACEMENT_CHARACTER;
+
+/// Whether a name, or the text of a value from names, is exact. Several names may have the same inexact form,
+/// so statements must not use it.
+pub(crate) fn is_exact(name: &str) -> bool {
+    !name.contains(UNKNOWN)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_that_cannot_be_decoded_are_not_exact() {
+        for known in &ENCODINGS {
+            let encoding = Encoding(known);
+            assert!(is_exact(&encoding.decode_name(b"plain")), "{}", known.name);
+            for first in 0x80..=0xFF {
+                for bytes in
+                    [vec![first], vec![b'x', first, b'y'], vec![0xC3, first], vec![first, 0xA9, first]]
+                {
+                    let name = encoding.decode_name(&bytes);
+                    assert_eq!(
+                        is_exact(&name),
+                        encoding.decode(&bytes).is_some(),
+                        "{}: {bytes:?}",
+                        known.name
+                    );
+                }
+            }
+        }
     }
 }

@@ -134,7 +134,7 @@ pub enum RowsError {
     )]
     NoColumns(String),
     /// The table has no columns.
-    #[error("the table {0} has no columns, so that there is nothing to show of its rows")]
+    #[error("the table {0} has no columns, so that a file or a query has none for its rows")]
     WithoutColumns(String),
     /// The catalogs of this version are unknown.
     #[error("cannot read the catalogs of PostgreSQL {0}: those of 14 to 19 are known")]
@@ -315,13 +315,13 @@ impl RowChanges {
             catalog.get(Key::Attribute(*oid, 1)).is_some()
                 || findings.changes.iter().any(|change| change.key == Key::Attribute(*oid, 1))
         };
-        if !tables.iter().any(has_columns) {
-            let name = options.table.to_string();
-            // A base backup contains all columns, and names contain those of all tables or of none.
-            return Err(match options.base.is_some() || names.has_columns(catalog.database) {
-                true => RowsError::WithoutColumns(name),
-                false => RowsError::NoColumns(name),
-            });
+        // A base backup contains all columns, and names contain those of all tables or of none. Names with
+        // columns contain inheritance, too.
+        let has_all_columns = options.base.is_some()
+            || names.has_columns(catalog.database)
+            || names.inherits(catalog.database).is_some();
+        if !has_all_columns && !tables.iter().any(has_columns) {
+            return Err(RowsError::NoColumns(options.table.to_string()));
         }
         let mut gaps: Vec<Gap> = chosen.gap.into_iter().collect();
         let start = from.unwrap_or(run.start());
@@ -394,7 +394,7 @@ impl RowChanges {
     /// Returns the columns that the tables have anywhere in the surveyed WAL.
     ///
     /// # Errors
-    /// The tables have no columns left: all were dropped.
+    /// The tables have no columns.
     pub fn columns(&self) -> Result<Vec<TypedColumn>, RowsError> {
         let is_given = |xid: u32| {
             self.options.filter.with_aborted || !matches!(self.findings.outcome(xid), Outcome::Aborted { .. })
@@ -404,7 +404,7 @@ impl RowChanges {
         let later = pending.chain(changes.filter_map(|change| change.new.as_ref()));
         let columns = columns::union(&self.catalog, &self.tables, later);
         match columns.is_empty() {
-            true => Err(RowsError::NoColumns(self.options.table.to_string())),
+            true => Err(RowsError::WithoutColumns(self.options.table.to_string())),
             false => Ok(columns),
         }
     }

@@ -191,7 +191,7 @@ impl<W: Write> Printer<W> {
                     EventKind::AddColumn => "add column to",
                     EventKind::DropColumn => "drop column of",
                     EventKind::SetExpression => "set expression of",
-                    EventKind::AlterColumn { .. } => "alter column of",
+                    EventKind::AlterColumn { .. } | EventKind::DropExpression => "alter column of",
                 };
                 let _ = writeln!(out, "{lsn}  {ended}  xid {}  {what} {}", event.xid, event.table);
                 if let Some(column) = &event.column {

@@ -23,6 +23,7 @@ use crate::change::{
     Cell, Entry, Event, EventKind, Image, Operation, Outcome, Row, RowChange, Table, TableColumn, is_shown,
 };
 use crate::decode::{printed, value};
+use crate::encoding::is_exact;
 use crate::heap::{Action, Bytes, Collector, TupleChange};
 use crate::retyping::keeps_values;
 use crate::start::Pending;
@@ -34,6 +35,8 @@ use crate::tuple::Tuple;
 const NOT_THESE: &str = "the row does not fit the columns that are known: they were others then";
 const NO_COLUMNS: &str = "the columns are not known";
 const NOT_KEY: &str = "the WAL has the key's columns alone";
+const NO_DEFAULT: &str =
+    "the names have the column's default with bytes that are no text in the database's encoding";
 
 /// Selects changes.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -335,11 +338,8 @@ impl<F: FnMut(Entry) -> ControlFlow<()>> Reader<'_, F> {
             Bytes::Whole(bytes) => (bytes, false),
             Bytes::Key(bytes) => (bytes, true),
         };
-        if table.stored.is_empty() {
-            return Image::Unknown(NO_COLUMNS);
-        }
         let Some(tuple) = Tuple::parse(bytes).filter(|tuple| tuple.natts() <= table.stored.len()) else {
-            return Image::Unknown(NOT_THESE);
+            return Image::Unknown(if table.stored.is_empty() { NO_COLUMNS } else { NOT_THESE });
         };
         let mut attributes = tuple.attributes(&table.stored);
         let mut cells = Vec::with_capacity(table.columns.len());
@@ -403,6 +403,7 @@ impl<F: FnMut(Entry) -> ControlFlow<()>> Reader<'_, F> {
     fn missing(&self, column: &Column) -> Cell {
         match &column.missing {
             Missing::Null => Cell::Null,
+            Missing::Text(text) if !is_exact(text) => Cell::Unknown(NO_DEFAULT),
             Missing::Text(text) => Cell::Value(printed(&self.catalog.types, column.type_oid, text)),
             Missing::Bytes(bytes) => Cell::Value(value(&self.catalog.types, column.type_oid, bytes)),
         }
@@ -494,11 +495,12 @@ impl<F: FnMut(Entry) -> ControlFlow<()>> Reader<'_, F> {
             _ => None,
         };
         let kind = match old {
-            None if !is_shown(new) => return Vec::new(),
+            None if new.is_dropped => return Vec::new(),
             None => EventKind::AddColumn,
             Some(_) if change.type_update == TypeUpdate::Expression => EventKind::SetExpression,
-            Some(old) if !is_shown(old) => return Vec::new(),
+            Some(old) if old.is_dropped => return Vec::new(),
             Some(_) if new.is_dropped => EventKind::DropColumn,
+            Some(old) if old.is_generated && !new.is_generated => EventKind::DropExpression,
             Some(old) => {
                 let is_same_type = (old.type_oid, old.typmod) == (new.type_oid, new.typmod);
                 if is_same_type && old.is_generated == new.is_generated {
@@ -509,7 +511,10 @@ impl<F: FnMut(Entry) -> ControlFlow<()>> Reader<'_, F> {
         };
         let name = old.unwrap_or(new).name.clone();
         // A table is also a composite type.
-        let composite = self.catalog.composite(relation).filter(|_| kind != EventKind::SetExpression);
+        let composite = self
+            .catalog
+            .composite(relation)
+            .filter(|_| !matches!(kind, EventKind::SetExpression | EventKind::DropExpression));
         let mut events = composite.map(|composite| self.attribute_events(composite)).unwrap_or_default();
         let is_made = || {
             let top = self.findings.top(change.xid);

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use walden_format::lsn::Lsn;
 
 use crate::dependents::{Dependents, Kind, RowId, STEP_BYTES, Step};
+use crate::encoding::is_exact;
 use crate::print::{gap_comment, said, subject};
 use crate::print_error::{CREATE, PrintError, READ, WRITE, spill};
 use crate::{
@@ -241,14 +242,21 @@ impl Script {
     /// Reports a change of a column, which no statement reverts. Where values are printed as before, none is
     /// needed.
     fn column_event(&mut self, event: &Event, column: &str) -> Result<()> {
+        let is_virtual = event
+            .table
+            .stored
+            .iter()
+            .any(|known| known.is_virtual && !known.is_dropped && known.name == column);
         let (what, why) = match event.kind {
             EventKind::AddColumn => ("ADD COLUMN", "the column stays"),
+            EventKind::DropColumn if is_virtual => ("DROP COLUMN", "the column and its expression are lost"),
             EventKind::DropColumn => (
                 "DROP COLUMN",
                 "the column and its values are lost; recovery to this position has them, and walden rows with --to this \
                  position shows those of rows that changed",
             ),
             EventKind::SetExpression => ("SET EXPRESSION", "the column keeps its new expression"),
+            EventKind::DropExpression => ("DROP EXPRESSION", "the column stays an ordinary one"),
             EventKind::AlterColumn { keeps_values: false } => (
                 "a change of the type of column",
                 "the column keeps it, and rows that the script does not change keep converted values",
@@ -454,9 +462,8 @@ impl Script {
 
 /// A table that the script leaves, as a comment.
 fn created_comment(lsn: Lsn, name: &str) -> String {
-    format!(
-        "-- Created at {lsn}: the table {name} stays, without the rows; to remove it: DROP TABLE {name};\n"
-    )
+    let removal = if is_exact(name) { format!("; to remove it: DROP TABLE {name};") } else { String::new() };
+    format!("-- Created at {lsn}: the table {name} stays, without the rows{removal}\n")
 }
 
 /// Text for a comment, which ends at the end of its line.

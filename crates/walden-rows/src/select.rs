@@ -12,6 +12,8 @@ use crate::survey::Findings;
 pub enum Wanted {
     /// Each of these.
     Several(Vec<Wanted>),
+    /// Each of these, all in the database with this name.
+    InDatabase(String, Vec<Wanted>),
     /// All tables of users in a database, present and future, and large objects. Excludes materialized views,
     /// whose rows `REFRESH` computes.
     All(Database),
@@ -47,11 +49,14 @@ pub(crate) fn spelling_hint(name: &str) -> &'static str {
 impl std::fmt::Display for Wanted {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Wanted::Several(members) => {
+            Wanted::Several(members) | Wanted::InDatabase(_, members) => {
                 for (index, member) in members.iter().enumerate() {
                     write!(f, "{}{member}", if index == 0 { "" } else { ", " })?;
                 }
-                Ok(())
+                match self {
+                    Wanted::InDatabase(database, _) => write!(f, " in the database {database}"),
+                    _ => Ok(()),
+                }
             }
             Wanted::All(Database::Oid(database)) => write!(f, "all tables of the database {database}"),
             Wanted::All(Database::Name(name)) => write!(f, "all tables of the database {name}"),
@@ -66,14 +71,15 @@ impl Wanted {
     /// The single tables or sets of tables.
     pub(crate) fn members(&self) -> &[Wanted] {
         match self {
-            Wanted::Several(members) => members,
+            Wanted::Several(members) | Wanted::InDatabase(_, members) => members,
             one => std::slice::from_ref(one),
         }
     }
 
-    /// The database's name, if a name contains it.
+    /// The database's name, if it is given, also as a part of a table's name.
     pub(crate) fn database_name(&self) -> Option<String> {
         match self {
+            Wanted::InDatabase(name, _) => Some(name.clone()),
             Wanted::Several(members) => members.iter().find_map(Wanted::database_name),
             Wanted::Name(name) => split_name(name).into_iter().rev().nth(2),
             Wanted::All(Database::Name(name)) => Some(name.clone()),
@@ -81,10 +87,20 @@ impl Wanted {
         }
     }
 
+    /// The database's name, if it is given on its own.
+    pub(crate) fn own_database_name(&self) -> Option<&str> {
+        match self {
+            Wanted::InDatabase(name, _) | Wanted::All(Database::Name(name)) => Some(name),
+            _ => None,
+        }
+    }
+
     /// The database's OID, if it is known.
     pub(crate) fn database(&self) -> Option<u32> {
         match self {
-            Wanted::Several(members) => members.iter().find_map(Wanted::database),
+            Wanted::Several(members) | Wanted::InDatabase(_, members) => {
+                members.iter().find_map(Wanted::database)
+            }
             Wanted::All(Database::Oid(database)) => Some(*database),
             Wanted::File(file) => Some(file.database),
             Wanted::All(_) | Wanted::Name(_) => None,
@@ -98,7 +114,9 @@ impl Wanted {
             return false;
         }
         match self {
-            Wanted::Several(members) => members.iter().any(|member| member.is(class, schema)),
+            Wanted::Several(members) | Wanted::InDatabase(_, members) => {
+                members.iter().any(|member| member.is(class, schema))
+            }
             // A rewrite fills a table with such a name.
             Wanted::All(_) => {
                 let is_users = class.oid >= FIRST_USER_OID && !class.name.starts_with("pg_temp_");
@@ -133,7 +151,9 @@ impl Wanted {
     /// Whether the selection matches tables of more than one schema at the WAL's start.
     pub(crate) fn is_ambiguous(&self, catalog: &Catalog) -> bool {
         match self {
-            Wanted::Several(members) => return members.iter().any(|member| member.is_ambiguous(catalog)),
+            Wanted::Several(members) | Wanted::InDatabase(_, members) => {
+                return members.iter().any(|member| member.is_ambiguous(catalog));
+            }
             Wanted::All(_) => return false,
             Wanted::Name(_) | Wanted::File(_) => {}
         }
@@ -144,7 +164,7 @@ impl Wanted {
     /// Returns the selected relations with their partitions, from the state at the WAL's start and the
     /// changes in the WAL.
     pub(crate) fn tables(&self, catalog: &Catalog, findings: &Findings) -> FxHashSet<u32> {
-        if let Wanted::Several(members) = self {
+        if let Wanted::Several(members) | Wanted::InDatabase(_, members) = self {
             return members.iter().flat_map(|member| member.tables(catalog, findings)).collect();
         }
         let is = |class: &Class| self.is(class, catalog.schema_of(class));

@@ -19,6 +19,7 @@ use walden_source::names::Identifier;
 pub use large_objects::creates_large_object;
 
 use crate::change::{Cell, Image, Operation, Row, RowChange, Table, TableColumn};
+use crate::encoding::is_exact;
 use crate::types::{is_builtin, oid};
 use crate::value::Value;
 
@@ -46,6 +47,8 @@ const MAX_BATCH_BYTES: usize = 1 << 20;
 
 /// Why the value of a column is left out that the table no longer has.
 const DROPPED: &str = "the column was dropped since";
+/// Why no statement names a table or a column.
+const NO_NAME: &str = "its name is no text in the database's encoding";
 
 /// What makes or reverts a change.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -78,6 +81,9 @@ fn statement(change: &RowChange, table: &Table, operation: Operation, [from, to]
     let left_out = |why| Statement { text: None, left_out: Some(why), is_partial: false };
     if let Some(made) = large_objects::statement(change, operation, [from, to]) {
         return made.unwrap_or_else(left_out);
+    }
+    if !is_exact(&table.schema) || !is_exact(&table.name) {
+        return left_out(format!("table {table}: {NO_NAME}, or its schema's is not"));
     }
     let made = match operation {
         Operation::Insert => row(to).and_then(|to| insert(table, to)),
@@ -161,6 +167,9 @@ pub fn identity_alterations(change: &RowChange, table: &Table) -> Vec<[String; 2
     columns(table, before)
         .zip(columns(table, after))
         .filter(|((column, old), (_, new))| column.column.is_identity_always && !old.is_same(new))
+        .filter(|((column, _), _)| {
+            [&table.schema, &table.name, &column.column.name].into_iter().all(|name| is_exact(name))
+        })
         .map(|((column, _), _)| [altered(column, "BY DEFAULT"), altered(column, "ALWAYS")])
         .collect()
 }
@@ -325,7 +334,7 @@ fn update(table: &Table, from: &Row, to: &Row) -> Result<Statement, String> {
                 is_key_changed |= column.column.is_key;
             }
             // The other columns do not depend on it, and no statement compares its values.
-            Err(why) if (has_other_values(column) || !column.is_read) && !column.column.is_key => {
+            Err(why) if !is_usable(column) && !column.column.is_key => {
                 left_out.push(why);
             }
             Err(why) => return Err(why),
@@ -403,8 +412,10 @@ fn equality(column: &TableColumn, cell: &Cell) -> Result<String, String> {
     Ok(match cell {
         // Its text has names, which depend on the settings; the images of the rows have the OIDs.
         Cell::Value(Value::Array(_) | Value::Record(_)) if column.prints_names => match &column.type_name {
-            Some(type_name) => format!("record_image_eq(ROW({name}), ROW({literal}::{type_name}))"),
-            None => return Err(format!("column {name}: the name of its type is not known")),
+            Some(type_name) if is_exact(type_name) => {
+                format!("record_image_eq(ROW({name}), ROW({literal}::{type_name}))")
+            }
+            _ => return Err(format!("column {name}: the name of its type is not known")),
         },
         Cell::Value(value) => match comparison(type_oid, value) {
             Comparison::Operator => format!("{name} = {literal}"),
@@ -497,9 +508,17 @@ fn has_other_values(column: &TableColumn) -> bool {
     column.is_retyped || column.is_computed_anew || column.has_other_attributes
 }
 
+/// Whether statements can name a column, and values that it had are values of it where they are run.
+fn is_usable(column: &TableColumn) -> bool {
+    column.is_read && !has_other_values(column) && is_exact(&column.column.name)
+}
+
 /// A cell as a literal of the column as it is where the statement is run.
 fn column_literal(column: &TableColumn, cell: &Cell) -> Result<String, String> {
     let name = Identifier(&column.column.name);
+    if !is_exact(&column.column.name) {
+        return Err(format!("column {name}: {NO_NAME}"));
+    }
     let value = match cell {
         Cell::Null => return Ok("NULL".to_owned()),
         Cell::Unknown(why) => return Err(format!("column {name}: {why}")),
@@ -512,7 +531,7 @@ fn column_literal(column: &TableColumn, cell: &Cell) -> Result<String, String> {
     } else if column.has_other_attributes {
         "attributes of its composite type, or of one within it, were added or dropped since"
     } else if has_unknown(value) {
-        "its type is not known, or it is no text in the database's encoding"
+        "its type is not known, or it is no text in the database's encoding, or has a label that is none"
     } else {
         return Ok(literal(value));
     };
@@ -545,6 +564,7 @@ fn has_unknown(value: &Value) -> bool {
     let any = |values: &[Option<Value>]| values.iter().flatten().any(has_unknown);
     match value {
         Value::Unknown(_) | Value::Enum { label: None, .. } => true,
+        Value::Enum { label: Some(label), .. } => !is_exact(label),
         Value::Array(array) => any(&array.elements),
         Value::Record(columns) => any(columns),
         Value::Range(range) => {

@@ -11,7 +11,7 @@ use walden_source::names::{DEFAULT_TABLESPACE, Names};
 use crate::RowsError;
 use crate::catalog::{self, By, Catalog, DatabaseRow, Key, Layout, Loaded, Row, Version};
 use crate::change::Outcome;
-use crate::select::{Database, Wanted};
+use crate::select::Wanted;
 use crate::survey::Findings;
 
 /// The source of the state.
@@ -61,10 +61,8 @@ impl Start {
         if let Some(name) = wanted.database_name() {
             databases.retain(|(database, _)| rows.get(database).is_some_and(|row| row.name == name));
         }
-        if databases.is_empty()
-            && let Wanted::All(Database::Name(name)) = wanted
-        {
-            return Err(RowsError::NoDatabase(name.clone()));
+        if let Some(name) = wanted.own_database_name().filter(|_| databases.is_empty()) {
+            return Err(RowsError::NoDatabase(name.to_owned()));
         }
         let (mut found, mut others) = (Vec::new(), Vec::new());
         for (database, tablespace) in databases {
@@ -95,6 +93,9 @@ impl Start {
             Some(database) => vec![database],
             None => databases_of_tables(names, wanted),
         };
+        if let Some(wanted) = wanted.own_database_name() {
+            databases.retain(|oid| names.database(*oid).is_some_and(|known| known.name == wanted));
+        }
         // The name may be from before a table was renamed, or one that a table gets within the WAL.
         if databases.is_empty() {
             databases = databases_of_names(names, database_name.as_deref());
@@ -104,9 +105,9 @@ impl Start {
         let database = match databases.as_slice() {
             [database] => *database,
             [] => {
-                return Err(match wanted {
-                    Wanted::All(Database::Name(name)) => RowsError::NoDatabase(name.clone()),
-                    _ => RowsError::NoTable(wanted.to_string()),
+                return Err(match wanted.own_database_name() {
+                    Some(name) => RowsError::NoDatabase(name.to_owned()),
+                    None => RowsError::NoTable(wanted.to_string()),
                 });
             }
             several => {

@@ -952,9 +952,13 @@ mod tests {
             xid: 731,
             seconds,
         };
+        let inexact =
+            OpenTransaction { owner: TransactionOwner::Prepared("\u{FFFD}".to_owned()), ..open(600) };
         let held = with_client(logical(), Some(open(600)));
         assert!(held.is_growing);
         assert!(held.remedies[1].text.contains("ROLLBACK PREPARED 'it''s'"), "{:?}", held.remedies);
+        let held = with_client(logical(), Some(inexact));
+        assert!(!held.remedies[1].text.contains("PREPARED"), "{:?}", held.remedies);
         assert!(!with_client(logical(), Some(open(1))).is_growing);
         let physical = Slot { is_logical: false, ..logical() };
         assert!(!with_client(physical, Some(open(600))).is_growing);

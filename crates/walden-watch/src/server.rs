@@ -4,10 +4,9 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use postgres::error::SqlState;
-use postgres::{SimpleQueryMessage, SimpleQueryRow};
 use serde::Serialize;
 use walden_format::lsn::Lsn;
-use walden_postgres::connection::{self, Client};
+use walden_postgres::connection::{self, Client, TextRow};
 use walden_postgres::replication::SLOT_IS_LOST;
 use walden_source::datadir::ControlFile;
 
@@ -229,7 +228,7 @@ pub fn slots_by_sql(client: &mut Client) -> Result<Vec<Slot>, QueryError> {
             _ => query("NULL", "false", "NULL", "false", "NULL"),
         },
     )?;
-    let slot = |row: &SimpleQueryRow| {
+    let slot = |row: &TextRow| {
         let text = |at: usize| row.get(at).map(str::to_owned);
         let is = |at: usize| row.get(at) == Some("t");
         let seconds_at =
@@ -257,11 +256,6 @@ pub fn slots_by_sql(client: &mut Client) -> Result<Vec<Slot>, QueryError> {
 }
 
 /// Runs a simple query and returns text, which works through every connection pooler.
-pub(crate) fn rows(client: &mut Client, query: &str) -> Result<Vec<SimpleQueryRow>, QueryError> {
-    let messages = client.simple_query(query)?;
-    let row = |message| match message {
-        SimpleQueryMessage::Row(row) => Some(row),
-        _ => None,
-    };
-    Ok(messages.into_iter().filter_map(row).collect())
+pub(crate) fn rows(client: &mut Client, query: &str) -> Result<Vec<TextRow>, QueryError> {
+    Ok(client.simple_query(query)?)
 }

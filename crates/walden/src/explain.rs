@@ -314,6 +314,16 @@ fn load_log(args: &ExplainArgs, names: &Names) -> Result<Option<Arc<Writers>>> {
 fn load_names(args: &ExplainArgs, sources: &[String]) -> Result<Names> {
     let names = names::load(sources)?;
     if let Some(path) = &args.save_names {
+        if names.relations().next().is_none() {
+            let error = format!(
+                "cannot save names to {}: no names of relations were read; the file is not changed",
+                path.display()
+            );
+            return Err(output::with_hint(
+                error,
+                "see the warnings about the databases; the role may need CONNECT, or a longer statement_timeout",
+            ));
+        }
         let saved = output::write_names(path, &names, args.overwrite);
         saved.with_context(|| format!("cannot save names to {}", path.display()))?;
         if std::io::stderr().is_terminal() {

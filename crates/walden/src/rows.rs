@@ -23,6 +23,7 @@ use walden_rows::{
 };
 use walden_source::block::parse_file;
 use walden_source::inventory::{Inventory, Run};
+use walden_source::names::split_name;
 
 use crate::arguments::{parse_size, parse_xid};
 #[cfg(feature = "export")]
@@ -75,8 +76,8 @@ pub struct RowsArgs {
     #[arg(long, conflicts_with = "relation")]
     all: bool,
 
-    /// The database of --all
-    #[arg(long, value_name = "NAME", requires = "all")]
+    /// The database of the tables
+    #[arg(long, value_name = "NAME")]
     database: Option<String>,
 
     /// A base backup, or a copy of a stopped data directory, from which the WAL continues: its catalogs have
@@ -175,6 +176,15 @@ pub fn run(args: &RowsArgs) -> Result<ExitCode> {
     if args.order == Order::Commit && (args.undo || !is_printed) {
         crate::wrong_usage("--order commit is for --format table, csv and json");
     }
+    let is_elsewhere = |relation: &String| {
+        let database = split_name(relation).into_iter().rev().nth(2);
+        database.is_some() && database != args.database
+    };
+    if let Some(relation) =
+        args.relation.iter().find(|relation| args.database.is_some() && is_elsewhere(relation))
+    {
+        crate::wrong_usage(&format!("--relation {relation} names another database than --database"));
+    }
     let names = names::load(&args.log.names)?;
     if args.undo && args.log.range().timeline.is_none() {
         sources::expect_one_history_in(&args.sources, args.base.as_deref())?;
@@ -242,8 +252,11 @@ fn wanted(args: &RowsArgs, run: &Run, threads: usize) -> Result<Wanted> {
         None => Wanted::Name(name.clone()),
     };
     let mut members: Vec<Wanted> = args.relation.iter().map(member).collect();
-    if args.all {
-        return Ok(Wanted::All(args.database.clone().map_or(Database::Only, Database::Name)));
+    match &args.database {
+        Some(name) if members.is_empty() => return Ok(Wanted::All(Database::Name(name.clone()))),
+        Some(name) => return Ok(Wanted::InDatabase(name.clone(), members)),
+        None if args.all => return Ok(Wanted::All(Database::Only)),
+        None => {}
     }
     match (args.xid, members.len()) {
         (_, 1) => Ok(members.remove(0)),

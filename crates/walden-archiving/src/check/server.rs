@@ -12,7 +12,7 @@ use walden_archive::name::ArchivedFile;
 use walden_archive::serve::SOCKET;
 use walden_archive::status::QueuedFile;
 use walden_format::lsn::{Lsn, SegmentName, SegmentSize};
-use walden_postgres::connection::Client;
+use walden_postgres::connection::{Client, QueryError};
 use walden_source::datadir::ControlFile;
 use walden_source::regular_file;
 
@@ -267,7 +267,8 @@ pub fn look_at_server(dsn: &str, look: &Look<'_>) -> Vec<Check> {
         add("archive serve", serve(&mut client, archive));
     }
     // The other checks of a standby do not need the switch.
-    let is_standby = query(&mut client, "SELECT pg_is_in_recovery()").is_ok_and(|row| row.get(0));
+    let is_standby =
+        query(&mut client, "SELECT pg_is_in_recovery()").is_ok_and(|row| row.try_get(0).unwrap_or(false));
     if let Some((archive, identity)) = archive.zip(identity).filter(|_| is_standby && is_own)
         && let Some(stuck) = stuck_standby(&mut client, archive, identity).transpose()
     {
@@ -318,12 +319,12 @@ fn query(client: &mut Client, query: &str) -> Result<Row> {
 fn system(client: &mut Client, identity: Option<&Identity>) -> Result<Check> {
     let row = query(client, "SELECT system_identifier FROM pg_control_system()")?;
     // SQL has no unsigned numbers.
-    Ok(compare_system("server", row.get::<_, i64>(0).cast_unsigned(), identity))
+    Ok(compare_system("server", row.try_get::<_, i64>(0)?.cast_unsigned(), identity))
 }
 
 fn segment_size(client: &mut Client, identity: &Identity) -> Result<Check> {
     let row = query(client, "SELECT setting::bigint FROM pg_settings WHERE name = 'wal_segment_size'")?;
-    Ok(compare_segment_size(row.get::<_, i64>(0).cast_unsigned(), identity))
+    Ok(compare_segment_size(row.try_get::<_, i64>(0)?.cast_unsigned(), identity))
 }
 
 /// Checks that a primary writes the newest timeline of the archive.
@@ -337,10 +338,10 @@ fn timeline(client: &mut Client, archive: &Archive) -> Result<Check> {
                      THEN ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::int END,
                 CASE WHEN NOT pg_is_in_recovery() THEN pg_current_wal_lsn()::text END",
     )?;
-    let Some(own) = row.get::<_, Option<i32>>(0).map(i32::cast_unsigned) else {
+    let Some(own) = row.try_get::<_, Option<i32>>(0)?.map(i32::cast_unsigned) else {
         return Ok(Check::ok(NAME, "a standby: it follows its primary's"));
     };
-    let written: Lsn = row.get::<_, String>(1).parse()?;
+    let written: Lsn = row.try_get::<_, String>(1)?.parse()?;
     let found = match other_writer::find_branch(archive, own, written)? {
         None => other_writer::find_segment_ahead(archive, last.get(&own).copied(), written)?,
         found => found,
@@ -362,7 +363,7 @@ fn timeline(client: &mut Client, archive: &Archive) -> Result<Check> {
 
 fn clock(client: &mut Client) -> Result<Check> {
     let row = query(client, "SELECT clock_timestamp()")?;
-    let (server, own): (SystemTime, SystemTime) = (row.get(0), SystemTime::now());
+    let (server, own): (SystemTime, SystemTime) = (row.try_get(0)?, SystemTime::now());
     let apart = own.duration_since(server).or_else(|_| server.duration_since(own)).unwrap_or_default();
     Ok(match apart <= CLOCK_TOLERANCE {
         true => Check::ok("clock", "the server's and this machine's agree"),
@@ -376,10 +377,9 @@ fn clock(client: &mut Client) -> Result<Check> {
 
 fn setting(client: &mut Client, name: &str) -> Result<String> {
     let query = "SELECT coalesce(current_setting($1, true), '')";
-    let row = client
-        .query_one(query, &[&name])
-        .map_err(ArchivingError::query(format!("the server does not show {name}")))?;
-    Ok(row.get(0))
+    let failed = || ArchivingError::query(format!("the server does not show {name}"));
+    let row = client.query_one(query, &[&name]).map_err(failed())?;
+    row.try_get(0).map_err(QueryError::from).map_err(failed())
 }
 
 /// Checks the value of a setting.
@@ -471,7 +471,7 @@ fn serve(client: &mut Client, archive: Option<&Archive>) -> Result<Check> {
         let found = format!("walden.repo is {repo}, but this check uses {own}");
         return Ok(Check::fail(NAME, found, Some(hint.to_owned())));
     }
-    let is_local: bool = query(client, "SELECT inet_server_addr() IS NULL")?.get(0);
+    let is_local: bool = query(client, "SELECT inet_server_addr() IS NULL")?.try_get(0)?;
     Ok(match UnixStream::connect(&socket) {
         _ if !is_local => {
             Check::ok(NAME, format!("{socket} is on the server's machine, and cannot be checked from here"))
@@ -508,14 +508,14 @@ fn archiver(
     )?;
     let archiving = Archiving {
         // A standby with archive_mode = always archives segments of any timeline.
-        timeline: row.get::<_, Option<i32>>(7).map_or(0, i32::cast_unsigned),
-        newer_command: row.get(6),
+        timeline: row.try_get::<_, Option<i32>>(7)?.map_or(0, i32::cast_unsigned),
+        newer_command: row.try_get(6)?,
         data: data_directory::query(dsn),
         ..Archiving::default()
     };
-    let (archived, failed): (i64, i64) = (row.get(0), row.get(1));
-    let (last, last_failed): (String, String) = (row.get(2), row.get(3));
-    let (is_failing, is_standby): (bool, bool) = (row.get(4), row.get(5));
+    let (archived, failed): (i64, i64) = (row.try_get(0)?, row.try_get(1)?);
+    let (last, last_failed): (String, String) = (row.try_get(2)?, row.try_get(3)?);
+    let (is_failing, is_standby): (bool, bool) = (row.try_get(4)?, row.try_get(5)?);
     if let (false, Some(archive), Some(file)) = (is_failing, arrived_in, ArchivedFile::parse(&last))
         && let Some(problem) = archiving.elsewhere(archive, file)?
     {
@@ -575,7 +575,8 @@ SELECT EXISTS (SELECT FROM pg_ls_archive_statusdir() WHERE name = $1::text || '.
 
 fn is_done(client: &mut Client, name: &str) -> Result<bool> {
     let row = client.query_one(IS_DONE, &[&name]);
-    Ok(row.map_err(ArchivingError::query("the server does not show the marks of its files"))?.get(0))
+    let failed = || ArchivingError::query("the server does not show the marks of its files");
+    row.map_err(failed())?.try_get(0).map_err(QueryError::from).map_err(failed())
 }
 
 /// Returns whether the server archives its WAL by any means.
@@ -595,7 +596,8 @@ fn stuck_standby(client: &mut Client, archive: &Archive, identity: &Identity) ->
         "SELECT greatest(pg_last_wal_receive_lsn(), pg_last_wal_replay_lsn())::text,
                 EXISTS (SELECT FROM pg_stat_wal_receiver WHERE status = 'streaming')",
     )?;
-    let Some(reached) = row.get::<_, Option<String>>(0).filter(|_| !row.get::<_, bool>(1)) else {
+    let is_streaming: bool = row.try_get(1)?;
+    let Some(reached) = row.try_get::<_, Option<String>>(0)?.filter(|_| !is_streaming) else {
         return Ok(None);
     };
     let (reached, size) = (reached.parse::<Lsn>()?, SegmentSize::new(identity.segment_bytes));
@@ -605,7 +607,7 @@ fn stuck_standby(client: &mut Client, archive: &Archive, identity: &Identity) ->
     let next = size.segment_of(reached);
     let is_local = "SELECT count(*) > 0 FROM pg_ls_waldir() WHERE substr(name, 9) = $1 AND length(name) = 24";
     let number = SegmentName::new(0, next, size).to_string();
-    if next >= first || client.query_one(is_local, &[&&number[8..]])?.get(0) {
+    if next >= first || client.query_one(is_local, &[&&number[8..]])?.try_get(0)? {
         return Ok(None);
     }
     Ok(Some(Check::fail(
@@ -650,13 +652,13 @@ fn switch(client: &mut Client, archive: &Archive, wait: Duration, is_received: b
     }
     // pg_switch_wal does nothing if no WAL was written since the last switch.
     let row = query(client, "SELECT pg_walfile_name(pg_create_restore_point('walden archive check'))")?;
-    let current: String = row.get(0);
+    let current: String = row.try_get(0)?;
     let is_taken = match ArchivedFile::parse(&current) {
         Some(current) => archive.find(current)?.is_some(),
         None => false,
     };
     let row = query(client, "SELECT pg_walfile_name(pg_switch_wal())")?;
-    let name: String = row.get(0);
+    let name: String = row.try_get(0)?;
     let Some(file) = ArchivedFile::parse(&name) else {
         return Ok(Check::fail("switch", format!("the server names a segment {name}"), None));
     };

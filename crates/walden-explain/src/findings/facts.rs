@@ -107,8 +107,9 @@ pub(super) struct SqlName {
 
 impl SqlName {
     pub fn from_label(label: &Label) -> SqlName {
-        // A statement with a file's number is refused.
-        let Some(name) = &label.name else {
+        // A statement with a file's number is refused. Several names that are not UTF-8 may be shown alike.
+        let is_exact = |name: &&String| !name.contains(char::REPLACEMENT_CHARACTER);
+        let Some(name) = label.name.as_ref().filter(is_exact) else {
             return SqlName { name: format!("[name of {}]", label.text), place: String::new() };
         };
         let place = |database: &String| match database.starts_with("database ") {
@@ -635,4 +636,22 @@ pub(super) fn is_heap_vacuum(manager: u8, info: u8) -> bool {
     let kind = info & heap2::OPMASK;
     manager == rmid::HEAP2
         && !matches!(kind, heap2::MULTI_INSERT | heap2::LOCK_UPDATED | heap2::NEW_CID | heap2::REWRITE)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::labels::Part;
+
+    #[test]
+    fn statements_have_exact_names_alone() {
+        let statement = |name: Option<&str>| {
+            let plain = Label::plain(Part::Relation, name.unwrap_or("1663/5/16384"));
+            let label = Label { name: name.map(str::to_owned), ..plain };
+            SqlName::from_label(&label).statement("DROP INDEX", "")
+        };
+        assert_eq!(statement(Some("t_pkey")), "DROP INDEX t_pkey");
+        assert_eq!(statement(Some("\"t\u{FFFD}\"")), "DROP INDEX [name of \"t\u{FFFD}\"]");
+        assert_eq!(statement(None), "DROP INDEX [name of 1663/5/16384]");
+    }
 }

@@ -21,6 +21,7 @@ use tokio_postgres::{Config, Socket};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 use super::TlsMode;
+use super::text_row::{self, TextRow};
 
 /// Longest time without an answer to a query. The query may be waiting for locks of other sessions.
 const ANSWER_WITHIN: Duration = Duration::from_secs(60);
@@ -55,6 +56,12 @@ impl QueryError {
             QueryError::Server(error) => error.code(),
             QueryError::Silent { .. } | QueryError::Rows { .. } => None,
         }
+    }
+
+    /// Returns whether the server cannot convert a text to the connection's encoding.
+    fn is_of_encoding(&self) -> bool {
+        let codes = [&SqlState::CHARACTER_NOT_IN_REPERTOIRE, &SqlState::UNTRANSLATABLE_CHARACTER];
+        self.code().is_some_and(|code| codes.contains(&code))
     }
 }
 
@@ -102,11 +109,37 @@ impl Client {
         self.limit = limit;
     }
 
-    /// Runs a query without parameters, over the protocol that every connection pooler supports.
+    /// Runs a query without parameters, over the protocol that every connection pooler supports. Returns the
+    /// rows as text. Bytes that are not UTF-8, as in names of SQL_ASCII databases, become U+FFFD.
     ///
     /// # Errors
     /// An error of the server, a lost connection, and a server that does not answer.
-    pub fn simple_query(&mut self, query: &str) -> Result<Vec<SimpleQueryMessage>, QueryError> {
+    pub fn simple_query(&mut self, query: &str) -> Result<Vec<TextRow>, QueryError> {
+        self.simple_query_with("", query)
+    }
+
+    /// Does the same with settings for the query: statements `SET LOCAL`, each with a semicolon.
+    ///
+    /// # Errors
+    /// As [`Client::simple_query`].
+    pub fn simple_query_with(&mut self, settings: &str, query: &str) -> Result<Vec<TextRow>, QueryError> {
+        let error = match self.messages(&format!("{settings} {query}")) {
+            Ok(messages) => match text_row::plain(messages) {
+                Some(rows) => return Ok(rows),
+                None => None,
+            },
+            Err(error) if error.is_of_encoding() => Some(error),
+            Err(error) => return Err(error),
+        };
+        let escaped = match self.messages(&text_row::without_rows(query)) {
+            Ok(messages) => self.messages(&text_row::escaping(settings, query, &messages)),
+            Err(error) => Err(error),
+        };
+        // A statement such as SHOW cannot be part of another one.
+        Ok(text_row::unescape(escaped.map_err(|escaped| error.unwrap_or(escaped))?))
+    }
+
+    fn messages(&mut self, query: &str) -> Result<Vec<SimpleQueryMessage>, QueryError> {
         let (client, limit) = (&self.client, self.limit);
         let result = self.session.run(collect(limit, client.simple_query_raw(query)));
         self.with_cause(result)

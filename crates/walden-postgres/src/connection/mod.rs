@@ -9,6 +9,7 @@ pub(crate) mod hint;
 mod parameters;
 mod passwords;
 mod text;
+mod text_row;
 mod tls;
 
 use std::path::{Path, PathBuf};
@@ -20,6 +21,7 @@ use tokio_postgres_rustls::MakeRustlsConnect;
 
 pub use client::{Client, QueryError};
 pub use parameters::{Endpoint, Parameters};
+pub use text_row::TextRow;
 pub use tls::TlsMode;
 
 /// Why connecting failed.

@@ -165,14 +165,11 @@ impl Catalog {
         }
     }
 
-    /// Returns a table with its columns; `None` if it does not exist or its columns are unknown.
+    /// Returns a table with its columns, which may be none; `None` if it does not exist.
     pub fn table(&mut self, oid: u32) -> Option<Table> {
         self.refresh_composites();
         let class = self.class(oid)?.clone();
         let mut columns = self.columns(oid);
-        if columns.is_empty() {
-            return None;
-        }
         for row in self.rows.values() {
             if let Row::Index { table, columns: key, .. } = row
                 && *table == oid

@@ -7,7 +7,7 @@ use walden_source::names::{Column, Missing, Names, Persistence, Relation, Relati
 use super::large_objects::large_object_rows;
 use super::layout::oid;
 use super::{Catalog, Class, Row};
-use crate::encoding::Encoding;
+use crate::encoding::{Encoding, is_exact};
 use crate::types::Types;
 
 /// First number for namespaces, as names do not contain their OIDs.
@@ -113,6 +113,10 @@ pub(crate) fn from_names(names: &Names, database: u32) -> Catalog {
 fn with_label(types: &Types, row: &Row) -> Option<Row> {
     let Row::Attribute { relation, column } = row else { return None };
     let Missing::Text(label) = &column.missing else { return None };
+    // Several labels may have the same inexact form.
+    if !is_exact(label) {
+        return None;
+    }
     let value = types.labelled(column.type_oid, label)?;
     let missing = Missing::Bytes(value.to_le_bytes().to_vec());
     Some(Row::Attribute { relation: *relation, column: Column { missing, ..column.clone() } })
@@ -187,7 +191,7 @@ mod tests {
     #[test]
     fn defaults_that_are_labels_are_values() {
         let mut names = Names::default();
-        let labels = vec![(7, "low".to_owned()), (8, "high".to_owned())];
+        let labels = vec![(7, "low".to_owned()), (8, "high".to_owned()), (9, "inexact \u{FFFD}".to_owned())];
         names.add_type(5, Type { oid: 20_000, kind: 'e', length: 4, align: 'i', labels, ..Type::default() });
         let of = Type { oid: 20_001, kind: 'd', base: 20_000, length: 4, align: 'i', ..Type::default() };
         names.add_type(5, of);
@@ -203,6 +207,7 @@ mod tests {
         let high = Some(Missing::Bytes(vec![8, 0, 0, 0]));
         assert_eq!([missing(20_000, "high"), missing(20_001, "high")], [high.clone(), high]);
         assert_eq!([missing(20_000, "other"), missing(25, "high")], [None, None]);
+        assert_eq!(missing(20_000, "inexact \u{FFFD}"), None);
     }
 
     /// `ALTER TYPE ... ADD ATTRIBUTE` within the WAL adds an attribute to those in the names.

@@ -3,7 +3,6 @@
 use std::io;
 use std::path::PathBuf;
 
-use postgres::SimpleQueryMessage;
 use walden_explain::group::{Dimension, Owner};
 use walden_explain::{ExplainError, Explanation, Request, explain, rewrites};
 use walden_format::lsn::{Lsn, SegmentSize};
@@ -195,25 +194,16 @@ fn read_files(folders: &Folders, client: Option<&mut Client>) -> Result<Situatio
 
 /// Asks the server for its system identifier. Returns `None` if the role may not read it.
 fn system_identifier(client: &mut Client) -> Option<u64> {
-    let messages = client.simple_query("SELECT system_identifier FROM pg_control_system()").ok()?;
-    let row = messages.into_iter().find_map(|message| match message {
-        SimpleQueryMessage::Row(row) => Some(row),
-        _ => None,
-    })?;
+    let rows = client.simple_query("SELECT system_identifier FROM pg_control_system()").ok()?;
     // SQL has no unsigned integers: a large identifier is returned as a negative number.
-    row.get(0)?.parse::<i64>().ok().map(i64::cast_unsigned)
+    rows.first()?.get(0)?.parse::<i64>().ok().map(i64::cast_unsigned)
 }
 
 fn query_server(client: &mut Client) -> Result<Situation> {
     let query = "SELECT CASE WHEN pg_is_in_recovery() THEN coalesce(pg_last_wal_receive_lsn(), pg_last_wal_replay_lsn()) \
                  ELSE pg_current_wal_lsn() END, setting::bigint FROM pg_settings WHERE name = 'wal_segment_size'";
-    let row = client.simple_query(query).map_err(CollectError::AskForEnd)?.into_iter().find_map(|message| {
-        match message {
-            SimpleQueryMessage::Row(row) => Some(row),
-            _ => None,
-        }
-    });
-    let found = row.and_then(|row| {
+    let rows = client.simple_query(query).map_err(CollectError::AskForEnd)?;
+    let found = rows.first().and_then(|row| {
         let end: Lsn = row.get(0)?.parse().ok()?;
         Some((end, SegmentSize::new(row.get(1)?.parse().ok()?)?))
     });
@@ -227,12 +217,10 @@ fn read_settings(client: &mut Client) -> Option<Settings> {
                  'archive_library', 'archive_mode', 'max_slot_wal_keep_size', 'max_wal_size', 'min_wal_size', \
                  'wal_keep_size', 'wal_recycle', 'idle_replication_slot_timeout', 'summarize_wal', 'checkpoint_timeout', 'checkpoint_completion_target')";
     let mut settings = Settings::default();
-    for message in client.simple_query(query).ok()? {
-        if let SimpleQueryMessage::Row(row) = message {
-            let (name, value) = (row.get(0)?, row.get(1)?);
-            // Only privileged roles can see the archiver's command.
-            settings.set_of_server(name, value, row.get(2).unwrap_or_default());
-        }
+    for row in client.simple_query(query).ok()? {
+        let (name, value) = (row.get(0)?, row.get(1)?);
+        // Only privileged roles can see the archiver's command.
+        settings.set_of_server(name, value, row.get(2).unwrap_or_default());
     }
     Some(settings)
 }
@@ -325,11 +313,7 @@ fn published(dsn: &str, names: &Names, database: u32) -> Option<Vec<u32>> {
     let query = "WITH listed AS (SELECT c.oid FROM pg_publication_tables AS p JOIN pg_namespace AS n ON n.nspname = p.schemaname \
                  JOIN pg_class AS c ON c.relnamespace = n.oid AND c.relname = p.tablename) \
                  SELECT oid FROM listed UNION SELECT t.relid::oid FROM listed, pg_partition_tree(listed.oid) AS t";
-    let mut oids = Vec::new();
-    for message in client.simple_query(query).ok()? {
-        if let SimpleQueryMessage::Row(row) = message {
-            oids.push(row.get(0)?.parse().ok()?);
-        }
-    }
+    let rows = client.simple_query(query).ok()?;
+    let oids: Vec<u32> = rows.iter().map(|row| row.get(0)?.parse().ok()).collect::<Option<_>>()?;
     (!oids.is_empty()).then_some(oids)
 }

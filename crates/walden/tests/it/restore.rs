@@ -19,6 +19,7 @@ use crate::archive::{
     back_up_and_archive, content, json, program_for, recovered, text, wait_until_archived, work,
 };
 use crate::material::{explain_json, golden, make_archive, walden, write};
+use crate::rows_names::{ascii_database, run_bytes};
 
 walden_testing::tests! {
     an_archive_is_explained_as_its_segments_are,
@@ -28,6 +29,7 @@ walden_testing::tests! {
     #[slow] an_archive_is_read_replayed_and_restored on [15, 17, 19],
     a_drill_has_room_for_large_segments,
     a_drill_does_not_wait_for_prepared_transactions on [15, 19],
+    a_drill_counts_tables_with_names_that_are_no_text,
     a_drill_accepts_that_the_archive_grows on [15, 19],
     an_interrupted_drill_leaves_nothing,
 }
@@ -573,6 +575,57 @@ fn a_drill_does_not_wait_for_prepared_transactions(version: u32) -> Outcome {
     assert!(checked["problems"][0].as_str().unwrap().contains("lock timeout"), "{checked:#}");
     assert_eq!(checked["queries"][0]["rows"][0][0], "70", "{checked:#}");
     assert_eq!(checked["prepared_transactions"][0]["name"], "pending", "{checked:#}");
+    Ok(())
+}
+
+/// A SQL_ASCII database has tables whose names are not UTF-8. The name of another database is not, either.
+fn a_drill_counts_tables_with_names_that_are_no_text() -> Outcome {
+    let primary = ClusterBuilder::new(postgres(15)?).wal_segsize_mb(1).start().unwrap();
+    let repo = primary.make_folder("repo").unwrap();
+    make_archive(&repo);
+    let mut client = primary.client("postgres").unwrap();
+    let mut ascii = ascii_database(&primary, &mut client);
+    client.batch_execute("CREATE TABLE free AS SELECT generate_series(1, 70) i").unwrap();
+    for statement in
+        [&b"CREATE TABLE \"x\xe9\" AS SELECT generate_series(1, 500) i"[..], b"CREATE TABLE \"x\xe8\" ()"]
+    {
+        run_bytes(&mut ascii, statement);
+    }
+    drop((client, ascii));
+    let backup = back_up_and_archive(&primary, &program_for(&primary), &repo);
+    let bin = &primary.installation().bin_dir;
+    let drill = || {
+        let all = ["archive", "drill", "--repo", text(&repo), "--base", text(&backup), "--bin", text(bin)];
+        let run = walden(&[&all[..], &["--no-amcheck", "--format", "json"]].concat());
+        let checked = serde_json::from_str::<Value>(&run.stdout);
+        (run.code, checked.unwrap_or_else(|_| panic!("{run:?}"))["checked"].take())
+    };
+    let mut client = primary.client("postgres").unwrap();
+    client.batch_execute("SELECT pg_switch_wal()").unwrap();
+    wait_until_archived(&mut client);
+    let (code, before) = drill();
+    assert!(code == 0 && before["problems"] == serde_json::json!([]), "{before:#}");
+    let tables = |database: &str| {
+        let query = "SELECT count(*) FROM pg_class WHERE relkind = 'r' AND relpersistence = 'p'";
+        primary.client(database).unwrap().query_one(query, &[]).unwrap().get::<_, i64>(0)
+    };
+    let all_tables: i64 = ["postgres", "ascii", "template1"].into_iter().map(tables).sum();
+    assert!(before["databases"] == 3 && before["tables"] == all_tables, "{all_tables}: {before:#}");
+    run_bytes(
+        &mut primary.client("ascii").unwrap(),
+        b"INSERT INTO \"x\xe9\" SELECT generate_series(1, 1000)",
+    );
+    client.batch_execute("CREATE DATABASE latin").unwrap();
+    run_bytes(&mut primary.client("ascii").unwrap(), b"ALTER DATABASE latin RENAME TO \"caf\xe9\"");
+    client.batch_execute("SELECT pg_switch_wal()").unwrap();
+    wait_until_archived(&mut client);
+    let (code, checked) = drill();
+    let problem = "cannot connect to the database caf\u{FFFD}: expected a name in UTF-8, found other bytes";
+    assert!(code == 1 && checked["problems"] == serde_json::json!([problem]), "{checked:#}");
+    assert!(checked["databases"] == 3 && checked["tables"] == all_tables, "{checked:#}");
+    let rows = [before, checked].map(|checked| checked["rows"].as_u64().unwrap());
+    // A few rows of catalogs are added, too.
+    assert!((1000..1100).contains(&(rows[1] - rows[0])), "{rows:?}");
     Ok(())
 }
 

@@ -104,6 +104,30 @@ fn expressions_of_generated_columns_are_followed(version: u32) -> Outcome {
             );
         }
     }
+    // The column stays, with another meaning.
+    let from = position(&mut client);
+    let mut altered = vec!["ALTER TABLE keyed_stored ALTER g DROP EXPRESSION"];
+    let mut reasons = vec!["keyed_stored at ", "DROP EXPRESSION g: the column stays an ordinary one"];
+    if version >= 18 {
+        altered.extend([
+            "ALTER TABLE keyless_virtual DROP g",
+            "ALTER TABLE keyless_virtual ADD h int GENERATED ALWAYS AS (a) VIRTUAL",
+            "ALTER TABLE keyed_virtual ALTER g TYPE text",
+        ]);
+        reasons.extend([
+            "DROP COLUMN g: the column and its expression are lost",
+            "ADD COLUMN h: the column stays",
+            "a change of the type of column g: the column keeps it",
+        ]);
+    }
+    run(&mut client, &altered.join("; "));
+    run(&mut client, "SELECT pg_switch_wal()");
+    let script = rows(&cluster, &base, &["--all", "--undo", "--from", &from]);
+    let lines: Vec<&str> = script.stdout.lines().filter(|line| line.starts_with("-- NOT REVERTED")).collect();
+    assert!(script.code == 1 && lines.len() == altered.len(), "{script:?}");
+    for reason in reasons {
+        assert!(lines.iter().any(|line| line.contains(reason)), "{reason}: {script:?}");
+    }
     // An expression that a column has from its creation, or that comes with another type, is not a separate
     // event.
     let from = position(&mut client);
@@ -228,7 +252,7 @@ fn values_of_more_types_are_read() -> Outcome {
     run(
         &mut client,
         "CREATE TABLE t (id int PRIMARY KEY, c citext, r refcursor, a text[]); CREATE TABLE keyless (c citext, r refcursor);
-        CREATE TABLE nothing (); INSERT INTO keyless VALUES ('Ab', 'one')",
+        CREATE TABLE nothing (); INSERT INTO nothing DEFAULT VALUES; INSERT INTO keyless VALUES ('Ab', 'one')",
     );
     let (mut client, base) = copy_base(&cluster, client, "backup");
     let before = contents(&mut client, "keyless");
@@ -239,6 +263,11 @@ fn values_of_more_types_are_read() -> Outcome {
     run(
         &mut client,
         r"INSERT INTO t VALUES (1, 'Ab', 'one', ARRAY[E'\x1b[31mred\n']); UPDATE t SET c = 'AB', r = 'two'",
+    );
+    run(
+        &mut client,
+        "INSERT INTO nothing DEFAULT VALUES; INSERT INTO nothing DEFAULT VALUES;
+        DELETE FROM nothing WHERE ctid IN (SELECT ctid FROM nothing LIMIT 1); INSERT INTO nothing DEFAULT VALUES",
     );
     run(
         &mut client,
@@ -266,7 +295,18 @@ fn values_of_more_types_are_read() -> Outcome {
     let (names, dsn) = (cluster.dir().join("names.json"), cluster.dsn("postgres"));
     let names = names.to_str().unwrap();
     assert_eq!(walden(&["explain", "--names", &dsn, "--save-names", names]).code, 0);
-    let nothing = walden(&["rows", wal, "--names", names, "--relation", "nothing"]);
+    // All rows of a table without columns are equal.
+    for (source, changes, count) in [(["--names", names], 5, "0"), (["--base", base], 4, "1")] {
+        let rows =
+            |more: &[&str]| walden(&[&["rows", wal, "--relation", "nothing"], &source[..], more].concat());
+        let printed = rows(&["--format", "json"]);
+        assert!(printed.code == 0 && printed.stdout.lines().count() == changes, "{printed:?}");
+        let script = rows(&["--undo"]);
+        assert!(script.code == 0 && script.stdout.contains("-- Complete"), "{script:?}");
+        assert_eq!(after_script(&mut client, &script, "SELECT count(*)::text FROM nothing"), [count]);
+    }
+    let query = "SELECT * FROM row_changes('nothing')";
+    let nothing = walden(&["sql", "--base", base, query, wal]);
     assert!(nothing.code == 3 && nothing.stderr.contains("the table nothing has no columns"), "{nothing:?}");
     Ok(())
 }

@@ -143,6 +143,7 @@ const REASONS: &[(&str, &[&str])] = &[
     ("TYPE", &["a change of the type of column", "its type was changed since", "has most likely recomputed"]),
     ("ATTRIBUTE", &["a change of the type of column", "attributes of its composite type"]),
     ("UNLOGGED", &["while it was unlogged", "is unlogged at"]),
+    ("DROP EXPRESSION", &["DROP EXPRESSION"]),
 ];
 /// Reasons that follow from other reasons.
 const FOLLOWING: &[&str] =
@@ -161,26 +162,43 @@ struct History {
     name: String,
     key: &'static str,
     columns: Vec<Column>,
+    /// Virtual columns, which have no values.
+    computed: Vec<String>,
+    has_virtual_columns: bool,
     statements: Vec<String>,
 }
 
 impl History {
-    fn new(seed: u64, number: u64) -> History {
+    fn new(seed: u64, number: u64, version: u32) -> History {
         let mut random = Random(seed);
-        let (key_columns, key) = *random.pick(KEYS);
+        let is_bare = random.is_one_in(5);
+        let (key_columns, key) = if is_bare { ("", "") } else { *random.pick(KEYS) };
         let name = format!("t{number}");
-        let mut of = History { random, number, name, key, columns: Vec::new(), statements: Vec::new() };
+        let mut of = History {
+            random,
+            number,
+            name,
+            key,
+            columns: Vec::new(),
+            computed: Vec::new(),
+            has_virtual_columns: version >= 18,
+            statements: Vec::new(),
+        };
         let mut columns: Vec<String> = Vec::new();
         if !key.is_empty() {
             columns.push(key_columns.to_owned());
         }
-        for _ in 0..1 + of.random.below(5) {
+        let count = if is_bare { 0 } else { 1 + of.random.below(5) };
+        for _ in 0..count {
             columns.push(of.new_column());
+        }
+        if of.has_virtual_columns && of.random.is_one_in(4) {
+            columns.push(of.new_virtual_column());
         }
         if !key.is_empty() && of.random.is_one_in(3) {
             columns.push("generated text GENERATED ALWAYS AS (left('abc', 2)) STORED".to_owned());
         }
-        if of.random.is_one_in(4) {
+        if !is_bare && of.random.is_one_in(4) {
             columns.push("counted int GENERATED ALWAYS AS IDENTITY".to_owned());
         }
         if !key.is_empty() {
@@ -198,6 +216,13 @@ impl History {
         let text = format!("{name} {}", TYPES[definition].0);
         self.columns.push(Column { name, definition, is_there: true });
         text.replace('@', &self.number.to_string())
+    }
+
+    fn new_virtual_column(&mut self) -> String {
+        let name = format!("v{}", self.statements.len());
+        let text = format!("{name} int GENERATED ALWAYS AS (1 + 1) VIRTUAL");
+        self.computed.push(name);
+        text
     }
 
     fn value(&mut self, definition: usize) -> String {
@@ -292,7 +317,7 @@ impl History {
     fn ddl(&mut self) -> String {
         let (name, number) = (self.name.clone(), self.number);
         let there = self.there();
-        match self.random.below(12) {
+        match self.random.below(16) {
             0 | 1 => {
                 let column = self.new_column();
                 let definition = self.columns.last().map_or(0, |column| column.definition);
@@ -318,6 +343,15 @@ impl History {
             8 => format!("ALTER TABLE {name} SET LOGGED"),
             9 => format!("ALTER TYPE mood{number} ADD VALUE 'm{}'", self.statements.len()),
             10 => format!("BEGIN; ALTER TABLE {name} ADD COLUMN never int; {}; ROLLBACK", self.change()),
+            11 | 14 if self.has_virtual_columns => {
+                format!("ALTER TABLE {name} ADD COLUMN {}", self.new_virtual_column())
+            }
+            12 if !self.computed.is_empty() => {
+                let column = self.computed.remove(0);
+                format!("ALTER TABLE {name} DROP COLUMN {column}")
+            }
+            // Most tables have no such column.
+            13 => format!("ALTER TABLE {name} ALTER COLUMN generated DROP EXPRESSION"),
             _ => self.change(),
         }
     }
@@ -387,6 +421,9 @@ fn judge(client: &mut Client, script: &Run, history: &History, to: &Moment) -> R
         return failed("another exit status than the script says");
     }
     if is_complete {
+        if did("DROP EXPRESSION", history, to) {
+            return failed("it does not report that a column is no longer generated");
+        }
         let rows = contents(client, &history.name);
         return match rows == to.rows {
             true => Ok(true),
@@ -409,15 +446,18 @@ fn judge(client: &mut Client, script: &Run, history: &History, to: &Moment) -> R
 
 /// Returns whether a statement after a moment in the history explains a reason.
 fn is_true(reason: &str, history: &History, to: &Moment) -> bool {
-    let did = |what: &str| {
-        let done = history.statements.iter().enumerate();
-        let mut done = done.filter(|(_, statement)| !statement.starts_with("--") && statement.contains(what));
-        // A table that became unlogged before the moment stays unlogged.
-        done.any(|(index, _)| index >= to.statements || what == "UNLOGGED")
+    let because = |(what, parts): &(&str, &[&str])| {
+        did(what, history, to) && parts.iter().any(|part| reason.contains(part))
     };
-    let because =
-        |(what, parts): &(&str, &[&str])| did(what) && parts.iter().any(|part| reason.contains(part));
     REASONS.iter().any(because) || FOLLOWING.iter().any(|part| reason.contains(part))
+}
+
+/// Returns whether a statement after a moment in the history contains these words.
+fn did(what: &str, history: &History, to: &Moment) -> bool {
+    let done = history.statements.iter().enumerate();
+    let mut done = done.filter(|(_, statement)| !statement.starts_with("--") && statement.contains(what));
+    // A table that became unlogged before the moment stays unlogged.
+    done.any(|(index, _)| index >= to.statements || what == "UNLOGGED")
 }
 
 /// A server with the tables, a base backup, and the start of each history.
@@ -437,7 +477,7 @@ fn ready(version: u32, seed: u64) -> Result<Ready, walden_testing::Missing> {
     client.batch_execute(folded).or_else(|_| client.batch_execute(plain)).unwrap();
     let count = from_environment("WALDEN_ROWS_TABLES", TABLES);
     let mut histories: Vec<History> =
-        (0..count).map(|number| History::new(seed.wrapping_add(number), number)).collect();
+        (0..count).map(|number| History::new(seed.wrapping_add(number), number, version)).collect();
     for history in &mut histories {
         client.batch_execute(&history.statements[0]).unwrap();
         for _ in 0..6 {

@@ -1,7 +1,10 @@
 //! Checks restored data: verifies indexes and tables by `pg_amcheck`, and counts every row or runs the user's
 //! queries.
 
-use postgres::SimpleQueryMessage;
+use std::error::Error;
+
+use postgres::types::{FromSql, Type};
+use postgres::{Client, SimpleQueryMessage};
 use serde::Serialize;
 use walden_source::error_text;
 
@@ -114,19 +117,56 @@ pub struct QueryResult {
     pub rows: Vec<Vec<Option<String>>>,
 }
 
+/// A name from a server. Bytes that are not UTF-8 are U+FFFD.
+struct Name {
+    text: String,
+    is_exact: bool,
+}
+
+impl<'a> FromSql<'a> for Name {
+    fn from_sql(_: &Type, bytes: &'a [u8]) -> std::result::Result<Name, Box<dyn Error + Sync + Send>> {
+        let text = String::from_utf8_lossy(bytes).into_owned();
+        Ok(Name { is_exact: text.as_bytes() == bytes, text })
+    }
+
+    fn accepts(of: &Type) -> bool {
+        <&str as FromSql>::accepts(of)
+    }
+}
+
+/// Connects to a database to read [`Name`]s. With the usual encoding of the client, the server refuses to
+/// send names of a SQL_ASCII database that are not UTF-8.
+fn connect(server: &Server, database: &str) -> Result<Client> {
+    const AS_THEY_ARE: &str = "SELECT set_config('client_encoding', 'SQL_ASCII', false)
+        WHERE current_setting('server_encoding') = 'SQL_ASCII'";
+    let mut client = server.connect(database)?;
+    let set = client.batch_execute(AS_THEY_ARE);
+    set.with_context(|| format!("cannot set the encoding of a connection to {database}"))?;
+    Ok(client)
+}
+
 /// Checks the data of a recovered server.
 pub fn check(server: &Server, options: &DrillOptions) -> Result<CheckedData> {
     let mut checked = CheckedData::default();
-    let databases: Vec<String> = {
-        let mut client = server.connect("postgres")?;
-        let prepared = client.query(PREPARED, &[]).context("cannot list prepared transactions")?;
-        checked.prepared_transactions = prepared
-            .iter()
-            .map(|row| PreparedTransaction { name: row.get(0), database: row.get(1), owner: row.get(2) })
-            .collect();
-        let databases = client.query(DATABASES, &[]).context("cannot list databases")?;
-        databases.iter().map(|row| row.get(0)).collect()
-    };
+    let mut client = connect(server, "postgres")?;
+    let list = "cannot list prepared transactions";
+    for row in client.query(PREPARED, &[]).context(list)? {
+        let name = |column| row.try_get(column).map(|name: Name| name.text).context(list);
+        let prepared = PreparedTransaction { name: name(0)?, database: name(1)?, owner: name(2)? };
+        checked.prepared_transactions.push(prepared);
+    }
+    let mut databases = Vec::new();
+    let list = "cannot list databases";
+    for row in client.query(DATABASES, &[]).context(list)? {
+        let Name { text, is_exact } = row.try_get(0).context(list)?;
+        match is_exact {
+            true => databases.push(text),
+            false => checked.problems.push(format!(
+                "cannot connect to the database {text}: expected a name in UTF-8, found other bytes"
+            )),
+        }
+    }
+    drop(client);
     let mut excluded = Vec::new();
     if !checked.prepared_transactions.is_empty() {
         for database in &databases {
@@ -156,13 +196,18 @@ fn find_locked(
     locked: &mut Vec<LockedTable>,
     excluded: &mut Vec<String>,
 ) -> Result<()> {
-    let rows = server.connect(database)?.query(LOCKED, &[]);
-    for row in rows.with_context(|| format!("cannot list the locks in {database}"))? {
-        let (schema, name): (String, String) = (row.get(0), row.get(1));
-        let quoted = [database, &schema, &name].map(|part| format!("\"{}\"", part.replace('"', "\"\"")));
+    let list = || format!("cannot list the locks in {database}");
+    let rows = connect(server, database)?.query(LOCKED, &[]);
+    for row in rows.with_context(list)? {
+        let name = |column| {
+            let name = row.try_get::<_, Option<Name>>(column).with_context(list);
+            name.map(|name| name.map(|name| name.text))
+        };
+        let [schema, relation] = [name(0)?, name(1)?].map(Option::unwrap_or_default);
+        let quoted = [database, &schema, &relation].map(|part| format!("\"{}\"", part.replace('"', "\"\"")));
         excluded.push(quoted.join("."));
-        if let Some(table) = row.get(2) {
-            let (database, prepared_transaction) = (database.to_owned(), row.get(3));
+        if let Some(table) = name(2)? {
+            let (database, prepared_transaction) = (database.to_owned(), name(3)?.unwrap_or_default());
             locked.push(LockedTable { database, table, prepared_transaction });
         }
     }
@@ -197,32 +242,40 @@ fn amcheck(server: &Server, excluded: &[String], problems: &mut Vec<String>) -> 
 
 /// Counts the rows of every table in every database, which reads each table entirely.
 fn count_rows(server: &Server, databases: &[String], checked: &mut CheckedData) -> Result<()> {
-    const TABLES: &str = "SELECT format('%I.%I', n.nspname, c.relname)
+    const TABLES: &str = "SELECT format('%I.%I', n.nspname, c.relname), c.oid
         FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
         WHERE c.relkind IN ('r', 'm') AND c.relpersistence = 'p' AND (c.relkind = 'r' OR c.relispopulated)
         ORDER BY 1";
+    // For a table with a name that is not UTF-8, which no query can contain: the server makes the query.
+    const BY_OID: &str =
+        "SELECT substring(query_to_xml(format('SELECT count(*) AS rows FROM ONLY %s', $1::oid::regclass),
+        true, true, '')::text FROM '<rows>([0-9]+)</rows>')::bigint";
     let (mut counted, mut all_tables, mut all_rows) = (0, 0, 0);
     for database in databases {
-        let mut client = server.connect(database)?;
-        let tables =
-            client.query(TABLES, &[]).with_context(|| format!("cannot list the tables of {database}"))?;
-        let is_locked = |table: &String| {
+        let mut client = connect(server, database)?;
+        let list = || format!("cannot list the tables of {database}");
+        let tables = client.query(TABLES, &[]).with_context(list)?;
+        for row in tables {
+            let Name { text: table, is_exact } = row.try_get(0).with_context(list)?;
+            let oid: u32 = row.try_get(1).with_context(list)?;
             let mut locked = checked.locked_tables.iter();
-            locked.any(|locked| locked.database == *database && locked.table == *table)
-        };
-        let tables: Vec<String> =
-            tables.iter().map(|row| row.get(0)).filter(|table| !is_locked(table)).collect();
-        for table in tables {
-            match client.query_one(&format!("SELECT count(*) FROM ONLY {table}"), &[]) {
-                Ok(row) => {
-                    all_rows += row.get::<_, i64>(0).unsigned_abs();
+            if locked.any(|locked| locked.database == *database && locked.table == table) {
+                continue;
+            }
+            let rows = match is_exact {
+                true => client.query_one(&format!("SELECT count(*) FROM ONLY {table}"), &[]),
+                false => client.query_one(BY_OID, &[&oid]),
+            };
+            match rows.and_then(|row| row.try_get::<_, i64>(0)) {
+                Ok(rows) => {
+                    all_rows += rows.unsigned_abs();
                     all_tables += 1;
                 }
                 Err(error) => {
                     let error = error_text(&error);
                     checked.problems.push(format!("cannot read {table} in {database}: {error}"));
                     // The error may have closed the connection.
-                    client = server.connect(database)?;
+                    client = connect(server, database)?;
                 }
             }
         }
@@ -237,8 +290,9 @@ fn run_query(server: &Server, database: &str, query: &str) -> Result<QueryResult
     for message in server.connect(database)?.simple_query(query)? {
         if let SimpleQueryMessage::Row(row) = message {
             result.columns = row.columns().iter().map(|column| column.name().to_owned()).collect();
-            let value = |index| row.get(index).map(str::to_owned);
-            result.rows.push((0..row.len()).map(value).collect());
+            let value = |index| Ok(row.try_get(index)?.map(str::to_owned));
+            let values: std::result::Result<_, postgres::Error> = (0..row.len()).map(value).collect();
+            result.rows.push(values.context("cannot read the result")?);
         }
     }
     Ok(result)

@@ -343,11 +343,13 @@ impl Server {
             &[],
         );
         let row = row.context("cannot query how far recovery got")?;
-        let lsn: Option<String> = row.get(0);
+        let read = "cannot read how far recovery got";
+        let lsn: Option<String> = row.try_get(0).context(read)?;
         let lsn = lsn
             .and_then(|lsn| lsn.parse().ok())
             .ok_or_else(|| DrillError::Refused("the server does not report how far recovery got".into()))?;
-        Ok(Reached { lsn, time: row.get(1), timeline: row.get::<_, i32>(2).cast_unsigned() })
+        let timeline = row.try_get::<_, i32>(2).context(read)?.cast_unsigned();
+        Ok(Reached { lsn, time: row.try_get(1).context(read)?, timeline })
     }
 
     /// Stops the server and the processes that prefetch files for it.
