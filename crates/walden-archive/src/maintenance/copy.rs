@@ -349,12 +349,8 @@ fn copy_as_it_is(
     let content = source.store().read(&object.key())?;
     let hash = |(name, hash)| FileHash { name, hash };
     let files: Vec<FileHash<'_>> = names.iter().map(String::as_str).zip(&hashes).map(hash).collect();
-    target.expect_still_there()?;
     match target.store().create_with(&object.key(), &content, &files)? {
-        Created::New => {
-            target.expect_still_there()?;
-            Ok(content.len() as u64)
-        }
+        Created::New => Ok(content.len() as u64),
         // Archived by another process since the listing.
         Created::Exists => Ok(0),
     }
@@ -550,10 +546,7 @@ fn replace(
     let result = store_all();
     if let (Err(_), Some(damaged)) = (&result, damaged) {
         // Has no effect if the object is still there. The first error is the one to report.
-        let _ = target.expect_still_there().and_then(|()| {
-            target.store().create(&object.key(), &damaged)?;
-            Ok(())
-        });
+        let _ = target.store().create(&object.key(), &damaged);
     }
     result
 }

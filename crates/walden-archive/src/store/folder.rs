@@ -91,7 +91,8 @@ impl Folder {
         )))
     }
 
-    /// Creates a folder and its parents, and makes each directory entry durable.
+    /// Creates a folder below the root and its parents, and makes each directory entry durable. The root counts
+    /// as durable: the creation of the archive synchronized it.
     fn make_folders(&self, folder: &Path) -> io::Result<()> {
         let mut durable = self.durable.lock().unwrap_or_else(PoisonError::into_inner);
         self.make_folders_below_root(folder, &mut durable)
@@ -99,7 +100,10 @@ impl Folder {
 
     fn make_folders_below_root(&self, folder: &Path, durable: &mut BTreeSet<PathBuf>) -> io::Result<()> {
         if folder == self.root || !folder.starts_with(&self.root) {
-            return make_folders(folder);
+            return match self.root.is_dir() {
+                true => Ok(()),
+                false => Err(io::ErrorKind::NotFound.into()),
+            };
         }
         let is_there = folder.is_dir();
         if is_there && durable.contains(folder) {
@@ -181,9 +185,18 @@ impl Folder {
 }
 
 impl Store for Folder {
+    fn make_root(&self) -> Result<(), StoreError> {
+        make_folders(&self.root).map_err(self.failed("create", ""))
+    }
+
     fn create(&self, key: &str, content: &[u8]) -> Result<Created, StoreError> {
         let path = self.path("create", key)?;
-        let failed = self.failed("create", key);
+        let failed = |error: io::Error| match error.kind() {
+            io::ErrorKind::NotFound if !self.root.is_dir() => {
+                self.error("create", key, Cause::NoArchive, None)
+            }
+            _ => self.failed("create", key)(error),
+        };
         let folder = path.parent().unwrap_or(&self.root);
         self.make_folders(folder).map_err(&failed)?;
         if path.symlink_metadata().is_ok() {
@@ -304,8 +317,7 @@ fn remove_leftovers_below(folder: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Creates the archive's root folder and its parents. An existing folder counts as durable: founding the
-/// archive synchronized it.
+/// Creates the archive's root folder and its parents, and makes the new directory entries durable.
 fn make_folders(folder: &Path) -> io::Result<()> {
     if folder.is_dir() {
         return Ok(());

@@ -29,7 +29,11 @@ pub use sftp::Sftp;
 
 use jiff::Timestamp;
 
+use crate::objects::name::IDENTITY;
 use versions::{Kept, Versioned};
+
+/// Remedy if a place that may be a mount point has no archive.
+pub(crate) const NOT_MOUNTED: &str = "mount the file system if it is not mounted, or check the path or URL; walden archive init and import create an archive; push, serve and receive never do";
 
 /// Maximum number of bytes of an object that are held in memory at once.
 pub const MAX_OBJECT_BYTES: u64 = 1 << 30;
@@ -38,7 +42,17 @@ pub const MAX_OBJECT_BYTES: u64 = 1 << 30;
 ///
 /// Keys have `/` between their parts, no empty part, no `.` or `..`, and no leading `/`.
 pub trait Store: Send + Sync {
-    /// Stores an object under a key that does not exist yet.
+    /// Creates the place of a new archive, if the store can: a folder and its parents. Buckets and containers
+    /// are created by their owner.
+    ///
+    /// # Errors
+    /// The error that prevented creating it.
+    fn make_root(&self) -> Result<(), StoreError> {
+        Ok(())
+    }
+
+    /// Stores an object under a key that does not exist yet. It never creates the place of the archive, which
+    /// may be the mount point of a file system that is not mounted.
     ///
     /// On [`Created::New`] the object is durable: a folder has synchronized the file and its parent
     /// directories. On [`Created::Exists`] nothing was written.
@@ -236,6 +250,8 @@ pub enum Cause {
     NotFound,
     /// The bucket does not exist.
     NoBucket,
+    /// The place of the archive, or the archive in it, does not exist any more.
+    NoArchive,
     /// The store denies access to this user.
     Denied,
     /// No credentials are configured, and the machine's metadata service does not provide any.
@@ -305,6 +321,7 @@ impl Cause {
         match self {
             Cause::NotFound => "not_found",
             Cause::NoBucket => "no_bucket",
+            Cause::NoArchive => "no_archive",
             Cause::Denied => "denied",
             Cause::NoCredentials => "no_credentials",
             Cause::Full => "full",
@@ -337,6 +354,7 @@ impl Cause {
             Cause::NoBucket => {
                 "check the name of the bucket or container, the endpoint and the region; walden creates neither"
             }
+            Cause::NoArchive => NOT_MOUNTED,
             Cause::Denied => {
                 "let the user that walden runs as, or its credentials, read and write the archive: the server's commands run as PostgreSQL's user; use that user for manual commands too, and give it any files that another user, such as root, created there (chown -R)"
             }
@@ -448,6 +466,9 @@ impl fmt::Display for StoreError {
             _ if self.has_cause_in_source() => Ok(()),
             Cause::NotFound => f.write_str(": no such object"),
             Cause::NoBucket => f.write_str(": no such bucket"),
+            Cause::NoArchive => {
+                write!(f, ": cannot find an archive there: expected the folder with {IDENTITY}, found none")
+            }
             Cause::Denied => f.write_str(": permission denied"),
             Cause::NoCredentials => f.write_str(": no credentials are configured"),
             Cause::Full => f.write_str(": no room left"),

@@ -100,6 +100,7 @@ pub fn run(args: &InitArgs) -> Result<ExitCode> {
         output::can_write(&[("--output", Some(&args.output))], Overwrite::default(), &Inputs::default())?;
     }
     expect_identity(&archive)?;
+    archive.make_root()?;
     #[cfg(feature = "encryption")]
     if !args.recipients.is_empty() {
         archive.encrypted().initialise_keys(&args.recipients)?;

@@ -191,7 +191,8 @@ impl Sftp {
         }
     }
 
-    /// Creates the folder of a path and its parents, and makes their directory entries durable.
+    /// Creates a folder and its parents, and makes their directory entries durable. Fails if the root of the
+    /// archive does not exist, unless `folder` is the root.
     async fn make_folders(&self, connection: &Connection, folder: &str) -> Result<(), Failure> {
         if lock(&self.durable).contains(folder) {
             return Ok(());
@@ -207,6 +208,9 @@ impl Sftp {
                 Err(failure) if failure.is_missing() => missing.push(*path),
                 Err(failure) => return Err(failure),
             }
+        }
+        if missing.contains(&&*self.target.folder) && folder != self.target.folder {
+            return Err(Failure::Final(Cause::NoArchive, String::new()));
         }
         if !missing.is_empty() {
             connection.expect_no_broken_link(&self.target.folder, folder).await?;
@@ -335,10 +339,18 @@ fn unique() -> String {
 }
 
 impl Store for Sftp {
+    fn make_root(&self) -> Result<(), StoreError> {
+        let root = self.target.folder.as_str();
+        self.run("create", "", 0, async |connection| self.make_folders(connection, root).await)
+    }
+
     fn create(&self, key: &str, content: &[u8]) -> Result<Created, StoreError> {
         let path = self.path("create", key)?;
         self.run("create", key, content.len() as u64, async |connection| {
             match self.store(connection, &path, content).await {
+                Err(failure) if failure.is_missing() && !connection.exists(&self.target.folder).await? => {
+                    Err(Failure::Final(Cause::NoArchive, String::new()))
+                }
                 Err(failure) => Err(connection.why_not_written(&self.target.folder, failure).await),
                 other => other,
             }
