@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::ops::ControlFlow;
 
+use jiff::Timestamp;
 use serde::Serialize;
 use walden_format::lsn::SegmentName;
 use walden_source::{error_text, workers};
@@ -118,6 +119,11 @@ impl Files {
     /// Returns the stored size of an object in bytes.
     pub fn bytes_of(&self, object: Object) -> Option<u64> {
         self.listed.objects.get(&object).copied()
+    }
+
+    /// Returns when a file was stored last in its own object, by the store's clock.
+    pub fn last_stored(&self) -> Option<Timestamp> {
+        self.listed.last_stored
     }
 
     /// Returns whether an object contains a file.

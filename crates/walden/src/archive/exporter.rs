@@ -16,6 +16,7 @@ use super::metrics;
 use super::queue::QueueOptions;
 use super::receiving::ReceivingOptions;
 use super::report::{Report, STORE_ANSWERS_WITHIN, holdings, log_reader};
+use super::repositories::Comparing;
 use crate::configuration::ArchiveSection;
 use crate::place::Place;
 use crate::threads::end_on_panic;
@@ -60,13 +61,15 @@ pub fn run(args: &ExporterArgs) -> Result<ExitCode> {
     let place = args.place.for_server(args.queue.pgdata.as_deref());
     let (_, section) = place.open()?;
     let queue = args.queue.clone().or_beside_configuration(&place);
+    let refresh = Duration::from_secs(args.refresh);
     let exporter = Exporter {
+        comparing: Comparing::new(place.clone(), refresh),
         place,
         queue,
         receiving: args.receiving.clone(),
         log: Mutex::new(log_reader(args.log.as_deref(), &section)),
         section,
-        refresh: Duration::from_secs(args.refresh),
+        refresh,
         holdings: Mutex::new(None),
         state: Mutex::new(State::default()),
         changed: Condvar::new(),
@@ -86,6 +89,8 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(3);
 /// Time limit for reading the archive, after which it counts as unresponsive, for example on a network file
 /// system whose server is down. Listing the largest archives takes minutes.
 const MAX_READING: Duration = Duration::from_secs(300);
+/// Time limit for reading several repositories, after which they count as unresponsive.
+const COMPARED_WITHIN: Duration = Duration::from_secs(120);
 
 struct Exporter {
     place: Place,
@@ -96,6 +101,8 @@ struct Exporter {
     refresh: Duration,
     /// Contents of the archive, and when they were read.
     holdings: Mutex<Option<(Instant, Result<Holdings, String>)>>,
+    /// Compares several repositories.
+    comparing: Comparing,
     state: Mutex<State>,
     /// Signals that a report was requested or completed.
     changed: Condvar,
@@ -160,7 +167,13 @@ impl Exporter {
         let archive = opened.as_ref().map(|(archive, _)| archive);
         let holdings = archive.map_err(Clone::clone).and_then(|archive| self.holdings(archive));
         let mut log = self.log.lock().unwrap_or_else(PoisonError::into_inner);
-        Report::new(archive.ok(), holdings, &self.queue, &self.receiving, log.as_mut(), &self.section)
+        let mut report =
+            Report::new(archive.ok(), holdings, &self.queue, &self.receiving, log.as_mut(), &self.section);
+        match self.comparing.compare_within(Some(COMPARED_WITHIN)) {
+            Ok(comparison) => report.add_comparison(comparison),
+            Err(error) => report.problems.push(output::chain_text(&error)),
+        }
+        report
     }
 
     /// Reports the state without the archive: the queue, if it is in a folder, and the log's contents.

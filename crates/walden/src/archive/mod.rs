@@ -31,6 +31,7 @@ mod queue;
 pub mod receiving;
 mod repair;
 mod report;
+mod repositories;
 mod serve;
 mod server_files;
 mod status;

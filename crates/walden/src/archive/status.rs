@@ -11,18 +11,16 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail};
 use clap::Args;
 use walden_archive::Archive;
-use walden_archive::archive::ArchiveError;
-use walden_archive::compare::{self, Compared};
-use walden_archive::neighbors;
 use walden_archive::status::Holdings;
 use walden_archive::verified::UNREADABLE;
 use walden_report::units;
-use walden_source::{counted, error_text};
+use walden_source::counted;
 
 use super::metrics;
 use super::queue::{self, QueueOptions};
 use super::receiving::{self, ReceivingOptions, ago};
-use super::report::{CopyStatus, Report, STORE_ANSWERS_WITHIN, holdings, log_reader};
+use super::report::{Report, STORE_ANSWERS_WITHIN, holdings, log_reader};
+use super::repositories::Comparing;
 use crate::configuration::ArchiveSection;
 use crate::place::{Place, expect_different};
 use crate::protect::Inputs;
@@ -79,9 +77,6 @@ pub struct StatusArgs {
     format: Format,
 }
 
-/// Maximum number of pairs of objects to read because their sizes differ between two repositories.
-const MAX_READ: usize = 16;
-
 /// First bytes of a metrics file.
 const METRICS_START: &[u8] = b"# HELP walden_";
 
@@ -98,11 +93,8 @@ pub fn run(args: &StatusArgs) -> Result<ExitCode> {
         _ => place.open_to_answer_within(STORE_ANSWERS_WITHIN)?,
     };
     let mut report = report_in_time(args, archive, &section);
-    let (copies, problem) = copies_in_time(&place, args.timeout)?;
-    match problem {
-        Some(problem) => report.problems.push(problem),
-        None => report.add_copies(&copies),
-    }
+    let limit = Some(Duration::from_secs(args.timeout)).filter(|limit| !limit.is_zero());
+    report.add_comparison(Comparing::new(place, Duration::ZERO).compare_within(limit)?);
     terminal::show(args.format, || &report, || line(&report))?;
     // A failure to write the file must not suppress the line.
     if let Some(path) = &args.textfile {
@@ -118,41 +110,6 @@ pub fn run(args: &StatusArgs) -> Result<ExitCode> {
         (Some(_), true) => ExitCode::SUCCESS,
         (Some(_), false) => ExitCode::from(FOUND),
     })
-}
-
-/// Compares several repositories with each other. Also returns the problem if they belong to
-/// different clusters.
-fn copies_in_time(place: &Place, timeout: u64) -> Result<(Vec<CopyStatus>, Option<String>)> {
-    let places = place.repositories()?;
-    if places.len() < 2 {
-        return Ok((Vec::new(), None));
-    }
-    let mut archives = Vec::new();
-    for place in places {
-        archives.push(place.open_to_answer_within(STORE_ANSWERS_WITHIN)?.0);
-    }
-    let locations: Vec<String> =
-        archives.iter().map(|archive| archive.store().location().to_owned()).collect();
-    let compared = in_time(timeout, move || {
-        let archives: Vec<&Archive> = archives.iter().collect();
-        let problem = neighbors::expect_one_cluster(&archives).err().map(|error| error.to_string());
-        (compare::compare(&archives, MAX_READ), problem)
-    });
-    let Some((compared, problem)) = compared else {
-        let late = format!("it was not read within {timeout} s: see --timeout");
-        let status = |location| CopyStatus::new(location, Err(late.clone()));
-        return Ok((locations.into_iter().map(status).collect(), None));
-    };
-    let status = |(location, compared): (String, Result<Compared, ArchiveError>)| {
-        CopyStatus::new(location, compared.map_err(|error| with_hint(&error)))
-    };
-    Ok((locations.into_iter().zip(compared).map(status).collect(), problem))
-}
-
-/// Formats an error of a repository with its remedy.
-pub fn with_hint(error: &ArchiveError) -> String {
-    let hint = error.hint().map(|hint| format!("; hint: {hint}")).unwrap_or_default();
-    format!("{}{hint}", error_text(error))
 }
 
 /// Checks that a file is missing or has Walden's metrics, which new ones may replace.

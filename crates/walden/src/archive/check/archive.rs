@@ -6,7 +6,6 @@ use std::path::Path;
 use jiff::Timestamp;
 use walden_archive::Archive;
 use walden_archive::archive::{ArchiveError, Identity};
-use walden_archive::compare;
 #[cfg(feature = "encryption")]
 use walden_archive::encryption::keys;
 use walden_archive::gaps::{self, HISTORY_HINT};
@@ -26,8 +25,8 @@ use crate::archive::activity::ActivityReader;
 use crate::archive::other_writer;
 use crate::archive::queue::QueueOptions;
 use crate::archive::receiving::{self, ReceivingOptions, ago};
-use crate::archive::report::{self, CopyStatus};
-use crate::archive::status::with_hint;
+use crate::archive::report;
+use crate::archive::repositories;
 use crate::archive::writable::{Unwritable, User, find_unwritable};
 use crate::configuration::{ArchiveSection, FILE};
 use crate::place::Place;
@@ -131,16 +130,7 @@ pub fn look_at_copies(place: &Place) -> Vec<Check> {
         Ok(archives) => archives,
         Err(error) => return vec![Check::error(NAME, &error)],
     };
-    let archives: Vec<&Archive> = archives.iter().collect();
-    let compared = compare::compare(&archives, MAX_READ);
-    let copies: Vec<CopyStatus> = archives
-        .iter()
-        .zip(compared)
-        .map(|(archive, compared)| {
-            let location = archive.store().location().to_owned();
-            CopyStatus::new(location, compared.map_err(|error| with_hint(&error)))
-        })
-        .collect();
+    let copies = repositories::compare(&archives, MAX_READ);
     let problems = copies.iter().enumerate();
     let problems: Vec<Check> = problems
         .flat_map(|(number, copy)| copy.problems(report::other_location(&copies, number)))
