@@ -10,6 +10,7 @@ use std::sync::{Mutex, PoisonError};
 
 use walden_source::regular_file;
 
+use super::pace::Pace;
 use super::versions::Kept;
 use super::{Cause, Created, Listed, MAX_OBJECT_BYTES, Store, StoreError, is_valid};
 use crate::pending::{self, ENDING};
@@ -30,6 +31,7 @@ pub struct Folder {
     /// Folders whose directory entries are durable, all the way up to the root. An existing folder does not
     /// count until it is synchronized here: its creator may have been killed before synchronizing it.
     durable: Mutex<BTreeSet<PathBuf>>,
+    pace: Pace,
 }
 
 impl Folder {
@@ -37,7 +39,14 @@ impl Folder {
     pub fn new(root: impl Into<PathBuf>) -> Folder {
         let root = root.into();
         let location = root.display().to_string();
-        Folder { root, location, durable: Mutex::default() }
+        Folder { root, location, durable: Mutex::default(), pace: Pace::default() }
+    }
+
+    /// Limits the transfer of content to a number of bytes per second, or not at all, for network file
+    /// systems.
+    #[must_use]
+    pub fn with_bandwidth(self, limit: Option<u64>) -> Folder {
+        Folder { pace: Pace::new(limit), ..self }
     }
 
     /// Returns the folder that contains the objects.
@@ -204,8 +213,8 @@ impl Store for Folder {
         }
         let mut temporary = pending::begin(&path, MODE).map_err(&failed)?;
         self.hand_over(temporary.as_file()).map_err(&failed)?;
-        temporary.write_all(content).map_err(&failed)?;
-        temporary.as_file().sync_all().map_err(&failed)?;
+        let write = || temporary.write_all(content).and_then(|()| temporary.as_file().sync_all());
+        self.pace.run(content.len() as u64, write).map_err(&failed)?;
         match pending::publish(temporary, &path, false) {
             Ok(_) => {
                 walden_source::sync(folder).map_err(&failed)?;
@@ -228,12 +237,18 @@ impl Store for Folder {
         let path = self.path("read", key)?;
         let failed = self.failed_to_read(key, &path);
         let file = regular_file::open(&path).map_err(&failed)?;
-        let mut content = Vec::new();
-        file.take(MAX_OBJECT_BYTES + 1).read_to_end(&mut content).map_err(&failed)?;
-        if content.len() as u64 > MAX_OBJECT_BYTES {
-            return Err(self.error("read", key, Cause::TooLarge, None));
+        let bytes = file.metadata().map_err(&failed)?.len();
+        let too_large = || self.error("read", key, Cause::TooLarge, None);
+        if bytes > MAX_OBJECT_BYTES {
+            return Err(too_large());
         }
-        Ok(content)
+        let mut content = Vec::new();
+        let read = || file.take(MAX_OBJECT_BYTES + 1).read_to_end(&mut content);
+        self.pace.run(bytes, read).map_err(&failed)?;
+        match content.len() as u64 > MAX_OBJECT_BYTES {
+            true => Err(too_large()),
+            false => Ok(content),
+        }
     }
 
     fn read_range(&self, key: &str, range: Range<u64>) -> Result<Vec<u8>, StoreError> {
@@ -246,7 +261,7 @@ impl Store for Folder {
         }
         file.seek(SeekFrom::Start(range.start)).map_err(&failed)?;
         let mut content = Vec::new();
-        file.take(bytes).read_to_end(&mut content).map_err(&failed)?;
+        self.pace.run(bytes, || file.take(bytes).read_to_end(&mut content)).map_err(&failed)?;
         Ok(content)
     }
 

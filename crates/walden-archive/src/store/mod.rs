@@ -11,6 +11,9 @@ pub(crate) mod clouds;
 mod folder;
 #[cfg(feature = "s3")]
 mod object_lock;
+mod pace;
+#[cfg(feature = "s3")]
+mod profile;
 #[cfg(feature = "s3")]
 mod remote;
 #[cfg(feature = "sftp")]
@@ -359,7 +362,7 @@ impl Cause {
                 "let the user that walden runs as, or its credentials, read and write the archive: the server's commands run as PostgreSQL's user; use that user for manual commands too, and give it any files that another user, such as root, created there (chown -R)"
             }
             Cause::NoCredentials => {
-                "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in the environment of the command, for a server's commands in that of its service, or access_key_id and secret_access_key in [archive.store] of walden.toml; profiles and ~/.aws are not read"
+                "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in the environment of the command, for a server's commands in that of its service, or access_key_id and secret_access_key, or profile, in [archive.store] of walden.toml; ~/.aws is that of the user that walden runs as"
             }
             Cause::NoObjectLock => {
                 "create the bucket with Object Lock (aws s3api create-bucket --object-lock-enabled-for-bucket), or remove lock_days from walden.toml"

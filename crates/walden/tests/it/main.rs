@@ -28,6 +28,7 @@ mod archive_serve;
 mod archive_sftp;
 mod archive_spool;
 mod archive_status;
+mod archive_store_settings;
 mod archive_unknown_versions;
 mod backup_schedule;
 mod browser;
@@ -107,6 +108,7 @@ fn main() -> ExitCode {
         archive_lock::TESTS,
         archive_s3::TESTS,
         archive_serve::TESTS,
+        archive_store_settings::TESTS,
         archive_sftp::TESTS,
         archive_spool::TESTS,
         archive_status::TESTS,

@@ -21,6 +21,7 @@ use tokio::runtime::{Builder, Runtime};
 
 use self::connection::{Connection, Failure};
 use self::target::Target;
+use super::pace::Pace;
 use super::versions::Kept;
 use super::{Cause, Created, Listed, MAX_OBJECT_BYTES, Store, StoreError, is_valid};
 use crate::pending::ENDING;
@@ -56,6 +57,7 @@ pub struct Sftp {
     /// Folders whose directory entries are durable, as in a local folder.
     durable: Mutex<BTreeSet<String>>,
     warning: OnceLock<&'static str>,
+    pace: Pace,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -92,7 +94,14 @@ impl Sftp {
             connecting: tokio::sync::Mutex::default(),
             durable: Mutex::default(),
             warning: OnceLock::new(),
+            pace: Pace::default(),
         })
+    }
+
+    /// Limits the transfer of content to a number of bytes per second, or not at all.
+    #[must_use]
+    pub fn with_bandwidth(self, limit: Option<u64>) -> Sftp {
+        Sftp { pace: Pace::new(limit), ..self }
     }
 
     fn path(&self, operation: &'static str, key: &str) -> Result<String, StoreError> {
@@ -126,7 +135,7 @@ impl Sftp {
     ) -> Result<T, StoreError> {
         let limit = self.answer_within.unwrap_or(TIMEOUT);
         let all = limit + Duration::from_secs(bytes / MIN_RATE);
-        let result = self.runtime.block_on(async {
+        let attempt = async {
             match tokio::time::timeout(all, self.attempt(limit / 2, work)).await {
                 Ok(result) => result,
                 Err(_) => {
@@ -135,7 +144,8 @@ impl Sftp {
                     Err(Failure::Lost(text))
                 }
             }
-        });
+        };
+        let result = self.pace.run(bytes, || self.runtime.block_on(attempt));
         result.map_err(|failure| self.error(operation, key, failure))
     }
 
