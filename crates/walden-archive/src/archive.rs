@@ -569,6 +569,12 @@ impl Archive {
         Some(SegmentSize::new(self.identity.get()?.segment_bytes)?.bytes())
     }
 
+    /// Returns the system identifier of the archive's cluster; `None` if `archive.json` cannot be read or
+    /// states none.
+    pub(crate) fn known_system_id(&self) -> Option<u64> {
+        self.identity().ok()?.system_identifier.parse().ok()
+    }
+
     /// Checks that the archive exists, even if it is empty. Without an archive, for example in a folder whose
     /// file system is not mounted, a file that is not found cannot count as missing.
     ///
