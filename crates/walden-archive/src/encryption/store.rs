@@ -14,10 +14,13 @@ use crate::objects::documents::README;
 use crate::objects::name::IDENTITY;
 use crate::objects::object::Finding;
 use crate::store::versions::Kept;
-use crate::store::{Cause, Created, FileHash, Listed, Store, StoreError};
+use crate::store::{Cause, Created, FileHash, Listed, MAX_OBJECT_BYTES, Store, StoreError};
 
 /// Suffix in listings for an unencrypted object in an encrypted archive.
 const NOT_ENCRYPTED: &str = " (not encrypted)";
+
+/// Maximum size of an object before encryption, which adds 16 bytes to each 64 kB, and a header.
+const MAX_CONTENT_BYTES: u64 = MAX_OBJECT_BYTES - MAX_OBJECT_BYTES / 1024;
 
 /// The store of an archive, plain or encrypted.
 ///
@@ -303,8 +306,8 @@ impl Encrypted {
         }
     }
 
-    /// Checks that the archive still exists, without requests if its place cannot be unmounted. What is stored
-    /// in another place, such as the mount point of the archive's file system, is in no archive.
+    /// Checks that the archive still exists, without requests if its place cannot be unmounted. Objects that
+    /// are stored in another place, such as the mount point of its file system, are in no archive.
     ///
     /// # Errors
     /// [`Cause::NoArchive`], and the store's errors.
@@ -339,6 +342,10 @@ impl Store for Encrypted {
     }
 
     fn create_with(&self, key: &str, content: &[u8], files: &[FileHash<'_>]) -> Result<Created, StoreError> {
+        // Larger ones could never be read again.
+        if content.len() as u64 > MAX_CONTENT_BYTES {
+            return Err(StoreError::new("create", key, self.inner.location(), Cause::TooLarge));
+        }
         self.expect_archive("write to")?;
         let created = match is_plain(key) {
             true => self.inner.create(key, content)?,

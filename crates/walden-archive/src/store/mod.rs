@@ -32,14 +32,14 @@ pub use sftp::Sftp;
 
 use jiff::Timestamp;
 
-use crate::objects::name::IDENTITY;
 use versions::{Kept, Versioned};
 
 /// Remedy if a place that may be a mount point has no archive.
 pub(crate) const NOT_MOUNTED: &str = "mount the file system if it is not mounted, or check the path or URL; walden archive init and import create an archive; push, serve and receive never do";
 
-/// Maximum number of bytes of an object that are held in memory at once.
-pub const MAX_OBJECT_BYTES: u64 = 1 << 30;
+/// Maximum number of bytes of an object, which is held in memory: the largest segment, 1 GB, if nothing in it
+/// can be compressed, and 64 MB for its frames and encryption.
+pub const MAX_OBJECT_BYTES: u64 = (1 << 30) + (1 << 26);
 
 /// Objects under keys such as `wal/00000001/00000000/000000010000000000000007.wlz`.
 ///
@@ -417,7 +417,10 @@ impl Cause {
             Cause::NoSsh => {
                 "install OpenSSH's client (package openssh-client), or name the program: program in [archive.store] of walden.toml"
             }
-            Cause::NotFound | Cause::TooLarge | Cause::InvalidKey | Cause::Other => return None,
+            Cause::TooLarge => {
+                "walden stores no object of this size: move it out of the archive, and restore the file from another copy"
+            }
+            Cause::NotFound | Cause::InvalidKey | Cause::Other => return None,
         })
     }
 }
@@ -469,9 +472,9 @@ impl fmt::Display for StoreError {
             _ if self.has_cause_in_source() => Ok(()),
             Cause::NotFound => f.write_str(": no such object"),
             Cause::NoBucket => f.write_str(": no such bucket"),
-            Cause::NoArchive => {
-                write!(f, ": cannot find an archive there: expected the folder with {IDENTITY}, found none")
-            }
+            Cause::NoArchive => f.write_str(
+                ": cannot find an archive there: expected the folder with archive.json, found none",
+            ),
             Cause::Denied => f.write_str(": permission denied"),
             Cause::NoCredentials => f.write_str(": no credentials are configured"),
             Cause::Full => f.write_str(": no room left"),
