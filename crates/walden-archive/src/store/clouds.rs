@@ -111,7 +111,7 @@ fn s3(
         Ok(Arc::new(build(if is_checked { &checked } else { &builder }, client)?))
     })?;
     let setting = |key| builder.get_config_value(&key).filter(|value| !value.is_empty());
-    if setting(AmazonS3ConfigKey::SkipSignature).is_some_and(|value| value != "false") {
+    if is_unsigned(&builder) {
         // Versions and locks need signatures.
         return match rule {
             Some(_) => {
@@ -138,6 +138,12 @@ fn s3(
     Ok(Clients { locked, bucket: Some(Bucket { client, store, signing, rule, customer_key }), ..made })
 }
 
+/// Returns whether requests are sent without signatures.
+fn is_unsigned(builder: &AmazonS3Builder) -> bool {
+    let value = builder.get_config_value(&AmazonS3ConfigKey::SkipSignature);
+    value.is_some_and(|value| !value.is_empty() && value != "false")
+}
+
 /// Adds the region, endpoint and credentials of a profile. `named` is that of the configuration, which has
 /// precedence over keys in the environment.
 fn with_profile(
@@ -154,7 +160,7 @@ fn with_profile(
     if let (Some(name), Some((key, _))) = (named, options.iter().find(|(name, _)| is_key(name))) {
         return Err(invalid(url, format!("cannot use profile = \"{name}\" and {key}: expected one of them")));
     }
-    if has(&builder, Key::SkipSignature) {
+    if is_unsigned(&builder) {
         return Ok(builder);
     }
     let variable = std::env::var("AWS_PROFILE").ok().filter(|name| !name.is_empty());

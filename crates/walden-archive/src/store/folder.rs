@@ -100,8 +100,8 @@ impl Folder {
         )))
     }
 
-    /// Creates a folder below the root and its parents, and makes each directory entry durable. The root counts
-    /// as durable: the creation of the archive synchronized it.
+    /// Creates a folder below the root and its parents, and makes each directory entry durable. The root
+    /// counts as durable: the creation of the archive synchronized it.
     fn make_folders(&self, folder: &Path) -> io::Result<()> {
         let mut durable = self.durable.lock().unwrap_or_else(PoisonError::into_inner);
         self.make_folders_below_root(folder, &mut durable)

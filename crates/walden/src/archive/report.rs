@@ -35,7 +35,6 @@ use super::data_directory;
 use super::other_writer::{self, OtherWriter, PROMOTED};
 use super::queue::{QueueOptions, be, waiting};
 use super::receiving::{ReceivingOptions, problem_of};
-use super::repositories::Comparison;
 use super::writable::{Unwritable, User, find_unwritable};
 use crate::configuration::ArchiveSection;
 #[cfg(feature = "encryption")]
@@ -86,6 +85,15 @@ pub struct Report {
     /// Status of `walden receive`; `None` if no spool was named.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub receiving: Option<Status>,
+}
+
+/// The state of several repositories.
+#[derive(Clone, Debug, Default)]
+pub struct Comparison {
+    /// Each repository; empty if there is only one.
+    pub copies: Vec<CopyStatus>,
+    /// The problem if they belong to different clusters.
+    pub problem: Option<String>,
 }
 
 /// A repository among several.

@@ -11,7 +11,7 @@ use walden_archive::compare;
 use walden_archive::neighbors;
 use walden_source::error_text;
 
-use super::report::{CopyStatus, STORE_ANSWERS_WITHIN};
+use super::report::{Comparison, CopyStatus, STORE_ANSWERS_WITHIN};
 use crate::place::Place;
 
 /// Formats an error of a repository with its remedy.
@@ -28,15 +28,6 @@ pub fn compare(archives: &[Archive], max_read: usize) -> Vec<CopyStatus> {
         CopyStatus::new(location, compared.map_err(|error| with_hint(&error)))
     };
     archives.iter().zip(compare::compare(&archives, max_read)).map(status).collect()
-}
-
-/// The state of several repositories.
-#[derive(Clone, Debug, Default)]
-pub struct Comparison {
-    /// Each repository; empty if there is only one.
-    pub copies: Vec<CopyStatus>,
-    /// The problem if they belong to different clusters.
-    pub problem: Option<String>,
 }
 
 /// Maximum number of pairs of objects that [`Comparing`] reads because their sizes differ between two

@@ -522,10 +522,9 @@ fn the_exporter_serves_metrics_of_each_repository() {
     let missing = (names.len() - 1) as f64;
     assert_eq!([value("up", &one), value("up", &two)], [1.0, 1.0]);
     assert_eq!([value("lag_segments", &one), value("lag_segments", &two)], [0.0, missing]);
-    let segment_bytes =
-        json(&walden(&["archive", "list", "--repo", text(&one), "--format", "json"]))["segment_bytes"]
-            .as_f64()
-            .unwrap();
+    let segment_bytes = json(&["archive", "list", "--repo", text(&one), "--format", "json"])["segment_bytes"]
+        .as_f64()
+        .unwrap();
     assert_eq!([value("lag_bytes", &one), value("lag_bytes", &two)], [0.0, missing * segment_bytes]);
     let last = "last_archived_timestamp_seconds";
     assert_eq!(value(last, &two), 1_700_000_000.0);
