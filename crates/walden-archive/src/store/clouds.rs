@@ -192,6 +192,11 @@ fn with_profile(
     }
     Ok(match credentials.filter(|_| !has_credentials) {
         Some(Source::Provider(provider)) => builder.with_credentials(provider),
+        // The client library would use the keys.
+        Some(Source::WebIdentity { .. }) if has(&builder, Key::AccessKeyId) => {
+            let problem = "cannot use a profile with web_identity_token_file: expected no keys in the environment, found AWS_ACCESS_KEY_ID";
+            return Err(invalid(url, problem.to_owned()));
+        }
         Some(Source::WebIdentity { token_file, role }) => {
             builder.with_config(Key::WebIdentityTokenFile, token_file).with_config(Key::RoleArn, role)
         }

@@ -28,6 +28,9 @@ const RENEW_BEFORE: SignedDuration = SignedDuration::from_mins(5);
 const UNSUPPORTED: [&str; 5] =
     ["role_arn", "source_profile", "credential_source", "sso_session", "sso_start_url"];
 
+/// Start of the error of a program that prints no credentials.
+pub(super) const FAILED_PROCESS: &str = "cannot use credential_process ";
+
 /// A profile.
 #[derive(Debug)]
 pub(super) struct Profile {
@@ -221,7 +224,7 @@ impl CredentialProvider for Process {
             }
             (Err(_), Some(last)) if last.is_valid_for(SignedDuration::ZERO) => Ok(last.credential),
             (Err(problem), _) => {
-                let text = format!("credential_process {}: {problem}", self.words[0]);
+                let text = format!("{FAILED_PROCESS}{}: {problem}", self.words[0]);
                 Err(ClientError::Unauthenticated { path: "credentials".to_owned(), source: text.into() })
             }
         }

@@ -319,7 +319,7 @@ fn profiles_of_the_aws_tools_are_used() {
         // Without a setting of the store, the profile names it.
         ("profile = \"process\"\n", &[home], "credential=ofprocess/@/eu-west-3/s3/"),
         // Keys in the environment precede the default profile, but not one that the configuration names.
-        (&*store, &[home, environment[0], environment[1]], "credential=ofenvironment/@/eu-north-1/s3/"),
+        (&*store, &[home, environment[0], environment[1]], "credential=ofenvironment/@/us-east-1/s3/"),
         (&*named("wal"), &[home, environment[0], environment[1]], "credential=ofwal/@/eu-central-1/s3/"),
     ] {
         let run = init(folder.path(), "s3://b/p", "", store, variables);
@@ -335,7 +335,15 @@ fn profiles_of_the_aws_tools_are_used() {
         let has_token = heads.iter().all(|head| head.contains("x-amz-security-token: oftoken"));
         assert_eq!(has_token, expected.contains("ofwal"), "{heads:?}");
     }
-    for (name, expected) in [("none", "[profile none]"), ("sso", "aws configure export-credentials")] {
+    let config = fs::read_to_string(path(".aws/config")).unwrap();
+    fs::write(path(".aws/config"), format!("{config}[profile failing]\ncredential_process = false\n"))
+        .unwrap();
+    for (name, expected) in [
+        ("none", "[profile none]"),
+        ("sso", "aws configure export-credentials"),
+        ("failing", "no credentials are configured: "),
+        ("failing", "cannot use credential_process false: expected status 0"),
+    ] {
         let run = init(folder.path(), "s3://b/p", "", &named(name), &[home]);
         assert!(run.stderr.contains(expected), "{run:?}");
     }
