@@ -184,9 +184,9 @@ fn a_month_of_the_trace_has_a_price() {
         writer.main_data(rmid::XACT, 0, &(hour * 3_600_000_000).to_le_bytes());
         writer.switch();
     }
-    let size = writer.info.segment_size;
+    let (timeline, size) = (writer.info.timeline, writer.info.segment_size);
     for (number, bytes) in (0x20..).zip(writer.bytes.chunks(1 << 20)) {
-        fs::write(folder.path().join(SegmentName::new(1, number, size).to_string()), bytes).unwrap();
+        fs::write(folder.path().join(SegmentName::new(timeline, number, size).to_string()), bytes).unwrap();
     }
     let page = folder.path().join("page.html");
     let options =

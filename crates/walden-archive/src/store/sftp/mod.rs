@@ -201,9 +201,14 @@ impl Sftp {
         }
     }
 
-    /// Creates a folder and its parents, and makes their directory entries durable. Fails if the root of the
-    /// archive does not exist, unless `folder` is the root.
-    async fn make_folders(&self, connection: &Connection, folder: &str) -> Result<(), Failure> {
+    /// Creates a folder of the archive and its parents, and makes their directory entries durable. Fails if the
+    /// root does not exist, unless the archive is new.
+    async fn make_folders(
+        &self,
+        connection: &Connection,
+        folder: &str,
+        is_new_archive: bool,
+    ) -> Result<(), Failure> {
         if lock(&self.durable).contains(folder) {
             return Ok(());
         }
@@ -219,7 +224,7 @@ impl Sftp {
                 Err(failure) => return Err(failure),
             }
         }
-        if missing.contains(&&*self.target.folder) && folder != self.target.folder {
+        if !is_new_archive && missing.contains(&&*self.target.folder) {
             return Err(Failure::Final(Cause::NoArchive, String::new()));
         }
         if !missing.is_empty() {
@@ -248,7 +253,7 @@ impl Sftp {
         if connection.exists(path).await? {
             return Ok(Created::Exists);
         }
-        self.make_folders(connection, folder).await?;
+        self.make_folders(connection, folder, false).await?;
         let temporary = format!("{folder}/.{name}.{}{ENDING}", unique());
         let handle = match connection.write(&temporary, MODE, content).await {
             Ok(handle) => handle,
@@ -351,7 +356,7 @@ fn unique() -> String {
 impl Store for Sftp {
     fn make_root(&self) -> Result<(), StoreError> {
         let root = self.target.folder.as_str();
-        self.run("create", "", 0, async |connection| self.make_folders(connection, root).await)
+        self.run("create", "", 0, async |connection| self.make_folders(connection, root, true).await)
     }
 
     fn create(&self, key: &str, content: &[u8]) -> Result<Created, StoreError> {
@@ -373,7 +378,7 @@ impl Store for Sftp {
         self.run("synchronise", key, 0, async |connection| {
             connection.sync_file(&path).await?;
             connection.sync_folder(folder).await?;
-            self.make_folders(connection, folder).await
+            self.make_folders(connection, folder, false).await
         })
     }
 
