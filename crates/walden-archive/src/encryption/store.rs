@@ -482,6 +482,7 @@ impl Store for Encrypted {
 #[cfg(all(test, feature = "encryption"))]
 mod tests {
     use super::*;
+    use crate::objects::documents;
     use crate::store::Folder;
 
     /// The first versions stored the results of `verify` encrypted.
@@ -497,6 +498,7 @@ mod tests {
         };
         let user = User::parse(&pair.recipient).unwrap();
         open(None).initialise_keys(&[user]).unwrap();
+        documents::store(open(None).inner()).unwrap();
         let key = "verified/run-0000000001.json";
         let store = open(Some(&identity));
         store.with_engine(|engine| engine.create(store.inner(), key, b"{}", &[])).unwrap().unwrap();

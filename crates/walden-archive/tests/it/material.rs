@@ -129,7 +129,7 @@ pub fn log_with_times(timeline: u32, number: u64, times: &[i64]) -> (String, Vec
 /// Like [`log`] on timeline 1, of a cluster with this system identifier.
 pub fn log_of_cluster(system_id: u64, first: u64, count: u64) -> Vec<(String, Vec<u8>)> {
     let mut writer = LogWriter::new(Major::V18);
-    writer.info.system_id = system_id;
+    (writer.info.system_id, writer.info.timeline) = (system_id, 1);
     write_log(writer, first, count, &|number| Some(commit_time(number)), None)
 }
 
