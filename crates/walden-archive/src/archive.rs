@@ -16,7 +16,7 @@ use crate::objects::contents::Contents;
 use crate::objects::documents;
 use crate::objects::name::{ArchivedFile, HISTORY, IDENTITY, Object, WAL, log_prefix};
 use crate::objects::object::{self, ObjectError};
-use crate::store::{Cause, Created, Listed, Store, StoreError};
+use crate::store::{Cause, Created, Listed, NOT_MOUNTED, Store, StoreError};
 
 /// Placeholder for the hash of an encrypted file that no private key decrypts.
 const UNKNOWN_HASH: &str = "unknown without a private key";
@@ -279,9 +279,7 @@ impl ArchiveError {
             ArchiveError::Missing(location) if location.contains("://") => Some(
                 "check the URL, its prefix, and the endpoint in walden.toml or the environment; walden archive init and import create an archive; push, serve and receive never do",
             ),
-            ArchiveError::Missing(_) => Some(
-                "mount the file system if it is not mounted, or check the path or URL; walden archive init and import create an archive; push, serve and receive never do",
-            ),
+            ArchiveError::Missing(_) => Some(NOT_MOUNTED),
             ArchiveError::Empty(_) => None,
             ArchiveError::NoSegments { .. } => Some("walden archive list shows timelines and their segments"),
             ArchiveError::Identity { .. } => Some(
@@ -381,7 +379,7 @@ impl Archive {
         self.store.clone()
     }
 
-    /// Creates an archive, which a cluster can then claim.
+    /// Creates the place of a new archive.
     ///
     /// Only commands given by a user do this: `init` and `import`. A process that archives on its own cannot
     /// distinguish a new archive from an unmounted file system, and would acknowledge segments that disappear
@@ -389,8 +387,17 @@ impl Archive {
     ///
     /// # Errors
     /// Errors of the store.
+    pub fn make_root(&self) -> Result<(), ArchiveError> {
+        Ok(self.store.inner().make_root()?)
+    }
+
+    /// Creates an archive, which a cluster can then claim, and its place, as [`Archive::make_root`].
+    ///
+    /// # Errors
+    /// Errors of the store.
     pub fn create(&self) -> Result<(), ArchiveError> {
-        Ok(documents::store(&*self.store)?)
+        self.make_root()?;
+        Ok(documents::store(self.store.inner())?)
     }
 
     /// Assigns a new archive to a cluster, or confirms that it belongs to it.
@@ -562,6 +569,12 @@ impl Archive {
         Some(SegmentSize::new(self.identity.get()?.segment_bytes)?.bytes())
     }
 
+    /// Returns the system identifier of the archive's cluster; `None` if `archive.json` cannot be read or
+    /// states none.
+    pub(crate) fn known_system_id(&self) -> Option<u64> {
+        self.identity().ok()?.system_identifier.parse().ok()
+    }
+
     /// Checks that the archive exists, even if it is empty. Without an archive, for example in a folder whose
     /// file system is not mounted, a file that is not found cannot count as missing.
     ///
@@ -575,22 +588,14 @@ impl Archive {
         }
     }
 
-    /// Checks that an archive still exists, without requests if nothing can have changed. A file stored in a
-    /// folder is in the archive only if the archive exists afterwards: its file system may have been
-    /// unmounted in the meantime.
+    /// Checks that an archive still exists, as [`Encrypted::expect_archive`].
     ///
     /// # Errors
-    /// Same as [`Archive::expect_archive`].
+    /// [`ArchiveError::Missing`], and errors of the store.
     pub(crate) fn expect_still_there(&self) -> Result<(), ArchiveError> {
-        if !self.store.can_be_unmounted() {
-            return Ok(());
-        }
-        match self.store.size(IDENTITY) {
-            // Nothing has been archived yet.
-            Err(error) if error.cause == Cause::NotFound => {
-                self.expect_founded(self.store.location().to_owned())
-            }
-            other => Ok(other.map(drop)?),
+        match self.store.expect_archive("read") {
+            Err(error) if error.cause == Cause::NoArchive => Err(ArchiveError::Missing(error.location)),
+            other => Ok(other?),
         }
     }
 

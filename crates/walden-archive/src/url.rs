@@ -1,5 +1,6 @@
 //! An archive's location as users write it.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::archive::Archive;
@@ -36,6 +37,10 @@ pub struct PlaceOptions {
     pub lock: Option<LockRule>,
     /// Storage class of segments and packs in an object store.
     pub storage_class: Option<String>,
+    /// Tags of objects in an object store, by name.
+    pub tags: BTreeMap<String, String>,
+    /// Maximum number of bytes of content per second.
+    pub bandwidth: Option<u64>,
     /// Keys of an encrypted archive.
     pub keys: KeyOptions,
 }
@@ -46,6 +51,8 @@ walden_format::setters!(PlaceOptions {
     answer_within: Option<Duration>,
     lock: Option<LockRule>,
     storage_class: Option<String>,
+    tags: BTreeMap<String, String>,
+    bandwidth: Option<u64>,
     keys: KeyOptions,
 });
 
@@ -133,15 +140,15 @@ pub fn open(place: &str, options: &PlaceOptions) -> Result<Archive, StoreError> 
         });
     }
     let store: Box<dyn Store> = match place.split_once("://") {
-        None => Box::new(Folder::new(place)),
-        Some(("file", path)) => Box::new(Folder::new(path)),
+        None => Box::new(Folder::new(place).with_bandwidth(options.bandwidth)),
+        Some(("file", path)) => Box::new(Folder::new(path).with_bandwidth(options.bandwidth)),
         #[cfg(feature = "s3")]
         Some((scheme, _)) if crate::store::clouds::is_object_store(scheme) => {
             let remote =
                 crate::store::Remote::open(place, &options.store, options.lock, options.answer_within)?;
-            if let Some(problem) =
-                options.storage_class.as_ref().and_then(|class| cost::check_class(place, class).err())
-            {
+            let class_problem =
+                options.storage_class.as_ref().and_then(|class| cost::check_class(place, class).err());
+            if let Some(problem) = class_problem.or_else(|| check_tags(place, &options.tags).err()) {
                 return Err(StoreError {
                     source: Some(problem.into()),
                     ..StoreError::new("open", "the archive", place, crate::store::Cause::Other)
@@ -149,12 +156,14 @@ pub fn open(place: &str, options: &PlaceOptions) -> Result<Archive, StoreError> 
             }
             let remote =
                 remote.without_locks_below(UNLOCKED).in_storage_class(options.storage_class.clone(), WAL);
+            let remote = remote.with_tags(&options.tags).with_bandwidth(options.bandwidth);
             let plain = options.without_conditional_requests;
             Box::new(if plain { remote.without_conditional_requests() } else { remote })
         }
         #[cfg(feature = "sftp")]
         Some(("sftp", _)) => {
-            Box::new(crate::store::Sftp::open(place, &options.store, options.answer_within)?)
+            let sftp = crate::store::Sftp::open(place, &options.store, options.answer_within)?;
+            Box::new(sftp.with_bandwidth(options.bandwidth))
         }
         Some((scheme, _)) => {
             let stores = match (cfg!(feature = "s3"), cfg!(feature = "sftp")) {
@@ -174,6 +183,39 @@ pub fn open(place: &str, options: &PlaceOptions) -> Result<Archive, StoreError> 
         }
     };
     Ok(Archive::with_keys(store, options.keys.clone()))
+}
+
+/// Checks tags by the rules that the clouds share. Otherwise a store would refuse each object, long after the
+/// tags were configured.
+#[cfg(feature = "s3")]
+fn check_tags(place: &str, tags: &BTreeMap<String, String>) -> Result<(), String> {
+    /// S3 and Azure have at most this many.
+    const MAX_TAGS: usize = 10;
+    const MAX_NAME: usize = 128;
+    const MAX_VALUE: usize = 256;
+    if tags.len() > MAX_TAGS {
+        return Err(format!("cannot use tags: expected at most {MAX_TAGS}, found {}", tags.len()));
+    }
+    // Google has custom metadata instead, whose names are those of HTTP headers.
+    let of_names = if place.starts_with("gs://") { "-_" } else { " +-=._:/" };
+    let is_valid = |text: &str, others: &str| {
+        text.bytes().all(|byte| byte.is_ascii_alphanumeric() || others.as_bytes().contains(&byte))
+    };
+    for (name, value) in tags {
+        if name.is_empty() || name.len() > MAX_NAME || !is_valid(name, of_names) {
+            return Err(format!(
+                "cannot use tags: expected names of 1 to {MAX_NAME} letters, digits, and characters of \"{of_names}\", found \"{}\"",
+                name.escape_default()
+            ));
+        }
+        if value.len() > MAX_VALUE || !is_valid(value, " +-=._:/") {
+            return Err(format!(
+                "cannot use the tag {name}: expected a value of at most {MAX_VALUE} letters, digits, and characters of \" +-=._:/\", found \"{}\"",
+                value.escape_default()
+            ));
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]

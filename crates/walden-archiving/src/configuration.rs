@@ -11,6 +11,8 @@ use walden_archive::store::versions::{LockMode, LockRule};
 use walden_postgres::connection;
 use walden_receive::AckAfter;
 
+use walden_report::units::parse_size;
+
 /// The name of the configuration file.
 pub const FILE: &str = "walden.toml";
 /// The longest lock: S3 allows 100 years.
@@ -35,7 +37,9 @@ impl Configuration {
     pub fn secret(&self) -> Option<String> {
         let is_secret = |name: &str| {
             let name = name.to_ascii_lowercase();
-            ["secret", "token", "password", "encryption_key"].iter().any(|word| name.contains(word))
+            ["secret", "token", "password", "encryption_key", "customer_key", "account_key"]
+                .iter()
+                .any(|word| name.contains(word))
         };
         let stores = self.archive.repo.0.iter().filter_map(|repository| repository.store.as_ref());
         let mut options = stores.chain([&self.archive.store]).flatten();
@@ -93,9 +97,34 @@ pub struct ArchiveSection {
     pub storage_class: Option<String>,
     /// Prices for `list --cost`, instead of the list prices of the class.
     pub price: Option<OwnPrices>,
+    /// Tags of objects in an object store.
+    #[serde(default)]
+    pub tags: BTreeMap<String, String>,
+    /// Maximum bandwidth, for example `50MB/s`.
+    pub bandwidth: Option<Bandwidth>,
     /// Options of object stores by name, such as endpoint and region.
     #[serde(default)]
     pub store: BTreeMap<String, String>,
+}
+
+/// A bandwidth in bytes per second, as text with a unit: `50MB/s`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
+#[serde(try_from = "String")]
+pub struct Bandwidth(pub u64);
+
+/// A lower limit would let requests run into their time limits.
+const MIN_BANDWIDTH: u64 = 64 << 10;
+
+impl TryFrom<String> for Bandwidth {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Bandwidth, String> {
+        let size = text.strip_suffix("/s").and_then(|size| parse_size(size).ok());
+        match size.and_then(|size| u64::try_from(size).ok()).filter(|&bytes| bytes >= MIN_BANDWIDTH) {
+            Some(bytes) => Ok(Bandwidth(bytes)),
+            None => Err(format!("bandwidth: expected 64kB/s or more, such as 50MB/s, found \"{text}\"")),
+        }
+    }
 }
 
 /// The value of `repo`: a location, or a list of locations and of tables with options.
@@ -124,6 +153,10 @@ pub struct RepositorySection {
     pub storage_class: Option<String>,
     /// See [`ArchiveSection::price`].
     pub price: Option<OwnPrices>,
+    /// See [`ArchiveSection::tags`].
+    pub tags: Option<BTreeMap<String, String>>,
+    /// See [`ArchiveSection::bandwidth`].
+    pub bandwidth: Option<Bandwidth>,
     /// See [`ArchiveSection::store`].
     pub store: Option<BTreeMap<String, String>>,
 }
@@ -198,6 +231,8 @@ impl ArchiveSection {
             lock_mode,
             storage_class,
             price,
+            tags,
+            bandwidth,
             store,
         } = repository;
         self.recipient = recipient.or(self.recipient);
@@ -209,6 +244,8 @@ impl ArchiveSection {
         self.lock_mode = lock_mode.or(self.lock_mode);
         self.storage_class = storage_class.or(self.storage_class);
         self.price = price.or(self.price);
+        self.tags = tags.unwrap_or(self.tags);
+        self.bandwidth = bandwidth.or(self.bandwidth);
         self.store = store.unwrap_or(self.store);
         self
     }

@@ -19,12 +19,15 @@ use crate::place::Place;
 use crate::queue::QueueOptions;
 use crate::receiving::ReceivingOptions;
 use crate::report::{Report, STORE_ANSWERS_WITHIN, holdings, log_reader};
+use crate::repositories::Comparing;
 
 /// Time limit for a scrape, less than scrapers wait. When it expires, the answer has the previous values.
 const ANSWER_WITHIN: Duration = Duration::from_secs(3);
 /// Time limit for reading the archive, after which it counts as unresponsive, for example on a network file
 /// system whose server is down. Listing the largest archives takes minutes.
 const MAX_READING: Duration = Duration::from_secs(300);
+/// Time limit for reading several repositories, after which they count as unresponsive.
+const COMPARED_WITHIN: Duration = Duration::from_secs(120);
 
 /// Reads the state of archiving when it is asked for metrics.
 pub struct Exporter {
@@ -36,6 +39,8 @@ pub struct Exporter {
     refresh: Duration,
     /// Contents of the archive, and when they were read.
     holdings: Mutex<Option<(Instant, Result<Holdings, String>)>>,
+    /// Compares several repositories.
+    comparing: Comparing,
     state: Mutex<State>,
     /// Signals that a report was requested or completed.
     changed: Condvar,
@@ -68,6 +73,7 @@ impl Exporter {
     ) -> Result<Exporter, PlaceError> {
         let (_, section) = place.open()?;
         Ok(Exporter {
+            comparing: Comparing::new(place.clone(), refresh),
             place,
             queue,
             receiving,
@@ -134,7 +140,13 @@ impl Exporter {
         let archive = opened.as_ref().map(|(archive, _)| archive);
         let holdings = archive.map_err(Clone::clone).and_then(|archive| self.holdings(archive));
         let mut log = self.log.lock().unwrap_or_else(PoisonError::into_inner);
-        Report::new(archive.ok(), holdings, &self.queue, &self.receiving, log.as_mut(), &self.section)
+        let mut report =
+            Report::new(archive.ok(), holdings, &self.queue, &self.receiving, log.as_mut(), &self.section);
+        match self.comparing.compare_within(Some(COMPARED_WITHIN)) {
+            Ok(comparison) => report.add_comparison(comparison),
+            Err(error) => report.problems.push(error_text(&error)),
+        }
+        report
     }
 
     /// Reports the state without the archive: the queue, if it is in a folder, and the log's contents.

@@ -19,6 +19,7 @@ pub mod place;
 pub mod queue;
 pub mod receiving;
 pub mod report;
+pub mod repositories;
 pub mod serve;
 pub mod server_files;
 pub mod status;

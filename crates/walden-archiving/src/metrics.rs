@@ -7,10 +7,10 @@ use walden_format::lsn::Lsn;
 use walden_receive::status::{State, Status};
 use walden_watch::prometheus::{self, Labels, Metric};
 
-use crate::report::Report;
+use crate::report::{CopyStatus, Report};
 
 #[rustfmt::skip]
-const METRICS: [Metric; 37] = [
+const METRICS: [Metric; 42] = [
     Metric { name: "walden_archive_up", kind: "gauge", help: "Whether the archive exists and could be read." },
     Metric { name: "walden_archive_problems", kind: "gauge", help: "Number of problems that walden archive status reports." },
     Metric { name: "walden_archive_status_timestamp_seconds", kind: "gauge", help: "When these metrics were written." },
@@ -42,6 +42,11 @@ const METRICS: [Metric; 37] = [
     Metric { name: "walden_archive_fetched_files_total", kind: "counter", help: "Files that were handed over to recovery." },
     Metric { name: "walden_archive_failures_total", kind: "counter", help: "Files that were not archived or not handed over, by command and cause." },
     Metric { name: "walden_archive_archived_bytes_per_second", kind: "gauge", help: "WAL archived per second in the last hour." },
+    Metric { name: "walden_archive_repository_up", kind: "gauge", help: "Of several repositories: whether this one could be read." },
+    Metric { name: "walden_archive_repository_lag_segments", kind: "gauge", help: "Files that it lacks and another one has." },
+    Metric { name: "walden_archive_repository_lag_bytes", kind: "gauge", help: "Bytes of WAL in the segments among these files." },
+    Metric { name: "walden_archive_repository_last_archived_timestamp_seconds", kind: "gauge", help: "When a file was stored in it last, by its own clock." },
+    Metric { name: "walden_archive_repository_damaged_objects", kind: "gauge", help: "Its damaged objects, by its last verify and by comparison with the others." },
     Metric { name: "walden_receive_streaming", kind: "gauge", help: "Whether walden receive receives." },
     Metric { name: "walden_receive_lag_bytes", kind: "gauge", help: "Bytes of the server's WAL that are not durable where it is received." },
     Metric { name: "walden_receive_lag_seconds", kind: "gauge", help: "Seconds for which such bytes have existed." },
@@ -103,6 +108,17 @@ fn samples(report: &Report, name: &str) -> Option<Vec<(Labels, f64)>> {
         "walden_receive_waiting_files" => receiving(|it| it.waiting_files as f64),
         "walden_receive_interruptions_total" => receiving(|it| it.interruptions as f64),
         "walden_receive_position_bytes" => return Some(positions(report)),
+        "repository_up" => {
+            return Some(repositories(report, |copy| Some(f64::from(u8::from(copy.problem.is_none())))));
+        }
+        "repository_lag_segments" => return Some(repositories(report, |copy| number(copy.missing_files))),
+        "repository_lag_bytes" => return Some(repositories(report, |copy| number(copy.missing_bytes))),
+        "repository_last_archived_timestamp_seconds" => {
+            return Some(repositories(report, |copy| copy.last_archived.map(|time| time as f64 / 1e6)));
+        }
+        "repository_damaged_objects" => {
+            return Some(repositories(report, |copy| number(copy.damaged_objects)));
+        }
         "missing_segments" => return Some(missing_segments(report)),
         "failures_total" => return Some(failures(report)),
         _ => return None,
@@ -123,6 +139,16 @@ fn positions(report: &Report) -> Vec<(Labels, f64)> {
         Some((vec![("end_of", kind.to_owned())], lsn.0 as f64))
     };
     positions.into_iter().filter_map(sample).collect()
+}
+
+fn number(number: Option<u64>) -> Option<f64> {
+    number.map(|number| number as f64)
+}
+
+/// Returns a sample for each of several repositories. A repository that cannot be read has only that sample.
+fn repositories(report: &Report, value: fn(&CopyStatus) -> Option<f64>) -> Vec<(Labels, f64)> {
+    let sample = |copy: &CopyStatus| Some((vec![("repository", copy.location.clone())], value(copy)?));
+    report.copies.iter().filter_map(sample).collect()
 }
 
 fn missing_segments(report: &Report) -> Vec<(Labels, f64)> {

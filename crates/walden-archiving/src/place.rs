@@ -241,6 +241,8 @@ impl Place {
             .answer_within(answer_within)
             .lock(section.lock())
             .storage_class(section.storage_class.clone())
+            .tags(section.tags.clone())
+            .bandwidth(section.bandwidth.map(|bandwidth| bandwidth.0))
             .keys(
                 KeyOptions::default()
                     .recipient(section.recipient.clone())

@@ -87,6 +87,15 @@ pub struct Report {
     pub receiving: Option<Status>,
 }
 
+/// The state of several repositories.
+#[derive(Clone, Debug, Default)]
+pub struct Comparison {
+    /// Each repository; empty if there is only one.
+    pub copies: Vec<CopyStatus>,
+    /// The problem if they belong to different clusters.
+    pub problem: Option<String>,
+}
+
 /// A repository among several.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct CopyStatus {
@@ -97,6 +106,11 @@ pub struct CopyStatus {
     /// The first of these files, by name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub first_missing: Option<String>,
+    /// Bytes of WAL in the segments among them; `None` if unknown.
+    pub missing_bytes: Option<u64>,
+    /// When a segment or other file was stored in it last, in microseconds since 1970-01-01 00:00:00 UTC by
+    /// the store's clock; `None` if it is unknown, or if all segments are in packs.
+    pub last_archived: Option<i64>,
     /// Number of damaged objects, by the last `verify` and by comparison with the other repositories; `None`
     /// if it cannot be read.
     pub damaged_objects: Option<u64>,
@@ -122,6 +136,11 @@ impl CopyStatus {
             location,
             missing_files: compared.as_ref().map(|compared| compared.missing_files),
             first_missing: compared.as_ref().and_then(|compared| compared.first_missing.clone()),
+            missing_bytes: compared.as_ref().and_then(|compared| compared.missing_bytes),
+            last_archived: compared
+                .as_ref()
+                .and_then(|compared| compared.last_stored)
+                .map(jiff::Timestamp::as_microsecond),
             damaged_objects: compared.as_ref().map(|compared| compared.damaged.len() as u64),
             damage: compared.as_ref().and_then(damage),
             problem,
@@ -160,14 +179,20 @@ pub fn other_location(copies: &[CopyStatus], number: usize) -> &str {
 
 impl Report {
     /// Adds the state of several repositories.
-    pub fn add_copies(&mut self, copies: &[CopyStatus]) {
+    pub fn add_comparison(&mut self, comparison: Comparison) {
+        let Comparison { copies, problem } = comparison;
+        if let Some(problem) = problem {
+            // What they lack of each other says nothing.
+            self.problems.push(problem);
+            return;
+        }
         for (number, copy) in copies.iter().enumerate() {
             // The first one is reported as the archive.
             if number > 0 || copy.problem.is_none() || self.holdings.is_some() {
-                self.problems.extend(copy.problems(other_location(copies, number)));
+                self.problems.extend(copy.problems(other_location(&copies, number)));
             }
         }
-        self.copies = copies.to_vec();
+        self.copies = copies;
     }
 
     /// Collects the report. Anything that cannot be read becomes a problem.

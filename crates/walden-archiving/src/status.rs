@@ -6,9 +6,6 @@ use std::thread;
 use std::time::Duration;
 
 use walden_archive::Archive;
-use walden_archive::archive::ArchiveError;
-use walden_archive::compare::{self, Compared};
-use walden_archive::neighbors;
 use walden_archive::status::Holdings;
 use walden_archive::verified::UNREADABLE;
 use walden_report::units;
@@ -19,11 +16,9 @@ use crate::error::PlaceError;
 use crate::place::{Place, expect_different};
 use crate::queue::{self, QueueOptions};
 use crate::receiving::{self, ReceivingOptions, ago};
-use crate::report::{CopyStatus, Report, STORE_ANSWERS_WITHIN, holdings, log_reader, with_hint};
+use crate::report::{Report, STORE_ANSWERS_WITHIN, holdings, log_reader};
+use crate::repositories::Comparing;
 use crate::text::listing;
-
-/// Maximum number of pairs of objects to read because their sizes differ between two repositories.
-const MAX_READ: usize = 16;
 
 /// What the status is of.
 #[derive(Clone, Debug, Default)]
@@ -53,11 +48,8 @@ pub fn status(place: &Place, options: &StatusOptions) -> Result<Report, PlaceErr
         _ => place.open_to_answer_within(STORE_ANSWERS_WITHIN)?,
     };
     let mut report = report_in_time(options, archive, &section);
-    let (copies, problem) = copies_in_time(place, options.timeout)?;
-    match problem {
-        Some(problem) => report.problems.push(problem),
-        None => report.add_copies(&copies),
-    }
+    let limit = Some(Duration::from_secs(options.timeout)).filter(|limit| !limit.is_zero());
+    report.add_comparison(Comparing::new(place.clone(), Duration::ZERO).compare_within(limit)?);
     Ok(report)
 }
 
@@ -83,35 +75,6 @@ fn report_in_time(options: &StatusOptions, archive: Archive, section: &ArchiveSe
         let queue = QueueOptions { dsn: None, ..options.queue.clone() };
         Report::new(None, late("the archive and the server were"), &queue, &options.receiving, None, section)
     })
-}
-
-/// Compares several repositories with each other. Also returns the problem if they belong to
-/// different clusters.
-fn copies_in_time(place: &Place, timeout: u64) -> Result<(Vec<CopyStatus>, Option<String>), PlaceError> {
-    let places = place.repositories()?;
-    if places.len() < 2 {
-        return Ok((Vec::new(), None));
-    }
-    let mut archives = Vec::new();
-    for place in places {
-        archives.push(place.open_to_answer_within(STORE_ANSWERS_WITHIN)?.0);
-    }
-    let locations: Vec<String> =
-        archives.iter().map(|archive| archive.store().location().to_owned()).collect();
-    let compared = in_time(timeout, move || {
-        let archives: Vec<&Archive> = archives.iter().collect();
-        let problem = neighbors::expect_one_cluster(&archives).err().map(|error| error.to_string());
-        (compare::compare(&archives, MAX_READ), problem)
-    });
-    let Some((compared, problem)) = compared else {
-        let late = format!("it was not read within {timeout} s: see --timeout");
-        let status = |location| CopyStatus::new(location, Err(late.clone()));
-        return Ok((locations.into_iter().map(status).collect(), None));
-    };
-    let status = |(location, compared): (String, Result<Compared, ArchiveError>)| {
-        CopyStatus::new(location, compared.map_err(|error| with_hint(&error)))
-    };
-    Ok((locations.into_iter().zip(compared).map(status).collect(), problem))
 }
 
 /// Seconds that a server has to answer after the archive's time has expired.

@@ -43,6 +43,19 @@ pub fn seconds(seconds: f64) -> String {
     }
 }
 
+/// Parses a size with a unit, as in PostgreSQL's settings: `512MB`. Returns bytes.
+///
+/// # Errors
+/// The text has another form, or the size does not fit.
+pub fn parse_size(text: &str) -> Result<usize, String> {
+    const UNITS: [(&str, u32); 5] = [("TB", 40), ("GB", 30), ("MB", 20), ("kB", 10), ("B", 0)];
+    let wrong = || format!("expected a size such as 512MB or 4GB, found \"{text}\"");
+    let of_unit = |(unit, shift): &(&str, u32)| Some((text.strip_suffix(unit)?, *shift));
+    let (number, shift) = UNITS.iter().find_map(of_unit).ok_or_else(wrong)?;
+    let number: usize = number.trim().parse().map_err(|_| wrong())?;
+    number.checked_mul(1 << shift).ok_or_else(wrong)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

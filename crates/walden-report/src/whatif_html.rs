@@ -470,7 +470,34 @@ fn archive(document: &Document, sweep: &Sweep) -> Section {
         row(&sweep.label(document, index), &one.archive);
     }
     let note = format!("Each segment compressed by itself, as archives do.{}", more(document));
-    section.chart(chart, &note).table(table)
+    let section = section.chart(chart, &note).table(table);
+    match months(document, sweep) {
+        Some(months) => section.table(months),
+        None => section,
+    }
+}
+
+/// Returns the table of a month in an archive; `None` if the trace shows no rate.
+fn months(document: &Document, sweep: &Sweep) -> Option<Table> {
+    let head = ["a month of walden archive", "stored", "billed", "write, list requests", "reads", "price"];
+    let mut table = Table::new(&head);
+    let mut row = |label: &str, sizes: &[ArchiveSize]| {
+        let Some(month) = sizes.iter().find_map(|size| size.month.as_ref()) else { return };
+        let price = |price: f64| Cell::number(&format!("{price:.2}"), price);
+        table.row(vec![
+            Cell::text(label),
+            Cell::bytes(month.stored_bytes as u64),
+            Cell::bytes(month.billed_bytes as u64),
+            Cell::count(month.put_requests.round() as u64),
+            Cell::count(month.get_requests.round() as u64),
+            month.price.map_or_else(Cell::none, price),
+        ]);
+    };
+    row("the trace", &document.trace.archive);
+    for (index, one) in document.predictions.iter().enumerate() {
+        row(&sweep.label(document, index), &one.archive);
+    }
+    Some(table).filter(|table| !table.is_empty())
 }
 
 fn objects(document: &Document) -> Section {

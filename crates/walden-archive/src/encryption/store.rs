@@ -10,13 +10,17 @@ use super::engine::Engine;
 #[cfg(feature = "encryption")]
 use super::keys::{self, Change, Changed, Statement, User};
 use super::{Encryption, KEYS, KeyOptions, SUFFIX, failure, is_plain, sealed};
+use crate::objects::documents::README;
 use crate::objects::name::IDENTITY;
 use crate::objects::object::Finding;
 use crate::store::versions::Kept;
-use crate::store::{Cause, Created, FileHash, Listed, Store, StoreError};
+use crate::store::{Cause, Created, FileHash, Listed, MAX_OBJECT_BYTES, Store, StoreError};
 
 /// Suffix in listings for an unencrypted object in an encrypted archive.
 const NOT_ENCRYPTED: &str = " (not encrypted)";
+
+/// Maximum size of an object before encryption, which adds 16 bytes to each 64 kB, and a header.
+const MAX_CONTENT_BYTES: u64 = MAX_OBJECT_BYTES - MAX_OBJECT_BYTES / 1024;
 
 /// The store of an archive, plain or encrypted.
 ///
@@ -66,13 +70,14 @@ impl Encrypted {
         &self.options
     }
 
-    /// Creates the keys of a new archive and encrypts them to the users. Returns the existing statement if an
-    /// interrupted call already wrote it.
+    /// Creates the place of a new archive and its keys, and encrypts them to the users. Returns the existing
+    /// statement if an interrupted call already wrote it.
     ///
     /// # Errors
     /// The archive is not empty, its keys belong to other users, or the store failed.
     #[cfg(feature = "encryption")]
     pub fn initialise_keys(&self, users: &[User]) -> Result<Statement, StoreError> {
+        self.inner.make_root()?;
         let made = keys::initialise(self.inner(), users)?;
         // A concurrent plain push may have founded a plain archive.
         if crate::store::exists(self.inner(), IDENTITY)? && !self.is_encrypted()? {
@@ -89,7 +94,9 @@ impl Encrypted {
     /// [`Cause::KeysMissing`], [`Cause::KeysDamaged`], and the store's errors.
     #[cfg(feature = "encryption")]
     pub fn change_keys(&self, change: &Change) -> Result<Changed, StoreError> {
+        self.expect_archive("write to")?;
         let changed = self.with_engine(|engine| engine.change_keys(self.inner(), change))?;
+        self.expect_archive("write to")?;
         changed.ok_or_else(|| {
             failure(self.inner(), "change", "the keys", Cause::Other, "the archive is not encrypted")
         })
@@ -299,6 +306,27 @@ impl Encrypted {
         }
     }
 
+    /// Checks that the archive still exists, without requests if its place cannot be unmounted. Objects that
+    /// are stored in another place, such as the mount point of its file system, are in no archive.
+    ///
+    /// # Errors
+    /// [`Cause::NoArchive`], and the store's errors.
+    pub(crate) fn expect_archive(&self, operation: &'static str) -> Result<(), StoreError> {
+        if !self.inner.can_be_unmounted() {
+            return Ok(());
+        }
+        let is_missing = |key| match self.inner.size(key) {
+            Err(error) if error.cause == Cause::NotFound => Ok(true),
+            other => other.map(|_| false),
+        };
+        // Before the first push, only the README marks a place as an archive.
+        let is_founded = self.identity_json.get().is_some();
+        match is_missing(IDENTITY)? && (is_founded || is_missing(README)?) {
+            true => Err(StoreError::new(operation, "the archive", self.inner.location(), Cause::NoArchive)),
+            false => Ok(()),
+        }
+    }
+
     /// Refuses to use plain objects if the configuration requires a recipient.
     fn expect_plain(&self, operation: &'static str) -> Result<(), StoreError> {
         let Some(recipient) = &self.options.recipient else { return Ok(()) };
@@ -314,13 +342,24 @@ impl Store for Encrypted {
     }
 
     fn create_with(&self, key: &str, content: &[u8], files: &[FileHash<'_>]) -> Result<Created, StoreError> {
-        if is_plain(key) {
-            return self.inner.create(key, content);
+        // Larger ones could never be read again.
+        if content.len() as u64 > MAX_CONTENT_BYTES {
+            return Err(StoreError::new("create", key, self.inner.location(), Cause::TooLarge));
         }
-        match self.with_engine(|engine| engine.create(self.inner(), key, content, files))? {
-            Some(created) => Ok(created),
-            None => self.expect_plain("write to").and_then(|()| self.inner.create_with(key, content, files)),
-        }
+        self.expect_archive("write to")?;
+        let created = match is_plain(key) {
+            true => self.inner.create(key, content)?,
+            false => match self.with_engine(|engine| engine.create(self.inner(), key, content, files))? {
+                Some(created) => created,
+                None => {
+                    self.expect_plain("write to")?;
+                    self.inner.create_with(key, content, files)?
+                }
+            },
+        };
+        // The file system may have been unmounted in between.
+        self.expect_archive("write to")?;
+        Ok(created)
     }
 
     fn holds(&self, key: &str, file: FileHash<'_>) -> Result<Option<bool>, StoreError> {
@@ -331,13 +370,10 @@ impl Store for Encrypted {
     }
 
     fn make_durable(&self, key: &str) -> Result<(), StoreError> {
-        if is_plain(key) {
-            return self.inner.make_durable(key);
-        }
-        match self.with_engine(|_| self.inner.make_durable(&sealed(key)))? {
-            Some(()) => Ok(()),
-            None => self.inner.make_durable(key),
-        }
+        let is_encrypted = !is_plain(key) && self.is_encrypted()?;
+        self.inner.make_durable(&if is_encrypted { sealed(key) } else { key.to_owned() })?;
+        // The object may have been stored below the mount point while the archive was not mounted.
+        self.expect_archive("write to")
     }
 
     fn read(&self, key: &str) -> Result<Vec<u8>, StoreError> {
@@ -446,6 +482,7 @@ impl Store for Encrypted {
 #[cfg(all(test, feature = "encryption"))]
 mod tests {
     use super::*;
+    use crate::objects::documents;
     use crate::store::Folder;
 
     /// The first versions stored the results of `verify` encrypted.
@@ -461,6 +498,7 @@ mod tests {
         };
         let user = User::parse(&pair.recipient).unwrap();
         open(None).initialise_keys(&[user]).unwrap();
+        documents::store(open(None).inner()).unwrap();
         let key = "verified/run-0000000001.json";
         let store = open(Some(&identity));
         store.with_engine(|engine| engine.create(store.inner(), key, b"{}", &[])).unwrap().unwrap();

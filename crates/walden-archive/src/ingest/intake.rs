@@ -14,9 +14,8 @@ use crate::history::History;
 use crate::ingest::push::{PushOptions, Pushed, Pusher};
 use crate::objects::check::{self, Checked, MAX_TEXT_BYTES, Refusal};
 use crate::objects::name::ArchivedFile;
-use crate::objects::object::{Content, to_hex};
+use crate::objects::object::{Content, MAX_SEGMENT_BYTES, to_hex};
 use crate::restore::server::FIRST_BYTES;
-use crate::store::MAX_OBJECT_BYTES;
 
 /// Maximum size of a file held in memory, in bytes. Larger ones use a temporary file.
 const IN_MEMORY: usize = 64 << 20;
@@ -139,7 +138,7 @@ impl Intake {
     ) -> Result<Intake, ArchiveError> {
         let limit = match archive.identity() {
             Ok(identity) => identity.segment_bytes,
-            Err(ArchiveError::Missing(_) | ArchiveError::Empty(_)) => MAX_OBJECT_BYTES,
+            Err(ArchiveError::Missing(_) | ArchiveError::Empty(_)) => MAX_SEGMENT_BYTES,
             Err(error) => return Err(error),
         };
         let pusher = Pusher::new(archive.clone(), options.clone(), histories);

@@ -8,6 +8,7 @@
 
 use std::collections::BTreeMap;
 
+use jiff::Timestamp;
 use walden_format::lsn::SegmentName;
 
 use crate::objects::name::Object;
@@ -21,6 +22,8 @@ const MAX_LISTINGS: usize = 16;
 pub(crate) struct Snapshot {
     /// The objects and their stored sizes in bytes.
     pub objects: BTreeMap<Object, u64>,
+    /// When the newest object of a single file was stored, by the store's clock.
+    pub last_stored: Option<Timestamp>,
     /// Keys that do not belong to an archive.
     pub unknown: Vec<String>,
 }
@@ -46,8 +49,13 @@ impl Snapshot {
     fn list_once(store: &dyn Store, prefixes: &[String]) -> Result<Snapshot, StoreError> {
         let mut snapshot = Snapshot::default();
         for prefix in prefixes {
-            store.list(prefix, &mut |Listed { key, bytes, .. }| match Object::parse_key(&key) {
-                Some(object) => drop(snapshot.objects.insert(object, bytes)),
+            store.list(prefix, &mut |Listed { key, bytes, stored }| match Object::parse_key(&key) {
+                Some(object) => {
+                    snapshot.objects.insert(object, bytes);
+                    if matches!(object, Object::File(_)) {
+                        snapshot.last_stored = snapshot.last_stored.max(stored);
+                    }
+                }
                 None => snapshot.unknown.push(key),
             })?;
         }

@@ -7,6 +7,7 @@
 
 use std::collections::BTreeSet;
 
+use jiff::Timestamp;
 use walden_source::{error_text, workers};
 
 use crate::archive::{Archive, ArchiveError};
@@ -25,6 +26,10 @@ pub struct Compared {
     pub missing_files: u64,
     /// The first of these files, by name.
     pub first_missing: Option<String>,
+    /// Bytes of WAL in the segments among them; `None` if the segment size is unknown.
+    pub missing_bytes: Option<u64>,
+    /// When a file was stored last, by the store's clock. Packs do not count.
+    pub last_stored: Option<Timestamp>,
     /// Damaged objects by their names in the store.
     pub damaged: Vec<Finding>,
 }
@@ -37,6 +42,7 @@ pub fn compare(archives: &[&Archive], max_read: usize) -> Vec<Result<Compared, A
         Ok((Files::list(archive, false)?, verified::last_readable(archive)?))
     };
     let mut listed: Vec<Result<_, ArchiveError>> = archives.iter().map(list).collect();
+    let segment_bytes = archives.iter().find_map(|archive| archive.known_segment_bytes());
     let mut compared: Vec<Compared> = Vec::new();
     for (archive, own) in archives.iter().zip(&listed) {
         let Ok((files, last_run)) = own else {
@@ -53,7 +59,10 @@ pub fn compare(archives: &[&Archive], max_read: usize) -> Vec<Result<Compared, A
             last_run.iter().flat_map(|run| &run.damaged_objects).filter(|name| names.contains(*name));
         let problem = || "damaged, according to the last walden archive verify".to_owned();
         let damaged = by_verify.map(|name| Finding { object: name.clone(), problem: problem() }).collect();
+        let segments = missing.iter().filter(|file| matches!(file, ArchivedFile::Segment(_))).count() as u64;
         compared.push(Compared {
+            missing_bytes: segment_bytes.and_then(|bytes| bytes.checked_mul(segments)),
+            last_stored: files.last_stored(),
             missing_files: missing.len() as u64,
             first_missing: missing.first().map(ToString::to_string),
             damaged,

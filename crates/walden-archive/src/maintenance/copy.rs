@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::ops::ControlFlow;
 
+use jiff::Timestamp;
 use serde::Serialize;
 use walden_format::lsn::SegmentName;
 use walden_source::{error_text, workers};
@@ -118,6 +119,11 @@ impl Files {
     /// Returns the stored size of an object in bytes.
     pub fn bytes_of(&self, object: Object) -> Option<u64> {
         self.listed.objects.get(&object).copied()
+    }
+
+    /// Returns when a file was stored last in its own object, by the store's clock.
+    pub fn last_stored(&self) -> Option<Timestamp> {
+        self.listed.last_stored
     }
 
     /// Returns whether an object contains a file.
@@ -349,12 +355,8 @@ fn copy_as_it_is(
     let content = source.store().read(&object.key())?;
     let hash = |(name, hash)| FileHash { name, hash };
     let files: Vec<FileHash<'_>> = names.iter().map(String::as_str).zip(&hashes).map(hash).collect();
-    target.expect_still_there()?;
     match target.store().create_with(&object.key(), &content, &files)? {
-        Created::New => {
-            target.expect_still_there()?;
-            Ok(content.len() as u64)
-        }
+        Created::New => Ok(content.len() as u64),
         // Archived by another process since the listing.
         Created::Exists => Ok(0),
     }
@@ -550,10 +552,7 @@ fn replace(
     let result = store_all();
     if let (Err(_), Some(damaged)) = (&result, damaged) {
         // Has no effect if the object is still there. The first error is the one to report.
-        let _ = target.expect_still_there().and_then(|()| {
-            target.store().create(&object.key(), &damaged)?;
-            Ok(())
-        });
+        let _ = target.store().create(&object.key(), &damaged);
     }
     result
 }

@@ -361,7 +361,7 @@ fn describe(claims: &BTreeMap<(String, u64), Claim>) -> String {
 fn write(archive: &Archive, identity: &Identity) -> Result<(), ArchiveError> {
     let json = serde_json::to_vec_pretty(identity).unwrap_or_default();
     // The README may be lost too. As in a new archive, it is written before `archive.json`.
-    documents::store(archive.store())?;
+    documents::store(archive.encrypted().inner())?;
     archive.store().create(IDENTITY, &json)?;
     Ok(archive.store().make_durable(IDENTITY)?)
 }

@@ -4,6 +4,7 @@ pub(crate) mod backup_files;
 pub mod check;
 pub mod contents;
 pub mod documents;
+pub(crate) mod first_page;
 pub(crate) mod link;
 pub mod name;
 pub mod object;

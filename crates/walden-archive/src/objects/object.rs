@@ -44,7 +44,7 @@ pub static READ_LIMITS: LazyLock<ReadLimits> = LazyLock::new(|| {
 /// Highest compression level.
 const MAX_LEVEL: u8 = 9;
 /// Size of PostgreSQL's largest segments in bytes.
-const MAX_SEGMENT_BYTES: u64 = 1 << 30;
+pub(crate) const MAX_SEGMENT_BYTES: u64 = 1 << 30;
 
 /// Returns limits for decoding an object whose segments have `segment_bytes` bytes, if known. The limit is
 /// needed because anyone who can write to the store controls the stated requirements.

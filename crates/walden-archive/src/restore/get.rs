@@ -14,6 +14,7 @@ use crate::inventory::gaps;
 use crate::inventory::parts;
 use crate::inventory::verified;
 use crate::objects::contents::Contents;
+use crate::objects::first_page::FirstPage;
 use crate::objects::name::{ArchivedFile, BACKUP, Object, PackName, timeline_prefix};
 use crate::objects::object::{self, ObjectError, ObjectReader, Summary};
 use crate::pending::Incoming;
@@ -479,7 +480,7 @@ pub(crate) fn write_begun(bytes: &[u8], size: SegmentSize, out: &mut dyn Write) 
 /// Decodes the file in an object of `bytes` bytes. If this fails, the output is invalid.
 ///
 /// # Errors
-/// The store's errors, and a damaged object.
+/// The store's errors, a damaged object, and a segment of another cluster, timeline or position.
 pub fn decode(
     archive: &Archive,
     file: ArchivedFile,
@@ -495,10 +496,36 @@ pub fn decode(
         }
         _ => {
             let content = archive.store().read(&object.key())?;
-            object::decode_within(file, archive.known_segment_bytes(), &content, out)?;
-            Ok(())
+            decode_object(archive, file, object, &content, out)
         }
     }
+}
+
+/// Decodes a file's own object, as [`decode`].
+///
+/// # Errors
+/// A damaged object, and a segment of another cluster, timeline or position.
+pub(crate) fn decode_object(
+    archive: &Archive,
+    file: ArchivedFile,
+    object: Object,
+    content: &[u8],
+    out: &mut dyn Write,
+) -> Result<(), ArchiveError> {
+    let key = object.key();
+    let mut first_page = FirstPage::new(out);
+    object::decode_within(file, archive.known_segment_bytes(), content, &mut first_page)?;
+    if matches!(file, ArchivedFile::Segment(_) | ArchivedFile::Partial(_)) {
+        first_page.expect_cluster(&key, archive.known_system_id())?;
+        if let Err(error) = first_page.expect_name(&key, file) {
+            // The segment may have had this damage when it was archived.
+            let summary = object::summary_at_end(&key, content);
+            if !summary.is_ok_and(|summary| summary.has_accepted_damage()) {
+                return Err(error.into());
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Decodes consecutive segments of a pack, each only once. `S` is a plain or reference-counted reference to
@@ -513,6 +540,8 @@ pub struct PackMembers<S> {
     pack: PackName,
     /// Maximum size of a segment in bytes.
     max_bytes: u64,
+    /// System identifier of the archive's cluster, if known.
+    system_id: Option<u64>,
 }
 
 impl<'a> PackMembers<&'a dyn Store> {
@@ -521,7 +550,8 @@ impl<'a> PackMembers<&'a dyn Store> {
     /// # Errors
     /// The pack is damaged or contains other segments than its key names.
     pub fn open(archive: &'a Archive, pack: PackName, bytes: u64) -> Result<Self, ArchiveError> {
-        PackMembers::open_in(archive.store(), pack, bytes, archive.known_segment_bytes())
+        let members = PackMembers::open_in(archive.store(), pack, bytes, archive.known_segment_bytes())?;
+        Ok(PackMembers { system_id: archive.known_system_id(), ..members })
     }
 }
 
@@ -553,7 +583,16 @@ impl<S: Deref<Target: Store>> PackMembers<S> {
         }
         let head = reader.seek(&index[0]).map_err(failed)?;
         let max_bytes = object::max_bytes(ArchivedFile::Segment(pack.first), segment_bytes);
-        Ok(PackMembers { key, reader, index, head: Some(head), next: pack.first, pack, max_bytes })
+        Ok(PackMembers {
+            key,
+            reader,
+            index,
+            head: Some(head),
+            next: pack.first,
+            pack,
+            max_bytes,
+            system_id: None,
+        })
     }
 
     /// Returns the name of the pack.
@@ -598,7 +637,7 @@ impl<S: Deref<Target: Store>> PackMembers<S> {
     /// Decodes the next segment.
     ///
     /// # Errors
-    /// The pack is damaged.
+    /// The pack is damaged, or has a segment of another cluster.
     pub fn decode_next(&mut self, out: &mut dyn Write) -> Result<(), ArchiveError> {
         let key = &self.key;
         let failed = |source| ObjectError::Container { key: key.clone(), source };
@@ -613,7 +652,11 @@ impl<S: Deref<Target: Store>> PackMembers<S> {
             return Err(ObjectError::Mismatch { key: key.clone(), expected: wanted, found }.into());
         };
         let reader = &mut self.reader;
-        object::bounded(key, self.max_bytes, out, |out| reader.decode(&head, out).map_err(failed))?;
+        let mut first_page = FirstPage::new(out);
+        object::bounded(key, self.max_bytes, &mut first_page, |out| {
+            reader.decode(&head, out).map_err(failed)
+        })?;
+        first_page.expect_cluster(key, self.system_id)?;
         self.next.segment += 1;
         Ok(())
     }

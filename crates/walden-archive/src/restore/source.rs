@@ -305,12 +305,10 @@ impl Contents {
         let mut content = Vec::new();
         match object {
             Object::File(file) if object == segment.object => {
-                object::decode_within(file, segment_bytes, &inner.ahead.read(index)?, &mut content)?;
+                let stored = inner.ahead.read(index)?;
+                get::decode_object(&inner.archive, file, object, &stored, &mut content)?;
             }
-            Object::File(file) => {
-                let stored = inner.archive.store().read(&object.key())?;
-                object::decode_within(file, segment_bytes, &stored, &mut content)?;
-            }
+            Object::File(file) => get::decode(&inner.archive, file, object, bytes, &mut content)?,
             Object::Pack(pack) => {
                 // A pack is reopened after a decoding error, because the position of its reader is undefined.
                 let mut members = match self.pack.take().filter(|members| members.pack() == pack) {

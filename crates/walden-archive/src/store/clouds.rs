@@ -3,15 +3,19 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+use md5::{Digest as _, Md5};
 use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey, Checksum, S3ConditionalPut};
 use object_store::azure::{AzureConfigKey, MicrosoftAzureBuilder};
 use object_store::client::{HttpConnector as _, ReqwestConnector};
 use object_store::gcp::{GoogleCloudStorageBuilder, GoogleConfigKey};
-use object_store::{ClientConfigKey, ClientOptions, ObjectStore, RetryConfig};
+use object_store::{ClientConfigKey, ClientOptions, HeaderMap, HeaderValue, ObjectStore, RetryConfig};
 use url::Url;
 
 use super::client_error::failure;
 use super::object_lock::{Bucket, LockingConnector, Signing};
+use super::profile::{self, Profile, Source};
 use super::versions::LockRule;
 use super::{Cause, StoreError};
 
@@ -93,15 +97,21 @@ fn s3(
         .with_url(url)
         .with_conditional_put(S3ConditionalPut::ETagMatch)
         .with_retry(retries);
+    let is_profile = |name: &str| matches!(&*name.to_ascii_lowercase(), "profile" | "aws_profile");
+    let (profile, options): (Vec<_>, Vec<_>) =
+        options.iter().cloned().partition(|(name, _)| is_profile(name));
+    let profile = profile.into_iter().next().map(|(_, name)| name);
     let (builder, client) =
         configure!(builder, AmazonS3ConfigKey, AmazonS3ConfigKey::Endpoint, "AWS_", url, options);
+    let builder = with_profile(builder, url, profile.as_deref(), &options)?;
+    let customer_key = check_encryption(&builder).map_err(|problem| invalid(url, problem))?;
     let checked = builder.clone().with_checksum_algorithm(Checksum::SHA256);
     let build = |builder: &AmazonS3Builder, client| builder.clone().with_client_options(client).build();
     let made = clients(url, client.clone(), timeout, |client, is_checked| {
         Ok(Arc::new(build(if is_checked { &checked } else { &builder }, client)?))
     })?;
     let setting = |key| builder.get_config_value(&key).filter(|value| !value.is_empty());
-    if setting(AmazonS3ConfigKey::SkipSignature).is_some_and(|value| value != "false") {
+    if is_unsigned(&builder) {
         // Versions and locks need signatures.
         return match rule {
             Some(_) => {
@@ -125,7 +135,122 @@ fn s3(
         None => None,
     };
     let client = ReqwestConnector::default().connect(&own).map_err(failed)?;
-    Ok(Clients { locked, bucket: Some(Bucket { client, store, signing, rule }), ..made })
+    Ok(Clients { locked, bucket: Some(Bucket { client, store, signing, rule, customer_key }), ..made })
+}
+
+/// Returns whether requests are sent without signatures.
+fn is_unsigned(builder: &AmazonS3Builder) -> bool {
+    let value = builder.get_config_value(&AmazonS3ConfigKey::SkipSignature);
+    value.is_some_and(|value| !value.is_empty() && value != "false")
+}
+
+/// Adds the region, endpoint and credentials of a profile. `named` is that of the configuration, which has
+/// precedence over keys in the environment.
+fn with_profile(
+    builder: AmazonS3Builder,
+    url: &str,
+    named: Option<&str>,
+    options: &[(String, String)],
+) -> Result<AmazonS3Builder, StoreError> {
+    use AmazonS3ConfigKey as Key;
+    let has = |builder: &AmazonS3Builder, key| {
+        builder.get_config_value(&key).is_some_and(|value| !value.is_empty())
+    };
+    let is_key = |name: &str| matches!(name.to_ascii_lowercase().parse(), Ok(Key::AccessKeyId));
+    if let (Some(name), Some((key, _))) = (named, options.iter().find(|(name, _)| is_key(name))) {
+        return Err(invalid(url, format!("cannot use profile = \"{name}\" and {key}: expected one of them")));
+    }
+    if is_unsigned(&builder) {
+        return Ok(builder);
+    }
+    let variable = std::env::var("AWS_PROFILE").ok().filter(|name| !name.is_empty());
+    let name = named.or(variable.as_deref());
+    let of_environment = [
+        Key::AccessKeyId,
+        Key::WebIdentityTokenFile,
+        Key::ContainerCredentialsRelativeUri,
+        Key::ContainerCredentialsFullUri,
+    ];
+    let mut of_environment = of_environment.into_iter();
+    let has_credentials = match (named, name) {
+        (Some(_), _) => false,
+        (None, Some(_)) => has(&builder, Key::AccessKeyId),
+        (None, None) => of_environment.any(|key| has(&builder, key)),
+    };
+    if has_credentials && name.is_none() {
+        return Ok(builder);
+    }
+    let found = profile::read(name).map_err(|problem| invalid(url, problem))?;
+    let Some(Profile { region, endpoint, credentials }) = found else { return Ok(builder) };
+    let mut builder = builder;
+    if let Some(region) = region.filter(|_| !has(&builder, Key::Region)) {
+        builder = builder.with_region(region);
+    }
+    if let Some(endpoint) = endpoint.filter(|_| !has(&builder, Key::Endpoint)) {
+        check_endpoint(url, "endpoint_url of the profile", &endpoint)?;
+        builder = builder.with_endpoint(endpoint);
+    }
+    Ok(match credentials.filter(|_| !has_credentials) {
+        Some(Source::Provider(provider)) => builder.with_credentials(provider),
+        // The client library would use the keys.
+        Some(Source::WebIdentity { .. }) if has(&builder, Key::AccessKeyId) => {
+            let problem = "cannot use a profile with web_identity_token_file: expected no keys in the environment, found AWS_ACCESS_KEY_ID";
+            return Err(invalid(url, problem.to_owned()));
+        }
+        Some(Source::WebIdentity { token_file, role }) => {
+            builder.with_config(Key::WebIdentityTokenFile, token_file).with_config(Key::RoleArn, role)
+        }
+        None => builder,
+    })
+}
+
+/// Checks the settings of encryption in the store, some of which the client library ignores without others.
+/// Returns the headers of requests for objects that the user's own key encrypts (SSE-C).
+fn check_encryption(builder: &AmazonS3Builder) -> Result<HeaderMap, String> {
+    let setting = |name: &str| {
+        let value = builder.get_config_value(&name.parse().ok()?);
+        value.filter(|value| !value.is_empty())
+    };
+    let kind = setting("server_side_encryption");
+    let is_kms = matches!(kind.as_deref(), Some("aws:kms" | "aws:kms:dsse"));
+    for name in ["sse_kms_key_id", "sse_bucket_key_enabled"] {
+        if setting(name).is_some() && !is_kms {
+            let found = kind.as_deref().map_or("none".to_owned(), |kind| format!("\"{kind}\""));
+            return Err(format!(
+                "cannot use {name}: expected server_side_encryption = \"aws:kms\" or \"aws:kms:dsse\", found {found}"
+            ));
+        }
+    }
+    let mut headers = HeaderMap::new();
+    match (kind.as_deref(), setting("sse_customer_key_base64")) {
+        (Some("sse-c"), Some(key)) => {
+            let bytes = BASE64_STANDARD.decode(&key).ok().filter(|bytes| bytes.len() == 32).ok_or(
+                "cannot use sse_customer_key_base64: expected 32 bytes in base64 (openssl rand -base64 32), found something else",
+            )?;
+            let digest = BASE64_STANDARD.encode(Md5::digest(bytes));
+            // Both are valid characters.
+            if let (Ok(mut key), Ok(digest)) = (HeaderValue::from_str(&key), HeaderValue::from_str(&digest)) {
+                key.set_sensitive(true);
+                headers.insert(
+                    "x-amz-server-side-encryption-customer-algorithm",
+                    HeaderValue::from_static("AES256"),
+                );
+                headers.insert("x-amz-server-side-encryption-customer-key", key);
+                headers.insert("x-amz-server-side-encryption-customer-key-md5", digest);
+            }
+        }
+        (Some("sse-c"), None) => {
+            return Err(
+                "cannot use server_side_encryption = \"sse-c\": expected sse_customer_key_base64, found none"
+                    .to_owned(),
+            );
+        }
+        (_, Some(_)) => {
+            return Err("cannot use sse_customer_key_base64: expected server_side_encryption = \"sse-c\", found another".to_owned());
+        }
+        (_, None) => {}
+    }
+    Ok(headers)
 }
 
 fn azure(

@@ -10,6 +10,7 @@ use std::sync::{Mutex, PoisonError};
 
 use walden_source::regular_file;
 
+use super::pace::Pace;
 use super::versions::Kept;
 use super::{Cause, Created, Listed, MAX_OBJECT_BYTES, Store, StoreError, is_valid};
 use crate::pending::{self, ENDING};
@@ -30,6 +31,7 @@ pub struct Folder {
     /// Folders whose directory entries are durable, all the way up to the root. An existing folder does not
     /// count until it is synchronized here: its creator may have been killed before synchronizing it.
     durable: Mutex<BTreeSet<PathBuf>>,
+    pace: Pace,
 }
 
 impl Folder {
@@ -37,7 +39,14 @@ impl Folder {
     pub fn new(root: impl Into<PathBuf>) -> Folder {
         let root = root.into();
         let location = root.display().to_string();
-        Folder { root, location, durable: Mutex::default() }
+        Folder { root, location, durable: Mutex::default(), pace: Pace::default() }
+    }
+
+    /// Limits the transfer of content to a number of bytes per second, or not at all, for network file
+    /// systems.
+    #[must_use]
+    pub fn with_bandwidth(self, limit: Option<u64>) -> Folder {
+        Folder { pace: Pace::new(limit), ..self }
     }
 
     /// Returns the folder that contains the objects.
@@ -91,7 +100,8 @@ impl Folder {
         )))
     }
 
-    /// Creates a folder and its parents, and makes each directory entry durable.
+    /// Creates a folder below the root and its parents, and makes each directory entry durable. The root
+    /// counts as durable: the creation of the archive synchronized it.
     fn make_folders(&self, folder: &Path) -> io::Result<()> {
         let mut durable = self.durable.lock().unwrap_or_else(PoisonError::into_inner);
         self.make_folders_below_root(folder, &mut durable)
@@ -99,7 +109,10 @@ impl Folder {
 
     fn make_folders_below_root(&self, folder: &Path, durable: &mut BTreeSet<PathBuf>) -> io::Result<()> {
         if folder == self.root || !folder.starts_with(&self.root) {
-            return make_folders(folder);
+            return match self.root.is_dir() {
+                true => Ok(()),
+                false => Err(io::ErrorKind::NotFound.into()),
+            };
         }
         let is_there = folder.is_dir();
         if is_there && durable.contains(folder) {
@@ -181,9 +194,18 @@ impl Folder {
 }
 
 impl Store for Folder {
+    fn make_root(&self) -> Result<(), StoreError> {
+        make_folders(&self.root).map_err(self.failed("create", ""))
+    }
+
     fn create(&self, key: &str, content: &[u8]) -> Result<Created, StoreError> {
         let path = self.path("create", key)?;
-        let failed = self.failed("create", key);
+        let failed = |error: io::Error| match error.kind() {
+            io::ErrorKind::NotFound if !self.root.is_dir() => {
+                self.error("create", key, Cause::NoArchive, None)
+            }
+            _ => self.failed("create", key)(error),
+        };
         let folder = path.parent().unwrap_or(&self.root);
         self.make_folders(folder).map_err(&failed)?;
         if path.symlink_metadata().is_ok() {
@@ -191,8 +213,8 @@ impl Store for Folder {
         }
         let mut temporary = pending::begin(&path, MODE).map_err(&failed)?;
         self.hand_over(temporary.as_file()).map_err(&failed)?;
-        temporary.write_all(content).map_err(&failed)?;
-        temporary.as_file().sync_all().map_err(&failed)?;
+        let write = || temporary.write_all(content).and_then(|()| temporary.as_file().sync_all());
+        self.pace.run(content.len() as u64, write).map_err(&failed)?;
         match pending::publish(temporary, &path, false) {
             Ok(_) => {
                 walden_source::sync(folder).map_err(&failed)?;
@@ -215,12 +237,18 @@ impl Store for Folder {
         let path = self.path("read", key)?;
         let failed = self.failed_to_read(key, &path);
         let file = regular_file::open(&path).map_err(&failed)?;
-        let mut content = Vec::new();
-        file.take(MAX_OBJECT_BYTES + 1).read_to_end(&mut content).map_err(&failed)?;
-        if content.len() as u64 > MAX_OBJECT_BYTES {
-            return Err(self.error("read", key, Cause::TooLarge, None));
+        let bytes = file.metadata().map_err(&failed)?.len();
+        let too_large = || self.error("read", key, Cause::TooLarge, None);
+        if bytes > MAX_OBJECT_BYTES {
+            return Err(too_large());
         }
-        Ok(content)
+        let mut content = Vec::new();
+        let read = || file.take(MAX_OBJECT_BYTES + 1).read_to_end(&mut content);
+        self.pace.run(bytes, read).map_err(&failed)?;
+        match content.len() as u64 > MAX_OBJECT_BYTES {
+            true => Err(too_large()),
+            false => Ok(content),
+        }
     }
 
     fn read_range(&self, key: &str, range: Range<u64>) -> Result<Vec<u8>, StoreError> {
@@ -233,7 +261,7 @@ impl Store for Folder {
         }
         file.seek(SeekFrom::Start(range.start)).map_err(&failed)?;
         let mut content = Vec::new();
-        file.take(bytes).read_to_end(&mut content).map_err(&failed)?;
+        self.pace.run(bytes, || file.take(bytes).read_to_end(&mut content)).map_err(&failed)?;
         Ok(content)
     }
 
@@ -304,8 +332,7 @@ fn remove_leftovers_below(folder: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Creates the archive's root folder and its parents. An existing folder counts as durable: founding the
-/// archive synchronized it.
+/// Creates the archive's root folder and its parents, and makes the new directory entries durable.
 fn make_folders(folder: &Path) -> io::Result<()> {
     if folder.is_dir() {
         return Ok(());

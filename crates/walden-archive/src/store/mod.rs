@@ -11,6 +11,9 @@ pub(crate) mod clouds;
 mod folder;
 #[cfg(feature = "s3")]
 mod object_lock;
+mod pace;
+#[cfg(feature = "s3")]
+mod profile;
 #[cfg(feature = "s3")]
 mod remote;
 #[cfg(feature = "sftp")]
@@ -31,14 +34,28 @@ use jiff::Timestamp;
 
 use versions::{Kept, Versioned};
 
-/// Maximum number of bytes of an object that are held in memory at once.
-pub const MAX_OBJECT_BYTES: u64 = 1 << 30;
+/// Remedy if a place that may be a mount point has no archive.
+pub(crate) const NOT_MOUNTED: &str = "mount the file system if it is not mounted, or check the path or URL; walden archive init and import create an archive; push, serve and receive never do";
+
+/// Maximum number of bytes of an object, which is held in memory: the largest segment, 1 GB, if nothing in it
+/// can be compressed, and 64 MB for its frames and encryption.
+pub const MAX_OBJECT_BYTES: u64 = (1 << 30) + (1 << 26);
 
 /// Objects under keys such as `wal/00000001/00000000/000000010000000000000007.wlz`.
 ///
 /// Keys have `/` between their parts, no empty part, no `.` or `..`, and no leading `/`.
 pub trait Store: Send + Sync {
-    /// Stores an object under a key that does not exist yet.
+    /// Creates the place of a new archive, if the store can: a folder and its parents. Buckets and containers
+    /// are created by their owner.
+    ///
+    /// # Errors
+    /// The error that prevented creating it.
+    fn make_root(&self) -> Result<(), StoreError> {
+        Ok(())
+    }
+
+    /// Stores an object under a key that does not exist yet. It never creates the place of the archive, which
+    /// may be the mount point of a file system that is not mounted.
     ///
     /// On [`Created::New`] the object is durable: a folder has synchronized the file and its parent
     /// directories. On [`Created::Exists`] nothing was written.
@@ -236,6 +253,8 @@ pub enum Cause {
     NotFound,
     /// The bucket does not exist.
     NoBucket,
+    /// The place of the archive, or the archive in it, does not exist any more.
+    NoArchive,
     /// The store denies access to this user.
     Denied,
     /// No credentials are configured, and the machine's metadata service does not provide any.
@@ -305,6 +324,7 @@ impl Cause {
         match self {
             Cause::NotFound => "not_found",
             Cause::NoBucket => "no_bucket",
+            Cause::NoArchive => "no_archive",
             Cause::Denied => "denied",
             Cause::NoCredentials => "no_credentials",
             Cause::Full => "full",
@@ -337,11 +357,12 @@ impl Cause {
             Cause::NoBucket => {
                 "check the name of the bucket or container, the endpoint and the region; walden creates neither"
             }
+            Cause::NoArchive => NOT_MOUNTED,
             Cause::Denied => {
                 "let the user that walden runs as, or its credentials, read and write the archive: the server's commands run as PostgreSQL's user; use that user for manual commands too, and give it any files that another user, such as root, created there (chown -R)"
             }
             Cause::NoCredentials => {
-                "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in the environment of the command, for a server's commands in that of its service, or access_key_id and secret_access_key in [archive.store] of walden.toml; profiles and ~/.aws are not read"
+                "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in the environment of the command, for a server's commands in that of its service, or access_key_id and secret_access_key, or profile, in [archive.store] of walden.toml; ~/.aws is that of the user that walden runs as"
             }
             Cause::NoObjectLock => {
                 "create the bucket with Object Lock (aws s3api create-bucket --object-lock-enabled-for-bucket), or remove lock_days from walden.toml"
@@ -396,7 +417,10 @@ impl Cause {
             Cause::NoSsh => {
                 "install OpenSSH's client (package openssh-client), or name the program: program in [archive.store] of walden.toml"
             }
-            Cause::NotFound | Cause::TooLarge | Cause::InvalidKey | Cause::Other => return None,
+            Cause::TooLarge => {
+                "walden stores no object of this size: move it out of the archive, and restore the file from another copy"
+            }
+            Cause::NotFound | Cause::InvalidKey | Cause::Other => return None,
         })
     }
 }
@@ -448,6 +472,9 @@ impl fmt::Display for StoreError {
             _ if self.has_cause_in_source() => Ok(()),
             Cause::NotFound => f.write_str(": no such object"),
             Cause::NoBucket => f.write_str(": no such bucket"),
+            Cause::NoArchive => f.write_str(
+                ": cannot find an archive there: expected the folder with archive.json, found none",
+            ),
             Cause::Denied => f.write_str(": permission denied"),
             Cause::NoCredentials => f.write_str(": no credentials are configured"),
             Cause::Full => f.write_str(": no room left"),

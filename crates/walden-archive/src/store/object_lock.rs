@@ -118,6 +118,8 @@ pub(super) struct Bucket {
     pub store: AmazonS3,
     pub signing: Signing,
     pub rule: Option<LockRule>,
+    /// Headers of requests for objects that the user's own key encrypts.
+    pub customer_key: HeaderMap,
 }
 
 /// A page of versions.
@@ -244,6 +246,9 @@ impl Bucket {
             headers.insert("x-amz-checksum-sha256", checksum);
             headers.insert("x-amz-sdk-checksum-algorithm", HeaderValue::from_static("SHA256"));
             headers.insert("content-type", HeaderValue::from_static("application/xml"));
+        }
+        if matches!(method, "GET" | "HEAD") && url.query_pairs().all(|(name, _)| name == "versionId") {
+            request.headers_mut().extend(self.customer_key.clone());
         }
         *request.method_mut() = method.parse().map_err(|error| invalid(&error))?;
         *request.uri_mut() = url.as_str().parse().map_err(|error| invalid(&error))?;

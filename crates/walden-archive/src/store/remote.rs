@@ -1,6 +1,7 @@
 //! Stores objects in an object store: S3-compatible, Azure Blob Storage, or Google Cloud Storage.
 
 use std::any::Any;
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -12,14 +13,15 @@ use futures::TryStreamExt as _;
 use jiff::Timestamp;
 use object_store::path::Path;
 use object_store::{
-    Attribute, Error as ClientError, GetOptions, GetRange, ObjectStore, ObjectStoreExt as _, PutMode,
-    PutOptions, PutPayload, RetryConfig,
+    Attribute, Attributes, Error as ClientError, GetOptions, GetRange, ObjectStore, ObjectStoreExt as _,
+    PutMode, PutOptions, PutPayload, RetryConfig, TagSet,
 };
 use tokio::runtime::{Builder, Runtime};
 
 use super::client_error::failure;
 use super::clouds::Clients;
 use super::object_lock::Bucket;
+use super::pace::Pace;
 use super::versions::{Kept, Lock, LockRule, Protection, Version, Versioned};
 use super::{Cause, Created, Listed, MAX_OBJECT_BYTES, Store, StoreError, is_valid};
 
@@ -61,6 +63,9 @@ pub struct Remote {
     location: String,
     is_conditional: bool,
     answer_within: Option<Duration>,
+    pace: Pace,
+    tags: TagSet,
+    metadata: Attributes,
     runtime: Runtime,
 }
 
@@ -133,6 +138,9 @@ impl Remote {
             location: location.to_owned(),
             is_conditional: true,
             answer_within: None,
+            pace: Pace::default(),
+            tags: TagSet::default(),
+            metadata: Attributes::new(),
             runtime,
         })
     }
@@ -155,6 +163,28 @@ impl Remote {
     #[must_use]
     pub fn in_storage_class(self, storage_class: Option<String>, prefix: &'static str) -> Remote {
         Remote { storage_class, classified: prefix, ..self }
+    }
+
+    /// Limits the transfer of content to a number of bytes per second, or not at all.
+    #[must_use]
+    pub fn with_bandwidth(self, limit: Option<u64>) -> Remote {
+        Remote { pace: Pace::new(limit), ..self }
+    }
+
+    /// Stores each object with these tags (S3, Azure), or with custom metadata of these names in Google Cloud
+    /// Storage, which has no tags of objects.
+    #[must_use]
+    pub fn with_tags(mut self, tags: &BTreeMap<String, String>) -> Remote {
+        let is_google = self.location.starts_with("gs://");
+        for (name, value) in tags {
+            if is_google {
+                let name = Attribute::Metadata(name.clone().into());
+                self.metadata.insert(name, value.clone().into());
+            } else {
+                self.tags.push(name, value);
+            }
+        }
+        self
     }
 
     fn path(&self, operation: &'static str, key: &str) -> Result<Path, StoreError> {
@@ -193,8 +223,11 @@ impl Remote {
         request: impl Future<Output = Result<T, ClientError>>,
     ) -> Result<T, StoreError> {
         let limit = self.transfer_limit(bytes);
-        let result = self.block_on(operation, key, async { tokio::time::timeout(limit, request).await })?;
-        self.answered(operation, key, result.map_err(|_| limit))
+        self.pace.run(bytes, || {
+            let result =
+                self.block_on(operation, key, async { tokio::time::timeout(limit, request).await })?;
+            self.answered(operation, key, result.map_err(|_| limit))
+        })
     }
 
     fn block_on<T>(
@@ -260,6 +293,8 @@ impl Remote {
             };
             let payload = payload.clone();
             let mut options = PutOptions::from(mode.clone());
+            options.tags = self.tags.clone();
+            options.attributes = self.metadata.clone();
             if let Some(class) = self.storage_class.as_ref().filter(|_| key.starts_with(self.classified)) {
                 options.attributes.insert(Attribute::StorageClass, class.clone().into());
             }

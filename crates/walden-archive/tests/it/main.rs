@@ -20,4 +20,5 @@ mod requests;
 mod round_trip;
 mod source;
 mod tampering;
+mod unmounted;
 mod watched;

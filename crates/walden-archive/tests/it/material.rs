@@ -126,6 +126,13 @@ pub fn log_with_times(timeline: u32, number: u64, times: &[i64]) -> (String, Vec
     (SegmentName::new(timeline, number, writer.info.segment_size).to_string(), writer.bytes)
 }
 
+/// Like [`log`] on timeline 1, of a cluster with this system identifier.
+pub fn log_of_cluster(system_id: u64, first: u64, count: u64) -> Vec<(String, Vec<u8>)> {
+    let mut writer = LogWriter::new(Major::V18);
+    (writer.info.system_id, writer.info.timeline) = (system_id, 1);
+    write_log(writer, first, count, &|number| Some(commit_time(number)), None)
+}
+
 fn log_with(
     timeline: u32,
     first: u64,
@@ -135,9 +142,19 @@ fn log_with(
 ) -> Vec<(String, Vec<u8>)> {
     let mut writer = LogWriter::new(Major::V18);
     writer.info.timeline = timeline;
+    write_log(writer, first, count, time_of, record)
+}
+
+fn write_log(
+    mut writer: LogWriter,
+    first: u64,
+    count: u64,
+    time_of: &dyn Fn(u64) -> Option<i64>,
+    record: Option<(u64, u8, u8, &[u8])>,
+) -> Vec<(String, Vec<u8>)> {
     writer.start = Lsn(first << 20);
     writer.previous = Lsn((first << 20) - 32);
-    let size = writer.info.segment_size;
+    let (size, timeline) = (writer.info.segment_size, writer.info.timeline);
     for number in first..first + count {
         for part in 0..20 {
             // An XLOG_NOOP record with some text.

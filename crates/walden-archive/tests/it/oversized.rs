@@ -11,6 +11,7 @@ use walden_archive::get::{GetError, get};
 use walden_archive::name::{ArchivedFile, PackName};
 use walden_archive::prefetch::{PrefetchOptions, Spool, prefetch};
 use walden_archive::source::{self, SourceOptions};
+use walden_archive::store::{Cause, MAX_OBJECT_BYTES};
 use walden_archive::verify::{VerifyOptions, verify};
 use walden_codec::container::{FileForm, Meta, WriteOptions, Writer};
 use walden_format::lsn::SegmentName;
@@ -90,4 +91,29 @@ fn no_pack_gives_who_reads_the_log_more_than_its_segments_can_have() {
     let found = source::open(&archive, &options).expect_err("more than a segment");
     let found = walden_source::error_text(&found);
     assert!(found.contains("expected at most "), "{found}");
+}
+
+/// A sparse file stands for an object that would take all memory. It is refused by its size.
+#[test]
+fn an_object_above_the_limit_is_refused_before_it_is_read() {
+    let root = tempfile::tempdir().expect("a folder");
+    let segments = log(1, 0x20, 1);
+    let archive = archive_of(root.path(), &segments);
+    let key = ArchivedFile::parse(&segments[0].0).expect("a name").key();
+    let file =
+        fs::File::options().write(true).open(root.path().join("archive").join(&key)).expect("an object");
+    file.set_len(MAX_OBJECT_BYTES + 1).expect("a sparse file");
+    let began = std::time::Instant::now();
+    let read = archive.store().read(&key).expect_err("too large");
+    let text = walden_source::error_text(&read);
+    assert!(read.cause == Cause::TooLarge && text.contains(&MAX_OBJECT_BYTES.to_string()), "{text}");
+    assert!(read.hint().is_some_and(|hint| hint.contains("no object of this size")));
+    let file = ArchivedFile::parse(&segments[0].0).expect("a name");
+    let got = get(&archive, file, &root.path().join("target")).expect_err("too large");
+    assert_eq!(got.cause(), "too_large");
+    assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
+    // Nothing is stored that could not be read again: virtual memory that is never touched.
+    let content = vec![0; usize::try_from(MAX_OBJECT_BYTES).expect("a size")];
+    let stored = archive.store().create("wal/00000001/00000000/large", &content).expect_err("too large");
+    assert_eq!((stored.cause, stored.operation), (Cause::TooLarge, "create"));
 }

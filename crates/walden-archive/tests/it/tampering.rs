@@ -2,19 +2,22 @@
 //! return other bytes than those that were archived.
 
 use std::fs;
+use std::io::Cursor;
 use std::path::{Path, PathBuf};
 
 use walden_archive::archive::Archive;
 use walden_archive::encryption::KeyOptions;
-use walden_archive::get::get;
+use walden_archive::get::{GetError, get};
 use walden_archive::name::ArchivedFile;
 use walden_archive::pack::{PackOptions, pack};
 use walden_archive::store::Folder;
 use walden_archive::verify::{VerifyOptions, verify};
+use walden_codec::container::{FileForm, Meta, WriteOptions, Writer};
 
 use crate::faults::copy;
 use crate::material::{
-    archive, archive_of, archive_with, encrypt, expect_all, log, log_with_other_time, pg_wal, push_all, user,
+    archive, archive_of, archive_with, encrypt, expect_all, log, log_of_cluster, log_with_other_time, pg_wal,
+    push_all, user,
 };
 
 /// An archive of segments 0x20 to 0x27, the first four in two packs, with a backup history file and a
@@ -282,4 +285,57 @@ fn wal_that_was_rewritten_consistently_is_that_of_a_server() {
             verify(&site.open(folder.path()), VerifyOptions::default(), &|_, _| {}).expect("verified");
         assert!(!verified.is_good(), "a segment without its neighbors' records");
     }
+}
+
+/// An object of another cluster, or of another position, was put under the name of a segment. It is intact,
+/// and its own hash confirms it.
+#[test]
+fn get_refuses_a_segment_that_is_not_that_of_its_name_or_archive() {
+    let root = tempfile::tempdir().expect("a folder");
+    let own = log(1, 0x20, 4);
+    let archive = archive_of(root.path(), &own);
+    let foreign = log_of_cluster(4711, 0x20, 4);
+    assert!(foreign.iter().zip(&own).all(|(other, own)| other.0 == own.0 && other.1 != own.1));
+    let other_root = tempfile::tempdir().expect("a folder");
+    let other = archive_of(other_root.path(), &foreign);
+    let object =
+        |root: &Path, name: &str| root.join("archive").join(ArchivedFile::parse(name).expect("a name").key());
+    let refused = |name: &str, expected: &str| {
+        let file = ArchivedFile::parse(name).expect("a name");
+        let target = root.path().join("target");
+        let error = get(&archive.afresh(), file, &target).expect_err("not its own");
+        let text = walden_source::error_text(&error);
+        assert!(text.contains(expected) && !target.exists(), "{text}");
+        // A copy in another repository is used instead.
+        assert!(matches!(&error, GetError::Archive { source, .. } if source.is_damage()), "{text}");
+    };
+    let (name, kept) = (&own[1].0, root.path().join("kept"));
+    fs::copy(object(root.path(), name), &kept).expect("a copy");
+    fs::copy(object(other_root.path(), name), object(root.path(), name)).expect("a copy");
+    refused(name, "expected a segment of system identifier");
+    // The WAL of another segment, timeline or nothing at all, under the right name.
+    for (content, expected) in [
+        (&own[2].1, "expected pages of"),
+        (&log(2, 0x21, 1)[0].1, "of timeline 2"),
+        (&log(1, 0x10, 1)[0].1, "a first page at 0/01000000"),
+    ] {
+        let mut writer = Writer::new(Vec::new(), WriteOptions::with_level(FileForm::Segment, 3));
+        let meta = Meta { name: name.as_bytes().to_vec(), ..Meta::default() };
+        writer.add(meta, false, &mut Cursor::new(content)).expect("a member");
+        fs::write(object(root.path(), name), writer.finish().expect("an object")).expect("an object");
+        refused(name, expected);
+    }
+    // In a pack.
+    fs::copy(&kept, object(root.path(), name)).expect("a copy");
+    for archive in [&archive, &other] {
+        let packed = pack(archive, &PackOptions::default().segments(Some(2)).keep(2), &|_, _| {});
+        assert_eq!(packed.expect("packed").packs.len(), 1);
+    }
+    expect_all(&archive, &own, "own pack");
+    let pack_of = |root: &Path| {
+        let packs = objects(&root.join("archive"), "wal").into_iter();
+        packs.filter(|path| path.extension().is_some_and(|end| end == "wpk")).next().expect("a pack")
+    };
+    fs::copy(pack_of(other_root.path()), pack_of(root.path())).expect("a copy");
+    refused(name, "expected a segment of system identifier");
 }

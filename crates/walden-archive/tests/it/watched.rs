@@ -37,6 +37,7 @@ pub struct Watched {
     /// Listings like those of an object store whose responses have one key each, with a call of `decide` for
     /// each response. Keys created after the last returned key are seen, earlier ones are not.
     key_by_key: Option<Order>,
+    can_be_unmounted: bool,
 }
 
 impl Watched {
@@ -51,11 +52,21 @@ impl Watched {
         place: &Path,
         decide: impl Fn(&'static str, &str) -> Decision + Send + Sync + 'static,
     ) -> Watched {
-        Watched { folder: Folder::new(place), decide: Box::new(decide), key_by_key: None }
+        Watched {
+            folder: Folder::new(place),
+            decide: Box::new(decide),
+            key_by_key: None,
+            can_be_unmounted: false,
+        }
     }
 
     pub fn key_by_key(self, order: Order) -> Watched {
         Watched { key_by_key: Some(order), ..self }
+    }
+
+    /// Lets the archive check that its place still has it.
+    pub fn unmountable(self) -> Watched {
+        Watched { can_be_unmounted: true, ..self }
     }
 
     /// Makes a call. The argument of `make` is whether half of the bytes are lost.
@@ -110,6 +121,9 @@ fn half(mut bytes: Vec<u8>, is_torn: bool) -> Vec<u8> {
 }
 
 impl Store for Watched {
+    fn make_root(&self) -> Result<(), StoreError> {
+        self.folder.make_root()
+    }
     fn create(&self, key: &str, content: &[u8]) -> Result<Created, StoreError> {
         self.call("create", key, |is_torn| self.folder.create(key, &half(content.to_vec(), is_torn)))
     }
@@ -147,5 +161,8 @@ impl Store for Watched {
     }
     fn location(&self) -> &str {
         self.folder.location()
+    }
+    fn can_be_unmounted(&self) -> bool {
+        self.can_be_unmounted
     }
 }

@@ -6,7 +6,6 @@ use std::path::Path;
 use jiff::Timestamp;
 use walden_archive::Archive;
 use walden_archive::archive::{ArchiveError, Identity};
-use walden_archive::compare;
 #[cfg(feature = "encryption")]
 use walden_archive::encryption::keys;
 use walden_archive::gaps::{self, HISTORY_HINT};
@@ -29,7 +28,8 @@ use crate::other_writer;
 use crate::place::Place;
 use crate::queue::QueueOptions;
 use crate::receiving::{self, ReceivingOptions, ago};
-use crate::report::{self, CopyStatus, with_hint};
+use crate::report;
+use crate::repositories;
 use crate::writable::{Unwritable, User, find_unwritable};
 
 /// Checks the configuration. Returns the archive that it names, if any, and the archive's location.
@@ -131,16 +131,7 @@ pub fn look_at_copies(place: &Place) -> Vec<Check> {
         Ok(archives) => archives,
         Err(error) => return vec![Check::error(NAME, &error.into())],
     };
-    let archives: Vec<&Archive> = archives.iter().collect();
-    let compared = compare::compare(&archives, MAX_READ);
-    let copies: Vec<CopyStatus> = archives
-        .iter()
-        .zip(compared)
-        .map(|(archive, compared)| {
-            let location = archive.store().location().to_owned();
-            CopyStatus::new(location, compared.map_err(|error| with_hint(&error)))
-        })
-        .collect();
+    let copies = repositories::compare(&archives, MAX_READ);
     let problems = copies.iter().enumerate();
     let problems: Vec<Check> = problems
         .flat_map(|(number, copy)| copy.problems(report::other_location(&copies, number)))

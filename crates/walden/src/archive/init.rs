@@ -101,6 +101,7 @@ pub fn run(args: &InitArgs) -> Result<ExitCode> {
         output::can_write(&[("--output", Some(&args.output))], Overwrite::default(), &Inputs::default())?;
     }
     expect_identity(&archive)?;
+    archive.make_root()?;
     #[cfg(feature = "encryption")]
     if !args.recipients.is_empty() {
         archive.encrypted().initialise_keys(&args.recipients)?;
@@ -151,13 +152,16 @@ pub fn run(args: &InitArgs) -> Result<ExitCode> {
 /// Environment variables that configure the object store with a scheme, and the settings that replace them in
 /// `[archive.store]`.
 fn store_variables(scheme: &str) -> (&'static [&'static str], &'static str) {
-    const AWS: [&str; 6] = [
+    const AWS: [&str; 9] = [
         "AWS_ACCESS_KEY_ID",
         "AWS_SECRET_ACCESS_KEY",
         "AWS_SESSION_TOKEN",
         "AWS_REGION",
         "AWS_DEFAULT_REGION",
         "AWS_ENDPOINT_URL",
+        "AWS_PROFILE",
+        "AWS_SHARED_CREDENTIALS_FILE",
+        "AWS_CONFIG_FILE",
     ];
     const AZURE: [&str; 7] = [
         "AZURE_STORAGE_ACCOUNT_NAME",
@@ -242,7 +246,7 @@ fn write_configuration(path: &Path, repo: &str, archive: &Archive) -> Result<()>
         None => String::new(),
     };
     let text = format!(
-        "# Walden's archive of this cluster's WAL; see `walden archive --help`.\n\n[archive]\nrepo = {}  # or a list: several repositories with the same WAL\n# acknowledge = 1      # of several repositories: how many must have a file (all, unless set)\n{recipient}\n# level = 3            # 1 (fast) to 9 (small)\n# fast_queue = 64      # while more segments wait, they are compressed at level 0\n# look_ahead = 64      # other ready segments that one push archives\n# backlog_warning = 1000         # files that wait, beyond which a push warns and status exits with 1\n# backlog_warning_seconds = 900  # seconds that a file waits, beyond which status exits with 1\n# prefetch = 16        # segments to fetch ahead of recovery\n# storage_class = \"STANDARD_IA\"  # of segments and packs in an object store\n# price = {{ storage = 0.0125 }}   # instead of list prices, for list --cost\n# lock_days = 30       # in a bucket with Object Lock: nobody can remove a stored object for so long\n# accept_unknown_versions = false  # true archives the WAL of a PostgreSQL newer than this Walden as bytes\n# log = \"/var/log/postgresql/walden.json\"  # push and get append JSON lines to it: status and metrics read them\n\n# [archive.store]      # object stores (for sftp://, program and config of ssh): settings that the environment does not have\n# endpoint = \"https://s3.example.net\"\n# region = \"eu-1\"\n# access_key_id = \"...\"      # a server that systemd starts lacks the variables of your shell\n# secret_access_key = \"...\"  # then chmod 600, and the server's user owns this file\n",
+        "# Walden's archive of this cluster's WAL; see `walden archive --help`.\n\n[archive]\nrepo = {}  # or a list: several repositories with the same WAL\n# acknowledge = 1      # of several repositories: how many must have a file (all, unless set)\n{recipient}\n# level = 3            # 1 (fast) to 9 (small)\n# fast_queue = 64      # while more segments wait, they are compressed at level 0\n# look_ahead = 64      # other ready segments that one push archives\n# backlog_warning = 1000         # files that wait, beyond which a push warns and status exits with 1\n# backlog_warning_seconds = 900  # seconds that a file waits, beyond which status exits with 1\n# prefetch = 16        # segments to fetch ahead of recovery\n# storage_class = \"STANDARD_IA\"  # of segments and packs in an object store\n# price = {{ storage = 0.0125 }}   # instead of list prices, for list --cost\n# tags = {{ team = \"db\" }}         # of each object in an object store\n# bandwidth = \"50MB/s\"            # at most, for uploads and downloads\n# lock_days = 30       # in a bucket with Object Lock: nobody can remove a stored object for so long\n# accept_unknown_versions = false  # true archives the WAL of a PostgreSQL newer than this Walden as bytes\n# log = \"/var/log/postgresql/walden.json\"  # push and get append JSON lines to it: status and metrics read them\n\n# [archive.store]      # object stores (for sftp://, program and config of ssh): settings that the environment does not have\n# endpoint = \"https://s3.example.net\"\n# region = \"eu-1\"\n# access_key_id = \"...\"      # a server that systemd starts lacks the variables of your shell\n# secret_access_key = \"...\"  # then chmod 600, and the server's user owns this file\n",
         serde_json::Value::String(repo.to_owned())
     );
     output::write(path, &text, Overwrite::default())

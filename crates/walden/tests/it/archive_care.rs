@@ -384,7 +384,7 @@ pub type Metrics = BTreeMap<String, f64>;
 
 /// Parses an exposition as strictly as its specification: a help line, a type line, then samples of that
 /// name.
-fn parse(text: &str) -> Metrics {
+pub fn parse(text: &str) -> Metrics {
     let is_name = |name: &str| {
         let mut letters = name.bytes();
         letters.next().is_some_and(|first| first.is_ascii_alphabetic() || first == b'_')
@@ -862,16 +862,20 @@ fn what_the_server_says_is_said_while_the_store_does_not_answer() -> Outcome {
 }
 
 /// An exporter process, stopped on drop.
-struct Exporter {
+pub struct Exporter {
     child: Child,
     address: String,
 }
 
 impl Exporter {
     fn start(site: &Site) -> Exporter {
+        let (configuration, data) = (site.configuration(), site.data());
+        Exporter::with(&["--config", text(&configuration), "--pgdata", text(&data)])
+    }
+
+    pub fn with(arguments: &[&str]) -> Exporter {
         let mut command = Command::new(env!("CARGO_BIN_EXE_walden"));
-        command.args(["archive", "exporter", "--listen", "127.0.0.1:0", "--refresh", "0"]);
-        command.arg("--config").arg(site.configuration()).arg("--pgdata").arg(site.data());
+        command.args(["archive", "exporter", "--listen", "127.0.0.1:0", "--refresh", "0"]).args(arguments);
         let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
         let mut line = String::new();
         BufReader::new(child.stderr.take().unwrap()).read_line(&mut line).unwrap();
@@ -886,7 +890,7 @@ impl Exporter {
     }
 
     /// Returns the status line and the body of a response.
-    fn ask(&self, request: &str) -> (String, String) {
+    pub fn ask(&self, request: &str) -> (String, String) {
         let mut stream = self.connect();
         // The exporter may close the connection before it has read everything.
         let _ = stream.write_all(request.as_bytes());

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use postgres::Client;
 use walden_format::lsn::SegmentName;
@@ -14,6 +14,7 @@ use walden_testing::writer::LogWriter;
 use walden_testing::{Missing, Outcome, postgres};
 
 use crate::archive::{content, json, program_for, recovered, text, wait_until_archived, work};
+use crate::archive_care::{Exporter, parse};
 use crate::material::{Run, golden, make_archive, walden};
 
 walden_testing::tests! {
@@ -25,6 +26,7 @@ walden_testing::tests! {
     impossible_lists_of_repositories_are_refused,
     histories_of_two_servers_are_not_mixed,
     damage_of_a_later_repository_is_reported_and_repaired,
+    the_exporter_serves_metrics_of_each_repository,
     a_service_brings_a_repository_up_to_date_on_its_own,
     one_bucket_under_two_spellings_is_refused,
 }
@@ -501,6 +503,43 @@ fn damage_of_a_later_repository_is_reported_and_repaired() {
         assert!(run.code == 1 && run.stdout.contains("mount the file system"), "{run:?}");
         assert!(run.stdout.contains("two cannot be read"), "{run:?}");
     }
+}
+
+fn the_exporter_serves_metrics_of_each_repository() {
+    let folder = tempfile::tempdir().unwrap();
+    let ([one, two], config) = two_repositories(folder.path());
+    let names = objects(&one);
+    names[1..].iter().for_each(|name| fs::remove_file(find(&two, name)).unwrap());
+    let old = SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_000_000);
+    fs::File::open(find(&two, &names[0])).unwrap().set_modified(old).unwrap();
+    let exporter = Exporter::with(&["--config", text(&config)]);
+    let ask = || parse(&exporter.ask("GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n").1);
+    let sample = |metric: &str, repo: &Path| {
+        format!("walden_archive_repository_{metric}{{repository=\"{}\"}}", repo.display())
+    };
+    let found = ask();
+    let value = |metric: &str, repo: &Path| found[&sample(metric, repo)];
+    let missing = (names.len() - 1) as f64;
+    assert_eq!([value("up", &one), value("up", &two)], [1.0, 1.0]);
+    assert_eq!([value("lag_segments", &one), value("lag_segments", &two)], [0.0, missing]);
+    let segment_bytes = json(&["archive", "list", "--repo", text(&one), "--format", "json"])["segment_bytes"]
+        .as_f64()
+        .unwrap();
+    assert_eq!([value("lag_bytes", &one), value("lag_bytes", &two)], [0.0, missing * segment_bytes]);
+    let last = "last_archived_timestamp_seconds";
+    assert_eq!(value(last, &two), 1_700_000_000.0);
+    let age =
+        SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs_f64() - value(last, &one);
+    assert!((0.0..3600.0).contains(&age), "{age}");
+    // A repository that cannot be read has no other value.
+    fs::rename(&two, two.with_extension("away")).unwrap();
+    let away = ask();
+    assert_eq!((away[&sample("up", &one)], away[&sample("up", &two)]), (1.0, 0.0));
+    assert!(!away.contains_key(&sample("lag_segments", &two)));
+    assert_eq!(away["walden_archive_problems"], found["walden_archive_problems"]);
+    // One repository has no samples of this kind.
+    fs::write(&config, format!("[archive]\nrepo = {one:?}\n")).unwrap();
+    assert!(ask().keys().all(|name| !name.contains("repository")));
 }
 
 fn a_service_brings_a_repository_up_to_date_on_its_own() {

@@ -3,7 +3,11 @@
 use std::fs;
 
 use serde_json::Value;
+use walden_format::lsn::{Lsn, SegmentName};
+use walden_format::rmgr::rmid;
+use walden_format::version::Major;
 use walden_testing::Outcome;
+use walden_testing::writer::LogWriter;
 
 use crate::archive::text;
 use crate::archive_lock::send;
@@ -171,4 +175,29 @@ fn a_month_of_the_trace_has_a_price() {
     let own = &document["trace"]["archive"][0];
     // The trace is shorter than a minute, so it shows no rate of a month.
     assert!(document["trace"]["seconds"].as_f64().unwrap() < 60.0 && own["month"].is_null(), "{own:#}");
+    // A commit each hour. The text and the page have the price of the document.
+    let folder = tempfile::tempdir().unwrap();
+    let mut writer = LogWriter::new(Major::V18);
+    writer.start = Lsn(0x20 << 20);
+    writer.previous = Lsn((0x20 << 20) - 32);
+    for hour in 0..4_i64 {
+        writer.main_data(rmid::XACT, 0, &(hour * 3_600_000_000).to_le_bytes());
+        writer.switch();
+    }
+    let (timeline, size) = (writer.info.timeline, writer.info.segment_size);
+    for (number, bytes) in (0x20..).zip(writer.bytes.chunks(1 << 20)) {
+        fs::write(folder.path().join(SegmentName::new(timeline, number, size).to_string()), bytes).unwrap();
+    }
+    let page = folder.path().join("page.html");
+    let options =
+        ["--archive", "--storage-class", "s3/GLACIER_IR", "--price", "put=1000", text(folder.path())];
+    let document = parsed(&walden(&[&["whatif", "--format", "json"], &options[..]].concat()));
+    let price = document["trace"]["archive"][0]["month"]["price"].as_f64().unwrap();
+    assert!(price > 100.0, "{document:#}");
+    let shown = walden(&[&["whatif"], &options[..]].concat());
+    assert!(shown.stdout.contains(&format!("{price:.2}")), "{shown:?}");
+    let written = walden(&[&["whatif", "--html", text(&page)], &options[..]].concat());
+    assert_eq!(written.code, 0, "{written:?}");
+    let html = fs::read_to_string(&page).unwrap();
+    assert!(html.contains("a month of walden archive") && html.contains(&format!("{price:.2}")));
 }

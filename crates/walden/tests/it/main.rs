@@ -28,6 +28,7 @@ mod archive_serve;
 mod archive_sftp;
 mod archive_spool;
 mod archive_status;
+mod archive_store_settings;
 mod archive_unknown_versions;
 mod backup_schedule;
 mod browser;
@@ -110,6 +111,7 @@ fn main() -> ExitCode {
         archive_sftp::TESTS,
         archive_spool::TESTS,
         archive_status::TESTS,
+        archive_store_settings::TESTS,
         archive_unknown_versions::TESTS,
         backup_schedule::TESTS,
         causes::TESTS,

@@ -54,7 +54,10 @@ impl Site {
     }
 
     fn open_at(&self, port: u16, answer_within: Option<Duration>) -> Archive {
-        let options = PlaceOptions::default().store((self.settings)(port)).answer_within(answer_within);
+        let options = PlaceOptions::default()
+            .store((self.settings)(port))
+            .answer_within(answer_within)
+            .tags([("team".to_owned(), "db".to_owned())].into());
         url::open(&self.url, &options).unwrap()
     }
 
@@ -224,6 +227,7 @@ fn cause_of(site: &Site, troubles: &'static [Trouble]) -> Cause {
 }
 
 fn conforms(site: &Site) {
+    only_a_new_archive_creates_its_folder(site);
     objects_are_created_once(site);
     ranges_are_read(site);
     objects_are_listed_and_removed(site);
@@ -234,6 +238,34 @@ fn conforms(site: &Site) {
         a_cut_upload_leaves_no_object(site);
         a_server_that_does_not_answer_is_given_up(site);
     }
+}
+
+fn only_a_new_archive_creates_its_folder(site: &Site) {
+    let archive = site.open();
+    let one = store(&archive);
+    if let Some(folder) = &site.folder {
+        assert!(one.can_be_unmounted() && !folder.exists());
+        for key in ["archive.json", "wal/00000001/first"] {
+            let error = one.create(key, b"first").unwrap_err();
+            assert_eq!(error.cause, Cause::NoArchive, "{}: {error:?}", site.url);
+            assert!(error.hint().unwrap().contains("mount the file system"));
+        }
+        assert!(!folder.exists(), "{}", site.url);
+    }
+    one.make_root().unwrap();
+    one.make_root().unwrap();
+    assert_eq!(one.create("root/first", b"first").unwrap(), Created::New);
+    if let Some(folder) = &site.folder {
+        // It disappears while a process has it open.
+        let aside = folder.with_extension("aside");
+        std::fs::rename(folder, &aside).unwrap();
+        for key in ["root/second", "other/second"] {
+            assert_eq!(one.create(key, b"second").unwrap_err().cause, Cause::NoArchive, "{}", site.url);
+        }
+        assert!(!folder.exists(), "{}", site.url);
+        std::fs::rename(&aside, folder).unwrap();
+    }
+    assert_eq!(one.create("root/second", b"second").unwrap(), Created::New);
 }
 
 fn objects_are_created_once(site: &Site) {

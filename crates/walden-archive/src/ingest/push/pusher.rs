@@ -568,12 +568,8 @@ impl Pusher {
     fn create(&self, file: ArchivedFile, checked: &Checked, object: &[u8]) -> Result<Pushed, ArchiveError> {
         let stored = object.len() as u64;
         let files = [FileHash { name: &file.to_string(), hash: &checked.hash }];
-        // Checked before storing, to avoid writing below an unmounted mount point, and after, to avoid
-        // acknowledging such a write.
-        self.archive.expect_still_there()?;
         match self.archive.store().create_with(&file.key(), object, &files)? {
             Created::New => {
-                self.archive.expect_still_there()?;
                 self.note(file, stored);
                 Ok(pushed(file, Some(stored), checked))
             }
@@ -647,8 +643,6 @@ impl Pusher {
                 },
             };
             store.make_durable(&object.key())?;
-            // Otherwise the object was stored below the mount point while the archive was not mounted.
-            self.archive.expect_still_there()?;
             Ok(archived)
         };
         let damaged = |error: ArchiveError| match error.is_damage() {

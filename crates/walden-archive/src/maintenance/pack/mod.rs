@@ -26,7 +26,6 @@ use crate::encryption::MAX_FILES;
 use crate::inspect::cost::{Ages, Early};
 use crate::objects::name::{ArchivedFile, Object, PackName, WAL};
 use crate::objects::object::Finding;
-use crate::store::MAX_OBJECT_BYTES;
 
 /// Options for packing segments.
 #[derive(Clone, Debug)]
@@ -71,7 +70,7 @@ impl Default for PackOptions {
             keep: 64,
             before: None,
             level: FileForm::Pack.default_level(),
-            max_bytes: MAX_OBJECT_BYTES / 2,
+            max_bytes: 1 << 29,
             memory: None,
             threads: 1,
             dry_run: false,

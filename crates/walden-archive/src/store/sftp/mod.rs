@@ -21,6 +21,7 @@ use tokio::runtime::{Builder, Runtime};
 
 use self::connection::{Connection, Failure};
 use self::target::Target;
+use super::pace::Pace;
 use super::versions::Kept;
 use super::{Cause, Created, Listed, MAX_OBJECT_BYTES, Store, StoreError, is_valid};
 use crate::pending::ENDING;
@@ -56,6 +57,7 @@ pub struct Sftp {
     /// Folders whose directory entries are durable, as in a local folder.
     durable: Mutex<BTreeSet<String>>,
     warning: OnceLock<&'static str>,
+    pace: Pace,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -92,7 +94,14 @@ impl Sftp {
             connecting: tokio::sync::Mutex::default(),
             durable: Mutex::default(),
             warning: OnceLock::new(),
+            pace: Pace::default(),
         })
+    }
+
+    /// Limits the transfer of content to a number of bytes per second, or not at all.
+    #[must_use]
+    pub fn with_bandwidth(self, limit: Option<u64>) -> Sftp {
+        Sftp { pace: Pace::new(limit), ..self }
     }
 
     fn path(&self, operation: &'static str, key: &str) -> Result<String, StoreError> {
@@ -126,7 +135,7 @@ impl Sftp {
     ) -> Result<T, StoreError> {
         let limit = self.answer_within.unwrap_or(TIMEOUT);
         let all = limit + Duration::from_secs(bytes / MIN_RATE);
-        let result = self.runtime.block_on(async {
+        let attempt = async {
             match tokio::time::timeout(all, self.attempt(limit / 2, work)).await {
                 Ok(result) => result,
                 Err(_) => {
@@ -135,7 +144,8 @@ impl Sftp {
                     Err(Failure::Lost(text))
                 }
             }
-        });
+        };
+        let result = self.pace.run(bytes, || self.runtime.block_on(attempt));
         result.map_err(|failure| self.error(operation, key, failure))
     }
 
@@ -191,8 +201,14 @@ impl Sftp {
         }
     }
 
-    /// Creates the folder of a path and its parents, and makes their directory entries durable.
-    async fn make_folders(&self, connection: &Connection, folder: &str) -> Result<(), Failure> {
+    /// Creates a folder of the archive and its parents, and makes their directory entries durable. Fails if the
+    /// root does not exist, unless the archive is new.
+    async fn make_folders(
+        &self,
+        connection: &Connection,
+        folder: &str,
+        is_new_archive: bool,
+    ) -> Result<(), Failure> {
         if lock(&self.durable).contains(folder) {
             return Ok(());
         }
@@ -207,6 +223,9 @@ impl Sftp {
                 Err(failure) if failure.is_missing() => missing.push(*path),
                 Err(failure) => return Err(failure),
             }
+        }
+        if !is_new_archive && missing.contains(&&*self.target.folder) {
+            return Err(Failure::Final(Cause::NoArchive, String::new()));
         }
         if !missing.is_empty() {
             connection.expect_no_broken_link(&self.target.folder, folder).await?;
@@ -234,7 +253,7 @@ impl Sftp {
         if connection.exists(path).await? {
             return Ok(Created::Exists);
         }
-        self.make_folders(connection, folder).await?;
+        self.make_folders(connection, folder, false).await?;
         let temporary = format!("{folder}/.{name}.{}{ENDING}", unique());
         let handle = match connection.write(&temporary, MODE, content).await {
             Ok(handle) => handle,
@@ -335,10 +354,18 @@ fn unique() -> String {
 }
 
 impl Store for Sftp {
+    fn make_root(&self) -> Result<(), StoreError> {
+        let root = self.target.folder.as_str();
+        self.run("create", "", 0, async |connection| self.make_folders(connection, root, true).await)
+    }
+
     fn create(&self, key: &str, content: &[u8]) -> Result<Created, StoreError> {
         let path = self.path("create", key)?;
         self.run("create", key, content.len() as u64, async |connection| {
             match self.store(connection, &path, content).await {
+                Err(failure) if failure.is_missing() && !connection.exists(&self.target.folder).await? => {
+                    Err(Failure::Final(Cause::NoArchive, String::new()))
+                }
                 Err(failure) => Err(connection.why_not_written(&self.target.folder, failure).await),
                 other => other,
             }
@@ -351,7 +378,7 @@ impl Store for Sftp {
         self.run("synchronise", key, 0, async |connection| {
             connection.sync_file(&path).await?;
             connection.sync_folder(folder).await?;
-            self.make_folders(connection, folder).await
+            self.make_folders(connection, folder, false).await
         })
     }
 
