@@ -746,7 +746,7 @@ impl Decoder {
         let StreamInfo { version, data_page_bytes, .. } = self.info;
         // The end is not known yet.
         let range = (partial.lsn, partial.lsn);
-        // After an error, the headers continue in the next page, or are invalid, as the complete record shows.
+        // After an error, the headers continue in the next page, or the complete record is invalid, too.
         let decoded = record::decode(&self.held, header, range, version, data_page_bytes, &mut self.blocks);
         if let Ok(record) = decoded {
             let needs_data = visitor.needs_data(&record);
