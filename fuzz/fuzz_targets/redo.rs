@@ -10,4 +10,5 @@ mod arbitrary;
 fuzz_target!(|data: &[u8]| {
     arbitrary::replay(data);
     arbitrary::replay_shares(data, 3);
+    arbitrary::replay_overwrites(data, 3);
 });

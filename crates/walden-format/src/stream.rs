@@ -30,6 +30,10 @@ use crate::version::Major;
 ///
 /// A record's headers take less than 2 kB, so they are always kept.
 pub const MAX_HELD_BYTES: usize = 16 << 20;
+/// Bytes of a record in which its headers are looked for first: copying this many costs nothing.
+const FIRST_HELD_BYTES: usize = 128;
+/// Records up to this length are kept as a whole.
+const SHORT_RECORD: u32 = 1024;
 
 /// The events that a [`Decoder`] reports, in WAL order.
 pub trait Visitor {
@@ -47,6 +51,13 @@ pub trait Visitor {
     #[inline(always)]
     fn simple_record(&mut self, record: SimpleRecord<'_>) -> ControlFlow<()> {
         record.as_record(|record| self.record(record))
+    }
+
+    /// Whether [`Visitor::record`] reads more than the headers of a record that crosses pages. If not, it
+    /// gets the record without most of its data. `record` has the headers; its checksum is not verified yet.
+    fn needs_data(&self, record: &Record<'_>) -> bool {
+        let _ = record;
+        true
     }
 
     /// `bytes` bytes at `lsn` that end a record which started before the stream, including alignment.
@@ -78,6 +89,10 @@ impl<V: Visitor> Visitor for &mut V {
     #[inline(always)]
     fn simple_record(&mut self, record: SimpleRecord<'_>) -> ControlFlow<()> {
         (**self).simple_record(record)
+    }
+
+    fn needs_data(&self, record: &Record<'_>) -> bool {
+        (**self).needs_data(record)
     }
 
     fn continuation(&mut self, lsn: Lsn, bytes: u64) {
@@ -192,6 +207,18 @@ struct Partial {
     got: u32,
     /// CRC of the bytes after the header so far; `None` if the checksum need not be verified.
     crc: Option<u32>,
+    holding: Holding,
+}
+
+/// Which bytes of a record that crosses pages are kept in memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Holding {
+    /// All so far: the headers are not complete.
+    Headers,
+    /// All, up to [`MAX_HELD_BYTES`].
+    All,
+    /// No more.
+    Nothing,
 }
 
 /// Decodes pages into records, see the [module](self).
@@ -593,7 +620,8 @@ impl Decoder {
                 // The headers of the crossed pages take fewer bytes than one header plus the record itself.
                 let end = lsn.plus(2 * u64::from(total_len) + LONG_HEADER as u64);
                 let crc = (end > self.checked).then_some(0);
-                let partial = Partial { lsn, total_len, got: 0, crc };
+                let holding = if total_len > SHORT_RECORD { Holding::Headers } else { Holding::All };
+                let partial = Partial { lsn, total_len, got: 0, crc, holding };
                 self.held.clear();
                 self.state = State::Within(partial);
                 self.resume(page, at, address, visitor)?;
@@ -693,6 +721,39 @@ impl Decoder {
         Ok(end)
     }
 
+    /// Keeps the page's part of the current record in memory, as far as the visitor needs it.
+    fn hold(&mut self, piece: &[u8], visitor: &impl Visitor) {
+        let first = FIRST_HELD_BYTES.saturating_sub(self.held.len()).min(piece.len());
+        let (first, rest) = piece.split_at(first);
+        for part in [first, rest] {
+            let State::Within(partial) = &self.state else { return };
+            if partial.holding == Holding::Nothing {
+                return;
+            }
+            let kept = MAX_HELD_BYTES.saturating_sub(self.held.len()).min(part.len());
+            self.held.extend_from_slice(&part[..kept]);
+            self.choose_holding(visitor);
+        }
+    }
+
+    /// Asks the visitor whether it needs the data of the current record, once all headers are in memory.
+    fn choose_holding(&mut self, visitor: &impl Visitor) {
+        let State::Within(partial) = &mut self.state else { return };
+        if partial.holding != Holding::Headers {
+            return;
+        }
+        let Some(header) = RecordHeader::parse(&self.held) else { return };
+        let StreamInfo { version, data_page_bytes, .. } = self.info;
+        // The end is not known yet.
+        let range = (partial.lsn, partial.lsn);
+        // After an error, the headers continue in the next page, or the complete record is invalid, too.
+        let decoded = record::decode(&self.held, header, range, version, data_page_bytes, &mut self.blocks);
+        if let Ok(record) = decoded {
+            let needs_data = visitor.needs_data(&record);
+            partial.holding = if needs_data { Holding::All } else { Holding::Nothing };
+        }
+    }
+
     /// Appends the page's part of the current record. If the record ends in the page, reports it and returns
     /// the offset of the next one.
     fn resume(
@@ -711,8 +772,8 @@ impl Decoder {
         partial.crc = partial.crc.map(|crc| crc32c_append(crc, &piece[header_bytes..]));
         let had_header = partial.got as usize >= RECORD_HEADER;
         partial.got += taken as u32;
-        let kept = MAX_HELD_BYTES.saturating_sub(self.held.len()).min(taken);
-        self.held.extend_from_slice(&piece[..kept]);
+        self.hold(piece, visitor);
+        let State::Within(partial) = &mut self.state else { return Ok(Some(at)) };
         // Checked as soon as the header is complete, so that a corrupt length does not consume many pages.
         if !had_header && partial.got as usize >= RECORD_HEADER {
             checked_header(&self.held, lsn, self.previous)?;

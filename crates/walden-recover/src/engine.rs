@@ -21,7 +21,7 @@ use walden_format::record::{Fork, Record, RelFileLocator};
 use walden_format::rmgr::rmid;
 use walden_format::stream::Visitor;
 use walden_format::version::Major;
-use walden_redo::{BasePages, BlockKey, PageBox, PageShare, PageStore, Replay, State, StoreOptions};
+use walden_redo::{BasePages, BlockKey, Overwrites, Page, PageShare, PageStore, Replay, State, StoreOptions};
 
 use crate::base::BaseBackup;
 use crate::error::{RecoverError, invalid};
@@ -44,6 +44,8 @@ pub(crate) struct EngineOptions<'o> {
     pub tablespaces: &'o [MappedTablespace],
     /// Files of the base backup that are not copied yet.
     pub originals: &'o Arc<Originals>,
+    /// Pages that the WAL overwrites.
+    pub overwrites: &'o Arc<Overwrites>,
 }
 
 /// Pages and prepared transactions that replay has written.
@@ -123,7 +125,8 @@ impl Engine {
                 StoreOptions::default()
                     .memory_bytes(options.memory_bytes / threads as usize)
                     .base(Some(Box::new(files.clone()) as Box<dyn BasePages>))
-                    .share(PageShare::new(index, threads)),
+                    .share(PageShare::new(index, threads))
+                    .overwrites(Arc::clone(options.overwrites)),
             );
             store.hint_logging().note_settings(base.control.hint_settings());
             Engine {
@@ -195,18 +198,23 @@ impl Engine {
 
     /// Writes the changed pages that are wanted, in the order of the files. Returns how many.
     fn write_pages(&mut self, is_wanted: impl Fn(&BlockKey) -> bool) -> io::Result<u64> {
-        let (mut page, mut written) = (PageBox::default(), 0);
+        let (mut run, mut written) = (PageRun::default(), 0);
         for (relation, fork) in self.replay.store.forks() {
             if !is_wanted(&BlockKey { relation, fork, block: 0 }) {
                 continue;
             }
             for (block, slot) in self.replay.store.blocks_of(relation, fork) {
-                if self.replay.store.is_changed(slot) && self.replay.store.read(slot, &mut page) {
-                    self.files.lock().write(BlockKey { relation, fork, block }, &mut page)?;
-                    written += 1;
+                if self.replay.store.is_changed(slot) {
+                    let key = BlockKey { relation, fork, block };
+                    let page = run.add(key, &self.files)?;
+                    match self.replay.store.read(slot, page) {
+                        true => written += 1,
+                        false => run.remove_last(),
+                    }
                 }
             }
         }
+        run.write(&self.files)?;
         Ok(written)
     }
 
@@ -243,7 +251,55 @@ impl Engine {
     }
 }
 
+/// Consecutive pages of a file, which are written together.
+#[derive(Default)]
+struct PageRun {
+    first: Option<BlockKey>,
+    /// The pages; those from `count` on are not used.
+    pages: Vec<Page>,
+    count: usize,
+}
+
+impl PageRun {
+    /// Maximum number of pages: as many as one share has in sequence.
+    const MAX: usize = 64;
+
+    /// Returns the memory for the page after the last one. Writes the run before if it does not continue it.
+    fn add(&mut self, key: BlockKey, files: &SharedFiles) -> io::Result<&mut Page> {
+        let follows = |first: BlockKey| {
+            let next = BlockKey { block: first.block.wrapping_add(self.count as u32), ..first };
+            let files = files.lock();
+            next == key && files.segment_of(first.block) == files.segment_of(key.block)
+        };
+        if self.count == PageRun::MAX || !self.first.is_some_and(follows) {
+            self.write(files)?;
+            self.first = Some(key);
+        }
+        if self.count == self.pages.len() {
+            self.pages.push(Page::default());
+        }
+        self.count += 1;
+        Ok(&mut self.pages[self.count - 1])
+    }
+
+    fn remove_last(&mut self) {
+        self.count -= 1;
+    }
+
+    fn write(&mut self, files: &SharedFiles) -> io::Result<()> {
+        let count = std::mem::take(&mut self.count);
+        match self.first.take().filter(|_| count > 0) {
+            Some(first) => files.lock().write(first, &mut self.pages[..count]),
+            None => Ok(()),
+        }
+    }
+}
+
 impl Visitor for Engine {
+    fn needs_data(&self, record: &Record<'_>) -> bool {
+        self.replay.needs_data(record)
+    }
+
     fn record(&mut self, record: &Record<'_>) -> ControlFlow<()> {
         if record.lsn < self.start {
             return ControlFlow::Continue(());

@@ -12,6 +12,7 @@ use walden_format::record::{Fork, RelFileLocator};
 use walden_redo::page::checksum;
 use walden_redo::{BasePages, BlockKey, PAGE_BYTES, Page};
 use walden_source::names::{DEFAULT_TABLESPACE, GLOBAL_TABLESPACE};
+use zerocopy::IntoBytes as _;
 
 use crate::base::BaseBackup;
 use crate::originals::Originals;
@@ -127,16 +128,19 @@ impl RelationFiles {
         }
     }
 
-    /// Writes a page with its checksum. Extends the fork by empty pages where it is shorter.
-    pub(crate) fn write(&mut self, key: BlockKey, page: &mut Page) -> io::Result<()> {
+    /// Writes consecutive pages of a file from `first` on, with their checksums. Extends the fork by empty
+    /// pages where it is shorter.
+    pub(crate) fn write(&mut self, first: BlockKey, pages: &mut [Page]) -> io::Result<()> {
         if self.has_checksums {
-            checksum::set_checksum(page, key.block);
+            for (page, block) in pages.iter_mut().zip(first.block..) {
+                checksum::set_checksum(page, block);
+            }
         }
-        let (file_key, offset) = self.place(key);
+        let (file_key, offset) = self.place(first);
         if !self.open.contains_key(&file_key) {
             self.fill_before(file_key)?;
         }
-        self.file(file_key, Access::Write)?.write_all_at(&page.0, offset)
+        self.file(file_key, Access::Write)?.write_all_at(pages.as_bytes(), offset)
     }
 
     /// Returns the path of the file with a page.

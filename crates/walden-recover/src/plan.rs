@@ -1,14 +1,18 @@
 //! The plan of a restore, made in one pass over the WAL before anything is written.
 
+use std::collections::VecDeque;
 use std::ops::ControlFlow;
 use std::path::Path;
+use std::sync::Arc;
 
 use walden_format::lsn::{Lsn, Timeline};
+use walden_format::payload::dbase::DatabaseCreate;
 use walden_format::payload::xlog::{Checkpoint, ParameterChange, WalLevel};
 use walden_format::payload::{self, Payload, Timestamp};
 use walden_format::record::Record;
 use walden_format::rmgr::rmid;
 use walden_format::stream::Visitor;
+use walden_redo::Overwrites;
 use walden_source::inventory::{Run, SegmentFile};
 use walden_source::scan::{Damage, Nothing, ScanOptions, SegmentEnd, scan};
 use walden_source::timelines::{Lineage, lineages};
@@ -16,7 +20,7 @@ use walden_source::timelines::{Lineage, lineages};
 use crate::base::BaseBackup;
 use crate::early_drops::{DropEvents, EarlyDrop, find_early_drops};
 use crate::error::RecoverError;
-use crate::support::{Unsupported, unsupported};
+use crate::support::{Unsupported, reads_fields, unsupported};
 use crate::tablespaces::{MappedTablespace, new_folder_of};
 use crate::target::{Target, end_of_transaction};
 
@@ -67,6 +71,8 @@ pub struct Plan {
     pub early_drops: Vec<EarlyDrop>,
     /// Settings at the checkpoint, if WAL has changed them since the base backup.
     pub(crate) settings: Option<ParameterChange>,
+    /// The pages that WAL before the checkpoint's redo pointer overwrites.
+    pub(crate) overwrites: Arc<Overwrites>,
 }
 
 impl Plan {
@@ -108,9 +114,17 @@ impl Plan {
         let commit_timestamps = base.control.track_commit_timestamp;
         let make = |_| Survey { start, target: &target, commit_timestamps, mapped, found: Found::default() };
         let (mut all, mut reached, mut damage) = (Found::default(), start, None);
-        scan(run, ScanOptions::new(threads).from(Some(start)), make, |outcome| {
+        let mut overwrites = OverwritesBefore::default();
+        scan(run, ScanOptions::new(threads).from(Some(start)), make, |mut outcome| {
             reached = outcome.position;
+            let end = outcome.start.plus(run.segment_size.bytes());
+            overwrites.add(end, std::mem::take(&mut outcome.visitor.found.overwrites));
             all.append(outcome.visitor.found);
+            if let Some(last) = all.checkpoints.last()
+                && all.unsupported.as_ref().is_none_or(|unsupported| last.fields.redo <= unsupported.lsn)
+            {
+                overwrites.reach(last.fields.redo);
+            }
             done(run.segment_size.bytes());
             if all.stop.is_some() {
                 return ControlFlow::Break(());
@@ -203,6 +217,11 @@ impl Plan {
             tablespaces,
             early_drops,
             settings,
+            overwrites: Arc::new(if all.copies_database {
+                Overwrites::default()
+            } else {
+                overwrites.before(redo)
+            }),
         })
     }
 }
@@ -385,6 +404,9 @@ struct Found {
     settings: Vec<(Lsn, ParameterChange)>,
     unsupported: Option<Unsupported>,
     tablespaces: Vec<(Lsn, String)>,
+    overwrites: Overwrites,
+    /// Whether a database is copied: the pages of its source are read in between.
+    copies_database: bool,
     /// The last record that removes a database or a tablespace.
     last_drop: Option<Lsn>,
     last_commit: Option<i64>,
@@ -401,11 +423,51 @@ impl Found {
         self.ends_of_backups.extend(later.ends_of_backups);
         self.settings.extend(later.settings);
         self.tablespaces.extend(later.tablespaces);
+        self.copies_database |= later.copies_database;
         self.unsupported = self.unsupported.take().or(later.unsupported);
         self.last_drop = later.last_drop.or(self.last_drop);
         self.last_commit = later.last_commit.or(self.last_commit);
         self.stop = later.stop;
         self.top_level_xid = self.top_level_xid.or(later.top_level_xid);
+    }
+}
+
+/// Collects the pages that WAL overwrites before a position that is known only later: the redo pointer of the
+/// last checkpoint.
+#[derive(Default)]
+struct OverwritesBefore {
+    /// Those in segments before the last known redo pointer.
+    all: Overwrites,
+    /// The end of these segments.
+    end: Lsn,
+    /// Those in later segments, with the end of each.
+    later: VecDeque<(Lsn, Overwrites)>,
+    /// Number of pages in `later`.
+    count: usize,
+}
+
+impl OverwritesBefore {
+    /// Adds those in the segment that ends at `end`. Without them, more is replayed than necessary.
+    fn add(&mut self, end: Lsn, found: Overwrites) {
+        if self.count + found.count() <= Overwrites::MAX_PAGES {
+            self.count += found.count();
+            self.later.push_back((end, found));
+        }
+    }
+
+    /// Notes a redo pointer up to which WAL may be replayed.
+    fn reach(&mut self, redo: Lsn) {
+        while let Some((end, found)) = self.later.pop_front_if(|(end, _)| *end <= redo) {
+            self.count -= found.count();
+            self.all.append(found);
+            self.end = end;
+        }
+    }
+
+    /// Returns those before the redo pointer up to which WAL is replayed.
+    fn before(self, redo: Lsn) -> Overwrites {
+        // The last checkpoint need not be the one to replay to.
+        if self.end <= redo { self.all } else { Overwrites::default() }
     }
 }
 
@@ -438,7 +500,9 @@ impl Visitor for Survey<'_> {
             let is_mapped = |old: &[u8]| new_folder_of(self.mapped, old).is_some();
             self.found.unsupported = unsupported(record, self.commit_timestamps, &is_mapped);
         }
+        self.found.overwrites.note(record);
         match record.header.rmid {
+            rmid::DBASE => self.note_copy_of_database(record),
             rmid::XACT => self.note_end_of_transaction(record),
             rmid::XLOG => self.read_of_log(record),
             rmid::TBLSPC => self.note_tablespace(record),
@@ -446,9 +510,19 @@ impl Visitor for Survey<'_> {
         }
         ControlFlow::Continue(())
     }
+
+    fn needs_data(&self, record: &Record<'_>) -> bool {
+        record.blocks.is_empty() || reads_fields(record)
+    }
 }
 
 impl Survey<'_> {
+    fn note_copy_of_database(&mut self, record: &Record<'_>) {
+        let is_copy = |created: DatabaseCreate| created.source.is_some();
+        self.found.copies_database |=
+            matches!(payload::parse(record), Ok(Payload::DatabaseCreate(created)) if is_copy(created));
+    }
+
     fn note_end_of_transaction(&mut self, record: &Record<'_>) {
         let Some((xid, time)) = end_of_transaction(record) else { return };
         self.found.last_commit = Some(time);

@@ -356,7 +356,9 @@ impl Recovery<'_> {
         let decoded_bytes = decoded_bytes(options.memory_bytes);
         let (threads, memory_bytes) = (options.threads, options.memory_bytes - decoded_bytes);
         let tablespaces = &options.tablespaces[..];
-        let engine_options = EngineOptions { redo, version, memory_bytes, threads, tablespaces, originals };
+        let overwrites = &self.plan.overwrites;
+        let engine_options =
+            EngineOptions { redo, version, memory_bytes, threads, tablespaces, originals, overwrites };
         let mut engines =
             Engine::create_all(base, data, engine_options).map_err(RecoverError::io("read", data))?;
         let range =

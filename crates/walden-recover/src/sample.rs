@@ -41,6 +41,7 @@ impl Plan {
             let pages: Box<dyn BasePages> = Box::new(DataDir::open(&base.path).ok()?);
             let options =
                 StoreOptions::default().memory_bytes(memory_bytes / threads as usize).base(Some(pages));
+            // Without the plan's overwritten pages, of which the first part of the WAL has the most.
             let mut store = PageStore::new(options.share(PageShare::new(index, threads)));
             store.hint_logging().note_settings(base.control.hint_settings());
             let position = self.start;
@@ -64,6 +65,10 @@ struct Sample {
 }
 
 impl Visitor for Sample {
+    fn needs_data(&self, record: &Record<'_>) -> bool {
+        self.replay.needs_data(record)
+    }
+
     fn record(&mut self, record: &Record<'_>) -> ControlFlow<()> {
         if record.lsn < self.start {
             return ControlFlow::Continue(());

@@ -74,6 +74,19 @@ pub(crate) fn unsupported(
     Some(Unsupported { lsn: record.lsn, kind, version: record.version, reason })
 }
 
+/// Returns whether [`unsupported`] reads the fields of a record.
+pub(crate) fn reads_fields(record: &Record<'_>) -> bool {
+    match record.header.rmid {
+        rmid::XACT | rmid::SMGR | rmid::CLOG | rmid::DBASE | rmid::TBLSPC => true,
+        rmid::MULTIXACT | rmid::RELMAP | rmid::COMMIT_TS | rmid::REPLORIGIN => true,
+        rmid::XLOG => {
+            let kinds = [xlog::CHECKPOINT_SHUTDOWN, xlog::CHECKPOINT_ONLINE, xlog::PARAMETER_CHANGE];
+            kinds.contains(&record.rmgr_info())
+        }
+        _ => false,
+    }
+}
+
 fn reason(
     record: &Record<'_>,
     kind: Kind,
@@ -90,16 +103,7 @@ fn reason(
     if record.blocks.iter().any(|block| block.fork.0 > Fork::INIT.0) {
         return Some(Reason::Fork);
     }
-    let has_fields = match number {
-        rmid::XACT | rmid::SMGR | rmid::CLOG | rmid::DBASE | rmid::TBLSPC => true,
-        rmid::MULTIXACT | rmid::RELMAP | rmid::COMMIT_TS | rmid::REPLORIGIN => true,
-        rmid::XLOG => {
-            let kinds = [xlog::CHECKPOINT_SHUTDOWN, xlog::CHECKPOINT_ONLINE, xlog::PARAMETER_CHANGE];
-            kinds.contains(&record.rmgr_info())
-        }
-        _ => false,
-    };
-    if !has_fields {
+    if !reads_fields(record) {
         return None;
     }
     match payload::parse(record) {

@@ -37,6 +37,6 @@ pub use pool::PageBox;
 pub use replay::{BlockSet, Observer, Replay, rehearse};
 pub use step::{Role, Touched};
 pub use store::{
-    BasePages, BlockKey, HintLogging, HintSettings, LastRecord, MIN_RESIDENT, NOTE_BYTES, PageShare,
-    PageStore, Slot, State, StoreFailure, StoreOptions, Unknown,
+    BasePages, BlockKey, HintLogging, HintSettings, LastRecord, MIN_RESIDENT, NOTE_BYTES, Overwrites,
+    PageShare, PageStore, Slot, State, StoreFailure, StoreOptions, Unknown,
 };

@@ -1,7 +1,7 @@
 //! Replays records into the page store.
 
 use walden_format::record::{BlockRef, Fork, Record};
-use walden_format::rmgr;
+use walden_format::rmgr::{self, rmid};
 
 use crate::managers::{changes_its_pages_alone, heap, manager, shows_logged_hints, storage};
 use crate::page::Misfit;
@@ -65,8 +65,9 @@ impl Replay {
 
     /// Replays a record; `observer` sees its pages before and after.
     ///
-    /// If the store keeps only a share of the pages, the others count as unknown, and the observer does not
-    /// see records without a page of that share.
+    /// If the store keeps only a share of the pages, or a later record overwrites some
+    /// ([`crate::StoreOptions::overwrites`]), the others count as unknown, and the observer does not see
+    /// records that change none of the pages that the store wants.
     pub fn apply<O: Observer>(&mut self, record: &Record<'_>, observer: &mut O) {
         self.apply_except(record, BlockSet::default(), observer);
     }
@@ -88,13 +89,14 @@ impl Replay {
             observer.after(record, &mut []);
             return true;
         }
-        let share = self.store.share();
-        if !share.is_all() {
+        let mut wanted = BlockSet(u64::MAX);
+        if !self.store.wants_all() {
             // A record of other pages may show it.
             if !self.store.are_hints_logged() && shows_logged_hints(record) {
                 self.store.hint_logging().note_shown();
             }
-            if !share.has_any(record.blocks) && !heap::visibility_map::may_clear(record, share) {
+            wanted = self.wanted_blocks(record);
+            if wanted == BlockSet::default() && !self.may_clear_map(record) {
                 return true;
             }
         }
@@ -105,7 +107,7 @@ impl Replay {
         let touched = &mut buffer[..count];
         for (index, (block, touched)) in record.blocks.iter().zip(&mut *touched).enumerate() {
             match excluded.has(index) {
-                _ if !share.has(BlockKey::from_block(block)) => {
+                _ if !wanted.has(index) => {
                     touched.fill(block, (Slot::NONE, false), Role::Unknown(NOT_SEEN), NOT_SEEN, None);
                 }
                 true => self.exclude(block, touched),
@@ -155,6 +157,33 @@ impl Replay {
         }
         self.touched = buffer;
         outcome.is_ok()
+    }
+
+    /// Returns whether [`Replay::apply`] reads more than the headers of a record.
+    pub fn needs_data(&self, record: &Record<'_>) -> bool {
+        let may_show_hints = record.header.rmid == rmid::HEAP2 && !self.store.are_hints_logged();
+        manager(record.header.rmid).is_none()
+            || record.blocks.is_empty()
+            || may_show_hints
+            || self.wanted_blocks(record) != BlockSet::default()
+            || self.may_clear_map(record)
+    }
+
+    /// Returns the blocks whose changes by a record matter to the store.
+    #[inline]
+    fn wanted_blocks(&self, record: &Record<'_>) -> BlockSet {
+        let mut wanted = BlockSet::default();
+        for (index, block) in record.blocks.iter().enumerate() {
+            if self.store.wants(BlockKey::from_block(block), record.lsn) {
+                wanted.add(index);
+            }
+        }
+        wanted
+    }
+
+    /// Returns whether a record may change a visibility map to which it does not refer.
+    fn may_clear_map(&self, record: &Record<'_>) -> bool {
+        heap::visibility_map::may_clear(record, |map| self.store.wants(map, record.lsn))
     }
 
     /// Restores the record's images and zeroes the pages that it initializes, before its changes.

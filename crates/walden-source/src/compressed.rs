@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use crate::machine::page_memory;
 use crate::segment_file::SegmentFile;
-use crate::store::{SegmentContents, SharedStore};
+use crate::store::{SegmentContents, SharedStore, segment_buffer};
 use walden_codec::container::{Entry, Error, Excess, FileForm, Head, Place, ReadLimits, Reader};
 
 /// Bytes of decoded members that are kept, but at least two members: the current one, and the next one for
@@ -155,18 +155,22 @@ impl Pack {
             return self.decode_segment_form();
         };
         let head = self.reader.seek_decodable(&self.entries, entry)?;
-        let mut content = Vec::new();
+        let mut content = buffer_for(&head);
         self.reader.decode(&head, &mut content)?;
         Ok(content)
     }
 
     fn decode_segment_form(&mut self) -> Result<Vec<u8>, Error> {
-        let mut content = Vec::new();
-        if let Some(head) = self.reader.next()? {
-            self.reader.decode(&head, &mut content)?;
-        }
+        let Some(head) = self.reader.next()? else { return Ok(Vec::new()) };
+        let mut content = buffer_for(&head);
+        self.reader.decode(&head, &mut content)?;
         Ok(content)
     }
+}
+
+/// Creates a buffer for a member's content.
+fn buffer_for(head: &Head) -> Vec<u8> {
+    segment_buffer(head.place.map_or(0, |place| place.size.bytes()))
 }
 
 /// Returns the start of a member's content, up to `bytes` of it.

@@ -145,7 +145,9 @@ pub fn main() -> ExitCode {
         // SAFETY: nothing before has started a thread.
         unsafe { memory::keep_freed() };
     }
-    if matches!(command, Command::Redo(_) | Command::Restore(_) | Command::Backup(_)) {
+    let replays = matches!(command, Command::Redo(_));
+    let restores = matches!(command, Command::Restore(_) | Command::Backup(_));
+    if replays || restores && !memory::is_returned_to_host() {
         // SAFETY: nothing before has started a thread.
         unsafe { memory::use_huge_pages() };
     }

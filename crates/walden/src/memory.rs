@@ -6,7 +6,7 @@
 //! Commands that replay all of the WAL keep pages of relations in memory. They request huge pages, which save
 //! a third of the time on small inputs. Other commands do not: a process that uses a few dozen megabytes
 //! saves little, and on a virtual machine that returns free memory to its host, each huge page has to be
-//! waited for (research/codec-notes.md).
+//! waited for (research/codec-notes.md). There, restores use small pages, too: they may need a gigabyte.
 
 /// Bytes by which the heap grows at a time. They take no memory until used.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
@@ -32,6 +32,14 @@ pub unsafe fn keep_freed() {
         libc::mallopt(libc::M_TRIM_THRESHOLD, i32::MAX);
         libc::mallopt(libc::M_TOP_PAD, HEAP_STEP);
     }
+}
+
+/// Returns whether this is a virtual machine that returns free memory to its host: its balloon device has
+/// `VIRTIO_BALLOON_F_REPORTING`, which is bit 5.
+pub fn is_returned_to_host() -> bool {
+    let devices = std::fs::read_dir("/sys/bus/virtio/drivers/virtio_balloon").into_iter().flatten().flatten();
+    let features = devices.filter_map(|device| std::fs::read(device.path().join("features")).ok());
+    features.into_iter().any(|features| features.get(5) == Some(&b'1'))
 }
 
 /// Puts the next gigabyte of the heap on huge pages, if the system allows that. Memory beyond it uses small

@@ -18,7 +18,7 @@ use walden_format::stream::StreamInfo;
 use walden_source::error_text;
 use walden_source::inventory::SegmentFile;
 use walden_source::open::Compression;
-use walden_source::store::{SegmentContents, SegmentStore, SharedStore};
+use walden_source::store::{SegmentContents, SegmentStore, SharedStore, segment_buffer};
 use walden_source::timelines::Stretch;
 use walden_source::workers::map_in_order;
 
@@ -302,7 +302,7 @@ impl Contents {
     ) -> Result<Vec<u8>, ArchiveError> {
         let inner = Arc::clone(&self.inner);
         let segment_bytes = inner.archive.known_segment_bytes();
-        let mut content = Vec::new();
+        let mut content = segment_buffer(segment_bytes.unwrap_or_default());
         match object {
             Object::File(file) if object == segment.object => {
                 let stored = inner.ahead.read(index)?;

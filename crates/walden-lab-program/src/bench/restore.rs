@@ -18,7 +18,7 @@ use walden_server::account;
 use super::archive::contenders::{Contender as Program, Ready};
 use super::archive::{Segments, drive, make_data_directory};
 use super::usage::{Usage, adopt_background_processes, end_background_processes};
-use super::{Material, Sample, find_workloads, measure};
+use super::{Material, Redo, Sample, find_workloads, measure, parse_redo};
 use crate::terminal::{self, Format};
 
 /// Time a restore by PostgreSQL alone and by walden restore, up to a server that accepts writes
@@ -29,8 +29,8 @@ another folder). The base backup is the data directory of a stopped server.
 
 Each contender copies the base backup, recovers to the end of the WAL, and promotes the server. The time ends when the server accepts \
 writes. Processor time and bytes are those of all processes: the copy, restore_command with its processes in the background, and the \
-server. Bytes are those of system calls on files, also of the page cache. The server has shared_buffers for all of the data, no checkpoint during \
-recovery, recovery_prefetch = try and fsync = off; walden restore synchronizes its files. Archives are compressed (Walden: level 3, \
+server. Bytes are those of system calls on files, also of the page cache. The server has no checkpoint during recovery, \
+recovery_prefetch = try and fsync = off, so it does not synchronize the data directory before redo; walden restore synchronizes its files. Archives are compressed (Walden: level 3, \
 pgBackRest: zst 3).
 
 walden backup advance before, then restore: the base backup was advanced before (not timed, as it needs no outage).")]
@@ -50,6 +50,10 @@ pub struct RestoreArgs {
     /// Size of each workload, see `walden lab list` [default: the workload's own]
     #[arg(long, value_name = "N")]
     size: Option<u64>,
+
+    /// The server's shared_buffers; with less than the data, it reads and writes pages repeatedly
+    #[arg(long, value_name = "SIZE", default_value = "2GB")]
+    shared_buffers: String,
 
     /// How to print it
     #[arg(long, value_enum, default_value_t)]
@@ -77,6 +81,26 @@ struct Timed {
     written_bytes: u64,
     /// The first contender's wall time divided by this one's.
     times_postgresql: f64,
+    /// The same for processor time.
+    cpu_times_postgresql: f64,
+    phases: Vec<TimedPhase>,
+}
+
+/// Medians of a part of a restore.
+#[derive(Serialize, Debug)]
+struct TimedPhase {
+    name: &'static str,
+    seconds: f64,
+    /// `null` if it was not measured apart.
+    cpu_seconds: Option<f64>,
+}
+
+/// A part of one restore.
+#[derive(Clone, Copy, Debug)]
+struct Phase {
+    name: &'static str,
+    wall: f64,
+    cpu: Option<f64>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -111,6 +135,45 @@ const fn pgbackrest(ahead: bool) -> Program {
 struct Round {
     wall: f64,
     used: Usage,
+    phases: Vec<Phase>,
+}
+
+impl Round {
+    /// Returns the phases of a restore: the copy or `walden restore`, and a server that ran for
+    /// `served` seconds.
+    fn new(is_server: bool, prepared: &Sample, served: &Served, used: Usage) -> Round {
+        let name = if is_server { "copy of the base backup" } else { "walden restore" };
+        let (start, redo) = (served.before_redo, &served.redo);
+        let phase = |name, wall, cpu| Phase { name, wall, cpu };
+        let phases = vec![
+            phase(name, prepared.wall, Some(prepared.cpu)),
+            phase("server", served.wall, Some(used.cpu - prepared.cpu)),
+            phase("server before redo", start, None),
+            phase("redo (without restore_command)", redo.elapsed, Some(redo.processor)),
+            phase("server after redo", (served.wall - start - redo.elapsed).max(0.0), None),
+        ];
+        Round { wall: prepared.wall + served.wall, used, phases }
+    }
+}
+
+/// The times of a server up to the first write that it accepts.
+struct Served {
+    wall: f64,
+    before_redo: f64,
+    redo: Redo,
+}
+
+impl Served {
+    /// Reads the log of a server that was started at `started`, in seconds since 1970-01-01 UTC. Without
+    /// redo, all of the time is before it.
+    fn read(log: &str, started: f64, wall: f64) -> Served {
+        let line = |text: &str| log.lines().find(|line| line.contains(text));
+        // `log_line_prefix` has the time.
+        let time = |line: &str| line.split_whitespace().next().and_then(|time| time.parse::<f64>().ok());
+        let redo = line("redo done at").and_then(parse_redo).unwrap_or(Redo { elapsed: 0.0, processor: 0.0 });
+        let before_redo = line("redo starts at").and_then(time).map_or(wall, |time| time - started);
+        Served { wall, before_redo: before_redo.clamp(0.0, wall), redo }
+    }
 }
 
 /// Longest time for a server to accept writes.
@@ -132,13 +195,15 @@ struct Setting {
     folder: tempfile::TempDir,
     /// The programs' archives.
     archives: Vec<(Program, Ready)>,
+    shared_buffers: String,
 }
 
 fn compare(args: &RestoreArgs, workload: &'static Workload) -> Result<Compared> {
     let material = Material::generate(workload, args.pg, args.size, true)?;
     let walden = crate::programs::path_of("walden")?;
     let folder = tempfile::tempdir().context("cannot create a temporary folder")?;
-    let mut setting = Setting { material, walden, folder, archives: Vec::new() };
+    let shared_buffers = args.shared_buffers.clone();
+    let mut setting = Setting { material, walden, folder, archives: Vec::new(), shared_buffers };
     let segments = Segments::with_last(&setting.material)?;
     // The server's user may not read the cache folder.
     fs::create_dir(setting.wal())?;
@@ -173,16 +238,21 @@ fn compare(args: &RestoreArgs, workload: &'static Workload) -> Result<Compared> 
     }
     progress.finish();
     let seconds = |rounds: &[Round]| median(rounds.iter().map(|round| round.wall));
-    let baseline = contenders.first().map_or(f64::NAN, |(_, _, rounds)| seconds(rounds));
+    let cpu_seconds = |rounds: &[Round]| median(rounds.iter().map(|round| round.used.cpu));
+    let baseline = contenders
+        .first()
+        .map_or((f64::NAN, f64::NAN), |(_, _, rounds)| (seconds(rounds), cpu_seconds(rounds)));
     let timed = |(_, name, rounds): &(Contender, &'static str, Vec<Round>)| {
         let last = rounds.last().map(|round| round.used).unwrap_or_default();
         Timed {
             name,
             seconds: seconds(rounds),
-            cpu_seconds: median(rounds.iter().map(|round| round.used.cpu)),
+            cpu_seconds: cpu_seconds(rounds),
             read_bytes: last.read,
             written_bytes: last.written,
-            times_postgresql: baseline / seconds(rounds),
+            times_postgresql: baseline.0 / seconds(rounds),
+            cpu_times_postgresql: baseline.1 / cpu_seconds(rounds),
+            phases: phases_of(rounds),
         }
     };
     Ok(Compared {
@@ -192,6 +262,18 @@ fn compare(args: &RestoreArgs, workload: &'static Workload) -> Result<Compared> 
         contenders: contenders.iter().map(timed).collect(),
         unavailable,
     })
+}
+
+/// Returns the medians of each phase.
+fn phases_of(rounds: &[Round]) -> Vec<TimedPhase> {
+    let names = rounds.first().into_iter().flat_map(|round| round.phases.iter().map(|phase| phase.name));
+    let timed = |(index, name)| {
+        let all: Vec<Phase> = rounds.iter().filter_map(|round| round.phases.get(index).copied()).collect();
+        let cpu: Option<Vec<f64>> = all.iter().map(|phase| phase.cpu).collect();
+        let seconds = median(all.iter().map(|phase| phase.wall));
+        TimedPhase { name, seconds, cpu_seconds: cpu.map(|cpu| median(cpu.into_iter())) }
+    };
+    names.enumerate().map(timed).collect()
 }
 
 impl Setting {
@@ -262,16 +344,17 @@ impl Setting {
         end_background_processes()?;
         let used = Usage::of_children()? - before;
         fs::remove_dir_all(&data).with_context(|| format!("cannot remove {}", data.display()))?;
-        Ok(Round { wall: prepared.wall + served, used })
+        Ok(Round::new(matches!(contender, Contender::Server(_)), &prepared, &served, used))
     }
 
     /// Starts a server, waits until it accepts writes, and stops it.
-    fn start(&self, data: &Path) -> Result<f64> {
+    fn start(&self, data: &Path) -> Result<Served> {
         let major = self.material.installation.version.major;
         let sockets = self.folder.path().display();
         let mut settings = format!(
-            "listen_addresses = ''\nunix_socket_directories = '{sockets}'\nfsync = off\nshared_buffers = '2GB'\nmax_wal_size = '100GB'\n\
-             checkpoint_timeout = '1d'\nhot_standby = off\narchive_mode = off\nlogging_collector = off\n"
+            "listen_addresses = ''\nunix_socket_directories = '{sockets}'\nfsync = off\nshared_buffers = '{}'\nmax_wal_size = '100GB'\n\
+             checkpoint_timeout = '1d'\nhot_standby = off\narchive_mode = off\nlogging_collector = off\nlog_line_prefix = '%n '\n",
+            self.shared_buffers
         );
         if major >= 15 {
             settings += "recovery_prefetch = try\n";
@@ -280,7 +363,7 @@ impl Setting {
         account::chown_all(data)?;
         account::chown_all(self.folder.path())?;
         let mut command = account::command(&self.material.installation.postgres(), self.folder.path())?;
-        let started = Instant::now();
+        let (started, started_at) = (Instant::now(), jiff::Timestamp::now());
         let log_path = self.path("log");
         let log = File::create(&log_path).with_context(|| format!("cannot create {}", log_path.display()))?;
         let mut child = command.arg("-D").arg(data).stdout(Stdio::null()).stderr(log).spawn()?;
@@ -307,7 +390,9 @@ impl Setting {
             rustix::process::Signal::QUIT,
         )?;
         child.wait()?;
-        outcome
+        let log = fs::read_to_string(&log_path).unwrap_or_default();
+        let started = started_at.as_millisecond() as f64 / 1e3;
+        outcome.map(|wall| Served::read(&log, started, wall))
     }
 }
 
@@ -329,20 +414,31 @@ fn tables(results: &[Compared]) -> String {
             result.postgresql,
             units::bytes(result.wal_bytes)
         );
-        let row = |timed: &Timed| Row {
-            depth: 0,
-            label: timed.name.to_owned(),
-            cells: vec![
-                format!("{:.2} s", timed.seconds),
-                format!("{:.2} s", timed.cpu_seconds),
-                units::bytes(timed.read_bytes),
-                units::bytes(timed.written_bytes),
-                format!("{:.2}x", timed.times_postgresql),
-            ],
+        let seconds = |seconds: f64| format!("{seconds:.2} s");
+        let of_phase = |phase: &TimedPhase| Row {
+            depth: 1,
+            label: phase.name.to_owned(),
+            cells: vec![seconds(phase.seconds), phase.cpu_seconds.map_or_else(String::new, seconds)],
             share: None,
         };
-        let rows: Vec<Row> = result.contenders.iter().map(row).collect();
-        let columns = ("restore", &["time", "processor", "read", "written", "speed"][..]);
+        let row = |timed: &Timed| -> Vec<Row> {
+            let all = Row {
+                depth: 0,
+                label: timed.name.to_owned(),
+                cells: vec![
+                    seconds(timed.seconds),
+                    seconds(timed.cpu_seconds),
+                    units::bytes(timed.read_bytes),
+                    units::bytes(timed.written_bytes),
+                    format!("{:.2}x", timed.times_postgresql),
+                    format!("{:.2}x", timed.cpu_times_postgresql),
+                ],
+                share: None,
+            };
+            std::iter::once(all).chain(timed.phases.iter().map(of_phase)).collect()
+        };
+        let rows: Vec<Row> = result.contenders.iter().flat_map(|timed| row(timed).into_iter()).collect();
+        let columns = ("restore", &["time", "processor", "read", "written", "speed", "of processor"][..]);
         let unavailable: String = result.unavailable.iter().map(|reason| format!("  {reason}\n")).collect();
         table(look, &title, columns, &rows) + &unavailable + "\n"
     };

@@ -8,6 +8,7 @@ mod files;
 mod hints;
 mod index;
 mod memory;
+mod overwrites;
 mod share;
 mod spill;
 mod state;
@@ -17,6 +18,7 @@ mod tests;
 use std::collections::{HashMap, HashSet};
 use std::io;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 use walden_format::lsn::Lsn;
@@ -30,6 +32,7 @@ use base::Base;
 pub use base::BasePages;
 pub use hints::{HintLogging, HintSettings};
 use index::{ForkKey, ForkPages, Recent};
+pub use overwrites::Overwrites;
 pub use share::PageShare;
 use spill::{Place, Spill};
 use state::StateCode;
@@ -101,19 +104,29 @@ pub struct StoreOptions {
     pub base: Option<Box<dyn BasePages>>,
     /// The pages that the store keeps. Other pages are not changed, and have no entries.
     pub share: PageShare,
+    /// Pages that the rest of the WAL overwrites: earlier changes of them are not replayed. The records to be
+    /// replayed must have all of these, and must not copy a database.
+    pub overwrites: Arc<Overwrites>,
 }
 
 walden_format::setters!(StoreOptions {
     memory_bytes: usize,
     base: Option<Box<dyn BasePages>>,
     share: PageShare,
+    overwrites: Arc<Overwrites>,
 });
 
 impl Default for StoreOptions {
     /// Returns unlimited memory, no base backup, and all pages.
     fn default() -> StoreOptions {
         let (memory_bytes, spill_dir) = (usize::MAX, std::env::temp_dir());
-        StoreOptions { memory_bytes, spill_dir, base: None, share: PageShare::ALL }
+        StoreOptions {
+            memory_bytes,
+            spill_dir,
+            base: None,
+            share: PageShare::ALL,
+            overwrites: Arc::default(),
+        }
     }
 }
 
@@ -181,6 +194,7 @@ pub struct PageStore {
     failure: Option<StoreFailure>,
     hints: HintLogging,
     share: PageShare,
+    overwrites: Arc<Overwrites>,
 }
 
 /// A block that a record referred to or that the base backup has.
@@ -222,7 +236,7 @@ impl Default for PageStore {
 impl PageStore {
     /// Creates a store in which every page is unknown.
     pub fn new(options: StoreOptions) -> PageStore {
-        let StoreOptions { memory_bytes, spill_dir, base, share } = options;
+        let StoreOptions { memory_bytes, spill_dir, base, share, overwrites } = options;
         let base = base.map(Base::new);
         let mut store = PageStore {
             entries: Vec::new(),
@@ -246,6 +260,7 @@ impl PageStore {
             failure: None,
             hints: HintLogging::default(),
             share,
+            overwrites,
         };
         store.share_memory();
         store
@@ -332,6 +347,19 @@ impl PageStore {
     #[inline]
     pub fn share(&self) -> PageShare {
         self.share
+    }
+
+    /// Returns whether every change of a page matters to the store.
+    #[inline]
+    pub(crate) fn wants_all(&self) -> bool {
+        self.share.is_all() && self.overwrites.count() == 0
+    }
+
+    /// Returns whether a change of a page by the record at `lsn` matters: the store keeps the page, and no
+    /// later record overwrites it.
+    #[inline]
+    pub(crate) fn wants(&self, key: BlockKey, lsn: Lsn) -> bool {
+        self.share.has(key) && !self.overwrites.has_later(key, lsn)
     }
 
     /// Returns whether hint bits are logged (`XLogHintBitIsNeeded`: checksums or `wal_log_hints`), as far as

@@ -1,7 +1,5 @@
 //! Divides all pages among several stores, which replay the same WAL at the same time.
 
-use walden_format::record::BlockRef;
-
 use super::BlockKey;
 
 /// Blocks that follow one another and belong to the same share (512 kB). A small number distributes busy
@@ -48,12 +46,6 @@ impl PageShare {
         // The upper bits are the best ones; the product maps them to an index.
         let mixed = mixed ^ (mixed >> 15);
         ((u64::from(mixed) * u64::from(self.count)) >> 32) as u32 == self.index
-    }
-
-    /// Returns whether a page that a record refers to belongs to the share.
-    #[inline]
-    pub fn has_any(self, blocks: &[BlockRef]) -> bool {
-        blocks.iter().any(|block| self.has(BlockKey::from_block(block)))
     }
 }
 

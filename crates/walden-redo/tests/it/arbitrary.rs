@@ -1,12 +1,15 @@
 //! Converts bytes into a few records and pages, for the fuzzer and the property test.
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
 use walden_format::lsn::Lsn;
 use walden_format::record::{Fork, RECORD_HEADER, Record, RecordHeader, RelFileLocator, decode};
 use walden_format::rmgr::{self, rmid};
 use walden_format::version::Major;
 use walden_redo::check::Check;
 use walden_redo::check::shares::ShareCheck;
-use walden_redo::{BlockKey, LastRecord, StoreOptions};
+use walden_redo::{BlockKey, LastRecord, Overwrites, PageShare, StoreOptions};
 use walden_redo::{PAGE_BYTES, Page, PageBox, PageStore, Replay};
 
 /// Replays the records encoded by the bytes on the encoded pages, with the check as observer.
@@ -62,6 +65,71 @@ pub fn replay_shares(input: &[u8], count: u32) {
     );
     let differences = |check: &Check| format!("{:?}", check.differences);
     assert_eq!(differences(&found), differences(&expected));
+}
+
+/// Replays the records once, and once without changes of pages that later records overwrite. Expects the same
+/// pages. Records that do not fit their pages are excepted, and copies of databases, which read pages in
+/// between.
+pub fn replay_overwrites(input: &[u8], count: u32) {
+    let begin = |replay, _| (replay, Overwrites::default(), false);
+    let (mut whole, overwrites, copies) = run(input, begin, |(replay, overwrites, copies), record| {
+        overwrites.note(record);
+        *copies |= record.header.rmid == rmid::DBASE;
+        replay.apply(record, &mut ());
+    });
+    let overwrites = Arc::new(overwrites);
+    let divide = |mut first: Replay, _| -> Vec<Replay> {
+        let divided = (0..count).map(|index| {
+            let share = PageShare::new(index, count);
+            let options = StoreOptions::default().share(share).overwrites(Arc::clone(&overwrites));
+            let mut store = PageStore::new(options);
+            for (key, from) in first.store.blocks() {
+                let mut page = PageBox::default();
+                if let Some(last) = first.store.last(from).filter(|_| share.has(key))
+                    && first.store.read(from, &mut page)
+                {
+                    let slot = store.slot(key);
+                    store.put(slot, page, last);
+                }
+            }
+            Replay::new(store)
+        });
+        divided.collect()
+    };
+    let mut shares = run(input, divide, |shares, record| {
+        for replay in shares {
+            match replay.needs_data(record) {
+                true => replay.apply(record, &mut ()),
+                false => with_headers(record, |record| replay.apply(record, &mut ())),
+            }
+        }
+    });
+    if copies || whole.store.has_misfits() || shares.iter().any(|replay| replay.store.has_misfits()) {
+        return;
+    }
+    let pages = |replay: &mut Replay| -> BTreeMap<BlockKey, Vec<u8>> {
+        let mut pages = BTreeMap::new();
+        for (key, slot) in replay.store.blocks() {
+            let mut page = PageBox::default();
+            if replay.store.read(slot, &mut page) {
+                pages.insert(key, page.0.to_vec());
+            }
+        }
+        pages
+    };
+    let found: BTreeMap<BlockKey, Vec<u8>> = shares.iter_mut().flat_map(pages).collect();
+    assert!(found == pages(&mut whole));
+}
+
+/// Passes on a record without the bytes after its headers.
+fn with_headers(record: &Record<'_>, then: impl FnOnce(&Record<'_>)) {
+    let data: u32 = record.blocks.iter().map(|block| u32::from(block.data_len)).sum();
+    let headers = record.header.total_len - record.image_bytes() - data - record.main_len;
+    let (bytes, range, page_bytes) =
+        (&record.bytes()[..headers as usize], (record.lsn, record.end), PAGE_BYTES as u32);
+    let mut blocks = Vec::new();
+    let short = decode(bytes, record.header, range, record.version, page_bytes, &mut blocks);
+    then(&short.expect("the same headers"));
 }
 
 /// Reads every page.

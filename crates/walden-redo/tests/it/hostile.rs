@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 
-use crate::arbitrary::{replay, replay_shares};
+use crate::arbitrary::{replay, replay_overwrites, replay_shares};
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
@@ -17,5 +17,11 @@ proptest! {
     #[test]
     fn shares_are_checked_as_all_pages_are(input in prop::collection::vec(any::<u8>(), 16..600), count in 2..6_u32) {
         replay_shares(&input, count);
+    }
+
+    /// Changes of pages that a later record overwrites do not matter.
+    #[test]
+    fn overwritten_changes_can_be_left_out(input in prop::collection::vec(any::<u8>(), 16..600), count in 1..4_u32) {
+        replay_overwrites(&input, count);
     }
 }

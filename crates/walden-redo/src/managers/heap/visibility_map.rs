@@ -16,7 +16,7 @@ use crate::page::maps::{
 };
 use crate::page::{Misfit, PAGE_CONTENTS, Page, flags};
 use crate::step::Step;
-use crate::store::{BlockKey, PageShare, PageStore};
+use crate::store::{BlockKey, PageStore};
 
 /// The position of a block's bits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -68,13 +68,13 @@ pub(super) fn clear(step: &mut Step<'_, '_>, heap: u8, bits: u8) {
     }
 }
 
-/// Returns whether a record may clear bits on a page of a visibility map that belongs to a store's share,
-/// although the record does not refer to that page.
-pub(crate) fn may_clear(record: &Record<'_>, share: PageShare) -> bool {
+/// Returns whether a record may clear bits on a page of a visibility map that the store wants, although the
+/// record does not refer to that page.
+pub(crate) fn may_clear(record: &Record<'_>, is_wanted: impl Fn(BlockKey) -> bool) -> bool {
     matches!(record.header.rmid, rmid::HEAP | rmid::HEAP2)
         && record.blocks.iter().filter(|block| block.fork == Fork::MAIN).any(|heap| {
             let block = MapPlace::for_heap_block(heap.block).block;
-            share.has(BlockKey { relation: heap.relation, fork: Fork::VISIBILITY_MAP, block })
+            is_wanted(BlockKey { relation: heap.relation, fork: Fork::VISIBILITY_MAP, block })
         })
 }
 
