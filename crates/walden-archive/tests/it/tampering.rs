@@ -333,8 +333,8 @@ fn get_refuses_a_segment_that_is_not_that_of_its_name_or_archive() {
     }
     expect_all(&archive, &own, "own pack");
     let pack_of = |root: &Path| {
-        let packs = objects(&root.join("archive"), "wal").into_iter();
-        packs.filter(|path| path.extension().is_some_and(|end| end == "wpk")).next().expect("a pack")
+        let mut packs = objects(&root.join("archive"), "wal").into_iter();
+        packs.find(|path| path.extension().is_some_and(|end| end == "wpk")).expect("a pack")
     };
     fs::copy(pack_of(other_root.path()), pack_of(root.path())).expect("a copy");
     refused(name, "expected a segment of system identifier");

@@ -138,7 +138,7 @@ fn only_what_is_in_the_archive_is_acknowledged() {
     let source = tempfile::tempdir().expect("a folder");
     let source = archive_of(source.path(), &segments);
     unmount_before_each_call("copy", &before, &plain, &|archive, _| {
-        let copied = copy(&[source.clone()], archive, &CopyOptions::default(), &mut |_, _| {
+        let copied = copy(std::slice::from_ref(&source), archive, &CopyOptions::default(), &|_, _| {
             std::ops::ControlFlow::Continue(())
         });
         let copied = copied.map_err(text)?;

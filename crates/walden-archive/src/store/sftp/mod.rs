@@ -201,8 +201,8 @@ impl Sftp {
         }
     }
 
-    /// Creates a folder of the archive and its parents, and makes their directory entries durable. Fails if the
-    /// root does not exist, unless the archive is new.
+    /// Creates a folder of the archive and its parents, and makes their directory entries durable. Fails if
+    /// the root does not exist, unless the archive is new.
     async fn make_folders(
         &self,
         connection: &Connection,
