@@ -21,8 +21,8 @@ use walden_explain::moment::{Moment, time_text};
 use walden_format::lsn::{Lsn, Timeline};
 use walden_format::payload::Timestamp;
 use walden_recover::{
-    BaseBackup, ChosenRun, EarlyDrop, MappedTablespace, Plan, Purpose, RecoverError, RestoreOptions,
-    Restored, Step, Target, UnreadPartial, choose_run,
+    BaseBackup, ChosenRun, EarlyDrop, LaterWal, MappedTablespace, Plan, Purpose, RecoverError,
+    RestoreOptions, Restored, Step, Target, UnreadPartial, choose_run, last_record,
 };
 use walden_report::table::harmless;
 use walden_report::units;
@@ -290,17 +290,17 @@ fn runs_of_archive(archive: &Archive, args: &RecoverArgs, base: &BaseBackup) -> 
     }
     let source = source::open(archive, &options)?;
     let no_paths: [&str; 0] = [];
-    let mut inventory = Inventory::with_segments(&no_paths, source.segments, 1)?;
+    let mut inventory = Inventory::with_segments(&no_paths, source.segments, Vec::new(), 1)?;
     inventory.follow(source.system_id, &source.stretches);
     Ok(inventory.runs)
 }
 
-/// Makes the plan. `later` is the start of WAL after a gap: then the end of the run is not the end of the
-/// WAL.
+/// Makes the plan. `later` is the next WAL after a gap or a restart: then the end of the run is not the end of
+/// the WAL.
 fn make_plan(
     args: &RecoverArgs,
     run: &Run,
-    later: Option<Lsn>,
+    later: Option<LaterWal>,
     base: &BaseBackup,
     mapped: &[MappedTablespace],
 ) -> Result<Plan> {
@@ -310,11 +310,13 @@ fn make_plan(
     let mut bar = Progress::bytes("reading WAL", segments * size.bytes());
     let plan = Plan::make(run, base, args.to.clone(), mapped, args.threads(), |bytes| bar.advance(bytes));
     bar.finish();
-    let gap = |later| {
+    let gap = |later: LaterWal| {
         let (target, end) = (args.to.to_string(), run.end());
-        match later == end {
-            true => RecoverError::Restarted { target, at: later },
-            false => RecoverError::Gap { target, end, later },
+        match later.is_restarted {
+            true => {
+                RecoverError::Restarted { target, last: last_record(run, args.threads()), at: later.start }
+            }
+            false => RecoverError::Gap { target, end, later: later.start },
         }
     };
     let plan = match (plan, later) {
