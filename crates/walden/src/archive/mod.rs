@@ -33,6 +33,7 @@ mod repair;
 mod report;
 mod serve;
 mod server_files;
+mod standby;
 mod status;
 #[cfg(test)]
 mod testing;

@@ -31,6 +31,7 @@ use self::until::get_until;
 use super::export::{Position, parse_position};
 use super::log::{Entry, Log, LogOptions};
 use super::push::{ANSWER_WITHIN, complain};
+use super::standby::STUCK_HINT;
 use crate::configuration::ArchiveSection;
 use crate::output::Overwrite;
 use crate::place::Place;
@@ -157,21 +158,33 @@ fn get_and_log(args: &GetArgs, name: &str, target: &Path) -> ExitCode {
     // If the configuration cannot be read, only the options decide where messages go.
     let section = args.place.configuration().map(|(section, _)| section).unwrap_or_default();
     let log = Log::new(&args.log, &section);
-    let hint = result.as_ref().err().and_then(hint_of);
+    let hint = result.as_ref().err().and_then(|error| match hint_of(error) {
+        Some(hint) => Some(hint.to_owned()),
+        None => pruned_hint(args, target, error),
+    });
     let entry = Entry::for_get("get", name, result.as_ref().copied(), began.elapsed());
-    log.write(&[Entry { hint: hint.map(str::to_owned), ..entry }]);
+    log.write(&[Entry { hint: hint.clone(), ..entry }]);
     let Err(error) = result else { return ExitCode::SUCCESS };
     let got = error.downcast_ref::<GetError>();
     if let Some(GetError::NotThere { .. }) = got {
         if log.is_text() {
             crate::output::tell(&error.to_string());
+            hint.iter().for_each(|hint| crate::output::tell(&format!("HINT: {hint}")));
         }
         return ExitCode::from(NOT_THERE);
     }
     if log.is_text() {
-        complain("", error.as_ref(), hint);
+        complain("", error.as_ref(), hint.as_deref());
     }
     ExitCode::from(TROUBLE)
+}
+
+/// Returns the remedy for a standby that asks for a segment that `prune` removed.
+fn pruned_hint(args: &GetArgs, target: &Path, error: &anyhow::Error) -> Option<String> {
+    let segment = missing_segment(error).filter(|_| serves_standby(target))?;
+    let (archive, _) = args.place.open().ok()?;
+    let first = get::first_kept_after(&archive, segment).ok()??;
+    Some(format!("walden archive prune kept the WAL from {first} on; for the standby, {STUCK_HINT}"))
 }
 
 /// Gets a file from where it is first found.
