@@ -295,8 +295,8 @@ fn runs_of_archive(archive: &Archive, args: &RecoverArgs, base: &BaseBackup) -> 
     Ok(inventory.runs)
 }
 
-/// Makes the plan. `later` is the next WAL after a gap or a restart: then the end of the run is not the end of
-/// the WAL.
+/// Makes the plan. `later` is the next WAL after a gap or a restart: then the end of the run is not the end
+/// of the WAL.
 fn make_plan(
     args: &RecoverArgs,
     run: &Run,
