@@ -1,7 +1,7 @@
 //! The WAL of a source, opened once.
 
 use std::ffi::CString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use pyo3::exceptions::{PyTypeError, PyUserWarning};
@@ -15,6 +15,7 @@ use walden_arrow::ReadOptions;
 use walden_explain::{Bound as Place, ExplainError};
 use walden_format::lsn::Lsn;
 use walden_postgres::names::{self, NamesError};
+use walden_source::datadir::DataDir;
 use walden_source::inventory::{Inventory, SegmentFile};
 use walden_source::names::Names;
 
@@ -114,12 +115,15 @@ fn number(place: Place) -> (bool, i128) {
 }
 
 impl Log {
-    /// Returns options that read the requested range. A bound by time requires a pass over the WAL.
-    pub fn options(&self, py: Python<'_>) -> PyResult<ReadOptions> {
+    /// Returns options that read the requested range, on a base backup if there is one. A bound by time
+    /// requires a pass over the WAL.
+    pub fn options(&self, py: Python<'_>, base: Option<&Path>) -> PyResult<ReadOptions> {
         let mut options = ReadOptions::new(Arc::clone(&self.names), self.threads);
+        // An error is reported where the backup is read.
+        let base = base.and_then(|base| DataDir::open_at_rest(base).ok()).map(|base| base.redo_from());
         let (inventory, from, to) = (Arc::clone(&self.inventory), self.from, self.to);
         let ranged = interrupt::run(py, move |cancel| -> Result<_, ExplainError> {
-            let step = options.set_range(&inventory.runs, from, to, |_| cancel.check())?;
+            let step = options.set_range(&inventory.runs, from, to, base, |_| cancel.check())?;
             Ok((options, step))
         })?;
         let (options, step) = ranged.map_err(|error| errors::from_explain(&error))?;

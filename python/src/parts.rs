@@ -34,7 +34,7 @@ pub fn parts(
     if count == 0 {
         return Err(errors::wrong_value("count: expected 1 or more, found 0"));
     }
-    let options = log.options(py)?;
+    let options = log.options(py, None)?;
     let inventory = Arc::clone(&log.inventory);
     interrupt::run(py, move |_| {
         let between = |run| wanted_part(run, options.from, options.to, wanted.unwrap_or_default());

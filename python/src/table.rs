@@ -12,6 +12,7 @@ use pyo3_arrow::ffi::{ArrayIterator, to_array_pycapsules, to_schema_pycapsule, t
 use walden_arrow::row_changes::{ROW_CHANGE_BATCH_ROWS, RowTable};
 use walden_arrow::{BATCH_ROWS, Batches, Table as Name, is_divisible};
 use walden_format::lsn::Lsn;
+use walden_format::transam::without_epoch;
 use walden_rows::{Filter, Operation, Options, RowChanges, Wanted};
 
 use crate::errors;
@@ -44,7 +45,7 @@ pub fn table(
     let known: Vec<&str> = table.columns().iter().map(|column| column.name).collect();
     let columns = columns.map(|names| indexes_of(&known, name, &names)).transpose()?;
     let (mut options, part) = match part {
-        None => (log.options(py)?, None),
+        None => (log.options(py, None)?, None),
         Some(_) if !is_divisible(table) => {
             let problem = format!(
                 "part: expected a table that can be read in parts (records, blocks, framing, segments), found {name}"
@@ -75,7 +76,7 @@ pub fn row_changes(
     relation: String,
     base: Option<PathBuf>,
     aborted: bool,
-    xid: Option<u32>,
+    xid: Option<u64>,
     operations: Vec<String>,
     columns: Option<Vec<String>>,
     lsn_text: bool,
@@ -89,8 +90,10 @@ pub fn row_changes(
         })
     };
     let operations = operations.iter().map(operation).collect::<PyResult<Vec<_>>>()?;
+    let xid = xid.map(without_epoch).transpose();
+    let xid = xid.map_err(|error| errors::wrong_value(format!("xid: {error}")))?;
     let batch_rows = rows_of_a_batch(batch_rows, ROW_CHANGE_BATCH_ROWS)?;
-    let range = log.options(py)?;
+    let range = log.options(py, base.as_deref())?;
     let options = Options::new(Wanted::Name(relation), memory)
         .base(base)
         .filter(Filter { from: range.from, to: range.to, xid, operations, with_aborted: aborted })

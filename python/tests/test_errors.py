@@ -159,8 +159,12 @@ def test_other_wrong_arguments(log: str) -> None:
         walden.records([log, b"/archive"])
     with pytest.raises(ValueError, match="count: expected 1 or more, found -1"):
         walden.parts(log, -1)
-    with pytest.raises(ValueError, match="xid: expected 4294967295 or less"):
-        walden.row_changes(log, "orders", xid=2**32)
+    with pytest.raises(ValueError, match="xid: expected 18446744073709551615 or less"):
+        walden.row_changes(log, "orders", xid=2**64)
+    with pytest.raises(ValueError, match="xid: expected a transaction ID from 3 on, found 0"):
+        walden.row_changes(log, "orders", xid=0)
+    with pytest.raises(ValueError, match="xid: .* in the lower 32 bits, found 2 there in 4294967298"):
+        walden.row_changes(log, "orders", xid=2**32 + 2)
     with pytest.raises(TypeError, match="relation: expected a name, found int"):
         walden.row_changes(log, 5)
     with pytest.raises(TypeError, match="base: expected a path, found int"):

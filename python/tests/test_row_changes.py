@@ -80,6 +80,8 @@ def test_arguments_narrow_what_is_read(work: pathlib.Path) -> None:
     assert cut == [{name: row[name] for name in row if name != "top_xid"} for row in everything if row["lsn"] < middle["lsn"]]
     of_transaction = [row for row in everything if middle["xid"] in (row["xid"], row["top_xid"])]
     assert rows(xid=middle["xid"]) == of_transaction
+    # With an epoch, as pg_current_xact_id() returns it.
+    assert rows(xid=middle["xid"] + 5 * 2**32) == of_transaction
     assert rows(operations="update") == [row for row in everything if row["operation"] == "update"]
     wanted = [row for row in of_transaction if row["operation"] == "update"]
     assert rows(operations=["update", "delete"], xid=middle["xid"]) == wanted

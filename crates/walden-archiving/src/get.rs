@@ -24,6 +24,7 @@ use crate::configuration::ArchiveSection;
 use crate::error::FetchError;
 use crate::log::Log;
 use crate::place::Place;
+use crate::standby::STUCK_HINT;
 
 /// How long the prefetching process of a stopped server may need to end.
 const PREFETCH_ENDS: Duration = Duration::from_secs(5);
@@ -189,6 +190,14 @@ fn in_any_repository(
     }
     // `repositories` returns at least one place.
     failed.or(missing).or(empty).map_or(Ok(()), Err)
+}
+
+/// Returns the remedy for a standby that requests a segment that `prune` removed.
+pub fn pruned_hint(options: &GetOptions<'_>, target: &Path, error: &FetchError) -> Option<String> {
+    let segment = missing_segment(error).filter(|_| serves_standby(target))?;
+    let (archive, _) = options.place.open().ok()?;
+    let first = get::first_kept_after(&archive, segment).ok()??;
+    Some(format!("walden archive prune kept the WAL from {first} on; for the standby, {STUCK_HINT}"))
 }
 
 /// Returns the segment that the archive lacks.

@@ -22,6 +22,7 @@ pub mod report;
 pub mod repositories;
 pub mod serve;
 pub mod server_files;
+mod standby;
 pub mod status;
 #[cfg(test)]
 mod testing;

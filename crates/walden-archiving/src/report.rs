@@ -39,6 +39,7 @@ use crate::error::{ArchivingError, Result as ArchivingResult};
 use crate::other_writer::{self, OtherWriter, PROMOTED};
 use crate::queue::{QueueOptions, be, waiting};
 use crate::receiving::{ReceivingOptions, problem_of};
+use crate::standby::{STUCK_HINT, StuckStandby};
 use crate::writable::{Unwritable, User, find_unwritable};
 
 /// An object store that takes longer to answer a small request counts as down.
@@ -478,6 +479,7 @@ fn look_at_server(
     let Expected { holdings, size, archives_itself, .. } = *expected;
     let mut found = ServerLook::default();
     let (mut archiving, mut failing, mut written) = (None, None, None);
+    let (archive, mut stuck) = (expected.archive.zip(size), None);
     let (own, own_bytes, timeline) = match (&queue.dsn, &queue.pgdata) {
         (Some(dsn), _) => {
             let mut client = walden_postgres::connection::connect(dsn)?;
@@ -486,6 +488,10 @@ fn look_at_server(
                 .map_err(ArchivingError::query("cannot ask the server for its statistics"))?;
             let is_failing: bool = row.try_get(1)?;
             failing = FailingArchiver::query_server(&mut client, files)?;
+            let is_standby = row.try_get::<_, Option<String>>(3)?.is_none();
+            if let Some((archive, size)) = archive.filter(|_| is_standby) {
+                stuck = StuckStandby::query(&mut client, archive, size)?;
+            }
             if let Some(reached) = row.try_get::<_, Option<String>>(3)? {
                 let last: String = row.try_get(4)?;
                 let timeline = row.try_get::<_, Option<i32>>(2)?.map_or(0, i32::cast_unsigned);
@@ -514,6 +520,9 @@ fn look_at_server(
                 .zip(timeline)
                 .map(|(control, timeline)| Archiving::read_data_directory(data, control, timeline));
             let is_standby = control.is_some() && timeline.is_none();
+            if let Some(((archive, size), control)) = archive.zip(control.as_ref()).filter(|_| is_standby) {
+                stuck = StuckStandby::read_data_directory(data, control, archive, size)?;
+            }
             written =
                 primary.zip(timeline).map(|(control, timeline)| write_position(data, control, timeline));
             failing = FailingArchiver::read_data_directory(data, files, is_standby);
@@ -556,6 +565,11 @@ fn look_at_server(
         found.is_foreign = true;
         found.arrives = archiving.and(archives_itself).map(|_| false);
         return Ok(found);
+    }
+    match stuck {
+        Some(stuck) if stuck.is_certain => found.problems.push(format!("{stuck}; hint: {STUCK_HINT}")),
+        Some(stuck) => found.notes.push(format!("{stuck}; hint: {STUCK_HINT}")),
+        None => {}
     }
     let data = match &queue.dsn {
         Some(dsn) => data_directory::query(dsn),

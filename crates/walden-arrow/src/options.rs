@@ -67,7 +67,8 @@ impl ReadOptions {
     }
 
     /// Sets the range between two bounds. A bound by time needs a pass over the runs; `progress` receives the
-    /// bytes read. Returns where the server's clock was set back, if that makes a bound ambiguous.
+    /// bytes read. `base` is the start of the base backup on which rows are replayed, if there is one.
+    /// Returns where the server's clock was set back, if that makes a bound ambiguous.
     ///
     /// # Errors
     /// No transaction ends at or after the start.
@@ -76,6 +77,7 @@ impl ReadOptions {
         runs: &[Run],
         from: Option<Bound>,
         to: Option<Bound>,
+        base: Option<Lsn>,
         progress: impl FnMut(u64),
     ) -> Result<Option<StepBack>, ExplainError> {
         let by_time = |bound| matches!(bound, Some(Bound::Time(_)));
@@ -83,7 +85,10 @@ impl ReadOptions {
             true => Timeline::read(runs, self.threads, progress),
             false => Timeline::default(),
         };
-        (self.from, self.to) = timeline.range(from, to)?;
+        (self.from, self.to) = match base {
+            Some(base) => timeline.range_on_base(from, to, base)?,
+            None => timeline.range(from, to)?,
+        };
         Ok(timeline.ambiguous([from, to]))
     }
 

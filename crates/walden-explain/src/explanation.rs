@@ -9,6 +9,7 @@ use walden_format::lsn::{Lsn, SegmentName, SegmentSize, Timeline as TimelineId};
 use walden_format::payload::xlog::{Checkpoint, WalLevel};
 use walden_format::record::RelFileLocator;
 use walden_format::version::Major;
+use walden_source::clock::StepBack;
 use walden_source::scan::{Damage, Tail};
 
 use crate::checkpoints::CheckpointRecord;
@@ -18,7 +19,6 @@ use crate::image_sample::Sample;
 use crate::old_transactions::OldTransaction;
 use crate::slices::TENTHS;
 use crate::tally::{Bucket, Buckets, ImageTable, ImageTally, Tally};
-use crate::timeline::StepBack;
 
 /// The bytes of a WAL range by bucket, owner, record kind and other dimensions.
 #[derive(Debug)]

@@ -40,4 +40,5 @@ pub use labels::{Label, Labels, Part};
 pub use old_transactions::OldTransaction;
 pub use request::{Bound, BoundError, ExplainError, Request};
 pub use time::second_text;
-pub use timeline::{StepBack, Timeline};
+pub use timeline::Timeline;
+pub use walden_source::clock::StepBack;

@@ -4,7 +4,6 @@
 //! pointer, which precedes the checkpoint record. Neither is known while a segment is read, so views by them
 //! and bounds by time need a first pass.
 
-use std::fmt;
 use std::ops::ControlFlow;
 
 use walden_format::lsn::Lsn;
@@ -12,80 +11,14 @@ use walden_format::payload::{self, Payload};
 use walden_format::record::Record;
 use walden_format::rmgr::rmid;
 use walden_format::stream::Visitor;
+use walden_source::clock::{Clock, StepBack};
 use walden_source::inventory::Run;
 use walden_source::scan::{ScanOptions, scan};
 
 use crate::request::{Bound, ExplainError};
-use crate::time::second_text;
 
 /// Microseconds of a second.
 const SECOND: i64 = 1_000_000;
-/// Concurrent transactions need not end in the order of their times, so smaller steps back, in seconds, are
-/// ignored.
-const MIN_STEP_BACK: i64 = 2;
-
-/// A position at which the times of transactions go back, because the server's clock was set back.
-///
-/// Transactions with times between `to` and `from` are before and after it. A range that starts or ends at
-/// such a time does not have all of them.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct StepBack {
-    /// The first commit or abort record after the step.
-    pub lsn: Lsn,
-    /// The latest time before the step, in seconds since 1970-01-01 UTC.
-    pub from: i64,
-    /// The first time after it.
-    pub to: i64,
-}
-
-impl fmt::Display for StepBack {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "commit times go back at {} from {} to {}, because the server's clock was set back",
-            self.lsn,
-            second_text(self.from),
-            second_text(self.to)
-        )
-    }
-}
-
-/// The latest time so far, and the steps back from it.
-#[derive(Clone, Debug, Default)]
-struct Steps {
-    /// Position and time of the first transaction end.
-    first: Option<(Lsn, i64)>,
-    latest: Option<i64>,
-    found: Vec<StepBack>,
-}
-
-impl Steps {
-    fn add(&mut self, lsn: Lsn, second: i64) {
-        self.first.get_or_insert((lsn, second));
-        match self.latest {
-            Some(from) if second < from - MIN_STEP_BACK => {
-                self.found.push(StepBack { lsn, from, to: second });
-                self.latest = Some(second);
-            }
-            _ => self.latest = self.latest.max(Some(second)),
-        }
-    }
-
-    /// Adds those of the WAL that follows.
-    fn append(&mut self, later: Steps) {
-        let Some((lsn, second)) = later.first else { return };
-        self.add(lsn, second);
-        // The time before the first step of a segment may be from an earlier segment.
-        let mut found = later.found.into_iter();
-        if let Some(first) = found.next() {
-            self.found.push(StepBack { from: first.from.max(self.latest.unwrap_or(first.from)), ..first });
-            self.found.extend(found);
-            self.latest = later.latest;
-        } else {
-            self.latest = self.latest.max(later.latest);
-        }
-    }
-}
 
 /// Times and redo pointers of the WAL.
 #[derive(Clone, Debug, Default)]
@@ -96,7 +29,7 @@ pub struct Timeline<'a> {
     /// Redo pointers of the checkpoints, including unfinished ones, ascending, and the start of each
     /// checkpoint in seconds since 1970-01-01 UTC.
     pub redo: Vec<(Lsn, i64)>,
-    steps: Steps,
+    clock: Clock,
     /// The runs that were read. The clock has whole seconds, so memory does not grow with the number of
     /// transactions. For a bound within a second, that second is read again.
     runs: &'a [Run],
@@ -149,7 +82,7 @@ impl<'a> Timeline<'a> {
                 self.seconds.push((start.or(*last_end).unwrap_or(Lsn(0)), second));
             }
         }
-        self.steps.append(times.steps);
+        self.clock.append(times.clock);
         *last_end = times.last_end.or(*last_end);
         self.redo.extend(times.redo);
     }
@@ -197,27 +130,28 @@ impl<'a> Timeline<'a> {
         position
     }
 
-    /// When the first and the last transaction end, in seconds since 1970-01-01 UTC; `None` if no transaction
-    /// ends.
+    /// Returns the earliest and the latest time at which a transaction ends, in seconds since 1970-01-01 UTC;
+    /// `None` if no transaction ends.
     pub fn times(&self) -> Option<(i64, i64)> {
-        Some((self.seconds.first()?.1, self.seconds.last()?.1))
+        let (earliest, latest) = self.clock.times()?;
+        Some((earliest.div_euclid(SECOND), latest.div_euclid(SECOND)))
     }
 
     /// Returns where the times of transactions go back, in WAL order.
     pub fn steps_back(&self) -> &[StepBack] {
-        &self.steps.found
+        self.clock.steps_back()
     }
 
     /// Returns the step back that makes a bound ambiguous: transactions that end at its time or later are
     /// before and after the step.
     pub fn ambiguous(&self, bounds: [Option<Bound>; 2]) -> Option<StepBack> {
         let times = bounds.into_iter().filter_map(|bound| match bound {
-            Some(Bound::Time(micros)) => Some(micros.div_euclid(SECOND)),
+            Some(Bound::Time(micros)) => Some(micros),
             _ => None,
         });
         let times: Vec<i64> = times.collect();
-        let is_within = |step: &&StepBack| times.iter().any(|at| (step.to..=step.from).contains(at));
-        self.steps.found.iter().find(is_within).copied()
+        let is_within = |step: &&StepBack| times.iter().any(|at| step.is_ambiguous(*at));
+        self.steps_back().iter().find(is_within).copied()
     }
 
     /// Converts bounds to positions.
@@ -249,6 +183,36 @@ impl<'a> Timeline<'a> {
             (start, _) => start,
         };
         Ok((start, to.and_then(position)))
+    }
+
+    /// As [`Timeline::range`], for replay on a base backup that starts at an LSN.
+    ///
+    /// A time means the position after the last transaction that ended before it. On a quiet server, a backup
+    /// that was taken before the end of the range may start after that position: its checkpoint proves that
+    /// the range ends at the backup's start or later.
+    ///
+    /// # Errors
+    ///
+    /// As [`Timeline::range`].
+    pub fn range_on_base(
+        &self,
+        from: Option<Bound>,
+        to: Option<Bound>,
+        base: Lsn,
+    ) -> Result<(Option<Lsn>, Option<Lsn>), ExplainError> {
+        let (start, end) = self.range(from, to)?;
+        // Checkpoints have the time of their start, without fractions of seconds.
+        let is_earlier =
+            |micros: i64, (redo, second): &(Lsn, i64)| *redo == base && *second < micros.div_euclid(SECOND);
+        let end = match (end, to) {
+            (Some(end), Some(Bound::Time(micros)))
+                if end < base && self.redo.iter().any(|checkpoint| is_earlier(micros, checkpoint)) =>
+            {
+                Some(base)
+            }
+            _ => end,
+        };
+        Ok((start, end))
     }
 
     /// Splits the range between two positions into spans of `width` seconds or, without a width, of the
@@ -299,7 +263,7 @@ struct SegmentTimes {
     last_end: Option<Lsn>,
     redo: Vec<(Lsn, i64)>,
     begun: Vec<Lsn>,
-    steps: Steps,
+    clock: Clock,
 }
 
 impl Visitor for SegmentTimes {
@@ -310,13 +274,14 @@ impl Visitor for SegmentTimes {
         }
         match payload::parse(record) {
             Ok(Payload::Commit(end) | Payload::Abort(end)) => {
-                let second = end.time.unix_micros().div_euclid(SECOND);
+                let micros = end.time.unix_micros();
+                let second = micros.div_euclid(SECOND);
                 // The server takes the time before it reserves the insert position, so times may decrease
                 // slightly.
                 if self.seconds.last().is_none_or(|last| second > last.1) {
                     self.seconds.push((self.last_end, second));
                 }
-                self.steps.add(record.lsn, second);
+                self.clock.add(record.lsn, micros);
                 self.last_end = Some(record.end);
             }
             Ok(Payload::Checkpoint(checkpoint)) => {
@@ -371,33 +336,18 @@ mod tests {
     }
 
     #[test]
-    fn steps_back_are_found_in_and_between_segments() {
-        let of = |times: &[(u64, i64)]| {
-            let mut steps = Steps::default();
-            times.iter().for_each(|&(lsn, second)| steps.add(Lsn(lsn), second));
-            steps
-        };
-        let step = |lsn, from, to| StepBack { lsn: Lsn(lsn), from, to };
-        // Small steps are due to concurrency.
-        assert_eq!(of(&[(1, 100), (2, 98), (3, 99), (4, 101)]).found, []);
-        let times = [(1, 100), (2, 40), (3, 41), (4, 120), (5, 119), (6, 60), (7, 10)];
-        let all = vec![step(2, 100, 40), step(6, 120, 60), step(7, 60, 10)];
-        assert_eq!(of(&times).found, all);
-        for cut in 0..=times.len() {
-            for second_cut in cut..=times.len() {
-                let mut steps = Steps::default();
-                for part in [&times[..cut], &times[cut..second_cut], &times[second_cut..]] {
-                    steps.append(of(part));
-                }
-                assert_eq!((steps.found, steps.latest), (all.clone(), Some(10)), "{cut} {second_cut}");
-            }
-        }
-        let timeline = Timeline { steps: of(&times), ..Timeline::default() };
-        let at = |second: i64| Some(Bound::Time(second * SECOND));
-        assert_eq!(timeline.ambiguous([at(50), None]), Some(step(2, 100, 40)));
-        assert_eq!(timeline.ambiguous([at(5), at(110)]), Some(step(6, 120, 60)));
-        assert_eq!(timeline.ambiguous([at(5), at(130)]), None);
-        assert_eq!(timeline.ambiguous([Some(Bound::Lsn(Lsn(50))), None]), None);
+    fn a_bound_between_the_times_of_a_step_back_is_ambiguous() {
+        let mut clock = Clock::default();
+        let times = [(1, 100), (2, 40), (3, 120), (4, 60)];
+        times.iter().for_each(|&(lsn, second)| clock.add(Lsn(lsn), second * SECOND));
+        let timeline = Timeline { clock, ..Timeline::default() };
+        let at = |second: i64| Some(Bound::Time(second * SECOND + 1));
+        let lsn = |bounds| timeline.ambiguous(bounds).map(|step| step.lsn.0);
+        assert_eq!(lsn([at(50), None]), Some(2));
+        assert_eq!(lsn([at(5), at(110)]), Some(4));
+        assert_eq!((lsn([at(100), None]), lsn([at(120), None])), (Some(2), Some(4)));
+        assert_eq!(lsn([at(5), at(130)]), None);
+        assert_eq!(lsn([Some(Bound::Lsn(Lsn(50))), None]), None);
     }
 
     /// The source contains an hour of WAL, the range half a minute.
@@ -419,14 +369,38 @@ mod tests {
     }
 
     #[test]
+    fn a_range_that_ends_after_a_base_backup_started_does_not_end_before_it() {
+        let seconds = vec![(Lsn(0), 100), (Lsn(10), 200), (Lsn(60), 300)];
+        let redo = vec![(Lsn(5), 90), (Lsn(50), 250)];
+        let timeline = Timeline { seconds, redo, ..Timeline::default() };
+        let end = |second, base| {
+            let to = Some(Bound::Time(second * SECOND));
+            timeline.range_on_base(None, to, Lsn(base)).unwrap().1
+        };
+        // The last transaction before the backup ended at 200.
+        assert_eq!((end(260, 50), end(300, 50), end(250, 50)), (Some(Lsn(50)), Some(Lsn(60)), Some(Lsn(10))));
+        assert_eq!(
+            (end(301, 50), end(200, 5), end(95, 5), end(80, 5)),
+            (None, Some(Lsn(10)), Some(Lsn(5)), Some(Lsn(0)))
+        );
+        // No checkpoint is known to have started there.
+        assert_eq!(end(260, 40), Some(Lsn(10)));
+        let position = Some(Bound::Lsn(Lsn(20)));
+        assert_eq!(timeline.range_on_base(None, position, Lsn(50)).unwrap(), (None, Some(Lsn(20))));
+    }
+
+    #[test]
     fn a_range_may_end_but_not_start_behind_the_last_transaction() {
         let seconds = vec![(Lsn(10), 100), (Lsn(20), 200)];
-        let timeline = Timeline { seconds, ..Timeline::default() };
+        let mut clock = Clock::default();
+        // The clock was set back after the first transaction.
+        [100, 90, 200].iter().for_each(|second| clock.add(Lsn(10), second * SECOND));
+        let timeline = Timeline { seconds, clock, ..Timeline::default() };
         let [early, between, late] = [50, 150, 201].map(|second| Bound::Time(second * SECOND));
         assert_eq!(timeline.range(Some(early), Some(between)).unwrap(), (Some(Lsn(10)), Some(Lsn(20))));
         assert_eq!(timeline.range(None, Some(late)).unwrap(), (None, None));
         let error = timeline.range(Some(late), None).unwrap_err();
-        assert_eq!(error, ExplainError::TimeAfterEnd(Some((100, 200))));
+        assert_eq!(error, ExplainError::TimeAfterEnd(Some((90, 200))));
         let text = error.to_string();
         assert!(text.ends_with("the last one ends at 1970-01-01T00:03:20Z"), "{text}");
         let lsn = Bound::Lsn(Lsn(7));

@@ -1,5 +1,8 @@
 //! Transaction IDs and OIDs that PostgreSQL reserves (`access/transam.h`), and the order of transaction IDs.
 
+use std::error::Error;
+use std::fmt;
+
 use crate::payload::standby::RunningXacts;
 use crate::payload::xlog::Checkpoint;
 
@@ -12,10 +15,35 @@ pub const FIRST_NORMAL_XID: u32 = 3;
 /// lower numbers until they are rewritten.
 pub const FIRST_NORMAL_OID: u32 = 16_384;
 
+/// A transaction ID that PostgreSQL reserves, possibly with an epoch in its upper half.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ReservedXid(u64);
+
+impl fmt::Display for ReservedXid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ReservedXid(full) = *self;
+        match full as u32 {
+            xid if u64::from(xid) == full => {
+                write!(f, "expected a transaction ID from {FIRST_NORMAL_XID} on, found {full}")
+            }
+            xid => write!(
+                f,
+                "expected a transaction ID from {FIRST_NORMAL_XID} on in the lower 32 bits, found {xid} there in {full}"
+            ),
+        }
+    }
+}
+
+impl Error for ReservedXid {}
+
 /// Returns the transaction ID in a `FullTransactionId`, which has an epoch in its upper half, as
-/// `recovery_target_xid` does; WAL has no epochs. `None` if PostgreSQL assigns no such ID.
-pub fn without_epoch(full: u64) -> Option<u32> {
-    Some(full as u32).filter(|xid| *xid >= FIRST_NORMAL_XID)
+/// `recovery_target_xid` does; WAL has no epochs.
+///
+/// # Errors
+/// PostgreSQL assigns no such ID.
+pub fn without_epoch(full: u64) -> Result<u32, ReservedXid> {
+    let xid = full as u32;
+    if xid >= FIRST_NORMAL_XID { Ok(xid) } else { Err(ReservedXid(full)) }
 }
 
 /// Whether transaction `one` is older than `other` (`TransactionIdPrecedes`). Transaction IDs wrap around;

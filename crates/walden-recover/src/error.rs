@@ -170,11 +170,13 @@ pub enum RecoverError {
     },
     /// `pg_resetwal` restarted the WAL before the target.
     #[error(
-        "cannot recover to {target}: pg_resetwal restarted the WAL at {at}, and recovery cannot get past it"
+        "cannot recover to {target}: pg_resetwal restarted the WAL at {at}, and recovery ends at the last record before that, at {last}"
     )]
     Restarted {
         /// The target.
         target: String,
+        /// The last record that recovery reaches.
+        last: Lsn,
         /// Where the WAL was restarted.
         at: Lsn,
     },
@@ -283,7 +285,7 @@ impl RecoverError {
                 "add the missing segments (walden archive list names them), or choose a target before the gap with --to LSN",
             ),
             RecoverError::Restarted { .. } => Some(
-                "choose a target before that position with --to, or use a base backup that was taken after it",
+                "choose that record or an earlier target with --to, or use a base backup that was taken after pg_resetwal",
             ),
             RecoverError::NoEndOfBackup { .. } => {
                 Some("add the WAL up to the end of the base backup, or use another base backup")

@@ -73,7 +73,7 @@ pub use early_drops::{DropEvents, EarlyDrop};
 pub use error::RecoverError;
 pub use folder_lock::FolderLock;
 pub use keep::{BackupDecision, KeepRule};
-pub use plan::{CheckpointRecord, ChosenRun, Plan, UnreadPartial, choose_run};
+pub use plan::{CheckpointRecord, ChosenRun, LaterWal, Plan, UnreadPartial, choose_run, last_record};
 pub use restore::{Purpose, Recovery, RestoreOptions, Restored, Step, keep_decoded};
 pub use support::{Reason, Unsupported};
 pub use tablespaces::{MappedTablespace, map_tablespaces};

@@ -296,6 +296,26 @@ impl Visitor for NameSearch<'_> {
     }
 }
 
+/// Returns the LSN of the last record of a run; without records, the start of the run.
+pub fn last_record(run: &Run, threads: usize) -> Lsn {
+    let (mut last, mut first) = (run.start(), run.segments.len());
+    // A record may start some segments before the end.
+    while first > 0 && last == run.start() {
+        first -= 1;
+        let from = run.segments.get(first).map(|segment| segment.start);
+        scan(
+            run,
+            ScanOptions::new(threads).from(from),
+            |_| Nothing,
+            |outcome| {
+                last = outcome.last_record().unwrap_or(last);
+                ControlFlow::Continue(())
+            },
+        );
+    }
+    last
+}
+
 /// Chooses the WAL that continues a base backup, along the latest timeline. Without WAL that continues the
 /// backup, returns other WAL, which the plan's error names.
 pub fn choose_run(runs: Vec<Run>, base: &BaseBackup) -> Option<ChosenRun> {
@@ -315,12 +335,23 @@ pub fn choose_run(runs: Vec<Run>, base: &BaseBackup) -> Option<ChosenRun> {
     let continues = |one: &(Run, _)| is_of_cluster(one) && one.0.goes_on_from(base.start(), base.timeline());
     let index = runs.iter().rposition(continues).or_else(|| runs.iter().rposition(is_of_cluster));
     let end = index.map(|index| runs[index].0.end());
-    let is_restarted = |run: &Run| run.segments.first().is_some_and(|first| first.is_restarted);
-    let is_later = |run: &Run, end| run.start() > end || run.start() == end && is_restarted(run);
-    let later = runs.iter().filter(|one| is_of_cluster(one)).map(|(run, _)| run);
-    let later = later.filter(|run| end.is_some_and(|end| is_later(run, end))).map(Run::start).min();
+    let later = runs.iter().filter(|one| is_of_cluster(one)).filter_map(|(run, _)| {
+        let first = run.segments.first()?;
+        Some(LaterWal { start: first.start, is_restarted: first.is_restarted })
+    });
+    let is_later = |later: &LaterWal, end| later.start > end || later.start == end && later.is_restarted;
+    let later = later.filter(|later| end.is_some_and(|end| is_later(later, end))).min();
     let (run, partial) = runs.into_iter().nth(index.unwrap_or(0))?;
     Some(ChosenRun { run, later, partial })
+}
+
+/// The start of WAL that does not continue the WAL before it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct LaterWal {
+    /// Where it starts.
+    pub start: Lsn,
+    /// Whether `pg_resetwal` restarted the WAL there. Otherwise, segments before it are missing.
+    pub is_restarted: bool,
 }
 
 /// The WAL that continues a base backup.
@@ -328,8 +359,8 @@ pub fn choose_run(runs: Vec<Run>, base: &BaseBackup) -> Option<ChosenRun> {
 pub struct ChosenRun {
     /// The segments that recovery asks for.
     pub run: Run,
-    /// The start of later WAL after a gap; at the end of `run`, `pg_resetwal` restarted the WAL.
-    pub later: Option<Lsn>,
+    /// The next WAL after a gap or a restart.
+    pub later: Option<LaterWal>,
     /// The `.partial` that follows the segments.
     partial: Option<SegmentFile>,
 }
@@ -349,11 +380,14 @@ impl ChosenRun {
         done: impl FnMut(u64),
     ) -> Result<Plan, RecoverError> {
         let plan = Plan::make(&self.run, base, target.clone(), mapped, threads, done);
-        let gap = |later| {
+        let gap = |later: LaterWal| {
             let (target, end) = (target.to_string(), self.run.end());
-            match later == end {
-                true => RecoverError::Restarted { target, at: later },
-                false => RecoverError::Gap { target, end, later },
+            match later.is_restarted {
+                true => {
+                    let last = last_record(&self.run, threads);
+                    RecoverError::Restarted { target, last, at: later.start }
+                }
+                false => RecoverError::Gap { target, end, later: later.start },
             }
         };
         match (plan, self.later) {

@@ -53,7 +53,7 @@ pub fn choose(runs: Vec<Run>, base: Option<&Path>, filter: &Filter) -> Result<Ch
     let timeline = base.control().timeline;
     let of_cluster = || lineages.iter().map(|lineage| &lineage.run).filter(|run| run.system_id == id);
     if let Some(first) = of_cluster().map(Run::start).min()
-        && let Some(to) = filter.to.filter(|to| *to <= from)
+        && let Some(to) = filter.to.filter(|to| *to < from)
     {
         // A time before the first transaction is the position 0/0.
         let to = if to == Lsn(0) { first.min(from) } else { to };
@@ -64,6 +64,19 @@ pub fn choose(runs: Vec<Run>, base: Option<&Path>, filter: &Filter) -> Result<Ch
     if let Some(index) = lineages.iter().rposition(goes_on) {
         let run = lineages.remove(index).run;
         let gap = gap_behind(&run, &lineages, filter);
+        let is_behind = |start: &Lsn| *start >= run.end() && gap.is_some();
+        if let Some(start) = filter.from.filter(is_behind) {
+            let why = match later(&run, &lineages).next() {
+                Some(first) => break_between(&run, first),
+                None => String::new(),
+            };
+            return Err(RowsError::StartsAfterBase {
+                base: base.path().into(),
+                from: start,
+                end: run.end(),
+                why,
+            });
+        }
         return Ok(Chosen { run, note: None, gap });
     }
     Err(match lineages.iter().find(|lineage| lineage.run.system_id != id) {
@@ -190,34 +203,44 @@ fn gap_before(run: &Run, others: &[Lineage], filter: &Filter) -> Option<Gap> {
     Some(Gap { from, why })
 }
 
-/// Returns the unread part of the range after the part that is read. A later part on an earlier timeline
-/// belongs to a log that this one has left.
+/// Returns the unread part of the range after the part that is read.
 fn gap_behind(run: &Run, others: &[Lineage], filter: &Filter) -> Option<Gap> {
     let end = run.end();
     if filter.to.is_some_and(|to| to <= end) {
         return None;
     }
-    let is_later =
-        |other: &&Run| is_same_log(other, run) && other.timeline >= run.timeline && other.start() >= end;
-    let later = || others.iter().map(|lineage| &lineage.run).filter(is_later);
-    let first = later().min_by_key(|other| other.start())?;
-    let last = later().max_by_key(|other| other.end())?;
+    let first = later(run, others).next()?;
+    let last = later(run, others).max_by_key(|other| other.end())?;
     let unread = segments(first_of(first)?, last_of(last)?);
-    let why = match restarts_after(run, first) {
-        Some(restart) => format!(
-            "{restart}: {unread} after it, which needs a base backup of its own (--base), is not read; end there (--to {end})"
-        ),
-        None => format!(
-            "{}: {unread} after it are not read; pass the missing segments too, or end before them (--to {end})",
-            missing(run, first)
-        ),
+    let verb = if first_of(first) == last_of(last) { "is" } else { "are" };
+    let remedy = match restarts_after(run, first) {
+        Some(_) => "give a base backup that was taken after it (--base) to read them, or end before it",
+        None => "pass the missing segments too, or end before them",
     };
+    let why =
+        format!("{}: {unread} after it {verb} not read; {remedy} (--to {end})", break_between(run, first));
     Some(Gap { from: end, why })
 }
 
-/// Describes the restart of the WAL at the end of `left`, if `pg_resetwal` restarted it there.
+/// Returns the later parts of the same WAL, the next one first. A later part on an earlier timeline belongs
+/// to a log that this one has left.
+fn later<'a>(run: &'a Run, others: &'a [Lineage]) -> impl Iterator<Item = &'a Run> {
+    let end = run.end();
+    let is_later =
+        move |other: &&Run| is_same_log(other, run) && other.timeline >= run.timeline && other.start() >= end;
+    let mut found: Vec<&Run> = others.iter().map(|lineage| &lineage.run).filter(is_later).collect();
+    found.sort_by_key(|other| other.start());
+    found.into_iter()
+}
+
+/// Describes why the WAL does not continue from one part to a later one.
+fn break_between(left: &Run, right: &Run) -> String {
+    restarts_after(left, right).unwrap_or_else(|| missing(left, right))
+}
+
+/// Describes the restart of the WAL between two runs, if `pg_resetwal` restarted it at the start of `right`.
 fn restarts_after(left: &Run, right: &Run) -> Option<String> {
-    let first = right.segments.first().filter(|first| first.is_restarted && left.end() == first.start)?;
+    let first = right.segments.first().filter(|first| first.is_restarted && left.end() <= first.start)?;
     Some(format!("pg_resetwal restarted the WAL at {}, and WAL before it may be lost", first.start))
 }
 

@@ -181,6 +181,22 @@ pub enum RowsError {
         /// Where the range ends.
         to: Lsn,
     },
+    /// The range starts after the WAL that continues the base backup.
+    #[error(
+        "the range starts at {from}, and the WAL that continues the base backup {} ends at {end}: {why}\nhint: use a base backup that was \
+         taken after that (--base), or read the range with names (--names) in place of a base backup",
+        base.display()
+    )]
+    StartsAfterBase {
+        /// The folder of the base backup.
+        base: PathBuf,
+        /// Where the range starts.
+        from: Lsn,
+        /// Where the WAL that continues the base backup ends.
+        end: Lsn,
+        /// Why it does not continue.
+        why: String,
+    },
     /// The folder is no base backup.
     #[error(transparent)]
     DataDir(#[from] DataDirError),

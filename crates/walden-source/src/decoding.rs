@@ -31,7 +31,7 @@ impl Run {
 
 fn is_decoded_whole(segment: &SegmentFile) -> bool {
     match (&segment.store, segment.member) {
-        (Some(store), Some(number)) => store.range(number).is_none(),
+        (Some(store), Some(number)) => store.stream(number).is_none(),
         _ => segment.compression == Compression::Walden,
     }
 }

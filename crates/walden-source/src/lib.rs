@@ -3,6 +3,7 @@
 
 pub mod base;
 pub mod block;
+pub mod clock;
 mod compressed;
 mod compression;
 mod counted;
@@ -36,6 +37,7 @@ pub mod workers;
 
 pub use counted::counted;
 pub use error_text::{error_text, hint_of_io, hint_of_kind};
+pub use held::FindSegment;
 pub use intact::Substitution;
 pub use sync::sync;
 pub use tar_file::{read_entries, with_offsets};

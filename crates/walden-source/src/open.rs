@@ -24,7 +24,6 @@ use crate::compressed::Members;
 pub use crate::compression::Compression;
 use crate::regular_file;
 use crate::segment_file::SegmentFile;
-use crate::store::FileRange;
 
 /// Opens a segment for reading from its first byte, decompressed.
 ///
@@ -40,11 +39,11 @@ pub fn open(file: &SegmentFile) -> io::Result<SegmentReader> {
 /// Opens a segment. `members` keeps the decoder for the next member of the same pack.
 pub(crate) fn open_with(file: &SegmentFile, members: &mut Members) -> io::Result<SegmentReader> {
     let Some(member) = file.member else { return open_path(&file.path, file.compression) };
-    if let Some(range) = file.store.as_ref().and_then(|store| store.range(member)) {
+    if let Some(stream) = file.store.as_ref().and_then(|store| store.stream(member)) {
         let named = |error| explain(&file.path, file.compression, error);
         let source = match file.compression {
-            Compression::None => Source::Range(range),
-            compression => Source::Compressed(decoder(range, compression, COMPRESSED_READ).map_err(named)?),
+            Compression::None => Source::Stream(stream),
+            compression => Source::Compressed(decoder(stream, compression, COMPRESSED_READ).map_err(named)?),
         };
         let state = State::Reading(source);
         return Ok(SegmentReader { path: file.path.clone(), compression: file.compression, state });
@@ -153,8 +152,8 @@ enum State {
 
 enum Source {
     Plain(File),
-    /// A file in a tar file.
-    Range(FileRange),
+    /// A file in a tar file, or one that is held open.
+    Stream(Box<dyn Read + Send>),
     Compressed(Box<dyn Read + Send>),
     /// A member of a file that `walden compress` wrote, and the number of bytes already read.
     Decoded {
@@ -199,7 +198,7 @@ impl Read for SegmentReader {
         }
         let result = match &mut self.state {
             State::Reading(Source::Plain(file)) => file.read(buf),
-            State::Reading(Source::Range(range)) => range.read(buf),
+            State::Reading(Source::Stream(stream)) => stream.read(buf),
             State::Reading(Source::Compressed(decoder)) => decoder.read(buf),
             State::Reading(Source::Decoded { content, at }) => {
                 let left = content.get(*at..).unwrap_or_default();
@@ -494,11 +493,11 @@ fn decompressed_start(path: &Path, compression: Compression) -> io::Result<Vec<u
 
 /// Returns the compression and the decompressed start of a file in a store. `raw` is the start of the file
 /// itself.
-pub(crate) fn peek_range(range: FileRange, raw: &[u8]) -> io::Result<(Compression, Vec<u8>)> {
+pub(crate) fn peek_stream(stream: Box<dyn Read + Send>, raw: &[u8]) -> io::Result<(Compression, Vec<u8>)> {
     let known = SIGNATURES.iter().find(|(bytes, _)| raw.starts_with(bytes));
     match known {
         Some((_, Signature::Compressed(compression))) if PageHeader::parse(raw).is_err() => {
-            Ok((*compression, start_of(decoder(range, *compression, COMPRESSED_PEEK)?)?))
+            Ok((*compression, start_of(decoder(stream, *compression, COMPRESSED_PEEK)?)?))
         }
         _ => Ok((Compression::None, raw.to_vec())),
     }

@@ -19,6 +19,7 @@ use walden_format::page::PageHeader;
 use walden_format::record::{MAX_RECORD_BYTES, RECORD_HEADER, Record, RecordHeader};
 use walden_format::stream::{Decoder, Progress, StreamInfo, Visitor};
 
+use crate::compression::Compression;
 use crate::inventory::Run;
 use crate::segment_file::SegmentFile;
 use crate::windows::{Direct, ReadingThread, SharedMembers, Windows, decoders};
@@ -74,6 +75,13 @@ pub struct SegmentOutcome<V> {
     pub is_behind_continuation: bool,
     first: Option<(Lsn, Lsn)>,
     last: Option<Lsn>,
+}
+
+impl<V> SegmentOutcome<V> {
+    /// Returns the LSN of the last record that starts in the segment, if one does and is complete.
+    pub fn last_record(&self) -> Option<Lsn> {
+        self.last
+    }
 }
 
 /// A visitor that ignores all records.
@@ -148,6 +156,13 @@ pub enum DamageKind {
         /// Bytes found.
         found: u64,
     },
+    /// A running server recycled the file before it was read.
+    Recycled {
+        /// The fault of the content that the server has written meanwhile.
+        fault: Fault,
+        /// Start of the next segment of the run that has not been recycled.
+        next: Option<Lsn>,
+    },
     /// The file could not be read or decompressed.
     Io(io::Error),
 }
@@ -161,6 +176,16 @@ impl fmt::Display for Damage {
             DamageKind::Truncated { expected, found } => {
                 write!(f, "cannot read the whole segment: expected {expected} bytes, found {found}")
             }
+            DamageKind::Recycled { fault, next } => {
+                write!(
+                    f,
+                    "{fault}: a running server recycled the file for a later segment while it was read"
+                )?;
+                match next {
+                    Some(next) => write!(f, "; the next segment that still exists starts at {next}"),
+                    None => Ok(()),
+                }
+            }
             DamageKind::Io(error) => write!(f, "cannot read the segment: {error}"),
         }
     }
@@ -172,9 +197,9 @@ impl Damage {
     /// Returns how the user can solve the problem.
     pub fn hint(&self) -> &'static str {
         match self.kind {
-            DamageKind::Fault(Fault { ref kind, .. }) if is_page_of_later_segment(kind) => {
-                "everything before this place was read; a running server has used the file again for a later segment since it was found: \
-                 read from a later segment, or from an archive or a copy"
+            DamageKind::Recycled { .. } => {
+                "everything before this place was read; for WAL after it, read from the next existing segment on (--from), or give the \
+                 archive to which the server archives as a further source"
             }
             DamageKind::Fault(_) => {
                 "everything before this place was read; take another copy of this segment (archive, standby, backup) \
@@ -203,6 +228,11 @@ fn is_page_of_later_segment(kind: &FaultKind) -> bool {
         }
         _ => false,
     }
+}
+
+/// Returns whether a fault is due to a running server that has written a later segment into a file.
+fn is_overwritten(file: &SegmentFile, fault: &FaultKind) -> bool {
+    file.is_recycled() || file.compression == Compression::None && is_page_of_later_segment(fault)
 }
 
 /// Scans a run. `make` creates a visitor for each segment, and `merge` gets the outcomes in WAL order, on the
@@ -463,11 +493,18 @@ pub fn is_begun_before(run: &Run, segment: usize) -> bool {
     })
 }
 
-fn damage_at(run: &Run, at: Lsn, lsn: Lsn, kind: DamageKind) -> Damage {
+fn damage_at(run: &Run, at: Lsn, lsn: Lsn, mut kind: DamageKind) -> Damage {
     let number = run.segment_size.segment_of(at);
     let place = run.segments.iter().find(|s| run.segment_size.segment_of(s.start) == number);
     // The end of the last segment counts as part of it.
     let file = place.or(run.segments.last());
+    if let DamageKind::Fault(fault) = &kind
+        && let Some(file) = file.filter(|file| is_overwritten(file, &fault.kind))
+    {
+        let mut later = run.segments.iter().filter(|later| later.start > file.start);
+        let next = later.find(|later| !later.is_recycled()).map(|later| later.start);
+        kind = DamageKind::Recycled { fault: *fault, next };
+    }
     Damage {
         path: file.map(|file| file.path.clone()).unwrap_or_default(),
         segment: file.map_or(SegmentName::new(run.timeline, number, run.segment_size), |file| file.name),
@@ -663,7 +700,7 @@ impl FaultPlace<'_> {
         let is_of_earlier_timeline = is_of_earlier_timeline(page, timeline);
         // A recycled file has pages of an earlier segment. Pages of a later segment mean that the file has
         // been reused for that one: the WAL continued here, and has been overwritten.
-        if !is_of_earlier_timeline && is_page_of_later_segment(&fault.kind) {
+        if !is_of_earlier_timeline && is_overwritten(self.segment, &fault.kind) {
             return damaged();
         }
         if !is_of_earlier_timeline && goes_on_in_page(page, fault, address) {

@@ -79,6 +79,12 @@ impl SegmentFile {
         }
     }
 
+    /// Returns whether a running server has overwritten the file with a later segment, or removed it.
+    pub(crate) fn is_recycled(&self) -> bool {
+        let store = self.store.as_ref().zip(self.member);
+        store.is_some_and(|(store, number)| store.is_recycled(number))
+    }
+
     pub(crate) fn key(&self) -> Option<Key> {
         Some((self.system_id, self.name.timeline, self.version, self.segment_size, self.page_bytes))
     }

@@ -25,10 +25,15 @@ pub trait SegmentStore: fmt::Debug + Send + Sync {
     /// Returns a reader for one thread, which should read segments in ascending order.
     fn reader(&self) -> Box<dyn SegmentContents>;
 
-    /// Returns the range of a file that has the stored bytes of a segment, if there is one. The segment is
-    /// then read from there in windows.
-    fn range(&self, _number: u64) -> Option<FileRange> {
+    /// Returns a reader of the stored bytes of a segment, if they are in a file. The segment is then read
+    /// from there in windows.
+    fn stream(&self, _number: u64) -> Option<Box<dyn Read + Send>> {
         None
+    }
+
+    /// Returns whether a running server has overwritten the file of a segment with a later one.
+    fn is_recycled(&self, _number: u64) -> bool {
+        false
     }
 }
 
@@ -82,8 +87,12 @@ impl SharedStore {
         self.0.reader()
     }
 
-    pub(crate) fn range(&self, number: u64) -> Option<FileRange> {
-        self.0.range(number)
+    pub(crate) fn stream(&self, number: u64) -> Option<Box<dyn Read + Send>> {
+        self.0.stream(number)
+    }
+
+    pub(crate) fn is_recycled(&self, number: u64) -> bool {
+        self.0.is_recycled(number)
     }
 }
 

@@ -335,8 +335,8 @@ impl SegmentStore for Members {
         Box::new(Members { file: Arc::clone(&self.file), places: self.places.clone() })
     }
 
-    fn range(&self, number: u64) -> Option<FileRange> {
-        self.range_of(number)
+    fn stream(&self, number: u64) -> Option<Box<dyn Read + Send>> {
+        Some(Box::new(self.range_of(number)?))
     }
 }
 

@@ -3,7 +3,7 @@
 use regex::{Regex, RegexBuilder};
 use walden_explain::group::{ViewError, ViewSpec};
 use walden_explain::{Bound, BoundError};
-use walden_format::transam::{FIRST_NORMAL_XID, without_epoch};
+use walden_format::transam::without_epoch;
 
 /// Maximum size of a compiled pattern, in bytes.
 const MAX_PATTERN: usize = 10 << 20;
@@ -28,17 +28,10 @@ pub fn parse_bound(text: &str) -> Result<Bound, String> {
 /// Parses a transaction ID. Like `recovery_target_xid`, accepts one with its epoch, as
 /// `pg_current_xact_id()` returns it, and uses its lower 32 bits, which WAL has.
 pub fn parse_xid(text: &str) -> Result<u32, String> {
-    const FIRST_NORMAL: u64 = FIRST_NORMAL_XID as u64;
     let number: u64 = text
         .parse()
         .map_err(|_| format!("expected a transaction ID, a number of at most 64 bits, found \"{text}\""))?;
-    without_epoch(number).ok_or_else(|| match number {
-        0..FIRST_NORMAL => format!("expected a transaction ID from {FIRST_NORMAL} on, found {number}"),
-        _ => format!(
-            "expected a transaction ID from {FIRST_NORMAL} on in the lower 32 bits, found {} there in {number}",
-            number as u32
-        ),
-    })
+    without_epoch(number).map_err(|error| error.to_string())
 }
 
 /// Parses a time span with a unit, such as `5m`. Returns seconds.

@@ -14,7 +14,7 @@ use walden_arrow::export::{FileFormat, TableWriter};
 use walden_arrow::row_changes::{ROW_CHANGE_BATCH_ROWS, RowTable};
 #[cfg(feature = "export")]
 use walden_codec::container::Meta;
-use walden_explain::{Bound, Timeline};
+use walden_explain::{Bound, StepBack, Timeline};
 use walden_format::lsn::Lsn;
 use walden_rows::print::{self, PrintError, Printer};
 use walden_rows::{
@@ -194,7 +194,7 @@ pub fn run(args: &RowsArgs) -> Result<ExitCode> {
     names::check_cluster(&names, &inventory)?;
     let has_unreadable = sources::report_unreadable(&inventory);
     let threads = args.log.threads();
-    let (from, to) = bounds(args, &inventory, threads)?;
+    let ((from, to), step) = bounds(args, &inventory, threads)?;
     let filter = Filter {
         from,
         to,
@@ -225,10 +225,16 @@ pub fn run(args: &RowsArgs) -> Result<ExitCode> {
     };
     progress.finish();
     if summary.counts.changes + summary.counts.events == 0 {
-        let Summary { from, reached, .. } = summary;
-        eprintln!(
-            "note: no change of these rows from {from} to {reached}; walden explain shows what that range consists of"
-        );
+        match summary {
+            Summary { from, reached, .. } if reached < from => {
+                eprintln!(
+                    "note: no change of these rows: the range starts at {from}, and the WAL was read up to {reached}"
+                );
+            }
+            Summary { from, reached, .. } => eprintln!(
+                "note: no change of these rows from {from} to {reached}; walden explain shows what that range consists of"
+            ),
+        }
     }
     for note in notes.into_iter().chain(summary.counts.notes()) {
         eprintln!("note: {note}");
@@ -237,7 +243,8 @@ pub fn run(args: &RowsArgs) -> Result<ExitCode> {
         eprintln!("error: {damage}\nhint: {}", damage.hint());
     }
     let counts = &summary.counts;
-    let is_complete = is_written && !has_gaps && counts.before_unknown == 0 && counts.after_unknown == 0;
+    let is_complete =
+        is_written && step.is_none() && !has_gaps && counts.before_unknown == 0 && counts.after_unknown == 0;
     Ok(match (summary.damage.is_some() || has_unreadable, is_complete) {
         (true, _) => ExitCode::from(DAMAGED),
         (false, true) => ExitCode::SUCCESS,
@@ -290,8 +297,13 @@ fn operation(name: &OperationName) -> Operation {
     }
 }
 
-/// The bounds as positions; times need a pass of their own.
-fn bounds(args: &RowsArgs, inventory: &Inventory, threads: usize) -> Result<(Option<Lsn>, Option<Lsn>)> {
+/// The bounds as positions, and where the clock was set back, if a bound is a time that the WAL has twice.
+/// Times need a pass of their own.
+fn bounds(
+    args: &RowsArgs,
+    inventory: &Inventory,
+    threads: usize,
+) -> Result<((Option<Lsn>, Option<Lsn>), Option<StepBack>)> {
     let has_time = [args.log.from, args.log.to].iter().flatten().any(|bound| matches!(bound, Bound::Time(_)));
     let timeline = match has_time {
         true => Timeline::read(&inventory.runs, threads, |_| {}),
@@ -305,7 +317,12 @@ fn bounds(args: &RowsArgs, inventory: &Inventory, threads: usize) -> Result<(Opt
         )),
         _ => {
             sources::warn_of_step_back(step);
-            Ok(timeline.range(args.log.from, args.log.to)?)
+            let (from, to) = (args.log.from, args.log.to);
+            let range = match args.base.as_deref().and_then(sources::start_of_base) {
+                Some(base) => timeline.range_on_base(from, to, base)?,
+                None => timeline.range(from, to)?,
+            };
+            Ok((range, step))
         }
     }
 }

@@ -206,12 +206,12 @@ pub fn describe_extent(
     let archives: Vec<_> = archives.filter_map(Result::ok).collect();
     let extents = extents(&archives, range);
     let read = || walden_explain::Timeline::read(&inventory.runs, threads, |_| {}).times();
-    // Those of the archive's segments that are in the inventory are among the extent's times.
+    // The times of the archive's segments that are in the inventory are among the extent's times, if it has
+    // any.
     let has_files = sources.len() > archives.len() || extents.iter().any(|extent| extent.times.is_none());
     let files = if has_files { read() } else { None };
     let seconds = |micros: i64| micros.div_euclid(1_000_000);
     let archived = extents.iter().filter_map(|extent| extent.times);
-    // If the clock was set back, the first time may be the later one.
     let archived = archived.map(|(first, last)| (seconds(first.min(last)), seconds(first.max(last))));
     let ended = archived.chain(files).reduce(|one, other| (one.0.min(other.0), one.1.max(other.1)));
     let times = ended.map_or_else(
@@ -251,9 +251,12 @@ pub fn tell_about(inventory: &Inventory) {
 
 /// Prints the same for WAL that is read on a base backup, if any: no gap before its start matters.
 pub fn tell_about_with_base(inventory: &Inventory, base: Option<&Path>) {
-    // The error is reported where the backup is read.
-    let base = base.and_then(|base| DataDir::open_at_rest(base).ok());
-    tell_about_from(inventory, base.map_or(Lsn(0), |base| base.redo_from()));
+    tell_about_from(inventory, base.and_then(start_of_base).unwrap_or_default());
+}
+
+/// Returns where replay on a base backup starts. `None` if it cannot be read, which is reported where it is.
+pub fn start_of_base(base: &Path) -> Option<Lsn> {
+    DataDir::open_at_rest(base).ok().map(|base| base.redo_from())
 }
 
 /// Prints the same for WAL that is read from a position on.

@@ -11,7 +11,7 @@ use walden_source::inventory::Inventory;
 use crate::names;
 use crate::progress::Progress;
 use crate::range::RangeArgs;
-use crate::sources;
+use crate::sources::{self, start_of_base};
 
 /// The part of the WAL to read as tables, and the format of LSNs.
 #[derive(Args, Debug)]
@@ -45,7 +45,8 @@ impl LogArgs {
         options.lsn_text = self.lsn_text;
         let mut progress = Progress::bytes("finding the range", total_bytes(&inventory));
         let (from, to) = (self.read.from, self.read.to);
-        let step = options.set_range(&inventory.runs, from, to, |bytes| progress.advance(bytes))?;
+        let base = base.and_then(start_of_base);
+        let step = options.set_range(&inventory.runs, from, to, base, |bytes| progress.advance(bytes))?;
         progress.finish();
         sources::warn_of_step_back(step);
         Ok((Arc::new(inventory), options))

@@ -200,6 +200,7 @@ def _optional_number(argument: str, value: Any, least: int, most: int = (1 << 63
 
 
 _MAX_U32 = (1 << 32) - 1
+_MAX_U64 = (1 << 64) - 1
 """The largest transaction ID, and the largest timeline."""
 
 
@@ -427,7 +428,7 @@ def row_changes(
     names: source of the columns if there is no base: a connection string, or a file of
         ``walden explain --save-names``.
     aborted: whether to include changes that were rolled back: see the column ``state``.
-    xid: only changes of this transaction or subtransaction.
+    xid: only changes of this transaction or subtransaction; also as ``pg_current_xact_id()`` returns it, with an epoch.
     operations: only some of ``insert``, ``update``, ``delete``; events (``truncate``, ``rewrite``, ``drop``) are
         always included.
     memory: bytes of memory for pages; further pages go to a temporary file.
@@ -454,7 +455,7 @@ def row_changes(
         relation,
         base=_path("base", base),
         aborted=aborted,
-        xid=_optional_number("xid", xid, 0, _MAX_U32),
+        xid=_optional_number("xid", xid, 0, _MAX_U64),
         operations=_texts("operations", operations, "names of operations"),
         columns=wanted,
         lsn_text=lsn_text,

@@ -7,6 +7,7 @@ use std::{iter, mem};
 
 use serde::{Serialize, Serializer};
 use walden_format::lsn::{Lsn, SegmentName, SegmentSize, Timeline};
+use walden_source::clock::{Clock, StepBack};
 use walden_source::{error_text, workers};
 
 use crate::archive::{Archive, ArchiveError};
@@ -17,13 +18,13 @@ use crate::inventory::parts::{self, Extent};
 use crate::inventory::snapshot::Snapshot;
 use crate::inventory::verified::{self, VerifiedAt};
 use crate::objects::backup_files::Label;
-use crate::objects::contents::{Contents, MIN_STEP_BACK, MinimalWal, RestorePoint};
+use crate::objects::contents::{Contents, MinimalWal, RestorePoint};
 use crate::objects::name::{ArchivedFile, BACKUP, HISTORY, IDENTITY, Object, WAL};
 use crate::objects::object::Finding;
 use crate::restore::diverging;
 pub use crate::restore::diverging::Diverging;
-use crate::restore::get;
 use crate::restore::log::{Log, latest_timeline};
+use crate::restore::{get, recovery};
 
 pub use crate::inventory::gaps::Gap;
 
@@ -286,12 +287,19 @@ impl Reset {
 /// at the first later commit.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct TimesGoBack {
-    /// LSN of the first record in the first segment with earlier times.
+    /// LSN of the first commit or abort after the step; if its segment cannot be read, of the segment's first
+    /// record.
     pub lsn: String,
     /// Time of the latest commit or abort before it, in microseconds since 1970-01-01 00:00:00 UTC.
     pub from: i64,
-    /// The earlier time.
+    /// The first time after it.
     pub to: i64,
+}
+
+impl From<&StepBack> for TimesGoBack {
+    fn from(step: &StepBack) -> TimesGoBack {
+        TimesGoBack { lsn: step.lsn.to_string(), from: step.from, to: step.to }
+    }
 }
 
 /// A range of segments without a gap and without WAL of `wal_level = minimal`, and its reachable moments.
@@ -1123,30 +1131,85 @@ fn partials_of_complete_segments(objects: &BTreeMap<Object, u64>) -> BTreeSet<Ob
     objects.keys().filter(is_copy).copied().collect()
 }
 
-/// Finds decreases of commit times in the summaries of segments.
-fn find_times_that_go_back<'c>(contents: impl Iterator<Item = &'c Contents>) -> Vec<TimesGoBack> {
+/// Maximum number of segments that are decoded for the places of steps back. A place in a further one is only
+/// the segment's first record.
+const MAX_DECODED: usize = 32;
+
+/// The summaries of a timeline's objects that were read.
+type Summaries = BTreeMap<Object, Vec<Contents>>;
+
+/// Finds where commit times go back according to summaries, and decodes the segments in which they do.
+fn find_times_that_go_back(
+    archive: &Archive,
+    size: SegmentSize,
+    timeline: Timeline,
+    summaries: &Summaries,
+) -> Result<Vec<TimesGoBack>, ArchiveError> {
     let first_record = |one: &Contents| one.first_record.as_ref()?.parse::<Lsn>().ok();
     // A segment that is in a pack and in its own object counts once.
     let in_order: BTreeMap<Lsn, &Contents> =
-        contents.filter_map(|one| Some((first_record(one)?, one))).collect();
-    let mut found = Vec::new();
-    let mut latest: Option<i64> = None;
-    for one in in_order.into_values() {
-        for time in [one.first_end_of_transaction, one.last_end_of_transaction].into_iter().flatten() {
-            match latest {
-                Some(from) if time < from.saturating_sub(MIN_STEP_BACK) => {
-                    found.push(TimesGoBack {
-                        lsn: one.first_record.clone().unwrap_or_default(),
-                        from,
-                        to: time,
-                    });
-                    latest = Some(time);
-                }
-                _ => latest = latest.max(Some(time)),
+        summaries.values().flatten().filter_map(|one| Some((first_record(one)?, one))).collect();
+    let mut clock = Clock::default();
+    let mut decoded = 0;
+    for (lsn, one) in in_order {
+        let Some((first, last)) = one.ends_of_transactions() else { continue };
+        let mut ends = vec![(lsn, first), (lsn, last)];
+        if decoded < MAX_DECODED && (one.goes_back() || clock.would_go_back(first)) {
+            decoded += 1;
+            let segment = SegmentName::new(timeline, size.segment_of(lsn), size);
+            match recovery::ends_of(archive, size, segment) {
+                Err(error) if error.is_damage() => {}
+                found => ends = found?.unwrap_or(ends),
             }
         }
+        ends.into_iter().for_each(|(lsn, time)| clock.add(lsn, time));
     }
-    found
+    Ok(clock.steps_back().iter().map(TimesGoBack::from).collect())
+}
+
+/// Bisects the objects between samples of them between which commit times go back, so that the summary of the
+/// first segment after each step is read too. `objects` and `samples`, which are indexes, are in WAL order.
+fn bisect_steps_back(
+    objects: &[(Object, u64)],
+    samples: impl Iterator<Item = usize>,
+    mut read: impl FnMut(&Object, u64) -> Result<Vec<Contents>, ArchiveError>,
+) -> Result<(), ArchiveError> {
+    let mut ends = |at: usize| -> Result<Option<(i64, i64)>, ArchiveError> {
+        let Some((object, bytes)) = objects.get(at) else { return Ok(None) };
+        let contents = read(object, *bytes)?;
+        let mut ends = contents.iter().filter_map(Contents::ends_of_transactions);
+        let Some(first) = ends.next() else { return Ok(None) };
+        Ok(Some((first.0, ends.next_back().unwrap_or(first).1)))
+    };
+    let mut clock = Clock::default();
+    let mut before = 0;
+    for sample in samples {
+        let Some((first, last)) = ends(sample)? else { continue };
+        let mut after = sample;
+        while clock.would_go_back(first) && after - before > 1 {
+            let middle = before + (after - before) / 2;
+            // The object in the middle may have no transactions.
+            let mut probe = middle;
+            let mut found = ends(probe)?;
+            while found.is_none() && probe > before + 1 {
+                probe -= 1;
+                found = ends(probe)?;
+            }
+            match found {
+                Some((first, _)) if clock.would_go_back(first) => after = probe,
+                Some((first, last)) => {
+                    clock.add(Lsn::INVALID, first);
+                    clock.add(Lsn::INVALID, last);
+                    before = middle;
+                }
+                None => before = middle,
+            }
+        }
+        clock.add(Lsn::INVALID, first);
+        clock.add(Lsn::INVALID, last);
+        before = sample;
+    }
+    Ok(())
 }
 
 /// Reads the times of the first and last end of a transaction, overall and between gaps, searching inward
@@ -1161,7 +1224,7 @@ fn times(
 ) -> Result<bool, ArchiveError> {
     let copies = partials_of_complete_segments(objects);
     let read = || objects.iter().filter(|(object, _)| !copies.contains(object));
-    let mut summaries = BTreeMap::new();
+    let mut summaries = Summaries::new();
     let minimal_wal: RefCell<BTreeSet<MinimalWal>> =
         RefCell::new(mem::take(&mut listing.minimal_wal).into_iter().collect());
     let known_before = unreadable.len();
@@ -1188,9 +1251,11 @@ fn times(
         (_, true) => LOCAL_SAMPLES,
         (_, false) => REMOTE_SAMPLES,
     };
-    let step = objects.len().div_ceil(samples.max(1)).max(1);
-    for (object, &bytes) in read().step_by(step).take(samples) {
-        contents(object, bytes)?;
+    if samples > 0 {
+        let in_order: Vec<(Object, u64)> = read().map(|(object, bytes)| (*object, *bytes)).collect();
+        let step = in_order.len().div_ceil(samples).max(1);
+        let last = in_order.len().checked_sub(1).filter(|last| last % step > 0);
+        bisect_steps_back(&in_order, (0..in_order.len()).step_by(step).chain(last), &mut contents)?;
     }
     let (timeline, size) = (listing.timeline, archive.segment_size()?);
     // Names on one timeline sort by position.
@@ -1246,7 +1311,7 @@ fn times(
             (range.first_commit_time, range.last_commit_time) = times_of(Some(ends))?;
         }
     }
-    listing.times_go_back = find_times_that_go_back(summaries.values().flatten());
+    listing.times_go_back = find_times_that_go_back(archive, size, timeline, &summaries)?;
     archive.expect_size_of(summaries.values().flatten())?;
     let complete = summaries.iter().filter(|(object, _)| object.segments().is_some());
     let end = complete.flat_map(|(_, contents)| contents).filter_map(|it| it.end.parse::<Lsn>().ok()).max();

@@ -298,7 +298,7 @@ fn log_from(
         return Err(ReplayError::OtherTimeline { followed, timeline, redo });
     }
     let no_paths: [&str; 0] = [];
-    let mut inventory = Inventory::with_segments(&no_paths, source.segments, 1)?;
+    let mut inventory = Inventory::with_segments(&no_paths, source.segments, Vec::new(), 1)?;
     inventory.follow(source.system_id, &source.stretches);
     let goes_on = |run: &Run| run.start() <= from && from < run.end();
     match inventory.runs.first().is_some_and(goes_on) {

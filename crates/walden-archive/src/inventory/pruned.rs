@@ -39,7 +39,12 @@ impl FirstKept {
             ArchivedFile::Segment(name) | ArchivedFile::Partial(name) | ArchivedFile::Backup(name, _) => name,
             ArchivedFile::History(_) => return false,
         };
-        self.0.get(&name.timeline).is_some_and(|first| name < *first)
+        self.first_after(name).is_some()
+    }
+
+    /// Returns the first segment that was kept on a segment's timeline, if the segment is before it.
+    pub fn first_after(&self, name: SegmentName) -> Option<SegmentName> {
+        self.0.get(&name.timeline).copied().filter(|first| name < *first)
     }
 }
 

@@ -10,12 +10,9 @@ use walden_format::record::Record;
 use walden_format::rmgr;
 use walden_format::stream::{Decoder, StreamInfo};
 use walden_format::version::Major;
+use walden_source::clock::{Clock, goes_back};
 
 use crate::hash::{from_hex, to_hex};
-
-/// Concurrent transactions need not end in the order of their times, so smaller steps back, in microseconds,
-/// are ignored.
-pub(crate) const MIN_STEP_BACK: i64 = 2_000_000;
 
 /// Summary of a segment's records. LSNs are in PostgreSQL's text form, times in microseconds since 1970-01-01
 /// 00:00:00 UTC.
@@ -57,6 +54,10 @@ pub struct Contents {
     pub first_end_of_transaction: Option<i64>,
     /// Time of the last commit or abort.
     pub last_end_of_transaction: Option<i64>,
+    /// Whether the times of commits and aborts go back within the segment, because the server's clock was set
+    /// back. Older summaries lack it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub times_go_back: bool,
     /// Named restore points.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub restore_points: Vec<RestorePoint>,
@@ -160,6 +161,7 @@ pub(crate) struct Survey {
     contents: Contents,
     version: Major,
     last: Option<Lsn>,
+    clock: Clock,
     bytes: Vec<u64>,
     /// A record states that the server writes the timeline of the segment's name.
     pub states_timeline: bool,
@@ -180,6 +182,17 @@ impl Contents {
             .first()
             .is_some_and(|checkpoint| checkpoint.is_shutdown && checkpoint.lsn.parse() == Ok(at));
         (previous == Lsn::INVALID && is_checkpoint && !is_first_segment).then_some(at)
+    }
+
+    /// Returns the times of the first and the last commit or abort.
+    pub(crate) fn ends_of_transactions(&self) -> Option<(i64, i64)> {
+        self.first_end_of_transaction.zip(self.last_end_of_transaction)
+    }
+
+    /// Returns whether the times of commits and aborts go back within the segment, as far as the summary
+    /// shows it.
+    pub(crate) fn goes_back(&self) -> bool {
+        self.times_go_back || self.ends_of_transactions().is_some_and(|(first, last)| goes_back(first, last))
     }
 
     /// Returns the first part of the record that continues in the next segment.
@@ -225,6 +238,7 @@ impl Contents {
             records: 0,
             first_end_of_transaction: None,
             last_end_of_transaction: None,
+            times_go_back: false,
             restore_points: Vec::new(),
             checkpoints: Vec::new(),
             minimal_wal: None,
@@ -253,7 +267,14 @@ impl Survey {
     pub fn new(name: SegmentName, info: &StreamInfo) -> Survey {
         let contents = Contents::new(name, info.system_id, info.version.to_string(), info.segment_size);
         let bytes = vec![0; 256];
-        Survey { contents, version: info.version, last: None, bytes, states_timeline: false }
+        Survey {
+            contents,
+            version: info.version,
+            last: None,
+            clock: Clock::default(),
+            bytes,
+            states_timeline: false,
+        }
     }
 
     pub fn observe(&mut self, record: &Record<'_>) {
@@ -272,9 +293,9 @@ impl Survey {
         match record.header.rmid {
             rmgr::rmid::XACT => {
                 if let Some((_, time)) = xact::plain_end(record) {
-                    self.observe_end(time);
+                    self.observe_end(record.lsn, time);
                 } else if let Ok(Payload::Commit(end) | Payload::Abort(end)) = payload::parse(record) {
-                    self.observe_end(end.time);
+                    self.observe_end(record.lsn, end.time);
                 }
             }
             rmgr::rmid::XLOG => self.observe_system(record),
@@ -282,11 +303,13 @@ impl Survey {
         }
     }
 
-    fn observe_end(&mut self, time: Timestamp) {
+    fn observe_end(&mut self, lsn: Lsn, time: Timestamp) {
         let contents = &mut self.contents;
         let time = time.unix_micros();
         contents.first_end_of_transaction.get_or_insert(time);
         contents.last_end_of_transaction = Some(time);
+        contents.times_go_back |= self.clock.would_go_back(time);
+        self.clock.add(lsn, time);
     }
 
     fn observe_system(&mut self, record: &Record<'_>) {

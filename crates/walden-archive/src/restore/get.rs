@@ -12,6 +12,7 @@ use crate::archive::{Archive, ArchiveError};
 use crate::history::History;
 use crate::inventory::gaps;
 use crate::inventory::parts;
+use crate::inventory::pruned::FirstKept;
 use crate::inventory::verified;
 use crate::objects::contents::Contents;
 use crate::objects::first_page::FirstPage;
@@ -377,6 +378,17 @@ pub fn report_gap(archive: &Archive, segment: SegmentName, target: &Path) -> Res
         Some(_) => get(archive, file, target),
         None => Err(GetError::Gap { name, location, later }),
     }
+}
+
+/// Returns the first segment that `prune` kept on a segment's timeline, if it removed the segment.
+///
+/// # Errors
+/// The store's errors.
+pub fn first_kept_after(
+    archive: &Archive,
+    segment: SegmentName,
+) -> Result<Option<SegmentName>, ArchiveError> {
+    Ok(FirstKept::read(archive)?.first_after(segment))
 }
 
 /// Finds a file which shows that a timeline continued after a segment.

@@ -4,13 +4,14 @@ use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 
 use walden_format::lsn::{Lsn, SegmentName, SegmentSize, Timeline};
+use walden_source::clock::Clock;
 use walden_source::timelines::{Stretch, timeline_of};
 
 use crate::archive::{Archive, ArchiveError};
 use crate::history::History;
 use crate::inventory::gaps::{self, Acknowledgement, Gap};
 use crate::inventory::snapshot::Snapshot;
-use crate::objects::contents::{Checkpoint, Contents, MIN_STEP_BACK};
+use crate::objects::contents::{Checkpoint, Contents};
 use crate::objects::name::{ArchivedFile, Object, WAL, log_prefix, timeline_prefix};
 use crate::restore::get;
 
@@ -272,6 +273,8 @@ struct Times {
     number: Option<u64>,
     /// Times of the first and the last end of a transaction.
     ends: Option<(i64, i64)>,
+    /// Whether times go back within the segment.
+    goes_back: bool,
     /// LSNs and times of checkpoints.
     checkpoints: Vec<(Lsn, i64)>,
 }
@@ -282,7 +285,8 @@ impl Times {
         let checkpoint = |found: &Checkpoint| Some((found.lsn.parse::<Lsn>().ok()?, found.time));
         Times {
             number: first.and_then(|lsn| lsn.0.checked_div(contents.segment_bytes)),
-            ends: contents.first_end_of_transaction.zip(contents.last_end_of_transaction),
+            ends: contents.ends_of_transactions(),
+            goes_back: contents.goes_back(),
             checkpoints: contents.checkpoints.iter().filter_map(checkpoint).collect(),
         }
     }
@@ -300,16 +304,19 @@ impl<'a> Ends<'a> {
     /// # Errors
     /// The store's errors, and unreadable summaries.
     pub fn find(&mut self, index: usize) -> Result<Option<(i64, i64)>, ArchiveError> {
+        Ok(self.times(index)?.and_then(|times| times.ends))
+    }
+
+    fn times(&mut self, index: usize) -> Result<Option<&Times>, ArchiveError> {
         let Some(segment) = self.segments.get(index) else { return Ok(None) };
         if !self.known.contains_key(&segment.object) {
             let contents = get::read_contents(self.archive, segment.object, segment.bytes)?;
             self.known.insert(segment.object, contents.iter().map(Times::from_contents).collect());
         }
-        let times = self.known.get(&segment.object).and_then(|all| match all.as_slice() {
+        Ok(self.known.get(&segment.object).and_then(|all| match all.as_slice() {
             [one] => Some(one),
             several => several.iter().find(|times| times.number == Some(segment.number)),
-        });
-        Ok(times.and_then(|times| times.ends))
+        }))
     }
 
     /// Returns whether the times of a few segments go back, because the server's clock was set back. In that
@@ -317,19 +324,20 @@ impl<'a> Ends<'a> {
     ///
     /// # Errors
     /// The errors of [`Ends::find`].
-    fn go_back(&mut self) -> Result<bool, ArchiveError> {
-        let mut latest: Option<i64> = None;
+    pub fn go_back(&mut self) -> Result<bool, ArchiveError> {
+        let mut clock = Clock::default();
         let last = self.segments.len().saturating_sub(1);
         let mut samples: Vec<usize> = (0..=TIME_SAMPLES).map(|sample| last * sample / TIME_SAMPLES).collect();
         samples.dedup();
         for index in samples {
-            let Some((first, end)) = self.find(index)? else { continue };
-            for time in [first, end] {
-                if latest.is_some_and(|latest| time < latest.saturating_sub(MIN_STEP_BACK)) {
-                    return Ok(true);
-                }
-                latest = latest.max(Some(time));
+            let Some(&Times { ends: Some((first, last)), goes_back, .. }) = self.times(index)? else {
+                continue;
+            };
+            if goes_back || clock.would_go_back(first) {
+                return Ok(true);
             }
+            clock.add(Lsn::INVALID, first);
+            clock.add(Lsn::INVALID, last);
         }
         Ok(false)
     }

@@ -556,21 +556,20 @@ fn first_end(all: &[(Lsn, i64)], is_wanted: impl Fn(i64) -> bool) -> Found {
     (before.copied(), at.and_then(|at| all.get(at)).copied())
 }
 
-/// Returns the latest time of the end of a transaction in a segment, which need not be that of the last one.
-/// Reads the whole segment.
-pub(crate) fn latest_end_in(
+/// Returns the LSNs and times of the ends of transactions in a segment, or `None` if the archive does not
+/// have it. Reads the whole segment.
+pub(crate) fn ends_of(
     archive: &Archive,
     size: SegmentSize,
     segment: SegmentName,
-) -> Result<Option<i64>, ArchiveError> {
+) -> Result<Option<Vec<(Lsn, i64)>>, ArchiveError> {
     let file = ArchivedFile::Segment(segment);
     let content = get::with_object(archive, file, |object, bytes| {
         let mut content = Vec::new();
         get::decode(archive, file, object, bytes, &mut content)?;
         Ok(content)
     })?;
-    let events = content.map(|content| events_of(&content, segment, size));
-    Ok(events.and_then(|events| events.ends.into_iter().map(|(_, time)| time).max()))
+    Ok(content.map(|content| events_of(&content, segment, size).ends))
 }
 
 /// Returns the LSNs and times of the ends of transactions in a segment.

@@ -6,7 +6,7 @@
 
 mod ahead;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
@@ -15,16 +15,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use walden_codec::container::{Entry, FileForm, Reader};
 use walden_format::lsn::{Lsn, SegmentName, Timeline};
 use walden_format::stream::StreamInfo;
-use walden_source::error_text;
 use walden_source::inventory::SegmentFile;
 use walden_source::open::Compression;
 use walden_source::store::{SegmentContents, SegmentStore, SharedStore, segment_buffer};
 use walden_source::timelines::Stretch;
 use walden_source::workers::map_in_order;
+use walden_source::{FindSegment, error_text};
 
 use self::ahead::ReadAhead;
 use crate::archive::{Archive, ArchiveError, Extent};
-use crate::objects::name::{Object, PackName};
+use crate::objects::name::{ArchivedFile, Object, PackName};
 use crate::objects::object::{self, ObjectError, ObjectReader};
 use crate::restore::get::{self, PackMembers};
 use crate::restore::log::{Ends, Log, LogSegment};
@@ -78,7 +78,8 @@ pub struct Source {
 }
 
 /// Returns the extent of the WAL along a timeline, or along the newest timeline that has segments. Reads only
-/// the summaries of the first and the last segments. Returns `None` if there are no segments.
+/// the summaries of the first and the last segments, and some between them: if the server's clock was set
+/// back, the extent has no times. Returns `None` if there are no segments.
 ///
 /// # Errors
 /// An archive that cannot be listed.
@@ -89,6 +90,9 @@ pub fn extent(archive: &Archive, timeline: Option<Timeline>) -> Result<Option<Ex
     let end = last.name.start(log.size).unwrap_or(start).plus(log.size.bytes());
     let mut ends = Ends::new(archive, &log.segments);
     let mut times = || -> Result<Option<(i64, i64)>, ArchiveError> {
+        if ends.go_back()? {
+            return Ok(None);
+        }
         let Some(last) = ends.last_known(log.segments.len())? else { return Ok(None) };
         let Some((_, last_end)) = ends.find(last)? else { return Ok(None) };
         for index in 0..=last {
@@ -127,8 +131,11 @@ pub fn open(archive: &Archive, options: &SourceOptions) -> Result<Source, Archiv
             extent: extent(archive, options.timeline)?,
         });
     };
-    let members = pack_members(archive, &log.segments, options.threads);
-    let files = Files { location: archive.store().location().trim_end_matches('/').to_owned(), members };
+    let files = Files {
+        location: archive.store().location().trim_end_matches('/').to_owned(),
+        members: pack_members(archive, &log.segments, options.threads),
+        restarts: find_restarts(archive, &log.segments, options.threads),
+    };
     let entries: Vec<LogSegment> = log.segments.clone();
     let inner = Arc::new(Inner {
         archive: archive.clone(),
@@ -149,10 +156,41 @@ pub fn open(archive: &Archive, options: &SourceOptions) -> Result<Source, Archiv
     Ok(Source { system_id: info.system_id, stretches: log.stretches, segments })
 }
 
+/// Returns a search for segments that an archive gets after it was opened as a source.
+pub(crate) fn finder(archive: &Archive) -> Arc<dyn FindSegment> {
+    Arc::new(Finder(archive.clone()))
+}
+
+struct Finder(Archive);
+
+impl fmt::Debug for Finder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Finder").field("location", &self.0.store().location()).finish()
+    }
+}
+
+impl FindSegment for Finder {
+    fn find(&self, segment: &SegmentFile) -> io::Result<Option<Vec<u8>>> {
+        let file = ArchivedFile::Segment(segment.name);
+        let content = get::with_object(&self.0, file, |object, bytes| {
+            let mut content = Vec::new();
+            get::decode(&self.0, file, object, bytes, &mut content)?;
+            Ok(content)
+        });
+        content.map_err(|error| {
+            let text =
+                format!("{}: segment {}: {}", self.0.store().location(), segment.name, error_text(&error));
+            io::Error::new(io::ErrorKind::InvalidData, text)
+        })
+    }
+}
+
 /// Location of the archive and indexes of its packs.
 struct Files {
     location: String,
     members: BTreeMap<PackName, Vec<Entry>>,
+    /// Where `pg_resetwal` restarted the WAL.
+    restarts: BTreeSet<Lsn>,
 }
 
 impl Files {
@@ -172,6 +210,7 @@ impl Files {
             size_on_disk = entry.map_or(segment.bytes / pack.segments(), |entry| entry.stored);
             needs_previous = entry.map_or(segment.name != pack.first, |entry| !entry.head.keyframe);
         }
+        let start = segment.name.start(info.segment_size)?;
         Some(SegmentFile {
             path: PathBuf::from(path),
             name: segment.name,
@@ -181,13 +220,12 @@ impl Files {
             store: Some(store.clone()),
             needs_previous,
             size_on_disk,
-            start: segment.name.start(info.segment_size)?,
+            start,
             version: info.version,
             system_id: info.system_id,
             segment_size: info.segment_size,
             page_bytes: info.page_bytes,
-            // Its content is not decoded yet.
-            is_restarted: false,
+            is_restarted: self.restarts.contains(&start),
         })
     }
 }
@@ -195,6 +233,32 @@ impl Files {
 fn member(entries: &[Entry], name: SegmentName) -> Option<&Entry> {
     let name = name.to_string();
     entries.iter().find(|entry| entry.head.meta.name == name.as_bytes())
+}
+
+/// Returns the starts of segments at which `pg_resetwal` restarted the WAL, according to their summaries. A
+/// summary that cannot be read has none, and reading its segment reports the damage.
+///
+/// A server does not archive the incomplete segment in which its WAL ended, so the segments before a restart
+/// are usually missing. In an object store, only the summaries after a gap are read, and those of packs.
+fn find_restarts(archive: &Archive, segments: &[LogSegment], threads: usize) -> BTreeSet<Lsn> {
+    let is_local = archive.encrypted().inner().folder().is_some();
+    let is_after = |pair: &&[LogSegment]| {
+        let [left, right] = pair else { return false };
+        is_local || left.number + 1 < right.number || matches!(right.object, Object::Pack(_))
+    };
+    let mut objects: Vec<(Object, u64)> = Vec::new();
+    for segment in segments.windows(2).filter(is_after).map(|pair| &pair[1]) {
+        if objects.last().is_none_or(|(last, _)| *last != segment.object) {
+            objects.push((segment.object, segment.bytes));
+        }
+    }
+    let restarts = |&(object, bytes): &(Object, u64)| -> Vec<Lsn> {
+        let contents = get::read_contents(archive, object, bytes).unwrap_or_default();
+        let starts =
+            contents.iter().filter_map(|it| Some(it.reset_at()?.0 / it.segment_bytes * it.segment_bytes));
+        starts.map(Lsn).collect()
+    };
+    map_in_order(&objects, threads, restarts).into_iter().flatten().collect()
 }
 
 /// Reads the indexes of packs, which state where decoding can start. A pack with an unreadable index is

@@ -96,7 +96,9 @@ pub fn open(
         return Err(SourcesError::TwoClusters(first.system_id, other.system_id));
     }
     let segments = logs.iter().flat_map(|log| log.segments.iter().cloned()).collect();
-    let inventory = Inventory::with_segments(paths, segments, options.threads)?;
+    let archived = |(_, archive): &(String, Archive)| source::finder(archive);
+    let finders = archives.iter().map(archived).collect();
+    let inventory = Inventory::with_segments(paths, segments, finders, options.threads)?;
     let mut sources = Sources { inventory, notes: Vec::new() };
     if let Some(log) = logs.first() {
         sources.inventory.follow(log.system_id, &log.stretches);

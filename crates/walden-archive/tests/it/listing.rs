@@ -1,5 +1,6 @@
 //! Listing an archive: missing files, times to which recovery is possible, and the last verification.
 
+use std::ops::ControlFlow;
 use std::path::Path;
 
 use walden_archive::Archive;
@@ -21,11 +22,15 @@ use walden_archive::status::holdings;
 use walden_archive::store::Folder;
 use walden_archive::verified::{self, LastRun, VerifiedAt};
 use walden_archive::verify::{self, VerifyOptions, verify};
-use walden_format::lsn::{SegmentName, SegmentSize};
+use walden_format::lsn::{Lsn, SegmentName, SegmentSize};
+use walden_format::record::Record;
+use walden_format::rmgr::rmid;
+use walden_format::stream::{Decoder, StreamInfo, Visitor};
 use walden_source::error_text;
 
 use crate::material::{
-    archive_of, commit_time, log, log_at, log_with_minimal_wal, log_without_commits, pg_wal, push_all,
+    archive_of, commit_time, log, log_at, log_with_minimal_wal, log_with_times, log_without_commits, pg_wal,
+    push_all,
 };
 
 fn name(timeline: u32, number: u64) -> SegmentName {
@@ -360,20 +365,98 @@ fn many_gaps_need_few_summaries() {
     assert!(ranges[39].commit_times().is_some());
 }
 
-/// The clock of a server was ahead for some time, and was then set back.
+/// Returns a segment with transactions that commit at these times, and the LSNs of their commits.
+fn log_with_lsns(number: u64, times: &[i64]) -> ((String, Vec<u8>), Vec<Lsn>) {
+    let segment = log_with_times(1, number, times);
+    let info = StreamInfo::from_first_page(&segment.1).expect("a segment");
+    let mut ends = Ends(Vec::new());
+    let start = Lsn(number << 20);
+    Decoder::new(info, start, start.plus(1 << 20)).push(&segment.1, &mut ends).expect("records");
+    assert_eq!(ends.0.len(), times.len());
+    (segment, ends.0)
+}
+
+struct Ends(Vec<Lsn>);
+
+impl Visitor for Ends {
+    fn record(&mut self, record: &Record<'_>) -> ControlFlow<()> {
+        if record.header.rmid == rmid::XACT {
+            self.0.push(record.lsn);
+        }
+        ControlFlow::Continue(())
+    }
+}
+
+/// The clock of a server was ahead for some time, and was then set back. The position and the times are those
+/// of the commits on both sides of the step, wherever it is in the segments, and whether or not the samples
+/// have these segments.
 #[test]
 fn commit_times_that_go_back_are_listed() {
-    let root = tempfile::tempdir().expect("a folder");
-    let mut files = log(1, 0x20, 40);
-    // With forty files, every second one is sampled.
-    files[2] = log_at(1, 0x22, commit_time(0x60));
-    let archive = archive_of(root.path(), &files);
-    assert!(listed(&archive).timelines[0].times_go_back.is_empty(), "not asked for");
-    let listing = list(&archive, ListOptions::default().time_samples(true)).expect("a list");
-    let found = &listing.timelines[0].times_go_back;
-    assert_eq!(found.len(), 1, "{found:?}");
-    assert_eq!(found[0].from, commit_time(0x60));
-    assert!(found[0].to < found[0].from && found[0].lsn.starts_with("0/02"), "{found:?}");
+    let hours = |number: u64, hours: &[i64]| -> Vec<i64> {
+        hours.iter().map(|hour| commit_time(number) + hour * 3_600_000_000).collect()
+    };
+    // Hours after the usual time of a segment's commits, and the index of the commit after the step. The
+    // usual time is an hour later in each segment.
+    let cases: [(&[i64], usize); 4] = [
+        (&[0, 80, 70], 2),
+        (&[0, 90, 1], 2),
+        (&[-50, -49, 0], 0),
+        // The first and the last commit do not show it.
+        (&[0, 85, -20, 90], 2),
+    ];
+    for number in [0x21, 0x22, 0x2F, 0x47] {
+        for (offsets, after) in cases {
+            let root = tempfile::tempdir().expect("a folder");
+            let mut files = log(1, 0x20, 40);
+            let times = hours(number, offsets);
+            let (segment, lsns) = log_with_lsns(number, &times);
+            files[(number - 0x20) as usize] = segment;
+            let archive = archive_of(root.path(), &files);
+            assert!(
+                listed(&archive).timelines[0].times_go_back.is_empty() || number == 0x47,
+                "not asked for"
+            );
+            let before = after.checked_sub(1).map_or(commit_time(number - 1), |before| times[before]);
+            let step = (lsns[after].to_string(), before, times[after]);
+            let of = |options| -> Vec<_> {
+                let listing = list(&archive, options).expect("a list");
+                let found = &listing.timelines[0].times_go_back;
+                found.iter().map(|it| (it.lsn.clone(), it.from, it.to)).collect()
+            };
+            let all = of(ListOptions::default().all_summaries(true));
+            assert!(all.contains(&step), "{number:X} {offsets:?}: {step:?} {all:?}");
+            // With forty files, every second one is sampled. An excursion between two samples is not seen.
+            let sampled = of(ListOptions::default().time_samples(true));
+            assert!(sampled.iter().all(|one| all.contains(one)), "{sampled:?} {all:?}");
+            assert!(sampled.contains(&step) || number % 2 == 1, "{number:X} {offsets:?}: {sampled:?}");
+        }
+    }
+}
+
+/// The clock was set back for good between two samples: a bisection finds the segment.
+#[test]
+fn the_place_of_a_step_back_between_samples_is_exact() {
+    for number in [0x21, 0x23, 0x46, 0x60, 0x9E, 0x9F] {
+        let root = tempfile::tempdir().expect("a folder");
+        let mut files = log(1, 0x20, 0x80);
+        for at in number..0xA0 {
+            files[(at - 0x20) as usize] = log_with_times(1, at, &[commit_time(at) - 400 * 3_600_000_000]);
+        }
+        // Segments without commits around it.
+        for at in [number - 1, number + 1].into_iter().filter(|at| (0x21..0x9F).contains(at)) {
+            files[(at - 0x20) as usize] = log_without_commits(1, at, 1).remove(0);
+        }
+        let archive = archive_of(root.path(), &files);
+        let listing = list(&archive, ListOptions::default().time_samples(true)).expect("a list");
+        let [step] = &listing.timelines[0].times_go_back[..] else { panic!("{number:X} {listing:?}") };
+        let segment =
+            SegmentSize::new(1 << 20).map(|size| size.segment_of(step.lsn.parse().expect("an LSN")));
+        let before = if number - 1 > 0x20 { number - 2 } else { number - 1 };
+        assert_eq!((segment, step.from), (Some(number), commit_time(before)), "{number:X} {step:?}");
+        assert_eq!(step.to, commit_time(number) - 400 * 3_600_000_000);
+        let (_, lsns) = log_with_lsns(number, &[step.to]);
+        assert_eq!(step.lsn, lsns[0].to_string());
+    }
 }
 
 #[test]

@@ -2,6 +2,8 @@
 
 use std::fs;
 use std::io::Read;
+use std::ops::ControlFlow;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
@@ -10,7 +12,10 @@ use walden_archive::push::{PushOptions, push};
 use walden_archive::source::{Bound, Source, SourceOptions, open};
 use walden_archive::sources::{self, SourcesError};
 use walden_format::lsn::Lsn;
+use walden_format::record::Record;
+use walden_format::stream::Visitor;
 use walden_source::inventory::Inventory;
+use walden_source::scan::{DamageKind, ScanOptions, SegmentEnd, scan_in_order};
 
 use crate::material::{archive_of, complete, log, pg_wal};
 use crate::watched::{Decision, Watched};
@@ -63,7 +68,8 @@ fn an_archive_is_one_log_along_its_newest_timeline() {
         assert!(content == *original, "{}", segment.name);
     }
     let nothing: [&str; 0] = [];
-    let mut inventory = Inventory::with_segments(&nothing, source.segments.clone(), 1).expect("segments");
+    let mut inventory =
+        Inventory::with_segments(&nothing, source.segments.clone(), Vec::new(), 1).expect("segments");
     inventory.follow(source.system_id, &source.stretches);
     assert_eq!((inventory.runs.len(), inventory.runs[0].timeline), (1, 2));
     let first = open(&archive, &options().timeline(Some(1))).expect("a log");
@@ -133,6 +139,74 @@ fn archives_of_two_clusters_are_not_one_log_in_whatever_order_they_are_named() {
     for order in [&[0, 1][..], &[0, 1, 0], &[0, 0, 1]] {
         let error = named(order).expect_err("two clusters");
         assert!(matches!(error, SourcesError::TwoClusters(7, 8)), "{order:?}: {error}");
+    }
+}
+
+/// Counts the records of a run.
+struct Count(u64);
+
+impl Visitor for Count {
+    fn record(&mut self, _: &Record<'_>) -> ControlFlow<()> {
+        self.0 += 1;
+        ControlFlow::Continue(())
+    }
+}
+
+/// A server archives a segment, renames its file and writes a later segment into it, while a reader that
+/// found it only in `pg_wal` has not read it yet.
+#[test]
+fn a_segment_recycled_since_it_was_found_is_read_from_the_archive_that_has_it_by_then() {
+    let scan = |inventory: &Inventory, threads| {
+        let [run] = &inventory.runs[..] else { panic!("{inventory:?}") };
+        let mut count = Count(0);
+        let options = ScanOptions::new(threads);
+        let (reached, end) = scan_in_order(run, options, &mut count, |_| ());
+        (reached, count.0, end)
+    };
+    for pages in [1, 3, 40] {
+        let root = tempfile::tempdir().expect("a folder");
+        let segments = log(1, 0x20, 6);
+        let archive = archive_of(root.path(), &segments[..2]);
+        let wal = root.path().join("data");
+        fs::create_dir(&wal).expect("a folder");
+        for (name, bytes) in &segments[2..5] {
+            fs::write(wal.join(name), bytes).expect("a segment");
+        }
+        let archives = [("the archive".to_owned(), archive.clone())];
+        let found = || sources::open(&archives, std::slice::from_ref(&wal), &options()).expect("sources");
+        let inventory = found().inventory;
+        let (reached, records, _) = scan(&inventory, 1);
+        let inventory = found().inventory;
+
+        let (name, _) = &segments[2];
+        let later = wal.join(&segments[5].0);
+        let recycle = |inventory: &Inventory| {
+            // The first two segments are read, and a part of the third one.
+            assert_eq!(inventory.segments().count(), 5);
+            fs::rename(wal.join(name), &later).expect("renamed");
+            let file = fs::OpenOptions::new().write(true).open(&later).expect("a file");
+            file.write_all_at(&segments[5].1[..pages * 8192], 0).expect("written");
+        };
+        recycle(&inventory);
+        let SegmentEnd::Damaged(damage) = scan(&inventory, 1).2 else { panic!("read without the segment") };
+        let DamageKind::Recycled { next, .. } = damage.kind else { panic!("{damage}") };
+        assert_eq!((next, damage.lsn), (Some(Lsn(0x23 << 20)), Lsn(0x22 << 20)), "{damage}");
+        for part in ["a running server recycled the file", "still exists starts at 0/02300000"] {
+            assert!(damage.to_string().contains(part), "{damage}");
+        }
+
+        // The archive gets it later than the reader has opened its sources.
+        let queue = pg_wal(root.path(), &segments[2..3]);
+        push(&archive, &queue.join(name), &PushOptions::default()).asked.expect("archived");
+        for threads in [1, 2] {
+            let (again, count, end) = scan(&inventory, threads);
+            assert_eq!((again, count), (reached, records), "{pages} {threads}: {end:?}");
+        }
+        // A damaged copy is an error that names the archive.
+        let object = root.path().join(format!("archive/wal/00000001/00000000/{name}.wlz"));
+        fs::write(&object, b"no segment").expect("damaged");
+        let SegmentEnd::Damaged(damage) = scan(&inventory, 1).2 else { panic!("read a damaged object") };
+        assert!(matches!(damage.kind, DamageKind::Io(_)) && damage.to_string().contains(name), "{damage}");
     }
 }
 

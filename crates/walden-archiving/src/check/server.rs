@@ -11,7 +11,7 @@ use walden_archive::list;
 use walden_archive::name::ArchivedFile;
 use walden_archive::serve::SOCKET;
 use walden_archive::status::QueuedFile;
-use walden_format::lsn::{Lsn, SegmentName, SegmentSize};
+use walden_format::lsn::{Lsn, SegmentSize};
 use walden_postgres::connection::{Client, QueryError};
 use walden_source::datadir::ControlFile;
 use walden_source::regular_file;
@@ -26,6 +26,7 @@ use crate::error::{ArchivingError, Result};
 use crate::other_writer;
 use crate::queue::{self, QueueOptions};
 use crate::report::{self, write_position, written_timeline};
+use crate::standby::{STUCK_HINT, StuckStandby};
 use crate::writable::{Unwritable, User, find_unwritable};
 
 /// A larger difference between clocks makes recovery targets given as times ambiguous.
@@ -588,41 +589,11 @@ fn is_archiving(client: &mut Client) -> Result<bool> {
     Ok(!matches!(command.as_str(), "" | "(disabled)") || !setting(client, "archive_library")?.is_empty())
 }
 
-/// Finds a standby that neither streams nor finds its next segment: the archive starts after it, for example
-/// because `prune` removed it, and `pg_wal` lacks it.
+/// Checks whether a standby can continue; see [`StuckStandby`].
 fn stuck_standby(client: &mut Client, archive: &Archive, identity: &Identity) -> Result<Option<Check>> {
-    let row = query(
-        client,
-        "SELECT greatest(pg_last_wal_receive_lsn(), pg_last_wal_replay_lsn())::text,
-                EXISTS (SELECT FROM pg_stat_wal_receiver WHERE status = 'streaming')",
-    )?;
-    let is_streaming: bool = row.try_get(1)?;
-    let Some(reached) = row.try_get::<_, Option<String>>(0)?.filter(|_| !is_streaming) else {
-        return Ok(None);
-    };
-    let (reached, size) = (reached.parse::<Lsn>()?, SegmentSize::new(identity.segment_bytes));
-    let first = list::first_segments(archive)?.into_values();
-    let first = first.filter_map(|name| Some((name.number(size?)?, name))).min();
-    let Some((size, (first, name))) = size.zip(first) else { return Ok(None) };
-    let next = size.segment_of(reached);
-    let is_local = "SELECT count(*) > 0 FROM pg_ls_waldir() WHERE substr(name, 9) = $1 AND length(name) = 24";
-    let number = SegmentName::new(0, next, size).to_string();
-    if next >= first || client.query_one(is_local, &[&&number[8..]])?.try_get(0)? {
-        return Ok(None);
-    }
-    Ok(Some(Check::fail(
-        "standby",
-        format!(
-            "the standby does not stream and cannot continue from {reached} ({}): the archive starts with {name}, and pg_wal does not have \
-             the segment",
-            SegmentName::new(name.timeline, next, size)
-        ),
-        Some(
-            "let it stream from a server that still has that WAL, or replace it by a copy of a new base backup; before prune, let standbys \
-             catch up"
-                .to_owned(),
-        ),
-    )))
+    let Some(size) = SegmentSize::new(identity.segment_bytes) else { return Ok(None) };
+    let stuck = StuckStandby::query(client, archive, size)?;
+    Ok(stuck.map(|stuck| Check::fail("standby", stuck.to_string(), Some(STUCK_HINT.to_owned()))))
 }
 
 /// PostgreSQL refuses `pg_switch_wal` during recovery (`pg_switch_wal` in `xlogfuncs.c`).

@@ -322,7 +322,9 @@ impl<W: Write> Writer<W> {
         if original.bytes() as u64 != bytes {
             return Ok(None);
         }
-        if self.last.as_ref() != Some(&here) || self.since_keyframe >= self.options.keyframe {
+        // Readers find a restart of the WAL without decoding the members before it.
+        let must_start = self.last.as_ref() != Some(&here) || original.is_restarted();
+        if must_start || self.since_keyframe >= self.options.keyframe {
             self.encoder.begin_keyframe();
         }
         let Some(columns) = self.encoder.fill_columns(original) else { return Ok(None) };

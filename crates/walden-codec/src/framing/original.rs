@@ -5,7 +5,10 @@ use std::io::{self, Read, Seek, SeekFrom};
 use std::ops::{Deref, Range};
 use std::rc::Rc;
 
+use walden_format::lsn::Lsn;
 use walden_format::page::LONG_HEADER;
+use walden_format::record::{RECORD_HEADER, RecordHeader};
+use walden_format::rmgr::rmid;
 
 use super::first_page::FirstPage;
 
@@ -24,6 +27,8 @@ pub struct Original<'i> {
     bytes: usize,
     /// Header of the first page in the first pass. The second pass must start with the same bytes.
     start: Option<[u8; LONG_HEADER]>,
+    /// Header of the record after it, in the first pass.
+    first_record: Option<RecordHeader>,
 }
 
 enum Source<'i> {
@@ -82,19 +87,30 @@ impl<'i> Original<'i> {
         input.seek(SeekFrom::Start(from))?;
         let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
         let mut start = Vec::new();
-        (&mut *input).take(LONG_HEADER as u64).read_to_end(&mut start)?;
+        (&mut *input).take((LONG_HEADER + RECORD_HEADER) as u64).read_to_end(&mut start)?;
         input.seek(SeekFrom::Start(from))?;
-        let start = start.try_into().ok();
         let (held, spare, hasher) = (VecDeque::new(), Vec::new(), blake3::Hasher::new());
         let pieces = Pieces { input, from, bytes, held, first_held: 0, spare, hasher };
-        Ok(Original { source: Source::Read(Box::new(pieces)), bytes, start })
+        Ok(Original::new(Source::Read(Box::new(pieces)), bytes, &start))
     }
 
     /// Creates an original from content that the caller verified: `hash` is its BLAKE3 hash, and its records
     /// have correct checksums. Neither is computed again.
     pub fn checked(content: &'i [u8], hash: [u8; 32]) -> Original<'i> {
-        let start = content.first_chunk().copied();
-        Original { source: Source::Checked(content, hash), bytes: content.len(), start }
+        Original::new(Source::Checked(content, hash), content.len(), content)
+    }
+
+    fn new(source: Source<'i>, bytes: usize, start: &[u8]) -> Original<'i> {
+        let first_record = start.get(LONG_HEADER..).and_then(RecordHeader::parse);
+        Original { source, bytes, start: start.first_chunk().copied(), first_record }
+    }
+
+    /// Returns whether the segment starts with a record that has no previous one, as `pg_resetwal` writes it
+    /// (`WriteEmptyXLOG` in `pg_resetwal.c`).
+    pub fn is_restarted(&self) -> bool {
+        self.first_record.is_some_and(|first| {
+            first.prev == Lsn::INVALID && first.rmid == rmid::XLOG && first.total_len > 0
+        })
     }
 
     /// Returns whether the caller verified the checksums of records.

@@ -102,8 +102,8 @@ impl Document {
             }),
             step_back: explanation.step_back.map(|step| StepBackDocument {
                 lsn: step.lsn.to_string(),
-                from: second_text(step.from),
-                to: second_text(step.to),
+                from: second_text(step.from.div_euclid(1_000_000)),
+                to: second_text(step.to.div_euclid(1_000_000)),
             }),
             settings: writer.settings(),
             setting_changes: explanation.logged_settings.changes.clone(),

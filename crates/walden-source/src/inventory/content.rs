@@ -88,11 +88,11 @@ fn look_into_tar(candidate: &Candidate, compression: Compression) -> Result<Look
         if member.bytes == 0 {
             return Err(named(UnreadableReason::Empty));
         }
-        let range = tar.store.range(number).filter(|_| !member.is_sparse);
-        let range = range.ok_or_else(|| named(UnreadableReason::Format("a sparse file in a tar file")))?;
+        let stream = tar.store.stream(number).filter(|_| !member.is_sparse);
+        let stream = stream.ok_or_else(|| named(UnreadableReason::Format("a sparse file in a tar file")))?;
         let in_member =
             |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
-        let (compression, start) = open::peek_range(range, &member.start)
+        let (compression, start) = open::peek_stream(stream, &member.start)
             .map_err(|error| named(UnreadableReason::Io(in_member(error))))?;
         let name = match FileKind::from_name(&member.name) {
             FileKind::Segment { name, partial } => Some((name, partial)),
@@ -118,7 +118,8 @@ fn look_into_tar(candidate: &Candidate, compression: Compression) -> Result<Look
 ///
 /// The head of a member coded as records has the position, but not the version and the cluster. If the
 /// previous segment is its predecessor, they are copied from that one, otherwise the start of the content is
-/// decoded. Reading checks them on every page.
+/// decoded. Reading checks them on every page. Where `pg_resetwal` restarted the WAL, the member is a
+/// keyframe, whose start is decoded.
 pub fn look_into_member(
     candidate: &Candidate,
     member: &Member,
@@ -146,14 +147,16 @@ pub fn look_into_member(
                     && name.start(place.size) == Some(place.start)
             })
     };
-    if let (Some(before), Some((name, partial))) = (before.filter(is_next), name) {
+    if !member.is_keyframe
+        && let (Some(before), Some((name, partial))) = (before.filter(is_next), name)
+    {
         let start = before.start.plus(before.segment_size.bytes());
         let file = SegmentFile {
             path: candidate.path.clone(),
             name,
             partial,
             member: Some(member.number),
-            needs_previous: !member.is_keyframe,
+            needs_previous: true,
             size_on_disk: member.stored,
             start,
             is_restarted: false,

@@ -14,6 +14,7 @@ use std::collections::HashSet;
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use walden_format::geometry::Geometry;
 use walden_format::lsn::{Lsn, SegmentName, SegmentSize, Timeline};
@@ -27,7 +28,7 @@ use crate::compressed::Member;
 use crate::compression::Compression;
 use crate::denied::with_user;
 pub use crate::file_kind::FileKind;
-use crate::held;
+use crate::held::{self, FindSegment, is_content_of};
 use crate::open::{self, fill};
 use crate::segment_file::Key;
 pub use crate::segment_file::SegmentFile;
@@ -134,16 +135,20 @@ impl Inventory {
     /// A path that cannot be read, a file in `paths` that is not a segment, or no segment at all. Files
     /// within folders that cannot be read are in [`Inventory::unreadable`] instead.
     pub fn with_threads<P: AsRef<Path>>(paths: &[P], threads: usize) -> Result<Inventory, InventoryError> {
-        Inventory::with_segments(paths, Vec::new(), threads)
+        Inventory::with_segments(paths, Vec::new(), Vec::new(), threads)
     }
 
     /// As [`Inventory::with_threads`], with additional `segments` from a store, which are not in `paths`.
+    ///
+    /// If a running server recycles a file before it has been read, the segment is read from one of the
+    /// `archives` or of the paths that has it by then.
     ///
     /// # Errors
     /// As [`Inventory::with_threads`].
     pub fn with_segments<P: AsRef<Path>>(
         paths: &[P],
         segments: Vec<SegmentFile>,
+        mut archives: Vec<Arc<dyn FindSegment>>,
         threads: usize,
     ) -> Result<Inventory, InventoryError> {
         let mut inventory = Inventory::default();
@@ -189,7 +194,9 @@ impl Inventory {
         }
         inventory.sort(segments);
         inventory.find_lost();
-        held::hold(inventory.runs.iter_mut().map(|run| &mut run.segments));
+        let paths = Paths(paths.iter().map(|path| path.as_ref().to_owned()).collect());
+        archives.push(Arc::new(paths));
+        held::hold(inventory.runs.iter_mut().map(|run| &mut run.segments), archives);
         Ok(inventory)
     }
 
@@ -341,10 +348,11 @@ impl Inventory {
         self.runs.windows(2).filter_map(gap).collect()
     }
 
-    /// Returns the segments at whose starts `pg_resetwal` restarted the WAL right after another run.
+    /// Returns the segments at whose starts `pg_resetwal` restarted the WAL after another run. It may have
+    /// skipped the names of segments.
     pub fn restarts(&self) -> impl Iterator<Item = &SegmentFile> {
         let follows = |pair: &&[Run]| match pair {
-            [left, right] => left.system_id == right.system_id && left.end() == right.start(),
+            [left, right] => left.system_id == right.system_id && left.end() <= right.start(),
             _ => false,
         };
         let first = self.runs.windows(2).filter(follows).filter_map(|pair| pair.get(1)?.segments.first());
@@ -401,6 +409,31 @@ impl Inventory {
                 }),
             }
         }
+    }
+}
+
+/// Files and folders that are searched again.
+#[derive(Debug)]
+struct Paths(Vec<PathBuf>);
+
+impl FindSegment for Paths {
+    fn find(&self, segment: &SegmentFile) -> io::Result<Option<Vec<u8>>> {
+        for path in &self.0 {
+            // A named file may be gone.
+            let Ok(candidates) = candidates_in(&[path], &mut Inventory::default()) else { continue };
+            let named = candidates.files.iter().filter(|one| one.name == Some((segment.name, false)));
+            for candidate in named {
+                let Ok(Look::Segment(Found { file, .. })) = look_into(candidate) else { continue };
+                let mut content = vec![0; usize::try_from(file.segment_size.bytes()).unwrap_or(0)];
+                let Ok(mut reader) = open::open(&file) else { continue };
+                let (got, _) = fill(&mut reader, &mut content);
+                content.truncate(got);
+                if is_content_of(&content, segment) {
+                    return Ok(Some(content));
+                }
+            }
+        }
+        Ok(None)
     }
 }
 

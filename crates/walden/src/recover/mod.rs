@@ -294,7 +294,7 @@ fn runs_of_archive(archive: &Archive, args: &RecoverArgs, base: &BaseBackup) -> 
     }
     let source = source::open(archive, &options)?;
     let no_paths: [&str; 0] = [];
-    let mut inventory = Inventory::with_segments(&no_paths, source.segments, 1)?;
+    let mut inventory = Inventory::with_segments(&no_paths, source.segments, Vec::new(), 1)?;
     inventory.follow(source.system_id, &source.stretches);
     Ok(inventory.runs)
 }

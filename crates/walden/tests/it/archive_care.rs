@@ -114,6 +114,26 @@ fn a_standby_that_cannot_continue_is_named() -> Outcome {
     let run = on_standby();
     assert!(run.code == 1 && run.stdout.contains("cannot continue from 0/"), "{run:?}");
     assert!(run.stdout.contains(&format!("the archive starts with {last}")), "{run:?}");
+    // The same by status, and to the standby itself.
+    let status =
+        |server: [&str; 2]| walden(&["archive", "status", "--repo", text(&repo), server[0], server[1]]);
+    let run = status(["--dsn", &dsn]);
+    assert!(run.code == 1 && run.stdout.contains("does not stream and cannot continue from 0/"), "{run:?}");
+    let data = standby.data_dir();
+    let run = status(["--data", text(&data)]);
+    assert!(run.stdout.contains("note: unless the standby streams, it cannot continue from 0/"), "{run:?}");
+    let (_, next) = run.stdout.split_once("cannot continue from 0/").unwrap();
+    let next = &next[next.find('(').unwrap() + 1..next.find(')').unwrap()];
+    let target = data.join("pg_wal/RECOVERYXLOG");
+    let run = walden(&["archive", "get", "--repo", text(&repo), next, text(&target)]);
+    assert!(run.code == 1 && run.stderr.contains("is not in the archive"), "{run:?}");
+    assert!(
+        run.stderr.contains(&format!("HINT: walden archive prune kept the WAL from {last} on")),
+        "{run:?}"
+    );
+    // A segment that is not archived yet needs no remedy.
+    let later = walden(&["archive", "get", "--repo", text(&repo), "0000000100000000000000F0", text(&target)]);
+    assert!(later.code == 1 && !later.stderr.contains("HINT"), "{later:?}");
     Ok(())
 }
 

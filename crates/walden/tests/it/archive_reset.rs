@@ -4,6 +4,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use walden_format::lsn::Lsn;
 use walden_lab::{Cluster, ClusterBuilder, StopMode};
 use walden_testing::{Missing, Outcome, postgres};
 
@@ -166,8 +167,55 @@ fn wal_before_and_after_a_reset_is_read(version: u32) -> Outcome {
     let (_, end) = all.stderr.split_once("(--to ").unwrap();
     let until = rows(&["--to", end.split(')').next().unwrap()]);
     assert!(until.code == 0 && until.stdout.contains("-- Complete"), "{until:?}");
-    let run = walden(&["restore", "--wal", mixed, "--base", text(&base), "-o", "r", "--dry-run"]);
-    assert!(run.code == 3 && run.stderr.contains("pg_resetwal restarted the WAL at 0/"), "{run:?}");
+    // A range after the WAL that continues the base backup.
+    let from = rows(&["--from", end.split(')').next().unwrap()]);
+    let because = "and the WAL that continues the base backup";
+    assert!(from.code == 3 && from.stderr.contains(because), "{from:?}");
+    assert!(from.stderr.contains("pg_resetwal restarted the WAL at 0/"), "{from:?}");
+
+    // An archive and a pack of the same segments.
+    let repo = site.cluster.dir().join("both");
+    let imported = walden(&["archive", "import", "--repo", text(&repo), mixed]);
+    // An archive gets no segment in which the WAL of a crashed server ends.
+    assert!(imported.stdout.contains("refused   1\n"), "{imported:?}");
+    assert!(imported.stdout.contains(&format!("REFUSED: {last}")), "{imported:?}");
+    let pack = site.cluster.dir().join("both.wpk");
+    let packed = walden(&["compress", "--pack", mixed, "-o", text(&pack)]);
+    assert_eq!(packed.code, 0, "{packed:?}");
+    let mut sources = vec![repo.clone(), pack];
+    // Segments of an archive's packs.
+    let packed = walden(&["archive", "pack", "--repo", text(&repo), "--keep", "0"]);
+    assert!(packed.code == 0, "{packed:?}");
+    sources.push(repo.clone());
+    for source in &sources {
+        for arguments in [&["explain"][..], &["whatif", "--set", "wal_compression=pglz"]] {
+            let run = walden(&[arguments, &[text(source)]].concat());
+            assert!(run.code == 0 && run.stderr.contains(warning), "{run:?}");
+            assert!(!run.stderr.contains("error"), "{run:?}");
+        }
+        let all = walden(&["rows", text(source), "--base", text(&base), "--relation", "t", "--undo"]);
+        let has_crashed_segment = *source != repo;
+        assert!(all.code == 1 && all.stdout.contains("'before'") == has_crashed_segment, "{all:?}");
+        assert!(all.stdout.contains("-- Changes may be missing: pg_resetwal restarted"), "{all:?}");
+    }
+
+    // Recovery ends at the last record before the restart, which the error names.
+    for source in [&["--wal", mixed][..], &["--repo", text(&repo)]] {
+        let restore = |to: &str| {
+            let target = ["--base", text(&base), "-o", "r", "--dry-run", "--to", to];
+            walden(&[&["restore"][..], source, &target].concat())
+        };
+        let run = restore("latest");
+        assert!(run.code == 3 && run.stderr.contains("pg_resetwal restarted the WAL at 0/"), "{run:?}");
+        assert!(run.stderr.contains("hint: choose that record or an earlier target"), "{run:?}");
+        let (_, last) = run.stderr.split_once("the last record before that, at ").unwrap();
+        let last = last.split_whitespace().next().unwrap();
+        let run = restore(last);
+        assert_eq!(run.code, 0, "{run:?}");
+        let behind = last.parse::<Lsn>().unwrap().plus(8).to_string();
+        let run = restore(&behind);
+        assert!(run.code == 3 && run.stderr.contains(&format!("before that, at {last}")), "{run:?}");
+    }
     Ok(())
 }
 

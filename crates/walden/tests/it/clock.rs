@@ -15,6 +15,8 @@ walden_testing::tests! {
     ambiguous_times_are_warned_of,
     a_time_that_an_archive_has_twice_is_found,
     nothing_is_undone_by_an_ambiguous_time,
+    an_archive_lists_the_commit_at_which_times_go_back,
+    extents_are_those_of_the_clock,
 }
 
 /// From 1970 to 2000.
@@ -124,5 +126,50 @@ fn nothing_is_undone_by_an_ambiguous_time() {
     let (from, to) = (site.step.to_string(), site.step.plus(1 << 20).to_string());
     for range in [&CLEAR[..], &["--from", &from, "--to", &to]] {
         assert!(!rows(range).stderr.contains("cannot select all changes"));
+    }
+}
+
+/// The position and the times are those that `explain` warns of.
+fn an_archive_lists_the_commit_at_which_times_go_back() {
+    let site = Site::new();
+    let repo = site.folder.path().join("repo");
+    let imported = walden(&["archive", "import", "--repo", text(&repo), text(&site.wal)]);
+    assert_eq!(imported.code, 0, "{imported:?}");
+    for more in [&[][..], &["--all"]] {
+        let list = walden(&[&["archive", "list", "--repo", text(&repo)][..], more].concat());
+        let step = format!("COMMIT TIMES GO BACK at {}, from 2026-10-25 01:39:00", site.step);
+        assert!(
+            list.stdout.contains(&step) && list.stdout.contains(" to 2026-10-25 00:30:00"),
+            "{step}: {list:?}"
+        );
+    }
+}
+
+/// The first transaction was committed while the clock was ahead, and the last one is not the latest.
+fn extents_are_those_of_the_clock() {
+    let folder = tempfile::tempdir().unwrap();
+    let wal = folder.path().join("wal");
+    fs::create_dir(&wal).unwrap();
+    let mut writer = LogWriter::new(Major::V18);
+    for minute in [200, 60, 5, 62, 90, 80] {
+        for _ in 0..40 {
+            writer.main_data(15, 0, &[0; 30_000]);
+        }
+        let micros = (DAY + 60 * minute - EPOCH) * 1_000_000;
+        writer.main_data(1, 0, &micros.to_le_bytes());
+    }
+    writer.switch();
+    writer.save(&wal);
+    let repo = folder.path().join("repo");
+    let imported = walden(&["archive", "import", "--repo", text(&repo), text(&wal)]);
+    assert_eq!(imported.code, 0, "{imported:?}");
+    for source in [&wal, &repo] {
+        let range = ["--from", "2026-10-25T02:30:00Z", "--to", "2026-10-25T02:40:00Z"];
+        let run = walden(&[&["explain", text(source)][..], &range].concat());
+        let extent = "ended from 2026-10-25T00:05:00Z to 2026-10-25T03:20:00Z";
+        assert!(run.stderr.contains("the range has no WAL") && run.stderr.contains(extent), "{run:?}");
+        let run = walden(&["explain", text(source), "--from", "2026-10-25T04:00:00Z"]);
+        assert!(run.stderr.contains("the last one ends at 2026-10-25T03:20:00Z"), "{run:?}");
+        assert!(run.stderr.contains(extent), "{run:?}");
     }
 }

@@ -188,6 +188,7 @@ fn a_backup_that_is_older_than_the_start_is_no_gap() -> Outcome {
         thread::sleep(Duration::from_millis(1100));
         time
     };
+    let early = time_after_a_pause(&mut client);
     let base = backup(&mut client, "quiet");
     let from = time_after_a_pause(&mut client);
     run(&mut client, "DELETE FROM t WHERE id = 1");
@@ -195,6 +196,18 @@ fn a_backup_that_is_older_than_the_start_is_no_gap() -> Outcome {
     let script = rows(&cluster, &base, &["--relation", "t", "--from", &from, "--undo"]);
     assert!(script.code == 0 && script.stdout.contains("-- Complete"), "{script:?}");
     assert_eq!(script.stdout.matches("INSERT INTO").count(), 1, "{script:?}");
+    // Nothing changed between the backup's start and the time.
+    let until = rows(&cluster, &base, &["--relation", "t", "--to", &from, "--undo"]);
+    assert!(until.code == 0 && until.stdout.contains("-- Complete"), "{until:?}");
+    assert!(
+        !until.stdout.contains("INSERT INTO") && !until.stderr.contains("use a base backup"),
+        "{until:?}"
+    );
+    let until = rows(&cluster, &base, &["--relation", "t", "--to", &early, "--undo"]);
+    assert!(
+        until.code == 3 && until.stderr.contains("hint: use a base backup that started before 0/"),
+        "{until:?}"
+    );
     // A transaction that ends in the range has changed the table before the backup.
     let mut other = cluster.client("postgres").unwrap();
     run(&mut other, "BEGIN; INSERT INTO t VALUES (3)");

@@ -108,7 +108,10 @@ fn plan(
         .ok_or_else(|| DrillError::Refused("the archive has no WAL from the backup on".into()))?;
     let ChosenRun { mut run, later, .. } = chosen;
     if let Some(later) = later {
-        return Err(DrillError::Refused(format!("WAL is missing before {later}")));
+        return Err(DrillError::Refused(match later.is_restarted {
+            true => format!("pg_resetwal restarted the WAL at {}", later.start),
+            false => format!("WAL is missing before {}", later.start),
+        }));
     }
     let kept = keep_decoded(&mut run, &base, limits.memory_bytes);
     let plan = Plan::make(&run, &base, target, &[], limits.threads, |_| ());

@@ -27,7 +27,6 @@ use crate::inventory::snapshot::Snapshot;
 use crate::inventory::verified;
 use crate::maintenance::backup::{self, Backup};
 use crate::maintenance::lock::{self, Extended};
-use crate::objects::contents::MIN_STEP_BACK;
 use crate::objects::name::{ArchivedFile, Object, WAL};
 use crate::restore::get;
 use crate::restore::log::stretches;
@@ -282,9 +281,9 @@ fn latest_before(
     let latest_in = |timeline, lsn: &str| match lsn.parse::<Lsn>() {
         Ok(lsn) => {
             let segment = SegmentName::new(timeline, size.segment_of(lsn), size);
-            match recovery::latest_end_in(archive, size, segment) {
-                Err(error) if error.is_damage() => Ok(None),
-                other => other,
+            match recovery::ends_of(archive, size, segment) {
+                Err(error) if error.is_damage() => Ok::<_, ArchiveError>(None),
+                ends => Ok(ends?.into_iter().flatten().map(|(_, time)| time).max()),
             }
         }
         Err(_) => Ok(None),
@@ -310,12 +309,10 @@ fn latest_before(
         let before = contents.iter().filter(|it| it.first_record.as_deref().is_some_and(is_before));
         let mut has_ends = false;
         for it in before {
-            let Some((first, last)) = it.first_end_of_transaction.zip(it.last_end_of_transaction) else {
-                continue;
-            };
+            let Some((first, last)) = it.ends_of_transactions() else { continue };
             has_ends = true;
             latest = latest.max(Some(first.max(last)));
-            if last < first.saturating_sub(MIN_STEP_BACK) {
+            if it.goes_back() {
                 latest = latest.max(latest_in(timeline, it.first_record.as_deref().unwrap_or_default())?);
             }
         }

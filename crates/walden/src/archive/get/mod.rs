@@ -144,12 +144,15 @@ fn get_and_log(args: &GetArgs, name: &str, target: &Path) -> ExitCode {
         activity_log: args.log.log.as_deref(),
     };
     let result = get::get(&options, name, target);
-    log.write(&[Entry::for_get(name, result.as_ref().copied(), began.elapsed())]);
+    let hint = result.as_ref().err().and_then(|error| get::pruned_hint(&options, target, error));
+    let entry = Entry::for_get(name, result.as_ref().copied(), began.elapsed());
+    log.write(&[Entry { hint: entry.hint.clone().or_else(|| hint.clone()), ..entry }]);
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) if error.is_missing() => {
             if log.is_text() {
                 crate::output::tell(&error.to_string());
+                hint.iter().for_each(|hint| crate::output::tell(&format!("HINT: {hint}")));
             }
             ExitCode::from(NOT_THERE)
         }
