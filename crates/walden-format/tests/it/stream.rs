@@ -130,7 +130,9 @@ fn a_record_whose_data_is_not_needed_has_its_headers_and_is_verified() {
         }
         // A record of 8000 bytes may be on one page.
         assert!(shortened.iter().all(|length| *length > 8000), "{shortened:?}");
-        assert!([20_000, 64_000, 1 << 20].iter().all(|data| shortened.iter().any(|it| it.abs_diff(*data) < 100)));
+        assert!(
+            [20_000, 64_000, 1 << 20].iter().all(|data| shortened.iter().any(|it| it.abs_diff(*data) < 100))
+        );
         assert!(!seen.records.iter().any(|(_, bytes)| bytes.len() > 9000));
     }
     let (lsn, _) = log.records[8];
