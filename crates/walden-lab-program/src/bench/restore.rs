@@ -271,7 +271,7 @@ fn phases_of(rounds: &[Round]) -> Vec<TimedPhase> {
         let all: Vec<Phase> = rounds.iter().filter_map(|round| round.phases.get(index).copied()).collect();
         let cpu: Option<Vec<f64>> = all.iter().map(|phase| phase.cpu).collect();
         let seconds = median(all.iter().map(|phase| phase.wall));
-        TimedPhase { name, seconds, cpu_seconds: cpu.map(|cpu| median(cpu.into_iter())) }
+        TimedPhase { name, seconds, cpu_seconds: cpu.map(median) }
     };
     names.enumerate().map(timed).collect()
 }
