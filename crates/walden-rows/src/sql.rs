@@ -531,7 +531,7 @@ fn column_literal(column: &TableColumn, cell: &Cell) -> Result<String, String> {
     } else if column.has_other_attributes {
         "attributes of its composite type, or of one within it, were added or dropped since"
     } else if has_unknown(value) {
-        "its type is not known, or it is no text in the database's encoding, or has a label that is none"
+        "its type is not known, or it is no text in the database's encoding"
     } else {
         return Ok(literal(value));
     };
