@@ -315,7 +315,8 @@ mod tests {
         for kind in [io::ErrorKind::StorageFull, io::ErrorKind::QuotaExceeded] {
             assert_eq!(write(kind), Some(FULL_HINT));
             // For a received file that is not archived yet.
-            let source = Box::new(CopyError::Read { path: PathBuf::from("/spool"), source: kind.into() });
+            let source =
+                Box::new(CopyError::Write { path: PathBuf::from("RECOVERYXLOG"), source: kind.into() });
             let error = FetchError::Spool { name: String::new(), spool: PathBuf::new(), source };
             assert_eq!(error.hint(), Some(FULL_HINT));
         }
