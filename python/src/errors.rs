@@ -9,6 +9,7 @@ use pyo3::prelude::*;
 use walden_archive::sources::SourcesError;
 use walden_arrow::ReadError;
 use walden_explain::ExplainError;
+use walden_format::diagnostic::{Diagnosis, Diagnostic};
 use walden_postgres::names::NamesError;
 use walden_rows::RowsError;
 use walden_source::datadir::DataDirError;
@@ -17,7 +18,12 @@ use walden_source::names as saved;
 use walden_source::scan::Damage;
 use walden_whatif::PredictError;
 
-create_exception!(walden, WaldenError, PyException, "What Walden cannot do, and why.");
+create_exception!(
+    walden,
+    WaldenError,
+    PyException,
+    "What Walden cannot do, and why. `code` identifies the kind of error, and `hint` is the remedy; None if there is none."
+);
 create_exception!(
     walden,
     DamagedError,
@@ -57,6 +63,16 @@ pub fn other(error: &dyn Error) -> PyErr {
     WaldenError::new_err(text(error))
 }
 
+/// Sets the attributes `code` and `hint` of an exception.
+fn diagnosed(exception: PyErr, error: &dyn Diagnostic) -> PyErr {
+    let Diagnosis { code, hint, .. } = error.diagnose();
+    let set = Python::attach(|py| {
+        let value = exception.value(py);
+        value.setattr("code", code).and_then(|()| value.setattr("hint", hint))
+    });
+    set.err().unwrap_or(exception)
+}
+
 /// Builds the exception for an argument with a wrong value.
 pub fn wrong_value(message: impl Into<String>) -> PyErr {
     PyValueError::new_err(message.into())
@@ -70,19 +86,21 @@ fn file(error: &dyn Error, cause: &io::Error) -> PyErr {
 }
 
 pub fn from_sources(error: &SourcesError) -> PyErr {
-    match error {
+    let exception = match error {
         SourcesError::Inventory(InventoryError::NotFound(_)) => PyFileNotFoundError::new_err(text(error)),
         SourcesError::Inventory(InventoryError::Io { error: cause, .. })
         | SourcesError::Read { error: cause, .. } => file(error, cause),
         _ => other(error),
-    }
+    };
+    diagnosed(exception, error)
 }
 
 pub fn from_names(error: &NamesError) -> PyErr {
-    match error {
+    let exception = match error {
         NamesError::Saved(saved::NamesError::File { error: cause, .. }) => file(error, cause),
         _ => other(error),
-    }
+    };
+    diagnosed(exception, error)
 }
 
 pub fn from_explain(error: &ExplainError) -> PyErr {
@@ -102,7 +120,7 @@ pub fn from_predict(error: &PredictError) -> PyErr {
 
 pub fn from_rows(error: &RowsError) -> PyErr {
     let with_arguments = || with_arguments(&text(error));
-    match error {
+    let exception = match error {
         RowsError::NoTable(_) | RowsError::Ambiguous(_) => {
             wrong_value(format!("relation: {}", with_arguments()))
         }
@@ -112,7 +130,8 @@ pub fn from_rows(error: &RowsError) -> PyErr {
             file(error, cause)
         }
         _ => WaldenError::new_err(with_arguments()),
-    }
+    };
+    diagnosed(exception, error)
 }
 
 pub fn from_read(py: Python<'_>, error: &ReadError) -> PyErr {
@@ -125,7 +144,8 @@ pub fn from_read(py: Python<'_>, error: &ReadError) -> PyErr {
 }
 
 pub fn from_damage(py: Python<'_>, damage: &Damage) -> PyErr {
-    let exception = DamagedError::new_err(format!("{damage}; {}", damage.hint()));
+    let exception = DamagedError::new_err(format!("{damage}; {}", damage.hint().unwrap_or_default()));
+    let exception = diagnosed(exception, damage);
     let value = exception.value(py);
     let set = value
         .setattr("lsn", damage.lsn.0)

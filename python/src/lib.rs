@@ -33,6 +33,9 @@ mod _walden {
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        // The defaults of errors without a code or a hint.
+        let error = module.py().get_type::<WaldenError>();
+        ["code", "hint"].into_iter().try_for_each(|name| error.setattr(name, module.py().None()))?;
         module.add("__version__", env!("CARGO_PKG_VERSION"))
     }
 }

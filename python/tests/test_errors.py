@@ -29,8 +29,16 @@ def test_damage_has_its_place(damaged_log: pathlib.Path) -> None:
     assert error.segment.endswith("A") and 0 < error.offset < 1 << 20
     assert error.lsn == (int(error.segment[16:], 16) << 20) + error.offset
     assert "expected" in str(error) and "take another copy" in str(error)
+    assert error.code == "wal-damaged" and "take another copy" in error.hint
     again = pickle.loads(pickle.dumps(error))
     assert (again.lsn, again.segment, again.offset, again.path) == (error.lsn, error.segment, error.offset, error.path)
+
+
+def test_errors_have_codes(tmp_path: pathlib.Path) -> None:
+    with pytest.raises(walden.WaldenError) as raised:
+        walden.records(tmp_path)
+    assert raised.value.code == "source-without-wal" and "name a data directory" in raised.value.hint
+    assert (walden.WaldenError.code, walden.WaldenError.hint) == (None, None)
 
 
 def test_what_comes_before_damage_is_delivered(log: str, damaged_log: pathlib.Path) -> None:

@@ -198,27 +198,6 @@ pub enum ArchiveError {
 }
 
 impl ArchiveError {
-    /// Returns the machine-readable cause, for logs and metrics.
-    pub fn cause(&self) -> &'static str {
-        if let Some(error) = self.store_error() {
-            return error.cause.word();
-        }
-        match self {
-            ArchiveError::Store(_) | ArchiveError::Object(_) => "damaged_object",
-            ArchiveError::Missing(_) => "no_archive",
-            ArchiveError::Empty(_) => "nothing_archived",
-            ArchiveError::Identity { .. } => "damaged_identity",
-            ArchiveError::OtherCluster { .. } => "other_cluster",
-            ArchiveError::OtherSegmentSize { .. } => "other_segment_size",
-            ArchiveError::OtherHistory { .. } => "conflict",
-            ArchiveError::NoSegments { .. } => "no_segments",
-            ArchiveError::DamagedBefore { .. } => "damaged_object",
-            ArchiveError::Conflict { .. }
-            | ArchiveError::Reset { .. }
-            | ArchiveError::DamageAccepted { .. } => "conflict",
-        }
-    }
-
     /// Names `pg_resetwal` as the cause of a conflict if the offered file starts where it restarted the WAL.
     pub(crate) fn with_reset(self, file: ArchivedFile, offered: &Checked) -> ArchiveError {
         let reset_at = offered.contents.as_ref().and_then(Contents::reset_at);
@@ -266,51 +245,26 @@ impl ArchiveError {
         let cause = self.store_error().map(|error| error.cause);
         matches!(cause, Some(Cause::ForeignKey | Cause::KeysDamaged))
     }
-
-    /// Returns the remedy.
-    pub fn hint(&self) -> Option<&'static str> {
-        if let Some(error) = self.store_error() {
-            return error.hint();
-        }
-        match self {
-            ArchiveError::Store(_) | ArchiveError::Object(_) => {
-                Some("walden archive verify lists all other damage")
-            }
-            ArchiveError::Missing(location) if location.contains("://") => Some(
-                "check the URL, its prefix, and the endpoint in walden.toml or the environment; walden archive init and import create an archive; push, serve and receive never do",
-            ),
-            ArchiveError::Missing(_) => Some(NOT_MOUNTED),
-            ArchiveError::Empty(_) => None,
-            ArchiveError::NoSegments { .. } => Some("walden archive list shows timelines and their segments"),
-            ArchiveError::Identity { .. } => Some(
-                "walden archive repair --from URL writes it again from another copy of the archive; if there is none, walden archive repair rewrites it from the segments",
-            ),
-            ArchiveError::OtherCluster { .. } => {
-                Some("give each cluster its own archive; pg_upgrade creates a new cluster")
-            }
-            ArchiveError::OtherHistory { .. } => Some(
-                "two servers wrote the same timeline, and the repositories have the WAL of both: stop the server that must not archive, and restore from the repository of the other one alone (--repo URL); repair or copy only between repositories of one history",
-            ),
-            ArchiveError::OtherSegmentSize { .. } => Some(
-                "after a change of the segment size (pg_resetwal --wal-segsize), the same names denote other WAL positions: give the cluster a new archive, and take a new base backup",
-            ),
-            ArchiveError::DamagedBefore { source, .. } if source.is_key_error() => source.hint(),
-            ArchiveError::DamagedBefore { .. } => Some(
-                "nothing was overwritten, and the offered file still exists. Move the damaged object out of the archive; the next attempt then archives the file. If the object is a pack (.wpk), first copy its other segments with walden archive get. walden archive verify lists all other damage",
-            ),
-            ArchiveError::DamageAccepted { .. } => Some(
-                "nothing was overwritten. The archived file was accepted with --accept-damaged: if the offered file is an intact copy, move the archived object out of the archive; the next attempt then archives the file",
-            ),
-            ArchiveError::Reset { .. } => Some(RESET_HINT),
-            ArchiveError::Conflict { archived: None, .. } => Some(
-                "nothing was overwritten. If the segment ends with a switch, or its timeline was left in it, possibly only unused bytes after that differ, which is harmless: set identity in walden.toml to a private key, and push compares only the WAL. Otherwise two servers write the same timeline: find out which one is the primary and stop the other from archiving",
-            ),
-            ArchiveError::Conflict { .. } => Some(
-                "nothing was overwritten. Two servers write the same timeline: find out which one is the primary and stop the other from archiving",
-            ),
-        }
-    }
 }
+
+walden_format::diagnostics! { ArchiveError {
+    Self::Store(error) => of(error),
+    Self::Object(error) => of(error),
+    Self::Missing(location) if location.contains("://") => "archive-missing" as "no_archive": "check the URL, its prefix, and the endpoint in walden.toml or the environment; walden archive init and import create an archive; push, serve and receive never do",
+    Self::Missing(_) => "archive-missing" as "no_archive": NOT_MOUNTED,
+    Self::Empty(_) => "archive-empty" as "nothing_archived",
+    Self::NoSegments { .. } => "archive-no-segments" as "no_segments": "walden archive list shows timelines and their segments",
+    Self::Identity { .. } => "archive-identity" as "damaged_identity": "walden archive repair --from URL writes it again from another copy of the archive; if there is none, walden archive repair rewrites it from the segments",
+    Self::OtherCluster { .. } => "archive-other-cluster" as "other_cluster": "give each cluster its own archive; pg_upgrade creates a new cluster",
+    Self::OtherHistory { .. } => "archive-other-history" as "conflict": "two servers wrote the same timeline, and the repositories have the WAL of both: stop the server that must not archive, and restore from the repository of the other one alone (--repo URL); repair or copy only between repositories of one history",
+    Self::OtherSegmentSize { .. } => "archive-other-segment-size" as "other_segment_size": "after a change of the segment size (pg_resetwal --wal-segsize), the same names denote other WAL positions: give the cluster a new archive, and take a new base backup",
+    Self::DamagedBefore { source, .. } if source.is_key_error() => of(source) as "damaged_object",
+    Self::DamagedBefore { .. } => "archive-damaged-before" as "damaged_object": "nothing was overwritten, and the offered file still exists. Move the damaged object out of the archive; the next attempt then archives the file. If the object is a pack (.wpk), first copy its other segments with walden archive get. walden archive verify lists all other damage",
+    Self::DamageAccepted { .. } => "archive-damage-accepted" as "conflict": "nothing was overwritten. The archived file was accepted with --accept-damaged: if the offered file is an intact copy, move the archived object out of the archive; the next attempt then archives the file",
+    Self::Reset { .. } => "archive-reset" as "conflict": RESET_HINT,
+    Self::Conflict { archived: None, .. } => "archive-conflict" as "conflict": "nothing was overwritten. If the segment ends with a switch, or its timeline was left in it, possibly only unused bytes after that differ, which is harmless: set identity in walden.toml to a private key, and push compares only the WAL. Otherwise two servers write the same timeline: find out which one is the primary and stop the other from archiving",
+    Self::Conflict { .. } => "archive-conflict" as "conflict": "nothing was overwritten. Two servers write the same timeline: find out which one is the primary and stop the other from archiving",
+} }
 
 /// The WAL of one cluster in a store. Clones share the store.
 #[derive(Clone)]

@@ -70,6 +70,9 @@ pub struct Failure {
     pub cause: String,
     /// Message.
     pub message: String,
+    /// Stable code.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub code: Option<String>,
     /// Remedy.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hint: Option<String>,
@@ -218,7 +221,8 @@ impl ActivityReader {
                 *self.failures.entry((entry.command.clone(), cause.clone())).or_default() += 1;
                 if is_push {
                     let message = entry.message.unwrap_or_default();
-                    let failure = Failure { time, file: entry.file, cause, message, hint: entry.hint };
+                    let Entry { file, code, hint, .. } = entry;
+                    let failure = Failure { time, file, cause, message, code, hint };
                     self.unresolved.insert(place, failure);
                     if self.unresolved.len() > MAX_UNRESOLVED {
                         self.unresolved.pop_last();

@@ -75,16 +75,10 @@ pub enum PlaceError {
     WorkingDirectory(io::Error),
 }
 
-impl PlaceError {
-    /// Returns the remedy.
-    pub fn hint(&self) -> Option<&'static str> {
-        let own = match self {
-            PlaceError::Store(error) => error.hint(),
-            _ => None,
-        };
-        own.or_else(|| hint_of_io(self))
-    }
-}
+walden_format::diagnostics! { PlaceError {
+    all @ Self::Store(error) => of(error): error.hint().or_else(|| hint_of_io(all)),
+    all => none: hint_of_io(all),
+} }
 
 /// Why the state of archiving is not known.
 #[derive(Debug, thiserror::Error)]
@@ -172,25 +166,18 @@ pub enum ArchivingError {
     },
 }
 
-impl ArchivingError {
-    /// Returns the remedy.
-    pub fn hint(&self) -> Option<&'static str> {
-        let own = match self {
-            ArchivingError::Place(error) => error.hint(),
-            ArchivingError::Archive(error) | ArchivingError::Against(AgainstError::Archive(error)) => {
-                error.hint()
-            }
-            ArchivingError::Store(error) => error.hint(),
-            // The remedies for errors of files do not apply to connections.
-            ArchivingError::Connection(error) => return Some(error.hint()),
-            ArchivingError::Query { .. } | ArchivingError::Unanswered(_) | ArchivingError::Answer(_) => {
-                return None;
-            }
-            _ => None,
-        };
-        own.or_else(|| hint_of_io(self))
-    }
+walden_format::diagnostics! { ArchivingError {
+    Self::Place(error) => of(error),
+    all @ Self::Archive(error) => of(error): error.hint().or_else(|| hint_of_io(all)),
+    all @ Self::Against(error) => of(error): error.hint().or_else(|| hint_of_io(all)),
+    all @ Self::Store(error) => of(error): error.hint().or_else(|| hint_of_io(all)),
+    // The remedies for errors of files do not apply to connections.
+    Self::Connection(error) => of(error),
+    Self::Query { .. } | Self::Unanswered(_) | Self::Answer(_) => none,
+    all => none: hint_of_io(all),
+} }
 
+impl ArchivingError {
     /// Returns a function that adds what was asked to the error of a query.
     pub(crate) fn query(what: impl Into<String>) -> impl FnOnce(QueryError) -> ArchivingError {
         let what = what.into();
@@ -247,6 +234,14 @@ pub enum FetchError {
     Redirect(#[from] RedirectFileError),
 }
 
+walden_format::diagnostics! { FetchError {
+    all @ Self::Get(error) => of(error): error.hint().or_else(|| all.hint_if_full()),
+    Self::OtherFile { .. } => "get-other-file": OTHER_FILE_HINT,
+    all @ Self::Spool { source, .. } => of(source): source.hint().or_else(|| all.hint_if_full()),
+    all @ Self::Redirect(error) => of(error): error.hint().or_else(|| all.hint_if_full()),
+    all @ (Self::Place(_) | Self::Compare { .. }) => none: all.hint_if_full(),
+} }
+
 impl FetchError {
     /// Returns whether no repository has the file; recovery then continues without it.
     pub fn is_missing(&self) -> bool {
@@ -258,32 +253,11 @@ impl FetchError {
         matches!(self, FetchError::Get(GetError::Archive { source: ArchiveError::Empty(_), .. }))
     }
 
-    /// Returns a machine-readable cause.
-    pub fn cause(&self) -> &'static str {
-        match self {
-            FetchError::Get(error) => error.cause(),
-            FetchError::Spool { source, .. } => CopyError::cause(source),
-            _ => "other",
-        }
-    }
-
-    /// Returns the remedy.
-    pub fn hint(&self) -> Option<&'static str> {
-        let own = match self {
-            FetchError::Get(error) => error.hint(),
-            FetchError::OtherFile { .. } => Some(OTHER_FILE_HINT),
-            FetchError::Spool { source, .. } => source.hint(),
-            FetchError::Redirect(error) => error.hint(),
-            FetchError::Place(_) | FetchError::Compare { .. } => None,
-        };
-        own.or_else(|| self.is_full().then_some(FULL_HINT))
-    }
-
-    fn is_full(&self) -> bool {
+    fn hint_if_full(&self) -> Option<&'static str> {
         use io::ErrorKind::{QuotaExceeded, StorageFull};
         let is_full = |error: &io::Error| [StorageFull, QuotaExceeded].contains(&error.kind());
         let mut causes = iter::successors(Some(self as &(dyn Error + 'static)), |&cause| cause.source());
-        causes.any(|cause| cause.downcast_ref::<io::Error>().is_some_and(is_full))
+        causes.any(|cause| cause.downcast_ref::<io::Error>().is_some_and(is_full)).then_some(FULL_HINT)
     }
 
     /// Returns the texts of the error and of its causes.

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use walden_archive::push::{PushError, Pushed};
+use walden_format::diagnostic::{Diagnosis, Diagnostic as _};
 use walden_source::error_text;
 
 use crate::configuration::LogFormat;
@@ -49,6 +50,9 @@ pub struct Entry {
     /// Message of the failure, or a warning after success.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
+    /// Stable code of the failure.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub code: Option<String>,
     /// Remedy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hint: Option<String>,
@@ -74,6 +78,7 @@ impl Entry {
             file,
             outcome,
             cause: None,
+            code: None,
             message: None,
             hint: None,
             seconds: None,
@@ -102,6 +107,7 @@ impl Entry {
             Err(error) => Entry {
                 cause: Some(error.cause().to_owned()),
                 message: Some(error_text(error)),
+                code: error.code().map(str::to_owned),
                 hint: error.hint().map(str::to_owned),
                 ready,
                 ..Entry::new("push", name.to_owned(), Outcome::Failed)
@@ -118,7 +124,7 @@ impl Entry {
         match result {
             Ok(()) => done(Outcome::Fetched),
             Err(error) if error.is_missing() => done(Outcome::Missing),
-            Err(error) => Entry::for_failure("get", name, error, error.cause(), error.hint(), took),
+            Err(error) => Entry::for_failure("get", name, error, error.diagnose(), took),
         }
     }
 
@@ -127,14 +133,14 @@ impl Entry {
         command: &str,
         name: &str,
         error: &dyn Error,
-        cause: &str,
-        hint: Option<&str>,
+        diagnosis: Diagnosis,
         took: Duration,
     ) -> Entry {
         Entry {
-            cause: Some(cause.to_owned()),
+            cause: Some(diagnosis.cause.unwrap_or("other").to_owned()),
             message: Some(error_text(error)),
-            hint: hint.map(str::to_owned),
+            code: diagnosis.code.map(str::to_owned),
+            hint: diagnosis.hint.map(str::to_owned),
             seconds: Some(took.as_secs_f64()),
             ..Entry::new(command, name.to_owned(), Outcome::Failed)
         }

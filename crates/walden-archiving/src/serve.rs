@@ -200,7 +200,8 @@ impl Service {
         let request = match Request::read(&mut Bounded { stream: &stream, began: Instant::now() }) {
             Ok(request) => request,
             Err(error) => {
-                return refusal("a file", &error_text(&error), error.hint()).write(&mut stream);
+                let hint = error.hint().unwrap_or_default();
+                return refusal("a file", &error_text(&error), hint).write(&mut stream);
             }
         };
         // The server may have timed out while this process was stopped.

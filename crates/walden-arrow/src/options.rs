@@ -161,7 +161,7 @@ pub fn lsn_text(array: &ArrayRef) -> ArrayRef {
 #[non_exhaustive]
 pub enum ReadError {
     /// The WAL is damaged; all rows before the damage were delivered.
-    #[error("{0}; {hint}", hint = .0.hint())]
+    #[error("{0}; {hint}", hint = .0.hint().unwrap_or_default())]
     Damaged(Arc<Damage>),
     /// The WAL cannot be summed up.
     #[error(transparent)]
@@ -173,6 +173,13 @@ pub enum ReadError {
     #[error("cannot make a record batch")]
     Arrow(#[from] ArrowError),
 }
+
+walden_format::diagnostics! { ReadError {
+    // The message contains the hint.
+    Self::Damaged(damage) => code_of(damage),
+    Self::Rows(error) => of(error),
+    Self::Explain(_) | Self::Arrow(_) => none,
+} }
 
 /// The receiver of the batches.
 pub(crate) type Emit<'a> = dyn FnMut(RecordBatch) -> ControlFlow<()> + Send + 'a;

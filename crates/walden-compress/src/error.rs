@@ -183,6 +183,11 @@ pub enum VerifyError {
     Panic,
 }
 
+walden_format::diagnostics! { VerifyError {
+    // Damage of the compressed form is none of a file that the user has.
+    _ => "compress-not-verified",
+} }
+
 impl VerifyError {
     /// Returns whether memory ran out, which does not mean that the output is wrong.
     pub(crate) fn is_out_of_memory(&self) -> bool {

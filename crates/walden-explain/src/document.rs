@@ -398,6 +398,8 @@ pub struct DamageDocument {
     pub lsn: String,
     /// The complete message, including the expected and the found value.
     pub message: String,
+    /// The stable code.
+    pub code: &'static str,
     /// What to do.
     pub hint: &'static str,
 }

@@ -39,6 +39,7 @@ pub mod assemble;
 pub mod crc;
 pub mod crossing;
 mod describe;
+pub mod diagnostic;
 pub mod fault;
 pub mod geometry;
 pub mod lsn;

@@ -69,6 +69,13 @@ pub enum NamesError {
     },
 }
 
+walden_format::diagnostics! { NamesError {
+    Self::Connection(error) => of(error),
+    Self::Server(_) => "names-server",
+    Self::Saved(error) | Self::Merge { error, .. } => of(error),
+    Self::NoFile(_) | Self::Missing(_) | Self::Empty => "names-missing",
+} }
+
 /// Reads names from a server if `source` is a URL or contains `key=value`, otherwise from a saved file.
 ///
 /// # Errors

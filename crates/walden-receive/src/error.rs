@@ -1,6 +1,6 @@
 //! Errors of receiving WAL, and their remedies.
 
-use std::io::{self, ErrorKind};
+use std::io;
 
 use walden_archive::ArchiveError;
 use walden_archive::push::PushError;
@@ -126,14 +126,6 @@ const SLOT_LOST: &str = "the slot was invalidated (max_slot_wal_keep_size, idle_
                          and invalidation_reason in pg_replication_slots. Restart walden receive with --create-slot, which replaces an invalidated \
                          slot. Then fill the gap with walden archive import, or continue after it with --accept-gap";
 
-/// How to handle an error.
-struct Remedy {
-    cause: &'static str,
-    hint: Option<&'static str>,
-    /// Another attempt cannot help, or could do harm.
-    is_final: bool,
-}
-
 impl ReceiveError {
     /// Converts a fault in received WAL. After a page of a known version, a page of another version is
     /// damage.
@@ -164,149 +156,61 @@ impl ReceiveError {
         matches!(self, ReceiveError::NotAllowed(_))
     }
 
-    /// Returns the cause as one word, for logs and metrics.
-    pub fn cause(&self) -> &'static str {
-        self.remedy().cause
-    }
-
-    /// Returns how the user can solve the problem.
-    pub fn hint(&self) -> Option<&'static str> {
-        self.remedy().hint
-    }
-
     /// Returns whether another attempt cannot help, or could do harm.
     pub fn is_final(&self) -> bool {
-        self.remedy().is_final
-    }
-
-    fn remedy(&self) -> Remedy {
-        match self {
-            ReceiveError::Server(error) => remedy_of_server(error),
-            ReceiveError::NotAllowed(_) => Remedy::stop(
-                "not_admitted",
-                "the user needs the attribute REPLICATION: ALTER ROLE ... REPLICATION",
-            ),
-            ReceiveError::StillInUse(_) => Remedy::retry(
-                "slot_in_use",
-                "this process used the slot before: if no other program uses it, the slot belongs to its own last connection, which the server ends after wal_sender_timeout without a message",
-            ),
-            ReceiveError::RemovedDespiteSlot(_) => Remedy::retry(
-                WAL_REMOVED,
-                "the server has removed WAL that is missing here, as the slot was made later or was lost (wal_status in pg_replication_slots, max_slot_wal_keep_size). Import it from another copy (walden archive import, or push from the old server's pg_wal). If no copy exists, restart walden receive with --accept-gap, which continues with the oldest WAL that the server has and records the gap, and take a new base backup",
-            ),
-            ReceiveError::Spool(SpoolError::Disk { source, .. }) => match source.kind() {
-                ErrorKind::StorageFull | ErrorKind::QuotaExceeded => Remedy::retry(
-                    "disk_full",
-                    "make room for the spool: until then nothing more is acknowledged, and the server keeps its WAL",
-                ),
-                _ => Remedy::retry(
-                    "disk",
-                    "check the spool's disk: until it works nothing more is acknowledged",
-                ),
-            },
-            ReceiveError::Spool(SpoolError::Different { .. }) => Remedy::retry(
-                "different",
-                "nothing was overwritten. The server has another history than the received WAL: it was restored, or another server answers. Compare both; to continue with the server's WAL, move the spool away and use a new archive",
-            ),
-            ReceiveError::Spool(SpoolError::Order { .. }) => Remedy::retry(
-                "order",
-                "nothing was lost: the WAL is requested again from the last complete record. If the error persists, check the network between the server and this process",
-            ),
-            ReceiveError::Partial(_) => Remedy::retry(
-                "partial",
-                "the gap is not skipped before the archive has what the spool has of the segment in which it starts. If the archive has \
-                 another file of this name, move the partial segment out of the spool, where its WAL is kept",
-            ),
-            ReceiveError::Archive(error) => {
-                Remedy { cause: error.cause(), hint: error.hint(), is_final: false }
-            }
-            ReceiveError::Unreachable { .. } => Remedy::retry(
-                "unreachable",
-                "mount or connect one of these repositories: receiving then starts. If they are lost for good, restart walden receive once with --ignore-unreachable, which continues with the WAL of the others: WAL that only the lost ones had is requested from the server, and is missing if the server has removed it",
-            ),
-            ReceiveError::OtherCluster { .. } | ReceiveError::OtherSegmentSize { .. } => {
-                Remedy::stop("other_cluster", "give each cluster an archive and a spool of its own")
-            }
-            ReceiveError::OtherHistory { .. } => Remedy::stop(
-                "other_history",
-                "nothing was overwritten. This is an old primary that returned, or a standby that was promoted before it had all WAL: connect to the server that continues the received timeline",
-            ),
-            ReceiveError::NoSlot(_) => Remedy::retry("no_slot", "make the slot with --create-slot"),
-            ReceiveError::SlotLost(_) => Remedy::retry("slot_lost", SLOT_LOST),
-            ReceiveError::Behind { .. } => Remedy::retry(
-                "behind",
-                "a standby catches up on its own; a primary that was restored from an older state has lost the WAL that was received here: compare both before you continue, nothing was overwritten",
-            ),
-            ReceiveError::UnknownVersion { .. } => Remedy::stop(
-                "unknown_version",
-                "nothing of it was acknowledged. Install a Walden that reads this version; until then, accept_unknown_versions = true in walden.toml (--accept-unknown-versions) receives and archives the WAL of a newer version as bytes, which are verified by their hash alone",
-            ),
-            ReceiveError::Damaged(_) => Remedy::retry(
-                "damaged",
-                "it was not acknowledged and is requested again. If the error returns at the same place, the server's own WAL is damaged there (check with walden explain); else check the network and this machine's memory",
-            ),
-            ReceiveError::Silent(_) => Remedy::retry("silent", "check the network and the server"),
-            ReceiveError::System(_) => Remedy::wait("system"),
-        }
+        use ReceiveError::{
+            NotAllowed, OtherCluster, OtherHistory, OtherSegmentSize, Server, UnknownVersion,
+        };
+        matches!(
+            self,
+            Server(ReplicationError::Parameters(_))
+                | NotAllowed(_)
+                | OtherCluster { .. }
+                | OtherSegmentSize { .. }
+                | OtherHistory { .. }
+                | UnknownVersion { .. }
+        )
     }
 }
 
-impl Remedy {
-    /// Another attempt may help.
-    fn retry(cause: &'static str, hint: &'static str) -> Remedy {
-        Remedy { cause, hint: Some(hint), is_final: false }
-    }
-
-    /// Another attempt may help, and the user cannot do anything else.
-    fn wait(cause: &'static str) -> Remedy {
-        Remedy { cause, hint: None, is_final: false }
-    }
-
-    /// Another attempt cannot help, or could do harm.
-    fn stop(cause: &'static str, hint: &'static str) -> Remedy {
-        Remedy { cause, hint: Some(hint), is_final: true }
-    }
-}
-
-/// Returns the remedy for a server's error by its SQLSTATE, or for an error of the connection.
-fn remedy_of_server(error: &ReplicationError) -> Remedy {
-    match error.server_error().map(|error| error.code.as_str()) {
-        // undefined_file
-        Some("58P01") => Remedy::retry(
-            WAL_REMOVED,
-            "the server has removed WAL that is missing here. Import it from another copy (walden archive import, or push from the old server's pg_wal). If no copy exists, restart walden receive with --accept-gap, which continues with the oldest WAL that the server has and records the gap, and take a new base backup. A replication slot (--slot) keeps the server from removing WAL before it is received",
-        ),
-        // object_not_in_prerequisite_state
-        Some("55000") => Remedy::retry("slot_lost", SLOT_LOST),
-        // object_in_use
-        Some("55006") => {
-            Remedy::retry("slot_in_use", "another program receives with this slot; each needs one of its own")
-        }
-        // undefined_object
-        Some("42704") => Remedy::retry("no_slot", "make the slot with --create-slot"),
-        // insufficient_privilege, invalid_authorization_specification, invalid_password
-        Some("42501" | "28000" | "28P01") => Remedy::retry(
-            "not_admitted",
-            "the user needs the attribute REPLICATION and a line \"host replication USER ADDRESS scram-sha-256\" in pg_hba.conf",
-        ),
-        // too_many_connections
-        Some("53300") => {
-            Remedy::retry("too_many_connections", "raise max_wal_senders or end another receiver")
-        }
-        // cannot_connect_now
-        Some("57P03") => Remedy::retry("starting", "the server starts or shuts down"),
-        Some(_) => Remedy::wait("server"),
-        None => match error {
-            ReplicationError::Closed => Remedy::wait("closed"),
-            ReplicationError::Parameters(_) => Remedy::stop("parameters", "see walden receive --help"),
-            ReplicationError::Tls { .. } | ReplicationError::Authentication { .. } => Remedy::retry(
-                "not_admitted",
-                "see \"Connections to servers\" in docs/archive-operations.md for passwords and certificates",
-            ),
-            _ => Remedy::wait("connection"),
-        },
-    }
-}
+walden_format::diagnostics! { ReceiveError {
+    // undefined_file
+    Self::Server(ReplicationError::Server(error)) if error.code == "58P01" => "receive-wal-removed" as "wal_removed": "the server has removed WAL that is missing here. Import it from another copy (walden archive import, or push from the old server's pg_wal). If no copy exists, restart walden receive with --accept-gap, which continues with the oldest WAL that the server has and records the gap, and take a new base backup. A replication slot (--slot) keeps the server from removing WAL before it is received",
+    // object_not_in_prerequisite_state
+    Self::Server(ReplicationError::Server(error)) if error.code == "55000" => "receive-slot-lost" as "slot_lost": SLOT_LOST,
+    // object_in_use
+    Self::Server(ReplicationError::Server(error)) if error.code == "55006" => "receive-slot-in-use" as "slot_in_use": "another program receives with this slot; each needs one of its own",
+    // undefined_object
+    Self::Server(ReplicationError::Server(error)) if error.code == "42704" => "receive-no-slot" as "no_slot": "make the slot with --create-slot",
+    // insufficient_privilege, invalid_authorization_specification, invalid_password
+    Self::Server(ReplicationError::Server(error)) if ["42501", "28000", "28P01"].contains(&error.code.as_str()) => "receive-not-admitted" as "not_admitted": "the user needs the attribute REPLICATION and a line \"host replication USER ADDRESS scram-sha-256\" in pg_hba.conf",
+    // too_many_connections
+    Self::Server(ReplicationError::Server(error)) if error.code == "53300" => "receive-too-many-connections" as "too_many_connections": "raise max_wal_senders or end another receiver",
+    // cannot_connect_now
+    Self::Server(ReplicationError::Server(error)) if error.code == "57P03" => "receive-starting" as "starting": "the server starts or shuts down",
+    Self::Server(ReplicationError::Server(_)) => "receive-server" as "server",
+    Self::Server(ReplicationError::Closed) => "receive-closed" as "closed",
+    Self::Server(ReplicationError::Parameters(_)) => "receive-parameters" as "parameters": "see walden receive --help",
+    Self::Server(ReplicationError::Tls { .. } | ReplicationError::Authentication { .. }) => "receive-not-admitted" as "not_admitted": "see \"Connections to servers\" in docs/archive-operations.md for passwords and certificates",
+    Self::Server(_) => "receive-connection" as "connection",
+    Self::NotAllowed(_) => "receive-not-admitted" as "not_admitted": "the user needs the attribute REPLICATION: ALTER ROLE ... REPLICATION",
+    Self::StillInUse(_) => "receive-slot-in-use" as "slot_in_use": "this process used the slot before: if no other program uses it, the slot belongs to its own last connection, which the server ends after wal_sender_timeout without a message",
+    Self::RemovedDespiteSlot(_) => "receive-wal-removed" as "wal_removed": "the server has removed WAL that is missing here, as the slot was made later or was lost (wal_status in pg_replication_slots, max_slot_wal_keep_size). Import it from another copy (walden archive import, or push from the old server's pg_wal). If no copy exists, restart walden receive with --accept-gap, which continues with the oldest WAL that the server has and records the gap, and take a new base backup",
+    Self::Spool(error) => of(error),
+    Self::Partial(_) => "receive-partial" as "partial": "the gap is not skipped before the archive has what the spool has of the segment in which it starts. If the archive has \
+         another file of this name, move the partial segment out of the spool, where its WAL is kept",
+    Self::Archive(error) => of(error),
+    Self::Unreachable { .. } => "receive-unreachable" as "unreachable": "mount or connect one of these repositories: receiving then starts. If they are lost for good, restart walden receive once with --ignore-unreachable, which continues with the WAL of the others: WAL that only the lost ones had is requested from the server, and is missing if the server has removed it",
+    Self::OtherCluster { .. } | Self::OtherSegmentSize { .. } => "receive-other-cluster" as "other_cluster": "give each cluster an archive and a spool of its own",
+    Self::OtherHistory { .. } => "receive-other-history" as "other_history": "nothing was overwritten. This is an old primary that returned, or a standby that was promoted before it had all WAL: connect to the server that continues the received timeline",
+    Self::NoSlot(_) => "receive-no-slot" as "no_slot": "make the slot with --create-slot",
+    Self::SlotLost(_) => "receive-slot-lost" as "slot_lost": SLOT_LOST,
+    Self::Behind { .. } => "receive-behind" as "behind": "a standby catches up on its own; a primary that was restored from an older state has lost the WAL that was received here: compare both before you continue, nothing was overwritten",
+    Self::UnknownVersion { .. } => "receive-unknown-version" as "unknown_version": "nothing of it was acknowledged. Install a Walden that reads this version; until then, accept_unknown_versions = true in walden.toml (--accept-unknown-versions) receives and archives the WAL of a newer version as bytes, which are verified by their hash alone",
+    Self::Damaged(_) => "receive-damaged" as "damaged": "it was not acknowledged and is requested again. If the error returns at the same place, the server's own WAL is damaged there (check with walden explain); else check the network and this machine's memory",
+    Self::Silent(_) => "receive-silent" as "silent": "check the network and the server",
+    Self::System(_) => "receive-system" as "system",
+} }
 
 #[cfg(test)]
 mod tests {

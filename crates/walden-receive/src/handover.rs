@@ -106,32 +106,6 @@ pub enum CopyError {
 }
 
 impl CopyError {
-    /// Returns the cause as one word, for logs and metrics.
-    pub fn cause(&self) -> &'static str {
-        match self {
-            CopyError::Read { .. } | CopyError::Histories(_) => "unreadable",
-            CopyError::Refused { .. } | CopyError::Behind { .. } => "damaged_spool",
-            CopyError::OtherCluster { .. } => "other_cluster",
-            CopyError::Write { .. } => "write",
-        }
-    }
-
-    /// Returns how the user can solve the problem.
-    pub fn hint(&self) -> Option<&'static str> {
-        match self {
-            CopyError::Read { .. } => Some(
-                "check the path of --spool and that its file system is mounted, and let the user that walden runs as, which for restore_command is the server's, read the spool and its files",
-            ),
-            CopyError::Refused { .. } | CopyError::Behind { .. } => Some(
-                "nothing was handed over: recovery has stopped, and continues when the server is started again. Find a good copy of the file, in pg_wal of the server that wrote it or of a standby, and archive it with walden archive push, or copy it into the spool. If there is none, and recovery shall end at that place: in a copy of the spool, cut the file at the offset and fill it with zeros (truncate -s OFFSET, then truncate -s SIZE), under the name that ends with .partial; all later WAL is lost then",
-            ),
-            CopyError::OtherCluster { .. } => Some(
-                "--spool has to name the spool in which walden receive keeps the log of the server's own cluster; after pg_upgrade a cluster is a new one",
-            ),
-            CopyError::Histories(_) | CopyError::Write { .. } => None,
-        }
-    }
-
     /// The offset of the damage; 0 if the file as a whole is wrong.
     fn offset(&self) -> u64 {
         match self {
@@ -141,6 +115,14 @@ impl CopyError {
         }
     }
 }
+
+walden_format::diagnostics! { CopyError {
+    Self::Read { .. } => "spool-unreadable" as "unreadable": "check the path of --spool and that its file system is mounted, and let the user that walden runs as, which for restore_command is the server's, read the spool and its files",
+    Self::Refused { .. } | Self::Behind { .. } => "spool-damaged" as "damaged_spool": "nothing was handed over: recovery has stopped, and continues when the server is started again. Find a good copy of the file, in pg_wal of the server that wrote it or of a standby, and archive it with walden archive push, or copy it into the spool. If there is none, and recovery shall end at that place: in a copy of the spool, cut the file at the offset and fill it with zeros (truncate -s OFFSET, then truncate -s SIZE), under the name that ends with .partial; all later WAL is lost then",
+    Self::OtherCluster { .. } => "spool-other-cluster" as "other_cluster": "--spool has to name the spool in which walden receive keeps the log of the server's own cluster; after pg_upgrade a cluster is a new one",
+    Self::Histories(_) => "spool-histories" as "unreadable",
+    Self::Write { .. } => "spool-write" as "write",
+} }
 
 /// Copies a file from a spool for recovery, and returns whether the spool has it. The copy of an incomplete
 /// segment has the received WAL up to the place where a history that is `archived` or in the spool leaves its

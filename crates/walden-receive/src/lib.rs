@@ -26,3 +26,4 @@ pub use error::ReceiveError;
 pub use event::{Event, Observer};
 pub use options::{AckAfter, Options};
 pub use receiver::Receiver;
+pub use uploading::UploadError;

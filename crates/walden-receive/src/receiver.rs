@@ -302,6 +302,7 @@ impl<'a> Receiver<'a> {
         if let Some(error) = error {
             inner.status.problem = Some(error_text(error));
             inner.status.cause = Some(error.cause().to_owned());
+            inner.status.code = error.code().map(str::to_owned);
             inner.status.hint = error.hint().map(str::to_owned);
         }
     }

@@ -490,7 +490,8 @@ impl Session<'_> {
         let mut inner = self.status.lock();
         inner.set(State::Streaming);
         inner.status.timeline = position.timeline;
-        (inner.status.problem, inner.status.cause, inner.status.hint) = (None, None, None);
+        (inner.status.problem, inner.status.cause) = (None, None);
+        (inner.status.code, inner.status.hint) = (None, None);
         drop(inner);
         (self.observer)(Event::Streaming {
             server: replication.place(),

@@ -14,7 +14,7 @@
 //! bytes from memory that it will not write. So after any error, and in a new process, a partial segment is
 //! copied to a new file, which then takes its name.
 
-use std::io;
+use std::io::{self, ErrorKind};
 use std::ops::{ControlFlow, Range};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -69,6 +69,13 @@ pub enum SpoolError {
         found: Lsn,
     },
 }
+
+walden_format::diagnostics! { SpoolError {
+    Self::Disk { source, .. } if matches!(source.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded) => "receive-disk-full" as "disk_full": "make room for the spool: until then nothing more is acknowledged, and the server keeps its WAL",
+    Self::Disk { .. } => "receive-disk" as "disk": "check the spool's disk: until it works nothing more is acknowledged",
+    Self::Different { .. } => "receive-different" as "different": "nothing was overwritten. The server has another history than the received WAL: it was restored, or another server answers. Compare both; to continue with the server's WAL, move the spool away and use a new archive",
+    Self::Order { .. } => "receive-order" as "order": "nothing was lost: the WAL is requested again from the last complete record. If the error persists, check the network between the server and this process",
+} }
 
 /// The received WAL, except for archived segments.
 pub struct Spool<'d> {

@@ -36,6 +36,9 @@ pub struct Status {
     /// The problem as one word, for metrics.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cause: Option<String>,
+    /// The stable code of the problem.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub code: Option<String>,
     /// How the user can solve it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hint: Option<String>,

@@ -63,19 +63,12 @@ pub enum UploadError {
     },
 }
 
-impl UploadError {
-    /// Returns how the user can solve the problem.
-    pub fn hint(&self) -> Option<&'static str> {
-        match self {
-            UploadError::Archive { source, .. } => source.hint(),
-            UploadError::Spool(_) => None,
-            UploadError::Gone(_) => Some("restart walden receive: it asks the server for the segment again"),
-            UploadError::Different { .. } => Some(
-                "nothing was overwritten. The server was restored, or another one answers: compare both; to continue with the server's WAL, use a new archive",
-            ),
-        }
-    }
-}
+walden_format::diagnostics! { UploadError {
+    Self::Archive { source, .. } => of(source),
+    Self::Spool(error) => code_of(error),
+    Self::Gone(_) => "receive-spool-removed": "restart walden receive: it asks the server for the segment again",
+    Self::Different { .. } => "receive-other-parts": "nothing was overwritten. The server was restored, or another one answers: compare both; to continue with the server's WAL, use a new archive",
+} }
 
 /// Called with each failure and the time until the next attempt.
 type Report<'s> = Box<dyn Fn(&UploadError, Duration) + Sync + Send + 's>;
@@ -261,7 +254,9 @@ impl<'s> Uploading<'s> {
             _ => {
                 let bytes = match parts::assemble(self.archive, segment) {
                     // Without the private key, the stored parts cannot be read. Their WAL is stored again.
-                    Err(error) if error.cause() == Cause::Locked.word() => Vec::new(),
+                    Err(error) if error.store_error().is_some_and(|it| it.cause == Cause::Locked) => {
+                        Vec::new()
+                    }
                     other => other.map_err(|error| self.failed(error))?.unwrap_or_default(),
                 };
                 begun.insert(Begun { segment, restarts, bytes })

@@ -250,54 +250,28 @@ impl RecoverError {
         let path = path.to_owned();
         move |error| RecoverError::Io { action, path, error }
     }
-
-    /// The next step for the user.
-    pub fn hint(&self) -> Option<&'static str> {
-        match self {
-            RecoverError::DataDir(error) => error.hint(),
-            RecoverError::Base { hint, .. } | RecoverError::Target { hint, .. } => Some(hint),
-            RecoverError::Unmapped { .. } | RecoverError::Mapping { .. } => {
-                Some("name both folders with --tablespace-mapping OLD=NEW")
-            }
-            RecoverError::MappedAfter { .. } => Some(
-                "choose a target after the next checkpoint or before that record, or restore without this mapping on a machine without the original's files",
-            ),
-            RecoverError::InPlace { .. } => {
-                Some("write the later backup to another folder, with -o FOLDER --tablespace-mapping OLD=NEW")
-            }
-            RecoverError::InUse { .. } => Some("wait until the other run ends"),
-            RecoverError::Replaced { .. } => Some("run the command again, which reads the new one"),
-            RecoverError::OtherCluster { .. } => Some("name a base backup and the WAL of one cluster"),
-            RecoverError::NoStart { .. } => {
-                Some("name the archive or folder that has the WAL since the start of the base backup")
-            }
-            RecoverError::TargetNotReached { .. } => {
-                Some("choose an earlier target, or --to latest for the end of the WAL")
-            }
-            RecoverError::Subtransaction { .. } => {
-                Some("name the transaction that it belongs to: --to xid:N")
-            }
-            RecoverError::TargetTooEarly { .. } => Some("use an earlier base backup"),
-            RecoverError::MinimalWal { .. } => {
-                Some("choose a target before that position, or use a base backup that was taken after it")
-            }
-            RecoverError::Gap { .. } => Some(
-                "add the missing segments (walden archive list names them), or choose a target before the gap with --to LSN",
-            ),
-            RecoverError::Restarted { .. } => Some(
-                "choose that record or an earlier target with --to, or use a base backup that was taken after pg_resetwal",
-            ),
-            RecoverError::NoEndOfBackup { .. } => {
-                Some("add the WAL up to the end of the base backup, or use another base backup")
-            }
-            RecoverError::Damage(damage) => Some(damage.hint()),
-            RecoverError::Record { .. } | RecoverError::UnknownPage { .. } => Some(
-                "recover with PostgreSQL alone; the base backup or the WAL may be damaged (walden redo check reads both)",
-            ),
-            RecoverError::Pages(_) => {
-                Some("TMPDIR names the folder of the temporary file; more --memory makes it smaller")
-            }
-            RecoverError::Io { .. } | RecoverError::Control(_) => None,
-        }
-    }
 }
+
+walden_format::diagnostics! { RecoverError {
+    Self::DataDir(error) => of(error),
+    Self::Base { hint, .. } => "restore-base": *hint,
+    Self::Target { hint, .. } => "restore-target": *hint,
+    Self::Unmapped { .. } | Self::Mapping { .. } => "restore-tablespace": "name both folders with --tablespace-mapping OLD=NEW",
+    Self::MappedAfter { .. } => "restore-tablespace-created": "choose a target after the next checkpoint or before that record, or restore without this mapping on a machine without the original's files",
+    Self::InPlace { .. } => "restore-in-place": "write the later backup to another folder, with -o FOLDER --tablespace-mapping OLD=NEW",
+    Self::InUse { .. } => "restore-in-use": "wait until the other run ends",
+    Self::Replaced { .. } => "restore-replaced": "run the command again, which reads the new one",
+    Self::OtherCluster { .. } => "restore-other-cluster": "name a base backup and the WAL of one cluster",
+    Self::NoStart { .. } => "restore-no-start": "name the archive or folder that has the WAL since the start of the base backup",
+    Self::TargetNotReached { .. } => "restore-target-not-reached": "choose an earlier target, or --to latest for the end of the WAL",
+    Self::Subtransaction { .. } => "restore-subtransaction": "name the transaction that it belongs to: --to xid:N",
+    Self::TargetTooEarly { .. } => "restore-target-too-early": "use an earlier base backup",
+    Self::MinimalWal { .. } => "restore-minimal-wal": "choose a target before that position, or use a base backup that was taken after it",
+    Self::Gap { .. } => "restore-gap": "add the missing segments (walden archive list names them), or choose a target before the gap with --to LSN",
+    Self::Restarted { .. } => "restore-reset": "choose that record or an earlier target with --to, or use a base backup that was taken after pg_resetwal",
+    Self::NoEndOfBackup { .. } => "restore-no-end-of-backup": "add the WAL up to the end of the base backup, or use another base backup",
+    Self::Damage(damage) => of(damage),
+    Self::Record { .. } | Self::UnknownPage { .. } => "restore-replay": "recover with PostgreSQL alone; the base backup or the WAL may be damaged (walden redo check reads both)",
+    Self::Pages(_) => "restore-pages": "TMPDIR names the folder of the temporary file; more --memory makes it smaller",
+    Self::Io { .. } | Self::Control(_) => none,
+} }

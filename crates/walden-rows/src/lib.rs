@@ -217,6 +217,22 @@ pub enum RowsError {
     Toast(#[source] io::Error),
 }
 
+walden_format::diagnostics! { RowsError {
+    Self::NoTable(_) | Self::NotInBase(_) => "table-missing",
+    Self::NotATable { .. } => "table-kind",
+    Self::Ambiguous(_) => "table-ambiguous",
+    Self::SeveralDatabases(_) | Self::NoDatabase(_) => "table-database",
+    Self::NoColumns(_) | Self::WithoutColumns(_) => "table-columns",
+    Self::Version(_) => "table-version",
+    Self::NoLog => "table-without-wal",
+    Self::OtherCluster { .. } => "table-other-cluster",
+    Self::NotContinued { .. } => "table-not-continued",
+    Self::EndsBeforeBase { .. } | Self::StartsAfterBase { .. } => "table-range",
+    Self::DataDir(error) => of(error),
+    Self::Store(_) => "table-pages",
+    Self::Base { .. } | Self::Toast(_) => none,
+} }
+
 /// The changes of a table's rows in a run of WAL.
 ///
 /// The WAL is read twice. [`RowChanges::survey`] collects how transactions ended and how the table's columns

@@ -103,21 +103,17 @@ pub enum BaseError {
     Page(#[source] io::Error),
 }
 
-impl BaseError {
-    /// Returns how the user can solve the problem.
-    pub fn hint(&self) -> Option<&'static str> {
-        Some(match self {
-            BaseError::DataDir(error) => return error.hint(),
-            BaseError::NotContinued { .. } => "give the segments from that position on",
-            BaseError::NotStopped { state, .. } => hint_for_state(*state),
-            BaseError::NoCheckpoint { .. } => "give the server's pg_wal as a further source",
-            BaseError::Store(_) => {
-                "TMPDIR says where the temporary file is; with a larger --memory it is smaller"
-            }
-            _ => return None,
-        })
-    }
-}
+walden_format::diagnostics! { BaseError {
+    Self::DataDir(error) => of(error),
+    Self::NotContinued { .. } => "base-not-continued": "give the segments from that position on",
+    Self::NotStopped { state, .. } => "base-not-stopped": hint_for_state(*state),
+    Self::NoCheckpoint { .. } => "base-no-checkpoint": "give the server's pg_wal as a further source",
+    Self::Store(_) => "base-pages": "TMPDIR says where the temporary file is; with a larger --memory it is smaller",
+    Self::Running { .. } => "base-running",
+    Self::EndsBefore { .. } => "base-ends-before",
+    Self::OtherCluster { .. } => "base-other-cluster",
+    Self::Page(_) => none,
+} }
 
 /// A base, and where the WAL continues from it.
 #[derive(Debug)]

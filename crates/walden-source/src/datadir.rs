@@ -97,33 +97,18 @@ pub enum DataDirError {
 impl DataDirError {
     /// The problem with the label of an incremental backup.
     pub const INCREMENTAL: &str = "expected a full backup, found an incremental one";
-
-    /// Returns the next step for the user, or `None` if it depends on the error of the file system.
-    pub fn hint(&self) -> Option<&'static str> {
-        Some(match self {
-            DataDirError::NotOne { .. } => {
-                "name a base backup in plain format (pg_basebackup -D FOLDER), or the data directory of a stopped server: both have PG_VERSION and \
-                 global/pg_control"
-            }
-            DataDirError::Io { .. } => return None,
-            DataDirError::Control { error: ControlError::Version(_), .. } => {
-                "use a Walden that knows the version of this server"
-            }
-            DataDirError::Control { error: ControlError::PageSize(_), .. } => {
-                "servers that were built with another BLCKSZ are not supported here; walden explain and archive read their WAL"
-            }
-            DataDirError::Label { what: DataDirError::INCREMENTAL, .. } => {
-                "combine it with the backups before it, and name the result: pg_combinebackup FULL INCREMENTAL... -o FOLDER"
-            }
-            DataDirError::Control { .. } | DataDirError::Label { .. } => {
-                "use another base backup: this one is damaged or incomplete"
-            }
-            DataDirError::Running { .. } => {
-                "make a base backup (pg_basebackup -D FOLDER) and name that, or stop the server first (pg_ctl stop -m fast)"
-            }
-        })
-    }
 }
+
+walden_format::diagnostics! { DataDirError {
+    Self::NotOne { .. } => "data-directory-missing": "name a base backup in plain format (pg_basebackup -D FOLDER), or the data directory of a stopped server: both have PG_VERSION and \
+         global/pg_control",
+    Self::Io { .. } => none,
+    Self::Control { error: ControlError::Version(_), .. } => "data-directory-version": "use a Walden that knows the version of this server",
+    Self::Control { error: ControlError::PageSize(_), .. } => "data-directory-page-size": "servers that were built with another BLCKSZ are not supported here; walden explain and archive read their WAL",
+    Self::Label { what: Self::INCREMENTAL, .. } => "backup-incremental": "combine it with the backups before it, and name the result: pg_combinebackup FULL INCREMENTAL... -o FOLDER",
+    Self::Control { .. } | Self::Label { .. } => "data-directory-damaged": "use another base backup: this one is damaged or incomplete",
+    Self::Running { .. } => "data-directory-running": "make a base backup (pg_basebackup -D FOLDER) and name that, or stop the server first (pg_ctl stop -m fast)",
+} }
 
 /// A clone reads the same files, and opens them itself.
 impl Clone for DataDir {

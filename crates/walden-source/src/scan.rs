@@ -193,32 +193,17 @@ impl fmt::Display for Damage {
 
 impl std::error::Error for Damage {}
 
-impl Damage {
-    /// Returns how the user can solve the problem.
-    pub fn hint(&self) -> &'static str {
-        match self.kind {
-            DamageKind::Recycled { .. } => {
-                "everything before this place was read; for WAL after it, read from the next existing segment on (--from), or give the \
-                 archive to which the server archives as a further source"
-            }
-            DamageKind::Fault(_) => {
-                "everything before this place was read; take another copy of this segment (archive, standby, backup) \
-                 and try again, or read from a later segment"
-            }
-            DamageKind::Truncated { .. } => {
-                "everything before this place was read; copy the segment again, or name it with the suffix .partial if \
-                 it was still being written"
-            }
-            DamageKind::Io(ref error) if error.kind() == io::ErrorKind::NotFound => {
-                "everything before this place was read; the file has been removed or renamed since it was found, as a running server \
-                 does at the end of a checkpoint: try again, or read from a later segment"
-            }
-            DamageKind::Io(_) => {
-                "everything before this place was read; check the file's permissions, its compression and the disk"
-            }
-        }
-    }
-}
+walden_format::diagnostics! { Damage {
+    Self { kind: DamageKind::Recycled { .. }, .. } => "wal-recycled": "everything before this place was read; for WAL after it, read from the next existing segment on (--from), or give the \
+         archive to which the server archives as a further source",
+    Self { kind: DamageKind::Fault(_), .. } => "wal-damaged": "everything before this place was read; take another copy of this segment (archive, standby, backup) \
+         and try again, or read from a later segment",
+    Self { kind: DamageKind::Truncated { .. }, .. } => "wal-truncated": "everything before this place was read; copy the segment again, or name it with the suffix .partial if \
+         it was still being written",
+    Self { kind: DamageKind::Io(error), .. } if error.kind() == io::ErrorKind::NotFound => "wal-removed": "everything before this place was read; the file has been removed or renamed since it was found, as a running server \
+         does at the end of a checkpoint: try again, or read from a later segment",
+    Self { kind: DamageKind::Io(_), .. } => "wal-unreadable": "everything before this place was read; check the file's permissions, its compression and the disk",
+} }
 
 /// Returns whether a page has the address of the same page in a later segment, for any segment size.
 fn is_page_of_later_segment(kind: &FaultKind) -> bool {

@@ -36,25 +36,14 @@ pub enum LocateError {
     },
 }
 
-impl LocateError {
-    /// Returns the remedy.
-    pub fn hint(&self) -> Option<&'static str> {
-        match self {
-            LocateError::Connection(error) => Some(error.hint()),
-            LocateError::Query(_) => Some(
-                "the user needs pg_read_all_settings (GRANT pg_monitor TO ...); or name the data directory itself",
-            ),
-            LocateError::Answer(_) => None,
-            LocateError::Closed { .. } => Some(
-                "run the command as the user that owns the data directory (sudo -u postgres walden ..., or as root: runuser -u postgres -- walden ...)",
-            ),
-            LocateError::Elsewhere { .. } => Some(
-                "explain reads files: run walden on the server's machine, or receive the log here (walden receive --dsn ... --repo FOLDER --slot walden \
-                 --create-slot) and explain FOLDER; walden watch takes the connection string and shows WAL as it is written",
-            ),
-        }
-    }
-}
+walden_format::diagnostics! { LocateError {
+    Self::Connection(error) => of(error),
+    Self::Query(_) => "server-settings-refused": "the user needs pg_read_all_settings (GRANT pg_monitor TO ...); or name the data directory itself",
+    Self::Answer(_) => none,
+    Self::Closed { .. } => "server-files-closed": "run the command as the user that owns the data directory (sudo -u postgres walden ..., or as root: runuser -u postgres -- walden ...)",
+    Self::Elsewhere { .. } => "server-elsewhere": "explain reads files: run walden on the server's machine, or receive the log here (walden receive --dsn ... --repo FOLDER --slot walden \
+         --create-slot) and explain FOLDER; walden watch takes the connection string and shows WAL as it is written",
+} }
 
 /// Queries the server's location. It requires `pg_read_all_settings`.
 const WHERE_IT_IS: &str = "SELECT current_setting('data_directory'), (SELECT system_identifier FROM pg_control_system()), \

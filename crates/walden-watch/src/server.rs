@@ -149,13 +149,10 @@ pub fn from_files(folders: &Folders) -> ServerState {
 #[non_exhaustive]
 pub struct QueryError(#[from] connection::QueryError);
 
-impl QueryError {
-    /// Returns how the user can solve the problem.
-    pub fn hint(&self) -> Option<&'static str> {
-        let is_refused = self.0.code() == Some(&SqlState::INSUFFICIENT_PRIVILEGE);
-        is_refused.then_some("the user needs pg_monitor: GRANT pg_monitor TO ...")
-    }
-}
+walden_format::diagnostics! { QueryError {
+    Self(error) if error.code() == Some(&SqlState::INSUFFICIENT_PRIVILEGE) => "server-query-denied": "the user needs pg_monitor: GRANT pg_monitor TO ...",
+    Self(_) => none,
+} }
 
 /// Queries a server's state. Omits parts that the user may not see.
 ///

@@ -13,6 +13,8 @@ mod compress;
 mod decompress;
 #[cfg(feature = "demo")]
 mod demo;
+#[doc(hidden)]
+pub mod diagnostics;
 mod diff;
 mod explain;
 #[cfg(feature = "export")]

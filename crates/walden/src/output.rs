@@ -6,13 +6,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context as _, Result};
 use clap::Args;
-use walden_archive::against::AgainstError;
-use walden_archive::archive::ArchiveError;
-use walden_archive::export::ExportError;
-use walden_archive::recovery::RecoveryError;
-use walden_archive::sources::SourcesError;
-use walden_archive::store::StoreError;
-use walden_archiving::{ArchivingError, PlaceError};
+use walden_format::diagnostic::Diagnostic;
 use walden_output::{Inputs, OutputError, Wanted};
 pub use walden_output::{
     Output, expect_no_input, expect_no_link_below, expect_removable, expect_writable, is_temporary, meta_of,
@@ -20,21 +14,12 @@ pub use walden_output::{
 };
 #[cfg(feature = "export")]
 pub use walden_output::{lock_folder, sync_folder};
-use walden_postgres::connection::ConnectionError;
-use walden_postgres::follow::FollowError;
-use walden_postgres::names::NamesError;
-use walden_postgres::replication::ReplicationError;
 use walden_report::html::Page;
 use walden_report::table::harmless;
-use walden_rows::RowsError;
-use walden_source::base::BaseError;
-use walden_source::datadir::DataDirError;
-use walden_source::hint_of_kind;
-use walden_source::inventory::{InventoryError, Unreadable, UnreadableReason};
-use walden_source::names::{self as saved, Names};
-use walden_watch::locate::LocateError;
-use walden_watch::server::QueryError;
+use walden_source::inventory::{Unreadable, UnreadableReason};
+use walden_source::names::Names;
 
+pub use crate::diagnostics::{diagnose, with_hint};
 use crate::{DAMAGED, USAGE, terminal};
 
 /// Whether existing files may be replaced; an option of commands that write files.
@@ -102,35 +87,9 @@ pub fn write(path: &Path, bytes: impl AsRef<[u8]>, overwrite: Overwrite) -> Resu
     Ok(walden_output::write(path, bytes, overwrite.force)?)
 }
 
-/// An error with its own hint.
-#[derive(Debug)]
-struct Hinted {
-    text: String,
-    hint: &'static str,
-}
-
-impl std::fmt::Display for Hinted {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.text)
-    }
-}
-
-impl std::error::Error for Hinted {}
-
-/// Creates an error with a hint, which [`hint_of`] returns.
-pub fn with_hint(text: String, hint: &'static str) -> anyhow::Error {
-    Hinted { text, hint }.into()
-}
-
-/// Suggests an action for WAL of a version that Walden does not read.
-const UNKNOWN_VERSION_HINT: &str =
-    "only a Walden that knows this version can read it; walden compress keeps it as bytes";
-
-const NO_WAL_HINT: &str = "name the data directory of the server or its pg_wal; walden explain without a source lists the servers of this machine";
-
 /// Returns the hint of an error or of one of its causes, including errors of the file system.
 pub fn hint_of(error: &anyhow::Error) -> Option<&'static str> {
-    if let Some(hint) = error.chain().find_map(hint_of_cause) {
+    if let Some(hint) = diagnose(error).hint {
         return Some(hint);
     }
     // A connection error must not get the hint for an error of a file.
@@ -154,73 +113,25 @@ pub fn hint_of_unreadable(file: &Unreadable) -> Option<&'static str> {
     }
 }
 
-fn hint_of_cause(cause: &(dyn std::error::Error + 'static)) -> Option<&'static str> {
-    if let Some(error) = cause.downcast_ref::<Hinted>() {
-        return Some(error.hint);
-    }
-    if let Some(error) = cause.downcast_ref::<QueryError>() {
-        return error.hint();
-    }
-    if let Some(error) = cause.downcast_ref::<LocateError>() {
-        return error.hint();
-    }
-    if let Some(error) = cause.downcast_ref::<ArchiveError>() {
-        return error.hint();
-    }
-    if let Some(error) = cause.downcast_ref::<ArchivingError>() {
-        return error.hint();
-    }
-    if let Some(error) = cause.downcast_ref::<PlaceError>() {
-        return error.hint();
-    }
-    if let Some(error) = cause.downcast_ref::<ExportError>() {
-        return error.hint();
-    }
-    if let Some(error) = cause.downcast_ref::<RecoveryError>() {
-        return error.hint();
-    }
-    if let Some(AgainstError::Archive(error)) = cause.downcast_ref() {
-        return error.hint();
-    }
-    if let Some(error) = cause.downcast_ref::<ConnectionError>() {
-        return Some(error.hint());
-    }
-    if let Some(error) = cause.downcast_ref::<ReplicationError>() {
-        return error.hint();
-    }
-    match cause.downcast_ref() {
-        Some(FollowError::UnknownVersion { .. }) => return Some(UNKNOWN_VERSION_HINT),
-        Some(FollowError::Replication(error)) => return error.hint(),
-        Some(FollowError::NoWal { .. }) => return Some(NO_WAL_HINT),
-        _ => {}
-    }
-    if let Some(hint) = hint_of_file(cause) {
-        return Some(hint);
-    }
-    cause.downcast_ref::<StoreError>().and_then(StoreError::hint)
-}
-
-/// Returns a hint for an error about a source, a data directory or saved names.
-fn hint_of_file(cause: &(dyn std::error::Error + 'static)) -> Option<&'static str> {
-    if let Some(SourcesError::Inventory(error)) = cause.downcast_ref() {
-        return error.hint();
-    }
-    if let Some(error) = cause.downcast_ref::<InventoryError>() {
-        return error.hint();
-    }
-    if let Some(RowsError::DataDir(error)) = cause.downcast_ref() {
-        return error.hint();
-    }
-    if let Some(error) = cause.downcast_ref::<DataDirError>() {
-        return error.hint();
-    }
-    if let Some(error) = cause.downcast_ref::<BaseError>() {
-        return error.hint();
-    }
-    match cause.downcast_ref() {
-        Some(NamesError::Saved(error)) => error.hint(),
-        _ => cause.downcast_ref::<saved::NamesError>()?.hint(),
-    }
+fn hint_of_kind(kind: io::ErrorKind) -> Option<&'static str> {
+    Some(match kind {
+        io::ErrorKind::NotFound => "check the name; a file may also have been removed or recycled meanwhile",
+        io::ErrorKind::PermissionDenied => {
+            "the user that runs walden needs to read the files, and to write in the folder of its output: the files of a server belong to its user (sudo -u \
+             postgres walden ..., or as root: runuser -u postgres -- walden ...)"
+        }
+        io::ErrorKind::OutOfMemory => {
+            "the file may be good: free some memory, raise the limit of the process (ulimit -v), or use fewer --threads"
+        }
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+            "free some space, or name a file or folder on another disk (TMPDIR for temporary files); no incomplete file remains"
+        }
+        io::ErrorKind::FileTooLarge => {
+            "the limit on files' sizes (ulimit -f) or that of the file system was reached; no incomplete file remains"
+        }
+        io::ErrorKind::ReadOnlyFilesystem => "name a file or folder that can be written to",
+        _ => return None,
+    })
 }
 
 /// Formats an error with its causes, omitting causes whose text already appears.
@@ -244,6 +155,14 @@ pub fn report(error: &anyhow::Error) {
     }
 }
 
+/// Prints an error of a library and its hint.
+pub fn report_diagnostic(error: &dyn Diagnostic) {
+    tell(&format!("error: {error}"));
+    if let Some(hint) = error.diagnose().hint {
+        tell(&format!("hint: {hint}"));
+    }
+}
+
 /// Prints a line on standard error, with control characters escaped: it may contain names from files.
 ///
 /// If standard error cannot be written, as on a full disk, only the exit status remains.
@@ -258,6 +177,7 @@ mod tests {
     use walden_archive::Archive;
     use walden_archive::store::Folder;
     use walden_codec::container;
+    use walden_source::inventory::InventoryError;
 
     use super::*;
 

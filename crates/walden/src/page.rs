@@ -163,7 +163,7 @@ pub fn run(args: &PageArgs) -> Result<ExitCode> {
         _ => print_changes(args, &history)?,
     };
     if let Some(damage) = &history.damage {
-        eprintln!("error: {damage}\nhint: {}", damage.hint());
+        output::report_diagnostic(damage);
         return Ok(ExitCode::from(DAMAGED));
     }
     Ok(match (has_unreadable, is_known) {

@@ -240,7 +240,7 @@ pub fn run(args: &RowsArgs) -> Result<ExitCode> {
         eprintln!("note: {note}");
     }
     if let Some(damage) = &summary.damage {
-        eprintln!("error: {damage}\nhint: {}", damage.hint());
+        crate::output::report_diagnostic(damage);
     }
     let counts = &summary.counts;
     let is_complete =

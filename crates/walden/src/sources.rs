@@ -342,7 +342,7 @@ pub fn ended(inventory: &Inventory, damage: Option<&Damage>) -> ExitCode {
         code = ExitCode::from(DAMAGED);
     }
     if let Some(damage) = damage {
-        eprintln!("error: {damage}\nhint: {}", damage.hint());
+        output::report_diagnostic(damage);
         code = ExitCode::from(DAMAGED);
     }
     code

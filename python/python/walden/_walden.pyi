@@ -5,7 +5,9 @@ from os import PathLike
 
 __version__: str
 
-class WaldenError(Exception): ...
+class WaldenError(Exception):
+    code: str | None
+    hint: str | None
 
 class DamagedError(WaldenError):
     lsn: int

@@ -95,8 +95,10 @@ pub struct Refused {
     pub path: PathBuf,
     /// Why it was not archived.
     pub problem: String,
+    /// The stable code of the problem.
+    pub code: Option<&'static str>,
     /// A remedy for the user.
-    pub hint: Option<String>,
+    pub hint: Option<&'static str>,
 }
 
 /// A warning about an archived file.
@@ -234,6 +236,7 @@ impl Imported {
                 file: file.file.to_string(),
                 path: file.path.clone(),
                 problem: error_text(&refused),
+                code: refused.code(),
                 hint: refused.hint(),
             }),
         }

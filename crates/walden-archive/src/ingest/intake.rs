@@ -59,31 +59,21 @@ impl IntakeError {
     pub fn is_final(&self) -> bool {
         matches!(self, IntakeError::Archive(error) if is_final(error))
     }
-
-    /// Returns a remedy for the user.
-    pub fn hint(&self) -> Option<String> {
-        match self {
-            IntakeError::Refused(Refusal::Damaged { .. }) => Some(
-                "find another copy, such as in a second repository or on a standby; --accept-damaged archives it as it is".to_owned(),
-            ),
-            IntakeError::Refused(refusal @ Refusal::UnknownVersion { .. }) => Some(refusal.hint().to_owned()),
-            IntakeError::Refused(Refusal::Incomplete { .. }) => Some(
-                "if it is the newest segment of a running server, import it once the server has filled it; otherwise find another copy".to_owned(),
-            ),
-            IntakeError::DamagedCopy { .. } => {
-                Some("nothing was overwritten, and nothing is missing: remove the damaged file from the source, or leave it out".to_owned())
-            }
-            IntakeError::UnknownCluster => Some(
-                "timeline history and backup history files do not identify their cluster: import them together with segments of their cluster".to_owned(),
-            ),
-            IntakeError::SeveralClusters { .. } => Some(
-                "timeline history and backup history files do not identify their cluster: import a folder with files of one cluster only".to_owned(),
-            ),
-            IntakeError::Archive(error) => error.hint().map(str::to_owned),
-            _ => None,
-        }
-    }
 }
+
+walden_format::diagnostics! { IntakeError {
+    Self::Refused(refusal @ Refusal::Damaged { .. }) => code_of(refusal): "find another copy, such as in a second repository or on a standby; --accept-damaged archives it as it is",
+    Self::Refused(refusal @ Refusal::UnknownVersion { .. }) => of(refusal),
+    Self::Refused(refusal @ Refusal::Incomplete { .. }) => code_of(refusal): "if it is the newest segment of a running server, import it once the server has filled it; otherwise find another copy",
+    Self::DamagedCopy { .. } => "import-damaged-copy": "nothing was overwritten, and nothing is missing: remove the damaged file from the source, or leave it out",
+    Self::UnknownCluster => "import-unknown-cluster": "timeline history and backup history files do not identify their cluster: import them together with segments of their cluster",
+    Self::SeveralClusters { .. } => "import-several-clusters": "timeline history and backup history files do not identify their cluster: import a folder with files of one cluster only",
+    Self::Archive(error) => of(error),
+    Self::Refused(refusal) => code_of(refusal),
+    Self::Read(_) => none,
+    Self::TooLarge { .. } => "import-too-large",
+    Self::Digest { .. } => "import-digest",
+} }
 
 fn is_final(error: &ArchiveError) -> bool {
     use ArchiveError::{Empty, Identity, Missing};
@@ -299,7 +289,7 @@ mod tests {
     fn an_outage_while_an_object_is_decoded_is_the_store_s() {
         let outage = in_a_container(Cause::Unavailable);
         assert_eq!((outage.cause(), outage.is_damage()), ("unavailable", false));
-        assert_eq!(outage.hint(), Cause::Unavailable.hint());
+        assert_eq!(outage.code(), Some("archive-unreachable"));
         assert!(IntakeError::Archive(outage).is_final());
         assert!(split_final(Err(in_a_container(Cause::Unavailable).into())).is_err());
         let gone = in_a_container(Cause::NotFound);

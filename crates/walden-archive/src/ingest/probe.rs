@@ -87,20 +87,14 @@ pub enum ProbeError {
     },
 }
 
-impl ProbeError {
-    /// Returns a remedy for the user.
-    pub fn hint(&self) -> Option<&'static str> {
-        match self {
-            ProbeError::Io(_) | ProbeError::Segment(_) => None,
-            ProbeError::Found(error) => error.hint(),
-            ProbeError::Push(error) => error.hint(),
-            ProbeError::Get(error) => error.hint(),
-            ProbeError::Unreliable { .. } => Some(
-                "the store must refuse to create an object twice: for an object store without conditional requests, set without_conditional_requests = true in walden.toml",
-            ),
-        }
-    }
-}
+walden_format::diagnostics! { ProbeError {
+    Self::Io(_) => none,
+    Self::Segment(_) => "probe-segment",
+    Self::Found(error) => of(error),
+    Self::Push(error) => of(error),
+    Self::Get(error) => of(error),
+    Self::Unreliable { .. } => "archive-unreliable": "the store must refuse to create an object twice: for an object store without conditional requests, set without_conditional_requests = true in walden.toml",
+} }
 
 /// Archives a segment, archives it again, offers different content under the same name, fetches the segment,
 /// and removes everything.

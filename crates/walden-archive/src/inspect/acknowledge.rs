@@ -99,3 +99,9 @@ pub enum GapError {
         found: String,
     },
 }
+
+walden_format::diagnostics! { GapError {
+    Self::Archive(error) => of(error),
+    Self::Range { .. } => "gap-range",
+    Self::NotMissing { .. } => "gap-not-missing",
+} }

@@ -99,6 +99,11 @@ pub enum AgainstError {
     Server(#[source] ServerError),
 }
 
+walden_format::diagnostics! { AgainstError {
+    Self::Archive(error) => of(error),
+    Self::Server(_) => none,
+} }
+
 /// Result of the comparison.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 #[non_exhaustive]

@@ -134,27 +134,14 @@ pub enum ReplayError {
     Pages(String),
 }
 
-impl ReplayError {
-    /// Returns a remedy for the user.
-    pub fn hint(&self) -> Option<&'static str> {
-        match self {
-            ReplayError::Archive(error) => error.hint(),
-            ReplayError::Inventory(_) => None,
-            ReplayError::OtherCluster { .. } => {
-                Some("name a base backup of the cluster whose WAL is archived")
-            }
-            ReplayError::NoStart { .. } => {
-                Some("walden archive list shows the archived WAL; --timeline follows another timeline")
-            }
-            ReplayError::OtherTimeline { .. } => Some(
-                "--timeline follows another timeline; walden archive list shows the timelines, and the base backups that lead to them",
-            ),
-            ReplayError::Pages(_) => {
-                Some("TMPDIR sets the folder of the temporary file; more --memory makes the file smaller")
-            }
-        }
-    }
-}
+walden_format::diagnostics! { ReplayError {
+    Self::Archive(error) => of(error),
+    Self::Inventory(error) => code_of(error),
+    Self::OtherCluster { .. } => "replay-other-cluster": "name a base backup of the cluster whose WAL is archived",
+    Self::NoStart { .. } => "replay-no-start": "walden archive list shows the archived WAL; --timeline follows another timeline",
+    Self::OtherTimeline { .. } => "replay-other-timeline": "--timeline follows another timeline; walden archive list shows the timelines, and the base backups that lead to them",
+    Self::Pages(_) => "replay-pages": "TMPDIR sets the folder of the temporary file; more --memory makes the file smaller",
+} }
 
 /// Replays an archive's WAL from a base backup. Calls `progress` with the bytes of WAL done and the total.
 ///

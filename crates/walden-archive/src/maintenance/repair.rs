@@ -118,36 +118,17 @@ pub enum RepairError {
     },
 }
 
-impl RepairError {
-    /// Returns a remedy for the user. That of [`RepairError::Archive`] depends on its cause.
-    pub fn hint(&self) -> Option<&'static str> {
-        Some(match self {
-            RepairError::Archive(error) => return error.hint(),
-            RepairError::NotLost { .. } => {
-                "nothing was changed; walden archive verify compares all segments with it"
-            }
-            RepairError::Damaged { .. } => {
-                "nothing is overwritten: --from URL writes it again from another copy of the archive; if there is none, move it out of the \
-                 archive, and run repair again"
-            }
-            RepairError::NoKeys { .. } => {
-                "restore the folder keys/ from another copy of the archive: objects encrypted to lost keys cannot be read"
-            }
-            RepairError::NotEncrypted { .. } => {
-                "an archive is encrypted from its creation or not at all: if keys/ belongs to another archive, move it out of this one, and run repair again"
-            }
-            RepairError::Silent { .. } => {
-                "\"If archive.json is lost\" in docs/archive-reference.md in the archive says how to write it by hand"
-            }
-            RepairError::Different { .. } => {
-                "pg_controldata shows the system identifier of the server: move the objects of the other cluster out of the archive, and run repair again"
-            }
-            RepairError::Changed { .. } => {
-                "find out which process did; walden archive verify lists the segments that differ from it"
-            }
-        })
-    }
-}
+walden_format::diagnostics! { RepairError {
+    Self::Archive(error) => of(error),
+    Self::NotLost { .. } => "repair-not-lost": "nothing was changed; walden archive verify compares all segments with it",
+    Self::Damaged { .. } => "repair-damaged": "nothing is overwritten: --from URL writes it again from another copy of the archive; if there is none, move it out of the \
+         archive, and run repair again",
+    Self::NoKeys { .. } => "repair-no-keys": "restore the folder keys/ from another copy of the archive: objects encrypted to lost keys cannot be read",
+    Self::NotEncrypted { .. } => "repair-not-encrypted": "an archive is encrypted from its creation or not at all: if keys/ belongs to another archive, move it out of this one, and run repair again",
+    Self::Silent { .. } => "repair-no-evidence": "\"If archive.json is lost\" in docs/archive-reference.md in the archive says how to write it by hand",
+    Self::Different { .. } => "repair-several-clusters": "pg_controldata shows the system identifier of the server: move the objects of the other cluster out of the archive, and run repair again",
+    Self::Changed { .. } => "repair-changed": "find out which process did; walden archive verify lists the segments that differ from it",
+} }
 
 /// Writes a lost `archive.json`. An existing one is never replaced, whatever its content.
 ///

@@ -204,47 +204,22 @@ impl Refusal {
         let fault = Fault { lsn: Lsn(0), at: Lsn(0), kind };
         Refusal::Mismatch { what: "the first page", expected: fault.expected(), found: fault.found() }
     }
-
-    /// Returns a remedy for the user.
-    pub fn hint(&self) -> &'static str {
-        match self {
-            Refusal::Io(error) if error.kind() == std::io::ErrorKind::NotFound => {
-                "check the path: archive_command passes it as %p, relative to the data directory"
-            }
-            Refusal::Io(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
-                "only PostgreSQL's user can read its files: run walden as that user, as archive_command does; if another user owns the file, give it to that user (chown)"
-            }
-            Refusal::Io(_) => {
-                "PostgreSQL keeps the file and offers it again; see the system's log for why it cannot be read"
-            }
-            Refusal::Mismatch { .. } => {
-                "PostgreSQL keeps the file and offers it again; find out what wrote or renamed it before you remove anything"
-            }
-            Refusal::UnknownVersion { magic, .. } if UnreadPageHeader::has_layout(*magic) => {
-                "PostgreSQL keeps the file, and pg_wal fills until it is archived: install a Walden that reads this version, or set accept_unknown_versions = true in walden.toml (--accept-unknown-versions), which archives such segments as bytes and verifies them by their hash alone"
-            }
-            Refusal::UnknownVersion { .. } => {
-                "PostgreSQL keeps the file, and pg_wal fills until it is archived: archive the WAL of this server with another program"
-            }
-            Refusal::Timeline { .. } => {
-                "if the timeline starts in this segment, put its history file next to it. Otherwise, the segment was renamed or copied: PostgreSQL keeps the file; find out what did so before you remove anything"
-            }
-            Refusal::Damaged { .. } | Refusal::Crossing { .. } => {
-                "PostgreSQL keeps the file and offers it again; check the disk and memory of this server. If the server itself wrote the damage, take a new base backup and archive the file with --accept-damaged"
-            }
-            Refusal::Incomplete { .. } => {
-                "if the server is still writing this segment, it is archived once it is full; if the server already writes the next one, find another copy, such as on a standby"
-            }
-            Refusal::Link { .. } => {
-                "PostgreSQL keeps the file and offers it again; another server, a clone or a second one that was promoted to this timeline, has written one of the two segments: find out which one is the primary and stop the other from archiving"
-            }
-            Refusal::Reset { .. } => RESET_HINT,
-            Refusal::History(_) => {
-                "compare it with the copies on the standbys and in other archives; never edit history files"
-            }
-        }
-    }
 }
+
+walden_format::diagnostics! { Refusal {
+    Self::Io(error) if error.kind() == std::io::ErrorKind::NotFound => "push-file-missing" as "unreadable": "check the path: archive_command passes it as %p, relative to the data directory",
+    Self::Io(error) if error.kind() == std::io::ErrorKind::PermissionDenied => "push-file-denied" as "unreadable": "only PostgreSQL's user can read its files: run walden as that user, as archive_command does; if another user owns the file, give it to that user (chown)",
+    Self::Io(_) => "push-file-unreadable" as "unreadable": "PostgreSQL keeps the file and offers it again; see the system's log for why it cannot be read",
+    Self::Mismatch { .. } => "push-mismatch" as "mismatch": "PostgreSQL keeps the file and offers it again; find out what wrote or renamed it before you remove anything",
+    Self::UnknownVersion { magic, .. } if UnreadPageHeader::has_layout(*magic) => "push-unknown-version" as "unknown_version": "PostgreSQL keeps the file, and pg_wal fills until it is archived: install a Walden that reads this version, or set accept_unknown_versions = true in walden.toml (--accept-unknown-versions), which archives such segments as bytes and verifies them by their hash alone",
+    Self::UnknownVersion { .. } => "push-unknown-version" as "unknown_version": "PostgreSQL keeps the file, and pg_wal fills until it is archived: archive the WAL of this server with another program",
+    Self::Timeline { .. } => "push-timeline" as "mismatch": "if the timeline starts in this segment, put its history file next to it. Otherwise, the segment was renamed or copied: PostgreSQL keeps the file; find out what did so before you remove anything",
+    Self::Damaged { .. } | Self::Crossing { .. } => "push-damaged" as "damaged": "PostgreSQL keeps the file and offers it again; check the disk and memory of this server. If the server itself wrote the damage, take a new base backup and archive the file with --accept-damaged",
+    Self::Incomplete { .. } => "push-incomplete" as "incomplete": "if the server is still writing this segment, it is archived once it is full; if the server already writes the next one, find another copy, such as on a standby",
+    Self::Link { .. } => "push-link" as "mismatch": "PostgreSQL keeps the file and offers it again; another server, a clone or a second one that was promoted to this timeline, has written one of the two segments: find out which one is the primary and stop the other from archiving",
+    Self::Reset { .. } => "push-reset" as "mismatch": RESET_HINT,
+    Self::History(_) => "push-history" as "history": "compare it with the copies on the standbys and in other archives; never edit history files",
+} }
 
 /// Checks a file with these bytes.
 ///

@@ -16,6 +16,7 @@ use walden_codec::container::Error as ContainerError;
 use walden_codec::container::{
     FileForm, Head, Meta, Needs, ReadLimits, Reader, Summary as Member, WriteOptions, Writer,
 };
+use walden_format::diagnostic::Diagnostic;
 use walden_source::machine;
 
 pub use crate::hash::to_hex;
@@ -160,6 +161,11 @@ pub enum ObjectError {
         found: String,
     },
 }
+
+walden_format::diagnostics! { ObjectError {
+    error if error.store_error().is_some() => is(error.store_error().map(Diagnostic::diagnose).unwrap_or_default()),
+    _ => "archive-object-damaged" as "damaged_object": "walden archive verify lists all other damage",
+} }
 
 impl ObjectError {
     /// Returns the error for an object whose compressed form is invalid.

@@ -56,6 +56,14 @@ pub enum BaseError {
     },
 }
 
+walden_format::diagnostics! { BaseError {
+    Self::Io { .. } => none,
+    Self::NotOne { .. } => "backup-unusable",
+    Self::DataDir(error) => of(error),
+    // The message contains the hint.
+    Self::Locked { error, .. } => code_of(error),
+} }
+
 impl BaseError {
     /// Replaces the path in the error by the name that the user knows, for example if an archived file was
     /// fetched to a temporary one.

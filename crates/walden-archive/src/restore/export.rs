@@ -80,17 +80,10 @@ pub enum ExportError {
     Conflict(PathBuf),
 }
 
-impl ExportError {
-    /// Returns a remedy for the user.
-    pub fn hint(&self) -> Option<&'static str> {
-        match self {
-            ExportError::Get(error) => error.hint(),
-            ExportError::Conflict(_) => {
-                Some("nothing was overwritten; export into an empty folder, and compare the two files")
-            }
-        }
-    }
-}
+walden_format::diagnostics! { ExportError {
+    Self::Get(error) => of(error),
+    Self::Conflict(_) => "export-conflict": "nothing was overwritten; export into an empty folder, and compare the two files",
+} }
 
 impl Plan {
     /// Chooses files from a listing of the archive.

@@ -118,39 +118,18 @@ impl GetError {
         use io::ErrorKind::{QuotaExceeded, StorageFull};
         matches!(self, GetError::Write { source, .. } if [StorageFull, QuotaExceeded].contains(&source.kind()))
     }
-
-    /// Returns the cause as one word, for logs and metrics.
-    pub fn cause(&self) -> &'static str {
-        match self {
-            GetError::NotThere { .. } => "not_there",
-            GetError::NoHistory { .. } => "no_history",
-            GetError::Gap { .. } => "gap",
-            GetError::Archive { source, .. } => source.cause(),
-            GetError::OtherCluster { .. } => "other_cluster",
-            GetError::OtherSegmentSize { .. } => "other_segment_size",
-            GetError::Write { .. } => "write",
-        }
-    }
-
-    /// Returns a remedy for the user.
-    pub fn hint(&self) -> Option<&'static str> {
-        match self {
-            GetError::Archive { source, .. } => source.hint(),
-            GetError::OtherCluster { .. } => Some(
-                "restore_command must name the archive of the server's own cluster, and pg_upgrade creates a new cluster; to fetch files of another cluster manually, write them outside of any data directory",
-            ),
-            GetError::OtherSegmentSize { .. } => Some(
-                "pg_resetwal --wal-segsize changed the size, and WAL from before cannot be replayed after it: restore a base backup from before the change, or name the archive with this server's segments in restore_command; to fetch segments of another size manually, write them outside of any data directory",
-            ),
-            GetError::NoHistory { .. } => Some(gaps::HISTORY_HINT),
-            GetError::Gap { .. } => Some(
-                "if the server that wrote the segment still has it, walden archive check --against DSN --repair archives it; else --ignore-gaps \
-                 makes recovery end before the gap, and all later changes are lost",
-            ),
-            GetError::NotThere { .. } | GetError::Write { .. } => None,
-        }
-    }
 }
+
+walden_format::diagnostics! { GetError {
+    Self::Archive { source, .. } => of(source),
+    Self::OtherCluster { .. } => "get-other-cluster" as "other_cluster": "restore_command must name the archive of the server's own cluster, and pg_upgrade creates a new cluster; to fetch files of another cluster manually, write them outside of any data directory",
+    Self::OtherSegmentSize { .. } => "get-other-segment-size" as "other_segment_size": "pg_resetwal --wal-segsize changed the size, and WAL from before cannot be replayed after it: restore a base backup from before the change, or name the archive with this server's segments in restore_command; to fetch segments of another size manually, write them outside of any data directory",
+    Self::NoHistory { .. } => "get-no-history" as "no_history": gaps::HISTORY_HINT,
+    Self::Gap { .. } => "get-gap" as "gap": "if the server that wrote the segment still has it, walden archive check --against DSN --repair archives it; else --ignore-gaps \
+         makes recovery end before the gap, and all later changes are lost",
+    Self::NotThere { .. } => "get-not-archived" as "not_there",
+    Self::Write { .. } => "get-write" as "write",
+} }
 
 /// Maximum number of searches for a file whose object disappears before it is read: moved to a pack, then to
 /// a larger pack, or pruned.

@@ -165,31 +165,18 @@ pub enum LogEnd {
     Partial(String),
 }
 
-impl RecoveryError {
-    /// Returns a remedy for the user.
-    pub fn hint(&self) -> Option<&'static str> {
-        match self {
-            RecoveryError::Archive(error) => error.hint(),
-            RecoveryError::OtherTimeline { .. } => {
-                Some("name the timeline with --timeline; walden archive list shows them")
-            }
-            RecoveryError::NoStart { partial: Some(_), .. }
-            | RecoveryError::Unreachable { ends_at: LogEnd::Partial(_), .. } => Some(PARTIAL_HINT),
-            RecoveryError::NoStart { partial: None, .. } => {
-                Some("use a base backup whose WAL is archived; walden archive list shows the archived WAL")
-            }
-            RecoveryError::NoHistory(_) => Some(HISTORY_HINT),
-            RecoveryError::Diverging(_) => Some(DIVERGING_HINT),
-            RecoveryError::MinimalWal { .. } => {
-                Some("use a base backup that started after it, or a time before it")
-            }
-            RecoveryError::Gone(_) => Some("try again; walden archive list shows the archived segments"),
-            RecoveryError::Unreachable { .. } => Some(
-                "to reach WAL after the last commit or abort, recover to the end of WAL, without a target time",
-            ),
-        }
-    }
-}
+walden_format::diagnostics! { RecoveryError {
+    Self::Archive(error) => of(error),
+    Self::OtherTimeline { .. } => "recovery-other-timeline": "name the timeline with --timeline; walden archive list shows them",
+    Self::NoStart { partial: Some(_), .. } => "recovery-no-start": PARTIAL_HINT,
+    Self::NoStart { partial: None, .. } => "recovery-no-start": "use a base backup whose WAL is archived; walden archive list shows the archived WAL",
+    Self::NoHistory(_) => "recovery-no-history": HISTORY_HINT,
+    Self::Diverging(_) => "recovery-diverging": DIVERGING_HINT,
+    Self::MinimalWal { .. } => "recovery-minimal-wal": "use a base backup that started after it, or a time before it",
+    Self::Gone(_) => "recovery-segment-removed": "try again; walden archive list shows the archived segments",
+    Self::Unreachable { ends_at: LogEnd::Partial(_), .. } => "recovery-unreachable": PARTIAL_HINT,
+    Self::Unreachable { .. } => "recovery-unreachable": "to reach WAL after the last commit or abort, recover to the end of WAL, without a target time",
+} }
 
 /// Remedy for recovering the WAL in a `.partial`.
 pub(crate) const PARTIAL_HINT: &str = "recovery reads a .partial file only if it is placed in the server's pg_wal without this ending; walden archive get fetches it";

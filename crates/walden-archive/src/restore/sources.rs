@@ -67,6 +67,14 @@ pub enum SourcesError {
     NothingAlong(Timeline),
 }
 
+walden_format::diagnostics! { SourcesError {
+    Self::Archive { error, .. } => of(error),
+    Self::Inventory(error) => of(error),
+    Self::TwoClusters(..) => "sources-two-clusters",
+    Self::NothingAlong(_) => "sources-no-timeline",
+    Self::Read { .. } | Self::History { .. } => none,
+} }
+
 /// Returns whether a source is a URL or the folder of an archive.
 pub fn is_archive(source: &Path) -> bool {
     source.to_str().is_some_and(|text| text.contains("://")) || source.join(IDENTITY).is_file()

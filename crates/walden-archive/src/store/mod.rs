@@ -318,141 +318,9 @@ impl Cause {
                 | Cause::NoIdentity
         )
     }
-
-    /// Returns the cause as one word, for logs and metrics.
-    pub fn word(self) -> &'static str {
-        match self {
-            Cause::NotFound => "not_found",
-            Cause::NoBucket => "no_bucket",
-            Cause::NoArchive => "no_archive",
-            Cause::Denied => "denied",
-            Cause::NoCredentials => "no_credentials",
-            Cause::Full => "full",
-            Cause::ReadOnly => "read_only",
-            Cause::Unavailable => "unavailable",
-            Cause::TooLarge => "too_large",
-            Cause::Locked => "locked",
-            Cause::WrongIdentity
-            | Cause::UnreadableIdentity
-            | Cause::ProtectedIdentity
-            | Cause::NoIdentity => "wrong_identity",
-            Cause::OtherRecipient => "other_recipient",
-            Cause::ForeignKey => "foreign_key",
-            Cause::KeysMissing => "keys_missing",
-            Cause::KeysDamaged => "keys_damaged",
-            Cause::Damaged => "damaged_object",
-            Cause::NoObjectLock => "no_object_lock",
-            Cause::Expired => "expired_credentials",
-            Cause::ClockSkew => "clock_skew",
-            Cause::HostKey => "host_key",
-            Cause::LoginDenied => "login_denied",
-            Cause::NoSsh => "no_ssh",
-            Cause::InvalidKey | Cause::Other => "other",
-        }
-    }
-
-    /// Returns a remedy for the user.
-    pub fn hint(self) -> Option<&'static str> {
-        Some(match self {
-            Cause::NoBucket => {
-                "check the name of the bucket or container, the endpoint and the region; walden creates neither"
-            }
-            Cause::NoArchive => NOT_MOUNTED,
-            Cause::Denied => {
-                "let the user that walden runs as, or its credentials, read and write the archive: the server's commands run as PostgreSQL's user; use that user for manual commands too, and give it any files that another user, such as root, created there (chown -R)"
-            }
-            Cause::NoCredentials => {
-                "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in the environment of the command, for a server's commands in that of its service, or access_key_id and secret_access_key, or profile, in [archive.store] of walden.toml; ~/.aws is that of the user that walden runs as"
-            }
-            Cause::NoObjectLock => {
-                "create the bucket with Object Lock (aws s3api create-bucket --object-lock-enabled-for-bucket), or remove lock_days from walden.toml"
-            }
-            Cause::Full => {
-                "make room in the archive's file system or bucket, for example with walden archive prune"
-            }
-            Cause::ReadOnly => "the archive's file system is mounted read-only; see the system's log for why",
-            Cause::Unavailable => {
-                "check the network and the store's service, and that the endpoint is right (AWS_ENDPOINT_URL or AZURE_STORAGE_ENDPOINT, or endpoint in [archive.store] of walden.toml; for gs:// base_url); the server calls archive_command again; a recovery that has stopped continues when the server is started again"
-            }
-            Cause::Locked => {
-                "name the file with a private key that may read: --identity FILE, WALDEN_IDENTITY, or identity in walden.toml"
-            }
-            Cause::WrongIdentity => {
-                "walden archive key list shows whose private keys can read; any of them can add another by walden archive key add"
-            }
-            Cause::UnreadableIdentity => {
-                "check the path (--identity, WALDEN_IDENTITY, or identity in walden.toml), and let only the user that walden runs as read the file: for restore_command, the server's user"
-            }
-            Cause::ProtectedIdentity => {
-                "name a file with the unencrypted private key that the server's user alone can read: age -d -o restore.key FILE, then chmod 600 restore.key"
-            }
-            Cause::NoIdentity => {
-                "name the file with the private key, as walden archive key generate and age-keygen write it: a line AGE-SECRET-KEY-1...; the public key (age1...) decrypts nothing"
-            }
-            Cause::OtherRecipient => {
-                "if this is the right archive and you changed its keys, put the recipient that walden archive key list shows into walden.toml. Otherwise, find out which process wrote to the archive, and whether a generation of keys (keys/) was lost: restore that from another copy of the archive"
-            }
-            Cause::ForeignKey => {
-                "the object is from another archive, or the generation of keys (keys/) that decrypts it was lost. If the keys were lost, restore them from another copy of the archive. Otherwise, restore the object from another copy, or move it out of the archive: a server that still has the file then archives it again"
-            }
-            Cause::KeysMissing => {
-                "restore the folder keys/ from another copy of the archive: without it, only a holder of the archive's own private keys can read encrypted objects"
-            }
-            Cause::KeysDamaged => {
-                "restore the file of keys from another copy of the archive, and leave all objects where they are: without it, objects that only its keys decrypt are lost"
-            }
-            Cause::Damaged => "walden archive verify lists all other damage; restore it from another copy",
-            Cause::Expired => {
-                "renew the session token, or use credentials that renew themselves: those of the machine's or container's role"
-            }
-            Cause::ClockSkew => {
-                "set the clock of this machine (timedatectl, chronyc tracking): stores refuse requests whose time differs by more than 15 minutes"
-            }
-            Cause::HostKey => {
-                "as the user that walden runs as (for the server's commands: PostgreSQL's user), connect once by ssh and compare the fingerprint, or put the server's key into /etc/ssh/ssh_known_hosts. If the key has changed, find out why before you remove the known one (ssh-keygen -R HOST)"
-            }
-            Cause::LoginDenied => {
-                "put the public key of the user that walden runs as (for the server's commands: PostgreSQL's user) into ~/.ssh/authorized_keys on the server (ssh-copy-id). Walden asks for no password or passphrase; name another key by IdentityFile in ~/.ssh/config"
-            }
-            Cause::NoSsh => {
-                "install OpenSSH's client (package openssh-client), or name the program: program in [archive.store] of walden.toml"
-            }
-            Cause::TooLarge => {
-                "walden stores no object of this size: move it out of the archive, and restore the file from another copy"
-            }
-            Cause::NotFound | Cause::InvalidKey | Cause::Other => return None,
-        })
-    }
 }
 
 impl StoreError {
-    /// The remedy.
-    pub fn hint(&self) -> Option<&'static str> {
-        let is_remote = self.location.contains("://");
-        if self.cause == Cause::Denied && is_remote && self.operation == "list" {
-            return Some(
-                "let these credentials list this prefix (on S3: s3:ListBucket on the bucket, with a condition on s3:prefix, for all prefixes of the \
-                 archive). The end of the WAL counts as such only if no prefix shows that there was more; docs/archive-reference.md has the rights \
-                 that each command needs",
-            );
-        }
-        match (self.cause, self.location.split_once("://")) {
-            (Cause::Unavailable, Some(("sftp", _))) => Some(
-                "check that ssh reaches the server as the user that walden runs as: ssh USER@HOST; the server calls archive_command again; a \
-                 recovery that has stopped continues when the server is started again",
-            ),
-            (Cause::NoCredentials, Some(("gs", _))) => Some(
-                "name the file with the key of a service account in GOOGLE_APPLICATION_CREDENTIALS in the environment of the command, for a server's \
-                 commands in that of its service, or as application_credentials in [archive.store] of walden.toml",
-            ),
-            (Cause::NoCredentials, Some((scheme, _))) if scheme != "s3" => Some(
-                "set AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY (or AZURE_STORAGE_SAS_TOKEN) in the environment of the command, for a \
-                 server's commands in that of its service, or account_name and account_key (or sas_token) in [archive.store] of walden.toml",
-            ),
-            (cause, _) => cause.hint(),
-        }
-    }
-
     /// Whether the source is an error of the file system of this kind of cause, which says the same.
     fn has_cause_in_source(&self) -> bool {
         let source = self.source.as_deref().and_then(|source| source.downcast_ref::<std::io::Error>());
@@ -460,6 +328,44 @@ impl StoreError {
             && matches!(self.cause, Cause::NotFound | Cause::Denied | Cause::Full | Cause::ReadOnly)
     }
 }
+
+walden_format::diagnostics! { StoreError {
+    Self { cause: Cause::Denied, operation: "list", location, .. } if location.contains("://") => "archive-denied" as "denied": "let these credentials list this prefix (on S3: s3:ListBucket on the bucket, with a condition on s3:prefix, for all prefixes of the \
+         archive). The end of the WAL counts as such only if no prefix shows that there was more; docs/archive-reference.md has the rights \
+         that each command needs",
+    Self { cause: Cause::Unavailable, location, .. } if location.starts_with("sftp://") => "archive-unreachable" as "unavailable": "check that ssh reaches the server as the user that walden runs as: ssh USER@HOST; the server calls archive_command again; a \
+         recovery that has stopped continues when the server is started again",
+    Self { cause: Cause::NoCredentials, location, .. } if location.starts_with("gs://") => "archive-no-credentials" as "no_credentials": "name the file with the key of a service account in GOOGLE_APPLICATION_CREDENTIALS in the environment of the command, for a server's \
+         commands in that of its service, or as application_credentials in [archive.store] of walden.toml",
+    Self { cause: Cause::NoCredentials, location, .. } if location.contains("://") && !location.starts_with("s3://") => "archive-no-credentials" as "no_credentials": "set AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY (or AZURE_STORAGE_SAS_TOKEN) in the environment of the command, for a \
+         server's commands in that of its service, or account_name and account_key (or sas_token) in [archive.store] of walden.toml",
+    Self { cause: Cause::NoBucket, .. } => "archive-no-bucket" as "no_bucket": "check the name of the bucket or container, the endpoint and the region; walden creates neither",
+    Self { cause: Cause::Denied, .. } => "archive-denied" as "denied": "let the user that walden runs as, or its credentials, read and write the archive: the server's commands run as PostgreSQL's user; use that user for manual commands too, and give it any files that another user, such as root, created there (chown -R)",
+    Self { cause: Cause::NoCredentials, .. } => "archive-no-credentials" as "no_credentials": "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in the environment of the command, for a server's commands in that of its service, or access_key_id and secret_access_key, or profile, in [archive.store] of walden.toml; ~/.aws is that of the user that walden runs as",
+    Self { cause: Cause::NoObjectLock, .. } => "archive-no-object-lock" as "no_object_lock": "create the bucket with Object Lock (aws s3api create-bucket --object-lock-enabled-for-bucket), or remove lock_days from walden.toml",
+    Self { cause: Cause::Full, .. } => "archive-full" as "full": "make room in the archive's file system or bucket, for example with walden archive prune",
+    Self { cause: Cause::ReadOnly, .. } => "archive-read-only" as "read_only": "the archive's file system is mounted read-only; see the system's log for why",
+    Self { cause: Cause::Unavailable, .. } => "archive-unreachable" as "unavailable": "check the network and the store's service, and that the endpoint is right (AWS_ENDPOINT_URL or AZURE_STORAGE_ENDPOINT, or endpoint in [archive.store] of walden.toml; for gs:// base_url); the server calls archive_command again; a recovery that has stopped continues when the server is started again",
+    Self { cause: Cause::Locked, .. } => "archive-locked" as "locked": "name the file with a private key that may read: --identity FILE, WALDEN_IDENTITY, or identity in walden.toml",
+    Self { cause: Cause::WrongIdentity, .. } => "archive-wrong-identity" as "wrong_identity": "walden archive key list shows whose private keys can read; any of them can add another by walden archive key add",
+    Self { cause: Cause::UnreadableIdentity, .. } => "archive-unreadable-identity" as "wrong_identity": "check the path (--identity, WALDEN_IDENTITY, or identity in walden.toml), and let only the user that walden runs as read the file: for restore_command, the server's user",
+    Self { cause: Cause::ProtectedIdentity, .. } => "archive-protected-identity" as "wrong_identity": "name a file with the unencrypted private key that the server's user alone can read: age -d -o restore.key FILE, then chmod 600 restore.key",
+    Self { cause: Cause::NoIdentity, .. } => "archive-no-identity" as "wrong_identity": "name the file with the private key, as walden archive key generate and age-keygen write it: a line AGE-SECRET-KEY-1...; the public key (age1...) decrypts nothing",
+    Self { cause: Cause::OtherRecipient, .. } => "archive-other-recipient" as "other_recipient": "if this is the right archive and you changed its keys, put the recipient that walden archive key list shows into walden.toml. Otherwise, find out which process wrote to the archive, and whether a generation of keys (keys/) was lost: restore that from another copy of the archive",
+    Self { cause: Cause::ForeignKey, .. } => "archive-foreign-key" as "foreign_key": "the object is from another archive, or the generation of keys (keys/) that decrypts it was lost. If the keys were lost, restore them from another copy of the archive. Otherwise, restore the object from another copy, or move it out of the archive: a server that still has the file then archives it again",
+    Self { cause: Cause::KeysMissing, .. } => "archive-keys-missing" as "keys_missing": "restore the folder keys/ from another copy of the archive: without it, only a holder of the archive's own private keys can read encrypted objects",
+    Self { cause: Cause::KeysDamaged, .. } => "archive-keys-damaged" as "keys_damaged": "restore the file of keys from another copy of the archive, and leave all objects where they are: without it, objects that only its keys decrypt are lost",
+    Self { cause: Cause::Damaged, .. } => "archive-damaged" as "damaged_object": "walden archive verify lists all other damage; restore it from another copy",
+    Self { cause: Cause::Expired, .. } => "archive-expired-credentials" as "expired_credentials": "renew the session token, or use credentials that renew themselves: those of the machine's or container's role",
+    Self { cause: Cause::ClockSkew, .. } => "archive-clock-skew" as "clock_skew": "set the clock of this machine (timedatectl, chronyc tracking): stores refuse requests whose time differs by more than 15 minutes",
+    Self { cause: Cause::HostKey, .. } => "archive-host-key" as "host_key": "as the user that walden runs as (for the server's commands: PostgreSQL's user), connect once by ssh and compare the fingerprint, or put the server's key into /etc/ssh/ssh_known_hosts. If the key has changed, find out why before you remove the known one (ssh-keygen -R HOST)",
+    Self { cause: Cause::LoginDenied, .. } => "archive-login-denied" as "login_denied": "put the public key of the user that walden runs as (for the server's commands: PostgreSQL's user) into ~/.ssh/authorized_keys on the server (ssh-copy-id). Walden asks for no password or passphrase; name another key by IdentityFile in ~/.ssh/config",
+    Self { cause: Cause::NoSsh, .. } => "archive-no-ssh" as "no_ssh": "install OpenSSH's client (package openssh-client), or name the program: program in [archive.store] of walden.toml",
+    Self { cause: Cause::NoArchive, .. } => "archive-unmounted" as "no_archive": NOT_MOUNTED,
+    Self { cause: Cause::NotFound, .. } => "archive-object-missing" as "not_found",
+    Self { cause: Cause::TooLarge, .. } => "archive-object-too-large" as "too_large": "walden stores no object of this size: move it out of the archive, and restore the file from another copy",
+    Self { cause: Cause::InvalidKey | Cause::Other, .. } => "archive-failed" as "other",
+} }
 
 impl fmt::Display for StoreError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -303,7 +303,7 @@ fn probe_store(archive: &Archive) -> Check {
         ),
         Err(error) => {
             let hint = error.hint().map(str::to_owned);
-            Check::fail(NAME, error_text(&error), hint)
+            Check { code: error.code(), ..Check::fail(NAME, error_text(&error), hint) }
         }
     }
 }

@@ -60,6 +60,9 @@ pub struct Check {
     pub status: Status,
     /// The finding, in words.
     pub found: String,
+    /// Stable code of an error.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub code: Option<&'static str>,
     /// Remedy.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hint: Option<String>,
@@ -68,22 +71,23 @@ pub struct Check {
 impl Check {
     /// Returns a check whose subject works.
     pub fn ok(name: &'static str, found: impl Into<String>) -> Check {
-        Check { name, status: Status::Ok, found: found.into(), hint: None }
+        Check { name, status: Status::Ok, found: found.into(), code: None, hint: None }
     }
 
     /// Returns a check whose subject works, with a hint.
     pub fn warn(name: &'static str, found: impl Into<String>, hint: impl Into<String>) -> Check {
-        Check { name, status: Status::Warn, found: found.into(), hint: Some(hint.into()) }
+        Check { name, status: Status::Warn, found: found.into(), code: None, hint: Some(hint.into()) }
     }
 
     /// Returns a check whose subject does not work.
     pub fn fail(name: &'static str, found: impl Into<String>, hint: Option<String>) -> Check {
-        Check { name, status: Status::Fail, found: found.into(), hint }
+        Check { name, status: Status::Fail, found: found.into(), code: None, hint }
     }
 
     /// Returns a failure with the error's causes and hint.
     pub fn error(name: &'static str, error: &ArchivingError) -> Check {
-        Check::fail(name, error_text(error), error.hint().map(str::to_owned))
+        let hint = error.hint().map(str::to_owned);
+        Check { code: error.code(), ..Check::fail(name, error_text(error), hint) }
     }
 }
 
@@ -202,7 +206,7 @@ fn limits(section: &ArchiveSection) -> (u64, u64) {
 fn lines(checks: &[Check]) -> String {
     let mut text = String::new();
     let width = checks.iter().map(|check| check.name.len()).max().unwrap_or(0);
-    for Check { name, status, found, hint } in checks {
+    for Check { name, status, found, hint, .. } in checks {
         let word = match status {
             Status::Ok => "ok  ",
             Status::Warn => "warn",

@@ -112,24 +112,12 @@ impl fmt::Display for Damage {
     }
 }
 
-impl Error {
-    /// Returns advice for the user.
-    pub fn hint(&self) -> Option<&'static str> {
-        match self {
-            Error::Damage(_) => Some(
-                "get another copy of the file; walden decompress --salvage extracts everything that is not damaged",
-            ),
-            Error::Newer(_) => Some("use the version of walden that made the file, or a later one"),
-            Error::Needs(Excess::Memory { .. }) => Some(
-                "allow more with --memory, if that much memory is there and the file is of a source that you trust",
-            ),
-            Error::Needs(Excess::Spill { .. }) => Some(
-                "allow more with --spill, if the folder of temporary files (TMPDIR) has that much space, or with --memory",
-            ),
-            Error::Temporary(_) => {
-                Some("free some space in the folder of temporary files, or name another one (TMPDIR)")
-            }
-            _ => None,
-        }
-    }
-}
+walden_format::diagnostics! { Error {
+    Self::Damage(_) => "file-damaged": "get another copy of the file; walden decompress --salvage extracts everything that is not damaged",
+    Self::Newer(_) => "file-newer": "use the version of walden that made the file, or a later one",
+    Self::Needs(Excess::Memory { .. }) => "file-needs-memory": "allow more with --memory, if that much memory is there and the file is of a source that you trust",
+    Self::Needs(Excess::Spill { .. }) => "file-needs-space": "allow more with --spill, if the folder of temporary files (TMPDIR) has that much space, or with --memory",
+    Self::Temporary(_) => "file-temporary": "free some space in the folder of temporary files, or name another one (TMPDIR)",
+    Self::Foreign | Self::Empty => "file-foreign",
+    Self::Limit { .. } | Self::ExtraKind(_) | Self::NeedsKeyframe(_) | Self::Io(_) | Self::Original(_) => none,
+} }

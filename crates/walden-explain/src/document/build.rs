@@ -123,7 +123,8 @@ impl Document {
                 offset: damage.offset,
                 lsn: damage.lsn.to_string(),
                 message: damage.to_string(),
-                hint: damage.hint(),
+                code: damage.code().unwrap_or_default(),
+                hint: damage.hint().unwrap_or_default(),
             }),
         }
     }

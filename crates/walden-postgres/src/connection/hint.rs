@@ -14,24 +14,13 @@ pub(crate) const PASSWORD: &str = "put the password into a password file (~/.pgp
      0600), a service file or PGPASSWORD; without a password, connect over the server's socket as the user that owns the server: sudo -u postgres";
 pub(crate) const TLS: &str = "sslmode and sslrootcert decide which certificates are accepted: see \"Connections to servers\" in docs/archive-operations.md";
 
-impl ConnectionError {
-    /// Returns the next step for the user.
-    pub fn hint(&self) -> &'static str {
-        match self {
-            ConnectionError::Parameter { .. } => {
-                "a connection string is as for psql: 'host=/run/postgresql user=postgres' or 'postgresql://USER@HOST:PORT/DATABASE'"
-            }
-            ConnectionError::File { .. } => TLS,
-            ConnectionError::Runtime(_) => {
-                "the limits of the process (ulimit -a) may be reached: raise them, or end other processes"
-            }
-            ConnectionError::Silent { .. } => {
-                "check that host and port are those of a PostgreSQL server, and that no firewall drops the answers; connect_timeout waits longer"
-            }
-            ConnectionError::Server { source, .. } => hint_of_server(source),
-        }
-    }
-}
+walden_format::diagnostics! { ConnectionError {
+    Self::Parameter { .. } => "connection-parameter": "a connection string is as for psql: 'host=/run/postgresql user=postgres' or 'postgresql://USER@HOST:PORT/DATABASE'",
+    Self::File { .. } => "connection-tls": TLS,
+    Self::Runtime(_) => "connection-limit": "the limits of the process (ulimit -a) may be reached: raise them, or end other processes",
+    Self::Silent { .. } => "connection-silent": "check that host and port are those of a PostgreSQL server, and that no firewall drops the answers; connect_timeout waits longer",
+    Self::Server { source, .. } => "connection-failed": hint_of_server(source),
+} }
 
 fn hint_of_server(error: &postgres::Error) -> &'static str {
     if let Some(reported) = error.as_db_error()
@@ -117,7 +106,7 @@ mod tests {
 
     #[test]
     fn every_connection_that_fails_has_a_hint() {
-        let hint = |conninfo: &str| super::super::connect(conninfo).unwrap_err().hint();
+        let hint = |conninfo: &str| super::super::connect(conninfo).unwrap_err().hint().unwrap();
         assert!(hint("host=/no/such/folder user=x").contains("unix_socket_directories"));
         assert!(hint("host=x nonsense=1").contains("as for psql"));
         assert!(hint("host=localhost sslmode=verify-full sslrootcert=/no/such/file").contains("sslrootcert"));

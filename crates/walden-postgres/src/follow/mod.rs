@@ -134,3 +134,12 @@ pub enum FollowError {
         found: u64,
     },
 }
+
+walden_format::diagnostics! { FollowError {
+    Self::NoWal { .. } => "follow-no-wal": "name the data directory of the server or its pg_wal; walden explain without a source lists the servers of this machine",
+    Self::UnknownVersion { .. } => "follow-unknown-version": "only a Walden that knows this version can read it; walden compress keeps it as bytes",
+    Self::Io { .. } => none,
+    Self::Replication(error) => of(error),
+    Self::Stream(_) => "follow-damaged",
+    Self::OtherCluster { .. } => "follow-other-cluster",
+} }

@@ -130,21 +130,6 @@ pub enum ReplicationError {
 }
 
 impl ReplicationError {
-    /// Returns the next step for the user if connecting failed, or `None` if a connection was lost.
-    pub fn hint(&self) -> Option<&'static str> {
-        match self {
-            ReplicationError::Parameters(error) => Some(error.hint()),
-            ReplicationError::Connect { source, .. } => Some(hint::hint_of_io(Some(source))),
-            ReplicationError::Tls { .. } => Some(hint::TLS),
-            ReplicationError::Authentication { .. } => Some(hint::PASSWORD),
-            ReplicationError::Server(error) => hint::hint_of_sqlstate(&error.code, &error.message),
-            ReplicationError::Protocol { .. } => Some(
-                "check that host and port are those of a PostgreSQL server, and not of a connection pooler",
-            ),
-            ReplicationError::Lost(_) | ReplicationError::Closed => None,
-        }
-    }
-
     /// Returns the error that the server reports, if it is one.
     pub fn server_error(&self) -> Option<&ServerError> {
         match self {
@@ -153,6 +138,16 @@ impl ReplicationError {
         }
     }
 }
+
+walden_format::diagnostics! { ReplicationError {
+    Self::Parameters(error) => of(error),
+    Self::Connect { source, .. } => "replication-unreachable": hint::hint_of_io(Some(source)),
+    Self::Tls { .. } => "replication-tls": hint::TLS,
+    Self::Authentication { .. } => "replication-authentication": hint::PASSWORD,
+    Self::Server(error) => "replication-server": hint::hint_of_sqlstate(&error.code, &error.message),
+    Self::Protocol { .. } => "replication-protocol": "check that host and port are those of a PostgreSQL server, and not of a connection pooler",
+    Self::Lost(_) | Self::Closed => "replication-lost",
+} }
 
 /// A server's identity and WAL position (`IDENTIFY_SYSTEM`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -184,6 +179,11 @@ pub enum SlotError {
     #[error("cannot read pg_replication_slots")]
     Query(#[from] QueryError),
 }
+
+walden_format::diagnostics! { SlotError {
+    Self::Connection(error) => of(error),
+    Self::Query(_) => none,
+} }
 
 /// Returns the oldest position that a server keeps for a slot, or `None` if the slot was never used or does
 /// not exist. Uses an ordinary connection, because replication connections have no command for it before

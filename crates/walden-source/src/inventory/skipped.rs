@@ -117,31 +117,14 @@ pub enum InventoryError {
     },
 }
 
-impl InventoryError {
-    /// Returns the next step for the user, or `None` if it depends on the error of the file system.
-    pub fn hint(&self) -> Option<&'static str> {
-        Some(match self {
-            InventoryError::NotFound(_) => {
-                "check the path; walden explain without a source lists the data directories of the servers on this machine"
-            }
-            InventoryError::Unreadable(Unreadable { reason: UnreadableReason::Io(_), .. })
-            | InventoryError::NoSegments {
-                first_unreadable: Some(Unreadable { reason: UnreadableReason::Io(_), .. }),
-                ..
-            }
-            | InventoryError::Io { .. } => {
-                return None;
-            }
-            InventoryError::Unreadable(_) | InventoryError::NoSegments { first_unreadable: Some(_), .. } => {
-                "name files of pg_wal or of an archive of WAL; decrypt encrypted ones first, and get another copy of a damaged one"
-            }
-            InventoryError::NoSegments { .. } => {
-                "name a data directory, its pg_wal, or an archive of WAL (a dump or a base backup without WAL contains none); walden explain \
-                 without a source lists the servers of this machine"
-            }
-        })
-    }
-}
+walden_format::diagnostics! { InventoryError {
+    Self::NotFound(_) => "source-missing": "check the path; walden explain without a source lists the data directories of the servers on this machine",
+    Self::Io { .. } | Self::Unreadable(Unreadable { reason: UnreadableReason::Io(_), .. }) => none,
+    Self::NoSegments { first_unreadable: Some(Unreadable { reason: UnreadableReason::Io(_), .. }), .. } => none,
+    Self::Unreadable(_) | Self::NoSegments { first_unreadable: Some(_), .. } => "source-unreadable": "name files of pg_wal or of an archive of WAL; decrypt encrypted ones first, and get another copy of a damaged one",
+    Self::NoSegments { .. } => "source-without-wal": "name a data directory, its pg_wal, or an archive of WAL (a dump or a base backup without WAL contains none); walden explain \
+         without a source lists the servers of this machine",
+} }
 
 impl std::error::Error for Unreadable {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {

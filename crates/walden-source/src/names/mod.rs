@@ -127,18 +127,11 @@ pub enum NamesError {
     },
 }
 
-impl NamesError {
-    /// Returns the next step for the user, or `None` if it depends on the error of the file system.
-    pub fn hint(&self) -> Option<&'static str> {
-        match self {
-            NamesError::File { .. } => None,
-            NamesError::Format { .. } => {
-                Some("walden explain --names DSN --save-names FILE writes such a file")
-            }
-            NamesError::OtherCluster { .. } => Some("take the names from the server that wrote the WAL"),
-        }
-    }
-}
+walden_format::diagnostics! { NamesError {
+    Self::File { .. } => none,
+    Self::Format { .. } => "names-format": "walden explain --names DSN --save-names FILE writes such a file",
+    Self::OtherCluster { .. } => "names-other-cluster": "take the names from the server that wrote the WAL",
+} }
 
 #[derive(Clone, Copy, Debug)]
 struct NamedFile {

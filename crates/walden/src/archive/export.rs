@@ -138,10 +138,7 @@ fn export_until(archive: &Archive, args: &ExportArgs, moment: &Moment, threads: 
         Ok(recovery) => recovery,
         Err(RecoveryError::Archive(error)) => return Err(error.into()),
         Err(error) => {
-            output::tell(&format!("error: {error}"));
-            if let Some(hint) = error.hint() {
-                eprintln!("hint: {hint}");
-            }
+            output::report_diagnostic(&error);
             return Ok(ExitCode::from(FOUND));
         }
     };

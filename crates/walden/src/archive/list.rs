@@ -8,7 +8,7 @@ use serde::Serialize;
 use walden_archive::cost::{self, Cost, OwnPrices};
 use walden_archive::gaps::Gap;
 use walden_archive::list::{self, ListOptions, Listing};
-use walden_archive::store::Cause;
+use walden_archive::store::{Cause, StoreError};
 use walden_archiving::report::KEYS_MISSING;
 use walden_archiving::text;
 use walden_report::table::harmless;
@@ -79,7 +79,7 @@ pub fn run(args: &ListArgs) -> Result<ExitCode> {
     terminal::show(args.format, || &shown, || text::listing::table(&listing) + &cost_text())?;
     if listing.are_keys_missing {
         output::tell(&format!("PROBLEM: {KEYS_MISSING}"));
-        if let Some(hint) = Cause::KeysMissing.hint() {
+        if let Some(hint) = StoreError::new("read", "", "", Cause::KeysMissing).hint() {
             output::tell(&format!("HINT: {hint}"));
         }
     }

@@ -8,7 +8,7 @@ use anyhow::Result;
 use clap::Args;
 use walden_archive::Archive;
 use walden_archive::copy::{self, CopyOptions};
-use walden_archive::repair::{self, RepairError};
+use walden_archive::repair;
 use walden_archive::undelete;
 use walden_archive::verify::{self, VerifyOptions};
 use walden_archiving::configuration::ArchiveSection;
@@ -71,24 +71,16 @@ pub fn run(args: &RepairArgs) -> Result<ExitCode> {
     if args.undelete {
         return restore_versions(&archive);
     }
-    let rewritten = repair::rewrite_identity(&archive).map_err(with_hint)?;
+    let rewritten = repair::rewrite_identity(&archive)?;
     terminal::print(&text::repair::rewritten(archive.store().location(), &rewritten))?;
     Ok(ExitCode::SUCCESS)
-}
-
-fn with_hint(error: RepairError) -> anyhow::Error {
-    match (error.hint(), error) {
-        (_, RepairError::Archive(error)) => anyhow::Error::from(error),
-        (Some(hint), error) => output::with_hint(error_text(&error), hint),
-        (None, error) => anyhow::Error::from(error),
-    }
 }
 
 /// Writes a lost or invalid `archive.json` again from the first source that has an intact one. Returns the
 /// archive with it.
 fn copy_identity(archive: &Archive, sources: &[Archive]) -> Result<Archive> {
     if let Some(source) = sources.iter().find(|source| source.identity().is_ok())
-        && let Some(rewritten) = repair::copy_identity(archive, source).map_err(with_hint)?
+        && let Some(rewritten) = repair::copy_identity(archive, source)?
     {
         terminal::print(&text::repair::rewritten(archive.store().location(), &rewritten))?;
     }

@@ -131,10 +131,7 @@ fn replay(archive: &Archive, path: &Path, args: &VerifyArgs) -> Result<Replayed>
     if let Some((bar, _)) = bar {
         bar.finish();
     }
-    replayed.map_err(|error| match error.hint() {
-        Some(hint) => anyhow::anyhow!("{}\nhint: {hint}", walden_source::error_text(&error)),
-        None => error.into(),
-    })
+    Ok(replayed?)
 }
 
 #[cfg(test)]

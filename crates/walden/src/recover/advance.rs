@@ -12,7 +12,7 @@ use walden_report::units;
 
 use super::{
     Prepared, RecoverArgs, amounts_text, plan_text, report_interruption, warn_of_damage, warn_of_drops,
-    with_hint, with_progress,
+    with_progress,
 };
 use crate::terminal::{self, Format};
 
@@ -40,7 +40,7 @@ pub(super) fn advance_to(
     let folder = output.map_or_else(|| std::fs::canonicalize(path), |output| Ok(output.to_owned()))?;
     if plan.checkpoint.is_none() && !recover.dry_run {
         // There is nothing to continue.
-        if let Some(removed) = walden_recover::remove_leftover(&folder).map_err(with_hint)? {
+        if let Some(removed) = walden_recover::remove_leftover(&folder)? {
             let removed = harmless(&removed.display().to_string()).into_owned();
             crate::output::tell(&format!("note: removed {removed}, which an interrupted run left"));
         }

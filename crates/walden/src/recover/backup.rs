@@ -8,10 +8,10 @@ use clap::{Args, Subcommand};
 use serde::Serialize;
 use walden_recover::KeepRule;
 
+use super::RecoverArgs;
 use super::advance::advance_to;
 use super::restore::expect_separate_target;
 use super::schedule::Schedule;
-use super::{RecoverArgs, with_hint};
 use crate::USAGE;
 use crate::terminal::{self, Format};
 
@@ -83,12 +83,12 @@ fn advance(args: &AdvanceArgs) -> Result<ExitCode> {
     // The argument parser requires it without a rule.
     let Some(path) = &args.base else { return Ok(ExitCode::from(USAGE)) };
     if let Some(output) = &args.output {
-        walden_recover::expect_free_target(output).map_err(with_hint)?;
+        walden_recover::expect_free_target(output)?;
         expect_separate_target(path, output)?;
     }
     let base = args.recover.open_base(path)?;
     if args.output.is_none() {
-        base.expect_replaceable().map_err(with_hint)?;
+        base.expect_replaceable()?;
         if !args.give_up_incrementals {
             args.recover.expect_no_dependents(&base)?;
         }

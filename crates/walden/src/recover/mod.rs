@@ -111,7 +111,7 @@ impl RecoverArgs {
             bar.advance(bytes);
         });
         bar.finish();
-        let base = base.map_err(with_hint)?;
+        let base = base?;
         for link in base.links_left_out() {
             output::tell(&format!("note: without the link {link}, which leads to the server's log"));
         }
@@ -119,7 +119,7 @@ impl RecoverArgs {
             let mut bar = Progress::bytes("verifying the base backup", base.verified_bytes());
             let verified = base.verify_checksums(self.threads(), |bytes| bar.advance(bytes));
             bar.finish();
-            verified.map_err(with_hint)?;
+            verified?;
         }
         Ok(base)
     }
@@ -127,8 +127,7 @@ impl RecoverArgs {
     /// Finds the WAL of a base backup and makes the plan.
     fn prepare(&self, base: BaseBackup) -> Result<Prepared> {
         let chosen = find_run(self, &base)?;
-        let tablespaces =
-            walden_recover::map_tablespaces(&base, &self.tablespace_mapping).map_err(with_hint)?;
+        let tablespaces = walden_recover::map_tablespaces(&base, &self.tablespace_mapping)?;
         tablespaces.iter().try_for_each(|it| expect_unprotected(it.new_folder()))?;
         self.prepare_with(base, chosen, tablespaces)
     }
@@ -258,13 +257,6 @@ fn parse_target(text: &str) -> Result<Target, String> {
     })
 }
 
-fn with_hint(error: RecoverError) -> anyhow::Error {
-    match error.hint() {
-        Some(hint) => output::with_hint(walden_source::error_text(&error), hint),
-        None => error.into(),
-    }
-}
-
 /// Finds the WAL that continues the base backup.
 fn find_run(args: &RecoverArgs, base: &BaseBackup) -> Result<ChosenRun> {
     let runs = match &args.wal {
@@ -312,7 +304,7 @@ fn make_plan(
     let mut bar = Progress::bytes("reading WAL", segments * size.bytes());
     let plan = chosen.make_plan(base, args.to.clone(), mapped, args.threads(), |bytes| bar.advance(bytes));
     bar.finish();
-    plan.map_err(with_hint)
+    Ok(plan?)
 }
 
 /// The folder that an interrupted recovery leaves.
@@ -320,7 +312,7 @@ static INTERRUPTED: OnceLock<PathBuf> = OnceLock::new();
 
 /// Reports what remains if a signal interrupts a recovery to a folder.
 fn report_interruption(data: &Path) -> Result<()> {
-    let _ = INTERRUPTED.set(walden_recover::partial_of(data).map_err(with_hint)?);
+    let _ = INTERRUPTED.set(walden_recover::partial_of(data)?);
     // Without a handler, only the message is missing.
     let _ = signals::before_exit(Stage::Files, report_partial);
     Ok(())
@@ -363,7 +355,7 @@ fn with_progress(
         }
     });
     finish(&mut bar);
-    restored.map_err(with_hint)
+    Ok(restored?)
 }
 
 /// Returns lines on the start, the target, the end of replay, and the expected duration.
@@ -398,7 +390,7 @@ fn plan_text(Prepared { plan, duration, .. }: &Prepared) -> String {
 fn warn_of_damage(plan: &Plan) {
     if let Some(damage) = &plan.damage {
         output::tell(&format!("warning: {damage}"));
-        output::tell(&format!("hint: {}", damage.hint()));
+        output::tell(&format!("hint: {}", damage.hint().unwrap_or_default()));
     }
 }
 

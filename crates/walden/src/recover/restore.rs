@@ -19,7 +19,7 @@ use walden_source::open::Compression;
 
 use super::{
     Prepared, RecoverArgs, amounts_text, expect_unprotected, plan_text, report_interruption, warn_of_damage,
-    warn_of_drops, warn_of_partial, with_hint, with_progress,
+    warn_of_drops, warn_of_partial, with_progress,
 };
 use crate::output;
 use crate::terminal::{self, Format};
@@ -82,7 +82,7 @@ impl TargetAction {
 /// Runs `walden restore`.
 pub fn run(args: &RestoreArgs) -> Result<ExitCode> {
     let format = args.recover.format;
-    walden_recover::expect_free_target(&args.output).map_err(with_hint)?;
+    walden_recover::expect_free_target(&args.output)?;
     expect_separate_target(&args.base, &args.output)?;
     let prepared = args.recover.prepare(args.recover.open_base(&args.base)?)?;
     let plan = &prepared.plan;

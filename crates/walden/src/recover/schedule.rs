@@ -15,7 +15,7 @@ use walden_report::table::harmless;
 
 use super::advance::{Document, advance_to};
 use super::restore::expect_separate_target;
-use super::{Prepared, RecoverArgs, expect_unprotected, find_run, with_hint};
+use super::{Prepared, RecoverArgs, expect_unprotected, find_run};
 use crate::output;
 use crate::terminal::{self, Format};
 
@@ -47,24 +47,24 @@ impl Schedule<'_> {
         }
         let opened = match recover.dry_run {
             true => BackupFolder::open_to_read(folder),
-            false => BackupFolder::open(folder).map_err(with_hint)?,
+            false => BackupFolder::open(folder)?,
         };
-        let backups = opened.backups().map_err(with_hint)?;
+        let backups = opened.backups()?;
         let (path, mut prepared) = self.prepare_newest(&backups)?;
         let new = opened.path_of(&prepared.plan);
         let output = new.as_ref().map_or(folder, |(path, _)| path);
         if new.is_some() && !recover.dry_run {
-            prepared.tablespaces = opened.create_tablespaces(&prepared.base, output).map_err(with_hint)?;
+            prepared.tablespaces = opened.create_tablespaces(&prepared.base, output)?;
         }
         let advance = advance_to(recover, &path, &prepared, Some(output))?;
         if advance.is_complete() {
-            opened.complete_tablespaces(output).map_err(with_hint)?;
+            opened.complete_tablespaces(output)?;
         }
         // The backup that is advanced, or the new one, is where the next run starts.
         let newest = new.as_ref().map_or(&path, |(path, _)| path).clone();
         let mut backups = match recover.dry_run {
             true => backups,
-            false => opened.backups().map_err(with_hint)?,
+            false => opened.backups()?,
         };
         if let (Some((path, time)), Some(checkpoint), true) =
             (&new, &prepared.plan.checkpoint, recover.dry_run)
@@ -83,7 +83,7 @@ impl Schedule<'_> {
             for (backup, decision) in
                 backups.iter().zip(&mut decisions).filter(|(_, it)| it.kept_for.is_empty())
             {
-                match opened.remove(backup).map_err(with_hint)? {
+                match opened.remove(backup)? {
                     true => decision.removed = true,
                     false => decision.kept_for.push("in use"),
                 }

@@ -68,7 +68,7 @@ struct Inputs {
 fn report(inventory: &Inventory, damages: &[Damage]) -> Option<ExitCode> {
     let has_unreadable = sources::report_unreadable(inventory);
     for damage in damages {
-        eprintln!("error: {damage}\nhint: {}", damage.hint());
+        crate::output::report_diagnostic(damage);
     }
     (!damages.is_empty() || has_unreadable).then_some(ExitCode::from(DAMAGED))
 }

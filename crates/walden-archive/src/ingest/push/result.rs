@@ -112,24 +112,6 @@ pub enum PushError {
 }
 
 impl PushError {
-    /// Returns the cause as one word, for logs and metrics.
-    pub fn cause(&self) -> &'static str {
-        match self {
-            PushError::Name(_) => "name",
-            PushError::Refused { refusal, .. } => match refusal {
-                Refusal::Io(_) => "unreadable",
-                Refusal::Mismatch { .. } | Refusal::Timeline { .. } => "mismatch",
-                Refusal::Link { .. } | Refusal::Reset { .. } => "mismatch",
-                Refusal::UnknownVersion { .. } => "unknown_version",
-                Refusal::Damaged { .. } | Refusal::Crossing { .. } => "damaged",
-                Refusal::Incomplete { .. } => "incomplete",
-                Refusal::History(_) => "history",
-            },
-            PushError::Archive { source, .. } => source.cause(),
-            PushError::Copies { first, .. } => first.cause(),
-        }
-    }
-
     /// Returns whether a [`PushError::cause`] means that the content was refused or conflicts with the
     /// archived content.
     pub fn is_cause_of_content(cause: &str) -> bool {
@@ -143,14 +125,11 @@ impl PushError {
             PushError::Archive { name, .. } | PushError::Copies { name, .. } => name,
         }
     }
-
-    /// Returns a remedy for the user.
-    pub fn hint(&self) -> Option<&'static str> {
-        match self {
-            PushError::Name(_) => Some("archive_command must pass the path: 'walden archive push %p'"),
-            PushError::Refused { refusal, .. } => Some(refusal.hint()),
-            PushError::Archive { source, .. } => source.hint(),
-            PushError::Copies { first, .. } => first.hint(),
-        }
-    }
 }
+
+walden_format::diagnostics! { PushError {
+    Self::Name(_) => "push-name" as "name": "archive_command must pass the path: 'walden archive push %p'",
+    Self::Refused { refusal, .. } => of(refusal),
+    Self::Archive { source, .. } => of(source),
+    Self::Copies { first, .. } => of(first),
+} }

@@ -65,17 +65,10 @@ pub enum RequestError {
     },
 }
 
-impl RequestError {
-    /// Returns a remedy for the user.
-    pub fn hint(&self) -> &'static str {
-        match self {
-            RequestError::Version(_) => {
-                "install walden and walden_archive.so of the same release, then restart walden archive serve and the server"
-            }
-            _ => "only walden_archive.so talks to this socket",
-        }
-    }
-}
+walden_format::diagnostics! { RequestError {
+    Self::Version(_) => "serve-request-version": "install walden and walden_archive.so of the same release, then restart walden archive serve and the server",
+    _ => "serve-request": "only walden_archive.so talks to this socket",
+} }
 
 impl Request {
     /// Reads a request and no bytes after it.

@@ -52,17 +52,10 @@ pub enum RedirectFileError {
     },
 }
 
-impl RedirectFileError {
-    /// A remedy for the user.
-    pub fn hint(&self) -> Option<&'static str> {
-        match self {
-            RedirectFileError::Redirect { .. } => Some(
-                "take a new base backup, now that the tablespace exists, or restore manually on a machine without the original server's files",
-            ),
-            RedirectFileError::Io { .. } => None,
-        }
-    }
-}
+walden_format::diagnostics! { RedirectFileError {
+    Self::Redirect { .. } => "drill-tablespace": "take a new base backup, now that the tablespace exists, or restore manually on a machine without the original server's files",
+    Self::Io { .. } => none,
+} }
 
 /// Rewrites a segment that was fetched for a drill. `notes` is the folder of the notes.
 ///

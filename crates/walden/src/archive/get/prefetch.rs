@@ -7,7 +7,6 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow};
 use clap::Args;
-use walden_archive::get::GetError;
 use walden_archive::prefetch::{self, PrefetchOptions, Spool};
 use walden_archiving::log::{Entry, Log};
 use walden_server::signals;
@@ -70,18 +69,10 @@ fn fetch_ahead(args: &PrefetchArgs) -> Result<()> {
 }
 
 fn log_prefetch_failure(log: &Log, error: &anyhow::Error, began: Instant) {
-    let got = error.downcast_ref::<GetError>();
-    let cause = got.map_or("other", GetError::cause);
-    let hint = got.and_then(GetError::hint);
-    log.write(&[Entry::for_failure(
-        "prefetch",
-        "segments ahead",
-        error.as_ref(),
-        cause,
-        hint,
-        began.elapsed(),
-    )]);
-    log.tell_error("", error.as_ref(), hint);
+    let diagnosis = crate::output::diagnose(error);
+    let took = began.elapsed();
+    log.write(&[Entry::for_failure("prefetch", "segments ahead", error.as_ref(), diagnosis, took)]);
+    log.tell_error("", error.as_ref(), diagnosis.hint);
 }
 
 /// Makes a panic in any thread end the process with [`PREFETCH_FAILED`].
