@@ -370,7 +370,7 @@ mod tests {
 
     #[test]
     fn a_range_that_ends_after_a_base_backup_started_does_not_end_before_it() {
-        let seconds = vec![(Lsn(0), 100), (Lsn(10), 200), (Lsn(60), 300)];
+        let seconds = vec![(Lsn(0), 100), (Lsn(10), 200), (Lsn(20), 300)];
         let redo = vec![(Lsn(5), 90), (Lsn(50), 250)];
         let timeline = Timeline { seconds, redo, ..Timeline::default() };
         let end = |second, base| {
@@ -378,13 +378,13 @@ mod tests {
             timeline.range_on_base(None, to, Lsn(base)).unwrap().1
         };
         // The last transaction before the backup ended at 200.
-        assert_eq!((end(260, 50), end(300, 50), end(250, 50)), (Some(Lsn(50)), Some(Lsn(60)), Some(Lsn(10))));
+        assert_eq!((end(260, 50), end(300, 50), end(250, 50)), (Some(Lsn(50)), Some(Lsn(50)), Some(Lsn(20))));
         assert_eq!(
             (end(301, 50), end(200, 5), end(95, 5), end(80, 5)),
             (None, Some(Lsn(10)), Some(Lsn(5)), Some(Lsn(0)))
         );
         // No checkpoint is known to have started there.
-        assert_eq!(end(260, 40), Some(Lsn(10)));
+        assert_eq!(end(260, 40), Some(Lsn(20)));
         let position = Some(Bound::Lsn(Lsn(20)));
         assert_eq!(timeline.range_on_base(None, position, Lsn(50)).unwrap(), (None, Some(Lsn(20))));
     }
