@@ -194,7 +194,7 @@ pub fn run(args: &RowsArgs) -> Result<ExitCode> {
     names::check_cluster(&names, &inventory)?;
     let has_unreadable = sources::report_unreadable(&inventory);
     let threads = args.log.threads();
-    let ((from, to), step) = bounds(args, &inventory, threads)?;
+    let Bounds { from, to, step } = find_bounds(args, &inventory, threads)?;
     let filter = Filter {
         from,
         to,
@@ -297,13 +297,16 @@ fn operation(name: &OperationName) -> Operation {
     }
 }
 
-/// The bounds as positions, and where the clock was set back, if a bound is a time that the WAL has twice.
-/// Times need a pass of their own.
-fn bounds(
-    args: &RowsArgs,
-    inventory: &Inventory,
-    threads: usize,
-) -> Result<((Option<Lsn>, Option<Lsn>), Option<StepBack>)> {
+/// The bounds as positions.
+struct Bounds {
+    from: Option<Lsn>,
+    to: Option<Lsn>,
+    /// Where the clock was set back, if a bound is a time that the WAL has twice.
+    step: Option<StepBack>,
+}
+
+/// Finds the positions of the bounds. Times need a pass of their own.
+fn find_bounds(args: &RowsArgs, inventory: &Inventory, threads: usize) -> Result<Bounds> {
     let has_time = [args.log.from, args.log.to].iter().flatten().any(|bound| matches!(bound, Bound::Time(_)));
     let timeline = match has_time {
         true => Timeline::read(&inventory.runs, threads, |_| {}),
@@ -318,11 +321,11 @@ fn bounds(
         _ => {
             sources::warn_of_step_back(step);
             let (from, to) = (args.log.from, args.log.to);
-            let range = match args.base.as_deref().and_then(sources::start_of_base) {
+            let (from, to) = match args.base.as_deref().and_then(sources::start_of_base) {
                 Some(base) => timeline.range_on_base(from, to, base)?,
                 None => timeline.range(from, to)?,
             };
-            Ok((range, step))
+            Ok(Bounds { from, to, step })
         }
     }
 }
