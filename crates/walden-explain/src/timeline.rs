@@ -189,7 +189,8 @@ impl<'a> Timeline<'a> {
     ///
     /// A time means the position after the last transaction that ended before it. On a quiet server, a backup
     /// that was taken before the end of the range may start after that position: its checkpoint proves that
-    /// the range ends at the backup's start or later.
+    /// the range ends after the backup's start. The range then ends after that byte, because a range up to
+    /// the backup's start has no change that replay shows.
     ///
     /// # Errors
     ///
@@ -208,7 +209,7 @@ impl<'a> Timeline<'a> {
             (Some(end), Some(Bound::Time(micros)))
                 if end < base && self.redo.iter().any(|checkpoint| is_earlier(micros, checkpoint)) =>
             {
-                Some(base)
+                Some(base.plus(1))
             }
             _ => end,
         };
@@ -378,7 +379,7 @@ mod tests {
             timeline.range_on_base(None, to, Lsn(base)).unwrap().1
         };
         // The last transaction before the backup ended at 200.
-        assert_eq!((end(260, 50), end(300, 50), end(250, 50)), (Some(Lsn(50)), Some(Lsn(50)), Some(Lsn(20))));
+        assert_eq!((end(260, 50), end(300, 50), end(250, 50)), (Some(Lsn(51)), Some(Lsn(51)), Some(Lsn(20))));
         assert_eq!(
             (end(301, 50), end(200, 5), end(95, 5), end(80, 5)),
             (None, Some(Lsn(10)), Some(Lsn(5)), Some(Lsn(0)))

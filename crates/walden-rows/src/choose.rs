@@ -53,7 +53,7 @@ pub fn choose(runs: Vec<Run>, base: Option<&Path>, filter: &Filter) -> Result<Ch
     let timeline = base.control().timeline;
     let of_cluster = || lineages.iter().map(|lineage| &lineage.run).filter(|run| run.system_id == id);
     if let Some(first) = of_cluster().map(Run::start).min()
-        && let Some(to) = filter.to.filter(|to| *to < from)
+        && let Some(to) = filter.to.filter(|to| *to <= from)
     {
         // A time before the first transaction is the position 0/0.
         let to = if to == Lsn(0) { first.min(from) } else { to };

@@ -145,6 +145,7 @@ pub fn check(setup: &Setup<'_>) -> Report {
     checks.extend(archive::look_at_receiving(receiving, opened, identity.as_ref()));
     let section = archive.as_ref().map(|(_, section)| section.clone()).unwrap_or_default();
     let commands = commands::commands_of(setup.program, place);
+    let slot = receiving.read().ok().flatten().and_then(|status| status.slot);
     let look = Look {
         limits: limits(&section),
         archive: opened,
@@ -152,6 +153,7 @@ pub fn check(setup: &Setup<'_>) -> Report {
         log: log.as_ref(),
         expected: setup.switch.map_or(Arrival::Last, Arrival::Next),
         is_received: receiving.spool.is_some(),
+        slot: slot.as_deref(),
         accepts_unknown_versions: section.accept_unknown_versions,
         commands: &commands,
     };
@@ -191,6 +193,7 @@ pub fn describe_server(
         log: None,
         expected,
         is_received: false,
+        slot: None,
         accepts_unknown_versions: section.accept_unknown_versions,
         commands,
     };

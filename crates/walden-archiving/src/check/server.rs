@@ -227,6 +227,8 @@ pub struct Look<'a> {
     /// Whether `walden receive` archives the server's WAL; the server's own archiving settings are then
     /// irrelevant.
     pub is_received: bool,
+    /// The slot with which it is received.
+    pub slot: Option<&'a str>,
     /// Whether `walden.toml` has `accept_unknown_versions`.
     pub accepts_unknown_versions: bool,
     /// `archive_command` and `restore_command` as postgresql.conf should have them.
@@ -274,6 +276,11 @@ pub fn look_at_server(dsn: &str, look: &Look<'_>) -> Vec<Check> {
         && let Some(stuck) = stuck_standby(&mut client, archive, identity).transpose()
     {
         add("standby", stuck);
+    }
+    if let Some(slot) = look.slot.filter(|_| is_own)
+        && let Some(lost) = lost_slot(&mut client, slot)
+    {
+        add("slot", Ok(lost));
     }
     let expected = match look.expected {
         Arrival::Next(_) if is_standby => {
@@ -594,6 +601,19 @@ fn stuck_standby(client: &mut Client, archive: &Archive, identity: &Identity) ->
     let Some(size) = SegmentSize::new(identity.segment_bytes) else { return Ok(None) };
     let stuck = StuckStandby::query(client, archive, size)?;
     Ok(stuck.map(|stuck| Check::fail("standby", stuck.to_string(), Some(STUCK_HINT.to_owned()))))
+}
+
+/// Returns a failure if the server has invalidated the slot of `walden receive`. PostgreSQL 16 and 17 stream
+/// with such a slot nevertheless.
+fn lost_slot(client: &mut Client, name: &str) -> Option<Check> {
+    let slots = walden_watch::server::slots_by_sql(client).ok()?;
+    let slot = slots.into_iter().find(|slot| slot.name == name && slot.is_lost)?;
+    let reason = slot.invalidation_reason.map(|reason| format!(" ({reason})")).unwrap_or_default();
+    Some(Check::fail(
+        "slot",
+        format!("the server has invalidated the slot {name}{reason}, which therefore keeps no WAL"),
+        Some("restart walden receive with --create-slot, which replaces the slot".to_owned()),
+    ))
 }
 
 /// PostgreSQL refuses `pg_switch_wal` during recovery (`pg_switch_wal` in `xlogfuncs.c`).

@@ -291,6 +291,7 @@ fn a_server_without_hard_links_renames() -> Outcome {
     let options = program(root.path(), &script);
     let place = format!("sftp://host{}", root.path().join("repo").display());
     let archive = url::open(&place, &options).unwrap();
+    archive.make_root().unwrap();
     let store = archive.encrypted().inner();
     assert_eq!(store.create("wal/1", b"one").unwrap(), Created::New);
     assert_eq!(store.create("wal/1", b"two").unwrap(), Created::Exists);
@@ -371,6 +372,7 @@ fn a_server_that_overwrites_is_refused() -> Outcome {
     let options =
         program(root.path(), &format!("#!/bin/sh\nexec {} {}\n", python.display(), server.display()));
     let archive = url::open(&format!("sftp://host{}", root.path().join("repo").display()), &options).unwrap();
+    archive.make_root().unwrap();
     let error = archive.encrypted().inner().create("wal/1", b"one").unwrap_err();
     let error_text = format!("{:?}", error.source);
     assert!(error.cause == Cause::Other && error_text.contains("overwrite each other's WAL"), "{error:?}");
@@ -384,6 +386,7 @@ fn leftovers_are_removed_after_a_day() -> Outcome {
     let root = tempfile::tempdir().unwrap();
     let options = program(root.path(), &format!("#!/bin/sh\nexec {}\n", sftp_server()?.display()));
     let archive = url::open(&format!("sftp://host{}", root.path().join("repo").display()), &options).unwrap();
+    archive.make_root().unwrap();
     let store = archive.encrypted().inner();
     store.create("wal/1", b"one").unwrap();
     let [old, new] = ["old", "new"].map(|name| root.path().join(format!("repo/wal/.{name}.tmp")));

@@ -907,7 +907,7 @@ fn an_invalidated_slot_is_replaced(version: u32) -> Outcome {
     );
     stuck.kill();
     if matches!(version, 16 | 17) {
-        an_invalidated_slot_in_use_holds_nothing(&cluster, &mut client);
+        an_invalidated_slot_in_use_holds_nothing(&cluster, &mut client, [&repo, &spool]);
     }
     let again = start(&["--create-slot", "--accept-gap"]);
     wait("the new slot", || again.said().contains("was dropped and created again"));
@@ -931,7 +931,11 @@ fn an_invalidated_slot_is_replaced(version: u32) -> Outcome {
 }
 
 /// Another client streams with the slot.
-fn an_invalidated_slot_in_use_holds_nothing(cluster: &Cluster, client: &mut postgres::Client) {
+fn an_invalidated_slot_in_use_holds_nothing(
+    cluster: &Cluster,
+    client: &mut postgres::Client,
+    [repo, spool]: [&Path; 2],
+) {
     let end: String = client.query_one("SELECT pg_current_wal_flush_lsn()::text", &[]).unwrap().get(0);
     let flushed: Lsn = end.parse().unwrap();
     let mut replication =
@@ -943,9 +947,13 @@ fn an_invalidated_slot_in_use_holds_nothing(cluster: &Cluster, client: &mut post
         let row = client.query_opt(query, &[]).unwrap();
         row.is_some_and(|row| row.get::<_, Option<String>>(0).as_deref() == Some("unreserved"))
     });
-    let run = walden(&["retention", text(&cluster.data_dir()), "--dsn", &cluster.dsn("postgres")]);
+    let dsn = cluster.dsn("postgres");
+    let run = walden(&["retention", text(&cluster.data_dir()), "--dsn", &dsn]);
     assert!(run.stdout.contains("it holds nothing although"), "{run:?}");
     assert!(!run.stdout.contains("it is lost after"), "{run:?}");
+    let check = ["archive", "check", "--repo", text(repo), "--spool", text(spool), "--dsn", &dsn];
+    let run = walden(&check);
+    assert!(run.code == 1 && run.stdout.contains("has invalidated the slot received"), "{run:?}");
 }
 
 /// A stopped server, or a network that drops everything: the connection is established, but no data arrives.

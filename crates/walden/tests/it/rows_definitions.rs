@@ -304,6 +304,8 @@ fn values_of_more_types_are_read() -> Outcome {
         let script = rows(&["--undo"]);
         assert!(script.code == 0 && script.stdout.contains("-- Complete"), "{script:?}");
         assert_eq!(after_script(&mut client, &script, "SELECT count(*)::text FROM nothing"), [count]);
+        // This commit also flushes the record by which the script's transaction was aborted.
+        run(&mut client, "SELECT pg_logical_emit_message(true, 'x', 'y')");
     }
     let query = "SELECT * FROM row_changes('nothing')";
     let nothing = walden(&["sql", "--base", base, query, wal]);
