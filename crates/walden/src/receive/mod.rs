@@ -62,7 +62,7 @@ pub struct ReceiveArgs {
     #[arg(long, value_name = "NAME", requires = "dsn")]
     slot: Option<String>,
 
-    /// Create the slot if it does not exist
+    /// Create the slot if it does not exist, or again if the server has invalidated it
     #[arg(long, requires = "slot")]
     create_slot: bool,
 
