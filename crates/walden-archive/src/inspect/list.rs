@@ -484,7 +484,8 @@ pub(crate) fn list_objects(
             Some((timeline, objects.keys().filter_map(|object| gaps::first_number(*object, size)).min()?))
         })
         .collect();
-    gaps::add_acknowledged(&mut first_numbers, &acknowledged, size);
+    let parts = live.iter().map(|extent| extent.segment);
+    gaps::add_parts(&mut first_numbers, parts, &acknowledged, size);
     // A timeline without any object, not even its history, is listed if the WAL leads through it.
     for timeline in gaps::in_histories(&histories) {
         if objects.contains_key(&timeline) {

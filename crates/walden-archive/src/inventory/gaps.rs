@@ -248,22 +248,19 @@ pub(crate) fn first_number(object: Object, size: SegmentSize) -> Option<u64> {
     }
 }
 
-/// Moves the number of a timeline's first segment before the gap that was acknowledged directly before it:
-/// `receive --accept-gap` can acknowledge a gap when the archive has only a part of the timeline's first
-/// segment.
-pub(crate) fn add_acknowledged(
+/// Counts the segments of which the archive has only parts among those of its timeline if an acknowledged gap
+/// starts in them: `receive --accept-gap` acknowledges a gap from the last received record on.
+pub(crate) fn add_parts(
     first_numbers: &mut BTreeMap<Timeline, u64>,
+    parts: impl Iterator<Item = SegmentName>,
     acknowledged: &[Acknowledgement],
     size: SegmentSize,
 ) {
-    let parse = |name: &str| SegmentName::parse(name);
-    let range = |one: &Acknowledgement| Some((parse(&one.last)?, parse(&one.first)?.number(size)?));
-    let mut ranges: Vec<_> = acknowledged.iter().filter_map(range).collect();
-    ranges.sort_unstable();
-    for (last, from) in ranges.into_iter().rev() {
-        let Some(first) = first_numbers.get_mut(&last.timeline) else { continue };
-        if last.number(size).is_some_and(|last| last + 1 == *first) {
-            *first = from.min(*first);
+    for segment in parts {
+        let is_lost = acknowledged.iter().any(|gap| gap.first == segment.to_string());
+        if let Some(number) = segment.number(size).filter(|_| is_lost) {
+            let first = first_numbers.entry(segment.timeline).or_insert(number);
+            *first = number.min(*first);
         }
     }
 }
@@ -278,10 +275,10 @@ pub(crate) struct Expected {
 }
 
 impl Expected {
-    /// Derives the expected segments from the histories and from the first segment of each timeline
-    /// ([`add_acknowledged`]). WAL before the start of the archive is not missing, whether the archive starts
-    /// with its first push or was pruned. So a timeline must have only the segments that follow archived
-    /// ones, of its own or of an ancestor.
+    /// Derives the expected segments from the histories and from the first segment of each timeline, complete
+    /// or not. WAL before the start of the archive is not missing, whether the archive starts with its first
+    /// push or was pruned. So a timeline must have only the segments that follow archived ones, of its own or
+    /// of an ancestor.
     pub fn from_histories(
         timeline: Timeline,
         histories: &BTreeMap<Timeline, History>,
@@ -354,7 +351,6 @@ pub(crate) fn missing_among(
             ranges.entry(object.timeline()).or_default().push((first, last));
         }
     }
-    add_acknowledged(&mut first_numbers, acknowledged, size);
     let timelines: BTreeSet<Timeline> = ranges.keys().copied().chain(in_histories(histories)).collect();
     let mut missing = Vec::new();
     for timeline in timelines {
@@ -565,12 +561,14 @@ mod tests {
         assert_eq!(missing(&[partial, complete], &[]), [gap(1, 9, true)]);
         let known = [acknowledgement(1, 9)];
         assert_eq!(missing(&[partial, complete], &known), [gap(1, 9, false)]);
-        // Only the acknowledgement shows the gap.
-        assert_eq!(missing(&[complete], &known), [gap(1, 9, false)]);
-        // In two parts, and one whose following WAL was pruned.
-        let parts = [acknowledgement(1, 4), acknowledgement(5, 9)];
-        assert_eq!(missing(&[complete], &parts), [gap(1, 4, false), gap(5, 9, false)]);
-        assert_eq!(missing(&[complete], &parts[..1]), []);
+        // The WAL before the gap was pruned.
+        assert_eq!(missing(&[complete], &known), []);
+        let first_number = |parts: u32, acknowledged: &[Acknowledgement]| {
+            let mut first_numbers = BTreeMap::from([(1, 0xA)]);
+            add_parts(&mut first_numbers, [segment(parts)].into_iter(), acknowledged, SIZE);
+            first_numbers[&1]
+        };
+        assert_eq!((first_number(1, &known), first_number(1, &[]), first_number(2, &known)), (1, 0xA, 0xA));
         // The timeline was left within its only segment.
         assert_eq!(missing(&[partial], &[]), []);
     }
