@@ -382,7 +382,7 @@ mod tests {
         assert_eq!((end(260, 50), end(300, 50), end(250, 50)), (Some(Lsn(51)), Some(Lsn(51)), Some(Lsn(20))));
         assert_eq!(
             (end(301, 50), end(200, 5), end(95, 5), end(80, 5)),
-            (None, Some(Lsn(10)), Some(Lsn(5)), Some(Lsn(0)))
+            (None, Some(Lsn(10)), Some(Lsn(6)), Some(Lsn(0)))
         );
         // No checkpoint is known to have started there.
         assert_eq!(end(260, 40), Some(Lsn(20)));
