@@ -16,6 +16,7 @@ pub use walden_output::{
 pub use walden_output::{lock_folder, sync_folder};
 use walden_report::html::Page;
 use walden_report::table::harmless;
+use walden_source::hint_of_kind;
 use walden_source::inventory::{Unreadable, UnreadableReason};
 use walden_source::names::Names;
 
@@ -111,27 +112,6 @@ pub fn hint_of_unreadable(file: &Unreadable) -> Option<&'static str> {
         UnreadableReason::Io(error) => hint_of_kind(error.kind()),
         _ => None,
     }
-}
-
-fn hint_of_kind(kind: io::ErrorKind) -> Option<&'static str> {
-    Some(match kind {
-        io::ErrorKind::NotFound => "check the name; a file may also have been removed or recycled meanwhile",
-        io::ErrorKind::PermissionDenied => {
-            "the user that runs walden needs to read the files, and to write in the folder of its output: the files of a server belong to its user (sudo -u \
-             postgres walden ..., or as root: runuser -u postgres -- walden ...)"
-        }
-        io::ErrorKind::OutOfMemory => {
-            "the file may be good: free some memory, raise the limit of the process (ulimit -v), or use fewer --threads"
-        }
-        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
-            "free some space, or name a file or folder on another disk (TMPDIR for temporary files); no incomplete file remains"
-        }
-        io::ErrorKind::FileTooLarge => {
-            "the limit on files' sizes (ulimit -f) or that of the file system was reached; no incomplete file remains"
-        }
-        io::ErrorKind::ReadOnlyFilesystem => "name a file or folder that can be written to",
-        _ => return None,
-    })
 }
 
 /// Formats an error with its causes, omitting causes whose text already appears.
