@@ -66,6 +66,7 @@ pub fn other(error: &dyn Error) -> PyErr {
 /// Sets the attributes `code` and `hint` of an exception.
 fn diagnosed(exception: PyErr, error: &dyn Diagnostic) -> PyErr {
     let Diagnosis { code, hint, .. } = error.diagnose();
+    let hint = hint.map(|hint| with_arguments(&hint));
     let set = Python::attach(|py| {
         let value = exception.value(py);
         value.setattr("code", code).and_then(|()| value.setattr("hint", hint))

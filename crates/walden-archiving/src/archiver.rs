@@ -299,7 +299,7 @@ fn cause_in_file(file: &str, data: &Path, archive: &Archive, options: &PushOptio
     ArchivedFile::parse(file)?;
     let path: PathBuf = data.join("pg_wal").join(file);
     let error = push::find_refusal(archive, &path, options).err()?;
-    let hint = error.hint().map(|hint| harmless(hint).into_owned());
+    let hint = error.hint().map(|hint| harmless(&hint).into_owned());
     Some(Cause { text: harmless(&error_text(&error)).into_owned(), hint })
 }
 

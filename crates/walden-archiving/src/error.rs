@@ -8,6 +8,7 @@ use walden_archive::archive::ArchiveError;
 use walden_archive::drill::RedirectFileError;
 use walden_archive::get::GetError;
 use walden_archive::store::StoreError;
+use walden_format::diagnostic::Hint;
 use walden_format::lsn::InvalidLsn;
 use walden_postgres::connection::{ConnectionError, QueryError};
 use walden_receive::handover::CopyError;
@@ -76,7 +77,7 @@ pub enum PlaceError {
 }
 
 walden_format::diagnostics! { PlaceError {
-    all @ Self::Store(error) => of(error): error.hint().or_else(|| hint_of_io(all)),
+    all @ Self::Store(error) => of(error): error.hint().or_else(|| hint_of_io(all).map(Hint::from)),
     all => none: hint_of_io(all),
 } }
 
@@ -168,9 +169,9 @@ pub enum ArchivingError {
 
 walden_format::diagnostics! { ArchivingError {
     Self::Place(error) => of(error),
-    all @ Self::Archive(error) => of(error): error.hint().or_else(|| hint_of_io(all)),
-    all @ Self::Against(error) => of(error): error.hint().or_else(|| hint_of_io(all)),
-    all @ Self::Store(error) => of(error): error.hint().or_else(|| hint_of_io(all)),
+    all @ Self::Archive(error) => of(error): error.hint().or_else(|| hint_of_io(all).map(Hint::from)),
+    all @ Self::Against(error) => of(error): error.hint().or_else(|| hint_of_io(all).map(Hint::from)),
+    all @ Self::Store(error) => of(error): error.hint().or_else(|| hint_of_io(all).map(Hint::from)),
     // The remedies for errors of files do not apply to connections.
     Self::Connection(error) => of(error),
     Self::Query { .. } | Self::Unanswered(_) | Self::Answer(_) => none,
@@ -235,10 +236,10 @@ pub enum FetchError {
 }
 
 walden_format::diagnostics! { FetchError {
-    all @ Self::Get(error) => of(error): error.hint().or_else(|| all.hint_if_full()),
+    all @ Self::Get(error) => of(error): error.hint().or_else(|| all.hint_if_full().map(Hint::from)),
     Self::OtherFile { .. } => "get-other-file": OTHER_FILE_HINT,
-    all @ Self::Spool { source, .. } => of(source): source.hint().or_else(|| all.hint_if_full()),
-    all @ Self::Redirect(error) => of(error): error.hint().or_else(|| all.hint_if_full()),
+    all @ Self::Spool { source, .. } => of(source): source.hint().or_else(|| all.hint_if_full().map(Hint::from)),
+    all @ Self::Redirect(error) => of(error): error.hint().or_else(|| all.hint_if_full().map(Hint::from)),
     all @ (Self::Place(_) | Self::Compare { .. }) => none: all.hint_if_full(),
 } }
 
@@ -287,12 +288,12 @@ mod tests {
             FetchError::from(error).hint()
         };
         for kind in [io::ErrorKind::StorageFull, io::ErrorKind::QuotaExceeded] {
-            assert_eq!(write(kind), Some(FULL_HINT));
+            assert_eq!(write(kind).as_deref(), Some(FULL_HINT));
             // For a received file that is not archived yet.
             let source =
                 Box::new(CopyError::Write { path: PathBuf::from("RECOVERYXLOG"), source: kind.into() });
             let error = FetchError::Spool { name: String::new(), spool: PathBuf::new(), source };
-            assert_eq!(error.hint(), Some(FULL_HINT));
+            assert_eq!(error.hint().as_deref(), Some(FULL_HINT));
         }
         assert_eq!(write(io::ErrorKind::PermissionDenied), None);
     }

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use walden_archive::push::{PushError, Pushed};
-use walden_format::diagnostic::{Diagnosis, Diagnostic as _};
+use walden_format::diagnostic::{Diagnosis, Diagnostic as _, Hint};
 use walden_source::error_text;
 
 use crate::configuration::LogFormat;
@@ -108,7 +108,7 @@ impl Entry {
                 cause: Some(error.cause().to_owned()),
                 message: Some(error_text(error)),
                 code: error.code().map(str::to_owned),
-                hint: error.hint().map(str::to_owned),
+                hint: error.hint().map(Hint::into_owned),
                 ready,
                 ..Entry::new("push", name.to_owned(), Outcome::Failed)
             },
@@ -140,7 +140,7 @@ impl Entry {
             cause: Some(diagnosis.cause.unwrap_or("other").to_owned()),
             message: Some(error_text(error)),
             code: diagnosis.code.map(str::to_owned),
-            hint: diagnosis.hint.map(str::to_owned),
+            hint: diagnosis.hint.map(Hint::into_owned),
             seconds: Some(took.as_secs_f64()),
             ..Entry::new(command, name.to_owned(), Outcome::Failed)
         }
@@ -205,7 +205,7 @@ impl Log {
 
     /// Writes an error as text, in the form of PostgreSQL's messages, because it ends up in the server's log;
     /// as JSON, it is in the entry of its file. `when` precedes it.
-    pub fn tell_error(&self, when: &str, error: &dyn Error, hint: Option<&str>) {
+    pub fn tell_error(&self, when: &str, error: &dyn Error, hint: Option<Hint>) {
         if self.is_text() {
             (self.tell)(&format!("ERROR: {when}{}", error_text(error)));
             if let Some(hint) = hint {

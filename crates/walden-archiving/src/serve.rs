@@ -201,7 +201,7 @@ impl Service {
             Ok(request) => request,
             Err(error) => {
                 let hint = error.hint().unwrap_or_default();
-                return refusal("a file", &error_text(&error), hint).write(&mut stream);
+                return refusal("a file", &error_text(&error), &hint).write(&mut stream);
             }
         };
         // The server may have timed out while this process was stopped.
@@ -219,7 +219,7 @@ impl Service {
                     },
                     Ok(Err(error)) => {
                         let detail = std::error::Error::source(&error).map(error_text).unwrap_or_default();
-                        let hint = error.hint().unwrap_or_default().to_owned();
+                        let hint = error.hint().unwrap_or_default().into_owned();
                         Reply::Failed { message: error.to_string(), detail, hint }
                     }
                     Err(stopped) => refusal(&request.file, &stopped.to_string(), "The server asks again."),

@@ -6,6 +6,7 @@ use std::path::Path;
 use serde_json::{Value, json};
 use walden_codec::coder::{Breakdown, Form};
 use walden_codec::container::{self, Entry, Error, FileHeader, Head, Loss, ReadLimits, Reader, Summary};
+use walden_format::diagnostic::Hint;
 use walden_report::table::{Look, Row, table as rows_as_table};
 use walden_report::units;
 use walden_source::error_text;
@@ -45,7 +46,7 @@ impl Found {
     }
 
     /// Returns the problems of the file at a path, a line each, and a hint.
-    pub fn problems(&self, path: &Path) -> (Vec<String>, Option<&'static str>) {
+    pub fn problems(&self, path: &Path) -> (Vec<String>, Option<Hint>) {
         let shown = path.display();
         let mut lines: Vec<String> =
             self.damage.iter().map(|damage| format!("error: {shown}: {}", error_text(damage))).collect();

@@ -7,6 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use walden_codec::container::{self, Binding, Entry, Error, Head, Loss, ReadLimits, Reader, Summary, Walk};
+use walden_format::diagnostic::Hint;
 use walden_output::pending::parent_folder;
 use walden_output::stdout::Stdout;
 use walden_output::turns::Turn;
@@ -252,11 +253,12 @@ fn plain_of_original(error: Error, named: impl FnOnce(io::Error) -> FileError) -
 
 /// Returns a hint for a fault of a file. Standard input is read only once, so nothing can be salvaged from
 /// it.
-pub fn hint_of(path: &Path, fault: &Error) -> Option<&'static str> {
+pub fn hint_of(path: &Path, fault: &Error) -> Option<Hint> {
     match fault {
         Error::Damage(_) if is_stream(path) => Some(
             "get another copy of it, or save it to a file first: walden decompress --salvage extracts everything that is not damaged \
-             from a file",
+             from a file"
+                .into(),
         ),
         fault => fault.hint(),
     }

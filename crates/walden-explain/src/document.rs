@@ -8,6 +8,7 @@ mod build;
 use regex::Regex;
 use serde::Serialize;
 use serde_json::{Map, Value};
+use walden_format::diagnostic::Hint;
 use walden_source::names::Names;
 
 use crate::checkpoints::CheckpointSettings;
@@ -401,7 +402,7 @@ pub struct DamageDocument {
     /// The stable code.
     pub code: &'static str,
     /// What to do.
-    pub hint: &'static str,
+    pub hint: Hint,
 }
 
 /// The inputs of a document in addition to the WAL.

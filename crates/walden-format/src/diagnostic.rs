@@ -1,9 +1,13 @@
 //! Stable codes and remedies of errors.
 
+use std::borrow::Cow;
 use std::error::Error;
 
+/// What the user can do about an error.
+pub type Hint = Cow<'static, str>;
+
 /// The code and the remedy of an error.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct Diagnosis {
     /// Identifies the kind of error in all versions of Walden, such as `archive-full`; `None` if one of the
@@ -12,13 +16,43 @@ pub struct Diagnosis {
     /// The code in fewer, more general words, such as `full`, for logs and metrics.
     pub cause: Option<&'static str>,
     /// What the user can do.
-    pub hint: Option<&'static str>,
+    pub hint: Option<Hint>,
 }
 
 /// An error with a code and a remedy besides its message. [`diagnostics!`](crate::diagnostics) implements it.
 pub trait Diagnostic: Error {
     /// Returns the code and the remedy.
     fn diagnose(&self) -> Diagnosis;
+}
+
+/// A value that a row of [`diagnostics!`](crate::diagnostics) can have as its hint.
+pub trait IntoHint {
+    /// Returns the hint.
+    fn into_hint(self) -> Option<Hint>;
+}
+
+impl IntoHint for &'static str {
+    fn into_hint(self) -> Option<Hint> {
+        Some(self.into())
+    }
+}
+
+impl IntoHint for String {
+    fn into_hint(self) -> Option<Hint> {
+        Some(self.into())
+    }
+}
+
+impl IntoHint for Hint {
+    fn into_hint(self) -> Option<Hint> {
+        Some(self)
+    }
+}
+
+impl<H: IntoHint> IntoHint for Option<H> {
+    fn into_hint(self) -> Option<Hint> {
+        self.and_then(IntoHint::into_hint)
+    }
 }
 
 /// Implements [`Diagnostic`] for an error by a table, and the methods `code`, `cause` and `hint`, which do
@@ -47,7 +81,7 @@ pub trait Diagnostic: Error {
 /// } }
 ///
 /// assert_eq!(DiskError::Full.code(), Some("disk-full"));
-/// assert_eq!(DiskError::Full.hint(), Some("remove some files"));
+/// assert_eq!(DiskError::Full.hint().as_deref(), Some("remove some files"));
 /// ```
 #[macro_export]
 macro_rules! diagnostics {
@@ -59,7 +93,7 @@ macro_rules! diagnostics {
         impl $crate::diagnostic::Diagnostic for $type {
             fn diagnose(&self) -> $crate::diagnostic::Diagnosis {
                 #[allow(unused_imports)]
-                use $crate::diagnostic::{Diagnosis, Diagnostic as _};
+                use $crate::diagnostic::{Diagnosis, Diagnostic as _, IntoHint as _};
                 match self {$(
                     $pattern $(if $guard)? => {
                         #[allow(unused_mut)]
@@ -69,7 +103,7 @@ macro_rules! diagnostics {
                         $(diagnosis.hint = $crate::first_of!(None, $coded);)?
                         $(diagnosis.code = Some($code);)?
                         $(diagnosis.cause = Some($cause);)?
-                        $(diagnosis.hint = $hint.into();)?
+                        $(diagnosis.hint = ($hint).into_hint();)?
                         diagnosis
                     }
                 )*}
@@ -88,7 +122,7 @@ macro_rules! diagnostics {
             }
 
             /// Returns what the user can do.
-            pub fn hint(&self) -> Option<&'static str> {
+            pub fn hint(&self) -> Option<$crate::diagnostic::Hint> {
                 $crate::diagnostic::Diagnostic::diagnose(self).hint
             }
         }

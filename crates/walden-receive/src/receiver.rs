@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use walden_archive::ArchiveError;
 use walden_archive::catch_up::{CatchUp, Round};
 use walden_archive::copies::{self, Copies};
+use walden_format::diagnostic::Hint;
 use walden_format::lsn::{Lsn, SegmentSize};
 use walden_postgres::connection::Parameters;
 use walden_postgres::replication::{Replication, System, slot_is_lost_by_sql};
@@ -303,7 +304,7 @@ impl<'a> Receiver<'a> {
             inner.status.problem = Some(error_text(error));
             inner.status.cause = Some(error.cause().to_owned());
             inner.status.code = error.code().map(str::to_owned);
-            inner.status.hint = error.hint().map(str::to_owned);
+            inner.status.hint = error.hint().map(Hint::into_owned);
         }
     }
 }

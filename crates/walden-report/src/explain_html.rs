@@ -125,7 +125,7 @@ fn findings(document: &Document) -> Section {
     let mut section = Section::new("Findings");
     if let Some(damage) = &document.damage {
         section = section.alarm(&format!("The WAL could not be read any further. {}", damage.message));
-        section = section.text(damage.hint);
+        section = section.text(&damage.hint);
     }
     if document.findings.is_empty() {
         return section.text("Nothing stands out.");

@@ -100,8 +100,7 @@ pub enum RowsError {
     /// The table is unknown.
     #[error(
         "cannot find the table {0}: give the names of its server (--names), or a base backup that has it (--base); of a table \
-         that was made within the WAL, name the database too, as in DATABASE.SCHEMA.TABLE{hint}",
-        hint = select::spelling_hint(.0)
+         that was made within the WAL, name the database too, as in DATABASE.SCHEMA.TABLE"
     )]
     NoTable(String),
     /// The names contain the table, but the base backup does not.
@@ -155,7 +154,7 @@ pub enum RowsError {
     },
     /// The WAL does not contain the position from which the base backup must be replayed.
     #[error(
-        "the WAL does not continue from {}: replay has to start at {from}{}\nhint: add the segments from that position on",
+        "the WAL does not continue from {}: replay has to start at {from}{}",
         base.display(),
         log.map_or_else(String::new, |(start, end)| format!(", and the segments are from {start} to {end}"))
     )]
@@ -169,8 +168,7 @@ pub enum RowsError {
     },
     /// The range ends before the position from which the base backup has to be replayed.
     #[error(
-        "the range ends at {to}, and the base backup {} starts at {from}: replay starts there, after the range\nhint: use a \
-         base backup that started before {to} (--base), or read the range with names (--names) in place of a base backup",
+        "the range ends at {to}, and the base backup {} starts at {from}: replay starts there, after the range",
         base.display()
     )]
     EndsBeforeBase {
@@ -183,8 +181,7 @@ pub enum RowsError {
     },
     /// The range starts after the WAL that continues the base backup.
     #[error(
-        "the range starts at {from}, and the WAL that continues the base backup {} ends at {end}: {why}\nhint: use a base backup that was \
-         taken after that (--base), or read the range with names (--names) in place of a base backup",
+        "the range starts at {from}, and the WAL that continues the base backup {} ends at {end}: {why}",
         base.display()
     )]
     StartsAfterBase {
@@ -218,7 +215,8 @@ pub enum RowsError {
 }
 
 walden_format::diagnostics! { RowsError {
-    Self::NoTable(_) | Self::NotInBase(_) => "table-missing",
+    Self::NoTable(name) => "table-missing": select::spelling_hint(name),
+    Self::NotInBase(_) => "table-missing",
     Self::NotATable { .. } => "table-kind",
     Self::Ambiguous(_) => "table-ambiguous",
     Self::SeveralDatabases(_) | Self::NoDatabase(_) => "table-database",
@@ -226,8 +224,11 @@ walden_format::diagnostics! { RowsError {
     Self::Version(_) => "table-version",
     Self::NoLog => "table-without-wal",
     Self::OtherCluster { .. } => "table-other-cluster",
-    Self::NotContinued { .. } => "table-not-continued",
-    Self::EndsBeforeBase { .. } | Self::StartsAfterBase { .. } => "table-range",
+    Self::NotContinued { .. } => "table-not-continued": "add the segments from that position on",
+    Self::EndsBeforeBase { to, .. } => "table-range":
+        format!("use a base backup that started before {to} (--base), or read the range with names (--names) in place of a base backup"),
+    Self::StartsAfterBase { .. } => "table-range":
+        "use a base backup that was taken after that (--base), or read the range with names (--names) in place of a base backup",
     Self::DataDir(error) => of(error),
     Self::Store(_) => "table-pages",
     Self::Base { .. } | Self::Toast(_) => none,

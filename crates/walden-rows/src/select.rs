@@ -36,14 +36,12 @@ pub enum Database {
 
 /// A hint on the notation of names, if a name contains characters that SQL would fold to lower case or
 /// interpret.
-pub(crate) fn spelling_hint(name: &str) -> &'static str {
-    match name.contains(|c: char| c == '"' || c.is_uppercase()) || split_name(name).len() > 3 {
-        true => {
-            "\nhint: upper and lower case count, also without quotes; a part with a dot or a quote in it is written in quotes, and a \
-             quote within it twice, as in public.\"a \"\"b\"\".c\""
-        }
-        false => "",
-    }
+pub(crate) fn spelling_hint(name: &str) -> Option<&'static str> {
+    let is_special = name.contains(|c: char| c == '"' || c.is_uppercase()) || split_name(name).len() > 3;
+    is_special.then_some(
+        "upper and lower case count, also without quotes; a part with a dot or a quote in it is written in quotes, and a quote \
+         within it twice, as in public.\"a \"\"b\"\".c\"",
+    )
 }
 
 impl std::fmt::Display for Wanted {
@@ -201,9 +199,9 @@ mod tests {
 
     #[test]
     fn names_that_may_be_spelled_otherwise_have_a_hint() {
-        assert_eq!(["t", "public.t", "shop.public.t"].map(spelling_hint), ["", "", ""]);
+        assert_eq!(["t", "public.t", "shop.public.t"].map(spelling_hint), [None; 3]);
         for name in ["PUBLIC.alt", "We\"ird Ta.ble", "a.b.c.d"] {
-            assert!(spelling_hint(name).contains("in quotes"), "{name}");
+            assert!(spelling_hint(name).unwrap().contains("in quotes"), "{name}");
         }
     }
 }

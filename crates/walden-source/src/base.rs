@@ -69,8 +69,7 @@ pub enum BaseError {
     },
     /// The WAL ends before the last checkpoint of a stopped server.
     #[error(
-        "the WAL ends at {reached}, before the last checkpoint of {}, {checkpoint}\nhint: give the server's pg_wal as a further \
-         source",
+        "the WAL ends at {reached}, before the last checkpoint of {}, {checkpoint}",
         path.display()
     )]
     EndsBefore {
@@ -110,7 +109,7 @@ walden_format::diagnostics! { BaseError {
     Self::NoCheckpoint { .. } => "base-no-checkpoint": "give the server's pg_wal as a further source",
     Self::Store(_) => "base-pages": "TMPDIR says where the temporary file is; with a larger --memory it is smaller",
     Self::Running { .. } => "base-running",
-    Self::EndsBefore { .. } => "base-ends-before",
+    Self::EndsBefore { .. } => "base-ends-before": "give the server's pg_wal as a further source",
     Self::OtherCluster { .. } => "base-other-cluster",
     Self::Page(_) => none,
 } }

@@ -40,13 +40,10 @@ impl NamedChanges {
 #[non_exhaustive]
 pub enum RelationError {
     /// There is no such relation.
-    #[error(
-        "no table or index is called {0}\nhint: give --names with a connection string or a saved file, or \
-         TABLESPACE/DATABASE/FILE as numbers (SELECT pg_relation_filepath('{0}') says base/DATABASE/FILE)"
-    )]
+    #[error("no table or index is called {0}")]
     Unknown(String),
     /// Several relations have the name.
-    #[error("cannot use {0}: more than one table or index has this name; write DATABASE.SCHEMA.NAME")]
+    #[error("cannot use {0}: more than one table or index has this name")]
     Ambiguous(String),
     /// The relation is of another kind.
     #[error("cannot use {option}: expected {expected}, found the {kind} {relation}")]
@@ -61,6 +58,15 @@ pub enum RelationError {
         relation: String,
     },
 }
+
+walden_format::diagnostics! { RelationError {
+    Self::Unknown(name) => "relation-unknown": format!(
+        "give --names with a connection string or a saved file, or TABLESPACE/DATABASE/FILE as numbers \
+         (SELECT pg_relation_filepath('{name}') says base/DATABASE/FILE)"
+    ),
+    Self::Ambiguous(_) => "relation-ambiguous": "write DATABASE.SCHEMA.NAME",
+    Self::OtherKind { .. } => "relation-kind",
+} }
 
 /// Learns from a run which files relations had before they were rewritten, as `walden explain` does.
 /// Returns the files for which the run has records. Without a server's names there is nothing to learn.

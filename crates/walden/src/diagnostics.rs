@@ -14,13 +14,14 @@ use walden_archiving::{ArchivingError, FetchError, PlaceError};
 use walden_arrow::ReadError;
 use walden_codec::container;
 use walden_compress::VerifyError;
-use walden_format::diagnostic::{Diagnosis, Diagnostic};
+use walden_format::diagnostic::{Diagnosis, Diagnostic, Hint};
 use walden_postgres::{connection, follow, names, replication};
 use walden_receive::{ReceiveError, UploadError, handover, spool};
 use walden_recover::RecoverError;
 use walden_rows::RowsError;
 use walden_source::{base as source_base, datadir, inventory, names as saved, scan};
 use walden_watch::{locate, server};
+use walden_whatif::relations::RelationError;
 
 /// Finds the diagnostic of an error of one type.
 type Find = for<'e> fn(&'e (dyn Error + 'static)) -> Option<&'e dyn Diagnostic>;
@@ -37,6 +38,7 @@ const TYPES: &[Find] = &[
     of_type::<connection::ConnectionError>,
     of_type::<container::Error>,
     of_type::<datadir::DataDirError>,
+    of_type::<drill::DrillError>,
     of_type::<drill::RedirectFileError>,
     of_type::<export::ExportError>,
     of_type::<follow::FollowError>,
@@ -49,6 +51,7 @@ const TYPES: &[Find] = &[
     of_type::<push::PushError>,
     of_type::<recovery::RecoveryError>,
     of_type::<repair::RepairError>,
+    of_type::<RelationError>,
     of_type::<replay::ReplayError>,
     of_type::<replication::ReplicationError>,
     of_type::<replication::SlotError>,
@@ -96,11 +99,11 @@ fn with_inner<'e>(cause: &'e (dyn Error + 'static)) -> impl Iterator<Item = &'e 
 #[derive(Debug)]
 struct Hinted {
     text: String,
-    hint: &'static str,
+    hint: Hint,
 }
 
 walden_format::diagnostics! { Hinted {
-    Self { hint, .. } => none: *hint,
+    Self { hint, .. } => none: hint.clone(),
 } }
 
 impl fmt::Display for Hinted {
@@ -112,8 +115,8 @@ impl fmt::Display for Hinted {
 impl Error for Hinted {}
 
 /// Creates an error with a hint, which [`diagnose`] returns.
-pub fn with_hint(text: String, hint: &'static str) -> anyhow::Error {
-    Hinted { text, hint }.into()
+pub fn with_hint(text: String, hint: impl Into<Hint>) -> anyhow::Error {
+    Hinted { text, hint: hint.into() }.into()
 }
 
 #[cfg(test)]
@@ -188,6 +191,17 @@ mod tests {
     }
 
     #[test]
+    fn messages_of_libraries_contain_no_hints() {
+        let mut files = Vec::new();
+        sources(&Path::new(env!("CARGO_MANIFEST_DIR")).join(".."), &mut files);
+        let with_hint = |file: &&String| file.contains("\\nhint: ");
+        let found: Vec<&str> =
+            files.iter().filter(with_hint).map(|file| &file[..file.len().min(80)]).collect();
+        // Those of this program: this file, the text of another program that is missing, and wrong usage.
+        assert_eq!(found.len(), 3, "use a row of diagnostics! in {found:?}");
+    }
+
+    #[test]
     fn wrapping_errors_and_contexts_keep_code_and_hint() {
         let store = || store::StoreError::new("read", "archive.json", "s3://bucket", Cause::Unavailable);
         let archive = || archive::ArchiveError::from(store());
@@ -238,7 +252,7 @@ mod tests {
         let damaged = container::Error::Foreign;
         assert_eq!(diagnose(&VerifyError::from(damaged).into()).code, Some("compress-not-verified"));
         let error = with_hint("no page".to_owned(), "give one").context("replaying");
-        assert_eq!((diagnose(&error).code, diagnose(&error).hint), (None, Some("give one")));
+        assert_eq!((diagnose(&error).code, diagnose(&error).hint.as_deref()), (None, Some("give one")));
         assert_eq!(diagnose(&io::Error::from(io::ErrorKind::NotFound).into()), Diagnosis::default());
     }
 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use anyhow::{Context as _, Result, anyhow};
+use anyhow::{Context as _, Result};
 use clap::{Args, ValueEnum};
 use regex::Regex;
 use walden_explain::document::{Context, Document};
@@ -190,7 +190,7 @@ pub fn run(args: &ExplainArgs) -> Result<ExitCode> {
         sources::describe_extent(&sources, &source_range(args), &inventory, threads)
     };
     let explanation = explanation.map_err(|error| match error.downcast_ref() {
-        Some(ExplainError::TimeAfterEnd(_)) => anyhow!("{error}\nhint: {}", extent()),
+        Some(ExplainError::TimeAfterEnd(_)) => output::with_hint(error.to_string(), extent()),
         _ => error,
     })?;
     sources::warn_of_step_back(explanation.step_back);

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context as _, Result};
 use clap::Args;
-use walden_format::diagnostic::Diagnostic;
+use walden_format::diagnostic::{Diagnostic, Hint};
 use walden_output::{Inputs, OutputError, Wanted};
 pub use walden_output::{
     Output, expect_no_input, expect_no_link_below, expect_removable, expect_writable, is_temporary, meta_of,
@@ -89,7 +89,7 @@ pub fn write(path: &Path, bytes: impl AsRef<[u8]>, overwrite: Overwrite) -> Resu
 }
 
 /// Returns the hint of an error or of one of its causes, including errors of the file system.
-pub fn hint_of(error: &anyhow::Error) -> Option<&'static str> {
+pub fn hint_of(error: &anyhow::Error) -> Option<Hint> {
     if let Some(hint) = diagnose(error).hint {
         return Some(hint);
     }
@@ -101,9 +101,9 @@ pub fn hint_of(error: &anyhow::Error) -> Option<&'static str> {
     let kind = error.chain().find_map(kind_of)?;
     let is_full = matches!(kind, io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded);
     if is_full && terminal::is_of_stdout(error) {
-        return Some("free some space for standard output; the output so far is not complete");
+        return Some("free some space for standard output; the output so far is not complete".into());
     }
-    hint_of_kind(kind)
+    hint_of_kind(kind).map(Hint::from)
 }
 
 /// A hint for a file that was skipped because it cannot be read, if the error of the file system decides it.
@@ -204,7 +204,7 @@ mod tests {
     fn a_hint_is_no_part_of_an_errors_text() {
         let error = with_hint("no page".to_owned(), "give one").context("replaying");
         assert_eq!(chain_text(&error), "replaying: no page");
-        assert_eq!(hint_of(&error), Some("give one"));
+        assert_eq!(hint_of(&error).as_deref(), Some("give one"));
     }
 
     #[test]
@@ -212,7 +212,7 @@ mod tests {
         let error = container::Error::Io(io::ErrorKind::OutOfMemory.into());
         assert_eq!(error.hint(), None);
         let hint = hint_of(&error.into());
-        assert!(hint.is_some_and(|hint| hint.contains("free some memory")), "{hint:?}");
+        assert!(hint.as_deref().is_some_and(|hint| hint.contains("free some memory")), "{hint:?}");
     }
 
     #[test]

@@ -346,8 +346,10 @@ fn changes(args: &WhatifArgs) -> Vec<Vec<(String, String)>> {
 
 /// Returns the changes of tables and indexes; `files` are those of the trace.
 fn objects(args: &WhatifArgs, names: &Names, files: &[RelFileLocator]) -> Vec<ObjectChange> {
-    relations::changes(&args.named_changes(), &Relations::new(names, files))
-        .unwrap_or_else(|error| crate::wrong_usage(&error.to_string()))
+    relations::changes(&args.named_changes(), &Relations::new(names, files)).unwrap_or_else(|error| {
+        let hint = error.hint().map_or_else(String::new, |hint| format!("\nhint: {hint}"));
+        crate::wrong_usage(&format!("{error}{hint}"))
+    })
 }
 
 /// Returns the longest run: a prediction follows one server on one timeline.

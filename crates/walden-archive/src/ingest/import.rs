@@ -17,6 +17,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use serde::Serialize;
+use walden_format::diagnostic::Hint;
 use walden_format::lsn::SegmentName;
 use walden_source::error_text;
 
@@ -98,7 +99,7 @@ pub struct Refused {
     /// The stable code of the problem.
     pub code: Option<&'static str>,
     /// A remedy for the user.
-    pub hint: Option<&'static str>,
+    pub hint: Option<Hint>,
 }
 
 /// A warning about an archived file.

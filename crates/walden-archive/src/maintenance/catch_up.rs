@@ -5,6 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use walden_format::diagnostic::Hint;
 use walden_source::error_text;
 
 use crate::archive::{Archive, ArchiveError};
@@ -60,7 +61,7 @@ impl Round<'_> {
     }
 
     /// Returns why the copy is behind, and the remedy.
-    pub fn problem(&self) -> Option<(String, Option<&'static str>)> {
+    pub fn problem(&self) -> Option<(String, Option<Hint>)> {
         match self.result {
             Err(error) => Some((error_text(error), error.hint())),
             Ok(copied) => {

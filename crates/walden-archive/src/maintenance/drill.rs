@@ -203,7 +203,7 @@ fn try_out(archive: &Archive, options: &DrillOptions, progress: &mut dyn FnMut(S
     if let Some(found) =
         start.system_identifier.filter(|found| found.to_string() != identity.system_identifier)
     {
-        return Err(DrillError::Refused(format!(
+        return Err(DrillError::refused(format!(
             "cannot restore {}: expected system identifier {}, the archive's, found {found}",
             options.base.display(),
             identity.system_identifier
@@ -236,10 +236,11 @@ fn try_out(archive: &Archive, options: &DrillOptions, progress: &mut dyn FnMut(S
     if let (Ok(base), Ok(inside)) = (options.base.canonicalize(), dir.canonicalize())
         && inside.starts_with(&base)
     {
-        return Err(DrillError::Refused(format!(
-            "cannot use a folder in the backup {}: name one outside of it with --folder",
+        return Err(DrillError::refused(format!(
+            "cannot use a folder in the backup {}",
             options.base.display()
-        )));
+        ))
+        .with_hint("name a folder outside of it with --folder"));
     }
     let copying = Instant::now();
     let data = dir.join("data");
@@ -264,7 +265,9 @@ fn try_out(archive: &Archive, options: &DrillOptions, progress: &mut dyn FnMut(S
     let recovering = Instant::now();
     let recovered = server.recover(options.timeout, &mut |asked| progress(Step::Restored(asked, segments)));
     recovered.map_err(|error| match (error, extent::end_text(archive, &log)) {
-        (DrillError::RecoveryFailed(text), Some(end)) => DrillError::RecoveryFailed(format!("{end}: {text}")),
+        (DrillError::RecoveryFailed { problem, hint }, Some(end)) => {
+            DrillError::RecoveryFailed { problem: format!("{end}: {problem}"), hint }
+        }
         (error, _) => error,
     })?;
     let recovery_seconds = recovering.elapsed().as_secs_f64();
@@ -344,8 +347,7 @@ fn no_history(error: RecoveryError) -> DrillError {
     if !matches!(error, RecoveryError::NoHistory(_)) {
         return error.into();
     }
-    let hint = error.hint().unwrap_or_default();
-    DrillError::RecoveryFailed(format!("{error}: {hint}"))
+    DrillError::RecoveryFailed { problem: error.to_string(), hint: error.hint() }
 }
 
 /// Returns the segment in which recovery starts. PostgreSQL requests it on the newest timeline that may have
@@ -389,9 +391,10 @@ fn find_programs(bin: Option<&Path>, major: &str) -> Result<(PathBuf, Version)> 
         }
     }
     let found = if others.is_empty() { "none".to_owned() } else { others.join(", ") };
-    Err(DrillError::Refused(format!(
-        "cannot find a server for the backup: expected PostgreSQL {wanted}, found {found}\nhint: install it, or name the folder of its programs with --bin"
-    )))
+    Err(DrillError::refused(format!(
+        "cannot find a server for the backup: expected PostgreSQL {wanted}, found {found}"
+    ))
+    .with_hint("install it, or name the folder of its programs with --bin"))
 }
 
 #[cfg(test)]

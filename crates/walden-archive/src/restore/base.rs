@@ -47,21 +47,15 @@ pub enum BaseError {
     #[error(transparent)]
     DataDir(#[from] DataDirError),
     /// Another run replaces the backup, or it cannot be opened.
-    #[error("{error}\nhint: {hint}")]
-    Locked {
-        /// The error.
-        error: RecoverError,
-        /// The remedy.
-        hint: &'static str,
-    },
+    #[error(transparent)]
+    Locked(RecoverError),
 }
 
 walden_format::diagnostics! { BaseError {
     Self::Io { .. } => none,
     Self::NotOne { .. } => "backup-unusable",
     Self::DataDir(error) => of(error),
-    // The message contains the hint.
-    Self::Locked { error, .. } => code_of(error),
+    Self::Locked(error) => of(error),
 } }
 
 impl BaseError {
@@ -73,7 +67,7 @@ impl BaseError {
         match self {
             BaseError::Io { source, .. } => BaseError::Io { path, source },
             BaseError::NotOne { expected, found, .. } => BaseError::NotOne { path, expected, found },
-            error @ (BaseError::DataDir(_) | BaseError::Locked { .. }) => error,
+            error @ (BaseError::DataDir(_) | BaseError::Locked(_)) => error,
         }
     }
 }
@@ -245,8 +239,7 @@ fn read_tar(path: &Path, compression: Compression) -> Result<BackupStart, BaseEr
 /// # Errors
 /// Another run replaces it, or it cannot be opened.
 pub fn lock(path: &Path) -> Result<FolderLock, BaseError> {
-    FolderLock::shared(path)
-        .map_err(|error| BaseError::Locked { hint: error.hint().unwrap_or_default(), error })
+    FolderLock::shared(path).map_err(BaseError::Locked)
 }
 
 /// Returns whether a backup is in tar format and must be unpacked before its files can be read.

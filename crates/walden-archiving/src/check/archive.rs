@@ -17,6 +17,7 @@ use walden_archive::probe::{self, Left, PROBES, Probe};
 use walden_archive::store::versions::LockRule;
 use walden_archive::verified::UNREADABLE;
 use walden_archive::verify::KEYS_HINT;
+use walden_format::diagnostic::Hint;
 use walden_source::counted;
 use walden_source::error_text;
 
@@ -302,7 +303,7 @@ fn probe_store(archive: &Archive) -> Check {
             "without the right to delete, walden archive pack and prune leave everything; push and get do not need it",
         ),
         Err(error) => {
-            let hint = error.hint().map(str::to_owned);
+            let hint = error.hint().map(Hint::into_owned);
             Check { code: error.code(), ..Check::fail(NAME, error_text(&error), hint) }
         }
     }

@@ -20,6 +20,7 @@ use crate::place::Place;
 use crate::queue::QueueOptions;
 use crate::receiving::ReceivingOptions;
 use crate::{commands, data_directory, report};
+use walden_format::diagnostic::Hint;
 
 /// The set-up that is tested.
 #[derive(Clone, Copy, Debug)]
@@ -86,7 +87,7 @@ impl Check {
 
     /// Returns a failure with the error's causes and hint.
     pub fn error(name: &'static str, error: &ArchivingError) -> Check {
-        let hint = error.hint().map(str::to_owned);
+        let hint = error.hint().map(Hint::into_owned);
         Check { code: error.code(), ..Check::fail(name, error_text(error), hint) }
     }
 }

@@ -14,6 +14,7 @@ use walden_archive::list;
 use walden_archive::recovery::{RecoveryError, RecoveryStart, recovery_to};
 use walden_archiving::text;
 use walden_explain::moment::Moment;
+use walden_format::diagnostic::Hint;
 use walden_format::lsn::Timeline;
 use walden_watch::settings;
 
@@ -111,7 +112,7 @@ pub fn run(args: &DrillArgs) -> Result<ExitCode> {
     archive.identity()?;
     if let Some(error) = find_unreachable(&archive, args) {
         output::tell(&format!("error: {error}"));
-        let hints = [error.hint(), other_timeline_hint(&archive, args.timeline)];
+        let hints = [error.hint(), other_timeline_hint(&archive, args.timeline).map(Hint::from)];
         hints.into_iter().flatten().for_each(|hint| output::tell(&format!("hint: {hint}")));
         return Ok(ExitCode::from(FOUND));
     }
@@ -157,7 +158,7 @@ pub fn run(args: &DrillArgs) -> Result<ExitCode> {
 /// Returns a hint if a time or restore point that recovery did not find may be on another timeline.
 fn timeline_hint(archive: &Archive, options: &DrillOptions, error: &DrillError) -> Option<&'static str> {
     // No timeline has an unknown restore point.
-    let may_be_elsewhere = matches!(error, DrillError::RecoveryFailed(_));
+    let may_be_elsewhere = matches!(error, DrillError::RecoveryFailed { .. });
     if options.target == Target::End || options.timeline.is_some() || !may_be_elsewhere {
         return None;
     }

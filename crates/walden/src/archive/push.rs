@@ -11,6 +11,7 @@ use walden_archiving::behind;
 use walden_archiving::configuration::ArchiveSection;
 use walden_archiving::log::Entry;
 use walden_archiving::queue::waiting;
+use walden_format::diagnostic::Hint;
 
 use super::log::LogOptions;
 use crate::level::LevelFlags;
@@ -155,7 +156,7 @@ pub fn run(args: &PushArgs) -> Result<ExitCode> {
 }
 
 /// Prints an error in the form of PostgreSQL's messages, because it ends up in the server's log.
-pub fn complain(when: &str, error: &dyn std::error::Error, hint: Option<&str>) {
+pub fn complain(when: &str, error: &dyn std::error::Error, hint: Option<Hint>) {
     output::tell(&format!("ERROR: {when}{}", walden_source::error_text(error)));
     if let Some(hint) = hint {
         output::tell(&format!("HINT: {hint}"));

@@ -13,6 +13,7 @@ use clap::{Args, ValueEnum};
 use walden_archive::archive::ArchiveError;
 use walden_archiving::log::Entry;
 use walden_archiving::receiving;
+use walden_format::diagnostic::IntoHint;
 use walden_receive::status::{State, Status};
 use walden_receive::{AckAfter, Event, Receiver};
 use walden_report::units;
@@ -272,7 +273,7 @@ fn run_one(server: &Server, receiver: &Receiver<'_>, stop: &AtomicBool) -> u8 {
             server.log.warn(&format!(
                 "{prefix}cannot find out from where on the server keeps WAL for the slot {slot}: {error}; WAL is received from the \
                  server's current position on, and the earlier WAL that the slot keeps is not{}",
-                hint_line(Some(SLOT_HINT))
+                hint_line(SLOT_HINT)
             ));
         }
         Event::SlotReplaced { slot } => server.log.warn(&format!(
@@ -287,7 +288,7 @@ fn run_one(server: &Server, receiver: &Receiver<'_>, stop: &AtomicBool) -> u8 {
             server.log.warn(&format!(
                 "{prefix}the server has removed the WAL from {from} on: received from {start} on, timeline {timeline}; the archive records \
                  the gap, and recovery beyond it needs a new base backup{}",
-                hint_line(Some("take a base backup now"))
+                hint_line("take a base backup now")
             ));
         }
         Event::Interrupted { error, pause } => {
@@ -341,7 +342,7 @@ fn run_one(server: &Server, receiver: &Receiver<'_>, stop: &AtomicBool) -> u8 {
     if server.options.slot.is_none() {
         server.log.warn(&format!(
             "{prefix}without a slot, the server may remove WAL before it is received{}",
-            hint_line(Some("--slot NAME --create-slot (slot and create_slot in walden.toml) makes one"))
+            hint_line("--slot NAME --create-slot (slot and create_slot in walden.toml) makes one")
         ));
     }
     match receiver.run_observed(stop, &observer) {
@@ -357,8 +358,8 @@ const SLOT_HINT: &str = "before PostgreSQL 15, a server says it over an ordinary
 or to postgres, in pg_hba.conf, and start again with an empty spool before the first segment is archived";
 
 /// Formats a hint as a line after the message.
-fn hint_line(hint: Option<&str>) -> String {
-    hint.map(|hint| format!("\nHINT: {hint}")).unwrap_or_default()
+fn hint_line(hint: impl IntoHint) -> String {
+    hint.into_hint().map(|hint| format!("\nHINT: {hint}")).unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -41,14 +41,16 @@ pub fn expect_tablespaces(base: &Path) -> Result<()> {
             Ok(_) => "no folder there".to_owned(),
             Err(error) => error.to_string(),
         };
-        return Err(DrillError::Refused(format!(
-            "cannot restore {}: expected the link {} to lead to the tablespace's folder {}, found: {found}\nhint: put the backup of the tablespace \
-             there, or let the link lead to where it is (ln -sfn FOLDER LINK); pg_basebackup --tablespace-mapping and --format=tar keep \
-             tablespaces with the backup",
+        return Err(DrillError::refused(format!(
+            "cannot restore {}: expected the link {} to lead to the tablespace's folder {}, found: {found}",
             base.display(),
             link.display(),
             target.display()
-        )));
+        ))
+        .with_hint(
+            "put the backup of the tablespace there, or let the link lead to where it is (ln -sfn FOLDER LINK); pg_basebackup \
+             --tablespace-mapping and --format=tar keep tablespaces with the backup",
+        ));
     }
     Ok(())
 }
@@ -110,11 +112,12 @@ impl Copying<'_> {
             let found = fs::symlink_metadata(&source);
             let found = found.with_context(|| format!("cannot copy {}", source.display()))?;
             if found.is_symlink() {
-                return Err(DrillError::Refused(format!(
-                    "cannot restore {}: expected files and folders, found the link {}\nhint: replace the link by its destination",
+                return Err(DrillError::refused(format!(
+                    "cannot restore {}: expected files and folders, found the link {}",
                     from.display(),
                     source.display()
-                )));
+                ))
+                .with_hint("replace the link by its destination"));
             }
             if !found.is_dir() {
                 if found.is_file() {

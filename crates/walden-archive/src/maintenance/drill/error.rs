@@ -2,6 +2,7 @@
 
 use std::error::Error;
 
+use walden_format::diagnostic::Hint;
 use walden_recover::RecoverError;
 use walden_source::datadir::DataDirError;
 
@@ -15,8 +16,13 @@ use crate::restore::sources::SourcesError;
 #[non_exhaustive]
 pub enum DrillError {
     /// Recovery failed. The message contains the end of the server's log.
-    #[error("{0}")]
-    RecoveryFailed(String),
+    #[error("{problem}")]
+    RecoveryFailed {
+        /// What happened.
+        problem: String,
+        /// The remedy, if one is known.
+        hint: Option<Hint>,
+    },
     /// The target restore point is not in the archive.
     #[error("restore point {name} is not in the archive; {known}")]
     UnknownRestorePoint {
@@ -27,8 +33,13 @@ pub enum DrillError {
     },
     /// The backup, an option, or the installed servers do not permit the drill. The message contains the
     /// expected and the found values.
-    #[error("{0}")]
-    Refused(String),
+    #[error("{problem}")]
+    Refused {
+        /// Why.
+        problem: String,
+        /// The remedy, if one is known.
+        hint: Option<Hint>,
+    },
     /// The archive cannot be read.
     #[error("{0}")]
     Archive(#[from] ArchiveError),
@@ -51,10 +62,36 @@ pub enum DrillError {
 /// The result of a part of a drill.
 pub(super) type Result<T> = std::result::Result<T, DrillError>;
 
+walden_format::diagnostics! { DrillError {
+    Self::RecoveryFailed { hint, .. } => "drill-recovery-failed": hint.clone(),
+    Self::Refused { hint, .. } => "drill-refused": hint.clone(),
+    Self::UnknownRestorePoint { .. } => "drill-restore-point":
+        "walden archive list --all names the restore points of the archive",
+    Self::Archive(error) => of(error),
+    Self::Recovery(error) => of(error),
+    Self::Step { .. } | Self::Other(_) => none,
+} }
+
 impl DrillError {
+    pub(super) fn refused(problem: impl Into<String>) -> DrillError {
+        DrillError::Refused { problem: problem.into(), hint: None }
+    }
+
+    pub(super) fn recovery_failed(problem: impl Into<String>) -> DrillError {
+        DrillError::RecoveryFailed { problem: problem.into(), hint: None }
+    }
+
+    /// Adds a remedy.
+    pub(super) fn with_hint(mut self, text: impl Into<Hint>) -> DrillError {
+        if let DrillError::RecoveryFailed { hint, .. } | DrillError::Refused { hint, .. } = &mut self {
+            *hint = Some(text.into());
+        }
+        self
+    }
+
     /// Returns whether recovery failed or must fail. Otherwise, recovery could not be attempted.
     pub fn is_recovery_failure(&self) -> bool {
-        matches!(self, DrillError::RecoveryFailed(_) | DrillError::UnknownRestorePoint { .. })
+        matches!(self, DrillError::RecoveryFailed { .. } | DrillError::UnknownRestorePoint { .. })
     }
 }
 

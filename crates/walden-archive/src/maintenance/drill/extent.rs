@@ -168,10 +168,11 @@ pub(super) fn expect_known_version(archive: &Archive, log: &Log) -> Result<(), D
     let magic = contents.iter().rev().find_map(|it| it.unknown_magic.as_deref());
     match magic {
         None => Ok(()),
-        Some(magic) => Err(DrillError::Refused(format!(
-            "cannot test the restore: segment {} is of a version of PostgreSQL that this Walden does not read (page magic {magic}), so it cannot check whether recovery reaches the end of the WAL\nhint: restore with restore_command = 'walden archive get', which returns each byte, or install a Walden that reads this version",
+        Some(magic) => Err(DrillError::refused(format!(
+            "cannot test the restore: segment {} is of a version of PostgreSQL that this Walden does not read (page magic {magic}), so it cannot check whether recovery reaches the end of the WAL",
             segment.name
-        ))),
+        ))
+        .with_hint("restore with restore_command = 'walden archive get', which returns each byte, or install a Walden that reads this version")),
     }
 }
 

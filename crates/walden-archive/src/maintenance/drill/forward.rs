@@ -92,7 +92,7 @@ fn plan(
     limits: RollForward,
 ) -> Result<(BaseBackup, Run, KeptSegments, Plan)> {
     if options.settings.iter().any(|(name, _)| name.to_ascii_lowercase().starts_with("recovery_target")) {
-        return Err(DrillError::Refused("--set has another recovery target".to_string()));
+        return Err(DrillError::refused("--set has another recovery target".to_string()));
     }
     let target = match &options.target {
         Target::End => walden_recover::Target::Latest,
@@ -105,15 +105,15 @@ fn plan(
     let runs = sources::open(&[(archive.store().location().to_owned(), archive.clone())], &[], &range)?;
     let runs = runs.inventory.runs;
     let chosen = choose_run(runs, &base)
-        .ok_or_else(|| DrillError::Refused("the archive has no WAL from the backup on".into()))?;
+        .ok_or_else(|| DrillError::refused("the archive has no WAL from the backup on"))?;
     let ChosenRun { mut run, later, .. } = chosen;
     if let Some(later) = later {
-        return Err(DrillError::Refused(match later.is_restarted {
+        return Err(DrillError::refused(match later.is_restarted {
             true => format!("pg_resetwal restarted the WAL at {}", later.start),
             false => format!("WAL is missing before {}", later.start),
         }));
     }
     let kept = keep_decoded(&mut run, &base, limits.memory_bytes);
     let plan = Plan::make(&run, &base, target, &[], limits.threads, |_| ());
-    Ok((base, run, kept, plan.map_err(|error| DrillError::Refused(error_text(&error)))?))
+    Ok((base, run, kept, plan.map_err(|error| DrillError::refused(error_text(&error)))?))
 }

@@ -86,7 +86,7 @@ fn library_hint(libraries: Option<&str>) -> String {
 pub fn expect_allowed_settings(settings: &[(String, String)]) -> Result<()> {
     let is_refused = |name: &str| REFUSED_SETTINGS.iter().any(|refused| name.eq_ignore_ascii_case(refused));
     match settings.iter().find(|(name, _)| is_refused(name)) {
-        Some((name, _)) => Err(DrillError::Refused(format!(
+        Some((name, _)) => Err(DrillError::refused(format!(
             "cannot set {name}: a drill uses files in its own folder only, and archives nothing"
         ))),
         None => Ok(()),
@@ -216,7 +216,7 @@ impl Server {
         let wanted = options.settings.iter().map(|(name, value)| (name.as_str(), value.as_str()));
         for (name, value) in own.chain(wanted) {
             if !name.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'.')) {
-                return Err(DrillError::Refused(format!("cannot set {name}: not the name of a setting")));
+                return Err(DrillError::refused(format!("cannot set {name}: not the name of a setting")));
             }
             writeln!(
                 text,
@@ -231,7 +231,7 @@ impl Server {
     fn write_restore_script(&self, command: &[std::ffi::OsString]) -> Result<()> {
         let (script, asked) = self.restore();
         let [program, arguments @ ..] = command else {
-            return Err(DrillError::Refused("cannot restore without a command".to_string()));
+            return Err(DrillError::refused("cannot restore without a command".to_string()));
         };
         let mut words = vec![quoted(&self.runnable(Path::new(program))?.display().to_string())];
         words.extend(arguments.iter().map(|argument| quoted(&argument.to_string_lossy())));
@@ -268,7 +268,7 @@ impl Server {
         let output = output.context("cannot run /bin/sh")?;
         if !output.status.success() {
             let user = account::server_account()?.map(|user| format!(" as the user {}", user.name));
-            return Err(DrillError::Refused(format!(
+            return Err(DrillError::refused(format!(
                 "cannot fetch {segment}, at which recovery starts{} ({}): {}",
                 user.unwrap_or_default(),
                 output.status,
@@ -296,15 +296,16 @@ impl Server {
             if let Some(status) = self.guard.poll()? {
                 wait_for_exit_if_interrupted();
                 let log = self.log_tail();
-                let mut text =
+                let problem =
                     format!("recovery failed: the server ended ({status}); the end of its log:\n{log}");
+                let mut hint = None;
                 if log.contains(EMPTY_PATH) && !has_in_place_tablespaces(self.version) {
-                    let _ = write!(text, "\nhint: {OLD_SERVER}");
+                    hint = Some(OLD_SERVER.into());
                 }
                 if log.contains(MISSING_MANAGER) {
-                    let _ = write!(text, "\nhint: {}", library_hint(self.libraries.as_deref()));
+                    hint = Some(library_hint(self.libraries.as_deref()).into());
                 }
-                return Err(DrillError::RecoveryFailed(text));
+                return Err(DrillError::RecoveryFailed { problem, hint });
             }
             if self.is_ready() {
                 return self.connect("postgres").map(drop).with_context(|| {
@@ -317,7 +318,7 @@ impl Server {
             if deadline.is_some_and(|deadline| Instant::now() > deadline) {
                 let log = self.log_tail();
                 let text = format!("recovery takes longer than allowed; the end of the server's log:\n{log}");
-                return Err(DrillError::RecoveryFailed(text));
+                return Err(DrillError::recovery_failed(text));
             }
             let lines =
                 fs::read(&asked_in).map_or(0, |text| text.iter().filter(|&&byte| byte == b'\n').count());
@@ -347,7 +348,7 @@ impl Server {
         let lsn: Option<String> = row.try_get(0).context(read)?;
         let lsn = lsn
             .and_then(|lsn| lsn.parse().ok())
-            .ok_or_else(|| DrillError::Refused("the server does not report how far recovery got".into()))?;
+            .ok_or_else(|| DrillError::refused("the server does not report how far recovery got"))?;
         let timeline = row.try_get::<_, i32>(2).context(read)?.cast_unsigned();
         Ok(Reached { lsn, time: row.try_get(1).context(read)?, timeline })
     }
@@ -356,7 +357,7 @@ impl Server {
     pub fn stop(&self) -> Result<()> {
         self.guard.signal(Signal::INT);
         if self.guard.wait(STOP_TIMEOUT)?.is_none() {
-            return Err(DrillError::Refused(format!(
+            return Err(DrillError::refused(format!(
                 "the server did not stop in {STOP_TIMEOUT:?}; the end of its log:\n{}",
                 self.log_tail()
             )));
