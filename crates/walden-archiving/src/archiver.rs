@@ -15,7 +15,7 @@ use walden_postgres::connection::Client;
 use walden_report::table::harmless;
 use walden_report::units;
 use walden_source::error_text;
-use walden_watch::process::ArchiverProcess;
+use walden_watch::process::{ArchiverProcess, ServerProcess};
 use walden_watch::settings::Settings;
 
 use crate::arrival::{changed_at, has_settings};
@@ -80,6 +80,7 @@ impl FailingArchiver {
         match ArchiverProcess::find_after_attempt(data, ATTEMPT_PATIENCE) {
             ArchiverProcess::Failed(file) => Some(FailingArchiver::from_last_attempt(file, None)),
             _ if is_standby => None,
+            _ if ServerProcess::read_data_directory(data).0.is_stopped() => None,
             ArchiverProcess::Missing if !is_off(data) => FailingArchiver::without_process(queue),
             _ => FailingArchiver::from_queue(queue, last_done(data), SystemTime::now()),
         }

@@ -221,6 +221,10 @@ pub struct Evidence {
     /// Records of a sequence whose value differs by less than 32 from that of the previous record.
     /// `nextval()` does not write such records: they come from `setval()`.
     pub set_values: u64,
+    /// Records of a sequence whose value is larger than that of the previous record.
+    pub raised_values: u64,
+    /// Records of a sequence whose value is smaller than that of the previous record.
+    pub lowered_values: u64,
     /// Records that freeze tuples.
     pub freezing: Count,
     /// Records that prune pages, written by queries or, before 17, also by vacuum.
@@ -284,6 +288,8 @@ impl Evidence {
             (&mut self.partition_moves, other.partition_moves),
             (&mut self.key_share_transactions, other.key_share_transactions),
             (&mut self.set_values, other.set_values),
+            (&mut self.raised_values, other.raised_values),
+            (&mut self.lowered_values, other.lowered_values),
             (&mut self.prunes_in_transactions, other.prunes_in_transactions),
             (&mut self.update_offsets, other.update_offsets),
             (&mut self.leaf_inserts, other.leaf_inserts),

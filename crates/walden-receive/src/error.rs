@@ -188,7 +188,7 @@ walden_format::diagnostics! { ReceiveError {
     Self::Server(ReplicationError::Server(error)) if error.code == "53300" => "receive-too-many-connections" as "too_many_connections": "raise max_wal_senders or end another receiver",
     // cannot_connect_now
     Self::Server(ReplicationError::Server(error)) if error.code == "57P03" => "receive-starting" as "starting": "the server starts or shuts down",
-    Self::Server(ReplicationError::Server(_)) => "receive-server" as "server",
+    Self::Server(error @ ReplicationError::Server(_)) => "receive-server" as "server": error.hint(),
     Self::Server(ReplicationError::Closed) => "receive-closed" as "closed",
     Self::Server(ReplicationError::Parameters(_)) => "receive-parameters" as "parameters": "see walden receive --help",
     Self::Server(ReplicationError::Tls { .. } | ReplicationError::Authentication { .. }) => "receive-not-admitted" as "not_admitted": "see \"Connections to servers\" in docs/archive-operations.md for passwords and certificates",
@@ -240,6 +240,7 @@ mod tests {
         assert!(hint(of("55006", true, true)).contains("wal_sender_timeout"));
         assert!(hint(of("58P01", false, true)).contains("--slot"));
         assert!(!hint(of("58P01", true, true)).contains("--slot"));
+        assert!(hint(of("08P01", true, false)).contains("pooler"));
         let refused = of("42501", true, false);
         assert!(refused.is_final() && refused.is_of_beginning());
         // An administrator has revoked the attribute, and may grant it again.

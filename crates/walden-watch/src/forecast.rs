@@ -3,8 +3,8 @@
 //! A checkpoint is requested when a segment is completed that is at least `CheckPointSegments - 1` segments
 //! after the one with the redo pointer (`XLogCheckpointNeeded`; [`CheckpointSettings::segments`] computes the
 //! number, also for explanations and predictions). A checkpoint also starts `checkpoint_timeout` after the
-//! start of the last one (`CheckpointerMain`), unless nothing important was written since then: an idle
-//! server skips it (`CreateCheckPoint`).
+//! start of the last one, or after the start of the server (`CheckpointerMain`), unless nothing important was
+//! written since then: an idle server skips it (`CreateCheckPoint`).
 
 use serde::Serialize;
 use walden_explain::checkpoints::{Cause, CheckpointSettings};
@@ -17,6 +17,8 @@ pub struct Cycle {
     pub redo: Lsn,
     /// When its checkpoint started, in seconds since 1970-01-01 UTC; `None` if that is not known.
     pub began: Option<f64>,
+    /// When the server started, in seconds since 1970-01-01 UTC; `None` if that is not known.
+    pub server_started: Option<f64>,
 }
 
 /// The next checkpoint, as far as it can be predicted.
@@ -62,7 +64,9 @@ pub fn forecast(
         0 => Some(0.0),
         _ => (rate > 0.0).then(|| bytes as f64 / rate),
     });
-    let until_timeout = settings.zip(seconds_since).map(|(settings, since)| settings.timeout as f64 - since);
+    let timed =
+        cycle.began.map(|began| now - cycle.server_started.map_or(began, |started| started.max(began)));
+    let until_timeout = settings.zip(timed).map(|(settings, since)| settings.timeout as f64 - since.max(0.0));
     let is_timeout_passed = until_timeout.is_some_and(|seconds| seconds <= 0.0);
     let by_time = until_timeout.filter(|_| !is_timeout_passed);
     let first = match (by_volume, by_time) {
@@ -101,7 +105,7 @@ mod tests {
         };
         let size = SegmentSize::DEFAULT;
         let segment = size.bytes();
-        let cycle = Cycle { redo: Lsn(5 * segment + 100), began: Some(1000.0) };
+        let cycle = Cycle { redo: Lsn(5 * segment + 100), began: Some(1000.0), server_started: None };
         // 33 segments: the checkpoint is requested when segment 37 is completed.
         let next = |position, rate, now| forecast(cycle, Lsn(position), size, Some(settings), rate, now);
         let fast = next(20 * segment, segment as f64, 1010.0);
@@ -119,6 +123,11 @@ mod tests {
             assert_eq!((passed.seconds_left, passed.seconds_left_by_time), (None, None));
         }
         assert!(!idle.is_timeout_passed);
+        // The server was started after the checkpoint.
+        let restarted = Cycle { server_started: Some(1290.0), ..cycle };
+        let restarted = forecast(restarted, Lsn(20 * segment), size, Some(settings), 1000.0, 1300.0);
+        assert_eq!((restarted.seconds_left, restarted.cause), (Some(290.0), Some("time")));
+        assert_eq!(restarted.seconds_since, Some(300.0));
         let due = next(50 * segment, 1.0, 9999.0);
         assert_eq!((due.bytes_left, due.seconds_left, due.cause), (Some(0), Some(0.0), Some("volume")));
         // The load that has written this WAL has ended meanwhile.

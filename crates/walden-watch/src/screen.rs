@@ -1,7 +1,8 @@
 //! The full-screen view of followed WAL.
 
 use std::collections::HashMap;
-use std::io;
+use std::io::{self, IsTerminal as _};
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -11,6 +12,7 @@ use ratatui::layout::{Alignment, Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Cell, Clear, Paragraph, Row as TableRow, Sparkline, Table, TableState};
+use rustix::event::{PollFd, PollFlags, Timespec};
 use walden_report::table::harmless;
 use walden_report::units::{bytes, count, percent};
 
@@ -133,6 +135,8 @@ fn show(
 ) -> Result<(), ScreenError> {
     const KEYS: &str = "cannot read keys";
     const DRAW: &str = "cannot draw";
+    // Keys are read from standard input if it is a terminal.
+    let has_terminal = io::stdin().is_terminal();
     let mut refreshed: Option<Instant> = None;
     loop {
         if refreshed.is_none_or(|refreshed| refreshed.elapsed() >= REFRESH) {
@@ -141,6 +145,10 @@ fn show(
             terminal.draw(|frame| screen.draw(frame)).map_err(failed(DRAW))?;
         }
         let goes_on = session.follow();
+        // Otherwise, the search for keys would never end.
+        if has_terminal && is_gone(io::stdin()) {
+            return Ok(());
+        }
         let mut has_key = false;
         while event::poll(if has_key { Duration::ZERO } else { KEY_WAIT }).map_err(failed(KEYS))? {
             has_key = true;
@@ -165,6 +173,14 @@ fn show(
             return Ok(());
         }
     }
+}
+
+/// Returns whether the other end of a terminal is closed, for example after a connection was lost. Not all of
+/// its processes get SIGHUP then.
+fn is_gone(terminal: impl AsFd) -> bool {
+    let mut ends = [PollFd::new(&terminal, PollFlags::empty())];
+    rustix::event::poll(&mut ends, Some(&Timespec::default()))
+        .is_ok_and(|_| ends[0].revents().contains(PollFlags::HUP))
 }
 
 impl Screen {
@@ -621,6 +637,14 @@ const HELP: &[&str] = &[
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_terminal_whose_other_end_is_closed_is_gone() {
+        let (one, other) = std::os::unix::net::UnixStream::pair().unwrap();
+        assert!(!is_gone(&one));
+        drop(other);
+        assert!(is_gone(&one));
+    }
 
     #[test]
     fn columns_that_a_window_has_fit_in_it() {

@@ -11,7 +11,7 @@ use walden_postgres::replication::SLOT_IS_LOST;
 use walden_source::datadir::ControlFile;
 
 use crate::archiver::{Archiver, archiver_of};
-use crate::process::ServerProcess;
+use crate::process::{PostmasterFile, ServerProcess};
 use crate::settings::Settings;
 use crate::slots::slots_in;
 
@@ -100,6 +100,8 @@ pub struct ServerState {
     pub settings: Settings,
     /// Redo pointer of the last checkpoint, and when it started in seconds since 1970-01-01 UTC.
     pub checkpoint: Option<(Lsn, i64)>,
+    /// When it started, in seconds since 1970-01-01 UTC; `None` if it does not run, or it is not known.
+    pub started: Option<i64>,
     /// Whether it runs, according to its files or its answer.
     pub process: ServerProcess,
     /// Files that wait to be archived; `None` if it is not known.
@@ -117,6 +119,7 @@ pub fn from_files(folders: &Folders) -> ServerState {
     state.settings = Settings::read_data_directory(data);
     let (process, control) = ServerProcess::read_data_directory(data);
     state.process = process;
+    state.started = PostmasterFile::read(data).ok().and_then(|file| file.started);
     state.is_standby = control.as_ref().is_some_and(|control| control.state.is_standby());
     state.checkpoint = control.map(|control| (control.redo, control.checkpoint_time));
     let now = SystemTime::now();
@@ -181,8 +184,11 @@ pub fn by_sql(client: &mut Client, settings: &Settings) -> Result<ServerState, Q
             })
         });
     }
-    let recovery = rows(client, "SELECT pg_is_in_recovery()")?;
-    state.is_standby = recovery.first().is_some_and(|row| row.get(0) == Some("t"));
+    let rows =
+        rows(client, "SELECT pg_is_in_recovery(), extract(epoch FROM pg_postmaster_start_time())::bigint")?;
+    let row = rows.first();
+    state.is_standby = row.is_some_and(|row| row.get(0) == Some("t"));
+    state.started = row.and_then(|row| row.get(1)?.parse().ok());
     state.slots = slots_by_sql(client)?;
     Ok(state)
 }

@@ -147,7 +147,7 @@ fn checkpoint_line(checkpoint: &CheckpointDocument) -> String {
             "; checkpoint_timeout has passed: an idle server skips checkpoints".to_owned()
         }
         None if next.is_timeout_passed => {
-            "; checkpoint_timeout has passed: the next is due, or in progress".to_owned()
+            "; checkpoint_timeout has passed: the next is due, in progress, or skipped (idle)".to_owned()
         }
         None => "; what triggers the next is not known (--set max_wal_size=...)".to_owned(),
     };
@@ -173,7 +173,7 @@ mod tests {
             completion_target_milli: 900,
             keeps_one: true,
         };
-        let cycle = Cycle { redo: Lsn(1 << 24), began: Some(1000.0) };
+        let cycle = Cycle { redo: Lsn(1 << 24), began: Some(1000.0), server_started: None };
         let document = |settings, rate, now, is_running| {
             let (end, size) = (Lsn((1 << 24) + 120), SegmentSize::DEFAULT);
             CheckpointDocument {

@@ -194,7 +194,7 @@ impl Watch {
         self.end_relations();
         self.wants_names |= piece.has_new_files;
         for begun in &piece.begun {
-            self.running = Some(Cycle { redo: *begun, began: Some(unix_now()) });
+            self.running = Some(Cycle { redo: *begun, began: Some(unix_now()), server_started: None });
             self.may_be_running = false;
         }
         for record in &piece.checkpoints {
@@ -263,7 +263,8 @@ impl Watch {
         let Some((redo, _)) = self.server.checkpoint.filter(|_| self.may_be_running) else { return };
         match follower.search_checkpoint(redo) {
             Ok(CheckpointSearch::Begun { redo, time }) => {
-                self.running = Some(Cycle { redo, began: time.map(|time| time as f64) });
+                self.running =
+                    Some(Cycle { redo, began: time.map(|time| time as f64), server_started: None });
                 self.may_be_running = false;
             }
             Ok(CheckpointSearch::None) => self.may_be_running = false,
@@ -393,11 +394,10 @@ impl Watch {
     /// Returns the current checkpoint cycle: that of a checkpoint in progress, of the last one in the WAL, or
     /// of the last one in `pg_control`.
     pub fn cycle(&self) -> Option<Cycle> {
-        let seen = self
-            .checkpoints
-            .last()
-            .map(|last| Cycle { redo: last.record.redo, began: Some(last.record.time as f64) });
-        let said = self.server.checkpoint.map(|(redo, time)| Cycle { redo, began: Some(time as f64) });
+        let server_started = self.server.started.map(|started| started as f64);
+        let of = |redo, time: i64| Cycle { redo, began: Some(time as f64), server_started };
+        let seen = self.checkpoints.last().map(|last| of(last.record.redo, last.record.time));
+        let said = self.server.checkpoint.map(|(redo, time)| of(redo, time));
         let running = self.running.filter(|_| self.is_checkpoint_running());
         let all = [running, seen, said].into_iter().flatten();
         all.max_by_key(|cycle| cycle.redo).filter(|cycle| cycle.redo <= self.position())

@@ -360,8 +360,15 @@ impl SegmentEvidence {
         let value = i64::from_le_bytes(*value);
         let before = self.last_values.insert(record.relation, value);
         let relation = self.relation(record.relation);
-        let is_set = before.is_some_and(|before| before.abs_diff(value) < SEQ_LOG_VALS);
-        self.relations[relation].1.set_values += u64::from(is_set);
+        let Some(before) = before else { return };
+        let evidence = &mut self.relations[relation].1;
+        if before.abs_diff(value) < SEQ_LOG_VALS {
+            evidence.set_values += 1;
+        } else if value > before {
+            evidence.raised_values += 1;
+        } else {
+            evidence.lowered_values += 1;
+        }
     }
 
     fn heap2(&mut self, record: &Observed<'_>, kind: u8) {

@@ -477,6 +477,13 @@ pub(super) fn old_transaction(facts: &Facts<'_>) -> Vec<Candidate> {
 pub(super) fn without_space(facts: &Facts<'_>) -> Vec<Candidate> {
     let mut found = Vec::new();
     for updates in leaving_updates(facts).filter(|updates| !are_kept(facts, updates)) {
+        // Updates that change a column of an index cannot be HOT, whatever the space. Among the updates that
+        // found space, their share is known.
+        let with_space = updates.hot + updates.indexed;
+        let can_be_hot = if with_space < MIN_COMPARED { 1.0 } else { updates.hot as f64 / with_space as f64 };
+        if can_be_hot < 0.1 {
+            continue;
+        }
         let mut claim = Claim::default();
         claim_moves(facts, &updates, &mut claim);
         let locks = updates.evidence.update_locks;
@@ -498,7 +505,7 @@ pub(super) fn without_space(facts: &Facts<'_>) -> Vec<Candidate> {
                  the others, and locks the table for that long); vacuum it more often if it has dead rows",
             ),
             // Rows that grow need more space than that.
-            ..Candidate::new(claim, (0.15, 1.0))
+            ..Candidate::new(claim, (0.15 * can_be_hot, can_be_hot))
         });
     }
     found

@@ -74,6 +74,9 @@ pub(crate) fn hint_of_sqlstate(code: &str, message: &str) -> Option<&'static str
         "53300" => {
             "all connections are in use: end one, or raise max_connections; superusers may use reserved ones"
         }
+        "08P01" => {
+            "is the address that of a connection pooler? Replication needs a connection to PostgreSQL itself"
+        }
         "57P03" => "the server starts, stops or recovers: try again when it accepts connections",
         "42501" => {
             "the user lacks a privilege: GRANT pg_monitor TO it, or for replication ALTER ROLE ... REPLICATION"
@@ -101,6 +104,7 @@ mod tests {
         );
         assert!(hint("role \"x\" does not exist").contains("the role's name"));
         assert!(hint_of_sqlstate("28P01", "").unwrap().contains(".pgpass"));
+        assert!(hint_of_sqlstate("08P01", "").unwrap().contains("pooler"));
         assert_eq!(hint_of_sqlstate("XX000", "Peer"), None);
     }
 

@@ -66,7 +66,6 @@ fn each_of(fields: &[Vec<u8>], each: &mut dyn FnMut(Entry)) {
         client: without_port(&text(4)).to_owned(),
         virtual_xid: text(9),
         xid: text(10).parse().unwrap_or(0),
-        severity: text(11),
         message: text(13),
         statement: text(19),
         application: text(22),

@@ -17,7 +17,6 @@ struct Line {
     session_id: String,
     vxid: String,
     txid: u32,
-    error_severity: String,
     message: String,
     statement: String,
     application_name: String,
@@ -37,7 +36,6 @@ pub fn read(input: &mut impl BufRead, each: &mut dyn FnMut(Entry)) -> io::Result
             database: line.dbname,
             client: without_port(&line.remote_host).to_owned(),
             application: line.application_name,
-            severity: line.error_severity,
             message: line.message,
             statement: line.statement,
         });

@@ -5,6 +5,7 @@
 
 mod csv;
 mod json;
+mod languages;
 mod stderr;
 
 use std::io::{self, BufRead, BufReader, Read};
@@ -35,9 +36,7 @@ pub struct Entry {
     pub client: String,
     /// `application_name`
     pub application: String,
-    /// `LOG`, `ERROR`, ...
-    pub severity: String,
-    /// The message.
+    /// The message; that of a logged statement begins in English, whatever `lc_messages` is.
     pub message: String,
     /// The statement that caused it (`STATEMENT`).
     pub statement: String,
@@ -84,12 +83,20 @@ pub enum LogError {
         found: String,
     },
     /// The prefix does not contain the transaction.
-    #[error("cannot join the server's log {}: log_line_prefix \"{prefix}\" has no %x, the transaction; log_line_prefix = '%m [%p] %q%u@%d %a %h %v %x ' has all that is used", .path.display())]
+    #[error(
+        "cannot join the server's log {}: {} \"{prefix}\" has no %x, the transaction; {}log_line_prefix = '%m [%p] %q%u@%d %a %h %v %x ' \
+         has all that is used",
+        .path.display(),
+        if *.is_guessed { "its lines look like those of log_line_prefix" } else { "log_line_prefix" },
+        if *.is_guessed { "if the server's setting is another one, give it as --log-line-prefix; " } else { "" },
+    )]
     NoTransaction {
         /// The file.
         path: PathBuf,
         /// The prefix.
         prefix: String,
+        /// The prefix was derived from the lines.
+        is_guessed: bool,
     },
 }
 
@@ -119,6 +126,10 @@ fn read_from(
         let text = if has_name { text } else { format!("{}: {text}", path.display()) };
         LogError::Io(io::Error::new(error.kind(), text))
     };
+    let each = &mut |mut entry: Entry| {
+        entry.message = languages::in_english(entry.message);
+        each(entry);
+    };
     let start = input.fill_buf().map_err(named)?;
     if start.is_empty() {
         return Ok(Fields::ALL);
@@ -138,7 +149,8 @@ fn read_from(
         None => Prefix::usual(start).ok_or_else(|| LogError::Unknown { path: path.to_owned(), found })?,
     };
     if !known.fields.xid {
-        return Err(LogError::NoTransaction { path: path.to_owned(), prefix: known.text });
+        let is_guessed = prefix.is_none();
+        return Err(LogError::NoTransaction { path: path.to_owned(), prefix: known.text, is_guessed });
     }
     stderr::read(&mut input, &known, each).map_err(named)?;
     Ok(known.fields)

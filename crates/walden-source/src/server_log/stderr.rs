@@ -5,6 +5,7 @@ use std::io::{self, BufRead};
 
 use regex::{Regex, RegexBuilder};
 
+use super::languages::{self, Tag};
 use super::{Entry, Fields, MAX_FIELD, parse_time, read_line, without_port};
 
 /// A parsed `log_line_prefix`, which matches lines.
@@ -28,9 +29,6 @@ const USUAL: [&str; 8] = [
     "%m [%p] %q%u@%d ",
     "%m [%p] ",
 ];
-
-/// The severities that follow the prefix, as the server writes them.
-const LEVELS: &str = "DEBUG[1-5]?|LOG|INFO|NOTICE|WARNING|ERROR|FATAL|PANIC|STATEMENT|DETAIL|HINT|CONTEXT|QUERY|LOCATION|BACKTRACE";
 
 /// One row per escape: its letter, its pattern, and the name of its group, if it is used.
 #[rustfmt::skip]
@@ -109,7 +107,7 @@ impl Prefix {
         // prefix and the severity, so these belong to the prefix, and they do not change the value of any
         // escape.
         pattern.push_str(" *");
-        pattern.push_str(&format!("(?P<level>{LEVELS}):  ?(?P<text>.*)$"));
+        pattern.push_str(&format!("(?P<level>{}) ?:  ?(?P<text>.*)$", languages::pattern()));
         let has = |name: &str| used.contains(&name);
         fields.xid = has("xid");
         fields.virtual_xid = has("vxid");
@@ -176,23 +174,22 @@ pub fn read(input: &mut impl BufRead, prefix: &Prefix, each: &mut dyn FnMut(Entr
         }
         let Some(found) = prefix.line.captures(&line) else { continue };
         let of = |name: &str| found.name(name).map_or("", |found| found.as_str());
-        let (level, text) = (of("level"), of("text").trim_start());
-        let is_part =
-            matches!(level, "STATEMENT" | "DETAIL" | "HINT" | "CONTEXT" | "QUERY" | "LOCATION" | "BACKTRACE");
-        continued = match level {
-            "STATEMENT" => Continued::Statement,
-            _ if is_part => Continued::Other,
-            _ => Continued::Message,
-        };
-        if is_part {
-            if let Some(entry) = &mut current {
-                // The other parts do not identify the author of a change. DETAIL, for example, has the
-                // parameters.
-                if level == "STATEMENT" {
+        let text = of("text").trim_start();
+        match Tag::of(of("level")) {
+            Tag::Entry => continued = Continued::Message,
+            Tag::Statement => {
+                continued = Continued::Statement;
+                if let Some(entry) = &mut current {
                     entry.statement = text.to_owned();
                 }
+                continue;
             }
-            continue;
+            // The other parts do not identify the author of a change. DETAIL, for example, has the
+            // parameters.
+            Tag::Part => {
+                continued = Continued::Other;
+                continue;
+            }
         }
         current.take().into_iter().for_each(&mut *each);
         let session = if of("session").is_empty() { of("pid") } else { of("session") };
@@ -206,7 +203,6 @@ pub fn read(input: &mut impl BufRead, prefix: &Prefix, each: &mut dyn FnMut(Entr
             database: String::new(),
             client: without_port(of("client")).to_owned(),
             application: of("application").to_owned(),
-            severity: level.to_owned(),
             message: text.to_owned(),
             statement: String::new(),
         });
@@ -242,6 +238,31 @@ mod tests {
         assert_eq!(Prefix::usual(log.as_bytes()).unwrap().text, "%m [%p] %q%u@%d %a %h %v %x ");
         assert!(!Prefix::usual(b"2026-11-20 22:00:00.125 UTC [77] LOG:  x\n").unwrap().fields.xid);
         assert!(Prefix::usual(b"nothing\n").is_none());
+    }
+
+    #[test]
+    fn words_of_other_languages_are_known() {
+        let text = "%m [%p] %q%u@%d %a %h %v %x ";
+        for [message, error, detail, statement] in [
+            [
+                "LOG:  Anweisung: SELECT 1",
+                "FEHLER:  nein",
+                "DETAIL:  Parameter: $1 = '1'",
+                "ANWEISUNG:  DELETE",
+            ],
+            ["LOG:  instruction : SELECT 1", "ERREUR:  non", "DÉTAIL:  x", "INSTRUCTION :  DELETE"],
+            ["LOG:  文: SELECT 1", "ERROR:  x", "詳細:  x", "文:  DELETE"],
+            ["СООБЩЕНИЕ:  оператор: SELECT 1", "ОШИБКА:  x", "ПОДРОБНОСТИ:  x", "ОПЕРАТОР:  DELETE"],
+        ] {
+            let line = |rest| format!("2026-11-20 22:00:00.125 CET [77] app@db a [local] 3/42 9 {rest}\n");
+            let log = [message, error, detail, statement].map(line).concat();
+            let prefix = Prefix::usual(log.as_bytes()).unwrap();
+            assert_eq!(prefix.text, text, "{message}");
+            let all = entries(|input, each| read(input, &prefix, each), &log);
+            assert_eq!(all.len(), 2, "{all:?}");
+            assert!(all[0].message.ends_with(": SELECT 1"), "{all:?}");
+            assert_eq!(all[1].statement, "DELETE");
+        }
     }
 
     #[test]

@@ -165,6 +165,7 @@ fn ask_server(client: &mut Client, situation: &mut Situation) -> std::result::Re
     situation.server = ServerState {
         settings,
         checkpoint: situation.server.checkpoint.or(asked.checkpoint),
+        started: asked.started,
         process: asked.process,
         archiver: situation.server.archiver.or(asked.archiver),
         slots,

@@ -79,7 +79,7 @@ pub fn run(args: &VerifyArgs) -> Result<ExitCode> {
     let progress: Mutex<Option<(Progress, u64)>> = Mutex::new(None);
     let verified = verify::verify(&archive, options, &|done, all| {
         let mut progress = progress.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        let (bar, shown) = progress.get_or_insert_with(|| (Progress::bytes("verify", all), 0));
+        let (bar, shown) = progress.get_or_insert_with(|| (Progress::count("verify", all), 0));
         bar.advance(newly_done(shown, done));
     });
     let mut verified = verified?;
