@@ -144,8 +144,8 @@ pub fn open(place: &str, options: &PlaceOptions) -> Result<Archive, StoreError> 
         Some(("file", path)) => Box::new(Folder::new(path).with_bandwidth(options.bandwidth)),
         #[cfg(feature = "s3")]
         Some((scheme, _)) if crate::store::clouds::is_object_store(scheme) => {
-            let remote =
-                crate::store::Remote::open(place, &options.store, options.lock, options.answer_within)?;
+            let PlaceOptions { store, lock, answer_within, bandwidth, .. } = options;
+            let remote = crate::store::Remote::open(place, store, *lock, *answer_within, *bandwidth)?;
             let class_problem =
                 options.storage_class.as_ref().and_then(|class| cost::check_class(place, class).err());
             if let Some(problem) = class_problem.or_else(|| check_tags(place, &options.tags).err()) {
@@ -156,7 +156,7 @@ pub fn open(place: &str, options: &PlaceOptions) -> Result<Archive, StoreError> 
             }
             let remote =
                 remote.without_locks_below(UNLOCKED).in_storage_class(options.storage_class.clone(), WAL);
-            let remote = remote.with_tags(&options.tags).with_bandwidth(options.bandwidth);
+            let remote = remote.with_tags(&options.tags);
             let plain = options.without_conditional_requests;
             Box::new(if plain { remote.without_conditional_requests() } else { remote })
         }

@@ -8,11 +8,12 @@ use base64::prelude::BASE64_STANDARD;
 use md5::{Digest as _, Md5};
 use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey, Checksum, S3ConditionalPut};
 use object_store::azure::{AzureConfigKey, MicrosoftAzureBuilder};
-use object_store::client::{HttpConnector as _, ReqwestConnector};
+use object_store::client::HttpConnector as _;
 use object_store::gcp::{GoogleCloudStorageBuilder, GoogleConfigKey};
 use object_store::{ClientConfigKey, ClientOptions, HeaderMap, HeaderValue, ObjectStore, RetryConfig};
 use url::Url;
 
+use super::client::PacedConnector;
 use super::client_error::failure;
 use super::object_lock::{Bucket, LockingConnector, Signing};
 use super::profile::{self, Profile, Source};
@@ -50,11 +51,12 @@ impl Clients {
         rule: Option<LockRule>,
         timeout: Duration,
         retries: RetryConfig,
+        connector: &PacedConnector,
     ) -> Result<Clients, StoreError> {
         match url.split_once("://").map_or("", |(scheme, _)| scheme) {
-            "s3" => s3(url, options, rule, timeout, retries),
-            "gs" => google(url, options, timeout, retries),
-            _ => azure(url, options, timeout, retries),
+            "s3" => s3(url, options, rule, timeout, retries, connector),
+            "gs" => google(url, options, timeout, retries, connector),
+            _ => azure(url, options, timeout, retries, connector),
         }
     }
 }
@@ -92,10 +94,12 @@ fn s3(
     rule: Option<LockRule>,
     timeout: Duration,
     retries: RetryConfig,
+    connector: &PacedConnector,
 ) -> Result<Clients, StoreError> {
     let builder = AmazonS3Builder::from_env()
         .with_url(url)
         .with_conditional_put(S3ConditionalPut::ETagMatch)
+        .with_http_connector(connector.clone())
         .with_retry(retries);
     let is_profile = |name: &str| matches!(&*name.to_ascii_lowercase(), "profile" | "aws_profile");
     let (profile, options): (Vec<_>, Vec<_>) =
@@ -127,14 +131,14 @@ fn s3(
     let store = build(&builder, own.clone()).map_err(failed)?;
     let signing = Signing { credentials: Arc::clone(store.credentials()), region };
     let locked = |rule| {
-        let connector = LockingConnector { rule, signing: signing.clone() };
-        build(&checked.clone().with_http_connector(connector), own.clone()).map_err(failed)
+        let locking = LockingConnector { rule, signing: signing.clone(), connector: connector.clone() };
+        build(&checked.clone().with_http_connector(locking), own.clone()).map_err(failed)
     };
     let locked: Option<Arc<dyn ObjectStore>> = match rule {
         Some(rule) => Some(Arc::new(locked(rule)?)),
         None => None,
     };
-    let client = ReqwestConnector::default().connect(&own).map_err(failed)?;
+    let client = connector.connect(&own).map_err(failed)?;
     Ok(Clients { locked, bucket: Some(Bucket { client, store, signing, rule, customer_key }), ..made })
 }
 
@@ -258,8 +262,12 @@ fn azure(
     options: &[(String, String)],
     timeout: Duration,
     retries: RetryConfig,
+    connector: &PacedConnector,
 ) -> Result<Clients, StoreError> {
-    let builder = MicrosoftAzureBuilder::from_env().with_url(url).with_retry(retries);
+    let builder = MicrosoftAzureBuilder::from_env()
+        .with_url(url)
+        .with_retry(retries)
+        .with_http_connector(connector.clone());
     let (builder, client) =
         configure!(builder, AzureConfigKey, AzureConfigKey::Endpoint, "AZURE_", url, options);
     clients(url, client, timeout, |client, _| {
@@ -272,8 +280,12 @@ fn google(
     options: &[(String, String)],
     timeout: Duration,
     retries: RetryConfig,
+    connector: &PacedConnector,
 ) -> Result<Clients, StoreError> {
-    let builder = GoogleCloudStorageBuilder::from_env().with_url(url).with_retry(retries);
+    let builder = GoogleCloudStorageBuilder::from_env()
+        .with_url(url)
+        .with_retry(retries)
+        .with_http_connector(connector.clone());
     let (builder, client) =
         configure!(builder, GoogleConfigKey, GoogleConfigKey::BaseUrl, "GOOGLE_", url, options);
     clients(url, client, timeout, |client, _| {

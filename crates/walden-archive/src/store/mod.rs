@@ -5,6 +5,8 @@
 //! a store in one that injects failures.
 
 #[cfg(feature = "s3")]
+mod client;
+#[cfg(feature = "s3")]
 mod client_error;
 #[cfg(feature = "s3")]
 pub(crate) mod clouds;

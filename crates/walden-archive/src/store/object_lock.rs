@@ -1,5 +1,6 @@
 //! Requests to S3 for versions and Object Lock, which the client library lacks.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -9,7 +10,6 @@ use jiff::Timestamp;
 use object_store::aws::{AmazonS3, AwsAuthorizer, AwsCredentialProvider};
 use object_store::client::{
     HttpClient, HttpConnector, HttpError, HttpRequest, HttpRequestBody, HttpResponse, HttpService,
-    ReqwestConnector,
 };
 use object_store::path::Path;
 use object_store::signer::Signer as _;
@@ -19,6 +19,8 @@ use serde::de::DeserializeOwned;
 use sha2::{Digest as _, Sha256};
 use url::Url;
 
+use super::client::PacedConnector;
+use super::pace::Turns;
 use super::versions::{Lock, LockMode, LockRule, Protection, Version};
 
 const STORE: &str = "S3";
@@ -69,11 +71,12 @@ fn from_hex(text: &str) -> Option<Vec<u8>> {
 pub(super) struct LockingConnector {
     pub rule: LockRule,
     pub signing: Signing,
+    pub connector: PacedConnector,
 }
 
 impl HttpConnector for LockingConnector {
     fn connect(&self, options: &ClientOptions) -> object_store::Result<HttpClient> {
-        let inner = ReqwestConnector::default().connect(options)?;
+        let inner = self.connector.connect(options)?;
         Ok(HttpClient::new(Locking { inner, rule: self.rule, signing: self.signing.clone() }))
     }
 }
@@ -169,21 +172,21 @@ impl Bucket {
         Ok(Page { versions: in_order(listed.entries), next })
     }
 
-    pub async fn read(&self, path: &Path, id: &str) -> Result<Vec<u8>, ClientError> {
+    pub async fn read(&self, path: &Path, id: &str, turns: &Arc<Turns>) -> Result<Vec<u8>, ClientError> {
         let url = self.url_of(path, &[("versionId", Some(id))]).await?;
-        Ok(self.send("GET", url, None).await?.body)
+        Ok(self.send("GET", url, None, Some(turns)).await?.body)
     }
 
     pub async fn remove(&self, path: &Path, id: &str) -> Result<(), ClientError> {
         let url = self.url_of(path, &[("versionId", Some(id))]).await?;
-        self.send("DELETE", url, None).await.map(drop)
+        self.send("DELETE", url, None, None).await.map(drop)
     }
 
     /// Returns the lock of a version, or of the current one. S3 states it only to users who may read it.
     pub async fn lock(&self, path: &Path, id: Option<&str>) -> Result<Option<Lock>, ClientError> {
         let query = id.map(|id| ("versionId", Some(id)));
         let url = self.url_of(path, query.as_slice()).await?;
-        let Answer { headers, .. } = self.send("HEAD", url, None).await?;
+        let Answer { headers, .. } = self.send("HEAD", url, None, None).await?;
         let value = |name: &str| headers.get(name)?.to_str().ok();
         let mode = value("x-amz-object-lock-mode").and_then(LockMode::parse);
         let until = value("x-amz-object-lock-retain-until-date").and_then(|text| text.parse().ok());
@@ -196,7 +199,7 @@ impl Bucket {
         let body = format!(
             "<Retention xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\"><Mode>{mode}</Mode><RetainUntilDate>{until}</RetainUntilDate></Retention>"
         );
-        self.send("PUT", url, Some(body)).await.map(drop)
+        self.send("PUT", url, Some(body), None).await.map(drop)
     }
 
     async fn get_of_bucket<T: DeserializeOwned>(
@@ -210,7 +213,7 @@ impl Bucket {
         }
         let query = query.iter().map(|&(name, value)| (name, Some(value)));
         set_query(&mut url, [(what, None)].into_iter().chain(query));
-        parse(&self.send("GET", url, None).await?.body)
+        parse(&self.send("GET", url, None, None).await?.body)
     }
 
     /// Returns an object's URL. The client library builds it from the settings.
@@ -221,10 +224,16 @@ impl Bucket {
         Ok(url)
     }
 
-    async fn send(&self, method: &str, url: Url, body: Option<String>) -> Result<Answer, ClientError> {
+    async fn send(
+        &self,
+        method: &str,
+        url: Url,
+        body: Option<String>,
+        turns: Option<&Arc<Turns>>,
+    ) -> Result<Answer, ClientError> {
         let mut attempt = 1;
         loop {
-            let error = match self.send_once(method, &url, body.clone()).await {
+            let error = match self.send_once(method, &url, body.clone(), turns).await {
                 Err(error @ ClientError::Generic { .. }) if attempt < ATTEMPTS => error,
                 other => return other,
             };
@@ -234,7 +243,13 @@ impl Bucket {
         }
     }
 
-    async fn send_once(&self, method: &str, url: &Url, body: Option<String>) -> Result<Answer, ClientError> {
+    async fn send_once(
+        &self,
+        method: &str,
+        url: &Url,
+        body: Option<String>,
+        turns: Option<&Arc<Turns>>,
+    ) -> Result<Answer, ClientError> {
         let invalid = |error: &dyn std::fmt::Display| unexpected(&format!("{method} {url}: {error}"));
         let mut request = HttpRequest::new(HttpRequestBody::empty());
         if let Some(body) = body {
@@ -249,6 +264,9 @@ impl Bucket {
         }
         if matches!(method, "GET" | "HEAD") && url.query_pairs().all(|(name, _)| name == "versionId") {
             request.headers_mut().extend(self.customer_key.clone());
+        }
+        if let Some(turns) = turns {
+            request.extensions_mut().insert(Arc::clone(turns));
         }
         *request.method_mut() = method.parse().map_err(|error| invalid(&error))?;
         *request.uri_mut() = url.as_str().parse().map_err(|error| invalid(&error))?;

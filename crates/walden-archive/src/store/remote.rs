@@ -18,10 +18,11 @@ use object_store::{
 };
 use tokio::runtime::{Builder, Runtime};
 
+use super::client::PacedConnector;
 use super::client_error::failure;
 use super::clouds::Clients;
 use super::object_lock::Bucket;
-use super::pace::Pace;
+use super::pace::{Pace, Turns};
 use super::versions::{Kept, Lock, LockRule, Protection, Version, Versioned};
 use super::{Cause, Created, Listed, MAX_OBJECT_BYTES, Store, StoreError, is_valid};
 
@@ -63,7 +64,7 @@ pub struct Remote {
     location: String,
     is_conditional: bool,
     answer_within: Option<Duration>,
-    pace: Pace,
+    pace: Arc<Pace>,
     tags: TagSet,
     metadata: Attributes,
     runtime: Runtime,
@@ -83,7 +84,7 @@ impl Remote {
     ///
     /// With `answer_within`, a request fails if the store does not answer within this time, including
     /// retries. Otherwise requests are retried for one minute. Transfers get additional time, at 128 kB per
-    /// second of content.
+    /// second of content, and without the time that `bandwidth`, a limit in bytes per second, makes them wait.
     ///
     /// # Errors
     /// A URL or an option that cannot be used.
@@ -92,11 +93,14 @@ impl Remote {
         options: &[(String, String)],
         rule: Option<LockRule>,
         answer_within: Option<Duration>,
+        bandwidth: Option<u64>,
     ) -> Result<Remote, StoreError> {
         catch_panics("open", "the archive", url, || {
             let retries = retries(answer_within);
+            let pace = Pace::new(bandwidth);
+            let connector = PacedConnector(Arc::clone(&pace));
             let Clients { limited, unlimited, checked, locked, bucket } =
-                Clients::new(url, options, rule, REQUEST_TIMEOUT, retries)?;
+                Clients::new(url, options, rule, REQUEST_TIMEOUT, retries, &connector)?;
             let path = url.split_once("://").map_or("", |(_, path)| path);
             let prefix = path.split_once('/').map_or("", |(_, prefix)| prefix);
             let remote = Remote::new(limited, prefix, url)?;
@@ -106,6 +110,7 @@ impl Remote {
                 locked_transfers: locked,
                 bucket,
                 answer_within,
+                pace,
                 ..remote
             })
         })?
@@ -138,7 +143,7 @@ impl Remote {
             location: location.to_owned(),
             is_conditional: true,
             answer_within: None,
-            pace: Pace::default(),
+            pace: Arc::default(),
             tags: TagSet::default(),
             metadata: Attributes::new(),
             runtime,
@@ -163,12 +168,6 @@ impl Remote {
     #[must_use]
     pub fn in_storage_class(self, storage_class: Option<String>, prefix: &'static str) -> Remote {
         Remote { storage_class, classified: prefix, ..self }
-    }
-
-    /// Limits the transfer of content to a number of bytes per second, or not at all.
-    #[must_use]
-    pub fn with_bandwidth(self, limit: Option<u64>) -> Remote {
-        Remote { pace: Pace::new(limit), ..self }
     }
 
     /// Stores each object with these tags (S3, Azure), or with custom metadata of these names in Google Cloud
@@ -214,20 +213,18 @@ impl Remote {
         }
     }
 
-    /// Like [`Remote::wait`], for a request that transfers `bytes` bytes of content.
+    /// Like [`Remote::wait`], for a request that transfers `bytes` bytes of content in turns.
     fn transfer<T>(
         &self,
         operation: &'static str,
         key: &str,
         bytes: u64,
+        turns: &Turns,
         request: impl Future<Output = Result<T, ClientError>>,
     ) -> Result<T, StoreError> {
         let limit = self.transfer_limit(bytes);
-        self.pace.run(bytes, || {
-            let result =
-                self.block_on(operation, key, async { tokio::time::timeout(limit, request).await })?;
-            self.answered(operation, key, result.map_err(|_| limit))
-        })
+        let result = self.block_on(operation, key, async { turns.within(limit, request).await })?;
+        self.answered(operation, key, result)
     }
 
     fn block_on<T>(
@@ -264,9 +261,11 @@ impl Remote {
 
     fn get(&self, key: &str, range: Option<Range<u64>>) -> Result<Vec<u8>, StoreError> {
         let path = self.path("read", key)?;
-        let options = GetOptions { range: range.map(GetRange::Bounded), ..GetOptions::default() };
+        let turns = Turns::new(&self.pace);
+        let mut options = GetOptions { range: range.map(GetRange::Bounded), ..GetOptions::default() };
+        options.extensions.insert(Arc::clone(&turns));
         // The headers of the answer contain the size, which sets the time limit for the content.
-        let answer = self.transfer("read", key, 0, self.transfers.get_opts(&path, options))?;
+        let answer = self.transfer("read", key, 0, &turns, self.transfers.get_opts(&path, options))?;
         let bytes = answer.range.end.saturating_sub(answer.range.start);
         if bytes > MAX_OBJECT_BYTES {
             let (key, location) = (key.to_owned(), self.location.clone());
@@ -278,7 +277,7 @@ impl Remote {
                 source: None,
             });
         }
-        self.transfer("read", key, bytes, answer.bytes()).map(Vec::from)
+        self.transfer("read", key, bytes, &turns, answer.bytes()).map(Vec::from)
     }
 
     /// Stores an object, locked if the archive's objects are.
@@ -295,10 +294,12 @@ impl Remote {
             let mut options = PutOptions::from(mode.clone());
             options.tags = self.tags.clone();
             options.attributes = self.metadata.clone();
+            let turns = Turns::new(&self.pace);
+            options.extensions.insert(Arc::clone(&turns));
             if let Some(class) = self.storage_class.as_ref().filter(|_| key.starts_with(self.classified)) {
                 options.attributes.insert(Attribute::StorageClass, class.clone().into());
             }
-            self.transfer("create", key, bytes, async {
+            self.transfer("create", key, bytes, &turns, async {
                 match client.put_opts(path, payload, options).await {
                     Ok(_) => Ok(Created::New),
                     Err(ClientError::AlreadyExists { .. } | ClientError::Precondition { .. }) => {
@@ -323,7 +324,7 @@ impl Remote {
         key: &str,
         request: impl Future<Output = Result<T, ClientError>>,
     ) -> Result<T, StoreError> {
-        self.transfer(operation, key, 0, request)
+        self.transfer(operation, key, 0, &Turns::new(&self.pace), request)
     }
 
     fn bucket(&self, operation: &'static str, key: &str) -> Result<&Bucket, StoreError> {
@@ -398,7 +399,8 @@ impl Versioned for Remote {
         if version.bytes > MAX_OBJECT_BYTES {
             return Err(StoreError::new("read", key, &self.location, Cause::TooLarge));
         }
-        self.transfer("read", key, version.bytes, bucket.read(&path, &version.id))
+        let turns = Turns::new(&self.pace);
+        self.transfer("read", key, version.bytes, &turns, bucket.read(&path, &version.id, &turns))
     }
 
     fn add_version(&self, key: &str, content: &[u8]) -> Result<(), StoreError> {
@@ -671,8 +673,9 @@ mod tests {
         {
             let changed = store.into_iter().filter(|(name, _)| *name != setting).chain([(setting, value)]);
             let options: Vec<_> = changed.map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
-            for url in ["s3://bucket/prefix", "s3://", "s3://b ucket/\u{e9}?x#y"] {
-                if let Ok(remote) = Remote::open(url, &options, None, Some(Duration::from_millis(5))) {
+            let urls = ["s3://bucket/prefix", "s3://", "s3://b ucket/\u{e9}?x#y"];
+            for (url, limit) in urls.into_iter().flat_map(|url| [(url, None), (url, Some(1 << 20))]) {
+                if let Ok(remote) = Remote::open(url, &options, None, Some(Duration::from_millis(5)), limit) {
                     let _ = remote.read("archive.json").unwrap_err();
                     let _ = remote.list("wal/", &mut |_| ()).unwrap_err();
                 }
@@ -689,7 +692,7 @@ mod tests {
             ("https://", "empty host"),
         ] {
             let options = [("endpoint".to_owned(), endpoint.to_owned())];
-            let error = Remote::open("s3://bucket", &options, None, None).unwrap_err();
+            let error = Remote::open("s3://bucket", &options, None, None, None).unwrap_err();
             let text = walden_source::error_text(&error);
             assert!(text.contains(&format!("cannot use endpoint = \"{endpoint}\"")), "{text}");
             assert!(text.contains(found), "{text}");

@@ -399,11 +399,13 @@ fn transfers_take_their_time_at_the_limit() -> Outcome {
             .unwrap();
         // Long enough to be measured, and not the time of another limit.
         let least = Duration::from_secs_f64(bytes / LIMIT);
-        assert!(least > Duration::from_secs(2) && pushing >= least, "{bytes}: {pushing:?} {least:?}");
+        // The first piece and a small credit take no time.
+        let at_least = least.mul_f64(0.9);
+        assert!(least > Duration::from_secs(2) && pushing >= at_least, "{bytes}: {pushing:?} {least:?}");
         assert!(pushing < least * 3 + Duration::from_secs(60), "{bytes}: {pushing:?} {least:?}");
         let began = Instant::now();
         get();
-        assert!(began.elapsed() >= least, "{bytes}: {:?} {least:?}", began.elapsed());
+        assert!(began.elapsed() >= at_least, "{bytes}: {:?} {least:?}", began.elapsed());
         configure("");
         get();
     }
