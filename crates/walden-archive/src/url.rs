@@ -182,7 +182,11 @@ pub fn open(place: &str, options: &PlaceOptions) -> Result<Archive, StoreError> 
             });
         }
     };
-    Ok(Archive::with_keys(store, options.keys.clone()))
+    let mut keys = options.keys.clone();
+    if is_s3 {
+        keys.store.clone_from(&options.store);
+    }
+    Ok(Archive::with_keys(store, keys))
 }
 
 /// Checks tags by the rules that the clouds share. Otherwise a store would refuse each object, long after the

@@ -31,7 +31,7 @@ struct PlaceOptions {
     #[arg(long, value_name = "FILE", env = "WALDEN_CONFIG")]
     config: Option<PathBuf>,
 
-    /// The file with a private key for reading an encrypted archive
+    /// For reading an encrypted archive: the file with a private key, arn:aws:kms:..., or command:PROGRAM
     #[arg(long, value_name = "FILE", env = "WALDEN_IDENTITY", hide_env_values = true)]
     identity: Option<PathBuf>,
 }

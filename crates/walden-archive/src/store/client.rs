@@ -21,7 +21,7 @@ use super::pace::{Pace, Turns};
 
 /// Creates clients whose transfers share the limit of the store's bandwidth. Requests state their [`Turns`]
 /// as an extension.
-#[derive(Clone, Debug)]
+#[derive(Clone, Default, Debug)]
 pub(super) struct PacedConnector(pub Arc<Pace>);
 
 impl HttpConnector for PacedConnector {

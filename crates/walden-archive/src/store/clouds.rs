@@ -6,6 +6,8 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use md5::{Digest as _, Md5};
+#[cfg(feature = "encryption")]
+use object_store::aws::AwsCredentialProvider;
 use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey, Checksum, S3ConditionalPut};
 use object_store::azure::{AzureConfigKey, MicrosoftAzureBuilder};
 use object_store::client::HttpConnector as _;
@@ -96,18 +98,7 @@ fn s3(
     retries: RetryConfig,
     connector: &PacedConnector,
 ) -> Result<Clients, StoreError> {
-    let builder = AmazonS3Builder::from_env()
-        .with_url(url)
-        .with_conditional_put(S3ConditionalPut::ETagMatch)
-        .with_http_connector(connector.clone())
-        .with_retry(retries);
-    let is_profile = |name: &str| matches!(&*name.to_ascii_lowercase(), "profile" | "aws_profile");
-    let (profile, options): (Vec<_>, Vec<_>) =
-        options.iter().cloned().partition(|(name, _)| is_profile(name));
-    let profile = profile.into_iter().next().map(|(_, name)| name);
-    let (builder, client) =
-        configure!(builder, AmazonS3ConfigKey, AmazonS3ConfigKey::Endpoint, "AWS_", url, options);
-    let builder = with_profile(builder, url, profile.as_deref(), &options)?;
+    let (builder, client) = s3_builder(url, options, retries, connector)?;
     let customer_key = check_encryption(&builder).map_err(|problem| invalid(url, problem))?;
     let checked = builder.clone().with_checksum_algorithm(Checksum::SHA256);
     let build = |builder: &AmazonS3Builder, client| builder.clone().with_client_options(client).build();
@@ -129,7 +120,7 @@ fn s3(
     let has_timeout = client.get_config_value(&ClientConfigKey::Timeout).is_some();
     let own = if has_timeout { client } else { client.with_timeout_disabled() };
     let store = build(&builder, own.clone()).map_err(failed)?;
-    let signing = Signing { credentials: Arc::clone(store.credentials()), region };
+    let signing = Signing { credentials: Arc::clone(store.credentials()), region, service: "s3" };
     let locked = |rule| {
         let locking = LockingConnector { rule, signing: signing.clone(), connector: connector.clone() };
         build(&checked.clone().with_http_connector(locking), own.clone()).map_err(failed)
@@ -140,6 +131,44 @@ fn s3(
     };
     let client = connector.connect(&own).map_err(failed)?;
     Ok(Clients { locked, bucket: Some(Bucket { client, store, signing, rule, customer_key }), ..made })
+}
+
+/// Applies the settings of S3, of the environment, and of a profile. Also returns the options of its HTTP
+/// client.
+fn s3_builder(
+    url: &str,
+    options: &[(String, String)],
+    retries: RetryConfig,
+    connector: &PacedConnector,
+) -> Result<(AmazonS3Builder, ClientOptions), StoreError> {
+    let builder = AmazonS3Builder::from_env()
+        .with_url(url)
+        .with_conditional_put(S3ConditionalPut::ETagMatch)
+        .with_http_connector(connector.clone())
+        .with_retry(retries);
+    let is_profile = |name: &str| matches!(&*name.to_ascii_lowercase(), "profile" | "aws_profile");
+    let (profile, options): (Vec<_>, Vec<_>) =
+        options.iter().cloned().partition(|(name, _)| is_profile(name));
+    let profile = profile.into_iter().next().map(|(_, name)| name);
+    let (builder, client) =
+        configure!(builder, AmazonS3ConfigKey, AmazonS3ConfigKey::Endpoint, "AWS_", url, options);
+    Ok((with_profile(builder, url, profile.as_deref(), &options)?, client))
+}
+
+/// Returns the credentials of AWS, as an archive in S3 with these options has them, and the options of its
+/// HTTP client.
+#[cfg(feature = "encryption")]
+pub(super) fn credentials(
+    options: &[(String, String)],
+    retries: RetryConfig,
+    connector: &PacedConnector,
+) -> Result<(AwsCredentialProvider, ClientOptions), StoreError> {
+    // The bucket is not used.
+    let url = "s3://credentials";
+    let (builder, client) = s3_builder(url, options, retries, connector)?;
+    let store = builder.with_client_options(client.clone()).build();
+    let store = store.map_err(|error| failure("open", "the archive", url, error))?;
+    Ok((Arc::clone(store.credentials()), client))
 }
 
 /// Returns whether requests are sent without signatures.

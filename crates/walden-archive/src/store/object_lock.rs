@@ -33,21 +33,23 @@ const MAX_TEXT: usize = 200;
 /// How long the client library's signed URL is valid. Only its path is used.
 const UNUSED_VALIDITY: Duration = Duration::from_secs(1);
 
-/// Signs requests to a bucket.
+/// Signs requests.
 #[derive(Clone, Debug)]
 pub(super) struct Signing {
     pub credentials: AwsCredentialProvider,
     pub region: String,
+    /// The service of AWS: `s3`, `kms`.
+    pub service: &'static str,
 }
 
 impl Signing {
-    async fn sign(&self, request: &mut HttpRequest) -> Result<(), ClientError> {
+    pub async fn sign(&self, request: &mut HttpRequest) -> Result<(), ClientError> {
         let credential = self.credentials.get_credential().await?;
         // A signature covers all headers, so that of an earlier one must go.
         request.headers_mut().remove("authorization");
         let content = request.headers_mut().remove("x-amz-content-sha256");
         let content = content.and_then(|value| value.to_str().map(str::to_owned).ok());
-        let authorizer = AwsAuthorizer::new(&credential, "s3", &self.region);
+        let authorizer = AwsAuthorizer::new(&credential, self.service, &self.region);
         match content {
             Some(text) => match from_hex(&text) {
                 Some(digest) => authorizer.authorize(request, Some(&digest)),

@@ -5,8 +5,7 @@ use std::env;
 use std::fs::File;
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
@@ -18,7 +17,9 @@ use object_store::aws::{AwsCredential, AwsCredentialProvider};
 use object_store::{CredentialProvider, Error as ClientError, StaticCredentialProvider};
 use serde::Deserialize;
 
-/// Maximum size of a file, and of the output of a program.
+use crate::program;
+
+/// Maximum size of a file.
 const MAX_BYTES: u64 = 1 << 20;
 /// Time limit for `credential_process`.
 const PROCESS_LIMIT: Duration = Duration::from_secs(60);
@@ -231,20 +232,8 @@ impl CredentialProvider for Process {
     }
 }
 
-/// Runs the program, and stops it after the time limit.
 fn run(words: &[String]) -> Result<Printed, String> {
-    let mut command = Command::new(&words[0]);
-    command.args(&words[1..]).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::inherit());
-    let mut child = command.spawn().map_err(|error| error.to_string())?;
-    let text = read_output(&mut child);
-    if text.is_err() {
-        let _ = child.kill();
-    }
-    let status = child.wait().map_err(|error| error.to_string())?;
-    let text = text?;
-    if !status.success() {
-        return Err(format!("expected status 0, found {status}"));
-    }
+    let text = program::run(words, b"", PROCESS_LIMIT)?;
     // The text may contain a secret.
     let output: Output = serde_json::from_slice(&text).map_err(|error| {
         format!(
@@ -261,19 +250,6 @@ fn run(words: &[String]) -> Result<Printed, String> {
     let credential =
         AwsCredential { key_id: access_key_id, secret_key: secret_access_key, token: session_token };
     Ok(Printed { credential: Arc::new(credential), expires })
-}
-
-fn read_output(child: &mut Child) -> Result<Vec<u8>, String> {
-    let Some(output) = child.stdout.take() else { return Ok(Vec::new()) };
-    let (sender, receiver) = mpsc::channel();
-    thread::spawn(move || {
-        let mut text = Vec::new();
-        let _ = sender.send(output.take(MAX_BYTES).read_to_end(&mut text).map(|_| text));
-    });
-    match receiver.recv_timeout(PROCESS_LIMIT) {
-        Ok(text) => text.map_err(|error| error.to_string()),
-        Err(_) => Err(format!("expected its end within {} s, found it running", PROCESS_LIMIT.as_secs())),
-    }
 }
 
 #[cfg(test)]

@@ -552,7 +552,7 @@ impl Store for Remote {
 }
 
 /// Runs code of the client library, which panics on some configuration values instead of returning an error.
-fn catch_panics<T>(
+pub(super) fn catch_panics<T>(
     operation: &'static str,
     key: &str,
     location: &str,

@@ -48,10 +48,11 @@ pub struct InitArgs {
     #[arg(long, value_name = "FILE", conflicts_with_all = ["repo", "output"])]
     config: Option<PathBuf>,
 
-    /// Encrypt the archive to this public key: age1..., or NAME=age1... (repeatable)
+    /// Encrypt the archive to this public key (age1...), key of AWS KMS (arn:aws:kms:...) or command of a key
+    /// service (command:PROGRAM ARGUMENTS), optionally with a name: NAME=age1... (repeatable)
     #[cfg(feature = "encryption")]
-    #[arg(long = "recipient", value_name = "RECIPIENT", value_parser = walden_archive::encryption::keys::User::parse)]
-    recipients: Vec<walden_archive::encryption::keys::User>,
+    #[arg(long = "recipient", value_name = "RECIPIENT", value_parser = walden_archive::encryption::keys::NewUser::parse)]
+    recipients: Vec<walden_archive::encryption::keys::NewUser>,
 
     /// Where to write the configuration
     #[arg(short, long, value_name = "FILE", default_value = FILE)]
@@ -104,7 +105,9 @@ pub fn run(args: &InitArgs) -> Result<ExitCode> {
     archive.make_root()?;
     #[cfg(feature = "encryption")]
     if !args.recipients.is_empty() {
-        archive.encrypted().initialise_keys(&args.recipients)?;
+        let encrypted = archive.encrypted();
+        let users = args.recipients.iter().map(|user| user.create(encrypted.options()));
+        encrypted.initialise_keys(&users.collect::<Result<Vec<_>, _>>()?)?;
     }
     let probe = walden_archive::probe::probe(&archive).context("cannot use the archive")?;
     if let Some(repo) = &place.repo {
@@ -241,7 +244,7 @@ fn expect_identity(archive: &Archive) -> Result<()> {
 fn write_configuration(path: &Path, repo: &str, archive: &Archive) -> Result<()> {
     let recipient = match archive.encrypted().recipient()? {
         Some(recipient) => format!(
-            "recipient = \"{recipient}\"  # nothing is encrypted to another key\n# identity = \"restore.key\"  # where WAL is restored: the file with the private key of a user\n"
+            "recipient = \"{recipient}\"  # nothing is encrypted to another key\n# identity = \"restore.key\"  # where WAL is restored: the file with the private key of a user, or arn:aws:kms:... or command:... of a key service\n"
         ),
         None => String::new(),
     };
