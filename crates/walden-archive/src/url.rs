@@ -92,6 +92,12 @@ pub fn spelling(place: &str, options: &[(String, String)]) -> String {
             (host.to_ascii_lowercase(), endpoint.unwrap_or_default())
         }
         "gs" => (host.to_ascii_lowercase(), String::new()),
+        "swift" => {
+            let named = |name: &str| option(&[name, &format!("os_{name}")]).unwrap_or_default();
+            let project = [named("project_id"), named("project_name"), named("username")];
+            let account = project.into_iter().find(|project| !project.is_empty()).unwrap_or_default();
+            (host.to_owned(), format!("{} {account}", endpoint_host(&named("auth_url"))))
+        }
         "az" => {
             // abfss://CONTAINER@ACCOUNT.dfs.core.windows.net/PREFIX
             let (container, of_url) = host.split_once('@').unwrap_or((host, ""));
@@ -123,7 +129,7 @@ fn endpoint_host(endpoint: &str) -> String {
 }
 
 /// Opens the archive at a location: a path, `file:///path`, the URL of an object store (`s3://bucket/prefix`,
-/// `az://container/prefix`, `gs://bucket/prefix`), or `sftp://user@host/path`.
+/// `az://container/prefix`, `gs://bucket/prefix`, `swift://container/prefix`), or `sftp://user@host/path`.
 ///
 /// Nothing is read yet.
 ///
@@ -167,8 +173,8 @@ pub fn open(place: &str, options: &PlaceOptions) -> Result<Archive, StoreError> 
         }
         Some((scheme, _)) => {
             let stores = match (cfg!(feature = "s3"), cfg!(feature = "sftp")) {
-                (true, true) => "a path, file://, s3://, az://, gs:// or sftp://",
-                (true, false) => "a path, file://, s3://, az:// or gs:// (built without sftp://)",
+                (true, true) => "a path, file://, s3://, az://, gs://, swift:// or sftp://",
+                (true, false) => "a path, file://, s3://, az://, gs:// or swift:// (built without sftp://)",
                 (false, true) => "a path, file:// or sftp:// (built without object stores)",
                 (false, false) => "a path or file:// (built without object stores and sftp://)",
             };
@@ -200,8 +206,12 @@ fn check_tags(place: &str, tags: &BTreeMap<String, String>) -> Result<(), String
     if tags.len() > MAX_TAGS {
         return Err(format!("cannot use tags: expected at most {MAX_TAGS}, found {}", tags.len()));
     }
-    // Google has custom metadata instead, whose names are those of HTTP headers.
-    let of_names = if place.starts_with("gs://") { "-_" } else { " +-=._:/" };
+    // Google and Swift have custom metadata instead, whose names are those of HTTP headers.
+    let of_names = match place.split_once("://").map_or("", |(scheme, _)| scheme) {
+        "gs" => "-_",
+        "swift" => "-",
+        _ => " +-=._:/",
+    };
     let is_valid = |text: &str, others: &str| {
         text.bytes().all(|byte| byte.is_ascii_alphanumeric() || others.as_bytes().contains(&byte))
     };
@@ -245,6 +255,7 @@ mod tests {
             (("az://c/p", ""), ("azure://C//p/", "")),
             (("abfss://c@one.dfs.core.windows.net/p", ""), ("abfs://c@ONE.dfs.core.windows.net/p/", "")),
             (("gs://b/p", ""), ("gs://b/p//", "")),
+            (("swift://b/p", ""), ("swift://b//p/", "")),
             (("sftp://me@Backup.example.net/p", ""), ("sftp://me@backup.example.net:22//p", "")),
             (("/nowhere/main", ""), ("file:///nowhere/main/", "")),
         ] {
@@ -255,6 +266,7 @@ mod tests {
             (("s3://backups/main", minio), ("s3://backups/main/x", minio)),
             (("s3://backups/main", minio), ("s3://backups/main", "http://minio.example.net:9001")),
             (("s3://backups/main", minio), ("gs://backups/main", "")),
+            (("swift://backups/main", ""), ("swift://Backups/main", "")),
             (("abfss://c@one.dfs.core.windows.net/p", ""), ("abfss://c@two.dfs.core.windows.net/p", "")),
             (("/nowhere/main", ""), ("/nowhere/other", "")),
         ] {

@@ -22,6 +22,8 @@ mod profile;
 mod remote;
 #[cfg(feature = "sftp")]
 mod sftp;
+#[cfg(feature = "s3")]
+mod swift;
 pub mod versions;
 
 use std::fmt;

@@ -6,6 +6,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
+use http::HeaderName;
 use jiff::Timestamp;
 use object_store::aws::{AmazonS3, AwsAuthorizer, AwsCredentialProvider};
 use object_store::client::{
@@ -68,41 +69,53 @@ fn from_hex(text: &str) -> Option<Vec<u8>> {
     bytes.collect::<Option<Vec<u8>>>().filter(|bytes| bytes.len() == 32)
 }
 
-/// Creates HTTP clients that lock each object that they store.
+/// Creates HTTP clients that change the headers of requests that store an object.
 #[derive(Debug)]
-pub(super) struct LockingConnector {
-    pub rule: LockRule,
+pub(super) struct AmendingConnector {
+    /// Locks each object.
+    pub rule: Option<LockRule>,
+    /// The header that the store understands instead of `If-None-Match: *`.
+    pub create_header: Option<HeaderName>,
     pub signing: Signing,
     pub connector: PacedConnector,
 }
 
-impl HttpConnector for LockingConnector {
+impl HttpConnector for AmendingConnector {
     fn connect(&self, options: &ClientOptions) -> object_store::Result<HttpClient> {
         let inner = self.connector.connect(options)?;
-        Ok(HttpClient::new(Locking { inner, rule: self.rule, signing: self.signing.clone() }))
+        let (create_header, signing) = (self.create_header.clone(), self.signing.clone());
+        Ok(HttpClient::new(Amending { inner, rule: self.rule, create_header, signing }))
     }
 }
 
-/// Adds the lock to a request that stores an object, and signs it again. So the object is locked from its
-/// first moment.
+/// Adds the lock to a request that stores an object, so that the object is locked from its first moment, and
+/// exchanges the condition that it does not exist. Signs the request again.
 #[derive(Debug)]
-struct Locking {
+struct Amending {
     inner: HttpClient,
-    rule: LockRule,
+    rule: Option<LockRule>,
+    create_header: Option<HeaderName>,
     signing: Signing,
 }
 
 #[async_trait]
-impl HttpService for Locking {
+impl HttpService for Amending {
     async fn call(&self, mut request: HttpRequest) -> Result<HttpResponse, HttpError> {
         if request.method().as_str() == "PUT" && request.uri().query().is_none() {
             let headers = request.headers_mut();
-            headers.insert("x-amz-object-lock-mode", HeaderValue::from_static(self.rule.mode.name()));
-            // A date consists of valid characters.
-            if let Ok(until) = HeaderValue::from_str(&date(self.rule.end())) {
-                headers.insert("x-amz-object-lock-retain-until-date", until);
+            if let Some(rule) = self.rule {
+                headers.insert("x-amz-object-lock-mode", HeaderValue::from_static(rule.mode.name()));
+                // A date consists of valid characters.
+                if let Ok(until) = HeaderValue::from_str(&date(rule.end())) {
+                    headers.insert("x-amz-object-lock-retain-until-date", until);
+                }
+                headers.insert("x-amz-sdk-checksum-algorithm", HeaderValue::from_static("SHA256"));
             }
-            headers.insert("x-amz-sdk-checksum-algorithm", HeaderValue::from_static("SHA256"));
+            if let Some(name) = &self.create_header
+                && headers.remove("if-none-match").is_some()
+            {
+                headers.insert(name.clone(), HeaderValue::from_static("true"));
+            }
             let signed = self.signing.sign(&mut request).await;
             signed.map_err(|error| HttpError::new(object_store::client::HttpErrorKind::Unknown, error))?;
         }

@@ -1,4 +1,5 @@
-//! Stores objects in an object store: S3-compatible, Azure Blob Storage, or Google Cloud Storage.
+//! Stores objects in an object store: S3-compatible, Azure Blob Storage, Google Cloud Storage, or OpenStack
+//! Swift.
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -72,13 +73,13 @@ pub struct Remote {
 
 impl Remote {
     /// Opens the archive at a URL: `s3://bucket/prefix`, `az://container/prefix` (Azure Blob Storage, also
-    /// `abfss://container@account.dfs.core.windows.net/prefix`), or `gs://bucket/prefix` (Google Cloud
-    /// Storage).
+    /// `abfss://container@account.dfs.core.windows.net/prefix`), `gs://bucket/prefix` (Google Cloud Storage), or
+    /// `swift://container/prefix` (OpenStack Swift).
     ///
     /// Credentials and other settings come from the environment variables of each cloud's own tools
     /// (`AWS_ACCESS_KEY_ID`, `AZURE_STORAGE_ACCOUNT_KEY`, `GOOGLE_APPLICATION_CREDENTIALS`, ...), or from its
     /// metadata service. `options` can set each of them by its lowercase name, with or without the prefix
-    /// (`aws_`, `azure_`, `google_`).
+    /// (`aws_`, `azure_`, `google_`, `os_`).
     ///
     /// With `rule`, objects are locked (Object Lock of S3).
     ///
@@ -171,12 +172,12 @@ impl Remote {
     }
 
     /// Stores each object with these tags (S3, Azure), or with custom metadata of these names in Google Cloud
-    /// Storage, which has no tags of objects.
+    /// Storage and Swift, which have no tags of objects.
     #[must_use]
     pub fn with_tags(mut self, tags: &BTreeMap<String, String>) -> Remote {
-        let is_google = self.location.starts_with("gs://");
+        let has_metadata = ["gs://", "swift://"].iter().any(|scheme| self.location.starts_with(scheme));
         for (name, value) in tags {
-            if is_google {
+            if has_metadata {
                 let name = Attribute::Metadata(name.clone().into());
                 self.metadata.insert(name, value.clone().into());
             } else {
@@ -545,9 +546,16 @@ impl Store for Remote {
     }
 
     fn warning(&self) -> Option<&str> {
-        (!self.is_conditional).then_some(
-            "the store has no conditional requests: two servers that archive the same name at the same time both succeed, and the second overwrites the first",
-        )
+        let is_swift = self.location.starts_with("swift://");
+        match self.is_conditional {
+            false => Some(
+                "the store has no conditional requests: two servers that archive the same name at the same time both succeed, and the second overwrites the first",
+            ),
+            true if is_swift => Some(
+                "Swift checks whether an object exists only when an upload starts: two servers that archive the same name at the same time can both succeed, and the second overwrites the first",
+            ),
+            true => None,
+        }
     }
 }
 
