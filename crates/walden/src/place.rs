@@ -22,7 +22,7 @@ impl Deref for PlaceArgs {
 #[derive(Args)]
 struct PlaceOptions {
     /// The archive: a folder, or a URL: s3://BUCKET/PREFIX, az://CONTAINER/PREFIX, gs://BUCKET/PREFIX,
-    /// sftp://USER@HOST/FOLDER
+    /// swift://CONTAINER/PREFIX, sftp://USER@HOST/FOLDER
     #[arg(long, value_name = "URL", env = "WALDEN_REPO")]
     repo: Option<String>,
 

@@ -27,7 +27,7 @@ use serde::{Deserialize, Serialize};
 use walden_source::error_text;
 
 use super::object::FileKeyIdentity;
-pub use super::service::KeyService;
+pub use super::service::{KeyService, Wrapped};
 use super::{ARN, KEYS, KeyOptions, SUFFIX, failure};
 use crate::objects::object::{Finding, to_hex};
 use crate::store::versions::Kept;
@@ -68,15 +68,6 @@ pub struct User {
     pub wrapped: Option<Wrapped>,
 }
 
-/// A private key that a key service encrypts: the line `AGE-SECRET-KEY-1...` of an identity file.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Wrapped {
-    /// The service: the ARN of a key of KMS, or `command`.
-    pub service: String,
-    /// The encrypted private key, in base64.
-    pub key: String,
-}
-
 /// A user to add.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum NewUser {
@@ -92,8 +83,8 @@ pub enum NewUser {
 }
 
 impl NewUser {
-    /// Parses a public key (`age1...`) or a key service (`arn:aws:kms:...`, `command:...`), either with a name
-    /// (`NAME=...`).
+    /// Parses a public key (`age1...`) or a key service (`arn:aws:kms:...`, `command:...`), either with a
+    /// name (`NAME=...`).
     ///
     /// # Errors
     /// A description of the problem.
@@ -644,8 +635,8 @@ pub struct Unlocked {
 /// # Errors
 /// [`Cause::Locked`] without an identity file; [`Cause::WrongIdentity`] if its key is not a user's;
 /// [`Cause::UnreadableIdentity`], [`Cause::ProtectedIdentity`] and [`Cause::NoIdentity`] if the file is
-/// unusable; [`Cause::KeyService`] if the key service fails; [`Cause::KeysMissing`]; [`Cause::KeysDamaged`] if
-/// damage prevents decryption; and the store's errors.
+/// unusable; [`Cause::KeyService`] if the key service fails; [`Cause::KeysMissing`]; [`Cause::KeysDamaged`]
+/// if damage prevents decryption; and the store's errors.
 pub fn unlock(inner: &dyn Store, first: &str, options: &KeyOptions) -> Result<Unlocked, StoreError> {
     let own = own_identities(inner, options)?;
     // The identity file contains the archive's own key, decrypted manually from a generation.

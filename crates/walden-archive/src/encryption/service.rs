@@ -1,5 +1,5 @@
-//! Key services, which keep a key that wraps the private keys of users: KMS of AWS, or a command for any other
-//! service.
+//! Key services, which keep a key that wraps the private keys of users: KMS of AWS, or a command for any
+//! other service.
 //!
 //! A user of a key service has a key pair like any other user. Its private key is stored in the archive's
 //! generations of keys, encrypted by the service, so that who may use the service's key can read.
@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
+use serde::{Deserialize, Serialize};
 
-use super::keys::Wrapped;
 use super::{ARN, COMMAND, KeyOptions};
 use crate::program;
 use crate::store::{Cause, StoreError};
@@ -18,6 +18,15 @@ use crate::store::{Cause, StoreError};
 const COMMAND_LIMIT: Duration = Duration::from_secs(60);
 /// Maximum number of bytes of a wrapped key.
 const MAX_WRAPPED: usize = 16 << 10;
+
+/// A private key that a key service encrypts: the line `AGE-SECRET-KEY-1...` of an identity file.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Wrapped {
+    /// The service: the ARN of a key of KMS, or `command`.
+    pub service: String,
+    /// The encrypted private key, in base64.
+    pub key: String,
+}
 
 /// A key service.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -21,7 +21,7 @@ use super::client_error::failure;
 use super::object_lock::{AmendingConnector, Bucket, Signing};
 use super::profile::{self, Profile, Source};
 use super::versions::LockRule;
-use super::{Cause, StoreError, swift};
+use super::{Cause, StoreError};
 
 /// The setting that names a header which the store understands instead of `If-None-Match: *`: with the value
 /// `true`, it refuses to replace an object.
@@ -62,7 +62,6 @@ impl Clients {
         match url.split_once("://").map_or("", |(scheme, _)| scheme) {
             "s3" => s3(url, options, rule, timeout, retries, connector),
             "gs" => google(url, options, timeout, retries, connector),
-            "swift" => swift::clients(url, options, timeout, retries.retry_timeout, connector),
             _ => azure(url, options, timeout, retries, connector),
         }
     }

@@ -23,6 +23,8 @@ mod remote;
 #[cfg(feature = "sftp")]
 mod sftp;
 #[cfg(feature = "s3")]
+mod sso;
+#[cfg(feature = "s3")]
 mod swift;
 pub mod versions;
 

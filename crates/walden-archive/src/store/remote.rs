@@ -25,7 +25,7 @@ use super::clouds::Clients;
 use super::object_lock::Bucket;
 use super::pace::{Pace, Turns};
 use super::versions::{Kept, Lock, LockRule, Protection, Version, Versioned};
-use super::{Cause, Created, Listed, MAX_OBJECT_BYTES, Store, StoreError, is_valid};
+use super::{Cause, Created, Listed, MAX_OBJECT_BYTES, Store, StoreError, is_valid, swift};
 
 /// Default limit for a request without content, and for its retries.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
@@ -73,8 +73,8 @@ pub struct Remote {
 
 impl Remote {
     /// Opens the archive at a URL: `s3://bucket/prefix`, `az://container/prefix` (Azure Blob Storage, also
-    /// `abfss://container@account.dfs.core.windows.net/prefix`), `gs://bucket/prefix` (Google Cloud Storage), or
-    /// `swift://container/prefix` (OpenStack Swift).
+    /// `abfss://container@account.dfs.core.windows.net/prefix`), `gs://bucket/prefix` (Google Cloud Storage),
+    /// or `swift://container/prefix` (OpenStack Swift).
     ///
     /// Credentials and other settings come from the environment variables of each cloud's own tools
     /// (`AWS_ACCESS_KEY_ID`, `AZURE_STORAGE_ACCOUNT_KEY`, `GOOGLE_APPLICATION_CREDENTIALS`, ...), or from its
@@ -85,7 +85,7 @@ impl Remote {
     ///
     /// With `answer_within`, a request fails if the store does not answer within this time, including
     /// retries. Otherwise requests are retried for one minute. Transfers get additional time, at 128 kB per
-    /// second of content, and without the time that `bandwidth`, a limit in bytes per second, makes them wait.
+    /// second of content, and the time that `bandwidth`, a limit in bytes per second, makes them wait.
     ///
     /// # Errors
     /// A URL or an option that cannot be used.
@@ -100,8 +100,11 @@ impl Remote {
             let retries = retries(answer_within);
             let pace = Pace::new(bandwidth);
             let connector = PacedConnector(Arc::clone(&pace));
-            let Clients { limited, unlimited, checked, locked, bucket } =
-                Clients::new(url, options, rule, REQUEST_TIMEOUT, retries, &connector)?;
+            let clients = match url.starts_with("swift://") {
+                true => swift::clients(url, options, REQUEST_TIMEOUT, retries.retry_timeout, &connector),
+                false => Clients::new(url, options, rule, REQUEST_TIMEOUT, retries, &connector),
+            };
+            let Clients { limited, unlimited, checked, locked, bucket } = clients?;
             let path = url.split_once("://").map_or("", |(_, path)| path);
             let prefix = path.split_once('/').map_or("", |(_, prefix)| prefix);
             let remote = Remote::new(limited, prefix, url)?;

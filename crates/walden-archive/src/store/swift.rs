@@ -344,8 +344,8 @@ impl fmt::Display for Swift {
 }
 
 impl Swift {
-    /// Sends a request, again if it fails for a reason that may pass, and once with a new login if the token is
-    /// not accepted. Returns a successful answer.
+    /// Sends a request, again if it fails for a reason that may pass, and once with a new login if the token
+    /// is not accepted. Returns a successful answer.
     async fn call(&self, call: &Call) -> Result<HttpResponse> {
         let (began, mut pause, mut has_new_token) = (Instant::now(), FIRST_PAUSE, false);
         loop {

@@ -39,8 +39,8 @@ Examples:
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct InitArgs {
-    /// The archive: a folder, or a URL: s3://BUCKET/PREFIX, az://CONTAINER/PREFIX, gs://BUCKET/PREFIX, or
-    /// sftp://USER@HOST/FOLDER
+    /// The archive: a folder, or a URL: s3://BUCKET/PREFIX, az://CONTAINER/PREFIX, gs://BUCKET/PREFIX,
+    /// swift://CONTAINER/PREFIX, or sftp://USER@HOST/FOLDER
     #[arg(long, value_name = "URL", required_unless_present = "config")]
     repo: Option<String>,
 
@@ -177,7 +177,20 @@ fn store_variables(scheme: &str) -> (&'static [&'static str], &'static str) {
     ];
     const GOOGLE: [&str; 3] =
         ["GOOGLE_APPLICATION_CREDENTIALS", "GOOGLE_SERVICE_ACCOUNT", "GOOGLE_SERVICE_ACCOUNT_KEY"];
+    const SWIFT: [&str; 10] = [
+        "OS_AUTH_URL",
+        "OS_USERNAME",
+        "OS_PASSWORD",
+        "OS_PROJECT_NAME",
+        "OS_PROJECT_ID",
+        "OS_USER_DOMAIN_NAME",
+        "OS_PROJECT_DOMAIN_NAME",
+        "OS_REGION_NAME",
+        "OS_APPLICATION_CREDENTIAL_ID",
+        "OS_APPLICATION_CREDENTIAL_SECRET",
+    ];
     match scheme {
+        "swift" => (&SWIFT, "auth_url, username, password and project_name, or an application credential"),
         "s3" => (&AWS, "access_key_id, secret_access_key, region and endpoint"),
         "gs" => (&GOOGLE, "application_credentials"),
         _ => (&AZURE, "account_name and account_key (or sas_token)"),
@@ -197,7 +210,7 @@ fn environment_note(
         let variable = variable.to_ascii_lowercase();
         let mut names = stored.into_iter().flat_map(BTreeMap::keys);
         names.any(|name| {
-            let prefixes = ["aws_", "azure_", "google_"];
+            let prefixes = ["aws_", "azure_", "google_", "os_"];
             let name =
                 prefixes.into_iter().fold(name.as_str(), |name, prefix| name.trim_start_matches(prefix));
             variable.contains(name)

@@ -1,6 +1,6 @@
 //! Archives in Azure Blob Storage, on its emulator Azurite; in OpenStack Swift itself; and in Google Cloud
-//! Storage and Alibaba Cloud's OSS, on a small server that speaks their XML APIs. No emulator of the latter two
-//! honors conditional requests, so this one proves that Walden's requests are right, not that the clouds'
+//! Storage and Alibaba Cloud's OSS, on a small server that speaks their XML APIs. No emulator of the latter
+//! two honors conditional requests, so this one proves that Walden's requests are right, not that the clouds'
 //! answers are. The same holds for the login to Keystone.
 
 use std::fs;
@@ -130,8 +130,8 @@ class Handler(BaseHTTPRequestHandler):
 ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
 "#;
 
-/// Swift with one device and one account, in one process: PORT. Beside Swift's own login, it has Keystone's: an
-/// answer at `/v3/auth/tokens` that gives the token of the other login. `/forget` ends all logins.
+/// Swift with one device and one account, in one process: PORT. Beside Swift's own login, it has Keystone's:
+/// an answer at `/v3/auth/tokens` that gives the token of the other login. `/forget` ends all logins.
 const SWIFT: &str = r#"
 import array, json, logging, os, sys, tempfile
 import eventlet
