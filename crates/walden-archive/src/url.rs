@@ -152,8 +152,10 @@ pub fn open(place: &str, options: &PlaceOptions) -> Result<Archive, StoreError> 
         Some((scheme, _)) if crate::store::clouds::is_object_store(scheme) => {
             let PlaceOptions { store, lock, answer_within, bandwidth, .. } = options;
             let remote = crate::store::Remote::open(place, store, *lock, *answer_within, *bandwidth)?;
-            let class_problem =
-                options.storage_class.as_ref().and_then(|class| cost::check_class(place, class).err());
+            let class_problem = options.storage_class.as_ref().and_then(|class| match scheme {
+                "swift" => Some("cannot use storage_class: Swift has no storage classes".to_owned()),
+                _ => cost::check_class(place, class).err(),
+            });
             if let Some(problem) = class_problem.or_else(|| check_tags(place, &options.tags).err()) {
                 return Err(StoreError {
                     source: Some(problem.into()),
@@ -235,6 +237,17 @@ fn check_tags(place: &str, tags: &BTreeMap<String, String>) -> Result<(), String
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[cfg(feature = "s3")]
+    #[test]
+    fn swift_has_no_storage_classes() {
+        let login = ("auth_url".to_owned(), "http://127.0.0.1:1/v3".to_owned());
+        let options = PlaceOptions::default().store(vec![login]);
+        open("swift://backups/main", &options).unwrap();
+        let error = open("swift://backups/main", &options.storage_class(Some("Cool".to_owned()))).err();
+        let text = walden_source::error_text(&error.unwrap());
+        assert!(text.contains("cannot use storage_class"), "{text}");
+    }
 
     #[test]
     fn two_spellings_of_a_place_are_equal() {

@@ -137,7 +137,7 @@ fn read_from(files: &[Option<PathBuf>; 2], name: Option<&str>) -> Result<Option<
             let found = files[1].as_deref().and_then(|file| section_of(file, &section).ok().flatten());
             (name, found.unwrap_or_default())
         });
-        Some(Arc::new(Renewed::new(Origin::Sso(Sso::new(&value, session)?))) as AwsCredentialProvider)
+        Some(Arc::new(Renewed::new(Origin::Sso(Sso::new(value, session)?))) as AwsCredentialProvider)
     });
     let credentials = provider.map(Source::Provider).or_else(web_identity);
     if let (None, Some(name), Some(key)) =
@@ -212,8 +212,8 @@ impl Origin {
             Origin::Process(words) => {
                 let (sender, receiver) = oneshot::channel();
                 let own = words.clone();
-                // The thread ends within the time limit of the program. Its result is dropped if the request is
-                // over.
+                // The thread ends within the time limit of the program. Its result is dropped if the request
+                // is over.
                 thread::spawn(move || sender.send(run(&own)));
                 let result = receiver.await.unwrap_or_else(|_| Err("no result".to_owned()));
                 result.map_err(|problem| format!("{FAILED_PROCESS}{}: {problem}", words[0]))

@@ -59,8 +59,8 @@ struct RoleCredentials {
 }
 
 impl Sso {
-    /// Reads the settings of a profile; `session` is the section `[sso-session NAME]` that it names. `None` if
-    /// the profile has no account and role.
+    /// Reads the settings of a profile; `session` is the section `[sso-session NAME]` that it names. `None`
+    /// if the profile has no account and role.
     pub fn new(
         profile: impl Fn(&str) -> Option<String>,
         session: Option<(String, BTreeMap<String, String>)>,
