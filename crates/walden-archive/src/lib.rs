@@ -25,6 +25,8 @@ mod inspect;
 mod inventory;
 mod maintenance;
 mod objects;
+#[cfg(any(feature = "encryption", feature = "s3"))]
+mod program;
 mod restore;
 pub mod store;
 pub mod url;

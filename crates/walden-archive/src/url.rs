@@ -92,6 +92,12 @@ pub fn spelling(place: &str, options: &[(String, String)]) -> String {
             (host.to_ascii_lowercase(), endpoint.unwrap_or_default())
         }
         "gs" => (host.to_ascii_lowercase(), String::new()),
+        "swift" => {
+            let named = |name: &str| option(&[name, &format!("os_{name}")]).unwrap_or_default();
+            let project = [named("project_id"), named("project_name"), named("username")];
+            let account = project.into_iter().find(|project| !project.is_empty()).unwrap_or_default();
+            (host.to_owned(), format!("{} {account}", endpoint_host(&named("auth_url"))))
+        }
         "az" => {
             // abfss://CONTAINER@ACCOUNT.dfs.core.windows.net/PREFIX
             let (container, of_url) = host.split_once('@').unwrap_or((host, ""));
@@ -123,7 +129,7 @@ fn endpoint_host(endpoint: &str) -> String {
 }
 
 /// Opens the archive at a location: a path, `file:///path`, the URL of an object store (`s3://bucket/prefix`,
-/// `az://container/prefix`, `gs://bucket/prefix`), or `sftp://user@host/path`.
+/// `az://container/prefix`, `gs://bucket/prefix`, `swift://container/prefix`), or `sftp://user@host/path`.
 ///
 /// Nothing is read yet.
 ///
@@ -144,10 +150,12 @@ pub fn open(place: &str, options: &PlaceOptions) -> Result<Archive, StoreError> 
         Some(("file", path)) => Box::new(Folder::new(path).with_bandwidth(options.bandwidth)),
         #[cfg(feature = "s3")]
         Some((scheme, _)) if crate::store::clouds::is_object_store(scheme) => {
-            let remote =
-                crate::store::Remote::open(place, &options.store, options.lock, options.answer_within)?;
-            let class_problem =
-                options.storage_class.as_ref().and_then(|class| cost::check_class(place, class).err());
+            let PlaceOptions { store, lock, answer_within, bandwidth, .. } = options;
+            let remote = crate::store::Remote::open(place, store, *lock, *answer_within, *bandwidth)?;
+            let class_problem = options.storage_class.as_ref().and_then(|class| match scheme {
+                "swift" => Some("cannot use storage_class: Swift has no storage classes".to_owned()),
+                _ => cost::check_class(place, class).err(),
+            });
             if let Some(problem) = class_problem.or_else(|| check_tags(place, &options.tags).err()) {
                 return Err(StoreError {
                     source: Some(problem.into()),
@@ -156,7 +164,7 @@ pub fn open(place: &str, options: &PlaceOptions) -> Result<Archive, StoreError> 
             }
             let remote =
                 remote.without_locks_below(UNLOCKED).in_storage_class(options.storage_class.clone(), WAL);
-            let remote = remote.with_tags(&options.tags).with_bandwidth(options.bandwidth);
+            let remote = remote.with_tags(&options.tags);
             let plain = options.without_conditional_requests;
             Box::new(if plain { remote.without_conditional_requests() } else { remote })
         }
@@ -167,8 +175,8 @@ pub fn open(place: &str, options: &PlaceOptions) -> Result<Archive, StoreError> 
         }
         Some((scheme, _)) => {
             let stores = match (cfg!(feature = "s3"), cfg!(feature = "sftp")) {
-                (true, true) => "a path, file://, s3://, az://, gs:// or sftp://",
-                (true, false) => "a path, file://, s3://, az:// or gs:// (built without sftp://)",
+                (true, true) => "a path, file://, s3://, az://, gs://, swift:// or sftp://",
+                (true, false) => "a path, file://, s3://, az://, gs:// or swift:// (built without sftp://)",
                 (false, true) => "a path, file:// or sftp:// (built without object stores)",
                 (false, false) => "a path or file:// (built without object stores and sftp://)",
             };
@@ -182,7 +190,11 @@ pub fn open(place: &str, options: &PlaceOptions) -> Result<Archive, StoreError> 
             });
         }
     };
-    Ok(Archive::with_keys(store, options.keys.clone()))
+    let mut keys = options.keys.clone();
+    if is_s3 {
+        keys.store.clone_from(&options.store);
+    }
+    Ok(Archive::with_keys(store, keys))
 }
 
 /// Checks tags by the rules that the clouds share. Otherwise a store would refuse each object, long after the
@@ -196,8 +208,12 @@ fn check_tags(place: &str, tags: &BTreeMap<String, String>) -> Result<(), String
     if tags.len() > MAX_TAGS {
         return Err(format!("cannot use tags: expected at most {MAX_TAGS}, found {}", tags.len()));
     }
-    // Google has custom metadata instead, whose names are those of HTTP headers.
-    let of_names = if place.starts_with("gs://") { "-_" } else { " +-=._:/" };
+    // Google and Swift have custom metadata instead, whose names are those of HTTP headers.
+    let of_names = match place.split_once("://").map_or("", |(scheme, _)| scheme) {
+        "gs" => "-_",
+        "swift" => "-",
+        _ => " +-=._:/",
+    };
     let is_valid = |text: &str, others: &str| {
         text.bytes().all(|byte| byte.is_ascii_alphanumeric() || others.as_bytes().contains(&byte))
     };
@@ -222,6 +238,17 @@ fn check_tags(place: &str, tags: &BTreeMap<String, String>) -> Result<(), String
 mod tests {
     use super::*;
 
+    #[cfg(feature = "s3")]
+    #[test]
+    fn swift_has_no_storage_classes() {
+        let login = ("auth_url".to_owned(), "http://127.0.0.1:1/v3".to_owned());
+        let options = PlaceOptions::default().store(vec![login]);
+        open("swift://backups/main", &options).unwrap();
+        let error = open("swift://backups/main", &options.storage_class(Some("Cool".to_owned()))).err();
+        let text = walden_source::error_text(&error.unwrap());
+        assert!(text.contains("cannot use storage_class"), "{text}");
+    }
+
     #[test]
     fn two_spellings_of_a_place_are_equal() {
         let spelling = |(place, endpoint): (&str, &str)| {
@@ -241,6 +268,7 @@ mod tests {
             (("az://c/p", ""), ("azure://C//p/", "")),
             (("abfss://c@one.dfs.core.windows.net/p", ""), ("abfs://c@ONE.dfs.core.windows.net/p/", "")),
             (("gs://b/p", ""), ("gs://b/p//", "")),
+            (("swift://b/p", ""), ("swift://b//p/", "")),
             (("sftp://me@Backup.example.net/p", ""), ("sftp://me@backup.example.net:22//p", "")),
             (("/nowhere/main", ""), ("file:///nowhere/main/", "")),
         ] {
@@ -251,6 +279,7 @@ mod tests {
             (("s3://backups/main", minio), ("s3://backups/main/x", minio)),
             (("s3://backups/main", minio), ("s3://backups/main", "http://minio.example.net:9001")),
             (("s3://backups/main", minio), ("gs://backups/main", "")),
+            (("swift://backups/main", ""), ("swift://Backups/main", "")),
             (("abfss://c@one.dfs.core.windows.net/p", ""), ("abfss://c@two.dfs.core.windows.net/p", "")),
             (("/nowhere/main", ""), ("/nowhere/other", "")),
         ] {

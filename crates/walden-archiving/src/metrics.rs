@@ -197,8 +197,15 @@ mod tests {
             let words = text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_'));
             let asked: BTreeSet<&str> = words.filter(|word| word.starts_with("walden_")).collect();
             assert!(asked.len() > 8, "{file}: {asked:?}");
-            for name in asked {
+            for &name in &asked {
                 assert!(METRICS.iter().any(|metric| metric.name == name), "{file}: {name}");
+            }
+            if file.starts_with("grafana") {
+                let of_repositories =
+                    METRICS.iter().filter(|metric| metric.name.starts_with("walden_archive_repository_"));
+                for metric in of_repositories {
+                    assert!(asked.contains(metric.name), "{file} lacks {}", metric.name);
+                }
             }
         }
     }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use walden_archive::Archive;
 use walden_archive::copies::{Copies, Copy};
-use walden_archive::encryption::KeyOptions;
+use walden_archive::encryption::{KeyOptions, is_key_service};
 use walden_archive::url::{self, PlaceOptions};
 
 use crate::configuration::{ArchiveSection, Configuration, FILE, ReceiveSection};
@@ -111,7 +111,8 @@ impl Place {
             arguments.extend(["--config".into(), absolute(&config)?.into_os_string()]);
         }
         if let Some(identity) = &self.identity {
-            arguments.extend(["--identity".into(), absolute(identity)?.into_os_string()]);
+            let identity = if is_key_service(identity) { identity.clone() } else { absolute(identity)? };
+            arguments.extend(["--identity".into(), identity.into_os_string()]);
         }
         if let Some(repo) = self.repo.as_deref().or(section.first_repo()) {
             let repo = match repo.contains("://") {
@@ -166,7 +167,9 @@ impl Place {
         if let Some(url) = self.repo.clone().or_else(|| section.first_repo().map(str::to_owned)) {
             section = section.for_repository(&url);
         }
-        if let (Some(identity), Some(folder)) = (&mut section.identity, path.parent()) {
+        if let (Some(identity), Some(folder)) = (&mut section.identity, path.parent())
+            && !is_key_service(identity)
+        {
             *identity = folder.join(&*identity);
         }
         Ok((section, Some(path)))

@@ -53,6 +53,8 @@ pub enum Need {
     Moto,
     /// Azurite, the emulator of Azure Blob Storage.
     Azurite,
+    /// OpenStack Swift, an object store, as a Python package.
+    Swift,
     /// `tmux`, a terminal that tests can type in and read.
     Tmux,
 }
@@ -75,7 +77,7 @@ struct Row {
 }
 
 #[rustfmt::skip]
-const ROWS: [Row; 27] = [
+const ROWS: [Row; 28] = [
     Row { need: Need::Postgres(14),      name: "pg14",        programs: &[],           package: "" },
     Row { need: Need::Postgres(15),      name: "pg15",        programs: &[],           package: "postgresql-15" },
     Row { need: Need::Postgres(16),      name: "pg16",        programs: &[],           package: "" },
@@ -102,6 +104,7 @@ const ROWS: [Row; 27] = [
     Row { need: Need::Pyrage,            name: "pyrage",      programs: &["python3"],  package: "pip install pyrage" },
     Row { need: Need::Moto,              name: "moto",        programs: &["moto_server"], package: "pip install 'moto[server]'" },
     Row { need: Need::Azurite,           name: "azurite",     programs: &["azurite-blob"], package: "npm install -g azurite" },
+    Row { need: Need::Swift,             name: "swift",       programs: &["swift-proxy-server"], package: "pip install swift" },
     Row { need: Need::Tmux,              name: "tmux",        programs: &["tmux"],     package: "tmux" },
 ];
 

@@ -22,7 +22,7 @@ impl Deref for PlaceArgs {
 #[derive(Args)]
 struct PlaceOptions {
     /// The archive: a folder, or a URL: s3://BUCKET/PREFIX, az://CONTAINER/PREFIX, gs://BUCKET/PREFIX,
-    /// sftp://USER@HOST/FOLDER
+    /// swift://CONTAINER/PREFIX, sftp://USER@HOST/FOLDER
     #[arg(long, value_name = "URL", env = "WALDEN_REPO")]
     repo: Option<String>,
 
@@ -31,7 +31,7 @@ struct PlaceOptions {
     #[arg(long, value_name = "FILE", env = "WALDEN_CONFIG")]
     config: Option<PathBuf>,
 
-    /// The file with a private key for reading an encrypted archive
+    /// For reading an encrypted archive: the file with a private key, arn:aws:kms:..., or command:PROGRAM
     #[arg(long, value_name = "FILE", env = "WALDEN_IDENTITY", hide_env_values = true)]
     identity: Option<PathBuf>,
 }

@@ -69,12 +69,11 @@ impl Engine {
 
     /// Reports problems with the generations of keys.
     pub fn key_faults(&self, inner: &dyn Store) -> Result<Vec<Finding>, StoreError> {
-        keys::faults(inner, &self.first, self.options.identity.as_deref())
+        keys::faults(inner, &self.first, &self.options)
     }
 
     pub fn change_keys(&self, inner: &dyn Store, change: &Change) -> Result<Changed, StoreError> {
-        let KeyOptions { recipient, identity } = &self.options;
-        keys::change(inner, &self.first, recipient.as_deref(), identity.as_deref(), change)
+        keys::change(inner, &self.first, &self.options, change)
     }
 
     /// Returns the recipient for new objects.
@@ -113,7 +112,7 @@ impl Engine {
         if let Some(known) = self.unlocked.get() {
             return Ok(known);
         }
-        let found = keys::unlock(inner, &self.first, self.options.identity.as_deref())?;
+        let found = keys::unlock(inner, &self.first, &self.options)?;
         Ok(self.unlocked.get_or_init(|| found))
     }
 

@@ -27,7 +27,8 @@ use serde::{Deserialize, Serialize};
 use walden_source::error_text;
 
 use super::object::FileKeyIdentity;
-use super::{KEYS, SUFFIX, failure};
+pub use super::service::{KeyService, Wrapped};
+use super::{ARN, KEYS, KeyOptions, SUFFIX, failure};
 use crate::objects::object::{Finding, to_hex};
 use crate::store::versions::Kept;
 use crate::store::{Cause, Created, Store, StoreError, exists};
@@ -36,6 +37,8 @@ use crate::store::{Cause, Created, Store, StoreError, exists};
 const STANZA: &str = "walden-keys";
 /// Suffix that turns a generation's key into that of its checksum.
 const CHECKSUM: &str = ".blake3";
+/// Maximum number of wrapped private keys that are tried.
+const MAX_WRAPPED: usize = 16;
 /// Largest accepted file of identities, in bytes.
 const MAX_IDENTITY_FILE: u64 = 1 << 20;
 
@@ -60,6 +63,65 @@ pub struct User {
     /// Display name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
+    /// The private key, if a key service encrypts it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wrapped: Option<Wrapped>,
+}
+
+/// A user to add.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum NewUser {
+    /// A user with a key pair of their own.
+    Known(User),
+    /// Those who may use a key service.
+    OfService {
+        /// Display name.
+        name: Option<String>,
+        /// The key service.
+        service: KeyService,
+    },
+}
+
+impl NewUser {
+    /// Parses a public key (`age1...`) or a key service (`arn:aws:kms:...`, `command:...`), either with a
+    /// name (`NAME=...`).
+    ///
+    /// # Errors
+    /// A description of the problem.
+    pub fn parse(text: &str) -> Result<NewUser, String> {
+        let (name, rest) = match text.split_once('=') {
+            Some((name, rest)) if KeyService::parse(text).is_none() => (Some(name), rest.trim()),
+            _ => (None, text),
+        };
+        let Some(service) = KeyService::parse(rest) else { return User::parse(text).map(NewUser::Known) };
+        Ok(NewUser::OfService { name: name.map(parse_name).transpose()?, service: service? })
+    }
+
+    /// Returns the user. For a key service, this generates a key pair, and the service encrypts its private
+    /// key.
+    ///
+    /// # Errors
+    /// [`Cause::KeyService`] if the service fails.
+    pub fn create(&self, options: &KeyOptions) -> Result<User, StoreError> {
+        match self {
+            NewUser::Known(user) => Ok(user.clone()),
+            NewUser::OfService { name, service } => {
+                let identity = Identity::generate();
+                let text = format!("{}\n", identity.to_string().expose_secret());
+                let wrapped = service.wrap(text.as_bytes(), options)?;
+                Ok(User { recipient: public_key(&identity), name: name.clone(), wrapped: Some(wrapped) })
+            }
+        }
+    }
+}
+
+fn parse_name(name: &str) -> Result<String, String> {
+    match name.trim() {
+        name if name.is_empty() || name.chars().any(char::is_control) => {
+            Err(format!("expected a name before =, found {name:?}"))
+        }
+        name => Ok(name.to_owned()),
+    }
 }
 
 impl User {
@@ -69,19 +131,27 @@ impl User {
     /// A description of the problem.
     pub fn parse(text: &str) -> Result<User, String> {
         let (name, recipient) = match text.split_once('=') {
-            Some((name, recipient)) => (Some(name.trim().to_owned()), recipient.trim()),
+            Some((name, recipient)) => (Some(name), recipient.trim()),
             None => (None, text.trim()),
         };
         parse_recipient(recipient)?;
-        if name.as_ref().is_some_and(|name| name.is_empty() || name.chars().any(char::is_control)) {
-            return Err(format!("expected a name before =, found {name:?}"));
-        }
-        Ok(User { recipient: recipient.to_owned(), name })
+        let name = name.map(parse_name).transpose()?;
+        Ok(User { recipient: recipient.to_owned(), name, wrapped: None })
     }
 
-    /// Returns whether the text is this user's public key or name.
+    /// Returns the ARN of the key that encrypts the user's private key.
+    fn arn(&self) -> Option<&str> {
+        self.wrapped.as_ref().map(|wrapped| wrapped.service.as_str()).filter(|name| name.starts_with(ARN))
+    }
+
+    /// Returns whether the text is this user's public key, name, or key of KMS.
     fn is_named(&self, text: &str) -> bool {
-        self.recipient == text || self.name.as_deref() == Some(text)
+        self.recipient == text || self.name.as_deref() == Some(text) || self.arn() == Some(text)
+    }
+
+    /// Returns whether both have the same key pair, or may use the same key of KMS.
+    fn is_same(&self, other: &User) -> bool {
+        self.recipient == other.recipient || self.arn().is_some() && self.arn() == other.arn()
     }
 }
 
@@ -162,15 +232,15 @@ pub fn all_recipients(inner: &dyn Store) -> Result<Vec<String>, StoreError> {
     Ok(found)
 }
 
-/// Reports problems with the generations of keys, newest first. Checks more if `file` contains a private key.
+/// Reports problems with the generations of keys, newest first. Checks more with a private key.
 ///
 /// `first` is the archive's first recipient.
 ///
 /// # Errors
 /// The store's errors.
-pub fn faults(inner: &dyn Store, first: &str, file: Option<&Path>) -> Result<Vec<Finding>, StoreError> {
-    // Operations that need the identity file report its problems.
-    let own = file.and_then(|file| read_identity_file(file).ok()).unwrap_or_default();
+pub fn faults(inner: &dyn Store, first: &str, options: &KeyOptions) -> Result<Vec<Finding>, StoreError> {
+    // Operations that need the private key report its problems.
+    let own = own_identities(inner, options).unwrap_or_default();
     let (mut found, mut statements) = (Vec::new(), Vec::new());
     for (&generation, &stored) in generations(inner)?.iter().rev() {
         match inspect(inner, generation, stored, &own) {
@@ -309,8 +379,8 @@ pub(super) fn initialise(inner: &dyn Store, users: &[User]) -> Result<Statement,
         inner.list(prefix, &mut |_| holds_something = true)?;
     }
     if let Some(found) = newest(inner)? {
-        let same =
-            found.users.iter().map(|user| &user.recipient).eq(users.iter().map(|user| &user.recipient));
+        let same = found.users.len() == users.len()
+            && found.users.iter().zip(users).all(|(known, user)| known.is_same(user));
         return match same {
             true => Ok(found),
             false => Err(refused(
@@ -350,7 +420,7 @@ pub struct Changed {
 /// Writes a new generation of keys. This requires a user's private key.
 ///
 /// The new generation must contain every key that an earlier generation states, the one in `archive.json`
-/// (`first`), and the one that the configuration expects (`pinned`); otherwise it is not written. Earlier
+/// (`first`), and the one that the configuration expects (`options`); otherwise it is not written. Earlier
 /// generations are removed only if a later one that contains all these keys was decrypted.
 ///
 /// Removing users also removes the earlier generations, which they can still decrypt. If a removal is
@@ -362,12 +432,11 @@ pub struct Changed {
 pub(super) fn change(
     inner: &dyn Store,
     first: &str,
-    pinned: Option<&str>,
-    identity: Option<&Path>,
+    options: &KeyOptions,
     change: &Change,
 ) -> Result<Changed, StoreError> {
     let refused = |problem: String| failure(inner, "change", "the keys", Cause::Other, problem);
-    let own = read_identity_file(identity.ok_or_else(|| locked(inner))?)?;
+    let own = own_identities(inner, options)?;
     let mut earlier = Vec::new();
     for (&generation, &stored) in &expect(inner)? {
         earlier.push(inspect(inner, generation, stored, &own)?);
@@ -381,7 +450,8 @@ pub(super) fn change(
             expected.push(recipient);
         }
     }
-    if let Some(pinned) = pinned.filter(|&pinned| expected.iter().all(|known| known != pinned)) {
+    let pinned = options.recipient.as_ref();
+    if let Some(pinned) = pinned.filter(|pinned| !expected.contains(pinned)) {
         let problem = format!(
             "expected a key for {pinned}, found none in any generation: the newest generation may be lost"
         );
@@ -428,8 +498,9 @@ pub(super) fn change(
     match change {
         Change::Add(added) => {
             for user in added {
-                if users.iter().any(|known| known.recipient == user.recipient) {
-                    return Err(refused(format!("{} can read already", user.recipient)));
+                if users.iter().any(|known| known.is_same(user)) {
+                    let who = user.arn().unwrap_or(&user.recipient);
+                    return Err(refused(format!("{who} can read already")));
                 }
                 users.push(user.clone());
             }
@@ -564,10 +635,10 @@ pub struct Unlocked {
 /// # Errors
 /// [`Cause::Locked`] without an identity file; [`Cause::WrongIdentity`] if its key is not a user's;
 /// [`Cause::UnreadableIdentity`], [`Cause::ProtectedIdentity`] and [`Cause::NoIdentity`] if the file is
-/// unusable; [`Cause::KeysMissing`]; [`Cause::KeysDamaged`] if damage prevents decryption; and the store's
-/// errors.
-pub fn unlock(inner: &dyn Store, first: &str, file: Option<&Path>) -> Result<Unlocked, StoreError> {
-    let own = read_identity_file(file.ok_or_else(|| locked(inner))?)?;
+/// unusable; [`Cause::KeyService`] if the key service fails; [`Cause::KeysMissing`]; [`Cause::KeysDamaged`]
+/// if damage prevents decryption; and the store's errors.
+pub fn unlock(inner: &dyn Store, first: &str, options: &KeyOptions) -> Result<Unlocked, StoreError> {
+    let own = own_identities(inner, options)?;
     // The identity file contains the archive's own key, decrypted manually from a generation.
     if own.iter().any(|identity| public_key(identity) == first) {
         return Ok(Unlocked { identities: own, damage: None });
@@ -649,6 +720,67 @@ fn decrypt_generation(
         }
         None => Ok(Some(found)),
     }
+}
+
+/// Returns the configured private keys: those of the file, or the one that the key service decrypts.
+fn own_identities(inner: &dyn Store, options: &KeyOptions) -> Result<Vec<Identity>, StoreError> {
+    let path = options.identity.as_deref().ok_or_else(|| locked(inner))?;
+    let Some(service) = path.to_str().and_then(KeyService::parse) else { return read_identity_file(path) };
+    let service = service.map_err(|problem| {
+        let location = path.display().to_string();
+        StoreError {
+            source: Some(problem.into()),
+            ..StoreError::new("use", "the identity", &location, Cause::NoIdentity)
+        }
+    })?;
+    let (mut tried, mut failed) = (Vec::new(), None);
+    for (&generation, &stored) in expect(inner)?.iter().rev() {
+        let users = match read_checked(inner, generation, stored) {
+            Ok((statement, _)) => statement.users,
+            // An earlier generation may have the same user.
+            Err(error) if matches!(error.cause, Cause::KeysDamaged | Cause::NotFound) => continue,
+            Err(error) => return Err(error),
+        };
+        let of_service = |user: User| Some((user.recipient, user.wrapped?));
+        let of_service = users.into_iter().filter_map(of_service);
+        for (recipient, wrapped) in of_service.filter(|(_, wrapped)| wrapped.service == service.name) {
+            if tried.len() >= MAX_WRAPPED || tried.contains(&wrapped.key) {
+                continue;
+            }
+            match unwrap(&service, &recipient, &wrapped, options) {
+                Ok(identity) => return Ok(vec![identity]),
+                Err(error) => failed = failed.or(Some(error)),
+            }
+            tried.push(wrapped.key);
+        }
+    }
+    Err(failed.unwrap_or_else(|| {
+        let problem = "expected one of the archive's users, found none whose private key it encrypts";
+        failure(
+            inner,
+            "decrypt",
+            "the archive's keys",
+            Cause::WrongIdentity,
+            format!("{}: {problem}", service.name),
+        )
+    }))
+}
+
+/// Decrypts a user's private key.
+fn unwrap(
+    service: &KeyService,
+    recipient: &str,
+    wrapped: &Wrapped,
+    options: &KeyOptions,
+) -> Result<Identity, StoreError> {
+    let text = service.unwrap(wrapped, options)?;
+    let identities = parse_identities(&String::from_utf8_lossy(&text));
+    let identities = identities.map_err(|problem| service.failure("decrypt", problem))?;
+    let own = identities.into_iter().find(|identity| public_key(identity) == recipient);
+    own.ok_or_else(|| {
+        let problem = format!("expected the private key for {recipient}, found another one");
+        service.failure("decrypt", problem)
+    })
 }
 
 fn read_identity_file(path: &Path) -> Result<Vec<Identity>, StoreError> {

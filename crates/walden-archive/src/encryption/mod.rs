@@ -19,9 +19,11 @@ mod engine;
 pub mod keys;
 #[cfg(feature = "encryption")]
 mod object;
+#[cfg(feature = "encryption")]
+mod service;
 mod store;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
@@ -37,6 +39,11 @@ pub const SUFFIX: &str = ".age";
 pub const MAX_FILES: u64 = 512;
 /// Key prefix of the generations of the archive's keys.
 pub const KEYS: &str = "keys/";
+
+/// Starts of an identity that names a key service: KMS of AWS, or a command.
+const KEY_SERVICES: [&str; 2] = [ARN, COMMAND];
+const ARN: &str = "arn:";
+const COMMAND: &str = "command:";
 
 /// Objects that stay plain in an encrypted archive. A reader needs them to learn how to read the archive, and
 /// monitoring without a private key reads the results of `verify` and the records of `prune`, which show what
@@ -68,14 +75,24 @@ pub struct KeyOptions {
     ///
     /// Without it, the archive states the recipient, so anyone who can write to the store can replace it.
     pub recipient: Option<String>,
-    /// The file with a user's private key, for reading.
+    /// The file with a user's private key, for reading, or a key service that decrypts one:
+    /// `arn:aws:kms:REGION:ACCOUNT:key/ID` or `command:PROGRAM ARGUMENTS`.
     pub identity: Option<PathBuf>,
+    /// Options of an archive in S3, whose credentials KMS uses.
+    pub store: Vec<(String, String)>,
 }
 
 walden_format::setters!(KeyOptions {
     recipient: Option<String>,
     identity: Option<PathBuf>,
+    store: Vec<(String, String)>,
 });
+
+/// Returns whether an identity names a key service instead of a file.
+pub fn is_key_service(identity: &Path) -> bool {
+    let text = identity.to_str().unwrap_or_default();
+    KEY_SERVICES.iter().any(|start| text.starts_with(start))
+}
 
 /// Returns an error about the archive or an object in the underlying store.
 fn failure(

@@ -493,7 +493,7 @@ mod tests {
         let pair = keys::generate();
         std::fs::write(&identity, pair.identity_file).unwrap();
         let open = |identity: Option<&std::path::PathBuf>| {
-            let options = KeyOptions { recipient: None, identity: identity.cloned() };
+            let options = KeyOptions::default().identity(identity.cloned());
             Encrypted::new(Box::new(Folder::new(repo.clone())), options)
         };
         let user = User::parse(&pair.recipient).unwrap();

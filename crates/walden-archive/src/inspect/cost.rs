@@ -21,8 +21,8 @@ pub const MONTH_DAYS: f64 = 30.0;
 pub const PUSH_REQUESTS: (u64, u64) = (2, 1);
 /// Number of objects that a list request returns.
 const LISTED_AT_ONCE: u64 = 1000;
-/// Bytes per GB of a price.
-const GB: f64 = 1e9;
+/// Bytes per GB of a price: S3, Azure and Google bill binary gigabytes.
+pub const GB: f64 = 1_073_741_824.0;
 const DAY_SECONDS: f64 = 86_400.0;
 /// Minimum time from which the rate of archiving is observed, in seconds.
 const MIN_OBSERVED: f64 = 60.0;

@@ -2,7 +2,7 @@
 
 use object_store::Error as ClientError;
 
-use super::profile::FAILED_PROCESS;
+use super::profile::{FAILED_LOGIN, FAILED_PROCESS};
 use super::{Cause, StoreError};
 
 /// Returns the texts of an error and its sources, including the server's answer.
@@ -46,7 +46,9 @@ pub(super) fn failure(operation: &'static str, key: &str, location: &str, error:
         _ if has_one_of(&CLOCK_SKEW) => Cause::ClockSkew,
         // The object is empty or ends before the requested range. A retry does not help.
         _ if has_one_of(&OUT_OF_RANGE) => Cause::Damaged,
-        _ if has_one_of(&METADATA_SERVICES) || text.contains(FAILED_PROCESS) => Cause::NoCredentials,
+        _ if has_one_of(&METADATA_SERVICES) || has_one_of(&[FAILED_PROCESS, FAILED_LOGIN]) => {
+            Cause::NoCredentials
+        }
         ClientError::NotFound { .. } => Cause::NotFound,
         ClientError::PermissionDenied { .. } | ClientError::Unauthenticated { .. } => Cause::Denied,
         ClientError::Generic { .. } => Cause::Unavailable,

@@ -5,20 +5,27 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
+use http::HeaderName;
 use md5::{Digest as _, Md5};
+#[cfg(feature = "encryption")]
+use object_store::aws::AwsCredentialProvider;
 use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey, Checksum, S3ConditionalPut};
 use object_store::azure::{AzureConfigKey, MicrosoftAzureBuilder};
-use object_store::client::{HttpConnector as _, ReqwestConnector};
+use object_store::client::HttpConnector as _;
 use object_store::gcp::{GoogleCloudStorageBuilder, GoogleConfigKey};
 use object_store::{ClientConfigKey, ClientOptions, HeaderMap, HeaderValue, ObjectStore, RetryConfig};
 use url::Url;
 
+use super::client::PacedConnector;
 use super::client_error::failure;
-use super::object_lock::{Bucket, LockingConnector, Signing};
+use super::object_lock::{AmendingConnector, Bucket, Signing};
 use super::profile::{self, Profile, Source};
 use super::versions::LockRule;
 use super::{Cause, StoreError};
 
+/// The setting that names a header which the store understands instead of `If-None-Match: *`: with the value
+/// `true`, it refuses to replace an object.
+const CREATE_HEADER: &str = "create_header";
 /// Region of a store that needs none.
 const DEFAULT_REGION: &str = "us-east-1";
 
@@ -38,7 +45,7 @@ pub(super) struct Clients {
 
 /// Whether a URL of this scheme names an object store.
 pub(crate) fn is_object_store(scheme: &str) -> bool {
-    matches!(scheme, "s3" | "az" | "azure" | "abfs" | "abfss" | "gs")
+    matches!(scheme, "s3" | "az" | "azure" | "abfs" | "abfss" | "gs" | "swift")
 }
 
 impl Clients {
@@ -50,11 +57,12 @@ impl Clients {
         rule: Option<LockRule>,
         timeout: Duration,
         retries: RetryConfig,
+        connector: &PacedConnector,
     ) -> Result<Clients, StoreError> {
         match url.split_once("://").map_or("", |(scheme, _)| scheme) {
-            "s3" => s3(url, options, rule, timeout, retries),
-            "gs" => google(url, options, timeout, retries),
-            _ => azure(url, options, timeout, retries),
+            "s3" => s3(url, options, rule, timeout, retries, connector),
+            "gs" => google(url, options, timeout, retries, connector),
+            _ => azure(url, options, timeout, retries, connector),
         }
     }
 }
@@ -92,18 +100,9 @@ fn s3(
     rule: Option<LockRule>,
     timeout: Duration,
     retries: RetryConfig,
+    connector: &PacedConnector,
 ) -> Result<Clients, StoreError> {
-    let builder = AmazonS3Builder::from_env()
-        .with_url(url)
-        .with_conditional_put(S3ConditionalPut::ETagMatch)
-        .with_retry(retries);
-    let is_profile = |name: &str| matches!(&*name.to_ascii_lowercase(), "profile" | "aws_profile");
-    let (profile, options): (Vec<_>, Vec<_>) =
-        options.iter().cloned().partition(|(name, _)| is_profile(name));
-    let profile = profile.into_iter().next().map(|(_, name)| name);
-    let (builder, client) =
-        configure!(builder, AmazonS3ConfigKey, AmazonS3ConfigKey::Endpoint, "AWS_", url, options);
-    let builder = with_profile(builder, url, profile.as_deref(), &options)?;
+    let (builder, client, create_header) = s3_builder(url, options, retries, connector)?;
     let customer_key = check_encryption(&builder).map_err(|problem| invalid(url, problem))?;
     let checked = builder.clone().with_checksum_algorithm(Checksum::SHA256);
     let build = |builder: &AmazonS3Builder, client| builder.clone().with_client_options(client).build();
@@ -112,10 +111,11 @@ fn s3(
     })?;
     let setting = |key| builder.get_config_value(&key).filter(|value| !value.is_empty());
     if is_unsigned(&builder) {
-        // Versions and locks need signatures.
-        return match rule {
-            Some(_) => {
-                Err(invalid(url, "cannot use lock_days without signatures (skip_signature)".to_owned()))
+        // Versions, locks and another header need signatures.
+        let needs = [("lock_days", rule.is_some()), (CREATE_HEADER, create_header.is_some())];
+        return match needs.into_iter().find(|(_, is_set)| *is_set) {
+            Some((name, _)) => {
+                Err(invalid(url, format!("cannot use {name} without signatures (skip_signature)")))
             }
             None => Ok(made),
         };
@@ -125,17 +125,69 @@ fn s3(
     let has_timeout = client.get_config_value(&ClientConfigKey::Timeout).is_some();
     let own = if has_timeout { client } else { client.with_timeout_disabled() };
     let store = build(&builder, own.clone()).map_err(failed)?;
-    let signing = Signing { credentials: Arc::clone(store.credentials()), region };
-    let locked = |rule| {
-        let connector = LockingConnector { rule, signing: signing.clone() };
-        build(&checked.clone().with_http_connector(connector), own.clone()).map_err(failed)
+    let signing = Signing { credentials: Arc::clone(store.credentials()), region, service: "s3" };
+    let amended = |builder: &AmazonS3Builder, rule| -> Result<Arc<dyn ObjectStore>, StoreError> {
+        let (create_header, signing) = (create_header.clone(), signing.clone());
+        let amending = AmendingConnector { rule, create_header, signing, connector: connector.clone() };
+        let builder = builder.clone().with_http_connector(amending);
+        Ok(Arc::new(build(&builder, own.clone()).map_err(failed)?))
     };
-    let locked: Option<Arc<dyn ObjectStore>> = match rule {
-        Some(rule) => Some(Arc::new(locked(rule)?)),
-        None => None,
+    let locked = rule.map(|rule| amended(&checked, Some(rule))).transpose()?;
+    let (unlimited, checked) = match create_header {
+        Some(_) => (amended(&builder, None)?, amended(&checked, None)?),
+        None => (made.unlimited, made.checked),
     };
-    let client = ReqwestConnector::default().connect(&own).map_err(failed)?;
-    Ok(Clients { locked, bucket: Some(Bucket { client, store, signing, rule, customer_key }), ..made })
+    let client = connector.connect(&own).map_err(failed)?;
+    let bucket = Some(Bucket { client, store, signing, rule, customer_key });
+    Ok(Clients { limited: made.limited, unlimited, checked, locked, bucket })
+}
+
+/// Applies the settings of S3, of the environment, and of a profile. Also returns the options of its HTTP
+/// client, and the header of [`CREATE_HEADER`].
+fn s3_builder(
+    url: &str,
+    options: &[(String, String)],
+    retries: RetryConfig,
+    connector: &PacedConnector,
+) -> Result<(AmazonS3Builder, ClientOptions, Option<HeaderName>), StoreError> {
+    let builder = AmazonS3Builder::from_env()
+        .with_url(url)
+        .with_conditional_put(S3ConditionalPut::ETagMatch)
+        .with_http_connector(connector.clone())
+        .with_retry(retries);
+    let is_profile = |name: &str| matches!(&*name.to_ascii_lowercase(), "profile" | "aws_profile");
+    let (profile, options): (Vec<_>, Vec<_>) =
+        options.iter().cloned().partition(|(name, _)| is_profile(name));
+    let profile = profile.into_iter().next().map(|(_, name)| name);
+    let (header, options): (Vec<_>, Vec<_>) =
+        options.into_iter().partition(|(name, _)| name.eq_ignore_ascii_case(CREATE_HEADER));
+    let header = header.into_iter().next().map(|(name, value)| {
+        let header = value.to_ascii_lowercase().parse::<HeaderName>();
+        header.map_err(|_| {
+            let expected = "expected the name of a header, such as x-oss-forbid-overwrite";
+            invalid(url, format!("cannot use {name}: {expected}, found \"{}\"", value.escape_default()))
+        })
+    });
+    let header = header.transpose()?;
+    let (builder, client) =
+        configure!(builder, AmazonS3ConfigKey, AmazonS3ConfigKey::Endpoint, "AWS_", url, options);
+    Ok((with_profile(builder, url, profile.as_deref(), &options)?, client, header))
+}
+
+/// Returns the credentials of AWS, as an archive in S3 with these options has them, and the options of its
+/// HTTP client.
+#[cfg(feature = "encryption")]
+pub(super) fn credentials(
+    options: &[(String, String)],
+    retries: RetryConfig,
+    connector: &PacedConnector,
+) -> Result<(AwsCredentialProvider, ClientOptions), StoreError> {
+    // The bucket is not used.
+    let url = "s3://credentials";
+    let (builder, client, _) = s3_builder(url, options, retries, connector)?;
+    let store = builder.with_client_options(client.clone()).build();
+    let store = store.map_err(|error| failure("open", "the archive", url, error))?;
+    Ok((Arc::clone(store.credentials()), client))
 }
 
 /// Returns whether requests are sent without signatures.
@@ -258,8 +310,12 @@ fn azure(
     options: &[(String, String)],
     timeout: Duration,
     retries: RetryConfig,
+    connector: &PacedConnector,
 ) -> Result<Clients, StoreError> {
-    let builder = MicrosoftAzureBuilder::from_env().with_url(url).with_retry(retries);
+    let builder = MicrosoftAzureBuilder::from_env()
+        .with_url(url)
+        .with_retry(retries)
+        .with_http_connector(connector.clone());
     let (builder, client) =
         configure!(builder, AzureConfigKey, AzureConfigKey::Endpoint, "AZURE_", url, options);
     clients(url, client, timeout, |client, _| {
@@ -272,8 +328,12 @@ fn google(
     options: &[(String, String)],
     timeout: Duration,
     retries: RetryConfig,
+    connector: &PacedConnector,
 ) -> Result<Clients, StoreError> {
-    let builder = GoogleCloudStorageBuilder::from_env().with_url(url).with_retry(retries);
+    let builder = GoogleCloudStorageBuilder::from_env()
+        .with_url(url)
+        .with_retry(retries)
+        .with_http_connector(connector.clone());
     let (builder, client) =
         configure!(builder, GoogleConfigKey, GoogleConfigKey::BaseUrl, "GOOGLE_", url, options);
     clients(url, client, timeout, |client, _| {
@@ -306,7 +366,7 @@ fn clients(
 }
 
 /// Returns the variables of the environment whose name starts with a prefix.
-fn variables(prefix: &'static str) -> impl Iterator<Item = (String, String)> {
+pub(super) fn variables(prefix: &'static str) -> impl Iterator<Item = (String, String)> {
     std::env::vars_os().filter_map(move |(name, value)| {
         let name = name.into_string().ok().filter(|name| name.starts_with(prefix))?;
         Some((name, value.into_string().ok()?))
@@ -314,7 +374,7 @@ fn variables(prefix: &'static str) -> impl Iterator<Item = (String, String)> {
 }
 
 /// Checks the URL of a store's endpoint, which the client library does not validate.
-fn check_endpoint(location: &str, setting: &str, endpoint: &str) -> Result<(), StoreError> {
+pub(super) fn check_endpoint(location: &str, setting: &str, endpoint: &str) -> Result<(), StoreError> {
     let problem = match Url::parse(endpoint) {
         Ok(url) if !matches!(url.scheme(), "http" | "https") => "no such scheme".to_owned(),
         Ok(url) if url.host_str().is_none_or(str::is_empty) => "no host".to_owned(),
@@ -327,7 +387,7 @@ fn check_endpoint(location: &str, setting: &str, endpoint: &str) -> Result<(), S
     Err(invalid(location, text))
 }
 
-fn invalid(location: &str, problem: String) -> StoreError {
+pub(super) fn invalid(location: &str, problem: String) -> StoreError {
     StoreError {
         operation: "open",
         key: "the archive".to_owned(),

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
-use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::io::{self, Read, Seek, SeekFrom};
 use std::ops::Range;
 use std::os::unix::fs::{MetadataExt, fchown};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use walden_source::regular_file;
 
@@ -31,7 +31,7 @@ pub struct Folder {
     /// Folders whose directory entries are durable, all the way up to the root. An existing folder does not
     /// count until it is synchronized here: its creator may have been killed before synchronizing it.
     durable: Mutex<BTreeSet<PathBuf>>,
-    pace: Pace,
+    pace: Arc<Pace>,
 }
 
 impl Folder {
@@ -39,7 +39,7 @@ impl Folder {
     pub fn new(root: impl Into<PathBuf>) -> Folder {
         let root = root.into();
         let location = root.display().to_string();
-        Folder { root, location, durable: Mutex::default(), pace: Pace::default() }
+        Folder { root, location, durable: Mutex::default(), pace: Arc::default() }
     }
 
     /// Limits the transfer of content to a number of bytes per second, or not at all, for network file
@@ -213,8 +213,8 @@ impl Store for Folder {
         }
         let mut temporary = pending::begin(&path, MODE).map_err(&failed)?;
         self.hand_over(temporary.as_file()).map_err(&failed)?;
-        let write = || temporary.write_all(content).and_then(|()| temporary.as_file().sync_all());
-        self.pace.run(content.len() as u64, write).map_err(&failed)?;
+        let written = self.pace.write(temporary.as_file_mut(), content);
+        written.and_then(|()| temporary.as_file().sync_all()).map_err(&failed)?;
         match pending::publish(temporary, &path, false) {
             Ok(_) => {
                 walden_source::sync(folder).map_err(&failed)?;
@@ -242,9 +242,7 @@ impl Store for Folder {
         if bytes > MAX_OBJECT_BYTES {
             return Err(too_large());
         }
-        let mut content = Vec::new();
-        let read = || file.take(MAX_OBJECT_BYTES + 1).read_to_end(&mut content);
-        self.pace.run(bytes, read).map_err(&failed)?;
+        let content = self.pace.read(file.take(MAX_OBJECT_BYTES + 1)).map_err(&failed)?;
         match content.len() as u64 > MAX_OBJECT_BYTES {
             true => Err(too_large()),
             false => Ok(content),
@@ -260,9 +258,7 @@ impl Store for Folder {
             return Err(self.error("read", key, Cause::TooLarge, None));
         }
         file.seek(SeekFrom::Start(range.start)).map_err(&failed)?;
-        let mut content = Vec::new();
-        self.pace.run(bytes, || file.take(bytes).read_to_end(&mut content)).map_err(&failed)?;
-        Ok(content)
+        self.pace.read(file.take(bytes)).map_err(&failed)
     }
 
     fn size(&self, key: &str) -> Result<u64, StoreError> {

@@ -5,10 +5,14 @@
 //! a store in one that injects failures.
 
 #[cfg(feature = "s3")]
+mod client;
+#[cfg(feature = "s3")]
 mod client_error;
 #[cfg(feature = "s3")]
 pub(crate) mod clouds;
 mod folder;
+#[cfg(all(feature = "encryption", feature = "s3"))]
+pub(crate) mod kms;
 #[cfg(feature = "s3")]
 mod object_lock;
 mod pace;
@@ -18,6 +22,10 @@ mod profile;
 mod remote;
 #[cfg(feature = "sftp")]
 mod sftp;
+#[cfg(feature = "s3")]
+mod sso;
+#[cfg(feature = "s3")]
+mod swift;
 pub mod versions;
 
 use std::fmt;
@@ -279,6 +287,8 @@ pub enum Cause {
     ProtectedIdentity,
     /// The configured identity file contains no private key.
     NoIdentity,
+    /// The key service that wraps the private key failed.
+    KeyService,
     /// The archive is unencrypted, or encrypted to a different public key than expected.
     OtherRecipient,
     /// The object is encrypted to a public key that does not belong to the archive.
@@ -316,6 +326,7 @@ impl Cause {
                 | Cause::UnreadableIdentity
                 | Cause::ProtectedIdentity
                 | Cause::NoIdentity
+                | Cause::KeyService
         )
     }
 }
@@ -346,11 +357,12 @@ walden_format::diagnostics! { StoreError {
     Self { cause: Cause::Full, .. } => "archive-full" as "full": "make room in the archive's file system or bucket, for example with walden archive prune",
     Self { cause: Cause::ReadOnly, .. } => "archive-read-only" as "read_only": "the archive's file system is mounted read-only; see the system's log for why",
     Self { cause: Cause::Unavailable, .. } => "archive-unreachable" as "unavailable": "check the network and the store's service, and that the endpoint is right (AWS_ENDPOINT_URL or AZURE_STORAGE_ENDPOINT, or endpoint in [archive.store] of walden.toml; for gs:// base_url); the server calls archive_command again; a recovery that has stopped continues when the server is started again",
-    Self { cause: Cause::Locked, .. } => "archive-locked" as "locked": "name the file with a private key that may read: --identity FILE, WALDEN_IDENTITY, or identity in walden.toml",
+    Self { cause: Cause::Locked, .. } => "archive-locked" as "locked": "name the file with a private key that may read, or a key service: --identity FILE, WALDEN_IDENTITY, or identity in walden.toml",
     Self { cause: Cause::WrongIdentity, .. } => "archive-wrong-identity" as "wrong_identity": "walden archive key list shows whose private keys can read; any of them can add another by walden archive key add",
     Self { cause: Cause::UnreadableIdentity, .. } => "archive-unreadable-identity" as "wrong_identity": "check the path (--identity, WALDEN_IDENTITY, or identity in walden.toml), and let only the user that walden runs as read the file: for restore_command, the server's user",
     Self { cause: Cause::ProtectedIdentity, .. } => "archive-protected-identity" as "wrong_identity": "name a file with the unencrypted private key that the server's user alone can read: age -d -o restore.key FILE, then chmod 600 restore.key",
     Self { cause: Cause::NoIdentity, .. } => "archive-no-identity" as "wrong_identity": "name the file with the private key, as walden archive key generate and age-keygen write it: a line AGE-SECRET-KEY-1...; the public key (age1...) decrypts nothing",
+    Self { cause: Cause::KeyService, .. } => "archive-key-service" as "wrong_identity": "let the credentials of the user that walden runs as use the key: kms:Decrypt to read, kms:Encrypt for walden archive key add. A command gets the bytes on standard input, prints the result, and exits with 0 within 60 s",
     Self { cause: Cause::OtherRecipient, .. } => "archive-other-recipient" as "other_recipient": "if this is the right archive and you changed its keys, put the recipient that walden archive key list shows into walden.toml. Otherwise, find out which process wrote to the archive, and whether a generation of keys (keys/) was lost: restore that from another copy of the archive",
     Self { cause: Cause::ForeignKey, .. } => "archive-foreign-key" as "foreign_key": "the object is from another archive, or the generation of keys (keys/) that decrypts it was lost. If the keys were lost, restore them from another copy of the archive. Otherwise, restore the object from another copy, or move it out of the archive: a server that still has the file then archives it again",
     Self { cause: Cause::KeysMissing, .. } => "archive-keys-missing" as "keys_missing": "restore the folder keys/ from another copy of the archive: without it, only a holder of the archive's own private keys can read encrypted objects",
@@ -393,6 +405,7 @@ impl fmt::Display for StoreError {
             | Cause::UnreadableIdentity
             | Cause::ProtectedIdentity
             | Cause::NoIdentity => f.write_str(": the private key cannot be used"),
+            Cause::KeyService => f.write_str(": the key service failed"),
             Cause::OtherRecipient => f.write_str(": encrypted for other users"),
             Cause::KeysMissing => f.write_str(": the archive is encrypted, and its keys are missing"),
             Cause::ForeignKey => f.write_str(": encrypted to a key that the archive does not have"),

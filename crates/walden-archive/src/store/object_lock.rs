@@ -1,15 +1,16 @@
 //! Requests to S3 for versions and Object Lock, which the client library lacks.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
+use http::HeaderName;
 use jiff::Timestamp;
 use object_store::aws::{AmazonS3, AwsAuthorizer, AwsCredentialProvider};
 use object_store::client::{
     HttpClient, HttpConnector, HttpError, HttpRequest, HttpRequestBody, HttpResponse, HttpService,
-    ReqwestConnector,
 };
 use object_store::path::Path;
 use object_store::signer::Signer as _;
@@ -19,6 +20,8 @@ use serde::de::DeserializeOwned;
 use sha2::{Digest as _, Sha256};
 use url::Url;
 
+use super::client::PacedConnector;
+use super::pace::Turns;
 use super::versions::{Lock, LockMode, LockRule, Protection, Version};
 
 const STORE: &str = "S3";
@@ -31,21 +34,23 @@ const MAX_TEXT: usize = 200;
 /// How long the client library's signed URL is valid. Only its path is used.
 const UNUSED_VALIDITY: Duration = Duration::from_secs(1);
 
-/// Signs requests to a bucket.
+/// Signs requests.
 #[derive(Clone, Debug)]
 pub(super) struct Signing {
     pub credentials: AwsCredentialProvider,
     pub region: String,
+    /// The service of AWS: `s3`, `kms`.
+    pub service: &'static str,
 }
 
 impl Signing {
-    async fn sign(&self, request: &mut HttpRequest) -> Result<(), ClientError> {
+    pub async fn sign(&self, request: &mut HttpRequest) -> Result<(), ClientError> {
         let credential = self.credentials.get_credential().await?;
         // A signature covers all headers, so that of an earlier one must go.
         request.headers_mut().remove("authorization");
         let content = request.headers_mut().remove("x-amz-content-sha256");
         let content = content.and_then(|value| value.to_str().map(str::to_owned).ok());
-        let authorizer = AwsAuthorizer::new(&credential, "s3", &self.region);
+        let authorizer = AwsAuthorizer::new(&credential, self.service, &self.region);
         match content {
             Some(text) => match from_hex(&text) {
                 Some(digest) => authorizer.authorize(request, Some(&digest)),
@@ -64,40 +69,53 @@ fn from_hex(text: &str) -> Option<Vec<u8>> {
     bytes.collect::<Option<Vec<u8>>>().filter(|bytes| bytes.len() == 32)
 }
 
-/// Creates HTTP clients that lock each object that they store.
+/// Creates HTTP clients that change the headers of requests that store an object.
 #[derive(Debug)]
-pub(super) struct LockingConnector {
-    pub rule: LockRule,
+pub(super) struct AmendingConnector {
+    /// Locks each object.
+    pub rule: Option<LockRule>,
+    /// The header that the store understands instead of `If-None-Match: *`.
+    pub create_header: Option<HeaderName>,
     pub signing: Signing,
+    pub connector: PacedConnector,
 }
 
-impl HttpConnector for LockingConnector {
+impl HttpConnector for AmendingConnector {
     fn connect(&self, options: &ClientOptions) -> object_store::Result<HttpClient> {
-        let inner = ReqwestConnector::default().connect(options)?;
-        Ok(HttpClient::new(Locking { inner, rule: self.rule, signing: self.signing.clone() }))
+        let inner = self.connector.connect(options)?;
+        let (create_header, signing) = (self.create_header.clone(), self.signing.clone());
+        Ok(HttpClient::new(Amending { inner, rule: self.rule, create_header, signing }))
     }
 }
 
-/// Adds the lock to a request that stores an object, and signs it again. So the object is locked from its
-/// first moment.
+/// Adds the lock to a request that stores an object, so that the object is locked from its first moment, and
+/// exchanges the condition that it does not exist. Signs the request again.
 #[derive(Debug)]
-struct Locking {
+struct Amending {
     inner: HttpClient,
-    rule: LockRule,
+    rule: Option<LockRule>,
+    create_header: Option<HeaderName>,
     signing: Signing,
 }
 
 #[async_trait]
-impl HttpService for Locking {
+impl HttpService for Amending {
     async fn call(&self, mut request: HttpRequest) -> Result<HttpResponse, HttpError> {
         if request.method().as_str() == "PUT" && request.uri().query().is_none() {
             let headers = request.headers_mut();
-            headers.insert("x-amz-object-lock-mode", HeaderValue::from_static(self.rule.mode.name()));
-            // A date consists of valid characters.
-            if let Ok(until) = HeaderValue::from_str(&date(self.rule.end())) {
-                headers.insert("x-amz-object-lock-retain-until-date", until);
+            if let Some(rule) = self.rule {
+                headers.insert("x-amz-object-lock-mode", HeaderValue::from_static(rule.mode.name()));
+                // A date consists of valid characters.
+                if let Ok(until) = HeaderValue::from_str(&date(rule.end())) {
+                    headers.insert("x-amz-object-lock-retain-until-date", until);
+                }
+                headers.insert("x-amz-sdk-checksum-algorithm", HeaderValue::from_static("SHA256"));
             }
-            headers.insert("x-amz-sdk-checksum-algorithm", HeaderValue::from_static("SHA256"));
+            if let Some(name) = &self.create_header
+                && headers.remove("if-none-match").is_some()
+            {
+                headers.insert(name.clone(), HeaderValue::from_static("true"));
+            }
             let signed = self.signing.sign(&mut request).await;
             signed.map_err(|error| HttpError::new(object_store::client::HttpErrorKind::Unknown, error))?;
         }
@@ -169,21 +187,21 @@ impl Bucket {
         Ok(Page { versions: in_order(listed.entries), next })
     }
 
-    pub async fn read(&self, path: &Path, id: &str) -> Result<Vec<u8>, ClientError> {
+    pub async fn read(&self, path: &Path, id: &str, turns: &Arc<Turns>) -> Result<Vec<u8>, ClientError> {
         let url = self.url_of(path, &[("versionId", Some(id))]).await?;
-        Ok(self.send("GET", url, None).await?.body)
+        Ok(self.send("GET", url, None, Some(turns)).await?.body)
     }
 
     pub async fn remove(&self, path: &Path, id: &str) -> Result<(), ClientError> {
         let url = self.url_of(path, &[("versionId", Some(id))]).await?;
-        self.send("DELETE", url, None).await.map(drop)
+        self.send("DELETE", url, None, None).await.map(drop)
     }
 
     /// Returns the lock of a version, or of the current one. S3 states it only to users who may read it.
     pub async fn lock(&self, path: &Path, id: Option<&str>) -> Result<Option<Lock>, ClientError> {
         let query = id.map(|id| ("versionId", Some(id)));
         let url = self.url_of(path, query.as_slice()).await?;
-        let Answer { headers, .. } = self.send("HEAD", url, None).await?;
+        let Answer { headers, .. } = self.send("HEAD", url, None, None).await?;
         let value = |name: &str| headers.get(name)?.to_str().ok();
         let mode = value("x-amz-object-lock-mode").and_then(LockMode::parse);
         let until = value("x-amz-object-lock-retain-until-date").and_then(|text| text.parse().ok());
@@ -196,7 +214,7 @@ impl Bucket {
         let body = format!(
             "<Retention xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\"><Mode>{mode}</Mode><RetainUntilDate>{until}</RetainUntilDate></Retention>"
         );
-        self.send("PUT", url, Some(body)).await.map(drop)
+        self.send("PUT", url, Some(body), None).await.map(drop)
     }
 
     async fn get_of_bucket<T: DeserializeOwned>(
@@ -210,7 +228,7 @@ impl Bucket {
         }
         let query = query.iter().map(|&(name, value)| (name, Some(value)));
         set_query(&mut url, [(what, None)].into_iter().chain(query));
-        parse(&self.send("GET", url, None).await?.body)
+        parse(&self.send("GET", url, None, None).await?.body)
     }
 
     /// Returns an object's URL. The client library builds it from the settings.
@@ -221,10 +239,16 @@ impl Bucket {
         Ok(url)
     }
 
-    async fn send(&self, method: &str, url: Url, body: Option<String>) -> Result<Answer, ClientError> {
+    async fn send(
+        &self,
+        method: &str,
+        url: Url,
+        body: Option<String>,
+        turns: Option<&Arc<Turns>>,
+    ) -> Result<Answer, ClientError> {
         let mut attempt = 1;
         loop {
-            let error = match self.send_once(method, &url, body.clone()).await {
+            let error = match self.send_once(method, &url, body.clone(), turns).await {
                 Err(error @ ClientError::Generic { .. }) if attempt < ATTEMPTS => error,
                 other => return other,
             };
@@ -234,7 +258,13 @@ impl Bucket {
         }
     }
 
-    async fn send_once(&self, method: &str, url: &Url, body: Option<String>) -> Result<Answer, ClientError> {
+    async fn send_once(
+        &self,
+        method: &str,
+        url: &Url,
+        body: Option<String>,
+        turns: Option<&Arc<Turns>>,
+    ) -> Result<Answer, ClientError> {
         let invalid = |error: &dyn std::fmt::Display| unexpected(&format!("{method} {url}: {error}"));
         let mut request = HttpRequest::new(HttpRequestBody::empty());
         if let Some(body) = body {
@@ -249,6 +279,9 @@ impl Bucket {
         }
         if matches!(method, "GET" | "HEAD") && url.query_pairs().all(|(name, _)| name == "versionId") {
             request.headers_mut().extend(self.customer_key.clone());
+        }
+        if let Some(turns) = turns {
+            request.extensions_mut().insert(Arc::clone(turns));
         }
         *request.method_mut() = method.parse().map_err(|error| invalid(&error))?;
         *request.uri_mut() = url.as_str().parse().map_err(|error| invalid(&error))?;

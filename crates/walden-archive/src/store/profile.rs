@@ -5,8 +5,7 @@ use std::env;
 use std::fs::File;
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
@@ -18,7 +17,10 @@ use object_store::aws::{AwsCredential, AwsCredentialProvider};
 use object_store::{CredentialProvider, Error as ClientError, StaticCredentialProvider};
 use serde::Deserialize;
 
-/// Maximum size of a file, and of the output of a program.
+use super::sso::Sso;
+use crate::program;
+
+/// Maximum size of a file.
 const MAX_BYTES: u64 = 1 << 20;
 /// Time limit for `credential_process`.
 const PROCESS_LIMIT: Duration = Duration::from_secs(60);
@@ -30,6 +32,8 @@ const UNSUPPORTED: [&str; 5] =
 
 /// Start of the error of a program that prints no credentials.
 pub(super) const FAILED_PROCESS: &str = "cannot use credential_process ";
+/// Start of the error of a login by SSO.
+pub(super) const FAILED_LOGIN: &str = "cannot use the login by SSO";
 
 /// A profile.
 #[derive(Debug)]
@@ -45,7 +49,7 @@ pub(super) struct Profile {
 /// Where a profile's credentials come from.
 #[derive(Debug)]
 pub(super) enum Source {
-    /// Keys in the files, or the output of a program.
+    /// Keys in the files, the output of a program, or a role after a login by SSO.
     Provider(AwsCredentialProvider),
     /// A token in a file, with which a role is assumed.
     WebIdentity {
@@ -117,7 +121,7 @@ fn read_from(files: &[Option<PathBuf>; 2], name: Option<&str>) -> Result<Option<
                 "cannot use credential_process of profile {profile}: expected a command, found \"{line}\""
             )
         })?;
-        Ok(Some(Arc::new(Process { words, last: Mutex::default() })))
+        Ok(Some(Arc::new(Renewed::new(Origin::Process(words)))))
     };
     let web_identity = || {
         let (token_file, role) = (value("web_identity_token_file")?, value("role_arn")?);
@@ -127,6 +131,14 @@ fn read_from(files: &[Option<PathBuf>; 2], name: Option<&str>) -> Result<Option<
         Some(keys) => Some(keys),
         None => process()?.or_else(|| keys(&config)),
     };
+    let provider = provider.or_else(|| {
+        let session = value("sso_session").map(|name| {
+            let section = format!("sso-session {name}");
+            let found = files[1].as_deref().and_then(|file| section_of(file, &section).ok().flatten());
+            (name, found.unwrap_or_default())
+        });
+        Some(Arc::new(Renewed::new(Origin::Sso(Sso::new(value, session)?))) as AwsCredentialProvider)
+    });
     let credentials = provider.map(Source::Provider).or_else(web_identity);
     if let (None, Some(name), Some(key)) =
         (&credentials, name, UNSUPPORTED.into_iter().find(|key| value(key).is_some()))
@@ -167,15 +179,51 @@ fn section_of(path: &Path, section: &str) -> Result<Option<Section>, String> {
     Ok(settings.map(|settings| settings.into_iter().filter_map(present).collect()))
 }
 
-/// Credentials that a program prints (`credential_process`), which runs again before they expire.
-struct Process {
-    words: Vec<String>,
+/// Credentials that are requested again before they expire.
+struct Renewed {
+    origin: Origin,
     last: Mutex<Option<Printed>>,
 }
 
-impl std::fmt::Debug for Process {
+/// Where these credentials come from.
+#[derive(Debug)]
+enum Origin {
+    /// A program that prints them (`credential_process`).
+    Process(Vec<String>),
+    /// A role, after a login by `aws sso login`.
+    Sso(Sso),
+}
+
+impl Renewed {
+    fn new(origin: Origin) -> Renewed {
+        Renewed { origin, last: Mutex::default() }
+    }
+}
+
+impl std::fmt::Debug for Renewed {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Process").field("words", &self.words).finish_non_exhaustive()
+        f.debug_struct("Renewed").field("origin", &self.origin).finish_non_exhaustive()
+    }
+}
+
+impl Origin {
+    async fn request(&self) -> Result<Printed, String> {
+        match self {
+            Origin::Process(words) => {
+                let (sender, receiver) = oneshot::channel();
+                let own = words.clone();
+                // The thread ends within the time limit of the program. Its result is dropped if the request
+                // is over.
+                thread::spawn(move || sender.send(run(&own)));
+                let result = receiver.await.unwrap_or_else(|_| Err("no result".to_owned()));
+                result.map_err(|problem| format!("{FAILED_PROCESS}{}: {problem}", words[0]))
+            }
+            Origin::Sso(sso) => {
+                let (credential, expires) =
+                    sso.request().await.map_err(|problem| format!("{FAILED_LOGIN}: {problem}"))?;
+                Ok(Printed { credential: Arc::new(credential), expires: Some(expires) })
+            }
+        }
     }
 }
 
@@ -203,7 +251,7 @@ struct Output {
 }
 
 #[async_trait]
-impl CredentialProvider for Process {
+impl CredentialProvider for Renewed {
     type Credential = AwsCredential;
 
     async fn get_credential(&self) -> object_store::Result<Arc<AwsCredential>> {
@@ -211,11 +259,7 @@ impl CredentialProvider for Process {
         if let Some(last) = last.as_ref().filter(|last| last.is_valid_for(RENEW_BEFORE)) {
             return Ok(Arc::clone(&last.credential));
         }
-        let (sender, receiver) = oneshot::channel();
-        let words = self.words.clone();
-        // The thread ends within the time limit of the program. Its result is dropped if the request is over.
-        thread::spawn(move || sender.send(run(&words)));
-        let result = receiver.await.unwrap_or_else(|_| Err("no result".to_owned()));
+        let result = self.origin.request().await;
         match (result, last) {
             (Ok(printed), _) => {
                 let credential = Arc::clone(&printed.credential);
@@ -224,27 +268,14 @@ impl CredentialProvider for Process {
             }
             (Err(_), Some(last)) if last.is_valid_for(SignedDuration::ZERO) => Ok(last.credential),
             (Err(problem), _) => {
-                let text = format!("{FAILED_PROCESS}{}: {problem}", self.words[0]);
-                Err(ClientError::Unauthenticated { path: "credentials".to_owned(), source: text.into() })
+                Err(ClientError::Unauthenticated { path: "credentials".to_owned(), source: problem.into() })
             }
         }
     }
 }
 
-/// Runs the program, and stops it after the time limit.
 fn run(words: &[String]) -> Result<Printed, String> {
-    let mut command = Command::new(&words[0]);
-    command.args(&words[1..]).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::inherit());
-    let mut child = command.spawn().map_err(|error| error.to_string())?;
-    let text = read_output(&mut child);
-    if text.is_err() {
-        let _ = child.kill();
-    }
-    let status = child.wait().map_err(|error| error.to_string())?;
-    let text = text?;
-    if !status.success() {
-        return Err(format!("expected status 0, found {status}"));
-    }
+    let text = program::run(words, b"", PROCESS_LIMIT)?;
     // The text may contain a secret.
     let output: Output = serde_json::from_slice(&text).map_err(|error| {
         format!(
@@ -261,19 +292,6 @@ fn run(words: &[String]) -> Result<Printed, String> {
     let credential =
         AwsCredential { key_id: access_key_id, secret_key: secret_access_key, token: session_token };
     Ok(Printed { credential: Arc::new(credential), expires })
-}
-
-fn read_output(child: &mut Child) -> Result<Vec<u8>, String> {
-    let Some(output) = child.stdout.take() else { return Ok(Vec::new()) };
-    let (sender, receiver) = mpsc::channel();
-    thread::spawn(move || {
-        let mut text = Vec::new();
-        let _ = sender.send(output.take(MAX_BYTES).read_to_end(&mut text).map(|_| text));
-    });
-    match receiver.recv_timeout(PROCESS_LIMIT) {
-        Ok(text) => text.map_err(|error| error.to_string()),
-        Err(_) => Err(format!("expected its end within {} s, found it running", PROCESS_LIMIT.as_secs())),
-    }
 }
 
 #[cfg(test)]

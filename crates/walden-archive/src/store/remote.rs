@@ -1,4 +1,5 @@
-//! Stores objects in an object store: S3-compatible, Azure Blob Storage, or Google Cloud Storage.
+//! Stores objects in an object store: S3-compatible, Azure Blob Storage, Google Cloud Storage, or OpenStack
+//! Swift.
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -18,12 +19,13 @@ use object_store::{
 };
 use tokio::runtime::{Builder, Runtime};
 
+use super::client::PacedConnector;
 use super::client_error::failure;
 use super::clouds::Clients;
 use super::object_lock::Bucket;
-use super::pace::Pace;
+use super::pace::{Pace, Turns};
 use super::versions::{Kept, Lock, LockRule, Protection, Version, Versioned};
-use super::{Cause, Created, Listed, MAX_OBJECT_BYTES, Store, StoreError, is_valid};
+use super::{Cause, Created, Listed, MAX_OBJECT_BYTES, Store, StoreError, is_valid, swift};
 
 /// Default limit for a request without content, and for its retries.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
@@ -63,7 +65,7 @@ pub struct Remote {
     location: String,
     is_conditional: bool,
     answer_within: Option<Duration>,
-    pace: Pace,
+    pace: Arc<Pace>,
     tags: TagSet,
     metadata: Attributes,
     runtime: Runtime,
@@ -71,19 +73,19 @@ pub struct Remote {
 
 impl Remote {
     /// Opens the archive at a URL: `s3://bucket/prefix`, `az://container/prefix` (Azure Blob Storage, also
-    /// `abfss://container@account.dfs.core.windows.net/prefix`), or `gs://bucket/prefix` (Google Cloud
-    /// Storage).
+    /// `abfss://container@account.dfs.core.windows.net/prefix`), `gs://bucket/prefix` (Google Cloud Storage),
+    /// or `swift://container/prefix` (OpenStack Swift).
     ///
     /// Credentials and other settings come from the environment variables of each cloud's own tools
     /// (`AWS_ACCESS_KEY_ID`, `AZURE_STORAGE_ACCOUNT_KEY`, `GOOGLE_APPLICATION_CREDENTIALS`, ...), or from its
     /// metadata service. `options` can set each of them by its lowercase name, with or without the prefix
-    /// (`aws_`, `azure_`, `google_`).
+    /// (`aws_`, `azure_`, `google_`, `os_`).
     ///
     /// With `rule`, objects are locked (Object Lock of S3).
     ///
     /// With `answer_within`, a request fails if the store does not answer within this time, including
     /// retries. Otherwise requests are retried for one minute. Transfers get additional time, at 128 kB per
-    /// second of content.
+    /// second of content, and the time that `bandwidth`, a limit in bytes per second, makes them wait.
     ///
     /// # Errors
     /// A URL or an option that cannot be used.
@@ -92,11 +94,17 @@ impl Remote {
         options: &[(String, String)],
         rule: Option<LockRule>,
         answer_within: Option<Duration>,
+        bandwidth: Option<u64>,
     ) -> Result<Remote, StoreError> {
         catch_panics("open", "the archive", url, || {
             let retries = retries(answer_within);
-            let Clients { limited, unlimited, checked, locked, bucket } =
-                Clients::new(url, options, rule, REQUEST_TIMEOUT, retries)?;
+            let pace = Pace::new(bandwidth);
+            let connector = PacedConnector(Arc::clone(&pace));
+            let clients = match url.starts_with("swift://") {
+                true => swift::clients(url, options, REQUEST_TIMEOUT, retries.retry_timeout, &connector),
+                false => Clients::new(url, options, rule, REQUEST_TIMEOUT, retries, &connector),
+            };
+            let Clients { limited, unlimited, checked, locked, bucket } = clients?;
             let path = url.split_once("://").map_or("", |(_, path)| path);
             let prefix = path.split_once('/').map_or("", |(_, prefix)| prefix);
             let remote = Remote::new(limited, prefix, url)?;
@@ -106,6 +114,7 @@ impl Remote {
                 locked_transfers: locked,
                 bucket,
                 answer_within,
+                pace,
                 ..remote
             })
         })?
@@ -138,7 +147,7 @@ impl Remote {
             location: location.to_owned(),
             is_conditional: true,
             answer_within: None,
-            pace: Pace::default(),
+            pace: Arc::default(),
             tags: TagSet::default(),
             metadata: Attributes::new(),
             runtime,
@@ -165,19 +174,13 @@ impl Remote {
         Remote { storage_class, classified: prefix, ..self }
     }
 
-    /// Limits the transfer of content to a number of bytes per second, or not at all.
-    #[must_use]
-    pub fn with_bandwidth(self, limit: Option<u64>) -> Remote {
-        Remote { pace: Pace::new(limit), ..self }
-    }
-
     /// Stores each object with these tags (S3, Azure), or with custom metadata of these names in Google Cloud
-    /// Storage, which has no tags of objects.
+    /// Storage and Swift, which have no tags of objects.
     #[must_use]
     pub fn with_tags(mut self, tags: &BTreeMap<String, String>) -> Remote {
-        let is_google = self.location.starts_with("gs://");
+        let has_metadata = ["gs://", "swift://"].iter().any(|scheme| self.location.starts_with(scheme));
         for (name, value) in tags {
-            if is_google {
+            if has_metadata {
                 let name = Attribute::Metadata(name.clone().into());
                 self.metadata.insert(name, value.clone().into());
             } else {
@@ -214,20 +217,18 @@ impl Remote {
         }
     }
 
-    /// Like [`Remote::wait`], for a request that transfers `bytes` bytes of content.
+    /// Like [`Remote::wait`], for a request that transfers `bytes` bytes of content in turns.
     fn transfer<T>(
         &self,
         operation: &'static str,
         key: &str,
         bytes: u64,
+        turns: &Turns,
         request: impl Future<Output = Result<T, ClientError>>,
     ) -> Result<T, StoreError> {
         let limit = self.transfer_limit(bytes);
-        self.pace.run(bytes, || {
-            let result =
-                self.block_on(operation, key, async { tokio::time::timeout(limit, request).await })?;
-            self.answered(operation, key, result.map_err(|_| limit))
-        })
+        let result = self.block_on(operation, key, async { turns.within(limit, request).await })?;
+        self.answered(operation, key, result)
     }
 
     fn block_on<T>(
@@ -264,9 +265,11 @@ impl Remote {
 
     fn get(&self, key: &str, range: Option<Range<u64>>) -> Result<Vec<u8>, StoreError> {
         let path = self.path("read", key)?;
-        let options = GetOptions { range: range.map(GetRange::Bounded), ..GetOptions::default() };
+        let turns = Turns::new(&self.pace);
+        let mut options = GetOptions { range: range.map(GetRange::Bounded), ..GetOptions::default() };
+        options.extensions.insert(Arc::clone(&turns));
         // The headers of the answer contain the size, which sets the time limit for the content.
-        let answer = self.transfer("read", key, 0, self.transfers.get_opts(&path, options))?;
+        let answer = self.transfer("read", key, 0, &turns, self.transfers.get_opts(&path, options))?;
         let bytes = answer.range.end.saturating_sub(answer.range.start);
         if bytes > MAX_OBJECT_BYTES {
             let (key, location) = (key.to_owned(), self.location.clone());
@@ -278,7 +281,7 @@ impl Remote {
                 source: None,
             });
         }
-        self.transfer("read", key, bytes, answer.bytes()).map(Vec::from)
+        self.transfer("read", key, bytes, &turns, answer.bytes()).map(Vec::from)
     }
 
     /// Stores an object, locked if the archive's objects are.
@@ -295,10 +298,12 @@ impl Remote {
             let mut options = PutOptions::from(mode.clone());
             options.tags = self.tags.clone();
             options.attributes = self.metadata.clone();
+            let turns = Turns::new(&self.pace);
+            options.extensions.insert(Arc::clone(&turns));
             if let Some(class) = self.storage_class.as_ref().filter(|_| key.starts_with(self.classified)) {
                 options.attributes.insert(Attribute::StorageClass, class.clone().into());
             }
-            self.transfer("create", key, bytes, async {
+            self.transfer("create", key, bytes, &turns, async {
                 match client.put_opts(path, payload, options).await {
                     Ok(_) => Ok(Created::New),
                     Err(ClientError::AlreadyExists { .. } | ClientError::Precondition { .. }) => {
@@ -323,7 +328,7 @@ impl Remote {
         key: &str,
         request: impl Future<Output = Result<T, ClientError>>,
     ) -> Result<T, StoreError> {
-        self.transfer(operation, key, 0, request)
+        self.transfer(operation, key, 0, &Turns::new(&self.pace), request)
     }
 
     fn bucket(&self, operation: &'static str, key: &str) -> Result<&Bucket, StoreError> {
@@ -398,7 +403,8 @@ impl Versioned for Remote {
         if version.bytes > MAX_OBJECT_BYTES {
             return Err(StoreError::new("read", key, &self.location, Cause::TooLarge));
         }
-        self.transfer("read", key, version.bytes, bucket.read(&path, &version.id))
+        let turns = Turns::new(&self.pace);
+        self.transfer("read", key, version.bytes, &turns, bucket.read(&path, &version.id, &turns))
     }
 
     fn add_version(&self, key: &str, content: &[u8]) -> Result<(), StoreError> {
@@ -543,14 +549,21 @@ impl Store for Remote {
     }
 
     fn warning(&self) -> Option<&str> {
-        (!self.is_conditional).then_some(
-            "the store has no conditional requests: two servers that archive the same name at the same time both succeed, and the second overwrites the first",
-        )
+        let is_swift = self.location.starts_with("swift://");
+        match self.is_conditional {
+            false => Some(
+                "the store has no conditional requests: two servers that archive the same name at the same time both succeed, and the second overwrites the first",
+            ),
+            true if is_swift => Some(
+                "Swift checks whether an object exists only when an upload starts: two servers that archive the same name at the same time can both succeed, and the second overwrites the first",
+            ),
+            true => None,
+        }
     }
 }
 
 /// Runs code of the client library, which panics on some configuration values instead of returning an error.
-fn catch_panics<T>(
+pub(super) fn catch_panics<T>(
     operation: &'static str,
     key: &str,
     location: &str,
@@ -671,8 +684,9 @@ mod tests {
         {
             let changed = store.into_iter().filter(|(name, _)| *name != setting).chain([(setting, value)]);
             let options: Vec<_> = changed.map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
-            for url in ["s3://bucket/prefix", "s3://", "s3://b ucket/\u{e9}?x#y"] {
-                if let Ok(remote) = Remote::open(url, &options, None, Some(Duration::from_millis(5))) {
+            let urls = ["s3://bucket/prefix", "s3://", "s3://b ucket/\u{e9}?x#y"];
+            for (url, limit) in urls.into_iter().flat_map(|url| [(url, None), (url, Some(1 << 20))]) {
+                if let Ok(remote) = Remote::open(url, &options, None, Some(Duration::from_millis(5)), limit) {
                     let _ = remote.read("archive.json").unwrap_err();
                     let _ = remote.list("wal/", &mut |_| ()).unwrap_err();
                 }
@@ -689,7 +703,7 @@ mod tests {
             ("https://", "empty host"),
         ] {
             let options = [("endpoint".to_owned(), endpoint.to_owned())];
-            let error = Remote::open("s3://bucket", &options, None, None).unwrap_err();
+            let error = Remote::open("s3://bucket", &options, None, None, None).unwrap_err();
             let text = walden_source::error_text(&error);
             assert!(text.contains(&format!("cannot use endpoint = \"{endpoint}\"")), "{text}");
             assert!(text.contains(found), "{text}");

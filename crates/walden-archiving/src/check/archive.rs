@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use walden_archive::Archive;
 use walden_archive::archive::{ArchiveError, Identity};
 #[cfg(feature = "encryption")]
-use walden_archive::encryption::keys;
+use walden_archive::encryption::{is_key_service, keys};
 use walden_archive::gaps::{self, HISTORY_HINT};
 use walden_archive::list;
 use walden_archive::lock::{self, Inspected, Weakness};
@@ -410,7 +410,7 @@ fn look_at_keys(archive: &Archive, section: &ArchiveSection) -> Vec<Check> {
         return checks;
     };
     checks.push(match archive.unlock() {
-        Ok(()) => match is_private(identity) {
+        Ok(()) => match is_key_service(identity) || is_private(identity) {
             true => Check::ok("private key", format!("{} opens the archive", identity.display())),
             false => Check::warn(
                 "private key",

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use walden_archive::cost::{Cost, Early, Rate};
+use walden_archive::cost::{Cost, Early, GB, Rate};
 use walden_report::units;
 use walden_source::counted;
 
@@ -78,6 +78,6 @@ pub fn describe_early(early: &Early, costs: &str) -> String {
         "{} of {} younger than the {min_days} days for which {storage_class} bills at least: {costs} {:.1} GB-days",
         counted(*objects, "object"),
         units::bytes(*bytes),
-        byte_days / 1e9
+        byte_days / GB
     )
 }

@@ -39,8 +39,8 @@ Examples:
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct InitArgs {
-    /// The archive: a folder, or a URL: s3://BUCKET/PREFIX, az://CONTAINER/PREFIX, gs://BUCKET/PREFIX, or
-    /// sftp://USER@HOST/FOLDER
+    /// The archive: a folder, or a URL: s3://BUCKET/PREFIX, az://CONTAINER/PREFIX, gs://BUCKET/PREFIX,
+    /// swift://CONTAINER/PREFIX, or sftp://USER@HOST/FOLDER
     #[arg(long, value_name = "URL", required_unless_present = "config")]
     repo: Option<String>,
 
@@ -48,10 +48,11 @@ pub struct InitArgs {
     #[arg(long, value_name = "FILE", conflicts_with_all = ["repo", "output"])]
     config: Option<PathBuf>,
 
-    /// Encrypt the archive to this public key: age1..., or NAME=age1... (repeatable)
+    /// Encrypt the archive to this public key (age1...), key of AWS KMS (arn:aws:kms:...) or command of a key
+    /// service (command:PROGRAM ARGUMENTS), optionally with a name: NAME=age1... (repeatable)
     #[cfg(feature = "encryption")]
-    #[arg(long = "recipient", value_name = "RECIPIENT", value_parser = walden_archive::encryption::keys::User::parse)]
-    recipients: Vec<walden_archive::encryption::keys::User>,
+    #[arg(long = "recipient", value_name = "RECIPIENT", value_parser = walden_archive::encryption::keys::NewUser::parse)]
+    recipients: Vec<walden_archive::encryption::keys::NewUser>,
 
     /// Where to write the configuration
     #[arg(short, long, value_name = "FILE", default_value = FILE)]
@@ -104,7 +105,9 @@ pub fn run(args: &InitArgs) -> Result<ExitCode> {
     archive.make_root()?;
     #[cfg(feature = "encryption")]
     if !args.recipients.is_empty() {
-        archive.encrypted().initialise_keys(&args.recipients)?;
+        let encrypted = archive.encrypted();
+        let users = args.recipients.iter().map(|user| user.create(encrypted.options()));
+        encrypted.initialise_keys(&users.collect::<Result<Vec<_>, _>>()?)?;
     }
     let probe = walden_archive::probe::probe(&archive).context("cannot use the archive")?;
     if let Some(repo) = &place.repo {
@@ -174,7 +177,20 @@ fn store_variables(scheme: &str) -> (&'static [&'static str], &'static str) {
     ];
     const GOOGLE: [&str; 3] =
         ["GOOGLE_APPLICATION_CREDENTIALS", "GOOGLE_SERVICE_ACCOUNT", "GOOGLE_SERVICE_ACCOUNT_KEY"];
+    const SWIFT: [&str; 10] = [
+        "OS_AUTH_URL",
+        "OS_USERNAME",
+        "OS_PASSWORD",
+        "OS_PROJECT_NAME",
+        "OS_PROJECT_ID",
+        "OS_USER_DOMAIN_NAME",
+        "OS_PROJECT_DOMAIN_NAME",
+        "OS_REGION_NAME",
+        "OS_APPLICATION_CREDENTIAL_ID",
+        "OS_APPLICATION_CREDENTIAL_SECRET",
+    ];
     match scheme {
+        "swift" => (&SWIFT, "auth_url, username, password and project_name, or an application credential"),
         "s3" => (&AWS, "access_key_id, secret_access_key, region and endpoint"),
         "gs" => (&GOOGLE, "application_credentials"),
         _ => (&AZURE, "account_name and account_key (or sas_token)"),
@@ -194,7 +210,7 @@ fn environment_note(
         let variable = variable.to_ascii_lowercase();
         let mut names = stored.into_iter().flat_map(BTreeMap::keys);
         names.any(|name| {
-            let prefixes = ["aws_", "azure_", "google_"];
+            let prefixes = ["aws_", "azure_", "google_", "os_"];
             let name =
                 prefixes.into_iter().fold(name.as_str(), |name, prefix| name.trim_start_matches(prefix));
             variable.contains(name)
@@ -241,7 +257,7 @@ fn expect_identity(archive: &Archive) -> Result<()> {
 fn write_configuration(path: &Path, repo: &str, archive: &Archive) -> Result<()> {
     let recipient = match archive.encrypted().recipient()? {
         Some(recipient) => format!(
-            "recipient = \"{recipient}\"  # nothing is encrypted to another key\n# identity = \"restore.key\"  # where WAL is restored: the file with the private key of a user\n"
+            "recipient = \"{recipient}\"  # nothing is encrypted to another key\n# identity = \"restore.key\"  # where WAL is restored: the file with the private key of a user, or arn:aws:kms:... or command:... of a key service\n"
         ),
         None => String::new(),
     };

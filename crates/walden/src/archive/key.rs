@@ -9,7 +9,8 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand};
-use walden_archive::encryption::keys::{self, Change, Changed, Statement, User};
+use walden_archive::Archive;
+use walden_archive::encryption::keys::{self, Change, Changed, NewUser, Statement, User};
 use walden_archiving::configuration::FILE;
 use walden_format::payload::Timestamp;
 use walden_report::table::harmless;
@@ -26,6 +27,11 @@ Examples:
   walden archive key list --repo s3://backups/main
   walden archive key add --identity restore.key alice=age1...
       let alice read the whole archive too, now and in the future
+  walden archive key add --identity restore.key arn:aws:kms:eu-1:123456789012:key/...
+      let everyone read who may decrypt with this key of AWS KMS: --identity arn:aws:kms:...
+  walden archive key add --identity restore.key 'vault=command:wrap-key encrypt'
+      the same with any other key service: the command gets a private key on standard input and prints it
+      encrypted; --identity 'command:wrap-key decrypt' reads
   walden archive key remove --identity restore.key alice
       alice cannot read future objects; she may have kept keys for existing ones
 
@@ -61,9 +67,10 @@ enum KeyCommand {
         #[command(flatten)]
         place: PlaceArgs,
 
-        /// Public keys of the users, optionally with names: age1..., or NAME=age1...
-        #[arg(value_name = "RECIPIENT", required = true, value_parser = User::parse)]
-        recipients: Vec<User>,
+        /// Public keys of the users (age1...), keys of AWS KMS (arn:aws:kms:...), or commands that encrypt
+        /// (command:PROGRAM ARGUMENTS), optionally with names: NAME=age1...
+        #[arg(value_name = "RECIPIENT", required = true, value_parser = NewUser::parse)]
+        recipients: Vec<NewUser>,
     },
     /// Remove users: future WAL is encrypted to a new archive key that they lack (needs a private key that
     /// can read)
@@ -71,7 +78,7 @@ enum KeyCommand {
         #[command(flatten)]
         place: PlaceArgs,
 
-        /// Public keys or names of the users
+        /// Public keys, names, or keys of AWS KMS of the users
         #[arg(value_name = "RECIPIENT", required = true)]
         recipients: Vec<String>,
     },
@@ -97,9 +104,14 @@ pub fn run(args: &KeyArgs) -> Result<ExitCode> {
             };
             terminal::show(*format, || &statement, || table(location, &statement))?;
         }
-        KeyCommand::Add { place, recipients } => change(place, &Change::Add(recipients.clone()))?,
-        KeyCommand::Remove { place, recipients } => change(place, &Change::Remove(recipients.clone()))?,
-        KeyCommand::Rotate { place } => change(place, &Change::Rotate)?,
+        KeyCommand::Add { place, recipients } => change(place, |archive| {
+            let users = recipients.iter().map(|user| user.create(archive.encrypted().options()));
+            Ok(Change::Add(users.collect::<Result<Vec<User>, _>>()?))
+        })?,
+        KeyCommand::Remove { place, recipients } => {
+            change(place, |_| Ok(Change::Remove(recipients.clone())))?
+        }
+        KeyCommand::Rotate { place } => change(place, |_| Ok(Change::Rotate))?,
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -120,9 +132,10 @@ fn generate(output: &PathBuf) -> Result<()> {
     ))
 }
 
-fn change(place: &PlaceArgs, change: &Change) -> Result<()> {
+fn change(place: &PlaceArgs, change: impl FnOnce(&Archive) -> Result<Change>) -> Result<()> {
     let (archive, section) = place.open()?;
-    let Changed { statement, kept } = archive.encrypted().change_keys(change)?;
+    let change = change(&archive)?;
+    let Changed { statement, kept } = archive.encrypted().change_keys(&change)?;
     let mut text = table(archive.store().location(), &statement);
     if let (Some(newest), false) = (statement.recipients.first(), matches!(change, Change::Add(_))) {
         let _ = writeln!(
@@ -148,8 +161,15 @@ fn table(location: &str, statement: &Statement) -> String {
     let made = Timestamp::from_unix_micros(*created);
     let mut text = format!("{location}: generation {generation} of keys, made {made}\n\nWho can read:\n");
     for user in users {
-        let name = user.name.as_deref().map(|name| format!("  {}", harmless(name))).unwrap_or_default();
-        let _ = writeln!(text, "  {}{name}", user.recipient);
+        let service = user.wrapped.as_ref().map(|wrapped| wrapped.service.as_str());
+        let names: String = user
+            .name
+            .as_deref()
+            .into_iter()
+            .chain(service)
+            .map(|name| format!("  {}", harmless(name)))
+            .collect();
+        let _ = writeln!(text, "  {}{names}", user.recipient);
     }
     text.push_str("The archive's own public keys, to which objects are encrypted:\n");
     for (at, recipient) in recipients.iter().enumerate() {

@@ -86,7 +86,7 @@ fn early_removals_are_stated() -> Outcome {
     let cost = &parsed(&with)["cost"];
     let month = cost["storage_month"].as_f64().unwrap();
     assert!(
-        (month - f64::from(2 << 17) / 1e9 * 1000.0).abs() < 1e-9 && cost["prices"]["put"] == 0.0,
+        (month - f64::from(2 << 17) / 1_073_741_824.0 * 1000.0).abs() < 1e-9 && cost["prices"]["put"] == 0.0,
         "{cost:#}"
     );
     // The plan and the result state the cost.
@@ -153,7 +153,9 @@ fn a_folder_has_no_list_prices() {
     }
     assert!(list(&[]).stdout.contains("no list prices of this store are known"));
     let cost = &parsed(&list(&["--price", "storage=1", "--format", "json"]))["cost"];
-    assert_eq!(cost["storage_month"].as_f64().unwrap(), bytes as f64 / 1e9, "{cost:#}");
+    // JSON keeps 15 digits.
+    let difference = cost["storage_month"].as_f64().unwrap() - bytes as f64 / 1_073_741_824.0;
+    assert!(difference.abs() < 1e-15, "{cost:#}");
     let wrong = walden(&["archive", "list", "--repo", text(&repo), "--price", "storage=1"]);
     assert_eq!(wrong.code, 2, "{wrong:?}");
 }

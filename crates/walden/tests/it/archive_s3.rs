@@ -112,7 +112,7 @@ impl Drop for Server {
 }
 
 /// Returns the interpreter next to the program, as in a virtual environment, otherwise the default one.
-fn python_of(program: &Path) -> PathBuf {
+pub fn python_of(program: &Path) -> PathBuf {
     let program = program.canonicalize().unwrap_or_else(|_| program.to_owned());
     let beside = program.with_file_name("python3");
     if beside.exists() { beside } else { "python3".into() }

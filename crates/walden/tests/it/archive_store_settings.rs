@@ -28,6 +28,7 @@ walden_testing::tests! {
     every_request_for_content_has_the_own_key,
     tags_are_sent_to_each_cloud,
     profiles_of_the_aws_tools_are_used,
+    profiles_log_in_by_sso,
     transfers_take_their_time_at_the_limit,
 }
 
@@ -187,6 +188,11 @@ fn answer_all(connection: &TcpStream, heads: &Mutex<Vec<String>>) {
         };
         let answer = match head.starts_with("PUT") {
             true => answer("201 Created", ""),
+            // The portal of IAM Identity Center.
+            false if target.starts_with("/federation/credentials?") => answer(
+                "200 OK",
+                "{\"roleCredentials\":{\"accessKeyId\":\"ofsso\",\"secretAccessKey\":\"s\",\"sessionToken\":\"ofrole\",\"expiration\":99999999999999}}",
+            ),
             // Empty listings of Azure, and of S3 and Google.
             false if target.contains("comp=list") => {
                 answer("200 OK", "<EnumerationResults><Blobs/></EnumerationResults>")
@@ -349,6 +355,64 @@ fn profiles_of_the_aws_tools_are_used() {
     }
 }
 
+fn profiles_log_in_by_sso() {
+    let (folder, recorder) = (tempfile::tempdir().unwrap(), Recorder::start());
+    let path = |name: &str| folder.path().join(name);
+    let endpoint = format!("http://127.0.0.1:{}", recorder.port);
+    fs::create_dir_all(path(".aws/sso/cache")).unwrap();
+    let role = "sso_account_id = 123456789012\nsso_role_name = Backup\n";
+    fs::write(
+        path(".aws/config"),
+        format!(
+            "[profile new]\nsso_session = my session\n{role}[sso-session my session]\nsso_region = eu-west-1\nsso_start_url = https://x\n\
+             [profile old]\nsso_start_url = https://x.awsapps.com/start\nsso_region = eu-west-1\n{role}"
+        ),
+    )
+    .unwrap();
+    let home = path("");
+    let variables = [("HOME", text(&home)), ("AWS_ENDPOINT_URL_SSO", &*endpoint)];
+    // SHA-1 of "my session" and "https://x.awsapps.com/start".
+    for (profile, file) in [
+        ("new", "0810fbc4bcaca0e26000b03ebf865d8ea87be4b9"),
+        ("old", "3947de8b16688092197fa616c34e01335f21d256"),
+    ] {
+        let store = format!("endpoint = \"{endpoint}\"\nregion = \"r\"\nprofile = \"{profile}\"\n");
+        let cache = path(&format!(".aws/sso/cache/{file}.json"));
+        for (content, expected) in [
+            ("", "log in by aws sso login"),
+            ("{", "expected a token"),
+            (
+                r#"{"accessToken": "a", "expiresAt": "2020-01-01T00:00:00UTC"}"#,
+                "found one that ended at 2020-01-01",
+            ),
+        ] {
+            if !content.is_empty() {
+                fs::write(&cache, content).unwrap();
+            }
+            let run = init(folder.path(), "s3://b/p", "", &store, &variables);
+            assert!(
+                run.stderr.contains("no credentials are configured: ") && run.stderr.contains(expected),
+                "{run:?}"
+            );
+            assert!(recorder.take("").is_empty());
+        }
+        fs::write(&cache, r#"{"accessToken": "oflogin", "expiresAt": "2999-01-01T00:00:00Z"}"#).unwrap();
+        let run = init(folder.path(), "s3://b/p", "", &store, &variables);
+        let heads = recorder.take("");
+        let (logins, others): (Vec<&String>, Vec<&String>) =
+            heads.iter().partition(|head| head.starts_with("get /federation/credentials?"));
+        assert!(logins.len() == 1 && !others.is_empty(), "{heads:?} {run:?}");
+        assert!(logins[0].contains("role_name=backup&account_id=123456789012"), "{heads:?}");
+        assert!(logins[0].contains("x-amz-sso_bearer_token: oflogin\r\n"), "{heads:?}");
+        for head in others {
+            assert!(
+                head.contains("credential=ofsso/") && head.contains("x-amz-security-token: ofrole"),
+                "{head}"
+            );
+        }
+    }
+}
+
 /// Returns a segment of random bytes, which cannot be compressed.
 fn random_segment() -> (String, Vec<u8>) {
     let mut writer = LogWriter::new(Major::V18);
@@ -399,11 +463,13 @@ fn transfers_take_their_time_at_the_limit() -> Outcome {
             .unwrap();
         // Long enough to be measured, and not the time of another limit.
         let least = Duration::from_secs_f64(bytes / LIMIT);
-        assert!(least > Duration::from_secs(2) && pushing >= least, "{bytes}: {pushing:?} {least:?}");
+        // The first piece and a small credit take no time.
+        let at_least = least.mul_f64(0.9);
+        assert!(least > Duration::from_secs(2) && pushing >= at_least, "{bytes}: {pushing:?} {least:?}");
         assert!(pushing < least * 3 + Duration::from_secs(60), "{bytes}: {pushing:?} {least:?}");
         let began = Instant::now();
         get();
-        assert!(began.elapsed() >= least, "{bytes}: {:?} {least:?}", began.elapsed());
+        assert!(began.elapsed() >= at_least, "{bytes}: {:?} {least:?}", began.elapsed());
         configure("");
         get();
     }

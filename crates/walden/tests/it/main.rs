@@ -16,6 +16,7 @@ mod archive_failing;
 mod archive_faults;
 mod archive_import;
 mod archive_interrupted;
+mod archive_key_services;
 mod archive_library;
 mod archive_lock;
 mod archive_matrix;
@@ -99,6 +100,7 @@ fn main() -> ExitCode {
         archive_faults::TESTS,
         archive_import::TESTS,
         archive_interrupted::TESTS,
+        archive_key_services::TESTS,
         archive_library::TESTS,
         archive_matrix::TESTS,
         archive_packs::TESTS,

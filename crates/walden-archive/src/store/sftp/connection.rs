@@ -15,6 +15,7 @@ use russh_sftp::protocol::{FileAttributes, OpenFlags, StatusCode};
 use tokio::net::unix::pipe;
 use tokio::sync::OnceCell;
 
+use super::super::pace::Turns;
 use super::super::{Cause, MAX_OBJECT_BYTES};
 use super::target::Target;
 
@@ -222,13 +223,21 @@ impl Connection {
     }
 
     /// Writes a new file under a temporary name, and synchronizes it. Returns its handle.
-    pub async fn write(&self, path: &str, mode: u32, content: &[u8]) -> Result<String, Failure> {
+    pub async fn write(
+        &self,
+        path: &str,
+        mode: u32,
+        content: &[u8],
+        turns: &Turns,
+    ) -> Result<String, Failure> {
         let flags = OpenFlags::WRITE | OpenFlags::CREATE | OpenFlags::EXCLUDE;
         let handle = self.open_file(path, flags, Some(mode)).await?;
-        let parts = content.chunks(self.chunk as usize).enumerate();
+        let step = turns.piece().min(self.chunk as usize);
+        let parts = content.chunks(step).enumerate();
         let sent = stream::iter(parts)
             .map(async |(number, part)| {
-                let offset = number as u64 * u64::from(self.chunk);
+                let offset = number as u64 * step as u64;
+                turns.wait(part.len()).await;
                 self.session.write(handle.as_str(), offset, part.to_vec()).await
             })
             .buffer_unordered(IN_FLIGHT)
@@ -287,7 +296,7 @@ impl Connection {
             let stem = temporary.trim_end_matches(crate::pending::ENDING);
             let [from, to] = ["a", "b"].map(|name| format!("{stem}.{name}{}", crate::pending::ENDING));
             for path in [&from, &to] {
-                let handle = self.write(path, super::MODE, b"").await?;
+                let handle = self.write(path, super::MODE, b"", &Turns::new(&Arc::default())).await?;
                 self.close(handle).await?;
             }
             let renamed = self.session.rename(&from, &to).await.map_err(Failure::from);
@@ -347,13 +356,17 @@ impl Connection {
     }
 
     /// Reads a range of a file that it has.
-    pub async fn read(&self, path: &str, start: u64, end: u64) -> Result<Vec<u8>, Failure> {
+    pub async fn read(&self, path: &str, start: u64, end: u64, turns: &Turns) -> Result<Vec<u8>, Failure> {
         let handle = self.open_file(path, OpenFlags::READ, None).await?;
-        let step = u64::from(self.chunk);
+        let step = u64::from(self.chunk).min(turns.piece() as u64);
         let parts = (0..(end - start).div_ceil(step)).map(|number| start + number * step);
         let capacity = usize::try_from((end - start).min(MAX_OBJECT_BYTES)).unwrap_or_default();
         let read = stream::iter(parts)
-            .map(|from| self.read_part(&handle, from, (from + step).min(end)))
+            .map(async |from| {
+                let to = (from + step).min(end);
+                turns.wait((to - from) as usize).await;
+                self.read_part(&handle, from, to).await
+            })
             .buffered(IN_FLIGHT)
             .try_fold(Vec::with_capacity(capacity), async |mut all: Vec<u8>, part| {
                 all.extend_from_slice(&part);

@@ -21,7 +21,7 @@ use tokio::runtime::{Builder, Runtime};
 
 use self::connection::{Connection, Failure};
 use self::target::Target;
-use super::pace::Pace;
+use super::pace::{Pace, Turns};
 use super::versions::Kept;
 use super::{Cause, Created, Listed, MAX_OBJECT_BYTES, Store, StoreError, is_valid};
 use crate::pending::ENDING;
@@ -57,7 +57,7 @@ pub struct Sftp {
     /// Folders whose directory entries are durable, as in a local folder.
     durable: Mutex<BTreeSet<String>>,
     warning: OnceLock<&'static str>,
-    pace: Pace,
+    pace: Arc<Pace>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -94,7 +94,7 @@ impl Sftp {
             connecting: tokio::sync::Mutex::default(),
             durable: Mutex::default(),
             warning: OnceLock::new(),
-            pace: Pace::default(),
+            pace: Arc::default(),
         })
     }
 
@@ -131,12 +131,13 @@ impl Sftp {
         operation: &'static str,
         key: &str,
         bytes: u64,
-        work: impl AsyncFn(&Connection) -> Result<T, Failure>,
+        work: impl AsyncFn(&Connection, &Turns) -> Result<T, Failure>,
     ) -> Result<T, StoreError> {
+        let turns = Turns::new(&self.pace);
         let limit = self.answer_within.unwrap_or(TIMEOUT);
         let all = limit + Duration::from_secs(bytes / MIN_RATE);
         let attempt = async {
-            match tokio::time::timeout(all, self.attempt(limit / 2, work)).await {
+            match turns.within(all, self.attempt(limit / 2, &turns, work)).await {
                 Ok(result) => result,
                 Err(_) => {
                     lock(&self.current).take();
@@ -145,19 +146,19 @@ impl Sftp {
                 }
             }
         };
-        let result = self.pace.run(bytes, || self.runtime.block_on(attempt));
-        result.map_err(|failure| self.error(operation, key, failure))
+        self.runtime.block_on(attempt).map_err(|failure| self.error(operation, key, failure))
     }
 
     async fn attempt<T>(
         &self,
         time: Duration,
-        work: impl AsyncFn(&Connection) -> Result<T, Failure>,
+        turns: &Turns,
+        work: impl AsyncFn(&Connection, &Turns) -> Result<T, Failure>,
     ) -> Result<T, Failure> {
         let (began, mut pause) = (Instant::now(), FIRST_PAUSE);
         loop {
             let result = match self.connection(time).await {
-                Ok(connection) => match work(&connection).await {
+                Ok(connection) => match work(&connection, turns).await {
                     Err(Failure::Lost(error)) => {
                         self.forget(&connection);
                         Err(connection.explain(&error))
@@ -246,7 +247,13 @@ impl Sftp {
         Ok(())
     }
 
-    async fn store(&self, connection: &Connection, path: &str, content: &[u8]) -> Result<Created, Failure> {
+    async fn store(
+        &self,
+        connection: &Connection,
+        path: &str,
+        content: &[u8],
+        turns: &Turns,
+    ) -> Result<Created, Failure> {
         let Some((folder, name)) = path.rsplit_once('/') else {
             return Err(Failure::Final(Cause::InvalidKey, String::new()));
         };
@@ -255,7 +262,7 @@ impl Sftp {
         }
         self.make_folders(connection, folder, false).await?;
         let temporary = format!("{folder}/.{name}.{}{ENDING}", unique());
-        let handle = match connection.write(&temporary, MODE, content).await {
+        let handle = match connection.write(&temporary, MODE, content, turns).await {
             Ok(handle) => handle,
             Err(failure) => {
                 if failure.is_missing() {
@@ -294,7 +301,7 @@ impl Sftp {
         let mut folders = vec![String::new()];
         while !folders.is_empty() {
             let next = folders.split_off(folders.len().saturating_sub(FOLDERS_AT_ONCE));
-            let found = self.run(operation, prefix, 0, async |connection| {
+            let found = self.run(operation, prefix, 0, async |connection, _| {
                 let listings = next.iter().map(async |below| {
                     let path = format!("{root}/{below}");
                     let path = path.trim_end_matches('/');
@@ -337,7 +344,9 @@ impl Sftp {
         if start >= end {
             return Ok(Vec::new());
         }
-        self.run("read", key, end - start, async |connection| connection.read(&path, start, end).await)
+        self.run("read", key, end - start, async |connection, turns| {
+            connection.read(&path, start, end, turns).await
+        })
     }
 }
 
@@ -356,13 +365,13 @@ fn unique() -> String {
 impl Store for Sftp {
     fn make_root(&self) -> Result<(), StoreError> {
         let root = self.target.folder.as_str();
-        self.run("create", "", 0, async |connection| self.make_folders(connection, root, true).await)
+        self.run("create", "", 0, async |connection, _| self.make_folders(connection, root, true).await)
     }
 
     fn create(&self, key: &str, content: &[u8]) -> Result<Created, StoreError> {
         let path = self.path("create", key)?;
-        self.run("create", key, content.len() as u64, async |connection| {
-            match self.store(connection, &path, content).await {
+        self.run("create", key, content.len() as u64, async |connection, turns| {
+            match self.store(connection, &path, content, turns).await {
                 Err(failure) if failure.is_missing() && !connection.exists(&self.target.folder).await? => {
                     Err(Failure::Final(Cause::NoArchive, String::new()))
                 }
@@ -375,7 +384,7 @@ impl Store for Sftp {
     fn make_durable(&self, key: &str) -> Result<(), StoreError> {
         let path = self.path("synchronise", key)?;
         let folder = folder_of(&path);
-        self.run("synchronise", key, 0, async |connection| {
+        self.run("synchronise", key, 0, async |connection, _| {
             connection.sync_file(&path).await?;
             connection.sync_folder(folder).await?;
             self.make_folders(connection, folder, false).await
@@ -392,7 +401,7 @@ impl Store for Sftp {
 
     fn size(&self, key: &str) -> Result<u64, StoreError> {
         let path = self.path("read", key)?;
-        self.run("read", key, 0, async |connection| match connection.attributes(&path).await {
+        self.run("read", key, 0, async |connection, _| match connection.attributes(&path).await {
             Ok(found) if found.permissions.is_some() && !found.is_regular() => {
                 Err(Failure::Final(Cause::Other, "expected a file, found something else".to_owned()))
             }
@@ -420,7 +429,7 @@ impl Store for Sftp {
     fn remove(&self, key: &str) -> Result<(), StoreError> {
         let path = self.path("remove", key)?;
         let folder = folder_of(&path);
-        self.run("remove", key, 0, async |connection| match connection.remove(&path).await? {
+        self.run("remove", key, 0, async |connection, _| match connection.remove(&path).await? {
             true => connection.sync_folder(folder).await,
             false => Ok(()),
         })
@@ -435,11 +444,11 @@ impl Store for Sftp {
             files.push(format!("{root}/{path}"));
         })?;
         for path in files {
-            self.run("remove", prefix, 0, async |connection| connection.remove(&path).await)?;
+            self.run("remove", prefix, 0, async |connection, _| connection.remove(&path).await)?;
         }
         // The deepest first. A folder with another file stays.
         for folder in folders.iter().rev() {
-            self.run("remove", prefix, 0, async |connection| connection.remove_folder(folder).await)?;
+            self.run("remove", prefix, 0, async |connection, _| connection.remove_folder(folder).await)?;
         }
         lock(&self.durable).clear();
         Ok(None)
@@ -455,7 +464,7 @@ impl Store for Sftp {
             }
         })?;
         for path in old {
-            self.run("remove", &path, 0, async |connection| connection.remove(&path).await)?;
+            self.run("remove", &path, 0, async |connection, _| connection.remove(&path).await)?;
         }
         Ok(())
     }
