@@ -10,7 +10,7 @@ use walden_source::inventory::Inventory;
 use walden_testing::writer::LogWriter;
 use walden_whatif::learn::Origin;
 use walden_whatif::survey::Survey;
-use walden_whatif::{Bucket, Forecast, Prediction, Question, predict};
+use walden_whatif::{Bucket, ErrorParts, Forecast, Prediction, Question, predict};
 
 /// Predicts sets of settings, each as `name=value ...`.
 fn forecast(folder: &Path, changes: &[&str]) -> Forecast {
@@ -289,11 +289,13 @@ fn the_error_covers_checkpoints_that_the_error_of_a_sample_moves() {
         }
         table.checkpoint(1);
         (0..PAGES).for_each(|block| table.insert(block, 2, false));
-        (0..filling).for_each(|_| table.commit(10));
+        // Slowly, so that no checkpoint is requested while another one is in progress.
+        let seconds = |commit: u32| i64::from(10 + commit / 20);
+        (0..filling).for_each(|commit| table.commit(seconds(commit)));
         for offset in 3..7 {
             for block in 0..PAGES {
                 table.insert(block, offset, false);
-                table.commit(10);
+                table.commit(seconds(filling + u32::from(offset) * PAGES + block));
             }
         }
         let folder = tempfile::tempdir().unwrap();
@@ -311,16 +313,15 @@ fn the_error_covers_checkpoints_that_the_error_of_a_sample_moves() {
         };
         predict(&inventory.runs[0], &question, &|_| ()).unwrap()
     };
-    let mut most_moved = 0;
-    for filling in (0..40_000).step_by(2000) {
+    let mut is_needed = false;
+    for filling in (8000..20_000).step_by(1000) {
         let (sampled, all) = (forecast(filling, false), forecast(filling, true));
         let (predicted, exact) = (only(&sampled), only(&all));
         let (off, parts) = (predicted.bytes.abs_diff(exact.bytes), sampled.error_parts(predicted));
-        println!("{filling}: {} {} {off} {parts:?}", exact.bytes, exact.checkpoints.len());
-        most_moved = most_moved.max(off);
+        is_needed |= off as f64 > ErrorParts { positions: 0.0, ..parts }.total();
         assert!(off as f64 <= parts.total(), "{filling}: {off} of {}: {parts:?}", exact.bytes);
     }
-    assert!(most_moved > 100_000, "{most_moved}");
+    assert!(is_needed, "no checkpoint was moved by much");
 }
 
 /// `logical` logs rows also next to images, which displaced them in the trace.

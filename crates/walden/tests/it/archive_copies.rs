@@ -401,7 +401,9 @@ fn repositories_of_two_clusters_are_not_compared() {
         make_archive(repo);
         let mut writer = LogWriter::new(Major::V18);
         (writer.info.timeline, writer.info.system_id) = (1, system_id);
-        (0..system_id).for_each(|_| drop(writer.main_data(rmid::XLOG, 0x20, &[0x5a; 200])));
+        for _ in 0..system_id {
+            writer.main_data(rmid::XLOG, 0x20, &[0x5a; 200]);
+        }
         writer.switch();
         fs::write(&segment, &writer.bytes).unwrap();
         assert_eq!(walden(&["archive", "push", "--repo", text(repo), text(&segment)]).code, 0);
