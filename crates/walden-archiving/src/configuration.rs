@@ -8,6 +8,7 @@ use serde::de::{MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use walden_archive::cost::OwnPrices;
 use walden_archive::store::versions::{LockMode, LockRule};
+use walden_archive::url;
 use walden_postgres::connection;
 use walden_receive::AckAfter;
 
@@ -213,6 +214,27 @@ impl ArchiveSection {
     /// Returns the location of the first repository.
     pub fn first_repo(&self) -> Option<&str> {
         self.repo.0.first().map(|repository| repository.url.as_str())
+    }
+
+    /// Returns the URL by which an archive is configured; `None` if the section names other archives.
+    pub(crate) fn configured_url(&self, url: &str) -> Option<String> {
+        let spelling = |url: &str, store: &BTreeMap<String, String>| {
+            url::spelling(url, &store.clone().into_iter().collect::<Vec<_>>())
+        };
+        let of = |repository: &RepositorySection| {
+            let store = repository.store.as_ref().unwrap_or(&self.store);
+            spelling(&repository.url, store) == spelling(url, store)
+        };
+        match self.repo.0.is_empty() {
+            true => Some(url.to_owned()),
+            false => self.repo.0.iter().find(|one| one.url == url || of(one)).map(|one| one.url.clone()),
+        }
+    }
+
+    /// Returns the section for an archive that it does not name, and that has its own keys.
+    #[must_use]
+    pub(crate) fn for_other_archive(self) -> ArchiveSection {
+        ArchiveSection { recipient: None, ..self }
     }
 
     /// Returns the section with the options of a repository, if it is configured.

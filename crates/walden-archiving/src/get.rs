@@ -283,27 +283,34 @@ fn get_from_archive(args: &GetOptions<'_>, name: &str, target: &Path) -> Result<
         }
     }
     in_any_repository(args, places, |one, failing| {
-        expect_same_history(args, one, failing, name)?;
+        expect_same_history(args, one, failing, (name, target))?;
         get_from_repository(one, name, target)
     })
 }
 
-/// Checks that a file of a repository other than the first one may replace one of those before it: the
-/// repositories belong to one cluster, and a segment fits between the segments of the others.
+/// Checks that the repositories belong to one cluster. A segment of a repository other than the first one,
+/// which replaces one of those before it, must also fit between the segments of the others. In a data
+/// directory, the server's own cluster decides about the first one ([`expect_own_archive`]).
 fn expect_same_history(
     args: &GetOptions<'_>,
     one: &GetOptions<'_>,
     failing: &[Place],
-    name: &str,
+    (name, target): (&str, &Path),
 ) -> Result<()> {
     let places = args.place.repositories()?;
-    if places.first().is_none_or(|first| first.repo == one.place.repo) {
+    let is_first = places.first().is_none_or(|first| first.repo == one.place.repo);
+    if places.len() < 2 || is_first && asking_server(target).is_some() {
         return Ok(());
     }
     let mut others = Vec::new();
     for place in places.into_iter().filter(|place| place.repo != one.place.repo) {
         let has_failed = failing.iter().any(|failing| failing.repo == place.repo);
-        let (archive, _) = open(&args.at(place))?;
+        let archive = match open(&args.at(place)) {
+            Ok((archive, _)) => archive,
+            // The first repository is read whether the others can be used or not.
+            Err(_) if is_first => continue,
+            Err(error) => return Err(error),
+        };
         // A damaged object says nothing about the others, but an unreachable store takes its time again.
         if !has_failed || archive.identity().is_ok() {
             others.push(archive);
@@ -313,7 +320,7 @@ fn expect_same_history(
     let failed = |source| GetError::Archive { name: name.to_owned(), source };
     let all: Vec<&Archive> = others.iter().chain([&archive]).collect();
     neighbors::expect_one_cluster(&all).map_err(failed)?;
-    if let Some(ArchivedFile::Segment(segment)) = ArchivedFile::parse(name) {
+    if let Some(ArchivedFile::Segment(segment)) = ArchivedFile::parse(name).filter(|_| !is_first) {
         neighbors::expect_neighbors(&archive, segment, &others.iter().collect::<Vec<_>>()).map_err(failed)?;
     }
     Ok(())

@@ -39,7 +39,7 @@ impl Place {
     }
 
     /// Creates the place of an archive with a given URL; the configuration still provides the options of its
-    /// store.
+    /// store, and its keys if the configuration names no other archive.
     pub fn from_url(repo: String) -> Place {
         let named = |variable| std::env::var_os(variable).map(PathBuf::from);
         Place {
@@ -165,7 +165,10 @@ impl Place {
         let Some((path, configuration)) = self.read()? else { return Ok((ArchiveSection::default(), None)) };
         let mut section = configuration.archive;
         if let Some(url) = self.repo.clone().or_else(|| section.first_repo().map(str::to_owned)) {
-            section = section.for_repository(&url);
+            section = match section.configured_url(&url) {
+                Some(configured) => section.for_repository(&configured),
+                None => section.for_other_archive(),
+            };
         }
         if let (Some(identity), Some(folder)) = (&mut section.identity, path.parent())
             && !is_key_service(identity)
@@ -312,6 +315,25 @@ mod tests {
         std::fs::remove_file(&config).unwrap();
         assert_eq!(once.clone().configuration().unwrap().0.level, Some(9));
         assert!(place.configuration().is_err());
+    }
+
+    #[test]
+    fn the_keys_of_configured_archives_are_not_expected_of_others() {
+        let folder = tempfile::tempdir().unwrap();
+        let config = folder.path().join(FILE);
+        let recipient = |repos: &str, given: &str| {
+            std::fs::write(&config, format!("[archive]\n{repos}\nrecipient = \"age1all\"\n")).unwrap();
+            let place = Place::new(Some(given.to_owned()), Some(config.clone()), None);
+            place.configuration().unwrap().0.recipient
+        };
+        let one = "repo = \"/backup/main\"";
+        assert_eq!(recipient(one, "/backup/main").as_deref(), Some("age1all"));
+        assert_eq!(recipient(one, "file:///backup//main/").as_deref(), Some("age1all"));
+        assert_eq!(recipient(one, "/backup/other"), None);
+        assert_eq!(recipient("", "/backup/other").as_deref(), Some("age1all"));
+        let two = "repo = [\"/backup/main\", { url = \"s3://a/b\", recipient = \"age1own\" }]";
+        assert_eq!(recipient(two, "s3://a/b/").as_deref(), Some("age1own"));
+        assert_eq!(recipient(two, "s3://a/c"), None);
     }
 
     #[test]

@@ -15,13 +15,17 @@ use crate::place::Place;
 use crate::report::{Comparison, CopyStatus, STORE_ANSWERS_WITHIN, with_hint};
 
 /// Compares repositories with each other. Reads at most `max_read` pairs of objects whose sizes differ.
-pub fn compare(archives: &[Archive], max_read: usize) -> Vec<CopyStatus> {
+///
+/// # Errors
+/// The repositories belong to different clusters: then the files that one of them lacks say nothing.
+pub fn compare(archives: &[Archive], max_read: usize) -> Result<Vec<CopyStatus>, ArchiveError> {
     let archives: Vec<&Archive> = archives.iter().collect();
+    neighbors::expect_one_cluster(&archives)?;
     let status = |(archive, compared): (&&Archive, Result<_, ArchiveError>)| {
         let location = archive.store().location().to_owned();
         CopyStatus::new(location, compared.map_err(|error| with_hint(&error)))
     };
-    archives.iter().zip(compare::compare(&archives, max_read)).map(status).collect()
+    Ok(archives.iter().zip(compare::compare(&archives, max_read)).map(status).collect())
 }
 
 /// Maximum number of pairs of objects that [`Comparing`] reads because their sizes differ between two
@@ -104,7 +108,8 @@ impl Comparing {
 fn compare_all(places: &[Place]) -> Result<Comparison, PlaceError> {
     let open = |place: &Place| Ok(place.open_to_answer_within(STORE_ANSWERS_WITHIN)?.0);
     let archives = places.iter().map(open).collect::<Result<Vec<Archive>, PlaceError>>()?;
-    let borrowed: Vec<&Archive> = archives.iter().collect();
-    let problem = neighbors::expect_one_cluster(&borrowed).err().map(|error| error.to_string());
-    Ok(Comparison { copies: compare(&archives, MAX_READ), problem })
+    Ok(match compare(&archives, MAX_READ) {
+        Ok(copies) => Comparison { copies, problem: None },
+        Err(error) => Comparison { problem: Some(with_hint(&error)), ..Comparison::default() },
+    })
 }

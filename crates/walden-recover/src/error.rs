@@ -142,6 +142,23 @@ pub enum RecoverError {
         /// The transaction that it belongs to.
         top_level: u32,
     },
+    /// The target is a transaction that did not end.
+    #[error(
+        "cannot recover to transaction {xid}: expected its end in WAL from {start} on, found {} at {lsn}, and the end of WAL at {end}",
+        if *.is_prepared { "PREPARE TRANSACTION" } else { "its last record" }
+    )]
+    Unfinished {
+        /// The target.
+        xid: u32,
+        /// Where the WAL starts.
+        start: Lsn,
+        /// The transaction's last record.
+        lsn: Lsn,
+        /// Whether that record prepares the transaction.
+        is_prepared: bool,
+        /// Where the WAL ends.
+        end: Lsn,
+    },
     /// The target is before the end of the base backup.
     #[error("cannot recover to {target}: expected a target after the end of the base backup ({backup})")]
     TargetTooEarly {
@@ -265,6 +282,8 @@ walden_format::diagnostics! { RecoverError {
     Self::NoStart { .. } => "restore-no-start": "name the archive or folder that has the WAL since the start of the base backup",
     Self::TargetNotReached { .. } => "restore-target-not-reached": "choose an earlier target, or --to latest for the end of the WAL",
     Self::Subtransaction { .. } => "restore-subtransaction": "name the transaction that it belongs to: --to xid:N",
+    Self::Unfinished { lsn, is_prepared: true, .. } => "restore-unfinished": format!("recovery stops at the end of a transaction; --to {lsn} recovers to the record that prepares it, and the server can then commit it or roll it back"),
+    Self::Unfinished { lsn, .. } => "restore-unfinished": format!("recovery stops at the end of a transaction; --to {lsn} recovers to its last record, and the server then rolls it back"),
     Self::TargetTooEarly { .. } => "restore-target-too-early": "use an earlier base backup",
     Self::MinimalWal { .. } => "restore-minimal-wal": "choose a target before that position, or use a base backup that was taken after it",
     Self::Gap { .. } => "restore-gap": "add the missing segments (walden archive list names them), or choose a target before the gap with --to LSN",

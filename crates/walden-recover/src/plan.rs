@@ -152,9 +152,15 @@ impl Plan {
                         RecoverError::Subtransaction { xid, top_level }
                     }
                     (Some(damage), ..) => RecoverError::Damage(Box::new(damage)),
-                    (None, ..) => {
-                        RecoverError::TargetNotReached { target: target.to_string(), start, end: reached }
-                    }
+                    (None, ..) => match (&target, all.last_of_target) {
+                        (&Target::Xid(xid), Some((lsn, is_prepared))) => {
+                            RecoverError::Unfinished { xid, start, lsn, is_prepared, end: reached }
+                        }
+                        _ => {
+                            let target = target.to_string();
+                            RecoverError::TargetNotReached { target, start, end: reached }
+                        }
+                    },
                 });
             }
         };
@@ -166,10 +172,14 @@ impl Plan {
         let Some(consistent) = consistent.filter(|&consistent| consistent <= stop) else {
             return Err(match target {
                 Target::Latest => RecoverError::NoEndOfBackup { start, end: reached },
-                _ => RecoverError::TargetTooEarly {
-                    target: target.to_string(),
-                    backup: consistent.map_or_else(|| format!("after {stop}"), |end| format!("at {end}")),
-                },
+                _ => {
+                    let end = consistent.or_else(|| find_end_of_backup(run, start, stop, threads));
+                    let backup = end.map_or_else(
+                        || "which the WAL does not contain".to_owned(),
+                        |end| format!("at {end}"),
+                    );
+                    RecoverError::TargetTooEarly { target: target.to_string(), backup }
+                }
             });
         };
         // PostgreSQL would stop at the first later commit, with changes after the target.
@@ -277,6 +287,39 @@ fn find_next_name(run: &Run, target: &Target, stop: Lsn, threads: usize) -> Opti
         }
     });
     next
+}
+
+/// Returns the end of the base backup that starts at `start`, from its record after `stop`.
+fn find_end_of_backup(run: &Run, start: Lsn, stop: Lsn, threads: usize) -> Option<Lsn> {
+    let mut end = None;
+    let make = |_| EndOfBackup { start, end: None };
+    scan(run, ScanOptions::new(threads).from(Some(stop)), make, |outcome| {
+        end = outcome.visitor.end;
+        match end {
+            Some(_) => ControlFlow::Break(()),
+            None => ControlFlow::Continue(()),
+        }
+    });
+    end
+}
+
+/// Finds the end of the base backup that starts at `start`.
+struct EndOfBackup {
+    start: Lsn,
+    end: Option<Lsn>,
+}
+
+impl Visitor for EndOfBackup {
+    fn record(&mut self, record: &Record<'_>) -> ControlFlow<()> {
+        if record.header.rmid == rmid::XLOG
+            && let Ok(Payload::BackupEnd(end)) = payload::parse(record)
+            && end.start == self.start
+        {
+            self.end = Some(record.end);
+            return ControlFlow::Break(());
+        }
+        ControlFlow::Continue(())
+    }
 }
 
 /// Finds a record at which recovery would stop after `after`.
@@ -393,7 +436,11 @@ impl ChosenRun {
         match (plan, self.later) {
             (Ok(plan), Some(later)) if plan.target == Target::Latest => Err(gap(later)),
             (
-                Err(RecoverError::TargetNotReached { .. } | RecoverError::NoEndOfBackup { .. }),
+                Err(
+                    RecoverError::TargetNotReached { .. }
+                    | RecoverError::Unfinished { .. }
+                    | RecoverError::NoEndOfBackup { .. },
+                ),
                 Some(later),
             ) => Err(gap(later)),
             (plan, _) => plan,
@@ -448,6 +495,8 @@ struct Found {
     stop: Option<Lsn>,
     /// The transaction that has the target as a subtransaction.
     top_level_xid: Option<u32>,
+    /// The last record of the transaction that is the target, and whether it prepares the transaction.
+    last_of_target: Option<(Lsn, bool)>,
 }
 
 impl Found {
@@ -463,6 +512,7 @@ impl Found {
         self.last_commit = later.last_commit.or(self.last_commit);
         self.stop = later.stop;
         self.top_level_xid = self.top_level_xid.or(later.top_level_xid);
+        self.last_of_target = later.last_of_target.or(self.last_of_target);
     }
 }
 
@@ -529,6 +579,11 @@ impl Visitor for Survey<'_> {
                 self.note_end_of_transaction(record);
             }
             return ControlFlow::Break(());
+        }
+        if matches!(self.target, Target::Xid(xid) if *xid == record.header.xid) {
+            let is_prepared =
+                record.header.rmid == rmid::XACT && matches!(payload::parse(record), Ok(Payload::Prepare(_)));
+            self.found.last_of_target = Some((record.lsn, is_prepared));
         }
         if self.found.unsupported.is_none() {
             let is_mapped = |old: &[u8]| new_folder_of(self.mapped, old).is_some();

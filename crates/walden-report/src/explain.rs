@@ -515,6 +515,14 @@ pub(crate) fn saves_text(finding: &Finding, wal_bytes: u64) -> String {
     let [least, most] = [saves.saturating_sub(error), (saves + error).min(wal_bytes)]
         .map(|bytes| format!("{:.0}", share(bytes)));
     // Bounds that are printed alike are shown as one number.
+    if finding.saves_more_bytes > 0 {
+        let least = saves.saturating_sub(error);
+        return format!(
+            "; saves at least {}, {:.1} % of the WAL, and more because fewer checkpoints follow",
+            units::bytes(least),
+            share(least)
+        );
+    }
     let range = match error * 50 > saves && least != most {
         true => format!("{least} to {most} %"),
         false => format!("{:.1} %", share(saves)),
@@ -543,7 +551,7 @@ mod tests {
 
     #[test]
     fn savings_have_one_share_where_the_ends_of_the_range_print_alike() {
-        let text = |saves, error| {
+        let text_with = |saves, error, saves_more_bytes| {
             let finding = Finding {
                 kind: FindingKind::Cause,
                 rule: "vacuum",
@@ -554,15 +562,19 @@ mod tests {
                 remedy: String::new(),
                 saves_bytes: Some(saves),
                 saves_error_bytes: Some(error),
+                saves_more_bytes,
                 image_bytes: 0,
                 try_settings: BTreeMap::new(),
             };
             saves_text(&finding, 100_000)
         };
+        let text = |saves, error| text_with(saves, error, 0);
         assert!(text(5_000, 1_000).ends_with(", 4 to 6 % of the WAL"), "{}", text(5_000, 1_000));
         assert!(text(5_000, 400).ends_with(", 5.0 % of the WAL"), "{}", text(5_000, 400));
         assert!(text(5_000, 0).ends_with(", 5.0 % of the WAL"));
         assert!(text(90_000, 20_000).ends_with(", 70 to 100 % of the WAL"));
         assert_eq!(text(0, 0), "");
+        let at_least = text_with(5_000, 1_000, 1);
+        assert!(at_least.contains("at least 4.0 kB, 4.0 % of the WAL, and more"), "{at_least}");
     }
 }

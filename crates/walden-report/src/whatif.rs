@@ -1,5 +1,6 @@
 //! Renders a prediction as terminal tables.
 
+use walden_source::counted;
 use walden_whatif::Bucket;
 use walden_whatif::advise::Advice;
 use walden_whatif::archive::ArchiveSize;
@@ -194,7 +195,7 @@ fn buckets(document: &Document, only: &Predicted, look: Look) -> String {
     text.push_str(&wrap(&shares, look.width, 4));
     text.push('\n');
     if let Some(hour) = only.segments_per_hour {
-        text.push_str(&format!("  {} segments, {hour:.0} an hour\n", units::count(only.segments)));
+        text.push_str(&format!("  {}, {hour:.0} an hour at this pace\n", counted(only.segments, "segment")));
     }
     text
 }

@@ -19,6 +19,7 @@ mod read;
 mod retyping;
 mod script;
 mod select;
+mod sequences;
 pub mod sql;
 mod start;
 mod stored_value;
@@ -442,20 +443,35 @@ impl RowChanges {
         }
     }
 
+    /// Whether a change was committed by a transaction of the filter, and is in its range.
+    fn is_asked(&self, change: &CatalogChange) -> bool {
+        let filter = &self.options.filter;
+        matches!(self.findings.outcome(change.xid), Outcome::Committed { .. })
+            && filter.from.is_none_or(|from| change.lsn >= from)
+            && filter.xid.is_none_or(|xid| xid == change.xid || xid == self.findings.top(change.xid))
+    }
+
     /// The tables that the selected transactions created, in WAL order.
     pub fn created_tables(&self) -> Vec<CreatedTable> {
-        let filter = &self.options.filter;
-        let is_asked = |change: &&CatalogChange| {
-            change.is_created()
-                && matches!(self.findings.outcome(change.xid), Outcome::Committed { .. })
-                && filter.from.is_none_or(|from| change.lsn >= from)
-                && filter.xid.is_none_or(|xid| xid == change.xid || xid == self.findings.top(change.xid))
-        };
+        let is_asked = |change: &&CatalogChange| change.is_created() && self.is_asked(change);
         let created = |change: &CatalogChange| match change.key {
             Key::Class(oid) if self.tables.contains(&oid) => Some(CreatedTable { oid, lsn: change.lsn }),
             _ => None,
         };
         self.findings.changes.iter().filter(is_asked).filter_map(created).collect()
+    }
+
+    /// The sequences that the selected changes altered or dropped, and those whose values were drawn or set.
+    /// Empty if single tables are selected.
+    pub(crate) fn changed_sequences(&self) -> sequences::Changed {
+        match self.options.table.is_all() {
+            true => {
+                sequences::Changed::find(&self.catalog, &self.findings, &self.options.filter, &|change| {
+                    self.is_asked(change)
+                })
+            }
+            false => sequences::Changed::default(),
+        }
     }
 
     /// The names that the tables have at the end of the surveyed WAL, where statements are run.
@@ -616,7 +632,7 @@ fn survey(
     };
     let is_other = |class: &&catalog::Class| {
         !wanted.contains(&class.oid)
-            && !matches!(class.kind, 'c' | 't' | 'p')
+            && !matches!(class.kind, 'c' | 't' | 'p' | 'S')
             && !class.name.starts_with("pg_temp_")
     };
     let mut survey = Survey {
@@ -654,6 +670,7 @@ fn survey(
         made_meanwhile: Vec::new(),
         type_versions: FxHashMap::default(),
         wanted_xid: options.filter.xid,
+        from: options.filter.from,
         start: from.unwrap_or(run.start()),
         to: options.filter.to,
         tuples: Vec::new(),

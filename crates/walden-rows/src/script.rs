@@ -92,6 +92,22 @@ struct Line {
     subject: usize,
 }
 
+/// Returns a note about sequences whose values were drawn or set, which is not transactional.
+fn values_note(sequences: &[String]) -> Option<String> {
+    const MAX_NAMED: usize = 10;
+    let named: Vec<&str> = sequences.iter().take(MAX_NAMED).map(String::as_str).collect();
+    let others = match sequences.len().saturating_sub(MAX_NAMED) {
+        0 => String::new(),
+        count => format!(" and {count} others"),
+    };
+    (!named.is_empty()).then(|| {
+        format!(
+            "nextval() or setval() changed sequences, which keep their values: {}{others}",
+            named.join(", ")
+        )
+    })
+}
+
 impl Script {
     /// Creates a script for these changes.
     ///
@@ -104,7 +120,9 @@ impl Script {
         notes.retain(|note| gaps.iter().all(|gap| gap.why != *note));
         let file = tempfile::tempfile().map_err(spill(CREATE))?;
         let file = BufWriter::new(file);
-        Ok(Script {
+        let sequences = changes.changed_sequences();
+        notes.extend(values_note(&sequences.by_values));
+        let mut script = Script {
             names,
             gaps,
             notes,
@@ -124,7 +142,13 @@ impl Script {
             creates_large_objects: false,
             created,
             short_lived: short_lived.into_iter().map(|table| table.oid).collect(),
-        })
+        };
+        for (lsn, name, what) in sequences.by_commands {
+            let comment = format!("-- NOT REVERTED: {name} at {lsn}: {what}");
+            script.missing += 1;
+            script.put(Step::for_table(Kind::Other, 0), &comment, "")?;
+        }
+        Ok(script)
     }
 
     /// Adds an entry; entries arrive in WAL order.

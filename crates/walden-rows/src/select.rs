@@ -105,6 +105,11 @@ impl Wanted {
         }
     }
 
+    /// Whether all tables of a database are selected.
+    pub(crate) fn is_all(&self) -> bool {
+        matches!(self, Wanted::All(_))
+    }
+
     /// Whether a relation of a database is selected.
     pub(crate) fn is(&self, class: &Class, schema: &str) -> bool {
         // Includes partitioned tables and materialized views, but no internal or temporary relations.

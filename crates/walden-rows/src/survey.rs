@@ -74,6 +74,9 @@ pub(crate) struct Findings {
     pub made_without_lock: Vec<MadeFile>,
     /// Transactions that changed large objects, with the first record of each.
     pub large_objects: FxHashMap<u32, Lsn>,
+    /// Sequences that `nextval()`, `setval()` or a command changed, with the first record of each. If a
+    /// transaction is requested, by transaction; otherwise the transaction is 0.
+    pub sequences: FxHashMap<(RelFileLocator, u32), Lsn>,
     /// Position up to which the WAL was read.
     pub reached: Lsn,
     /// Damage at which reading stopped.
@@ -214,6 +217,8 @@ pub(crate) struct Survey<'c> {
     pub type_versions: FxHashMap<u32, Vec<u8>>,
     /// The requested transaction.
     pub wanted_xid: Option<u32>,
+    /// Start of the requested range.
+    pub from: Option<Lsn>,
     /// Where replay starts; the segment may start earlier.
     pub start: Lsn,
     /// The pass ends before the first record at or after this position.
@@ -240,6 +245,9 @@ impl Visitor for Survey<'_> {
             Some(first) => {
                 if self.large_object_files.contains(&first.relation) {
                     self.note_large_object(record);
+                }
+                if record.header.rmid == rmid::SEQ && first.relation.database == self.database {
+                    self.note_sequence(record, first.relation);
                 }
                 if record.blocks.iter().any(|block| self.catalogs.contains_key(&block.relation)) {
                     self.note_change(xid);
@@ -320,6 +328,18 @@ impl Survey<'_> {
             self.note_change(record.header.xid);
             self.findings.large_objects.entry(record.header.xid).or_insert(record.lsn);
         }
+    }
+
+    /// Records a change of a sequence in the range, which no rollback reverts.
+    fn note_sequence(&mut self, record: &Record<'_>, file: RelFileLocator) {
+        if self.from.is_some_and(|from| record.lsn < from) {
+            return;
+        }
+        let xid = if self.wanted_xid.is_some() { record.header.xid } else { 0 };
+        if xid != 0 {
+            self.note_change(xid);
+        }
+        self.findings.sequences.entry((file, xid)).or_insert(record.lsn);
     }
 
     /// Classifies an update of a column's row as a step of `ALTER COLUMN ... TYPE`.

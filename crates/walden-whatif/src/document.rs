@@ -200,7 +200,9 @@ fn caveats(forecast: &Forecast, document: &Document, recovery: &Recovery) -> Vec
              changed for the first time; a trace over several checkpoints is more reliable"
                 .into(),
         );
-    } else if let Some(few) = document.predictions.iter().find(|one| one.checkpoints.total < 2) {
+    } else if let Some(few) =
+        document.predictions.iter().find(|one| one.checkpoints.total < 2 && one.images > 0)
+    {
         note(format!(
             "under {} the trace covers {} between checkpoints: each page has one image per cycle, so a longer trace would \
              show slightly less WAL per hour than this one",

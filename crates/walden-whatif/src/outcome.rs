@@ -43,6 +43,9 @@ pub struct Prediction {
     pub shares: [u64; 4],
     /// Twice the standard error of sampled images, in bytes.
     pub sampling_error: f64,
+    /// The difference in bytes if checkpoints by volume start earlier or later by that error; 0 if that was
+    /// not predicted.
+    pub position_error: f64,
     /// The difference in bytes if the work starts halfway between two checkpoints, by distance and by time,
     /// and in the middle of a segment; or, if the trace shows the former, half a segment later. 0 if that was
     /// not predicted, or if the trace shows the start.

@@ -20,7 +20,7 @@ use crate::level::Level;
 use crate::objects::{Change, Counts, ObjectChange};
 use crate::outcome::{Basis, Prediction};
 use crate::settings::{SettingError, Settings};
-use crate::simulate::{CheckpointRecords, Simulation};
+use crate::simulate::{CheckpointRecords, Deviation, ESTIMATE_ERROR, Simulation};
 use crate::survey::{Survey, checkpoint_record};
 use crate::trace::{Diagnostics, MAX_SIMULATIONS, Pass, PassOutcome, Plan};
 
@@ -108,8 +108,6 @@ pub struct Forecast {
     pub damage: Option<Damage>,
 }
 
-/// Assumed relative error of estimated bytes ([`Basis::Estimated`](crate::Basis)).
-const ESTIMATE_ERROR: f64 = 0.25;
 /// Seconds between snapshots of running transactions that a server writes periodically
 /// (`LOG_SNAPSHOT_INTERVAL_MS`).
 const SNAPSHOT_INTERVAL: f64 = 15.0;
@@ -160,6 +158,7 @@ impl Forecast {
             unshown: (prediction.unshown + prediction.hints_at_most) as f64,
             assumptions: prediction.assumption_error,
             sampling: prediction.sampling_error,
+            positions: prediction.position_error,
             phase: prediction.phase_error,
             delays: delay_error.hypot(delays),
             run_to_run: (self.run_noise.hypot(LEAST_RUN_NOISE[usize::from(!self.one_session)]) * bytes)
@@ -220,6 +219,8 @@ pub struct ErrorParts {
     pub assumptions: f64,
     /// Images that were sampled for compression.
     pub sampling: f64,
+    /// Checkpoints by volume that start earlier or later because bytes before them are sampled or estimated.
+    pub positions: f64,
     /// The position between two checkpoints and in a segment at which the work starts.
     pub phase: f64,
     /// The times at which checkpoints start.
@@ -230,9 +231,9 @@ pub struct ErrorParts {
 
 impl ErrorParts {
     /// Returns the sum: systematic errors are added, random errors are combined as the root of the sum of
-    /// squares.
+    /// squares. Larger images also bring checkpoints closer together, so these two errors have one direction.
     pub fn total(&self) -> f64 {
-        let random = [self.sampling, self.phase, self.delays, self.run_to_run];
+        let random = [self.sampling + self.positions, self.phase, self.delays, self.run_to_run];
         let systematic = self.estimates + self.self_check + self.races + self.unshown + self.assumptions;
         systematic + random.iter().map(|error| error * error).sum::<f64>().sqrt()
     }
@@ -280,7 +281,7 @@ pub fn predict(
     }
     let times = survey.times.as_slice().into();
     let starts = Starts::new(&survey, &learned, from);
-    let variants = variants(&survey, &learned, &starts, &settings);
+    let variants = variants(&survey, &learned, &starts, &settings, question.all_images);
     let uncertainty = checkpoint_clock(&survey, &learned, from).map_or(HALF_SECOND, |(_, micros)| micros);
     let job = Job { run, question, survey: &survey, learned: &learned, times, starts, end, variants };
     let started = std::time::Instant::now();
@@ -363,6 +364,8 @@ enum Variant {
     Quarter(u64),
     /// A checkpoint that lags its schedule takes at least as long as on a busy server.
     SlowCheckpoints,
+    /// The bytes before each checkpoint by volume deviate by their error.
+    Deviating(Deviation),
     /// Assumed settings have these values, unless the set of settings names them.
     Assumed(Extreme),
 }
@@ -410,7 +413,13 @@ fn woken_later(survey: &Survey) -> u64 {
 }
 
 /// Returns the variants in which each of the settings is simulated; the first one is the prediction.
-fn variants(survey: &Survey, learned: &Learned, starts: &Starts, settings: &[Settings]) -> Vec<Vec<Variant>> {
+fn variants(
+    survey: &Survey,
+    learned: &Learned,
+    starts: &Starts,
+    settings: &[Settings],
+    all_images: bool,
+) -> Vec<Vec<Variant>> {
     let extremes = || learned.extremes.iter().flatten().map(|extreme| Variant::Assumed(*extreme));
     if settings.len() > MAX_SETTINGS_WITH_VARIANTS {
         let variants = [Variant::AsTraced, Variant::SlowCheckpoints].into_iter().chain(extremes());
@@ -418,17 +427,40 @@ fn variants(survey: &Survey, learned: &Learned, starts: &Starts, settings: &[Set
     }
     let late = woken_later(survey).max(learned.late_by);
     let other_start = other_start(survey, learned, starts.from, settings);
-    let of = |one: &Settings| {
+    let of = |(at, one): (usize, &Settings)| {
         let mut variants = vec![Variant::AsTraced, Variant::LateCheckpoints(late), Variant::SlowCheckpoints];
         match one.segment_size == survey.segment_size {
             true => variants.extend(other_start),
             false if starts.is_aligned => {}
             false => variants.extend((1..QUARTERS).map(Variant::Quarter)),
         }
+        if at > 0 && may_move_checkpoints(survey, learned, starts, one, all_images) {
+            variants.extend([Deviation::Less, Deviation::More].map(Variant::Deviating));
+        }
         variants.extend(extremes());
         variants
     };
-    settings.iter().map(of).collect()
+    settings.iter().enumerate().map(of).collect()
+}
+
+/// Whether a checkpoint by volume may start earlier or later under these settings because the bytes before it
+/// are sampled or estimated.
+fn may_move_checkpoints(
+    survey: &Survey,
+    learned: &Learned,
+    starts: &Starts,
+    settings: &Settings,
+    all_images: bool,
+) -> bool {
+    let traced = &learned.settings;
+    let adds_images = settings.full_page_writes && !traced.full_page_writes;
+    let is_sampled = settings.full_page_writes && settings.wal_compression.is_some() && !all_images;
+    let adds_rows = Level::from_setting(settings.wal_level) > Level::from_setting(traced.wal_level);
+    // Other settings add less than the trace's own bytes.
+    let distance = settings.checkpoint_segments().saturating_mul(settings.segment_size.bytes());
+    let bytes = survey.span.map_or(0, |(_, end)| end.bytes_since(starts.redo));
+    let has_checkpoints = adds_images || bytes.saturating_mul(2) >= distance;
+    has_checkpoints && (adds_images || is_sampled || adds_rows)
 }
 
 const QUARTERS: u64 = 4;
@@ -524,6 +556,7 @@ fn merge_variants(outcomes: &[Prediction], variants: &[Variant], unthrottled_mic
             Variant::LateCheckpoints(_) => first.delay_error = difference,
             Variant::OtherPhase | Variant::OtherOffset => first.phase_error = difference,
             Variant::Assumed(_) => first.assumption_error = first.assumption_error.max(difference),
+            Variant::Deviating(_) => first.position_error = first.position_error.max(difference),
             Variant::SlowCheckpoints if is_raced => {}
             Variant::SlowCheckpoints => first.race_error = difference,
         }
@@ -640,6 +673,7 @@ impl Job<'_> {
             }
             let mut request_lag = self.learned.request_lag;
             let mut unthrottled_micros = self.learned.unthrottled_micros;
+            let mut deviation = Deviation::None;
             match variant {
                 Variant::AsTraced => {}
                 Variant::LateCheckpoints(bytes) => {
@@ -662,13 +696,12 @@ impl Job<'_> {
                     (start, redo) = self.starts.with_segments(settings.segment_size, quarter);
                 }
                 Variant::SlowCheckpoints => unthrottled_micros = unthrottled_micros.max(SLOW_CHECKPOINT),
+                Variant::Deviating(direction) => deviation = direction,
                 Variant::Assumed(extreme) => self.assume(at, extreme, &mut settings),
             }
-            Simulation::new(settings, start, redo, began, own).with_checkpointer(
-                request_lag,
-                self.learned.skipped_requests.clone(),
-                unthrottled_micros,
-            )
+            let simulation = Simulation::new(settings, start, redo, began, own).with_deviation(deviation);
+            let skipped_requests = self.learned.skipped_requests.clone();
+            simulation.with_checkpointer(request_lag, skipped_requests, unthrottled_micros)
         };
         let in_variants = |(at, settings): &(usize, Settings)| {
             let of = |variant: &Variant| simulation(*at, settings, *variant);

@@ -17,6 +17,8 @@ use crate::settings::Settings;
 /// (`CheckpointerMain`).
 const RECHECK_INTERVAL: i64 = 15_000_000;
 const SECOND: i64 = 1_000_000;
+/// Assumed relative error of estimated bytes ([`Basis::Estimated`]).
+pub(crate) const ESTIMATE_ERROR: f64 = 0.25;
 /// A checkpoint ahead of its schedule sleeps for this many microseconds at a time (`CheckpointWriteDelay`).
 const WRITE_DELAY: u64 = 100_000;
 /// Bytes of an `XLOG_SWITCH` record, which is a header only.
@@ -87,6 +89,18 @@ impl RequestLag {
     }
 }
 
+/// The direction in which the insert position deviates from the sum of the records, by the error of their
+/// bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Deviation {
+    /// It does not deviate.
+    None,
+    /// The records have fewer bytes than predicted.
+    Less,
+    /// They have more.
+    More,
+}
+
 /// A checkpoint in progress.
 #[derive(Clone, Copy, Debug)]
 struct Running {
@@ -120,6 +134,11 @@ pub struct Simulation {
     queued: usize,
     start: u64,
     position: u64,
+    deviation: Deviation,
+    /// The error at the last call of `deviate`, in bytes, and the part of it that `position` contains: after
+    /// a segment switch none.
+    deviated_by: i64,
+    deviation_in_position: i64,
     /// The end of the segment that contains `position`.
     full_at: u64,
     redo: u64,
@@ -169,6 +188,9 @@ impl Simulation {
             queued: 0,
             start: position,
             position,
+            deviation: Deviation::None,
+            deviated_by: 0,
+            deviation_in_position: 0,
             full_at: next_segment(geometry, position),
             redo: geometry.usable_position(redo),
             requested_at: None,
@@ -188,6 +210,7 @@ impl Simulation {
                 buckets: Buckets::default(),
                 shares: [0; 4],
                 sampling_error: 0.0,
+                position_error: 0.0,
                 phase_error: 0.0,
                 delay_error: 0.0,
                 race_error: 0.0,
@@ -219,6 +242,34 @@ impl Simulation {
         unthrottled_micros: i64,
     ) -> Simulation {
         Simulation { request_lag, skipped_requests, unthrottled_micros, ..self }
+    }
+
+    /// Has the insert position deviate from the sum of the records by the error of their bytes. This moves
+    /// checkpoints by volume; the outcome does not contain the deviation itself.
+    #[must_use]
+    pub fn with_deviation(self, deviation: Deviation) -> Simulation {
+        Simulation { deviation, ..self }
+    }
+
+    /// Whether the insert position deviates.
+    pub fn deviates(&self) -> bool {
+        self.deviation != Deviation::None
+    }
+
+    /// Moves the insert position by what the error has grown since the last call. `sampling_error` is the
+    /// error of sampled images so far, in bytes.
+    pub fn deviate(&mut self, sampling_error: f64) {
+        let estimated = self.prediction.shares[Basis::Estimated as usize] as f64;
+        let error = (sampling_error + ESTIMATE_ERROR * estimated) as i64;
+        let error = match self.deviation {
+            Deviation::None => return,
+            Deviation::Less => -error,
+            Deviation::More => error,
+        };
+        let moved = self.position.saturating_add_signed(error - self.deviated_by).max(self.start);
+        self.deviation_in_position += moved.cast_signed() - self.position.cast_signed();
+        self.deviated_by = error;
+        self.position = moved;
     }
 
     /// Returns the bytes since the start, as a distance of LSNs.
@@ -332,7 +383,7 @@ impl Simulation {
         let unused = segment_end.bytes_since(self.geometry.start_at(self.position));
         self.prediction.buckets.add(Bucket::Switches, unused);
         let finished = segment_of(self.geometry, self.position);
-        self.position = next;
+        (self.position, self.deviation_in_position) = (next, 0);
         self.full_at = next_segment(self.geometry, next);
         self.has_wal_to_switch = false;
         self.finish_segment(finished);
@@ -366,6 +417,7 @@ impl Simulation {
 
     /// Returns the outcome; `error` is the error of sampled images, in bytes.
     pub fn finish(mut self, error: f64) -> Prediction {
+        self.position = self.position.saturating_add_signed(-self.deviation_in_position).max(self.start);
         self.update_longest_redo();
         self.prediction.work = self.work();
         self.prediction.bytes = self.distance();
@@ -574,6 +626,28 @@ mod tests {
 
     fn settings(max_wal_size: u64) -> Settings {
         Settings { max_wal_size, ..Settings::default_of(Major::V15) }
+    }
+
+    /// A server's second checkpoint by volume starts just before or after the end of its work.
+    #[test]
+    fn a_deviation_moves_checkpoints_and_is_not_counted() {
+        let outcome = |deviation, at_switch: bool| {
+            let mut simulation = simulation(settings(48 << 20)).with_deviation(deviation);
+            for page in 0..(32 << 20) / 8192 - 10 {
+                simulation.insert(&plain(8192), 0);
+                simulation.deviate(50.0 * f64::from(page));
+                if at_switch && page == 3000 {
+                    simulation.switch_segment(0);
+                }
+            }
+            let prediction = simulation.finish(0.0);
+            (prediction.checkpoints.len(), prediction.bytes - prediction.buckets.total())
+        };
+        assert_eq!(outcome(Deviation::None, false), (1, 0));
+        assert_eq!(outcome(Deviation::More, false), (2, 0));
+        assert_eq!(outcome(Deviation::Less, false), (1, 0));
+        assert_eq!(outcome(Deviation::More, true).1, 0);
+        assert_eq!(outcome(Deviation::Less, true).1, 0);
     }
 
     fn simulation(settings: Settings) -> Simulation {

@@ -41,7 +41,7 @@ use self::sessions::{Background, Prunes, RandomSplits, Sessions};
 
 /// Maximum number of simulations in one pass: they are bits of a `u64`.
 pub const MAX_SIMULATIONS: usize = 64;
-/// Points of [`Prediction::growth`].
+/// Points of [`Prediction::growth`], at which simulations also [deviate](Simulation::deviate).
 const GROWTH_POINTS: u64 = 400;
 
 /// Information about the trace that a pass needs.
@@ -483,6 +483,11 @@ impl State {
             self.next_sample = distance + (all / GROWTH_POINTS).max(1);
             self.transactions_at.push(self.transactions);
             self.simulations.iter_mut().for_each(|simulation| simulation.sample_growth(now));
+            let compressor = &self.compressor;
+            for simulation in self.simulations.iter_mut().filter(|simulation| simulation.deviates()) {
+                let method = simulation.settings.wal_compression;
+                simulation.deviate(method.map_or(0.0, |method| compressor.error(method)));
+            }
         }
         let time = self.plan.times.get(self.time_cursor).map(|(from, _)| *from);
         let requested = self.plan.requested.get(self.requested_cursor).map(|(redo, _)| *redo);

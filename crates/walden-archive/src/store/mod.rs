@@ -406,7 +406,7 @@ impl fmt::Display for StoreError {
             | Cause::ProtectedIdentity
             | Cause::NoIdentity => f.write_str(": the private key cannot be used"),
             Cause::KeyService => f.write_str(": the key service failed"),
-            Cause::OtherRecipient => f.write_str(": encrypted for other users"),
+            Cause::OtherRecipient => f.write_str(": its keys are not the expected ones"),
             Cause::KeysMissing => f.write_str(": the archive is encrypted, and its keys are missing"),
             Cause::ForeignKey => f.write_str(": encrypted to a key that the archive does not have"),
             Cause::KeysDamaged => f.write_str(": keys of the archive are damaged"),

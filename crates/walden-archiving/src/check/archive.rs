@@ -132,7 +132,10 @@ pub fn look_at_copies(place: &Place) -> Vec<Check> {
         Ok(archives) => archives,
         Err(error) => return vec![Check::error(NAME, &error.into())],
     };
-    let copies = repositories::compare(&archives, MAX_READ);
+    let copies = match repositories::compare(&archives, MAX_READ) {
+        Ok(copies) => copies,
+        Err(error) => return vec![Check::error(NAME, &error.into())],
+    };
     let problems = copies.iter().enumerate();
     let problems: Vec<Check> = problems
         .flat_map(|(number, copy)| copy.problems(report::other_location(&copies, number)))

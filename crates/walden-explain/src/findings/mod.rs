@@ -26,11 +26,11 @@ use walden_source::counted;
 
 use self::facts::Facts;
 use self::ledger::{Claim, Ledger};
-use crate::checkpoints::Checkpoint;
+use crate::checkpoints::{Cause as CheckpointCause, Checkpoint};
 use crate::explanation::Explanation;
 use crate::group::Cell;
 use crate::labels::Labels;
-use crate::tally::Tally;
+use crate::tally::{Bucket, Tally};
 
 /// Which list a finding is in.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
@@ -61,8 +61,11 @@ pub struct Finding {
     pub remedy: String,
     /// Bytes that the remedy would save; `None` if that is not known.
     pub saves_bytes: Option<u64>,
-    /// By how much that may be wrong in either direction, in bytes.
+    /// By how much that may be wrong in either direction, in bytes, if checkpoints stay as they are.
     pub saves_error_bytes: Option<u64>,
+    /// Upper bound of the bytes that the remedy saves in addition because fewer checkpoints follow: without
+    /// the saved bytes, `max_wal_size` is reached later. 0 if it triggers no checkpoint.
+    pub saves_more_bytes: u64,
     /// Portion of `bytes` in full-page images, if it is a cause. A page loses an image only if the remedy
     /// avoids all of its changes until the next checkpoint.
     #[serde(skip)]
@@ -308,6 +311,25 @@ fn without_harm(gone: &BTreeSet<&str>, rule: &Rule, candidate: Candidate) -> Can
     Candidate { remedy, saves: None, try_settings: Vec::new(), ..candidate }
 }
 
+/// Returns the bytes of images that fewer checkpoints by volume save at most, in addition to a saving of
+/// `most` bytes, which may itself contain `images` bytes of images.
+///
+/// Without the saved bytes, `max_wal_size` is reached later. If a cycle writes as many images as before,
+/// their number falls by the share of the WAL that is saved, including these images; if it writes more, by
+/// less. One checkpoint more may follow the end of the WAL.
+fn saved_by_fewer_checkpoints(facts: &Facts<'_>, most: u64, images: u64) -> u64 {
+    let checkpoints = facts.checkpoints.len().max(1) as f64;
+    let by_volume =
+        facts.checkpoints.iter().filter(|one| one.cause == CheckpointCause::Volume).count() as f64;
+    if by_volume == 0.0 || most == 0 {
+        return 0;
+    }
+    let of_checkpoints = facts.explanation.buckets.get(Bucket::ImageCheckpoint).saturating_sub(images);
+    let others = of_checkpoints as f64 * by_volume / checkpoints;
+    let share = others / facts.explanation.wal_bytes().max(1) as f64;
+    (most as f64 * share / (1.0 - share).max(0.01) + others / by_volume).min(others) as u64
+}
+
 /// Returns a finding with the bytes that remain for a candidate, if they reach the rule's threshold.
 fn settle(facts: &Facts<'_>, rule: &Rule, candidate: Candidate, ledger: &mut Ledger) -> Option<Finding> {
     let wanted = candidate.claim.bytes();
@@ -328,6 +350,8 @@ fn settle(facts: &Facts<'_>, rule: &Rule, candidate: Candidate, ledger: &mut Led
         text += &format!("; other findings explain {} of the WAL in it", facts.percent(wanted - left));
     }
     let of_left = |bytes: u64| (bytes as f64 * left as f64 / wanted.max(1) as f64) as u64;
+    let saves = candidate.saves.map(|(saves, error)| (of_left(saves), of_left(error)));
+    let most = saves.filter(|_| candidate.try_settings.is_empty()).map_or(0, |(saves, error)| saves + error);
     Some(Finding {
         kind: rule.kind,
         rule: rule.name,
@@ -336,8 +360,9 @@ fn settle(facts: &Facts<'_>, rule: &Rule, candidate: Candidate, ledger: &mut Led
         text,
         points_at: candidate.points_at,
         remedy: candidate.remedy,
-        saves_bytes: candidate.saves.map(|(saves, _)| of_left(saves)),
-        saves_error_bytes: candidate.saves.map(|(_, error)| of_left(error)),
+        saves_bytes: saves.map(|(saves, _)| saves),
+        saves_error_bytes: saves.map(|(_, error)| error),
+        saves_more_bytes: saved_by_fewer_checkpoints(facts, most, of_left(images)),
         image_bytes: if rule.kind == Cause { of_left(images) } else { 0 },
         try_settings: candidate.try_settings.into_iter().map(|(name, value)| (name.into(), value)).collect(),
     })
@@ -430,6 +455,7 @@ mod tests {
             remedy: String::new(),
             saves_bytes,
             saves_error_bytes: None,
+            saves_more_bytes: 0,
             image_bytes: 0,
             try_settings: BTreeMap::new(),
         }

@@ -380,6 +380,7 @@ mod tests {
             remedy: String::new(),
             saves_bytes: None,
             saves_error_bytes: None,
+            saves_more_bytes: 0,
             image_bytes: 0,
             try_settings: change(name).into_iter().collect(),
         };

@@ -99,11 +99,50 @@ fn an_index_is_unused_only_if_nothing_needs_it() {
         "{reset:?}"
     );
     let index: u64 = 999 * (24 + 20 + 2 + 300 + 3_u64).next_multiple_of(8);
-    assert_eq!((finding.bytes, finding.saves_bytes), (index, Some(index)));
+    assert_eq!((finding.bytes, finding.saves_bytes, finding.saves_more_bytes), (index, Some(index), 0));
     assert_eq!(found(Some(1), Some(false)), None);
     assert_eq!(found(Some(0), Some(true)), None);
     assert_eq!(found(Some(0), None), None, "names of an earlier format lack the purpose of an index");
     assert_eq!(found(None, Some(false)), None);
+}
+
+/// The same work with and without the index, on a server whose checkpoints are two segments apart. Without
+/// the index fewer checkpoints follow, and fewer images.
+#[test]
+fn the_saving_of_an_index_contains_the_images_of_fewer_checkpoints() {
+    const PAGES: usize = 60;
+    let work = |has_index| {
+        let mut log = Log::new();
+        let (mut cycle, mut last_cycles) = (1, [0; PAGES]);
+        log.checkpoint(0, true);
+        for row in 1..12_000 {
+            match std::mem::replace(&mut last_cycles[row * 7919 % PAGES], cycle) == cycle {
+                true => log.heap_insert(row as u32, 16384, 600),
+                false => log.insert_with_image(row as u32, 16384, 8000),
+            };
+            if has_index {
+                log.index_insert(row as u32, 16390, 300);
+            }
+            log.end(row as u32, true, row as i64, &[]);
+            if log.writer.bytes.len() >= cycle * 2 * SEGMENT {
+                log.checkpoint((row / 100) as i64, true);
+                cycle += 1;
+            }
+        }
+        log
+    };
+    let (with, without) = (work(true), work(false));
+    let saved = (with.writer.bytes.len() - without.writer.bytes.len()) as u64;
+    let explanation = with.explain(&request(Vec::new()));
+    let findings = document_with(&explanation, &names(Some(0), Some(false))).findings;
+    let finding = findings.iter().find(|finding| finding.rule == "unused-index").unwrap();
+    let least = finding.saves_bytes.unwrap();
+    assert_eq!((least, finding.saves_error_bytes), (finding.bytes, Some(0)));
+    assert!(saved > least * 11 / 10, "{saved} {finding:?}");
+    let most = least + finding.saves_more_bytes;
+    assert!(saved <= most && most < with.writer.bytes.len() as u64, "{saved} {finding:?}");
+    let mut settings = findings.iter().filter(|finding| !finding.try_settings.is_empty());
+    assert!(settings.all(|finding| finding.saves_more_bytes == 0), "the saving of a setting contains it");
 }
 
 /// Queries use both, and one of them is enough.

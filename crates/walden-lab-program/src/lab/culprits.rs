@@ -70,6 +70,7 @@ pub(super) fn observed(finding: Finding) -> Observed {
         bytes: finding.bytes,
         saves_bytes: finding.saves_bytes,
         saves_error_bytes: finding.saves_error_bytes,
+        saves_more_bytes: finding.saves_more_bytes,
         try_settings: finding.try_settings,
     }
 }

@@ -63,6 +63,9 @@ pub struct Observed {
     pub saves_bytes: Option<u64>,
     /// By how much that may be wrong in either direction.
     pub saves_error_bytes: Option<u64>,
+    /// Bytes that fewer checkpoints would save in addition, at most.
+    #[serde(default)]
+    pub saves_more_bytes: u64,
     /// Settings that the remedy would change, by name.
     #[serde(default)]
     pub try_settings: BTreeMap<String, String>,

@@ -185,7 +185,8 @@ impl Saving {
             findings.iter().map(|one| one.saves_bytes.zip(one.saves_error_bytes)).collect();
         let range = ranges.map(|all| {
             let least = all.iter().map(|(saves, error)| saves.saturating_sub(*error)).sum();
-            (least, all.iter().map(|(saves, error)| saves + error).sum())
+            let more: u64 = findings.iter().map(|one| one.saves_more_bytes).sum();
+            (least, more + all.iter().map(|(saves, error)| saves + error).sum::<u64>())
         });
         let tolerance = TOLERANCE * culprit.bytes as f64;
         let (least, most): (Option<u64>, Option<u64>) = range.unzip();
@@ -219,6 +220,7 @@ mod tests {
             bytes: 2 * saves,
             saves_bytes: Some(saves),
             saves_error_bytes: Some(10),
+            saves_more_bytes: 0,
             try_settings: BTreeMap::new(),
         }
     }

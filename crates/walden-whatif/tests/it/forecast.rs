@@ -10,7 +10,7 @@ use walden_source::inventory::Inventory;
 use walden_testing::writer::LogWriter;
 use walden_whatif::learn::Origin;
 use walden_whatif::survey::Survey;
-use walden_whatif::{Bucket, Forecast, Prediction, Question, predict};
+use walden_whatif::{Bucket, ErrorParts, Forecast, Prediction, Question, predict};
 
 /// Predicts sets of settings, each as `name=value ...`.
 fn forecast(folder: &Path, changes: &[&str]) -> Forecast {
@@ -154,12 +154,16 @@ impl Table {
     }
 
     fn insert_into(&mut self, relation: u32, block: u32, offset: u16, is_first: bool) {
+        self.insert_row(relation, (block, offset), is_first, &[0x55; 100]);
+    }
+
+    fn insert_row(&mut self, relation: u32, (block, offset): (u32, u16), is_first: bool, row: &[u8]) {
         const WILL_INIT: u8 = 0x40;
         const HAS_DATA: u8 = 0x20;
         let mut rest = vec![0, HAS_DATA | if is_first { WILL_INIT } else { 0 }];
         // xl_heap_header: infomask2, infomask, t_hoff; then the tuple after its fixed header.
         let mut data = vec![1, 0, 2, 8, 24, 0];
-        data.extend([0x55; 100]);
+        data.extend(row);
         rest.extend((data.len() as u16).to_le_bytes());
         for field in [1663, 5, relation, block] {
             rest.extend(u32::to_le_bytes(field));
@@ -261,6 +265,63 @@ fn a_smaller_max_wal_size_brings_checkpoints_and_images() {
     assert!((2 * pages..=pages * cycles).contains(&small.images), "{cycles}: {}", small.images);
     assert!(small.bytes > large.bytes);
     assert_eq!(large.buckets.get(Bucket::Records), forecast.actual.get(Bucket::Records));
+}
+
+/// Images of some pages compress well, and of others not at all, so that a sample has an error. It moves the
+/// second checkpoint by volume, which starts while pages are changed that have their image already: without
+/// one, a change has a fiftieth of the bytes.
+#[test]
+fn the_error_covers_checkpoints_that_the_error_of_a_sample_moves() {
+    const PAGES: u32 = 400;
+    let forecast = |filling: u32, all_images| {
+        let mut noise = 12_345_u32;
+        let mut next = || {
+            noise = noise.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            noise >> 24
+        };
+        let mut table = Table { writer: LogWriter::new(Major::V15), pages: PAGES };
+        table.checkpoint(0);
+        for block in 0..PAGES {
+            let mut row = vec![0; 6500];
+            let incompressible = 6500 * next() as usize / 255;
+            row[..incompressible].iter_mut().for_each(|byte| *byte = next() as u8);
+            table.insert_row(16384, (block, 1), true, &row);
+        }
+        table.checkpoint(1);
+        (0..PAGES).for_each(|block| table.insert(block, 2, false));
+        // Slowly, so that no checkpoint is requested while another one is in progress.
+        let seconds = |commit: u32| i64::from(10 + commit / 20);
+        (0..filling).for_each(|commit| table.commit(seconds(commit)));
+        for offset in 3..7 {
+            for block in 0..PAGES {
+                table.insert(block, offset, false);
+                table.commit(seconds(filling + u32::from(offset) * PAGES + block));
+            }
+        }
+        let folder = tempfile::tempdir().unwrap();
+        table.writer.save(folder.path());
+        let inventory = Inventory::search(&[folder.path()]).unwrap();
+        let change = ["full_page_writes=on", "wal_compression=lz4", "max_wal_size=4MB"];
+        let pairs = change.map(|pair| pair.split_once('=').unwrap());
+        let question = Question {
+            changes: vec![pairs.map(|(name, value)| (name.to_string(), value.to_string())).into()],
+            traced: vec![("checkpoint_timeout".into(), "1h".into())],
+            all_images,
+            threads: 2,
+            memory_bytes: 64 << 20,
+            ..Question::default()
+        };
+        predict(&inventory.runs[0], &question, &|_| ()).unwrap()
+    };
+    let mut is_needed = false;
+    for filling in (8000..20_000).step_by(1000) {
+        let (sampled, all) = (forecast(filling, false), forecast(filling, true));
+        let (predicted, exact) = (only(&sampled), only(&all));
+        let (off, parts) = (predicted.bytes.abs_diff(exact.bytes), sampled.error_parts(predicted));
+        is_needed |= off as f64 > ErrorParts { positions: 0.0, ..parts }.total();
+        assert!(off as f64 <= parts.total(), "{filling}: {off} of {}: {parts:?}", exact.bytes);
+    }
+    assert!(is_needed, "no checkpoint was moved by much");
 }
 
 /// `logical` logs rows also next to images, which displaced them in the trace.

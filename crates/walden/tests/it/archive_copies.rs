@@ -25,6 +25,7 @@ walden_testing::tests! {
     a_push_needs_as_many_repositories_as_are_to_acknowledge,
     impossible_lists_of_repositories_are_refused,
     histories_of_two_servers_are_not_mixed,
+    repositories_of_two_clusters_are_not_compared,
     damage_of_a_later_repository_is_reported_and_repaired,
     the_exporter_serves_metrics_of_each_repository,
     a_service_brings_a_repository_up_to_date_on_its_own,
@@ -383,6 +384,50 @@ fn impossible_lists_of_repositories_are_refused() {
             text(&config),
         ]));
         assert!(run.code == 3 && run.stderr.contains(expected), "{lines}: {run:?}");
+    }
+}
+
+/// One of two repositories has a segment with the same name of another cluster.
+fn repositories_of_two_clusters_are_not_compared() {
+    let folder = tempfile::tempdir().unwrap();
+    let [own, foreign] = ["own", "foreign"].map(|name| folder.path().join(name));
+    let (config, segment) =
+        (folder.path().join("walden.toml"), folder.path().join("000000010000000000000005"));
+    let configure = |repos: [&Path; 2]| {
+        fs::write(&config, format!("[archive]\nrepo = [{:?}, {:?}]\nacknowledge = 1\n", repos[0], repos[1]))
+            .unwrap();
+    };
+    for (repo, system_id) in [(&own, 77), (&foreign, 78)] {
+        make_archive(repo);
+        let mut writer = LogWriter::new(Major::V18);
+        (writer.info.timeline, writer.info.system_id) = (1, system_id);
+        for _ in 0..system_id {
+            writer.main_data(rmid::XLOG, 0x20, &[0x5a; 200]);
+        }
+        writer.switch();
+        fs::write(&segment, &writer.bytes).unwrap();
+        assert_eq!(walden(&["archive", "push", "--repo", text(repo), text(&segment)]).code, 0);
+    }
+    for repos in [[&own, &foreign], [&foreign, &own]] {
+        configure(repos.map(PathBuf::as_path));
+        let run = walden(&["archive", "check", "--config", text(&config)]);
+        assert!(run.code == 1 && run.stdout.contains("another cluster's archive is in"), "{run:?}");
+        assert!(
+            !["lacks", "damaged", "archive copy", "archive repair"].iter().any(|it| run.stdout.contains(it)),
+            "{run:?}"
+        );
+        let run = walden(&["archive", "status", "--config", text(&config)]);
+        assert!(run.code == 1 && run.stdout.contains("another cluster's archive is in"), "{run:?}");
+        // No server's data directory shows which cluster is meant.
+        let target = folder.path().join("got");
+        let name = segment.file_name().unwrap().to_str().unwrap();
+        let run = walden(&["archive", "get", "--config", text(&config), name, text(&target)]);
+        assert!(run.code == 200 && run.stderr.contains("another cluster's archive"), "{run:?}");
+        assert!(!target.exists());
+        // The file is of the cluster 78, and its own repository has it.
+        let run = walden(&["archive", "push", "--config", text(&config), text(&segment)]);
+        assert!(run.code == 0 && run.stderr.contains("give each cluster its own archive"), "{run:?}");
+        assert!(!run.stderr.contains("archive copy"), "{run:?}");
     }
 }
 

@@ -629,13 +629,38 @@ fn recovery_stops_at_each_kind_of_target(version: u32) -> Outcome {
     primary.archive_all();
     let repeated = client.query_one("SELECT pg_create_restore_point('step3')::text", &[]).unwrap();
     assert!(repeated.get::<_, String>(0).contains('/'));
+    let mut begin = |end: &str| -> String {
+        let sql = "BEGIN; INSERT INTO steps VALUES (100)";
+        client.batch_execute(sql).unwrap();
+        let xid = client.query_one("SELECT pg_current_xact_id()::text", &[]).unwrap().get(0);
+        client.batch_execute(end).unwrap();
+        xid
+    };
+    let prepared = begin("PREPARE TRANSACTION 'kept'");
+    let running = begin("SELECT pg_switch_wal()");
     primary.archive_all();
+    client.batch_execute("ROLLBACK").unwrap();
     let to = format!("xid:{subtransaction}");
     let (wal, data) = (primary.cluster.archive_dir(), primary.cluster.dir().join("nested"));
     let arguments = ["restore", "--wal", text(&wal), "--base", text(&primary.backup), "-o", text(&data)];
     let run = walden(&[&arguments[..], &["--to", &to]].concat());
     let expected = format!("transaction {subtransaction}: it is a subtransaction of {top},");
     assert!(run.code == 3 && run.stderr.contains(&expected), "{expected}: {run:?}");
+    for (xid, expected) in [(prepared, "found PREPARE TRANSACTION at"), (running, "found its last record at")]
+    {
+        let run = walden(&[&arguments[..], &["--to", &format!("xid:{xid}")]].concat());
+        assert!(run.code == 3 && run.stderr.contains(expected), "{expected}: {run:?}");
+        assert!(run.stderr.contains("recovery stops at the end of a transaction; --to "), "{run:?}");
+    }
+    // The message names the end of the backup, from which on a target is possible.
+    let to = |target: &str| walden(&[&arguments[..], &["--dry-run", "--to", target]].concat());
+    let label = fs::read_to_string(primary.backup.join("backup_label")).unwrap();
+    let start = label.split_whitespace().find(|word| word.contains('/')).unwrap();
+    let run = to(start);
+    let end = run.stderr.split_once("the end of the base backup (at ").unwrap_or_else(|| panic!("{run:?}")).1;
+    let end = end.split_once(')').unwrap().0;
+    assert!(end.parse::<Lsn>().unwrap() > start.parse::<Lsn>().unwrap(), "{run:?}");
+    assert_eq!(to(end).code, 0);
     for (step, target) in targets.iter().enumerate() {
         let (data, json) = primary.restore(target, &format!("step{step}"));
         assert!(json["plan"]["checkpoint"]["redo_lsn"].is_string(), "{target}: {json}");

@@ -23,6 +23,7 @@ walden_testing::tests! {
     a_script_over_cascading_keys_is_reverted,
     changes_of_subtransactions_alone_are_reverted on [15, 19],
     all_tables_come_in_the_order_of_commits,
+    sequences_are_not_reverted on [14, 15, 19],
 }
 
 pub(crate) fn run(client: &mut Client, script: &str) {
@@ -553,5 +554,44 @@ fn all_tables_come_in_the_order_of_commits() -> Outcome {
     let found = rows(&cluster, &base, &["--all"]);
     assert!(found.code == 3 && found.stderr.contains("(--database): "), "{found:?}");
     assert!(["other", "postgres"].iter().all(|name| found.stderr.contains(name)), "{found:?}");
+    Ok(())
+}
+
+/// `nextval()` and `setval()` are not transactional; commands change the definition of a sequence.
+fn sequences_are_not_reverted(version: u32) -> Outcome {
+    let (cluster, mut client) = server(version)?;
+    run(
+        &mut client,
+        "CREATE TABLE t (id serial PRIMARY KEY, v int); CREATE SEQUENCE drawn; CREATE SEQUENCE \"Altered\"; CREATE SEQUENCE gone; \
+         CREATE SEQUENCE idle; INSERT INTO t (v) SELECT 1 FROM generate_series(1, 5)",
+    );
+    let (mut client, base) = copy_base(&cluster, client, "backup");
+    let mut undo = |work: &str| {
+        run(&mut client, "BEGIN");
+        let xid: String = client.query_one("SELECT txid_current()::text", &[]).unwrap().get(0);
+        run(&mut client, &format!("UPDATE t SET v = v + 1; {work}; COMMIT; SELECT pg_switch_wal()"));
+        rows(&cluster, &base, &["--xid", &xid, "--undo"])
+    };
+    let script = undo("SELECT 1");
+    assert!(script.code == 0 && !script.stdout.contains("sequence"), "{script:?}");
+    let script = undo(
+        "SELECT setval('drawn', 5000); SAVEPOINT s; INSERT INTO t (v) SELECT 2 FROM generate_series(1, 99)",
+    );
+    assert!(script.code == 0 && script.stdout.contains("-- Complete"), "{script:?}");
+    let note = "-- Note: nextval() or setval() changed sequences, which keep their values: public.drawn, public.t_id_seq\n";
+    assert!(script.stdout.contains(note), "{script:?}");
+    let script = undo(
+        "ALTER SEQUENCE \"Altered\" INCREMENT 7; DROP SEQUENCE gone; CREATE SEQUENCE own; SELECT nextval('own')",
+    );
+    assert!(script.code == 1 && script.stdout.contains("-- NOT COMPLETE: 2 changes are"), "{script:?}");
+    for expected in ["-- NOT REVERTED: public.\"Altered\" at ", "-- NOT REVERTED: public.gone at "] {
+        assert!(script.stdout.contains(expected), "{expected}: {script:?}");
+    }
+    assert!(!["nextval()", "public.own", "idle"].iter().any(|it| script.stdout.contains(it)), "{script:?}");
+    // The rows of a single table are reverted, and its sequence is none of them.
+    let one = rows(&cluster, &base, &["--relation", "t", "--undo"]);
+    assert!(one.code == 0 && !one.stdout.contains("sequence"), "{one:?}");
+    let all = rows(&cluster, &base, &["--all", "--undo"]);
+    assert!(all.code == 1 && all.stdout.contains("values: public.drawn, public.t_id_seq\n"), "{all:?}");
     Ok(())
 }

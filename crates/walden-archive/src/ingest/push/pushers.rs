@@ -151,17 +151,25 @@ impl Pushers {
                 (None, None) => Ok(None),
             };
         };
-        let failed = failures.iter().map(|(location, error)| (location, error_text(error)));
-        pushed.warnings.extend(failed.map(|(location, problem)| lacks(location, &problem)));
-        let skipped = skipped.iter().map(|(location, problem)| lacks(location, problem));
+        pushed.warnings.extend(failures.iter().map(|(location, error)| describe_failure(location, error)));
+        let skipped =
+            skipped.iter().map(|(location, problem)| format!("not archived in {location}: {problem}"));
         pushed.warnings.extend(skipped);
         pushed.copies = copies;
         Ok(Some((pushed, read)))
     }
 }
 
-fn lacks(location: &str, problem: &str) -> String {
-    format!("not archived in {location}, which walden archive copy brings up to date: {problem}")
+/// Describes the failure of a copy, with the remedy. If its store failed, the file is copied later. A copy
+/// that refuses the file also refuses it from `walden archive copy`.
+fn describe_failure(location: &str, error: &PushError) -> String {
+    let is_of_store = matches!(error, PushError::Archive { source, .. } if source.store_error().is_some());
+    let hint = match is_of_store {
+        true => Some("walden archive copy brings it up to date".into()),
+        false => error.hint(),
+    };
+    let hint = hint.map(|hint| format!("; hint: {hint}")).unwrap_or_default();
+    format!("not archived in {location}: {}{hint}", error_text(error))
 }
 
 /// Returns the text of an error without the name of the file.
