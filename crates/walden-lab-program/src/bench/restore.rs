@@ -176,6 +176,8 @@ impl Served {
     }
 }
 
+/// The message of a server that accepts connections. Without `hot_standby`, it accepts writes then.
+const READY: &str = "database system is ready to accept connections";
 /// Longest time for a server to accept writes.
 const TIMEOUT: Duration = Duration::from_secs(3600);
 
@@ -373,9 +375,12 @@ impl Setting {
                 let log = fs::read_to_string(&log_path).unwrap_or_default();
                 bail!("the server on {} has ended: {status}\n{log}", data.display());
             }
-            let accepts_writes = postgres::Client::connect(&target, postgres::NoTls)
-                .and_then(|mut client| client.query_one("SELECT NOT pg_is_in_recovery()", &[]))
-                .is_ok_and(|row| row.get(0));
+            // A connection before that takes the server as long as the replay of some MB of WAL.
+            let is_ready = || fs::read_to_string(&log_path).is_ok_and(|log| log.contains(READY));
+            let accepts_writes = is_ready()
+                && postgres::Client::connect(&target, postgres::NoTls)
+                    .and_then(|mut client| client.query_one("SELECT NOT pg_is_in_recovery()", &[]))
+                    .is_ok_and(|row| row.get(0));
             if accepts_writes {
                 break Ok(started.elapsed().as_secs_f64());
             }
