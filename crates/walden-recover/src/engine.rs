@@ -59,6 +59,7 @@ pub(crate) struct Written {
 pub(crate) struct Engine {
     start: Lsn,
     redo: Lsn,
+    part: Part,
     /// The thread's share of the pages.
     replay: Replay,
     files: SharedFiles,
@@ -67,6 +68,27 @@ pub(crate) struct Engine {
     gate: Arc<Gate>,
     pub(crate) records: u64,
     failure: Option<RecoverError>,
+}
+
+/// The place of an engine among all engines.
+#[derive(Clone, Copy, Debug)]
+struct Part {
+    index: usize,
+    count: usize,
+}
+
+impl Part {
+    /// Returns the index of the item with which this engine starts, if each engine handles all items, of
+    /// these sizes, in a circle.
+    fn first_of(self, sizes: impl Iterator<Item = usize> + Clone) -> usize {
+        let wanted = sizes.clone().sum::<usize>() / self.count * self.index;
+        let starts = sizes.scan(0_usize, |end, size| {
+            let start = *end;
+            *end += size;
+            Some(start)
+        });
+        starts.enumerate().min_by_key(|(_, start)| start.abs_diff(wanted)).map_or(0, |(index, _)| index)
+    }
 }
 
 /// A change to files that other threads read.
@@ -132,6 +154,7 @@ impl Engine {
             Engine {
                 start: base.label.start,
                 redo: options.redo,
+                part: Part { index: index as usize, count: threads as usize },
                 replay: Replay::new(store),
                 files,
                 state: state.take(),
@@ -197,13 +220,21 @@ impl Engine {
     }
 
     /// Writes the changed pages that are wanted, in the order of the files. Returns how many.
+    ///
+    /// Each engine starts at another file: the system lets one thread write to a file at a time.
     fn write_pages(&mut self, is_wanted: impl Fn(&BlockKey) -> bool) -> io::Result<u64> {
         let (mut run, mut written) = (PageRun::default(), 0);
-        for (relation, fork) in self.replay.store.forks() {
-            if !is_wanted(&BlockKey { relation, fork, block: 0 }) {
-                continue;
-            }
-            for (block, slot) in self.replay.store.blocks_of(relation, fork) {
+        let store = &self.replay.store;
+        let mut forks: Vec<_> = store
+            .forks()
+            .into_iter()
+            .filter(|&(relation, fork)| is_wanted(&BlockKey { relation, fork, block: 0 }))
+            .map(|(relation, fork)| (relation, fork, store.blocks_of(relation, fork)))
+            .collect();
+        let first = self.part.first_of(forks.iter().map(|(.., blocks)| blocks.len()));
+        forks.rotate_left(first);
+        for (relation, fork, blocks) in forks {
+            for (block, slot) in blocks {
                 if self.replay.store.is_changed(slot) {
                     let key = BlockKey { relation, fork, block };
                     let page = run.add(key, &self.files)?;
@@ -316,5 +347,23 @@ impl Visitor for Engine {
                 ControlFlow::Break(())
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_engine_starts_at_another_file_if_there_are_enough() {
+        let first = |count, sizes: &[usize]| -> Vec<usize> {
+            (0..count).map(|index| Part { index, count }.first_of(sizes.iter().copied())).collect()
+        };
+        assert_eq!(first(1, &[5, 5]), [0]);
+        assert_eq!(first(2, &[5, 5]), [0, 1]);
+        assert_eq!(first(3, &[2, 2, 2, 2, 2, 2]), [0, 2, 4]);
+        // The first engine is at a small file while the other one is at the large one.
+        assert_eq!((first(2, &[8, 1, 1]), first(2, &[1, 1, 8])), (vec![0, 1], vec![0, 2]));
+        assert_eq!((first(2, &[]), first(2, &[7])), (vec![0, 0], vec![0, 0]));
     }
 }
