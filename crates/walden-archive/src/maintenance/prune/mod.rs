@@ -15,7 +15,7 @@ use jiff::Timestamp;
 use serde::Serialize;
 use walden_format::lsn::{Lsn, SegmentName, SegmentSize, Timeline};
 
-use self::plan::{Choice, KeptForTimeline, LastBackupOfTimeline, Segments};
+use self::plan::{Choice, KeptForTimeline, LastBackupOfTimeline};
 use crate::archive::{Archive, ArchiveError};
 use crate::history::History;
 use crate::ingest::probe;
@@ -23,6 +23,7 @@ use crate::inspect::cost::{Ages, Early};
 use crate::inspect::list::{self, ListOptions, Listing};
 use crate::inventory::gaps::{self, Gap};
 use crate::inventory::pruned;
+use crate::inventory::segments::Segments;
 use crate::inventory::snapshot::Snapshot;
 use crate::inventory::verified;
 use crate::maintenance::backup::{self, Backup};
@@ -219,7 +220,7 @@ pub fn plan(archive: &Archive, rule: &Rule, on_disk: Vec<Backup>) -> Result<Plan
         .iter()
         .map(|backup| match only_on_disk && !backup.is_on_disk {
             true => Some("not found where backups are kept".to_owned()),
-            false => segments.problem_of(backup),
+            false => segments.problem_of(&backup.ranges),
         })
         .collect();
     let states = plan::with_parents(&backups, states);
