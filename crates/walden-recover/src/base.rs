@@ -141,6 +141,28 @@ impl BaseBackup {
         BaseBackup::complete(path, tar, manifest, found, Some(identity))
     }
 
+    /// Copies a backup that is not in the file system into a new folder, with its tablespaces in folders of
+    /// `pg_tblspc`. `done` gets the bytes of each file.
+    ///
+    /// # Errors
+    /// It cannot be read, or a file cannot be written.
+    pub fn unpack_streamed(
+        backup: &StreamedBackup,
+        folder: &Path,
+        mut done: impl FnMut(u64),
+    ) -> Result<(), RecoverError> {
+        let (name, tablespaces) = (&backup.name, backup.tablespaces.iter().copied());
+        let tar = TarBackup::of_streams(name, &backup.streams, tablespaces);
+        tar.unpack(folder, &[], false, &mut done)?;
+        let control = folder.join(ControlFile::PATH);
+        let above = control.parent().map_or(Ok(()), crate::private::create_folders);
+        above.map_err(RecoverError::io("create", &control))?;
+        match control.exists() {
+            true => Ok(()),
+            false => crate::private::write(&control, &backup.control).map_err(RecoverError::io("write", &control)),
+        }
+    }
+
     /// Opens a base backup that is not in the file system. Its tar archives are not read yet.
     ///
     /// # Errors
@@ -359,6 +381,11 @@ impl BaseBackup {
     /// Returns the links to folders of the server's log, which copies do not have.
     pub fn links_left_out(&self) -> impl Iterator<Item = &'static str> {
         LOGS.into_iter().filter(|log| self.tar.is_none() && self.path.join(log).is_symlink())
+    }
+
+    /// Its folder or tar file, or its name.
+    pub fn path(&self) -> &Path {
+        &self.path
     }
 
     /// Bytes of its files, without WAL.
