@@ -138,6 +138,15 @@ impl Inventory {
     }
 }
 
+/// Returns the names of the complete backups, ordered by time.
+///
+/// # Errors
+/// The store's errors.
+pub fn names(archive: &Archive) -> Result<Vec<String>, ArchiveError> {
+    let folders = Inventory::list(archive)?.folders.into_iter();
+    Ok(folders.filter(|(_, folder)| folder.has_backup).map(|(name, _)| name).collect())
+}
+
 /// Returns the backup of a name, or the newest one (`latest`).
 ///
 /// # Errors

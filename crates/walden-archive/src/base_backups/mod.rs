@@ -30,7 +30,7 @@ mod writer;
 pub use cutter::cut_for_fuzzing;
 pub use documents::{PieceList, StoredBackup};
 pub use error::BaseBackupError;
-pub use inventory::{Inventory, Leftover, find};
+pub use inventory::{Inventory, Leftover, find, names};
 pub use name::BASE;
 pub use reader::{open, open_start};
 pub use removal::{Removed, remove};

@@ -62,10 +62,18 @@ impl Removed {
 
     /// Removes abandoned backups, and pieces that no backup needs.
     fn sweep(&mut self, archive: &Archive) -> Result<(), ArchiveError> {
-        let abandoned: Vec<Leftover> = Inventory::list(archive)?.leftovers;
-        for Leftover { name, .. } in abandoned.iter().filter(|leftover| !leftover.is_in_progress) {
+        let listed = Inventory::list(archive)?;
+        if listed.is_empty() {
+            return Ok(());
+        }
+        let has_started = |name: &str| listed.folders.get(name).is_some_and(|folder| folder.has_started);
+        for Leftover { name, .. } in listed.leftovers.iter().filter(|it| !it.is_in_progress && has_started(&it.name)) {
             // Its writer, if it still exists, then does not complete it.
-            self.discard(archive, &name::key(name, name::STARTED), 0)?;
+            let key = name::key(name, name::STARTED);
+            if !self.discard(archive, &key, 0)? {
+                self.postponed = Some(format!("the store keeps {}", archive.stored_name(&key)));
+                return Ok(());
+            }
         }
         // Only now: a backup that was completed meanwhile counts.
         let inventory = Inventory::read(archive)?;

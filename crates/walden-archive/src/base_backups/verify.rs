@@ -7,7 +7,7 @@ use walden_recover::manifest::{Manifest, ManifestFiles};
 use walden_source::{error_text, workers};
 
 use super::error::BaseBackupError;
-use super::inventory::{Inventory, damaged, read_manifest, read_pieces};
+use super::inventory::{Inventory, damaged, names, read_manifest, read_pieces};
 use super::name::{self, PieceHash, piece_key};
 use super::reader::read_piece;
 use crate::archive::{Archive, ArchiveError};
@@ -104,6 +104,9 @@ pub fn verify(
             ControlFlow::Continue(())
         },
     );
+    if !found.damaged.is_empty() {
+        found.forget_removed(archive, &inventory)?;
+    }
     Ok(found)
 }
 
@@ -112,6 +115,18 @@ fn is_unreadable_error(error: &BaseBackupError, is_unreadable: &dyn Fn(&ArchiveE
 }
 
 impl VerifiedBackups {
+    /// Drops findings on backups that were removed meanwhile.
+    fn forget_removed(&mut self, archive: &Archive, before: &Inventory) -> Result<(), ArchiveError> {
+        let left = names(archive)?;
+        let gone = before.backups.iter().map(|backup| &backup.name).filter(|name| !left.contains(name));
+        for name in gone {
+            let folder = archive.stored_name(&name::folder(name));
+            let is_of_it = |finding: &Finding| finding.object.starts_with(&folder) || finding.problem.contains(name.as_str());
+            self.damaged.retain(|finding| !is_of_it(finding));
+        }
+        Ok(())
+    }
+
     fn add(
         &mut self,
         archive: &Archive,

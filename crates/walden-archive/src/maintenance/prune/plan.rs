@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use jiff::tz::TimeZone;
 use walden_format::lsn::{SegmentSize, Timeline};
+use walden_recover::KeepRule;
 use walden_source::timelines::Stretch;
 
 use super::Rule;
@@ -114,6 +116,7 @@ impl<'a> Choice<'a> {
             Rule::KeepExisting => self.backups.iter().filter(|backup| backup.is_on_disk).collect(),
             Rule::KeepBackups(count) => Choice::newest_of(&counted, *count)?,
             Rule::KeepSince { moment, age } => self.since(&counted, *moment, *age)?,
+            Rule::Keep { rule, zone } => Choice::newest_of_periods(&counted, rule, zone),
             Rule::OlderThanBackup(wanted) => self.backup_and_later(&counted, wanted)?,
         };
         // The earliest start counts, because on another timeline an earlier backup may start at a later
@@ -182,6 +185,7 @@ impl<'a> Choice<'a> {
             let kept = match rule {
                 Rule::KeepBackups(count) => Choice::newest_of(&counted, *count),
                 Rule::KeepSince { moment, age } => self.since(&counted, *moment, *age),
+                Rule::Keep { rule, zone } => Ok(Choice::newest_of_periods(&counted, rule, zone)),
                 Rule::KeepExisting
                 | Rule::OlderThanBackup(_)
                 | Rule::OlderThanSegment(_)
@@ -220,6 +224,36 @@ impl<'a> Choice<'a> {
             return Err(Reason::note(text));
         };
         Ok(full.get(first).map_or_else(Vec::new, |&at| counted[at..].to_vec()))
+    }
+
+    /// Returns the newest full backups of the rule's periods, and those whose time is not known.
+    fn newest_of_periods<'b>(counted: &[&'b Backup], rule: &KeepRule, zone: &TimeZone) -> Vec<&'b Backup> {
+        let time = |backup: &Backup| jiff::Timestamp::from_microsecond(backup.time?).ok();
+        let timed = counted.iter().filter(|backup| backup.incremental_from.is_none());
+        let timed: Vec<(&Backup, jiff::Timestamp)> =
+            timed.filter_map(|&backup| Some((backup, time(backup)?))).collect();
+        let times: Vec<jiff::Timestamp> = timed.iter().map(|(_, time)| *time).collect();
+        let selected = rule.select(&times, zone);
+        let is_removed = |backup: &Backup| {
+            timed.iter().zip(&selected).any(|((it, _), periods)| *it == backup && periods.is_empty())
+        };
+        counted.iter().copied().filter(|backup| !is_removed(backup)).collect()
+    }
+
+    /// Returns the backups that are not needed although the WAL from their start on is: those of the rule's
+    /// periods that are not the newest ones. On each timeline that continues, the rule keeps its own, and the
+    /// last backup that leads to a timeline stays.
+    pub fn between_kept(&self, rule: &Rule) -> Vec<&'a Backup> {
+        let Rule::Keep { rule, zone } = rule else { return Vec::new() };
+        let counted = self.counted();
+        let mut kept = Choice::newest_of_periods(&counted, rule, zone);
+        for line in self.lines {
+            let of_line: Vec<&Backup> =
+                counted.iter().copied().filter(|backup| leads_to(backup, line)).collect();
+            kept.extend(of_line.last());
+            kept.extend(Choice::newest_of_periods(&of_line, rule, zone));
+        }
+        counted.into_iter().filter(|backup| !kept.contains(backup)).collect()
     }
 
     /// Returns the last backup that was completed before a moment, where recovery to that moment starts, and
