@@ -31,6 +31,7 @@ mod archive_status;
 mod archive_store_settings;
 mod archive_unknown_versions;
 mod backup_schedule;
+mod base_backups;
 mod browser;
 mod causes;
 mod clock;
@@ -114,6 +115,7 @@ fn main() -> ExitCode {
         archive_store_settings::TESTS,
         archive_unknown_versions::TESTS,
         backup_schedule::TESTS,
+        base_backups::TESTS,
         causes::TESTS,
         clock::TESTS,
         codecs::TESTS,
