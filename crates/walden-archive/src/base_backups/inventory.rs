@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use jiff::{SignedDuration, Timestamp};
+use walden_recover::parse_backup_name;
 use walden_source::error_text;
 
 use super::documents::{PieceList, StoredBackup};
@@ -135,6 +136,35 @@ impl Inventory {
     /// Returns whether an object was listed.
     pub(super) fn has_piece(&self, folder: &str, key: &str) -> bool {
         self.folders.get(folder).is_some_and(|folder| folder.pieces.contains_key(key))
+    }
+}
+
+/// The base backups of an archive in numbers, according to a listing.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+#[non_exhaustive]
+pub struct Totals {
+    /// Number of complete backups.
+    pub backups: u64,
+    /// Stored bytes of all objects of backups.
+    pub stored_bytes: u64,
+    /// When the newest complete backup was started.
+    pub newest: Option<Timestamp>,
+}
+
+impl Totals {
+    /// Counts the backups. No private key is needed.
+    ///
+    /// # Errors
+    /// The store's errors.
+    pub fn list(archive: &Archive) -> Result<Totals, ArchiveError> {
+        let inventory = Inventory::list(archive)?;
+        let complete = || inventory.folders.iter().filter(|(_, folder)| folder.has_backup);
+        let time = |name: &str| parse_backup_name(name).map(|(time, _)| time);
+        Ok(Totals {
+            backups: complete().count() as u64,
+            stored_bytes: inventory.stored_bytes(),
+            newest: complete().filter_map(|(name, _)| time(name)).max(),
+        })
     }
 }
 

@@ -17,6 +17,7 @@
 //! they belong (`removal`). So a piece that a writer finds in an existing backup after it has stored
 //! `started.json` stays until the writer has finished.
 
+mod copying;
 mod cutter;
 mod documents;
 mod error;
@@ -27,10 +28,11 @@ mod removal;
 mod verify;
 mod writer;
 
+pub use copying::{CopiedBackups, copy, replace_damaged};
 pub use cutter::cut_for_fuzzing;
 pub use documents::{PieceList, StoredBackup};
 pub use error::BaseBackupError;
-pub use inventory::{Inventory, Leftover, find, names};
+pub use inventory::{Inventory, Leftover, Totals, find, names};
 pub use name::BASE;
 pub use reader::{open, open_start};
 pub use removal::{Removed, remove};
