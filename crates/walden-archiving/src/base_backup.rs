@@ -39,7 +39,9 @@ pub enum BackupError {
     #[error(transparent)]
     Archive(#[from] ArchiveError),
     /// The server archives nowhere, or elsewhere.
-    #[error("cannot store a base backup in {location}: expected an archive with the WAL of this server, found an empty one")]
+    #[error(
+        "cannot store a base backup in {location}: expected an archive with the WAL of this server, found an empty one"
+    )]
     NoWal {
         /// Location of the archive.
         location: String,
@@ -162,9 +164,12 @@ pub fn create(
                 progress(Step::Received(bytes.len() as u64));
                 match &mut manifest {
                     None => writer.add(bytes)?,
-                    Some(text) if text.len() + bytes.len() <= MAX_MANIFEST_BYTES => text.extend_from_slice(bytes),
+                    Some(text) if text.len() + bytes.len() <= MAX_MANIFEST_BYTES => {
+                        text.extend_from_slice(bytes)
+                    }
                     Some(_) => {
-                        let problem = format!("expected a manifest of at most {MAX_MANIFEST_BYTES} bytes, found more");
+                        let problem =
+                            format!("expected a manifest of at most {MAX_MANIFEST_BYTES} bytes, found more");
                         return Err(BaseBackupError::Content(problem).into());
                     }
                 }

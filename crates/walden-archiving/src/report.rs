@@ -215,7 +215,11 @@ impl Report {
         let mut notes: Vec<String> = diverging.map(ToString::to_string).collect();
         notes.extend(holdings.iter().flat_map(|holdings| &holdings.minimal_wal).map(ToString::to_string));
         notes.extend(holdings.as_ref().and_then(unknown_gaps_note));
-        holdings.as_ref().and_then(|holdings| old_backup_problem(holdings, section)).into_iter().for_each(&mut keep);
+        holdings
+            .as_ref()
+            .and_then(|holdings| old_backup_problem(holdings, section))
+            .into_iter()
+            .for_each(&mut keep);
         notes.extend(archive.and_then(|archive| former_key_note(archive, section)));
         let is_server_asked = queue.names_server() || receiving.spool.is_some();
         if !is_server_asked {

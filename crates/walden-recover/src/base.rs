@@ -159,7 +159,9 @@ impl BaseBackup {
         above.map_err(RecoverError::io("create", &control))?;
         match control.exists() {
             true => Ok(()),
-            false => crate::private::write(&control, &backup.control).map_err(RecoverError::io("write", &control)),
+            false => {
+                crate::private::write(&control, &backup.control).map_err(RecoverError::io("write", &control))
+            }
         }
     }
 
@@ -184,7 +186,8 @@ impl BaseBackup {
             tablespaces: tablespaces.map(|(oid, folder)| Tablespace { oid, folder }).collect(),
             bytes: backup.bytes,
         };
-        if let Some(Tablespace { oid, .. }) = found.tablespaces.iter().find(|it| !tar.has_tablespace(it.oid)) {
+        if let Some(Tablespace { oid, .. }) = found.tablespaces.iter().find(|it| !tar.has_tablespace(it.oid))
+        {
             return Err(no_tar_of_tablespace(name, *oid));
         }
         BaseBackup::complete(name, Some(tar), Some(manifest), found, None)

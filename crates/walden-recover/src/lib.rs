@@ -64,7 +64,9 @@ mod target;
 mod transactions;
 mod work_folder;
 
-pub use backup_folder::{BackupFolder, ListedBackup, name_of as backup_name, parse_name as parse_backup_name};
+pub use backup_folder::{
+    BackupFolder, ListedBackup, name_of as backup_name, parse_name as parse_backup_name,
+};
 pub use base::{BaseBackup, StreamedBackup, Tablespace};
 pub use copy::{EMPTIED, LOGS};
 pub use document::{CheckpointDocument, PartialDocument, PlanDocument, RestoredDocument};

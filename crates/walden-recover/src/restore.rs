@@ -204,8 +204,7 @@ impl Recovery<'_> {
         created.map_err(RecoverError::io("create", partial))?;
         let _own = FolderLock::exclusive(partial)?;
         let filled = self.fill(partial, progress);
-        let filled =
-            filled.and_then(|restored| base.expect_same().map(|()| restored));
+        let filled = filled.and_then(|restored| base.expect_same().map(|()| restored));
         let outcome = filled.and_then(|restored| complete().map(|()| restored));
         if outcome.is_err() {
             // The first error counts.

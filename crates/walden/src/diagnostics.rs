@@ -6,8 +6,8 @@ use std::io;
 use std::iter;
 
 use walden_archive::{
-    acknowledge, against, archive, base, base_backups, check, drill, export, get, object, probe, push, recovery, repair,
-    replay, serve, sources, store,
+    acknowledge, against, archive, base, base_backups, check, drill, export, get, object, probe, push,
+    recovery, repair, replay, serve, sources, store,
 };
 use walden_archiving::{ArchivingError, FetchError, PlaceError, base_backup};
 #[cfg(feature = "export")]

@@ -82,8 +82,8 @@ fn copy_from(
         let has = own.backups.iter().any(|known| known.name == backup.name);
         let (timeline, start) = backup.start();
         let segment = SegmentName::new(timeline, size.segment_of(start), size);
-        let is_removed =
-            newest.is_some_and(|newest| backup.completed < newest) || first_kept.first_after(segment).is_some();
+        let is_removed = newest.is_some_and(|newest| backup.completed < newest)
+            || first_kept.first_after(segment).is_some();
         if !has && is_removed && !all {
             continue;
         }
@@ -155,7 +155,8 @@ fn complete(
     backup: &StoredBackup,
     report: &mut CopiedBackups,
 ) -> Result<(), BaseBackupError> {
-    let names = [(name::PIECES, Part::Pieces), (name::MANIFEST, Part::Manifest), (name::BACKUP, Part::Backup)];
+    let names =
+        [(name::PIECES, Part::Pieces), (name::MANIFEST, Part::Manifest), (name::BACKUP, Part::Backup)];
     for (name, part) in names {
         let key = name::key(&backup.name, name);
         let object = read_object(source, &key, part)?;

@@ -54,8 +54,16 @@ enum Inside {
     #[default]
     Header,
     /// So many bytes of a file's content are left.
-    Content { left: u64, padding: usize, is_large: bool, ends_group: bool },
-    Padding { left: usize, ends_group: bool },
+    Content {
+        left: u64,
+        padding: usize,
+        is_large: bool,
+        ends_group: bool,
+    },
+    Padding {
+        left: usize,
+        ends_group: bool,
+    },
     /// After an empty block.
     End,
 }
@@ -117,7 +125,9 @@ impl Cutter {
     /// It is not complete.
     pub fn finish(mut self, observer: &mut dyn Observer) -> Result<(), String> {
         if self.inside != Inside::End {
-            return Err("expected two empty blocks at the end of the tar archive, found its end before".into());
+            return Err(
+                "expected two empty blocks at the end of the tar archive, found its end before".into()
+            );
         }
         self.flush(observer);
         Ok(())
@@ -132,7 +142,8 @@ impl Cutter {
         }
         let parsed = Header::from_byte_slice(&header);
         let path = path_of(&parsed.path_bytes());
-        let stated = parsed.cksum().map_err(|error| format!("{error}, in the tar header of {}", path.display()))?;
+        let stated =
+            parsed.cksum().map_err(|error| format!("{error}, in the tar header of {}", path.display()))?;
         let sum = header.iter().enumerate().map(|(at, &byte)| match at {
             148..156 => u32::from(b' '),
             _ => u32::from(byte),
@@ -141,13 +152,18 @@ impl Cutter {
         if sum != stated {
             return Err(format!("expected a tar header with the sum {sum}, found {stated}"));
         }
-        let bytes = parsed.entry_size().map_err(|error| format!("{error}, in the tar header of {}", path.display()))?;
+        let bytes = parsed
+            .entry_size()
+            .map_err(|error| format!("{error}, in the tar header of {}", path.display()))?;
         let is_file = match parsed.entry_type() {
             EntryType::Regular | EntryType::Continuous => true,
             EntryType::Directory | EntryType::Symlink if bytes == 0 => false,
             other => {
                 let kind = other.as_byte().escape_ascii();
-                return Err(format!("expected files and folders, found {} of the kind '{kind}'", path.display()));
+                return Err(format!(
+                    "expected files and folders, found {} of the kind '{kind}'",
+                    path.display()
+                ));
             }
         };
         let padding = (bytes.wrapping_neg() % BLOCK as u64) as usize;
@@ -325,7 +341,11 @@ mod tests {
         let mut content = noise((40 << 20) + 100, 1);
         let (label, control) = (noise(200, 2), noise(8192, 3));
         let files = |content: &[u8], time| {
-            archive(&[("backup_label", &label, 1), ("base/1/16384", content, time), ("global/pg_control", &control, 2)])
+            archive(&[
+                ("backup_label", &label, 1),
+                ("base/1/16384", content, time),
+                ("global/pg_control", &control, 2),
+            ])
         };
         let before = cut(&files(&content, 7));
         content[20 << 20] ^= 1;

@@ -113,7 +113,9 @@ impl StoredBackup {
         let backup: StoredBackup = serde_json::from_slice(json).map_err(|error| error.to_string())?;
         if backup.walden_backup > VERSION {
             let found = backup.walden_backup;
-            return Err(format!("expected a backup of form {VERSION} or older, found {found}: use a later version of walden"));
+            return Err(format!(
+                "expected a backup of form {VERSION} or older, found {found}: use a later version of walden"
+            ));
         }
         if backup.name != name {
             return Err(format!("expected the backup {name}, found {:?}", backup.name));
@@ -209,7 +211,10 @@ impl PieceList {
         let mut tablespaces = HashSet::new();
         for archive in &list.archives {
             if !tablespaces.insert(archive.tablespace) {
-                return Err(format!("expected one tar archive of each tablespace, found two of {:?}", archive.tablespace));
+                return Err(format!(
+                    "expected one tar archive of each tablespace, found two of {:?}",
+                    archive.tablespace
+                ));
             }
             archive.pieces.iter().try_for_each(|piece| list.check(piece))?;
         }
@@ -232,7 +237,9 @@ impl PieceList {
             }
             Piece::Inline(digits) => {
                 let is_good = digits.len() <= 2 * MAX_INLINE_BYTES && from_hex(digits).is_some();
-                let problem = || format!("expected at most {MAX_INLINE_BYTES} bytes in hexadecimal digits, found others");
+                let problem = || {
+                    format!("expected at most {MAX_INLINE_BYTES} bytes in hexadecimal digits, found others")
+                };
                 is_good.then_some(()).ok_or_else(problem)
             }
         }
@@ -294,7 +301,9 @@ mod tests {
             assert!(list(folders, &pieces).is_err(), "{folders} {pieces}");
         }
         let twice = "{\"walden_pieces\": 1, \"folders\": [\"NAME\"], \"archives\": [{\"tablespace\": 7, \"pieces\": []}, {\"tablespace\": 7, \"pieces\": []}]}";
-        assert!(PieceList::parse(NAME, twice.replace("NAME", NAME).as_bytes()).unwrap_err().contains("two of"));
+        assert!(
+            PieceList::parse(NAME, twice.replace("NAME", NAME).as_bytes()).unwrap_err().contains("two of")
+        );
     }
 
     #[test]

@@ -39,7 +39,9 @@ pub enum BaseBackupError {
     #[error("cannot store the base backup: {0}, according to its backup_manifest")]
     Manifest(String),
     /// Objects of the backup, or to which it refers, were removed while it was made.
-    #[error("cannot complete the base backup {name}: expected {object} in {location}, found none: it was removed meanwhile")]
+    #[error(
+        "cannot complete the base backup {name}: expected {object} in {location}, found none: it was removed meanwhile"
+    )]
     Removed {
         /// The name of the backup.
         name: String,

@@ -35,7 +35,8 @@ pub fn open(
     };
     let archives = std::iter::once(archive).chain(others).cloned().collect();
     Ok(StreamedBackup {
-        name: Path::new(archive.store().location()).join(super::name::folder(&backup.name).trim_end_matches('/')),
+        name: Path::new(archive.store().location())
+            .join(super::name::folder(&backup.name).trim_end_matches('/')),
         version: String::from_utf8_lossy(&small("PG_VERSION")?).into_owned(),
         control: small("global/pg_control")?,
         label: small("backup_label")?,
@@ -203,13 +204,15 @@ pub(super) fn read_piece(
 ) -> Result<Vec<u8>, BaseBackupError> {
     let object = archive.store().read(key).map_err(ArchiveError::from)?;
     let capacity = usize::try_from(bytes).unwrap_or_default();
-    let content = zstd::bulk::decompress(&object, capacity)
-        .map_err(|error| damaged(archive, key, format!("expected {bytes} bytes compressed by zstd: {error}")))?;
+    let content = zstd::bulk::decompress(&object, capacity).map_err(|error| {
+        damaged(archive, key, format!("expected {bytes} bytes compressed by zstd: {error}"))
+    })?;
     let found = PieceHash::of(&content);
     match found == hash && content.len() as u64 == bytes {
         true => Ok(content),
         false => {
-            let problem = format!("expected {bytes} bytes with BLAKE3 {hash}, found {} with {found}", content.len());
+            let problem =
+                format!("expected {bytes} bytes with BLAKE3 {hash}, found {} with {found}", content.len());
             Err(damaged(archive, key, problem))
         }
     }

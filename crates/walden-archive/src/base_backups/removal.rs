@@ -67,7 +67,9 @@ impl Removed {
             return Ok(());
         }
         let has_started = |name: &str| listed.folders.get(name).is_some_and(|folder| folder.has_started);
-        for Leftover { name, .. } in listed.leftovers.iter().filter(|it| !it.is_in_progress && has_started(&it.name)) {
+        for Leftover { name, .. } in
+            listed.leftovers.iter().filter(|it| !it.is_in_progress && has_started(&it.name))
+        {
             // Its writer, if it still exists, then does not complete it.
             let key = name::key(name, name::STARTED);
             if !self.discard(archive, &key, 0)? {
@@ -90,14 +92,17 @@ impl Removed {
             match read_pieces(archive, backup) {
                 Ok(list) => needed.extend(list.stored().map(|(folder, hash, ..)| piece_key(folder, hash))),
                 Err(error) => {
-                    self.postponed = Some(format!("the pieces of {} are unknown: {}", backup.name, error_text(&error)));
+                    self.postponed =
+                        Some(format!("the pieces of {} are unknown: {}", backup.name, error_text(&error)));
                     return Ok(());
                 }
             }
         }
         for (name, folder) in &inventory.folders {
             if !folder.has_backup {
-                for (object, exists) in [(name::PIECES, folder.has_piece_list), (name::MANIFEST, folder.has_manifest)] {
+                for (object, exists) in
+                    [(name::PIECES, folder.has_piece_list), (name::MANIFEST, folder.has_manifest)]
+                {
                     if exists {
                         self.discard(archive, &name::key(name, object), 0)?;
                     }

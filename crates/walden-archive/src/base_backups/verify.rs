@@ -95,7 +95,11 @@ pub fn verify(
                 Err((index, error)) => {
                     let (key, (.., backup)) = &pieces[index];
                     found.add(archive, key, &error, is_unreadable);
-                    let list = if is_unreadable_error(&error, is_unreadable) { &mut found.unreadable } else { &mut found.damaged };
+                    let list = if is_unreadable_error(&error, is_unreadable) {
+                        &mut found.unreadable
+                    } else {
+                        &mut found.damaged
+                    };
                     if let Some(finding) = list.last_mut() {
                         finding.problem = format!("{}; the base backup {backup} needs it", finding.problem);
                     }
@@ -121,7 +125,9 @@ impl VerifiedBackups {
         let gone = before.backups.iter().map(|backup| &backup.name).filter(|name| !left.contains(name));
         for name in gone {
             let folder = archive.stored_name(&name::folder(name));
-            let is_of_it = |finding: &Finding| finding.object.starts_with(&folder) || finding.problem.contains(name.as_str());
+            let is_of_it = |finding: &Finding| {
+                finding.object.starts_with(&folder) || finding.problem.contains(name.as_str())
+            };
             self.damaged.retain(|finding| !is_of_it(finding));
         }
         Ok(())

@@ -12,8 +12,8 @@ use walden_recover::backup_name;
 use walden_recover::manifest::{FileSums, ManifestFiles};
 
 use super::cutter::{Cut, Cutter, Observer};
-use super::documents::{Piece, PieceList, StoredArchive, StoredBackup, StoredObject, StoredRange, VERSION};
 use super::documents::MAX_LIST_BYTES;
+use super::documents::{Piece, PieceList, StoredArchive, StoredBackup, StoredObject, StoredRange, VERSION};
 use super::error::BaseBackupError;
 use super::inventory::{Inventory, is_locked, read_pieces};
 use super::name::{self, PieceHash, piece_key};
@@ -161,7 +161,9 @@ impl Writer {
     /// They are not those of a tar archive, or a piece cannot be stored.
     pub fn add(&mut self, bytes: &[u8]) -> Result<(), BaseBackupError> {
         let Some(mut cutter) = self.contents.cutter.take() else {
-            return Err(BaseBackupError::Content("expected the start of a tar archive, found content".into()));
+            return Err(BaseBackupError::Content(
+                "expected the start of a tar archive, found content".into(),
+            ));
         };
         let added = cutter.add(bytes, &mut self.contents);
         self.contents.cutter = Some(cutter);
@@ -299,7 +301,8 @@ impl Writer {
             other => other.map(drop).map_err(BaseBackupError::from),
         };
         expect_started()?;
-        let text = serde_json::to_vec_pretty(backup).map_err(|error| BaseBackupError::Content(error.to_string()))?;
+        let text =
+            serde_json::to_vec_pretty(backup).map_err(|error| BaseBackupError::Content(error.to_string()))?;
         self.archive.store().create(&key, &text)?;
         if let Err(error) = expect_started() {
             self.archive.store().discard(&key)?;
@@ -522,7 +525,10 @@ fn store_piece(
 ///
 /// # Errors
 /// The store's errors.
-pub fn first_missing_segment(archive: &Archive, backup: &StoredBackup) -> Result<Option<String>, ArchiveError> {
+pub fn first_missing_segment(
+    archive: &Archive,
+    backup: &StoredBackup,
+) -> Result<Option<String>, ArchiveError> {
     let missing = crate::inventory::segments::first_missing(archive, &backup.wal_ranges())?;
     Ok(missing.map(|name| name.to_string()))
 }

@@ -199,7 +199,8 @@ pub fn verify(
         }
     }
     let backups = base_backups::verify(archive, options.fast, options.threads, &is_unreadable)?;
-    (found.base_backups, found.pieces, found.piece_bytes) = (backups.backups, backups.pieces, backups.raw_bytes);
+    (found.base_backups, found.pieces, found.piece_bytes) =
+        (backups.backups, backups.pieces, backups.raw_bytes);
     found.stored_bytes += backups.stored_bytes;
     found.damaged.extend(backups.damaged);
     found.unreadable.extend(backups.unreadable);

@@ -127,7 +127,7 @@ fn what_was_pruned_does_not_come_back() {
     let pair = Pair::new();
     let (source, target) = (pair.open("one"), pair.open("two"));
     let first = SegmentName { timeline: 1, log: 0, segment: 0x22 };
-    let plan = prune::plan(&target, &Rule::OlderThanSegment(first), Vec::new(), false).expect("planned");
+    let plan = prune::plan(&target, &Rule::OlderThanSegment(first), Vec::new()).expect("planned");
     let pruned = plan.apply(&target).expect("pruned");
     assert_eq!(pruned.removed_objects, 2, "{pruned:?}");
     fs::remove_file(pair.object("two", 0x23)).expect("removed");

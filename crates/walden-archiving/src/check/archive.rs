@@ -235,7 +235,10 @@ fn look_at_contents(
             (Some(problem), _) => Check::fail(BACKUPS, problem, None),
             (None, Some(newest)) => {
                 let count = counted(holdings.base_backups, "base backup");
-                Check::ok(BACKUPS, format!("{count} in the archive, the newest was started {} ago", ago(newest)))
+                Check::ok(
+                    BACKUPS,
+                    format!("{count} in the archive, the newest was started {} ago", ago(newest)),
+                )
             }
             (None, None) => Check::ok(BACKUPS, "none in the archive"),
         }

@@ -62,11 +62,18 @@ fn describe_freed(text: &mut String, pruned: &Pruned) {
         let _ = writeln!(text, "{} removed: {objects} of {bytes}.", counted(count, "base backup"));
     }
     if let Some(reason) = &freed.postponed {
-        let _ = writeln!(text, "NOTE: pieces of removed base backups stay until a later run: {}", harmless(reason));
+        let _ = writeln!(
+            text,
+            "NOTE: pieces of removed base backups stay until a later run: {}",
+            harmless(reason)
+        );
     }
     if freed.kept_objects > 0 {
         let objects = counted(freed.kept_objects, "object");
-        let _ = writeln!(text, "NOTE: the store keeps {objects} of removed base backups; a later run removes them");
+        let _ = writeln!(
+            text,
+            "NOTE: the store keeps {objects} of removed base backups; a later run removes them"
+        );
     }
 }
 

@@ -139,7 +139,10 @@ impl Replication {
     ///
     /// # Errors
     /// As [`Replication::identify`], and a version before PostgreSQL 14.
-    pub fn start_backup(&mut self, options: &BaseBackupOptions) -> Result<BackupStream<'_>, ReplicationError> {
+    pub fn start_backup(
+        &mut self,
+        options: &BaseBackupOptions,
+    ) -> Result<BackupStream<'_>, ReplicationError> {
         let major = self.major().unwrap_or_default();
         if major < 14 {
             let found = format!("version {}", self.version());
@@ -149,7 +152,8 @@ impl Replication {
         self.send_query(&options.command(major))?;
         let first = self.one_result(BEGIN_WITHIN)?;
         let first = first.into_iter().next().unwrap_or_default();
-        let (start, timeline) = position(&first).ok_or_else(|| unexpected("the start of the backup", &first))?;
+        let (start, timeline) =
+            position(&first).ok_or_else(|| unexpected("the start of the backup", &first))?;
         let rows = self.one_result(SILENT_FOR)?;
         let archives: Option<Vec<BackupArchive>> = rows.iter().map(|row| archive_of(row)).collect();
         let archives = archives.ok_or_else(|| {
@@ -255,7 +259,8 @@ impl BackupStream<'_> {
     /// Reads the position of the end, and the end of the command.
     fn end(&mut self) -> Result<BackupPart<'_>, ReplicationError> {
         if self.state == State::Ended {
-            let (expected, found) = ("no part after the end of the base backup", "a request for one".to_owned());
+            let (expected, found) =
+                ("no part after the end of the base backup", "a request for one".to_owned());
             return Err(ReplicationError::Protocol { expected, found });
         }
         let rows = self.replication.one_result(SILENT_FOR)?;
@@ -313,7 +318,9 @@ mod tests {
         for part in ["LABEL 'it''s'", "CHECKPOINT 'fast'", "VERIFY_CHECKSUMS false", "MAX_RATE 1024)"] {
             assert!(new.contains(part), "{new}");
         }
-        assert!(options.command(14).contains(" FAST NOWAIT MAX_RATE 1024 TABLESPACE_MAP NOVERIFY_CHECKSUMS "));
+        assert!(
+            options.command(14).contains(" FAST NOWAIT MAX_RATE 1024 TABLESPACE_MAP NOVERIFY_CHECKSUMS ")
+        );
     }
 
     #[test]

@@ -148,8 +148,7 @@ pub fn run(args: &PruneArgs) -> Result<ExitCode> {
         }
         None => Rule::KeepExisting,
     };
-    let counts_histories =
-        matches!(rule, Rule::KeepBackups(_) | Rule::KeepSince { .. } | Rule::Keep { .. })
+    let counts_histories = matches!(rule, Rule::KeepBackups(_) | Rule::KeepSince { .. } | Rule::Keep { .. })
         && !has_stored
         && args.backups.is_empty()
         && args.manifest.is_empty()
@@ -166,7 +165,10 @@ pub fn run(args: &PruneArgs) -> Result<ExitCode> {
         // Its name prevails if the backup was found by another path, too.
         backups.insert(0, backup);
     }
-    let plan = prune::plan(&archive, &rule, backups, args.assume_backups_exist)?;
+    let plan = match args.assume_backups_exist {
+        true => prune::plan_if_all_exist(&archive, &rule, backups)?,
+        false => prune::plan(&archive, &rule, backups)?,
+    };
     let pruned = if args.apply { plan.apply(&archive)? } else { plan.report().clone() };
     terminal::show(args.format, || &pruned, || text::pruning::table(&pruned))?;
     Ok(if pruned.is_good() { ExitCode::SUCCESS } else { ExitCode::from(FOUND) })

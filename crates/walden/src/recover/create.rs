@@ -138,7 +138,9 @@ pub fn create(args: &CreateArgs) -> Result<ExitCode> {
         output::tell(&format!("the server: {}", harmless(warning)));
     }
     if created.is_without_list {
-        output::tell("note: without a private key, only pieces in the folders of existing backups were found; --identity names one");
+        output::tell(
+            "note: without a private key, only pieces in the folders of existing backups were found; --identity names one",
+        );
     }
     terminal::show(args.format, || &created, || text(&created))?;
     let Some(missing) = &created.missing_segment else { return Ok(ExitCode::SUCCESS) };

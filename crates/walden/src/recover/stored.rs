@@ -31,7 +31,10 @@ impl RecoverArgs {
     /// Opens the backup of a name in the archive.
     pub(super) fn open_stored(&self, name: &str) -> Result<BaseBackup> {
         if let Some(folder) = &self.wal {
-            let text = format!("cannot use the base backup {name} of an archive with the WAL in {}", folder.display());
+            let text = format!(
+                "cannot use the base backup {name} of an archive with the WAL in {}",
+                folder.display()
+            );
             return Err(output::with_hint(text, "name the archive with --repo, without --wal"));
         }
         let (archive, _) = self.place.open()?;
@@ -42,8 +45,12 @@ impl RecoverArgs {
     /// Chooses the newest backup in the archive from which the target can be reached, and makes its plan.
     pub(super) fn prepare_newest(&self) -> Result<Prepared> {
         if self.wal.is_some() {
-            let text = "cannot choose a base backup: expected --base BACKUP with --wal, found none".to_owned();
-            return Err(output::with_hint(text, "name the folder of a base backup, or an archive with base backups by --repo"));
+            let text =
+                "cannot choose a base backup: expected --base BACKUP with --wal, found none".to_owned();
+            return Err(output::with_hint(
+                text,
+                "name the folder of a base backup, or an archive with base backups by --repo",
+            ));
         }
         let (archive, _) = self.place.open()?;
         let mut backups = Inventory::read(&archive)?.backups;
@@ -63,7 +70,10 @@ impl RecoverArgs {
             "cannot choose a base backup in {location}: expected one that ends before {}, found none",
             self.to
         );
-        Err(output::with_hint(text, "walden archive list shows those in the archive; --base also names the folder of another one"))
+        Err(output::with_hint(
+            text,
+            "walden archive list shows those in the archive; --base also names the folder of another one",
+        ))
     }
 
     /// Returns whether a backup ends before the target, as far as its description shows.
@@ -78,7 +88,9 @@ impl RecoverArgs {
     fn try_stored(&self, base: BaseBackup, has_earlier: bool) -> Result<Tried> {
         let (start, timeline): (Lsn, _) = (base.start(), base.timeline());
         let chosen = match find_run(self, &base) {
-            Err(error) if has_earlier && is_unsuitable(&error) => return Ok(Tried::Unsuitable(format!("{error:#}"))),
+            Err(error) if has_earlier && is_unsuitable(&error) => {
+                return Ok(Tried::Unsuitable(format!("{error:#}")));
+            }
             chosen => chosen?,
         };
         // After a recovery to an earlier time, the newest backups are of a branch that was left.

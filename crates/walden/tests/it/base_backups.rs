@@ -92,7 +92,7 @@ impl Site {
     fn created(&self, options: &[&str]) -> Value {
         let run = self.create(options);
         assert_eq!(run.code, 0, "{run:?}");
-        run.json()
+        parsed(&run)
     }
 
     fn list(&self) -> Value {
@@ -103,7 +103,8 @@ impl Site {
         let get = format!("{} archive get --repo {} %f \"%p\"", self.program.display(), self.repo.display());
         let space = to.with_extension("fast");
         let mapping = format!("{}={}", self.tablespace.display(), space.display());
-        let arguments = ["restore", "--repo", text(&self.repo), "-o", text(to), "--tablespace-mapping", &mapping];
+        let arguments =
+            ["restore", "--repo", text(&self.repo), "-o", text(to), "--tablespace-mapping", &mapping];
         let settings = ["--restore-command", &get, "--target-action", "promote", "--format", "json"];
         walden(&[&arguments[..], &settings, options].concat())
     }
@@ -127,6 +128,11 @@ impl Site {
         pieces.sort_by_key(|path| std::cmp::Reverse(fs::metadata(path).unwrap().len()));
         pieces
     }
+}
+
+/// Reads the output of a command.
+fn parsed(run: &Run) -> Value {
+    serde_json::from_str(&run.stdout).unwrap_or_else(|error| panic!("{error}: {run:?}"))
 }
 
 fn files_below(folder: &Path) -> Vec<PathBuf> {
@@ -177,7 +183,7 @@ fn a_stored_backup_is_restored(version: u32) -> Outcome {
     let shown = walden(&["archive", "list", "--repo", text(&site.repo)]);
     assert!(shown.code == 0 && shown.stdout.contains("\"it's first\": "), "{shown:?}");
     let verified = walden(&["archive", "verify", "--format", "json", "--repo", text(&site.repo)]);
-    assert_eq!((verified.code, &verified.json()["base_backups"]), (0, &2.into()), "{verified:?}");
+    assert_eq!((verified.code, &parsed(&verified)["base_backups"]), (0, &2.into()), "{verified:?}");
 
     // The newest one by default; another one by its name.
     for (folder, options) in [
@@ -188,7 +194,7 @@ fn a_stored_backup_is_restored(version: u32) -> Outcome {
         let data = site.cluster.dir().join(folder);
         let run = site.restore(&data, options);
         assert_eq!(run.code, 0, "{version}: {run:?}");
-        let plan = run.json()["plan"].clone();
+        let plan = parsed(&run)["plan"].clone();
         let used = if folder == "newest" { listed[1] } else { listed[0] };
         assert!(plan["base"].as_str().unwrap().ends_with(used), "{folder}: {plan:#}");
         if folder != "before" {
@@ -199,9 +205,18 @@ fn a_stored_backup_is_restored(version: u32) -> Outcome {
     }
 
     // Without the first one, the second is still complete: what it needs stays.
-    let pruned =
-        walden(&["archive", "prune", "--keep-backups", "1", "--apply", "--format", "json", "--repo", text(&site.repo)]);
-    assert_eq!((pruned.code, &pruned.json()["removed_backups"][0]), (0, &first["name"]), "{pruned:?}");
+    let pruned = walden(&[
+        "archive",
+        "prune",
+        "--keep-backups",
+        "1",
+        "--apply",
+        "--format",
+        "json",
+        "--repo",
+        text(&site.repo),
+    ]);
+    assert_eq!((pruned.code, &parsed(&pruned)["removed_backups"][0]), (0, &first["name"]), "{pruned:?}");
     assert!(!site.repo.join("base").join(listed[0]).join("backup.json").exists());
     assert!(files_below(&site.repo.join("base").join(listed[0])).len() > 1, "pieces of the second");
     let verified = walden(&["archive", "verify", "--repo", text(&site.repo)]);
@@ -239,30 +254,43 @@ fn an_encrypted_archive_holds_backups_and_a_killed_one_is_removed() -> Outcome {
     let init = walden(&init);
     assert_eq!(init.code, 0, "{init:?}");
     account::chown_all(&repo).unwrap();
-    account::chown_all(&config).unwrap();
+    account::chown(&config).unwrap();
     let site = Site { repo, ..site };
     site.archive_with("--config", &config);
     let mut client = site.cluster.client("postgres").unwrap();
-    client.batch_execute("CREATE TABLE large AS SELECT g i, md5(g::text) t FROM generate_series(1, 200000) g").unwrap();
+    client
+        .batch_execute("CREATE TABLE large AS SELECT g i, md5(g::text) t FROM generate_series(1, 200000) g")
+        .unwrap();
     client.batch_execute("SELECT pg_switch_wal()").unwrap();
     site.wait_until_archived(&mut client);
     let first = site.created(&[]);
     let second = site.create(&[]);
     assert!(second.code == 0 && second.stderr.contains("without a private key"), "{second:?}");
-    let (new, stored) = (second.json()["new_bytes"].clone(), second.json()["stored_bytes"].clone());
+    let (new, stored) = (parsed(&second)["new_bytes"].clone(), parsed(&second)["stored_bytes"].clone());
     assert!(new.as_u64().unwrap() < stored.as_u64().unwrap() / 2, "{second:?}");
     assert!(site.pieces().iter().all(|piece| piece.extension().unwrap() == "age"));
 
     // Killed in the middle.
     let dsn = site.cluster.dsn("postgres");
     let mut killed = Command::new(env!("CARGO_BIN_EXE_walden"))
-        .args(["backup", "create", &dsn, "--checkpoint", "fast", "--max-rate", "2MB", "--repo", text(&site.repo)])
+        .args([
+            "backup",
+            "create",
+            &dsn,
+            "--checkpoint",
+            "fast",
+            "--max-rate",
+            "2MB",
+            "--repo",
+            text(&site.repo),
+        ])
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .spawn()
         .unwrap();
     let began = Instant::now();
-    let started = || files_below(&site.repo.join("base")).into_iter().filter(|it| it.ends_with("started.json.age"));
+    let started =
+        || files_below(&site.repo.join("base")).into_iter().filter(|it| it.ends_with("started.json.age"));
     while started().count() < 3 {
         assert!(began.elapsed() < Duration::from_secs(60), "not started");
         std::thread::sleep(Duration::from_millis(20));
@@ -280,7 +308,7 @@ fn an_encrypted_archive_holds_backups_and_a_killed_one_is_removed() -> Outcome {
         let arguments = ["archive", "prune", "--keep-backups", "1", "--apply", "--format", "json"];
         let run = walden(&[&arguments[..], &identity].concat());
         assert_eq!(run.code, 0, "{run:?}");
-        run.json()["freed"].clone()
+        parsed(&run)["freed"].clone()
     };
     let pieces = site.pieces().len();
     let freed = prune();
@@ -318,7 +346,7 @@ fn backups_that_a_rule_does_not_keep_are_removed() -> Outcome {
         let arguments = ["archive", "prune", "--format", "json", "--repo", text(&site.repo)];
         let run = walden(&[&arguments[..], options].concat());
         assert_eq!(run.code, 0, "{run:?}");
-        run.json()
+        parsed(&run)
     };
     let left = || -> Vec<String> {
         let list = site.list();
@@ -342,7 +370,59 @@ fn backups_that_a_rule_does_not_keep_are_removed() -> Outcome {
     assert_eq!(verified.code, 0, "{verified:?}");
     let restored = site.restore(&site.cluster.dir().join("restored"), &["--verify-base"]);
     assert_eq!(restored.code, 0, "{restored:?}");
+    copies_replace_damaged_pieces(&site);
     Ok(())
+}
+
+/// A copy of the archive has the backups. With both, a damaged piece of one is read from the other, and
+/// replaced by it.
+fn copies_replace_damaged_pieces(site: &Site) {
+    let second = site.cluster.make_folder("second").unwrap();
+    make_archive(&second);
+    let from = ["--repo", text(&second), "--from", text(&site.repo)];
+    let copied = walden(&[&["archive", "copy", "--format", "json"], &from[..]].concat());
+    assert_eq!((copied.code, &parsed(&copied)[0]["base_backups"]["copied"]), (0, &1.into()), "{copied:?}");
+    let again = walden(&[&["archive", "copy", "--format", "json"], &from[..]].concat());
+    assert_eq!((again.code, &parsed(&again)[0]["base_backups"]["objects"]), (0, &0.into()), "{again:?}");
+    let other = Site {
+        repo: second.clone(),
+        cluster: ClusterBuilder::new(site.cluster.installation().clone()).start().unwrap(),
+        program: site.program.clone(),
+        tablespace: site.tablespace.clone(),
+    };
+    let piece = other.pieces()[0].clone();
+    flip_a_bit(&piece);
+    let config = site.cluster.dir().join("walden.toml");
+    let list = format!(
+        "[archive]\nrepo = [{:?}, {:?}]\nbackup_max_age_hours = 24\n",
+        text(&second),
+        text(&site.repo)
+    );
+    fs::write(&config, &list).unwrap();
+    let mapping = format!("{}={}", site.tablespace.display(), site.cluster.dir().join("both.fast").display());
+    let both = site.cluster.dir().join("both");
+    let restored = walden(&[
+        "restore",
+        "--config",
+        text(&config),
+        "-o",
+        text(&both),
+        "--tablespace-mapping",
+        &mapping,
+        "--verify-base",
+    ]);
+    assert_eq!(restored.code, 0, "{restored:?}");
+    let repaired = walden(&[&["archive", "repair"], &from[..]].concat());
+    assert_eq!(repaired.code, 0, "{repaired:?}");
+    let verified = walden(&["archive", "verify", "--repo", text(&second)]);
+    assert_eq!(verified.code, 0, "{verified:?}");
+
+    // The age of the newest backup.
+    let status = || walden(&["archive", "status", "--config", text(&config)]);
+    assert!(status().stdout.contains("1 base backup, the newest"), "{:?}", status());
+    fs::write(&config, list.replace("= 24", "= 0")).unwrap();
+    let old = status();
+    assert!(old.code == 1 && old.stdout.contains("walden backup create"), "{old:?}");
 }
 
 /// Another cluster's archive, an empty one, missing WAL, and a store that fails.
@@ -366,7 +446,7 @@ fn what_cannot_be_stored_leaves_no_backup() -> Outcome {
     client.batch_execute("SELECT pg_reload_conf()").unwrap();
     let late = site.create(&["--wait-for-wal", "1"]);
     assert!(late.code == 1 && late.stderr.contains("cannot be restored yet"), "{late:?}");
-    let missing = late.json()["missing_segment"].as_str().unwrap().to_owned();
+    let missing = parsed(&late)["missing_segment"].as_str().unwrap().to_owned();
     let list = walden(&["archive", "list", "--repo", text(&site.repo)]);
     assert!(list.code == 1 && list.stdout.contains(&format!("{missing} is MISSING")), "{list:?}");
     // It does not count: the only one is never removed.

@@ -218,7 +218,12 @@ mod tests {
         // A link would lead to the running server's files.
         fs::create_dir(base.join("base")).unwrap();
         symlink(&tablespace, base.join("base/16392")).unwrap();
-        let linked = copy_backup(Source::Path(&base), &root.path().join("linked"), &root.path().join("own1"), &mut |_| {});
+        let linked = copy_backup(
+            Source::Path(&base),
+            &root.path().join("linked"),
+            &root.path().join("own1"),
+            &mut |_| {},
+        );
         assert!(linked.unwrap_err().to_string().contains("found the link"));
         fs::remove_file(base.join("base/16392")).unwrap();
         // The copy has an empty pg_wal, wherever that of the original was.

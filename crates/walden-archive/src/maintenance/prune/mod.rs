@@ -212,11 +212,23 @@ impl Pruned {
 }
 
 /// Plans the removals without changing anything. `on_disk` are the backups found on disk. If there are any,
-/// or any in the archive, only these count, unless `all_exist`: then each history file is a backup.
+/// or any in the archive, only these count.
 ///
 /// # Errors
 /// The store's errors, and an archive that cannot be interpreted.
-pub fn plan(
+pub fn plan(archive: &Archive, rule: &Rule, on_disk: Vec<Backup>) -> Result<Plan, ArchiveError> {
+    make_plan(archive, rule, on_disk, false)
+}
+
+/// Plans the removals as if each backup history file were that of an existing backup.
+///
+/// # Errors
+/// As [`plan`].
+pub fn plan_if_all_exist(archive: &Archive, rule: &Rule, on_disk: Vec<Backup>) -> Result<Plan, ArchiveError> {
+    make_plan(archive, rule, on_disk, true)
+}
+
+fn make_plan(
     archive: &Archive,
     rule: &Rule,
     on_disk: Vec<Backup>,
