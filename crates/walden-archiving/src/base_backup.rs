@@ -61,9 +61,9 @@ walden_format::diagnostics! { BackupError {
 pub enum Step {
     /// The server writes a checkpoint.
     Checkpoint,
-    /// So many bytes are expected.
+    /// The server expects to send this number of bytes.
     Started(u64),
-    /// So many bytes were received since the last step.
+    /// This number of bytes was received since the last step.
     Received(u64),
     /// The archive does not have all WAL of the backup yet.
     WaitingForWal,
@@ -125,7 +125,7 @@ pub struct CreatedBackup {
 ///
 /// # Errors
 /// The archive belongs to another cluster or has no WAL, the server ends the backup, or it cannot be stored.
-/// Then no backup exists, and `prune` removes what was stored.
+/// Then no backup exists, and `prune` removes the stored objects.
 pub fn create(
     archive: &Archive,
     parameters: &Parameters,

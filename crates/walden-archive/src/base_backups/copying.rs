@@ -7,8 +7,7 @@ use serde::Serialize;
 use walden_format::lsn::SegmentName;
 use walden_source::{error_text, workers};
 
-use super::cutter::MAX_PIECE_BYTES;
-use super::documents::StoredBackup;
+use super::documents::{MAX_PIECE_BYTES, StoredBackup};
 use super::error::BaseBackupError;
 use super::inventory::{Inventory, damaged, read_backup, read_pieces};
 use super::name::{self, Part, PieceHash, piece_key};

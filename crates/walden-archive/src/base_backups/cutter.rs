@@ -9,10 +9,8 @@ use std::path::PathBuf;
 
 use tar::{EntryType, Header};
 
-use super::documents::MAX_INLINE_BYTES;
+use super::documents::{MAX_INLINE_BYTES, MAX_PIECE_BYTES};
 
-/// Longest piece in bytes.
-pub(super) const MAX_PIECE_BYTES: usize = 16 << 20;
 /// Size of the smallest file in bytes that is not in a group.
 const LARGE_FILE_BYTES: u64 = 4 << 20;
 /// Size of the smallest group in bytes that ends after a file whose name decides so.
@@ -29,7 +27,7 @@ pub(super) enum Cut {
     Inline(Vec<u8>),
 }
 
-/// What the cutter reports of the archive.
+/// Receives the parts and files of the archive.
 pub(super) trait Observer {
     /// The next part is complete.
     fn cut(&mut self, cut: Cut);
@@ -53,7 +51,7 @@ enum Inside {
     /// At a header, or within one.
     #[default]
     Header,
-    /// So many bytes of a file's content are left.
+    /// In a file's content, of which this number of bytes is left.
     Content {
         left: u64,
         padding: usize,

@@ -7,7 +7,6 @@ use serde::{Deserialize, Serialize};
 use walden_format::lsn::{Lsn, Timeline};
 use walden_recover::parse_backup_name;
 
-use super::cutter::MAX_PIECE_BYTES;
 use super::name::PieceHash;
 use crate::objects::backup_files::WalRange;
 
@@ -17,6 +16,8 @@ pub(super) const VERSION: u32 = 1;
 pub(super) const MAX_LIST_BYTES: u64 = 1 << 30;
 /// Longest `backup.json`, in bytes.
 const MAX_BACKUP_BYTES: usize = 16 << 20;
+/// Longest piece in bytes.
+pub(super) const MAX_PIECE_BYTES: usize = 16 << 20;
 /// Longest content in the list of pieces itself, in bytes.
 pub(super) const MAX_INLINE_BYTES: usize = 4096;
 

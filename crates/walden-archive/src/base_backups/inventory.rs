@@ -13,7 +13,7 @@ use crate::archive::{Archive, ArchiveError};
 use crate::objects::object::Finding;
 use crate::store::Cause;
 
-/// A backup that stores nothing for so long has been abandoned: its writer was killed.
+/// Time without a new object after which a backup counts as abandoned: its writer was killed.
 const ABANDONED_AFTER: SignedDuration = SignedDuration::from_hours(24);
 
 /// The base backups of an archive.

@@ -3,7 +3,7 @@
 //! A base backup is stored as the tar archives that the server sends, cut into *pieces* (`cutter`). A piece
 //! is an object with the BLAKE3 hash of its content in its key. A piece that the newest backup already has is
 //! not stored again: the list of pieces names the backup in whose folder it is. So each backup is complete,
-//! and costs only what has changed.
+//! and stores only changed pieces.
 //!
 //! ```text
 //! base/20261124T030000Z_2-3A000028/started.json      the backup is being made

@@ -87,7 +87,7 @@ impl TarStreams for Streams {
                 loop {
                     let job = receiver.lock().unwrap_or_else(PoisonError::into_inner).recv();
                     let Ok(Job { key, hash, bytes, result }) = job else { break };
-                    // If nobody waits, the reader was dropped.
+                    // An error means that the reader was dropped.
                     let _ = result.send(read_from_any(&archives, &key, hash, bytes));
                 }
             })?;

@@ -24,12 +24,15 @@ pub struct Removed {
     pub kept_objects: u64,
     /// Why pieces that may not be needed stay until a later run.
     pub postponed: Option<String>,
+    /// Keys of objects that are not needed and that the store keeps: their locks need no extension.
+    #[serde(skip)]
+    pub unneeded: HashSet<String>,
 }
 
 /// Removes the backups of these names, and everything that no remaining backup needs. The order keeps each
 /// backup complete as long as it exists: first its description, then, if no backup is being made, the pieces
-/// that no remaining backup has. A writer starts before it looks for pieces of earlier backups: either it is
-/// seen here, or it does not find the removed ones.
+/// that no remaining backup has. A writer stores `started.json` before it lists pieces of earlier backups:
+/// either it is listed here, or it does not find the removed ones.
 ///
 /// # Errors
 /// The store's errors. The next call continues.
@@ -42,7 +45,7 @@ pub fn remove(archive: &Archive, names: &[String]) -> Result<Removed, ArchiveErr
             removed.backups.push(name.clone());
         }
     }
-    removed.sweep(archive)?;
+    removed.sweep(archive, names)?;
     Ok(removed)
 }
 
@@ -61,15 +64,18 @@ impl Removed {
     }
 
     /// Removes abandoned backups, and pieces that no backup needs.
-    fn sweep(&mut self, archive: &Archive) -> Result<(), ArchiveError> {
+    fn sweep(&mut self, archive: &Archive, names: &[String]) -> Result<(), ArchiveError> {
         let listed = Inventory::list(archive)?;
         if listed.is_empty() {
             return Ok(());
         }
+        let abandoned = || listed.leftovers.iter().filter(|leftover| !leftover.is_in_progress);
+        for name in names.iter().chain(abandoned().map(|leftover| &leftover.name)) {
+            let documents = [name::STARTED, name::PIECES, name::MANIFEST, name::BACKUP];
+            self.unneeded.extend(documents.map(|document| name::key(name, document)));
+        }
         let has_started = |name: &str| listed.folders.get(name).is_some_and(|folder| folder.has_started);
-        for Leftover { name, .. } in
-            listed.leftovers.iter().filter(|it| !it.is_in_progress && has_started(&it.name))
-        {
+        for Leftover { name, .. } in abandoned().filter(|leftover| has_started(&leftover.name)) {
             // Its writer, if it still exists, then does not complete it.
             let key = name::key(name, name::STARTED);
             if !self.discard(archive, &key, 0)? {
@@ -87,10 +93,17 @@ impl Removed {
             self.postponed = Some(format!("{} cannot be read: {}", finding.object, finding.problem));
             return Ok(());
         }
-        let mut needed: HashSet<String> = HashSet::new();
+        // A backup whose description the store keeps still needs its pieces, but no longer locks of them.
+        let (mut needed, mut lasting): (HashSet<String>, HashSet<String>) = (HashSet::new(), HashSet::new());
         for backup in &inventory.backups {
             match read_pieces(archive, backup) {
-                Ok(list) => needed.extend(list.stored().map(|(folder, hash, ..)| piece_key(folder, hash))),
+                Ok(list) => {
+                    let keys = list.stored().map(|(folder, hash, ..)| piece_key(folder, hash));
+                    match names.contains(&backup.name) {
+                        true => needed.extend(keys),
+                        false => lasting.extend(keys),
+                    }
+                }
                 Err(error) => {
                     self.postponed =
                         Some(format!("the pieces of {} are unknown: {}", backup.name, error_text(&error)));
@@ -99,6 +112,8 @@ impl Removed {
             }
         }
         for (name, folder) in &inventory.folders {
+            let keys = folder.pieces.keys();
+            self.unneeded.extend(keys.filter(|key| !lasting.contains(*key)).cloned());
             if !folder.has_backup {
                 for (object, exists) in
                     [(name::PIECES, folder.has_piece_list), (name::MANIFEST, folder.has_manifest)]
@@ -108,7 +123,9 @@ impl Removed {
                     }
                 }
             }
-            for (key, (_, bytes)) in folder.pieces.iter().filter(|(key, _)| !needed.contains(*key)) {
+            for (key, (_, bytes)) in
+                folder.pieces.iter().filter(|(key, _)| !needed.contains(*key) && !lasting.contains(*key))
+            {
                 self.discard(archive, key, *bytes)?;
             }
         }

@@ -73,7 +73,7 @@ pub struct Writer {
     pool: Pool,
 }
 
-/// What was received.
+/// The received content.
 #[derive(Default)]
 struct Contents {
     archives: Vec<(Option<u32>, Vec<Slot>)>,
@@ -292,7 +292,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Stores `backup.json`. `prune` removes an abandoned backup beginning with `started.json`: then this
+    /// Stores `backup.json`. `prune` removes `started.json` of an abandoned backup first: without it, this
     /// backup lacks pieces, or soon will.
     fn complete(&self, backup: &StoredBackup) -> Result<(), BaseBackupError> {
         let (started, key) = (name::key(&self.name, name::STARTED), name::key(&self.name, name::BACKUP));

@@ -157,7 +157,7 @@ pub fn create(args: &CreateArgs) -> Result<ExitCode> {
 
 fn text(created: &CreatedBackup) -> String {
     format!(
-        "Stored {} in {}: {} of files in {}, of which {} are new, in {:.1} s\n  WAL from {} to {} on timeline {}\n",
+        "Stored {} in {}: {} of files in {}, {} of them new, in {:.1} s\n  WAL from {} to {} on timeline {}\n",
         created.name,
         harmless(&created.location),
         units::bytes(created.bytes),

@@ -12,7 +12,7 @@ use super::{Prepared, RecoverArgs, find_run};
 use crate::place::PlaceArgs;
 use crate::{output, terminal};
 
-/// The name that stands for the newest backup in the archive.
+/// The name of the newest backup in the archive.
 const LATEST: &str = "latest";
 
 /// Returns the name of a backup in the archive, if it is one: a path that exists names itself.

@@ -2,6 +2,7 @@
 //! removal.
 
 use std::fs;
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -46,13 +47,14 @@ impl Site {
             .unwrap();
         let repo = cluster.make_folder("repo").unwrap();
         let program = program_for(&cluster);
-        let tablespace = cluster.make_folder("fast").unwrap();
+        let tablespace = cluster.dir().join("fast");
         Ok(Site { cluster, repo, program, tablespace })
     }
 
     /// Lets the server archive to a new archive, and creates tables.
     fn prepare(&self) -> Client {
         make_archive(&self.repo);
+        self.cluster.make_folder("fast").unwrap();
         self.archive_with("--repo", &self.repo);
         let mut client = self.cluster.client("postgres").unwrap();
         for sql in [
@@ -101,21 +103,31 @@ impl Site {
 
     fn restore(&self, to: &Path, options: &[&str]) -> Run {
         let get = format!("{} archive get --repo {} %f \"%p\"", self.program.display(), self.repo.display());
-        let space = to.with_extension("fast");
-        let mapping = format!("{}={}", self.tablespace.display(), space.display());
-        let arguments =
-            ["restore", "--repo", text(&self.repo), "-o", text(to), "--tablespace-mapping", &mapping];
+        let mapping = format!("{}={}", self.tablespace.display(), to.with_extension("fast").display());
+        let mapping = match self.tablespace.exists() {
+            true => &["--tablespace-mapping", &mapping][..],
+            false => &[],
+        };
+        let arguments = ["restore", "--repo", text(&self.repo), "-o", text(to)];
         let settings = ["--restore-command", &get, "--target-action", "promote", "--format", "json"];
-        walden(&[&arguments[..], &settings, options].concat())
+        walden(&[&arguments[..], mapping, &settings, options].concat())
     }
 
     /// Starts a server on a restored data directory, in which it stays.
     fn start_restored(&self, data: &Path) -> Cluster {
         let space = data.with_extension("fast");
-        account::chown_all(&space).unwrap();
+        let links = fs::read_dir(data.join("pg_tblspc")).unwrap();
+        let link = links.map(|entry| entry.unwrap().path()).next().unwrap();
+        assert_eq!(fs::read_link(&link).unwrap(), space);
+        // The lab copies the directory without the link.
+        fs::remove_file(&link).unwrap();
         let builder = ClusterBuilder::new(self.cluster.installation().clone()).copy_of(data);
         let builder = builder.setting("archive_mode", "off").setting("autovacuum", "off");
-        let server = builder.start().unwrap_or_else(|error| panic!("{error:#}"));
+        let server = builder.start_after(|copy| {
+            symlink(&space, copy.join("pg_tblspc").join(link.file_name().unwrap()))?;
+            account::chown_all(&space)
+        });
+        let server = server.unwrap_or_else(|error| panic!("{error:#}"));
         wait_until_promoted(&server);
         server
     }
@@ -154,7 +166,7 @@ fn flip_a_bit(path: &Path) {
     fs::write(path, bytes).unwrap();
 }
 
-/// A second backup costs what has changed. Each is restored, also after the first one was removed, and a
+/// A second backup stores changed pieces only. Each is restored, also after the first one was removed, and a
 /// damaged piece is refused or read from a copy of the archive.
 fn a_stored_backup_is_restored(version: u32) -> Outcome {
     let site = Site::start(version, 1)?;
@@ -204,7 +216,7 @@ fn a_stored_backup_is_restored(version: u32) -> Outcome {
         }
     }
 
-    // Without the first one, the second is still complete: what it needs stays.
+    // Without the first one, the second is still complete: its pieces stay.
     let pruned = walden(&[
         "archive",
         "prune",
@@ -353,7 +365,7 @@ fn backups_that_a_rule_does_not_keep_are_removed() -> Outcome {
         let backups = list["stored_backups"].as_array().unwrap().iter();
         backups.map(|backup| backup["name"].as_str().unwrap().to_owned()).collect()
     };
-    // The plan removes nothing, and says what would be.
+    // The plan names the removed backups, and removes nothing.
     let plan = prune(&["--keep", "daily=7"]);
     assert_eq!(plan["removed_backups"], serde_json::json!(names[..2]), "{plan:#}");
     assert_eq!(left(), names);
@@ -470,7 +482,7 @@ fn what_cannot_be_stored_leaves_no_backup() -> Outcome {
     assert!(limited.status.code() == Some(3) && said.contains("cannot create base/"), "{said}");
     assert_eq!(folders(), before + 1);
     assert_eq!(site.list()["stored_backups"].as_array().unwrap().len(), 1);
-    // The next one succeeds beside it.
+    // The next one succeeds.
     site.created(&[]);
     assert_eq!(site.list()["stored_backups"].as_array().unwrap().len(), 2);
     Ok(())

@@ -523,6 +523,7 @@ impl Plan {
             }
         }
         pruned.removed_backups.clone_from(&freed.backups);
+        let unneeded_of_backups = freed.unneeded.clone();
         pruned.freed = Some(freed);
         let mut removed = Vec::new();
         for Removal { key, bytes, number, has_wal } in &self.removals {
@@ -546,8 +547,9 @@ impl Plan {
         pruned.removed_objects -= pruned.kept_objects;
         pruned.removed_bytes -= pruned.kept_bytes;
         pruned.early = self.ages.early(removed.into_iter());
-        let unneeded: BTreeSet<String> =
-            self.removals.iter().map(|removal| archive.stored_name(&removal.key)).collect();
+        let keys = self.removals.iter().map(|removal| removal.key.as_str());
+        let keys = keys.chain(unneeded_of_backups.iter().map(String::as_str));
+        let unneeded: BTreeSet<String> = keys.map(|key| archive.stored_name(key)).collect();
         let extend = |rule| lock::extend(archive, rule, |key| !unneeded.contains(key));
         pruned.locks = lock::rule(archive).map(extend).transpose()?;
         if let Some(locks) = pruned.locks.as_ref().filter(|locks| locks.failed > 0) {
