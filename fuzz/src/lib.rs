@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 pub mod archive_request;
+pub mod base_backup;
 pub mod block_headers;
 pub mod codec;
 pub mod codec_roundtrip;

@@ -23,6 +23,7 @@ macro_rules! damaged {
 damaged! {
     // target, number of inputs, seeds
     archive_request, 100_000, requests();
+    base_backup, 20_000, base_backups();
     block_headers, 100_000, records().iter().map(|record| [&record.bytes[..], &[0; 3]].concat()).collect::<Vec<_>>();
     codec, 8_000, [0, 1].iter().flat_map(|mend| compressed().into_iter().map(|file| [&[*mend], &file[..]].concat())).collect::<Vec<_>>();
     codec_roundtrip, 300, contents();
@@ -244,6 +245,34 @@ fn tuples() -> Vec<Vec<u8>> {
 }
 
 /// Builds a server's messages: a response to startup, WAL data with a keepalive message, and an error.
+/// A tar archive with a folder and files, and a list of pieces.
+fn base_backups() -> Vec<Vec<u8>> {
+    let entry = |name: &[u8], kind: u8, content: &[u8]| {
+        let mut header = [0_u8; 512];
+        header[..name.len()].copy_from_slice(name);
+        header[124..135].copy_from_slice(format!("{:011o}", content.len()).as_bytes());
+        header[156] = kind;
+        header[257..265].copy_from_slice(b"ustar\x0000");
+        header[148..156].fill(b' ');
+        let sum: u32 = header.iter().map(|&byte| u32::from(byte)).sum();
+        header[148..156].copy_from_slice(format!("{sum:06o}\0 ").as_bytes());
+        let padding = vec![0; content.len().next_multiple_of(512) - content.len()];
+        [&header[..], content, &padding].concat()
+    };
+    let archive = [
+        entry(b"backup_label", b'0', b"START WAL LOCATION: 0/2000028\n"),
+        entry(b"base/1", b'5', b""),
+        entry(b"base/1/1259", b'0', &[7; 8192]),
+        vec![0; 1024],
+    ]
+    .concat();
+    let (name, hash) = (walden_fuzz::base_backup::NAME, "0f".repeat(32));
+    let list = format!(
+        "{{\"walden_pieces\":1,\"folders\":[\"{name}\"],\"archives\":[{{\"tablespace\":null,\"pieces\":[[\"{hash}\",8192,99,0],\"00ff\"]}}]}}"
+    );
+    vec![archive, list.into_bytes()]
+}
+
 fn messages() -> Vec<Vec<u8>> {
     let message =
         |kind: u8, content: &[u8]| [&[kind], &(content.len() as u32 + 4).to_be_bytes()[..], content].concat();

@@ -12,10 +12,12 @@
 //! | `ingest` | writing to the archive: from archiving servers, from streams, and from other archives |
 //! | `restore` | reading from the archive: for recovery, as plain files, and for other readers of WAL |
 //! | `inspect` | possible recovery targets, verification, and comparison with servers |
+//! | `base_backups` | base backups in the archive |
 //! | `maintenance` | packs, removal of WAL that no backup needs, test restores, and a lost `archive.json` |
 #![forbid(unsafe_code)]
 
 pub mod archive;
+pub mod base_backups;
 mod boot;
 pub mod copies;
 pub mod encryption;

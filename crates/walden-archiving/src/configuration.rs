@@ -78,6 +78,8 @@ pub struct ArchiveSection {
     pub backlog_warning: Option<usize>,
     /// Seconds that a file may wait before `status` exits with 1.
     pub backlog_warning_seconds: Option<u64>,
+    /// Hours after which the newest base backup in the archive is too old for `status` and `check`.
+    pub backup_max_age_hours: Option<u64>,
     /// Segments that are fetched ahead for recovery.
     pub prefetch: Option<usize>,
     /// The file to which push and get append JSON lines.

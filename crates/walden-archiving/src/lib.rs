@@ -4,6 +4,7 @@
 pub mod activity;
 pub mod archiver;
 pub mod arrival;
+pub mod base_backup;
 pub mod behind;
 pub mod check;
 pub mod commands;

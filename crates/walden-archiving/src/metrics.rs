@@ -10,7 +10,7 @@ use walden_watch::prometheus::{self, Labels, Metric};
 use crate::report::{CopyStatus, Report};
 
 #[rustfmt::skip]
-const METRICS: [Metric; 42] = [
+const METRICS: [Metric; 45] = [
     Metric { name: "walden_archive_up", kind: "gauge", help: "Whether the archive exists and could be read." },
     Metric { name: "walden_archive_problems", kind: "gauge", help: "Number of problems that walden archive status reports." },
     Metric { name: "walden_archive_status_timestamp_seconds", kind: "gauge", help: "When these metrics were written." },
@@ -23,6 +23,9 @@ const METRICS: [Metric; 42] = [
     Metric { name: "walden_archive_missing_segments", kind: "gauge", help: "Segments that are missing, by whether that was acknowledged." },
     Metric { name: "walden_archive_oldest_restorable_timestamp_seconds", kind: "gauge", help: "The first commit or abort after the last gap in the newest timeline's WAL." },
     Metric { name: "walden_archive_newest_restorable_timestamp_seconds", kind: "gauge", help: "The last commit or abort there: recovery to a time can reach every time from the oldest to just before this one." },
+    Metric { name: "walden_archive_base_backups", kind: "gauge", help: "Base backups in the archive." },
+    Metric { name: "walden_archive_base_backup_bytes", kind: "gauge", help: "Bytes of their objects." },
+    Metric { name: "walden_archive_newest_base_backup_timestamp_seconds", kind: "gauge", help: "When the newest base backup in the archive was started." },
     Metric { name: "walden_archive_last_verified_timestamp_seconds", kind: "gauge", help: "When walden archive verify last ended." },
     Metric { name: "walden_archive_last_verified_damaged_objects", kind: "gauge", help: "Damaged objects that it found." },
     Metric { name: "walden_archive_verification_locked", kind: "gauge", help: "Whether verification results cannot be read without a private key." },
@@ -83,6 +86,11 @@ fn samples(report: &Report, name: &str) -> Option<Vec<(Labels, f64)>> {
         }
         "newest_restorable_timestamp_seconds" => {
             holdings.as_ref().and_then(|it| it.newest_restorable).map(seconds)
+        }
+        "base_backups" => of_holdings(|it| it.base_backups as f64),
+        "base_backup_bytes" => of_holdings(|it| it.base_backup_bytes as f64),
+        "newest_base_backup_timestamp_seconds" => {
+            holdings.as_ref().and_then(|it| it.newest_base_backup).map(seconds)
         }
         "last_verified_timestamp_seconds" => verified.map(|it| seconds(it.time)),
         "last_verified_damaged_objects" => verified.map(|it| it.damaged as f64),

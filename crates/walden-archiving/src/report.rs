@@ -215,6 +215,11 @@ impl Report {
         let mut notes: Vec<String> = diverging.map(ToString::to_string).collect();
         notes.extend(holdings.iter().flat_map(|holdings| &holdings.minimal_wal).map(ToString::to_string));
         notes.extend(holdings.as_ref().and_then(unknown_gaps_note));
+        holdings
+            .as_ref()
+            .and_then(|holdings| old_backup_problem(holdings, section))
+            .into_iter()
+            .for_each(&mut keep);
         notes.extend(archive.and_then(|archive| former_key_note(archive, section)));
         let is_server_asked = queue.names_server() || receiving.spool.is_some();
         if !is_server_asked {
@@ -337,6 +342,21 @@ impl Report {
         }
         self.problems.append(&mut found);
     }
+}
+
+/// Describes that the newest base backup in the archive is older than the configuration allows, or missing.
+pub fn old_backup_problem(holdings: &Holdings, section: &ArchiveSection) -> Option<String> {
+    let limit = section.backup_max_age_hours?;
+    let make = "walden backup create stores one";
+    let Some(newest) = holdings.newest_base_backup else {
+        let limit = format!("expected one of the last {limit} hours (backup_max_age_hours)");
+        return Some(format!("the archive has no base backup: {limit}; {make}"));
+    };
+    let age = jiff::Timestamp::now().as_microsecond().saturating_sub(newest) / 3_600_000_000;
+    let is_old = u64::try_from(age).is_ok_and(|hours| hours >= limit);
+    is_old.then(|| {
+        format!("the newest base backup in the archive is {age} hours old: expected less than {limit} (backup_max_age_hours); {make}")
+    })
 }
 
 /// Describes which gaps of an encrypted archive cannot be determined without a private key.

@@ -153,6 +153,10 @@ fn describe_holdings(holdings: &Holdings) -> Vec<String> {
         let number = holdings.acknowledged_segments;
         parts.push(format!("{} {} known to be missing", counted(number, "segment"), queue::be(number)));
     }
+    if let Some(newest) = holdings.newest_base_backup {
+        let count = counted(holdings.base_backups, "base backup");
+        parts.push(format!("{count}, the newest {} ago", ago(newest)));
+    }
     parts.push(match &holdings.verified {
         Some(verified) => format!("verified {} ago", ago(verified.time)),
         None if holdings.is_verification_locked => UNREADABLE.to_owned(),

@@ -184,20 +184,23 @@ impl BackupFolder {
     }
 }
 
-/// The name of a backup of the schedule.
-fn name_of(time: Timestamp, redo: Lsn) -> String {
+/// Returns the name of a backup: the time of its checkpoint, or of its start, and the redo pointer.
+pub fn name_of(time: Timestamp, redo: Lsn) -> String {
     format!("{}_{:X}-{:08X}", time.strftime("%Y%m%dT%H%M%SZ"), redo.0 >> 32, redo.0 & 0xFFFF_FFFF)
+}
+
+/// Reads a name of [`name_of`].
+pub fn parse_name(name: &str) -> Option<(Timestamp, Lsn)> {
+    let (time, lsn) = name.split_once('_')?;
+    let time = jiff::civil::DateTime::strptime("%Y%m%dT%H%M%SZ", time).ok()?;
+    let time = time.to_zoned(jiff::tz::TimeZone::UTC).ok()?.timestamp();
+    let redo = lsn.replacen('-', "/", 1).parse().ok()?;
+    (name_of(time, redo) == name).then_some((time, redo))
 }
 
 /// Whether a name has the form of the schedule's.
 fn is_name(name: &str) -> bool {
-    let read = || {
-        let (time, lsn) = name.split_once('_')?;
-        let time = jiff::civil::DateTime::strptime("%Y%m%dT%H%M%SZ", time).ok()?;
-        let time = time.to_zoned(jiff::tz::TimeZone::UTC).ok()?.timestamp();
-        Some(name_of(time, lsn.replacen('-', "/", 1).parse().ok()?) == name)
-    };
-    read().unwrap_or(false)
+    parse_name(name).is_some()
 }
 
 fn read_label(backup: &Path) -> Result<Option<Label>, RecoverError> {

@@ -6,6 +6,7 @@ use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
@@ -14,11 +15,11 @@ use walden_format::payload::xlog::Checkpoint;
 use walden_source::datadir::{ControlFile, DataDir, DataDirError};
 
 use crate::copy::{LABEL, LOGS, copy_backup, copy_tree};
-use crate::error::RecoverError;
-use crate::folder_lock::{Identity, identify};
+use crate::error::{RecoverError, invalid};
+use crate::folder_lock::{FolderLock, Identity, expect_identity, identify};
 use crate::manifest::{Checksum, Manifest, ManifestFile, compute_checksums, list_files};
 use crate::originals::Originals;
-use crate::tar_backup::TarBackup;
+use crate::tar_backup::{TarBackup, TarStreams, parse_map};
 
 /// The form of `START TIME` in the labels that Walden writes.
 const LABEL_TIME: &str = "%Y-%m-%d %H:%M:%S UTC";
@@ -43,8 +44,32 @@ pub struct BaseBackup {
     pub(crate) manifest: Option<Manifest>,
     /// Bytes of its files.
     pub(crate) bytes: u64,
-    /// Of the folder or file at `path` when it was opened.
-    pub(crate) identity: Identity,
+    /// Of the folder or file at `path` when it was opened; `None` if it is not in the file system.
+    pub(crate) identity: Option<Identity>,
+}
+
+/// A base backup in tar format that is not in the file system. Its files were compared with its manifest when
+/// it was made.
+#[derive(Clone, Debug)]
+pub struct StreamedBackup {
+    /// Its name for messages.
+    pub name: PathBuf,
+    /// The content of `PG_VERSION`.
+    pub version: String,
+    /// The content of `pg_control`.
+    pub control: Vec<u8>,
+    /// The content of `backup_label`.
+    pub label: Vec<u8>,
+    /// The content of `tablespace_map`.
+    pub tablespace_map: Vec<u8>,
+    /// The tablespaces with a tar archive.
+    pub tablespaces: Vec<u32>,
+    /// The content of `backup_manifest`.
+    pub manifest: Vec<u8>,
+    /// Bytes of its files.
+    pub bytes: u64,
+    /// Its tar archives.
+    pub streams: Arc<dyn TarStreams>,
 }
 
 /// A tablespace of a base backup.
@@ -106,18 +131,80 @@ impl BaseBackup {
     /// # Errors
     /// The path is not a base backup, has something that is not restored, or differs from its manifest.
     pub fn open(path: &Path, mut done: impl FnMut(u64)) -> Result<BaseBackup, RecoverError> {
-        let refuse = |expected, found: String, hint| RecoverError::Base {
-            base: path.to_owned(),
-            expected,
-            found,
-            hint,
-        };
         let identity = identify(path)?;
         let tar = TarBackup::find(path)?;
         let manifest = read_manifest(tar.as_ref().map_or(path, TarBackup::folder))?;
         let found = match &tar {
             None => Found::in_folder(path)?,
             Some(tar) => Found::in_tar(path, tar, manifest.as_ref(), &mut done)?,
+        };
+        BaseBackup::complete(path, tar, manifest, found, Some(identity))
+    }
+
+    /// Copies a backup that is not in the file system into a new folder, with its tablespaces in folders of
+    /// `pg_tblspc`. `done` gets the bytes of each file.
+    ///
+    /// # Errors
+    /// It cannot be read, or a file cannot be written.
+    pub fn unpack_streamed(
+        backup: &StreamedBackup,
+        folder: &Path,
+        mut done: impl FnMut(u64),
+    ) -> Result<(), RecoverError> {
+        let (name, tablespaces) = (&backup.name, backup.tablespaces.iter().copied());
+        let tar = TarBackup::of_streams(name, &backup.streams, tablespaces);
+        tar.unpack(folder, &[], false, &mut done)?;
+        let control = folder.join(ControlFile::PATH);
+        let above = control.parent().map_or(Ok(()), crate::private::create_folders);
+        above.map_err(RecoverError::io("create", &control))?;
+        match control.exists() {
+            true => Ok(()),
+            false => {
+                crate::private::write(&control, &backup.control).map_err(RecoverError::io("write", &control))
+            }
+        }
+    }
+
+    /// Opens a base backup that is not in the file system. Its tar archives are not read yet.
+    ///
+    /// # Errors
+    /// It has something that is not restored, or its small files cannot be interpreted.
+    pub fn open_streamed(backup: &StreamedBackup) -> Result<BaseBackup, RecoverError> {
+        let name = &backup.name;
+        let tar = TarBackup::of_streams(name, &backup.streams, backup.tablespaces.iter().copied());
+        let path = name.join(Manifest::FILE);
+        let manifest = Manifest::read(backup.manifest.as_slice())
+            .map_err(|problem| RecoverError::io("read", &path)(invalid(problem)))?;
+        let control = ControlFile::parse(&backup.control)
+            .map_err(|error| DataDirError::Control { path: name.join(ControlFile::PATH), error })?;
+        let tablespaces = parse_map(&backup.tablespace_map).into_iter();
+        let found = Found {
+            version: backup.version.trim().to_owned(),
+            control,
+            control_content: backup.control.clone(),
+            label: Some(backup.label.clone()),
+            tablespaces: tablespaces.map(|(oid, folder)| Tablespace { oid, folder }).collect(),
+            bytes: backup.bytes,
+        };
+        if let Some(Tablespace { oid, .. }) = found.tablespaces.iter().find(|it| !tar.has_tablespace(it.oid))
+        {
+            return Err(no_tar_of_tablespace(name, *oid));
+        }
+        BaseBackup::complete(name, Some(tar), Some(manifest), found, None)
+    }
+
+    fn complete(
+        path: &Path,
+        tar: Option<TarBackup>,
+        manifest: Option<Manifest>,
+        found: Found,
+        identity: Option<Identity>,
+    ) -> Result<BaseBackup, RecoverError> {
+        let refuse = |expected, found: String, hint| RecoverError::Base {
+            base: path.to_owned(),
+            expected,
+            found,
+            hint,
         };
         let Found { version, control, control_content, label, tablespaces, bytes } = found;
         if !version.parse().is_ok_and(|version: u32| VERSIONS.contains(&version)) {
@@ -279,9 +366,29 @@ impl BaseBackup {
         differences.refuse(&self.path)
     }
 
+    /// Locks the backup, unless it is not in the file system.
+    pub(crate) fn lock(&self) -> Result<Option<FolderLock>, RecoverError> {
+        self.identity.map(|_| FolderLock::shared(&self.path)).transpose()
+    }
+
+    /// Checks that the path still leads to the backup that was opened.
+    pub(crate) fn expect_same(&self) -> Result<(), RecoverError> {
+        self.identity.map_or(Ok(()), |identity| expect_identity(&self.path, identity))
+    }
+
+    /// Returns whether the backup is in the file system.
+    pub(crate) fn is_in_file_system(&self) -> bool {
+        self.identity.is_some()
+    }
+
     /// Returns the links to folders of the server's log, which copies do not have.
     pub fn links_left_out(&self) -> impl Iterator<Item = &'static str> {
         LOGS.into_iter().filter(|log| self.tar.is_none() && self.path.join(log).is_symlink())
+    }
+
+    /// Its folder or tar file, or its name.
+    pub fn path(&self) -> &Path {
+        &self.path
     }
 
     /// Bytes of its files, without WAL.
@@ -426,12 +533,7 @@ impl Found {
         let control = ControlFile::parse(&control_content)
             .map_err(|error| DataDirError::Control { path: path.join(ControlFile::PATH), error })?;
         if let Some((oid, _)) = contents.tablespaces.iter().find(|(oid, _)| !tar.has_tablespace(**oid)) {
-            return Err(RecoverError::Base {
-                base: path.to_owned(),
-                expected: "a tar file of each tablespace next to base.tar",
-                found: format!("none of {oid}"),
-                hint: "add the tar files of all tablespaces",
-            });
+            return Err(no_tar_of_tablespace(path, *oid));
         }
         let tablespaces = contents.tablespaces.into_iter();
         Ok(Found {
@@ -442,6 +544,15 @@ impl Found {
             tablespaces: tablespaces.map(|(oid, folder)| Tablespace { oid, folder }).collect(),
             bytes,
         })
+    }
+}
+
+fn no_tar_of_tablespace(base: &Path, oid: u32) -> RecoverError {
+    RecoverError::Base {
+        base: base.to_owned(),
+        expected: "a tar file of each tablespace next to base.tar",
+        found: format!("none of {oid}"),
+        hint: "add the tar files of all tablespaces",
     }
 }
 

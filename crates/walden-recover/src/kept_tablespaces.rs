@@ -49,8 +49,10 @@ pub(crate) fn create(base: &BaseBackup, backup: &Path) -> Result<Vec<MappedTable
     }
     mark(&folder)?;
     // As the backup, it gets the account of the base backup if files can be given to it.
-    let owner = fs::metadata(&base.path).map_err(RecoverError::io("read", &base.path))?;
-    let _ = lchown(&folder, Some(owner.uid()), Some(owner.gid()));
+    if base.is_in_file_system() {
+        let owner = fs::metadata(&base.path).map_err(RecoverError::io("read", &base.path))?;
+        let _ = lchown(&folder, Some(owner.uid()), Some(owner.gid()));
+    }
     let name = folder.file_name().unwrap_or_default();
     let map = |tablespace: &_| MappedTablespace::beside(tablespace, &folder, Path::new(name));
     Ok(base.tablespaces.iter().map(map).collect())

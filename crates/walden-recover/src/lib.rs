@@ -64,8 +64,10 @@ mod target;
 mod transactions;
 mod work_folder;
 
-pub use backup_folder::{BackupFolder, ListedBackup};
-pub use base::{BaseBackup, Tablespace};
+pub use backup_folder::{
+    BackupFolder, ListedBackup, name_of as backup_name, parse_name as parse_backup_name,
+};
+pub use base::{BaseBackup, StreamedBackup, Tablespace};
 pub use copy::{EMPTIED, LOGS};
 pub use document::{CheckpointDocument, PartialDocument, PlanDocument, RestoredDocument};
 pub use duration::{COPY_BYTES_PER_SECOND, ExpectedDuration};
@@ -77,5 +79,6 @@ pub use plan::{CheckpointRecord, ChosenRun, LaterWal, Plan, UnreadPartial, choos
 pub use restore::{Purpose, Recovery, RestoreOptions, Restored, Step, keep_decoded};
 pub use support::{Reason, Unsupported};
 pub use tablespaces::{MappedTablespace, map_tablespaces};
+pub use tar_backup::TarStreams;
 pub use target::Target;
 pub use work_folder::{MARK, expect_free_target, is_unfinished_rename, partial_of, remove_leftover};

@@ -77,6 +77,30 @@ pub(crate) struct Checksum {
     pub digits: String,
 }
 
+/// Sizes and CRC-32C of the files of a base backup, computed while it is received.
+#[derive(Clone, Default, Debug)]
+pub struct FileSums(BTreeMap<PathBuf, (u64, u32)>);
+
+impl FileSums {
+    /// Adds a file without content, or replaces it.
+    pub fn start(&mut self, path: PathBuf) {
+        self.0.insert(path, (0, 0));
+    }
+
+    /// Adds content to a file.
+    pub fn add(&mut self, path: &Path, content: &[u8]) {
+        if let Some((size, crc)) = self.0.get_mut(path) {
+            *size += content.len() as u64;
+            *crc = crc32c_append(*crc, content);
+        }
+    }
+
+    /// Returns the number of files and the sum of their sizes in bytes.
+    pub fn totals(&self) -> (u64, u64) {
+        (self.0.len() as u64, self.0.values().map(|(size, _)| size).sum())
+    }
+}
+
 /// An algorithm of checksums (`pg_basebackup --manifest-checksums`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
 pub(crate) enum Algorithm {
@@ -278,6 +302,32 @@ impl<R: Read> Read for Summed<R> {
 impl Manifest {
     /// Its name in a base backup.
     pub(crate) const FILE: &str = "backup_manifest";
+
+    /// Compares the sizes and, if they are of CRC-32C, the checksums of all files with those of a backup.
+    ///
+    /// # Errors
+    /// The first file that is missing, differs, or is not in the manifest.
+    pub fn compare(&self, found: &FileSums) -> Result<(), String> {
+        for (path, file) in &self.files.0 {
+            let Some((size, crc)) = found.0.get(path) else {
+                return Err(format!("expected the file {}, found none", path.display()));
+            };
+            if file.size != *size {
+                let (path, expected) = (path.display(), file.size);
+                return Err(format!("expected {path} with {expected} bytes, found {size}"));
+            }
+            let expected = file.checksum.as_ref().filter(|sum| sum.algorithm == Algorithm::Crc32c);
+            let digits = to_hex(&crc.to_le_bytes());
+            if let Some(sum) = expected.filter(|sum| sum.digits != digits) {
+                let (path, expected) = (path.display(), &sum.digits);
+                return Err(format!("expected {path} with CRC-32C {expected}, found {digits}"));
+            }
+        }
+        match found.0.keys().find(|path| !self.files.0.contains_key(*path) && !may_differ(path)) {
+            Some(path) => Err(format!("expected no file {}, found it", path.display())),
+            None => Ok(()),
+        }
+    }
 
     /// The files that must be those of the backup.
     pub(crate) fn compared_files(&self) -> impl Iterator<Item = (&Path, &ManifestFile)> {

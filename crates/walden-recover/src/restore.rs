@@ -23,7 +23,7 @@ use crate::base::BaseBackup;
 use crate::copy::{LABEL, give_to, synchronize, synchronize_one};
 use crate::engine::{Engine, EngineOptions, Written};
 use crate::error::RecoverError;
-use crate::folder_lock::{FolderLock, expect_identity};
+use crate::folder_lock::FolderLock;
 use crate::manifest::{Manifest, WalRange};
 use crate::originals::{Originals, copy_around};
 use crate::plan::{CheckpointRecord, Plan};
@@ -140,10 +140,10 @@ impl Recovery<'_> {
     /// # Errors
     /// A file cannot be read or written, or the WAL cannot be replayed up to the checkpoint.
     pub fn restore(&self, data: &Path, progress: &mut dyn FnMut(Step)) -> Result<Restored, RecoverError> {
-        let lock = FolderLock::shared(&self.base.path)?;
+        let _lock = self.base.lock()?;
         expect_free_target(data)?;
         let partial = partial_of(data)?;
-        self.build(&lock, &partial, progress, || {
+        self.build(&partial, progress, || {
             fs::rename(&partial, data).map_err(RecoverError::io("create", data))?;
             synchronize_entry(data)?;
             unmark_rename(data)
@@ -160,11 +160,11 @@ impl Recovery<'_> {
         base.expect_replaceable()?;
         // A path such as "." has no name, and a link would be exchanged itself.
         let backup = fs::canonicalize(&base.path).map_err(RecoverError::io("read", &base.path))?;
-        let lock = FolderLock::exclusive(&backup)?;
+        let _lock = FolderLock::exclusive(&backup)?;
         let partial = partial_of(&backup)?;
         expect_replaceable(&backup, &partial)?;
         let options = &RestoreOptions { purpose: Purpose::Backup, ..self.options.clone() };
-        Recovery { options, ..*self }.build(&lock, &partial, progress, || {
+        Recovery { options, ..*self }.build(&partial, progress, || {
             // Should this run be killed, the next one removes the folder that has not got the final name.
             mark_rename(&backup)?;
             if let Err(error) = renameat_with(CWD, &partial, CWD, &backup, RenameFlags::EXCHANGE) {
@@ -183,7 +183,6 @@ impl Recovery<'_> {
     /// the base backup.
     fn build(
         &self,
-        _base: &FolderLock,
         partial: &Path,
         progress: &mut dyn FnMut(Step),
         complete: impl FnOnce() -> Result<(), RecoverError>,
@@ -196,7 +195,7 @@ impl Recovery<'_> {
             return Err(RecoverError::Unmapped { oid: first.oid, folder: first.folder.clone() });
         }
         // The plan is that of the backup that was opened.
-        expect_identity(&base.path, base.identity)?;
+        base.expect_same()?;
         if partial.exists() {
             let _left = FolderLock::exclusive(partial)?;
             remove_partial(partial).map_err(RecoverError::io("remove", partial))?;
@@ -205,8 +204,7 @@ impl Recovery<'_> {
         created.map_err(RecoverError::io("create", partial))?;
         let _own = FolderLock::exclusive(partial)?;
         let filled = self.fill(partial, progress);
-        let filled =
-            filled.and_then(|restored| expect_identity(&base.path, base.identity).map(|()| restored));
+        let filled = filled.and_then(|restored| base.expect_same().map(|()| restored));
         let outcome = filled.and_then(|restored| complete().map(|()| restored));
         if outcome.is_err() {
             // The first error counts.
@@ -263,7 +261,7 @@ impl Recovery<'_> {
         if let Purpose::Server { restore_command, target_action } = &options.purpose {
             write_settings(partial, plan, restore_command, target_action.as_deref())?;
         }
-        let owner = new_owner(&base.path, partial);
+        let owner = base.is_in_file_system().then(|| new_owner(&base.path, partial)).flatten();
         if let Some(owner) = owner {
             give_to(partial, owner)?;
         }

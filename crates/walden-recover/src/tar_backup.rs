@@ -2,11 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
+use std::fmt;
 use std::fs::{self, OpenOptions};
 use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Component, Path, PathBuf};
+use std::sync::Arc;
 
 use tar::EntryType;
 use walden_source::datadir::ControlFile;
@@ -36,11 +38,27 @@ pub const TAR_ENDINGS: [(&str, Compression); 12] = [
 /// Largest label and map of tablespaces that is read, in bytes.
 const MAX_SMALL: u64 = 1 << 20;
 
+/// The tar archives of a base backup that is not in a folder.
+pub trait TarStreams: fmt::Debug + Send + Sync {
+    /// Opens the tar archive of a tablespace, or of the data directory (`None`).
+    ///
+    /// # Errors
+    /// It cannot be read. Reading the content fails with the same errors, and at damage.
+    fn open(&self, tablespace: Option<u32>) -> io::Result<Box<dyn Read + Send>>;
+}
+
 /// A tar file.
 #[derive(Clone, Debug)]
 struct TarFile {
+    /// The file, or a name for messages.
     path: PathBuf,
-    compression: Compression,
+    content: TarContent,
+}
+
+#[derive(Clone, Debug)]
+enum TarContent {
+    File(Compression),
+    Stream(Arc<dyn TarStreams>, Option<u32>),
 }
 
 /// A base backup in tar format.
@@ -76,8 +94,15 @@ impl TarFile {
     fn new(path: PathBuf) -> Option<TarFile> {
         let name = path.file_name()?.to_str()?;
         let (_, compression) = TAR_ENDINGS.iter().find(|(ending, _)| name.ends_with(ending))?;
-        let compression = *compression;
-        path.is_file().then_some(TarFile { path, compression })
+        let content = TarContent::File(*compression);
+        path.is_file().then_some(TarFile { path, content })
+    }
+
+    fn open(&self) -> io::Result<Box<dyn Read + Send>> {
+        match &self.content {
+            TarContent::File(compression) => Ok(Box::new(open_path(&self.path, *compression)?)),
+            TarContent::Stream(streams, tablespace) => streams.open(*tablespace),
+        }
     }
 
     /// Calls `found` for each entry. Refuses entries that would be outside of a folder, links except for
@@ -86,8 +111,7 @@ impl TarFile {
         &self,
         mut found: impl FnMut(PathBuf, Member<'_>) -> Result<(), RecoverError>,
     ) -> Result<(), RecoverError> {
-        let content =
-            open_path(&self.path, self.compression).map_err(RecoverError::io("read", &self.path))?;
+        let content = self.open().map_err(RecoverError::io("read", &self.path))?;
         let (content, read) = CountedReader::new(content);
         let mut archive = tar::Archive::new(content);
         // Errors of `found` pass through the tar reader.
@@ -207,6 +231,20 @@ impl TarBackup {
         Ok(Some(TarBackup { base, tablespaces }))
     }
 
+    /// The tar archives of a backup that is not in a folder. `name` is its name for messages.
+    pub(crate) fn of_streams(
+        name: &Path,
+        streams: &Arc<dyn TarStreams>,
+        tablespaces: impl Iterator<Item = u32>,
+    ) -> TarBackup {
+        let file = |oid: Option<u32>| {
+            let file = oid.map_or_else(|| "base.tar".to_owned(), |oid| format!("{oid}.tar"));
+            TarFile { path: name.join(file), content: TarContent::Stream(Arc::clone(streams), oid) }
+        };
+        let tablespaces = tablespaces.map(|oid| (oid, file(Some(oid)))).collect();
+        TarBackup { base: file(None), tablespaces }
+    }
+
     /// The folder of the tar files and of the manifest.
     pub(crate) fn folder(&self) -> &Path {
         folder_of(&self.base.path)
@@ -291,7 +329,7 @@ fn folder_of(file: &Path) -> &Path {
 
 /// Reads `tablespace_map`: a line for each tablespace, with its OID and its folder. A backslash precedes line
 /// breaks and backslashes of the folder (`do_pg_backup_start` in `xlog.c`).
-fn parse_map(map: &[u8]) -> BTreeMap<u32, PathBuf> {
+pub(crate) fn parse_map(map: &[u8]) -> BTreeMap<u32, PathBuf> {
     let (mut lines, mut is_escaped) = (vec![Vec::new()], false);
     for &byte in map {
         match byte {

@@ -6,10 +6,10 @@ use std::io;
 use std::iter;
 
 use walden_archive::{
-    acknowledge, against, archive, base, check, drill, export, get, object, probe, push, recovery, repair,
-    replay, serve, sources, store,
+    acknowledge, against, archive, base, base_backups, check, drill, export, get, object, probe, push,
+    recovery, repair, replay, serve, sources, store,
 };
-use walden_archiving::{ArchivingError, FetchError, PlaceError};
+use walden_archiving::{ArchivingError, FetchError, PlaceError, base_backup};
 #[cfg(feature = "export")]
 use walden_arrow::ReadError;
 use walden_codec::container;
@@ -34,6 +34,8 @@ const TYPES: &[Find] = &[
     of_type::<against::AgainstError>,
     of_type::<archive::ArchiveError>,
     of_type::<base::BaseError>,
+    of_type::<base_backups::BaseBackupError>,
+    of_type::<base_backup::BackupError>,
     of_type::<check::Refusal>,
     of_type::<connection::ConnectionError>,
     of_type::<container::Error>,

@@ -11,10 +11,12 @@ use walden_source::clock::{Clock, StepBack};
 use walden_source::{error_text, workers};
 
 use crate::archive::{Archive, ArchiveError};
+use crate::base_backups::Inventory;
 use crate::encryption::SUFFIX;
 use crate::history::History;
 use crate::inventory::gaps::{self, Acknowledgement, Expected};
 use crate::inventory::parts::{self, Extent};
+use crate::inventory::segments::Segments;
 use crate::inventory::snapshot::Snapshot;
 use crate::inventory::verified::{self, VerifiedAt};
 use crate::objects::backup_files::Label;
@@ -72,6 +74,10 @@ pub struct Listing {
     pub backups_without_start: Vec<BackupWithoutStart>,
     /// Contents of the readable backup history files, in the same order, if requested.
     pub base_backups: Vec<BaseBackup>,
+    /// Base backups in the archive, ordered by their starts, if requested.
+    pub stored_backups: Vec<ListedBackup>,
+    /// Base backups that are being made, or were abandoned.
+    pub unfinished_backups: Vec<UnfinishedBackup>,
     /// Keys that do not belong to an archive.
     pub unknown: Vec<String>,
     /// Objects that are damaged, or encrypted to a foreign key, among those that were read. Times, restore
@@ -202,6 +208,43 @@ pub struct BaseBackup {
     /// Whether it requires an earlier backup (`pg_basebackup --incremental`, since PostgreSQL 17).
     #[serde(rename = "incremental")]
     pub is_incremental: bool,
+}
+
+/// A base backup in the archive.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct ListedBackup {
+    /// Its name.
+    pub name: String,
+    /// The user's label.
+    pub label: String,
+    /// When it was completed, in microseconds since 1970-01-01 00:00:00 UTC.
+    pub completed: i64,
+    /// The timeline of its start.
+    pub timeline: Timeline,
+    /// Where recovery from it starts.
+    pub start_lsn: String,
+    /// Where it is consistent.
+    pub end_lsn: String,
+    /// Bytes of its files.
+    pub bytes: u64,
+    /// Stored bytes of its pieces.
+    pub stored_bytes: u64,
+    /// Stored bytes of the pieces that no earlier backup had.
+    pub new_bytes: u64,
+    /// The first segment of its WAL that is missing: the backup cannot be restored.
+    pub missing_segment: Option<String>,
+}
+
+/// A base backup that is not complete.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct UnfinishedBackup {
+    /// Its name.
+    pub name: String,
+    /// Stored bytes of its objects.
+    pub stored_bytes: u64,
+    /// A process may still be making it; otherwise the next prune removes what no other backup needs.
+    #[serde(rename = "in_progress")]
+    pub is_in_progress: bool,
 }
 
 impl BaseBackup {
@@ -433,11 +476,14 @@ pub(crate) fn list_objects(
         backups: found.backups,
         backups_without_start: Vec::new(),
         base_backups: Vec::new(),
+        stored_backups: Vec::new(),
+        unfinished_backups: Vec::new(),
         unknown: found.unknown,
         unreadable: key_findings,
     };
     if options.is_some_and(|options| options.base_backups) {
         listing.base_backups = read_backups(archive, &listing.backups, &mut listing.unreadable)?;
+        list_stored_backups(archive, &found.timelines, size, &mut listing)?;
     }
     let live = parts::extents(archive)?;
     let mut objects = found.timelines;
@@ -593,6 +639,46 @@ fn classify_objects(archive: &Archive) -> Result<Classified, ArchiveError> {
     found.all.sort_unstable();
     found.backups.sort();
     Ok(found)
+}
+
+/// Lists the base backups in the archive, and whether the WAL of each is there.
+fn list_stored_backups(
+    archive: &Archive,
+    timelines: &BTreeMap<Timeline, BTreeMap<Object, u64>>,
+    size: SegmentSize,
+    listing: &mut Listing,
+) -> Result<(), ArchiveError> {
+    let inventory = Inventory::read(archive)?;
+    let objects = timelines.values().flatten().map(|(&object, &bytes)| (object, bytes)).collect();
+    let segments = Segments::new(&objects, size);
+    for backup in inventory.backups {
+        let (timeline, start) = backup.start();
+        let missing = segments.first_missing(&backup.wal_ranges());
+        listing.stored_backups.push(ListedBackup {
+            timeline,
+            start_lsn: start.to_string(),
+            end_lsn: backup.end().to_string(),
+            missing_segment: missing.map(|name| name.to_string()),
+            name: backup.name,
+            label: backup.label,
+            completed: backup.completed,
+            bytes: backup.bytes,
+            stored_bytes: backup.stored_bytes,
+            new_bytes: backup.new_bytes,
+        });
+    }
+    listing.unfinished_backups = inventory
+        .leftovers
+        .into_iter()
+        .map(|leftover| UnfinishedBackup {
+            name: leftover.name,
+            stored_bytes: leftover.bytes,
+            is_in_progress: leftover.is_in_progress,
+        })
+        .collect();
+    listing.unreadable.extend(inventory.unreadable);
+    listing.unknown.extend(inventory.unknown);
+    Ok(())
 }
 
 /// The input for listing timelines.

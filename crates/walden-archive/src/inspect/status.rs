@@ -3,10 +3,12 @@
 use std::collections::BTreeSet;
 use std::time::SystemTime;
 
+use jiff::Timestamp;
 use serde::Serialize;
 use walden_format::lsn::{SegmentName, Timeline};
 
 use crate::archive::{Archive, ArchiveError, LogListings};
+use crate::base_backups;
 use crate::inspect::list::{self, Diverging, ListOptions, Listing, Reset, RestorableRange};
 use crate::inventory::gaps::{self, Gap};
 use crate::inventory::verified::{self, LastRun, VerifiedAt};
@@ -63,6 +65,12 @@ pub struct Holdings {
     /// Number of segments with a version that Walden cannot read, according to the summaries that were read,
     /// or to the last `verify` if it found more.
     pub unknown_version_segments: u64,
+    /// Number of base backups in the archive.
+    pub base_backups: u64,
+    /// Stored bytes of their objects, also of incomplete ones.
+    pub base_backup_bytes: u64,
+    /// When the newest of them was started, in microseconds since 1970-01-01 00:00:00 UTC.
+    pub newest_base_backup: Option<i64>,
     /// Number of objects that do not belong to an archive.
     pub unknown_objects: u64,
     /// Damaged objects among those that were read for times.
@@ -128,7 +136,11 @@ pub fn holdings(archive: &Archive, waiting: &dyn Fn() -> Vec<SegmentName>) -> Re
         timelines.iter().flat_map(|timeline| timeline.minimal_wal.iter().cloned()).collect();
     let restorable = before_what_waits(restorable, &lasting, &minimal_wal);
     let newest = restorable.iter().rev().find_map(RestorableRange::commit_times);
+    let backups = base_backups::Totals::list(archive)?;
     Ok(Holdings {
+        base_backups: backups.backups,
+        base_backup_bytes: backups.stored_bytes,
+        newest_base_backup: backups.newest.map(Timestamp::as_microsecond),
         location: archive.store().location().to_owned(),
         system_identifier: listing.as_ref().map(|listing| listing.system_identifier.clone()),
         segments: sum(|timeline| timeline.segments),

@@ -17,6 +17,7 @@ use walden_format::lsn::{Lsn, SegmentName, SegmentSize};
 use walden_source::{error_text, workers};
 
 use crate::archive::{Archive, ArchiveError};
+use crate::base_backups;
 use crate::history::History;
 use crate::inspect::list::{self, BackupWithoutStart, Depth, Gap};
 use crate::inspect::replay::{ReplaySummary, Replayed};
@@ -53,6 +54,12 @@ pub struct Verified {
     pub raw_bytes: u64,
     /// Stored size of the objects, in bytes.
     pub stored_bytes: u64,
+    /// Number of base backups in the archive.
+    pub base_backups: u64,
+    /// Number of their pieces.
+    pub pieces: u64,
+    /// Bytes of the pieces before compression; 0 if they were not decoded.
+    pub piece_bytes: u64,
     /// Damage by object.
     pub damaged: Vec<Finding>,
     /// Objects that were deleted or overwritten. The bucket keeps their versions.
@@ -191,6 +198,13 @@ pub fn verify(
             false => found.damaged.push(finding),
         }
     }
+    let backups = base_backups::verify(archive, options.fast, options.threads, &is_unreadable)?;
+    (found.base_backups, found.pieces, found.piece_bytes) =
+        (backups.backups, backups.pieces, backups.raw_bytes);
+    found.stored_bytes += backups.stored_bytes;
+    found.damaged.extend(backups.damaged);
+    found.unreadable.extend(backups.unreadable);
+    found.warnings.extend(backups.unknown.into_iter().map(unknown));
     match altered::find(archive) {
         Ok(altered) => found.altered = altered,
         // The rights to read versions are needed only if locks are configured.

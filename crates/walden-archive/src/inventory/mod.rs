@@ -3,5 +3,6 @@
 pub mod gaps;
 pub mod parts;
 pub(crate) mod pruned;
+pub(crate) mod segments;
 pub(crate) mod snapshot;
 pub mod verified;

@@ -15,6 +15,7 @@ use walden_source::datadir::ControlFile;
 use walden_source::regular_file;
 
 use crate::archive::{Archive, ArchiveError};
+use crate::base_backups::{Inventory, StoredBackup};
 use crate::objects::backup_files::{LABEL, Label, MANIFEST, Manifest, ServerTime, read_bounded};
 use crate::objects::name::{ArchivedFile, BACKUP, Object};
 use crate::restore::get::with_object;
@@ -40,8 +41,10 @@ pub struct Backup {
     pub time: Option<i64>,
     /// The server's text, if its time zone is ambiguous, so that `time` is only a bound.
     pub time_text: Option<String>,
-    /// The backup exists on disk, not only as a history file in the archive.
+    /// The backup exists, on disk or in the archive, and not only as a history file.
     pub is_on_disk: bool,
+    /// Its name, if it is in the archive.
+    pub stored: Option<String>,
     /// Size of the backup history file's object in bytes.
     pub stored_bytes: u64,
 }
@@ -95,6 +98,27 @@ pub fn archived(archive: &Archive, size: SegmentSize) -> Result<Vec<Backup>, Arc
     Ok(backups)
 }
 
+/// Returns the backups in the archive itself that can be read.
+///
+/// # Errors
+/// The store's errors.
+pub fn stored(archive: &Archive) -> Result<Vec<Backup>, ArchiveError> {
+    let backups = Inventory::read(archive)?.backups.into_iter();
+    let backup = |backup: StoredBackup| Backup {
+        file: None,
+        label: Some(backup.label.clone()),
+        incremental_from: None,
+        ranges: backup.wal_ranges(),
+        time: Some(backup.completed),
+        time_text: None,
+        is_on_disk: true,
+        stored: Some(backup.name.clone()),
+        stored_bytes: 0,
+        name: backup.name,
+    };
+    Ok(backups.map(backup).collect())
+}
+
 /// Reads a backup history file. The start comes from its name, because the file can be empty after a crash of
 /// the server.
 fn parse_history(file: ArchivedFile, text: &[u8], size: SegmentSize) -> Option<Backup> {
@@ -113,6 +137,7 @@ fn parse_history(file: ArchivedFile, text: &[u8], size: SegmentSize) -> Option<B
         time,
         time_text,
         is_on_disk: false,
+        stored: None,
         stored_bytes: 0,
     })
 }
@@ -201,6 +226,7 @@ pub fn read_manifest(path: &Path, system_identifier: &str) -> Result<Backup, Bac
         time,
         time_text,
         is_on_disk: true,
+        stored: None,
         stored_bytes: 0,
     })
 }
@@ -225,6 +251,7 @@ fn read_label(path: &Path) -> Result<Backup, BackupError> {
         time,
         time_text,
         is_on_disk: true,
+        stored: None,
         stored_bytes: 0,
     })
 }
@@ -286,6 +313,7 @@ pub fn merge(archived: Vec<Backup>, on_disk: Vec<Backup>) -> Vec<Backup> {
                     known.incremental_from = known.incremental_from.or(backup.incremental_from);
                 }
                 known.file = known.file.or(backup.file);
+                known.stored = known.stored.take().or(backup.stored.take());
                 known.stored_bytes = known.stored_bytes.max(backup.stored_bytes);
                 known.label = known.label.take().or(backup.label.take());
                 // The history file states when the backup was completed.

@@ -16,6 +16,7 @@ use walden_format::lsn::SegmentName;
 use walden_source::{error_text, workers};
 
 use crate::archive::{Archive, ArchiveError};
+use crate::base_backups::CopiedBackups;
 use crate::ingest::intake::{self, Intake};
 use crate::ingest::push::PushOptions;
 use crate::inventory::gaps::GAPS;
@@ -64,6 +65,8 @@ pub struct Copied {
     pub stored_bytes: u64,
     /// Objects that could not be copied from any source.
     pub failed: Vec<Finding>,
+    /// Base backups, if they were copied too.
+    pub base_backups: Option<CopiedBackups>,
     /// Copying ended before all objects were copied.
     #[serde(skip)]
     pub is_interrupted: bool,
@@ -72,7 +75,10 @@ pub struct Copied {
 impl Copied {
     /// Returns whether the archive has all files of its sources.
     pub fn is_complete(&self) -> bool {
-        self.failed.is_empty() && self.copied == self.missing && !self.is_interrupted
+        self.failed.is_empty()
+            && self.copied == self.missing
+            && !self.is_interrupted
+            && self.base_backups.as_ref().is_none_or(CopiedBackups::is_complete)
     }
 }
 

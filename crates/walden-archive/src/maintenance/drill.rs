@@ -20,6 +20,7 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use walden_format::lsn::{SegmentName, Timeline};
+use walden_recover::StreamedBackup;
 use walden_server::folder;
 use walden_server::guard::Guard;
 use walden_server::programs::{Version, installed_bin_dirs, program_version};
@@ -52,12 +53,24 @@ pub enum Target {
     RestorePoint(String),
 }
 
+/// A base backup of an archive.
+#[derive(Clone, Debug)]
+pub struct StoredBase {
+    /// Where recovery starts.
+    pub start: BackupStart,
+    /// Its files.
+    pub files: StreamedBackup,
+}
+
 /// Options for testing a restore.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct DrillOptions {
-    /// The base backup: a folder in plain or tar format, or the data directory of a stopped server.
+    /// The base backup: a folder in plain or tar format, or the data directory of a stopped server; or a name
+    /// for messages with `stored`.
     pub base: PathBuf,
+    /// The base backup, if it is one of an archive.
+    pub stored: Option<StoredBase>,
     /// The folder of the server's programs. If `None`, the drill searches for them.
     pub bin: Option<PathBuf>,
     /// The parent of the temporary folder. The default is the system's temporary folder.
@@ -93,6 +106,7 @@ impl DrillOptions {
     pub fn new(base: PathBuf, target: Target) -> DrillOptions {
         DrillOptions {
             base,
+            stored: None,
             bin: None,
             folder: None,
             target,
@@ -111,6 +125,7 @@ impl DrillOptions {
 }
 
 walden_format::setters!(DrillOptions {
+    stored: Option<StoredBase>,
     bin: Option<PathBuf>,
     folder: Option<PathBuf>,
     roll_forward: Option<RollForward>,
@@ -197,8 +212,10 @@ pub fn drill(
 fn try_out(archive: &Archive, options: &DrillOptions, progress: &mut dyn FnMut(Step)) -> Result<Drill> {
     expect_allowed_settings(&options.settings)?;
     // Until the copy is complete, no advance replaces the backup.
-    let lock = base::lock(&options.base)?;
-    let start = BackupStart::read(&options.base)?;
+    let (lock, start) = match &options.stored {
+        Some(stored) => (None, stored.start.clone()),
+        None => (Some(base::lock(&options.base)?), BackupStart::read(&options.base)?),
+    };
     let identity = archive.identity()?;
     if let Some(found) =
         start.system_identifier.filter(|found| found.to_string() != identity.system_identifier)
@@ -244,9 +261,11 @@ fn try_out(archive: &Archive, options: &DrillOptions, progress: &mut dyn FnMut(S
     }
     let copying = Instant::now();
     let data = dir.join("data");
-    copy::copy_backup(&options.base, &data, &dir.join("tablespaces"), &mut |bytes| {
-        progress(Step::Copied(bytes))
-    })?;
+    let source = match &options.stored {
+        Some(stored) => copy::Source::Stored(&stored.files),
+        None => copy::Source::Path(&options.base),
+    };
+    copy::copy_backup(source, &data, &dir.join("tablespaces"), &mut |bytes| progress(Step::Copied(bytes)))?;
     drop(lock);
     let copy_seconds = copying.elapsed().as_secs_f64();
     let roll_forward = |limits| forward::roll_forward(archive, &data, options, limits, progress);

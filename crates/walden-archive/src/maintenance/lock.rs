@@ -10,6 +10,7 @@ use serde::Serialize;
 use walden_source::{error_text, workers};
 
 use crate::archive::{Archive, ArchiveError};
+use crate::base_backups::BASE;
 use crate::encryption::{KEYS, SUFFIX};
 use crate::inventory::gaps::GAPS;
 use crate::inventory::snapshot::Snapshot;
@@ -144,7 +145,7 @@ fn lasting_keys(archive: &Archive) -> Result<Vec<String>, ArchiveError> {
     };
     let mut keys: Vec<String> = Vec::new();
     let inner = archive.encrypted().inner();
-    for prefix in [WAL, HISTORY, BACKUP, GAPS] {
+    for prefix in [WAL, HISTORY, BACKUP, BASE, GAPS] {
         inner.list(prefix, &mut |listed| {
             let key = listed.key.strip_suffix(SUFFIX).unwrap_or(&listed.key);
             if !Object::parse_key(key).is_some_and(is_packed) {

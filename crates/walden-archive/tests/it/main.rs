@@ -1,6 +1,7 @@
 //! Tests the archive through its public interface, with real segments.
 
 mod against;
+mod base_backups;
 mod check;
 mod copies;
 mod crossing;

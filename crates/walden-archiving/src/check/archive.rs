@@ -94,7 +94,7 @@ pub fn look(
     };
     if identity.is_some() {
         checks.push(look_at_histories(archive));
-        checks.extend(look_at_contents(archive, queue, receiving));
+        checks.extend(look_at_contents(archive, section, queue, receiving));
     }
     checks.push(probe_store(archive));
     // A server has its own user, so this user's permissions prove nothing.
@@ -166,7 +166,12 @@ fn look_at_histories(archive: &Archive) -> Check {
 }
 
 /// Checks for missing segments, and for damage that `verify` has found.
-fn look_at_contents(archive: &Archive, queue: &QueueOptions, receiving: &ReceivingOptions) -> Vec<Check> {
+fn look_at_contents(
+    archive: &Archive,
+    section: &ArchiveSection,
+    queue: &QueueOptions,
+    receiving: &ReceivingOptions,
+) -> Vec<Check> {
     const SEGMENTS: &str = "segments";
     const VERIFICATION: &str = "verification";
     let holdings = match report::holdings(archive, queue, receiving) {
@@ -228,7 +233,21 @@ fn look_at_contents(archive: &Archive, queue: &QueueOptions, receiving: &Receivi
     let minimal = holdings.minimal_wal.last().map(|minimal| {
         Check::warn("wal_level in the archive", minimal.to_string(), "use base backups that started after it")
     });
-    [Some(segments), minimal, Some(verification), unreadable].into_iter().flatten().collect()
+    let backups = (holdings.base_backups > 0 || section.backup_max_age_hours.is_some()).then(|| {
+        const BACKUPS: &str = "base backups";
+        match (report::old_backup_problem(&holdings, section), holdings.newest_base_backup) {
+            (Some(problem), _) => Check::fail(BACKUPS, problem, None),
+            (None, Some(newest)) => {
+                let count = counted(holdings.base_backups, "base backup");
+                Check::ok(
+                    BACKUPS,
+                    format!("{count} in the archive, the newest was started {} ago", ago(newest)),
+                )
+            }
+            (None, None) => Check::ok(BACKUPS, "none in the archive"),
+        }
+    });
+    [Some(segments), minimal, backups, Some(verification), unreadable].into_iter().flatten().collect()
 }
 
 /// Checks the activity log, if there is one, for files that failed and were not archived since.

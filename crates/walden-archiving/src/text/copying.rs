@@ -21,14 +21,25 @@ pub fn text(copied: &Copied) -> String {
             units::bytes(copied.stored_bytes)
         ),
     };
-    text.push_str(&failures(copied));
+    text.push_str(&failures(&copied.failed));
+    if let Some(backups) = copied.base_backups.as_ref().filter(|it| it.objects > 0 || !it.is_complete()) {
+        let _ = writeln!(
+            text,
+            "{}: {} of {} copied ({})",
+            copied.location,
+            backups.copied,
+            counted(backups.missing, "missing base backup"),
+            units::bytes(backups.bytes)
+        );
+        text.push_str(&failures(&backups.failed));
+    }
     text
 }
 
 /// Lists the objects that could not be copied.
-pub fn failures(copied: &Copied) -> String {
+pub fn failures(failed: &[Finding]) -> String {
     let mut text = String::new();
-    for Finding { object, problem } in &copied.failed {
+    for Finding { object, problem } in failed {
         let _ = writeln!(text, "NOT COPIED: {}: {}", harmless(object), harmless(problem));
     }
     text

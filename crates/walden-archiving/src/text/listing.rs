@@ -47,8 +47,9 @@ pub fn table(listing: &Listing) -> String {
     for one in &listing.diverging {
         let _ = writeln!(text, "NOTE: {one}");
     }
+    stored_backups(&mut text, listing);
     if !listing.backups.is_empty() {
-        text.push_str("Base backups:\n");
+        text.push_str("Backup history files:\n");
     }
     for name in &listing.backups {
         let said = listing.base_backups.iter().find(|backup| backup.name == *name);
@@ -91,6 +92,35 @@ pub fn table(listing: &Listing) -> String {
         );
     }
     text
+}
+
+/// Lists the base backups in the archive.
+fn stored_backups(text: &mut String, listing: &Listing) {
+    if !listing.stored_backups.is_empty() {
+        text.push_str("Base backups in the archive:\n");
+    }
+    for backup in &listing.stored_backups {
+        let _ = write!(
+            text,
+            "  {} \"{}\": {} of files in {}, {} of them new",
+            backup.name,
+            harmless(&backup.label),
+            units::bytes(backup.bytes),
+            units::bytes(backup.stored_bytes),
+            units::bytes(backup.new_bytes)
+        );
+        let _ = match &backup.missing_segment {
+            Some(missing) => writeln!(text, "; of its WAL, {missing} is MISSING"),
+            None => writeln!(text),
+        };
+    }
+    for backup in &listing.unfinished_backups {
+        let what = match backup.is_in_progress {
+            true => "is being made",
+            false => "is not complete: walden archive prune removes what no other backup needs of it",
+        };
+        let _ = writeln!(text, "  {} {what} ({})", backup.name, units::bytes(backup.stored_bytes));
+    }
 }
 
 /// Describes a backup history file, with times as the server wrote them.

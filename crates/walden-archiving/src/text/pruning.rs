@@ -43,7 +43,38 @@ pub fn table(pruned: &Pruned) -> String {
             describe_kept(&mut text, pruned);
         }
     }
+    describe_freed(&mut text, pruned);
     text
+}
+
+/// Describes removed base backups.
+fn describe_freed(text: &mut String, pruned: &Pruned) {
+    let count = pruned.removed_backups.len() as u64;
+    let Some(freed) = &pruned.freed else {
+        if count > 0 {
+            let backups = counted(count, "base backup");
+            let _ = writeln!(text, "{backups} would be removed, with the pieces that no other one has.");
+        }
+        return;
+    };
+    if freed.objects > 0 {
+        let (objects, bytes) = (counted(freed.objects, "object"), units::bytes(freed.bytes));
+        let _ = writeln!(text, "{} removed: {objects} of {bytes}.", counted(count, "base backup"));
+    }
+    if let Some(reason) = &freed.postponed {
+        let _ = writeln!(
+            text,
+            "NOTE: pieces of removed base backups stay until a later run: {}",
+            harmless(reason)
+        );
+    }
+    if freed.kept_objects > 0 {
+        let objects = counted(freed.kept_objects, "object");
+        let _ = writeln!(
+            text,
+            "NOTE: the store keeps {objects} of removed base backups; a later run removes them"
+        );
+    }
 }
 
 /// Describes objects that are not needed and that the store keeps, and extended locks.

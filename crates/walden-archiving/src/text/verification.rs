@@ -25,6 +25,11 @@ pub fn table(verified: &Verified) -> String {
         units::bytes(verified.stored_bytes),
         units::count(verified.records)
     );
+    if verified.base_backups > 0 {
+        let backups = counted(verified.base_backups, "base backup");
+        let pieces = counted(verified.pieces, "piece");
+        let _ = writeln!(text, "{backups} in {pieces}: {}", units::bytes(verified.piece_bytes));
+    }
     if verified.unknown_version_segments > 0 {
         let _ = writeln!(text, "{}", listing::unknown_version_line(verified.unknown_version_segments));
     }

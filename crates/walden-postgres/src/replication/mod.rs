@@ -8,12 +8,14 @@
 //! waits for the disk as often as for the network. Published clients lack copying in both directions
 //! (`tokio-postgres`) or acknowledge WAL on their own, but only the caller may decide to acknowledge.
 
+mod base_backup;
 mod handshake;
 mod message;
 mod transport;
 
 use std::fmt;
 use std::io::{self, ErrorKind};
+use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -24,12 +26,15 @@ use self::message::{Begin, Message, Streamed};
 use self::transport::Transport;
 use crate::connection::{ConnectionError, Parameters, QueryError, hint};
 
+pub use base_backup::{BackupArchive, BackupBegin, BackupPart, BackupStream, BaseBackupOptions};
 pub use message::{NextTimeline, Progress, read_messages};
 
 /// Longest time for the answer to a command.
 const ANSWER_WITHIN: Duration = Duration::from_secs(60);
 /// Least free space in the buffer before a read.
 const READ_BYTES: usize = 128 << 10;
+/// Most notices of a server that are kept.
+const MAX_NOTICES: usize = 20;
 /// Initial size of the buffer. Its unused bytes move to the start when less than [`READ_BYTES`] are free.
 const BUFFER_BYTES: usize = 1 << 20;
 
@@ -274,6 +279,8 @@ pub struct Replication {
     version: String,
     place: String,
     heard: Instant,
+    /// Warnings and notices of the server since they were last taken, at most [`MAX_NOTICES`].
+    notices: Vec<String>,
 }
 
 impl Replication {
@@ -308,7 +315,8 @@ impl Replication {
 
     fn new(transport: Transport, place: String) -> Replication {
         let (version, heard) = (String::new(), Instant::now());
-        Replication { transport, buffer: vec![0; BUFFER_BYTES], taken: 0, filled: 0, version, place, heard }
+        let (buffer, notices) = (vec![0; BUFFER_BYTES], Vec::new());
+        Replication { transport, buffer, taken: 0, filled: 0, version, place, heard, notices }
     }
 
     /// Returns host and port, or the folder of the socket.
@@ -559,6 +567,12 @@ impl Replication {
 
     /// Returns the next message except for notices and parameters, until the deadline.
     fn wait_for_message(&mut self) -> Result<Message<'_>, ReplicationError> {
+        let range = self.wait_for_range()?;
+        Ok(Message::whole(&self.buffer[range]))
+    }
+
+    /// Returns where the next message is in the buffer, as [`Replication::wait_for_message`].
+    fn wait_for_range(&mut self) -> Result<Range<usize>, ReplicationError> {
         loop {
             if let Some(length) = self.whole_message()? {
                 let (from, to) = (self.taken, self.taken + length);
@@ -568,7 +582,7 @@ impl Replication {
                     if message.kind == b'E' {
                         return Err(ReplicationError::Server(message::parse_error(message.content)));
                     }
-                    return Ok(Message::whole(&self.buffer[from..to]));
+                    return Ok(from..to);
                 }
                 self.keep_parameter(from, to);
                 continue;
@@ -582,9 +596,13 @@ impl Replication {
         }
     }
 
-    /// Keeps the server's version from a ParameterStatus message.
+    /// Keeps the server's version from a ParameterStatus message, and the text of a notice.
     fn keep_parameter(&mut self, from: usize, to: usize) {
         let message = Message::whole(&self.buffer[from..to]);
+        if message.kind == b'N' && self.notices.len() < MAX_NOTICES {
+            let notice = message::parse_error(message.content);
+            self.notices.push(format!("{}: {}", notice.severity, notice.message));
+        }
         let mut texts = message::strings(message.content);
         if message.kind == b'S' && texts.next().as_deref() == Some("server_version") {
             self.version = texts.next().unwrap_or_default();

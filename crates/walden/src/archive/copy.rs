@@ -7,14 +7,16 @@ use std::sync::{Mutex, PoisonError};
 
 use anyhow::Result;
 use clap::Args;
+use walden_archive::base_backups;
 use walden_archive::copy::{self, Copied, CopyOptions};
 use walden_archiving::behind::Note;
 use walden_archiving::place::expect_different;
 use walden_archiving::text;
+use walden_report::table::harmless;
 
 use crate::FOUND;
 use crate::place::PlaceArgs;
-use crate::progress::Progress;
+use crate::progress::{Progress, Waiting};
 use crate::terminal::{self, Format};
 
 const EXAMPLES: &str = "\
@@ -95,7 +97,14 @@ pub fn run(args: &CopyArgs) -> Result<ExitCode> {
         if let Some(progress) = progress.into_inner().unwrap_or_else(PoisonError::into_inner) {
             progress.finish();
         }
-        all.push(copied?);
+        let mut copied = copied?;
+        // A copy that a push starts brings WAL up to date, as a base backup may take hours.
+        if note.is_none() {
+            let waiting = Waiting::new(format!("copying base backups to {}", harmless(&copied.location)));
+            copied.base_backups = Some(base_backups::copy(&sources, &archive, options.threads, args.all)?);
+            drop(waiting);
+        }
+        all.push(copied);
     }
     terminal::show(args.format, || &all, || all.iter().map(text::copying::text).collect())?;
     if !all.iter().all(Copied::is_complete) {

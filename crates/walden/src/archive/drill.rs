@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use clap::Args;
-use walden_archive::Archive;
 use walden_archive::base::BackupStart;
-use walden_archive::drill::{self, DrillError, DrillOptions, RollForward, Step, Target};
+use walden_archive::drill::{self, DrillError, DrillOptions, RollForward, Step, StoredBase, Target};
 use walden_archive::list;
 use walden_archive::recovery::{RecoveryError, RecoveryStart, recovery_to};
+use walden_archive::{Archive, base_backups};
 use walden_archiving::text;
 use walden_explain::moment::Moment;
 use walden_format::diagnostic::Hint;
@@ -20,13 +20,14 @@ use walden_watch::settings;
 
 use crate::place::PlaceArgs;
 use crate::progress::Progress;
+use crate::recover::stored;
 use crate::terminal::{self, Format};
 use crate::{FOUND, memory, output};
 
 const EXAMPLES: &str = "\
 Examples:
-  walden archive drill --repo /backup/main --base /backups/monday
-      recover to the end of WAL, run pg_amcheck, count all rows
+  walden archive drill --repo /backup/main
+      restore the newest base backup of the archive, recover to the end of WAL, run pg_amcheck, count all rows
   walden archive drill --base /backups/monday --until '2026-11-20 10:00'
   walden archive drill --base /backups/monday --query 'SELECT max(id) FROM orders' --database shop
       query the restored data
@@ -45,9 +46,10 @@ pub struct DrillArgs {
     #[command(flatten)]
     place: PlaceArgs,
 
-    /// Base backup: a folder or tar files of pg_basebackup, or the data directory of a stopped server
+    /// Base backup: the name of one in the archive, a folder or tar files of pg_basebackup, or the data
+    /// directory of a stopped server [default: the newest one in the archive]
     #[arg(long, value_name = "BACKUP")]
-    base: PathBuf,
+    base: Option<PathBuf>,
 
     /// Recover to this time, such as 2026-11-20 10:00 (local time unless it has a zone) [default: end of WAL]
     #[arg(long, value_name = "TIME", value_parser = Moment::parse, conflicts_with = "restore_point")]
@@ -110,7 +112,22 @@ pub fn run(args: &DrillArgs) -> Result<ExitCode> {
     }
     let (archive, _) = args.place.open()?;
     archive.identity()?;
-    if let Some(error) = find_unreachable(&archive, args) {
+    let stored = match stored::for_drill(&archive, args.base.as_deref())? {
+        None => None,
+        Some(backup) => {
+            let files = stored::open(&args.place, &archive, &backup)?;
+            Some(StoredBase { start: base_backups::open_start(&backup), files })
+        }
+    };
+    let base = match (&stored, &args.base) {
+        (None, Some(base)) => base.clone(),
+        (stored, _) => stored.as_ref().map(|stored| stored.files.name.clone()).unwrap_or_default(),
+    };
+    let start = match &stored {
+        Some(stored) => Some(stored.start.clone()),
+        None => BackupStart::read(&base).ok(),
+    };
+    if let Some(error) = find_unreachable(&archive, args, start) {
         output::tell(&format!("error: {error}"));
         let hints = [error.hint(), other_timeline_hint(&archive, args.timeline).map(Hint::from)];
         hints.into_iter().flatten().for_each(|hint| output::tell(&format!("hint: {hint}")));
@@ -122,7 +139,8 @@ pub fn run(args: &DrillArgs) -> Result<ExitCode> {
         (None, None) => Target::End,
     };
     let (threads, memory_bytes) = (terminal::cores(), memory::quarter_of_machine());
-    let options = DrillOptions::new(args.base.clone(), target)
+    let options = DrillOptions::new(base.clone(), target)
+        .stored(stored)
         .roll_forward(args.roll_forward.then_some(RollForward { threads, memory_bytes }))
         .bin(args.bin.clone())
         .folder(args.folder.clone())
@@ -131,7 +149,7 @@ pub fn run(args: &DrillArgs) -> Result<ExitCode> {
         .user(args.user.clone())
         .database(args.database.clone())
         .settings(args.set.clone())
-        .original_libraries(settings::value_in_files(&args.base, "shared_preload_libraries"))
+        .original_libraries(settings::value_in_files(&base, "shared_preload_libraries"))
         .queries(args.query.clone())
         .should_amcheck(!args.no_amcheck)
         .timeout(args.timeout.map(Duration::from_secs));
@@ -168,13 +186,17 @@ fn timeline_hint(archive: &Archive, options: &DrillOptions, error: &DrillError) 
 /// Returns why recovery cannot stop at the target, if the archive shows it. The server would report it only
 /// after the backup was copied and all WAL replayed. It still reports the reasons that the archive does not
 /// show. Warns of files that recovery removes before the commit of a drop.
-fn find_unreachable(archive: &Archive, args: &DrillArgs) -> Option<RecoveryError> {
+fn find_unreachable(
+    archive: &Archive,
+    args: &DrillArgs,
+    start: Option<BackupStart>,
+) -> Option<RecoveryError> {
     let moment = args.until.as_ref()?;
     // --set may set another target or timeline.
     if args.set.iter().any(|(name, _)| name.to_ascii_lowercase().starts_with("recovery_target")) {
         return None;
     }
-    let start = BackupStart::read(&args.base).ok()?;
+    let start = start?;
     let own = &archive.identity().ok()?.system_identifier;
     if start.system_identifier.is_some_and(|found| found.to_string() != *own) {
         return None;

@@ -26,7 +26,7 @@ Examples:
       stored bytes, requests and prices
 
 Exit status: 0 no segment is missing between the first and the last of each timeline, except in acknowledged gaps; 1 segments, the \
-history of a timeline, or the first segment of a base backup are missing, an object that was read is damaged, or the keys of an \
+history of a timeline, or segments that a base backup needs are missing, an object that was read is damaged, or the keys of an \
 encrypted archive are missing; 3 the archive could not be read.";
 
 /// List timelines, gaps, sizes, base backups, and the times to which recovery is possible
@@ -85,6 +85,8 @@ pub fn run(args: &ListArgs) -> Result<ExitCode> {
     }
     let is_whole = !has_gaps && listing.missing_histories.is_empty() && listing.unreadable.is_empty();
     let are_backups_whole = listing.backups_without_start.iter().all(|backup| backup.is_acknowledged);
+    let are_backups_whole =
+        are_backups_whole && listing.stored_backups.iter().all(|backup| backup.missing_segment.is_none());
     let is_good = is_whole && are_backups_whole && !listing.are_keys_missing;
     Ok(if is_good { ExitCode::SUCCESS } else { ExitCode::from(FOUND) })
 }

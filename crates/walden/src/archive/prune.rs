@@ -1,4 +1,4 @@
-//! `walden archive prune`: removes WAL that no kept base backup needs.
+//! `walden archive prune`: removes base backups that a rule does not keep, and WAL that no kept one needs.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -6,11 +6,13 @@ use std::process::ExitCode;
 use anyhow::{Result, anyhow};
 use clap::Args;
 use jiff::Zoned;
-use walden_archive::Archive;
+use jiff::tz::TimeZone;
 use walden_archive::backup::{self, Backup};
 use walden_archive::prune::{self, Rule};
+use walden_archive::{Archive, base_backups};
 use walden_archiving::text;
 use walden_format::lsn::{Lsn, SegmentName};
+use walden_recover::KeepRule;
 
 use crate::place::PlaceArgs;
 use crate::terminal::{self, Format};
@@ -20,17 +22,19 @@ const EXAMPLES: &str = "\
 Examples:
   walden archive prune --keep-backups 2
       print what would be removed
+  walden archive prune --keep daily=7,weekly=5 --apply
+      keep the newest base backup in the archive of each of the last 7 days and 5 weeks; remove the others, and the WAL before them
   walden archive prune --keep-backups 2 --backups /backup/base --apply
-      remove it; only backups that exist below /backup/base count
+      the same for backups below /backup/base, of which only the WAL is removed
   walden archive prune --keep-days 14 --backups /backup/base --apply
       keep the WAL to restore to any time in the last 14 days, from the existing backups
   walden archive prune --backups /backup/nightly --apply
       keep what the existing backups need, for example those of walden backup advance --keep
   walden archive prune --older-than-backup 000000010000000000000042.00000028.backup
 
-Nothing is removed without --apply. PostgreSQL archives a backup history file for each base backup of a primary, even if the backup \
+Nothing is removed without --apply. Base backups in the archive that the rule does not keep are removed, with their WAL. Other base backups are never removed: PostgreSQL archives a backup history file for each base backup of a primary, even if the backup \
 became a standby or was deleted. Therefore, --apply with --keep-backups or --keep-days requires the backups themselves \
-(--backups, --manifest), or --assume-backups-exist. A backup counts only if the archive has the WAL that makes it consistent. Everything from the start of the oldest \
+(in the archive, --backups, --manifest), or --assume-backups-exist. A backup counts only if the archive has the WAL that makes it consistent. Everything from the start of the oldest \
 kept backup is kept, on every timeline, and so are all timeline histories. The last backup that leads to a newer timeline than those of \
 all kept backups is kept too, with a warning, except with --older-than-backup and --older-than. If several timelines have WAL after the last switch \
 away from them, --keep-backups and --keep-days apply to each of them.
@@ -41,7 +45,7 @@ the WAL after them; a later run removes them. With lock_days in walden.toml, --a
 Exit status: 0 planned or done; 1 no backup is usable, the kept WAL has gaps, no backup that the rule keeps leads to a newer \
 timeline, or several timelines continue and keep more WAL; 2 wrong usage; 3 the archive or a backup could not be read.";
 
-/// Remove WAL that no kept base backup needs
+/// Remove base backups that a rule does not keep, and WAL that no kept one needs
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct PruneArgs {
@@ -81,6 +85,11 @@ struct RuleArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     keep_backups: Option<u64>,
 
+    /// Keep the newest backup of each of the last periods with backups, and all WAL from the start of the
+    /// oldest of them: last=N, hourly=N, daily=N, weekly=N, monthly=N, yearly=N
+    #[arg(long, value_name = "RULE")]
+    keep: Option<KeepRule>,
+
     /// Keep what recovery to any time in the last N days needs
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     keep_days: Option<u32>,
@@ -112,13 +121,14 @@ impl RuleArgs {
         self.keep_backups
             .map(Rule::KeepBackups)
             .or_else(|| self.keep_days.map(of_days))
+            .or_else(|| Some(Rule::Keep { rule: self.keep.clone()?, zone: TimeZone::system() }))
             .or_else(|| self.older_than_backup.clone().map(Rule::OlderThanBackup))
             .or_else(|| self.older_than.clone())
     }
 }
 
 /// Error: neither a rule nor backups.
-const NO_RULE: &str = "cannot choose the WAL to remove: expected a rule (--keep-backups, --keep-days, --older-than-backup, --older-than), \
+const NO_RULE: &str = "cannot choose the WAL to remove: expected a rule (--keep-backups, --keep, --keep-days, --older-than-backup, --older-than), \
                        or the existing backups (--backups, --manifest), found neither";
 
 /// Error: backup history files alone do not decide what to remove.
@@ -129,15 +139,17 @@ const UNKNOWN_BACKUPS: &str = "cannot determine which backups still exist: backu
 /// Runs `walden archive prune`.
 pub fn run(args: &PruneArgs) -> Result<ExitCode> {
     let (archive, _) = args.place.open()?;
+    let has_stored = !base_backups::names(&archive)?.is_empty();
     let mut rule = match args.rule.rule() {
         Some(rule) => rule,
-        None if args.backups.is_empty() && args.manifest.is_empty() => {
+        None if args.backups.is_empty() && args.manifest.is_empty() && !has_stored => {
             output::report(&anyhow!(NO_RULE));
             return Ok(ExitCode::from(USAGE));
         }
         None => Rule::KeepExisting,
     };
-    let counts_histories = matches!(rule, Rule::KeepBackups(_) | Rule::KeepSince { .. })
+    let counts_histories = matches!(rule, Rule::KeepBackups(_) | Rule::KeepSince { .. } | Rule::Keep { .. })
+        && !has_stored
         && args.backups.is_empty()
         && args.manifest.is_empty()
         && !args.assume_backups_exist;
@@ -153,7 +165,10 @@ pub fn run(args: &PruneArgs) -> Result<ExitCode> {
         // Its name prevails if the backup was found by another path, too.
         backups.insert(0, backup);
     }
-    let plan = prune::plan(&archive, &rule, backups)?;
+    let plan = match args.assume_backups_exist {
+        true => prune::plan_if_all_exist(&archive, &rule, backups)?,
+        false => prune::plan(&archive, &rule, backups)?,
+    };
     let pruned = if args.apply { plan.apply(&archive)? } else { plan.report().clone() };
     terminal::show(args.format, || &pruned, || text::pruning::table(&pruned))?;
     Ok(if pruned.is_good() { ExitCode::SUCCESS } else { ExitCode::from(FOUND) })

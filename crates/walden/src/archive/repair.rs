@@ -6,11 +6,11 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::Args;
-use walden_archive::Archive;
 use walden_archive::copy::{self, CopyOptions};
 use walden_archive::repair;
 use walden_archive::undelete;
 use walden_archive::verify::{self, VerifyOptions};
+use walden_archive::{Archive, base_backups};
 use walden_archiving::configuration::ArchiveSection;
 use walden_archiving::text;
 use walden_report::table::harmless;
@@ -105,22 +105,29 @@ fn replace_damaged(args: &RepairArgs, archive: &Archive, section: &ArchiveSectio
     let options = CopyOptions::default().threads(threads);
     let options = options.level(section.level.unwrap_or(options.level));
     let replaced = copy::replace_damaged(&sources, archive, &verified.damaged, &options)?;
+    let backups = base_backups::replace_damaged(&sources, archive, &verified.damaged)?;
     // `status` and `check` report the damage until a run of `verify` has found none.
-    verified.damaged.retain(|found| replaced.failed.iter().any(|failed| failed.object == found.object));
+    verified.damaged.retain(|found| {
+        replaced.failed.iter().chain(&backups.failed).any(|failed| failed.object == found.object)
+    });
     if let Err(error) = verify::record(archive, &verified, false) {
         output::tell(&format!(
             "WARNING: cannot note in the archive that it was repaired: {}",
             error_text(&error)
         ));
     }
-    let copied = copy::copy(&sources, archive, &options, &|_, _| ControlFlow::Continue(()))?;
+    let mut copied = copy::copy(&sources, archive, &options, &|_, _| ControlFlow::Continue(()))?;
+    copied.base_backups = Some(base_backups::copy(&sources, archive, threads, false)?);
     terminal::print(&format!(
-        "{}: {} of {} in damaged objects replaced\n{}{}",
+        "{}: {} of {} in damaged objects replaced, and {} of base backups\n{}{}{}",
         replaced.location,
         replaced.copied,
         counted(replaced.missing, "file"),
-        text::copying::failures(&replaced),
+        counted(backups.objects, "object"),
+        text::copying::failures(&replaced.failed),
+        text::copying::failures(&backups.failed),
         text::copying::text(&copied)
     ))?;
-    Ok(if replaced.is_complete() && copied.is_complete() { ExitCode::SUCCESS } else { ExitCode::from(FOUND) })
+    let is_complete = replaced.is_complete() && backups.failed.is_empty() && copied.is_complete();
+    Ok(if is_complete { ExitCode::SUCCESS } else { ExitCode::from(FOUND) })
 }

@@ -1,4 +1,4 @@
-//! `walden backup advance`: a base backup becomes a later one.
+//! `walden backup`: base backups are stored in the archive, and become later ones.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -10,6 +10,7 @@ use walden_recover::KeepRule;
 
 use super::RecoverArgs;
 use super::advance::advance_to;
+use super::create::{CreateArgs, create};
 use super::restore::expect_separate_target;
 use super::schedule::Schedule;
 use crate::USAGE;
@@ -28,7 +29,7 @@ describes it.
 
 Exit status: 0 advanced, or no later checkpoint; 2 wrong usage; 3 the backup or the WAL cannot be used.";
 
-/// Roll base backups forward without a server
+/// Store base backups in the archive, and roll base backups forward without a server
 #[derive(Args, Debug)]
 pub struct BackupArgs {
     #[command(subcommand)]
@@ -37,20 +38,24 @@ pub struct BackupArgs {
 
 #[derive(Subcommand, Debug)]
 enum BackupCommand {
-    Advance(AdvanceArgs),
+    Create(CreateArgs),
+    Advance(Box<AdvanceArgs>),
 }
 
 /// Runs `walden backup`.
 pub fn run(args: &BackupArgs) -> Result<ExitCode> {
-    let BackupCommand::Advance(args) = &args.command;
-    advance(args)
+    match &args.command {
+        BackupCommand::Create(args) => create(args),
+        BackupCommand::Advance(args) => advance(args),
+    }
 }
 
 /// Turn a base backup into a later one: replay WAL without a server
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 struct AdvanceArgs {
-    /// The base backup: a folder in plain format, or with -o in tar format. With --keep, the newest of this
+    /// The base backup: a folder in plain format, or with -o in tar format, or the name of one in the archive
+    /// (latest for the newest). With --keep, the newest of this
     /// one and those in FOLDER is advanced
     #[arg(value_name = "BACKUP", required_unless_present = "keep")]
     base: Option<PathBuf>,

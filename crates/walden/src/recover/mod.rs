@@ -2,8 +2,10 @@
 
 mod advance;
 pub mod backup;
+mod create;
 pub mod restore;
 mod schedule;
+pub mod stored;
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -103,8 +105,11 @@ impl Prepared {
 }
 
 impl RecoverArgs {
-    /// Opens a base backup and compares it with its manifest.
+    /// Opens a base backup, and compares it with its manifest: a folder, or the name of one in the archive.
     fn open_base(&self, path: &Path) -> Result<BaseBackup> {
+        if let Some(name) = stored::name_of(path) {
+            return self.verified(self.open_stored(name)?);
+        }
         let mut bar = Progress::bytes("reading the base backup", 0);
         let base = BaseBackup::open(path, |bytes| {
             bar.lengthen(bytes);
@@ -115,6 +120,11 @@ impl RecoverArgs {
         for link in base.links_left_out() {
             output::tell(&format!("note: without the link {link}, which leads to the server's log"));
         }
+        self.verified(base)
+    }
+
+    /// Compares the files of a base backup with their checksums, if the user wants it.
+    fn verified(&self, base: BaseBackup) -> Result<BaseBackup> {
         if self.verify_base {
             let mut bar = Progress::bytes("verifying the base backup", base.verified_bytes());
             let verified = base.verify_checksums(self.threads(), |bytes| bar.advance(bytes));
@@ -127,9 +137,14 @@ impl RecoverArgs {
     /// Finds the WAL of a base backup and makes the plan.
     fn prepare(&self, base: BaseBackup) -> Result<Prepared> {
         let chosen = find_run(self, &base)?;
-        let tablespaces = walden_recover::map_tablespaces(&base, &self.tablespace_mapping)?;
-        tablespaces.iter().try_for_each(|it| expect_unprotected(it.new_folder()))?;
+        let tablespaces = self.map_tablespaces(&base)?;
         self.prepare_with(base, chosen, tablespaces)
+    }
+
+    fn map_tablespaces(&self, base: &BaseBackup) -> Result<Vec<MappedTablespace>> {
+        let tablespaces = walden_recover::map_tablespaces(base, &self.tablespace_mapping)?;
+        tablespaces.iter().try_for_each(|it| expect_unprotected(it.new_folder()))?;
+        Ok(tablespaces)
     }
 
     /// Makes the plan for a base backup and its WAL.

@@ -26,8 +26,8 @@ use crate::terminal::{self, Format};
 
 const EXAMPLES: &str = "\
 Examples:
-  walden restore --repo /backup/main --base /backups/monday -o /var/lib/postgresql/restored
-      restore to the end of the WAL
+  walden restore --repo /backup/main -o /var/lib/postgresql/restored
+      restore the newest base backup of the archive, and replay to the end of the WAL
   walden restore --base /backups/monday -o restored --to '2026-11-20 10:00' --dry-run
       print the plan of a restore to a time
   walden restore --wal /backup/wal --base /backups/monday -o restored --to name:before_upgrade
@@ -41,9 +41,11 @@ Exit status: 0 restored; 2 wrong usage; 3 the backup or the WAL cannot be used."
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct RestoreArgs {
-    /// The base backup: a folder that pg_basebackup wrote, in plain or tar format, or base.tar itself
+    /// The base backup: the name of one in the archive (latest for the newest), a folder that pg_basebackup
+    /// wrote, in plain or tar format, or base.tar itself [default: the newest one in the archive that ends
+    /// before the target]
     #[arg(long, value_name = "BACKUP")]
-    base: PathBuf,
+    base: Option<PathBuf>,
 
     /// The new data directory, which must be missing or empty
     #[arg(short, long, value_name = "DATADIR")]
@@ -83,24 +85,31 @@ impl TargetAction {
 pub fn run(args: &RestoreArgs) -> Result<ExitCode> {
     let format = args.recover.format;
     walden_recover::expect_free_target(&args.output)?;
-    expect_separate_target(&args.base, &args.output)?;
-    let prepared = args.recover.prepare(args.recover.open_base(&args.base)?)?;
+    expect_unprotected(&args.output)?;
+    let prepared = match &args.base {
+        None => args.recover.prepare_newest()?,
+        Some(base) => {
+            expect_separate_target(base, &args.output)?;
+            args.recover.prepare(args.recover.open_base(base)?)?
+        }
+    };
+    let base = prepared.base.path().to_owned();
     let plan = &prepared.plan;
     expect_no_used_tablespace(plan)?;
     let restore_command = match &args.restore_command {
         Some(command) => command.clone(),
         None => restore_command(&args.recover, &prepared.run)?,
     };
-    let (base, output) = (args.base.display().to_string(), args.output.display().to_string());
+    let (shown, output) = (base.display().to_string(), args.output.display().to_string());
     if format == Format::Table {
-        let title = format!("Restore of {} to {}\n", harmless(&base), harmless(&output));
+        let title = format!("Restore of {} to {}\n", harmless(&shown), harmless(&output));
         terminal::print(&(title + &plan_text(&prepared) + &remaining_text(plan)))?;
     }
     warn_of_damage(plan);
     warn_of_drops(&plan.early_drops);
     prepared.partial.iter().for_each(warn_of_partial);
     let mut document = Document {
-        plan: prepared.document(&args.base),
+        plan: prepared.document(&base),
         output,
         restore_command: restore_command.clone(),
         restored: None,

@@ -4,7 +4,7 @@ use std::fs::{self, DirBuilder};
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt, symlink};
 use std::path::Path;
 
-use walden_recover::{EMPTIED, LOGS};
+use walden_recover::{BaseBackup, EMPTIED, LOGS, StreamedBackup};
 
 use super::DrillError;
 use super::error::{Context as _, Result};
@@ -55,23 +55,53 @@ pub fn expect_tablespaces(base: &Path) -> Result<()> {
     Ok(())
 }
 
+/// A backup that is copied.
+#[derive(Clone, Copy)]
+pub enum Source<'s> {
+    /// A folder or tar file.
+    Path(&'s Path),
+    /// One of an archive.
+    Stored(&'s StreamedBackup),
+}
+
 /// Copies a backup to `data`, and its tablespaces into folders in `tablespaces`. `copied` gets the bytes
 /// copied so far.
-pub fn copy_backup(base: &Path, data: &Path, tablespaces: &Path, copied: &mut dyn FnMut(u64)) -> Result<()> {
+pub fn copy_backup(
+    source: Source<'_>,
+    data: &Path,
+    tablespaces: &Path,
+    copied: &mut dyn FnMut(u64),
+) -> Result<()> {
     make_folder(data)?;
     make_folder(tablespaces)?;
     let mut copying = Copying { bytes: 0, copied };
-    if is_tar(base) {
-        unpack(base, data)?;
-        for name in LEFT_OUT {
-            // Most backups contain only some of these files.
-            let _ = fs::remove_file(data.join(name));
+    let is_unpacked = match source {
+        Source::Path(base) if !is_tar(base) => {
+            copying.folder(base, data, true)?;
+            false
         }
-    } else {
-        copying.folder(base, data, true)?;
+        Source::Path(base) => {
+            unpack(base, data)?;
+            true
+        }
+        Source::Stored(backup) => {
+            BaseBackup::unpack_streamed(backup, data, |bytes| {
+                copying.bytes += bytes;
+                (copying.copied)(copying.bytes);
+            })?;
+            true
+        }
+    };
+    for name in LEFT_OUT.iter().filter(|_| is_unpacked) {
+        // Most backups contain only some of these files.
+        let _ = fs::remove_file(data.join(name));
     }
     EMPTIED.iter().chain(&LOGS).try_for_each(|name| make_empty(&data.join(name)))?;
-    copying.tablespaces(&base.join("pg_tblspc"), &data.join("pg_tblspc"), tablespaces)?;
+    let own = match source {
+        Source::Path(base) => Some(base.join("pg_tblspc")),
+        Source::Stored(_) => None,
+    };
+    copying.tablespaces(own.as_deref(), &data.join("pg_tblspc"), tablespaces)?;
     // A server refuses a data directory that other users can access.
     fs::set_permissions(data, fs::Permissions::from_mode(0o700)).context("cannot restrict the copy")
 }
@@ -136,8 +166,8 @@ impl Copying<'_> {
 
     /// Gives each tablespace a separate folder in the copy. A backup contains links to the tablespaces, or,
     /// if unpacked from tar, the folders themselves.
-    fn tablespaces(&mut self, from: &Path, to: &Path, own: &Path) -> Result<()> {
-        let reading = || format!("cannot read tablespaces in {}", from.display());
+    fn tablespaces(&mut self, from: Option<&Path>, to: &Path, own: &Path) -> Result<()> {
+        let reading = || format!("cannot read tablespaces in {}", from.unwrap_or(to).display());
         make_folder(to)?;
         for entry in fs::read_dir(to).with_context(reading)? {
             let unpacked = entry.with_context(reading)?;
@@ -145,9 +175,7 @@ impl Copying<'_> {
             fs::rename(unpacked.path(), &folder).with_context(reading)?;
             symlink(&folder, unpacked.path()).with_context(reading)?;
         }
-        if !from.is_dir() {
-            return Ok(());
-        }
+        let Some(from) = from.filter(|from| from.is_dir()) else { return Ok(()) };
         for entry in fs::read_dir(from).with_context(reading)? {
             let name = entry.with_context(reading)?.file_name();
             let (location, folder) = (from.join(&name), own.join(&name));
@@ -193,13 +221,18 @@ mod tests {
         // A link would lead to the running server's files.
         fs::create_dir(base.join("base")).unwrap();
         symlink(&tablespace, base.join("base/16392")).unwrap();
-        let linked = copy_backup(&base, &root.path().join("linked"), &root.path().join("own1"), &mut |_| {});
+        let linked = copy_backup(
+            Source::Path(&base),
+            &root.path().join("linked"),
+            &root.path().join("own1"),
+            &mut |_| {},
+        );
         assert!(linked.unwrap_err().to_string().contains("found the link"));
         fs::remove_file(base.join("base/16392")).unwrap();
         // The copy has an empty pg_wal, wherever that of the original was.
         symlink(root.path().join("lost"), base.join("pg_wal")).unwrap();
         let data = root.path().join("copy");
-        copy_backup(&base, &data, &root.path().join("own"), &mut |_| {}).unwrap();
+        copy_backup(Source::Path(&base), &data, &root.path().join("own"), &mut |_| {}).unwrap();
         assert_eq!(fs::read_dir(data.join("pg_wal")).unwrap().count(), 0);
     }
 
@@ -225,7 +258,7 @@ mod tests {
         }
         let (data, tablespaces) = (root.path().join("copy/data"), root.path().join("copy/tablespaces"));
         let mut bytes = 0;
-        copy_backup(&base, &data, &tablespaces, &mut |copied| bytes = copied).unwrap();
+        copy_backup(Source::Path(&base), &data, &tablespaces, &mut |copied| bytes = copied).unwrap();
         assert_eq!(fs::read_to_string(data.join("base/5/1259")).unwrap(), "content");
         assert_eq!(bytes, 7 + 7 + 4);
         assert!(LEFT_OUT.iter().all(|file| !data.join(file).exists()));

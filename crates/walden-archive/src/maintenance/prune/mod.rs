@@ -12,17 +12,21 @@ mod plan;
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
+use jiff::tz::TimeZone;
 use serde::Serialize;
 use walden_format::lsn::{Lsn, SegmentName, SegmentSize, Timeline};
+use walden_recover::KeepRule;
 
-use self::plan::{Choice, KeptForTimeline, LastBackupOfTimeline, Segments};
+use self::plan::{Choice, KeptForTimeline, LastBackupOfTimeline};
 use crate::archive::{Archive, ArchiveError};
+use crate::base_backups::{self, Removed};
 use crate::history::History;
 use crate::ingest::probe;
 use crate::inspect::cost::{Ages, Early};
 use crate::inspect::list::{self, ListOptions, Listing};
 use crate::inventory::gaps::{self, Gap};
 use crate::inventory::pruned;
+use crate::inventory::segments::Segments;
 use crate::inventory::snapshot::Snapshot;
 use crate::inventory::verified;
 use crate::maintenance::backup::{self, Backup};
@@ -42,6 +46,13 @@ pub enum Rule {
     KeepExisting,
     /// Keeps this many backups.
     KeepBackups(u64),
+    /// Keeps the newest backup of each of the last periods.
+    Keep {
+        /// The periods.
+        rule: KeepRule,
+        /// The time zone of days and weeks.
+        zone: TimeZone,
+    },
     /// Keeps the WAL for recovery to any moment since `moment`.
     KeepSince {
         /// The moment, in microseconds since 1970-01-01 00:00:00 UTC.
@@ -62,7 +73,7 @@ impl Rule {
     /// Returns whether the user chose the position.
     fn is_explicit(&self) -> bool {
         match self {
-            Rule::KeepExisting | Rule::KeepBackups(_) | Rule::KeepSince { .. } => false,
+            Rule::KeepExisting | Rule::KeepBackups(_) | Rule::KeepSince { .. } | Rule::Keep { .. } => false,
             Rule::OlderThanBackup(_) | Rule::OlderThanSegment(_) | Rule::OlderThanPosition(_) => true,
         }
     }
@@ -101,6 +112,10 @@ pub struct Pruned {
     /// Locks of the kept objects that were extended, if the configuration has a rule.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub locks: Option<Extended>,
+    /// Names of the base backups in the archive that are removed.
+    pub removed_backups: Vec<String>,
+    /// What the removal of base backups freed, once it was applied.
+    pub freed: Option<Removed>,
     /// Warnings for the user.
     pub warnings: Vec<String>,
 }
@@ -175,6 +190,8 @@ pub struct Plan {
     ages: Ages,
     /// The first kept segment of each timeline; empty if everything is kept.
     first_kept: Vec<SegmentName>,
+    /// The base backups in the archive that are removed, with the number of their first segment.
+    backups: Vec<(String, u64)>,
 }
 
 /// A planned removal.
@@ -195,16 +212,34 @@ impl Pruned {
 }
 
 /// Plans the removals without changing anything. `on_disk` are the backups found on disk. If there are any,
-/// only these count.
+/// or any in the archive, only these count.
 ///
 /// # Errors
-/// The store's errors, and an archive that cannot be interpreted. The store's, and an archive that cannot be
-/// understood.
+/// The store's errors, and an archive that cannot be interpreted.
 pub fn plan(archive: &Archive, rule: &Rule, on_disk: Vec<Backup>) -> Result<Plan, ArchiveError> {
+    make_plan(archive, rule, on_disk, false)
+}
+
+/// Plans the removals as if each backup history file were that of an existing backup.
+///
+/// # Errors
+/// As [`plan`].
+pub fn plan_if_all_exist(archive: &Archive, rule: &Rule, on_disk: Vec<Backup>) -> Result<Plan, ArchiveError> {
+    make_plan(archive, rule, on_disk, true)
+}
+
+fn make_plan(
+    archive: &Archive,
+    rule: &Rule,
+    on_disk: Vec<Backup>,
+    all_exist: bool,
+) -> Result<Plan, ArchiveError> {
     let size = archive.segment_size()?;
     let objects = Snapshot::take(archive.store(), &[WAL.to_owned()])?.objects;
-    let only_on_disk = !on_disk.is_empty();
-    let backups = backup::merge(backup::archived(archive, size)?, on_disk);
+    let mut existing = on_disk;
+    existing.extend(backup::stored(archive)?);
+    let only_existing = !existing.is_empty() && !all_exist;
+    let backups = backup::merge(backup::archived(archive, size)?, existing);
     let segments = Segments::new(&objects, size);
     let (newest, latest_before) = match rule {
         Rule::KeepSince { .. } => {
@@ -217,9 +252,9 @@ pub fn plan(archive: &Archive, rule: &Rule, on_disk: Vec<Backup>) -> Result<Plan
     };
     let states: Vec<Option<String>> = backups
         .iter()
-        .map(|backup| match only_on_disk && !backup.is_on_disk {
+        .map(|backup| match only_existing && !backup.is_on_disk {
             true => Some("not found where backups are kept".to_owned()),
-            false => segments.problem_of(backup),
+            false => segments.problem_of(&backup.ranges),
         })
         .collect();
     let states = plan::with_parents(&backups, states);
@@ -249,7 +284,17 @@ pub fn plan(archive: &Archive, rule: &Rule, on_disk: Vec<Backup>) -> Result<Plan
     pruned.kept_from = first_kept.map(|number| size.start_of(number).to_string());
     // Without a position, everything is kept.
     let cut = first_kept.unwrap_or(0);
-    pruned.add_backups(&backups, states, cut, first_kept, size);
+    let between = first_kept.map_or_else(Vec::new, |_| choice.between_kept(rule));
+    let is_kept = |backup: &Backup| {
+        size.segment_of(backup.start().1) >= cut && !(backup.stored.is_some() && between.contains(&backup))
+    };
+    let removed_backups: Vec<(String, u64)> = backups
+        .iter()
+        .filter(|backup| !is_kept(backup))
+        .filter_map(|backup| Some((backup.stored.clone()?, size.segment_of(backup.start().1))))
+        .collect();
+    pruned.removed_backups = removed_backups.iter().map(|(name, _)| name.clone()).collect();
+    pruned.add_backups(&backups, states.clone(), is_kept);
     let cuts = Cuts::new(cut, &objects, &histories, size);
     // Also checked if nothing is removed, because then everything is kept. Gaps before the first kept object
     // do not matter.
@@ -263,7 +308,7 @@ pub fn plan(archive: &Archive, rule: &Rule, on_disk: Vec<Backup>) -> Result<Plan
     pruned.early = ages.early(removals.iter().map(|removal| removal.key.as_str()));
     let timelines = pruned.timelines.iter().map(|state| state.timeline).filter(|_| first_kept.is_some());
     let first_kept = timelines.map(|timeline| cuts.first_kept(timeline, size)).collect();
-    Ok(Plan { pruned, removals, first_kept, ages })
+    Ok(Plan { pruned, removals, first_kept, ages, backups: removed_backups })
 }
 
 /// Returns the latest known commit time before a backup's start: of the segments before it, and where commit
@@ -469,6 +514,17 @@ impl Plan {
         pruned::record(archive, &self.first_kept)?;
         let mut pruned = Pruned { is_applied: true, ..self.pruned };
         let mut removed_before = u64::MAX;
+        // Before their WAL.
+        let names: Vec<String> = self.backups.iter().map(|(name, _)| name.clone()).collect();
+        let freed = base_backups::remove(archive, &names)?;
+        for (name, number) in &self.backups {
+            if !freed.backups.contains(name) {
+                removed_before = removed_before.min(*number);
+            }
+        }
+        pruned.removed_backups.clone_from(&freed.backups);
+        let unneeded_of_backups = freed.unneeded.clone();
+        pruned.freed = Some(freed);
         let mut removed = Vec::new();
         for Removal { key, bytes, number, has_wal } in &self.removals {
             if !has_wal || *number < removed_before {
@@ -491,8 +547,9 @@ impl Plan {
         pruned.removed_objects -= pruned.kept_objects;
         pruned.removed_bytes -= pruned.kept_bytes;
         pruned.early = self.ages.early(removed.into_iter());
-        let unneeded: BTreeSet<String> =
-            self.removals.iter().map(|removal| archive.stored_name(&removal.key)).collect();
+        let keys = self.removals.iter().map(|removal| removal.key.as_str());
+        let keys = keys.chain(unneeded_of_backups.iter().map(String::as_str));
+        let unneeded: BTreeSet<String> = keys.map(|key| archive.stored_name(key)).collect();
         let extend = |rule| lock::extend(archive, rule, |key| !unneeded.contains(key));
         pruned.locks = lock::rule(archive).map(extend).transpose()?;
         if let Some(locks) = pruned.locks.as_ref().filter(|locks| locks.failed > 0) {
@@ -521,13 +578,10 @@ impl Pruned {
         &mut self,
         backups: &[Backup],
         problems: Vec<Option<String>>,
-        cut: u64,
-        first_kept: Option<u64>,
-        size: SegmentSize,
+        is_kept: impl Fn(&Backup) -> bool,
     ) {
         for (backup, problem) in backups.iter().zip(problems) {
             let (timeline, start) = backup.start();
-            let is_kept = first_kept.is_none() || size.segment_of(start) >= cut;
             self.backups.push(BackupState {
                 name: backup.name.clone(),
                 label: backup.label.clone(),
@@ -537,7 +591,7 @@ impl Pruned {
                 time_text: backup.time_text.clone(),
                 incremental_from: backup.incremental_from.map(|from| from.to_string()),
                 problem,
-                is_kept,
+                is_kept: is_kept(backup),
             });
         }
     }

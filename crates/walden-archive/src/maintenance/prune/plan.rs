@@ -2,78 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use walden_format::lsn::{Lsn, SegmentName, SegmentSize, Timeline};
+use jiff::tz::TimeZone;
+use walden_format::lsn::{SegmentSize, Timeline};
+use walden_recover::KeepRule;
 use walden_source::timelines::Stretch;
 
 use super::Rule;
-use crate::maintenance::backup::{Backup, WalRange};
-use crate::objects::name::{ArchivedFile, Object};
-
-/// The archive's segments.
-pub(super) struct Segments {
-    size: SegmentSize,
-    /// For each timeline, inclusive ranges of segment numbers in ascending order that neither touch nor
-    /// overlap.
-    ranges: BTreeMap<Timeline, Vec<(u64, u64)>>,
-    /// Partial segments.
-    partial: Vec<(Timeline, u64)>,
-}
-
-impl Segments {
-    pub fn new(objects: &BTreeMap<Object, u64>, size: SegmentSize) -> Segments {
-        let mut segments = Segments { size, ranges: BTreeMap::new(), partial: Vec::new() };
-        // Sorted by their first segments.
-        for object in objects.keys() {
-            if let Object::File(ArchivedFile::Partial(name)) = object {
-                segments.partial.extend(name.number(size).map(|number| (name.timeline, number)));
-            }
-            let Some((first, last)) = object.segments() else { continue };
-            let (Some(from), Some(to)) = (first.number(size), last.number(size)) else { continue };
-            let ranges = segments.ranges.entry(first.timeline).or_default();
-            match ranges.last_mut() {
-                Some(range) if from <= range.1 + 1 => range.1 = range.1.max(to),
-                _ => ranges.push((from, to)),
-            }
-        }
-        segments
-    }
-
-    /// Returns the number of a timeline's last complete segment.
-    fn last_of(&self, timeline: Timeline) -> Option<u64> {
-        self.ranges.get(&timeline)?.last().map(|range| range.1)
-    }
-
-    fn has(&self, timeline: Timeline, number: u64) -> bool {
-        let ranges = self.ranges.get(&timeline).map_or(&[][..], Vec::as_slice);
-        let at = ranges.partition_point(|range| range.1 < number);
-        ranges.get(at).is_some_and(|range| range.0 <= number)
-    }
-
-    /// Returns the reason why recovery cannot make a backup consistent, such as the first missing segment.
-    pub fn problem_of(&self, backup: &Backup) -> Option<String> {
-        if backup.ranges.last().is_some_and(|range| range.end.is_none()) {
-            // Includes a backup that is in progress.
-            return Some("its end is unknown: its history file is empty, or it has no manifest".to_owned());
-        }
-        let timelines: Vec<Timeline> = backup.ranges.iter().map(|range| range.timeline).collect();
-        backup.ranges.iter().find_map(|range| self.missing_in(range, &timelines))
-    }
-
-    fn missing_in(&self, range: &WalRange, timelines: &[Timeline]) -> Option<String> {
-        let first = self.size.segment_of(range.start);
-        let last =
-            range.end.map_or(first, |end| self.size.segment_of(Lsn(end.0.saturating_sub(1)))).max(first);
-        // A timeline's last segment is complete on the timeline that continues it.
-        let has = |number: u64| {
-            let mut later = timelines.iter().filter(|timeline| **timeline >= range.timeline);
-            later.any(|&timeline| self.has(timeline, number))
-                || (number == last && self.partial.contains(&(range.timeline, number)))
-        };
-        // Each number is in a range that the archive has, or the search ends.
-        let missing = (first..=last).find(|&number| !has(number))?;
-        Some(format!("{} is not in the archive", SegmentName::new(range.timeline, missing, self.size)))
-    }
-}
+use crate::inventory::segments::Segments;
+use crate::maintenance::backup::Backup;
 
 /// Returns the backup on which an incremental one is based.
 pub(super) fn parent_of<'a>(backups: &'a [Backup], backup: &Backup) -> Option<&'a Backup> {
@@ -180,6 +116,7 @@ impl<'a> Choice<'a> {
             Rule::KeepExisting => self.backups.iter().filter(|backup| backup.is_on_disk).collect(),
             Rule::KeepBackups(count) => Choice::newest_of(&counted, *count)?,
             Rule::KeepSince { moment, age } => self.since(&counted, *moment, *age)?,
+            Rule::Keep { rule, zone } => Choice::newest_of_periods(&counted, rule, zone),
             Rule::OlderThanBackup(wanted) => self.backup_and_later(&counted, wanted)?,
         };
         // The earliest start counts, because on another timeline an earlier backup may start at a later
@@ -248,6 +185,7 @@ impl<'a> Choice<'a> {
             let kept = match rule {
                 Rule::KeepBackups(count) => Choice::newest_of(&counted, *count),
                 Rule::KeepSince { moment, age } => self.since(&counted, *moment, *age),
+                Rule::Keep { rule, zone } => Ok(Choice::newest_of_periods(&counted, rule, zone)),
                 Rule::KeepExisting
                 | Rule::OlderThanBackup(_)
                 | Rule::OlderThanSegment(_)
@@ -286,6 +224,36 @@ impl<'a> Choice<'a> {
             return Err(Reason::note(text));
         };
         Ok(full.get(first).map_or_else(Vec::new, |&at| counted[at..].to_vec()))
+    }
+
+    /// Returns the newest full backups of the rule's periods, and those whose time is not known.
+    fn newest_of_periods<'b>(counted: &[&'b Backup], rule: &KeepRule, zone: &TimeZone) -> Vec<&'b Backup> {
+        let time = |backup: &Backup| jiff::Timestamp::from_microsecond(backup.time?).ok();
+        let timed = counted.iter().filter(|backup| backup.incremental_from.is_none());
+        let timed: Vec<(&Backup, jiff::Timestamp)> =
+            timed.filter_map(|&backup| Some((backup, time(backup)?))).collect();
+        let times: Vec<jiff::Timestamp> = timed.iter().map(|(_, time)| *time).collect();
+        let selected = rule.select(&times, zone);
+        let is_removed = |backup: &Backup| {
+            timed.iter().zip(&selected).any(|((it, _), periods)| *it == backup && periods.is_empty())
+        };
+        counted.iter().copied().filter(|backup| !is_removed(backup)).collect()
+    }
+
+    /// Returns the backups that are not needed although the WAL from their start on is: those of the rule's
+    /// periods that are not the newest ones. On each timeline that continues, the rule keeps its own, and the
+    /// last backup that leads to a timeline stays.
+    pub fn between_kept(&self, rule: &Rule) -> Vec<&'a Backup> {
+        let Rule::Keep { rule, zone } = rule else { return Vec::new() };
+        let counted = self.counted();
+        let mut kept = Choice::newest_of_periods(&counted, rule, zone);
+        for line in self.lines {
+            let of_line: Vec<&Backup> =
+                counted.iter().copied().filter(|backup| leads_to(backup, line)).collect();
+            kept.extend(of_line.last());
+            kept.extend(Choice::newest_of_periods(&of_line, rule, zone));
+        }
+        counted.into_iter().filter(|backup| !kept.contains(backup)).collect()
     }
 
     /// Returns the last backup that was completed before a moment, where recovery to that moment starts, and

@@ -1,0 +1,225 @@
+//! Makes a base backup of a server, and stores it in an archive.
+
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+use walden_archive::Archive;
+use walden_archive::archive::ArchiveError;
+use walden_archive::base_backups::{
+    BaseBackupError, NewBackup, StoredBackup, Writer, WriterOptions, first_missing_segment,
+};
+use walden_postgres::connection::Parameters;
+use walden_postgres::replication::{BackupPart, BaseBackupOptions, Replication, ReplicationError};
+
+/// Longest `backup_manifest` in bytes.
+const MAX_MANIFEST_BYTES: usize = 1 << 30;
+/// How often the archive is asked for missing WAL.
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Why a base backup was not stored.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum BackupError {
+    /// The server cannot be reached, or ends the backup.
+    #[error(transparent)]
+    Replication(#[from] ReplicationError),
+    /// The server ends the backup after warnings.
+    #[error("{source}; the server has warned: {}", warnings.join("; "))]
+    Warned {
+        /// The warnings.
+        warnings: Vec<String>,
+        /// The error.
+        source: ReplicationError,
+    },
+    /// The backup cannot be stored.
+    #[error(transparent)]
+    Store(#[from] BaseBackupError),
+    /// The archive cannot be used.
+    #[error(transparent)]
+    Archive(#[from] ArchiveError),
+    /// The server archives nowhere, or elsewhere.
+    #[error(
+        "cannot store a base backup in {location}: expected an archive with the WAL of this server, found an empty one"
+    )]
+    NoWal {
+        /// Location of the archive.
+        location: String,
+    },
+}
+
+walden_format::diagnostics! { BackupError {
+    Self::Replication(error) => of(error),
+    Self::Warned { source, .. } => of(source),
+    Self::Store(error) => of(error),
+    Self::Archive(error) => of(error),
+    Self::NoWal { .. } => "backup-no-wal": "set up archiving first: walden archive check --dsn DSN --switch tests it; a base backup is useless without its WAL",
+} }
+
+/// A step of a backup, for progress.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Step {
+    /// The server writes a checkpoint.
+    Checkpoint,
+    /// The server expects to send this number of bytes.
+    Started(u64),
+    /// This number of bytes was received since the last step.
+    Received(u64),
+    /// The archive does not have all WAL of the backup yet.
+    WaitingForWal,
+}
+
+/// How a backup is made.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct BackupOptions {
+    /// The server's part.
+    pub server: BaseBackupOptions,
+    /// The archive's part.
+    pub writer: WriterOptions,
+    /// How long to wait for its WAL in the archive.
+    pub wait_for_wal: Duration,
+}
+
+impl BackupOptions {
+    /// Creates options.
+    pub fn new(server: BaseBackupOptions, writer: WriterOptions, wait_for_wal: Duration) -> BackupOptions {
+        BackupOptions { server, writer, wait_for_wal }
+    }
+}
+
+/// A stored backup.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+#[non_exhaustive]
+pub struct CreatedBackup {
+    /// Location of the archive.
+    pub location: String,
+    /// Name of the backup.
+    pub name: String,
+    /// Its label.
+    pub label: String,
+    /// The timeline at its start.
+    pub timeline: u32,
+    /// Where recovery starts.
+    pub start_lsn: String,
+    /// Where the backup is consistent.
+    pub end_lsn: String,
+    /// Bytes of its files.
+    pub bytes: u64,
+    /// Stored bytes of all its pieces.
+    pub stored_bytes: u64,
+    /// Stored bytes of the pieces that no earlier backup had.
+    pub new_bytes: u64,
+    /// Duration in seconds, without the wait for WAL.
+    pub seconds: f64,
+    /// The first segment that the archive lacks, if it lacks any after the wait.
+    pub missing_segment: Option<String>,
+    /// Warnings of the server.
+    pub warnings: Vec<String>,
+    /// Whether pieces were stored again because no private key was named.
+    #[serde(skip)]
+    pub is_without_list: bool,
+}
+
+/// Makes a base backup, stores it, and waits for its WAL.
+///
+/// # Errors
+/// The archive belongs to another cluster or has no WAL, the server ends the backup, or it cannot be stored.
+/// Then no backup exists, and `prune` removes the stored objects.
+pub fn create(
+    archive: &Archive,
+    parameters: &Parameters,
+    options: &BackupOptions,
+    progress: &mut dyn FnMut(Step),
+) -> Result<CreatedBackup, BackupError> {
+    let started = Instant::now();
+    let mut server = Replication::connect(parameters)?;
+    let system = server.identify()?;
+    match archive.identity() {
+        Err(ArchiveError::Empty(location)) => return Err(BackupError::NoWal { location }),
+        other => drop(other?),
+    }
+    archive.expect_cluster(system.system_id)?;
+    archive.expect_segment_bytes(server.segment_size()?.bytes())?;
+    let server_version = server.version().to_owned();
+    progress(Step::Checkpoint);
+    let mut stream = server.start_backup(&options.server)?;
+    let expected = stream.begin().archives.iter().filter_map(|tar| tar.bytes).sum();
+    let new = NewBackup {
+        label: options.server.label.clone(),
+        server_version,
+        system_identifier: system.system_id,
+        start: stream.begin().start,
+    };
+    let mut writer = Writer::begin(archive, new, options.writer)?;
+    let is_without_list = writer.is_without_list();
+    progress(Step::Started(expected));
+    let (mut manifest, mut warnings) = (None::<Vec<u8>>, Vec::new());
+    loop {
+        let part = stream.next_part();
+        match part {
+            Ok(BackupPart::Archive(tablespace)) => writer.start_archive(tablespace)?,
+            Ok(BackupPart::Manifest) => manifest = Some(Vec::new()),
+            Ok(BackupPart::Content(bytes)) => {
+                progress(Step::Received(bytes.len() as u64));
+                match &mut manifest {
+                    None => writer.add(bytes)?,
+                    Some(text) if text.len() + bytes.len() <= MAX_MANIFEST_BYTES => {
+                        text.extend_from_slice(bytes)
+                    }
+                    Some(_) => {
+                        let problem =
+                            format!("expected a manifest of at most {MAX_MANIFEST_BYTES} bytes, found more");
+                        return Err(BaseBackupError::Content(problem).into());
+                    }
+                }
+            }
+            Ok(BackupPart::End { .. }) => break,
+            Err(source) => {
+                warnings.extend(stream.take_notices());
+                return Err(match warnings.is_empty() {
+                    true => source.into(),
+                    false => BackupError::Warned { warnings, source },
+                });
+            }
+        }
+    }
+    warnings.extend(stream.take_notices());
+    let backup = writer.finish(&manifest.unwrap_or_default())?;
+    let seconds = started.elapsed().as_secs_f64();
+    let missing_segment = wait_for_wal(archive, &backup, options.wait_for_wal, progress)?;
+    let (timeline, start) = backup.start();
+    Ok(CreatedBackup {
+        location: archive.store().location().to_owned(),
+        timeline,
+        start_lsn: start.to_string(),
+        end_lsn: backup.end().to_string(),
+        name: backup.name,
+        label: backup.label,
+        bytes: backup.bytes,
+        stored_bytes: backup.stored_bytes,
+        new_bytes: backup.new_bytes,
+        seconds,
+        missing_segment,
+        warnings,
+        is_without_list,
+    })
+}
+
+/// Waits until the archive has the WAL of a backup. Returns the first segment that is still missing.
+fn wait_for_wal(
+    archive: &Archive,
+    backup: &StoredBackup,
+    time: Duration,
+    progress: &mut dyn FnMut(Step),
+) -> Result<Option<String>, ArchiveError> {
+    let began = Instant::now();
+    loop {
+        let missing = first_missing_segment(archive, backup)?;
+        if missing.is_none() || began.elapsed() >= time {
+            return Ok(missing);
+        }
+        progress(Step::WaitingForWal);
+        sleep(POLL_INTERVAL.min(time.saturating_sub(began.elapsed())));
+    }
+}
