@@ -138,7 +138,7 @@ pub enum ArchiveError {
     },
     /// A file, server or base backup has another segment size than the archive.
     #[error(
-        "the archive in {location} has segments of another size: expected {} MB, found {} MB", expected >> 20, found >> 20
+        "the archive in {location} has segments of {} MB, found segments of {} MB in the file, server or base backup", expected >> 20, found >> 20
     )]
     OtherSegmentSize {
         /// Location of the archive.
@@ -228,8 +228,9 @@ impl ArchiveError {
         self.store_error().is_some_and(|error| error.cause == Cause::KeysMissing)
     }
 
-    /// Returns whether the store delivered an object that differs from the stored one, or that no private key
-    /// can decrypt.
+    /// Returns whether the object is damaged: its bytes differ from the archived ones, or it can never be
+    /// decrypted because it is encrypted to a public key that is not the archive's, or because keys of the
+    /// archive are lost. A private key that is merely not configured is no damage.
     pub fn is_damage(&self) -> bool {
         match (self.store_error(), self) {
             (Some(error), _) => {

@@ -148,7 +148,8 @@ impl CopyStatus {
         }
     }
 
-    /// Describes the faults of the repository, and the remedies. `other` is the location of another one.
+    /// Describes each fault of this repository with its remedy. `other` is the location of a readable
+    /// repository with the same WAL, from which the remedies copy.
     pub fn problems(&self, other: &str) -> Vec<String> {
         let (location, other) = (harmless(&self.location), harmless(other));
         let mut problems = Vec::new();
@@ -172,7 +173,7 @@ impl CopyStatus {
     }
 }
 
-/// Returns the location of another repository than the one with this number.
+/// Returns the location of a readable repository other than the one with this index; `URL` if there is none.
 pub fn other_location(copies: &[CopyStatus], number: usize) -> &str {
     let other = copies.iter().enumerate().find(|(other, copy)| *other != number && copy.problem.is_none());
     other.map_or("URL", |(_, copy)| copy.location.as_str())

@@ -103,7 +103,7 @@ pub fn gather_compressed(files: &[PathBuf], tell: &dyn Fn(&str)) -> (Vec<Input>,
 /// The folder in which PostgreSQL records which segments are archived.
 const NOT_LOG: &str = "archive_status";
 
-/// Adds all files of a folder and its subfolders for which `is_wanted` returns true.
+/// Adds to `inputs` each file, in a folder and all its subfolders, for which `is_wanted` returns true.
 fn search(
     folder: &Path,
     relative: &Path,

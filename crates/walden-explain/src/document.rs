@@ -165,15 +165,15 @@ pub struct RelationDocument {
 /// The bytes that have one cause.
 #[derive(Clone, Debug, Serialize)]
 pub struct CauseDocument {
-    /// The statements of the transaction that wrote them; only in [`Document::statement_causes`].
+    /// The statements of the transaction that wrote the bytes; only in [`Document::statement_causes`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub statement: Option<String>,
-    /// The statement or task that wrote them.
+    /// The kind of statement or task that wrote the bytes.
     pub activity: Activity,
-    /// The table that it wrote to, or whose index or TOAST table; or another relation; `None` if the records
-    /// refer to none.
+    /// The table that the statement or task wrote to, also through an index or the TOAST table; the written
+    /// relation itself if its table is unknown; `None` if the records refer to no relation.
     pub relation: Option<String>,
-    /// How it wrote them.
+    /// How the statement or task wrote the bytes.
     pub mechanism: Mechanism,
     /// Bytes.
     pub bytes: u64,

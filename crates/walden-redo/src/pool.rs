@@ -30,7 +30,8 @@ impl PageBox {
         words.resize(WORDS - whole.len(), 0);
         words.extend(whole.iter().map(|word| u64::from_ne_bytes(*word)));
         let mut page = PageBox::from_words(words);
-        // The bytes that share a word with the hole or with the start.
+        // Copy the first bytes of `end` if they do not fill a word: their word also contains bytes of the
+        // hole or of `start`.
         let at = PAGE_BYTES - end.len();
         (*page).0[at..at + first.len()].copy_from_slice(first);
         page

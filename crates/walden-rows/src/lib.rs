@@ -155,7 +155,7 @@ pub enum RowsError {
     },
     /// The WAL does not contain the position from which the base backup must be replayed.
     #[error(
-        "the WAL does not continue from {}: replay has to start at {from}{}\nhint: add the segments from that position on",
+        "the WAL does not contain {from}, at which replay of {} has to start{}\nhint: add the segments from {from} on",
         base.display(),
         log.map_or_else(String::new, |(start, end)| format!(", and the segments are from {start} to {end}"))
     )]

@@ -31,7 +31,7 @@ pub enum BaseError {
     },
     /// The WAL does not contain the position from which the base must be replayed.
     #[error(
-        "the WAL does not continue from {}: replay has to start at {from}{}",
+        "the WAL does not contain {from}, at which replay of {} has to start{}",
         path.display(),
         log.map_or_else(String::new, |(start, end)| format!(", and the segments are from {start} to {end}"))
     )]

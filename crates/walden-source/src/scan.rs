@@ -106,18 +106,18 @@ pub enum SegmentEnd {
     Damaged(Damage),
 }
 
-/// The bytes between the last record and the end of the segment in which the WAL ends, by kind.
+/// Numbers of bytes, by kind, between the last record and the end of the segment in which the WAL ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Tail {
-    /// Start of a record that continues in a segment that is not in the run.
+    /// Bytes of the start of a record that continues in a segment that is not in the run.
     pub cut_record: u64,
-    /// Zeros, which were never written.
+    /// Zero bytes, which the server never wrote.
     pub zero: u64,
-    /// Pages of an earlier segment, or of an earlier timeline, in a recycled file.
+    /// Bytes of pages of an earlier segment or timeline, in a recycled file.
     pub recycled: u64,
-    /// Other bytes: a record that was partly written when the server stopped.
+    /// All other bytes: those of a record that was partly written when the server stopped.
     pub torn: u64,
-    /// The fault at the end of the WAL; `None` for `cut_record`.
+    /// The fault at which decoding ended; `None` if `cut_record` is not 0.
     pub fault: Option<Fault>,
 }
 

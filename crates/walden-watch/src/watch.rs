@@ -1,4 +1,5 @@
-//! Follows WAL and computes sums: in total, over the last minutes, and by checkpoint.
+//! Follows WAL and sums up its bytes, records and images by owner: since the start, over the last minutes,
+//! and per checkpoint.
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 

@@ -176,7 +176,8 @@ impl Forecast {
         (wrong - self.snapshot_noise()).max(0.0) / self.trace_bytes.max(1) as f64
     }
 
-    /// Returns the bytes of such snapshots by which two runs of the same work differ.
+    /// Returns the bytes by which the snapshots of running transactions in two runs of the same work may
+    /// differ.
     fn snapshot_noise(&self) -> f64 {
         let (bytes, count) = self.survey.checkpoint_records(checkpoint_record::RUNNING);
         let mean = if count > 0 { bytes as f64 / count as f64 } else { SNAPSHOT };
@@ -367,11 +368,12 @@ enum Variant {
     Assumed(Extreme),
 }
 
-/// Microseconds by which the checkpointer may wake up later than in the trace once it is requested: a time
-/// slice of another process.
+/// Maximum delay, compared with the trace, between the request of a checkpoint and the start of the
+/// checkpointer, in microseconds: a time slice of another process.
 const WAKE_UP: f64 = 2_000.0;
-/// The same on average if a single session waits for its commit in the meantime. Of 52 predictions with such
-/// checkpoints, on two cores with up to three busy processes, 35 were within 56 bytes, and all within 776.
+/// Mean delay, in microseconds, if a single session writes the WAL and waits for its commit in the meantime.
+/// Of 52 predictions with checkpoints that a single session requested and waited for, on two cores with up to
+/// three busy processes, 35 were within 56 bytes of the written WAL, and all within 776 bytes.
 const WAKE_UP_FIRST: f64 = 20.0;
 /// WAL stores the second in which a checkpoint started: half of it, in microseconds.
 const HALF_SECOND: i64 = 500_000;

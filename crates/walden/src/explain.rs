@@ -88,7 +88,8 @@ pub struct ExplainArgs {
     #[arg(long, value_name = "REGEX", value_parser = parse_pattern)]
     group: Option<Regex>,
 
-    /// Names of tables and indexes: a connection string, or a file written by --save-names
+    /// Where to read the names of tables and indexes: a connection string, or a file written by --save-names;
+    /// repeatable
     #[arg(long, value_name = "DSN|FILE")]
     names: Vec<String>,
 

@@ -36,15 +36,15 @@ pub(crate) struct Intake {
 pub(crate) enum IntakeError {
     #[error("cannot read it")]
     Read(#[source] io::Error),
-    #[error("the file's size: expected at most {limit} bytes, found more")]
+    #[error("the file is too large: expected at most {limit} bytes, the size of a segment")]
     TooLarge { limit: u64 },
-    #[error("SHA-1 of the content: expected {expected} as in the file's name, found {found}")]
+    #[error("the file's content differs from the SHA-1 in its name: expected {expected}, found {found}")]
     Digest { expected: String, found: String },
     #[error(
-        "the file's cluster: expected a segment of the source that identifies it, found none that can be read"
+        "cannot determine the cluster of this file: expected segments in the source that identify it, found none that can be read"
     )]
     UnknownCluster,
-    #[error("the file's cluster: expected segments of one cluster in the source, found system identifiers {}", found.join(" and "))]
+    #[error("cannot determine the cluster of this file: the source has segments of several clusters, with the system identifiers {}", found.join(" and "))]
     SeveralClusters { found: Vec<String> },
     #[error("{refusal}; the archive has an intact copy")]
     DamagedCopy { refusal: Refusal },

@@ -153,7 +153,7 @@ pub enum ExportError {
         error: io::Error,
     },
     /// An existing file cannot be removed.
-    #[error("cannot remove {}, whose rows are in other files too", path.display())]
+    #[error("cannot remove {}, although other files of the export contain all of its rows: remove it before you query the export, as its rows would count twice", path.display())]
     Remove {
         /// The file.
         path: PathBuf,

@@ -118,8 +118,8 @@ impl Trial {
 /// The latest compressed values of TOAST tables: the same in both directions.
 #[derive(Default)]
 struct RecentValues {
-    /// By the number of the TOAST table and of the value. The WAL determines the latter, so the hash is
-    /// seeded to prevent deliberate collisions.
+    /// By the TOAST table's relfilenumber and the value's OID (`chunk_id`). OIDs come from the WAL, so the
+    /// hash is seeded to prevent deliberate collisions.
     by_number: HashMap<(u32, u32), Vec<u8>>,
     /// Keys, oldest first.
     order: VecDeque<(u32, u32)>,

@@ -108,7 +108,7 @@ pub(super) fn redundant(facts: &Facts<'_>) -> Vec<Candidate> {
     found
 }
 
-/// Claims the bytes that were written to a file of an index after its build.
+/// Adds to `claim` the bytes that were logged for a file of an index, except those that its build logged.
 fn claim_without_build(facts: &Facts<'_>, file: &Relation, claim: &mut Claim) {
     let (mut plain_of_build, mut images_of_build) = logged_build(facts, file);
     for cell in &file.cells {

@@ -101,7 +101,7 @@ pub enum FollowError {
         path: PathBuf,
     },
     /// The WAL is of a PostgreSQL version that Walden does not read.
-    #[error("cannot read {page} (magic {magic:04X}): it was {reason}")]
+    #[error("cannot read the WAL page {page}: by its magic {magic:04X}, the page was {reason}")]
     UnknownVersion {
         /// The page: its file and offset, or its position.
         page: String,

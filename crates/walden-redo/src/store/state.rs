@@ -6,9 +6,10 @@ use crate::page::Misfit;
 /// Whether a page's content is known.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum State {
-    /// The page is PostgreSQL's after the last record, except for hints, which are not logged.
+    /// The page equals the server's page after the last replayed record, except for hint bits, which are not
+    /// logged.
     Exact,
-    /// The content is not known, for this reason.
+    /// The page's content is unknown, for this reason.
     Unknown(Unknown),
     /// A record of a resource manager that is not replayed changed the page; the next image makes it exact
     /// again.

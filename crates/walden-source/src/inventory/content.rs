@@ -247,12 +247,13 @@ fn is_restarted(info: StreamInfo, address: Lsn, start: &[u8]) -> bool {
     }
     let mut restart = Restart { at, is_found: false };
     let page = &start[..start.len().min(info.page_bytes as usize)];
-    // Whatever follows the first record does not matter here.
+    // Faults after the first record do not matter here.
     let _ = Decoder::new(info, address, Lsn(u64::MAX)).push(page, &mut restart);
     restart.is_found
 }
 
-/// Checks whether the first record is a shutdown checkpoint at its place. The decoder checks its checksum.
+/// Checks whether the segment's first record starts at `at`, directly after the page header, and is a
+/// shutdown checkpoint. The decoder checks its checksum.
 struct Restart {
     at: Lsn,
     is_found: bool,

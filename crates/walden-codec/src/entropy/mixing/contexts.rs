@@ -272,7 +272,7 @@ impl<const C: usize, const K: usize, const A: usize, const N: usize> Model<C, K,
         }
     }
 
-    /// Codes bytes without a form: predicts text, and data in words of a few bytes.
+    /// Codes bytes of unknown structure. The contexts suit text, and binary data in units of a few bytes.
     pub(super) fn bytes<B: BinaryCoder>(&mut self, coder: &mut B, keys: ColumnKeys, bytes: &mut [u8]) {
         let class_key = keys.class_key;
         let (mut word, mut word_before) = (0, 0);
