@@ -51,7 +51,7 @@ pub fn describe(record: &Record<'_>) -> Option<String> {
     Some(text)
 }
 
-/// Appends formatted text; a `String` accepts all of it.
+/// Appends formatted text to a `String`, which never fails.
 macro_rules! put {
     ($text:expr, $($arguments:tt)*) => {{
         let _ = std::fmt::Write::write_fmt($text, format_args!($($arguments)*));

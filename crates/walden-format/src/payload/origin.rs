@@ -55,7 +55,7 @@ pub struct LogicalMessage<'a> {
     pub prefix: Text<'a>,
     /// Bytes of the message.
     pub len: u64,
-    /// The message, or the part of it that is held.
+    /// The message, or the first part of a message that is too long to be kept in memory.
     pub message: &'a [u8],
 }
 
