@@ -383,7 +383,7 @@ impl Archive {
     /// Confirms that the archive belongs to a cluster with segments of this size, or to no cluster yet.
     ///
     /// # Errors
-    /// Same as [`Archive::claim`].
+    /// The errors of [`Archive::claim`].
     pub fn expect_segments_of(&self, system_id: u64, segment_size: SegmentSize) -> Result<(), ArchiveError> {
         match self.identity() {
             Err(ArchiveError::Empty(_)) => Ok(()),
@@ -484,7 +484,7 @@ impl Archive {
     /// Returns the cluster's segment size.
     ///
     /// # Errors
-    /// Same as [`Archive::identity`], and a size that PostgreSQL does not support.
+    /// The errors of [`Archive::identity`], and a size that PostgreSQL does not support.
     pub fn segment_size(&self) -> Result<SegmentSize, ArchiveError> {
         let bytes = self.identity()?.segment_bytes;
         SegmentSize::new(bytes).ok_or_else(|| ArchiveError::Identity {

@@ -40,7 +40,7 @@ impl Error for ReservedXid {}
 /// `recovery_target_xid` does; WAL has no epochs.
 ///
 /// # Errors
-/// The error is an ID that PostgreSQL never assigns.
+/// `full` has an ID that PostgreSQL never assigns.
 pub fn without_epoch(full: u64) -> Result<u32, ReservedXid> {
     let xid = full as u32;
     if xid >= FIRST_NORMAL_XID { Ok(xid) } else { Err(ReservedXid(full)) }

@@ -229,7 +229,7 @@ impl Output {
     /// written to.
     ///
     /// # Errors
-    /// Those of [`Output::create`].
+    /// Errors of [`Output::create`].
     pub fn create_result(target: &Path, replace: bool) -> Result<Output> {
         let target = &fs::canonicalize(target).unwrap_or_else(|_| target.to_owned());
         let found = fs::metadata(target).ok();
@@ -415,7 +415,7 @@ pub type Wanted<'a> = (&'static str, Option<&'a Path>);
 /// Checks that files can be written, before a computation that may take an hour.
 ///
 /// # Errors
-/// Those of [`expect_writable`], and of the file system for a folder without room or permission.
+/// Errors of [`expect_writable`], and of the file system for a folder without room or permission.
 pub fn can_write(wanted: &[Wanted<'_>], replaces: bool, inputs: &Inputs) -> Result<()> {
     wanted.iter().filter_map(|(_, path)| *path).try_for_each(|path| {
         expect_writable(path, replaces, inputs)?;

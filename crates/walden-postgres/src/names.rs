@@ -79,7 +79,7 @@ walden_format::diagnostics! { NamesError {
 /// Reads names from a server if `source` is a URL or contains `key=value`, otherwise from a saved file.
 ///
 /// # Errors
-/// Those of [`from_server`] and [`Names::load`].
+/// Errors of [`from_server`] and [`Names::load`].
 pub fn read(source: &str) -> Result<Names, NamesError> {
     let is_url = source.starts_with("postgres://") || source.starts_with("postgresql://");
     if is_url || (source.contains('=') && !Path::new(source).exists()) {

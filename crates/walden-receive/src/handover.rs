@@ -132,8 +132,8 @@ walden_format::diagnostics! { CopyError {
 /// received WAL.
 ///
 /// # Errors
-/// The file system's, those of `archived`, and an error for a file that is damaged, does not match its name,
-/// or belongs to another cluster than `known`.
+/// Errors of the file system, those of `archived`, and an error for a file that is damaged, does not match
+/// its name, or belongs to another cluster than `known`.
 pub fn copy_out(
     spool: &Path,
     file: ArchivedFile,

@@ -89,7 +89,7 @@ impl<'a> Receiver<'a> {
     /// Receives and archives as [`Receiver::run`] does, and reports every event to `observer`.
     ///
     /// # Errors
-    /// As [`Receiver::run`].
+    /// The errors of [`Receiver::run`].
     pub fn run_observed(&self, stop: &AtomicBool, observer: Observer<'_>) -> Result<(), ReceiveError> {
         let connected = self.ended(self.retry(stop, observer, || self.connect(observer)))?;
         let Some((replication, system, size)) = connected else { return Ok(()) };

@@ -749,7 +749,7 @@ impl Session<'_> {
 /// timeline.
 ///
 /// # Errors
-/// The archive's.
+/// Errors of the archive.
 fn position_of(archive: &Archive, size: SegmentSize) -> Result<Option<Position>, ArchiveError> {
     let newest = list::newest_segment(archive)?;
     let live = parts::segments(archive)?;

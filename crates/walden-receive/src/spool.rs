@@ -141,7 +141,7 @@ impl<'d> Spool<'d> {
     /// Opens the spool on a disk, and removes unfinished files.
     ///
     /// # Errors
-    /// The disk's, as for all functions of this type.
+    /// Errors of the disk, as for all functions of this type.
     pub fn open(disk: &'d dyn Disk, size: SegmentSize) -> Result<Spool<'d>, SpoolError> {
         let (shared, making) = (Mutex::default(), Mutex::default());
         let spool = Spool { disk, size, shared, making, lacks_room: AtomicBool::new(false) };
@@ -158,7 +158,7 @@ impl<'d> Spool<'d> {
     /// several partial segments if a process was killed before it synchronised the first of them.
     ///
     /// # Errors
-    /// As [`Spool::open`].
+    /// The errors of [`Spool::open`].
     pub fn position(&self) -> Result<Option<Position>, SpoolError> {
         let segments = self.files()?.into_iter().filter_map(|file| match file {
             ArchivedFile::Segment(name) => Some((name, false)),
@@ -192,7 +192,7 @@ impl<'d> Spool<'d> {
     /// Returns the files that wait to be archived, histories first.
     ///
     /// # Errors
-    /// As [`Spool::open`].
+    /// The errors of [`Spool::open`].
     pub fn waiting(&self) -> Result<Vec<ArchivedFile>, SpoolError> {
         // A complete segment at the end of a timeline is not a partial segment: the next `sync` renames it.
         // `sync` may be running now, so `complete` is read before the names.
@@ -212,7 +212,7 @@ impl<'d> Spool<'d> {
     /// Returns the partial segments.
     ///
     /// # Errors
-    /// As [`Spool::open`].
+    /// The errors of [`Spool::open`].
     pub fn partials(&self) -> Result<Vec<ArchivedFile>, SpoolError> {
         let mut files = self.files()?;
         files.retain(|file| matches!(file, ArchivedFile::Partial(_)));
@@ -227,7 +227,7 @@ impl<'d> Spool<'d> {
     /// Removes an archived file.
     ///
     /// # Errors
-    /// As [`Spool::open`].
+    /// The errors of [`Spool::open`].
     pub fn remove(&self, file: ArchivedFile) -> Result<(), SpoolError> {
         let name = file.to_string();
         self.disk.remove(&name).map_err(|source| self.failed("remove", &name, source))
@@ -236,7 +236,7 @@ impl<'d> Spool<'d> {
     /// Returns whether a partial segment exists.
     ///
     /// # Errors
-    /// As [`Spool::open`].
+    /// The errors of [`Spool::open`].
     pub fn has_partial(&self, name: SegmentName) -> Result<bool, SpoolError> {
         Ok(self.names()?.contains(&ArchivedFile::Partial(name).to_string()))
     }
@@ -245,7 +245,7 @@ impl<'d> Spool<'d> {
     /// whether it has.
     ///
     /// # Errors
-    /// As [`Spool::open`].
+    /// The errors of [`Spool::open`].
     pub fn remove_archived_partial(&self, name: SegmentName, archived: &[u8]) -> Result<bool, SpoolError> {
         let is_same = self.has_records_of_partial(name, archived)?;
         if is_same {
@@ -260,7 +260,7 @@ impl<'d> Spool<'d> {
     /// segment.
     ///
     /// # Errors
-    /// As [`Spool::open`].
+    /// The errors of [`Spool::open`].
     pub fn has_records_of_partial(&self, name: SegmentName, archived: &[u8]) -> Result<bool, SpoolError> {
         let partial = ArchivedFile::Partial(name).to_string();
         let read = || {
@@ -279,7 +279,7 @@ impl<'d> Spool<'d> {
     /// missing or has none.
     ///
     /// # Errors
-    /// As [`Spool::open`].
+    /// The errors of [`Spool::open`].
     pub fn partial_end(&self, name: SegmentName) -> Result<Lsn, SpoolError> {
         let start = self.size.start_of(name.number(self.size).unwrap_or_default());
         if !self.has_partial(name)? {
@@ -295,7 +295,7 @@ impl<'d> Spool<'d> {
     /// after the bytes. Replaces a partial segment.
     ///
     /// # Errors
-    /// As [`Spool::open`].
+    /// The errors of [`Spool::open`].
     pub fn restore(&self, name: SegmentName, bytes: &[u8]) -> Result<(), SpoolError> {
         let partial = ArchivedFile::Partial(name).to_string();
         let is_complete = bytes.len() as u64 == self.size.bytes();
@@ -320,7 +320,7 @@ impl<'d> Spool<'d> {
     /// Writes a timeline history durably.
     ///
     /// # Errors
-    /// As [`Spool::open`].
+    /// The errors of [`Spool::open`].
     pub fn keep_history(&self, timeline: Timeline, content: &[u8]) -> Result<(), SpoolError> {
         let name = ArchivedFile::History(timeline).to_string();
         let unfinished = format!("{name}{UNFINISHED}");
@@ -375,7 +375,7 @@ impl<'d> Spool<'d> {
     /// Compares them with bytes that were received before.
     ///
     /// # Errors
-    /// As [`Spool::open`], [`SpoolError::Different`] and [`SpoolError::Order`].
+    /// The errors of [`Spool::open`], [`SpoolError::Different`] and [`SpoolError::Order`].
     pub fn write(&self, timeline: Timeline, start: Lsn, mut bytes: &[u8]) -> Result<(), SpoolError> {
         let mut at = start;
         while !bytes.is_empty() {
@@ -412,7 +412,7 @@ impl<'d> Spool<'d> {
     /// which may end in the next segment, is verified.
     ///
     /// # Errors
-    /// As [`Spool::open`]. The written WAL is then not trusted, and each call fails until
+    /// The errors of [`Spool::open`]. The written WAL is then not trusted, and each call fails until
     /// [`Spool::forget_open_files`].
     pub fn sync(&self) -> Result<Lsn, SpoolError> {
         if self.shared().has_sync_failed {
@@ -447,8 +447,8 @@ impl<'d> Spool<'d> {
     /// Creates the file for the next segment, unless it exists.
     ///
     /// # Errors
-    /// As [`Spool::open`], and [`io::ErrorKind::StorageFull`] if a file for received WAL has found no room
-    /// since.
+    /// The errors of [`Spool::open`], and [`io::ErrorKind::StorageFull`] if a file for received WAL has found
+    /// no room since.
     pub fn prepare(&self) -> Result<(), SpoolError> {
         let _making = self.making();
         if self.names()?.iter().any(|name| name == SPARE) {
@@ -571,7 +571,7 @@ impl<'d> Spool<'d> {
     /// Reads received bytes of a segment. Returns `None` if the segment is archived and removed.
     ///
     /// # Errors
-    /// As [`Spool::open`].
+    /// The errors of [`Spool::open`].
     pub fn read(&self, name: SegmentName, range: Range<u64>) -> Result<Option<Vec<u8>>, SpoolError> {
         let (segment, partial) = (name.to_string(), ArchivedFile::Partial(name).to_string());
         // A partial segment may be renamed between two attempts, so the full name is tried twice.
@@ -675,7 +675,7 @@ fn find_records(name: SegmentName, size: SegmentSize, file: &dyn DiskFile) -> io
 /// Returns the complete segments in a spool, which wait to be archived.
 ///
 /// # Errors
-/// The file system's.
+/// Errors of the file system.
 pub fn complete_segments(spool: &Path) -> io::Result<Vec<SegmentName>> {
     let mut segments = Vec::new();
     for entry in std::fs::read_dir(spool)? {

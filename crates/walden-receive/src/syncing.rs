@@ -35,7 +35,7 @@ struct State {
 
 impl<'s> Syncing<'s> {
     /// # Errors
-    /// The system's, if there are no more file descriptors.
+    /// Errors of the system, if there are no more file descriptors.
     pub fn new(spool: &'s Spool<'s>) -> io::Result<Syncing<'s>> {
         let (news_writer, news_reader) = UnixStream::pair()?;
         news_writer.set_nonblocking(true)?;
@@ -106,7 +106,7 @@ impl<'s> Syncing<'s> {
     /// Returns the end of the durable WAL.
     ///
     /// # Errors
-    /// The disk's error, reported once.
+    /// Errors of the disk error, reported once.
     pub fn durable(&self) -> Result<Lsn, SpoolError> {
         let mut state = self.state();
         match state.error.take() {
@@ -124,7 +124,7 @@ impl<'s> Syncing<'s> {
     /// Returns a stream that wakes the thread that waits for the server when a byte is written to it.
     ///
     /// # Errors
-    /// The system's, if there are no more file descriptors.
+    /// Errors of the system, if there are no more file descriptors.
     pub fn waker(&self) -> io::Result<UnixStream> {
         self.news_writer.try_clone()
     }

@@ -46,7 +46,7 @@ impl<'s> Uploads<'s> {
     /// Restarts at the start of the segment of a position, after the files that wait in the spool.
     ///
     /// # Errors
-    /// The spool's.
+    /// Errors of the spool.
     pub fn restart(&self, timeline: Timeline, at: Lsn) -> Result<(), SpoolError> {
         let files = self.spool.waiting()?;
         let mut left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
@@ -84,7 +84,7 @@ impl<'s> Uploads<'s> {
     /// Sets the stream that gets a byte when more WAL is stored.
     ///
     /// # Errors
-    /// The system's, if there are no more file descriptors.
+    /// Errors of the system, if there are no more file descriptors.
     pub fn wake_by(&self, waker: &UnixStream) -> std::io::Result<()> {
         self.copies.iter().try_for_each(|copy| {
             copy.wake_by(waker.try_clone()?);

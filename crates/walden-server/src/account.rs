@@ -47,7 +47,7 @@ pub fn is_root() -> bool {
 /// Creates a command that runs as the server's user, in `directory`, without the caller's PG* variables.
 ///
 /// # Errors
-/// As [`server_account`].
+/// The errors of [`server_account`].
 pub fn command(program: &Path, directory: &Path) -> Result<Command> {
     let mut command = Command::new(program);
     clean_environment(&mut command);
@@ -79,7 +79,7 @@ pub fn clean_environment(command: &mut Command) {
 /// process is not root.
 ///
 /// # Errors
-/// The file system's.
+/// Errors of the file system.
 pub fn chown(path: &Path) -> Result<()> {
     if let Some(account) = server_account()? {
         std::os::unix::fs::lchown(path, Some(account.uid), Some(account.gid))
@@ -92,7 +92,7 @@ pub fn chown(path: &Path) -> Result<()> {
 /// root.
 ///
 /// # Errors
-/// The file system's.
+/// Errors of the file system.
 pub fn chown_all(folder: &Path) -> Result<()> {
     if !is_root() {
         return Ok(());

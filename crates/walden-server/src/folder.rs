@@ -60,7 +60,7 @@ pub fn temporary_folder_in(parent: &Path) -> Result<PathBuf> {
 /// Copies a folder recursively, with the entries for which `wanted` is true. Follows symbolic links.
 ///
 /// # Errors
-/// The file system's.
+/// Errors of the file system.
 pub fn copy_folder(from: &Path, to: &Path, wanted: &dyn Fn(&Path) -> bool) -> Result<()> {
     let copying = || format!("cannot copy {} to {}", from.display(), to.display());
     fs::create_dir_all(to).with_context(copying)?;

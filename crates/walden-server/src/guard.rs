@@ -93,7 +93,7 @@ impl Guard {
     /// Waits until the program has ended. Returns `None` after `timeout`.
     ///
     /// # Errors
-    /// As [`Guard::poll`].
+    /// The errors of [`Guard::poll`].
     pub fn wait(&self, timeout: Duration) -> Result<Option<ExitStatus>> {
         let deadline = Instant::now() + timeout;
         loop {
@@ -110,7 +110,7 @@ impl Guard {
     /// Runs a program until it ends.
     ///
     /// # Errors
-    /// As [`Guard::spawn`].
+    /// The errors of [`Guard::spawn`].
     pub fn run(&self, command: &mut Command) -> Result<ResUse> {
         self.spawn(command)?;
         let pid = lock(&self.child).as_ref().map(Pid::from_child);

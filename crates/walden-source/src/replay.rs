@@ -26,7 +26,7 @@ pub struct ReplayOptions {
     pub observed_from: Lsn,
     /// Bytes of memory for pages; further pages go to a temporary file.
     pub memory_bytes: usize,
-    /// Number of threads; with more than one, another one reads and decodes ahead.
+    /// Number of threads; with two or more, one thread reads and decodes ahead.
     pub threads: usize,
 }
 

@@ -134,7 +134,7 @@ impl PostmasterFile {
     /// Reads the file of a data directory.
     ///
     /// # Errors
-    /// Those of the file system.
+    /// Errors of the file system.
     pub fn read(data: &Path) -> io::Result<PostmasterFile> {
         let content = regular_file::read(&data.join(PID_FILE), MAX_BYTES)?;
         let text = String::from_utf8_lossy(&content);

@@ -267,7 +267,7 @@ impl Lag {
 /// as unarchived although the archive has their names, because the archived content is damaged or different.
 ///
 /// # Errors
-/// The store's errors.
+/// Errors of the store errors.
 pub fn lag(
     archive: &Archive,
     queue: &[QueuedFile],

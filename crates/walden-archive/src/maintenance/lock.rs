@@ -60,7 +60,7 @@ pub fn rule(archive: &Archive) -> Option<LockRule> {
 /// Returns the configured rule, or that of the bucket.
 ///
 /// # Errors
-/// The store's errors.
+/// Errors of the store errors.
 pub fn effective_rule(archive: &Archive) -> Result<Option<LockRule>, ArchiveError> {
     let Some(versioned) = archive.encrypted().inner().versioned() else { return Ok(None) };
     match versioned.rule() {
@@ -203,7 +203,8 @@ pub struct Inspected {
 /// locks.
 ///
 /// # Errors
-/// The store's errors. Without `lock_days`, missing rights to read the bucket's protection are no error.
+/// Errors of the store errors. Without `lock_days`, missing rights to read the bucket's protection are no
+/// error.
 pub fn inspect(archive: &Archive) -> Result<Option<Inspected>, ArchiveError> {
     let Some(versioned) = archive.encrypted().inner().versioned() else { return Ok(None) };
     let protection = match versioned.protection() {

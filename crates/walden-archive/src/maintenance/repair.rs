@@ -148,7 +148,7 @@ pub fn rewrite_identity(archive: &Archive) -> Result<Rewritten, RepairError> {
 /// A damaged one is removed first, and put back if the new one is not written.
 ///
 /// # Errors
-/// As [`rewrite_identity`], and the errors of `source`.
+/// The errors of [`rewrite_identity`], and the errors of `source`.
 pub fn copy_identity(archive: &Archive, source: &Archive) -> Result<Option<Rewritten>, RepairError> {
     let (expected, own) = (source.identity()?, archive.afresh());
     match own.identity() {

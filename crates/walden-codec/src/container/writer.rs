@@ -220,7 +220,7 @@ impl<W: Write> Writer<W> {
     /// Adds a member from `input` without decoding its records. The input is read once.
     ///
     /// # Errors
-    /// As [`Writer::add`].
+    /// The errors of [`Writer::add`].
     pub fn add_bytes(&mut self, meta: Meta, input: &mut impl Read) -> Result<Added, Error> {
         check_name(&meta)?;
         self.last = None;

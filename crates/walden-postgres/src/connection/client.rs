@@ -121,7 +121,7 @@ impl Client {
     /// Does the same with settings for the query: statements `SET LOCAL`, each with a semicolon.
     ///
     /// # Errors
-    /// As [`Client::simple_query`].
+    /// The errors of [`Client::simple_query`].
     pub fn simple_query_with(&mut self, settings: &str, query: &str) -> Result<Vec<TextRow>, QueryError> {
         let error = match self.messages(&format!("{settings} {query}")) {
             Ok(messages) => match text_row::plain(messages) {
@@ -148,7 +148,7 @@ impl Client {
     /// Runs a query with parameters.
     ///
     /// # Errors
-    /// As [`Client::simple_query`].
+    /// The errors of [`Client::simple_query`].
     pub fn query(&mut self, query: &str, parameters: &[&(dyn ToSql + Sync)]) -> Result<Vec<Row>, QueryError> {
         let (client, limit) = (&self.client, self.limit);
         let parameters = parameters.iter().copied();
@@ -159,7 +159,7 @@ impl Client {
     /// Runs a query that returns one row.
     ///
     /// # Errors
-    /// As [`Client::simple_query`], and another number of rows.
+    /// The errors of [`Client::simple_query`], and another number of rows.
     pub fn query_one(&mut self, query: &str, parameters: &[&(dyn ToSql + Sync)]) -> Result<Row, QueryError> {
         self.query_opt(query, parameters)?.ok_or(QueryError::Rows { found: 0 })
     }
@@ -167,7 +167,7 @@ impl Client {
     /// Runs a query that returns at most one row.
     ///
     /// # Errors
-    /// As [`Client::simple_query`], and more rows.
+    /// The errors of [`Client::simple_query`], and more rows.
     pub fn query_opt(
         &mut self,
         query: &str,

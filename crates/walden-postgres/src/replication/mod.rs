@@ -289,7 +289,7 @@ impl Replication {
     /// and all together may take long.
     ///
     /// # Errors
-    /// As [`Replication::connect`].
+    /// The errors of [`Replication::connect`].
     pub fn connect_observed(
         parameters: &Parameters,
         before_each: &mut dyn FnMut(),
@@ -354,7 +354,7 @@ impl Replication {
     /// Returns the server's segment size.
     ///
     /// # Errors
-    /// As [`Replication::identify`].
+    /// The errors of [`Replication::identify`].
     pub fn segment_size(&mut self) -> Result<SegmentSize, ReplicationError> {
         let row = self.one_row("SHOW wal_segment_size")?;
         let text = row.first().cloned().flatten().unwrap_or_default();
@@ -372,7 +372,7 @@ impl Replication {
     /// none of this name.
     ///
     /// # Errors
-    /// As [`Replication::identify`].
+    /// The errors of [`Replication::identify`].
     pub fn read_slot(&mut self, name: &str) -> Result<Option<Slot>, ReplicationError> {
         let row = self.one_row(&format!("READ_REPLICATION_SLOT {}", quote(name)))?;
         let text = |at: usize| row.get(at).and_then(Option::as_deref).map(String::from_utf8_lossy);
@@ -386,7 +386,7 @@ impl Replication {
     /// Creates a physical slot, for which the server keeps WAL from now on.
     ///
     /// # Errors
-    /// As [`Replication::identify`]; SQLSTATE 42710 if a slot of this name exists.
+    /// The errors of [`Replication::identify`]; SQLSTATE 42710 if a slot of this name exists.
     pub fn create_slot(&mut self, name: &str) -> Result<(), ReplicationError> {
         let command = format!("CREATE_REPLICATION_SLOT {} PHYSICAL RESERVE_WAL", quote(name));
         self.one_row(&command).map(drop)
@@ -395,7 +395,7 @@ impl Replication {
     /// Drops a slot that no client uses.
     ///
     /// # Errors
-    /// As [`Replication::identify`]; SQLSTATE 55006 if a client uses the slot.
+    /// The errors of [`Replication::identify`]; SQLSTATE 55006 if a client uses the slot.
     pub fn drop_slot(&mut self, name: &str) -> Result<(), ReplicationError> {
         self.send_query(&format!("DROP_REPLICATION_SLOT {}", quote(name)))?;
         self.rows().map(drop)
@@ -404,7 +404,7 @@ impl Replication {
     /// Returns the history file of a timeline.
     ///
     /// # Errors
-    /// As [`Replication::identify`].
+    /// The errors of [`Replication::identify`].
     pub fn timeline_history(&mut self, timeline: Timeline) -> Result<Vec<u8>, ReplicationError> {
         let row = self.one_row(&format!("TIMELINE_HISTORY {timeline}"))?;
         let content = row.get(1).cloned().flatten();
@@ -414,7 +414,7 @@ impl Replication {
     /// Requests the WAL of a timeline from a position on.
     ///
     /// # Errors
-    /// As [`Replication::identify`].
+    /// The errors of [`Replication::identify`].
     pub fn start(
         &mut self,
         slot: Option<&str>,
@@ -468,7 +468,7 @@ impl Replication {
     /// [`Received::Nothing`].
     ///
     /// # Errors
-    /// The operating system's.
+    /// Errors of the operating system.
     pub fn wait(&self, time: Duration, wake: BorrowedFd<'_>) -> Result<(), ReplicationError> {
         self.transport.wait(time, wake).map_err(ReplicationError::Lost)
     }

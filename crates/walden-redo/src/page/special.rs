@@ -40,7 +40,7 @@ pub trait SpecialArea: Copy {
     /// Changes the area of a page of this access method.
     ///
     /// # Errors
-    /// The same as [`SpecialArea::from_page`].
+    /// The errors of [`SpecialArea::from_page`].
     #[inline]
     fn change(page: &mut Page, change: impl FnOnce(&mut Self)) -> Result<(), Misfit> {
         let mut area = Self::from_page(page)?;

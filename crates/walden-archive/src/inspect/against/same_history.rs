@@ -76,7 +76,7 @@ impl Comparison<'_> {
     /// has (`present`), and those that could be archived (`missing`). Unreadable files are skipped.
     ///
     /// # Errors
-    /// The store's errors.
+    /// Errors of the store errors.
     pub fn find_other_history(
         &self,
         server: &mut dyn Server,

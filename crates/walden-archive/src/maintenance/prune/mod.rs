@@ -198,8 +198,8 @@ impl Pruned {
 /// only these count.
 ///
 /// # Errors
-/// The store's errors, and an archive that cannot be interpreted. The store's, and an archive that cannot be
-/// understood.
+/// Errors of the store errors, and an archive that cannot be interpreted. The store's, and an archive that
+/// cannot be understood.
 pub fn plan(archive: &Archive, rule: &Rule, on_disk: Vec<Backup>) -> Result<Plan, ArchiveError> {
     let size = archive.segment_size()?;
     let objects = Snapshot::take(archive.store(), &[WAL.to_owned()])?.objects;
@@ -461,7 +461,7 @@ impl Plan {
     /// if the configuration has a rule.
     ///
     /// # Errors
-    /// The store's errors. The next run removes the remaining objects.
+    /// Errors of the store errors. The next run removes the remaining objects.
     pub fn apply(self, archive: &Archive) -> Result<Pruned, ArchiveError> {
         archive.store().remove_leftovers()?;
         probe::remove_old(archive)?;

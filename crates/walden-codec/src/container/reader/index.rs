@@ -147,7 +147,7 @@ impl<R: Read + Seek> Reader<R> {
     /// [`Reader::index`] or [`Reader::entries`].
     ///
     /// # Errors
-    /// As [`Reader::seek`] and [`Reader::decode`].
+    /// The errors of [`Reader::seek`] and [`Reader::decode`].
     pub fn seek_decodable(&mut self, entries: &[Entry], entry: &Entry) -> Result<Head, Error> {
         let number = entry.head.number;
         // Without an index, only the members since the keyframe verify the binding of this one.
@@ -171,7 +171,7 @@ impl<R: Read + Seek> Reader<R> {
     /// The members that it needs are decoded first. Returns `None` if the file has no member of this name.
     ///
     /// # Errors
-    /// As [`Reader::seek_decodable`], and damage before which no member has the name.
+    /// The errors of [`Reader::seek_decodable`], and damage before which no member has the name.
     pub fn member(&mut self, name: &[u8]) -> Result<Option<Head>, Error> {
         let (entries, fault) = match &self.index {
             Some(index) => (Arc::clone(index), None),

@@ -360,7 +360,7 @@ impl<R: Read + Seek> Reader<R> {
     /// the hash of `original` and is compared with the stored hash.
     ///
     /// # Errors
-    /// As [`Reader::decode`], and damage if the content or the hash differs.
+    /// The errors of [`Reader::decode`], and damage if the content or the hash differs.
     pub fn compare(&mut self, head: &Head, original: &[u8], hash: &Hash) -> Result<Summary, Error> {
         self.decode_to(head, Output::Compared { original, hash })
     }
