@@ -759,10 +759,10 @@ mod tests {
     fn a_folder_that_is_no_data_directory_is_named_as_such() {
         let folder = tempfile::tempdir().unwrap();
         let error = DataDir::open(folder.path()).unwrap_err().to_string();
-        assert!(error.ends_with("not a data directory: PG_VERSION is not there"), "{error}");
+        assert!(error.ends_with("not a data directory: PG_VERSION is missing"), "{error}");
         fs::write(folder.path().join("PG_VERSION"), "18\n").unwrap();
         let error = DataDir::open(folder.path()).unwrap_err().to_string();
-        assert!(error.ends_with("not a data directory: global/pg_control is not there"), "{error}");
+        assert!(error.ends_with("not a data directory: global/pg_control is missing"), "{error}");
         let error = DataDir::open(&folder.path().join("PG_VERSION")).unwrap_err().to_string();
         assert!(error.contains("not a data directory"), "{error}");
     }

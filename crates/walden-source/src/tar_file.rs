@@ -224,8 +224,8 @@ pub fn with_offsets<R: Read>(entries: tar::Entries<'_, R>) -> impl Iterator<Item
     })
 }
 
-/// Explains an error of the tar reader itself, which has the kind `Other`. Errors of the file system and of
-/// the decompression have other kinds.
+/// Explains an error of the tar reader itself, whose kind is [`io::ErrorKind::Other`]. Errors of the file
+/// system and of the decompression have other kinds.
 fn damaged_header(offset: u64, error: io::Error) -> io::Error {
     if error.kind() != io::ErrorKind::Other {
         return error;

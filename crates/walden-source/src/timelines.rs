@@ -133,7 +133,7 @@ pub fn lineages(mut runs: Vec<Run>) -> Vec<Lineage> {
 /// The start of a timeline, from the record that contains it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Switch {
-    /// LSN of the first record of the new timeline.
+    /// LSN of the record that names the previous timeline: an end-of-recovery record or a checkpoint.
     lsn: Lsn,
     /// The previous timeline.
     previous: Timeline,

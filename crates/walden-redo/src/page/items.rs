@@ -150,7 +150,7 @@ impl Page {
         Ok(())
     }
 
-    /// Deletes an item but keeps its line pointer, unless it is the last one
+    /// Deletes an item but keeps its line pointer as unused, unless this is the last line pointer
     /// (`PageIndexTupleDeleteNoCompact`).
     pub fn delete_item_keeping_numbers(&mut self, number: u16) -> Result<(), Misfit> {
         let (offset, size) = self.checked_item(number)?;
@@ -231,7 +231,7 @@ impl Page {
         self.compact()
     }
 
-    /// Replaces an item by another one, and moves the preceding bytes (`PageIndexTupleOverwrite`).
+    /// Replaces the bytes of an item by `item`, and moves the preceding bytes (`PageIndexTupleOverwrite`).
     pub fn overwrite_item(&mut self, number: u16, item: &[u8]) -> Result<(), Misfit> {
         let (offset, old_size) = self.checked_item(number)?;
         let new_size = max_align(item.len());

@@ -18,7 +18,7 @@ pub trait SpecialArea: Copy {
     /// Writes the fields there.
     fn write(self, page: &mut Page);
 
-    /// Checks that the area's page id is that of the access method, if it has page ids.
+    /// Checks that the area has the page id of the access method, if the access method has page ids.
     ///
     /// # Errors
     /// The page belongs to another access method.

@@ -1,4 +1,4 @@
-//! Whether a page's content is known, and the encoding of that in an entry's byte.
+//! Whether a page's content is known, and the encoding of this state in one byte of an entry.
 
 use super::PageStore;
 use crate::page::Misfit;
@@ -23,7 +23,7 @@ pub enum Unknown {
     NotSeen,
     /// A record did not fit the page.
     Misfit(Misfit),
-    /// Its database was copied file by file.
+    /// The page's database was copied file by file.
     DatabaseCopied,
     /// The page could not be written or read back: see [`PageStore::failure`].
     Lost,
