@@ -39,9 +39,9 @@ pub enum Form {
 /// A file in its coded form.
 #[derive(Debug)]
 pub struct Encoded {
-    /// How it is coded.
+    /// Whether the file is coded as bytes or as records.
     pub form: Form,
-    /// Whether it can be decoded without the files before it.
+    /// Whether the file can be decoded without the previous files.
     pub keyframe: bool,
     /// Input of [`Decoder::decode`].
     pub content: Vec<u8>,

@@ -1,5 +1,5 @@
-//! Files of compressed members. The *segment form* has one self-contained member, the *pack form* many in
-//! order.
+//! Files of compressed members. A file in *segment form* has one self-contained member, a file in *pack form*
+//! has many members in order.
 //!
 //! A file is a header and *frames*. Each frame states its kind, number and length, and has a checksum for its
 //! header and one for its content. A member is a head, pieces, and an end. A pack has an index and a footer

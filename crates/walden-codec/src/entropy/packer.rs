@@ -123,7 +123,8 @@ impl Packer {
         }
     }
 
-    /// Appends the content of a class by zstd, or its columns by context mixing: the smaller of both.
+    /// Appends the content of a class coded by zstd, or its columns coded by context mixing, whichever result
+    /// is smaller.
     fn smaller(
         &mut self,
         effort: u8,

@@ -115,7 +115,7 @@ impl Trial {
     }
 }
 
-/// The latest compressed values of TOAST tables: the same in both directions.
+/// The latest compressed values of TOAST tables, which encoding and decoding keep equal.
 #[derive(Default)]
 struct RecentValues {
     /// By the TOAST table's relfilenumber and the value's OID (`chunk_id`). OIDs come from the WAL, so the

@@ -104,7 +104,7 @@ struct Sizes {
 
 /// Statistics of `C` counter contexts and `K` *candidates*: the bytes predicted by `K` - 2 run contexts, by
 /// the match model, and by extrapolation of the rows above. `A` is the number of inputs of the mixer that
-/// tests whether the best candidate is right, `N` that of the mixers for a bit.
+/// tests whether the best candidate is right, `N` the number of inputs of each mixer for a bit.
 pub struct Model<const C: usize, const K: usize, const A: usize, const N: usize> {
     tables: &'static Tables,
     /// Counters of nibbles in contexts.

@@ -122,9 +122,9 @@ impl Visibility {
         coder.coder.symbol(column, symbol)
     }
 
-    /// Codes a run of tuples and returns their number. They have the `t_xmin` of the last tuple, a `t_ctid`
-    /// of themselves, one `t_cid`, and a `t_xmax` of zero or of the last tuple. `tuples` has the offset and
-    /// length of each remaining tuple.
+    /// Codes a run of tuples and returns their number. All tuples of a run have the `t_xmin` of the last
+    /// tuple, their own TID as `t_ctid`, the same `t_cid`, and either no `t_xmax` or the `t_xmax` of the last
+    /// tuple. `tuples` has the offset and length of each remaining tuple.
     pub fn code_run<S: Coder>(
         &mut self,
         coder: &mut S,
