@@ -106,7 +106,7 @@ impl<'s> Syncing<'s> {
     /// Returns the end of the durable WAL.
     ///
     /// # Errors
-    /// Errors of the disk error, reported once.
+    /// The disk's error, reported once.
     pub fn durable(&self) -> Result<Lsn, SpoolError> {
         let mut state = self.state();
         match state.error.take() {

@@ -291,7 +291,7 @@ fn find_branch(archive: &Archive, facts: &Facts) -> Result<Option<Branch>, Archi
 /// `read` returns the content of a file in `pg_wal`. A file that cannot be read is skipped.
 ///
 /// # Errors
-/// Errors of the store errors.
+/// Errors of the store.
 pub fn find_taken(
     archive: &Archive,
     ready: &[ArchivedFile],

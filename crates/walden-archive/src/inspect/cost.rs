@@ -335,7 +335,7 @@ impl Rate {
 /// Computes the cost of an archive. `own` prices replace the list prices.
 ///
 /// # Errors
-/// Errors of the store errors.
+/// Errors of the store.
 pub fn cost(archive: &Archive, listing: &Listing, own: Option<OwnPrices>) -> Result<Cost, ArchiveError> {
     let store = archive.store();
     let class = class_of(store.location(), store.storage_class());

@@ -361,7 +361,7 @@ walden_format::setters!(ListOptions { all_summaries: bool, base_backups: bool, t
 /// The listing reports damage in the objects that were read.
 ///
 /// # Errors
-/// Errors of the store errors.
+/// Errors of the store.
 pub fn list(archive: &Archive, options: ListOptions) -> Result<Listing, ArchiveError> {
     Ok(list_objects(archive, Depth::Contents(options))?.0)
 }
@@ -389,7 +389,7 @@ pub(crate) enum Depth {
 /// Lists an archive, and also returns all its objects.
 ///
 /// # Errors
-/// Errors of the store errors.
+/// Errors of the store.
 pub(crate) fn list_objects(
     archive: &Archive,
     depth: Depth,
@@ -890,7 +890,7 @@ fn as_text<S: Serializer>(lsn: &Lsn, serializer: S) -> Result<S::Ok, S::Error> {
 /// `None` in an encrypted archive without a private key, because the histories are unreadable.
 ///
 /// # Errors
-/// Errors of the store errors.
+/// Errors of the store.
 pub fn find_branch(archive: &Archive, own: Timeline, end: Lsn) -> Result<Option<Branch>, ArchiveError> {
     if gaps::is_locked(archive)? {
         return Ok(None);
@@ -908,7 +908,7 @@ pub fn find_branch(archive: &Archive, own: Timeline, end: Lsn) -> Result<Option<
 /// Returns the last segment of each timeline.
 ///
 /// # Errors
-/// Errors of the store errors.
+/// Errors of the store.
 pub fn last_segments(archive: &Archive) -> Result<BTreeMap<Timeline, SegmentName>, ArchiveError> {
     let extents = extents(archive)?.into_iter();
     Ok(extents.map(|(timeline, (_, last))| (timeline, last)).collect())
@@ -941,7 +941,7 @@ fn extents(archive: &Archive) -> Result<BTreeMap<Timeline, (SegmentName, Segment
 /// `None` if the archive is empty.
 ///
 /// # Errors
-/// Errors of the store errors.
+/// Errors of the store.
 pub fn newest_segment(archive: &Archive) -> Result<Option<SegmentName>, ArchiveError> {
     match archive.identity() {
         Err(ArchiveError::Missing(_) | ArchiveError::Empty(_)) => return Ok(None),

@@ -146,7 +146,7 @@ walden_format::diagnostics! { ReplayError {
 /// Replays an archive's WAL from a base backup. Calls `progress` with the bytes of WAL done and the total.
 ///
 /// # Errors
-/// Errors of the archive WAL does not continue from the base backup. The result reports damage in the WAL.
+/// The archive's WAL does not continue from the base backup. The result reports damage in the WAL.
 pub fn replay(
     archive: &Archive,
     base: &DataDir,

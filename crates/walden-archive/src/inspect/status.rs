@@ -267,7 +267,7 @@ impl Lag {
 /// as unarchived although the archive has their names, because the archived content is damaged or different.
 ///
 /// # Errors
-/// Errors of the store errors.
+/// Errors of the store.
 pub fn lag(
     archive: &Archive,
     queue: &[QueuedFile],

@@ -606,7 +606,7 @@ fn link_problem(name: SegmentName, expected: &[Lsn], found: Lsn) -> Option<Strin
 /// run still counts, and if this run found no damage, its result is not stored.
 ///
 /// # Errors
-/// Errors of the store errors. A user with read-only access cannot store the result.
+/// Errors of the store. A user with read-only access cannot store the result.
 pub fn record(archive: &Archive, run: &Verified, is_fast: bool) -> Result<(), ArchiveError> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_micros();
     let time = i64::try_from(now).unwrap_or(i64::MAX);

@@ -95,7 +95,7 @@ impl Acknowledgement {
 /// acknowledged.
 ///
 /// # Errors
-/// Errors of the store errors.
+/// Errors of the store.
 pub fn acknowledged(
     archive: &Archive,
     is_locked: bool,
@@ -134,7 +134,7 @@ pub(crate) fn is_locked(archive: &Archive) -> Result<bool, ArchiveError> {
 /// Reads the acknowledgements, skipping invalid ones.
 ///
 /// # Errors
-/// Errors of the store errors.
+/// Errors of the store.
 pub(crate) fn all_acknowledged(archive: &Archive) -> Result<Vec<Acknowledgement>, ArchiveError> {
     Ok(acknowledged(archive, is_locked(archive)?)?.0)
 }
@@ -395,7 +395,7 @@ pub(crate) fn without_history(
 /// descendant's history.
 ///
 /// # Errors
-/// Errors of the store errors.
+/// Errors of the store.
 pub fn timelines_without_history(archive: &Archive) -> Result<Vec<Timeline>, ArchiveError> {
     // PostgreSQL archives a history before the timeline's first segment, so the later listing of histories
     // includes it.
@@ -408,7 +408,7 @@ pub fn timelines_without_history(archive: &Archive) -> Result<Vec<Timeline>, Arc
 /// read after it.
 ///
 /// # Errors
-/// Errors of the store errors.
+/// Errors of the store.
 pub(crate) fn listed_without_history(
     archive: &Archive,
     wal: &BTreeMap<Object, u64>,
@@ -451,7 +451,7 @@ pub(crate) fn timeline_of_history(object: Option<Object>) -> Option<Timeline> {
 /// timeline's history.
 ///
 /// # Errors
-/// Errors of the store errors.
+/// Errors of the store.
 pub(crate) fn needs_history(archive: &Archive, timeline: Timeline) -> Result<bool, ArchiveError> {
     let has_wal = |timeline: Timeline| -> Result<bool, ArchiveError> {
         let mut has_object = false;

@@ -22,7 +22,7 @@ impl FirstKept {
     /// Reads the records of an archive.
     ///
     /// # Errors
-    /// Errors of the store errors.
+    /// Errors of the store.
     pub fn read(archive: &Archive) -> Result<FirstKept, ArchiveError> {
         let mut first = FirstKept::default();
         for name in list(archive)? {
@@ -51,7 +51,7 @@ impl FirstKept {
 /// Records the first kept segment of each timeline, and removes earlier records.
 ///
 /// # Errors
-/// Errors of the store errors.
+/// Errors of the store.
 pub(crate) fn record(archive: &Archive, first: &[SegmentName]) -> Result<(), ArchiveError> {
     let known = FirstKept::read(archive)?;
     for name in first.iter().filter(|name| known.0.get(&name.timeline).is_none_or(|known| known < *name)) {

@@ -32,7 +32,7 @@ impl Snapshot {
     /// Lists the objects under some prefixes, each ending with `/`.
     ///
     /// # Errors
-    /// Errors of the store errors.
+    /// Errors of the store.
     pub fn take(store: &dyn Store, prefixes: &[String]) -> Result<Snapshot, StoreError> {
         let mut snapshot = Snapshot::list_once(store, prefixes)?;
         for _ in 1..MAX_LISTINGS {

@@ -71,7 +71,7 @@ impl VerifiedAt {
 /// Returns the result of the last run. A damaged or unreadable result counts as missing.
 ///
 /// # Errors
-/// Errors of the store errors.
+/// Errors of the store.
 pub(crate) fn last_readable(archive: &Archive) -> Result<Option<VerifiedAt>, ArchiveError> {
     match last(archive) {
         Err(error) if error.is_damage() => Ok(None),
@@ -82,7 +82,7 @@ pub(crate) fn last_readable(archive: &Archive) -> Result<Option<VerifiedAt>, Arc
 /// Returns the newest segment of each timeline that a run of `verify` has recorded.
 ///
 /// # Errors
-/// Errors of the store errors.
+/// Errors of the store.
 pub(crate) fn newest_segments(archive: &Archive) -> Result<BTreeMap<Timeline, SegmentName>, ArchiveError> {
     Ok(last_readable(archive)?.map(|run| run.newest_by_timeline()).unwrap_or_default())
 }
@@ -90,7 +90,7 @@ pub(crate) fn newest_segments(archive: &Archive) -> Result<BTreeMap<Timeline, Se
 /// Stores the result of a run and removes old results.
 ///
 /// # Errors
-/// Errors of the store errors.
+/// Errors of the store.
 pub(crate) fn store(archive: &Archive, found: &VerifiedAt) -> Result<(), ArchiveError> {
     let json = serde_json::to_vec_pretty(found).unwrap_or_default();
     let mut number = next_number(&keys(archive)?);
@@ -136,7 +136,7 @@ pub const UNREADABLE: &str = "verification results cannot be read without a priv
 /// Returns the result of the last run.
 ///
 /// # Errors
-/// Errors of the store errors.
+/// Errors of the store.
 pub fn last(archive: &Archive) -> Result<LastRun, ArchiveError> {
     for key in keys(archive)?.iter().rev() {
         let content = match key.strip_suffix(SUFFIX) {

@@ -73,7 +73,7 @@ pub struct BackupError {
 /// Returns the backups that have a history file in the archive, ordered by their starts.
 ///
 /// # Errors
-/// Errors of the store errors, and damaged objects.
+/// Errors of the store, and damaged objects.
 pub fn archived(archive: &Archive, size: SegmentSize) -> Result<Vec<Backup>, ArchiveError> {
     let mut files = Vec::new();
     archive.store().list(BACKUP, &mut |listed| {

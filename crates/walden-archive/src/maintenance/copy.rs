@@ -98,7 +98,7 @@ impl Files {
     /// Lists an archive. With `all`, nothing counts as removed by `prune`.
     ///
     /// # Errors
-    /// Errors of the store errors.
+    /// Errors of the store.
     pub fn list(archive: &Archive, all: bool) -> Result<Files, ArchiveError> {
         let listed = Snapshot::take(archive.store(), &[WAL, HISTORY, BACKUP].map(str::to_owned))?;
         let is_pack = |object: &Object| matches!(object, Object::Pack(_));

@@ -60,7 +60,7 @@ pub fn rule(archive: &Archive) -> Option<LockRule> {
 /// Returns the configured rule, or that of the bucket.
 ///
 /// # Errors
-/// Errors of the store errors.
+/// Errors of the store.
 pub fn effective_rule(archive: &Archive) -> Result<Option<LockRule>, ArchiveError> {
     let Some(versioned) = archive.encrypted().inner().versioned() else { return Ok(None) };
     match versioned.rule() {
@@ -203,7 +203,7 @@ pub struct Inspected {
 /// locks.
 ///
 /// # Errors
-/// Errors of the store errors. Without `lock_days`, missing rights to read the bucket's protection are no
+/// Errors of the store. Without `lock_days`, missing rights to read the bucket's protection are no
 /// error.
 pub fn inspect(archive: &Archive) -> Result<Option<Inspected>, ArchiveError> {
     let Some(versioned) = archive.encrypted().inner().versioned() else { return Ok(None) };

@@ -21,7 +21,7 @@ pub const DOCUMENTS: [(&str, &str); 5] = [
 /// README comes last because it marks the location as an archive.
 ///
 /// # Errors
-/// Errors of the store errors.
+/// Errors of the store.
 pub fn store(store: &dyn Store) -> Result<(), StoreError> {
     for (key, text) in DOCUMENTS.into_iter().rev() {
         store.create(key, text.as_bytes())?;

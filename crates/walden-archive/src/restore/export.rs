@@ -89,7 +89,7 @@ impl Plan {
     /// Chooses files from a listing of the archive.
     ///
     /// # Errors
-    /// Errors of the store errors.
+    /// Errors of the store.
     pub fn select(archive: &Archive, selection: &Selection) -> Result<Plan, ArchiveError> {
         let size = archive.segment_size()?;
         // Without a suitable private key, every object would be reported as unreadable.
@@ -143,7 +143,7 @@ impl Plan {
     /// Returns the plan for the files that a recovery needs.
     ///
     /// # Errors
-    /// Errors of the store errors, and a history that was removed.
+    /// Errors of the store, and a history that was removed.
     pub fn for_recovery(
         archive: &Archive,
         recovery: &crate::restore::recovery::Recovery,

@@ -139,7 +139,7 @@ const ATTEMPTS: usize = 4;
 /// meantime.
 ///
 /// # Errors
-/// Errors of the store errors, and those of `read`.
+/// Errors of the store, and those of `read`.
 pub fn with_object<T>(
     archive: &Archive,
     file: ArchivedFile,
@@ -182,7 +182,7 @@ pub fn with_listed_object<T>(
 /// those of the objects that now contain the segments. Segments that are in no object are omitted.
 ///
 /// # Errors
-/// Errors of the store errors, and unreadable summaries.
+/// Errors of the store, and unreadable summaries.
 pub fn read_contents(archive: &Archive, object: Object, bytes: u64) -> Result<Vec<Contents>, ArchiveError> {
     let names: Vec<SegmentName> = match object::read_contents(archive.store(), object, bytes) {
         Err(error) if error.is_not_found() => match object {
@@ -362,7 +362,7 @@ pub fn report_gap(archive: &Archive, segment: SegmentName, target: &Path) -> Res
 /// Returns the first segment that `prune` kept on a segment's timeline, if it removed the segment.
 ///
 /// # Errors
-/// Errors of the store errors.
+/// Errors of the store.
 pub fn first_kept_after(
     archive: &Archive,
     segment: SegmentName,
@@ -471,7 +471,7 @@ pub(crate) fn write_begun(bytes: &[u8], size: SegmentSize, out: &mut dyn Write) 
 /// Decodes the file in an object of `bytes` bytes. If this fails, the output is invalid.
 ///
 /// # Errors
-/// Errors of the store errors, a damaged object, and a segment of another cluster, timeline or position.
+/// Errors of the store, a damaged object, and a segment of another cluster, timeline or position.
 pub fn decode(
     archive: &Archive,
     file: ArchivedFile,

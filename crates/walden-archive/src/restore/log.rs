@@ -63,7 +63,7 @@ impl Log {
     /// ancestors are unknown, and the result starts with its own first segment.
     ///
     /// # Errors
-    /// Errors of the store errors, and unreadable histories.
+    /// Errors of the store, and unreadable histories.
     pub fn find(
         archive: &Archive,
         timeline: Option<Timeline>,
@@ -134,7 +134,7 @@ impl Log {
     /// Finds the segments of one timeline, without those of its ancestors.
     ///
     /// # Errors
-    /// Errors of the store errors.
+    /// Errors of the store.
     pub fn find_single_timeline(
         archive: &Archive,
         timeline: Timeline,
@@ -198,7 +198,7 @@ impl Log {
     /// Returns the `.partial` with a segment number, if this WAL leads to it.
     ///
     /// # Errors
-    /// Errors of the store errors.
+    /// Errors of the store.
     pub fn partial_at(&self, archive: &Archive, number: u64) -> Result<Option<ArchivedFile>, ArchiveError> {
         let is_left_in = |stretch: &&Stretch| match stretch.end {
             Some(end) => self.size.segment_of(end) == number,
@@ -226,7 +226,7 @@ impl Log {
     /// unknown.
     ///
     /// # Errors
-    /// Errors of the store errors, and unreadable summaries.
+    /// Errors of the store, and unreadable summaries.
     pub fn narrow(
         &mut self,
         archive: &Archive,
@@ -302,7 +302,7 @@ impl<'a> Ends<'a> {
     /// or they are unknown.
     ///
     /// # Errors
-    /// Errors of the store errors, and unreadable summaries.
+    /// Errors of the store, and unreadable summaries.
     pub fn find(&mut self, index: usize) -> Result<Option<(i64, i64)>, ArchiveError> {
         Ok(self.times(index)?.and_then(|times| times.ends))
     }

@@ -76,7 +76,7 @@ impl Comparison<'_> {
     /// has (`present`), and those that could be archived (`missing`). Unreadable files are skipped.
     ///
     /// # Errors
-    /// Errors of the store errors.
+    /// Errors of the store.
     pub fn find_other_history(
         &self,
         server: &mut dyn Server,

@@ -69,7 +69,7 @@ struct Candidate {
 /// Finds deleted and overwritten objects. Finds none in a store without versions.
 ///
 /// # Errors
-/// Errors of the store errors. If no lock is configured, a missing right to read the bucket's settings is not
+/// Errors of the store. If no lock is configured, a missing right to read the bucket's settings is not
 /// an error.
 pub fn find(archive: &Archive) -> Result<Vec<Altered>, ArchiveError> {
     let Some((versioned, protection)) = versions_of(archive)? else { return Ok(Vec::new()) };
@@ -246,7 +246,7 @@ fn read_intact(
 /// Returns the hashes of the files in the content of an object if it is intact.
 ///
 /// # Errors
-/// Errors of the store errors.
+/// Errors of the store.
 pub(crate) fn intact_hashes(
     archive: &Archive,
     key: &str,

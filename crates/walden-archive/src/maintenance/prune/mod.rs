@@ -198,7 +198,7 @@ impl Pruned {
 /// only these count.
 ///
 /// # Errors
-/// Errors of the store errors, and an archive that cannot be interpreted. The store's, and an archive that
+/// Errors of the store, and an archive that cannot be interpreted. The store's, and an archive that
 /// cannot be understood.
 pub fn plan(archive: &Archive, rule: &Rule, on_disk: Vec<Backup>) -> Result<Plan, ArchiveError> {
     let size = archive.segment_size()?;
@@ -461,7 +461,7 @@ impl Plan {
     /// if the configuration has a rule.
     ///
     /// # Errors
-    /// Errors of the store errors. The next run removes the remaining objects.
+    /// Errors of the store. The next run removes the remaining objects.
     pub fn apply(self, archive: &Archive) -> Result<Pruned, ArchiveError> {
         archive.store().remove_leftovers()?;
         probe::remove_old(archive)?;

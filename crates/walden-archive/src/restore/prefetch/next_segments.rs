@@ -28,7 +28,7 @@ impl<'a> NextSegments<'a> {
     /// Reads the histories, which state where timelines ended.
     ///
     /// # Errors
-    /// Errors of the store errors.
+    /// Errors of the store.
     pub fn new(archive: &'a Archive, size: SegmentSize) -> Result<NextSegments<'a>, ArchiveError> {
         Ok(NextSegments { archive, histories: archive.histories()?, size, listing: None })
     }
@@ -41,7 +41,7 @@ impl<'a> NextSegments<'a> {
     /// Returns the archived segments after a position, with their objects, up to the first missing one.
     ///
     /// # Errors
-    /// Errors of the store errors.
+    /// Errors of the store.
     pub fn following(&mut self, position: SegmentName, count: usize) -> Result<Vec<Ahead>, ArchiveError> {
         let mut found = Vec::new();
         let mut at = position;
