@@ -126,7 +126,7 @@ pub enum ArchiveError {
         /// System identifier of the file.
         found: String,
     },
-    /// A segment does not continue the WAL of the other archives of the cluster.
+    /// A segment in this archive does not continue the WAL of the cluster's other archives.
     #[error("{name} in {location} has other WAL than the other repositories: {problem}")]
     OtherHistory {
         /// Name of the segment.
@@ -228,7 +228,7 @@ impl ArchiveError {
         self.store_error().is_some_and(|error| error.cause == Cause::KeysMissing)
     }
 
-    /// Returns whether the object is damaged: its bytes differ from the archived ones, or it can never be
+    /// Returns whether the object is damaged: its bytes differ from the archived bytes, or it can never be
     /// decrypted because it is encrypted to a public key that is not the archive's, or because keys of the
     /// archive are lost. A private key that is merely not configured is no damage.
     pub fn is_damage(&self) -> bool {
@@ -346,7 +346,8 @@ impl Archive {
         Ok(self.store.inner().make_root()?)
     }
 
-    /// Creates an archive, which a cluster can then claim, and its place, as [`Archive::make_root`].
+    /// Creates the location, as [`Archive::make_root`] does, and an archive there, which a cluster can then
+    /// claim.
     ///
     /// # Errors
     /// Errors of the store.
@@ -355,7 +356,7 @@ impl Archive {
         Ok(documents::store(self.store.inner())?)
     }
 
-    /// Assigns a new archive to a cluster, or confirms that it belongs to it.
+    /// Assigns a new archive to a cluster, or confirms that the archive belongs to this cluster.
     ///
     /// # Errors
     /// [`ArchiveError::Missing`] if the location has no archive, [`ArchiveError::OtherCluster`],
@@ -620,8 +621,8 @@ impl Archive {
         damaged.into_iter().next().map_or(Ok(histories), |(_, error)| Err(error))
     }
 
-    /// Reads the histories that can be decoded, by timeline, and the keys of the others, each with its
-    /// problem.
+    /// Reads the histories that can be decoded, by timeline, and the keys of all other histories, each with
+    /// its problem.
     ///
     /// # Errors
     /// Errors of the store.

@@ -17,7 +17,7 @@ use crate::objects::name::ArchivedFile;
 use crate::objects::object::{Content, MAX_SEGMENT_BYTES, to_hex};
 use crate::restore::server::FIRST_BYTES;
 
-/// Maximum size of a file held in memory, in bytes. Larger ones use a temporary file.
+/// Maximum size of a file held in memory, in bytes. Larger files are held in a temporary file.
 const IN_MEMORY: usize = 64 << 20;
 
 /// Adds files to an archive.
@@ -80,8 +80,8 @@ fn is_final(error: &ArchiveError) -> bool {
     error.store_error().is_some() || matches!(error, Missing(_) | Empty(_) | Identity { .. })
 }
 
-/// Returns the histories of the archive and those that only the source has, given the text of each. Skips
-/// unreadable ones, which are refused when they are archived.
+/// Returns the histories of the archive, and the histories in `own` that only the source has, each given as
+/// text. Skips unreadable histories, which are refused when they are archived.
 pub(crate) fn histories(
     archive: &Archive,
     own: impl Iterator<Item = (Timeline, io::Result<Vec<u8>>)>,
@@ -219,9 +219,9 @@ impl Intake {
         Ok(self.pusher.store(file, checked, &mut Content::Read(&mut content), self.level)?)
     }
 
-    /// Checks that every cluster found in the source is the archive's. This also applies to an archive that
-    /// does not belong to a cluster yet, because the server that claims it must be of the same cluster as its
-    /// first files.
+    /// Checks that every cluster found in the source is the archive's cluster. An archive without a cluster
+    /// is checked too, because the server that claims it later must be of the same cluster as its first
+    /// files.
     fn expect_own_cluster(&self) -> Result<(), IntakeError> {
         let clusters = self.clusters.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let mut systems = clusters.keys();

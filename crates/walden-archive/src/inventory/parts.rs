@@ -6,9 +6,9 @@
 //! live/00000001/000000010000000000000007/000013F8-00001C20.wlz
 //! ```
 //!
-//! A part is an object like any other: compressed, encrypted if the archive is, and never replaced. Parts may
-//! overlap if another process starts again from an earlier position, but they never contradict each other.
-//! They are removed once the segment itself is archived.
+//! A part is an object like any other object: compressed, encrypted if the archive is encrypted, and never
+//! replaced. Parts may overlap if another process starts again from an earlier position, but they never
+//! contradict each other. They are removed once the segment itself is archived.
 
 use std::collections::BTreeMap;
 use std::io::Cursor;
@@ -70,7 +70,7 @@ pub fn folder_of(segment: SegmentName) -> String {
     format!("{LIVE}{:08X}/{segment}/", segment.timeline)
 }
 
-/// Stores a part. It is durable when this returns.
+/// Stores a part, which is durable when this function returns.
 ///
 /// # Errors
 /// Errors of the store, [`ArchiveError::Conflict`] if the part exists with different bytes, and
@@ -141,7 +141,7 @@ pub fn assemble(archive: &Archive, segment: SegmentName) -> Result<Option<Vec<u8
         return Ok(None);
     }
     let assembled = join(archive, &parts);
-    // Concurrently removed parts look like missing ones or like an earlier end of the WAL.
+    // Parts that are removed concurrently look like missing parts or like an earlier end of the WAL.
     match archived_as(archive, segment)? {
         Some(_) => Ok(None),
         None => assembled.map(Some),

@@ -8,8 +8,8 @@
 //! Results are plain even in an encrypted archive, because monitoring has no private key. The first versions
 //! encrypted them (`.json.age`).
 //!
-//! Runs are ordered by number, not by time, so that a run with a fast clock does not hide the results of
-//! later ones.
+//! Runs are ordered by number, not by time, so that a run on a machine with a fast clock does not hide the
+//! results of later runs.
 
 use std::collections::BTreeMap;
 
@@ -50,12 +50,12 @@ pub struct VerifiedAt {
     /// Number of segments whose PostgreSQL version Walden could not read.
     #[serde(default)]
     pub unknown_version_segments: u64,
-    /// The newest segment of each timeline, in this run or an earlier one. All segments up to it once were in
-    /// the archive.
+    /// The newest segment of each timeline, in this run or an earlier run. The archive once had all segments
+    /// up to the newest segment.
     #[serde(default)]
     pub newest_segments: Vec<String>,
-    /// WAL of `wal_level = minimal` in these segments. A run that decoded nothing repeats that of the run
-    /// before.
+    /// WAL of `wal_level = minimal` in the verified segments. A run that decoded no segment repeats the list
+    /// of the previous run.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub minimal_wal: Vec<MinimalWal>,
 }
@@ -102,7 +102,7 @@ pub(crate) fn store(archive: &Archive, found: &VerifiedAt) -> Result<(), Archive
     let old = keys.len().saturating_sub(KEPT);
     for old in &keys[..old] {
         if archive.store().discard(old)?.is_some() {
-            // The later ones are locked for longer.
+            // Later objects are locked for longer.
             break;
         }
     }
@@ -161,7 +161,7 @@ pub fn last(archive: &Archive) -> Result<LastRun, ArchiveError> {
     Ok(LastRun::None)
 }
 
-/// Prefix of a run's number. It sorts after digits, so that keys sort in the order of the runs.
+/// Prefix of a run's number, which sorts after digits, so that keys sort in the order of the runs.
 const RUN: &str = "run-";
 /// Number of digits of a run's number.
 const DIGITS: usize = 10;
@@ -178,7 +178,7 @@ fn number_of(key: &str) -> Option<u64> {
         .then(|| digits.parse().ok())?
 }
 
-/// Returns the number after the last one.
+/// Returns the number after the last run's number.
 fn next_number(keys: &[String]) -> u64 {
     keys.iter().rev().find_map(|key| number_of(key)).map_or(1, |last| last + 1)
 }

@@ -1,9 +1,9 @@
 //! Reads base backups to determine the WAL that they need.
 //!
 //! PostgreSQL archives a *backup history file* for each backup of a primary: the content of `backup_label`
-//! and the end of the backup (`do_pg_backup_stop` in `xlog.c`). It archives none for a backup of a standby.
-//! The backup itself contains `backup_manifest`, with the WAL ranges that make it consistent (`basebackup.c`,
-//! `backup_manifest.c`), or at least `backup_label`.
+//! and the end of the backup (`do_pg_backup_stop` in `xlog.c`). For a backup of a standby, PostgreSQL
+//! archives no such file. The backup itself contains `backup_manifest`, with the WAL ranges that make it
+//! consistent (`basebackup.c`, `backup_manifest.c`), or at least `backup_label`.
 
 use std::collections::BTreeMap;
 use std::fs;

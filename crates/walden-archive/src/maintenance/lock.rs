@@ -39,7 +39,7 @@ pub struct Extended {
     pub until: i64,
     /// Number of objects whose locks could not be read or extended.
     pub failed: u64,
-    /// The first of them, at most 16.
+    /// The first objects whose locks could not be read or extended, at most 16.
     pub problems: Vec<Finding>,
 }
 
@@ -57,7 +57,7 @@ pub fn rule(archive: &Archive) -> Option<LockRule> {
     archive.encrypted().inner().versioned()?.rule()
 }
 
-/// Returns the configured rule, or that of the bucket.
+/// Returns the configured lock rule, or the bucket's default rule if none is configured.
 ///
 /// # Errors
 /// Errors of the store.

@@ -31,13 +31,13 @@ pub struct Contents {
     pub timeline: u32,
     /// Size of the segment in bytes.
     pub segment_bytes: u64,
-    /// Start of the first record, or `None` if no record starts in the segment.
+    /// Start LSN of the first record, or `None` if no record starts in the segment.
     pub first_record: Option<String>,
-    /// Start of the previous record according to the first one.
+    /// Start LSN of the record before the first record, according to the first record (`xl_prev`).
     pub first_record_previous: Option<String>,
-    /// Start of the last complete record.
+    /// Start LSN of the last complete record.
     pub last_record: Option<String>,
-    /// Start of a record that continues in the next segment.
+    /// Start LSN of a record that continues in the next segment.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unfinished_record: Option<String>,
     /// The part of that record in this segment. Older summaries lack it.
@@ -123,7 +123,7 @@ pub struct RestorePoint {
 pub struct Checkpoint {
     /// LSN of the checkpoint record.
     pub lsn: String,
-    /// Redo pointer, where recovery from it starts.
+    /// Redo pointer: the LSN at which recovery from the checkpoint starts.
     pub redo: String,
     /// Time in the record: when the checkpoint started.
     pub time: i64,
@@ -132,8 +132,8 @@ pub struct Checkpoint {
     pub is_shutdown: bool,
 }
 
-/// WAL that was written with `wal_level = minimal`. PostgreSQL refuses to recover past it, because changes of
-/// the data are not in it (`CheckRequiredParameterValues` in `xlogrecovery.c`).
+/// WAL that was written with `wal_level = minimal`. PostgreSQL refuses to recover past this WAL, because it
+/// lacks changes of the data (`CheckRequiredParameterValues` in `xlogrecovery.c`).
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub struct MinimalWal {
     /// The segment in which it starts.
@@ -170,9 +170,9 @@ pub(crate) struct Survey {
 impl Contents {
     /// Where `pg_resetwal` started the WAL again, if the segment starts there.
     ///
-    /// It writes a shutdown checkpoint without a previous record at the start of a new segment
-    /// (`WriteEmptyXLOG` in
-    /// `pg_resetwal.c`). In a cluster's first segment, `initdb` does the same (`BootStrapXLOG` in `xlog.c`).
+    /// `pg_resetwal` writes a shutdown checkpoint without a previous record at the start of a new segment
+    /// (`WriteEmptyXLOG` in `pg_resetwal.c`). In a cluster's first segment, `initdb` does the same
+    /// (`BootStrapXLOG` in `xlog.c`).
     pub fn reset_at(&self) -> Option<Lsn> {
         let parse = |text: &Option<String>| text.as_ref()?.parse::<Lsn>().ok();
         let (at, previous) = (parse(&self.first_record)?, parse(&self.first_record_previous)?);

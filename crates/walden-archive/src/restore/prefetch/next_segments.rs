@@ -48,7 +48,7 @@ impl<'a> NextSegments<'a> {
         while found.len() < count
             && let Some(number) = at.number(self.size)
         {
-            // The timeline may continue on another one.
+            // Another timeline may continue this timeline.
             let child = self.child_timeline_at(at.timeline, number + 1);
             let mut hit = None;
             for timeline in child.into_iter().chain([at.timeline]) {
@@ -81,8 +81,8 @@ impl<'a> NextSegments<'a> {
         Ok(found)
     }
 
-    /// Returns the latest timeline that branched off from this one in a segment. After that segment, recovery
-    /// stays on this one.
+    /// Returns the latest timeline that branched off from `timeline` in segment `number`. If it branched off
+    /// in a later segment, recovery stays on `timeline` up to there.
     fn child_timeline_at(&self, timeline: Timeline, number: u64) -> Option<Timeline> {
         let left = |history: &&History| {
             let switch: Option<Lsn> = history.end_of(timeline);

@@ -151,7 +151,7 @@ impl Spool {
         self.write(COMING, &names)
     }
 
-    /// Records the requested segment, so that the following ones are fetched.
+    /// Records the requested segment, so that the segments after it are fetched.
     ///
     /// # Errors
     /// Errors of the file system.
@@ -260,7 +260,7 @@ impl Spool {
         pending::remove_leftovers_in(&self.folder).map(drop)
     }
 
-    /// Removes all segments except the wanted ones.
+    /// Removes all segments except the segments in `wanted`.
     ///
     /// # Errors
     /// Errors of the file system.
