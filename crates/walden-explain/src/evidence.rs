@@ -1,11 +1,11 @@
 //! Evidence in records about their relation beyond their bytes, as a basis for findings.
 
-/// Number and bytes of records, or of parts of them.
+/// Number and bytes of records, or of parts of records.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Count {
     /// Number of records or parts.
     pub count: u64,
-    /// Their bytes, without full-page images.
+    /// Bytes of the records or parts, without full-page images.
     pub bytes: u64,
     /// Bytes of their full-page images.
     pub image_bytes: u64,
@@ -79,11 +79,11 @@ impl Majority {
 /// Rows and number of the transactions that changed many rows of a relation. All numbers are lower bounds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Batches {
-    /// Rows.
+    /// Number of rows.
     pub rows: u64,
-    /// Transactions.
+    /// Number of transactions.
     pub transactions: u64,
-    /// The first of these transactions; `last` is the last one.
+    /// The first counted transaction; `last` is the last counted transaction.
     first: u32,
     last: u32,
     /// The transaction that currently changes most rows. `count` is its number of rows, and `lead` the number
@@ -131,7 +131,7 @@ impl Batches {
         }
         self.rows += other.rows;
         self.transactions = match (self.first, self.last) == (other.first, other.last) {
-            // The same transactions, in another partition.
+            // The same transactions wrote another partition.
             true => self.transactions.max(other.transactions),
             false => self.transactions + other.transactions - u64::from(is_continued),
         };
@@ -218,8 +218,8 @@ pub struct Evidence {
     pub delete_batches: Batches,
     /// Deletes of rows that an update moved to another partition.
     pub partition_moves: u64,
-    /// Records of a sequence whose value differs by less than 32 from that of the previous record.
-    /// `nextval()` does not write such records: they come from `setval()`.
+    /// Records of a sequence whose value differs by less than 32 from the value of the previous record, and
+    /// which `setval()` wrote: `nextval()` logs every 32nd value.
     pub set_values: u64,
     /// Records that freeze tuples.
     pub freezing: Count,
@@ -359,7 +359,7 @@ mod tests {
         assert_eq!((merged.transactions, merged.first, merged.last), (2, 7, 9));
         merged.merge(&Batches::default());
         assert_eq!(merged.transactions, 2);
-        // The same transactions in two partitions.
+        // The same transactions wrote two partitions.
         let [mut one, other] = [(); 2].map(|()| count(&[(7, 3000), (9, 1500)]));
         one.merge(&other);
         assert_eq!((one.rows, one.transactions), (2 * other.rows, 2));

@@ -38,15 +38,15 @@ pub(crate) struct OldestTransactions {
 }
 
 impl OldestTransactions {
-    /// Takes the next snapshot: its oldest transaction and the next ID, if one runs, and the last transaction
-    /// end before it.
+    /// Adds the next snapshot of running transactions: its oldest transaction and the next transaction ID, if
+    /// a transaction runs, and the time of the last transaction end before the snapshot.
     pub(crate) fn observe(&mut self, lsn: Lsn, oldest: Option<(u32, u32)>, micros: Option<i64>) {
         let Some((xid, next)) = oldest else {
             self.current = None;
             return;
         };
         let younger = next.wrapping_sub(xid).saturating_sub(1);
-        // Another range of the WAL may start before this one.
+        // Another range of the WAL may start before the previous range.
         let continued = self.current.filter(|one| one.xid == xid && one.from <= lsn);
         let current = match continued {
             Some(one) => {

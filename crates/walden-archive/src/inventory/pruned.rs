@@ -4,9 +4,9 @@
 //! pruned/00000001/000000010000000000000007.json     the first segment that was kept on a timeline
 //! ```
 //!
-//! The key of an empty object is the record. If a timeline has several records, the record with the last
-//! segment counts. Records are plain even in an encrypted archive, because listings show the same
-//! information.
+//! The key of each object is the record; the content has no meaning. If a timeline has several records, the
+//! record with the last segment counts. Records are plain even in an encrypted archive, because listings show
+//! the same information.
 
 use std::collections::BTreeMap;
 

@@ -1,9 +1,9 @@
 //! Compares two ranges of WAL: the JSON of `walden diff --format json`.
 //!
-//! The WAL of A is scaled to the length of B (its seconds, or its transactions), and subtracted from that of
-//! B. The scaled bytes of the parts are rounded so that they add up to the scaled whole. The changes of the
-//! parts therefore add up to the change of the whole, to the byte, in every list. `docs/json.md` describes
-//! the fields.
+//! The WAL of A is scaled to the length of B (its seconds, or its transactions), and subtracted from the WAL
+//! of B. The scaled bytes of the parts are rounded so that they add up to the scaled whole. The changes of
+//! the parts therefore add up to the change of the whole, to the byte, in every list. `docs/json.md`
+//! describes the fields.
 
 mod document;
 mod findings;
@@ -184,7 +184,7 @@ impl Scale {
         u64::try_from(product).unwrap_or(u64::MAX)
     }
 
-    /// Scales parts so that they add up to the scaled sum.
+    /// Scales parts so that the scaled parts add up to the scaled total.
     fn apply_to_all(self, parts: impl Iterator<Item = u64>) -> Vec<u64> {
         let (mut sum, mut scaled) = (0, 0);
         let mut all = Vec::new();

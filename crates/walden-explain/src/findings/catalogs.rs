@@ -214,7 +214,7 @@ fn dropped_files(facts: &Facts<'_>) -> Option<String> {
         *commits.entry(*commit).or_default() += 1;
     }
     let files: usize = commits.values().sum();
-    // TRUNCATE and rewrites create a file for each that they drop.
+    // TRUNCATE and rewrites create a file for each file that they drop.
     if files < MIN_FILES || files <= 2 * created.len() {
         return None;
     }

@@ -81,8 +81,8 @@ impl<'a> NextSegments<'a> {
         Ok(found)
     }
 
-    /// Returns the latest timeline that branched off from `timeline` in segment `number`. If it branched off
-    /// in a later segment, recovery stays on `timeline` up to there.
+    /// Returns the latest timeline that branched off from `timeline` in segment `number`. Recovery switches
+    /// to another timeline only in the segment in which it branched off.
     fn child_timeline_at(&self, timeline: Timeline, number: u64) -> Option<Timeline> {
         let left = |history: &&History| {
             let switch: Option<Lsn> = history.end_of(timeline);
