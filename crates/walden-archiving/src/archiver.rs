@@ -25,7 +25,7 @@ use crate::error::{ArchivingError, Result};
 use crate::queue::QueueOptions;
 use crate::writable::{User, find_unwritable};
 
-/// Longest duration of an `archive push` call, including the files that it archives ahead.
+/// Maximum duration of an `archive push` call, including the files that the call archives ahead.
 const MAX_CALL: Duration = Duration::from_secs(60);
 /// A call without a result after this time may hang forever.
 const PENDING_CALL: Duration = Duration::from_secs(10);
@@ -39,8 +39,8 @@ pub struct FailingArchiver {
     pub file: String,
     /// Evidence of the failure.
     pub evidence: String,
-    /// Whether it certainly fails. Otherwise the attempt has no result yet, and nothing shows that it will
-    /// succeed.
+    /// Whether archiving the file has certainly failed. If false, the attempt has no result yet, and no
+    /// evidence shows that it will succeed.
     pub is_certain: bool,
 }
 

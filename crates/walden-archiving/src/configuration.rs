@@ -131,7 +131,7 @@ impl TryFrom<String> for Bandwidth {
 #[derive(Clone, Default, Debug)]
 pub struct Repositories(pub Vec<RepositorySection>);
 
-/// A repository among several. Options that are not set are those of the section `[archive]`.
+/// One of several repositories. Options that are not set have the values of the section `[archive]`.
 #[derive(Clone, Default, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RepositorySection {
@@ -301,12 +301,13 @@ impl ArchiveSection {
         }
     }
 
-    /// Returns the number of files that may wait to be archived before it counts as a problem.
+    /// Returns the number of files that may wait to be archived before the queue counts as a problem.
     pub fn backlog(&self) -> usize {
         self.backlog_warning.unwrap_or(1000)
     }
 
-    /// Returns the seconds that a file may wait to be archived before it counts as a problem.
+    /// Returns the number of seconds that a file may wait to be archived before the delay counts as a
+    /// problem.
     pub fn backlog_seconds(&self) -> u64 {
         self.backlog_warning_seconds.unwrap_or(900)
     }

@@ -31,7 +31,7 @@ pub enum PlaceError {
         /// The cause.
         source: io::Error,
     },
-    /// The configuration file has another form.
+    /// The configuration file has a syntax error, an unknown key or a value of the wrong type.
     #[error("cannot use {}", path.display())]
     Parse {
         /// The file.
@@ -39,7 +39,7 @@ pub enum PlaceError {
         /// The place in the file, and what was expected there.
         source: Box<toml::de::Error>,
     },
-    /// A key of the configuration file has a value that it cannot have.
+    /// A key of the configuration file has an invalid value.
     #[error("cannot use {}: {problem}", path.display())]
     Value {
         /// The file.

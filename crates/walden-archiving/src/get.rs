@@ -28,7 +28,8 @@ use crate::standby::STUCK_HINT;
 
 /// How long the prefetching process of a stopped server may need to end.
 const PREFETCH_ENDS: Duration = Duration::from_secs(5);
-/// Names that PostgreSQL gives to restored files (`RestoreArchivedFile`). It removes earlier ones.
+/// Names that PostgreSQL gives to restored files (`RestoreArchivedFile`). PostgreSQL removes earlier files
+/// with these names.
 const RECOVERY_NAMES: [&str; 2] = ["RECOVERYXLOG", "RECOVERYHISTORY"];
 
 type Result<T> = std::result::Result<T, FetchError>;
@@ -42,7 +43,7 @@ pub struct GetOptions<'a> {
     pub spool: Option<&'a Path>,
     /// Whether a missing segment is the end of WAL even if later ones are archived.
     pub ignores_gaps: bool,
-    /// Maximum number of segments to prefetch, unless it is that of the configuration.
+    /// Maximum number of segments to prefetch; `None` uses the number in the configuration.
     pub prefetch: Option<usize>,
     /// For a drill's server: the folder of the notes about tablespaces, which stay inside the data directory.
     pub redirect_tablespaces: Option<&'a Path>,
@@ -52,7 +53,7 @@ pub struct GetOptions<'a> {
     pub answer_within: Duration,
     /// The log for warnings.
     pub log: &'a Log,
-    /// The activity log of the process that prefetches, unless it is that of the configuration.
+    /// The activity log of the process that prefetches; `None` uses the activity log in the configuration.
     pub activity_log: Option<&'a Path>,
 }
 
@@ -86,8 +87,8 @@ fn get_file(args: &GetOptions<'_>, name: &str, target: &Path) -> Result<()> {
         .and_then(|()| redirect_tablespaces(args, name, target))
 }
 
-/// Gets a file next to an existing one, which must have the same content: another one may be the only copy of
-/// WAL that is not archived.
+/// Gets a file next to the existing file `target`, and compares both: an existing file with other content may
+/// be the only copy of WAL that is not archived.
 fn expect_same_file(args: &GetOptions<'_>, name: &str, target: &Path) -> Result<()> {
     let folder = target.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let cannot = |source| FetchError::Compare { name: name.to_owned(), path: target.to_owned(), source };
@@ -136,7 +137,7 @@ fn may_end_at_gap(args: &GetOptions<'_>, segment: SegmentName, target: &Path) ->
 }
 
 /// Writes the archived first part of the segment that the server is writing, from the repository that has the
-/// most of it: others may have been unreachable when the last parts were acknowledged.
+/// most parts: other repositories may have been unreachable when the last parts were acknowledged.
 fn get_begun(args: &GetOptions<'_>, target: &Path, error: FetchError) -> Result<()> {
     let Some(segment) = missing_segment(&error) else { return Err(error) };
     let mut places = args.place.repositories()?;
@@ -157,8 +158,8 @@ fn get_begun(args: &GetOptions<'_>, target: &Path, error: FetchError) -> Result<
     })
 }
 
-/// Tries repositories in order until one has the file. It is missing only if all of them can be read and lack
-/// it. `get` also receives the repositories that have failed.
+/// Tries repositories in order until one has the file. The file is missing only if all repositories can be
+/// read and lack it. `get` also receives the repositories that have failed.
 fn in_any_repository(
     args: &GetOptions<'_>,
     places: Vec<Place>,
@@ -288,8 +289,8 @@ fn get_from_archive(args: &GetOptions<'_>, name: &str, target: &Path) -> Result<
     })
 }
 
-/// Checks that a file of a repository other than the first one may replace one of those before it: the
-/// repositories belong to one cluster, and a segment fits between the segments of the others.
+/// Checks that a file of a later repository may stand in for the file of an earlier repository: the
+/// repositories belong to one cluster, and a segment fits between the segments of the other repositories.
 fn expect_same_history(
     args: &GetOptions<'_>,
     one: &GetOptions<'_>,
@@ -304,7 +305,8 @@ fn expect_same_history(
     for place in places.into_iter().filter(|place| place.repo != one.place.repo) {
         let has_failed = failing.iter().any(|failing| failing.repo == place.repo);
         let (archive, _) = open(&args.at(place))?;
-        // A damaged object says nothing about the others, but an unreachable store takes its time again.
+        // A damaged object does not affect other objects, but each request to an unreachable store waits for
+        // the timeout again.
         if !has_failed || archive.identity().is_ok() {
             others.push(archive);
         }
@@ -319,7 +321,7 @@ fn expect_same_history(
     Ok(())
 }
 
-/// Opens an archive. One among several must answer soon, because another one may have the file.
+/// Opens an archive. One of several archives must answer soon, because another archive may have the file.
 fn open(args: &GetOptions<'_>) -> Result<(Archive, ArchiveSection)> {
     let (section, _) = args.place.configuration()?;
     Ok(match section.repo.0.len() {
@@ -376,7 +378,7 @@ impl<'a> Ahead<'a> {
 
     /// Takes a prefetched segment.
     fn take(&self, segment: SegmentName, target: &Path) -> bool {
-        // Noted before the segment is taken, so that it is not fetched again.
+        // Recorded before the segment is taken, so that it is not fetched again.
         self.note(segment);
         self.spool.take(segment, target).unwrap_or(false)
     }
@@ -399,8 +401,8 @@ fn get_from_repository(args: &GetOptions<'_>, name: &str, target: &Path) -> Resu
     let ArchivedFile::Segment(segment) = file else {
         expect_own_archive(&archive, file, target)?;
         // The last file that a server requests at the end of recovery is a history (`writeTimeLineHistory` in
-        // `timeline.c`). If the prefetch process has ended, as on a standby that streamed, another one waits
-        // for that end and removes the folder.
+        // `timeline.c`). If the prefetch process has ended, as on a standby that streamed, another prefetch
+        // process waits for the end of recovery and removes the folder.
         if ahead.segments > 0 && ahead.spool.folder().exists() {
             start_prefetch(args, &archive, &ahead.spool, ahead.folder, 0);
         }

@@ -203,8 +203,8 @@ impl Log {
         }
     }
 
-    /// Writes an error as text, in the form of PostgreSQL's messages, because it ends up in the server's log;
-    /// as JSON, it is in the entry of its file. `when` precedes it.
+    /// Writes an error as text, formatted like PostgreSQL's messages, because the text ends up in the
+    /// server's log; as JSON, the error is in the entry of its file. `when` precedes it.
     pub fn tell_error(&self, when: &str, error: &dyn Error, hint: Option<&str>) {
         if self.is_text() {
             (self.tell)(&format!("ERROR: {when}{}", error_text(error)));

@@ -305,7 +305,7 @@ fn refusal(file: &str, detail: &str, hint: &str) -> Reply {
     }
 }
 
-/// Returns whether two archives are the same, by URL or as folders.
+/// Returns whether two locations denote the same archive, by URL or as folders.
 fn is_same_place(one: &str, other: &str) -> bool {
     let plain = |place: &str| place.trim_end_matches('/').to_owned();
     plain(one) == plain(other) || is_same_path(Path::new(one), Path::new(other))

@@ -51,13 +51,13 @@ pub enum ColumnType {
 /// A column of a table.
 #[derive(Clone, Copy, Debug)]
 pub struct Column {
-    /// Its name.
+    /// Name of the column.
     pub name: &'static str,
-    /// Its type.
+    /// Type of the column.
     pub column_type: ColumnType,
     /// Whether it may be NULL.
     pub nullable: bool,
-    /// Its meaning, with its unit.
+    /// Meaning of the column, with its unit.
     pub description: &'static str,
 }
 

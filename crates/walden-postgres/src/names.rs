@@ -58,7 +58,7 @@ pub enum NamesError {
     /// The source is empty.
     #[error("--names is empty: expected a connection string or a file that --save-names made")]
     Empty,
-    /// The names of a source are of another cluster than those of the sources before.
+    /// The names of a source belong to another cluster than the names of the previous sources.
     #[error("cannot use the names of {place}")]
     Merge {
         /// The file, or "the server".

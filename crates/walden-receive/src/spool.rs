@@ -6,8 +6,8 @@
 //! 00000002.history                   a timeline history that waits to be archived
 //! ```
 //!
-//! A partial segment of an earlier timeline than the newest is the one in which its timeline ended. It is
-//! archived as a partial segment.
+//! A partial segment of an earlier timeline than the newest is the segment in which its timeline ended, and
+//! is archived as a partial segment.
 //!
 //! A position counts as durable once the file that holds it and, before that, the file's name were
 //! synchronised. A file whose synchronisation failed is never trusted again: the operating system may return
@@ -41,7 +41,7 @@ pub enum SpoolError {
     Disk {
         /// The failed operation.
         action: &'static str,
-        /// Its file.
+        /// Path of the segment's file.
         path: PathBuf,
         /// The cause.
         #[source]
@@ -86,7 +86,8 @@ pub struct Spool<'d> {
     /// Held while a file is created. If two threads filled a file at the same time on a disk with room for
     /// one, both would fail.
     making: Mutex<()>,
-    /// The last file that was created found no room. No file is prepared until another one finds room.
+    /// Whether the disk had no room for the last file that was created. No file is prepared until a file
+    /// finds room again.
     lacks_room: AtomicBool,
 }
 
@@ -95,7 +96,7 @@ struct Shared {
     /// Segments that are received completely and are not synchronised or not verified yet, oldest first.
     complete: Vec<Open>,
     current: Option<Open>,
-    /// The segment that was being received when the last connection ended. Its file is trusted.
+    /// The segment that was being received when the last connection ended. The open file is trusted.
     last: Option<Open>,
     /// End of the durable WAL.
     durable: Lsn,
@@ -127,8 +128,8 @@ pub struct Position {
     pub info: Option<StreamInfo>,
 }
 
-/// The complete records of a segment: the starts of the first and of the last one, and the end of the last
-/// one.
+/// The complete records of a segment: the start LSNs of the first and the last record, and the end LSN of the
+/// last record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Records {
     first: Lsn,
@@ -154,8 +155,8 @@ impl<'d> Spool<'d> {
     }
 
     /// Returns where to continue: in the first partial segment of the newest timeline, at the page with its
-    /// last complete record. If there is no partial segment, after the last complete segment. There are
-    /// several partial segments if a process was killed before it synchronised the first of them.
+    /// last complete record. If there is no partial segment, after the last complete segment. Several partial
+    /// segments exist if a process was killed before it synchronised the first one.
     ///
     /// # Errors
     /// The errors of [`Spool::open`].
@@ -340,9 +341,9 @@ impl<'d> Spool<'d> {
         self.shared().durable
     }
 
-    /// Ends the current timeline at `end`, where another one starts: no more WAL is written to its files. WAL
-    /// that was received after `end`, from a server that has failed since, is kept. It does not affect the
-    /// other timeline.
+    /// Ends the current timeline at `end`, where another timeline starts: no more WAL is written to the files
+    /// of the current timeline. WAL of it that was received after `end`, from a server that has failed since,
+    /// is kept and does not affect the other timeline.
     pub fn leave(&self, end: Lsn) {
         let mut shared = self.shared();
         (shared.current, shared.last) = (None, None);
@@ -353,13 +354,15 @@ impl<'d> Spool<'d> {
         shared.verified = shared.verified.min(end);
     }
 
-    /// Records that a connection has ended. WAL from the next one is compared with the complete records that
-    /// are present. WAL after them is written again, so it is durable only once it is synchronised again.
+    /// Records that a connection has ended. WAL from the next connection is compared with the complete
+    /// records in the spool. WAL after these records is written again, and is durable only once it is
+    /// synchronised again.
     pub fn end_connection(&self) {
         let mut shared = self.shared();
         shared.durable = shared.durable.min(shared.verified);
         if !shared.complete.is_empty() {
-            // Their last record is incomplete, so WAL is requested again from the first of them on.
+            // The last record of these segments is incomplete, so WAL is requested again from the first of
+            // these segments on.
             *shared = Shared { durable: shared.durable, ..Shared::default() };
         } else if let Some(current) = shared.current.take() {
             shared.last = Some(current);
@@ -635,12 +638,13 @@ fn read_part(file: &dyn DiskFile, offset: u64, size: SegmentSize) -> io::Result<
 }
 
 /// Returns the complete records with the right checksums at the start of a partial segment. The rest of a
-/// record that started in an earlier segment is not one of them: it has no checksum of its own.
+/// record that started in an earlier segment does not count, because it has no checksum of its own.
 fn find_records(name: SegmentName, size: SegmentSize, file: &dyn DiskFile) -> io::Result<Option<Records>> {
     #[derive(Default)]
     struct Last {
         start: Lsn,
-        /// The end of a switch record. The bytes after it are not WAL, and servers may send different ones.
+        /// The end LSN of a switch record. The bytes after it are not WAL, and servers may send different
+        /// bytes.
         switch_end: Option<Lsn>,
     }
     impl Visitor for Last {
@@ -659,7 +663,7 @@ fn find_records(name: SegmentName, size: SegmentSize, file: &dyn DiskFile) -> io
     let info = StreamInfo { timeline: name.timeline, ..info };
     let mut decoder = Decoder::new(info, start, start.plus(size.bytes())).with_checked_padding();
     let (mut last, mut offset) = (Last::default(), 0);
-    // The end of the records is wanted, not the reason for it.
+    // Only the end of the records matters, not the reason why they end.
     while let Ok(Progress::More) = decoder.push(&part, &mut last) {
         offset += part.len() as u64;
         if offset == size.bytes() {

@@ -148,9 +148,9 @@ pub enum RowsError {
          cluster that wrote the WAL"
     )]
     OtherCluster {
-        /// That of the base backup.
+        /// System identifier of the base backup.
         base: u64,
-        /// That of the WAL.
+        /// System identifier of the WAL.
         log: u64,
     },
     /// The WAL does not contain the position from which the base backup must be replayed.
@@ -162,9 +162,9 @@ pub enum RowsError {
     NotContinued {
         /// The folder of the base backup.
         base: PathBuf,
-        /// Where replay has to start.
+        /// The LSN at which replay has to start.
         from: Lsn,
-        /// Where the first segment starts and the last one ends.
+        /// The start LSN of the first segment and the end LSN of the last segment.
         log: Option<(Lsn, Lsn)>,
     },
     /// The range ends before the position from which the base backup has to be replayed.
@@ -176,9 +176,9 @@ pub enum RowsError {
     EndsBeforeBase {
         /// The folder of the base backup.
         base: PathBuf,
-        /// Where its replay has to start.
+        /// The LSN at which replay of the base backup has to start.
         from: Lsn,
-        /// Where the range ends.
+        /// The LSN at which the range ends.
         to: Lsn,
     },
     /// The range starts after the WAL that continues the base backup.
@@ -203,7 +203,7 @@ pub enum RowsError {
     /// The base backup cannot be read.
     #[error("cannot read the catalogs of {}", path.display())]
     Base {
-        /// Its folder.
+        /// Folder of the base backup.
         path: PathBuf,
         /// The error of the file system.
         #[source]
@@ -268,7 +268,7 @@ pub struct Gap {
 /// A table that was created within the WAL.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CreatedTable {
-    /// Its OID.
+    /// OID of the table.
     pub oid: u32,
     /// The record that creates it.
     pub lsn: Lsn,
@@ -347,8 +347,8 @@ impl RowChanges {
             catalog.get(Key::Attribute(*oid, 1)).is_some()
                 || findings.changes.iter().any(|change| change.key == Key::Attribute(*oid, 1))
         };
-        // A base backup contains all columns, and names contain those of all tables or of none. Names with
-        // columns contain inheritance, too.
+        // A base backup contains all columns, and names contain the columns of all tables or of no table.
+        // Names with columns contain inheritance, too.
         let has_all_columns = options.base.is_some()
             || names.has_columns(catalog.database)
             || names.inherits(catalog.database).is_some();
@@ -392,7 +392,7 @@ impl RowChanges {
     /// Does the same for the part of the WAL that [`choose()`] selects. The notes mention other parts.
     ///
     /// # Errors
-    /// There is no such part, or an error of [`RowChanges::survey`].
+    /// The range has no WAL to read, or an error of [`RowChanges::survey`].
     pub fn survey_part_of(
         runs: &[Run],
         names: &Names,
@@ -520,8 +520,8 @@ impl RowChanges {
         Ok(Summary { from, reached, damage, counts: reader.counts })
     }
 
-    /// All files that the tables and their TOAST tables have in the range; and those of the TOAST tables
-    /// only.
+    /// Returns all files that the tables and their TOAST tables have in the range, and the subset of the
+    /// TOAST tables.
     fn files(&self) -> (FxHashSet<RelFileLocator>, FxHashSet<RelFileLocator>) {
         let rows = || {
             let changes = self.findings.changes.iter();
@@ -580,7 +580,7 @@ struct Known {
 }
 
 impl Known {
-    /// Adds a survey's results. Returns whether any of them is new.
+    /// Adds a survey's results. Returns whether any result is new.
     fn extend(&mut self, missed: FxHashSet<u32>, findings: &Findings) -> bool {
         let count = |known: &Known| known.tables.len() + known.catalogs.len() + known.tablespaces.len();
         let before = count(self);
@@ -786,7 +786,7 @@ fn large_objects_left_out(
     ))
 }
 
-/// Whether one of the tables may have children that inherit from it without being partitions.
+/// Returns whether a table in `tables` may have children that inherit from it without being partitions.
 fn has_plain(tables: &FxHashSet<u32>, catalog: &Catalog) -> bool {
     tables.iter().filter_map(|oid| catalog.class(*oid)).any(|class| class.kind == 'r')
 }
@@ -830,8 +830,8 @@ fn gap_at_start(
 
 /// Returns whether a transaction has written records between two positions, or the WAL there is not known.
 ///
-/// A time is the position after the last transaction that ended before it. On a quiet server, a base backup
-/// that was taken earlier than that time may start after that position, and nothing is missing.
+/// A bound by time is the LSN after the last transaction that ended before this time. On a quiet server, a
+/// base backup that was taken before this time may start after this LSN, and then no change is missing.
 fn has_changes_between(run: &Run, from: Lsn, to: Lsn) -> bool {
     struct FirstChange {
         from: Lsn,

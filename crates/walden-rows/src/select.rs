@@ -117,7 +117,7 @@ impl Wanted {
             Wanted::Several(members) | Wanted::InDatabase(_, members) => {
                 members.iter().any(|member| member.is(class, schema))
             }
-            // A rewrite fills a table with such a name.
+            // A rewrite fills a transient table with such a name (`pg_temp_OID`).
             Wanted::All(_) => {
                 let is_users = class.oid >= FIRST_USER_OID && !class.name.starts_with("pg_temp_");
                 is_users && class.kind != 'm' || is_large_object_catalog(class.oid)

@@ -135,7 +135,7 @@ impl Client {
             Ok(messages) => self.messages(&text_row::escaping(settings, query, &messages)),
             Err(error) => Err(error),
         };
-        // A statement such as SHOW cannot be part of another one.
+        // A statement such as SHOW cannot be part of another statement.
         Ok(text_row::unescape(escaped.map_err(|escaped| error.unwrap_or(escaped))?))
     }
 
@@ -219,14 +219,14 @@ impl Drop for Session {
     fn drop(&mut self) {
         let Some(runtime) = self.runtime.take() else { return };
         if let Some(task) = self.task.take() {
-            // It does not matter whether the server receives it.
+            // It does not matter whether the server receives the message.
             let _ = runtime.block_on(async { timeout(CLOSE_WITHIN, task).await });
         }
         runtime.shutdown_background();
     }
 }
 
-/// Connects as libpq does: if the server refuses one of TLS and plain text, tries the other.
+/// Connects as libpq does: if the server refuses TLS, tries plain text, and vice versa, as `sslmode` allows.
 async fn attempt(
     config: &Config,
     mode: TlsMode,
@@ -258,7 +258,8 @@ where
     Ok((client, tokio::spawn(connection)))
 }
 
-/// Returns whether `pg_hba.conf` has no line for this kind of connection. It may have one for the other kind.
+/// Returns whether `pg_hba.conf` has no line for this kind of connection. It may have a line for the same
+/// connection with or without TLS.
 fn is_refused(error: &Error) -> bool {
     error.code() == Some(&SqlState::INVALID_AUTHORIZATION_SPECIFICATION)
 }

@@ -163,7 +163,7 @@ impl Parameters {
         certificates(file)
     }
 
-    /// Returns the certificate and key for a server that asks for them: the named ones, or those in
+    /// Returns the certificate and key for a server that asks for them: the named files, or the files in
     /// `~/.postgresql`.
     #[allow(clippy::type_complexity)]
     fn own_certificate(
@@ -244,7 +244,7 @@ fn unusable(file: &Path, problem: impl ToString) -> ConnectionError {
 struct Verifier {
     /// `None` if every certificate is accepted.
     chain: Option<Arc<WebPkiServerVerifier>>,
-    /// The root certificates. One of them may be the certificate of the server itself.
+    /// The root certificates, among which may be the certificate of the server itself.
     trusted: Vec<CertificateDer<'static>>,
     /// Whether the certificate must have the server's name.
     has_name: bool,

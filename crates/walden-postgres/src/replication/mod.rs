@@ -4,8 +4,8 @@
 //! `walsender`. After [`Replication::start`], [`Replication::receive`] returns WAL and
 //! [`Replication::report`] reports the durable position.
 //!
-//! The client uses threads rather than an asynchronous runtime: there is one connection per server, and it
-//! waits for the disk as often as for the network. Published clients lack copying in both directions
+//! The client uses threads rather than an asynchronous runtime: there is one connection per server, whose
+//! thread waits for the disk as often as for the network. Published clients lack copying in both directions
 //! (`tokio-postgres`) or acknowledge WAL on their own, but only the caller may decide to acknowledge.
 
 mod handshake;
@@ -41,7 +41,7 @@ pub struct ServerError {
     pub severity: String,
     /// The SQLSTATE, five characters.
     pub code: String,
-    /// The primary message, in the server's words.
+    /// The primary message as the server sent it.
     pub message: String,
     /// Further details, possibly empty.
     pub detail: String,
@@ -186,7 +186,7 @@ walden_format::diagnostics! { SlotError {
 } }
 
 /// Returns the oldest position that a server keeps for a slot, or `None` if the slot was never used or does
-/// not exist. Uses an ordinary connection, because replication connections have no command for it before
+/// not exist. Uses an ordinary connection, because replication connections have no command for this before
 /// PostgreSQL 15.
 ///
 /// # Errors
@@ -266,7 +266,7 @@ pub enum Received<'b> {
 /// A replication connection.
 pub struct Replication {
     transport: Transport,
-    /// Received bytes; those from `taken` to `filled` are not used yet.
+    /// Received bytes; the bytes from `taken` to `filled` are not used yet.
     buffer: Vec<u8>,
     taken: usize,
     filled: usize,
@@ -280,7 +280,8 @@ impl Replication {
     /// Connects to the first host that accepts the connection.
     ///
     /// # Errors
-    /// Invalid parameters, or the reason why connecting failed; with several hosts, that of the last one.
+    /// Invalid parameters, or the reason why connecting failed; with several hosts, the reason of the last
+    /// host.
     pub fn connect(parameters: &Parameters) -> Result<Replication, ReplicationError> {
         Replication::connect_observed(parameters, &mut || {})
     }
@@ -609,8 +610,8 @@ impl Replication {
             self.buffer.copy_within(self.taken..self.filled, 0);
             (self.taken, self.filled) = (0, self.filled - self.taken);
             if self.buffer.len() - self.filled < READ_BYTES {
-                // Doubles a full buffer: it grows with the received bytes, not with the length that a message
-                // claims.
+                // Doubles a full buffer: the buffer grows with the received bytes, not with the length that a
+                // message states.
                 self.buffer.resize(2 * self.buffer.len(), 0);
             }
         }
