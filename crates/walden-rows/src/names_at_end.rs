@@ -49,7 +49,7 @@ struct TableNames {
 struct ColumnAtEnd {
     /// The column as in the catalogs. The type is 0 if unknown.
     column: Column,
-    /// OID and attribute number of each column, as in [`TableColumn`](crate::TableColumn).
+    /// The attributes of composite types in the column's values: the type's OID and the attribute's number.
     attributes: Vec<(u32, i16)>,
 }
 

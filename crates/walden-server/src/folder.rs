@@ -1,4 +1,4 @@
-//! Folders of servers: temporary ones, copies, and the last lines of log files.
+//! Folders of servers: temporary folders, copies, and the last lines of log files.
 
 use std::env;
 use std::ffi::OsString;
@@ -11,7 +11,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::account;
 
-/// The port number in a socket's name. It is the same for all servers, because each has its own socket
+/// The port number in a socket's name. All servers use the same port number, because each has its own socket
 /// folder.
 pub const PORT: u16 = 5432;
 
@@ -36,10 +36,10 @@ pub fn temporary_folder() -> Result<PathBuf> {
     bail!("cannot create a folder for a temporary cluster (name one by TMPDIR): {}", problems.join("; "))
 }
 
-/// Creates such a folder in another folder.
+/// Creates a temporary folder for a server in `parent`.
 ///
 /// # Errors
-/// Its path is too long, or the server's user cannot enter it.
+/// The folder's path is too long, or the server's user cannot enter the folder.
 pub fn temporary_folder_in(parent: &Path) -> Result<PathBuf> {
     let folder = tempfile::Builder::new().prefix("walden-").tempdir_in(parent)?;
     let socket = folder.path().join("s").join(format!(".s.PGSQL.{PORT}"));

@@ -52,7 +52,7 @@ impl Guard {
     /// Starts a program in a separate process group, so that Ctrl-C in a terminal reaches only this process.
     ///
     /// # Errors
-    /// The program cannot be started, or another one is running.
+    /// The program cannot be started, or another program of this guard is running.
     pub fn spawn(&self, command: &mut Command) -> Result<()> {
         let mut child = lock(&self.child);
         if signals::interrupted() {
@@ -167,7 +167,8 @@ fn remove_folder(folder: &Path) {
     }
 }
 
-/// An action that restores an earlier state. It runs once: when dropped, or when a signal ends this process.
+/// An action that restores an earlier state. The action runs once: when this value is dropped, or when a
+/// signal ends this process.
 pub struct Undo(Arc<UndoOnce>);
 
 type UndoOnce = Mutex<Option<Box<dyn FnOnce() + Send>>>;

@@ -72,7 +72,7 @@ pub fn stop_on(signals: &[c_int]) -> io::Result<Arc<AtomicBool>> {
     Ok(flag)
 }
 
-/// Returns a flag that each such signal sets. The signal has no other effect.
+/// Returns a flag that each signal of this number sets. The signal has no other effect.
 ///
 /// # Errors
 /// Errors of the operating system, if the signal cannot be caught.

@@ -10,7 +10,7 @@ use crate::document::{database_label, kind_text};
 use crate::prometheus::{self, Labels, Metric};
 use crate::watch::{CAUSES, Watch};
 
-/// Number of slots with their own metrics, those with the largest lag.
+/// Maximum number of slots with their own metrics: the slots with the largest lag.
 const MAX_SLOTS: usize = 50;
 /// Label for everything without its own metrics.
 const OTHER: &str = "other";

@@ -11,7 +11,7 @@ use crate::settings::Settings;
 /// A segment of the trace, compressed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Sample {
-    /// Bytes of full-page images in it.
+    /// Bytes of full-page images in the sample.
     pub images: u64,
     /// All other bytes.
     pub other: u64,
@@ -33,12 +33,12 @@ pub struct Rates {
 /// A compressor and its rates on the trace.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Compressor {
-    /// Its name or command.
+    /// Name or command of the compressor.
     pub name: String,
-    /// Whether it decompresses images that the server compressed, so that these take as many bytes as
-    /// uncompressed ones.
+    /// Whether the compressor decompresses images that the server compressed, so that these take as many
+    /// bytes as images that the server did not compress.
     pub recompresses_images: bool,
-    /// Its rates.
+    /// The compressor's rates.
     pub rates: Rates,
 }
 
@@ -61,8 +61,8 @@ pub struct ArchiveSize {
 pub struct ArchiveMonth {
     /// Bytes that are stored in the month.
     pub stored_bytes: f64,
-    /// Bytes that are billed at any time: those of the days that the archive keeps, or of the minimum storage
-    /// duration.
+    /// Number of bytes that are billed at any time: the WAL of the days that the archive keeps, or of the
+    /// minimum storage duration.
     pub billed_bytes: f64,
     /// Requests that write or list.
     pub put_requests: f64,
@@ -133,7 +133,7 @@ impl Compressor {
             // Images that the server has compressed do not shrink further.
             images as f64
         } else {
-            // The same number of bytes per image as in the trace.
+            // Images have as many bytes on average as in the trace.
             let (buckets, count) = actual;
             let each =
                 buckets.get(Bucket::CheckpointImages) as f64 / count.max(1) as f64 * self.rates.images?;

@@ -58,7 +58,7 @@ pub enum MeasureError {
     Failed {
         /// The command.
         command: String,
-        /// Its status.
+        /// Exit status of the command.
         status: ExitStatus,
     },
 }

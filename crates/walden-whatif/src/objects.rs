@@ -50,9 +50,9 @@ pub struct ObjectEffect {
     pub what: String,
     /// Bytes added in the best case; negative if saved.
     pub best_bytes: i64,
-    /// The same in the worst case.
+    /// Change of the WAL in the worst case, in bytes.
     pub worst_bytes: i64,
-    /// The assumptions of both cases, in words.
+    /// The assumptions of both cases, as text.
     pub why: String,
 }
 
@@ -78,9 +78,9 @@ pub struct Counts {
     /// Inserted rows whose entries are in the indexes' records. Rows from before an index was built have
     /// none.
     pub inserted: IndexEntries,
-    /// The same for non-HOT updates within a page.
+    /// Entries for non-HOT updates within a page.
     pub updated_on_page: IndexEntries,
-    /// The same for non-HOT updates to another page.
+    /// Entries for non-HOT updates to another page.
     pub updated_elsewhere: IndexEntries,
     /// Highest block number seen, plus one.
     pub pages: u64,

@@ -32,7 +32,7 @@ pub type OpenBase<'a> = &'a (dyn Fn() -> std::io::Result<Box<dyn BasePages>> + S
 pub struct Question<'a> {
     /// Pages as of before the trace, and the position at which replay on them starts.
     pub base: Option<(Lsn, OpenBase<'a>)>,
-    /// Records from this position are counted; earlier ones are only replayed.
+    /// Records that start at or after this LSN are counted; earlier records are only replayed.
     pub from: Option<Lsn>,
     /// Records that start before this are counted.
     pub to: Option<Lsn>,
@@ -78,7 +78,7 @@ pub struct Forecast {
     pub span: (Lsn, Lsn),
     /// The distance between these, in bytes.
     pub trace_bytes: u64,
-    /// The same by bucket.
+    /// `trace_bytes` by bucket.
     pub actual: Buckets,
     /// Records counted.
     pub records: u64,
@@ -92,7 +92,7 @@ pub struct Forecast {
     pub diagnostics: Diagnostics,
     /// The difference between two runs of the same work: twice the standard error, as a fraction.
     pub run_noise: f64,
-    /// Bytes by which the records that prune pages may differ between two such runs.
+    /// Bytes by which the records that prune pages may differ between two runs of the same transactions.
     pub prune_noise: f64,
     /// Seconds by which a checkpoint may start earlier or later in another run: one requested by volume, and
     /// one by time.
@@ -212,12 +212,12 @@ pub struct ErrorParts {
     pub estimates: f64,
     /// The error of the prediction for the trace's own settings.
     pub self_check: f64,
-    /// Checkpoints that are requested while another one is in progress, in the simulation or on a busy
-    /// server.
+    /// Error due to checkpoints that are requested while another checkpoint is in progress, in the simulation
+    /// or on a busy server.
     pub races: f64,
     /// Bytes that the trace does not show: images for hint bits, free space maps.
     pub unshown: f64,
-    /// Settings that the trace does not show, over the range of values that it allows.
+    /// Error due to settings that the trace does not show, over the range of values that the trace allows.
     pub assumptions: f64,
     /// Images that were sampled for compression.
     pub sampling: f64,
@@ -230,8 +230,8 @@ pub struct ErrorParts {
 }
 
 impl ErrorParts {
-    /// Returns the sum: systematic errors are added, random errors are combined as the root of the sum of
-    /// squares.
+    /// Returns the total error: systematic errors are added, random errors are combined as the root of the
+    /// sum of squares.
     pub fn total(&self) -> f64 {
         let random = [self.sampling, self.phase, self.delays, self.run_to_run];
         let systematic = self.estimates + self.self_check + self.races + self.unshown + self.assumptions;
@@ -244,9 +244,9 @@ pub fn relative(predicted: u64, measured: u64) -> f64 {
     if measured == 0 { 0.0 } else { (predicted as f64 - measured as f64) / measured as f64 }
 }
 
-/// Predicts the WAL under each set of settings. `progress` receives the bytes read since its last call; in
-/// total about twice the size of the run. Starts at most `question.threads` threads and joins them before it
-/// returns.
+/// Predicts the WAL under each set of settings. `progress` receives the number of bytes read since its last
+/// call; in total about twice the size of the run. Starts at most `question.threads` threads and joins them
+/// before it returns.
 ///
 /// # Errors
 /// An invalid setting, a trace without records in the window, or a page store that fails.
@@ -352,15 +352,15 @@ fn group_by_compression(settings: &[Settings], threads: usize, max_group: usize)
 enum Variant {
     /// No deviation.
     AsTraced,
-    /// Requested checkpoints start this many bytes later, and timed ones a second later: WAL stores only the
-    /// seconds of a checkpoint.
+    /// Requested checkpoints start this number of bytes later, and timed checkpoints start a second later:
+    /// WAL stores only the seconds of a checkpoint.
     LateCheckpoints(u64),
     /// The work starts halfway between two checkpoints and in the middle of a segment.
     OtherPhase,
     /// The work starts half a segment later, at the same distance after the checkpoint.
     OtherOffset,
-    /// The work and the last checkpoint before it are these quarters of a segment later, whose size is not
-    /// the trace's.
+    /// The work and the last checkpoint before it are this number of quarters of a segment later, in segments
+    /// of another size than the trace's.
     Quarter(u64),
     /// A checkpoint that lags its schedule takes at least as long as on a busy server.
     SlowCheckpoints,
@@ -375,7 +375,8 @@ const WAKE_UP: f64 = 2_000.0;
 /// Of 52 predictions with checkpoints that a single session requested and waited for, on two cores with up to
 /// three busy processes, 35 were within 56 bytes of the written WAL, and all within 776 bytes.
 const WAKE_UP_FIRST: f64 = 20.0;
-/// WAL stores the second in which a checkpoint started: half of it, in microseconds.
+/// Half a second, in microseconds: the maximum error of a checkpoint's start, of which WAL stores only the
+/// second.
 const HALF_SECOND: i64 = 500_000;
 
 /// Returns the start of the checkpoint in force at a position, from which `checkpoint_timeout` counts, and
@@ -411,7 +412,7 @@ fn woken_later(survey: &Survey) -> u64 {
     ((bytes_per_second(survey) * WAKE_UP / 1e6) as u64).min(survey.segment_size.bytes() / 4)
 }
 
-/// Returns the variants in which each of the settings is simulated; the first one is the prediction.
+/// Returns the variants in which each set of settings is simulated; the first variant is the prediction.
 fn variants(survey: &Survey, learned: &Learned, starts: &Starts, settings: &[Settings]) -> Vec<Vec<Variant>> {
     let extremes = || learned.extremes.iter().flatten().map(|extreme| Variant::Assumed(*extreme));
     if settings.len() > MAX_SETTINGS_WITH_VARIANTS {
@@ -435,7 +436,7 @@ fn variants(survey: &Survey, learned: &Learned, starts: &Starts, settings: &[Set
 
 const QUARTERS: u64 = 4;
 
-/// The position at which the work starts, and that of the last checkpoint before it.
+/// The LSN at which the work starts, and the redo pointer of the last checkpoint before the work.
 #[derive(Clone, Copy, Debug)]
 struct Starts {
     /// The first counted record.
@@ -468,8 +469,8 @@ impl Starts {
     }
 
     /// Returns the start of the work and the redo pointer with segments of this size. After a switch, the
-    /// redo pointer is in the segment before. If the positions in segments are unknown, they are those of the
-    /// trace's LSNs, moved by quarters of a segment.
+    /// redo pointer is in the previous segment. If the offsets in segments are unknown, they are the offsets
+    /// of the trace's LSNs, moved by quarters of a segment.
     fn with_segments(&self, size: SegmentSize, quarters: u64) -> (Lsn, Lsn) {
         if !self.is_aligned {
             let moved = size.bytes() / QUARTERS * quarters;
@@ -511,10 +512,10 @@ fn other_start(survey: &Survey, learned: &Learned, from: Lsn, settings: &[Settin
     (!is_near_start(size, last.record.redo)).then_some(Variant::OtherOffset)
 }
 
-/// Merges the outcomes of one set of settings: keeps the first one, with the differences of the others from
-/// it. If checkpoints race with the writing of WAL, their number depends on their unknown durations: the
-/// result is then the mean of the outcomes for fast and slow checkpoints, if the trace shows how long a fast
-/// one takes.
+/// Merges the outcomes of one set of settings: keeps the first outcome, with the differences of all other
+/// outcomes from it. If checkpoints race with the writing of WAL, their number depends on their unknown
+/// durations: the result is then the mean of the outcomes for fast and slow checkpoints, if the trace shows
+/// how long a fast checkpoint takes.
 fn merge_variants(outcomes: &[Prediction], variants: &[Variant], unthrottled_micros: i64) -> Prediction {
     let mut first = outcomes[0].clone();
     let is_raced = first.races > 0 && unthrottled_micros > 0;
@@ -761,8 +762,8 @@ impl Job<'_> {
         }
     }
 
-    /// Returns the bytes of the records that checkpoints write: the mean of the trace's, otherwise those of
-    /// an idle server.
+    /// Returns the bytes of the records that checkpoints write: the mean of the trace's checkpoints,
+    /// otherwise the bytes that an idle server writes.
     fn checkpoint_records(&self, settings: &Settings) -> CheckpointRecords {
         let mean = |which: usize, usual: u64| match self.survey.checkpoint_records(which) {
             (_, 0) => usual,

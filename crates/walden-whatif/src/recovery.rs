@@ -141,8 +141,8 @@ impl RecoveryModel {
     }
 
     /// Fits a model to measured recoveries (work and seconds) by least squares of relative errors, with no
-    /// figure below zero. Figures that the work does not determine stay as in `usual`: a deviation from it
-    /// counts as an error of a fifth of its relative size.
+    /// figure below zero. Figures that the work does not determine stay as in `usual`: a deviation from
+    /// `usual` counts as an error of a fifth of its relative size.
     ///
     /// The fit is deterministic.
     pub fn fit(measured: &[(Work, f64)], usual: &RecoveryModel) -> RecoveryModel {
@@ -199,15 +199,14 @@ pub struct RecoveryRates {
 /// A measured recovery.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Recovered {
-    /// The workload, including a setting that it was run under.
+    /// The workload, including a setting under which it was run.
     pub workload: String,
-    /// Whether the figures were fitted to it.
+    /// Whether the figures were fitted to this workload.
     #[serde(rename = "fitted", default = "fitted")]
     pub is_fitted: bool,
     /// Bytes of WAL replayed.
     pub wal_bytes: u64,
-    /// Its processor time in seconds: that of the recovering process, which is the duration on an idle
-    /// machine.
+    /// Processor time of the recovering process in seconds, which is the duration on an idle machine.
     pub seconds: f64,
     /// The elapsed time.
     pub elapsed_seconds: f64,

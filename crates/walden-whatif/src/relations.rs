@@ -39,7 +39,7 @@ impl NamedChanges {
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RelationError {
-    /// There is no such relation.
+    /// No relation has this name.
     #[error(
         "no table or index is called {0}\nhint: give --names with a connection string or a saved file, or \
          TABLESPACE/DATABASE/FILE as numbers (SELECT pg_relation_filepath('{0}') says base/DATABASE/FILE)"
@@ -151,7 +151,7 @@ pub fn changes(wanted: &NamedChanges, relations: &Relations<'_>) -> Result<Vec<O
     Ok(all)
 }
 
-/// A relation and all its files, including those of its partitions and those from before rewrites.
+/// A relation and all its files, including files of its partitions and files from before rewrites.
 #[derive(Default)]
 struct Object<'a> {
     relation: Option<&'a Relation>,

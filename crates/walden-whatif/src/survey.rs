@@ -41,9 +41,10 @@ pub struct Survey {
     pub version: Major,
     /// `wal_segment_size`
     pub segment_size: SegmentSize,
-    /// Start of the first complete record and end of the last one; `None` if there is none.
+    /// Start LSN of the first complete record and end LSN of the last complete record; `None` if no record is
+    /// complete.
     pub span: Option<(Lsn, Lsn)>,
-    /// Its checkpoints, in WAL order, unfinished ones included.
+    /// The trace's checkpoints, in WAL order, including unfinished checkpoints.
     pub checkpoints: Vec<CheckpointRecord>,
     /// Clock by position, ascending: transactions that end after the LSN end at or after the time, in
     /// microseconds since 1970-01-01 UTC.
@@ -196,8 +197,8 @@ impl Survey {
         self.outside.add(segment.outside);
     }
 
-    /// Returns the redo pointer in force at a position: that of the last checkpoint that started at or before
-    /// it.
+    /// Returns the redo pointer in force at an LSN: the redo pointer of the last checkpoint that started at
+    /// or before this LSN.
     pub fn redo_at(&self, lsn: Lsn) -> Option<Lsn> {
         self.checkpoints.iter().map(|checkpoint| checkpoint.redo).filter(|redo| *redo <= lsn).max()
     }
@@ -209,8 +210,8 @@ impl Survey {
         Some((last - first).max(0) as f64 / 1e6)
     }
 
-    /// Returns the time at a position, in microseconds since 1970-01-01 UTC: that of the last transaction end
-    /// before it.
+    /// Returns the time at an LSN, in microseconds since 1970-01-01 UTC: the time of the last transaction end
+    /// before this LSN.
     pub fn time_at(&self, lsn: Lsn) -> Option<i64> {
         let behind = self.times.partition_point(|(at, _)| *at <= lsn);
         behind.checked_sub(1).map(|at| self.times[at].1)
@@ -323,7 +324,7 @@ fn changes_of<T: Copy + PartialEq>(
     logged.windows(2).filter(changed).take(MAX_CHANGES).map(change).collect()
 }
 
-/// State that the next segment needs from the preceding ones.
+/// State that the next segment needs from all preceding segments.
 struct SoFar {
     last_end: Option<Lsn>,
     last_switch: Option<Lsn>,

@@ -121,7 +121,7 @@ pub struct ExplainArgs {
     #[arg(long, value_name = "SPAN", value_parser = parse_span)]
     every: Option<i64>,
 
-    /// Rows of each table, with a last row for the others; 0: all [default: 10; all for json and csv]
+    /// Rows of each table, with a last row for all remaining rows; 0: all [default: 10; all for json and csv]
     #[arg(long, value_name = "N")]
     top: Option<usize>,
 

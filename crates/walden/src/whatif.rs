@@ -106,7 +106,7 @@ pub struct WhatifArgs {
     #[arg(long, value_name = "DIR")]
     base: Option<PathBuf>,
 
-    /// Start with the first record at or after this LSN or time; earlier ones are only replayed
+    /// Start with the first record at or after this LSN or time; earlier records are only replayed
     #[arg(long, value_name = "LSN|TIME", value_parser = parse_bound)]
     from: Option<Bound>,
 

@@ -5,7 +5,7 @@ use std::fmt;
 
 /// Numbers with this or a larger decimal exponent are printed with an exponent (`d2s.c`).
 const FLOAT8_EXPONENT: i32 = 15;
-/// Exponent from which a `float4` is printed in scientific notation (`f2s.c`).
+/// Smallest decimal exponent at which a `float4` is printed with an exponent (`f2s.c`).
 const FLOAT4_EXPONENT: i32 = 6;
 
 /// Maximum number of digits after the first digit that a number needs.

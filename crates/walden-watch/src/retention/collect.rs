@@ -20,9 +20,9 @@ use crate::settings::Settings;
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Subject {
-    /// Its data directory or `pg_wal` folder.
+    /// Data directory or `pg_wal` folder of the server.
     pub source: Option<PathBuf>,
-    /// Its connection string.
+    /// Connection string of the server.
     pub dsn: Option<String>,
     /// The largest backlog of a logical slot to decode, in bytes.
     pub max_decoded_bytes: u64,
@@ -62,9 +62,9 @@ pub enum CollectError {
          and the server of one cluster"
     )]
     OtherCluster {
-        /// That of the folder.
+        /// System identifier of the folder.
         folder: u64,
-        /// That of the server.
+        /// System identifier of the server.
         server: u64,
     },
     /// The server cannot be asked for the end of its WAL.

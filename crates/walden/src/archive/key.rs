@@ -65,8 +65,8 @@ enum KeyCommand {
         #[arg(value_name = "RECIPIENT", required = true, value_parser = User::parse)]
         recipients: Vec<User>,
     },
-    /// Remove users: future WAL is encrypted to a new archive key that they lack (needs a private key that
-    /// can read)
+    /// Remove users: future WAL is encrypted to a new archive key that these users lack (needs a private key
+    /// that can read)
     Remove {
         #[command(flatten)]
         place: PlaceArgs,
