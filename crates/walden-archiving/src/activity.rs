@@ -24,9 +24,9 @@ const RATE_SECONDS: i64 = 3600;
 /// Counts and last events.
 #[derive(Clone, PartialEq, Debug, Default, Serialize)]
 pub struct Activity {
-    /// Files archived.
+    /// Number of files archived.
     pub archived: u64,
-    /// Files offered again after they had been archived.
+    /// Number of files that the server offered again after they had been archived.
     pub present: u64,
     /// Bytes of the archived files.
     pub raw_bytes: u64,

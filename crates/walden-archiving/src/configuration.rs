@@ -77,7 +77,7 @@ pub struct ArchiveSection {
     pub backlog_warning: Option<usize>,
     /// Seconds that a file may wait before `status` exits with 1.
     pub backlog_warning_seconds: Option<u64>,
-    /// Segments that are fetched ahead for recovery.
+    /// Number of segments that are fetched ahead for recovery.
     pub prefetch: Option<usize>,
     /// The file to which push and get append JSON lines.
     pub log: Option<PathBuf>,
@@ -89,7 +89,7 @@ pub struct ArchiveSection {
     /// The object store does not support conditional requests.
     #[serde(default)]
     pub without_conditional_requests: bool,
-    /// Days for which each stored object is locked (Object Lock of S3).
+    /// Number of days for which each stored object is locked (Object Lock of S3).
     pub lock_days: Option<u32>,
     /// Who may shorten these locks [default: governance].
     pub lock_mode: Option<LockMode>,

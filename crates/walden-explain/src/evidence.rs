@@ -142,9 +142,9 @@ impl Batches {
 /// Number of committed transactions without other records: without these, they would write no commit record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct EmptiedTransactions {
-    /// Transactions whose records are of one table.
+    /// Number of transactions whose records are of one table.
     pub of_one: u64,
-    /// Transactions whose records are of several tables, such as partitions.
+    /// Number of transactions whose records are of several tables, such as partitions.
     pub of_several: u64,
 }
 
@@ -166,15 +166,16 @@ impl EmptiedTransactions {
 /// records of the same segment are lower bounds, as the tables for earlier records overwrite entries.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Evidence {
-    /// Updates whose new tuple is on another page than the old one.
+    /// Number of updates whose new tuple is on another page than the old one.
     pub moved_updates: u64,
-    /// Updates whose old and new tuple could be compared: the record contains them, or images of their pages.
+    /// Number of updates whose old and new tuple could be compared: the record contains them, or images of
+    /// their pages.
     pub compared_updates: u64,
     /// Number of `compared_updates` whose new tuple has the same attributes as the old one.
     pub unchanged_updates: u64,
-    /// Updates of a tuple that the same transaction wrote.
+    /// Number of updates of a tuple that the same transaction wrote.
     pub same_transaction_updates: u64,
-    /// Updates of a tuple that any transaction wrote.
+    /// Number of updates of a tuple that any transaction wrote.
     pub recent_updates: u64,
     /// `LOCK` records that an update wrote itself, before it stored its new tuple on another page or wrote
     /// TOAST values.
@@ -186,19 +187,20 @@ pub struct Evidence {
     pub row_locks: Count,
     /// `LOCK` records of `FOR KEY SHARE`, the lock that checks of foreign keys take.
     pub key_share_locks: Count,
-    /// Inserts of TOAST values; recorded since 14.
+    /// Number of inserts of TOAST values; recorded since 14.
     pub toast_inserts: u64,
     /// Who inserted many rows by records of several rows each that have a replication origin. The initial
     /// copy of a subscription writes them (`copy_table`); changes that are applied later are inserts of a row
     /// each (`apply_handle_insert`).
     pub copies: Batches,
-    /// Inserts of `INSERT ... ON CONFLICT`.
+    /// Number of inserts of `INSERT ... ON CONFLICT`.
     pub speculative_inserts: u64,
     /// Old tuples and keys in updates and deletes, for logical decoding.
     pub old_tuples: Count,
     /// Number of `old_tuples` that are whole tuples.
     pub whole_old_tuples: u64,
-    /// Updates that log the whole new tuple for logical decoding, not only its difference from the old one.
+    /// Number of updates that log the whole new tuple for logical decoding, not only its difference from the
+    /// old one.
     pub whole_new_tuples: u64,
     /// Transactions of updates, with their locks, index entries and pruning.
     pub only_updates: EmptiedTransactions,
@@ -216,10 +218,10 @@ pub struct Evidence {
     pub update_batches: Batches,
     /// Transactions that deleted many rows, counted like `deletes_by`.
     pub delete_batches: Batches,
-    /// Deletes of rows that an update moved to another partition.
+    /// Number of deletes of rows that an update moved to another partition.
     pub partition_moves: u64,
-    /// Records of a sequence whose value differs by less than 32 from the value of the previous record, and
-    /// which `setval()` wrote: `nextval()` logs every 32nd value.
+    /// Number of records of a sequence whose value differs by less than 32 from the value of the previous
+    /// record, and which `setval()` wrote: `nextval()` logs every 32nd value.
     pub set_values: u64,
     /// Records that freeze tuples.
     pub freezing: Count,
@@ -251,7 +253,7 @@ pub struct Evidence {
 /// Data for logical decoding in records of user tables, under `wal_level=logical`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct DecodingEvidence {
-    /// Records of new tuples in relations that `initdb` did not create.
+    /// Number of records of new tuples in relations that `initdb` did not create.
     pub stored: u64,
     /// Number of `stored` records whose flags state that the tuples are whole, even with an image.
     pub logical: u64,

@@ -46,10 +46,10 @@ pub struct Piece {
     pub checkpoints: Vec<CheckpointRecord>,
     /// Redo pointers of checkpoints that started in the part (PostgreSQL 17 and later).
     pub begun: Vec<Lsn>,
-    /// Transactions that committed.
+    /// Number of transactions that committed.
     pub committed: u64,
-    /// Transactions that were rolled back. Subtransactions count too, unless the WAL so far names their
-    /// transactions.
+    /// Number of transactions that were rolled back. Subtransactions count too, unless the WAL so far names
+    /// their transactions.
     pub aborted: u64,
     /// Whether files of relations were created or dropped, so names may have changed.
     pub has_new_files: bool,

@@ -7,14 +7,14 @@
 
 use walden_format::lsn::Lsn;
 
-/// A transaction that was the oldest one in several snapshots after each other.
+/// A transaction that was the oldest running transaction in several consecutive snapshots.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct OldTransaction {
     /// The transaction.
     pub xid: u32,
-    /// The first snapshot in which it is the oldest one.
+    /// LSN of the first snapshot in which the transaction is the oldest.
     pub from: Lsn,
-    /// The last one.
+    /// LSN of the last snapshot in which the transaction is the oldest.
     pub to: Lsn,
     /// How many transaction IDs were assigned after its own, up to the last snapshot.
     pub younger: u32,

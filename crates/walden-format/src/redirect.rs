@@ -29,7 +29,7 @@ const MAX_RECORD: usize = 8192;
 /// A tablespace whose path was emptied.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Redirected {
-    /// The LSN of the record that creates the tablespace.
+    /// The start LSN of the record that creates the tablespace.
     pub lsn: Lsn,
     /// The tablespace's OID.
     pub tablespace: u32,
@@ -40,7 +40,7 @@ pub struct Redirected {
 /// The first bytes of a record at the end of a segment, too few to determine the kind of record.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Head {
-    /// The LSN of the record.
+    /// The start LSN of the record.
     pub lsn: Lsn,
     /// The record's bytes in this segment.
     pub bytes: Vec<u8>,

@@ -178,7 +178,7 @@ pub struct Unfinished {
 pub struct Place {
     /// The end of the bytes that have been reported.
     pub position: Lsn,
-    /// LSN of the last complete record; `None` if unknown.
+    /// Start LSN of the last complete record; `None` if unknown.
     pub previous: Option<Lsn>,
     /// Whether the rest of the segment is unused, after a switch record.
     pub is_switched: bool,
@@ -350,7 +350,7 @@ impl Decoder {
         self.stopped
     }
 
-    /// LSN of the last complete record.
+    /// Returns the start LSN of the last complete record.
     pub fn previous(&self) -> Option<Lsn> {
         self.previous
     }

@@ -270,7 +270,7 @@ pub struct Gap {
 pub struct CreatedTable {
     /// OID of the table.
     pub oid: u32,
-    /// The record that creates it.
+    /// LSN of the record that creates the table.
     pub lsn: Lsn,
 }
 

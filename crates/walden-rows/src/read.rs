@@ -56,17 +56,17 @@ pub struct Filter {
 /// Numbers of rows and events, and of incompletely known rows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Counts {
-    /// Changes that were returned.
+    /// Number of changes that were returned.
     pub changes: u64,
     /// Number of `changes` whose row before is unknown or incomplete.
     pub before_unknown: u64,
     /// Number of `changes` whose row after is unknown or incomplete.
     pub after_unknown: u64,
-    /// Changes omitted because their transaction was rolled back.
+    /// Number of changes omitted because their transaction was rolled back.
     pub aborted: u64,
-    /// Changes and events of transactions whose end is not in the range.
+    /// Number of changes and events of transactions whose end is not in the range.
     pub unfinished: u64,
-    /// Truncations, rewrites and drops.
+    /// Number of truncations, rewrites and drops.
     pub events: u64,
 }
 

@@ -17,7 +17,7 @@ use crate::types::oid;
 /// A column that most likely has other values in all rows of a table, starting with a record.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct ComputedAnew {
-    /// The record by which the table gets the file with these values.
+    /// LSN of the record by which the table gets the file with the new values.
     pub lsn: Lsn,
     pub xid: u32,
     /// The table's name at the record.

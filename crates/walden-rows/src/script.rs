@@ -55,7 +55,7 @@ pub struct Script {
     file: BufWriter<File>,
     bytes: u64,
     statements: u64,
-    /// Changes that cannot be reverted.
+    /// Number of changes that cannot be reverted.
     missing: u64,
     truncations: u64,
     /// Starts and ends of periods in which a table was unlogged.

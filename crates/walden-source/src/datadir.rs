@@ -362,7 +362,7 @@ pub struct ControlFile {
     pub timeline: u32,
     /// When the checkpoint started, in seconds since 1970-01-01 UTC.
     pub checkpoint_time: i64,
-    /// Most pages of a file of a relation; further pages are in the next file.
+    /// Maximum number of pages in a file of a relation; further pages are in the next file.
     pub blocks_per_segment: u32,
     /// `xlog_seg_size`: bytes of a WAL segment.
     pub wal_segment_bytes: u32,
@@ -370,7 +370,7 @@ pub struct ControlFile {
     pub data_checksum_version: u32,
     /// The server's setting of `wal_log_hints`.
     pub wal_log_hints: bool,
-    /// `minRecoveryPoint`: a standby's files are consistent from this position on; 0 if the server was none.
+    /// `minRecoveryPoint`: a standby's files are consistent from this LSN on; 0 if the server was no standby.
     pub min_recovery_point: Lsn,
     /// The server's `track_commit_timestamp`.
     pub track_commit_timestamp: bool,

@@ -97,7 +97,7 @@ impl History {
         Err(HistoryError { line: number + 1, expected, found: shortened(line) })
     }
 
-    /// Returns where an ancestor was left, or `None` if the timeline is not an ancestor.
+    /// Returns the LSN at which an ancestor was left, or `None` if the timeline is not an ancestor.
     pub fn end_of(&self, timeline: Timeline) -> Option<Lsn> {
         self.ancestors.iter().find(|ancestor| ancestor.timeline == timeline).map(|ancestor| ancestor.end)
     }

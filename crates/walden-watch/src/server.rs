@@ -62,7 +62,7 @@ pub struct Slot {
     /// The oldest LSN that the slot needs.
     #[serde(serialize_with = "as_text")]
     pub restart_lsn: Option<Lsn>,
-    /// The position that the client of a logical slot has confirmed.
+    /// The LSN up to which the client of a logical slot has confirmed changes.
     #[serde(serialize_with = "as_text")]
     pub confirmed_flush_lsn: Option<Lsn>,
     /// The oldest transaction whose catalog rows a logical slot needs, if the server was queried.

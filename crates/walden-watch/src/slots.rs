@@ -37,7 +37,7 @@ pub struct SlotState {
     pub is_persistent: bool,
     /// The oldest LSN that the slot needs; `None` if the slot reserves no WAL.
     pub restart_lsn: Option<Lsn>,
-    /// The position that the client of a logical slot has confirmed.
+    /// The LSN up to which the client of a logical slot has confirmed changes.
     pub confirmed_flush: Option<Lsn>,
     /// Whether the server has invalidated the slot, for example because it was too far behind. An invalidated
     /// slot holds no WAL.

@@ -44,7 +44,7 @@ pub struct Totals {
     pub max_relations: usize,
     /// Committed transactions.
     pub committed: u64,
-    /// Transactions that were rolled back.
+    /// Number of transactions that were rolled back.
     pub aborted: u64,
     /// Bytes of WAL that were not counted because they could not be read.
     pub missed_bytes: u64,
@@ -56,7 +56,7 @@ pub struct Totals {
 pub struct RelationTotal {
     /// Sum since the relation has a separate sum.
     pub tally: Tally,
-    /// When the relation last wrote WAL.
+    /// When the relation last wrote WAL, in seconds since the start.
     pub last: f64,
     /// Whether it is among the largest.
     pub is_large: bool,

@@ -64,9 +64,9 @@ pub struct ArchiveMonth {
     /// Number of bytes that are billed at any time: the WAL of the days that the archive keeps, or of the
     /// minimum storage duration.
     pub billed_bytes: f64,
-    /// Requests that write or list.
+    /// Number of requests that write or list.
     pub put_requests: f64,
-    /// Requests that read.
+    /// Number of requests that read.
     pub get_requests: f64,
     /// Price of the billed bytes and the requests, if prices are known.
     pub price: Option<f64>,

@@ -61,11 +61,11 @@ pub struct Prediction {
     /// Number of checkpoints that were requested while another checkpoint was in progress: whether they take
     /// place is a race.
     pub races: u64,
-    /// Images after checkpoints.
+    /// Number of images after checkpoints.
     pub images: u64,
-    /// Images of all kinds that `wal_compression` is tried on.
+    /// Number of images of all kinds that `wal_compression` is tried on.
     pub compressed_images: u64,
-    /// Segments filled or switched.
+    /// Number of segments filled or switched.
     pub segments: u64,
     /// The longest distance that recovery may have to replay, in bytes: from the redo pointer of the last
     /// complete checkpoint.
@@ -80,7 +80,7 @@ pub struct Prediction {
     pub unshown: u64,
     /// Growth over time: microseconds since 1970-01-01 UTC, bytes since the start.
     pub growth: Vec<(i64, u64)>,
-    /// Records of the trace that would not be written.
+    /// Number of records of the trace that would not be written.
     pub dropped_records: u64,
 }
 

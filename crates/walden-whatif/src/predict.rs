@@ -74,15 +74,15 @@ pub struct Forecast {
     pub survey: Survey,
     /// The settings that the trace was taken under.
     pub learned: Learned,
-    /// Start and end of the counted records.
+    /// Start LSN of the first and end LSN of the last counted record.
     pub span: (Lsn, Lsn),
-    /// The distance between these, in bytes.
+    /// Distance from the start to the end of `span`, in bytes.
     pub trace_bytes: u64,
     /// `trace_bytes` by bucket.
     pub actual: Buckets,
-    /// Records counted.
+    /// Number of records counted.
     pub records: u64,
-    /// Full-page images after checkpoints among them.
+    /// Number of full-page images after checkpoints in the counted records.
     pub images: u64,
     /// The prediction for the trace's own settings, to compare with the trace.
     pub self_check: Prediction,
@@ -208,24 +208,24 @@ impl Forecast {
 /// The error of a prediction in either direction by cause, in bytes.
 #[derive(Clone, Copy, PartialEq, Debug, Default, Serialize)]
 pub struct ErrorParts {
-    /// Bytes whose size is an estimate.
+    /// Error of bytes whose number is an estimate.
     pub estimates: f64,
     /// The error of the prediction for the trace's own settings.
     pub self_check: f64,
     /// Error due to checkpoints that are requested while another checkpoint is in progress, in the simulation
     /// or on a busy server.
     pub races: f64,
-    /// Bytes that the trace does not show: images for hint bits, free space maps.
+    /// Error due to bytes that the trace does not show: images for hint bits, free space maps.
     pub unshown: f64,
     /// Error due to settings that the trace does not show, over the range of values that the trace allows.
     pub assumptions: f64,
-    /// Images that were sampled for compression.
+    /// Error due to the sample of images that were compressed.
     pub sampling: f64,
-    /// The position between two checkpoints and in a segment at which the work starts.
+    /// Error due to the offset, in its segment and between two checkpoints, at which the work starts.
     pub phase: f64,
-    /// The times at which checkpoints start.
+    /// Error due to the times at which checkpoints start.
     pub delays: f64,
-    /// The difference between two runs of the same work.
+    /// Difference between two runs of the same work.
     pub run_to_run: f64,
 }
 

@@ -85,25 +85,25 @@ pub struct Evidence {
     pub wal_log_hints: Vec<(Lsn, bool)>,
     /// `wal_compression` as shown by images: see `Segment::note_compression`.
     pub compression: Vec<(Lsn, Option<Method>)>,
-    /// The first record that is written only under `wal_level=logical`.
+    /// Start LSN of the first record that is written only under `wal_level=logical`.
     pub first_logical_record: Option<Lsn>,
-    /// The first record that `wal_level=minimal` does not write.
+    /// Start LSN of the first record that `wal_level=minimal` does not write.
     pub first_standby_record: Option<Lsn>,
-    /// Full-page images that redo applies: uncompressed, pglz, lz4, zstd.
+    /// Numbers of full-page images that redo applies: uncompressed, pglz, lz4, zstd.
     pub images: [u64; 4],
-    /// The images among these that were written because of a checkpoint.
+    /// Number of images in `images` that were written because of a checkpoint.
     pub checkpoint_images: u64,
-    /// Images for `wal_consistency_checking`.
+    /// Number of images for `wal_consistency_checking`.
     pub consistency_images: u64,
-    /// `FPI_FOR_HINT` records.
+    /// Number of `FPI_FOR_HINT` records.
     pub hint_records: u64,
-    /// The position of the last of these.
+    /// Start LSN of the last `FPI_FOR_HINT` record.
     pub last_hint_record: Lsn,
-    /// Records that are written only under `wal_level=logical`.
+    /// Number of records that are written only under `wal_level=logical`.
     pub logical_records: u64,
-    /// Records that `wal_level=minimal` does not write.
+    /// Number of records that `wal_level=minimal` does not write.
     pub standby_records: u64,
-    /// Base backups that ended.
+    /// Number of base backups that ended.
     pub backups: u64,
     /// Bytes and number of the `CHECKPOINT_ONLINE`, `CHECKPOINT_REDO` and `RUNNING_XACTS` records.
     pub checkpoint_records: [(u64, u64); 3],

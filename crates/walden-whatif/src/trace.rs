@@ -82,13 +82,13 @@ pub struct Plan {
 /// Counts that show how reliable a pass is.
 #[derive(Clone, Copy, Debug, Default, serde::Serialize)]
 pub struct Diagnostics {
-    /// Blocks of the trace to which the rule for full-page images was applied.
+    /// Number of blocks of the trace to which the rule for full-page images was applied.
     pub decisions: u64,
-    /// Images in the trace that the rule did not expect.
+    /// Number of images in the trace that the rule did not expect.
     pub unexpected_images: u64,
-    /// Images that the rule expected and the trace does not contain.
+    /// Number of images that the rule expected and the trace does not contain.
     pub missing_images: u64,
-    /// Blocks whose page was unknown.
+    /// Number of blocks whose page was unknown.
     pub pages_unknown: u64,
     /// All blocks of counted records.
     pub blocks: u64,

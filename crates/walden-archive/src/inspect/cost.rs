@@ -30,13 +30,13 @@ const MIN_OBSERVED: f64 = 60.0;
 /// Prices in one currency. Removals cost nothing.
 #[derive(Clone, Copy, PartialEq, Debug, Default, Serialize)]
 pub struct Prices {
-    /// A GB for a month.
+    /// Price of storing a GB for a month.
     pub storage: f64,
-    /// 1000 requests that write or list.
+    /// Price of 1000 requests that write or list.
     pub put: f64,
-    /// 1000 requests that read.
+    /// Price of 1000 requests that read.
     pub get: f64,
-    /// Reading a GB.
+    /// Price of reading a GB, in addition to the requests.
     pub retrieval: f64,
 }
 
@@ -117,7 +117,7 @@ pub struct Class {
     pub name: &'static str,
     /// The list prices of the class.
     pub prices: Prices,
-    /// Days for which an object is billed at least.
+    /// Number of days for which an object is billed at least.
     pub min_days: u32,
     /// Bytes that are billed for an object at least.
     pub min_bytes: u64,

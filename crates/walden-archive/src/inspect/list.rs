@@ -321,7 +321,8 @@ pub struct RestorableRange {
     /// Time of the first commit or abort, in microseconds since 1970-01-01 00:00:00 UTC. `None` if there is
     /// none, or if it was not read because there are many ranges and this is not one of the newest.
     pub first_commit_time: Option<i64>,
-    /// Time of the last commit or abort, which is not reachable by its own time.
+    /// Time of the last commit or abort, in microseconds since 1970-01-01 00:00:00 UTC. Recovery to this time
+    /// does not reach it.
     pub last_commit_time: Option<i64>,
     /// Time of the last commit or abort before this range on the parent timeline, if its segments lead to
     /// this range without a gap. Recovery to a moment between this time and the first commit stops before the
@@ -877,7 +878,7 @@ pub struct Branch {
     pub timeline: Timeline,
     /// The timeline from which it branched off.
     pub parent: Timeline,
-    /// LSN of the branch.
+    /// LSN at which the timeline branched off.
     #[serde(serialize_with = "as_text")]
     pub left_at: Lsn,
 }

@@ -174,7 +174,7 @@ pub enum Weakness {
     NoRule,
     /// The rule locks objects for fewer days than pass between base backups.
     Short {
-        /// Days of the rule.
+        /// Number of days of the rule.
         days: u32,
         /// Days between two successive base backups.
         between: i64,

@@ -50,9 +50,10 @@ pub struct Contents {
     pub end: String,
     /// Number of records that start and end in the segment.
     pub records: u64,
-    /// Time of the first commit or abort, where recovery to a time can stop.
+    /// Time of the first commit or abort, at which recovery to a time can stop, in microseconds since
+    /// 1970-01-01 00:00:00 UTC.
     pub first_end_of_transaction: Option<i64>,
-    /// Time of the last commit or abort.
+    /// Time of the last commit or abort, in microseconds since 1970-01-01 00:00:00 UTC.
     pub last_end_of_transaction: Option<i64>,
     /// Whether the times of commits and aborts go back within the segment, because the server's clock was set
     /// back. Older summaries lack it.
@@ -114,7 +115,7 @@ pub struct RestorePoint {
     pub name: String,
     /// LSN of its record.
     pub lsn: String,
-    /// Creation time.
+    /// Creation time, in microseconds since 1970-01-01 00:00:00 UTC.
     pub time: i64,
 }
 
@@ -125,7 +126,7 @@ pub struct Checkpoint {
     pub lsn: String,
     /// Redo pointer: the LSN at which recovery from the checkpoint starts.
     pub redo: String,
-    /// Time in the record: when the checkpoint started.
+    /// Time in the record: when the checkpoint started, in microseconds since 1970-01-01 00:00:00 UTC.
     pub time: i64,
     /// The checkpoint was written at server shutdown.
     #[serde(rename = "shutdown")]

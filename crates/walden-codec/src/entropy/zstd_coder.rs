@@ -22,7 +22,7 @@ const SMALL_TABLES: i32 = 3;
 
 /// Sizes of zstd's tables.
 struct Tables {
-    /// Entries of the tables of long and of short strings, as a power of 2.
+    /// Number of entries of the tables of long and of short strings, as a power of 2.
     long: u32,
     short: u32,
     /// Length of a short string in bytes.

@@ -86,7 +86,7 @@ struct Writing {
     has_several_relations: bool,
     updates: u32,
     unchanged_updates: u32,
-    /// Locks and index entries of updates, and pruning.
+    /// Number of locks and index entries of updates, and pruning.
     of_updates: u32,
     /// Other locks, which the transaction would take without its updates as well.
     locks: u32,

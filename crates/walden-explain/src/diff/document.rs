@@ -150,9 +150,9 @@ pub struct Change {
 /// A quantity in A and B.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize)]
 pub struct Rates {
-    /// In A.
+    /// The quantity in A.
     pub a: f64,
-    /// In B.
+    /// The quantity in B.
     pub b: f64,
     /// `b` less `a`.
     pub change: f64,

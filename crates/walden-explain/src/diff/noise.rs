@@ -7,7 +7,7 @@ use crate::document::{GroupDocument, ViewDocument};
 /// Bytes in each of consecutive spans of time.
 #[derive(Clone, Debug)]
 pub(super) struct Series {
-    /// Seconds of a span.
+    /// Width of a span in seconds.
     pub width: i64,
     bytes: Vec<u64>,
 }

@@ -405,7 +405,7 @@ fn without_relation(facts: &Facts<'_>, cell: usize) -> Parts {
 struct Work {
     /// Share of inserts that store rows which updates move from another partition.
     of_moves: f64,
-    /// Updates that are not HOT.
+    /// Number of updates that are not HOT.
     missed_hot: u64,
     updates: u64,
     single_inserts: u64,

@@ -61,7 +61,7 @@ pub(super) struct Relation {
     pub cells: Vec<usize>,
     pub evidence: Evidence,
     pub was_created: bool,
-    /// The commit record that dropped it.
+    /// LSN of the commit record that dropped the file.
     pub dropped_at: Option<Lsn>,
     /// The rewrite that wrote this file as the new file of a relation.
     pub written_by: Option<Rewriting>,

@@ -32,7 +32,7 @@ struct Action {
     toast: u64,
     /// Portion of `bytes` for updates that are not HOT.
     missed_hot: u64,
-    /// Records of the table itself.
+    /// Number of records of the table itself.
     records: u64,
 }
 

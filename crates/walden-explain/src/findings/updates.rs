@@ -33,7 +33,7 @@ struct Updates<'a> {
     all: u64,
     hot: u64,
     moved: u64,
-    /// Updates within the page that were not HOT: an indexed column changed.
+    /// Number of updates within the page that were not HOT: an indexed column changed.
     indexed: u64,
     /// Share of updates in the entries of an index that does not show for what its entries are.
     of_index_tuples: f64,

@@ -23,7 +23,7 @@ pub(super) struct RedoPointer {
 /// The trigger of checkpoints.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Trigger {
-    /// Segments from one redo pointer to the next.
+    /// Number of segments from one redo pointer to the next.
     pub segments: Option<u64>,
     /// `checkpoint_timeout`, in seconds.
     pub timeout: Option<i64>,

@@ -10,7 +10,7 @@ use crate::record::Record;
 /// `SET`: the replay progress of a replication origin.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct OriginSet {
-    /// The position in the origin's WAL.
+    /// The LSN in the origin's WAL up to which changes were replayed.
     pub remote_lsn: Lsn,
     /// The origin.
     pub origin: u16,

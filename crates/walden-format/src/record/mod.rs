@@ -80,7 +80,7 @@ pub struct RecordHeader {
     pub total_len: u32,
     /// The transaction that wrote it, or 0.
     pub xid: u32,
-    /// The LSN of the preceding record.
+    /// The start LSN of the preceding record.
     pub prev: Lsn,
     /// Upper 4 bits: the kind within the resource manager; lower 4 bits: flags such as
     /// `XLR_SPECIAL_REL_UPDATE`.

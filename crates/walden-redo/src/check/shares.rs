@@ -111,7 +111,7 @@ struct Handover {
 struct State {
     /// By the record's start.
     records: BTreeMap<Lsn, Pending>,
-    /// Blocks of these records.
+    /// Number of blocks of these records.
     blocks: usize,
 }
 

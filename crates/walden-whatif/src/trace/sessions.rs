@@ -133,7 +133,7 @@ struct Counts {
     others: Written,
     /// Until 16, vacuum prunes pages with the same records as statements.
     prunes: Written,
-    /// Updates of a relation's statistics, which end its vacuum (`vac_update_relstats`).
+    /// Number of updates of a relation's statistics, which end its vacuum (`vac_update_relstats`).
     runs: u64,
 }
 
@@ -202,7 +202,7 @@ impl Background {
 pub(super) struct Prunes {
     /// Records in each complete part.
     parts: Vec<u32>,
-    /// Updates and deletes in a part.
+    /// Number of updates and deletes in a part.
     part_versions: u32,
     /// Counts of the part that is not complete.
     versions: u32,

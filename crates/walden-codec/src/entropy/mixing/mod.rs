@@ -92,13 +92,13 @@ impl ContextMixer {
 
 /// Table sizes, as powers of 2.
 struct Sizes {
-    /// Slots of counter contexts.
+    /// Number of slots of counter contexts.
     slots: u32,
-    /// Entries of run contexts.
+    /// Number of entries of run contexts.
     runs: u32,
     /// Bytes of the match model's history.
     history: u32,
-    /// Entries of the match model.
+    /// Number of entries of the match model.
     matches: u32,
 }
 
