@@ -116,7 +116,7 @@ pub enum ArchiveError {
     },
     /// The file belongs to another cluster.
     #[error(
-        "another cluster's archive is in {location}: expected system identifier {expected}, found {found} in the file"
+        "the archive in {location} belongs to another cluster: expected system identifier {expected}, found {found} in the file"
     )]
     OtherCluster {
         /// Location of the archive.
@@ -127,7 +127,7 @@ pub enum ArchiveError {
         found: String,
     },
     /// A segment in this archive does not continue the WAL of the cluster's other archives.
-    #[error("{name} in {location} has other WAL than the other repositories: {problem}")]
+    #[error("segment {name} in {location} does not continue the WAL of the other repositories: {problem}")]
     OtherHistory {
         /// Name of the segment.
         name: String,
@@ -187,7 +187,7 @@ pub enum ArchiveError {
         conflict: Box<ArchiveError>,
     },
     /// The name is archived already with other content, which was archived despite damage.
-    #[error("{name} was archived although it is damaged")]
+    #[error("the archived file {name} is damaged, and was accepted as damaged when it was archived")]
     DamageAccepted {
         /// Name of the archived file.
         name: String,
@@ -257,7 +257,7 @@ walden_format::diagnostics! { ArchiveError {
     Self::NoSegments { .. } => "archive-no-segments" as "no_segments": "walden archive list shows timelines and their segments",
     Self::Identity { .. } => "archive-identity" as "damaged_identity": "walden archive repair --from URL writes it again from another copy of the archive; if there is none, walden archive repair rewrites it from the segments",
     Self::OtherCluster { .. } => "archive-other-cluster" as "other_cluster": "give each cluster its own archive; pg_upgrade creates a new cluster",
-    Self::OtherHistory { .. } => "archive-other-history" as "conflict": "two servers wrote the same timeline, and the repositories have the WAL of both: stop the server that must not archive, and restore from the repository of the other one alone (--repo URL); repair or copy only between repositories of one history",
+    Self::OtherHistory { .. } => "archive-other-history" as "conflict": "two servers wrote the same timeline, and the repositories have the WAL of both: stop the server that must not archive, and restore only from the repository of the other server (--repo URL); repair or copy only between repositories of one history",
     Self::OtherSegmentSize { .. } => "archive-other-segment-size" as "other_segment_size": "after a change of the segment size (pg_resetwal --wal-segsize), the same names denote other WAL positions: give the cluster a new archive, and take a new base backup",
     Self::DamagedBefore { source, .. } if source.is_key_error() => of(source) as "damaged_object",
     Self::DamagedBefore { .. } => "archive-damaged-before" as "damaged_object": "nothing was overwritten, and the offered file still exists. Move the damaged object out of the archive; the next attempt then archives the file. If the object is a pack (.wpk), first copy its other segments with walden archive get. walden archive verify lists all other damage",
@@ -466,7 +466,9 @@ impl Archive {
                 }
                 // archive.json is stored before any segment: another process may have stored both after the
                 // first read. Otherwise archive.json is lost.
-                read()?.ok_or_else(|| problem("expected it next to the segments, found none".to_owned()))?
+                read()?.ok_or_else(|| {
+                    problem("expected archive.json next to the segments, found none".to_owned())
+                })?
             }
         };
         if json.is_empty() {
@@ -515,7 +517,7 @@ impl Archive {
         Err(ArchiveError::Identity {
             location: self.store.location().to_owned(),
             problem: format!(
-                "expected segments of {expected} bytes, as those in the archive, found {bytes} bytes"
+                "expected segments of {expected} bytes, the size in the archive, found {bytes} bytes"
             ),
         })
     }

@@ -271,7 +271,7 @@ impl FetchError {
 const OTHER_FILE_HINT: &str = "name another path, or replace the file with --force; if it is WAL that was not archived, copy it elsewhere first";
 
 /// Remedy if the server's file system is full.
-const FULL_HINT: &str = "make room in the file system of the file, which for a server is that of pg_wal; a stopped recovery continues when the server is started again";
+const FULL_HINT: &str = "make room in the file system of the file, which for a server is the file system of pg_wal; a stopped recovery continues when the server is started again";
 
 /// Result of reading the state of archiving.
 pub(crate) type Result<T> = std::result::Result<T, ArchivingError>;

@@ -100,7 +100,7 @@ pub enum FileError {
     #[error("cannot write to standard output")]
     Stdout(#[source] io::Error),
     /// Originals cannot be written to standard output.
-    #[error("write to standard output")]
+    #[error("cannot write to standard output")]
     OriginalsToStdout(#[source] io::Error),
     /// A compressed file has members that cannot be written.
     #[error("{}: {problem}", path.display())]
@@ -173,10 +173,10 @@ pub enum VerifyError {
     #[error("the decompressed content differs from the original: expected the same hash")]
     OtherHash,
     /// There are further members.
-    #[error("expected one member, found more")]
+    #[error("the compressed data has more members than the one that was written")]
     MoreMembers,
     /// The index of a pack differs from its members.
-    #[error("the pack's index differs from the written one")]
+    #[error("the pack's index differs from the index that was written")]
     OtherIndex,
     /// The verifying thread ended by a panic.
     #[error("cannot verify: the thread ended by a panic")]

@@ -134,7 +134,7 @@ fn search(
         };
         if found.is_dir() {
             tell(&format!(
-                "warning: {} is a link to a folder and is left out; name that folder, too",
+                "warning: {} is a link to a folder and is skipped; give the folder itself as a further input",
                 path.display()
             ));
         } else if found.is_file() && is_wanted(&path) {

@@ -124,7 +124,7 @@ pub enum ExplainError {
     Nothing,
     /// The segments belong to several clusters; two of their system identifiers.
     #[error(
-        "cannot explain segments of two clusters, with the system identifiers {0} and {1}: name the folder or the segments of one"
+        "cannot explain segments of two clusters, with the system identifiers {0} and {1}: give the folder or the segments of one cluster"
     )]
     SeveralClusters(u64, u64),
     /// The segments were written by several major versions, of which two are given.

@@ -46,7 +46,7 @@ pub enum OutputError {
     },
     /// Another output of this process has the same target.
     #[error(
-        "{} is what another of these files is written to, and is left as it is; give each an output folder of its own",
+        "cannot write {} twice: the output of another of these files has this path, and stays as it is; give each file a separate output folder",
         .0.display()
     )]
     Claimed(PathBuf),

@@ -49,7 +49,7 @@ pub enum SpoolError {
     },
     /// The server sends other WAL than before.
     #[error(
-        "the server's log is not the one received before: at {at} in {name}, expected the bytes in {}, found others",
+        "the server's WAL differs from the WAL received before: at {at} in {name}, expected the bytes in {}, found other bytes",
         path.display()
     )]
     Different {
@@ -61,7 +61,7 @@ pub enum SpoolError {
         path: PathBuf,
     },
     /// The server does not continue where the received WAL ends.
-    #[error("expected WAL from {expected} on, found {found}")]
+    #[error("the server sent WAL from a wrong position: expected {expected}, found {found}")]
     Order {
         /// The end of the received WAL.
         expected: Lsn,

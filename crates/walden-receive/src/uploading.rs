@@ -46,11 +46,11 @@ pub enum UploadError {
     #[error(transparent)]
     Spool(#[from] SpoolError),
     /// Another process has removed received WAL.
-    #[error("expected {0} in the spool until it is archived, found no such file")]
+    #[error("the segment {0} is missing in the spool, although it is not archived yet")]
     Gone(SegmentName),
     /// The archive has parts of other WAL.
     #[error(
-        "the archive in {location} has parts of other WAL: at {at} in {segment}, expected the bytes in {folder}, received others"
+        "the archive in {location} has parts of other WAL: at {at} in {segment}, the archived bytes in {folder} differ from the received bytes"
     )]
     Different {
         /// Location of the archive.

@@ -111,7 +111,9 @@ pub enum RowsError {
     )]
     NotInBase(String),
     /// The name belongs to an object that is no table.
-    #[error("{name} is {kind}: name a table, a partitioned table or a materialized view")]
+    #[error(
+        "cannot read rows of {name}, which is {kind}: expected a table, a partitioned table or a materialized view"
+    )]
     NotATable {
         /// The name.
         name: String,
@@ -119,10 +121,10 @@ pub enum RowsError {
         kind: &'static str,
     },
     /// The name matches more than one table.
-    #[error("more than one table is named {0}: name it as DATABASE.SCHEMA.TABLE")]
+    #[error("more than one table is named {0}: write the table as DATABASE.SCHEMA.TABLE")]
     Ambiguous(String),
     /// More than one database contains tables of users.
-    #[error("tables of users are in several databases: name one of them (--database): {0}")]
+    #[error("tables of users are in several databases: choose a database with --database: {0}")]
     SeveralDatabases(String),
     /// The database is unknown.
     #[error("cannot find the database {0}: the names (--names) or the base backup (--base) must contain it")]
@@ -137,14 +139,14 @@ pub enum RowsError {
     #[error("the table {0} has no columns, so that a file or a query has none for its rows")]
     WithoutColumns(String),
     /// The catalogs of this version are unknown.
-    #[error("cannot read the catalogs of PostgreSQL {0}: those of 14 to 19 are known")]
+    #[error("cannot read the catalogs of PostgreSQL {0}: expected 14 to 19")]
     Version(Major),
     /// There is no WAL.
     #[error("cannot read rows: expected WAL segments, found none")]
     NoLog,
     /// The base backup belongs to another cluster than the WAL.
     #[error(
-        "the base backup is of the cluster with the system identifier {base}, the WAL is of {log}: give the base backup of the \
+        "the base backup belongs to the cluster with the system identifier {base}, the WAL to {log}: give the base backup of the \
          cluster that wrote the WAL"
     )]
     OtherCluster {

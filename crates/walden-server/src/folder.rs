@@ -33,7 +33,10 @@ pub fn temporary_folder() -> Result<PathBuf> {
             Err(error) => problems.push(format!("{}: {error:#}", parent.display())),
         }
     }
-    bail!("cannot create a folder for a temporary cluster (name one by TMPDIR): {}", problems.join("; "))
+    bail!(
+        "cannot create a folder for a temporary cluster (set TMPDIR to a folder in which this is possible): {}",
+        problems.join("; ")
+    )
 }
 
 /// Creates a temporary folder for a server in `parent`.

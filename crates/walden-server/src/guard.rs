@@ -60,7 +60,7 @@ impl Guard {
             signals::wait_for_exit();
         }
         if child.is_some() {
-            bail!("cannot start a program in {}: another one still runs", self.dir.display());
+            bail!("cannot start a program in {}: another program still runs there", self.dir.display());
         }
         lock(&self.watchdog).send("starting");
         let started = command.process_group(0).spawn();

@@ -83,7 +83,7 @@ pub enum BaseError {
     },
     /// The data directory is of another cluster than the WAL.
     #[error(
-        "{}: expected the cluster that the WAL is of, {}, found {found}",
+        "{}: the data directory belongs to another cluster than the WAL: expected system identifier {}, found {found}",
         path.display(),
         expected.map_or_else(|| "none".to_owned(), |id| id.to_string())
     )]

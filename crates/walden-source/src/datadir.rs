@@ -96,7 +96,7 @@ pub enum DataDirError {
 
 impl DataDirError {
     /// The problem with the label of an incremental backup.
-    pub const INCREMENTAL: &str = "expected a full backup, found an incremental one";
+    pub const INCREMENTAL: &str = "expected a full backup, found an incremental backup";
 }
 
 walden_format::diagnostics! { DataDirError {

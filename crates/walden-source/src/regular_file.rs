@@ -48,7 +48,7 @@ pub fn read(path: &Path, most: u64) -> io::Result<Vec<u8>> {
     let mut content = Vec::new();
     open(path)?.take(most.saturating_add(1)).read_to_end(&mut content)?;
     if content.len() as u64 > most {
-        let text = format!("expected a file of at most {most} bytes, found a longer one");
+        let text = format!("expected a file of at most {most} bytes, found a longer file");
         return Err(io::Error::new(io::ErrorKind::FileTooLarge, text));
     }
     Ok(content)

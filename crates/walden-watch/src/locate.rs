@@ -20,7 +20,7 @@ pub enum LocateError {
     #[error("cannot ask the server for its data directory")]
     Query(#[source] QueryError),
     /// The server's answer has other columns than expected.
-    #[error("the server's answer has other types than expected")]
+    #[error("the server's answer to the query of its data directory has unexpected types")]
     Answer(#[source] postgres::Error),
     /// The data directory is on this machine, and this user may not read it.
     #[error("cannot read the server's data directory {}: this user may not", path.display())]

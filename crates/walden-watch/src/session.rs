@@ -41,7 +41,7 @@ pub enum SessionError {
     #[error("{0}")]
     Folder(#[from] FollowError),
     /// The names are of another cluster than the WAL.
-    #[error("the names are of the cluster with the system identifier {names}, the WAL is of {wal}")]
+    #[error("the names belong to the cluster with the system identifier {names}, the WAL to {wal}")]
     OtherCluster {
         /// System identifier of the names.
         names: u64,

@@ -55,9 +55,9 @@ pub struct SlotState {
 #[allow(missing_docs)]
 #[non_exhaustive]
 pub enum SlotError {
-    #[error("the file is too short: {0} bytes")]
+    #[error("the slot file is too short: {0} bytes")]
     Short(usize),
-    #[error("expected the magic number 01051ca1, found {0:08x}")]
+    #[error("the slot file has a wrong magic number: expected 01051ca1, found {0:08x}")]
     Magic(u32),
     #[error("unknown version {0} of the slot file: expected 2, 3 or 5, which PostgreSQL 13 to 19 write")]
     Version(u32),

@@ -68,7 +68,7 @@ pub enum GetError {
     /// The archive belongs to another cluster. Recovery must stop instead of ending because a file is
     /// elsewhere.
     #[error(
-        "cannot get {name} from {location}: expected the archive of system identifier {expected}, as in {}, found that of {found}",
+        "cannot get {name} from {location}: the archive belongs to another cluster: expected system identifier {expected}, as in {}, found {found}",
         control.display()
     )]
     OtherCluster {

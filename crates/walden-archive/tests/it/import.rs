@@ -66,7 +66,7 @@ fn files_that_do_not_say_their_cluster_are_of_that_of_the_segments_beside_them()
         (root.path().join("foreign"), root.path().join("both"), root.path().join("none"));
     source(&foreign, &complete());
     let imported = import_all(&archive, &foreign);
-    expect_texts_refused(&archive, &imported, "another cluster's archive");
+    expect_texts_refused(&archive, &imported, "belongs to another cluster");
     assert_eq!((imported.imported, imported.refused.len()), (0, 4), "{imported:?}");
     source(&both.join("a"), &own[2..3]);
     for (name, content) in complete() {
@@ -74,10 +74,14 @@ fn files_that_do_not_say_their_cluster_are_of_that_of_the_segments_beside_them()
         fs::write(both.join("b").join(name), content).expect("a file");
     }
     let imported = import_all(&archive, &both);
-    expect_texts_refused(&archive, &imported, "expected segments of one cluster");
+    expect_texts_refused(&archive, &imported, "has segments of several clusters");
     assert_eq!(imported.imported, 1, "{imported:?}");
     source(&none, &[]);
-    expect_texts_refused(&archive, &import_all(&archive, &none), "expected a segment of the source");
+    expect_texts_refused(
+        &archive,
+        &import_all(&archive, &none),
+        "expected segments in the source that identify it",
+    );
     // Segments that are already archived identify the cluster as well as new ones.
     let mine = root.path().join("mine");
     source(&mine, &own[..1]);

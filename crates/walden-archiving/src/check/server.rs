@@ -141,7 +141,7 @@ fn compare_system(name: &'static str, own: u64, identity: Option<&Identity>) -> 
         }
         Some(identity) => Check::fail(
             name,
-            format!("cluster {own}, but the archive is that of cluster {}", identity.system_identifier),
+            format!("cluster {own}, but the archive belongs to cluster {}", identity.system_identifier),
             Some("give each cluster its own archive; pg_upgrade creates a new cluster".to_owned()),
         ),
     }

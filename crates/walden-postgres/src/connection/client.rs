@@ -33,13 +33,13 @@ const CLOSE_WITHIN: Duration = Duration::from_secs(1);
 #[non_exhaustive]
 pub enum QueryError {
     /// The server does not answer.
-    #[error("expected an answer from the server within {seconds} s, found none")]
+    #[error("the server did not answer within {seconds} s")]
     Silent {
         /// The time limit.
         seconds: u64,
     },
     /// The answer has another number of rows.
-    #[error("expected one row from the server, found {found}")]
+    #[error("the server's answer has a wrong number of rows: expected one, found {found}")]
     Rows {
         /// Number of rows.
         found: usize,

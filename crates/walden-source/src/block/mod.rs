@@ -34,7 +34,7 @@ pub const END: Lsn = Lsn(u64::MAX);
 #[non_exhaustive]
 pub enum BlockError {
     /// The base backup belongs to another cluster than the WAL.
-    #[error("the base backup is of the cluster with the system identifier {base}, the WAL is of {log}")]
+    #[error("the base backup belongs to the cluster with the system identifier {base}, the WAL to {log}")]
     OtherCluster {
         /// System identifier of the base backup.
         base: u64,
@@ -278,7 +278,7 @@ impl BlockHistory {
                  after the next image"
             }
             PageState::Unknown(Unknown::DatabaseCopied) => {
-                "the page is that of the database that was copied, so far"
+                "so far, the page is a copy from the database that was copied"
             }
             PageState::Unknown(Unknown::Lost) => "check the files of the base backup",
             PageState::Untracked => {

@@ -187,7 +187,7 @@ impl fmt::Display for Unreadable {
             }
             UnreadableReason::NotWal => write!(
                 f,
-                "{path}: not a WAL segment, nor one compressed by gzip, lz4, zstd, xz, lzma, bzip2 or brotli; \
+                "{path}: not a WAL segment, plain or compressed by gzip, lz4, zstd, xz, lzma, bzip2 or brotli; \
                  it may be encrypted or damaged"
             ),
         }

@@ -45,7 +45,7 @@ walden_format::setters!(Subject { max_decoded_bytes: u64, threads: usize });
 #[non_exhaustive]
 pub enum CollectError {
     /// Neither a folder nor a connection string is given.
-    #[error("expected a data directory or --dsn")]
+    #[error("cannot tell which server is meant: expected a data directory or --dsn")]
     NoSource,
     /// There is no connection.
     #[error("{0}")]
@@ -71,7 +71,7 @@ pub enum CollectError {
     #[error("cannot ask the server for the end of its WAL")]
     AskForEnd(#[source] connection::QueryError),
     /// The server does not report the end of its WAL.
-    #[error("the server does not say where its WAL ends")]
+    #[error("the server does not report where its WAL ends")]
     NoEnd,
     /// The folder cannot be read.
     #[error("cannot read {}", folder.display())]

@@ -434,7 +434,7 @@ fn files_of_one_name_do_not_replace_each_other() {
     let first = run_twice("1");
     assert!(first.code == 3 && first.errors().len() == 1, "{first:?}");
     assert!(
-        first.errors()[0].contains("out/x.wlz is what another of these files is written to"),
+        first.errors()[0].contains("out/x.wlz twice: the output of another of these files has this path"),
         "{first:?}"
     );
     assert!(!one.exists() && fs::read(&two).unwrap() == b"two");

@@ -171,7 +171,7 @@ impl Comparison<'_> {
         }
         let (lsn, offset) = self.first_difference(name, content);
         let problem = format!(
-            "the content at {lsn} (offset {offset}): expected the archived one, found another one on the server"
+            "the content at {lsn} (offset {offset}) differs: the server has other bytes than the archive"
         );
         let found = OtherHistory::new(file, lsn, problem);
         Ok(Outcome::Different(match checked.contents.as_ref().and_then(Contents::reset_at) {
