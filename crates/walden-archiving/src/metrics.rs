@@ -44,7 +44,7 @@ const METRICS: [Metric; 42] = [
     Metric { name: "walden_archive_archived_bytes_per_second", kind: "gauge", help: "WAL archived per second in the last hour." },
     Metric { name: "walden_archive_repository_up", kind: "gauge", help: "Of several repositories: whether this one could be read." },
     Metric { name: "walden_archive_repository_lag_segments", kind: "gauge", help: "Number of files that the repository lacks and another repository has." },
-    Metric { name: "walden_archive_repository_lag_bytes", kind: "gauge", help: "Bytes of WAL in the segments among these files." },
+    Metric { name: "walden_archive_repository_lag_bytes", kind: "gauge", help: "Bytes of WAL in the missing segments." },
     Metric { name: "walden_archive_repository_last_archived_timestamp_seconds", kind: "gauge", help: "When a file was last stored in the repository, by the repository's clock." },
     Metric { name: "walden_archive_repository_damaged_objects", kind: "gauge", help: "Its damaged objects, by its last verify and by comparison with the others." },
     Metric { name: "walden_receive_streaming", kind: "gauge", help: "Whether walden receive receives." },
