@@ -783,8 +783,8 @@ pub fn failure_problem(activity: &Activity) -> Option<(String, Option<String>)> 
     let (file, message) = (harmless(&failure.file), harmless(&failure.message));
     let others = match activity.unresolved_files.saturating_sub(1) {
         0 => String::new(),
-        1 => ", nor is another one that failed".to_owned(),
-        others => format!(", nor are {others} others that failed"),
+        1 => ", nor is another file that failed".to_owned(),
+        others => format!(", nor are {others} other files that failed"),
     };
     let time = Timestamp::from_unix_micros(failure.time);
     let hint = failure.hint.as_ref().map(|hint| harmless(hint).into_owned());

@@ -370,7 +370,7 @@ impl Socket {
         let is_ours = found.uid() == geteuid().as_raw();
         if !is_ours || found.mode() & 0o022 != 0 {
             return Err(refused(format!(
-                "expected a folder that belongs to this user (id {}) and that no other user can write to, found owner {} and mode {:o}; choose another one by --socket, such as systemd's RuntimeDirectory",
+                "expected a folder that belongs to this user (id {}) and that no other user can write to, found owner {} and mode {:o}; choose another folder with --socket, such as systemd's RuntimeDirectory",
                 geteuid().as_raw(),
                 found.uid(),
                 found.mode() & 0o7777

@@ -104,11 +104,11 @@ impl CompressOptions {
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Done {
-    /// Its path.
+    /// Path of the written file.
     pub output: PathBuf,
-    /// Its size in bytes.
+    /// Size of the written file in bytes.
     pub output_bytes: u64,
-    /// Its members, with the files that they were made from.
+    /// Members of the written file, each with the input from which it was made.
     pub members: Vec<(Input, Added)>,
 }
 

@@ -287,7 +287,7 @@ pub(crate) fn unverified(path: &Path, walk: &Walk) -> Vec<String> {
     .collect()
 }
 
-/// Describes a loss in words.
+/// Describes a loss as text.
 pub(crate) fn words_of(loss: &Loss) -> String {
     let first = loss.number + 1;
     let what = match (&loss.name, loss.members) {

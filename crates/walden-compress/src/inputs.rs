@@ -24,7 +24,7 @@ const REMOVE: &str = "cannot remove";
 /// A file to compress or to decompress.
 #[derive(Clone, Debug)]
 pub struct Input {
-    /// Its path.
+    /// Path of the file.
     pub path: PathBuf,
     /// Path relative to the argument under which the file was found.
     pub relative: PathBuf,

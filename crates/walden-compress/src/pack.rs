@@ -289,7 +289,7 @@ fn named_between(names: &[SegmentName], before: Numbered, after: Numbered) -> Ve
     between.map(|number| (system_id, timeline, size, number)).collect()
 }
 
-/// Returns the gaps between segments of the same timeline, in words. Timelines are not compared with each
+/// Returns texts about the gaps between segments of the same timeline. Timelines are not compared with each
 /// other: only history files, which may be missing, record how they are connected.
 fn gaps(places: &Places) -> Vec<String> {
     let numbered = |place: &Place| {

@@ -68,7 +68,7 @@ walden_format::diagnostics! { UploadError {
     Self::Archive { source, .. } => of(source),
     Self::Spool(error) => code_of(error),
     Self::Gone(_) => "receive-spool-removed": "restart walden receive: it asks the server for the segment again",
-    Self::Different { .. } => "receive-other-parts": "nothing was overwritten. The server was restored, or another one answers: compare both; to continue with the server's WAL, use a new archive",
+    Self::Different { .. } => "receive-other-parts": "nothing was overwritten. The server was restored, or another server answers: compare both; to continue with the server's WAL, use a new archive",
 } }
 
 /// Called with each failure and the time until the next attempt.

@@ -189,8 +189,8 @@ impl ArchiverProcess {
         }
     }
 
-    /// Finds the archiver as [`ArchiverProcess::find`] does, but waits up to `patience` for the result of an
-    /// attempt that is in progress.
+    /// Finds the archiver like [`ArchiverProcess::find_for_data_directory`], but waits up to `patience` for
+    /// the result of an attempt that is in progress.
     pub fn find_after_attempt(data: &Path, patience: Duration) -> ArchiverProcess {
         /// The title shows a failure for a second, until the server tries again (`PGARCH_RESTART_INTERVAL`).
         /// Each search reads the parents of all processes.

@@ -100,7 +100,7 @@ pub struct Watch {
 pub struct Note {
     /// Time of the event.
     pub time: SystemTime,
-    /// Its description.
+    /// Description of the event.
     pub text: String,
 }
 

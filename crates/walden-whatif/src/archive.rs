@@ -47,9 +47,9 @@ pub struct Compressor {
 pub struct ArchiveSize {
     /// Name or command of the compressor.
     pub compressor: String,
-    /// Bytes.
+    /// Size of the archive in bytes.
     pub bytes: u64,
-    /// Error of `bytes` in either direction.
+    /// Error of `bytes` in either direction, in bytes.
     pub error_bytes: u64,
     /// An archive of the same work for a month, in an object store.
     #[serde(skip_serializing_if = "Option::is_none")]

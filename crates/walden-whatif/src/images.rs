@@ -29,7 +29,7 @@ pub struct RawImage {
 /// Size of a full-page image in a record, including its header.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct ImageSize {
-    /// Bytes.
+    /// Size in bytes.
     pub bytes: u32,
     /// How the figure was obtained.
     pub basis: Basis,

@@ -616,7 +616,7 @@ impl UnreadPages {
         let end = self.end.unwrap_or(self.bytes);
         if let Some(later) = self.later {
             let expected = format!("the header of the page at {} (offset {end})", self.start.plus(end));
-            let found = format!("another one, and pages of the segment from offset {later} on");
+            let found = format!("another header, and pages of the segment from offset {later} on");
             return Err(Refusal::Mismatch { what: "the pages", expected, found });
         }
         let end_lsn = self.start.plus(end);

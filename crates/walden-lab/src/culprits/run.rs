@@ -47,7 +47,7 @@ pub struct Window {
 pub struct Observed {
     /// `cause` or `setting`.
     pub kind: String,
-    /// Its rule.
+    /// The rule of the finding.
     pub rule: String,
     /// The sentence.
     pub text: String,

@@ -221,7 +221,7 @@ fn slot_text(slot: &Slot, situation: &Situation, is_down: bool) -> String {
 /// Describes how to end a transaction for which a slot waits.
 fn end_text(transaction: &OpenTransaction) -> String {
     match &transaction.owner {
-        // It is not UTF-8, so no statement of this program can contain it.
+        // The identifier is not UTF-8, so no statement of this program can contain it.
         TransactionOwner::Prepared(prepared) if prepared.contains(char::REPLACEMENT_CHARACTER) => {
             format!(
                 "end the prepared transaction '{prepared}' in its database, as pg_prepared_xacts names it"
