@@ -517,7 +517,7 @@ impl Visitor for SegmentTally<'_> {
         ControlFlow::Continue(())
     }
 
-    /// Does the same as [`SegmentTally::record`], for a record of this layout.
+    /// Adds a record of the usual layout, like [`SegmentTally::record`].
     #[inline(always)]
     fn simple_record(&mut self, record: SimpleRecord<'_>) -> ControlFlow<()> {
         if !self.usual_alone {

@@ -95,8 +95,8 @@ impl<'a> Timeline<'a> {
         self.seconds.get(first.saturating_sub(1)..end).unwrap_or(&[])
     }
 
-    /// Returns where the records of the first transaction that ends at or after a time start. The time is in
-    /// microseconds since 1970-01-01 UTC; `None` if no transaction ends then.
+    /// Returns the start LSN of the records of the first transaction that ends at or after a time. The time
+    /// is in microseconds since 1970-01-01 UTC; `None` if no transaction ends then.
     pub fn position_of(&self, micros: i64) -> Option<Lsn> {
         let second = micros.div_euclid(SECOND);
         let index = self.seconds.partition_point(|(_, at)| *at < second);
@@ -107,7 +107,8 @@ impl<'a> Timeline<'a> {
         }
     }
 
-    /// Does the same for a time within a second whose first transaction ends after `start`.
+    /// As [`Self::position_of`], for a time within a second; the first transaction that ends in this second
+    /// ends after `start`.
     fn position_within(&self, start: Lsn, micros: i64) -> Option<Lsn> {
         let mut position = None;
         // Runs before the run that contains the second have no transaction end in it.

@@ -18,7 +18,7 @@ pub struct Scratch {
 /// Exit status, time and memory of a program that has ended.
 #[derive(Clone, Copy, Debug)]
 pub struct Finished {
-    /// Its exit status.
+    /// Exit status of the program.
     pub status: ExitStatus,
     /// Wall time in seconds.
     pub wall: f64,

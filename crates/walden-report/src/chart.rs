@@ -58,7 +58,7 @@ pub enum Unit {
     BytesPerSecond,
     /// A count: records, images, rows.
     Count,
-    /// Seconds.
+    /// A duration in seconds.
     Seconds,
     /// A share from 0 to 1, in per cent.
     Share,

@@ -391,7 +391,8 @@ impl RowChanges {
         Ok(RowChanges { run, options, findings, catalog, pending, tables, start, gaps, notes })
     }
 
-    /// Does the same for the part of the WAL that [`choose()`] selects. The notes mention other parts.
+    /// Surveys, as [`RowChanges::survey`] does, the part of the WAL that [`choose()`] selects. The notes
+    /// mention other parts.
     ///
     /// # Errors
     /// The range has no WAL to read, or an error of [`RowChanges::survey`].

@@ -134,7 +134,7 @@ enum OperationName {
 /// The order in which changes are printed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum)]
 enum Order {
-    /// That of the WAL, in which transactions alternate
+    /// The order of the WAL, in which transactions alternate
     #[default]
     Log,
     /// Transaction by transaction, in the order of their commits; after these what did not commit

@@ -194,7 +194,7 @@ impl SegmentEvidence {
         self.observe_any(record.header.rmid, &observed, || compare_with_images(record, block, old), locked);
     }
 
-    /// Does the same for a record of the simple layout.
+    /// Collects the evidence of a record of the simple layout.
     #[inline(always)]
     pub fn observe_simple(&mut self, record: SimpleRecord<'_>) {
         if !record.has_block() || record.fork() != Fork::MAIN {

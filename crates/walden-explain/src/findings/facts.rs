@@ -474,7 +474,7 @@ impl<'a> Facts<'a> {
         }
     }
 
-    /// The same for bytes of images.
+    /// Adds bytes of images of a relation's records of some kinds, in the order of its cells.
     pub fn extend_images(&self, claim: &mut Claim, cells: impl Iterator<Item = usize>, bytes: u64) {
         let mut bytes = bytes;
         for cell in cells {

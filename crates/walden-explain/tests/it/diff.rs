@@ -43,7 +43,7 @@ fn range(databases: &[u32]) -> Explanation {
     range_of(databases, 100)
 }
 
-/// The same with rows of the given number of bytes.
+/// A range of rows with the given number of bytes.
 fn range_of(databases: &[u32], bytes: u8) -> Explanation {
     let mut log = Log::new();
     for xid in 1000..1100 {

@@ -79,7 +79,7 @@ pub struct Judge {
     pub version: String,
     /// Bytes of WAL.
     pub bytes: u64,
-    /// Its duration in seconds.
+    /// Duration of the run in seconds.
     pub seconds: f64,
     /// The finding that an expert would expect; null if there must be no cause.
     pub expected: Option<Expected>,

@@ -118,7 +118,8 @@ impl Client {
         self.simple_query_with("", query)
     }
 
-    /// Does the same with settings for the query: statements `SET LOCAL`, each with a semicolon.
+    /// Runs a query as [`Client::simple_query`] does, with settings for the query: statements `SET LOCAL`,
+    /// each with a semicolon.
     ///
     /// # Errors
     /// The errors of [`Client::simple_query`].

@@ -212,7 +212,7 @@ impl Parameters {
                 list.get(at).filter(|value| !value.is_empty()).map(|value| (*value).to_owned())
             };
             let port = match ports.as_slice() {
-                // The same for all hosts.
+                // One value applies to all hosts.
                 [one] => Some((*one).to_owned()).filter(|one| !one.is_empty()),
                 several => given(several),
             };

@@ -273,7 +273,8 @@ pub(crate) fn is_likely_row(
     }
 }
 
-/// Does the same for [`OTHER_CATALOGS`]; `None` if the tuple has other columns.
+/// Returns whether a tuple is likely a row of one of [`OTHER_CATALOGS`]; `None` if the tuple has other
+/// columns.
 fn is_likely_other(catalog: u32, layouts: &FxHashMap<u32, Layout>, tuple: &[u8]) -> Option<bool> {
     /// Bytes of the columns, which have a fixed length.
     const ENUM_BYTES: usize = 4 + 4 + 4 + 64;

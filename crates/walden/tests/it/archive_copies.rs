@@ -386,7 +386,7 @@ fn impossible_lists_of_repositories_are_refused() {
     }
 }
 
-/// Writes five segments of 1 MB. Those from the third on differ between the two servers.
+/// Writes five segments of 1 MB. The segments from the third on differ between the two servers.
 fn segments_of(server: u8) -> Vec<(String, Vec<u8>)> {
     let mut writer = LogWriter::new(Major::V18);
     writer.info.timeline = 1;

@@ -444,7 +444,7 @@ fn files_of_one_name_do_not_replace_each_other() {
     assert!(both.code == 3 && [&one, &two].iter().filter(|path| path.exists()).count() == 1, "{both:?}");
     let left = if one.exists() { "two" } else { "one" };
     assert_eq!(done("decompress --stdout {}", &[&out.join("x.wlz")]), left);
-    // The same for decompression.
+    // Decompression refuses this too.
     let names = ["a", "b"].map(|name| folder.path().join(name).join("x.wlz"));
     for (name, content) in names.iter().zip(["one", "two"]) {
         let original = write(name.parent().unwrap(), "x", content.as_bytes());
