@@ -109,7 +109,7 @@ impl FailingArchiver {
         let (file, seconds) = (next.file.to_string(), units::seconds(waited.as_secs_f64()));
         let evidence = match waited > limit {
             true => format!(
-                "the server has archived nothing for {seconds}, and {file} is ready: it fails, hangs or does not run"
+                "the server has archived nothing for {seconds}, and {file} is ready: its archive_command or archive_library fails, hangs or does not run"
             ),
             false => format!(
                 "the server has been archiving {file} for {seconds} without a result: whether it succeeds is not known"

@@ -55,7 +55,9 @@ pub fn gather(files: &[PathBuf], tell: &dyn Fn(&str)) -> (Vec<Input>, Vec<FileEr
                 }
                 searched.and_then(|()| match inputs.len() > before {
                     true => Ok(()),
-                    false => Err(FileError::unfit(COMPRESS, path, "expected files in it, found none")),
+                    false => {
+                        Err(FileError::unfit(COMPRESS, path, "expected files in the folder, found none"))
+                    }
                 })
             }
             // Compressing a compressed file is never useful. Compressed files in folders are skipped, too.
@@ -93,7 +95,8 @@ pub fn gather_compressed(files: &[PathBuf], tell: &dyn Fn(&str)) -> (Vec<Input>,
         if let Err(error) = searched {
             errors.push(error);
         } else if inputs.len() == before {
-            let problem = format!("expected .{SEGMENT_ENDING} or .{PACK_ENDING} files in it, found none");
+            let problem =
+                format!("expected .{SEGMENT_ENDING} or .{PACK_ENDING} files in the folder, found none");
             errors.push(FileError::unfit(READ, path, problem));
         }
     }

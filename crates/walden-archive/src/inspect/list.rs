@@ -1118,8 +1118,8 @@ fn is_listed(listing: &TimelineListing, segment: &String) -> bool {
 /// segment would require reading all summaries.
 const MAX_RANGES: usize = 16;
 
-/// Number of a timeline's objects whose commit times are compared in addition to those at the ends of ranges:
-/// in a folder, and in an object store, which is slower.
+/// Number of a timeline's objects whose commit times are compared in addition to the objects at the ends of
+/// ranges: in a folder, and in an object store, which is slower.
 const LOCAL_SAMPLES: usize = 32;
 const REMOTE_SAMPLES: usize = 8;
 

@@ -203,11 +203,11 @@ fn backlog(files: &[QueuedFile], look: &Look<'_>, is_own: bool) -> Check {
 /// Which of the server's files the archive must have.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Arrival {
-    /// None yet.
+    /// No file yet.
     Nothing,
     /// The last file that the server archived.
     Last,
-    /// The segment that `pg_switch_wal` completes, within this time.
+    /// The segment that `pg_switch_wal` completes; the check waits for at most this time.
     Next(Duration),
 }
 

@@ -231,9 +231,9 @@ fn describe_timeline(timeline: &TimelineListing, listing: &Listing) -> (String, 
 const NOT_UTF8: &str =
     ": its name is not UTF-8; restore to its LSN instead, with --to LSN or recovery_target_lsn";
 
-/// Describes a `.partial` segment. A failover archives the segment in which it leaves a timeline under this
-/// name; after a split brain, the old server's segments follow it. Others are from `pg_receivewal`, or from a
-/// failover whose history is missing.
+/// Describes a `.partial` segment. At a failover, the new primary archives the segment in which it leaves the
+/// old timeline as `.partial`; after a split brain, the old server's segments follow this segment. Any other
+/// `.partial` segment comes from `pg_receivewal`, or from a failover whose history is missing.
 fn partial_line(timeline: &TimelineListing, listing: &Listing) -> Option<String> {
     let partial = timeline.partial_segment.as_ref()?;
     let lsn = |text: &Option<String>| text.as_ref()?.parse::<Lsn>().ok();

@@ -89,7 +89,8 @@ pub struct SideDocument {
     pub checkpoints_by_cause: Map<String, Value>,
     /// Mean distance between redo pointers, in bytes; `None` with fewer than two checkpoints.
     pub mean_checkpoint_distance: Option<u64>,
-    /// Mean time between the starts of checkpoints; `None` with fewer than two.
+    /// Mean time between the starts of consecutive checkpoints, in seconds; `None` with fewer than two
+    /// checkpoints.
     pub mean_checkpoint_interval_seconds: Option<f64>,
     /// Server settings that are logged in the WAL, as of its end, by name.
     pub settings: Map<String, Value>,

@@ -485,7 +485,8 @@ fn notes_of(compare: &Comparison<'_>, a: Side<'_>, b: Side<'_>, total: &Change) 
     }
     for (side, numbers) in [(a, compare.a), (b, compare.b)] {
         if numbers.bytes == 0 {
-            notes.push(format!("{} has no WAL: the WAL that was read is outside its range", side.name));
+            notes
+                .push(format!("range {} has no WAL: the WAL that was read is outside this range", side.name));
         } else if numbers.whole_cycles == 0
             && side.document.settings.get("full_page_writes") != Some(&"off".into())
         {

@@ -205,7 +205,7 @@ impl Writer {
         };
     }
 
-    /// Shortens a list of several constants to its first one.
+    /// Shortens a list of several constants to its first constant.
     fn close_list(&mut self) {
         if let Some(list) = self.list.take().filter(|list| list.constants > 1 && list.first_end > list.start)
         {

@@ -125,8 +125,8 @@ fn a_range_without_log_is_noted() {
         let diff = compare(a, b);
         diff.notes.into_iter().filter(|note| note.contains("has no WAL")).collect::<Vec<_>>()
     };
-    assert_eq!(notes(&none, &some), ["A has no WAL: the WAL that was read is outside its range"]);
-    assert_eq!(notes(&some, &none), ["B has no WAL: the WAL that was read is outside its range"]);
+    assert_eq!(notes(&none, &some), ["range A has no WAL: the WAL that was read is outside this range"]);
+    assert_eq!(notes(&some, &none), ["range B has no WAL: the WAL that was read is outside this range"]);
     assert!(notes(&some, &some).is_empty());
 }
 

@@ -163,9 +163,9 @@ layout! {
         16 metadata: [u8; META_DATA],
         /// The previous last page of the pending list, or `u32::MAX`.
         72 previous_tail: u32,
-        /// The page that now follows it.
+        /// The page that now follows the previous last page.
         76 new_right_link: u32,
-        /// The number of tuples added to the list's last page; never negative.
+        /// The number of tuples added to the last page of the pending list; never negative.
         80 tuples: i32,
     }
 }

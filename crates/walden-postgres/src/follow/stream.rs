@@ -49,8 +49,7 @@ pub struct ConnectionFollower {
     parameters: Parameters,
     /// `None` after an error, until the connection is restored.
     replication: Option<Replication>,
-    /// The result of reconnecting, while a thread does that: it may take minutes, and `poll` returns
-    /// meanwhile.
+    /// Receives the result while a thread reconnects, which may take minutes: `poll` returns meanwhile.
     connecting: Option<Receiver<Result<Resumed, FollowError>>>,
     log: Log,
     /// The next timeline, used once all earlier WAL is decoded.

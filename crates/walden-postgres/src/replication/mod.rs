@@ -28,9 +28,10 @@ pub use message::{NextTimeline, Progress, read_messages};
 
 /// Longest time for the answer to a command.
 const ANSWER_WITHIN: Duration = Duration::from_secs(60);
-/// Least free space in the buffer before a read.
+/// Minimum free space in the buffer before a read, in bytes.
 const READ_BYTES: usize = 128 << 10;
-/// Initial size of the buffer. Its unused bytes move to the start when less than [`READ_BYTES`] are free.
+/// Initial size of the buffer in bytes. Its unused bytes move to the start of the buffer when less than
+/// [`READ_BYTES`] are free.
 const BUFFER_BYTES: usize = 1 << 20;
 
 /// An error reported by a server.

@@ -326,7 +326,10 @@ fn a_folder_of_compressed_files_is_decompressed_and_tested() {
     for words in ["decompress {} {}", "test {} {}"] {
         let failed = run(words, &[&empty, &packs]);
         assert!(failed.code == 3 && failed.errors().len() == 1, "{failed:?}");
-        assert!(failed.errors()[0].contains("expected .wlz or .wpk files in it, found none"), "{failed:?}");
+        assert!(
+            failed.errors()[0].contains("expected .wlz or .wpk files in the folder, found none"),
+            "{failed:?}"
+        );
     }
 }
 
@@ -514,7 +517,7 @@ fn a_missing_file_fails_and_the_others_are_compressed() {
     let empty = tempfile::tempdir().unwrap();
     let failed = run("compress {}", &[empty.path()]);
     assert!(
-        failed.code == 3 && failed.errors()[0].contains("expected files in it, found none"),
+        failed.code == 3 && failed.errors()[0].contains("expected files in the folder, found none"),
         "{failed:?}"
     );
 }
