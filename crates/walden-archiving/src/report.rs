@@ -114,7 +114,7 @@ pub struct CopyStatus {
     /// 00:00:00 UTC by the store's clock; `None` if the time is unknown, or if all segments are in packs.
     pub last_archived: Option<i64>,
     /// Number of damaged objects, by the last `verify` and by comparison with the other repositories; `None`
-    /// if it cannot be read.
+    /// if the repository cannot be read.
     pub damaged_objects: Option<u64>,
     /// A damaged object and its fault.
     #[serde(skip_serializing_if = "Option::is_none")]

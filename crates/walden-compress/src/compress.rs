@@ -152,7 +152,7 @@ impl Compressor<'_> {
         let (mut source, found) = open(&input.path)?;
         let name = input.path.file_name().unwrap_or_default().as_bytes().to_vec();
         if !self.options.replaces {
-            // Checks before the work that an existing target was made from the same file.
+            // Before the file is compressed, checks that an existing target was made from the same file.
             refuse_other_members(&target, &[(&name, found.len())])?;
         }
         let output = Output::create(&target, self.options.replaces)?;

@@ -158,7 +158,7 @@ impl StreamInfo {
 /// Whether a [`Decoder`] accepts more pages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Progress {
-    /// All bytes are decoded, and the stream continues.
+    /// All pushed bytes are decoded, and the decoder expects more.
     More,
     /// The limit is reached, or the visitor returned [`ControlFlow::Break`].
     Done,

@@ -225,7 +225,7 @@ impl Verifier {
         let pages = self.tail.len() - self.tail.len() % info.page_bytes as usize;
         let mut decoder = Decoder::new(info, self.tail_start, Lsn(u64::MAX)).with_checked_padding();
         decoder.push(&self.tail[..pages], &mut Last::default())?;
-        // A crash may have cut it off, and another record follows.
+        // A crash may have cut off the unfinished record, and another record follows.
         if let Some(unfinished) = decoder.unfinished() {
             let (start, bytes) = (unfinished.lsn, unfinished.total_len.into());
             let end = info.geometry().record_end(start, bytes);

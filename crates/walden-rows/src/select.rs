@@ -10,9 +10,9 @@ use crate::survey::Findings;
 /// Tables in the user's notation.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Wanted {
-    /// Each of these.
+    /// Each element of the list.
     Several(Vec<Wanted>),
-    /// Each of these, all in the database with this name.
+    /// Each element of the list, all in the database with this name.
     InDatabase(String, Vec<Wanted>),
     /// All tables of users in a database, present and future, and large objects. Excludes materialized views,
     /// whose rows `REFRESH` computes.

@@ -88,7 +88,7 @@ pub(crate) struct Files {
     listed: Snapshot,
     /// The segments as ascending ranges that neither touch nor overlap.
     segments: Vec<(SegmentName, SegmentName)>,
-    /// The segments in packs, as such ranges.
+    /// The segments in packs, as ascending ranges that neither touch nor overlap.
     packed: Vec<(SegmentName, SegmentName)>,
     /// What `prune` removed.
     pruned: FirstKept,

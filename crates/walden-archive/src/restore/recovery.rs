@@ -110,7 +110,7 @@ pub enum RecoveryError {
     },
     /// A required timeline history is missing. PostgreSQL would end recovery on an earlier timeline.
     #[error(
-        "cannot recover: expected {0} in the archive, as its timeline was archived, or one that descends from it, found none"
+        "cannot recover: the history {0} is missing in the archive, although its timeline, or a timeline that descends from it, was archived"
     )]
     NoHistory(String),
     /// The first segment is not archived.

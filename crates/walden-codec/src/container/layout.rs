@@ -499,7 +499,7 @@ fn seal(bytes: &mut [u8]) {
     bytes[at..].copy_from_slice(&checksum.to_le_bytes());
 }
 
-/// Returns the checksum stored in the last four bytes and the one computed over the preceding bytes.
+/// Returns the checksum stored in the last four bytes, and the checksum computed over the preceding bytes.
 fn checksums(bytes: &[u8]) -> (u32, u32) {
     let at = bytes.len() - 4;
     (u32_at(bytes, at), crc32c_append(0, &bytes[..at]))

@@ -329,7 +329,7 @@ impl UpcomingValues {
     /// Maximum bytes of values read ahead in one segment.
     const MAX_BYTES: usize = 64 << 20;
 
-    /// Adds a tuple that may be a chunk. Returns false if it does not have that form.
+    /// Adds a tuple that may be a chunk. Returns false if the tuple does not have the layout of a chunk.
     pub fn add(&mut self, relation: RelFileLocator, tuple: &[u8]) -> bool {
         let Some((number, chunk)) = numbers(tuple) else { return false };
         let Some(value) = tuple.get(CHUNK_NUMBERS..) else { return false };

@@ -200,7 +200,7 @@ impl Finder<'_> {
         true
     }
 
-    /// Finds settings in the WAL that differ. Returns whether `full_page_writes` does.
+    /// Finds settings in the WAL that differ between A and B. Returns whether `full_page_writes` differs.
     fn settings(&self, images: &[ImageChange], findings: &mut Vec<DiffFinding>) -> bool {
         let mut changes_images = false;
         let has_decoding = self.decoding(findings);

@@ -172,7 +172,7 @@ pub fn look_into_member(
 /// Bytes of a member's content that are decoded to determine its kind.
 const PAGE_BYTES: usize = 8 << 10;
 
-/// The file or member of a content.
+/// The file or pack member that holds a segment's content.
 struct Content<'a> {
     path: &'a Path,
     compression: Compression,
