@@ -124,7 +124,7 @@ pub enum RowsError {
     #[error("more than one table is named {0}: write the table as DATABASE.SCHEMA.TABLE")]
     Ambiguous(String),
     /// More than one database contains tables of users.
-    #[error("tables of users are in several databases: choose a database with --database: {0}")]
+    #[error("tables of users are in several databases: choose one of these (--database): {0}")]
     SeveralDatabases(String),
     /// The database is unknown.
     #[error("cannot find the database {0}: the names (--names) or the base backup (--base) must contain it")]

@@ -104,7 +104,7 @@ fn another_clusters_segment_of_a_name_that_is_taken_is_another_clusters() {
     let refused = imported.refused.iter().filter(|one| taken.contains(&one.file.as_str())).count();
     assert_eq!((imported.imported, refused), (0, own.len()), "{imported:?}");
     for one in &imported.refused {
-        assert!(one.problem.contains("another cluster's archive"), "{one:?}");
+        assert!(one.problem.contains("belongs to another cluster"), "{one:?}");
     }
 }
 
@@ -114,7 +114,11 @@ fn a_new_archive_takes_no_history_of_an_unknown_cluster() {
     let archive = archive(root.path());
     let (none, mine) = (root.path().join("none"), root.path().join("mine"));
     source(&none, &[]);
-    expect_texts_refused(&archive, &import_all(&archive, &none), "expected a segment of the source");
+    expect_texts_refused(
+        &archive,
+        &import_all(&archive, &none),
+        "expected segments in the source that identify it",
+    );
     source(&mine, &log(1, 0x20, 4));
     assert_eq!(import_all(&archive.afresh(), &mine).imported, 6);
 }
