@@ -131,7 +131,7 @@ fn a_file_that_is_named_is_of_the_cluster_of_the_segments_beside_it() {
     let foreign = root.path().join("foreign");
     source(&foreign, &complete());
     let imported = import_all(&archive, &foreign.join(HISTORY.0));
-    assert!(imported.refused[0].problem.contains("another cluster's archive"), "{imported:?}");
+    assert!(imported.refused[0].problem.contains("belongs to another cluster"), "{imported:?}");
     let wal = pg_wal(root.path(), &own);
     fs::write(wal.join(HISTORY.0), HISTORY.1).expect("a file");
     assert_eq!(import_all(&archive, &wal.join(HISTORY.0)).imported, 1);

@@ -275,7 +275,7 @@ fn damaged_and_missing_objects_come_back_from_another_repository() {
     fs::write(&path, bytes).unwrap();
     assert_eq!(walden(&["archive", "push", "--repo", text(&foreign), text(&path)]).code, 0);
     let run = walden(&["archive", "copy", "--repo", text(&one), "--from", text(&foreign)]);
-    assert!(run.code == 3 && run.stderr.contains("another cluster's archive"), "{run:?}");
+    assert!(run.code == 3 && run.stderr.contains("belongs to another cluster"), "{run:?}");
     assert_eq!(objects(&one), names);
 }
 
