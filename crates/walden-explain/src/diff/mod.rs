@@ -502,7 +502,7 @@ fn notes_of(compare: &Comparison<'_>, a: Side<'_>, b: Side<'_>, total: &Change) 
     }
     if a.document.postgresql != b.document.postgresql {
         let (one, other) = (&a.document.postgresql, &b.document.postgresql);
-        notes.push(format!("{} is of PostgreSQL {one}, {} of {other}", a.name, b.name));
+        notes.push(format!("PostgreSQL {one} wrote {}, PostgreSQL {other} wrote {}", a.name, b.name));
     }
     if a.document.system_identifier != b.document.system_identifier {
         notes.push(

@@ -184,7 +184,7 @@ impl Parameters {
         let key = self.file("sslkey", "postgresql.key").ok_or_else(|| {
             unusable(
                 &certificate,
-                "expected its private key in ~/.postgresql/postgresql.key or where sslkey says, found none",
+                "expected the certificate's private key in ~/.postgresql/postgresql.key, or in the file that sslkey names, found none",
             )
         })?;
         let metadata = std::fs::metadata(&key).map_err(|error| unusable(&key, error))?;
